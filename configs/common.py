@@ -1,0 +1,123 @@
+"""Every key of a txl_jax config, with its default and what it means.
+
+A config file calls `get_config()` and changes what its experiment needs; any
+key is overridden on the command line, as in `--config.optim.lr=1e-3`. The
+dict is locked: a key that is not listed here is an error.
+
+Letters: B batch, T segment length, M memory length.
+"""
+
+import ml_collections
+
+
+def get_config():
+  """The defaults: the model is the base for overrides, not an experiment."""
+  c = ml_collections.ConfigDict()
+  c.seed = 0  # of initialisation, dropout and variable lengths
+  c.rng = 'rbg'  # key implementation: rbg (fast) or threefry2x32
+  # Which checkpoint eval, generate and export read: best, latest or a step.
+  c.checkpoint = 'best'
+
+  c.data = data = ml_collections.ConfigDict()
+  data.corpus = 'pystdlib'  # pystdlib, text, enwik8, text8
+  data.dir = 'data'  # holds the prepared corpora
+  data.path = ''  # corpus text: the file or folder to learn from
+  # enwik8: keep (205 symbols, every byte scored) or drop (the published
+  # protocol: newlines vanish, 204 symbols, shorter splits).
+  data.newline = 'keep'
+
+  c.model = model = ml_collections.ConfigDict()
+  model.name = 'transformer_xl'
+  model.n_layer = 12
+  model.d_model = 512
+  model.n_head = 8
+  model.d_head = 64
+  model.d_ff = 2048
+  model.mem_len = 512  # M; 0 is a model without memory
+  model.dropout = 0.1
+  model.dropatt = 0.0  # of the attention probabilities
+  model.untie_biases = False  # u and v per layer instead of one pair for all
+  model.pre_norm = False
+  # off: a query sees all that causality allows. M: it sees M keys, itself
+  # included (PyTorch original). M+1: one more (TensorFlow original).
+  model.same_length = 'off'
+  model.clamp_len = 0  # farther distances count as this one; 0 is off
+  # empty: memory starts with no visible slot. zeros: with zero states that
+  # are attended to (TensorFlow original, Hugging Face).
+  model.memory_init = 'empty'
+  model.tie_weights = True  # output weights are the embedding table
+  model.init_std = 0.02
+  model.ln_eps = 1e-5
+  model.dtype = 'float32'  # compute dtype: float32 or bfloat16
+  # Layers per iteration of the layer loop: all of them is fastest on CPU, 1
+  # compiles fastest and is as fast on accelerators.
+  model.unroll = 1
+
+  c.train = train = ml_collections.ConfigDict()
+  train.steps = 400_000
+  train.batch_size = 22  # B, over all devices
+  train.segment_len = 512  # T
+  # Parts of a batch whose gradients are summed before one update; each part
+  # keeps its own memory, the result is that of the whole batch.
+  train.accumulate = 1
+  # Segment lengths drawn per step: T with probability 0.95, else T/2, plus
+  # normal noise of deviation 5 (paper's code).
+  train.varlen = False
+  # auto: continue the run in workdir, or start one. must: continue or fail.
+  # never: fail if workdir holds a run.
+  train.resume = 'auto'
+  train.log_every = 100  # steps between two lines of the log
+  train.eval_every = 4000  # steps; the last step is always evaluated
+  train.eval_batch_size = 10  # streams that this evaluation reads at once
+  train.eval_tokens = 0  # of the validation split, from its start; 0 is all
+  train.save_every = 4000  # steps; a better evaluation is saved besides
+  train.tensorboard = True  # write TensorBoard events into workdir
+
+  c.optim = optim = ml_collections.ConfigDict()
+  optim.name = 'adam'  # adam or sgd
+  optim.lr = 2.5e-4
+  optim.b1 = 0.9  # adam
+  optim.b2 = 0.999
+  optim.eps = 1e-8
+  optim.momentum = 0.0  # sgd
+  optim.nesterov = False
+  optim.clip = 0.25  # global norm of the gradient; 0 is off
+  # cosine, inverse_sqrt, constant, or plateau: constant times plateau_factor
+  # for each plateau_patience evaluations in a row without a better figure.
+  optim.schedule = 'cosine'
+  optim.warmup = 0  # steps of linear warm-up
+  # cosine: whether it starts after the warm-up (TensorFlow original) or at
+  # step 0 with the warm-up cutting its start off (PyTorch original).
+  optim.cosine_shifted = False
+  optim.lr_floor = 0.0  # as a share of lr, for cosine and plateau
+  optim.plateau_factor = 0.5
+  optim.plateau_patience = 1
+
+  # The section eval is for --mode=eval; evaluation during training has the
+  # T and M of training.
+  c.eval = ev = ml_collections.ConfigDict()
+  ev.split = 'validation'  # train, validation or test
+  ev.batch_size = 1  # streams the split is cut into; 1 is exact
+  ev.segment_len = 512  # T at test time
+  ev.mem_len = 512  # M at test time
+  ev.clamp_len = 0
+  ev.same_length = 'off'
+  ev.segments_per_call = 16  # segments that one call of the device scores
+  ev.nll_file = ''  # .npy file for the nll of each scored token
+
+  c.generate = gen = ml_collections.ConfigDict()
+  gen.prompt = ''
+  gen.prompt_file = ''  # instead of prompt; - is standard input
+  gen.max_new_tokens = 400
+  gen.temperature = 1.0  # 0 takes the most probable token
+  gen.top_k = 0  # sample among the k most probable; 0 is off
+  gen.top_p = 1.0  # among the fewest that hold this probability
+  gen.repetition_penalty = 1.0  # above 1: tokens already seen become rarer
+  gen.seed = 0  # the same seed gives the same text
+  gen.samples = 1
+  gen.stream = True  # print as the text is made (with one sample)
+  gen.segment_len = 128  # the prompt is read in pieces of this length
+  gen.mem_len = 512  # M while generating
+  gen.clamp_len = 0
+  gen.same_length = 'off'
+  return c.lock()

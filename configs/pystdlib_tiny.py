@@ -1,0 +1,39 @@
+"""A small model on Python's own standard library, on a CPU in minutes.
+
+Not from the paper: a first run that needs no download, and the default job.
+
+  python -m txl_jax.main --config=configs/pystdlib_tiny.py
+
+Expected: see the results in README.md. Hardware: 2 CPU cores, 1 GB.
+"""
+
+from configs import common
+
+
+def get_config():
+  """The config."""
+  c = common.get_config()
+  c.data.corpus = 'pystdlib'
+  c.model.n_layer = 4
+  c.model.d_model = 128
+  c.model.n_head = 4
+  c.model.d_head = 32
+  c.model.d_ff = 512
+  c.model.mem_len = 128
+  c.model.dropout = 0.0
+  c.model.unroll = 4
+  c.train.steps = 1500
+  c.train.batch_size = 16
+  c.train.segment_len = 128
+  c.train.log_every = 50
+  c.train.eval_every = 500
+  c.train.eval_batch_size = 16
+  c.train.eval_tokens = 100_000
+  c.train.save_every = 500
+  c.optim.lr = 2e-3
+  c.optim.warmup = 100
+  c.optim.clip = 0.25
+  c.eval.segment_len = 128
+  c.eval.mem_len = 384
+  c.generate.mem_len = 384
+  return c

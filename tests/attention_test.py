@@ -1,0 +1,252 @@
+"""Attention against a direct formula for each pair of query and key."""
+
+import doctest
+import math
+
+import direct
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax import attention
+
+B, H, K, D = 2, 2, 3, 6
+settings = lambda n: hypothesis.settings(
+  max_examples=n, deadline=None, derandomize=True, database=None
+)
+
+
+@st.composite
+def cases(draw):
+  M = draw(st.integers(0, 7))
+  return dict(
+    T=draw(st.integers(1, 7)),
+    M=M,
+    filled=draw(st.tuples(*[st.integers(0, M)] * B)),
+    clamp_len=draw(st.integers(0, 9)),
+    span=draw(st.sampled_from([None, max(M, 1), M + 1])),
+  )
+
+
+def arrays(T, M, seed=0):
+  """q, k, v, W_r, u, v_bias in float64."""
+  rng = np.random.default_rng(seed)
+  S = M + T
+  heads = (B, T, H, K), (B, S, H, K), (B, S, H, K)
+  return [rng.normal(size=s) for s in (*heads, (D, H, K), (H, K), (H, K))]
+
+
+def ours(q, k, v, W_r, u, v_bias, *, T, M, filled, clamp_len, span):
+  d = attention.distances(M + T, clamp_len, q.dtype)
+  r = jnp.einsum('sd,dhk->shk', attention.sinusoid(d, D), W_r)
+  mask = attention.visibility(T, M, jnp.array(filled), span)
+  return attention.relative_attention(q, k, v, r, u, v_bias, mask)
+
+
+def slow(q, k, v, W_r, u, v_bias, *, T, M, filled, clamp_len, span):
+  """Row by row, with the keys that are real."""
+  span = math.inf if span is None else span
+  rows = [
+    direct.attend(
+      q[b], k[b, M - n :], v[b, M - n :], W_r, u, v_bias, span, clamp_len
+    )
+    for b, n in enumerate(filled)
+  ]
+  return np.stack(rows)
+
+
+@settings(20)
+@hypothesis.given(cases())
+@hypothesis.example(dict(T=7, M=2, filled=(0, 2), clamp_len=3, span=2))  # T > M
+@hypothesis.example(dict(T=4, M=0, filled=(0, 0), clamp_len=0, span=1))
+def test_relative_attention(case):
+  args = arrays(case['T'], case['M'])
+  with jax.enable_x64(True):
+    out = jax.jit(lambda *args: ours(*args, **case))(*args)
+    assert out.dtype == jnp.float64
+  np.testing.assert_allclose(out, slow(*args, **case), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+  'case',
+  [
+    dict(T=4, M=5, filled=(5, 2), clamp_len=0, span=None),
+    dict(T=3, M=4, filled=(4, 1), clamp_len=2, span=4),
+    dict(T=5, M=2, filled=(0, 2), clamp_len=0, span=3),
+  ],
+)
+def test_gradients(case):
+  """Against central differences of the direct formula."""
+  args = arrays(case['T'], case['M'])
+  rng = np.random.default_rng(1)
+  weights = rng.normal(size=args[0].shape)
+  with jax.enable_x64(True):
+    loss = lambda *args: jnp.sum(weights * ours(*args, **case))
+    grads = jax.jit(jax.grad(loss, argnums=range(6)))(*args)
+  step = 1e-5
+  for n, grad in enumerate(grads):
+    for _ in range(3):
+      direction = rng.normal(size=args[n].shape)
+      at = lambda s, n=n, direction=direction: np.sum(
+        weights
+        * slow(*args[:n], args[n] + s * direction, *args[n + 1 :], **case)
+      )
+      expected = (at(step) - at(-step)) / (2 * step)
+      actual = np.sum(np.asarray(grad) * direction)
+      np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-8)
+
+
+@settings(20)
+@hypothesis.given(
+  st.lists(st.integers(1, 3), max_size=2), st.integers(1, 7), st.integers(0, 7)
+)
+def test_relative_shift(lead, T, M):
+  S = M + T
+  x = np.arange(math.prod(lead) * T * S, dtype=np.int32)
+  x = x.reshape(*lead, T, S)
+  out = np.asarray(jax.jit(attention.relative_shift)(jnp.array(x)))
+  assert out.shape == x.shape and out.dtype == np.int32
+  for i in range(T):
+    for j in range(i + M + 1):  # beyond, entries wrap around
+      column = S - 1 - (i + M - j)  # of the pair's distance
+      np.testing.assert_array_equal(out[..., i, j], x[..., i, column])
+
+
+@settings(20)
+@hypothesis.given(cases())
+def test_visibility(case):
+  T, M, span = case['T'], case['M'], case['span']
+  visibility = jax.jit(attention.visibility, static_argnums=(0, 1, 3))
+  mask = np.asarray(visibility(T, M, np.array(case['filled']), span))
+  assert mask.shape == (B, T, M + T) and mask.dtype == bool
+  for b, filled in enumerate(case['filled']):
+    for i in range(T):
+      # Oldest key first: empty slots, past states, the segment up to i.
+      now = M + i
+      real = list(range(M - filled, now + 1))
+      expected = set(real if span is None else real[-span:])
+      assert set(np.flatnonzero(mask[b, i])) == expected
+  full = visibility(T, M, np.array([M] * B), span)
+  np.testing.assert_array_equal(visibility(T, M, None, span), full[:1])
+
+
+@pytest.mark.parametrize('clamp_len', [0, 1, 3, 100])
+def test_distances(clamp_len):
+  expected = [min(d, clamp_len or 9) for d in (5, 4, 3, 2, 1, 0)]
+  d = attention.distances(6, clamp_len)
+  assert d.tolist() == expected and d.dtype == jnp.float32
+  assert attention.distances(6, clamp_len, jnp.bfloat16).dtype == jnp.bfloat16
+
+
+def test_sinusoid():
+  d = [0.0, 1.0, 2.5, 511.0, 3799.0]
+  with jax.enable_x64(True):
+    table = attention.sinusoid(jnp.array(d), 8)
+  np.testing.assert_allclose(table, [direct.sinusoid(x, 8) for x in d])
+  assert attention.sinusoid(jnp.zeros([2]), 4).dtype == jnp.float32
+  with pytest.raises(ValueError, match='even width, got 5'):
+    attention.sinusoid(jnp.zeros([2]), 5)
+
+
+def test_relative_scores_dtype():
+  args = [jnp.array(x, jnp.bfloat16) for x in arrays(3, 2)]
+  q, k, v, _, u, v_bias = args
+  r = jnp.zeros([5, H, K], jnp.bfloat16)
+  scores = attention.relative_scores(q, k, r, u, v_bias)
+  assert scores.dtype == jnp.bfloat16 and scores.shape == (B, H, 3, 5)
+  mask = attention.visibility(3, 2)
+  out = attention.relative_attention(q, k, v, r, u, v_bias, mask)
+  assert out.dtype == jnp.bfloat16 and out.shape == (B, 3, H, K)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_softmax_is_never_nan(dtype):
+  largest = float(jnp.finfo(dtype).max)
+  scores = jnp.array(
+    [[0.0, 1, 2], [-largest / 2, -largest / 2, 3], [largest, 0, 0]]
+  )
+  scores = scores[None, None].astype(dtype)
+  mask = jnp.array([[[0, 0, 0], [1, 1, 0], [1, 1, 1]]], bool)
+  probs = attention.masked_softmax(scores, mask)
+  assert probs.dtype == dtype
+  np.testing.assert_allclose(
+    probs[0, 0].astype(float),
+    [[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0], [1, 0, 0]],
+    atol=2e-3,
+  )
+  total = lambda s: attention.masked_softmax(s, mask)[..., 0].sum()
+  assert np.isfinite(jax.grad(total)(scores).astype(np.float32)).all()
+
+
+def test_softmax_is_float32_under_bfloat16():
+  """A bfloat16 sum of 1,000 terms would stop growing at 256."""
+  S = 1000
+  rng = np.random.default_rng(0)
+  scores = jnp.array(rng.normal(size=[1, 1, 1, S]), jnp.bfloat16)
+  probs = attention.masked_softmax(scores, jnp.ones([1, 1, S], bool))
+  expected = direct.softmax(np.asarray(scores, np.float64)[0, 0, 0])
+  np.testing.assert_allclose(
+    np.asarray(probs, np.float64)[0, 0, 0], expected, rtol=2**-8
+  )
+
+
+@pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
+def test_dropout(rate):
+  n = 200_000
+  x = jnp.full([n], 3.0)
+  out = np.asarray(attention.dropout(x, rate, jax.random.key(0)))
+  deviation = math.sqrt(rate * (1 - rate) / n)
+  assert abs((out == 0).mean() - rate) < 5 * deviation
+  # The rate that is met is a multiple of 2^-16, so is the scale's.
+  np.testing.assert_allclose(out[out != 0], 3 / (1 - rate), rtol=1e-3)
+  again = attention.dropout(x, rate, jax.random.key(0))
+  np.testing.assert_array_equal(out, again)
+  other = attention.dropout(x, rate, jax.random.key(1))
+  same = ((out == 0) == (other == 0)).mean()
+  agree = rate**2 + (1 - rate) ** 2  # of two independent masks
+  assert abs(same - agree) < 5 * math.sqrt(agree * (1 - agree) / n)
+
+
+def test_dropout_keeps_dtype_and_expectation():
+  x = jnp.ones([100, 100], jnp.bfloat16)
+  out = attention.dropout(x, 0.25, jax.random.key(0))
+  assert out.dtype == jnp.bfloat16 and out.shape == x.shape
+  assert abs(out.astype(jnp.float32).mean() - 1) < 0.03
+  grad = jax.grad(
+    lambda y: attention.dropout(y, 0.25, jax.random.key(0)).sum()
+  )(jnp.ones([100, 100]))
+  np.testing.assert_array_equal(grad == 0, out == 0)
+
+
+def test_dropout_of_rate_zero():
+  x = jnp.ones([3])
+  assert attention.dropout(x, 0.0, None) is x
+
+
+def test_dropout_of_probabilities():
+  """With one-hot values the output is the probabilities themselves."""
+  T, M = 4, 3
+  S = M + T
+  rng = np.random.default_rng(0)
+  normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+  q, k, r = normal(B, T, H, S), normal(B, S, H, S), normal(S, H, S)
+  u, v_bias = normal(H, S), normal(H, S)
+  v = np.broadcast_to(np.eye(S, dtype=np.float32)[:, None], [B, S, H, S])
+  mask = attention.visibility(T, M)
+  args = q, k, v, r, u, v_bias, mask
+  attend = jax.jit(attention.relative_attention, static_argnames='dropout_rate')
+  probs = attend(*args)
+  np.testing.assert_allclose(probs.sum(-1), 1, rtol=1e-5)
+  out = attend(*args, dropout_rate=0.5, dropout_key=jax.random.key(0))
+  probs, out = np.asarray(probs), np.asarray(out)
+  kept = out != 0
+  assert 0.3 < kept.sum() / (probs > 0).sum() < 0.7
+  np.testing.assert_allclose(out[kept], 2 * probs[kept], rtol=1e-5)
+
+
+def test_example_of_the_docstring():
+  results = doctest.testmod(attention)
+  assert results.attempted > 0 and results.failed == 0

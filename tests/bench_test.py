@@ -1,0 +1,185 @@
+import math
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from txl_jax.bench import pairs
+
+ROOT = pathlib.Path(pairs.__file__).parents[2]
+DEVICES = '--xla_force_host_platform_device_count'
+TINY = (
+  '--layers=2',
+  '--d_model=16',
+  '--heads=2',
+  '--d_head=8',
+  '--d_ff=32',
+  '--batch=2',
+  '--segment=8',
+  '--memory=8',
+  '--vocab=50',
+)
+# Table and output bias, u and v, then per layer q k v r o, the two layers of
+# the feed-forward part and two norms.
+PARAMETERS = 50 * 16 + 50 + 2 * 16 + 2 * (5 * 256 + 16 * 64 + 48 + 4 * 16)
+
+# Speaks for the interpreter of the other side: 100 tokens/s.
+FAKE = """#!{python}
+import json, sys
+assert sys.argv[1].endswith('hugging_face.py')
+spec = json.loads(sys.argv[2])
+assert (spec['layers'], spec['dropout'], spec['clip']) == (2, 0.1, 0.25)
+ready = dict(parameters={parameters}, versions='fake 1', device='cpu')
+print(json.dumps(ready), flush=True)
+for i, line in enumerate(sys.stdin):
+  if i == {dies}:
+    sys.exit('fell over')
+  done = dict(tokens=200, seconds=2.0, data_seconds=0.0, nats=1.5)
+  print(json.dumps(done), flush=True)
+"""
+
+
+def run(*args, devices=1):
+  return subprocess.run(
+    [sys.executable, '-m', 'txl_jax.bench', *map(str, args)],
+    cwd=ROOT,
+    env={**os.environ, 'XLA_FLAGS': f'{DEVICES}={devices}'},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+
+
+@pytest.fixture
+def fake(tmp_path):
+  def write(parameters=PARAMETERS, dies=-1):
+    path = tmp_path / 'python'
+    path.write_text(
+      FAKE.format(python=sys.executable, parameters=parameters, dies=dies)
+    )
+    path.chmod(0o755)
+    return path
+
+  return write
+
+
+@pytest.mark.parametrize('benchmark', ['train', 'eval'])
+def test_our_side_alone(benchmark):
+  nowhere = '/no/such/python'
+  flags = '--steps=2', '--pairs=1', f'--hf_python={nowhere}'
+  result = run(benchmark, *TINY, *flags)
+  assert result.returncode == 0, result.stderr
+  what, ours, theirs, first, rate, data = result.stdout.splitlines()
+  assert what.startswith(f'{benchmark}: ')
+  assert f', cpus {os.cpu_count()}, load ' in what
+  assert ours.endswith(f', cpu, {PARAMETERS} parameters')
+  assert theirs == (
+    f'transformers: left out, {nowhere}: No such file or directory'
+  )
+  speed = re.fullmatch(r'1/1: txl_jax ([\d.]+) tokens/s', first)[1]
+  assert float(speed) > 0
+  found = re.fullmatch(
+    rf'txl_jax: {speed} \({speed} to {speed}\) tokens/s, nll ([\d.]+) nats',
+    rate,
+  )
+  # Of random tokens nothing can be learned: a fresh model is near ln V.
+  assert math.isclose(float(found[1]), math.log(50), abs_tol=0.1)
+  assert re.fullmatch(r'txl_jax: \d+\.\d+% of the time spent on batches', data)
+
+
+def test_both_sides_in_turn(fake):
+  flags = '--steps=3', '--pairs=3', f'--hf_python={fake()}'
+  result = run('eval', *TINY, *flags, '--segments_per_call=2')
+  assert result.returncode == 0, result.stderr
+  _, _, theirs, *rounds, mine, other, _, ratio = result.stdout.splitlines()
+  assert theirs == f'transformers: fake 1, cpu, {PARAMETERS} parameters'
+  assert other == (
+    'transformers: 100.0 (100.0 to 100.0) tokens/s, nll 1.500 nats'
+  )
+  form = (
+    r'./3: txl_jax ([\d.]+) tokens/s, transformers 100.0 tokens/s, '
+    r'ratio ([\d.]+)'
+  )
+  rates, ratios = zip(
+    *(map(float, re.fullmatch(form, r).groups()) for r in rounds)
+  )
+  assert ratios == pytest.approx([r / 100 for r in rates], abs=2e-3)
+  low, middle, high = sorted(ratios)
+  assert ratio == f'ratio: {middle:.3f} ({low:.3f} to {high:.3f})'
+  low, middle, high = sorted(rates)
+  assert mine.startswith(f'txl_jax: {middle:.1f} ({low:.1f} to {high:.1f}) ')
+
+
+def test_bfloat16_is_ours_alone():
+  flags = '--steps=1', '--pairs=1', '--dtype=bfloat16'
+  result = run('eval', *TINY, *flags)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.splitlines()[2].endswith(
+    ': this side runs in float32 only'
+  )
+
+
+@pytest.mark.parametrize(
+  'what, found',
+  [
+    (
+      dict(parameters=7),
+      f'txl_jax has {PARAMETERS} parameters, transformers 7',
+    ),
+    (dict(dies=0), 'the transformers worker ended with status 1'),
+  ],
+)
+def test_other_side_that_cannot_be_compared(fake, what, found):
+  result = run('eval', *TINY, '--steps=1', f'--hf_python={fake(**what)}')
+  assert result.returncode == 1
+  assert 'ratio' not in result.stdout
+  *_, last = result.stderr.splitlines()
+  assert last.startswith(f'error: {found}')
+
+
+def test_summary():
+  def measured(tokens, seconds):
+    return dict(tokens=tokens, seconds=seconds, data_seconds=0.02, nats=2.0)
+
+  ours = [measured(100, s) for s in (1.0, 2.0, 1.0)]
+  theirs = [measured(100, s) for s in (2.0, 2.0, 4.0)]
+  assert pairs.summary(list(zip(ours, theirs))) == [
+    'txl_jax: 100.0 (50.0 to 100.0) tokens/s, nll 2.000 nats',
+    'transformers: 50.0 (25.0 to 50.0) tokens/s, nll 2.000 nats',
+    'txl_jax: 1.500% of the time spent on batches',
+    'ratio: 2.000 (1.000 to 4.000)',
+  ]
+
+
+@pytest.mark.parametrize(
+  'args, found',
+  [
+    ((), "the benchmark is ''; allowed: train, eval"),
+    (('speed',), "the benchmark is 'speed'; allowed: train, eval"),
+    (('train', 'eval'), "the benchmark is 'train eval'"),
+    (('train', '--steps=0'), 'flag --steps=0'),
+    (('train', '--stepz=1'), "Unknown command line flag 'stepz'"),
+    (('eval', '--dtype=float8'), 'flag --dtype=float8'),
+    (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
+    (
+      ('train', '--threads=100000'),
+      f'--threads is 100000; allowed: 1 to {os.cpu_count()}',
+    ),
+  ],
+)
+def test_errors_of_the_user(args, found):
+  result = run(*args)
+  assert result.returncode == 1
+  assert result.stdout == ''
+  (line,) = result.stderr.splitlines()
+  assert line.startswith(f'error: {found}')
+
+
+def test_batch_that_the_devices_cannot_share():
+  result = run('train', *TINY, devices=8)
+  assert result.returncode == 1
+  (line,) = result.stderr.splitlines()
+  assert line == 'error: --batch is 2; allowed: multiples of 8 (devices)'

@@ -1,0 +1,183 @@
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from txl_jax.data import prepared
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+
+VOCABULARY = Vocabulary((97, 98, 99), (5, 4, 3), dropped=(10,))
+
+
+def write(folder, dtype='uint8', **changes):
+  """A corpus of three symbols, written by hand."""
+  folder.mkdir(parents=True)
+  splits, digests = {}, []
+  for seed, (split, n) in enumerate(
+    {'train': 100, 'validation': 20, 'test': 10}.items()
+  ):
+    ids = np.random.default_rng(seed).integers(0, 3, n).astype(dtype)
+    (folder / f'{split}.bin').write_bytes(ids.tobytes())
+    digests.append(hashlib.sha256(ids.tobytes()).hexdigest())
+    splits[split] = {'tokens': n, 'bytes': n + seed, 'sha256': digests[-1]}
+  vocabulary = VOCABULARY.to_json()
+  fields = json.dumps([digests, vocabulary], sort_keys=True)
+  manifest = {
+    'format': 1,
+    'corpus': 'text',
+    'folder': folder.name,
+    'options': {'newline': 'keep'},
+    'source': {},
+    'vocabulary': vocabulary,
+    'dtype': dtype,
+    'splits': splits,
+    'digest': hashlib.sha256(fields.encode()).hexdigest(),
+  }
+  (folder / 'manifest.json').write_text(json.dumps(manifest | changes))
+  return folder
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'uint16', 'int32'])
+def test_load_gives_what_was_written(tmp_path, dtype):
+  data = prepared.load(write(tmp_path / 'text-book-1', dtype))
+  assert data.name == 'text-book-1'
+  assert data.folder == tmp_path / 'text-book-1'
+  assert data.vocabulary == VOCABULARY
+  assert data.manifest['corpus'] == 'text'
+  assert [data.source_bytes(s) for s in prepared.SPLITS] == [100, 21, 12]
+  for seed, (split, n) in enumerate(zip(prepared.SPLITS, [100, 20, 10])):
+    tokens = data.tokens(split)
+    assert tokens.dtype == dtype
+    expected = np.random.default_rng(seed).integers(0, 3, n)
+    np.testing.assert_array_equal(tokens, expected)
+
+
+def test_tokens_are_a_read_only_map(tmp_path):
+  tokens = prepared.load(write(tmp_path / 'a')).tokens('train')
+  assert isinstance(tokens, np.memmap)
+  with pytest.raises(ValueError, match='read-only'):
+    tokens[0] = 1
+
+
+def test_unknown_split(tmp_path):
+  data = prepared.load(write(tmp_path / 'a'))
+  for call in (data.tokens, data.source_bytes):
+    with pytest.raises(UserError, match="'valid' does not exist; allowed"):
+      call('valid')
+
+
+def test_digest_tells_tokens_and_vocabulary_apart():
+  digests = dict.fromkeys(prepared.SPLITS, '00')
+  seen = {
+    prepared.digest_of(digests, VOCABULARY),
+    prepared.digest_of(digests | {'test': '01'}, VOCABULARY),
+    prepared.digest_of(digests | {'train': '01'}, VOCABULARY),
+    prepared.digest_of(digests, Vocabulary((98, 97, 99), (5, 4, 3), (10,))),
+    prepared.digest_of(digests, Vocabulary((97, 98, 99), (5, 4, 3))),
+  }
+  assert len(seen) == 5
+
+
+def test_flipped_bit_is_found(tmp_path):
+  path = write(tmp_path / 'a') / 'validation.bin'
+  data = bytearray(path.read_bytes())
+  data[7] ^= 1
+  path.write_bytes(data)
+  with pytest.raises(UserError) as error:
+    prepared.load(path.parent)
+  message = str(error.value)
+  assert str(path) in message
+  assert hashlib.sha256(data).hexdigest() in message
+  assert '--force' in message
+  assert '\n' not in message
+
+
+@pytest.mark.parametrize('change', [-1, 1])
+def test_wrong_length_is_found(tmp_path, change):
+  path = write(tmp_path / 'a') / 'test.bin'
+  os.truncate(path, 10 + change)
+  found = rf'test\.bin has {10 + change} bytes, expected 10'
+  with pytest.raises(UserError, match=found):
+    prepared.load(path.parent)
+
+
+@pytest.mark.parametrize('name', ['train.bin', 'manifest.json'])
+def test_missing_file_is_found(tmp_path, name):
+  path = write(tmp_path / 'a') / name
+  path.unlink()
+  with pytest.raises(UserError, match=f'{name}: No such file'):
+    prepared.load(path.parent)
+
+
+def test_token_outside_the_vocabulary_is_found(tmp_path):
+  folder = write(tmp_path / 'a')
+  manifest = json.loads((folder / 'manifest.json').read_text())
+  data = b'\0' * 9 + b'\3'
+  (folder / 'test.bin').write_bytes(data)
+  manifest['splits']['test']['sha256'] = hashlib.sha256(data).hexdigest()
+  digests = {s: manifest['splits'][s]['sha256'] for s in prepared.SPLITS}
+  manifest['digest'] = prepared.digest_of(digests, VOCABULARY)
+  (folder / 'manifest.json').write_text(json.dumps(manifest))
+  with pytest.raises(UserError, match=r'test\.bin holds token 3, .* has 3'):
+    prepared.load(folder)
+
+
+@pytest.mark.parametrize(
+  'changes, found',
+  [
+    ({'format': 2}, 'format 2, this version reads 1'),
+    ({'dtype': 'float64'}, 'float64'),
+    ({'digest': '0'}, 'digest does not fit'),
+    ({'vocabulary': VOCABULARY.to_json() | {'symbols': [97, 99, 98]}}, 'fit'),
+    ({'vocabulary': {'kind': 'bytes'}}, 'symbols'),
+    ({'vocabulary': None}, 'TypeError'),
+    ({'splits': {}}, 'train'),
+  ],
+)
+def test_manifest_that_is_not_as_written(tmp_path, changes, found):
+  folder = write(tmp_path / 'a', **changes)
+  with pytest.raises(UserError, match=found) as error:
+    prepared.load(folder)
+  assert str(folder / 'manifest.json') in str(error.value)
+
+
+@pytest.mark.parametrize('text', ['', '{"format": 1', '[]', '\udcff'])
+def test_manifest_that_is_no_json_object(tmp_path, text):
+  path = write(tmp_path / 'a') / 'manifest.json'
+  path.write_bytes(text.encode(errors='surrogateescape'))
+  with pytest.raises(UserError, match=r'manifest\.json'):
+    prepared.load(path.parent)
+
+
+@pytest.mark.parametrize(
+  'size, dtype',
+  [
+    (1, 'uint8'),
+    (256, 'uint8'),
+    (257, 'uint16'),
+    (65_536, 'uint16'),
+    (65_537, 'int32'),
+    (267_735, 'int32'),
+  ],
+)
+def test_token_dtype_is_the_smallest(size, dtype):
+  assert prepared.token_dtype(size) == dtype
+
+
+def test_reading_needs_numpy_alone(tmp_path):
+  folder = write(tmp_path / 'a')
+  code = f"""
+import sys
+from txl_jax.data import prepared, preparation
+assert prepared.load({str(folder)!r}).tokens('test').size == 10
+for name in ('jax', 'flax', 'tensorflow', 'tensorflow_datasets', 'requests'):
+  assert name not in sys.modules, name
+"""
+  root = pathlib.Path(prepared.__file__).parents[2]
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=root)

@@ -1,0 +1,236 @@
+"""Streams and segments of the text 0, 1, 2, …, where a token is its place."""
+
+import itertools
+import math
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from txl_jax.data import streams
+from txl_jax.errors import UserError
+
+quick = hypothesis.settings(
+  max_examples=60, deadline=None, derandomize=True, database=None
+)
+DTYPES = [np.uint8, np.uint16, np.int32, np.int64]
+
+
+def text(n, dtype=np.int32):
+  return np.arange(n).astype(dtype)
+
+
+@st.composite
+def corpora(draw):
+  """(n, B, T) with at least one batch, at most some epochs of 60 steps."""
+  B, T = draw(st.integers(1, 5)), draw(st.integers(1, 9))
+  return draw(st.integers(B * T + 1, B * T * 8 + 1)), B, T
+
+
+def real(batch, row):
+  """How many tokens of a row are no padding, from the targets alone."""
+  scored = batch.targets[row] >= 0
+  n = int(scored.sum())
+  assert scored[:n].all()  # padding follows the tokens
+  return n
+
+
+def epochs(s, count):
+  """The batches of each of the first epochs, by their `reset`."""
+  out, step = [], 0
+  while True:
+    batch = s.batch(step)
+    if batch.reset:
+      if len(out) == count:
+        return out
+      out.append([])
+    out[-1].append(batch)
+    assert batch.epoch == len(out) - 1
+    step += 1
+
+
+@pytest.mark.parametrize('varlen', [False, True])
+@quick
+@hypothesis.given(corpora())
+def test_an_epoch_reads_every_pair_of_every_row_once_in_order(varlen, corpus):
+  n, B, T = corpus
+  s = streams.Streams(text(n), B, T, varlen=varlen)
+  L = (n - 1) // B
+  for epoch in epochs(s, 3):
+    for row in range(B):
+      parts = [(batch, real(batch, row)) for batch in epoch]
+      inputs = np.concatenate([b.inputs[row, :k] for b, k in parts])
+      targets = np.concatenate([b.targets[row, :k] for b, k in parts])
+      # Row b is the piece of L pairs that starts at b L, so the rows are
+      # disjoint and leave out fewer than B pairs at the end of the corpus.
+      np.testing.assert_array_equal(inputs, range(row * L, row * L + L))
+      np.testing.assert_array_equal(targets, inputs + 1)
+
+
+@pytest.mark.parametrize('varlen', [False, True])
+@quick
+@hypothesis.given(corpora())
+def test_shapes_lengths_and_padding(varlen, corpus):
+  n, B, T = corpus
+  s = streams.Streams(text(n), B, T, varlen=varlen)
+  assert s.width == (T + 15 if varlen else T)
+  (epoch,) = epochs(s, 1)
+  for batch in epoch:
+    for array in (batch.inputs, batch.targets):
+      assert array.shape == (B, s.width) and array.dtype == np.int32
+    count = [real(batch, row) for row in range(B)]
+    if batch.lengths is None:
+      assert count == [s.width] * B
+    else:
+      assert batch.lengths.dtype == np.int32
+      assert batch.lengths.tolist() == count
+      assert max(count) < s.width
+
+
+@quick
+@hypothesis.given(corpora())
+def test_fixed_length_segments(corpus):
+  n, B, T = corpus
+  s = streams.Streams(text(n), B, T)
+  L = (n - 1) // B
+  per_epoch = math.ceil(L / T)
+  for step in range(3 * per_epoch):
+    epoch, index = step // per_epoch, step % per_epoch
+    batch = s.batch(step)
+    assert s.locate(step) == (epoch, index)
+    assert (batch.epoch, batch.reset) == (epoch, index == 0)
+    assert batch.inputs[:, 0].tolist() == [b * L + index * T for b in range(B)]
+    assert real(batch, 0) == min(T, L - index * T)
+
+
+@pytest.mark.parametrize('varlen', [False, True])
+@quick
+@hypothesis.given(corpora(), st.lists(st.integers(0, 150), max_size=20))
+def test_a_batch_depends_on_the_step_alone(varlen, corpus, order):
+  n, B, T = corpus
+  make = lambda: streams.Streams(text(n), B, T, varlen=varlen, seed=3)
+  used = make()
+  for step in order:
+    got, expected = used.batch(step), make().batch(step)
+    np.testing.assert_array_equal(got.inputs, expected.inputs)
+    np.testing.assert_array_equal(got.targets, expected.targets)
+    np.testing.assert_array_equal(got.lengths, expected.lengths)
+    assert (got.reset, got.epoch) == (expected.reset, expected.epoch)
+    assert used.locate(step) == make().locate(step)
+
+
+def drawn(s, count=1):
+  """The lengths of whole epochs, without the cut-off last of each."""
+  return [[real(batch, 0) for batch in e[:-1]] for e in epochs(s, count)]
+
+
+def test_varlen_follows_the_distribution_of_the_paper():
+  T = 200  # T/2 and T are far apart in deviations
+  s = streams.Streams(text(T * 6000), 1, T, varlen=True)
+  lengths = np.array(drawn(s)[0])
+  halved = lengths < 150
+  assert halved.mean() == pytest.approx(0.05, abs=0.012)
+  # int() of a normal variable is half a token lower on average.
+  assert lengths[~halved].mean() == pytest.approx(T - 0.5, abs=0.3)
+  assert lengths[halved].mean() == pytest.approx(T / 2 - 0.5, abs=1.5)
+  assert lengths[~halved].std() == pytest.approx(5, abs=0.3)
+  assert lengths.max() == T + 15  # 3 deviations: one in 740 is cut
+
+
+def test_varlen_segments_have_at_least_five_tokens():
+  lengths = drawn(streams.Streams(text(9000), 1, 6, varlen=True))[0]
+  assert min(lengths) == 5
+  assert max(lengths) > 6
+
+
+def test_varlen_lengths_depend_on_seed_and_epoch():
+  make = lambda seed: streams.Streams(text(900), 2, 9, varlen=True, seed=seed)
+  first, second = drawn(make(0), 2)
+  assert first != second
+  assert drawn(make(0))[0] == first
+  assert drawn(make(1))[0] != first
+
+
+@pytest.mark.parametrize('varlen', [False, True])
+@pytest.mark.parametrize('dtype', DTYPES)
+def test_dtypes_of_the_corpus(dtype, varlen):
+  n = 200
+  narrow = streams.Streams(text(n, dtype), 3, 7, varlen=varlen)
+  wide = streams.Streams(text(n), 3, 7, varlen=varlen)
+  for step in range(20):
+    a, b = narrow.batch(step), wide.batch(step)
+    np.testing.assert_array_equal(a.inputs, b.inputs)
+    np.testing.assert_array_equal(a.targets, b.targets)
+
+
+@pytest.mark.parametrize('varlen', [False, True])
+def test_corpus_of_one_batch(varlen):
+  streams.Streams(text(4 * 6 + 1), 4, 6, varlen=varlen).batch(0)
+  with pytest.raises(UserError) as e:
+    streams.Streams(text(4 * 6), 4, 6, varlen=varlen)
+  message = str(e.value)
+  assert '\n' not in message
+  for part in ('24 tokens', '25', 'train.batch_size (4)', 'segment_len (6)'):
+    assert part in message
+
+
+# segments
+
+
+@st.composite
+def splits(draw):
+  """(n, B, T, G), also more rows than pairs."""
+  number = st.integers(1, 6)
+  return draw(st.integers(2, 120)), draw(number), draw(number), draw(number)
+
+
+@pytest.mark.parametrize('dtype', DTYPES)
+@quick
+@hypothesis.given(splits())
+def test_segments_hold_every_pair_once(dtype, split):
+  n, B, T, G = split
+  tokens = text(n, dtype)
+  rows = [[] for _ in range(B)]
+  calls = 0
+  for inputs, targets, lengths, positions in streams.segments(tokens, B, T, G):
+    calls += 1
+    for array in (inputs, targets, positions):
+      assert array.shape == (G, B, T)
+    assert inputs.dtype == targets.dtype == np.int32
+    scored = targets >= 0
+    np.testing.assert_array_equal(targets[scored], positions[scored])
+    np.testing.assert_array_equal(inputs[scored], positions[scored] - 1)
+    if lengths is None:
+      assert scored.all()
+    else:
+      assert lengths.shape == (G, B) and lengths.dtype == np.int32
+      assert not scored.all()
+      expected = np.arange(T) < lengths[..., None]
+      np.testing.assert_array_equal(scored, expected)
+    for g in range(G):
+      for b in range(B):
+        rows[b].extend(positions[g, b][scored[g, b]].tolist())
+  L = math.ceil((n - 1) / B)
+  assert calls == math.ceil(L / (G * T))
+  assert list(itertools.chain(*rows)) == list(range(1, n))
+  cut = [len(row) for row in rows if len(row) != L]
+  assert cut == sorted(cut, reverse=True) and sum(x > 0 for x in cut) <= 1
+
+
+@pytest.mark.parametrize('dtype', DTYPES)
+def test_segments_by_hand(dtype):
+  tokens = np.array([10, 11, 12, 13, 14, 15], dtype)  # 5 pairs
+  (call,) = streams.segments(tokens, 2, 2, 2)
+  inputs, targets, lengths, positions = call
+  scored = targets >= 0
+  assert np.where(scored, inputs, 0).tolist() == [
+    [[10, 11], [13, 14]],
+    [[12, 0], [0, 0]],
+  ]
+  assert targets.tolist() == [[[11, 12], [14, 15]], [[13, -1], [-1, -1]]]
+  assert lengths.tolist() == [[2, 2], [1, 0]]
+  assert np.where(scored, positions, 0).tolist() == [
+    [[1, 2], [4, 5]],
+    [[3, 0], [0, 0]],
+  ]

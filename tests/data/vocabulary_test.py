@@ -1,0 +1,101 @@
+import collections
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txl_jax.data import vocabulary
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+
+texts = st.one_of(st.binary(max_size=80), st.text('abc\n').map(str.encode))
+
+
+def split_at(text, cuts):
+  cuts = sorted(min(c, len(text)) for c in cuts)
+  return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
+
+
+@given(texts, st.lists(st.integers(0, 80), max_size=4))
+def test_order_is_by_frequency_then_first_appearance(text, cuts):
+  counts = vocabulary.count_bytes(split_at(text, cuts))
+  v = Vocabulary.from_counts(counts)
+  # Counter.most_common keeps the order of insertion among equal counts.
+  expected = collections.Counter(text).most_common()
+  assert list(zip(v.symbols, v.counts)) == expected
+
+
+@given(texts)
+def test_all_bytes_maps_every_byte_to_itself(text):
+  v = Vocabulary.all_bytes()
+  ids = v.encode(text, 'text')
+  assert len(v) == 256
+  assert ids.dtype == np.uint8
+  assert ids.tolist() == list(text)
+  assert v.decode(ids) == text
+
+
+@given(texts)
+def test_counted_vocabulary_round_trips(text):
+  v = Vocabulary.from_counts(vocabulary.count_bytes([text]))
+  ids = v.encode(text, 'text')
+  assert [v.symbols[i] for i in ids] == list(text)
+  assert v.decode(ids.astype(np.int32)) == text
+  assert v.decode(ids.tolist()) == text
+
+
+@given(texts)
+def test_json_round_trips_and_equality(text):
+  v = Vocabulary.from_counts(vocabulary.count_bytes([text]), dropped=b'\n')
+  again = Vocabulary.from_json(json.loads(json.dumps(v.to_json())))
+  assert again == v
+  assert hash(again) == hash(v)
+  assert v != Vocabulary.all_bytes()
+
+
+def test_dropped_bytes_vanish_from_vocabulary_and_texts():
+  text = b'b\na\nb\n'
+  v = Vocabulary.from_counts(vocabulary.count_bytes([text]), dropped=b'\n')
+  assert v.symbols == (ord('b'), ord('a'))
+  assert v.counts == (2, 1)
+  assert v.encode(b'\na\n\nb', 'text').tolist() == [1, 0]
+  assert v.decode(v.encode(text, 'text')) == b'bab'
+
+
+def test_byte_outside_names_value_position_and_source():
+  v = Vocabulary((97, 98), dropped=(10,))
+  with pytest.raises(UserError) as error:
+    v.encode(b'a\nb\xe9a\xe8', 'prompt.txt')
+  assert str(error.value) == (
+    'prompt.txt: byte 0xe9 at position 3 is not among the 2 byte values of '
+    'the vocabulary'
+  )
+
+
+@pytest.mark.parametrize('ids', [[2], [-1], [0, 300]])
+def test_decode_refuses_ids_outside(ids):
+  with pytest.raises(ValueError, match='not in'):
+    Vocabulary((97, 98)).decode(ids)
+
+
+@pytest.mark.parametrize(
+  'symbols, counts, dropped',
+  [
+    ((256,), (), ()),
+    ((-1,), (), ()),
+    (('a',), (), ()),
+    ((1, 1), (), ()),
+    ((1, 2), (), (2,)),
+    ((1, 2), (3,), ()),
+  ],
+)
+def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
+  with pytest.raises(ValueError):
+    Vocabulary(symbols, counts, dropped)
+
+
+def test_json_of_another_kind_is_refused():
+  with pytest.raises(ValueError, match='words'):
+    Vocabulary.from_json({'kind': 'words'})

@@ -1,0 +1,140 @@
+"""Transformer-XL written out in numpy, one row, one query, one key at a time.
+
+The oracle of the attention and model tests. It knows no masks, no shift and
+no fixed memory shape: the memory of a row is the list of states it really
+holds, and the position term is computed for each pair from its distance.
+Paper: Dai et al. 2019, Section 3.3.
+
+Letters: T queries, S keys, H heads, K head width, D model width, N layers,
+V vocabulary, m memory states of a row, at most M.
+"""
+
+import math
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+KEEP = lambda place, x: x  # dropout that is off
+
+
+def sinusoid(d, D):
+  """[D]: sin(d w_k) for all k, then cos(d w_k), w_k = 10000^(-2k/D)."""
+  w = [10000.0 ** (-2 * k / D) for k in range(D // 2)]
+  return np.array([math.sin(d * x) for x in w] + [math.cos(d * x) for x in w])
+
+
+def softmax(x):
+  e = np.exp(x - x.max(axis=0))
+  return e / e.sum(axis=0)
+
+
+def attend(q, k, v, W_r, u, v_bias, span=math.inf, clamp_len=0, drop=KEEP):
+  """q [T, H, K]; k, v [S, H, K], all real; W_r [D, H, K] -> [T, H, K]."""
+  T, S, K, D = len(q), len(k), q.shape[-1], len(W_r)
+  out = np.zeros(q.shape)
+  for i in range(T):
+    scores, values = [], []
+    for j in range(S):
+      d = i + (S - T) - j
+      if d < 0 or d >= span:
+        continue
+      near = min(d, clamp_len) if clamp_len > 0 else d
+      r = np.einsum('d,dhk->hk', drop('positions', sinusoid(near, D)), W_r)
+      score = (q[i] + u) * k[j] + (q[i] + v_bias) * r
+      scores.append(score.sum(axis=-1) / math.sqrt(K))
+      values.append(v[j])
+    probs = drop('probabilities', softmax(np.stack(scores)))  # [visible, H]
+    out[i] = np.einsum('jh,jhk->hk', probs, np.stack(values))
+  return out
+
+
+def layer_norm(x, p, eps):
+  mean = x.mean(axis=-1, keepdims=True)
+  var = ((x - mean) ** 2).mean(axis=-1, keepdims=True)
+  return (x - mean) / np.sqrt(var + eps) * p['norm']['scale'] + p['norm'][
+    'bias'
+  ]
+
+
+def feed_forward(x, p, drop=KEEP):
+  hidden = np.maximum(x @ p['w1']['kernel'] + p['w1']['bias'], 0)
+  hidden = drop('ff hidden', hidden)
+  return hidden @ p['w2']['kernel'] + p['w2']['bias']
+
+
+def span_of(model):
+  M = model.mem_len
+  return {'off': math.inf, 'M': max(M, 1), 'M+1': M + 1}[model.same_length]
+
+
+def layer(model, p, biases, x, past, drop):
+  """x [T, D], past [m, D] -> [T, D]."""
+  norm = lambda name, y: layer_norm(y, p[name], model.ln_eps)
+  w = {name: p['attention'][name]['kernel'] for name in 'qkvro'}
+  states = np.concatenate([past, x])
+  if model.pre_norm:
+    states = norm('norm1', states)
+  project = lambda name, y: np.einsum('sd,dhk->shk', y, w[name])
+  heads = attend(
+    project('q', states[len(past) :]),
+    project('k', states),
+    project('v', states),
+    w['r'],
+    biases['u'],
+    biases['v'],
+    span_of(model),
+    model.clamp_len,
+    drop,
+  )
+  a = drop('attention output', np.einsum('thk,hkd->td', heads, w['o']))
+  if model.pre_norm:
+    y = x + a
+    return y + drop('ff output', feed_forward(norm('norm2', y), p['ff'], drop))
+  y = norm('norm1', x + a)
+  return norm('norm2', y + drop('ff output', feed_forward(y, p['ff'], drop)))
+
+
+def init_memory(model):
+  """The memory of one row: N arrays [m, D], m = 0 or M zero states."""
+  m = model.mem_len if model.memory_init == 'zeros' else 0
+  return [np.zeros([m, model.d_model])] * model.n_layer
+
+
+def segment(model, params, tokens, memory, drop=KEEP):
+  """One row: tokens [T], N arrays [m, D] -> logits [T, V], new memory."""
+  p = params['vocabulary']
+  x = p['table'][tokens] * math.sqrt(model.d_model)
+  x = drop('embeddings', x)
+  new_memory = []
+  for n in range(model.n_layer):
+    pn = jax.tree.map(lambda leaf, n=n: leaf[n], params['layers'])
+    keep = np.concatenate([memory[n], x])
+    new_memory.append(keep[max(0, len(keep) - model.mem_len) :])
+    biases = pn['biases'] if model.untie_biases else params['biases']
+    x = layer(model, pn, biases, x, memory[n], drop)
+  x = drop('final states', x)
+  weights = p['table'] if model.tie_weights else p['output']
+  return x @ weights.T + p['bias'], new_memory
+
+
+def nll(logits, targets):
+  """[T, V], [T] -> [T], -log softmax at the targets."""
+  probs = softmax(logits.T)  # [V, T]
+  return -np.log(probs[targets, range(len(targets))])
+
+
+def random_params(model, seed=0, std=0.3):
+  """float64 parameters of a model, every one large enough to matter."""
+  tokens = np.zeros([1, 1], np.int32)
+  with jax.enable_x64(True):
+    memory = model.init_memory(1)
+    key = jax.random.key(0)
+    init = lambda: model.init(key, tokens, tokens, memory, train=False)
+    shapes = jax.eval_shape(init)['params']
+  rng = np.random.default_rng(seed)
+  flat = flax.traverse_util.flatten_dict(shapes)
+  draw = lambda path: (
+    (path[-1] == 'scale') + std * rng.normal(size=flat[path].shape)
+  )
+  return flax.traverse_util.unflatten_dict({path: draw(path) for path in flat})

@@ -1,0 +1,453 @@
+import flax.linen as nn
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from txl_jax import generate as g
+from txl_jax import models
+from txl_jax.models import transformer_xl
+
+V = 13
+FIELDS = dict(
+  n_layer=2,
+  d_model=16,
+  n_head=2,
+  d_head=8,
+  d_ff=32,
+  mem_len=24,
+  init_std=0.5,
+  tie_weights=False,  # tied, so small a model repeats one token
+)
+MODEL = models.build(dict(name='transformer_xl', **FIELDS), V)
+PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
+GREEDY = g.Sampling(temperature=0)
+
+
+def init(model):
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  memory = model.init_memory(1)
+  variables = model.init(jax.random.key(0), tokens, tokens, memory, train=False)
+  return variables['params']
+
+
+PARAMS = init(MODEL)
+
+
+def run(**changes):
+  settings = dict(
+    prompt=PROMPT,
+    sampling=g.Sampling(),
+    max_new_tokens=21,
+    seed=0,
+    segment_len=4,
+  )
+  pieces = list(g.generate(MODEL, PARAMS, **{**settings, **changes}))
+  return np.concatenate(pieces, axis=1)
+
+
+@jax.jit
+def apply(tokens, memory):
+  return MODEL.apply({'params': PARAMS}, tokens, memory, method='logits')
+
+
+def feed(tokens, memory):
+  """Logits [n, V] of one segment of one row, and the new memory."""
+  logits, memory = apply(jnp.asarray(tokens, jnp.int32)[None], memory)
+  return logits[0], memory
+
+
+def reread(text):
+  """Last logits of a whole text as one segment, from an empty memory.
+
+  The zeros after it are not seen from it; they make one shape of all texts.
+  """
+  assert len(text) <= 25  # the last token sees itself and the memory
+  padded = np.zeros(25, np.int32)
+  padded[: len(text)] = text
+  return feed(padded, MODEL.init_memory(1))[0][len(text) - 1]
+
+
+def write(state, **settings):
+  """All tokens of a `decode`, and the last state."""
+  pieces = list(g.decode(MODEL, PARAMS, state, **settings))
+  return np.concatenate([t for t, _ in pieces], axis=1), pieces[-1][1]
+
+
+def close(a, b):
+  return jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), a, b
+  )
+
+
+class Markov(nn.Module):
+  """log p(next | token) is a row of a table; memory is empty."""
+
+  vocab_size: int
+
+  def init_memory(self, batch_size):
+    del batch_size
+    return ()
+
+  @nn.compact
+  def logits(self, tokens, memory, *, lengths=None):
+    del lengths
+    shape = (self.vocab_size, self.vocab_size)
+    table = self.param('table', nn.initializers.zeros, shape)
+    return table[tokens], memory
+
+
+# Sampling and adjust
+
+
+@pytest.mark.parametrize(
+  'field, value',
+  [
+    ('temperature', -1.0),
+    ('temperature', 1e-9),
+    ('temperature', float('nan')),
+    ('temperature', float('inf')),
+    ('top_k', -1),
+    ('top_k', 2.0),
+    ('top_p', 0.0),
+    ('top_p', 1.1),
+    ('repetition_penalty', 0.0),
+    ('repetition_penalty', float('inf')),
+  ],
+)
+def test_sampling_names_a_bad_value(field, value):
+  with pytest.raises(ValueError, match=f'^{field} .*:'):
+    g.Sampling(**{field: value})
+
+
+# What the processors of transformers 4.35.2 give for these logits when the
+# tokens 1, 3, 6 and 7 are seen; x is -inf.
+x = -np.inf
+
+
+@pytest.mark.parametrize(
+  'penalty, temperature, top_k, top_p, want',
+  [
+    (1.5, 0.8, 5, 0.9, [3.125, x, x, 2.5, x, 1.5625, x, 1.666667]),
+    (1.5, 2.0, 0, 0.7, [1.25, x, x, 1.0, x, 0.625, x, 0.666667]),
+    (1.0, 0.5, 3, 1.0, [5.0, x, x, 6.0, x, x, x, 4.0]),
+    (0.5, 1.0, 4, 0.8, [x, x, x, 6.0, x, x, x, x]),
+  ],
+)
+def test_adjust_equals_hugging_face(penalty, temperature, top_k, top_p, want):
+  logits = jnp.array([[2.5, -1.0, 0.75, 3.0, -0.5, 1.25, 0.0, 2.0]])
+  seen = jnp.array([[0, 1, 0, 1, 0, 0, 1, 1]], bool)
+  sampling = g.Sampling(temperature, top_k, top_p, penalty)
+  got = g.adjust(logits, seen, sampling)[0]
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def warp(logits, seen, sampling):
+  """One row, token by token; None where top_p is too close to decide."""
+  out = [float(x) for x in logits]
+  for i in range(len(out)):
+    if seen[i] and out[i] > 0:
+      out[i] /= sampling.repetition_penalty
+    elif seen[i]:
+      out[i] *= sampling.repetition_penalty
+    out[i] /= sampling.temperature or 1
+  order = sorted(range(len(out)), key=lambda i: (-out[i], i))
+  kept = order[: sampling.top_k or len(out)]
+  weights = [np.exp(out[i] - out[order[0]]) for i in kept]
+  if sampling.top_p < 1:
+    total = 0.0
+    for n, w in enumerate(weights):
+      total += w / sum(weights)
+      if abs(total - sampling.top_p) < 1e-5:
+        return None
+      if total >= sampling.top_p:
+        kept = kept[: n + 1]
+        break
+  return [x if i in kept else -np.inf for i, x in enumerate(out)]
+
+
+# Quarters and powers of two are exact in float32, so that ties stay ties.
+quarters = st.integers(-12, 12).map(lambda n: n / 4)
+powers = st.sampled_from([0.5, 1.0, 2.0])
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(
+  rows=st.lists(
+    st.lists(st.tuples(quarters, st.booleans()), min_size=6, max_size=6),
+    min_size=2,
+    max_size=2,
+  ),
+  sampling=st.builds(
+    g.Sampling,
+    temperature=st.sampled_from([0, 0.5, 1.0, 2.0]),
+    top_k=st.integers(0, 8),
+    top_p=st.sampled_from([0.01, 0.3, 0.6, 0.9, 0.99, 1.0]),
+    repetition_penalty=powers,
+  ),
+)
+def test_adjust_equals_a_direct_program(rows, sampling):
+  logits = np.array([[x for x, _ in row] for row in rows], np.float32)
+  seen = np.array([[s for _, s in row] for row in rows])
+  want = [warp(*row, sampling) for row in zip(logits, seen)]
+  hypothesis.assume(None not in want)
+  got = np.asarray(g.adjust(jnp.array(logits), jnp.array(seen), sampling))
+  np.testing.assert_array_equal(got, want)
+
+
+def test_of_equal_logits_the_lower_id_counts_as_larger():
+  logits, seen = jnp.zeros([1, 4]), jnp.zeros([1, 4], bool)
+  kept = lambda **kw: np.isfinite(
+    g.adjust(logits, seen, g.Sampling(**kw))[0]
+  ).tolist()
+  assert kept(top_k=3) == [True, True, True, False]
+  assert kept(top_p=0.5) == [True, True, False, False]  # 2 / 4 reach 0.5
+  assert kept(top_p=0.51) == [True, True, True, False]
+
+
+# Decoding
+
+
+def test_sampling_frequencies_are_the_probabilities():
+  probs = np.array([0.4, 0.25, 0.2, 0.1, 0.05])
+  params = {'table': jnp.tile(jnp.log(probs), (5, 1))}
+  settings = dict(max_new_tokens=64, samples=80, seed=1, segment_len=2)
+  draw = lambda sampling: np.concatenate(
+    list(g.generate(Markov(5), params, [0], sampling=sampling, **settings)), 1
+  )
+  tokens = draw(g.Sampling())
+  chi2 = lambda seen, want: np.sum((seen - want) ** 2 / want)
+  counts = np.bincount(tokens.ravel(), minlength=5)
+  assert chi2(counts, probs * tokens.size) < 18.5  # 0.999 quantile, 4 degrees
+  # Independent along the text and across the samples.
+  for a, b in [(tokens[:, 1:], tokens[:, :-1]), (tokens[1:], tokens[:-1])]:
+    pairs = np.bincount((5 * a + b).ravel(), minlength=25)
+    want = np.outer(probs, probs).ravel() * a.size
+    assert chi2(pairs, want) < 51.2  # 0.999 quantile, 24 degrees
+
+  tempered = probs**2 / np.sum(probs**2)
+  counts = np.bincount(draw(g.Sampling(0.5)).ravel(), minlength=5)
+  assert chi2(counts, tempered * tokens.size) < 18.5
+  assert set(np.unique(draw(g.Sampling(top_k=2)))) == {0, 1}
+
+
+def test_repetition_penalty_counts_prompt_and_text():
+  # Every token is preferred in the order 0, 1, 2, ... until it is seen.
+  table = jnp.tile(10.0 - jnp.arange(6), (6, 1))
+  sampling = g.Sampling(temperature=0, repetition_penalty=100.0)
+  pieces = g.generate(
+    Markov(6),
+    {'table': table},
+    [1, 3],
+    sampling=sampling,
+    max_new_tokens=4,
+    seed=0,
+    segment_len=8,
+    chunk=3,
+  )
+  # The padding of the prompt (token 0) is not seen.
+  np.testing.assert_array_equal(np.concatenate(list(pieces), 1), [[0, 2, 4, 5]])
+
+
+@pytest.mark.parametrize('n', [1, 4, 7, 11])
+def test_greedy_equals_rereading_the_whole_text(n):
+  text = PROMPT[:n].tolist()
+  for _ in range(12):
+    logits = reread(text)
+    second, best = np.sort(logits)[-2:]
+    assert best - second > 1e-4
+    text.append(int(np.argmax(logits)))
+  assert len(set(text[n:])) > 1
+  tokens = run(prompt=PROMPT[:n], sampling=GREEDY, max_new_tokens=12)
+  np.testing.assert_array_equal(tokens, [text[n:]])
+
+
+def test_the_state_is_that_of_exactly_the_tokens_yielded():
+  state = g.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  memory = MODEL.init_memory(1)
+  for segment in (PROMPT[:4], PROMPT[4:8], PROMPT[8:]):
+    logits, memory = feed(segment, memory)
+  close((state.logits[0], state.memory), (logits[-1], memory))
+
+  # 22 tokens: more than the memory holds, and 2 in the last chunk of 5.
+  settings = dict(sampling=g.Sampling(), max_new_tokens=22, seed=0, chunk=5)
+  lengths, text = [], PROMPT.tolist()
+  for tokens, after in g.decode(MODEL, PARAMS, state, **settings):
+    assert tokens.dtype == np.int32
+    lengths.append(tokens.shape[1])
+    text += tokens[0].tolist()
+    for token in tokens[0]:
+      logits, memory = feed([token], memory)
+    close((after.logits[0], after.memory), (logits[-1], memory))
+    seen = np.flatnonzero(after.seen[0])
+    np.testing.assert_array_equal(seen, np.unique(text))
+    assert after.position.tolist() == [len(text)]
+  assert lengths == [5, 5, 5, 5, 2]
+
+
+def test_same_seed_same_text_whatever_the_chunk():
+  tokens = run()
+  assert tokens.shape == (1, 21)
+  for chunk in (1, 5, 16):
+    np.testing.assert_array_equal(run(chunk=chunk), tokens)
+  assert np.any(run(seed=1) != tokens)
+  np.testing.assert_array_equal(run(max_new_tokens=9), tokens[:, :9])
+  assert (
+    list(
+      g.generate(
+        MODEL,
+        PARAMS,
+        PROMPT,
+        sampling=GREEDY,
+        max_new_tokens=0,
+        seed=0,
+        segment_len=4,
+      )
+    )
+    == []
+  )
+
+
+def test_a_sample_does_not_depend_on_how_many_there_are():
+  tokens = run(samples=3)
+  assert tokens.shape == (3, 21)
+  np.testing.assert_array_equal(tokens[:1], run())
+  np.testing.assert_array_equal(tokens[:2], run(samples=2))
+  assert np.any(tokens[0] != tokens[1])
+  assert np.any(tokens[1] != tokens[2])
+
+
+def test_the_default_key_implementation_does_not_matter():
+  tokens = run(samples=2)
+  with jax.default_prng_impl('rbg'):
+    np.testing.assert_array_equal(run(samples=2), tokens)
+
+
+def test_continuing_equals_one_longer_text():
+  state = g.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = g.repeat_rows(state, 2)
+  sampling = g.Sampling(repetition_penalty=1.2)
+  settings = dict(sampling=sampling, seed=7, chunk=6)
+  whole, last = write(state, max_new_tokens=18, **settings)
+  first, state = write(state, max_new_tokens=7, **settings)
+  # Reading nothing changes nothing.
+  state = g.prefill(MODEL, PARAMS, [], segment_len=4, state=state)
+  second, state = write(state, max_new_tokens=11, **settings)
+  np.testing.assert_array_equal(np.concatenate([first, second], 1), whole)
+  close(state, last)
+
+
+def test_a_dialogue_reads_into_all_rows():
+  state = g.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = g.repeat_rows(state, 2)
+  tokens, state = write(state, sampling=g.Sampling(), max_new_tokens=5, seed=3)
+  assert np.any(tokens[0] != tokens[1])
+  answer = [7, 8, 7, 0, 2]
+  state = g.prefill(MODEL, PARAMS, answer, segment_len=4, state=state)
+  assert state.position.tolist() == state.memory.filled.tolist() == [21, 21]
+  for b in range(2):
+    close(state.logits[b], reread([*PROMPT, *tokens[b], *answer]))
+
+
+def test_eos_ends_its_row_alone():
+  settings = dict(
+    sampling=g.Sampling(temperature=2.0), max_new_tokens=21, seed=0, chunk=4
+  )
+  state = g.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = g.repeat_rows(state, 3)
+  plain, _ = write(state, **settings)
+  # A token that each row first holds at another place, within the memory.
+  ends = {t: np.argmax(plain == t, axis=1) + 1 for t in range(V)}
+  holds = lambda t: np.all(np.any(plain[:, :14] == t, axis=1))
+  eos = next(t for t in range(V) if holds(t) and len(set(ends[t])) == 3)
+  lengths = ends[eos]
+  tokens, state = write(state, eos=eos, **settings)
+  assert tokens.shape[1] == max(lengths)  # it stops with the last row
+  assert state.position.tolist() == [len(PROMPT) + n for n in lengths]
+  for b, n in enumerate(lengths):
+    np.testing.assert_array_equal(tokens[b, :n], plain[b, :n])
+    assert np.all(tokens[b, n:] == -1)
+    close(state.logits[b], reread([*PROMPT, *tokens[b, :n]]))
+
+
+def test_an_empty_prompt_begins_with_the_start_token():
+  np.testing.assert_array_equal(run(prompt=[], start=4), run(prompt=[4]))
+  np.testing.assert_array_equal(run(start=4), run())
+  with pytest.raises(ValueError, match='at least one token, got none'):
+    run(prompt=[])
+
+
+@pytest.mark.parametrize('token', [-1, V])
+def test_a_token_outside_the_vocabulary_is_an_error(token):
+  with pytest.raises(ValueError, match=f'token {token}: allowed are 0 to 12'):
+    run(prompt=[1, token])
+
+
+class Counted(transformer_xl.TransformerXL):
+  traces = []
+
+  def logits(self, tokens, memory, *, lengths=None):
+    self.traces.append(tokens.shape)
+    return super().logits(tokens, memory, lengths=lengths)
+
+
+def test_equal_shapes_compile_once():
+  # On another device than the default one, as restored parameters may be.
+  params = jax.device_put(PARAMS, jax.devices()[1])
+
+  def two_turns(prompt, max_new_tokens, seed):
+    model = Counted(V, **FIELDS)  # anew, but equal
+    state = None
+    for text in (prompt, [1]):
+      state = g.prefill(model, params, text, segment_len=4, state=state)
+      pieces = g.decode(
+        model,
+        params,
+        state,
+        sampling=g.Sampling(top_k=3),
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        chunk=3,
+      )
+      *_, (_, state) = pieces
+    return g._read_segment._cache_size(), g._decode_chunk._cache_size()
+
+  caches = g._read_segment._cache_size(), g._decode_chunk._cache_size()
+  compiled = two_turns(PROMPT, 7, 0)
+  assert compiled == tuple(n + 1 for n in caches)
+  traces = list(Counted.traces)
+  assert set(traces) == {(1, 4), (1, 1)}
+  assert two_turns(PROMPT[:6], 5, 1) == compiled
+  assert Counted.traces == traces
+
+
+# TextStream
+
+SAMPLE = 'a é € 𝄞 z'.encode()
+
+
+@pytest.mark.parametrize('cut', range(len(SAMPLE) + 1))
+def test_text_stream_holds_incomplete_characters_back(cut):
+  stream = g.TextStream()
+  first = stream.push(SAMPLE[:cut])
+  assert 'a é € 𝄞 z'.startswith(first)
+  # Only the bytes of one incomplete character are held back.
+  assert cut - len(first.encode()) < 4
+  assert first + stream.push(SAMPLE[cut:]) + stream.close() == 'a é € 𝄞 z'
+
+
+def test_text_stream_by_single_bytes():
+  stream = g.TextStream()
+  pieces = [stream.push(bytes([byte])) for byte in '😀b'.encode()]
+  assert pieces == ['', '', '', '😀', 'b']
+  assert stream.close() == ''
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(st.lists(st.binary(max_size=3), max_size=6))
+def test_text_stream_equals_decoding_at_once(pieces):
+  stream = g.TextStream()
+  text = ''.join([stream.push(piece) for piece in pieces]) + stream.close()
+  assert text == b''.join(pieces).decode('utf-8', errors='replace')

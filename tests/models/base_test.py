@@ -1,0 +1,292 @@
+"""What the interface promises, for every model in MODELS."""
+
+import functools
+
+import direct
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax import models
+from txl_jax.models import base
+
+V, B, M = 13, 3, 4
+
+SETTINGS = {
+  'transformer_xl': dict(
+    n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10, mem_len=M
+  ),
+}
+
+
+@functools.cache
+def make(name, **changes):
+  """A model that computes in float64, and parameters for it."""
+  settings = {'name': name, 'dtype': 'float64', **SETTINGS[name]}
+  model = models.build(settings, V, **changes)
+  return model, direct.random_params(model)
+
+
+@functools.cache
+def scorer(name, **changes):
+  """The jitted (tokens, targets, memory, lengths) -> LMOutput."""
+  model, params = make(name, **changes)
+  return jax.jit(
+    lambda tokens, targets, memory, lengths=None: model.apply(
+      {'params': params}, tokens, targets, memory, train=False, lengths=lengths
+    )
+  )
+
+
+@pytest.fixture
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+@pytest.fixture(params=models.MODELS)
+def name(request, x64):
+  return request.param
+
+
+def text(T, seed=0):
+  """int32 [B, T] tokens and targets."""
+  rng = np.random.default_rng(seed)
+  return rng.integers(0, V, [2, B, T], np.int32)
+
+
+def assert_close(a, b):
+  compare = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
+  jax.tree.map(compare, a, b)
+
+
+def test_every_model_has_settings():
+  assert SETTINGS.keys() == models.MODELS.keys()
+
+
+@pytest.mark.parametrize('name', models.MODELS)
+def test_build(name):
+  settings = {'name': name, **SETTINGS[name]}
+  model = models.build(settings, V, mem_len=9)
+  assert isinstance(model, models.MODELS[name])
+  assert model.vocab_size == V and model.mem_len == 9
+  assert settings['mem_len'] == M  # not changed in place
+
+
+@hypothesis.settings(
+  max_examples=20, deadline=None, derandomize=True, database=None
+)
+@hypothesis.given(st.integers(0, 5), st.integers(1, 5), st.data())
+def test_push(M, T, data):
+  memory = np.random.default_rng(0).normal(size=[2, M, 3]).astype(np.float32)
+  states = np.random.default_rng(1).normal(size=[2, T, 3]).astype(np.float32)
+  push = jax.jit(base.push)
+  lengths = data.draw(st.tuples(st.integers(0, T), st.integers(0, T)))
+  rows = []
+  for old, new, n in zip(memory, states, lengths):
+    both = np.concatenate([old, new[:n]])
+    rows.append(both[len(both) - M :])
+  padded = push(memory, states, np.array(lengths))
+  np.testing.assert_array_equal(padded, np.stack(rows))
+  both = np.concatenate([memory, states], axis=1)
+  np.testing.assert_array_equal(push(memory, states), both[:, T:])
+
+
+def test_push_keeps_dtype_and_stops_gradients():
+  memory = jnp.zeros([2, 3, 1], jnp.bfloat16)
+  for lengths in None, jnp.array([1, 2]):
+    push = lambda states, n=lengths: base.push(memory, states, n)
+    assert push(jnp.ones([2, 2, 1])).dtype == jnp.bfloat16
+    total = lambda states, push=push: push(states).astype(jnp.float32).sum()
+    assert total(jnp.ones([2, 2, 1])) > 0
+    assert not jax.grad(total)(jnp.ones([2, 2, 1])).any()
+
+
+def test_output_types(name):
+  """float32 nll and logits, one scalar aux, one memory structure."""
+  model, _ = make(name, dtype='float32')
+  with jax.enable_x64(False):
+    tokens, targets = text(5)
+    memory = model.init_memory(B)
+    init = lambda: model.init(
+      jax.random.key(0), tokens, targets, memory, train=False
+    )
+    variables = jax.eval_shape(init)
+    out, (logits, after) = jax.eval_shape(
+      lambda variables: (
+        model.apply(variables, tokens, targets, memory, train=False),
+        model.apply(variables, tokens, memory, method='logits'),
+      ),
+      variables,
+    )
+  assert variables.keys() == {'params'}  # no mutable collection
+  assert out.nll.shape == (B, 5) and out.nll.dtype == jnp.float32
+  assert out.aux.shape == () and out.aux.dtype == jnp.float32
+  assert logits.shape == (B, 5, V) and logits.dtype == jnp.float32
+  spec = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
+  assert spec(out.memory) == spec(after) == spec(memory)
+
+
+def test_nll_belongs_to_logits(name):
+  model, params = make(name)
+  tokens, targets = text(5)
+  memory = model.init_memory(B)
+  out = scorer(name)(tokens, targets, memory)
+  logits, after = jax.jit(
+    lambda tokens, memory: model.apply(
+      {'params': params}, tokens, memory, method='logits'
+    )
+  )(tokens, memory)
+  rows = zip(np.asarray(logits), targets)
+  assert_close(out.nll, np.stack([direct.nll(*row) for row in rows]))
+  assert_close(out.memory, after)
+  assert out.aux == 0
+
+
+@pytest.mark.parametrize('changes', [dict(), dict(pre_norm=True)])
+def test_segments_with_memory_are_one_long_segment(name, changes):
+  changes = {'mem_len': 9, **changes}
+  model, _ = make(name, **changes)
+  score = scorer(name, **changes)
+  tokens, targets = text(9)
+  whole = score(tokens, targets, model.init_memory(B))
+  memory, nll = model.init_memory(B), []
+  for start in 0, 3, 6:
+    part = np.s_[:, start : start + 3]
+    out = score(tokens[part], targets[part], memory)
+    nll.append(out.nll)
+    memory = out.memory
+  assert_close(np.concatenate(nll, axis=1), whole.nll)
+  assert_close(memory, whole.memory)
+
+
+def test_no_gradient_reaches_memory(name):
+  """Parameters that act through memory alone get no gradient."""
+  model, params = make(name)
+  tokens, targets = text(6)
+  first, second = np.s_[:, :3], np.s_[:, 3:]
+  start = model.init_memory(B)
+
+  def run(params, part, memory):
+    return model.apply(
+      {'params': params}, tokens[part], targets[part], memory, train=False
+    )
+
+  @jax.jit
+  @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+  def grads(now, before):
+    memory = run(before, first, start).memory
+    out = run(now, second, memory)
+    kept = [x for x in jax.tree.leaves(memory) if x.dtype == jnp.float64]
+    assert kept
+    return out.nll.sum() + sum(x.sum() for x in kept), out.nll
+
+  (now, before), nll = grads(params, params)
+  assert all(x.any() for x in jax.tree.leaves(now))
+  assert all(not x.any() for x in jax.tree.leaves(before))
+  # Memory does act on the loss, or all this would say nothing.
+  fresh = scorer(name)(tokens[second], targets[second], start).nll
+  assert np.abs(nll - fresh).max() > 1e-2
+
+
+def test_causality(name):
+  """Changing a token changes the logits from there on and none before."""
+  model, params = make(name)
+  tokens, _ = text(6)
+  memory = scorer(name)(*text(4, seed=1), model.init_memory(B)).memory
+  logits = jax.jit(
+    lambda tokens: model.apply(
+      {'params': params}, tokens, memory, method='logits'
+    )[0]
+  )
+  before = np.asarray(logits(tokens))
+  for t in range(6):
+    changed = tokens.copy()
+    changed[:, t] = (changed[:, t] + 1) % V
+    moved = np.abs(np.asarray(logits(changed)) - before).max(axis=-1)  # [B, T]
+    np.testing.assert_array_equal(moved[:, :t], 0)
+    assert (moved[:, t:] > 1e-6).all()
+
+
+def test_reset_memory(name):
+  model, _ = make(name)
+  score = scorer(name)
+  tokens, targets = text(3)
+  memory = score(*text(3, seed=1), model.init_memory(B)).memory
+  rows = np.array([False, True, False])
+  reset = model.reset_memory(memory, rows)
+  carried = score(tokens, targets, memory)
+  fresh = score(tokens, targets, model.init_memory(B))
+  out = score(tokens, targets, reset)
+  expected = np.where(rows[:, None], fresh.nll, carried.nll)
+  np.testing.assert_array_equal(out.nll, expected)
+  assert np.abs(fresh.nll - carried.nll).max(axis=1).min() > 1e-3
+  everything = model.reset_memory(memory, np.full(B, True))
+  jax.tree.map(np.testing.assert_array_equal, everything, model.init_memory(B))
+  nothing = model.reset_memory(memory, np.full(B, False))
+  jax.tree.map(np.testing.assert_array_equal, nothing, memory)
+
+
+@pytest.mark.parametrize('warm', [False, True])
+def test_padding(name, warm):
+  """A padded row scores and leaves memory like the short row by itself."""
+  model, _ = make(name)
+  score = scorer(name)
+  tokens, targets = text(6)
+  lengths = np.array([2, 6, 0], np.int32)
+  memory = model.init_memory(B)
+  if warm:
+    memory = score(*text(3, seed=1), memory).memory
+  scored = np.arange(6) < lengths[:, None]
+  out = score(tokens, np.where(scored, targets, -1), memory, lengths)
+  follow = text(5, seed=2)
+  after = score(*follow, out.memory)
+  for row, n in enumerate(lengths):
+    alone = memory
+    if n:
+      short = score(tokens[:, :n], targets[:, :n], memory)
+      assert_close(out.nll[row, :n], short.nll[row])
+      alone = short.memory
+    np.testing.assert_array_equal(out.nll[row, n:], 0)
+    assert_close(after.nll[row], score(*follow, alone).nll[row])
+
+
+def test_targets_that_are_not_scored(name):
+  """Nll 0 and no gradient at -1; the others are as if all were scored."""
+  model, params = make(name)
+  tokens, targets = text(4)
+  mask = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]], bool)
+  memory = model.init_memory(B)
+
+  @jax.jit
+  def run(targets, weights):
+    def loss(params):
+      out = model.apply(
+        {'params': params}, tokens, targets, memory, train=False
+      )
+      return jnp.sum(out.nll * weights), out.nll
+
+    return jax.grad(loss, has_aux=True)(params)
+
+  ones = np.ones(mask.shape)
+  grads, nll = run(np.where(mask, targets, -1), ones)
+  all_grads, all_nll = run(targets, mask * ones)
+  np.testing.assert_array_equal(nll, np.where(mask, all_nll, 0))
+  assert (all_nll > 0).all()
+  assert_close(grads, all_grads)
+  none, _ = run(np.full_like(targets, -1), ones)
+  assert all(not x.any() for x in jax.tree.leaves(none))
+
+
+def test_rows_do_not_see_each_other(name):
+  model, _ = make(name)
+  score = scorer(name)
+  tokens, targets = text(4)
+  before = score(tokens, targets, model.init_memory(B))
+  tokens[1] = (tokens[1] + 1) % V
+  after = score(tokens, targets, model.init_memory(B))
+  np.testing.assert_array_equal(before.nll[::2], after.nll[::2])
+  assert (before.nll[1] != after.nll[1]).all()

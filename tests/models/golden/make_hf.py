@@ -1,0 +1,114 @@
+"""Makes hf_*.npz: what the Transformer-XL of Hugging Face computes.
+
+  python make_hf.py
+
+needs torch and transformers 4.35.2, the last release that runs this model
+with current versions of torch. Every case is a tiny model with random
+weights over a few segments with carried memory, which Hugging Face starts as
+attended zero states. A file holds
+
+  header      JSON text: config, versions, shapes {weight name: shape}
+  weights     float16 (the weights are rounded to it, so it is exact): all
+              weights, flattened, one after the other in the order of shapes
+  ids         int8 [segments, B, T + 1]: inputs, and one more for targets
+  log_probs   float32 [segments, B, T, V]
+  memory      float32 [N, B, M, D], after the last segment
+"""
+
+import json
+import pathlib
+import warnings
+
+import numpy as np
+import torch
+import transformers
+
+BASE = dict(
+  vocab_size=11,
+  cutoffs=[],
+  d_model=16,
+  d_embed=16,
+  n_head=2,
+  d_head=6,
+  d_inner=24,
+  n_layer=2,
+  div_val=1,
+  mem_len=6,
+  clamp_len=-1,
+  same_length=False,
+  pre_lnorm=False,
+  untie_r=False,
+  dropout=0.0,
+  dropatt=0.0,
+  adaptive=True,
+)
+SEGMENT_LENS = {'hf_same_length': 8}  # longer than the memory
+CASES = {
+  'hf_tied': dict(),
+  'hf_untied': dict(untie_r=True, n_layer=3, n_head=3),
+  'hf_same_length': dict(same_length=True, clamp_len=4, untie_r=True),
+  'hf_pre_norm': dict(pre_lnorm=True, same_length=True, clamp_len=7),
+}
+B, T, SEGMENTS = 2, 5, 4
+
+
+def randomise(model, generator):
+  """Every parameter at a size that lets it matter, exact in float16."""
+  with torch.no_grad():
+    for name, p in model.named_parameters():
+      noise = torch.randn(p.shape, generator=generator)
+      value = 0.3 * noise
+      if 'layer_norm.weight' in name:
+        value = 1 + value
+      p.copy_(value.half().float())
+
+
+def make(name, changes, seed):
+  config = {**BASE, **changes}
+  model = transformers.TransfoXLLMHeadModel(
+    transformers.TransfoXLConfig(**config)
+  )
+  model.eval()
+  generator = torch.Generator().manual_seed(seed)
+  randomise(model, generator)
+  length = SEGMENT_LENS.get(name, T)
+  text = torch.randint(
+    config['vocab_size'],
+    (B, SEGMENTS * length + 1),
+    generator=generator,
+  )
+  ids, log_probs, mems = [], [], None
+  for s in range(SEGMENTS):
+    segment = text[:, s * length : (s + 1) * length + 1]
+    with torch.no_grad():
+      out = model(segment[:, :-1], mems=mems)
+    mems = out.mems
+    ids.append(segment.numpy())
+    log_probs.append(out.prediction_scores.reshape(B, length, -1).numpy())
+  # A tied parameter is listed once, under its first name.
+  weights = {
+    key: p.detach().numpy().astype(np.float16)
+    for key, p in model.named_parameters()
+  }
+  header = dict(
+    config=config,
+    seed=seed,
+    layer_norm_epsilon=model.config.layer_norm_epsilon,
+    torch=torch.__version__,
+    transformers=transformers.__version__,
+    shapes={key: w.shape for key, w in weights.items()},
+  )
+  np.savez_compressed(
+    pathlib.Path(__file__).with_name(f'{name}.npz'),
+    header=np.array(json.dumps(header)),
+    ids=np.stack(ids).astype(np.int8),
+    log_probs=np.stack(log_probs),
+    memory=torch.stack(mems).transpose(1, 2).numpy(),
+    weights=np.concatenate([w.ravel() for w in weights.values()]),
+  )
+
+
+if __name__ == '__main__':
+  warnings.simplefilter('ignore')
+  for seed, (name, changes) in enumerate(CASES.items()):
+    make(name, changes, seed)

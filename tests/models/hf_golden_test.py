@@ -1,0 +1,139 @@
+"""Our model with Hugging Face weights against what Hugging Face computed.
+
+golden/make_hf.py made the files and says what is in them.
+"""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax.models import Memory, transformer_xl
+
+FILES = sorted((pathlib.Path(__file__).parent / 'golden').glob('hf_*.npz'))
+
+
+def load(file):
+  """Header, weights by name, and the arrays of a golden file."""
+  arrays = dict(np.load(file))
+  header = json.loads(str(arrays.pop('header')))
+  sizes = [int(np.prod(shape)) for shape in header['shapes'].values()]
+  pieces = np.split(arrays.pop('weights'), np.cumsum(sizes)[:-1])
+  weights = {
+    name: piece.reshape(shape).astype(np.float32)
+    for (name, shape), piece in zip(header['shapes'].items(), pieces)
+  }
+  return header, weights, arrays
+
+
+def our_model(config):
+  assert config['d_embed'] == config['d_model'] and not config['cutoffs']
+  return transformer_xl.TransformerXL(
+    vocab_size=config['vocab_size'],
+    n_layer=config['n_layer'],
+    d_model=config['d_model'],
+    n_head=config['n_head'],
+    d_head=config['d_head'],
+    d_ff=config['d_inner'],
+    mem_len=config['mem_len'],
+    untie_biases=config['untie_r'],
+    pre_norm=config['pre_lnorm'],
+    same_length='M' if config['same_length'] else 'off',
+    clamp_len=max(config['clamp_len'], 0),
+    memory_init='zeros',
+    ln_eps=1e-5,
+  )
+
+
+def our_layer(config, weights, n):
+  """Parameters of layer n; torch keeps its matrices as [out, in]."""
+  D, H, K = config['d_model'], config['n_head'], config['d_head']
+  get = lambda name: weights[f'transformer.layers.{n}.{name}']
+  q, k, v = np.split(get('dec_attn.qkv_net.weight'), 3)
+  heads = lambda w: {'kernel': w.T.reshape(D, H, K)}
+  dense = lambda name: {
+    'kernel': get(f'{name}.weight').T,
+    'bias': get(f'{name}.bias'),
+  }
+  norm = lambda name: {
+    'norm': {'scale': get(f'{name}.weight'), 'bias': get(f'{name}.bias')}
+  }
+  layer = {
+    'attention': {
+      'q': heads(q),
+      'k': heads(k),
+      'v': heads(v),
+      'r': heads(get('dec_attn.r_net.weight')),
+      'o': {'kernel': get('dec_attn.o_net.weight').T.reshape(H, K, D)},
+    },
+    'ff': {'w1': dense('pos_ff.CoreNet.0'), 'w2': dense('pos_ff.CoreNet.3')},
+    'norm1': norm('dec_attn.layer_norm'),
+    'norm2': norm('pos_ff.layer_norm'),
+  }
+  if config['untie_r']:
+    layer['biases'] = {
+      'u': get('dec_attn.r_w_bias'),
+      'v': get('dec_attn.r_r_bias'),
+    }
+  return layer
+
+
+def our_params(config, weights):
+  layers = [our_layer(config, weights, n) for n in range(config['n_layer'])]
+  params = {
+    'vocabulary': {
+      'table': weights['transformer.word_emb.emb_layers.0.weight'],
+      'bias': weights['crit.out_layers.0.bias'],
+    },
+    'layers': jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers),
+  }
+  if not config['untie_r']:
+    params['biases'] = {
+      'u': weights['transformer.r_w_bias'],
+      'v': weights['transformer.r_r_bias'],
+    }
+  return params
+
+
+def test_files_of_all_cases():
+  assert len(FILES) == 4
+
+
+@pytest.mark.parametrize('file', FILES, ids=lambda file: file.stem)
+def test_hugging_face(file):
+  header, weights, golden = load(file)
+  model = our_model(header['config'])
+  params = our_params(header['config'], weights)
+  B = golden['ids'].shape[1]
+  memory = model.init_memory(B)
+  # Same tree as a fresh model: no weight is missing or left over.
+  tokens = jnp.zeros([B, 1], jnp.int32)
+  fresh = jax.eval_shape(
+    lambda: model.init(jax.random.key(0), tokens, tokens, memory, train=False)
+  )['params']
+  shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+  assert shapes(params) == shapes(fresh)
+
+  @jax.jit
+  def score(inputs, targets, memory):
+    variables = {'params': params}
+    out = model.apply(variables, inputs, targets, memory, train=False)
+    logits, _ = model.apply(variables, inputs, memory, method='logits')
+    return jax.nn.log_softmax(logits), out
+
+  ids = golden['ids'].astype(np.int32)
+  inputs, targets = ids[..., :-1], ids[..., 1:]
+  nll = -np.take_along_axis(golden['log_probs'], targets[..., None], -1)
+  for s, log_probs in enumerate(golden['log_probs']):
+    ours, out = score(inputs[s], targets[s], memory)
+    np.testing.assert_allclose(ours, log_probs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(out.nll, nll[s, ..., 0], rtol=0, atol=1e-5)
+    memory = out.memory
+  np.testing.assert_allclose(memory.states, golden['memory'], rtol=0, atol=1e-5)
+  # The stored numbers need attended zero states: empty memory misses them.
+  empty = Memory(memory.states * 0, memory.filled * 0)
+  ours, _ = score(inputs[0], targets[0], empty)
+  assert np.abs(ours - golden['log_probs'][0]).max() > 0.01

@@ -1,0 +1,388 @@
+"""Transformer-XL against the direct formula, and what its fields mean."""
+
+import functools
+import math
+
+import direct
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax import attention
+from txl_jax.models import transformer_xl
+
+B, T, N, V = 2, 4, 2, 11
+
+
+def make(**changes):
+  fields = dict(
+    vocab_size=V,
+    n_layer=N,
+    d_model=8,
+    n_head=2,
+    d_head=3,
+    d_ff=10,
+    mem_len=5,
+    dtype='float64',
+  )
+  return transformer_xl.TransformerXL(**{**fields, **changes})
+
+
+def init(model):
+  """Fresh parameters, {path: array}, not jitted."""
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  memory = model.init_memory(1)
+  variables = model.init(jax.random.key(0), tokens, tokens, memory, train=False)
+  return flax.traverse_util.flatten_dict(variables['params'], sep='/')
+
+
+def shapes_of(model):
+  fresh = jax.eval_shape(lambda: init(model))
+  return {name: x.shape for name, x in fresh.items()}
+
+
+def apply(model, *args, **kwargs):
+  """Jitted model.apply(params, tokens, targets, memory, ...)."""
+  run = jax.jit(functools.partial(model.apply, **kwargs))
+  return run(*args)
+
+
+def text(segments, length, seed=0):
+  """Tokens and targets, each [segments, B, length]."""
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(0, V, [2, segments, B, length], np.int32)
+  return tokens[0], tokens[1]
+
+
+CASES = {
+  'default': dict(),
+  'untied': dict(untie_biases=True, clamp_len=3),
+  'pre_norm': dict(pre_norm=True, same_length='M+1', memory_init='zeros'),
+  'pre_norm_untied': dict(pre_norm=True, untie_biases=True, clamp_len=6),
+  'span_M': dict(same_length='M', memory_init='zeros', clamp_len=4),
+  'span_M+1': dict(same_length='M+1', unroll=2),
+  'T_above_M': dict(mem_len=2, same_length='M', ln_eps=1e-2),
+  'no_memory': dict(mem_len=0, tie_weights=False),
+  'no_memory_span': dict(mem_len=0, same_length='M', n_layer=1),
+  'cache': dict(cache_projections=True, memory_init='zeros', clamp_len=3),
+  'cache_pre_norm': dict(cache_projections=True, pre_norm=True),
+  'cache_pre_norm_zeros': dict(
+    cache_projections=True, pre_norm=True, memory_init='zeros'
+  ),
+}
+PADDED = 'default', 'pre_norm', 'T_above_M', 'cache'
+
+
+@pytest.mark.parametrize(
+  'case, lengths',
+  [(case, None) for case in CASES] + [(case, (2, 0, T)) for case in PADDED],
+)
+def test_direct_formula(case, lengths):
+  """Three segments, both rows; lengths is that of row 1 in each segment."""
+  model = make(**CASES[case])
+  params = direct.random_params(model)
+  tokens, targets = text(3, T)
+  rows = [direct.init_memory(model) for _ in range(B)]
+  with jax.enable_x64(True):
+    run = jax.jit(functools.partial(model.apply, train=False))
+    memory = model.init_memory(B)
+    for s in range(3):
+      n = [T, T if lengths is None else lengths[s]]
+      padded = None if lengths is None else np.array(n, np.int32)
+      out = run(
+        {'params': params}, tokens[s], targets[s], memory, lengths=padded
+      )
+      memory = out.memory
+      for b in range(B):
+        part = np.s_[s, b, : n[b]]
+        logits, rows[b] = direct.segment(model, params, tokens[part], rows[b])
+        nll = direct.nll(logits, targets[part])
+        np.testing.assert_allclose(out.nll[b, : n[b]], nll, rtol=0, atol=1e-10)
+        filled = len(rows[b][0])
+        assert memory.filled[b] == filled
+        if model.cache_projections:
+          continue  # memory is keys and values; nll shows that they are right
+        np.testing.assert_allclose(
+          memory.states[:, b, model.mem_len - filled :],
+          np.stack(rows[b]),
+          rtol=0,
+          atol=1e-10,
+        )
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    dict(dropout=0.2, dropatt=0.3),
+    dict(dropout=0.2, dropatt=0.3, pre_norm=True, untie_biases=True),
+  ],
+)
+def test_places_of_dropout(changes, monkeypatch):
+  """With a plain factor instead of dropout the direct formula still holds.
+
+  A place left out, added or moved past a sum or a norm would show: the
+  factor is 1 + rate, at seven places.
+  """
+  monkeypatch.setattr(attention, 'dropout', lambda x, rate, key: x * (1 + rate))
+  model = make(**changes)
+  params = direct.random_params(model)
+  tokens, targets = text(1, T)
+  places = set()
+
+  def drop(place, x):
+    places.add(place)
+    rate = model.dropatt if place == 'probabilities' else model.dropout
+    return x * (1 + rate)
+
+  with jax.enable_x64(True):
+    out = apply(
+      model,
+      {'params': params},
+      tokens[0],
+      targets[0],
+      model.init_memory(B),
+      train=True,
+      rngs={'dropout': jax.random.key(0)},
+    )
+  for b in range(B):
+    memory = direct.init_memory(model)
+    logits, _ = direct.segment(model, params, tokens[0, b], memory, drop)
+    nll = direct.nll(logits, targets[0, b])
+    np.testing.assert_allclose(out.nll[b], nll, rtol=0, atol=1e-10)
+  assert len(places) == 7
+
+
+def test_every_dropout_has_its_own_key(monkeypatch):
+  """Three places outside the layers, four in each; the same when unrolled."""
+  seen = []
+  note = lambda shape, key: seen.append((shape, tuple(np.ravel(key))))
+
+  def watched(x, rate, key):
+    if rate:
+      record = functools.partial(note, x.shape)
+      jax.debug.callback(record, jax.random.key_data(key))
+    return x
+
+  monkeypatch.setattr(attention, 'dropout', watched)
+  model = make(dropout=0.2, dropatt=0.3, dtype='float32')
+  params = jax.tree.map(np.float32, direct.random_params(model))
+  tokens, targets = text(1, T)
+  args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
+  runs = []
+  for unroll in 1, N:
+    seen.clear()
+    keys = {'dropout': jax.random.key(0)}
+    apply(model.clone(unroll=unroll), *args, train=True, rngs=keys)
+    jax.effects_barrier()
+    runs.append(sorted(seen))
+  assert runs[0] == runs[1]
+  S, D, F, H = T + model.mem_len, model.d_model, model.d_ff, model.n_head
+  # Embeddings and final states; attention and feed-forward output.
+  expected = [(B, T, D)] * (2 + 2 * N)
+  expected += [(S, D)] + [(B, H, T, S)] * N + [(B, T, F)] * N
+  assert [shape for shape, _ in runs[0]] == sorted(expected)
+  assert len({key for _, key in runs[0]}) == 3 + 4 * N
+
+
+def test_dropout_is_for_training():
+  model = make(dropout=0.3, dropatt=0.3, dtype='float32')
+  plain = make(dtype='float32')
+  params = jax.tree.map(np.float32, direct.random_params(model))
+  tokens, targets = text(1, T)
+  args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
+  nll = apply(plain, *args, train=False).nll
+  np.testing.assert_array_equal(apply(model, *args, train=False).nll, nll)
+
+  @jax.jit
+  def run(key):
+    return model.apply(*args, train=True, rngs={'dropout': key}).nll
+
+  one, two = run(jax.random.key(1)), run(jax.random.key(2))
+  np.testing.assert_array_equal(one, run(jax.random.key(1)))
+  assert (one != nll).all() and (one != two).all()
+
+
+def test_gradient():
+  """Of a segment after a memory, against differences of the direct formula."""
+  model = make(pre_norm=True, untie_biases=True, same_length='M+1')
+  params = direct.random_params(model)
+  tokens, targets = text(2, T)
+  rows = [direct.init_memory(model) for _ in range(B)]
+  for b in range(B):
+    _, rows[b] = direct.segment(model, params, tokens[0, b], rows[b])
+  rng = np.random.default_rng(0)
+  step = 1e-6
+  with jax.enable_x64(True):
+    run = jax.jit(functools.partial(model.apply, train=False))
+    first = run({'params': params}, tokens[0], targets[0], model.init_memory(B))
+    loss = lambda p: jnp.sum(
+      run({'params': p}, tokens[1], targets[1], first.memory).nll
+    )
+    grads = jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(params))
+
+  def slow(p):
+    logits = [
+      direct.segment(model, p, tokens[1, b], rows[b])[0] for b in (0, 1)
+    ]
+    return sum(direct.nll(logits[b], targets[1, b]).sum() for b in (0, 1))
+
+  flat = flax.traverse_util.flatten_dict(params)
+  for path, grad in flax.traverse_util.flatten_dict(grads).items():
+    direction = rng.normal(size=grad.shape)
+    moved = lambda s, path=path, direction=direction: slow(
+      flax.traverse_util.unflatten_dict(
+        {**flat, path: flat[path] + s * direction}
+      )
+    )
+    expected = (moved(step) - moved(-step)) / (2 * step)
+    actual = np.sum(grad * direction)
+    np.testing.assert_allclose(
+      actual, expected, rtol=1e-6, atol=1e-6, err_msg='/'.join(path)
+    )
+
+
+@pytest.mark.parametrize(
+  'same_length, span', [('off', 99), ('M', 3), ('M+1', 4)]
+)
+def test_spans(same_length, span):
+  """Which tokens the logits of one layer depend on, by their gradients."""
+  length = 6
+  model = make(same_length=same_length, mem_len=3, n_layer=1, tie_weights=False)
+  params = direct.random_params(model)
+  tokens = np.arange(length, dtype=np.int32)[None]  # all different
+
+  with jax.enable_x64(True):
+    memory = model.init_memory(1)
+
+    @jax.jit
+    @jax.jacrev
+    def jacobian(table):
+      vocabulary = {**params['vocabulary'], 'table': table}
+      variables = {'params': {**params, 'vocabulary': vocabulary}}
+      logits, _ = model.apply(variables, tokens, memory, method='logits')
+      return logits[0, :, 0]
+
+    # [T, V, D]: of the logit at each position by each token's embedding.
+    sizes = np.abs(jacobian(params['vocabulary']['table'])).max(axis=-1)
+  for i in range(length):
+    for j in range(length):
+      assert (sizes[i, j] > 1e-8) == (0 <= i - j < span)
+      assert sizes[i, j] == 0 or 0 <= i - j < span
+
+
+@pytest.mark.parametrize('mem_len', [0, 5])
+def test_memory_init(mem_len):
+  for start, filled in ('empty', 0), ('zeros', mem_len):
+    model = make(memory_init=start, mem_len=mem_len, dtype='bfloat16')
+    memory = model.init_memory(B)
+    assert memory.states.shape == (N, B, mem_len, 8)
+    assert memory.states.dtype == jnp.bfloat16 and not memory.states.any()
+    assert memory.filled.tolist() == [filled] * B
+    assert memory.filled.dtype == jnp.int32
+    used = memory.replace(filled=memory.filled * 0 + mem_len // 2)
+    used = used.replace(states=used.states + 1)
+    reset = model.reset_memory(used, jnp.array([False, True]))
+    assert reset.filled.tolist() == [mem_len // 2, filled]
+    assert (reset.states[:, 0] == 1).all() and not reset.states[:, 1].any()
+
+
+def test_parameter_shapes():
+  shapes = shapes_of(make(dtype='float32'))
+  heads = {f'layers/attention/{x}/kernel': (N, 8, 2, 3) for x in 'qkvr'}
+  norms = {
+    f'layers/norm{n}/norm/{x}': (N, 8)
+    for n in (1, 2)
+    for x in ('scale', 'bias')
+  }
+  assert shapes == {
+    'vocabulary/table': (V, 8),
+    'vocabulary/bias': (V,),
+    'biases/u': (2, 3),
+    'biases/v': (2, 3),
+    **heads,
+    'layers/attention/o/kernel': (N, 2, 3, 8),
+    'layers/ff/w1/kernel': (N, 8, 10),
+    'layers/ff/w1/bias': (N, 10),
+    'layers/ff/w2/kernel': (N, 10, 8),
+    'layers/ff/w2/bias': (N, 8),
+    **norms,
+  }
+  changed = shapes_of(
+    make(dtype='float32', untie_biases=True, tie_weights=False)
+  )
+  assert changed.pop('vocabulary/output') == (V, 8)
+  for name in 'uv':
+    assert changed.pop(f'layers/biases/{name}') == (N, 2, 3)
+    shapes.pop(f'biases/{name}')
+  assert changed == shapes
+
+
+def test_initialisation():
+  assert make().init_std == 0.02
+  init_std = 0.005
+  model = make(
+    d_model=64, d_ff=128, n_head=4, d_head=16, vocab_size=200,
+    dtype='float32', init_std=init_std, untie_biases=True, tie_weights=False,
+  )  # fmt: skip
+  for name, x in jax.jit(lambda: init(model))().items():
+    x = np.asarray(x, np.float64)
+    if name.endswith('bias'):
+      np.testing.assert_array_equal(x, 0, err_msg=name)
+      continue
+    mean = 1 if name.endswith('scale') else 0
+    error = init_std / math.sqrt(x.size)
+    assert abs(x.mean() - mean) < 5 * error, name
+    assert abs(x.std() - init_std) < 5 * error / math.sqrt(2), name
+    if name.startswith('layers'):
+      assert (x[0] != x[1]).mean() > 0.9, name
+
+
+def test_bfloat16():
+  """float32 parameters, gradients and nll; memory in bfloat16."""
+  # Distances far above 256, where bfloat16 cannot count.
+  far = dict(mem_len=600, d_model=16, n_layer=1, memory_init='zeros')
+  model, exact = make(**far, dtype='bfloat16'), make(**far, dtype='float32')
+  fresh = jax.eval_shape(lambda: init(model))
+  assert {str(x.dtype) for x in fresh.values()} == {'float32'}
+  params = jax.tree.map(np.float32, direct.random_params(model))
+  # The queries look for positions, the memory says which it was.
+  params['biases']['v'] *= 10
+  tokens, targets = text(1, T)
+  states = np.random.default_rng(0).normal(size=[1, B, 600, 16])
+  results = []
+  for m in model, exact:
+    memory = m.init_memory(B).replace(states=states.astype(m.dtype))
+
+    def loss(params, m=m, memory=memory):
+      out = m.apply(
+        {'params': params}, tokens[0], targets[0], memory, train=False
+      )
+      return out.nll.sum(), out
+
+    grads, _ = jax.eval_shape(jax.grad(loss, has_aux=True), params)
+    assert {str(x.dtype) for x in jax.tree.leaves(grads)} == {'float32'}
+    _, out = jax.jit(loss)(params)
+    assert out.nll.dtype == jnp.float32
+    assert out.memory.states.dtype == m.dtype
+    results.append(out.nll)
+  np.testing.assert_allclose(*results, rtol=0, atol=0.15)
+
+
+@pytest.mark.parametrize(
+  'n_layer, D, H, K, F, V, count',
+  [
+    (12, 512, 8, 64, 2048, 204, 41_055_436),  # enwik8
+    (24, 1024, 8, 128, 3072, 204, 277_231_820),
+    (12, 512, 8, 64, 2048, 27, 40_964_635),  # text8
+    (24, 1024, 8, 128, 3072, 27, 277_050_395),
+  ],
+)
+def test_parameter_counts(n_layer, D, H, K, F, V, count):
+  """Of the published models."""
+  model = make(
+    n_layer=n_layer, d_model=D, n_head=H, d_head=K, d_ff=F, vocab_size=V,
+    dtype='float32',
+  )  # fmt: skip
+  assert sum(math.prod(s) for s in shapes_of(model).values()) == count

@@ -1,0 +1,136 @@
+import hashlib
+import pathlib
+import resource
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from txl_jax import prepare
+from txl_jax.data import builders, prepared
+
+ROOT = pathlib.Path(prepare.__file__).parents[1]
+LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))
+
+
+def run(*args, **options):
+  return subprocess.run(
+    [sys.executable, '-m', 'txl_jax.prepare', *map(str, args)],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=60,
+    **options,
+  )
+
+
+def assert_error(result, found):
+  """One line on stderr that says what was found, and status 1."""
+  assert result.returncode == 1
+  assert result.stdout == ''
+  lines = result.stderr.splitlines()
+  assert lines[-1].startswith('error: ')
+  assert found in lines[-1]
+  assert all(line.startswith('preparing ') for line in lines[:-1])
+
+
+@pytest.fixture
+def book(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_bytes(LINES)
+  return path
+
+
+def test_text_from_the_command_line(book, tmp_path):
+  flags = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path / "data"}'
+  result = run(*flags)
+  assert result.returncode == 0, result.stderr
+  *splits, vocabulary, folder = result.stdout.splitlines()
+  assert vocabulary == 'vocabulary: 256 symbols'
+  data = prepared.load(folder.removeprefix('folder: '))
+  sizes = {split: data.tokens(split).size for split in prepared.SPLITS}
+  assert splits == [f'{s}: {n} tokens from {n} bytes' for s, n in sizes.items()]
+  assert sum(sizes.values()) == len(LINES)
+  assert result.stderr == f'preparing text into {data.folder}\n'
+  again = run(*flags)
+  assert (again.stdout, again.stderr) == (result.stdout, '')
+
+
+def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
+  text = b'abc\n' * 25
+  path = tmp_path / 'enwik8.zip'
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr('enwik8', text)
+  data = path.read_bytes()
+  archive = builders.Archive(
+    ('http://corpus.invalid/enwik8.zip',),
+    len(data),
+    hashlib.sha256(data).hexdigest(),
+    'enwik8',
+    {'train': 80, 'validation': 12, 'test': 8},
+  )
+  monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
+  flags.FLAGS.mark_as_parsed()
+  with flagsaver.flagsaver(
+    dataset='enwik8',
+    newline='drop',
+    data_dir=str(tmp_path / 'data'),
+    manual_dir=str(tmp_path),
+    force=True,
+  ):
+    prepare.main(['prepare'])
+  assert capsys.readouterr().out.splitlines()[-5:] == [
+    'train: 60 tokens from 80 bytes',
+    'validation: 9 tokens from 12 bytes',
+    'test: 6 tokens from 8 bytes',
+    'vocabulary: 3 symbols',
+    f'folder: {tmp_path / "data" / "enwik8-newline_drop"}',
+  ]
+
+
+@pytest.mark.parametrize(
+  'args, found',
+  [
+    ((), '--dataset is missing; allowed: pystdlib, text, enwik8, text8'),
+    (('--dataset=imdb',), "'imdb' is unknown"),
+    (('--dataset=text', '--path=/no/where'), '/no/where does not exist'),
+    (('enwik8',), "argument 'enwik8' is not expected"),
+  ],
+)
+def test_errors_of_the_user(tmp_path, args, found):
+  assert_error(run(*args, f'--data_dir={tmp_path}'), found)
+
+
+def test_missing_archive(tmp_path):
+  result = run(
+    '--dataset=text8', f'--manual_dir={tmp_path}', f'--data_dir={tmp_path}'
+  )
+  assert_error(
+    result, f'{tmp_path / "text8.zip"}: no such file; expected 31344'
+  )
+
+
+def test_data_dir_below_a_file(book, tmp_path):
+  data_dir = tmp_path / 'file' / 'data'
+  data_dir.parent.write_bytes(b'')
+  result = run('--dataset=text', f'--path={book}', f'--data_dir={data_dir}')
+  assert_error(result, 'Not a directory')
+
+
+def test_full_disk(book, tmp_path):
+  data_dir = tmp_path / 'data'
+
+  def limit_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+  result = run(
+    '--dataset=text',
+    f'--path={book}',
+    f'--data_dir={data_dir}',
+    preexec_fn=limit_files,
+  )
+  assert_error(result, 'File too large')
+  assert list(data_dir.iterdir()) == []

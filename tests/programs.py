@@ -1,0 +1,89 @@
+"""Running the programs as a user does: in processes of their own."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+_CACHE = tempfile.TemporaryDirectory()
+ROOT = pathlib.Path(__file__).parents[1]
+
+# A model that trains in seconds, on a corpus that is made in the test.
+TINY = (
+  'model.n_layer=2',
+  'model.d_model=16',
+  'model.n_head=2',
+  'model.d_head=8',
+  'model.d_ff=32',
+  'model.mem_len=8',
+  'train.batch_size=4',
+  'train.segment_len=8',
+  'train.eval_batch_size=2',
+  'train.eval_tokens=400',
+  'train.log_every=5',
+  'train.eval_every=30',
+  'train.save_every=10',
+  'train.steps=60',
+  'optim.lr=1e-3',
+  'eval.segment_len=8',
+  'eval.mem_len=16',
+  'generate.segment_len=8',
+  'generate.mem_len=16',
+  'generate.max_new_tokens=30',
+  'data.corpus=text',
+)
+
+
+def environment():
+  """One simulated CPU device, as a laptop has, and no user's settings."""
+  kept = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
+  return kept | {
+    'JAX_PLATFORMS': 'cpu',
+    'PYTHONPATH': str(ROOT),
+    # The same small programs are started again and again.
+    'JAX_COMPILATION_CACHE_DIR': _CACHE.name,
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+  }
+
+
+def write_corpus(folder, size=20_000):
+  """A text of words in a random order, with a letter of two bytes."""
+  import numpy as np
+
+  words = ['the', 'memory', 'of', 'a', 'ségment', 'is', 'read', 'by', 'next']
+  order = np.random.default_rng(0).integers(len(words), size=size)
+  text = ' '.join(words[i] for i in order)
+  lines = '\n'.join(text[i : i + 70] for i in range(0, size, 70))
+  path = folder / 'corpus.txt'
+  path.write_text(lines)
+  return path
+
+
+def command(cwd, *overrides, config='configs/common.py', flags=()):
+  """The command line of a tiny run; overrides are 'section.key=value'."""
+  fixed = (*TINY, f'data.path={cwd}/corpus.txt', f'data.dir={cwd}/data')
+  return [
+    sys.executable,
+    '-m',
+    'txl_jax.main',
+    f'--config={config}',
+    f'--workdir={cwd}/run',
+    *flags,
+    *(f'--config.{o}' for o in (*fixed, *overrides)),
+  ]
+
+
+def run(arguments, timeout=240, **options):
+  """Runs a command to its end; the CompletedProcess with text output."""
+  return subprocess.run(
+    arguments,
+    cwd=ROOT,
+    env=environment(),
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    check=False,
+    **options,
+  )

@@ -1,0 +1,185 @@
+"""A run that is stopped and started again has the record of one that is not.
+
+Real processes, killed for real.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from tests import programs
+from txl_jax import log
+
+STEPS = 'train.steps=240'
+OPTIONS = (
+  STEPS,
+  'model.dropout=0.2',
+  'model.dropatt=0.1',
+  'train.accumulate=2',
+  'train.varlen=True',
+  'train.log_every=7',
+  'train.eval_every=40',
+  'train.save_every=15',
+  'optim.schedule=plateau',
+  'optim.warmup=20',
+  'optim.lr=3e-2',
+)
+
+
+def record(folder):
+  """The lines of the log without their clock fields."""
+  lines = (folder / 'run/metrics.jsonl').read_text().splitlines()
+  records = [json.loads(line) for line in lines]
+  return [
+    {k: v for k, v in r.items() if k not in log.CLOCK} for r in records
+  ]
+
+
+def tensorboard(folder):
+  """(step, tag) of the events, in order."""
+  found = []
+  for path in sorted((folder / 'run/tensorboard').iterdir()):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+      size = int.from_bytes(data[at : at + 8], 'little')
+      event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+      found += [(event.step, value.tag) for value in event.summary.value]
+      at += size + 16
+  return found
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('whole')
+  programs.write_corpus(folder)
+  done = programs.run(programs.command(folder, *OPTIONS))
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+@pytest.fixture
+def fresh(tmp_path):
+  programs.write_corpus(tmp_path)
+  return tmp_path
+
+
+def start(folder, *options):
+  return subprocess.Popen(
+    programs.command(folder, *(options or OPTIONS)),
+    cwd=programs.ROOT,
+    env=programs.environment(),
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def wait_for_lines(process, folder, count):
+  """Waits until the log has that many lines, or the process ends."""
+  path = folder / 'run/metrics.jsonl'
+  deadline = time.monotonic() + 120
+  while process.poll() is None and time.monotonic() < deadline:
+    if path.exists() and path.read_bytes().count(b'\n') >= count:
+      return
+    time.sleep(0.002)
+
+
+def test_the_record_is_complete(uninterrupted):
+  steps = [r['step'] for r in record(uninterrupted) if r['split'] == 'train']
+  assert steps == [*range(7, 240, 7), 240]
+  steps = [r['step'] for r in record(uninterrupted) if r['split'] != 'train']
+  assert steps == [40, 80, 120, 160, 200, 240]
+  rates = {r['lr'] for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r}
+  assert len(rates) > 1, 'the plateau schedule has not acted'
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop(uninterrupted, fresh, number):
+  process = start(fresh)
+  wait_for_lines(process, fresh, 9)
+  process.send_signal(number)
+  _, errors = process.communicate(timeout=60)
+  assert process.returncode == 128 + number, errors
+  assert 'Traceback' not in errors
+  assert 'the same command continues' in errors.splitlines()[-1]
+  done = programs.run(programs.command(fresh, *OPTIONS))
+  assert done.returncode == 0, done.stderr
+  assert 'continuing from step' in done.stderr
+  assert record(fresh) == record(uninterrupted)
+
+
+def test_killed_again_and_again(uninterrupted, fresh):
+  rng = random.Random(0)
+  killed = 0
+  for lines in (3, 11, 17, 25, 33):
+    process = start(fresh)
+    wait_for_lines(process, fresh, lines)
+    time.sleep(rng.random() * 0.05)
+    process.kill()
+    process.communicate(timeout=60)
+    killed += process.returncode == -signal.SIGKILL
+  assert killed >= 4
+  # A crash may tear the last line; and these lines are of a later step.
+  with (fresh / 'run/metrics.jsonl').open('a') as f:
+    f.write('{"step": 239, "split": "train", "time": 0, "nats": 9}\n{"step": 2')
+  done = programs.run(programs.command(fresh, *OPTIONS))
+  assert done.returncode == 0, done.stderr
+  assert record(fresh) == record(uninterrupted)
+  assert tensorboard(fresh) == tensorboard(uninterrupted)
+  assert not list((fresh / 'run/checkpoints').glob('*tmp*'))
+
+
+def test_an_evaluation_cut_short_is_run_again(fresh):
+  # Evaluation takes seconds here, and comes at steps 20 and 40 alone.
+  slow = ('train.steps=40', 'train.eval_every=20', 'train.eval_batch_size=1')
+  slow += ('train.eval_tokens=0', 'eval.segments_per_call=1')
+  programs.write_corpus(fresh, 400_000)
+  process = start(fresh, *slow)
+  wait_for_lines(process, fresh, 4)  # steps 5, 10, 15, 20
+  time.sleep(0.3)
+  process.send_signal(signal.SIGTERM)
+  process.communicate(timeout=60)
+  assert process.returncode == 128 + signal.SIGTERM
+  assert [r['split'] for r in record(fresh)] == ['train'] * 4
+  done = programs.run(programs.command(fresh, *slow))
+  assert done.returncode == 0, done.stderr
+  order = [(r['step'], r['split'] == 'train') for r in record(fresh)]
+  train = [(s, True) for s in range(5, 41, 5)]
+  assert order == [*train[:4], (20, False), *train[4:], (40, False)]
+  # The final checkpoint knows of the evaluation that was made up for.
+  done = programs.run(programs.command(fresh, *slow, flags=['--mode=eval']))
+  assert done.returncode == 0, done.stderr
+
+
+def test_a_damaged_checkpoint_is_passed_over(uninterrupted, tmp_path):
+  shutil.copytree(uninterrupted / 'run', tmp_path / 'run')
+  shutil.copytree(uninterrupted / 'data', tmp_path / 'data')
+  shutil.copy(uninterrupted / 'corpus.txt', tmp_path)
+  checkpoints = tmp_path / 'run/checkpoints'
+  newest = max(checkpoints.iterdir(), key=lambda p: int(p.name))
+  files = [p for p in (newest / 'training').rglob('*') if p.is_file()]
+  largest = max(files, key=os.path.getsize)
+  data = bytearray(largest.read_bytes())
+  data[len(data) // 2] ^= 1
+  largest.write_bytes(data)
+  done = programs.run(programs.command(tmp_path, *OPTIONS))
+  assert done.returncode == 0, done.stderr
+  assert f'checkpoint {newest.name} is damaged' in done.stderr
+  assert record(tmp_path) == record(uninterrupted)
+
+  # With no good one left it refuses, and deletes nothing.
+  for folder in checkpoints.iterdir():
+    next((folder / 'host').rglob('*')).write_text('{')
+  before = sorted(p.name for p in checkpoints.iterdir())
+  done = programs.run(programs.command(tmp_path, *OPTIONS))
+  assert done.returncode == 1
+  assert done.stderr.splitlines()[-1].startswith('error: ')
+  assert 'none of which can be used' in done.stderr
+  assert sorted(p.name for p in checkpoints.iterdir()) == before

@@ -1,0 +1,3 @@
+"""Transformer-XL in JAX."""
+
+__version__ = '0.1.0'

@@ -1,0 +1,234 @@
+"""Relative attention with memory (Dai et al. 2019, Section 3.3, Appendix B).
+
+Pure functions on plain arrays; this file imports jax alone, so that any JAX
+model can lift it.
+
+Shapes
+  B batch, T queries (the current segment), M memory slots, S = M + T keys,
+  H heads, K head width, D model width.
+
+Query i of the segment and key j of concat(memory, segment) are at distance
+d = i + M - j. With q, k, v the projected states, r_d = W_r sinusoid(d), and
+the two global biases u and v_bias (the paper's u and v),
+
+  score(i, j) = ((q_i + u) . k_j + (q_i + v_bias) . r_d) / sqrt(K)
+  out_i       = sum_j softmax_j(score(i, j)) v_j   over the visible j.
+
+Key j is visible to query i iff 0 <= d < span and j >= M - filled. That one
+rule is causality, memory that is only partly filled, and same_length.
+
+A complete attention layer over a memory of three states:
+
+  >>> import jax, jax.numpy as jnp
+  >>> from txl_jax import attention
+  >>> B, T, M, H, K, D = 2, 4, 3, 2, 8, 16
+  >>> S = M + T
+  >>> keys = iter(jax.random.split(jax.random.key(0), 9))
+  >>> normal = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
+  >>> x, memory = normal(B, T, D), normal(B, M, D)
+  >>> states = jnp.concatenate([jax.lax.stop_gradient(memory), x], axis=1)
+  >>> q = jnp.einsum('btd,dhk->bthk', x, normal(D, H, K))
+  >>> k = jnp.einsum('bsd,dhk->bshk', states, normal(D, H, K))
+  >>> v = jnp.einsum('bsd,dhk->bshk', states, normal(D, H, K))
+  >>> R = attention.sinusoid(attention.distances(S), D)  # [S, D]
+  >>> r = jnp.einsum('sd,dhk->shk', R, normal(D, H, K))
+  >>> filled = jnp.array([3, 0])  # the second row's memory is still empty
+  >>> mask = attention.visibility(T, M, filled)  # [B, T, S]
+  >>> out = attention.relative_attention(
+  ...     q, k, v, r, normal(H, K), normal(H, K), mask)
+  >>> out.shape
+  (2, 4, 2, 8)
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def distances(S, clamp_len=0, dtype=jnp.float32):
+  """Distances of the S rows of the position table, farthest first.
+
+  Args:
+    S: number of keys, M + T.
+    clamp_len: a distance above it is replaced by it; 0 leaves all as they are.
+    dtype: floating; bfloat16 cannot tell distances above 256 apart.
+
+  Returns:
+    [S]: S - 1, ..., 1, 0, each at most clamp_len.
+  """
+  d = jnp.arange(S - 1, -1, -1, dtype=dtype)
+  return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
+
+
+def sinusoid(d, D):
+  """Sinusoid position encoding, sines first, not interleaved.
+
+  concat(sin(d w), cos(d w)) with w_k = 10000^(-2k/D), k = 0 .. D/2 - 1.
+
+  Args:
+    d: float [S], distances.
+    D: width of the encoding, even.
+
+  Returns:
+    [S, D] in the dtype of d.
+
+  Raises:
+    ValueError: D is odd.
+  """
+  if D % 2:
+    raise ValueError(f'sinusoid needs an even width, got {D}')
+  w = 10000.0 ** (-jnp.arange(0, D, 2, dtype=d.dtype) / D)
+  angle = d[:, None] * w  # [S, D / 2]
+  return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
+
+
+def relative_shift(x):
+  """Moves row i of x left by T - 1 - i: from distances to key positions.
+
+  Column c of the input belongs to distance S - 1 - c, whatever the row.
+  Column j of the output belongs to key j, at distance i + S - T - j from
+  query i (paper, Appendix B). Padding one column and reading the rows at a
+  stride of S instead of S + 1 does this without a gather. Entries with
+  j > i + S - T wrap around and mean nothing; no visibility rule shows them.
+
+  Args:
+    x: [..., T, S], T <= S.
+
+  Returns:
+    [..., T, S] in the dtype of x.
+  """
+  *lead, T, S = x.shape
+  x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, 0), (1, 0)])  # [..., T, S + 1]
+  x = x.reshape(*lead, T * (S + 1))[..., T:]
+  return x.reshape(*lead, T, S)
+
+
+def visibility(T, M, filled=None, span=None):
+  """Which keys each query may look at: 0 <= d < span and j >= M - filled.
+
+  Args:
+    T: queries.
+    M: memory slots.
+    filled: int [B], how many memory slots of each row hold real states (the
+      last ones); None if all do.
+    span: how many keys a query sees at most, itself included. None is all
+      of them, M + T; M or M + 1 gives every query the same span.
+
+  Returns:
+    bool [B, T, S], or [1, T, S] where filled is None.
+  """
+  i = jnp.arange(T)[:, None]
+  j = jnp.arange(M + T)[None, :]
+  d = i + M - j  # [T, S]
+  visible = (d >= 0) & (d < (M + T if span is None else span))
+  if filled is None:
+    return visible[None]
+  return visible[None] & (j >= M - filled[:, None, None])
+
+
+def relative_scores(q, k, r, u, v_bias):
+  """Attention scores by content and by distance, scaled by 1 / sqrt(K).
+
+  Args:
+    q: [B, T, H, K] queries.
+    k: [B, S, H, K] keys, memory first.
+    r: [S, H, K] projected position table, farthest first (`distances`).
+    u: [H, K] content bias.
+    v_bias: [H, K] position bias (the paper's v).
+
+  Returns:
+    [B, H, T, S] in the dtype of q.
+  """
+  # Heads in front: the products over T and S are plain matrix products.
+  q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)  # [B, H, T or S, K]
+  r = jnp.swapaxes(r, 0, 1)  # [H, S, K]
+  # The scale goes into the queries: T K multiplications instead of T S.
+  scale = q.shape[-1] ** -0.5
+  content = jnp.einsum('bhtk,bhsk->bhts', (q + u[:, None]) * scale, k)
+  # A copy of the small table for each row of the batch keeps B in front of
+  # the product: no transposition of the large [B, H, T, S] scores.
+  r = jnp.broadcast_to(r, (q.shape[0], *r.shape))
+  position = jnp.einsum('bhtk,bhsk->bhts', (q + v_bias[:, None]) * scale, r)
+  return content + relative_shift(position)
+
+
+def masked_softmax(scores, mask):
+  """Softmax over the visible keys, computed in float32 or wider.
+
+  Args:
+    scores: [B, H, T, S].
+    mask: bool [B or 1, T, S]. A row that sees no key gets uniform weights,
+      never NaN; the visibility rule leaves no such row with span >= 1.
+
+  Returns:
+    [B, H, T, S] in the dtype of scores.
+  """
+  weights, total = _masked_exp(scores, mask)
+  return (weights / total).astype(scores.dtype)
+
+
+def _masked_exp(scores, mask):
+  """The softmax before its division: weights [B, H, T, S], sums [.., T, 1]."""
+  wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+  wide = jnp.where(mask[:, None], wide, jnp.finfo(wide.dtype).min)
+  top = jax.lax.stop_gradient(jnp.max(wide, axis=-1, keepdims=True))
+  weights = jnp.exp(wide - top)
+  return weights, jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def dropout(x, rate, key):
+  """Inverted dropout: zeroes an entry with probability rate, scales the rest.
+
+  Sixteen random bits decide an entry, half of what a float32 uniform takes,
+  so the rate is met to 1 / 65,536; the scale uses the rate that is met.
+
+  Args:
+    x: any shape, floating.
+    rate: in [0, 1), a Python float. 0 returns x itself.
+    key: a PRNG key; may be None where rate is 0.
+
+  Returns:
+    An array like x.
+
+  Raises:
+    ValueError: the rate is outside [0, 1), rounded to 1 / 65,536.
+  """
+  threshold = round(rate * 2**16)
+  if not 0 <= threshold < 2**16:
+    raise ValueError(f'dropout rate {rate} is outside [0, 1)')
+  if threshold == 0:
+    return x
+  # One 32-bit word serves two entries: half the random numbers to make.
+  *lead, n = x.shape
+  words = jax.random.bits(key, (*lead, -(-n // 2)), jnp.uint32)
+  bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., :n]
+  # bfloat16 has too few digits for the scale itself.
+  wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  scaled = (wide * (2**16 / (2**16 - threshold))).astype(x.dtype)
+  return jnp.where(bits >= threshold, scaled, 0)
+
+
+def relative_attention(
+  q, k, v, r, u, v_bias, mask, *, dropout_rate=0.0, dropout_key=None
+):
+  """Multi-head relative attention over concat(memory, segment).
+
+  Args:
+    q: [B, T, H, K] queries of the segment.
+    k: [B, S, H, K] keys; stop gradients at the memory part beforehand.
+    v: [B, S, H, K] values.
+    r: [S, H, K] projected position table, farthest first.
+    u: [H, K] content bias.
+    v_bias: [H, K] position bias.
+    mask: bool [B or 1, T, S], from `visibility`.
+    dropout_rate: of the attention probabilities.
+    dropout_key: needed where dropout_rate > 0.
+
+  Returns:
+    [B, T, H, K] in the dtype of q, before the output projection.
+  """
+  scores = relative_scores(q, k, r, u, v_bias)
+  weights, total = _masked_exp(scores, mask)
+  weights = dropout(weights.astype(v.dtype), dropout_rate, dropout_key)
+  out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
+  # Dividing here instead of the weights touches T K numbers, not T S.
+  return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)

@@ -1,0 +1,1 @@
+"""Benchmarks; docs/benchmarks.md says how to run them."""

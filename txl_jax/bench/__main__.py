@@ -1,0 +1,100 @@
+"""Speed of training and of scoring, beside Hugging Face transformers.
+
+python -m txl_jax.bench train
+python -m txl_jax.bench eval --hf_python=~/hf/bin/python
+python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
+
+Both sides have the same sizes, run one at a time and in turn; see
+docs/benchmarks.md.
+"""
+
+import os
+import sys
+
+from absl import app, flags
+
+from txl_jax.bench import pairs
+from txl_jax.errors import UserError
+
+
+def _size(name, default: int, what, at_least=1):
+  return flags.DEFINE_integer(name, default, what, lower_bound=at_least)
+
+
+_SIZES = (
+  _size('layers', 12, 'Layers.'),
+  _size('d_model', 512, 'Model width, even.', at_least=2),
+  _size('heads', 8, 'Attention heads.'),
+  _size('d_head', 64, 'Width of a head.'),
+  _size('d_ff', 2048, 'Width of the feed-forward layers.'),
+  _size('batch', 2, 'Rows of a batch, over all devices.'),
+  _size('segment', 256, 'Tokens of a segment.', at_least=2),
+  _size('memory', 256, 'States of the memory.', at_least=0),
+  _size('vocab', 204, 'Symbols of the vocabulary.', at_least=2),
+  _size('steps', 20, 'Segments in a measurement, after warm-up.'),
+  _size('segments_per_call', 16, 'eval: segments we score in one call.'),
+)
+_DTYPE = flags.DEFINE_enum(
+  'dtype',
+  'float32',
+  ['float32', 'bfloat16'],
+  'Compute dtype; transformers is left out with bfloat16.',
+)
+_PAIRS = _size('pairs', 5, 'Measurements of each side.')
+_THREADS = flags.DEFINE_integer(
+  'threads', None, 'CPU threads of each side; all of them by default.', 1
+)
+_HF_PYTHON = flags.DEFINE_string(
+  'hf_python',
+  sys.executable,
+  'Python interpreter that has torch and transformers.',
+)
+
+
+def _use_threads(threads):
+  """Limits the workers to come; XLA has no option of its own for it."""
+  count = os.cpu_count() or 1
+  threads = threads or count
+  if threads > count:
+    raise UserError(f'--threads is {threads}; allowed: 1 to {count}')
+  if threads < count:
+    if not hasattr(os, 'sched_setaffinity'):
+      raise UserError(f'--threads is {threads}; allowed here: only {count}')
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+  return threads
+
+
+def main(argv):
+  """Runs the benchmark that the command names."""
+  try:
+    benchmark = ' '.join(argv[1:])
+    if benchmark not in pairs.BENCHMARKS:
+      raise UserError(
+        f'the benchmark is {benchmark!r}; '
+        f'allowed: {", ".join(pairs.BENCHMARKS)}'
+      )
+    sizes = {flag.name: flag.value for flag in _SIZES}
+    if sizes['d_model'] % 2:
+      raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
+    threads = _use_threads(_THREADS.value)
+    spec = dict(sizes, dtype=_DTYPE.value, threads=threads)
+    hf_python = os.path.expanduser(_HF_PYTHON.value)
+    pairs.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
+  except UserError as e:
+    _refuse(e)
+
+
+def _parse(argv):
+  try:
+    return flags.FLAGS(argv)
+  except flags.Error as e:
+    _refuse(e)
+
+
+def _refuse(error):
+  print('error:', ' '.join(str(error).split()), file=sys.stderr)
+  sys.exit(1)
+
+
+if __name__ == '__main__':
+  app.run(main, flags_parser=_parse)

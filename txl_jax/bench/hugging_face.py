@@ -1,0 +1,130 @@
+"""The other worker: Transformer-XL of Hugging Face transformers on PyTorch.
+
+`pairs` starts it as a plain script, often with an interpreter of another
+environment, so it imports nothing but torch, transformers and the standard
+library. Version 4.35.2 of transformers is the last to hold this model as a
+maintained one.
+"""
+
+import json
+import os
+import sys
+import time
+import types
+import warnings
+
+os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
+warnings.simplefilter('ignore')
+
+
+def build(spec):
+  """Imports the libraries; the model of a specification on its device."""
+  if spec.dtype != 'float32':
+    raise RuntimeError('this side runs in float32 only')
+  import torch  # pyright: ignore[reportMissingImports]
+  import transformers  # pyright: ignore[reportMissingImports]
+
+  torch.manual_seed(spec.seed)
+  torch.set_num_threads(spec.threads)
+  device = 'cuda' if spec.device == 'gpu' else 'cpu'
+  if device == 'cuda':
+    if not torch.cuda.is_available():
+      raise RuntimeError('torch sees no GPU')
+    torch.set_float32_matmul_precision('high')  # TF32, as XLA has it
+  config = transformers.TransfoXLConfig(
+    vocab_size=spec.vocab,
+    cutoffs=[],
+    div_val=1,
+    n_layer=spec.layers,
+    d_model=spec.d_model,
+    d_embed=spec.d_model,
+    n_head=spec.heads,
+    d_head=spec.d_head,
+    d_inner=spec.d_ff,
+    mem_len=spec.memory,
+    clamp_len=0,
+    same_length=False,
+    untie_r=False,
+    dropout=spec.dropout,
+    dropatt=0.0,
+  )
+  return transformers.TransfoXLLMHeadModel(config).to(device)
+
+
+def prepare(model, spec):
+  """A function (steps) -> dict that tells of so many steps.
+
+  Tokens are drawn at random on the device. A row of T tokens has T - 1
+  targets: the model shifts the labels itself.
+  """
+  import torch  # pyright: ignore[reportMissingImports]
+
+  device = next(model.parameters()).device
+  train = spec.benchmark == 'train'
+  optimiser = torch.optim.Adam(model.parameters(), lr=spec.lr)
+  model.train(train)
+  mems = None
+
+  def step():
+    nonlocal mems
+    shape = (spec.batch, spec.segment)
+    tokens = torch.randint(spec.vocab, shape, device=device)
+    with torch.set_grad_enabled(train):
+      out = model(tokens, mems=mems, labels=tokens)
+    mems = out.mems
+    loss = out.losses.mean()
+    if train:
+      optimiser.zero_grad()
+      loss.backward()
+      torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip)
+      optimiser.step()
+    return loss.detach()
+
+  def measure(steps):
+    begin = time.perf_counter()
+    nats = float(sum(step() for _ in range(steps))) / steps
+    if device.type == 'cuda':
+      torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    tokens = steps * spec.batch * spec.segment
+    return dict(tokens=tokens, seconds=seconds, data_seconds=0.0, nats=nats)
+
+  return measure
+
+
+def main(argument):
+  """Answers the parent until its input ends.
+
+  Args:
+    argument: the specification as JSON.
+  """
+  # What any library prints goes to stderr: stdout holds answers only.
+  answers = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
+  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+  tell = lambda answer: print(json.dumps(answer), file=answers, flush=True)
+
+  spec = types.SimpleNamespace(**json.loads(argument))
+  try:
+    model = build(spec)
+  # No library, one without the model, no GPU or one too small, bfloat16.
+  except (ImportError, AttributeError, RuntimeError) as e:
+    tell(dict(error=' '.join(str(e).split())))
+    return
+  measure = prepare(model, spec)
+  measure(2)
+  libraries = ('torch', 'transformers')
+  tell(
+    dict(
+      parameters=sum(p.numel() for p in model.parameters()),
+      versions=', '.join(
+        f'{m} {sys.modules[m].__version__}' for m in libraries
+      ),
+      device=next(model.parameters()).device.type,
+    )
+  )
+  for _ in sys.stdin:
+    tell(measure(spec.steps))
+
+
+if __name__ == '__main__':
+  main(sys.argv[1])

@@ -1,0 +1,296 @@
+"""Checkpoints that can be trusted: written by orbax, sealed, checked.
+
+Layout of the folder:
+
+  <step>/params, <step>/training, <step>/host   items written by orbax
+  <step>/seal.json                              written last, see below
+
+Orbax moves a step into place only when it is complete, but it restores a
+file with a flipped bit without a word. So a seal is added to each step: the
+size and CRC-32 of every file, and a digest of the seal itself. A step whose
+seal does not fit is not used; the newest one that fits is.
+
+A step is deleted only after a newer one was sealed. Kept are the two newest
+and the best.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import sys
+import zlib
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from txl_jax.errors import UserError
+
+_SEAL = 'seal.json'
+_KEEP = 2  # newest steps
+
+
+def seal(folder):
+  """Writes the seal of a complete step."""
+  entries = {}
+  for path in sorted(p for p in folder.rglob('*') if p.is_file()):
+    entries[path.relative_to(folder).as_posix()] = _fingerprint(path)
+  entries.pop(_SEAL, None)
+  body = json.dumps(entries, sort_keys=True)
+  text = json.dumps({'files': entries, 'sha256': _sha256(body)})
+  temporary = folder / f'{_SEAL}.tmp'
+  with temporary.open('w') as f:
+    f.write(text)
+    f.flush()
+    os.fsync(f.fileno())
+  temporary.replace(folder / _SEAL)
+
+
+def damage(folder):
+  """What is wrong with a step, in a few words; '' if nothing is."""
+  try:
+    found = json.loads((folder / _SEAL).read_bytes())
+    entries, digest = found['files'], found['sha256']
+  except FileNotFoundError:
+    return 'it has no seal'
+  except (OSError, ValueError, TypeError, KeyError):
+    return f'{_SEAL} cannot be read'
+  if digest != _sha256(json.dumps(entries, sort_keys=True)):
+    return f'{_SEAL} is damaged'
+  for name, expected in entries.items():
+    try:
+      fingerprint = _fingerprint(folder / name)
+    except OSError as e:
+      return f'{name}: {e.strerror}'
+    if fingerprint != expected:
+      return f'{name} has (bytes, crc32) {fingerprint}, expected {expected}'
+  return ''
+
+
+def _sha256(text):
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fingerprint(path):
+  """[bytes, CRC-32] of a file."""
+  size, crc = 0, 0
+  with path.open('rb') as f:
+    while block := f.read(1 << 20):
+      size += len(block)
+      crc = zlib.crc32(block, crc)
+  return [size, crc]
+
+
+def _checkpointer():
+  """Writes and reads steps; moves one into place when it is complete."""
+  return ocp.Checkpointer(
+    ocp.CompositeCheckpointHandler(
+      params=ocp.StandardCheckpointHandler(),
+      training=ocp.StandardCheckpointHandler(),
+      host=ocp.JsonCheckpointHandler(),
+    )
+  )
+
+
+class Checkpoints:
+  """The checkpoints of one run."""
+
+  def __init__(self, folder):
+    """Opens the folder, which need not exist.
+
+    Args:
+      folder: where the steps lie.
+    """
+    self.folder = pathlib.Path(folder).absolute()
+    self._said = set()
+
+  def steps(self):
+    """Steps in the folder, newest first, whole or not."""
+    if not self.folder.is_dir():
+      return []
+    names = (p.name for p in self.folder.iterdir() if p.is_dir())
+    return sorted((int(n) for n in names if n.isdecimal()), reverse=True)
+
+  def good_steps(self):
+    """Steps that can be used, newest first.
+
+    What cannot be used is told on standard error, once. A step without a
+    seal counts only where no step has a fitting one: the process may have
+    died between the two.
+    """
+    sealed, unsealed = [], []
+    for step in self.steps():
+      problem = damage(self.folder / str(step))
+      if not problem:
+        sealed.append(step)
+        continue
+      if problem == 'it has no seal' and self._complete(step):
+        unsealed.append(step)
+      self._say(f'checkpoint {step} is damaged and not used: {problem}')
+    if unsealed and not sealed:
+      self._say(f'no other checkpoint is whole: {unsealed[0]} is tried')
+      return unsealed
+    return sealed
+
+  def _complete(self, step):
+    return (self.folder / str(step) / '_CHECKPOINT_METADATA').exists()
+
+  def _say(self, message):
+    if message not in self._said:
+      self._said.add(message)
+      print(f'warning: {self.folder}: {message}', file=sys.stderr)
+
+  def save(self, step, params, training, host, keep=()):
+    """Writes a step, seals it, then deletes what is no longer kept.
+
+    Args:
+      step: int; a whole step of that number is replaced if its host part
+        differs (an evaluation that was cut short has been made up for).
+      params: pytree of arrays.
+      training: pytree of arrays: the rest of the state on the devices.
+      host: JSON dict: the rest of the state on the host.
+      keep: steps to keep besides the newest.
+
+    Raises:
+      UserError: the step cannot be written, as on a full disk. The steps
+        before it are untouched.
+    """
+    final = target = self.folder / str(step)
+    if final.exists():
+      if not damage(final) and self.host(step) == host:
+        return
+      target = self.folder / f'{step}.new'
+    try:
+      self.folder.mkdir(parents=True, exist_ok=True)
+      with _checkpointer() as writer:
+        writer.save(
+          target,
+          args=ocp.args.Composite(
+            params=ocp.args.StandardSave(params),
+            training=ocp.args.StandardSave(training),
+            host=ocp.args.JsonSave(host),
+          ),
+        )
+      seal(target)
+      if target != final:
+        final.rename(self.folder / f'{step}.old')
+        target.rename(final)
+        self._remove_temporary()
+    except (OSError, ValueError) as e:
+      shutil.rmtree(target, ignore_errors=True)
+      self._remove_temporary()
+      raise UserError(
+        f'{target}: the checkpoint cannot be written ({_first_line(e)}); '
+        'earlier checkpoints are untouched'
+      ) from e
+    good = [s for s in self.steps() if not damage(self.folder / str(s))]
+    for old in set(good[_KEEP:]) - set(keep):
+      shutil.rmtree(self.folder / str(old))
+
+  def _remove_temporary(self):
+    for pattern in ('*.orbax-checkpoint-tmp*', '*.new', '*.old'):
+      for path in self.folder.glob(pattern):
+        shutil.rmtree(path, ignore_errors=True)
+
+  def recover(self):
+    """Finishes or removes what an interrupted save has left."""
+    for path in self.folder.glob('*.new'):
+      final = path.with_suffix('')
+      if not final.exists() and not damage(path):
+        path.rename(final)
+    self._remove_temporary()
+
+  def clean(self, newest):
+    """Prepares the folder for a run that continues from step `newest`.
+
+    Damaged steps are moved to the folder `damaged` beside this one: nothing
+    is deleted, and no step is written twice.
+    """
+    aside = self.folder.with_name('damaged')
+    for step in self.steps():
+      folder = self.folder / str(step)
+      if step > newest or damage(folder):
+        aside.mkdir(exist_ok=True)
+        target = aside / str(step)
+        shutil.rmtree(target, ignore_errors=True)
+        folder.rename(target)
+
+  def host(self, step):
+    """The JSON dict that was saved with a step."""
+    with self._errors(step), _checkpointer() as reader:
+      args = ocp.args.Composite(host=ocp.args.JsonRestore())
+      return reader.restore(self.folder / str(step), args=args)['host']
+
+  def restore(self, step, **abstract):
+    """Restores items of a step.
+
+    Args:
+      step: one of `good_steps`.
+      **abstract: for 'params' and/or 'training': a pytree of
+        ShapeDtypeStruct with shardings.
+
+    Returns:
+      A dict of the restored pytrees.
+
+    Raises:
+      UserError: the step holds arrays of other names, shapes or dtypes.
+    """
+    folder = self.folder / str(step)
+    with self._errors(step), _checkpointer() as reader:
+      metadata = reader.metadata(folder).item_metadata
+      for item, tree in abstract.items():
+        self._compare(step, item, tree, metadata[item].tree)
+      items = {k: ocp.args.StandardRestore(v) for k, v in abstract.items()}
+      return dict(reader.restore(folder, args=ocp.args.Composite(**items)))
+
+  def _errors(self, step):
+    return _Reworded(f'{self.folder / str(step)} cannot be restored')
+
+  def _compare(self, step, item, expected, found):
+    """Orbax casts another dtype without a word, and fails at length."""
+    expected, found = _leaves(expected), _leaves(found)
+    for name in sorted(expected | found):
+      want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
+      if want != have:
+        raise UserError(
+          f'{self.folder / str(step)}: {item}/{name} is {have} in the '
+          f'checkpoint, {want} in this config'
+        )
+
+
+class _Reworded:
+  """Turns what orbax raises into one line."""
+
+  def __init__(self, what):
+    self._what = what
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, traceback):
+    if kind and issubclass(kind, Exception) and kind is not UserError:
+      raise UserError(f'{self._what}: {_first_line(error)}') from error
+
+
+def _first_line(error):
+  return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _leaves(tree):
+  """{path: 'dtype[shape]'} of a pytree of arrays or orbax metadata.
+
+  Attributes of a dataclass and keys of a dict read the same: orbax turns
+  the one into the other.
+  """
+  leaves, _ = jax.tree_util.tree_flatten_with_path(
+    tree, is_leaf=lambda x: hasattr(x, 'shape') and hasattr(x, 'dtype')
+  )
+  name = lambda key: str(
+    getattr(key, 'key', getattr(key, 'name', getattr(key, 'idx', key)))
+  )
+  return {
+    '/'.join(map(name, path)): f'{np.dtype(x.dtype)}{list(x.shape)}'
+    for path, x in leaves
+  }

@@ -1,0 +1,167 @@
+"""A prepared corpus on disk: token ids that training maps into memory.
+
+A folder holds train.bin, validation.bin and test.bin, each the token ids of a
+split one after the other and nothing else, and manifest.json:
+
+  format       FORMAT
+  corpus       pystdlib, text, enwik8 or text8
+  folder       the folder's own name
+  options      newline: keep or drop
+  source       where the text came from, with its size and sha256
+  vocabulary   see `Vocabulary.to_json`
+  dtype        of the token ids: one of DTYPES
+  splits       per split: tokens; bytes of its text; sha256 of its file
+  digest       see `digest_of`
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+
+FORMAT = 1
+SPLITS = ('train', 'validation', 'test')
+DTYPES = ('uint8', 'uint16', 'int32')
+
+_BLOCK = 1 << 20  # tokens checked at a time
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+  """A prepared corpus whose files were found whole; made by `load`.
+
+  Attributes:
+    folder: where it lies.
+    manifest: what manifest.json says, see above.
+    vocabulary: what the token ids stand for.
+  """
+
+  folder: pathlib.Path
+  manifest: dict
+  vocabulary: Vocabulary
+
+  @property
+  def name(self) -> str:
+    """Name of the folder, which tells the corpus and its options."""
+    return self.manifest['folder']
+
+  @property
+  def digest(self) -> str:
+    """64 hex digits that are the same only for the same tokens and symbols."""
+    return self.manifest['digest']
+
+  def tokens(self, split: str) -> np.memmap:
+    """The token ids of a split, read-only, of the manifest's dtype [n].
+
+    Raises:
+      UserError: there is no such split.
+    """
+    self._split(split)
+    return np.memmap(_file(self.folder, split), _dtype(self.manifest), 'r')
+
+  def source_bytes(self, split: str) -> int:
+    """Bytes of the split's text, those that became no token included.
+
+    Raises:
+      UserError: there is no such split.
+    """
+    return self._split(split)['bytes']
+
+  def _split(self, split):
+    if split not in SPLITS:
+      raise UserError(
+        f'split {split!r} does not exist; allowed: {", ".join(SPLITS)}'
+      )
+    return self.manifest['splits'][split]
+
+
+def load(folder: str | os.PathLike) -> Prepared:
+  """Opens a prepared corpus and checks that it is whole.
+
+  Every file is read once, in pieces; 100 MB take a fraction of a second.
+
+  Raises:
+    UserError: a file is missing or is not what the manifest says, or the
+      manifest is of another format.
+  """
+  folder = pathlib.Path(folder)
+  path = folder / 'manifest.json'
+  try:
+    manifest = json.loads(path.read_bytes())
+    found = manifest['format']
+    if found != FORMAT:
+      raise UserError(
+        f'{path}: format {found!r}, this version reads {FORMAT}; prepare the '
+        'corpus again with --force'
+      )
+    vocabulary = Vocabulary.from_json(manifest['vocabulary'])
+    digest = digest_of(
+      {split: manifest['splits'][split]['sha256'] for split in SPLITS},
+      vocabulary,
+    )
+    if digest != manifest['digest']:
+      raise ValueError('its digest does not fit its contents')
+    for split in SPLITS:
+      _check_split(folder, split, manifest, len(vocabulary))
+  except OSError as e:
+    raise _damaged(f'{e.filename}: {e.strerror}') from e
+  except (KeyError, TypeError, ValueError) as e:
+    raise _damaged(f'{path}: {type(e).__name__}: {e}') from e
+  return Prepared(folder, manifest, vocabulary)
+
+
+def token_dtype(size: int) -> str:
+  """The smallest of DTYPES that holds the ids of a vocabulary of that size."""
+  return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
+
+
+def digest_of(split_digests: Mapping[str, str], vocabulary: Vocabulary) -> str:
+  """sha256, in hex, over the sha256 of each split and the vocabulary."""
+  fields = [[split_digests[s] for s in SPLITS], vocabulary.to_json()]
+  text = json.dumps(fields, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _file(folder, split):
+  return folder / f'{split}.bin'
+
+
+def _dtype(manifest):
+  if manifest['dtype'] not in DTYPES:
+    raise ValueError(f'dtype {manifest["dtype"]!r}, not one of {DTYPES}')
+  return np.dtype(manifest['dtype'])
+
+
+def _damaged(found):
+  return UserError(
+    f'{found}: the prepared corpus is damaged, prepare it again with --force'
+  )
+
+
+def _check_split(folder, split, manifest, vocabulary_size):
+  """Raises a UserError unless the split's file is as the manifest says."""
+  path, dtype = _file(folder, split), _dtype(manifest)
+  expected = manifest['splits'][split]
+  size, wanted = path.stat().st_size, expected['tokens'] * dtype.itemsize
+  if size != wanted or not size:
+    raise _damaged(f'{path} has {size} bytes, expected {wanted}')
+  digest, largest = hashlib.sha256(), 0
+  with path.open('rb') as f:
+    while block := f.read(_BLOCK * dtype.itemsize):
+      digest.update(block)
+      largest = max(largest, int(np.frombuffer(block, dtype).max()))
+  if digest.hexdigest() != expected['sha256']:
+    raise _damaged(
+      f'{path} has sha256 {digest.hexdigest()}, expected {expected["sha256"]}'
+    )
+  if largest >= vocabulary_size:
+    raise _damaged(
+      f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
+    )

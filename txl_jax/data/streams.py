@@ -1,0 +1,154 @@
+"""Contiguous streams of tokens, as a function of the step.
+
+Shapes: B rows, T segment length, n tokens, L pairs in a row.
+
+The corpus is cut into B equal consecutive pieces; row b reads piece b from
+left to right, T tokens at a time, so a memory carried from one batch to the
+next holds what came before in the text. An epoch is one pass over the pieces.
+Nothing here has a state: `Streams.batch(step)` is the same in every run.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from txl_jax.errors import UserError
+
+# Variable lengths (`train.varlen`), as in the paper's code: the mean is
+# halved once in twenty steps, the length normally distributed around it.
+_HALVED = 0.05
+_DEVIATION = 5
+_SHORTEST = 5
+_LONGEST = 15  # above T
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+  """One segment of every stream.
+
+  Attributes:
+    inputs: int32 [B, T].
+    targets: int32 [B, T], the tokens after the inputs; -1 where padded.
+    lengths: int32 [B], the real tokens of each row, or None where all are:
+      what follows them is padding.
+    reset: whether the streams start here: memory is to be emptied.
+    epoch: how many times the corpus was read before.
+  """
+
+  inputs: np.ndarray
+  targets: np.ndarray
+  lengths: np.ndarray | None
+  reset: bool
+  epoch: int
+
+
+class Streams:
+  """The batches that training reads."""
+
+  def __init__(self, tokens, batch_size, segment_len, *, varlen=False, seed=0):
+    """Cuts the corpus into streams.
+
+    Args:
+      tokens: integer array [n], usually mapped from a file.
+      batch_size: B.
+      segment_len: T.
+      varlen: draw the length of each segment around T.
+      seed: of these lengths.
+
+    Raises:
+      UserError: the corpus is shorter than one batch.
+    """
+    needed = batch_size * segment_len + 1
+    if len(tokens) < needed:
+      raise UserError(
+        f'the training split has {len(tokens)} tokens, one batch needs '
+        f'{needed}; allowed: smaller train.batch_size ({batch_size}) or '
+        f'train.segment_len ({segment_len})'
+      )
+    self._tokens = tokens
+    self._B, self._T = batch_size, segment_len
+    self._row_len = (len(tokens) - 1) // batch_size  # L
+    self._varlen, self._seed = varlen, seed
+    self._first_step, self._starts = [0], {}
+
+  @property
+  def width(self):
+    """Columns of every batch: the longest segment there can be."""
+    return self._T + (_LONGEST if self._varlen else 0)
+
+  def _epoch_starts(self, epoch):
+    """int64 [segments + 1]: where each segment starts, and L."""
+    if not self._varlen:
+      epoch = 0  # all alike
+    if epoch not in self._starts:
+      self._starts = {epoch: np.append(self._draw_starts(epoch), self._row_len)}
+    return self._starts[epoch]
+
+  def _draw_starts(self, epoch):
+    if not self._varlen:
+      return np.arange(0, self._row_len, self._T)
+    rng = np.random.default_rng([self._seed, epoch])
+    count = self._row_len // _SHORTEST + 1  # enough, however short
+    mean = np.where(rng.random(count) < _HALVED, self._T / 2, self._T)
+    lengths = (mean + _DEVIATION * rng.standard_normal(count)).astype(np.int64)
+    lengths = np.clip(lengths, _SHORTEST, self.width)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return starts[starts < self._row_len]
+
+  def locate(self, step):
+    """The epoch of a step, and the index of its segment in the epoch."""
+    first = self._first_step
+    while first[-1] <= step:
+      segments = len(self._epoch_starts(len(first) - 1)) - 1
+      if not self._varlen:
+        return divmod(step, segments)
+      first.append(first[-1] + segments)
+    epoch = int(np.searchsorted(first, step, side='right')) - 1
+    return epoch, step - first[epoch]
+
+  def batch(self, step):
+    """The Batch of a step, counted from 0."""
+    epoch, index = self.locate(step)
+    start, end = self._epoch_starts(epoch)[index : index + 2]
+    inputs = np.zeros((self._B, self.width), np.int32)
+    targets = np.full((self._B, self.width), -1, np.int32)
+    n = end - start
+    for row in range(self._B):
+      at = row * self._row_len + start
+      inputs[row, :n] = self._tokens[at : at + n]
+      targets[row, :n] = self._tokens[at + 1 : at + n + 1]
+    lengths = None if n == self.width else np.full([self._B], n, np.int32)
+    return Batch(inputs, targets, lengths, index == 0, epoch)
+
+
+def segments(tokens, batch_size, segment_len, group):
+  """A split for scoring: every pair of neighbours once, in order.
+
+  The n - 1 pairs (token, next token) are cut into B consecutive pieces of
+  equal length, the last one possibly shorter.
+
+  Args:
+    tokens: integer array [n], n >= 2.
+    batch_size: B.
+    segment_len: T.
+    group: segments handed out together, G.
+
+  Yields:
+    inputs int32 [G, B, T]; targets int32 [G, B, T], -1 where padded;
+    lengths int32 [G, B], or None where nothing is padded; positions int64
+    [G, B, T], the index of each target in tokens.
+  """
+  B, T, G = batch_size, segment_len, group
+  pairs = len(tokens) - 1
+  L = math.ceil(pairs / B)
+  ends = np.minimum((np.arange(B) + 1) * L, pairs)[:, None]  # [B, 1]
+  for start in range(0, L, G * T):
+    at = start + np.arange(G * T) + (np.arange(B) * L)[:, None]  # [B, G T]
+    real = at < ends
+    at = np.where(real, at, 0)
+    fold = lambda x: x.reshape(B, G, T).swapaxes(0, 1)
+    inputs = np.where(real, tokens[at].astype(np.int32), 0)
+    targets = np.where(real, tokens[at + 1].astype(np.int32), -1)
+    lengths = None if real.all() else fold(real).sum(-1, dtype=np.int32)
+    yield fold(inputs), fold(targets), lengths, fold(at + 1)

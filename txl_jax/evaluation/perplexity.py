@@ -1,0 +1,127 @@
+"""Bits per character and perplexity of a split, memory carried throughout.
+
+Shapes: B streams, T segment, G segments in one call of the device.
+"""
+
+import dataclasses
+import time
+
+import jax
+import numpy as np
+
+from txl_jax import models, sharding, steps
+from txl_jax.data import streams
+from txl_jax.models import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+  """The figures of a split.
+
+  Attributes:
+    nll: nats, summed over the scored tokens.
+    scored: tokens scored.
+    seconds: it took.
+  """
+
+  nll: float
+  scored: int
+  seconds: float
+
+  @property
+  def nats(self):
+    """Mean nll of a token, in nats."""
+    return self.nll / self.scored
+
+  @property
+  def tokens_per_second(self):
+    """Tokens scored in a second, compilation included."""
+    return self.scored / self.seconds
+
+
+def model_at_test_time(config, vocab_size, section):
+  """The model of a config with the lengths of a section.
+
+  Its memory holds keys and values: the weights are frozen.
+
+  Args:
+    config: ConfigDict.
+    vocab_size: V.
+    section: has mem_len, clamp_len, same_length: `eval` or `generate`.
+  """
+  return models.build(
+    config.model,
+    vocab_size,
+    mem_len=section.mem_len,
+    clamp_len=section.clamp_len,
+    same_length=section.same_length,
+    cache_projections=True,
+  )
+
+
+def score(
+  model,
+  params,
+  tokens,
+  *,
+  batch_size,
+  segment_len,
+  segments_per_call,
+  mesh=None,
+  nll_file=None,
+  stopped=lambda: False,
+  progress=None,
+):
+  """Scores every token of a split once, but the first.
+
+  The mean is over the n - 1 scored tokens. With B > 1 the split is cut into
+  B streams that start with an empty memory, so the figure is a little
+  higher than with B = 1, which is exact.
+
+  Args:
+    model: see `models.base`.
+    params: its parameters.
+    tokens: integer array [n], n >= 2; may be mapped from a file.
+    batch_size: B.
+    segment_len: T.
+    segments_per_call: G.
+    mesh: its devices share the streams, if they can be divided.
+    nll_file: path of a .npy for the nll of each scored token, float32
+      [n - 1] in text order; it is in memory only piece by piece.
+    stopped: asked before each call; True ends the scoring.
+    progress: called with the tokens scored so far.
+
+  Returns:
+    A Score, or None if it was stopped.
+  """
+  begin = time.monotonic()
+  # No more segments in a call than a stream has: nothing is only padding.
+  per_stream = -(-(len(tokens) - 1) // batch_size)
+  group = min(segments_per_call, -(-per_stream // segment_len))
+  memory = jax.jit(model.init_memory, static_argnums=0)(batch_size)
+  if mesh is not None and batch_size % mesh.size == 0:
+    rows = lambda leaf: sharding.rows(mesh, base.row_axis(leaf))
+    memory = jax.device_put(memory, jax.tree.map(rows, memory))
+  total, scored, written = 0.0, 0, None
+  if nll_file:
+    written = np.lib.format.open_memmap(
+      nll_file, 'w+', np.float32, (len(tokens) - 1,)
+    )
+  parts = streams.segments(tokens, batch_size, segment_len, group)
+  for inputs, targets, lengths, positions in parts:
+    if stopped():
+      return None
+    memory, nll = steps.jit_score(
+      params, memory, inputs, targets, lengths, model=model
+    )
+    real = targets >= 0
+    values = np.asarray(nll)[real]
+    total += float(values.sum(dtype=np.float64))
+    scored += values.size
+    if written is not None:
+      written[positions[real] - 1] = values
+    if progress:
+      progress(scored)
+  if written is not None:
+    written.flush()
+  return Score(total, scored, time.monotonic() - begin)

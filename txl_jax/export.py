@@ -1,0 +1,78 @@
+"""Parameters alone, in one file that numpy reads.
+
+The file is an .npz: one float32 array for each parameter, named by its path
+('layers/ff/w1/kernel'), and '__model__', JSON text with the fields of the
+model and the vocabulary. Nothing in it is pickled.
+
+  from txl_jax import export
+  model, params, vocabulary = export.load('model.npz')
+"""
+
+import json
+import os
+import pathlib
+
+import flax.traverse_util
+import jax
+import numpy as np
+
+from txl_jax import models
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+
+_HEADER = '__model__'
+
+
+def save(path, params, model, vocabulary):
+  """Writes a file, whole or not at all.
+
+  Args:
+    path: of the file, ending in .npz.
+    params: pytree (nested dict) of arrays.
+    model: dict, the section `model` of a config.
+    vocabulary: dict, as `Vocabulary.to_json` gives it.
+
+  Raises:
+    UserError: the path does not end in .npz, or cannot be written.
+  """
+  path = pathlib.Path(path)
+  if path.suffix != '.npz':
+    raise UserError(f'--export_file={path}; allowed: a name that ends in .npz')
+  arrays = flax.traverse_util.flatten_dict(jax.device_get(params), sep='/')
+  header = json.dumps({'model': model, 'vocabulary': vocabulary})
+  temporary = path.with_name(path.name + '.tmp')
+  try:
+    with temporary.open('wb') as f:
+      np.savez(f, **arrays, **{_HEADER: np.array(header)})
+      f.flush()
+      os.fsync(f.fileno())
+    temporary.replace(path)
+  except OSError as e:
+    temporary.unlink(missing_ok=True)
+    raise UserError(f'--export_file={path}: {e.strerror}') from e
+
+
+def load(path, **changes):
+  """Reads a file that `save` has written.
+
+  Args:
+    path: of the file.
+    **changes: fields of the model to replace, say mem_len=1600.
+
+  Returns:
+    model (an unbound Linen module), params (nested dict of numpy arrays),
+    vocabulary (a `data.vocabulary.Vocabulary`).
+
+  Raises:
+    UserError: the file cannot be read or is of another kind.
+  """
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      arrays = dict(file)
+    header = json.loads(str(arrays.pop(_HEADER)))
+    vocabulary = Vocabulary.from_json(header['vocabulary'])
+  except (OSError, ValueError, KeyError, EOFError) as e:
+    raise UserError(f'{path} is no file of exported parameters: {e}') from e
+  params = flax.traverse_util.unflatten_dict(arrays, sep='/')
+  model = models.build(header['model'], len(vocabulary), **changes)
+  return model, params, vocabulary

@@ -1,0 +1,207 @@
+"""What one does with a trained model: evaluate, generate, export.
+
+Each function is a mode of `main`, for the run in a workdir.
+"""
+
+import sys
+
+import jax
+
+from txl_jax import checkpoint, export, generate, metrics, models
+from txl_jax import sharding, train_state, workdir
+from txl_jax.data import preparation
+from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
+
+
+def load(config, folder):
+  """Parameters and vocabulary of the run in a folder.
+
+  Args:
+    config: ConfigDict; `checkpoint` chooses the step.
+    folder: pathlib.Path of the run.
+
+  Returns:
+    step, params (on all devices), vocabulary.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is of another model.
+  """
+  vocabulary = workdir.vocabulary(folder)
+  checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
+  step = _choose(checkpoints, config.checkpoint)
+  model = models.build(config.model, len(vocabulary))
+  abstract = jax.eval_shape(
+    lambda: train_state.init_params(model, jax.random.key(0))
+  )
+  everywhere = sharding.replicated(sharding.make_mesh())
+  abstract = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+    abstract,
+  )
+  return step, checkpoints.restore(step, params=abstract)['params'], vocabulary
+
+
+def _choose(checkpoints, which):
+  good = checkpoints.good_steps()
+  if not good:
+    raise UserError(
+      f'{checkpoints.folder} holds no checkpoint that can be used; found: '
+      f'{checkpoints.steps() or "nothing"}'
+    )
+  if which == 'latest':
+    return good[0]
+  if which == 'best':
+    best = checkpoints.host(good[0])['progress']['best_step']
+    if best in good:
+      return best
+    if best < 0:
+      return good[0]  # nothing was evaluated yet
+    print(
+      f'warning: the best checkpoint, {best}, is gone; using {good[0]}',
+      file=sys.stderr,
+    )
+    return good[0]
+  if int(which) not in good:
+    raise UserError(
+      f'checkpoint is {which!r}; allowed: best, latest or one of {good}'
+    )
+  return int(which)
+
+
+def evaluate(config, folder, console):
+  """Scores a whole split and prints the figure.
+
+  Args:
+    config: ConfigDict; the section eval has split and lengths.
+    folder: pathlib.Path of the run.
+    console: a `log.Console`.
+
+  Returns:
+    The `perplexity.Score`.
+
+  Raises:
+    UserError: see `load`; or the corpus has another vocabulary.
+  """
+  ev = config.eval
+  step, params, vocabulary = load(config, folder)
+  corpus = preparation.locate_or_prepare(config.data)
+  if corpus.vocabulary.symbols != vocabulary.symbols:
+    raise UserError(
+      f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
+      f'symbols) than the run in {folder} ({len(vocabulary)})'
+    )
+  tokens = corpus.tokens(ev.split)
+  needed = ev.batch_size + 1
+  if len(tokens) < needed:
+    raise UserError(
+      f'split {ev.split} has {len(tokens)} tokens; eval.batch_size '
+      f'{ev.batch_size} needs {needed}'
+    )
+  score = perplexity.score(
+    perplexity.model_at_test_time(config, len(vocabulary), ev),
+    params,
+    tokens,
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+    mesh=sharding.make_mesh(),
+    nll_file=ev.nll_file,
+    progress=lambda n: console.progress(
+      f'{n:,} of {len(tokens) - 1:,} tokens', pause=5.0
+    ),
+  )
+  unit = vocabulary.unit
+  figure = metrics.figures(score.nats, unit)[unit]
+  console.say(f'checkpoint: step {step}; corpus: {corpus.name}')
+  print(
+    f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
+    f'{len(tokens)} tokens, {score.scored} scored, '
+    f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
+    f'(T {ev.segment_len}, M {ev.mem_len}, {ev.batch_size} streams)',
+    flush=True,
+  )
+  if ev.nll_file:
+    console.say(f'nll of each scored token: {ev.nll_file}')
+  return score
+
+
+def sample(config, folder):
+  """Prints what the model writes after a prompt.
+
+  Args:
+    config: ConfigDict; the section generate.
+    folder: pathlib.Path of the run.
+
+  Raises:
+    UserError: see `load`; or the prompt cannot be read or encoded.
+  """
+  g = config.generate
+  prompt = _prompt(g)
+  _, params, vocabulary = load(config, folder)
+  tokens = vocabulary.encode(prompt, 'the prompt')
+  if not len(tokens):
+    # A text begins after a newline, or where there is none after a space.
+    first = next((s for s in b'\n _' if s in vocabulary.symbols), None)
+    start = vocabulary.symbols.index(first) if first is not None else 0
+    tokens = [start]
+  try:
+    sampling = generate.Sampling(
+      g.temperature, g.top_k, g.top_p, g.repetition_penalty
+    )
+  except ValueError as e:
+    raise UserError(f'generate.{e}') from e
+  pieces = generate.generate(
+    perplexity.model_at_test_time(config, len(vocabulary), g),
+    params,
+    tokens,
+    sampling=sampling,
+    max_new_tokens=g.max_new_tokens,
+    seed=g.seed,
+    segment_len=g.segment_len,
+    samples=g.samples,
+  )
+  out = sys.stdout
+  if g.samples == 1:
+    stream = generate.TextStream()
+    out.write(prompt.decode(errors='replace'))
+    for piece in pieces:
+      out.write(stream.push(vocabulary.decode(piece[0])))
+      if g.stream:
+        out.flush()
+    out.write(stream.close() + '\n')
+  else:
+    texts = [prompt] * g.samples
+    for piece in pieces:
+      texts = [t + vocabulary.decode(row) for t, row in zip(texts, piece)]
+    for i, text in enumerate(texts):
+      out.write(f'=== sample {i + 1} of {g.samples}\n')
+      out.write(text.decode(errors='replace') + '\n')
+  out.flush()
+
+
+def _prompt(g):
+  if not g.prompt_file:
+    return g.prompt.encode()
+  if g.prompt_file == '-':
+    return sys.stdin.buffer.read()
+  try:
+    with open(g.prompt_file, 'rb') as f:
+      return f.read()
+  except OSError as e:
+    raise UserError(
+      f'generate.prompt_file: {g.prompt_file}: {e.strerror}'
+    ) from e
+
+
+def write_params(config, folder, path):
+  """Exports the parameters of a checkpoint to one file.
+
+  Args:
+    config: ConfigDict.
+    folder: pathlib.Path of the run.
+    path: of the file, see `export`.
+  """
+  step, params, vocabulary = load(config, folder)
+  export.save(path, params, config.model.to_dict(), vocabulary.to_json())
+  print(f'step {step} written to {path}')

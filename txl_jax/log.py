@@ -1,0 +1,143 @@
+"""What a run writes about itself: metrics.jsonl, TensorBoard, the console.
+
+metrics.jsonl has one JSON object a line: step, split, and figures. It is the
+record of the run. Everything in it but CLOCK is the same whether the run was
+interrupted or not. TensorBoard's events are made from it again at each start,
+so they are cut back with it.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+
+import tensorboardX
+
+# Fields that measure time; the others are a function of config and data.
+CLOCK = ('time', 'seconds', 'tokens_per_second', 'data_wait')
+
+
+class Log:
+  """The record of a run in its workdir."""
+
+  def __init__(self, workdir, step, evaluated, tensorboard):
+    """Opens the record and cuts it back to a checkpoint.
+
+    Args:
+      workdir: pathlib.Path.
+      step: the step the run continues from; later lines are dropped.
+      evaluated: the last step whose evaluation the checkpoint knows; later
+        lines of other splits than train are dropped.
+      tensorboard: whether to write events too.
+    """
+    path = workdir / 'metrics.jsonl'
+    last = {'train': step}
+    kept = [r for r in read(path) if r['step'] <= last.get(r['split'], evaluated)]
+    temporary = path.with_name('metrics.jsonl.tmp')
+    with temporary.open('w') as f:
+      f.writelines(_line(record) for record in kept)
+      f.flush()
+      os.fsync(f.fileno())
+    temporary.replace(path)
+    self._file = path.open('a')
+    events = workdir / 'tensorboard'
+    shutil.rmtree(events, ignore_errors=True)
+    self._events = None
+    if tensorboard:
+      self._events = tensorboardX.SummaryWriter(str(events), flush_secs=10)
+      for record in kept:
+        self._write_events(record)
+
+  def write(self, record):
+    """Adds a dict with step, split and figures; stamps it with the time."""
+    record = record | {'time': round(time.time(), 3)}
+    self._file.write(_line(record))
+    self._file.flush()
+    if self._events:
+      self._write_events(record)
+
+  def _write_events(self, record):
+    for name, value in record.items():
+      if name not in ('step', 'split', 'time'):
+        self._events.add_scalar(
+          f'{record["split"]}/{name}', value, record['step'], record['time']
+        )
+
+  def sync(self):
+    """Makes sure that every line is on the disk."""
+    os.fsync(self._file.fileno())
+
+  def close(self):
+    """Closes the files."""
+    self._file.close()
+    if self._events:
+      self._events.close()
+
+
+def read(path):
+  """The records of a metrics.jsonl, [] if there is none.
+
+  A last line that was torn by a crash is left out.
+  """
+  if not path.exists():
+    return []
+  records = []
+  for line in path.read_text(errors='replace').splitlines(keepends=True):
+    try:
+      record = json.loads(line)
+      record['step'], record['split'], record['time']
+    except (ValueError, KeyError, TypeError):
+      break
+    if not line.endswith('\n'):
+      break
+    records.append(record)
+  return records
+
+
+def _line(record):
+  return json.dumps(record) + '\n'
+
+
+class Console:
+  """Progress on standard error.
+
+  On a terminal one line is rewritten in place; elsewhere each call is a line.
+  """
+
+  def __init__(self):
+    self._terminal = sys.stderr.isatty()
+    self._open = False
+    self._last = 0.0
+
+  def progress(self, text, pause=0.0):
+    """Shows where the run is, unless it did so less than `pause` seconds ago."""
+    if time.monotonic() - self._last < pause:
+      return
+    self._last = time.monotonic()
+    if self._terminal:
+      width = shutil.get_terminal_size().columns - 1
+      sys.stderr.write('\r' + text[:width].ljust(width))
+      sys.stderr.flush()
+      self._open = True
+    else:
+      print(text, file=sys.stderr, flush=True)
+
+  def say(self, text):
+    """Shows a line that stays."""
+    if self._open:
+      sys.stderr.write('\n')
+      self._open = False
+    print(text, file=sys.stderr, flush=True)
+
+
+def duration(seconds):
+  """Seconds as people read them: 45s, 12m05s, 3h20m, 2d04h."""
+  s = int(max(seconds, 0))
+  if s < 60:
+    return f'{s}s'
+  if s < 3600:
+    return f'{s // 60}m{s % 60:02d}s'
+  if s < 86400:
+    return f'{s // 3600}h{s % 3600 // 60:02d}m'
+  return f'{s // 86400}d{s % 86400 // 3600:02d}h'

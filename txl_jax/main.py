@@ -1,0 +1,118 @@
+"""Trains, evaluates, samples: the entry point of txl_jax.
+
+python -m txl_jax.main --config=configs/pystdlib_tiny.py
+python -m txl_jax.main --config=configs/enwik8_24l.py --workdir=runs/e24
+python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \\
+    --mode=eval --config.eval.split=test
+"""
+
+import os
+import pathlib
+import sys
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+import txl_jax
+from txl_jax import inference, log, report, settings, summary, train, workdir
+from txl_jax.data import preparation
+from txl_jax.errors import UserError
+
+MODES = ('train', 'eval', 'generate', 'summary', 'export')
+
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', None, 'Config file; any key is set by --config.section.key=value.'
+)
+_WORKDIR = flags.DEFINE_string(
+  'workdir', '', 'Folder of the run; default: runs/ and the name of the config.'
+)
+_MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
+_EXPORT_FILE = flags.DEFINE_string(
+  'export_file', 'model.npz', 'Where --mode=export writes the parameters.'
+)
+flags.DEFINE_bool('version', False, 'Print the version and exit.')
+
+
+def _parse(argv):
+  """Parses the flags; what is wrong is told in one line."""
+  if '--version' in argv[1:]:
+    print(f'txl_jax {txl_jax.__version__}')
+    sys.exit(0)
+  try:
+    rest = flags.FLAGS(argv)
+  except flags.Error as e:
+    raise UserError(f'{e}') from e
+  except Exception as e:  # whatever the config file raises, or its overrides
+    raise UserError(f'--config: {type(e).__name__}: {e}') from e
+  if rest[1:]:
+    raise UserError(f'argument {rest[1]!r} is not expected, only flags are')
+  if _CONFIG.value is None:
+    raise UserError('--config is missing, say --config=configs/enwik8_12l.py')
+  if _MODE.value not in MODES:
+    raise UserError(f'--mode={_MODE.value}; allowed: {", ".join(MODES)}')
+  return rest
+
+
+def _config_name():
+  return pathlib.Path(config_flags.get_config_filename(flags.FLAGS['config'])).stem
+
+
+def _run_train(config, folder, console):
+  """Trains, then tells how it went."""
+  settings.check_devices(config, jax.device_count())
+  command = f'python -m txl_jax.main --config={folder}/config.py'
+  command += f' --workdir={folder}'
+  corpus = preparation.locate_or_prepare(config.data)
+  with workdir.locked(folder), train.Stop() as stop:
+    workdir.describe(folder, config, corpus, command)
+    trainer = train.Trainer(config, corpus, folder, stop, console)
+    progress = trainer.run()
+    lines = report.closing(
+      config, corpus, folder, progress, trainer.state.params
+    )
+  print('\n'.join(lines))
+
+
+def main(argv):
+  """Runs the mode that the flags ask for."""
+  del argv
+  config, mode = _CONFIG.value, _MODE.value
+  settings.validate(config)
+  folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
+  console = log.Console()
+  if mode == 'train':
+    _run_train(config, folder, console)
+  elif mode == 'eval':
+    inference.evaluate(config, folder, console)
+  elif mode == 'generate':
+    inference.sample(config, folder)
+  elif mode == 'export':
+    inference.write_params(config, folder, _EXPORT_FILE.value)
+  else:
+    lines = summary.table(config, preparation.vocab_size(config.data))
+    print('\n'.join(lines))
+
+
+def entry():
+  """The program: a mistake of the user is one line and status 1."""
+  # Orbax and jax log at length what the user can do nothing about.
+  logging.set_verbosity(logging.ERROR)
+  try:
+    app.run(main, flags_parser=_parse)
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+  except (UserError, OSError) as e:
+    print('error:', ' '.join(str(e).split()), file=sys.stderr)
+    sys.exit(1)
+  except train.Stopped as e:
+    print(e, file=sys.stderr)
+    sys.exit(128 + e.signal)
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    sys.exit(130)
+
+
+if __name__ == '__main__':
+  entry()

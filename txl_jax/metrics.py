@@ -1,0 +1,63 @@
+"""Sums that a training step adds up on the device, and figures from sums."""
+
+import math
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+@flax.struct.dataclass
+class Sums:
+  """Sums over the steps since the last line of the log.
+
+  Attributes:
+    nll: float32, nats over all scored tokens.
+    tokens: int32, scored tokens.
+    grad_norm: float32, global norms of the gradients before clipping.
+    steps: int32.
+    bad_step: int32, the first step whose loss or gradient was not finite,
+      -1 if none was.
+  """
+
+  nll: jax.Array
+  tokens: jax.Array
+  grad_norm: jax.Array
+  steps: jax.Array
+  bad_step: jax.Array
+
+
+def zeros():
+  """Sums over no step."""
+  # A buffer for each of them: a step that uses up its state wants no two
+  # fields in one.
+  f, i = (lambda: jnp.zeros([], jnp.float32)), (lambda: jnp.zeros([], jnp.int32))
+  return Sums(f(), i(), f(), i(), i() - 1)
+
+
+def add(sums, *, nll, tokens, grad_norm, step):
+  """Sums with one more step; the arguments are scalars of that step."""
+  bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
+  return Sums(
+    nll=sums.nll + nll.astype(jnp.float32),
+    tokens=sums.tokens + tokens,
+    grad_norm=sums.grad_norm + grad_norm.astype(jnp.float32),
+    steps=sums.steps + 1,
+    bad_step=jnp.where((sums.bad_step < 0) & bad, step, sums.bad_step),
+  )
+
+
+def figures(nats, unit):
+  """A mean nll in nats and in the unit that people quote.
+
+  Args:
+    nats: float, per token.
+    unit: 'bpc', nats / ln 2, for tokens that are characters; 'ppl',
+      exp(nats), for words.
+
+  Returns:
+    {'nats': nats, unit: figure}.
+  """
+  if unit == 'bpc':
+    return {'nats': nats, 'bpc': nats / math.log(2)}
+  return {'nats': nats, 'ppl': math.exp(min(nats, 700.0))}

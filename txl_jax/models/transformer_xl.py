@@ -1,0 +1,168 @@
+"""Transformer-XL (Dai et al. 2019).
+
+Shapes
+  B batch, T segment, M memory, S = M + T, N layers, H heads, K head width,
+  D model width, F feed-forward width, V vocabulary.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from txl_jax import attention
+from txl_jax.models import base, embeddings, layers
+
+# How many keys a query sees, itself included, by the option same_length.
+SPANS = {
+  'off': lambda M: None,
+  'M': lambda M: max(M, 1),
+  'M+1': lambda M: M + 1,
+}
+
+
+class TransformerXL(nn.Module):
+  """Transformer-XL behind the interface of `models.base`.
+
+  Attributes:
+    vocab_size: V.
+    n_layer: N.
+    d_model: D, even.
+    n_head: H.
+    d_head: K.
+    d_ff: F.
+    mem_len: M; 0 is a model without memory.
+    dropout: of embeddings, position table, attention output, feed-forward
+      hidden and output, and final states.
+    dropatt: of the attention probabilities.
+    untie_biases: u and v per layer instead of one pair for all.
+    pre_norm: norms before the sublayers instead of after the residual sum.
+    same_length: 'off', every query sees all S keys that causality allows;
+      'M', each sees M keys, itself included (original PyTorch code); 'M+1',
+      one more (original TensorFlow code).
+    clamp_len: distances above it count as it; 0 is off.
+    memory_init: 'empty', memory starts with no visible slot; 'zeros', with M
+      zero states that are attended to (original TensorFlow code, HF).
+    tie_weights: whether the output weights are the embedding table.
+    init_std: of every weight, and of the norm scales around 1.
+    ln_eps: of the layer norms.
+    dtype: compute dtype, 'float32' or 'bfloat16' ('float64' under x64);
+      parameters stay float32, softmax, norms and nll are computed in it.
+    unroll: how many layers one iteration of the layer loop holds.
+    cache_projections: memory holds the keys and values of the past states
+      instead of the states: the same function where the weights are frozen,
+      without projecting M states again for every segment or token.
+  """
+
+  vocab_size: int
+  n_layer: int
+  d_model: int
+  n_head: int
+  d_head: int
+  d_ff: int
+  mem_len: int
+  dropout: float = 0.0
+  dropatt: float = 0.0
+  untie_biases: bool = False
+  pre_norm: bool = False
+  same_length: str = 'off'
+  clamp_len: int = 0
+  memory_init: str = 'empty'
+  tie_weights: bool = True
+  init_std: float = 0.02
+  ln_eps: float = 1e-5
+  dtype: str = 'float32'
+  unroll: int = 1
+  cache_projections: bool = False
+
+  def setup(self):
+    dtype = jnp.dtype(self.dtype)
+    shared = dict(init_std=self.init_std, dtype=dtype)
+    self.vocabulary = embeddings.Vocabulary(
+      self.vocab_size, self.d_model, self.tie_weights, **shared
+    )
+    if not self.untie_biases:
+      self.biases = layers.Biases(self.n_head, self.d_head, **shared)
+    everywhere = nn.broadcast
+    self.layers = nn.scan(
+      layers.Layer,
+      variable_axes={'params': 0},
+      split_rngs={'params': True, 'dropout': True},
+      in_axes=(0,) + (everywhere,) * 5,
+      length=self.n_layer,
+      unroll=self.unroll,
+    )(
+      self.n_head,
+      self.d_head,
+      self.d_ff,
+      self.dropout,
+      self.dropatt,
+      self.untie_biases,
+      self.pre_norm,
+      ln_eps=self.ln_eps,
+      cache=self._caches,
+      **shared,
+    )
+    self.drop = layers.Dropout(self.dropout)
+
+  @property
+  def _caches(self):
+    # A zero state has zero keys and values, but behind a norm it has not.
+    zeros_behind_norm = self.pre_norm and self.memory_init == 'zeros'
+    return self.cache_projections and not zeros_behind_norm
+
+  @property
+  def _start(self):
+    return self.mem_len if self.memory_init == 'zeros' else 0
+
+  def init_memory(self, batch_size):
+    """A memory for batch_size rows: empty, or full of zero states."""
+    lead = (self.n_layer, batch_size, self.mem_len)
+    if self._caches:
+      zeros = lambda: jnp.zeros((*lead, self.n_head, self.d_head), self.dtype)
+      states = (zeros(), zeros())
+    else:
+      states = jnp.zeros((*lead, self.d_model), self.dtype)
+    filled = jnp.full([batch_size], self._start, jnp.int32)
+    return base.Memory(states, filled)
+
+  def reset_memory(self, memory, rows):
+    """The memory with the given rows (bool [B]) as `init_memory` makes them."""
+
+    def clear(states):
+      index = (slice(None),) + (None,) * (states.ndim - 2)
+      return jnp.where(rows[index], 0, states)
+
+    return base.Memory(
+      states=jax.tree.map(clear, memory.states),
+      filled=jnp.where(rows, self._start, memory.filled),
+    )
+
+  def _states(self, tokens, memory, lengths, train):
+    """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    T = tokens.shape[1]
+    M = self.mem_len
+    h = self.drop(self.vocabulary.embed(tokens), train=train)
+    # The table is made in float32 whatever the compute dtype: bfloat16 has
+    # too few digits for the angles of far distances.
+    wide = jnp.promote_types(self.dtype, jnp.float32)
+    d = attention.distances(M + T, self.clamp_len, wide)
+    R = attention.sinusoid(d, self.d_model).astype(self.dtype)
+    R = self.drop(R, train=train)
+    span = SPANS[self.same_length](M)
+    mask = attention.visibility(T, M, memory.filled, span)
+    biases = None if self.untie_biases else self.biases()
+    h, states = self.layers(h, memory.states, R, biases, mask, lengths, train)
+    filled = memory.filled + (T if lengths is None else lengths)
+    memory = base.Memory(states, jnp.minimum(filled, M))
+    return self.drop(h, train=train), memory
+
+  def __call__(self, tokens, targets, memory, *, train, lengths=None):
+    """Nll of the targets; see `models.base` for the arguments."""
+    h, memory = self._states(tokens, memory, lengths, train)
+    nll = self.vocabulary.nll(h, targets)
+    return base.LMOutput(nll, memory, jnp.zeros([], nll.dtype))
+
+  def logits(self, tokens, memory, *, lengths=None):
+    """Next-token logits, float32 [B, T, V], and the new memory."""
+    h, memory = self._states(tokens, memory, lengths, train=False)
+    return self.vocabulary.logits(h), memory

@@ -1,0 +1,86 @@
+"""Optimisers and learning rate schedules."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import optax
+
+
+def optimiser(config):
+  """Clipping, then Adam or SGD, without the learning rate.
+
+  Args:
+    config: the section `optim` of a config.
+
+  Returns:
+    An optax transformation; its updates are to be scaled by -lr.
+  """
+  if config.name == 'adam':
+    rule = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
+  else:
+    rule = optax.trace(decay=config.momentum, nesterov=config.nesterov)
+  if config.clip > 0:
+    return optax.chain(optax.clip_by_global_norm(config.clip), rule)
+  return rule
+
+
+def schedule(config, steps):
+  """The learning rate as a function of the updates made before.
+
+  With t the update, W the warm-up, lr the peak and f = lr_floor:
+
+    t < W         lr t / W, whatever comes after
+    cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / steps, or
+                  x = (t - W) / (steps - W) if cosine_shifted
+    inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
+    constant      lr; plateau the same, times the scale of `Plateau`
+
+  Args:
+    config: the section `optim` of a config.
+    steps: of the whole training.
+
+  Returns:
+    A function of t, an integer or an array, to a float32 array.
+  """
+  lr, W, floor = config.lr, config.warmup, config.lr_floor
+
+  def main(t):
+    if config.schedule == 'cosine':
+      start = W if config.cosine_shifted else 0
+      x = jnp.clip((t - start) / max(steps - start, 1), 0.0, 1.0)
+      return floor + (1 - floor) * (1 + jnp.cos(math.pi * x)) / 2
+    if config.schedule == 'inverse_sqrt':
+      return 1 / jnp.sqrt(jnp.maximum(t, 1.0))
+    return jnp.ones_like(t)
+
+  def rate(t):
+    t = jnp.asarray(t, jnp.float32)
+    peak = W**-0.5 if config.schedule == 'inverse_sqrt' and W else 1.0
+    return lr * jnp.where(t < W, peak * t / max(W, 1), main(t))
+
+  return rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Plateau:
+  """Lowers the rate when evaluation stops getting better.
+
+  Attributes:
+    best: lowest figure so far.
+    bad: evaluations in a row that were not lower.
+    scale: what the learning rate is multiplied by.
+  """
+
+  best: float = math.inf
+  bad: int = 0
+  scale: float = 1.0
+
+  def update(self, figure, config):
+    """The state after an evaluation; config is the section `optim`."""
+    if figure < self.best:
+      return Plateau(figure, 0, self.scale)
+    if self.bad + 1 < config.plateau_patience:
+      return Plateau(self.best, self.bad + 1, self.scale)
+    scale = max(self.scale * config.plateau_factor, config.lr_floor)
+    return Plateau(self.best, 0, scale)

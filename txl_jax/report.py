@@ -1,0 +1,69 @@
+"""What a finished run tells: its figures, and what to do next."""
+
+import gzip
+import lzma
+
+from txl_jax import metrics
+from txl_jax.evaluation import perplexity
+
+_LARGEST = 50_000_000  # bytes that are compressed for the comparison
+
+
+def closing(config, corpus, folder, progress, params):
+  """The lines that end a training run.
+
+  Args:
+    config: ConfigDict.
+    corpus: the `data.prepared.Prepared` that was trained on.
+    folder: pathlib.Path of the run.
+    progress: the `train.Progress`.
+    params: the final parameters.
+
+  Returns:
+    A list of lines.
+  """
+  unit = corpus.vocabulary.unit
+  figure = lambda nats: f'{metrics.figures(nats, unit)[unit]:.4f} {unit}'
+  command = f'python -m txl_jax.main --config={folder}/config.py'
+  command += f' --workdir={folder}'
+  lines = [
+    f'best validation:  {figure(progress.best)} at step {progress.best_step}',
+    f'final validation: {figure(progress.last)} at step {progress.evaluated}',
+  ]
+  lines += _beside_compressors(config, corpus, params)
+  return [
+    *lines,
+    'evaluate:  ' + command + ' --mode=eval',
+    'sample:    ' + command + " --mode=generate --config.generate.prompt='…'",
+    'export:    ' + command + ' --mode=export --export_file=model.npz',
+  ]
+
+
+def _beside_compressors(config, corpus, params):
+  """The model beside gzip and xz on the same bytes, where there are bytes."""
+  if corpus.manifest['corpus'] not in ('pystdlib', 'text'):
+    return []
+  tokens = corpus.tokens('validation')
+  if len(tokens) > _LARGEST:
+    return []
+  text = corpus.vocabulary.decode(tokens)
+  ev = config.eval
+  score = perplexity.score(
+    perplexity.model_at_test_time(config, len(corpus.vocabulary), ev),
+    params,
+    tokens,
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+  )
+  # The first byte is not scored: it is counted as eight bits.
+  bits = metrics.figures(score.nll, 'bpc')['bpc'] + 8
+  rate = lambda packed: 8 * len(packed) / len(text)
+  return [
+    f'bits per byte on the {len(text):,} validation bytes, final weights:',
+    f'  this model  {bits / len(text):.4f}  (T {ev.segment_len}, M '
+    f'{ev.mem_len}; its weights are not counted, and it has seen the '
+    'training files)',
+    f'  gzip -9     {rate(gzip.compress(text, 9)):.4f}',
+    f'  xz -9       {rate(lzma.compress(text, preset=9)):.4f}',
+  ]

@@ -1,0 +1,192 @@
+"""Configs: checking their values, writing them down, comparing two of them.
+
+The keys themselves, with defaults and meaning, are in configs/common.py;
+ml_collections refuses a key or a type that is not there. Here are the values.
+"""
+
+import json
+
+from txl_jax.errors import UserError
+
+_CHOICES = {
+  'rng': ('rbg', 'threefry2x32'),
+  'data.corpus': ('pystdlib', 'text', 'enwik8', 'text8'),
+  'data.newline': ('keep', 'drop'),
+  'model.name': ('transformer_xl',),
+  'model.same_length': ('off', 'M', 'M+1'),
+  'model.memory_init': ('empty', 'zeros'),
+  'model.dtype': ('float32', 'bfloat16'),
+  'train.resume': ('auto', 'must', 'never'),
+  'optim.name': ('adam', 'sgd'),
+  'optim.schedule': ('cosine', 'inverse_sqrt', 'constant', 'plateau'),
+  'eval.split': ('train', 'validation', 'test'),
+  'eval.same_length': ('off', 'M', 'M+1'),
+  'generate.same_length': ('off', 'M', 'M+1'),
+}
+
+# (lowest, highest or None, whether the lowest itself is allowed)
+_COUNT, _SIZE = (0, None, True), (1, None, True)
+_POSITIVE, _SHARE = (0, None, False), (0, 1, True)
+_RANGES = {
+  'seed': (0, 2**32 - 1, True),
+  'model.n_layer': _SIZE,
+  'model.d_model': (2, None, True),
+  'model.n_head': _SIZE,
+  'model.d_head': _SIZE,
+  'model.d_ff': _SIZE,
+  'model.mem_len': _COUNT,
+  'model.dropout': (0, 0.999, True),
+  'model.dropatt': (0, 0.999, True),
+  'model.clamp_len': _COUNT,
+  'model.init_std': _POSITIVE,
+  'model.ln_eps': _POSITIVE,
+  'model.unroll': _SIZE,
+  'train.steps': _SIZE,
+  'train.batch_size': _SIZE,
+  'train.segment_len': _SIZE,
+  'train.accumulate': _SIZE,
+  'train.log_every': _SIZE,
+  'train.eval_every': _SIZE,
+  'train.eval_batch_size': _SIZE,
+  'train.eval_tokens': _COUNT,
+  'train.save_every': _SIZE,
+  'optim.lr': _POSITIVE,
+  'optim.b1': (0, 0.999999, True),
+  'optim.b2': (0, 0.999999, True),
+  'optim.eps': _POSITIVE,
+  'optim.momentum': (0, 0.999999, True),
+  'optim.clip': _COUNT,
+  'optim.warmup': _COUNT,
+  'optim.lr_floor': _SHARE,
+  'optim.plateau_factor': (0, 1, False),
+  'optim.plateau_patience': _SIZE,
+  'eval.batch_size': _SIZE,
+  'eval.segment_len': _SIZE,
+  'eval.mem_len': _COUNT,
+  'eval.clamp_len': _COUNT,
+  'eval.segments_per_call': _SIZE,
+  'generate.max_new_tokens': _COUNT,
+  'generate.temperature': _COUNT,
+  'generate.top_k': _COUNT,
+  'generate.top_p': (0, 1, False),
+  'generate.repetition_penalty': _POSITIVE,
+  'generate.seed': (0, 2**32 - 1, True),
+  'generate.samples': _SIZE,
+  'generate.segment_len': _SIZE,
+  'generate.mem_len': _COUNT,
+  'generate.clamp_len': _COUNT,
+}
+
+# Keys that may change when a run continues: its record does not depend on
+# them.
+_FREE = ('checkpoint', 'data.dir', 'data.path', 'train.resume')
+_FREE += ('train.save_every', 'train.tensorboard', 'eval.', 'generate.')
+
+
+def flatten(config):
+  """A ConfigDict or nested dict as {'section.key': value}."""
+  flat = {}
+  for key, value in config.items():
+    if hasattr(value, 'items'):
+      flat |= {f'{key}.{k}': v for k, v in flatten(value).items()}
+    else:
+      flat[key] = value
+  return flat
+
+
+def validate(config):
+  """Checks every value that can be checked without data and devices.
+
+  Raises:
+    UserError: names the key, what was found and what is allowed.
+  """
+  flat = flatten(config)
+
+  def refuse(key, allowed):
+    raise UserError(f'{key} is {flat[key]!r}; allowed: {allowed}')
+
+  for key, choices in _CHOICES.items():
+    if flat[key] not in choices:
+      refuse(key, ', '.join(choices))
+  for key, (low, high, inclusive) in _RANGES.items():
+    value = flat[key]
+    below = value < low or (value == low and not inclusive)
+    if not value == value or below or (high is not None and value > high):
+      lower = f'{"at least" if inclusive else "above"} {low}'
+      refuse(key, lower if high is None else f'{lower}, at most {high}')
+  if flat['model.d_model'] % 2:
+    refuse('model.d_model', 'even numbers')
+  if flat['train.batch_size'] % flat['train.accumulate']:
+    refuse('train.accumulate', f'divisors of {flat["train.batch_size"]}')
+  if flat['optim.warmup'] > flat['train.steps']:
+    refuse('optim.warmup', f'at most train.steps, {flat["train.steps"]}')
+  which = flat['checkpoint']
+  if which not in ('best', 'latest') and not which.isdecimal():
+    refuse('checkpoint', 'best, latest or a step')
+  if flat['generate.prompt'] and flat['generate.prompt_file']:
+    refuse('generate.prompt_file', 'nothing while generate.prompt is given')
+
+
+def check_devices(config, devices):
+  """Checks that a batch can be divided; UserError as in `validate`."""
+  parts = config.train.accumulate * devices
+  if config.train.batch_size % parts:
+    raise UserError(
+      f'train.batch_size is {config.train.batch_size}; allowed: multiples of '
+      f'{parts} (train.accumulate {config.train.accumulate} x {devices} '
+      'devices)'
+    )
+
+
+def check_same(now, then, workdir):
+  """Checks that a run continues under the config that it began with.
+
+  Args:
+    now: flat dict of the config of this command.
+    then: flat dict of the config that the run began with.
+    workdir: its folder, for the message.
+
+  Raises:
+    UserError: names the first key that differs.
+  """
+  for key in sorted(now.keys() | then.keys()):
+    a, b = now.get(key), then.get(key)
+    if a != b and not key.startswith(_FREE):
+      raise UserError(
+        f'{workdir} holds a run with {key} = {b!r}, this command has {a!r}; '
+        'continue with the same value or choose another --workdir'
+      )
+
+
+def to_json(config):
+  """A config as text that `json.loads` reads."""
+  return json.dumps(config.to_dict(), indent=1, sort_keys=True)
+
+
+def to_python(config, command):
+  """A config as a Python file that --config takes.
+
+  Args:
+    config: ConfigDict.
+    command: the command that continues the run, for the docstring.
+  """
+  lines = [f'  c.{k} = {v!r}' for k, v in flatten(config).items()]
+  sections = [k for k, v in config.items() if hasattr(v, 'items')]
+  made = [f'  c.{s} = ml_collections.ConfigDict()' for s in sections]
+  return '\n'.join([
+    '"""The config of this run, complete.',
+    '',
+    command,
+    '"""',
+    '',
+    'import ml_collections',
+    '',
+    '',
+    'def get_config():',
+    '  """The config."""',
+    '  c = ml_collections.ConfigDict()',
+    *made,
+    *lines,
+    '  return c.lock()',
+    '',
+  ])

@@ -1,0 +1,165 @@
+"""One training step and one scoring call: pure functions, and their jit.
+
+Shapes: B batch, T segment, A accumulated parts, G segments in a call.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from txl_jax import metrics, sharding, train_state
+from txl_jax.models import base
+
+
+def train_step(state, batch, *, model, optimiser, schedule, accumulate, key):
+  """One update.
+
+  The loss is the mean nll over the scored tokens of the whole batch, plus
+  the model's aux. With A = accumulate > 1 the rows a, a + A, a + 2 A, … are
+  part a; the gradients of the parts are summed one after the other, each
+  part with its own rows of the memory, so the update is that of the batch.
+
+  Args:
+    state: a TrainState.
+    batch: dict of inputs, targets [B, T], lengths [B] or None, reset [B].
+    model: see `models.base`.
+    optimiser: from `optim.optimiser`.
+    schedule: from `optim.schedule`.
+    accumulate: A, a divisor of B.
+    key: PRNG key; dropout uses fold_in(key, step).
+
+  Returns:
+    The next TrainState.
+  """
+  memory = model.reset_memory(state.memory, batch['reset'])
+  key = jax.random.fold_in(key, state.step)
+  tokens = jnp.sum(batch['targets'] >= 0)
+
+  def loss(params, part, memory, key):
+    out = model.apply(
+      {'params': params},
+      part['inputs'],
+      part['targets'],
+      memory,
+      train=True,
+      lengths=part['lengths'],
+      rngs={'dropout': key},
+    )
+    nll = jnp.sum(out.nll)
+    return nll / tokens + out.aux / accumulate, (nll, out.memory)
+
+  gradient = jax.grad(loss, has_aux=True)
+  if accumulate == 1:
+    grads, (nll, memory) = gradient(state.params, batch, memory, key)
+  else:
+    grads, nll, memory = _accumulate(
+      gradient, state.params, batch, memory, key, accumulate
+    )
+  updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
+  lr = schedule(state.step) * state.lr_scale
+  params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
+  sums = metrics.add(
+    state.sums,
+    nll=nll,
+    tokens=tokens,
+    grad_norm=optax.tree.norm(grads),
+    step=state.step,
+  )
+  return state.replace(
+    step=state.step + 1,
+    params=params,
+    opt_state=opt_state,
+    memory=memory,
+    sums=sums,
+  )
+
+
+def _accumulate(gradient, params, batch, memory, key, A):
+  """Gradients and nll summed over A parts, and the memory of all rows."""
+
+  # Every A-th row goes into a part: rows that are divided among devices in
+  # blocks stay where they are.
+  def split(x, axis):
+    shape = x.shape[:axis] + (x.shape[axis] // A, A) + x.shape[axis + 1 :]
+    return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+
+  def merge(x, axis):  # x is [A, ...]
+    x = jnp.moveaxis(x, 0, axis + 1)
+    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+  def body(carry, part):
+    grads, nll = carry
+    batch, memory, a = part
+    more, (part_nll, memory) = gradient(
+      params, batch, memory, jax.random.fold_in(key, a)
+    )
+    return (jax.tree.map(jnp.add, grads, more), nll + part_nll), memory
+
+  parts = (
+    jax.tree.map(lambda x: split(x, 0), batch),
+    jax.tree.map(lambda x: split(x, base.row_axis(x)), memory),
+    jnp.arange(A),
+  )
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  (grads, nll), memories = jax.lax.scan(body, (zeros, jnp.float32(0)), parts)
+  merged = jax.tree.map(
+    lambda x, m: merge(m, base.row_axis(x)), memory, memories
+  )
+  return grads, nll, merged
+
+
+def jit_train_step(mesh, abstract_state, **arguments):
+  """`train_step` compiled for a mesh; the state given to it is used up.
+
+  Args:
+    mesh: from `sharding.make_mesh`.
+    abstract_state: the TrainState, or its shapes.
+    **arguments: the keyword arguments of `train_step`.
+
+  Returns:
+    A function (state, batch) -> state.
+  """
+  states = train_state.shardings(abstract_state, mesh)
+  return jax.jit(
+    functools.partial(train_step, **arguments),
+    in_shardings=(states, sharding.rows(mesh)),
+    out_shardings=states,
+    donate_argnums=0,
+  )
+
+
+def score(params, memory, inputs, targets, lengths, *, model):
+  """Nll of G consecutive segments, memory carried from one to the next.
+
+  Args:
+    params: of the model.
+    memory: of the model, for B rows.
+    inputs: int32 [G, B, T].
+    targets: int32 [G, B, T], -1 is not scored.
+    lengths: int32 [G, B], or None; see `models.base`.
+    model: see `models.base`.
+
+  Returns:
+    The memory after them, and nll float32 [G, B, T].
+  """
+
+  def body(memory, segment):
+    inputs, targets, lengths = segment
+    out = model.apply(
+      {'params': params},
+      inputs,
+      targets,
+      memory,
+      train=False,
+      lengths=lengths,
+    )
+    return out.memory, out.nll
+
+  return jax.lax.scan(body, memory, (inputs, targets, lengths))
+
+
+# One compilation per model (Linen modules with equal fields are equal) and
+# shapes, however often the model is evaluated.
+jit_score = jax.jit(score, static_argnames='model', donate_argnames='memory')

@@ -1,0 +1,119 @@
+"""What a config would be: parameters, arithmetic, memory; nothing allocated.
+
+Shapes: B batch, T segment, M memory, N layers.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from txl_jax import models, optim, train_state
+
+
+def table(config, vocab_size):
+  """The summary of a config.
+
+  Args:
+    config: ConfigDict.
+    vocab_size: V.
+
+  Returns:
+    A list of lines, among them 'parameters: N'.
+  """
+  train = config.train
+  B, T = train.batch_size, train.segment_len
+  model = models.build(config.model, vocab_size)
+  state = jax.eval_shape(
+    functools.partial(
+      train_state.create,
+      model,
+      optim.optimiser(config.optim),
+      B,
+      jax.random.key(0, impl=config.rng),
+    )
+  )
+  size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+  lines = [f'{"module":<40} {"shape":<24} {"parameters":>14}']
+  for path, x in jax.tree_util.tree_leaves_with_path(state.params):
+    name = '/'.join(key.key for key in path)
+    lines.append(f'{name:<40} {x.shape!s:<24} {math.prod(x.shape):>14,}')
+  for name, tree in sorted(state.params.items()):
+    lines.append(f'{name + " (all)":<40} {"":<24} {size(tree):>14,}')
+  rows = B // train.accumulate
+  forward, backward, saved = _costs(model, state, rows, T, config.rng)
+  tokens = rows * T
+  memory = nbytes(state.memory)
+  gradients = nbytes(state.params)
+  step = nbytes(state) + gradients * (1 if train.accumulate == 1 else 2) + saved
+  return [
+    *lines,
+    f'parameters: {size(state.params)}',
+    f'FLOPs per token: {forward / tokens / 1e6:,.1f} M scored, '
+    f'{(forward + backward) / tokens / 1e6:,.1f} M trained '
+    f'(matrix products, T {T}, M {config.model.mem_len})',
+    f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B}, '
+    f'M {config.model.mem_len})',
+    f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
+    f'optimiser {_mib(nbytes(state.opt_state))}, memory {_mib(memory)}, '
+    f'gradients, and {_mib(saved)} kept for the backward pass',
+  ]
+
+
+def nbytes(tree):
+  """Bytes of the arrays of a pytree, or of their shapes."""
+  return sum(
+    math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)
+  )
+
+
+def _mib(n):
+  return f'{n / 2**20:,.1f} MiB'
+
+
+def _costs(model, state, B, T, rng):
+  """FLOPs forward and backward, and bytes kept between, of B rows."""
+  tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
+  memory = jax.eval_shape(functools.partial(model.init_memory, B))
+
+  def loss(params, tokens, memory):
+    out = model.apply(
+      {'params': params},
+      tokens,
+      tokens,
+      memory,
+      train=True,
+      rngs={'dropout': jax.random.key(0, impl=rng)},
+    )
+    return out.nll.sum() + out.aux
+
+  arguments = (state.params, tokens, memory)
+  forward = flops(jax.make_jaxpr(loss)(*arguments).jaxpr)
+  both = flops(jax.make_jaxpr(jax.value_and_grad(loss))(*arguments).jaxpr)
+  # What jax.vjp returns holds the arrays that the backward pass will need,
+  # the parameters among them.
+  kept = jax.eval_shape(
+    lambda params, *rest: jax.vjp(lambda p: loss(p, *rest), params)[1],
+    *arguments,
+  )
+  return forward, both - forward, nbytes(kept) - nbytes(state.params)
+
+
+def flops(jaxpr):
+  """Multiplications and additions of the matrix products of a jaxpr.
+
+  2 x the product of the output's shape x the contracted sizes, times the
+  iterations of the scans around it.
+  """
+  total = 0
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == 'dot_general':
+      (contracted, _), _ = eqn.params['dimension_numbers']
+      shape = eqn.invars[0].aval.shape
+      inner = math.prod(shape[i] for i in contracted)
+      total += 2 * math.prod(eqn.outvars[0].aval.shape) * inner
+    times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
+    inside = jax.core.jaxprs_in_params(eqn.params)
+    total += times * sum(flops(sub) for sub in inside)
+  return total

@@ -1,0 +1,383 @@
+"""The training loop."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import math
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from txl_jax import checkpoint as checkpoint_lib
+from txl_jax import log as log_lib
+from txl_jax import metrics, models, optim, settings, sharding, steps
+from txl_jax import train_state, workdir
+from txl_jax.data import streams
+from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
+
+
+class Stop:
+  """Whether SIGINT or SIGTERM came while this context is open.
+
+  The first one asks; a second Ctrl-C interrupts at once, which loses only
+  the steps since the last checkpoint.
+  """
+
+  def __init__(self):
+    self.signal = 0
+
+  def __enter__(self):
+    signals = (signal.SIGINT, signal.SIGTERM)
+    self._before = {s: signal.signal(s, self._ask) for s in signals}
+    return self
+
+  def __exit__(self, *_):
+    for number, handler in self._before.items():
+      signal.signal(number, handler)
+
+  def _ask(self, number, frame):
+    del frame
+    if self.signal and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    self.signal = number
+
+  def __call__(self):
+    return bool(self.signal)
+
+
+class Stopped(Exception):
+  """Training was asked to stop and has saved its state.
+
+  Attributes:
+    signal: number of the signal.
+  """
+
+  def __init__(self, number, step):
+    super().__init__(
+      f'stopped by {signal.Signals(number).name} at step {step}, which is '
+      'saved; the same command continues'
+    )
+    self.signal = number
+
+
+@dataclasses.dataclass
+class Progress:
+  """What the host knows about a run; in every checkpoint.
+
+  Attributes:
+    evaluated: last step that was evaluated.
+    best_step: the evaluated step with the lowest nll, -1 before the first.
+    best: its mean nll in nats.
+    last: mean nll of the last evaluation.
+    plateau: see `optim.Plateau`.
+  """
+
+  evaluated: int = 0
+  best_step: int = -1
+  best: float = math.inf
+  last: float = math.inf
+  plateau: optim.Plateau = optim.Plateau()
+
+
+class Trainer:
+  """One run, from where its checkpoints left it to its last step."""
+
+  def __init__(self, config, corpus, folder, stop, console):
+    """Builds the model and restores the newest good checkpoint.
+
+    Args:
+      config: ConfigDict, validated.
+      corpus: a `data.prepared.Prepared`.
+      folder: pathlib.Path of the run, described and locked.
+      stop: a Stop.
+      console: a `log.Console`.
+
+    Raises:
+      UserError: the folder has checkpoints but none that can be used, or
+        train.resume forbids what is found.
+    """
+    self.config, self.corpus, self.folder = config, corpus, folder
+    self.stop, self.console = stop, console
+    self.unit = corpus.vocabulary.unit
+    self.streams = streams.Streams(
+      corpus.tokens('train'),
+      config.train.batch_size,
+      config.train.segment_len,
+      varlen=config.train.varlen,
+      seed=config.seed,
+    )
+    self.mesh = sharding.make_mesh()
+    self.model = models.build(config.model, len(corpus.vocabulary))
+    self.schedule = optim.schedule(config.optim, config.train.steps)
+    optimiser = optim.optimiser(config.optim)
+    key = jax.random.key(config.seed, impl=config.rng)
+    create = functools.partial(
+      train_state.create,
+      self.model,
+      optimiser,
+      config.train.batch_size,
+      jax.random.fold_in(key, 0),
+    )
+    abstract = jax.eval_shape(create)
+    shardings = train_state.shardings(abstract, self.mesh)
+    self.train_step = steps.jit_train_step(
+      self.mesh,
+      abstract,
+      model=self.model,
+      optimiser=optimiser,
+      schedule=self.schedule,
+      accumulate=config.train.accumulate,
+      key=jax.random.fold_in(key, 1),
+    )
+    self.checkpoints = checkpoint_lib.Checkpoints(workdir.checkpoints(folder))
+    self.progress = Progress()
+    start = self._start()
+    if start is None:
+      self.state = jax.jit(create, out_shardings=shardings)()
+    else:
+      with_sharding = lambda x, s: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=s
+      )
+      abstract = jax.tree.map(with_sharding, abstract, shardings)
+      self._restore(start, abstract)
+    self.step = start or 0
+    self.log = log_lib.Log(
+      folder, self.step, self.progress.evaluated, config.train.tensorboard
+    )
+
+  # Resuming, in this order: the newest good checkpoint is found; the host's
+  # part is read; arrays are restored; leftovers are put aside; the log is
+  # cut back to the step. Config and corpus were compared before.
+
+  def _start(self):
+    """The step to continue from, or None for a new run."""
+    self.checkpoints.recover()
+    resume, found = self.config.train.resume, self.checkpoints.steps()
+    if found and resume == 'never':
+      raise UserError(
+        f'{self.folder} holds checkpoints (newest: step {found[0]}) and '
+        'train.resume is never; allowed: auto, must, or another --workdir'
+      )
+    good = self.checkpoints.good_steps() if found else []
+    if good:
+      return good[0]
+    if found:
+      raise UserError(
+        f'{self.checkpoints.folder} holds checkpoints {found}, none of which '
+        'can be used; restore one, or choose another --workdir'
+      )
+    if resume == 'must':
+      raise UserError(
+        f'{self.folder} holds no checkpoint and train.resume is must; '
+        'allowed: auto, never'
+      )
+    return None
+
+  def _restore(self, step, abstract):
+    host = self.checkpoints.host(step)
+    restored = self.checkpoints.restore(
+      step, params=abstract.params, training=abstract.replace(params=())
+    )
+    self.state = restored['training'].replace(params=restored['params'])
+    self.checkpoints.clean(step)
+    fields = dict(host['progress'])
+    plateau = optim.Plateau(**fields.pop('plateau'))
+    self.progress = Progress(**fields, plateau=plateau)
+    self.console.say(f'continuing from step {step}')
+    for name, version in _versions().items():
+      then = host['versions'].get(name)
+      if then != version:
+        self.console.say(
+          f'warning: {name} was {then} and is {version}: the figures from here '
+          'on may differ in their last digits'
+        )
+
+  def run(self):
+    """Trains to the last step, evaluating and saving on the way.
+
+    Returns:
+      The Progress.
+
+    Raises:
+      Stopped: a signal came; the state is saved.
+      UserError: the loss is not finite, or a checkpoint cannot be written.
+    """
+    train = self.config.train
+    pending = marker = None
+    self._restart_clock()
+    try:
+      while True:
+        if self._due(train.eval_every) and self.progress.evaluated < self.step:
+          pending = self._write_line(pending)
+          self._evaluate()
+          self._restart_clock()
+        if self._due(train.save_every) or self.step == self.progress.best_step:
+          pending = self._write_line(pending)
+          self._save()
+          self._restart_clock()
+        if self.step == train.steps:
+          return self.progress
+        if self.stop():
+          self._write_line(pending)
+          self._halt()
+        batch = self._next_batch()
+        self.state = self.train_step(self.state, batch)
+        self.step += 1
+        # Not more than one step is under way while the next one is prepared,
+        # and figures are read when the step after theirs is running.
+        jax.block_until_ready(marker)
+        marker = self.state.step + 0
+        pending = self._write_line(pending)
+        if self._due(train.log_every):
+          pending = self.step, self.state.sums
+          sums = jax.device_put(
+            metrics.zeros(), sharding.replicated(self.mesh)
+          )
+          self.state = self.state.replace(sums=sums)
+    finally:
+      self.log.close()
+
+  def _due(self, every):
+    """Whether this step is a multiple, or the last."""
+    step = self.step
+    return step > 0 and (step % every == 0 or step == self.config.train.steps)
+
+  def _restart_clock(self):
+    self._clock, self._waited = time.monotonic(), 0.0
+
+  def _next_batch(self):
+    begin = time.monotonic()
+    batch = self.streams.batch(self.step)
+    B = self.config.train.batch_size
+    arrays = {
+      'inputs': batch.inputs,
+      'targets': batch.targets,
+      'lengths': batch.lengths,
+      'reset': np.full([B], batch.reset),
+    }
+    arrays = sharding.batch(arrays, self.mesh)
+    self._waited += time.monotonic() - begin
+    return arrays
+
+  def _write_line(self, pending):
+    """Writes the figures of a step to the log, if there are any waiting."""
+    if pending is None:
+      return None
+    step, sums = pending
+    sums = jax.device_get(sums)
+    self._check_finite(sums)
+    now = time.monotonic()
+    seconds = now - self._clock
+    lr = float(self.schedule(step - 1)) * float(self.state.lr_scale)
+    rate = int(sums.tokens) / seconds
+    record = {
+      'step': step,
+      'split': 'train',
+      **metrics.figures(float(sums.nll) / int(sums.tokens), self.unit),
+      'lr': lr,
+      'grad_norm': float(sums.grad_norm) / int(sums.steps),
+      'epoch': self.streams.locate(step - 1)[0],
+      'tokens_per_second': round(rate, 1),
+      'data_wait': round(self._waited / seconds, 5),
+    }
+    self.log.write(record)
+    left = (self.config.train.steps - step) * seconds / int(sums.steps)
+    self.console.progress(
+      f'step {step}/{self.config.train.steps}  {record[self.unit]:.4f} {self.unit}  '
+      f'lr {lr:.3g}  {rate:,.0f} tokens/s  data {record["data_wait"]:.2%}  '
+      f'ETA {log_lib.duration(left)}'
+    )
+    self._restart_clock()
+    return None
+
+  def _check_finite(self, sums):
+    bad = int(sums.bad_step)
+    if bad >= 0:
+      steps_ = self.checkpoints.good_steps()
+      kept = f'the last good checkpoint is step {steps_[0]}' if steps_ else (
+        'no checkpoint was saved before'
+      )
+      raise UserError(
+        f'loss or gradient is not finite at step {bad + 1}; {kept} in '
+        f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip'
+      )
+
+  def _evaluate(self):
+    train = self.config.train
+    tokens = self.corpus.tokens('validation')
+    if train.eval_tokens:
+      tokens = tokens[: train.eval_tokens]
+    score = perplexity.score(
+      self.model.clone(cache_projections=True),
+      self.state.params,
+      tokens,
+      batch_size=train.eval_batch_size,
+      segment_len=train.segment_len,
+      segments_per_call=self.config.eval.segments_per_call,
+      mesh=self.mesh,
+      stopped=self.stop,
+    )
+    if score is None:
+      self._halt()
+    record = {
+      'step': self.step,
+      'split': 'validation',
+      **metrics.figures(score.nats, self.unit),
+      'tokens': score.scored,
+      'seconds': round(score.seconds, 3),
+      'tokens_per_second': round(score.tokens_per_second, 1),
+    }
+    plateau = self.progress.plateau
+    if self.config.optim.schedule == 'plateau':
+      plateau = plateau.update(score.nats, self.config.optim)
+      scale = jnp.float32(plateau.scale)
+      scale = jax.device_put(scale, sharding.replicated(self.mesh))
+      self.state = self.state.replace(lr_scale=scale)
+    p = self.progress
+    better = score.nats < p.best
+    self.progress = Progress(
+      evaluated=self.step,
+      best_step=self.step if better else p.best_step,
+      best=score.nats if better else p.best,
+      last=score.nats,
+      plateau=plateau,
+    )
+    self.log.write(record)
+    self.console.say(
+      f'step {self.step}: validation {record[self.unit]:.4f} {self.unit}'
+      f'{" (best)" if better else ""}, {score.scored:,} tokens in '
+      f'{log_lib.duration(score.seconds)}'
+    )
+
+  def _save(self):
+    self._check_finite(jax.device_get(self.state.sums))
+    self.log.sync()
+    host = {
+      'progress': dataclasses.asdict(self.progress),
+      'config': settings.flatten(self.config.to_dict()),
+      'corpus': self.corpus.digest,
+      'versions': _versions(),
+    }
+    self.checkpoints.save(
+      self.step,
+      self.state.params,
+      self.state.replace(params=()),
+      host,
+      keep=(self.progress.best_step,),
+    )
+
+  def _halt(self):
+    """Saves and stops."""
+    if self.step > 0:
+      self._save()
+    raise Stopped(self.stop.signal, self.step)
+
+
+def _versions():
+  names = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+  versions = {name: importlib.metadata.version(name) for name in names}
+  return versions | {'platform': jax.devices()[0].device_kind}

@@ -1,0 +1,118 @@
+"""The folder of a run: its lock, its config, its vocabulary.
+
+  config.json, config.py   the config, the second one for --config
+  vocabulary.json          what the token ids stand for
+  corpus.json              name and digest of the data
+  metrics.jsonl            see `log`
+  tensorboard/             the same for TensorBoard
+  checkpoints/             see `checkpoint`
+  lock                     held while a run writes here
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+
+from txl_jax import settings
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+
+
+@contextlib.contextmanager
+def locked(folder):
+  """Holds the folder against a second run; the lock dies with the process.
+
+  Args:
+    folder: pathlib.Path, made if it is not there.
+
+  Raises:
+    UserError: another run holds it, or it cannot be written.
+  """
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / 'lock').open('a+')
+  except OSError as e:
+    raise UserError(f'--workdir={folder} cannot be written: {e}') from e
+  with file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+      file.seek(0)
+      raise UserError(
+        f'--workdir={folder} is in use by process {file.read().strip()}; '
+        'allowed: one run at a time'
+      ) from e
+    file.truncate(0)
+    file.write(f'{os.getpid()}\n')
+    file.flush()
+    yield
+
+
+def describe(folder, config, corpus, command):
+  """Writes what tells this run from others, or checks that it is the same.
+
+  Args:
+    folder: pathlib.Path.
+    config: ConfigDict.
+    corpus: a `data.prepared.Prepared`.
+    command: the command that continues this run.
+
+  Raises:
+    UserError: the folder holds a run of another config or corpus.
+  """
+  now = json.loads(settings.to_json(config))
+  corpus_now = {'name': corpus.name, 'digest': corpus.digest}
+  if (folder / 'config.json').exists():
+    then = _read(folder / 'config.json')
+    settings.check_same(
+      settings.flatten(now), settings.flatten(then), folder
+    )
+    corpus_then = _read(folder / 'corpus.json')
+    if corpus_then['digest'] != corpus_now['digest']:
+      raise UserError(
+        f'{folder} holds a run on corpus {corpus_then["name"]} (sha256 '
+        f'{corpus_then["digest"][:12]}), found {corpus.name} (sha256 '
+        f'{corpus.digest[:12]}); allowed: the same corpus, or another --workdir'
+      )
+    return
+  _write(folder / 'vocabulary.json', json.dumps(corpus.vocabulary.to_json()))
+  _write(folder / 'corpus.json', json.dumps(corpus_now))
+  _write(folder / 'config.py', settings.to_python(config, command))
+  _write(folder / 'config.json', settings.to_json(config))
+
+
+def vocabulary(folder):
+  """The vocabulary of the run in a folder.
+
+  Raises:
+    UserError: there is no run, or its file cannot be read.
+  """
+  if not (folder / 'vocabulary.json').exists():
+    raise UserError(f'--workdir={folder} holds no run; train one first')
+  try:
+    return Vocabulary.from_json(_read(folder / 'vocabulary.json'))
+  except (KeyError, TypeError, ValueError) as e:
+    raise UserError(f'{folder}/vocabulary.json is damaged: {e}') from e
+
+
+def checkpoints(folder):
+  """Where the checkpoints of a run lie."""
+  return pathlib.Path(folder) / 'checkpoints'
+
+
+def _write(path, text):
+  temporary = path.with_name(path.name + '.tmp')
+  with temporary.open('w') as f:
+    f.write(text)
+    f.flush()
+    os.fsync(f.fileno())
+  temporary.replace(path)
+
+
+def _read(path):
+  try:
+    return json.loads(path.read_text())
+  except (OSError, ValueError) as e:
+    raise UserError(f'{path} cannot be read: {e}') from e
