@@ -3,7 +3,6 @@
 import doctest
 import math
 
-import direct
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from txl_jax import attention
 
 B, H, K, D = 2, 2, 3, 6

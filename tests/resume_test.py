@@ -37,9 +37,7 @@ def record(folder):
   """The lines of the log without their clock fields."""
   lines = (folder / 'run/metrics.jsonl').read_text().splitlines()
   records = [json.loads(line) for line in lines]
-  return [
-    {k: v for k, v in r.items() if k not in log.CLOCK} for r in records
-  ]
+  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
 
 
 def tensorboard(folder):
@@ -96,7 +94,9 @@ def test_the_record_is_complete(uninterrupted):
   assert steps == [*range(7, 240, 7), 240]
   steps = [r['step'] for r in record(uninterrupted) if r['split'] != 'train']
   assert steps == [40, 80, 120, 160, 200, 240]
-  rates = {r['lr'] for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r}
+  rates = {
+    r['lr'] for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r
+  }
   assert len(rates) > 1, 'the plateau schedule has not acted'
 
 

@@ -111,7 +111,8 @@ class Checkpoints:
     if not self.folder.is_dir():
       return []
     names = (p.name for p in self.folder.iterdir() if p.is_dir())
-    return sorted((int(n) for n in names if n.isdecimal()), reverse=True)
+    numbers = (int(n) for n in names if n.isdecimal() and n == str(int(n)))
+    return sorted(numbers, reverse=True)
 
   def good_steps(self):
     """Steps that can be used, newest first.
@@ -180,9 +181,9 @@ class Checkpoints:
         self._remove_temporary()
     except (OSError, ValueError) as e:
       shutil.rmtree(target, ignore_errors=True)
-      self._remove_temporary()
+      self.recover()
       raise UserError(
-        f'{target}: the checkpoint cannot be written ({_first_line(e)}); '
+        f'{final}: the checkpoint cannot be written ({_first_line(e)}); '
         'earlier checkpoints are untouched'
       ) from e
     good = [s for s in self.steps() if not damage(self.folder / str(s))]
@@ -196,7 +197,7 @@ class Checkpoints:
 
   def recover(self):
     """Finishes or removes what an interrupted save has left."""
-    for path in self.folder.glob('*.new'):
+    for path in (*self.folder.glob('*.new'), *self.folder.glob('*.old')):
       final = path.with_suffix('')
       if not final.exists() and not damage(path):
         path.rename(final)
@@ -275,7 +276,8 @@ class _Reworded:
 
 
 def _first_line(error):
-  return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+  line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+  return line if len(line) <= 300 else f'…{line[-300:]}'  # the cause is last
 
 
 def _leaves(tree):

@@ -11,6 +11,7 @@ model and the vocabulary. Nothing in it is pickled.
 import json
 import os
 import pathlib
+from typing import Any
 
 import flax.traverse_util
 import jax
@@ -38,12 +39,15 @@ def save(path, params, model, vocabulary):
   path = pathlib.Path(path)
   if path.suffix != '.npz':
     raise UserError(f'--export_file={path}; allowed: a name that ends in .npz')
-  arrays = flax.traverse_util.flatten_dict(jax.device_get(params), sep='/')
+  arrays: dict[str, Any] = dict(
+    flax.traverse_util.flatten_dict(jax.device_get(params), sep='/')
+  )
   header = json.dumps({'model': model, 'vocabulary': vocabulary})
+  arrays[_HEADER] = np.array(header)
   temporary = path.with_name(path.name + '.tmp')
   try:
     with temporary.open('wb') as f:
-      np.savez(f, **arrays, **{_HEADER: np.array(header)})
+      np.savez(f, allow_pickle=False, **arrays)
       f.flush()
       os.fsync(f.fileno())
     temporary.replace(path)

@@ -7,8 +7,16 @@ import sys
 
 import jax
 
-from txl_jax import checkpoint, export, generate, metrics, models
-from txl_jax import sharding, train_state, workdir
+from txl_jax import (
+  checkpoint,
+  export,
+  generate,
+  metrics,
+  models,
+  sharding,
+  train_state,
+  workdir,
+)
 from txl_jax.data import preparation
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
@@ -111,6 +119,7 @@ def evaluate(config, folder, console):
       f'{n:,} of {len(tokens) - 1:,} tokens', pause=5.0
     ),
   )
+  assert score is not None  # nothing stops it
   unit = vocabulary.unit
   figure = metrics.figures(score.nats, unit)[unit]
   console.say(f'checkpoint: step {step}; corpus: {corpus.name}')

@@ -33,7 +33,9 @@ class Log:
     """
     path = workdir / 'metrics.jsonl'
     last = {'train': step}
-    kept = [r for r in read(path) if r['step'] <= last.get(r['split'], evaluated)]
+    kept = [
+      r for r in read(path) if r['step'] <= last.get(r['split'], evaluated)
+    ]
     temporary = path.with_name('metrics.jsonl.tmp')
     with temporary.open('w') as f:
       f.writelines(_line(record) for record in kept)
@@ -46,18 +48,19 @@ class Log:
     self._events = None
     if tensorboard:
       self._events = tensorboardX.SummaryWriter(str(events), flush_secs=10)
-      for record in kept:
-        self._write_events(record)
+    for record in kept:
+      self._write_events(record)
 
   def write(self, record):
     """Adds a dict with step, split and figures; stamps it with the time."""
     record = record | {'time': round(time.time(), 3)}
     self._file.write(_line(record))
     self._file.flush()
-    if self._events:
-      self._write_events(record)
+    self._write_events(record)
 
   def _write_events(self, record):
+    if self._events is None:
+      return
     for name, value in record.items():
       if name not in ('step', 'split', 'time'):
         self._events.add_scalar(
@@ -86,8 +89,9 @@ def read(path):
   for line in path.read_text(errors='replace').splitlines(keepends=True):
     try:
       record = json.loads(line)
-      record['step'], record['split'], record['time']
-    except (ValueError, KeyError, TypeError):
+      if not {'step', 'split', 'time'} <= record.keys():
+        break
+    except (ValueError, AttributeError):
       break
     if not line.endswith('\n'):
       break
@@ -111,7 +115,7 @@ class Console:
     self._last = 0.0
 
   def progress(self, text, pause=0.0):
-    """Shows where the run is, unless it did so less than `pause` seconds ago."""
+    """Shows where the run is, unless it did `pause` seconds ago or less."""
     if time.monotonic() - self._last < pause:
       return
     self._last = time.monotonic()

@@ -1,9 +1,9 @@
-"""Trains, evaluates, samples: the entry point of txl_jax.
+r"""Trains, evaluates, samples: the entry point of txl_jax.
 
 python -m txl_jax.main --config=configs/pystdlib_tiny.py
 python -m txl_jax.main --config=configs/enwik8_24l.py --workdir=runs/e24
-python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \\
-    --mode=eval --config.eval.split=test
+python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \
+  --mode=eval --config.eval.split=test
 """
 
 import os
@@ -55,7 +55,9 @@ def _parse(argv):
 
 
 def _config_name():
-  return pathlib.Path(config_flags.get_config_filename(flags.FLAGS['config'])).stem
+  return pathlib.Path(
+    config_flags.get_config_filename(flags.FLAGS['config'])
+  ).stem
 
 
 def _run_train(config, folder, console):
@@ -96,8 +98,8 @@ def main(argv):
 
 def entry():
   """The program: a mistake of the user is one line and status 1."""
-  # Orbax and jax log at length what the user can do nothing about.
-  logging.set_verbosity(logging.ERROR)
+  # Orbax logs pages about what is one line here.
+  logging.set_verbosity(logging.FATAL)
   try:
     app.run(main, flags_parser=_parse)
   except BrokenPipeError:

@@ -31,7 +31,10 @@ def zeros():
   """Sums over no step."""
   # A buffer for each of them: a step that uses up its state wants no two
   # fields in one.
-  f, i = (lambda: jnp.zeros([], jnp.float32)), (lambda: jnp.zeros([], jnp.int32))
+  f, i = (
+    (lambda: jnp.zeros([], jnp.float32)),
+    (lambda: jnp.zeros([], jnp.int32)),
+  )
   return Sums(f(), i(), f(), i(), i() - 1)
 
 

@@ -56,6 +56,7 @@ def _beside_compressors(config, corpus, params):
     segment_len=ev.segment_len,
     segments_per_call=ev.segments_per_call,
   )
+  assert score is not None  # nothing stops it
   # The first byte is not scored: it is counted as eight bits.
   bits = metrics.figures(score.nll, 'bpc')['bpc'] + 8
   rate = lambda packed: 8 * len(packed) / len(text)

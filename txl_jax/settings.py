@@ -111,7 +111,7 @@ def validate(config):
   for key, (low, high, inclusive) in _RANGES.items():
     value = flat[key]
     below = value < low or (value == low and not inclusive)
-    if not value == value or below or (high is not None and value > high):
+    if value != value or below or (high is not None and value > high):
       lower = f'{"at least" if inclusive else "above"} {low}'
       refuse(key, lower if high is None else f'{lower}, at most {high}')
   if flat['model.d_model'] % 2:
@@ -173,20 +173,22 @@ def to_python(config, command):
   lines = [f'  c.{k} = {v!r}' for k, v in flatten(config).items()]
   sections = [k for k, v in config.items() if hasattr(v, 'items')]
   made = [f'  c.{s} = ml_collections.ConfigDict()' for s in sections]
-  return '\n'.join([
-    '"""The config of this run, complete.',
-    '',
-    command,
-    '"""',
-    '',
-    'import ml_collections',
-    '',
-    '',
-    'def get_config():',
-    '  """The config."""',
-    '  c = ml_collections.ConfigDict()',
-    *made,
-    *lines,
-    '  return c.lock()',
-    '',
-  ])
+  return '\n'.join(
+    [
+      '"""The config of this run, complete.',
+      '',
+      command,
+      '"""',
+      '',
+      'import ml_collections',
+      '',
+      '',
+      'def get_config():',
+      '  """The config."""',
+      '  c = ml_collections.ConfigDict()',
+      *made,
+      *lines,
+      '  return c.lock()',
+      '',
+    ]
+  )

@@ -82,7 +82,7 @@ def _accumulate(gradient, params, batch, memory, key, A):
   # Every A-th row goes into a part: rows that are divided among devices in
   # blocks stay where they are.
   def split(x, axis):
-    shape = x.shape[:axis] + (x.shape[axis] // A, A) + x.shape[axis + 1 :]
+    shape = (*x.shape[:axis], x.shape[axis] // A, A, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
 
   def merge(x, axis):  # x is [A, ...]

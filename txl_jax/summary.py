@@ -114,6 +114,7 @@ def flops(jaxpr):
       inner = math.prod(shape[i] for i in contracted)
       total += 2 * math.prod(eqn.outvars[0].aval.shape) * inner
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
-    inside = jax.core.jaxprs_in_params(eqn.params)
-    total += times * sum(flops(sub) for sub in inside)
+    inside = [x for v in eqn.params.values() for x in jax.tree.leaves(v)]
+    inside = (getattr(x, 'jaxpr', x) for x in inside)  # open a ClosedJaxpr
+    total += times * sum(flops(x) for x in inside if hasattr(x, 'eqns'))
   return total

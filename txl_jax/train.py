@@ -13,8 +13,16 @@ import numpy as np
 
 from txl_jax import checkpoint as checkpoint_lib
 from txl_jax import log as log_lib
-from txl_jax import metrics, models, optim, settings, sharding, steps
-from txl_jax import train_state, workdir
+from txl_jax import (
+  metrics,
+  models,
+  optim,
+  settings,
+  sharding,
+  steps,
+  train_state,
+  workdir,
+)
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
@@ -46,6 +54,7 @@ class Stop:
     self.signal = number
 
   def __call__(self):
+    """Whether one came."""
     return bool(self.signal)
 
 
@@ -80,7 +89,7 @@ class Progress:
   best_step: int = -1
   best: float = math.inf
   last: float = math.inf
-  plateau: optim.Plateau = optim.Plateau()
+  plateau: optim.Plateau = dataclasses.field(default_factory=optim.Plateau)
 
 
 class Trainer:
@@ -234,9 +243,7 @@ class Trainer:
         pending = self._write_line(pending)
         if self._due(train.log_every):
           pending = self.step, self.state.sums
-          sums = jax.device_put(
-            metrics.zeros(), sharding.replicated(self.mesh)
-          )
+          sums = jax.device_put(metrics.zeros(), sharding.replicated(self.mesh))
           self.state = self.state.replace(sums=sums)
     finally:
       self.log.close()
@@ -264,9 +271,13 @@ class Trainer:
     return arrays
 
   def _write_line(self, pending):
-    """Writes the figures of a step to the log, if there are any waiting."""
+    """Writes the figures of a step to the log, if there are any waiting.
+
+    Returns:
+      None, what is waiting now.
+    """
     if pending is None:
-      return None
+      return
     step, sums = pending
     sums = jax.device_get(sums)
     self._check_finite(sums)
@@ -287,19 +298,21 @@ class Trainer:
     self.log.write(record)
     left = (self.config.train.steps - step) * seconds / int(sums.steps)
     self.console.progress(
-      f'step {step}/{self.config.train.steps}  {record[self.unit]:.4f} {self.unit}  '
-      f'lr {lr:.3g}  {rate:,.0f} tokens/s  data {record["data_wait"]:.2%}  '
+      f'step {step}/{self.config.train.steps}  '
+      f'{record[self.unit]:.4f} {self.unit}  lr {lr:.3g}  '
+      f'{rate:,.0f} tokens/s  data {record["data_wait"]:.2%}  '
       f'ETA {log_lib.duration(left)}'
     )
     self._restart_clock()
-    return None
 
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
     if bad >= 0:
       steps_ = self.checkpoints.good_steps()
-      kept = f'the last good checkpoint is step {steps_[0]}' if steps_ else (
-        'no checkpoint was saved before'
+      kept = (
+        f'the last good checkpoint is step {steps_[0]}'
+        if steps_
+        else ('no checkpoint was saved before')
       )
       raise UserError(
         f'loss or gradient is not finite at step {bad + 1}; {kept} in '

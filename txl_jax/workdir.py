@@ -1,12 +1,12 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
-  config.json, config.py   the config, the second one for --config
-  vocabulary.json          what the token ids stand for
-  corpus.json              name and digest of the data
-  metrics.jsonl            see `log`
-  tensorboard/             the same for TensorBoard
-  checkpoints/             see `checkpoint`
-  lock                     held while a run writes here
+config.json, config.py   the config, the second one for --config
+vocabulary.json          what the token ids stand for
+corpus.json              name and digest of the data
+metrics.jsonl            see `log`
+tensorboard/             the same for TensorBoard
+checkpoints/             see `checkpoint`
+lock                     held while a run writes here
 """
 
 import contextlib
@@ -66,9 +66,7 @@ def describe(folder, config, corpus, command):
   corpus_now = {'name': corpus.name, 'digest': corpus.digest}
   if (folder / 'config.json').exists():
     then = _read(folder / 'config.json')
-    settings.check_same(
-      settings.flatten(now), settings.flatten(then), folder
-    )
+    settings.check_same(settings.flatten(now), settings.flatten(then), folder)
     corpus_then = _read(folder / 'corpus.json')
     if corpus_then['digest'] != corpus_now['digest']:
       raise UserError(

@@ -2,7 +2,6 @@
 
 import functools
 
-import direct
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from txl_jax import models
 from txl_jax.models import base
 

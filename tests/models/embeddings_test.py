@@ -1,11 +1,11 @@
 """Embedding and softmax against the formulas in float64."""
 
-import direct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from txl_jax.models import embeddings
 
 B, T, D, V = 2, 3, 4, 7

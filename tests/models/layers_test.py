@@ -1,11 +1,11 @@
 """Building blocks against their formulas; whole layers in the model's test."""
 
-import direct
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from txl_jax.models import layers
 
 RNG = np.random.default_rng(0)

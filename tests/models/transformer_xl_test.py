@@ -3,13 +3,13 @@
 import functools
 import math
 
-import direct
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from txl_jax import attention
 from txl_jax.models import transformer_xl
 

@@ -1,0 +1,1 @@
+"""Corpora: from text to streams of tokens."""

@@ -5,7 +5,7 @@ from txl_jax.models.base import LMOutput, Memory
 
 MODELS = {'transformer_xl': transformer_xl.TransformerXL}
 
-__all__ = ['LMOutput', 'MODELS', 'Memory', 'base', 'build']
+__all__ = ['MODELS', 'LMOutput', 'Memory', 'base', 'build']
 
 
 def build(settings, vocab_size, **changes):

@@ -15,8 +15,9 @@ A model is a Linen module with
            padding that never enters memory; None is no padding
   rows     bool [B]: the rows whose memory is emptied
 
-The number of tokens V is its attribute `vocab_size`. `init_memory` and `reset_memory` are pure and read no parameters: call them
-on the unbound module. With train=True a 'dropout' key is needed in `apply`.
+The number of tokens V is its attribute `vocab_size`. `init_memory` and
+`reset_memory` are pure and read no parameters: call them on the unbound
+module. With train=True a 'dropout' key is needed in `apply`.
 """
 
 from typing import Any

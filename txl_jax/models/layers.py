@@ -5,6 +5,8 @@ Shapes
   D model width, F feed-forward width.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -97,7 +99,9 @@ class RelativeAttention(nn.Module):
 
   def setup(self):
     init = nn.initializers.normal(self.init_std)
-    shared = dict(use_bias=False, kernel_init=init, dtype=self.dtype)
+    shared: dict[str, Any] = dict(
+      use_bias=False, kernel_init=init, dtype=self.dtype
+    )
     heads = (self.n_head, self.d_head)
     self.q = nn.DenseGeneral(heads, **shared)
     self.k = nn.DenseGeneral(heads, **shared)
@@ -110,14 +114,16 @@ class RelativeAttention(nn.Module):
     return self.k(states), self.v(states)
 
   def __call__(self, x, k, v, R, biases, mask, *, train):
-    """x [B, T, D], k and v [B, S, H, K], R [S, D], mask [B or 1, T, S]."""
+    """x [B, T, D], k, v [B, S, H, K], R [S, D] and mask [B or 1, T, S]."""
+    u, v_bias = biases
     rate = self.dropatt if train else 0.0
     out = attention.relative_attention(
       self.q(x),
       k,
       v,
       self.r(R),
-      *biases,
+      u,
+      v_bias,
       mask,
       dropout_rate=rate,
       dropout_key=self.make_rng('dropout') if rate else None,
@@ -161,7 +167,7 @@ class Layer(nn.Module):
     Returns:
       [B, T, D], and the new memory of this layer.
     """
-    shared = dict(init_std=self.init_std, dtype=self.dtype)
+    shared: dict[str, Any] = dict(init_std=self.init_std, dtype=self.dtype)
     norm = lambda name: LayerNorm(self.ln_eps, name=name, **shared)
     drop = lambda y: Dropout(self.dropout)(y, train=train)
     if self.untie_biases:

@@ -5,6 +5,8 @@ Shapes
   D model width, F feed-forward width, V vocabulary.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -76,18 +78,18 @@ class TransformerXL(nn.Module):
 
   def setup(self):
     dtype = jnp.dtype(self.dtype)
-    shared = dict(init_std=self.init_std, dtype=dtype)
+    shared: dict[str, Any] = dict(init_std=self.init_std, dtype=dtype)
     self.vocabulary = embeddings.Vocabulary(
       self.vocab_size, self.d_model, self.tie_weights, **shared
     )
     if not self.untie_biases:
       self.biases = layers.Biases(self.n_head, self.d_head, **shared)
-    everywhere = nn.broadcast
+    in_axes: Any = (0, *(nn.broadcast,) * 5)
     self.layers = nn.scan(
       layers.Layer,
       variable_axes={'params': 0},
       split_rngs={'params': True, 'dropout': True},
-      in_axes=(0,) + (everywhere,) * 5,
+      in_axes=in_axes,
       length=self.n_layer,
       unroll=self.unroll,
     )(
