@@ -22,18 +22,20 @@ def get_config():
   c.model.mem_len = 128
   c.model.dropout = 0.0
   c.model.unroll = 4
-  c.train.steps = 1500
-  c.train.batch_size = 16
-  c.train.segment_len = 128
-  c.train.log_every = 50
-  c.train.eval_every = 500
+  c.train.steps = 4500
+  # Many streams and short segments: small steps that differ in what they read,
+  # and a memory four segments long.
+  c.train.batch_size = 32
+  c.train.segment_len = 32
+  c.train.log_every = 100
+  c.train.eval_every = 1500
   c.train.eval_batch_size = 16
   c.train.eval_tokens = 100_000
   c.train.save_every = 500
-  c.optim.lr = 2e-3
+  c.optim.lr = 3e-3
   c.optim.warmup = 100
   c.optim.clip = 0.25
-  c.eval.segment_len = 128
-  c.eval.mem_len = 384
-  c.generate.mem_len = 384
+  c.eval.segment_len = 64
+  c.eval.mem_len = 128
+  c.generate.mem_len = 128
   return c

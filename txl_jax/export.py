@@ -8,9 +8,11 @@ model and the vocabulary. Nothing in it is pickled.
   model, params, vocabulary = export.load('model.npz')
 """
 
+import contextlib
 import json
 import os
 import pathlib
+import zipfile
 from typing import Any
 
 import flax.traverse_util
@@ -22,6 +24,8 @@ from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
 
 _HEADER = '__model__'
+_NOT_OURS = (OSError, ValueError, KeyError, TypeError, EOFError)
+_NOT_OURS += (zipfile.BadZipFile,)
 
 
 def save(path, params, model, vocabulary):
@@ -52,7 +56,8 @@ def save(path, params, model, vocabulary):
       os.fsync(f.fileno())
     temporary.replace(path)
   except OSError as e:
-    temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+      temporary.unlink()
     raise UserError(f'--export_file={path}: {e.strerror}') from e
 
 
@@ -71,12 +76,12 @@ def load(path, **changes):
     UserError: the file cannot be read or is of another kind.
   """
   try:
-    with np.load(path, allow_pickle=False) as file:
+    with open(path, 'rb') as f, np.load(f, allow_pickle=False) as file:
       arrays = dict(file)
     header = json.loads(str(arrays.pop(_HEADER)))
     vocabulary = Vocabulary.from_json(header['vocabulary'])
-  except (OSError, ValueError, KeyError, EOFError) as e:
+    model = models.build(header['model'], len(vocabulary))
+  except _NOT_OURS as e:
     raise UserError(f'{path} is no file of exported parameters: {e}') from e
   params = flax.traverse_util.unflatten_dict(arrays, sep='/')
-  model = models.build(header['model'], len(vocabulary), **changes)
-  return model, params, vocabulary
+  return model.clone(**changes), params, vocabulary

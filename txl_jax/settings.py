@@ -5,6 +5,7 @@ ml_collections refuses a key or a type that is not there. Here are the values.
 """
 
 import json
+import math
 
 from txl_jax.errors import UserError
 
@@ -101,6 +102,11 @@ def validate(config):
     UserError: names the key, what was found and what is allowed.
   """
   flat = flatten(config)
+  missing = sorted((_CHOICES.keys() | _RANGES.keys()) - flat.keys())
+  if missing:
+    raise UserError(
+      f'{missing[0]} is missing from the config; configs/common.py has all keys'
+    )
 
   def refuse(key, allowed):
     raise UserError(f'{key} is {flat[key]!r}; allowed: {allowed}')
@@ -111,9 +117,9 @@ def validate(config):
   for key, (low, high, inclusive) in _RANGES.items():
     value = flat[key]
     below = value < low or (value == low and not inclusive)
-    if value != value or below or (high is not None and value > high):
+    if not math.isfinite(value) or below or (high is not None and value > high):
       lower = f'{"at least" if inclusive else "above"} {low}'
-      refuse(key, lower if high is None else f'{lower}, at most {high}')
+      refuse(key, f'{lower}, {"finite" if high is None else f"at most {high}"}')
   if flat['model.d_model'] % 2:
     refuse('model.d_model', 'even numbers')
   if flat['train.batch_size'] % flat['train.accumulate']:

@@ -67,7 +67,7 @@ def describe(folder, config, corpus, command):
   if (folder / 'config.json').exists():
     then = _read(folder / 'config.json')
     settings.check_same(settings.flatten(now), settings.flatten(then), folder)
-    corpus_then = _read(folder / 'corpus.json')
+    corpus_then = {'name': '?', 'digest': '?'} | _read(folder / 'corpus.json')
     if corpus_then['digest'] != corpus_now['digest']:
       raise UserError(
         f'{folder} holds a run on corpus {corpus_then["name"]} (sha256 '
@@ -110,7 +110,11 @@ def _write(path, text):
 
 
 def _read(path):
+  """A JSON object from a file."""
   try:
-    return json.loads(path.read_text())
+    found = json.loads(path.read_text())
   except (OSError, ValueError) as e:
     raise UserError(f'{path} cannot be read: {e}') from e
+  if not isinstance(found, dict):
+    raise UserError(f'{path} is damaged: {found!r} is no JSON object')
+  return found

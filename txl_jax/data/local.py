@@ -41,7 +41,9 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   A file goes by the first 8 bytes of the sha256 of its relative posix path,
   taken as a big-endian number modulo 100: below 90 train, below 95
   validation, else test. So files keep their split from one Python version to
-  the next. Within a split they are in the order of their paths.
+  the next. Within a split they are in the order of these hashes: streams
+  that start at different places of it then differ in what they read, where
+  the order of the paths would keep, say, all character tables together.
 
   Args:
     root: the library's folder, `sysconfig.get_path('stdlib')`.
@@ -53,10 +55,11 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     UserError: a file cannot be read, or a split has no bytes.
   """
   root = pathlib.Path(root)
+  relative = lambda file: file[0].relative_to(root).as_posix()
   files = _list(root, _is_library_source)
   parts = {'train': [], 'validation': [], 'test': []}
-  for file in files:
-    parts[split_of(file[0].relative_to(root).as_posix())].append(file)
+  for file in sorted(files, key=lambda file: _digest(relative(file))):
+    parts[split_of(relative(file))].append(file)
   splits = {}
   for split, part in parts.items():
     size = sum(n for _, n in part)
@@ -69,9 +72,12 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
 
 def split_of(relative_path: str) -> str:
   """The split of a file of pystdlib, see `read_pystdlib`."""
-  digest = hashlib.sha256(relative_path.encode()).digest()
-  number = int.from_bytes(digest[:8], 'big') % 100
+  number = int.from_bytes(_digest(relative_path)[:8], 'big') % 100
   return 'train' if number < 90 else 'validation' if number < 95 else 'test'
+
+
+def _digest(relative_path):
+  return hashlib.sha256(relative_path.encode()).digest()
 
 
 def read_text(path: str | os.PathLike) -> tuple[Splits, dict]:

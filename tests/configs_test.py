@@ -1,0 +1,166 @@
+"""The configs: published values, parameter counts, and no key without use."""
+
+import ast
+import functools
+import importlib
+import math
+import pathlib
+
+import jax
+import pytest
+
+from configs import common
+from txl_jax import models, optim, settings, train_state
+from txl_jax.data import preparation, prepared
+from txl_jax.models import transformer_xl
+
+ROOT = pathlib.Path(__file__).parents[1]
+NAMES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
+
+# Counted on the published code, but for enwik8_18l, whose widths were never
+# published, and pystdlib_tiny, which is not from the paper.
+PARAMETERS = {
+  'enwik8_12l': 41_055_436,
+  'enwik8_18l': None,
+  'enwik8_24l': 277_231_820,
+  'pystdlib_tiny': None,
+  'text8_12l': 40_964_635,
+  'text8_24l': 277_050_395,
+}
+
+# As published: N, dropout, dropatt, warm-up, lr floor, T, M, B; then T, M and
+# clamp_len at test time.
+SMALL = (0.1, 0.0, 0, 0.0, 512, 512, 22, 80, 2100, 820)
+LARGE = (0.15, 0.15, 4000, 0.01, 768, 768, 64, 128, 3800, 1000)
+PUBLISHED = {
+  'enwik8_12l': (12, *SMALL),
+  'enwik8_18l': (18, *SMALL),
+  'enwik8_24l': (24, *LARGE),
+  'text8_12l': (12, *SMALL),
+  'text8_24l': (24, *LARGE),
+}
+
+# Names that stand for a section in a file that is given only that section.
+GIVEN = {
+  ('optim.py', 'config'): ('optim',),
+  ('preparation.py', 'config'): ('data',),
+  ('inference.py', 'g'): ('generate',),
+  ('perplexity.py', 'section'): ('eval', 'generate'),
+}
+METHODS = {'items', 'to_dict'}
+
+
+def load(name):
+  return importlib.import_module(f'configs.{name}').get_config()
+
+
+def count(config):
+  """Parameters by hand: 5 projections, 2 layers, 2 norms, 1 pair of biases."""
+  m, V = config.model, preparation.vocab_size(config.data)
+  D, HK, F = m.d_model, m.n_head * m.d_head, m.d_ff
+  layer = 5 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
+  return V * D + V + 2 * HK + m.n_layer * layer
+
+
+def test_no_config_is_missing_from_the_table():
+  assert PARAMETERS.keys() == NAMES
+
+
+@pytest.mark.parametrize('name', sorted(NAMES))
+def test_config_is_valid_and_complete(name):
+  config = load(name)
+  settings.validate(config)
+  assert config.is_locked
+  keys = settings.flatten(common.get_config()).keys()
+  assert settings.flatten(config).keys() == keys
+
+
+@pytest.mark.parametrize('name', sorted(NAMES))
+def test_parameters(name):
+  config = load(name)
+  model = models.build(config.model, preparation.vocab_size(config.data))
+  init = functools.partial(train_state.init_params, model)
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+  assert found == (PARAMETERS[name] or count(config))
+  if name == 'enwik8_18l':
+    assert abs(found / 88e6 - 1) < 0.01
+
+
+@pytest.mark.parametrize('name', PUBLISHED)
+def test_published_values(name):
+  c = load(name)
+  m, o, ev = c.model, c.optim, c.eval
+  found = (m.n_layer, m.dropout, m.dropatt, o.warmup, o.lr_floor)
+  found += (c.train.segment_len, m.mem_len, c.train.batch_size)
+  assert (*found, ev.segment_len, ev.mem_len, ev.clamp_len) == PUBLISHED[name]
+  assert (c.train.steps, o.name, o.lr, o.clip) == (
+    400_000,
+    'adam',
+    2.5e-4,
+    0.25,
+  )
+  assert (o.schedule, m.init_std) == ('cosine', 0.02)
+  assert m.tie_weights and not m.untie_biases
+  assert (ev.split, ev.same_length) == ('test', 'M')
+  assert c.data.corpus == name.split('_')[0]
+  assert c.data.newline == ('drop' if 'enwik8' in name else 'keep')
+
+
+def reads(path):
+  """Every 'key' and 'section.key' of a config that a source file reads."""
+  sections = {k for k, v in common.get_config().items() if hasattr(v, 'items')}
+  tree = ast.parse(path.read_text())
+  is_config = lambda node: (
+    getattr(node, 'attr', getattr(node, 'id', '')) == 'config'
+    and (path.name, 'config') not in GIVEN
+  )
+  is_section = lambda node: (
+    isinstance(node, ast.Attribute)
+    and is_config(node.value)
+    and node.attr in sections
+  )
+  for function in ast.walk(tree):
+    if not isinstance(function, ast.FunctionDef):
+      continue
+    names = {name: s for (file, name), s in GIVEN.items() if file == path.name}
+    for node in ast.walk(function):
+      if isinstance(node, ast.Assign) and is_section(node.value):
+        names[node.targets[0].id] = (node.value.attr,)
+    for node in ast.walk(function):
+      if not isinstance(node, ast.Attribute) or node.attr in METHODS:
+        continue
+      if is_section(node.value):
+        yield f'{node.value.attr}.{node.attr}'
+      elif is_config(node.value) and not is_section(node):
+        yield node.attr
+      elif getattr(node.value, 'id', '') in names:
+        yield from (f'{s}.{node.attr}' for s in names[node.value.id])
+
+
+def test_every_key_is_read_and_every_key_read_is_there():
+  """The model's keys are the fields of its module."""
+  fields = set(transformer_xl.TransformerXL.__dataclass_fields__)
+  fields -= {'vocab_size', 'cache_projections', 'parent'}
+  found = {f'model.{key}' for key in fields}  # `name` is a field of all modules
+  for path in (ROOT / 'txl_jax').rglob('*.py'):
+    if 'bench' not in path.parts:
+      found |= set(reads(path))
+  assert found == settings.flatten(common.get_config()).keys()
+
+
+def test_choices_are_those_of_the_code():
+  choices = settings._CHOICES
+  assert set(choices['data.corpus']) == set(preparation.CORPORA)
+  assert set(choices['data.newline']) == set(preparation.NEWLINE)
+  assert set(choices['model.name']) == set(models.MODELS)
+  assert set(choices['eval.split']) == set(prepared.SPLITS)
+  for section in ('model', 'eval', 'generate'):
+    spans = choices[f'{section}.same_length']
+    assert set(spans) == set(transformer_xl.SPANS)
+  rates = set()
+  for name in choices['optim.schedule']:
+    config = common.get_config().optim
+    config.schedule = name
+    rates.add(float(optim.schedule(config, 1000)(900)))
+  assert len(rates) == 3  # plateau is constant but for its scale

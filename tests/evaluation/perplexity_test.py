@@ -1,0 +1,149 @@
+"""Scoring against `direct`, which reads the same text row by row."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import common
+from tests import direct
+from txl_jax import models, sharding
+from txl_jax.evaluation import perplexity
+
+V, T = 11, 4
+N = 24  # tokens
+FIELDS = dict(
+  name='transformer_xl',
+  n_layer=2,
+  d_model=6,
+  n_head=2,
+  d_head=3,
+  d_ff=8,
+  mem_len=6,
+)
+
+
+def make(**changes):
+  return models.build(FIELDS, V, **changes)
+
+
+@functools.cache
+def params():
+  return direct.random_params(make())
+
+
+def tokens(n=N):
+  return np.random.default_rng(1).integers(0, V, n).astype(np.uint8)
+
+
+def expected(model, B, n=N):
+  """float64 [n - 1]: the nll of tokens 1 to n - 1, each stream on its own."""
+  text = tokens(n).astype(np.int64)
+  pairs = n - 1
+  size = math.ceil(pairs / B)
+  nll = np.zeros(pairs)
+  for start in range(0, pairs, size):
+    memory, end = direct.init_memory(model), min(start + size, pairs)
+    for at in range(start, end, T):
+      stop = min(at + T, end)
+      logits, memory = direct.segment(model, params(), text[at:stop], memory)
+      nll[at:stop] = direct.nll(logits, text[at + 1 : stop + 1])
+  return nll
+
+
+def score(model, B=1, G=3, n=N, **options):
+  return perplexity.score(
+    model,
+    jax.tree.map(jnp.float32, params()),
+    tokens(n),
+    batch_size=B,
+    segment_len=T,
+    segments_per_call=G,
+    **options,
+  )
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    dict(cache_projections=True),
+    dict(same_length='M', clamp_len=3, mem_len=9, cache_projections=True),
+    dict(mem_len=0),
+  ],
+)
+def test_one_stream_is_exact(changes):
+  model = make(**changes)
+  nll = expected(model, 1)
+  found = score(model)
+  assert found.scored == N - 1
+  assert found.nll == pytest.approx(nll.sum(), rel=1e-5)
+  assert found.nats == pytest.approx(nll.mean(), rel=1e-5)
+  rate = found.scored / found.seconds
+  assert found.tokens_per_second == pytest.approx(rate) and rate > 0
+
+
+@pytest.mark.parametrize('B', [1, 2, 3])
+def test_the_whole_split_is_scored_in_text_order(tmp_path, B):
+  """23 pairs: the last segment is short, and so is the last stream."""
+  path = tmp_path / 'nll.npy'
+  seen = []
+  found = score(make(), B, 2, nll_file=str(path), progress=seen.append)
+  written = np.load(path)
+  assert written.dtype == np.float32
+  np.testing.assert_allclose(written, expected(make(), B), rtol=1e-5)
+  assert found.scored == N - 1 == seen[-1] and seen == sorted(set(seen))
+  assert found.nll == pytest.approx(written.sum(dtype=np.float64), rel=1e-12)
+
+
+@pytest.mark.parametrize('n', [2, 3, T + 1, T + 2])
+def test_short_splits(n):
+  found = score(make(), n=n)
+  assert found.scored == n - 1
+  assert found.nll == pytest.approx(expected(make(), 1, n).sum(), rel=1e-5)
+
+
+def test_segments_in_a_call_do_not_matter():
+  nll = [score(make(), 3, G).nll for G in (1, 2, 1000)]
+  assert nll == pytest.approx([nll[0]] * 3, rel=1e-6)
+
+
+def test_devices_share_the_streams():
+  mesh = sharding.make_mesh()
+  assert mesh.size == 8
+  for B in (8, 3):
+    found = score(make(), B, mesh=mesh)
+    assert found.nll == pytest.approx(expected(make(), B).sum(), rel=1e-5)
+
+
+def test_scoring_can_be_stopped():
+  calls, seen = [], []
+
+  def stopped():
+    calls.append(0)
+    return len(calls) > 2
+
+  assert score(make(), 1, 1, stopped=stopped, progress=seen.append) is None
+  assert seen == [T, 2 * T]
+
+
+def test_model_at_test_time():
+  config = common.get_config()
+  fields = {k: v for k, v in FIELDS.items() if k != 'name'}
+  config.model.update(fields)
+  config.model.update(same_length='off', clamp_len=0)
+  for section in (config.eval, config.generate):
+    section.update(mem_len=20, clamp_len=7, same_length='M+1')
+    model = perplexity.model_at_test_time(config, V, section)
+    assert model == models.build(
+      config.model,
+      V,
+      mem_len=20,
+      clamp_len=7,
+      same_length='M+1',
+      cache_projections=True,
+    )
+    assert (model.vocab_size, model.n_layer, model.mem_len) == (V, 2, 20)

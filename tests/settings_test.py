@@ -1,0 +1,160 @@
+import importlib.util
+import json
+import math
+
+import pytest
+
+from configs import common
+from txl_jax import settings
+from txl_jax.errors import UserError
+
+TINY = 1e-30
+
+
+def changed(**values):
+  """The defaults with section__key=value replaced."""
+  config = common.get_config()
+  with config.ignore_type():
+    config.update_from_flattened_dict(
+      {key.replace('__', '.'): value for key, value in values.items()}
+    )
+  return config
+
+
+def refused(config):
+  with pytest.raises(UserError) as e:
+    settings.validate(config)
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+def edge(key, value):
+  return changed(**{key.replace('.', '__'): value})
+
+
+# Key, values at the edges that are allowed, values just outside.
+RANGES = [
+  ('seed', [0, 2**32 - 1], [-1, 2**32]),
+  ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
+  ('model.d_model', [2, 1024], [0, 1, 3]),
+  ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
+  ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
+  ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
+  ('optim.warmup', [0, 400_000], [-1, 400_001]),
+  ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
+  ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
+]
+EVERY = ('log_every', 'eval_every', 'save_every')
+SIZES = {
+  'model': ('n_layer', 'n_head', 'd_head', 'd_ff', 'unroll'),
+  'train': ('steps', 'batch_size', 'segment_len', 'eval_batch_size', *EVERY),
+  'optim': ('plateau_patience',),
+  'eval': ('batch_size', 'segment_len', 'segments_per_call'),
+  'generate': ('samples', 'segment_len'),
+}
+COUNTS = {
+  'model': ('mem_len', 'clamp_len'),
+  'train': ('eval_tokens',),
+  'eval': ('mem_len', 'clamp_len'),
+  'generate': ('max_new_tokens', 'top_k', 'mem_len', 'clamp_len'),
+}
+BELOW_ONE = {'model': ('dropout', 'dropatt'), 'optim': ('b1', 'b2', 'momentum')}
+POSITIVE = {
+  'model': ('init_std', 'ln_eps'),
+  'optim': ('lr', 'eps'),
+  'generate': ('repetition_penalty',),
+}
+FROM_ZERO = {'optim': ('clip',), 'generate': ('temperature',)}
+RANGES += [
+  (f'{section}.{key}', allowed, outside)
+  for keys, allowed, outside in (
+    (SIZES, [1, 10**6], [0, -1]),
+    (COUNTS, [0, 10**6], [-1]),
+    (BELOW_ONE, [0.0, 0.9], [-0.1, 1.0, math.nan]),
+    (POSITIVE, [TINY, 10.0], [0.0, -1.0, math.nan, math.inf]),
+    (FROM_ZERO, [0.0, 10.0], [-TINY, math.nan, math.inf]),
+  )
+  for section in keys
+  for key in keys[section]
+]
+
+
+@pytest.mark.parametrize('key, allowed, outside', RANGES)
+def test_edges(key, allowed, outside):
+  for value in allowed:
+    config = edge(key, value)
+    if key == 'train.steps':
+      config.optim.warmup = 0
+    settings.validate(config)
+  for value in outside:
+    message = refused(edge(key, value))
+    assert message.startswith(f'{key} is {value!r}; allowed: ')
+
+
+def test_every_number_has_edges():
+  numbers = {
+    key
+    for key, value in settings.flatten(common.get_config()).items()
+    if isinstance(value, int | float) and not isinstance(value, bool)
+  }
+  assert {key for key, *_ in RANGES} == numbers | {'checkpoint'}
+
+
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [
+    ('rng', 'mt', 'rbg, threefry2x32'),
+    ('data.corpus', 'wikitext', 'pystdlib, text, enwik8, text8'),
+    ('model.same_length', 'on', 'off, M, M+1'),
+    ('model.dtype', 'float16', 'float32, bfloat16'),
+    ('optim.name', '', 'adam, sgd'),
+    ('eval.split', 'valid', 'train, validation, test'),
+  ],
+)
+def test_choices(key, value, allowed):
+  assert refused(edge(key, value)) == f'{key} is {value!r}; allowed: {allowed}'
+
+
+def test_two_prompts():
+  config = changed(generate__prompt='a', generate__prompt_file='b')
+  assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
+
+
+def test_devices():
+  config = changed(train__batch_size=24, train__accumulate=3)
+  for devices in (1, 2, 4, 8):
+    settings.check_devices(config, devices)
+  with pytest.raises(UserError, match=r'batch_size is 24; .* multiples of 15 '):
+    settings.check_devices(config, 5)
+
+
+def test_same_config():
+  then = settings.flatten(common.get_config())
+  free = ['checkpoint', 'data.dir', 'data.path', 'train.resume']
+  free += ['train.save_every', 'train.tensorboard', 'eval.split']
+  free += ['eval.mem_len', 'generate.seed']
+  settings.check_same(then | dict.fromkeys(free), then, 'runs/a')
+  for key in sorted(then.keys() - set(free)):
+    if key.startswith(('eval.', 'generate.')):
+      continue
+    for now in ({**then, key: 'else'}, {k: then[k] for k in then if k != key}):
+      with pytest.raises(UserError) as e:
+        settings.check_same(now, then, 'runs/a')
+      text = str(e.value)
+      assert text.startswith(f'runs/a holds a run with {key} = {then[key]!r}, ')
+      assert '\n' not in text
+
+
+def test_python_file_gives_the_config_back(tmp_path):
+  prompt = 'say "é"\n\'\\ """ {x}'
+  config = changed(generate__prompt=prompt, optim__lr=1e-7, seed=3)
+  path = tmp_path / 'config.py'
+  path.write_text(settings.to_python(config, 'python -m txl_jax.main …'))
+  spec = importlib.util.spec_from_file_location('written', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  again = module.get_config()
+  assert again.to_dict() == config.to_dict()
+  assert again.is_locked and again.optim.is_locked
+  assert 'python -m txl_jax.main …' in module.__doc__
+  assert json.loads(settings.to_json(config)) == config.to_dict()
