@@ -22,13 +22,13 @@ def get_config():
   c.model.mem_len = 128
   c.model.dropout = 0.0
   c.model.unroll = 4
-  c.train.steps = 4500
+  c.train.steps = 3000
   # Many streams and short segments: small steps that differ in what they read,
   # and a memory four segments long.
   c.train.batch_size = 32
   c.train.segment_len = 32
   c.train.log_every = 100
-  c.train.eval_every = 1500
+  c.train.eval_every = 1000
   c.train.eval_batch_size = 16
   c.train.eval_tokens = 100_000
   c.train.save_every = 500

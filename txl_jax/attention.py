@@ -200,11 +200,13 @@ def dropout(x, rate, key):
   # One 32-bit word serves two entries: half the random numbers to make.
   *lead, n = x.shape
   words = jax.random.bits(key, (*lead, -(-n // 2)), jnp.uint32)
-  bits = jnp.concatenate([words & 0xFFFF, words >> 16], axis=-1)[..., :n]
+  keep = jnp.concatenate(
+    [(words & 0xFFFF) >= threshold, (words >> 16) >= threshold], axis=-1
+  )[..., :n]
   # bfloat16 has too few digits for the scale itself.
   wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   scaled = (wide * (2**16 / (2**16 - threshold))).astype(x.dtype)
-  return jnp.where(bits >= threshold, scaled, 0)
+  return jnp.where(keep, scaled, 0)
 
 
 def relative_attention(
