@@ -1,6 +1,5 @@
 """The program as its users meet it: what it prints, and what it refuses."""
 
-import resource
 import shutil
 import subprocess
 import sys
@@ -261,14 +260,12 @@ def test_a_full_disk(corpus):
   shutil.copytree(corpus / 'run', corpus / 'copy')
   shutil.rmtree(corpus / 'run')
 
-  limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-  done = programs.run(
-    programs.command(corpus, 'train.steps=20'), preexec_fn=limit
-  )
+  command = programs.command(corpus, 'train.steps=20')
+  done = programs.run(programs.limited(command, 80))
   assert_refused(done, 'run', 'cannot be written')
   assert not list((corpus / 'run/checkpoints').glob('*tmp*'))
   # The same command, with space again.
-  done = programs.run(programs.command(corpus, 'train.steps=20'))
+  done = programs.run(command)
   assert done.returncode == 0, done.stderr
   after = sorted(p.name for p in (corpus / 'run/checkpoints').iterdir())
   assert after == before

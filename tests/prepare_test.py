@@ -1,6 +1,5 @@
 import hashlib
 import pathlib
-import resource
 import subprocess
 import sys
 import zipfile
@@ -9,6 +8,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tests import programs
 from txl_jax import prepare
 from txl_jax.data import builders, prepared
 
@@ -16,14 +16,21 @@ ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))
 
 
-def run(*args, **options):
+def command(*args):
+  return [sys.executable, '-m', 'txl_jax.prepare', *map(str, args)]
+
+
+def run(*args):
+  return run_command(command(*args))
+
+
+def run_command(arguments):
   return subprocess.run(
-    [sys.executable, '-m', 'txl_jax.prepare', *map(str, args)],
+    arguments,
     cwd=ROOT,
     capture_output=True,
     text=True,
     timeout=60,
-    **options,
   )
 
 
@@ -123,14 +130,9 @@ def test_data_dir_below_a_file(book, tmp_path):
 def test_full_disk(book, tmp_path):
   data_dir = tmp_path / 'data'
 
-  def limit_files():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-  result = run(
-    '--dataset=text',
-    f'--path={book}',
-    f'--data_dir={data_dir}',
-    preexec_fn=limit_files,
+  arguments = command(
+    '--dataset=text', f'--path={book}', f'--data_dir={data_dir}'
   )
+  result = run_command(programs.limited(arguments, 200))
   assert_error(result, 'File too large')
   assert list(data_dir.iterdir()) == []

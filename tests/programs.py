@@ -75,6 +75,14 @@ def command(cwd, *overrides, config='configs/common.py', flags=()):
   ]
 
 
+def limited(arguments, blocks):
+  """The command under a limit of file sizes, in blocks of 512 bytes.
+
+  A write beyond it fails as on a full disk.
+  """
+  return ['sh', '-c', f'ulimit -f {blocks}; exec "$@"', 'sh', *arguments]
+
+
 def run(arguments, timeout=240, **options):
   """Runs a command to its end; the CompletedProcess with text output."""
   return subprocess.run(

@@ -96,8 +96,19 @@ def main(argv):
     print('\n'.join(lines))
 
 
+def _unraisable(event):
+  """Prints what no code could catch, but for the echoes of a failed write.
+
+  The threads of tensorstore report to an event loop of orbax that is closed
+  by then, a traceback each; the failure itself reaches us as an exception.
+  """
+  if str(event.exc_value) != 'Event loop is closed':
+    sys.__unraisablehook__(event)
+
+
 def entry():
   """The program: a mistake of the user is one line and status 1."""
+  sys.unraisablehook = _unraisable
   # Orbax logs pages about what is one line here.
   logging.set_verbosity(logging.FATAL)
   try:
