@@ -71,7 +71,7 @@ def _run_train(config, folder, console):
     trainer = train.Trainer(config, corpus, folder, stop, console)
     progress = trainer.run()
     lines = report.closing(
-      config, corpus, folder, progress, trainer.state.params
+      config, corpus, progress, trainer.state.params, command
     )
   print('\n'.join(lines))
 

@@ -9,23 +9,21 @@ from txl_jax.evaluation import perplexity
 _LARGEST = 50_000_000  # bytes that are compressed for the comparison
 
 
-def closing(config, corpus, folder, progress, params):
+def closing(config, corpus, progress, params, command):
   """The lines that end a training run.
 
   Args:
     config: ConfigDict.
     corpus: the `data.prepared.Prepared` that was trained on.
-    folder: pathlib.Path of the run.
     progress: the `train.Progress`.
     params: the final parameters.
+    command: the command that continues the run.
 
   Returns:
     A list of lines.
   """
   unit = corpus.vocabulary.unit
   figure = lambda nats: f'{metrics.figures(nats, unit)[unit]:.4f} {unit}'
-  command = f'python -m txl_jax.main --config={folder}/config.py'
-  command += f' --workdir={folder}'
   lines = [
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',
     f'final validation: {figure(progress.last)} at step {progress.evaluated}',
