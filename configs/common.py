@@ -14,7 +14,6 @@ def get_config():
   """The defaults: the model is the base for overrides, not an experiment."""
   c = ml_collections.ConfigDict()
   c.seed = 0  # of initialisation, dropout and variable lengths
-  c.rng = 'rbg'  # key implementation: rbg (fast) or threefry2x32
   # Which checkpoint eval, generate and export read: best, latest or a step.
   c.checkpoint = 'best'
 

@@ -200,8 +200,7 @@ def test_dropout(rate):
   out = np.asarray(attention.dropout(x, rate, jax.random.key(0)))
   deviation = math.sqrt(rate * (1 - rate) / n)
   assert abs((out == 0).mean() - rate) < 5 * deviation
-  # The rate that is met is a multiple of 2^-16, so is the scale's.
-  np.testing.assert_allclose(out[out != 0], 3 / (1 - rate), rtol=1e-3)
+  np.testing.assert_allclose(out[out != 0], 3 / (1 - rate), rtol=1e-6)
   again = attention.dropout(x, rate, jax.random.key(0))
   np.testing.assert_array_equal(out, again)
   other = attention.dropout(x, rate, jax.random.key(1))
@@ -219,6 +218,45 @@ def test_dropout_keeps_dtype_and_expectation():
     lambda y: attention.dropout(y, 0.25, jax.random.key(0)).sum()
   )(jnp.ones([100, 100]))
   np.testing.assert_array_equal(grad == 0, out == 0)
+
+
+@pytest.mark.parametrize('rate', [0.02, 0.1, 0.5])
+def test_masks_are_like_independent_draws(rate):
+  """Along every axis, between keys near each other, and between columns."""
+  shape = 32, 128, 256
+  x = jnp.ones(shape)
+  run = jax.jit(lambda key: attention.dropout(x, rate, key) == 0)
+  keys = [jax.random.key(n) for n in range(3)]
+  keys += [jax.random.fold_in(keys[0], n) for n in range(3)]
+  masks = [np.asarray(run(key)) for key in keys]
+  p, n = rate**2, math.prod(shape)
+  deviation = math.sqrt(p * (1 - p) / n)
+
+  def independent(a, b):
+    return abs((a & b).mean() - p) < 5 * deviation
+
+  for i, a in enumerate(masks):
+    for b in masks[:i]:
+      assert independent(a, b)
+    for lag in (1, 2, 3, 8, 255, 256, 257, 512, 128 * 256):
+      assert independent(a.ravel()[lag:], a.ravel()[:-lag])
+  for axis in range(3):
+    counts = masks[0].sum(axis=axis)
+    m = shape[axis]
+    # Of a binomial count, the mean square over its variance is 1.
+    ratio = np.mean((counts - m * rate) ** 2) / (m * rate * (1 - rate))
+    kurtosis = 2 + 1 / (m * rate * (1 - rate))
+    assert abs(ratio - 1) < 5 * math.sqrt(kurtosis / counts.size)
+
+
+def test_the_mask_is_not_kept_for_the_backward_pass():
+  x = jnp.ones([64, 64])
+  kept = jax.eval_shape(
+    lambda x, key: jax.vjp(lambda y: attention.dropout(y, 0.3, key), x)[1],
+    x,
+    jax.random.key(0),
+  )
+  assert all(leaf.size < x.size for leaf in jax.tree.leaves(kept))
 
 
 def test_dropout_of_rate_zero():

@@ -108,7 +108,7 @@ def segment(model, params, tokens, memory, drop=KEEP):
   x = drop('embeddings', x)
   new_memory = []
   for n in range(model.n_layer):
-    pn = jax.tree.map(lambda leaf, n=n: leaf[n], params['layers'])
+    pn = params[f'layers_{n}']
     keep = np.concatenate([memory[n], x])
     new_memory.append(keep[max(0, len(keep) - model.mem_len) :])
     biases = pn['biases'] if model.untie_biases else params['biases']

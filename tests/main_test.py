@@ -120,7 +120,7 @@ def test_export_and_load(trained, tmp_path):
   assert done.returncode == 0, done.stderr
   model, params, vocabulary = export.load(path)
   assert model.n_layer == 2 and len(vocabulary) == 256
-  assert params['layers']['ff']['w1']['kernel'].shape == (2, 16, 32)
+  assert params['layers_1']['ff']['w1']['kernel'].shape == (16, 32)
 
 
 def test_version():
@@ -229,7 +229,7 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
 
 def test_a_checkpoint_of_other_shapes(trained):
   done = mode(trained, 'eval', 'model.d_ff=48')
-  assert_refused(done, 'layers/ff/w1', '32', '48')
+  assert_refused(done, 'layers_0/ff/w1', '32', '48')
 
 
 def test_what_is_not_there(trained, tmp_path):

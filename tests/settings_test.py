@@ -103,7 +103,6 @@ def test_every_number_has_edges():
 @pytest.mark.parametrize(
   'key, value, allowed',
   [
-    ('rng', 'mt', 'rbg, threefry2x32'),
     ('data.corpus', 'wikitext', 'pystdlib, text, enwik8, text8'),
     ('model.same_length', 'on', 'off, M, M+1'),
     ('model.dtype', 'float16', 'float32, bfloat16'),

@@ -291,6 +291,17 @@ def test_parts_and_devices_change_nothing(devices, accumulate):
   assert np.abs(change).max() > 0.01
 
 
+def test_devices_share_one_dropout_mask():
+  losses = []
+  for devices in 1, 8:
+    step, start = xl(devices, dropout=0.5)
+    losses.append(float(step(start(), make_batch(0)).sums.nll))
+  step, start = xl()
+  plain = float(step(start(), make_batch(0)).sums.nll)
+  np.testing.assert_allclose(*losses, rtol=2e-6)
+  assert abs(losses[0] - plain) > 1e-3 * plain
+
+
 @pytest.mark.parametrize('devices, accumulate', OTHER)
 def test_the_state_is_used_up_and_stays_where_it_was(devices, accumulate):
   step, start = xl(devices, accumulate)
@@ -410,7 +421,7 @@ def test_shapes_and_dtypes_stay(name, accumulate):
     optimiser=optimiser,
     schedule=optim.schedule(common.get_config().optim, 100),
     accumulate=accumulate,
-    key=jax.random.key(0, impl='rbg'),
+    key=jax.random.key(0),
   )
   new = jax.eval_shape(step, state, make_batch(0))
   kind = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)

@@ -78,7 +78,7 @@ def test_flops_before_rounding():
       model, optim.optimiser(c.optim), 4, jax.random.key(0)
     )
   )
-  forward, backward, _ = summary._costs(model, state, 4, 16, 'rbg')
+  forward, backward, _ = summary._costs(model, state, 4, 16)
   assert forward == 2 * multiplications(c)
   assert 1.8 * forward < backward < 2.01 * forward
 
@@ -119,7 +119,7 @@ def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
     optimiser=optimiser,
     schedule=optim.schedule(c.optim, 100),
     accumulate=accumulate,
-    key=jax.random.key(1, impl='rbg'),
+    key=jax.random.key(1),
   )
   tokens = jax.ShapeDtypeStruct([16, 64], jnp.int32)
   reset = jax.ShapeDtypeStruct([16], jnp.bool)

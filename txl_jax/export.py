@@ -1,7 +1,7 @@
 """Parameters alone, in one file that numpy reads.
 
 The file is an .npz: one float32 array for each parameter, named by its path
-('layers/ff/w1/kernel'), and '__model__', JSON text with the fields of the
+('layers_0/ff/w1/kernel'), and '__model__', JSON text with the fields of the
 model and the vocabulary. Nothing in it is pickled.
 
   from txl_jax import export

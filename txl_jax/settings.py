@@ -10,7 +10,6 @@ import math
 from txl_jax.errors import UserError
 
 _CHOICES = {
-  'rng': ('rbg', 'threefry2x32'),
   'data.corpus': ('pystdlib', 'text', 'enwik8', 'text8'),
   'data.newline': ('keep', 'drop'),
   'model.name': ('transformer_xl',),

@@ -3,8 +3,10 @@
 Shapes: B batch, T segment, M memory, N layers.
 """
 
+import collections
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -31,18 +33,13 @@ def table(config, vocab_size):
       model,
       optim.optimiser(config.optim),
       B,
-      jax.random.key(0, impl=config.rng),
+      jax.random.key(0),
     )
   )
   size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-  lines = [f'{"module":<40} {"shape":<24} {"parameters":>14}']
-  for path, x in jax.tree_util.tree_leaves_with_path(state.params):
-    name = '/'.join(key.key for key in path)
-    lines.append(f'{name:<40} {x.shape!s:<24} {math.prod(x.shape):>14,}')
-  for name, tree in sorted(state.params.items()):
-    lines.append(f'{name + " (all)":<40} {"":<24} {size(tree):>14,}')
+  lines = _modules(state.params)
   rows = B // train.accumulate
-  forward, backward, saved = _costs(model, state, rows, T, config.rng)
+  forward, backward, saved = _costs(model, state, rows, T)
   tokens = rows * T
   memory = nbytes(state.memory)
   gradients = nbytes(state.params)
@@ -61,6 +58,23 @@ def table(config, vocab_size):
   ]
 
 
+def _modules(params):
+  """The table of parameters: equal layers in one row, then the sums."""
+  times, total = collections.Counter(), collections.Counter()
+  for path, x in jax.tree_util.tree_leaves_with_path(params):
+    name = re.sub(r'_\d+', '_*', '/'.join(key.key for key in path))
+    times[name, x.shape] += 1
+    total[name.split('/')[0]] += math.prod(x.shape)
+  row = '{:<40} {:<24} {:>14}'.format
+  lines = [row('module', 'shape', 'parameters')]
+  for (name, shape), n in times.items():
+    shown = f'{n} x {shape}' if n > 1 else str(shape)
+    lines.append(row(name, shown, f'{n * math.prod(shape):,}'))
+  for name, n in sorted(total.items()):
+    lines.append(row(f'{name} (all)', '', f'{n:,}'))
+  return lines
+
+
 def nbytes(tree):
   """Bytes of the arrays of a pytree, or of their shapes."""
   return sum(
@@ -72,7 +86,7 @@ def _mib(n):
   return f'{n / 2**20:,.1f} MiB'
 
 
-def _costs(model, state, B, T, rng):
+def _costs(model, state, B, T):
   """FLOPs forward and backward, and bytes kept between, of B rows."""
   tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
@@ -84,7 +98,7 @@ def _costs(model, state, B, T, rng):
       tokens,
       memory,
       train=True,
-      rngs={'dropout': jax.random.key(0, impl=rng)},
+      rngs={'dropout': jax.random.key(0)},
     )
     return out.nll.sum() + out.aux
 

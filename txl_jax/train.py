@@ -123,7 +123,7 @@ class Trainer:
     self.model = models.build(config.model, len(corpus.vocabulary))
     self.schedule = optim.schedule(config.optim, config.train.steps)
     optimiser = optim.optimiser(config.optim)
-    key = jax.random.key(config.seed, impl=config.rng)
+    key = jax.random.key(config.seed)
     create = functools.partial(
       train_state.create,
       self.model,

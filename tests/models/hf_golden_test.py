@@ -82,14 +82,14 @@ def our_layer(config, weights, n):
 
 
 def our_params(config, weights):
-  layers = [our_layer(config, weights, n) for n in range(config['n_layer'])]
   params = {
     'vocabulary': {
       'table': weights['transformer.word_emb.emb_layers.0.weight'],
       'bias': weights['crit.out_layers.0.bias'],
     },
-    'layers': jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers),
   }
+  for n in range(config['n_layer']):
+    params[f'layers_{n}'] = our_layer(config, weights, n)
   if not config['untie_r']:
     params['biases'] = {
       'u': weights['transformer.r_w_bias'],

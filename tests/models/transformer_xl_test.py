@@ -290,31 +290,31 @@ def test_memory_init(mem_len):
 
 def test_parameter_shapes():
   shapes = shapes_of(make(dtype='float32'))
-  heads = {f'layers/attention/{x}/kernel': (N, 8, 2, 3) for x in 'qkvr'}
-  norms = {
-    f'layers/norm{n}/norm/{x}': (N, 8)
-    for n in (1, 2)
-    for x in ('scale', 'bias')
+  heads = {f'attention/{x}/kernel': (8, 2, 3) for x in 'qkvr'}
+  norms = {f'norm{n}/norm/{x}': (8,) for n in (1, 2) for x in ('scale', 'bias')}
+  layer = {
+    **heads,
+    'attention/o/kernel': (2, 3, 8),
+    'ff/w1/kernel': (8, 10),
+    'ff/w1/bias': (10,),
+    'ff/w2/kernel': (10, 8),
+    'ff/w2/bias': (8,),
+    **norms,
   }
   assert shapes == {
     'vocabulary/table': (V, 8),
     'vocabulary/bias': (V,),
     'biases/u': (2, 3),
     'biases/v': (2, 3),
-    **heads,
-    'layers/attention/o/kernel': (N, 2, 3, 8),
-    'layers/ff/w1/kernel': (N, 8, 10),
-    'layers/ff/w1/bias': (N, 10),
-    'layers/ff/w2/kernel': (N, 10, 8),
-    'layers/ff/w2/bias': (N, 8),
-    **norms,
+    **{f'layers_{n}/{name}': s for n in range(N) for name, s in layer.items()},
   }
   changed = shapes_of(
     make(dtype='float32', untie_biases=True, tie_weights=False)
   )
   assert changed.pop('vocabulary/output') == (V, 8)
   for name in 'uv':
-    assert changed.pop(f'layers/biases/{name}') == (N, 2, 3)
+    for n in range(N):
+      assert changed.pop(f'layers_{n}/biases/{name}') == (2, 3)
     shapes.pop(f'biases/{name}')
   assert changed == shapes
 
@@ -326,7 +326,8 @@ def test_initialisation():
     d_model=64, d_ff=128, n_head=4, d_head=16, vocab_size=200,
     dtype='float32', init_std=init_std, untie_biases=True, tie_weights=False,
   )  # fmt: skip
-  for name, x in jax.jit(lambda: init(model))().items():
+  params = jax.jit(lambda: init(model))()
+  for name, x in params.items():
     x = np.asarray(x, np.float64)
     if name.endswith('bias'):
       np.testing.assert_array_equal(x, 0, err_msg=name)
@@ -335,8 +336,9 @@ def test_initialisation():
     error = init_std / math.sqrt(x.size)
     assert abs(x.mean() - mean) < 5 * error, name
     assert abs(x.std() - init_std) < 5 * error / math.sqrt(2), name
-    if name.startswith('layers'):
-      assert (x[0] != x[1]).mean() > 0.9, name
+    if name.startswith('layers_0'):
+      other = params[name.replace('layers_0', 'layers_1')]
+      assert (x != other).mean() > 0.9, name
 
 
 def test_bfloat16():

@@ -30,7 +30,7 @@ def prepare(model, spec):
   rng = np.random.default_rng(spec.seed)
   corpus = rng.integers(spec.vocab, size=tokens + 1)
 
-  key = jax.random.key(spec.seed, impl='rbg')
+  key = jax.random.key(spec.seed)
   params = jax.jit(train_state.init_params, static_argnums=0)(model, key)
   memory = jax.jit(model.init_memory, static_argnums=0)(B)
 

@@ -51,7 +51,7 @@ def prepare(model, spec):
     )
   )
   optimiser = optim.optimiser(config)
-  key = jax.random.key(spec.seed, impl='rbg')
+  key = jax.random.key(spec.seed)
   create = functools.partial(train_state.create, model, optimiser, B)
   abstract = jax.eval_shape(create, key)
   mesh = sharding.make_mesh()

@@ -84,26 +84,23 @@ class TransformerXL(nn.Module):
     )
     if not self.untie_biases:
       self.biases = layers.Biases(self.n_head, self.d_head, **shared)
-    in_axes: Any = (0, *(nn.broadcast,) * 5)
-    self.layers = nn.scan(
-      layers.Layer,
-      variable_axes={'params': 0},
-      split_rngs={'params': True, 'dropout': True},
-      in_axes=in_axes,
-      length=self.n_layer,
-      unroll=self.unroll,
-    )(
-      self.n_head,
-      self.d_head,
-      self.d_ff,
-      self.dropout,
-      self.dropatt,
-      self.untie_biases,
-      self.pre_norm,
-      ln_eps=self.ln_eps,
-      cache=self._caches,
-      **shared,
-    )
+    # One set of weights per layer, side by side: a stack of them would be
+    # copied out slice by slice in every step.
+    self.layers = [
+      layers.Layer(
+        self.n_head,
+        self.d_head,
+        self.d_ff,
+        self.dropout,
+        self.dropatt,
+        self.untie_biases,
+        self.pre_norm,
+        ln_eps=self.ln_eps,
+        cache=self._caches,
+        **shared,
+      )
+      for _ in range(self.n_layer)
+    ]
     self.drop = layers.Dropout(self.dropout)
 
   @property
@@ -153,10 +150,47 @@ class TransformerXL(nn.Module):
     span = SPANS[self.same_length](M)
     mask = attention.visibility(T, M, memory.filled, span)
     biases = None if self.untie_biases else self.biases()
-    h, states = self.layers(h, memory.states, R, biases, mask, lengths, train)
+    arguments = R, biases, mask, lengths, train
+    rngs = {'dropout': self.make_rng('dropout')} if train else {}
+    h, states = self._run_layers(h, memory.states, arguments, rngs)
     filled = memory.filled + (T if lengths is None else lengths)
     memory = base.Memory(states, jnp.minimum(filled, M))
     return self.drop(h, train=train), memory
+
+  def _run_layers(self, h, states, arguments, rngs):
+    """All layers, one after the other, in a loop or in a scan.
+
+    Args:
+      h: [B, T, D].
+      states: of the memory.
+      arguments: what every layer is given besides.
+      rngs: dict of keys; each layer has its own, made from them.
+
+    Returns:
+      [B, T, D], and the new states of the memory.
+    """
+    if self.is_initializing():
+      for n, layer in enumerate(self.layers):
+        h, _ = layer(h, _slice(states, n), *arguments)
+      return h, states
+
+    apply = self.layers[0].clone(parent=None).apply
+
+    def run(h, layer):
+      params, past, n = layer
+      own = {name: jax.random.fold_in(key, n) for name, key in rngs.items()}
+      return apply({'params': params}, h, past, *arguments, rngs=own)
+
+    params = [layer.variables['params'] for layer in self.layers]
+    N = self.n_layer
+    if self.unroll < N:
+      each = _stack(params), states, jnp.arange(N)
+      return jax.lax.scan(run, h, each, unroll=self.unroll)
+    new_states = []
+    for n in range(N):
+      h, new = run(h, (params[n], _slice(states, n), n))
+      new_states.append(new)
+    return h, _stack(new_states)
 
   def __call__(self, tokens, targets, memory, *, train, lengths=None):
     """Nll of the targets; see `models.base` for the arguments."""
@@ -168,3 +202,13 @@ class TransformerXL(nn.Module):
     """Next-token logits, float32 [B, T, V], and the new memory."""
     h, memory = self._states(tokens, memory, lengths, train=False)
     return self.vocabulary.logits(h), memory
+
+
+def _slice(tree, n):
+  """Row n of every leaf."""
+  return jax.tree.map(lambda leaf: leaf[n], tree)
+
+
+def _stack(trees):
+  """A list of trees -> one whose leaves have the list in front."""
+  return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
