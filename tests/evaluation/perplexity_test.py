@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from tests import direct
+from tests import direct, programs
 from txl_jax import models, sharding
 from txl_jax.evaluation import perplexity
 
@@ -117,6 +118,50 @@ def test_devices_share_the_streams():
   for B in (8, 3):
     found = score(make(), B, mesh=mesh)
     assert found.nll == pytest.approx(expected(make(), B).sum(), rel=1e-5)
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_memory_does_not_grow_with_the_text(tmp_path):
+  """Two lengths, 16 MB of tokens and of nll apart, in processes of their own."""
+  script = """
+import pathlib, sys
+import numpy as np
+from txl_jax import models, train_state
+from txl_jax.evaluation import perplexity
+import jax
+
+folder, n = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+np.arange(n, dtype=np.uint32).__mod__(11).tofile(folder / str(n))
+tokens = np.memmap(folder / str(n), np.uint32, 'r')
+model = models.build(
+  dict(
+    name='transformer_xl', n_layer=1, d_model=4, n_head=1, d_head=2, d_ff=4,
+    mem_len=0,
+  ),
+  11,
+)
+params = train_state.init_params(model, jax.random.key(0))
+sizes = []
+
+def note(scored):
+  status = pathlib.Path('/proc/self/status').read_text().splitlines()
+  sizes.append(next(int(s.split()[1]) for s in status if 'VmRSS' in s))
+
+score = perplexity.score(
+  model, params, tokens, batch_size=64, segment_len=16, segments_per_call=64,
+  nll_file=str(folder / 'nll.npy'), progress=note,
+)
+assert score.scored == n - 1
+print(max(sizes))
+"""
+  peaks = []
+  # The first compiles, which takes memory; the others find it compiled.
+  for n in (200_000, 200_000, 4_200_000):
+    command = [sys.executable, '-c', script, str(tmp_path), str(n)]
+    done = programs.run(command)
+    assert done.returncode == 0, done.stderr
+    peaks.append(int(done.stdout) / 1024)  # MiB
+  assert peaks[2] - peaks[1] < 12
 
 
 def test_scoring_can_be_stopped():

@@ -4,6 +4,7 @@ Shapes: B streams, T segment, G segments in one call of the device.
 """
 
 import dataclasses
+import mmap
 import time
 
 import jax
@@ -120,8 +121,22 @@ def score(
     scored += values.size
     if written is not None:
       written[positions[real] - 1] = values
+    _release(tokens)
+    _release(written)
     if progress:
       progress(scored)
   if written is not None:
     written.flush()
   return Score(total, scored, time.monotonic() - begin)
+
+
+def _release(array):
+  """Takes what a mapped file has brought into memory out of the process.
+
+  The file is as it was, what was written to it included; without this the
+  process would seem to grow with the text.
+  """
+  while array is not None and not isinstance(array, mmap.mmap):
+    array = getattr(array, 'base', None)
+  if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
+    array.madvise(mmap.MADV_DONTNEED)
