@@ -122,7 +122,7 @@ def test_devices_share_the_streams():
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_memory_does_not_grow_with_the_text(tmp_path):
-  """Two lengths, 16 MB of tokens and of nll apart, in processes of their own."""
+  """Two lengths, 16 MB of tokens and of nll apart, each in a process."""
   script = """
 import pathlib, sys
 import numpy as np
