@@ -45,7 +45,22 @@ def get_config():
   # are attended to (TensorFlow original, Hugging Face).
   model.memory_init = 'empty'
   model.tie_weights = True  # output weights are the embedding table
+  # Adaptive embedding and softmax: the first token id of each tail of rarer
+  # words, as (20000, 40000, 200000); () is a plain softmax.
+  model.cutoffs = ()
+  model.d_embed = 0  # width of the head's embeddings; 0 is d_model
+  model.div_val = 1  # the words of tail i are div_val^i times narrower
+  # Whether the output projection of each bin, the head first, is that of the
+  # embedding; () is all of them apart.
+  model.tie_projs = ()
+  # ascending: the first logit behind the head's words stands for the first
+  # tail (TensorFlow original, Hugging Face); descending: for the last one
+  # (PyTorch original).
+  model.tail_order = 'ascending'
+  # Words drawn for a sampled softmax in training, without cutoffs; 0 is off.
+  model.softmax_samples = 0
   model.init_std = 0.02
+  model.proj_init_std = 0.01  # of the projections of embeddings
   model.ln_eps = 1e-5
   model.dtype = 'float32'  # compute dtype: float32 or bfloat16
   # Layers per iteration of the layer loop: all of them is fastest on CPU, 1

@@ -37,6 +37,8 @@ RANGES = [
   ('seed', [0, 2**32 - 1], [-1, 2**32]),
   ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.d_model', [2, 1024], [0, 1, 3]),
+  ('model.d_embed', [0, 256], [-1]),
+  ('model.div_val', [1, 4], [0, -1]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
   ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
@@ -53,14 +55,14 @@ SIZES = {
   'generate': ('samples', 'segment_len'),
 }
 COUNTS = {
-  'model': ('mem_len', 'clamp_len'),
+  'model': ('mem_len', 'clamp_len', 'softmax_samples'),
   'train': ('eval_tokens',),
   'eval': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'mem_len', 'clamp_len'),
 }
 BELOW_ONE = {'model': ('dropout', 'dropatt'), 'optim': ('b1', 'b2', 'momentum')}
 POSITIVE = {
-  'model': ('init_std', 'ln_eps'),
+  'model': ('init_std', 'proj_init_std', 'ln_eps'),
   'optim': ('lr', 'eps'),
   'generate': ('repetition_penalty',),
 }
@@ -114,6 +116,33 @@ def test_choices(key, value, allowed):
   assert refused(edge(key, value)) == f'{key} is {value!r}; allowed: {allowed}'
 
 
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [
+    (
+      'model.cutoffs',
+      (5, 5),
+      'whole numbers above 0, each above the one before',
+    ),
+    (
+      'model.cutoffs',
+      (0, 5),
+      'whole numbers above 0, each above the one before',
+    ),
+    ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
+    ('model.tie_projs', (True,), '() or 3 of True and False'),
+    ('model.div_val', 3, 'numbers whose powers for each tail divide 512'),
+    ('model.softmax_samples', 9, '0 with model.cutoffs or model.d_embed'),
+  ],
+)
+def test_adaptive_softmax(key, value, allowed):
+  good = dict(cutoffs=(5, 7), tie_projs=(False, True, True), div_val=4)
+  config = changed(**{f'model__{k}': v for k, v in good.items()})
+  settings.validate(config)
+  config[key.split('.')[0]][key.split('.')[1]] = value
+  assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
+
+
 def test_two_prompts():
   config = changed(generate__prompt='a', generate__prompt_file='b')
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
@@ -156,4 +185,5 @@ def test_python_file_gives_the_config_back(tmp_path):
   assert again.to_dict() == config.to_dict()
   assert again.is_locked and again.optim.is_locked
   assert 'python -m txl_jax.main …' in module.__doc__
-  assert json.loads(settings.to_json(config)) == config.to_dict()
+  read = json.loads(settings.to_json(config))
+  assert settings.flatten(read) == settings.flatten(config)

@@ -4,6 +4,7 @@ The keys themselves, with defaults and meaning, are in configs/common.py;
 ml_collections refuses a key or a type that is not there. Here are the values.
 """
 
+import itertools
 import json
 import math
 
@@ -15,6 +16,7 @@ _CHOICES = {
   'model.name': ('transformer_xl',),
   'model.same_length': ('off', 'M', 'M+1'),
   'model.memory_init': ('empty', 'zeros'),
+  'model.tail_order': ('ascending', 'descending'),
   'model.dtype': ('float32', 'bfloat16'),
   'train.resume': ('auto', 'must', 'never'),
   'optim.name': ('adam', 'sgd'),
@@ -38,7 +40,11 @@ _RANGES = {
   'model.dropout': (0, 0.999, True),
   'model.dropatt': (0, 0.999, True),
   'model.clamp_len': _COUNT,
+  'model.d_embed': _COUNT,
+  'model.div_val': _SIZE,
+  'model.softmax_samples': _COUNT,
   'model.init_std': _POSITIVE,
+  'model.proj_init_std': _POSITIVE,
   'model.ln_eps': _POSITIVE,
   'model.unroll': _SIZE,
   'train.steps': _SIZE,
@@ -90,7 +96,8 @@ def flatten(config):
     if hasattr(value, 'items'):
       flat |= {f'{key}.{k}': v for k, v in flatten(value).items()}
     else:
-      flat[key] = value
+      # JSON gives a tuple back as a list.
+      flat[key] = tuple(value) if isinstance(value, list) else value
   return flat
 
 
@@ -121,6 +128,7 @@ def validate(config):
       refuse(key, f'{lower}, {"finite" if high is None else f"at most {high}"}')
   if flat['model.d_model'] % 2:
     refuse('model.d_model', 'even numbers')
+  _check_bins(flat, refuse)
   if flat['train.batch_size'] % flat['train.accumulate']:
     refuse('train.accumulate', f'divisors of {flat["train.batch_size"]}')
   if flat['optim.warmup'] > flat['train.steps']:
@@ -130,6 +138,24 @@ def validate(config):
     refuse('checkpoint', 'best, latest or a step')
   if flat['generate.prompt'] and flat['generate.prompt_file']:
     refuse('generate.prompt_file', 'nothing while generate.prompt is given')
+
+
+def _check_bins(flat, refuse):
+  """Checks the keys of the adaptive softmax that need no vocabulary."""
+  cutoffs, ties = flat['model.cutoffs'], flat['model.tie_projs']
+  edges = 0, *cutoffs
+  whole = all(type(x) is int for x in cutoffs)
+  if not whole or any(a >= b for a, b in itertools.pairwise(edges)):
+    refuse('model.cutoffs', 'whole numbers above 0, each above the one before')
+  if ties and (len(ties) != len(edges) or set(ties) - {True, False}):
+    refuse('model.tie_projs', f'() or {len(edges)} of True and False')
+  width = flat['model.d_embed'] or flat['model.d_model']
+  if width % flat['model.div_val'] ** len(cutoffs):
+    refuse(
+      'model.div_val', f'numbers whose powers for each tail divide {width}'
+    )
+  if flat['model.softmax_samples'] and (cutoffs or flat['model.d_embed']):
+    refuse('model.softmax_samples', '0 with model.cutoffs or model.d_embed')
 
 
 def check_devices(config, devices):

@@ -117,3 +117,148 @@ def test_parameters(tied):
     assert abs(x.std() - 0.1) < 0.003 and abs(x.mean()) < 0.004
   if not tied:
     assert (params['table'] != params['output']).all()
+
+
+CUTS, SIZES = (3, 6), (3, 3, 5)
+
+
+def adaptive(**changes):
+  fields = dict(
+    vocab_size=11,
+    d_model=8,
+    d_embed=8,
+    cutoffs=CUTS,
+    div_val=2,
+    tie_projs=(False, True, True),
+    tail_order='descending',
+    tied=True,
+    init_std=0.02,
+    proj_init_std=0.01,
+    dtype=jnp.dtype('float32'),
+  )
+  return embeddings.AdaptiveVocabulary(**{**fields, **changes})
+
+
+def fresh(module):
+  """Initial parameters: {name: array}."""
+  h = jnp.zeros([1, 1, module.d_model])
+  return module.init(jax.random.key(0), h, method='logits')['params']
+
+
+NAMES = {'tail_weights', 'tail_biases'}
+NAMES |= {f'{x}_{i}' for x in ('table', 'bias') for i in range(3)}
+OUTPUTS = {f'output_{i}' for i in range(3)}
+
+
+@pytest.mark.parametrize(
+  'changes, names',
+  [
+    (dict(div_val=1), NAMES),
+    (dict(div_val=1, tied=False), NAMES | OUTPUTS),
+    # Even the head's, of equal widths, and one of its own where untied.
+    ({}, NAMES | {'proj_0', 'proj_1', 'proj_2', 'out_proj_0'}),
+    (
+      dict(tied=False, tie_projs=(True, False, True)),
+      NAMES | OUTPUTS | {'proj_0', 'proj_1', 'proj_2', 'out_proj_1'},
+    ),
+    (
+      dict(div_val=1, d_embed=4),
+      NAMES | {'proj_0', 'out_proj_0'},
+    ),
+    (
+      dict(div_val=1, d_embed=4, tie_projs=(False,) * 3),
+      NAMES | {'proj_0', 'out_proj_0', 'out_proj_1', 'out_proj_2'},
+    ),
+  ],
+)
+def test_adaptive_parameters(changes, names):
+  module = adaptive(**changes)
+  params = fresh(module)
+  assert params.keys() == names
+  width = lambda i: module.d_embed // module.div_val**i
+  for i, size in enumerate(SIZES):
+    assert params[f'table_{i}'].shape == (size, width(i))
+    assert params[f'bias_{i}'].shape == (size,)
+    for name in {f'proj_{i}', f'out_proj_{i}'} & names:
+      assert params[name].shape == (width(i), 8)
+  assert params['tail_weights'].shape == (2, width(0))
+
+
+def test_adaptive_initialisation():
+  params = fresh(
+    adaptive(vocab_size=5000, d_model=128, d_embed=128, tied=False)
+  )
+  for name, x in params.items():
+    if 'bias' in name:
+      assert not x.any()
+      continue
+    std = 0.01 if 'proj' in name else 0.02
+    error = std / np.sqrt(x.size)
+    assert abs(x.std() - std) < 5 * error, name
+    assert abs(x.mean()) < 5 * error, name
+
+
+def test_adaptive_module_uses_all_it_has():
+  """Every parameter matters; nll is that of the logits, either way round."""
+  tokens, targets = np.array([[0, 4, 10]]), np.array([[5, 2, 9]])
+  module = adaptive(tied=False, tie_projs=(False,) * 3)
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda x: jnp.array(rng.normal(size=x.shape), jnp.float32), fresh(module)
+  )
+
+  @jax.jit
+  def run(params, tail_order='descending'):
+    bound = module.clone(tail_order=tail_order).bind({'params': params})
+    x = bound.embed(tokens)
+    return bound.nll(x, targets), bound.logits(x), x
+
+  nll, logits, x = run(params)
+  chosen = np.take_along_axis(np.asarray(logits), targets[..., None], -1)
+  np.testing.assert_allclose(nll, -chosen[..., 0], rtol=1e-4)
+  np.testing.assert_allclose(np.exp(logits).sum(-1), 1, rtol=1e-5)
+  row = params['table_1'][4 - CUTS[0]] @ params['proj_1'] * np.sqrt(8)
+  np.testing.assert_allclose(x[0, 1], row, rtol=1e-4)
+  grads = jax.grad(lambda p: run(p)[0].sum())(params)
+  assert all(np.any(g) for g in jax.tree.leaves(grads))
+  other = adaptive(
+    tied=False, tie_projs=(False,) * 3, tail_order='ascending'
+  ).bind({'params': params})
+  assert np.abs(other.nll(x, targets) - nll).max() > 1e-3
+
+
+def test_one_bin_is_a_softmax_with_projected_embeddings():
+  module = adaptive(cutoffs=(), div_val=1, d_embed=4, tie_projs=(True,))
+  params = fresh(module)
+  assert params['tail_weights'].size == 0
+  h = jnp.array(RNG.normal(size=[1, 2, 8]), jnp.float32)
+  bound = module.bind({'params': params})
+  scores = h @ params['proj_0'].T @ params['table_0'].T + params['bias_0']
+  np.testing.assert_allclose(
+    bound.logits(h), jax.nn.log_softmax(scores), rtol=1e-5
+  )
+
+
+def test_sampled_softmax_is_for_training():
+  module = embeddings.Vocabulary(
+    V, D, True, 0.02, jnp.dtype('float32'), samples=3
+  )
+  params = {k: np.float32(PARAMS[k]) for k in ('table', 'bias')}
+  h = jnp.array(H, jnp.float32)
+
+  def nll(train, seed=0):
+    return module.apply(
+      {'params': params},
+      h,
+      TARGETS,
+      train=train,
+      method='nll',
+      rngs={'dropout': jax.random.key(seed)},
+    )
+
+  exact = vocabulary(True, 'float32').nll(h, TARGETS)
+  np.testing.assert_array_equal(nll(False), exact)
+  estimate = nll(True)
+  assert estimate.shape == TARGETS.shape and (estimate != nll(True, 1)).any()
+  np.testing.assert_array_equal(estimate[TARGETS < 0], 0)
+  assert (estimate[TARGETS >= 0] > 0).all()

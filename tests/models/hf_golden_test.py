@@ -3,6 +3,7 @@
 golden/make_hf.py made the files and says what is in them.
 """
 
+import itertools
 import json
 import pathlib
 
@@ -30,7 +31,6 @@ def load(file):
 
 
 def our_model(config):
-  assert config['d_embed'] == config['d_model'] and not config['cutoffs']
   return transformer_xl.TransformerXL(
     vocab_size=config['vocab_size'],
     n_layer=config['n_layer'],
@@ -45,6 +45,12 @@ def our_model(config):
     clamp_len=max(config['clamp_len'], 0),
     memory_init='zeros',
     ln_eps=1e-5,
+    tie_weights=config.get('tie_word_embeddings', True),
+    cutoffs=tuple(config['cutoffs']),
+    d_embed=config['d_embed'],
+    div_val=config['div_val'],
+    tie_projs=tuple(config['tie_projs']),
+    tail_order='ascending',
   )
 
 
@@ -81,13 +87,40 @@ def our_layer(config, weights, n):
   return layer
 
 
-def our_params(config, weights):
-  params = {
-    'vocabulary': {
-      'table': weights['transformer.word_emb.emb_layers.0.weight'],
+def our_vocabulary(config, weights):
+  """Parameters of the embedding and the softmax."""
+  tables = 'transformer.word_emb.emb_layers'
+  if not config['cutoffs']:
+    return {
+      'table': weights[f'{tables}.0.weight'],
       'bias': weights['crit.out_layers.0.bias'],
-    },
+    }
+  edges = [0, *config['cutoffs'], config['vocab_size']]
+  params = {
+    'tail_weights': weights['crit.cluster_weight'],
+    'tail_biases': weights['crit.cluster_bias'],
   }
+  for i, (start, stop) in enumerate(itertools.pairwise(edges)):
+    # Words of one width lie in one matrix there.
+    whole = config['div_val'] == 1
+    part = lambda name, i=i, start=start, stop=stop, whole=whole: (
+      weights[name.format(0)][start:stop] if whole else weights[name.format(i)]
+    )
+    params[f'table_{i}'] = part(tables + '.{}.weight')
+    params[f'bias_{i}'] = part('crit.out_layers.{}.bias')
+    if not config.get('tie_word_embeddings', True):
+      params[f'output_{i}'] = part('crit.out_layers.{}.weight')
+    for ours, theirs in (
+      ('proj', 'transformer.word_emb.emb_projs'),
+      ('out_proj', 'crit.out_projs'),
+    ):
+      if f'{theirs}.{i}' in weights:
+        params[f'{ours}_{i}'] = weights[f'{theirs}.{i}'].T
+  return params
+
+
+def our_params(config, weights):
+  params = {'vocabulary': our_vocabulary(config, weights)}
   for n in range(config['n_layer']):
     params[f'layers_{n}'] = our_layer(config, weights, n)
   if not config['untie_r']:
@@ -99,7 +132,7 @@ def our_params(config, weights):
 
 
 def test_files_of_all_cases():
-  assert len(FILES) == 4
+  assert len(FILES) == 9
 
 
 @pytest.mark.parametrize('file', FILES, ids=lambda file: file.stem)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests import direct
-from txl_jax import attention
+from txl_jax import attention, models
+from txl_jax.errors import UserError
 from txl_jax.models import transformer_xl
 
 B, T, N, V = 2, 4, 2, 11
@@ -388,3 +389,50 @@ def test_parameter_counts(n_layer, D, H, K, F, V, count):
     dtype='float32',
   )  # fmt: skip
   assert sum(math.prod(s) for s in shapes_of(model).values()) == count
+
+
+@pytest.mark.parametrize(
+  'n_layer, D, H, K, F, untied, count',
+  [
+    (16, 410, 10, 41, 2100, False, 151_107_538),  # wt103_base
+    (16, 410, 10, 41, 2100, True, 151_119_838),
+    (18, 1024, 16, 64, 4096, False, 285_170_506),  # wt103_large
+    (18, 1024, 16, 64, 4096, True, 285_205_322),
+    (20, 1024, 8, 128, 6144, False, 469_020_530),  # lm1b_base
+    (20, 1024, 8, 128, 6144, True, 469_059_442),
+    (24, 1280, 16, 80, 8192, False, 841_295_982),  # lm1b_large
+    (24, 1280, 16, 80, 8192, True, 841_354_862),
+  ],
+)
+def test_adaptive_parameter_counts(n_layer, D, H, K, F, untied, count):
+  """Of the published models; V tells the corpora apart."""
+  words = n_layer in (20, 24)
+  model = make(
+    n_layer=n_layer, d_model=D, n_head=H, d_head=K, d_ff=F, dtype='float32',
+    untie_biases=untied, div_val=1 if D == 410 else 4,
+    vocab_size=793_471 if words else 267_735,
+    cutoffs=(60_000, 100_000, 640_000) if words else (20_000, 40_000, 200_000),
+    tie_projs=(False,) * 4 if words else (False, True, True, True),
+  )  # fmt: skip
+  assert sum(math.prod(s) for s in shapes_of(model).values()) == count
+
+
+def test_cutoffs_beyond_the_vocabulary():
+  with pytest.raises(UserError) as e:
+    models.build(dict(name='transformer_xl', cutoffs=[3, V]), V)
+  assert str(e.value) == (
+    f'model.cutoffs is (3, {V}); allowed: numbers below {V}, the size of the '
+    'vocabulary'
+  )
+
+
+def test_sampled_softmax_trains_on_an_estimate():
+  model = make(softmax_samples=4, dtype='float32')
+  plain = make(dtype='float32')
+  params = jax.tree.map(np.float32, direct.random_params(plain))
+  tokens, targets = text(1, T)
+  args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
+  exact = apply(plain, *args, train=False).nll
+  np.testing.assert_array_equal(apply(model, *args, train=False).nll, exact)
+  keys = {'dropout': jax.random.key(0)}
+  assert (apply(model, *args, train=True, rngs=keys).nll != exact).any()

@@ -1,5 +1,8 @@
 """Language models behind one interface (`models.base`)."""
 
+from typing import Any
+
+from txl_jax.errors import UserError
 from txl_jax.models import base, transformer_xl
 from txl_jax.models.base import LMOutput, Memory
 
@@ -18,6 +21,19 @@ def build(settings, vocab_size, **changes):
 
   Returns:
     An unbound Linen module.
+
+  Raises:
+    UserError: a cutoff is not below V.
   """
-  fields = {**settings, **changes}
+  # JSON has no tuples, and the fields of a module are to be hashable.
+  fields: dict[str, Any] = {
+    key: tuple(value) if isinstance(value, list) else value
+    for key, value in {**settings, **changes}.items()
+  }
+  cutoffs = fields.get('cutoffs', ())
+  if cutoffs and cutoffs[-1] >= vocab_size:
+    raise UserError(
+      f'model.cutoffs is {cutoffs}; allowed: numbers below {vocab_size}, the '
+      'size of the vocabulary'
+    )
   return MODELS[fields.pop('name')](vocab_size=vocab_size, **fields)

@@ -45,7 +45,17 @@ class TransformerXL(nn.Module):
     memory_init: 'empty', memory starts with no visible slot; 'zeros', with M
       zero states that are attended to (original TensorFlow code, HF).
     tie_weights: whether the output weights are the embedding table.
+    cutoffs: first token id of each tail of the adaptive softmax; none is a
+      plain softmax.
+    d_embed: width of the embeddings of the head; 0 is d_model.
+    div_val: the words of tail i are div_val^i times narrower.
+    tie_projs: for each bin, the head first, whether its output projection is
+      that of the embedding; none is all of them apart.
+    tail_order: see `softmax.nll`.
+    softmax_samples: words drawn for a sampled softmax in training, for a
+      vocabulary without cutoffs; 0 is the softmax over all.
     init_std: of every weight, and of the norm scales around 1.
+    proj_init_std: of the projections of embeddings.
     ln_eps: of the layer norms.
     dtype: compute dtype, 'float32' or 'bfloat16' ('float64' under x64);
       parameters stay float32, softmax, norms and nll are computed in it.
@@ -70,7 +80,14 @@ class TransformerXL(nn.Module):
   clamp_len: int = 0
   memory_init: str = 'empty'
   tie_weights: bool = True
+  cutoffs: tuple[int, ...] = ()
+  d_embed: int = 0
+  div_val: int = 1
+  tie_projs: tuple[bool, ...] = ()
+  tail_order: str = 'ascending'
+  softmax_samples: int = 0
   init_std: float = 0.02
+  proj_init_std: float = 0.01
   ln_eps: float = 1e-5
   dtype: str = 'float32'
   unroll: int = 1
@@ -79,9 +96,7 @@ class TransformerXL(nn.Module):
   def setup(self):
     dtype = jnp.dtype(self.dtype)
     shared: dict[str, Any] = dict(init_std=self.init_std, dtype=dtype)
-    self.vocabulary = embeddings.Vocabulary(
-      self.vocab_size, self.d_model, self.tie_weights, **shared
-    )
+    self.vocabulary = self._vocabulary(shared)
     if not self.untie_biases:
       self.biases = layers.Biases(self.n_head, self.d_head, **shared)
     # One set of weights per layer, side by side: a stack of them would be
@@ -102,6 +117,29 @@ class TransformerXL(nn.Module):
       for _ in range(self.n_layer)
     ]
     self.drop = layers.Dropout(self.dropout)
+
+  def _vocabulary(self, shared):
+    d_embed = self.d_embed or self.d_model
+    if not self.cutoffs and d_embed == self.d_model:
+      return embeddings.Vocabulary(
+        self.vocab_size,
+        self.d_model,
+        self.tie_weights,
+        samples=self.softmax_samples,
+        **shared,
+      )
+    return embeddings.AdaptiveVocabulary(
+      self.vocab_size,
+      self.d_model,
+      d_embed,
+      self.cutoffs,
+      self.div_val,
+      self.tie_projs or (False,) * (len(self.cutoffs) + 1),
+      self.tail_order,
+      self.tie_weights,
+      proj_init_std=self.proj_init_std,
+      **shared,
+    )
 
   @property
   def _caches(self):
@@ -195,7 +233,7 @@ class TransformerXL(nn.Module):
   def __call__(self, tokens, targets, memory, *, train, lengths=None):
     """Nll of the targets; see `models.base` for the arguments."""
     h, memory = self._states(tokens, memory, lengths, train)
-    nll = self.vocabulary.nll(h, targets)
+    nll = self.vocabulary.nll(h, targets, train=train)
     return base.LMOutput(nll, memory, jnp.zeros([], nll.dtype))
 
   def logits(self, tokens, memory, *, lengths=None):

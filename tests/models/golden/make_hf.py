@@ -42,12 +42,26 @@ BASE = dict(
   dropatt=0.0,
   adaptive=True,
 )
+ADAPTIVE = dict(vocab_size=31, cutoffs=[6, 15])
 SEGMENT_LENS = {'hf_same_length': 8}  # longer than the memory
 CASES = {
   'hf_tied': dict(),
   'hf_untied': dict(untie_r=True, n_layer=3, n_head=3),
   'hf_same_length': dict(same_length=True, clamp_len=4, untie_r=True),
   'hf_pre_norm': dict(pre_lnorm=True, same_length=True, clamp_len=7),
+  'hf_adaptive': dict(**ADAPTIVE),
+  'hf_adaptive_narrow': dict(**ADAPTIVE, d_embed=10),
+  'hf_adaptive_narrow_untied': dict(
+    **ADAPTIVE, d_embed=10, proj_share_all_but_first=False
+  ),
+  'hf_adaptive_div4': dict(**ADAPTIVE, div_val=4),
+  'hf_adaptive_div4_untied': dict(
+    **ADAPTIVE,
+    div_val=4,
+    d_embed=32,
+    proj_share_all_but_first=False,
+    tie_word_embeddings=False,
+  ),
 }
 B, T, SEGMENTS = 2, 5, 4
 
@@ -90,6 +104,7 @@ def make(name, changes, seed):
     key: p.detach().numpy().astype(np.float16)
     for key, p in model.named_parameters()
   }
+  config['tie_projs'] = model.config.tie_projs
   header = dict(
     config=config,
     seed=seed,
