@@ -66,6 +66,44 @@ def fake(tmp_path):
   return write
 
 
+def test_softmax():
+  sizes = '--words=300', '--cutoffs=20,60', '--width=16', '--tokens=200'
+  result = run('softmax', *sizes, '--pairs=2')
+  assert result.returncode == 0, result.stderr
+  what, *lines, crowded = result.stdout.splitlines()
+  shares = re.search(r'bins: (\S+)%, (\S+)%, (\S+)%; ', what).groups()
+  assert sum(map(float, shares)) == pytest.approx(100, abs=0.2)
+  figures = r'[\d.]+ \([\d.]+ to [\d.]+\)'
+  names = 'adaptive', 'bins', 'wide', 'narrow'
+  for name, line in zip(names, lines, strict=False):
+    size = '' if name == 'bins' else r', [\d.]+ GB'
+    assert re.fullmatch(f'{name}: {figures} s{size}', line)
+  for name, line in zip(names[1:], lines[4:], strict=True):
+    size = '' if name == 'bins' else r', [\d.]+ in memory'
+    assert re.fullmatch(f'{name} / adaptive: {figures} in time{size}', line)
+  assert crowded.startswith('all tokens in tail 2: ')
+  assert float(re.search(r', (\S+) from', crowded)[1]) < 1e-5
+
+
+@pytest.mark.parametrize(
+  'flag, allowed',
+  [
+    ('--cutoffs=20,20', 'ascending numbers from 1 to 299'),
+    ('--cutoffs=20,300', 'ascending numbers from 1 to 299'),
+    ('--cutoffs=20,x', 'ascending numbers from 1 to 299'),
+    ('--div_val=5', 'numbers that leave the last tail a width, of 16'),
+  ],
+)
+def test_refused_sizes_of_the_softmax(flag, allowed):
+  sizes = '--words=300', '--cutoffs=20,60', '--width=16'
+  result = run('softmax', *sizes, flag)
+  assert result.returncode == 1 and not result.stdout
+  name, value = flag.split('=')
+  expected = f'error: {name} is {value}; allowed: {allowed}\n'
+  assert result.stderr.endswith(expected)
+  assert 'Traceback' not in result.stderr
+
+
 @pytest.mark.parametrize('benchmark', ['train', 'eval'])
 def test_our_side_alone(benchmark):
   nowhere = '/no/such/python'

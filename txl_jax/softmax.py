@@ -67,6 +67,40 @@ class Output(NamedTuple):
   tail_biases: Any
 
 
+@jax.custom_vjp
+def cross_entropy(logits, targets):
+  """-log softmax(logits) at the targets.
+
+  Of what is as large as the logits, the backward pass keeps them alone and
+  makes their gradient in one go; autodiff would keep the exponentials too.
+
+  Args:
+    logits: [..., V], float32 or wider.
+    targets: int32 [...], from 0 to V - 1.
+
+  Returns:
+    [...] in the dtype of logits.
+  """
+  return _cross_entropy(logits, targets)[0]
+
+
+def _cross_entropy(logits, targets):
+  chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  total = jax.nn.logsumexp(logits, axis=-1)
+  return total - chosen, (logits, targets, total)
+
+
+def _cross_entropy_backward(kept, cotangent):
+  logits, targets, total = kept
+  V = logits.shape[-1]
+  probs = jnp.exp(logits - total[..., None])
+  hot = targets[..., None] == jnp.arange(V, dtype=targets.dtype)
+  return jnp.where(hot, probs - 1, probs) * cotangent[..., None], None
+
+
+cross_entropy.defvjp(_cross_entropy, _cross_entropy_backward)
+
+
 def starts(sizes):
   """The first token id of each bin, and V: [0, V_0, V_0 + V_1, ...]."""
   ids = [0]
@@ -98,8 +132,7 @@ def nll(h, targets, output, *, tail_order='ascending', dtype=None):
   column = at
   for i in range(1, len(output.weights)):
     column = jnp.where(at >= first[i], _column(output, i, tail_order), column)
-  chosen = jnp.take_along_axis(head, column[:, None], axis=-1)[:, 0]
-  total = jax.nn.logsumexp(head, axis=-1) - chosen
+  total = cross_entropy(head, column)
   for i in range(1, len(output.weights)):
     rows = (at >= first[i]) & (at < first[i + 1])
     total += on_rows(
@@ -331,6 +364,4 @@ def _tail_nll(dtype, params, h, targets):
   """[C, D], [C] -> [C]; targets count from the start of the tail."""
   logits = _logits(dtype, params, h)
   # A slot without a token may hold any number here.
-  index = jnp.clip(targets, 0, logits.shape[-1] - 1)[:, None]
-  chosen = jnp.take_along_axis(logits, index, axis=-1)[:, 0]
-  return jax.nn.logsumexp(logits, axis=-1) - chosen
+  return cross_entropy(logits, jnp.clip(targets, 0, logits.shape[-1] - 1))

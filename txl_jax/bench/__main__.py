@@ -3,17 +3,19 @@
 python -m txl_jax.bench train
 python -m txl_jax.bench eval --hf_python=~/hf/bin/python
 python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
+python -m txl_jax.bench softmax
 
-Both sides have the same sizes, run one at a time and in turn; see
-docs/benchmarks.md.
+Both sides have the same sizes, run one at a time and in turn. The last one
+measures the adaptive softmax beside full ones. See docs/benchmarks.md.
 """
 
+import itertools
 import os
 import sys
 
 from absl import app, flags
 
-from txl_jax.bench import pairs
+from txl_jax.bench import pairs, softmax
 from txl_jax.errors import UserError
 
 
@@ -49,6 +51,35 @@ _HF_PYTHON = flags.DEFINE_string(
   sys.executable,
   'Python interpreter that has torch and transformers.',
 )
+_WORDS = _size('words', 267_735, 'softmax: words of the vocabulary.', 2)
+_CUTOFFS = flags.DEFINE_list(
+  'cutoffs', ['20000', '40000', '200000'], 'softmax: first word of each tail.'
+)
+_WIDTH = _size('width', 1024, 'softmax: width of the head and of the model.')
+_DIV_VAL = _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
+_TOKENS = _size('tokens', 8192, 'softmax: tokens of a step.')
+BENCHMARKS = (*pairs.BENCHMARKS, 'softmax')
+
+
+def _softmax_sizes():
+  """The flags of the benchmark softmax."""
+  found = ','.join(_CUTOFFS.value)
+  cutoffs = tuple(int(x) for x in _CUTOFFS.value if x.isdecimal())
+  edges = 0, *cutoffs, _WORDS.value
+  ascending = all(a < b for a, b in itertools.pairwise(edges))
+  if len(cutoffs) != len(_CUTOFFS.value) or not ascending:
+    raise UserError(
+      f'--cutoffs is {found}; allowed: ascending numbers from 1 to '
+      f'{_WORDS.value - 1}'
+    )
+  if _WIDTH.value < _DIV_VAL.value ** len(cutoffs):
+    raise UserError(
+      f'--div_val is {_DIV_VAL.value}; allowed: numbers that leave the last '
+      f'tail a width, of {_WIDTH.value}'
+    )
+  return softmax.Sizes(
+    _WORDS.value, cutoffs, _WIDTH.value, _DIV_VAL.value, _TOKENS.value
+  )
 
 
 def _use_threads(threads):
@@ -68,15 +99,17 @@ def main(argv):
   """Runs the benchmark that the command names."""
   try:
     benchmark = ' '.join(argv[1:])
-    if benchmark not in pairs.BENCHMARKS:
+    if benchmark not in BENCHMARKS:
       raise UserError(
-        f'the benchmark is {benchmark!r}; '
-        f'allowed: {", ".join(pairs.BENCHMARKS)}'
+        f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
       )
     sizes = {flag.name: flag.value for flag in _SIZES}
     if sizes['d_model'] % 2:
       raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
     threads = _use_threads(_THREADS.value)
+    if benchmark == 'softmax':
+      softmax.run(_softmax_sizes(), _PAIRS.value)
+      return
     spec = dict(sizes, dtype=_DTYPE.value, threads=threads)
     hf_python = os.path.expanduser(_HF_PYTHON.value)
     pairs.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)

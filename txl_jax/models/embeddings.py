@@ -8,7 +8,6 @@ Shapes
 import itertools
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from txl_jax import softmax
@@ -76,10 +75,7 @@ class Vocabulary(nn.Module):
         self.samples,
         self.make_rng('dropout'),
       ).reshape(targets.shape)
-    logits = self.logits(h)
-    index = jnp.maximum(targets, 0)[..., None]
-    chosen = jnp.take_along_axis(logits, index, axis=-1)[..., 0]
-    nll = jax.nn.logsumexp(logits, axis=-1) - chosen
+    nll = softmax.cross_entropy(self.logits(h), jnp.maximum(targets, 0))
     return jnp.where(targets >= 0, nll, 0)
 
 
