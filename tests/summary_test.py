@@ -141,3 +141,24 @@ def test_nothing_is_allocated():
   found = line(c, 'train step', 205)
   assert time.monotonic() - begin < 20
   assert number(re.search(r'about (\S+) MiB', found)[1]) > 2 * 2**20
+
+
+def test_tails_are_counted_for_one_chunk():
+  c = small()
+  assert 'chunk' not in line(c, 'FLOPs')
+
+  def forward():
+    model = models.build(c.model, V)
+    state = jax.eval_shape(
+      lambda: train_state.create(
+        model, optim.optimiser(c.optim), 4, jax.random.key(0)
+      )
+    )
+    return summary._costs(model, state, 4, 16)[0]
+
+  plain = forward()
+  c.model.cutoffs = (5, 9)
+  assert line(c, 'FLOPs').endswith(', one chunk of tokens in each tail)')
+  # 64 tokens in chunks of 4; a logit of the head for each of the two tails.
+  words = 64 * (5 + 2) + 4 * (V - 5)
+  assert forward() == plain - 2 * 32 * (64 * V - words)

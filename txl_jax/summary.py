@@ -41,6 +41,8 @@ def table(config, vocab_size):
   rows = B // train.accumulate
   forward, backward, saved = _costs(model, state, rows, T)
   tokens = rows * T
+  # How many of its chunks a tail visits depends on the text.
+  tails = ', one chunk of tokens in each tail' if config.model.cutoffs else ''
   memory = nbytes(state.memory)
   gradients = nbytes(state.params)
   step = nbytes(state) + gradients * (1 if train.accumulate == 1 else 2) + saved
@@ -49,7 +51,7 @@ def table(config, vocab_size):
     f'parameters: {size(state.params)}',
     f'FLOPs per token: {forward / tokens / 1e6:,.1f} M scored, '
     f'{(forward + backward) / tokens / 1e6:,.1f} M trained '
-    f'(matrix products, T {T}, M {config.model.mem_len})',
+    f'(matrix products, T {T}, M {config.model.mem_len}{tails})',
     f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B}, '
     f'M {config.model.mem_len})',
     f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
