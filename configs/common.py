@@ -35,6 +35,13 @@ def get_config():
   model.mem_len = 512  # M; 0 is a model without memory
   model.dropout = 0.1
   model.dropatt = 0.0  # of the attention probabilities
+  # Of the embeddings and of the final states; -1 is as model.dropout.
+  model.dropout_embed = -1.0
+  model.dropout_final = -1.0
+  # One mask for all positions of a segment (variational dropout); not in the
+  # position table and the attention probabilities.
+  model.locked_dropout = False
+  model.word_dropout = 0.0  # whole words, every occurrence in a batch
   model.untie_biases = False  # u and v per layer instead of one pair for all
   model.pre_norm = False
   # off: a query sees all that causality allows. M: it sees M keys, itself

@@ -259,6 +259,24 @@ def test_the_mask_is_not_kept_for_the_backward_pass():
   assert all(leaf.size < x.size for leaf in jax.tree.leaves(kept))
 
 
+@pytest.mark.parametrize('shared', [(0,), (1,), (2,), (0, 2)])
+def test_dropout_with_one_draw_along_an_axis(shared):
+  shape, rate = (30, 31, 32), 0.3
+  x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+  out = np.asarray(attention.dropout(x, rate, jax.random.key(0), shared))
+  dropped = out == 0
+  np.testing.assert_allclose(out[~dropped], x[~dropped] / 0.7, rtol=1e-6)
+  # All or none along the shared axes, and independent draws across them.
+  share = dropped.mean(axis=shared)
+  assert set(share.ravel()) == {0, 1}
+  deviation = math.sqrt(rate * (1 - rate) / share.size)
+  assert abs(share.mean() - rate) < 5 * deviation
+  p = rate**2
+  for axis in range(share.ndim):
+    pairs = share * np.roll(share, 1, axis)
+    assert abs(pairs.mean() - p) < 5 * math.sqrt(p * (1 - p) / share.size)
+
+
 def test_dropout_of_rate_zero():
   x = jnp.ones([3])
   assert attention.dropout(x, 0.0, None) is x

@@ -35,6 +35,8 @@ def edge(key, value):
 # Key, values at the edges that are allowed, values just outside.
 RANGES = [
   ('seed', [0, 2**32 - 1], [-1, 2**32]),
+  ('model.dropout_embed', [-1.0, 0.0, 0.9], [-1.1, -0.5, 1.0, math.nan]),
+  ('model.dropout_final', [-1.0, 0.0, 0.9], [-1.1, -0.5, 1.0, math.nan]),
   ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.d_model', [2, 1024], [0, 1, 3]),
   ('model.d_embed', [0, 256], [-1]),
@@ -60,7 +62,10 @@ COUNTS = {
   'eval': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'mem_len', 'clamp_len'),
 }
-BELOW_ONE = {'model': ('dropout', 'dropatt'), 'optim': ('b1', 'b2', 'momentum')}
+BELOW_ONE = {
+  'model': ('dropout', 'dropatt', 'word_dropout'),
+  'optim': ('b1', 'b2', 'momentum'),
+}
 POSITIVE = {
   'model': ('init_std', 'proj_init_std', 'ln_eps'),
   'optim': ('lr', 'eps'),

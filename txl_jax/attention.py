@@ -175,7 +175,7 @@ def _masked_exp(scores, mask):
   return weights, jnp.sum(weights, axis=-1, keepdims=True)
 
 
-def dropout(x, rate, key):
+def dropout(x, rate, key, shared=()):
   """Inverted dropout: zeroes an entry with probability rate, scales the rest.
 
   The mask depends on the key and on where in the array an entry stands, on
@@ -186,6 +186,8 @@ def dropout(x, rate, key):
     x: any shape, floating.
     rate: in [0, 1), a Python float, met to 2^-32. 0 returns x itself.
     key: a PRNG key; may be None where rate is 0.
+    shared: axes along which all entries share one draw: (1,) for a [B, T, D]
+      drops a feature at every position of a row or at none.
 
   Returns:
     An array like x.
@@ -200,7 +202,8 @@ def dropout(x, rate, key):
     return x
 
   def drop(x, key):
-    keep = _random_words(key, x.shape) >= jnp.uint32(threshold)
+    shape = [1 if axis in shared else n for axis, n in enumerate(x.shape)]
+    keep = _random_words(key, shape) >= jnp.uint32(threshold)
     # bfloat16 has too few digits for the scale itself.
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.where(keep, (wide / (1 - rate)).astype(x.dtype), 0)

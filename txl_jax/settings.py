@@ -39,6 +39,9 @@ _RANGES = {
   'model.mem_len': _COUNT,
   'model.dropout': (0, 0.999, True),
   'model.dropatt': (0, 0.999, True),
+  'model.dropout_embed': (-1, 0.999, True),
+  'model.dropout_final': (-1, 0.999, True),
+  'model.word_dropout': (0, 0.999, True),
   'model.clamp_len': _COUNT,
   'model.d_embed': _COUNT,
   'model.div_val': _SIZE,
@@ -126,6 +129,9 @@ def validate(config):
     if not math.isfinite(value) or below or (high is not None and value > high):
       lower = f'{"at least" if inclusive else "above"} {low}'
       refuse(key, f'{lower}, {"finite" if high is None else f"at most {high}"}')
+  for key in ('model.dropout_embed', 'model.dropout_final'):
+    if -1 < flat[key] < 0:
+      refuse(key, '-1, or at least 0')
   if flat['model.d_model'] % 2:
     refuse('model.d_model', 'even numbers')
   _check_bins(flat, refuse)

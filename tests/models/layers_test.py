@@ -45,7 +45,7 @@ def test_feed_forward():
     'w2': {'kernel': RNG.normal(size=[5, 8]), 'bias': RNG.normal(size=8)},
   }
   with jax.enable_x64(True):
-    module = layers.FeedForward(5, 0.5, 0.02, jnp.dtype('float64'))
+    module = layers.FeedForward(5, 0.5, False, 0.02, jnp.dtype('float64'))
     out = module.apply({'params': params}, jnp.array(X), train=False)
   expected = direct.feed_forward(X, params)
   np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
@@ -66,8 +66,12 @@ def test_biases():
 
 def test_dropout():
   x = jnp.ones([50, 40])
-  apply = lambda rate, key, train: layers.Dropout(rate).apply(
-    {}, x, train=train, rngs={'dropout': jax.random.key(key)} if train else {}
+  apply = lambda rate, key, train: layers.Dropout().apply(
+    {},
+    x,
+    rate,
+    train=train,
+    rngs={'dropout': jax.random.key(key)} if train else {},
   )
   np.testing.assert_array_equal(apply(0.3, 0, False), x)
   np.testing.assert_array_equal(apply(0.0, 0, True), x)
@@ -75,3 +79,42 @@ def test_dropout():
   assert abs((out == 0).mean() - 0.3) < 0.06
   np.testing.assert_array_equal(out, apply(0.3, 0, True))
   assert (out != apply(0.3, 1, True)).any()
+
+
+def test_locked_dropout_has_one_mask_for_all_positions():
+  x = jnp.array(RNG.normal(size=[6, 5, 40]), jnp.float32)
+  rngs = {'dropout': jax.random.key(0)}
+  out = layers.Dropout().apply({}, x, 0.5, train=True, locked=True, rngs=rngs)
+  dropped = np.asarray(out) == 0
+  for t in range(5):
+    np.testing.assert_array_equal(dropped[:, t], dropped[:, 0])
+  assert len({row.tobytes() for row in dropped[:, 0]}) == 6
+  assert abs(dropped[:, 0].mean() - 0.5) < 0.16
+  np.testing.assert_allclose(out, 2 * x * ~dropped, rtol=1e-6)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_word_dropout(dtype):
+  V, rate = 1000, 0.2
+  tokens = RNG.integers(0, V, [8, 50])
+  x = jnp.array(RNG.normal(size=[8, 50, 3]), dtype)
+  module = layers.WordDropout(V, rate)
+  apply = lambda key: module.apply(
+    {}, x, tokens, train=True, rngs={'dropout': jax.random.key(key)}
+  )
+  out = apply(0)
+  assert out.dtype == x.dtype
+  gone = {
+    int(t) for t, v in zip(tokens.ravel(), out.reshape(-1, 3)) if v[0] == 0
+  }
+  count = len(np.unique(tokens))
+  assert abs(len(gone) - rate * count) < 5 * np.sqrt(rate * 0.8 * count)
+  # A word is gone wherever it stands, and none of the others anywhere.
+  kept = ~np.isin(tokens, list(gone))
+  expected = np.asarray(x, np.float64) * kept[..., None] / (1 - rate)
+  rtol = 2**-8 if dtype == 'bfloat16' else 1e-6
+  np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=rtol)
+  np.testing.assert_array_equal(out, apply(0))
+  assert (out != apply(1)).any()
+  off = module.apply({}, x, tokens, train=False)
+  np.testing.assert_array_equal(off, x)

@@ -118,23 +118,43 @@ def test_direct_formula(case, lengths):
   [
     dict(dropout=0.2, dropatt=0.3),
     dict(dropout=0.2, dropatt=0.3, pre_norm=True, untie_biases=True),
+    dict(dropout=0.2, dropatt=0.3, locked_dropout=True, word_dropout=0.1),
+    dict(dropout=0.2, dropout_embed=0.5, dropout_final=0.0),
+    dict(dropout=0.0, dropout_final=0.4, locked_dropout=True, pre_norm=True),
   ],
 )
 def test_places_of_dropout(changes, monkeypatch):
   """With a plain factor instead of dropout the direct formula still holds.
 
   A place left out, added or moved past a sum or a norm would show: the
-  factor is 1 + rate, at seven places.
+  factor is 1 + rate; where a mask is shared, it depends on the feature; for
+  words, on the word.
   """
-  monkeypatch.setattr(attention, 'dropout', lambda x, rate, key: x * (1 + rate))
+
+  def fake(x, rate, key, shared=()):
+    if shared or x.ndim == 1:
+      return x * (1 + rate * (1 + jnp.arange(x.shape[-1])))
+    return x * (1 + rate)
+
+  monkeypatch.setattr(attention, 'dropout', fake)
   model = make(**changes)
+  own = {
+    'words': model.word_dropout,
+    'probabilities': model.dropatt,
+    'embeddings': changes.get('dropout_embed', model.dropout),
+    'final states': changes.get('dropout_final', model.dropout),
+  }
   params = direct.random_params(model)
   tokens, targets = text(1, T)
   places = set()
 
   def drop(place, x):
     places.add(place)
-    rate = model.dropatt if place == 'probabilities' else model.dropout
+    rate = own.get(place, model.dropout)
+    if place == 'words':
+      return x * (1 + rate * (1 + np.arange(V)[:, None]))
+    if model.locked_dropout and place not in ('positions', 'probabilities'):
+      return x * (1 + rate * (1 + np.arange(x.shape[-1])))
     return x * (1 + rate)
 
   with jax.enable_x64(True):
@@ -152,22 +172,22 @@ def test_places_of_dropout(changes, monkeypatch):
     logits, _ = direct.segment(model, params, tokens[0, b], memory, drop)
     nll = direct.nll(logits, targets[0, b])
     np.testing.assert_allclose(out.nll[b], nll, rtol=0, atol=1e-10)
-  assert len(places) == 7
+  assert len(places) == 8
 
 
 def test_every_dropout_has_its_own_key(monkeypatch):
-  """Three places outside the layers, four in each; the same when unrolled."""
+  """Four places outside the layers, four in each; the same when unrolled."""
   seen = []
   note = lambda shape, key: seen.append((shape, tuple(np.ravel(key))))
 
-  def watched(x, rate, key):
+  def watched(x, rate, key, shared=()):
     if rate:
       record = functools.partial(note, x.shape)
       jax.debug.callback(record, jax.random.key_data(key))
     return x
 
   monkeypatch.setattr(attention, 'dropout', watched)
-  model = make(dropout=0.2, dropatt=0.3, dtype='float32')
+  model = make(dropout=0.2, dropatt=0.3, word_dropout=0.1, dtype='float32')
   params = jax.tree.map(np.float32, direct.random_params(model))
   tokens, targets = text(1, T)
   args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
@@ -182,13 +202,21 @@ def test_every_dropout_has_its_own_key(monkeypatch):
   S, D, F, H = T + model.mem_len, model.d_model, model.d_ff, model.n_head
   # Embeddings and final states; attention and feed-forward output.
   expected = [(B, T, D)] * (2 + 2 * N)
-  expected += [(S, D)] + [(B, H, T, S)] * N + [(B, T, F)] * N
+  expected += [(V,), (S, D)] + [(B, H, T, S)] * N + [(B, T, F)] * N
   assert [shape for shape, _ in runs[0]] == sorted(expected)
-  assert len({key for _, key in runs[0]}) == 3 + 4 * N
+  assert len({key for _, key in runs[0]}) == 4 + 4 * N
 
 
 def test_dropout_is_for_training():
-  model = make(dropout=0.3, dropatt=0.3, dtype='float32')
+  model = make(
+    dropout=0.3,
+    dropatt=0.3,
+    word_dropout=0.3,
+    dropout_embed=0.4,
+    dropout_final=0.4,
+    locked_dropout=True,
+    dtype='float32',
+  )
   plain = make(dtype='float32')
   params = jax.tree.map(np.float32, direct.random_params(model))
   tokens, targets = text(1, T)

@@ -16,15 +16,45 @@ from txl_jax.models import base
 
 
 class Dropout(nn.Module):
-  """`attention.dropout` under the 'dropout' key of the module."""
+  """`attention.dropout` under the 'dropout' key of the module.
 
+  Locked, it is variational dropout (Gal and Ghahramani 2016): x is
+  [B, T, ...], and the T positions of a row share one mask.
+  """
+
+  @nn.compact
+  def __call__(self, x, rate, *, train, locked=False):
+    if not train or rate == 0.0:
+      return x
+    shared = (1,) if locked else ()
+    return attention.dropout(x, rate, self.make_rng('dropout'), shared)
+
+
+class WordDropout(nn.Module):
+  """Drops words: every occurrence of a token in the batch, or none.
+
+  As if rows of the embedding table were zero with probability rate and the
+  others scaled by 1 / (1 - rate) (Gal and Ghahramani 2016; Merity et al.
+  2018), whatever kind of table it is. Each call draws anew.
+
+  Attributes:
+    vocab_size: V.
+    rate: in [0, 1).
+  """
+
+  vocab_size: int
   rate: float
 
   @nn.compact
-  def __call__(self, x, *, train):
+  def __call__(self, x, tokens, *, train):
+    """x [B, T, D], the embeddings of tokens int32 [B, T]; an array like x."""
     if not train or self.rate == 0.0:
       return x
-    return attention.dropout(x, self.rate, self.make_rng('dropout'))
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    ones = jnp.ones([self.vocab_size], wide)
+    scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))
+    scale = jnp.take(scale, tokens, axis=0)[..., None]  # [B, T, 1]
+    return (x.astype(wide) * scale).astype(x.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -59,6 +89,7 @@ class FeedForward(nn.Module):
 
   d_ff: int
   dropout: float
+  locked: bool
   init_std: float
   dtype: jnp.dtype
 
@@ -67,7 +98,8 @@ class FeedForward(nn.Module):
     init = nn.initializers.normal(self.init_std)
     D = x.shape[-1]
     h = nn.Dense(self.d_ff, kernel_init=init, dtype=self.dtype, name='w1')(x)
-    h = Dropout(self.dropout)(jax.nn.relu(h), train=train)  # [B, T, F]
+    h = jax.nn.relu(h)  # [B, T, F]
+    h = Dropout()(h, self.dropout, train=train, locked=self.locked)
     return nn.Dense(D, kernel_init=init, dtype=self.dtype, name='w2')(h)
 
 
@@ -143,6 +175,7 @@ class Layer(nn.Module):
   d_ff: int
   dropout: float
   dropatt: float
+  locked: bool
   untie_biases: bool
   pre_norm: bool
   init_std: float
@@ -169,7 +202,7 @@ class Layer(nn.Module):
     """
     shared: dict[str, Any] = dict(init_std=self.init_std, dtype=self.dtype)
     norm = lambda name: LayerNorm(self.ln_eps, name=name, **shared)
-    drop = lambda y: Dropout(self.dropout)(y, train=train)
+    drop = lambda y: Dropout()(y, self.dropout, train=train, locked=self.locked)
     if self.untie_biases:
       biases = Biases(self.n_head, self.d_head, name='biases', **shared)()
     attend = RelativeAttention(
@@ -180,7 +213,9 @@ class Layer(nn.Module):
       name='attention',
       **shared,
     )
-    feed = FeedForward(self.d_ff, self.dropout, name='ff', **shared)
+    feed = FeedForward(
+      self.d_ff, self.dropout, self.locked, name='ff', **shared
+    )
     norm1, norm2 = norm('norm1'), norm('norm2')
     before = norm1 if self.pre_norm else lambda y: y
 

@@ -36,6 +36,13 @@ class TransformerXL(nn.Module):
     dropout: of embeddings, position table, attention output, feed-forward
       hidden and output, and final states.
     dropatt: of the attention probabilities.
+    dropout_embed: of embeddings, instead of dropout; -1 is as dropout.
+    dropout_final: of final states, instead of dropout; -1 is as dropout.
+    locked_dropout: the positions of a row's segment share one mask
+      (variational dropout). The position table, which has no rows, and the
+      attention probabilities, where it would hide a key from the whole
+      segment, keep dropout as it is.
+    word_dropout: of whole words, see `layers.WordDropout`.
     untie_biases: u and v per layer instead of one pair for all.
     pre_norm: norms before the sublayers instead of after the residual sum.
     same_length: 'off', every query sees all S keys that causality allows;
@@ -74,6 +81,10 @@ class TransformerXL(nn.Module):
   mem_len: int
   dropout: float = 0.0
   dropatt: float = 0.0
+  dropout_embed: float = -1.0
+  dropout_final: float = -1.0
+  locked_dropout: bool = False
+  word_dropout: float = 0.0
   untie_biases: bool = False
   pre_norm: bool = False
   same_length: str = 'off'
@@ -108,6 +119,7 @@ class TransformerXL(nn.Module):
         self.d_ff,
         self.dropout,
         self.dropatt,
+        self.locked_dropout,
         self.untie_biases,
         self.pre_norm,
         ln_eps=self.ln_eps,
@@ -116,7 +128,13 @@ class TransformerXL(nn.Module):
       )
       for _ in range(self.n_layer)
     ]
-    self.drop = layers.Dropout(self.dropout)
+    self.drop = layers.Dropout()
+    self.drop_words = layers.WordDropout(self.vocab_size, self.word_dropout)
+
+  def _drop_ends(self, x, own_rate, train):
+    """Dropout of embeddings or final states [B, T, D]."""
+    rate = self.dropout if own_rate < 0 else own_rate
+    return self.drop(x, rate, train=train, locked=self.locked_dropout)
 
   def _vocabulary(self, shared):
     d_embed = self.d_embed or self.d_model
@@ -178,13 +196,15 @@ class TransformerXL(nn.Module):
     """int32 [B, T] -> final states [B, T, D] and the new memory."""
     T = tokens.shape[1]
     M = self.mem_len
-    h = self.drop(self.vocabulary.embed(tokens), train=train)
+    x = self.vocabulary.embed(tokens)
+    x = self.drop_words(x, tokens, train=train)
+    h = self._drop_ends(x, self.dropout_embed, train)
     # The table is made in float32 whatever the compute dtype: bfloat16 has
     # too few digits for the angles of far distances.
     wide = jnp.promote_types(self.dtype, jnp.float32)
     d = attention.distances(M + T, self.clamp_len, wide)
     R = attention.sinusoid(d, self.d_model).astype(self.dtype)
-    R = self.drop(R, train=train)
+    R = self.drop(R, self.dropout, train=train)
     span = SPANS[self.same_length](M)
     mask = attention.visibility(T, M, memory.filled, span)
     biases = None if self.untie_biases else self.biases()
@@ -193,7 +213,7 @@ class TransformerXL(nn.Module):
     h, states = self._run_layers(h, memory.states, arguments, rngs)
     filled = memory.filled + (T if lengths is None else lengths)
     memory = base.Memory(states, jnp.minimum(filled, M))
-    return self.drop(h, train=train), memory
+    return self._drop_ends(h, self.dropout_final, train), memory
 
   def _run_layers(self, h, states, arguments, rngs):
     """All layers, one after the other, in a loop or in a scan.
