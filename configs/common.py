@@ -42,6 +42,10 @@ def get_config():
   # position table and the attention probabilities.
   model.locked_dropout = False
   model.word_dropout = 0.0  # whole words, every occurrence in a batch
+  # Added to the loss of training: this times the mean square of the final
+  # states, and of their changes from one position to the next.
+  model.activation_reg = 0.0
+  model.temporal_activation_reg = 0.0
   model.untie_biases = False  # u and v per layer instead of one pair for all
   model.pre_norm = False
   # off: a query sees all that causality allows. M: it sees M keys, itself

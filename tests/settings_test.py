@@ -71,7 +71,11 @@ POSITIVE = {
   'optim': ('lr', 'eps'),
   'generate': ('repetition_penalty',),
 }
-FROM_ZERO = {'optim': ('clip',), 'generate': ('temperature',)}
+FROM_ZERO = {
+  'model': ('activation_reg', 'temporal_activation_reg'),
+  'optim': ('clip',),
+  'generate': ('temperature',),
+}
 RANGES += [
   (f'{section}.{key}', allowed, outside)
   for keys, allowed, outside in (

@@ -42,6 +42,8 @@ _RANGES = {
   'model.dropout_embed': (-1, 0.999, True),
   'model.dropout_final': (-1, 0.999, True),
   'model.word_dropout': (0, 0.999, True),
+  'model.activation_reg': _COUNT,
+  'model.temporal_activation_reg': _COUNT,
   'model.clamp_len': _COUNT,
   'model.d_embed': _COUNT,
   'model.div_val': _SIZE,

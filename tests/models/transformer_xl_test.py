@@ -233,6 +233,43 @@ def test_dropout_is_for_training():
   assert (one != nll).all() and (one != two).all()
 
 
+@pytest.mark.parametrize('lengths', [None, (T, 2)])
+def test_aux(lengths, monkeypatch):
+  """Of the direct formula's final states, entry by entry."""
+  fake = lambda x, rate, key, shared=(): x * (1 + rate)
+  monkeypatch.setattr(attention, 'dropout', fake)
+  weights = dict(activation_reg=2.0, temporal_activation_reg=3.0)
+  model = make(dropout_final=0.4, **weights)
+  params = direct.random_params(model)
+  tokens, targets = text(1, T)
+  run = functools.partial(
+    apply,
+    model,
+    {'params': params},
+    tokens[0],
+    targets[0],
+    lengths=None if lengths is None else np.array(lengths, np.int32),
+  )
+  with jax.enable_x64(True):
+    memory = model.init_memory(B)
+    out = run(memory, train=True, rngs={'dropout': jax.random.key(0)})
+    assert run(memory, train=False).aux == 0
+  final = []
+
+  def drop(place, x):
+    if place == 'final states':
+      final.append(x)
+    return x
+
+  for b, n in enumerate(lengths or [T] * B):
+    memory = direct.init_memory(model)
+    direct.segment(model, params, tokens[0, b, :n], memory, drop)
+  squares = np.concatenate([(1.4 * x) ** 2 for x in final])
+  changes = np.concatenate([(x[1:] - x[:-1]) ** 2 for x in final])
+  expected = 2 * squares.mean() + 3 * changes.mean()
+  np.testing.assert_allclose(out.aux, expected, rtol=1e-10)
+
+
 def test_gradient():
   """Of a segment after a memory, against differences of the direct formula."""
   model = make(pre_norm=True, untie_biases=True, same_length='M+1')

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, embeddings, layers
+from txl_jax.models import base, embeddings, layers, regularisation
 
 # How many keys a query sees, itself included, by the option same_length.
 SPANS = {
@@ -43,6 +43,10 @@ class TransformerXL(nn.Module):
       attention probabilities, where it would hide a key from the whole
       segment, keep dropout as it is.
     word_dropout: of whole words, see `layers.WordDropout`.
+    activation_reg: weight of the mean square of the final states after
+      dropout, in `aux` (see `regularisation`).
+    temporal_activation_reg: weight of the mean square of their changes from
+      one position to the next, before dropout, in `aux`.
     untie_biases: u and v per layer instead of one pair for all.
     pre_norm: norms before the sublayers instead of after the residual sum.
     same_length: 'off', every query sees all S keys that causality allows;
@@ -85,6 +89,8 @@ class TransformerXL(nn.Module):
   dropout_final: float = -1.0
   locked_dropout: bool = False
   word_dropout: float = 0.0
+  activation_reg: float = 0.0
+  temporal_activation_reg: float = 0.0
   untie_biases: bool = False
   pre_norm: bool = False
   same_length: str = 'off'
@@ -213,7 +219,7 @@ class TransformerXL(nn.Module):
     h, states = self._run_layers(h, memory.states, arguments, rngs)
     filled = memory.filled + (T if lengths is None else lengths)
     memory = base.Memory(states, jnp.minimum(filled, M))
-    return self._drop_ends(h, self.dropout_final, train), memory
+    return h, memory
 
   def _run_layers(self, h, states, arguments, rngs):
     """All layers, one after the other, in a loop or in a scan.
@@ -252,9 +258,16 @@ class TransformerXL(nn.Module):
 
   def __call__(self, tokens, targets, memory, *, train, lengths=None):
     """Nll of the targets; see `models.base` for the arguments."""
-    h, memory = self._states(tokens, memory, lengths, train)
+    states, memory = self._states(tokens, memory, lengths, train)
+    h = self._drop_ends(states, self.dropout_final, train)
     nll = self.vocabulary.nll(h, targets, train=train)
-    return base.LMOutput(nll, memory, jnp.zeros([], nll.dtype))
+    aux = jnp.zeros([], nll.dtype)
+    size, change = self.activation_reg, self.temporal_activation_reg
+    if train and (size > 0 or change > 0):
+      aux += regularisation.activations(
+        states, h, lengths, size=size, change=change
+      )
+    return base.LMOutput(nll, memory, aux)
 
   def logits(self, tokens, memory, *, lengths=None):
     """Next-token logits, float32 [B, T, V], and the new memory."""

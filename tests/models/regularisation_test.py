@@ -1,0 +1,47 @@
+"""Penalties on activations, entry by entry."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax.models import regularisation
+
+B, T, D = 3, 5, 4
+
+
+def by_hand(states, dropped, lengths, size, change):
+  squares, changes = [], []
+  for b in range(B):
+    for t in range(lengths[b]):
+      for d in range(D):
+        squares.append(dropped[b, t, d] ** 2)
+        if t > 0:
+          changes.append((states[b, t, d] - states[b, t - 1, d]) ** 2)
+  mean = lambda x: sum(x) / len(x) if x else 0.0
+  return size * mean(squares) + change * mean(changes)
+
+
+@pytest.mark.parametrize('lengths', [None, (5, 2, 0), (1, 1, 0), (0, 0, 0)])
+@pytest.mark.parametrize('size, change', [(2.0, 0.0), (0.0, 1.0), (2.0, 0.5)])
+def test_activations(lengths, size, change):
+  rng = np.random.default_rng(0)
+  states, dropped = rng.normal(size=[2, B, T, D])
+  expected = by_hand(states, dropped, lengths or [T] * B, size, change)
+  real = None if lengths is None else np.array(lengths, np.int32)
+  with jax.enable_x64(True):
+    run = jax.jit(regularisation.activations)
+    out = run(states, dropped, real, size=size, change=change)
+  np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
+def test_one_position_has_no_change():
+  x = np.ones([B, 1, D], np.float32)
+  assert regularisation.activations(x, x, None, size=0.0, change=1.0) == 0
+
+
+def test_bfloat16_is_summed_in_float32():
+  x = jnp.full([B, 400, D], 0.1, jnp.bfloat16)
+  out = regularisation.activations(x, x, None, size=1.0, change=1.0)
+  assert out.dtype == jnp.float32
+  np.testing.assert_allclose(out, float(x[0, 0, 0]) ** 2, rtol=1e-5)
