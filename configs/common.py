@@ -107,6 +107,9 @@ def get_config():
   optim.momentum = 0.0  # sgd
   optim.nesterov = False
   optim.clip = 0.25  # global norm of the gradient; 0 is off
+  # Times lr, taken off matrices and embeddings in each step, not off biases
+  # and norm scales; apart from the gradient, as AdamW does.
+  optim.weight_decay = 0.0
   # cosine, inverse_sqrt, constant, or plateau: constant times plateau_factor
   # for each plateau_patience evaluations in a row without a better figure.
   optim.schedule = 'cosine'

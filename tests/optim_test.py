@@ -1,12 +1,13 @@
 import math
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from configs import common
-from txl_jax import optim
+from txl_jax import models, optim, train_state
 
 
 def section(**changes):
@@ -144,6 +145,43 @@ def test_optimiser(rule, changes, clip):
     got, state = optimiser.update(tree(g), state)
     flat = np.concatenate([got['a'], got['b'][0]])
     np.testing.assert_allclose(flat, update, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize('rule', [adam, sgd])
+@pytest.mark.parametrize('clip', [0.0, 0.25])
+def test_weight_decay(rule, clip):
+  """Beside the rule: the gradients, their clipping and moments know nothing."""
+  config = section(name=rule.__name__, clip=clip, weight_decay=0.3)
+  rng = np.random.default_rng(0)
+  optimiser = optim.optimiser(config)
+  grads = rng.normal(size=[4, 8])
+  tree = lambda x: {
+    'w': jnp.float32(x[:6]).reshape(2, 3),
+    'b': jnp.float32(x[6:]),
+  }
+  flat = lambda tree: np.concatenate([np.ravel(tree['w']), tree['b']])
+  params = tree(rng.normal(size=8))
+  state, p, lr = optimiser.init(params), np.float64(flat(params)), 0.1
+  expected = rule(clipped(grads, clip), config)
+  for g, update in zip(grads, expected, strict=True):
+    got, state = optimiser.update(tree(g), state, params)
+    params = jax.tree.map(lambda p, u: p - lr * u, params, got)
+    p = p - lr * update - lr * 0.3 * p * (np.arange(8) < 6)
+    np.testing.assert_allclose(flat(params), p, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('changes', [{}, dict(untie_biases=True)])
+def test_what_decays(changes):
+  config = common.get_config()
+  config.model.update(n_layer=1, tie_weights=False, **changes)
+  model = models.build(config.model, 11)
+  init = lambda: train_state.init_params(model, jax.random.key(0))
+  params = jax.eval_shape(init)
+  flat = flax.traverse_util.flatten_dict(optim.decays(params), sep='/')
+  layer = [f'layers_0/attention/{x}/kernel' for x in 'qkvro']
+  layer += ['layers_0/ff/w1/kernel', 'layers_0/ff/w2/kernel']
+  expected = {'vocabulary/table', 'vocabulary/output', *layer}
+  assert {name for name, acts in flat.items() if acts} == expected
 
 
 # Plateau

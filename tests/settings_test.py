@@ -73,7 +73,7 @@ POSITIVE = {
 }
 FROM_ZERO = {
   'model': ('activation_reg', 'temporal_activation_reg'),
-  'optim': ('clip',),
+  'optim': ('clip', 'weight_decay'),
   'generate': ('temperature',),
 }
 RANGES += [

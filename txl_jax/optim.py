@@ -3,26 +3,54 @@
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import optax
 
 
 def optimiser(config):
-  """Clipping, then Adam or SGD, without the learning rate.
+  """Clipping, then Adam or SGD, then weight decay; without the learning rate.
+
+  Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
+  the parameters that `decays` names is added to the update, so that with the
+  learning rate lr a step takes lr weight_decay of each off it.
 
   Args:
     config: the section `optim` of a config.
 
   Returns:
-    An optax transformation; its updates are to be scaled by -lr.
+    An optax transformation; its updates are to be scaled by -lr. They need
+    the parameters where there is weight decay.
   """
   if config.name == 'adam':
     rule = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
   else:
     rule = optax.trace(decay=config.momentum, nesterov=config.nesterov)
+  if config.weight_decay > 0:
+    decay = optax.add_decayed_weights(config.weight_decay, decays)
+    rule = optax.chain(rule, decay)
   if config.clip > 0:
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)
   return rule
+
+
+def decays(params):
+  """Which parameters weight decay acts on: matrices and embeddings.
+
+  Those are the arrays of two and more axes, but for the attention biases u
+  and v. Vectors are biases and norm scales.
+
+  Args:
+    params: pytree (nested dict) of arrays.
+
+  Returns:
+    A pytree of bool.
+  """
+
+  def acts(path, x):
+    return x.ndim > 1 and 'biases' not in (key.key for key in path)
+
+  return jax.tree_util.tree_map_with_path(acts, params)
 
 
 def schedule(config, steps):

@@ -67,6 +67,7 @@ _RANGES = {
   'optim.eps': _POSITIVE,
   'optim.momentum': (0, 0.999999, True),
   'optim.clip': _COUNT,
+  'optim.weight_decay': _COUNT,
   'optim.warmup': _COUNT,
   'optim.lr_floor': _SHARE,
   'optim.plateau_factor': (0, 1, False),

@@ -45,6 +45,7 @@ def prepare(model, spec):
       b2=0.999,
       eps=1e-8,
       clip=spec.clip,
+      weight_decay=0.0,
       schedule='constant',
       warmup=0,
       lr_floor=0.0,
