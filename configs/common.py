@@ -41,7 +41,9 @@ def get_config():
   # One mask for all positions of a segment (variational dropout); not in the
   # position table and the attention probabilities.
   model.locked_dropout = False
-  model.word_dropout = 0.0  # whole words, every occurrence in a batch
+  # Of whole words: every occurrence in a batch, or in a part of it where
+  # train.accumulate divides it.
+  model.word_dropout = 0.0
   # Added to the loss of training: this times the mean square of the final
   # states, and of their changes from one position to the next.
   model.activation_reg = 0.0

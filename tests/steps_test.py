@@ -235,8 +235,8 @@ def weights():
 
 
 @functools.cache
-def xl(devices=1, accumulate=1, dropout=0.0):
-  model = transformer(dropout=dropout)
+def xl(devices=1, accumulate=1, **changes):
+  model = transformer(**changes)
   optimiser, mesh = sgd(clip=0.25, momentum=0.9), mesh_of(devices)
   params = jax.tree.map(jnp.float32, weights())
   abstract = jax.eval_shape(
@@ -291,10 +291,18 @@ def test_parts_and_devices_change_nothing(devices, accumulate):
   assert np.abs(change).max() > 0.01
 
 
-def test_devices_share_one_dropout_mask():
+@pytest.mark.parametrize(
+  'changes',
+  [
+    dict(dropout=0.5),
+    dict(dropout_embed=0.5, locked_dropout=True),
+    dict(word_dropout=0.5),
+  ],
+)
+def test_devices_share_one_dropout_mask(changes):
   losses = []
   for devices in 1, 8:
-    step, start = xl(devices, dropout=0.5)
+    step, start = xl(devices, **changes)
     losses.append(float(step(start(), make_batch(0)).sums.nll))
   step, start = xl()
   plain = float(step(start(), make_batch(0)).sums.nll)

@@ -35,7 +35,8 @@ class WordDropout(nn.Module):
 
   As if rows of the embedding table were zero with probability rate and the
   others scaled by 1 / (1 - rate) (Gal and Ghahramani 2016; Merity et al.
-  2018), whatever kind of table it is. Each call draws anew.
+  2018), whatever kind of table it is. Each call draws anew, so the parts of
+  an accumulated batch have draws of their own.
 
   Attributes:
     vocab_size: V.

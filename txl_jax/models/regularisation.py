@@ -12,7 +12,7 @@ def activations(states, dropped, lengths, *, size, change):
     size mean(dropped_t^2) + change mean((states_t - states_(t-1))^2)
 
   The means are over features and real positions; the pairs of the second one
-  lie in one segment. There where nothing is real, it is 0.
+  lie in one segment. A mean over nothing is 0.
 
   Args:
     states: [B, T, D], the final states.
