@@ -122,6 +122,14 @@ def get_config():
   optim.lr_floor = 0.0  # as a share of lr, for cosine and plateau
   optim.plateau_factor = 0.5
   optim.plateau_patience = 1
+  # Average of the parameters over steps, for evaluation, generation, export.
+  # off: none. ema: moving average, its bias corrected. swa: mean over all
+  # steps after average_start. nt: mean over all steps after an evaluation
+  # worse than the best of those more than average_patience before it.
+  optim.average = 'off'
+  optim.ema_decay = 0.999
+  optim.average_start = 0  # swa: a step
+  optim.average_patience = 5  # nt: evaluations
 
   # The section eval is for --mode=eval; evaluation during training has the
   # T and M of training.

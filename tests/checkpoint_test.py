@@ -153,6 +153,23 @@ def test_training_comes_back_bit_for_bit(tmp_path, before, after):
   assert jax.tree.map(lambda x: x.sharding, got) == shardings
 
 
+def test_an_average_beside_the_parameters(c):
+  assert not c.has_average(2)
+  average = {'params': PARAMS, 'count': np.int32(3)}
+  save(c, 3, average=jax.tree.map(jnp.asarray, average))
+  assert c.has_average(3) and c.good_steps()[0] == 3
+  got = c.restore(3, average=abstract(average))
+  assert got.keys() == {'average'} and bits(got['average']) == bits(average)
+  assert_whole(c, 3)
+  cut(max(files(c.folder / '3' / 'average')))
+  assert 3 not in c.good_steps()
+
+
+def test_an_average_that_is_not_there(c):
+  with pytest.raises(UserError, match='average/count is nothing in the check'):
+    c.restore(2, average=abstract({'count': np.int32(3)}))
+
+
 def test_parameters_alone(c):
   (item,) = c.restore(2, params=abstract(PARAMS)).items()
   assert item[0] == 'params' and bits(item[1]) == bits(PARAMS)

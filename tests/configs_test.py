@@ -43,6 +43,8 @@ PUBLISHED = {
 # Names that stand for a section in a file that is given only that section.
 GIVEN = {
   ('optim.py', 'config'): ('optim',),
+  ('averaging.py', 'config'): ('optim',),
+  ('progress.py', 'config'): ('optim',),
   ('preparation.py', 'config'): ('data',),
   ('inference.py', 'g'): ('generate',),
   ('perplexity.py', 'section'): ('eval', 'generate'),

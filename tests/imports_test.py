@@ -3,8 +3,9 @@
   attention <- kernels <- models <- train_state, steps
             <- train, generate, evaluation <- main
 
-metrics, optim, sharding, checkpoint, log, settings and data are leaves, or
-nearly so. A module that RULES does not name is an error: name it here first.
+metrics, optim, averaging, sharding, checkpoint, log, settings and data are
+leaves, or nearly so. A module that RULES does not name is an error: name it
+here first.
 """
 
 import ast
@@ -25,6 +26,7 @@ PARTS = (
   'models*',
   'data*',
   'optim',
+  'averaging',
   'metrics',
   'sharding',
   'checkpoint',
@@ -46,6 +48,8 @@ RULES = {
   'convert*': ('errors', 'convert*'),
   'settings': ('errors',),
   'optim': ('errors',),
+  'averaging': ('errors',),
+  'progress': ('errors', 'optim', 'averaging'),
   'metrics': ('errors',),
   'sharding': ('errors',),
   'checkpoint': ('errors',),
@@ -66,7 +70,7 @@ RULES = {
   ),
   'evaluation*': (*PARTS, 'evaluation*'),
   'generate': PARTS,
-  'train': (*PARTS, 'evaluation*', 'workdir'),
+  'train': (*PARTS, 'evaluation*', 'progress', 'workdir'),
   'summary': PARTS,
   'prepare': PARTS,
   'bench*': (*PARTS, 'bench*', 'evaluation*', 'generate', 'train', 'summary'),

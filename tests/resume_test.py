@@ -183,3 +183,57 @@ def test_a_damaged_checkpoint_is_passed_over(uninterrupted, tmp_path):
   assert done.stderr.splitlines()[-1].startswith('error: ')
   assert 'none of which can be used' in done.stderr
   assert sorted(p.name for p in checkpoints.iterdir()) == before
+
+
+@pytest.mark.parametrize('average', ['ema', 'nt'])
+def test_averages_continue(tmp_path, average):
+  """Stopped before and after the mean has started; then evaluated."""
+  options = (
+    f'optim.average={average}',
+    'optim.ema_decay=0.9',
+    'optim.average_patience=1',
+    'optim.weight_decay=0.1',
+    'optim.schedule=constant',
+    'optim.lr=0.4',  # evaluation goes up and down
+    'model.dropout=0.2',
+    'model.locked_dropout=True',
+    'model.word_dropout=0.1',
+    'model.activation_reg=0.1',
+    'train.steps=120',
+    'train.log_every=10',
+    'train.eval_every=10',
+    'train.eval_tokens=0',
+    'eval.batch_size=2',
+    'eval.mem_len=8',
+    'checkpoint=latest',
+  )
+  folders = tmp_path / 'whole', tmp_path / 'stopped'
+  for folder in folders:
+    folder.mkdir()
+    programs.write_corpus(folder)
+  whole, stopped = folders
+  done = programs.run(programs.command(whole, *options))
+  assert done.returncode == 0, done.stderr
+  for lines in (3, 17):
+    process = start(stopped, *options)
+    wait_for_lines(process, stopped, lines)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+  done = programs.run(programs.command(stopped, *options))
+  assert done.returncode == 0, done.stderr
+  assert record(stopped) == record(whole)
+
+  evaluations = [r for r in record(whole) if r['split'] == 'validation']
+  counts = [r['averaged'] for r in evaluations]
+  if average == 'ema':
+    assert counts == list(range(10, 121, 10))
+  else:
+    start_ = 120 - counts[-1]  # the step that the trigger has found
+    assert 30 <= start_ <= 80, 'stopped on one side of it alone'
+    assert counts == [max(n - start_, 0) for n in range(10, 121, 10)]
+  # What the last evaluation has scored is what a checkpoint is used with.
+  command = programs.command(stopped, *options, flags=['--mode=eval'])
+  done = programs.run(command)
+  assert f'weights averaged over {counts[-1]} steps' in done.stderr
+  assert f'({evaluations[-1]["nats"]:.5f} nats)' in done.stdout

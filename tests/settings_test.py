@@ -42,6 +42,7 @@ RANGES = [
   ('model.d_embed', [0, 256], [-1]),
   ('model.div_val', [1, 4], [0, -1]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
+  ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
   ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
   ('optim.warmup', [0, 400_000], [-1, 400_001]),
@@ -59,6 +60,7 @@ SIZES = {
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'softmax_samples'),
   'train': ('eval_tokens',),
+  'optim': ('average_start', 'average_patience'),
   'eval': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'mem_len', 'clamp_len'),
 }
@@ -118,6 +120,7 @@ def test_every_number_has_edges():
     ('model.same_length', 'on', 'off, M, M+1'),
     ('model.dtype', 'float16', 'float32, bfloat16'),
     ('optim.name', '', 'adam, sgd'),
+    ('optim.average', 'on', 'off, ema, swa, nt'),
     ('eval.split', 'valid', 'train, validation, test'),
   ],
 )
@@ -150,6 +153,16 @@ def test_adaptive_softmax(key, value, allowed):
   settings.validate(config)
   config[key.split('.')[0]][key.split('.')[1]] = value
   assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
+
+
+def test_an_average_that_never_starts():
+  steps = common.get_config().train.steps
+  settings.validate(
+    changed(optim__average='swa', optim__average_start=steps - 1)
+  )
+  settings.validate(changed(optim__average='nt', optim__average_start=steps))
+  late = changed(optim__average='swa', optim__average_start=steps)
+  assert refused(late).startswith(f'optim.average_start is {steps}; allowed: ')
 
 
 def test_two_prompts():

@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 
 from configs import common
 from tests import direct
-from txl_jax import models, optim, sharding, steps, train_state
+from txl_jax import averaging, models, optim, sharding, steps, train_state
 from txl_jax.models import base
 
 V, B, T = 11, 16, 4
@@ -120,10 +120,10 @@ def sgd(**changes):
 
 
 @functools.cache
-def toy(devices=1, accumulate=1, seed=0):
+def toy(devices=1, accumulate=1, seed=0, averager=None):
   """The jitted step of the toy, and a function that makes its start."""
   model, optimiser, mesh = Toy(), sgd(clip=0.0), mesh_of(devices)
-  state = train_state.create(model, optimiser, B, jax.random.key(1))
+  state = train_state.create(model, optimiser, B, jax.random.key(1), averager)
   step = steps.jit_train_step(
     mesh,
     jax.eval_shape(lambda: state),
@@ -132,6 +132,7 @@ def toy(devices=1, accumulate=1, seed=0):
     schedule=lambda t: 0.2 / (1 + t),
     accumulate=accumulate,
     key=jax.random.key(seed),
+    averager=averager,
   )
   start = functools.partial(fresh, state, mesh)
   return lambda state, batch: step(state, sharding.batch(batch, mesh)), start
@@ -166,6 +167,26 @@ def test_train_step_by_hand(devices, accumulate):
   assert state.sums.steps == state.step == 5
   assert state.sums.bad_step == -1
   assert state.lr_scale == scale
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize('decay', [1.0, 0.8])
+def test_average_by_hand(devices, decay):
+  step, start = toy(devices, 2, averager=averaging.Averager(decay, 1))
+  batches = [make_batch(seed, padded=True, reset=True) for seed in range(4)]
+  state = start()
+  w = np.float64(state.params['w'])
+  for batch in batches:
+    given, state = state, step(state, batch)
+    assert all(x.is_deleted() for x in jax.tree.leaves(given.average))
+  lrs = [0.2 / (1 + t) for t in range(4)]
+  steps_ = [toy_by_hand(w, batches[:n], lrs[:n])[0] for n in (2, 3, 4)]
+  weights = decay ** np.array([2, 1, 0])
+  expected = (weights[:, None] * steps_).sum(axis=0) / weights.sum()
+  close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
+  close(state.average.params['w'], expected)
+  close(state.params['w'], steps_[-1])
+  assert state.average.count == 3
 
 
 def test_bad_step_is_the_first_that_is_not_finite():

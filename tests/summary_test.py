@@ -130,6 +130,21 @@ def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
   assert 1 / 2.5 < number(found) * 2**20 / real < 2.5
 
 
+def test_an_average_is_counted():
+  c = small()
+  sizes = []
+  for c.optim.average in 'off', 'ema', 'nt':
+    found = re.match(
+      r'train step: about (\S+) MiB = parameters (\S+) MiB, .*memory',
+      line(c, 'train step', 40_000),
+    )
+    sizes.append([number(x) for x in found.groups()])
+    assert ('average' in found[0]) == (c.optim.average != 'off')
+  (off, params), (ema, _), (nt, _) = sizes
+  assert params > 1 and ema == nt
+  assert ema - off == pytest.approx(params, abs=0.11)
+
+
 def test_nothing_is_allocated():
   """A model of some 2 TB with its optimiser: no machine here holds it."""
   c = common.get_config()

@@ -7,7 +7,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from txl_jax import models, sharding, train_state
+from txl_jax import averaging, models, sharding, train_state
 
 V, B, M, N, D = 11, 8, 4, 2, 8
 
@@ -25,9 +25,9 @@ def make(**changes):
   return models.build(fields, V, **changes)
 
 
-def create(model):
+def create(model, averager=None):
   optimiser = optax.scale_by_adam()
-  return train_state.create(model, optimiser, B, jax.random.key(0))
+  return train_state.create(model, optimiser, B, jax.random.key(0), averager)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -74,12 +74,16 @@ def test_parameters_are_float32_whatever_the_compute_dtype():
 @pytest.mark.parametrize('cache', [False, True])
 def test_shardings_divide_the_memory_alone(cache):
   mesh = sharding.make_mesh()
-  abstract = jax.eval_shape(lambda: create(make(cache_projections=cache)))
+  model, averager = make(cache_projections=cache), averaging.Averager(1.0, 0)
+  abstract = jax.eval_shape(lambda: create(model, averager))
   out = train_state.shardings(abstract, mesh)
   assert jax.tree.structure(out) == jax.tree.structure(abstract)
   for leaf in jax.tree.leaves(out.memory.states):
     assert leaf.spec == PartitionSpec(None, 'data')
   assert out.memory.filled.spec == PartitionSpec('data')
+  assert jax.tree.structure(out.average.params) == jax.tree.structure(
+    abstract.params
+  )
   rest = jax.tree.leaves(out.replace(memory=()))
   assert {leaf.spec for leaf in rest} == {PartitionSpec()}
 
@@ -92,3 +96,24 @@ def test_every_device_holds_its_rows_of_the_memory(state):
   }
   table = placed.params['vocabulary']['table']
   assert {s.data.shape for s in table.addressable_shards} == {(V, D)}
+
+
+def test_an_average_is_there_where_it_is_asked_for(state):
+  assert state.average == ()
+  averaged = jax.eval_shape(lambda: create(make(), averaging.Averager(0.9, 3)))
+  kind = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+  assert kind(averaged.average.params) == kind(averaged.params)
+  extra = len(jax.tree.leaves(averaged)) - len(jax.tree.leaves(state))
+  assert extra == len(jax.tree.leaves(state.params)) + 2
+
+
+@pytest.mark.parametrize('averager', [None, averaging.Averager(0.9, 3)])
+def test_split_and_join(averager):
+  state = jax.eval_shape(lambda: create(make(), averager))
+  items = train_state.split(state)
+  names = {'params', 'training'} | ({'average'} if averager else set())
+  assert items.keys() == names
+  # Nothing is in two items.
+  count = lambda tree: len(jax.tree.leaves(tree))
+  assert sum(map(count, items.values())) == count(state)
+  assert train_state.join(items) == state

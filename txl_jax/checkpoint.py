@@ -3,6 +3,7 @@
 Layout of the folder:
 
   <step>/params, <step>/training, <step>/host   items written by orbax
+  <step>/average                                the same, if there is one
   <step>/seal.json                              written last, see below
 
 Orbax moves a step into place only when it is complete, but it restores a
@@ -89,6 +90,7 @@ def _checkpointer():
     ocp.CompositeCheckpointHandler(
       params=ocp.StandardCheckpointHandler(),
       training=ocp.StandardCheckpointHandler(),
+      average=ocp.StandardCheckpointHandler(),
       host=ocp.JsonCheckpointHandler(),
     )
   )
@@ -143,7 +145,7 @@ class Checkpoints:
       self._said.add(message)
       print(f'warning: {self.folder}: {message}', file=sys.stderr)
 
-  def save(self, step, params, training, host, keep=()):
+  def save(self, step, params, training, host, keep=(), average=None):
     """Writes a step, seals it, then deletes what is no longer kept.
 
     Args:
@@ -153,6 +155,7 @@ class Checkpoints:
       training: pytree of arrays: the rest of the state on the devices.
       host: JSON dict: the rest of the state on the host.
       keep: steps to keep besides the newest.
+      average: pytree of arrays: the average of the parameters, if any.
 
     Raises:
       UserError: the step cannot be written, as on a full disk. The steps
@@ -163,16 +166,16 @@ class Checkpoints:
       if not damage(final) and self.host(step) == host:
         return
       target = self.folder / f'{step}.new'
+    arrays = {'params': params, 'training': training}
+    if average is not None:
+      arrays['average'] = average
+    items = {k: ocp.args.StandardSave(v) for k, v in arrays.items()}
     try:
       self.folder.mkdir(parents=True, exist_ok=True)
       with _checkpointer() as writer:
         writer.save(
           target,
-          args=ocp.args.Composite(
-            params=ocp.args.StandardSave(params),
-            training=ocp.args.StandardSave(training),
-            host=ocp.args.JsonSave(host),
-          ),
+          args=ocp.args.Composite(**items, host=ocp.args.JsonSave(host)),
         )
       seal(target)
       if target != final:
@@ -218,6 +221,10 @@ class Checkpoints:
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
 
+  def has_average(self, step):
+    """Whether an average of the parameters was saved with a step."""
+    return (self.folder / str(step) / 'average').exists()
+
   def host(self, step):
     """The JSON dict that was saved with a step."""
     with self._errors(step), _checkpointer() as reader:
@@ -229,8 +236,8 @@ class Checkpoints:
 
     Args:
       step: one of `good_steps`.
-      **abstract: for 'params' and/or 'training': a pytree of
-        ShapeDtypeStruct with shardings.
+      **abstract: for some of 'params', 'training' and 'average': a pytree
+        of ShapeDtypeStruct with shardings.
 
     Returns:
       A dict of the restored pytrees.
@@ -242,7 +249,8 @@ class Checkpoints:
     with self._errors(step), _checkpointer() as reader:
       metadata = reader.metadata(folder).item_metadata
       for item, tree in abstract.items():
-        self._compare(step, item, tree, metadata[item].tree)
+        found = metadata[item].tree if item in metadata else {}
+        self._compare(step, item, tree, found)
       items = {k: ocp.args.StandardRestore(v) for k, v in abstract.items()}
       return dict(reader.restore(folder, args=ocp.args.Composite(**items)))
 

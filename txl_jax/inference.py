@@ -8,6 +8,7 @@ import sys
 import jax
 
 from txl_jax import (
+  averaging,
   checkpoint,
   export,
   generate,
@@ -25,12 +26,15 @@ from txl_jax.evaluation import perplexity
 def load(config, folder):
   """Parameters and vocabulary of the run in a folder.
 
+  The parameters are their average where the checkpoint holds one.
+
   Args:
     config: ConfigDict; `checkpoint` chooses the step.
     folder: pathlib.Path of the run.
 
   Returns:
-    step, params (on all devices), vocabulary.
+    step, params (on all devices), how many steps they are averaged over (0
+    is no average), vocabulary.
 
   Raises:
     UserError: there is no such checkpoint, or it is of another model.
@@ -39,15 +43,21 @@ def load(config, folder):
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
   model = models.build(config.model, len(vocabulary))
-  abstract = jax.eval_shape(
-    lambda: train_state.init_params(model, jax.random.key(0))
-  )
   everywhere = sharding.replicated(sharding.make_mesh())
-  abstract = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-    abstract,
-  )
-  return step, checkpoints.restore(step, params=abstract)['params'], vocabulary
+
+  def restore(item, shapes):
+    abstract = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+      jax.eval_shape(shapes),
+    )
+    return checkpoints.restore(step, **{item: abstract})[item]
+
+  init = lambda: train_state.init_params(model, jax.random.key(0))
+  if checkpoints.has_average(step):
+    average = restore('average', lambda: averaging.empty(init()))
+    if averaged := averaging.count(average):
+      return step, average.params, averaged, vocabulary
+  return step, restore('params', init), 0, vocabulary
 
 
 def _choose(checkpoints, which):
@@ -92,7 +102,7 @@ def evaluate(config, folder, console):
     UserError: see `load`; or the corpus has another vocabulary.
   """
   ev = config.eval
-  step, params, vocabulary = load(config, folder)
+  step, params, averaged, vocabulary = load(config, folder)
   corpus = preparation.locate_or_prepare(config.data)
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
@@ -122,7 +132,8 @@ def evaluate(config, folder, console):
   assert score is not None  # nothing stops it
   unit = vocabulary.unit
   figure = metrics.figures(score.nats, unit)[unit]
-  console.say(f'checkpoint: step {step}; corpus: {corpus.name}')
+  weights = f', weights averaged over {averaged} steps' if averaged else ''
+  console.say(f'checkpoint: step {step}{weights}; corpus: {corpus.name}')
   print(
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{len(tokens)} tokens, {score.scored} scored, '
@@ -147,7 +158,7 @@ def sample(config, folder):
   """
   g = config.generate
   prompt = _prompt(g)
-  _, params, vocabulary = load(config, folder)
+  _, params, _, vocabulary = load(config, folder)
   tokens = vocabulary.encode(prompt, 'the prompt')
   if not len(tokens):
     # A text begins after a newline, or where there is none after a space.
@@ -211,6 +222,7 @@ def write_params(config, folder, path):
     folder: pathlib.Path of the run.
     path: of the file, see `export`.
   """
-  step, params, vocabulary = load(config, folder)
+  step, params, averaged, vocabulary = load(config, folder)
   export.save(path, params, config.model.to_dict(), vocabulary.to_json())
-  print(f'step {step} written to {path}')
+  weights = f' (weights averaged over {averaged} steps)' if averaged else ''
+  print(f'step {step}{weights} written to {path}')

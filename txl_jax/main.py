@@ -70,9 +70,7 @@ def _run_train(config, folder, console):
     workdir.describe(folder, config, corpus, command)
     trainer = train.Trainer(config, corpus, folder, stop, console)
     progress = trainer.run()
-    lines = report.closing(
-      config, corpus, progress, trainer.state.params, command
-    )
+    lines = report.closing(config, corpus, progress, trainer.weights(), command)
   print('\n'.join(lines))
 
 

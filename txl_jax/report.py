@@ -15,8 +15,8 @@ def closing(config, corpus, progress, params, command):
   Args:
     config: ConfigDict.
     corpus: the `data.prepared.Prepared` that was trained on.
-    progress: the `train.Progress`.
-    params: the final parameters.
+    progress: the `progress.Progress`.
+    params: the final parameters, averaged where there is an average.
     command: the command that continues the run.
 
   Returns:

@@ -21,6 +21,7 @@ _CHOICES = {
   'train.resume': ('auto', 'must', 'never'),
   'optim.name': ('adam', 'sgd'),
   'optim.schedule': ('cosine', 'inverse_sqrt', 'constant', 'plateau'),
+  'optim.average': ('off', 'ema', 'swa', 'nt'),
   'eval.split': ('train', 'validation', 'test'),
   'eval.same_length': ('off', 'M', 'M+1'),
   'generate.same_length': ('off', 'M', 'M+1'),
@@ -72,6 +73,9 @@ _RANGES = {
   'optim.lr_floor': _SHARE,
   'optim.plateau_factor': (0, 1, False),
   'optim.plateau_patience': _SIZE,
+  'optim.ema_decay': (0, 0.999999, False),
+  'optim.average_start': _COUNT,
+  'optim.average_patience': _COUNT,
   'eval.batch_size': _SIZE,
   'eval.segment_len': _SIZE,
   'eval.mem_len': _COUNT,
@@ -142,6 +146,9 @@ def validate(config):
     refuse('train.accumulate', f'divisors of {flat["train.batch_size"]}')
   if flat['optim.warmup'] > flat['train.steps']:
     refuse('optim.warmup', f'at most train.steps, {flat["train.steps"]}')
+  late = flat['optim.average_start'] >= flat['train.steps']
+  if flat['optim.average'] == 'swa' and late:
+    refuse('optim.average_start', f'less than {flat["train.steps"]}, all steps')
   which = flat['checkpoint']
   if which not in ('best', 'latest') and not which.isdecimal():
     refuse('checkpoint', 'best, latest or a step')

@@ -13,7 +13,17 @@ from txl_jax import metrics, sharding, train_state
 from txl_jax.models import base
 
 
-def train_step(state, batch, *, model, optimiser, schedule, accumulate, key):
+def train_step(
+  state,
+  batch,
+  *,
+  model,
+  optimiser,
+  schedule,
+  accumulate,
+  key,
+  averager=None,
+):
   """One update.
 
   The loss is the mean nll over the scored tokens of the whole batch, plus
@@ -29,6 +39,7 @@ def train_step(state, batch, *, model, optimiser, schedule, accumulate, key):
     schedule: from `optim.schedule`.
     accumulate: A, a divisor of B.
     key: PRNG key; dropout uses fold_in(key, step).
+    averager: from `averaging.averager`, that which the state was made with.
 
   Returns:
     The next TrainState.
@@ -60,6 +71,9 @@ def train_step(state, batch, *, model, optimiser, schedule, accumulate, key):
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
   lr = schedule(state.step) * state.lr_scale
   params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
+  average = state.average
+  if averager:
+    average = averager.update(average, params, state.step)
   sums = metrics.add(
     state.sums,
     nll=nll,
@@ -73,6 +87,7 @@ def train_step(state, batch, *, model, optimiser, schedule, accumulate, key):
     opt_state=opt_state,
     memory=memory,
     sums=sums,
+    average=average,
   )
 
 

@@ -11,7 +11,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from txl_jax import models, optim, train_state
+from txl_jax import averaging, models, optim, train_state
 
 
 def table(config, vocab_size):
@@ -34,6 +34,7 @@ def table(config, vocab_size):
       optim.optimiser(config.optim),
       B,
       jax.random.key(0),
+      averaging.averager(config.optim),
     )
   )
   size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
@@ -46,6 +47,7 @@ def table(config, vocab_size):
   memory = nbytes(state.memory)
   gradients = nbytes(state.params)
   step = nbytes(state) + gradients * (1 if train.accumulate == 1 else 2) + saved
+  average = nbytes(state.average)
   return [
     *lines,
     f'parameters: {size(state.params)}',
@@ -55,7 +57,8 @@ def table(config, vocab_size):
     f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B}, '
     f'M {config.model.mem_len})',
     f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
-    f'optimiser {_mib(nbytes(state.opt_state))}, memory {_mib(memory)}, '
+    f'optimiser {_mib(nbytes(state.opt_state))}, '
+    f'{f"average {_mib(average)}, " if average else ""}memory {_mib(memory)}, '
     f'gradients, and {_mib(saved)} kept for the backward pass',
   ]
 

@@ -1,9 +1,7 @@
 """The training loop."""
 
-import dataclasses
 import functools
 import importlib.metadata
-import math
 import signal
 import time
 
@@ -11,18 +9,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax import checkpoint as checkpoint_lib
-from txl_jax import log as log_lib
 from txl_jax import (
+  averaging,
   metrics,
   models,
   optim,
+  progress,
   settings,
   sharding,
   steps,
   train_state,
   workdir,
 )
+from txl_jax import checkpoint as checkpoint_lib
+from txl_jax import log as log_lib
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
@@ -73,25 +73,6 @@ class Stopped(Exception):
     self.signal = number
 
 
-@dataclasses.dataclass
-class Progress:
-  """What the host knows about a run; in every checkpoint.
-
-  Attributes:
-    evaluated: last step that was evaluated.
-    best_step: the evaluated step with the lowest nll, -1 before the first.
-    best: its mean nll in nats.
-    last: mean nll of the last evaluation.
-    plateau: see `optim.Plateau`.
-  """
-
-  evaluated: int = 0
-  best_step: int = -1
-  best: float = math.inf
-  last: float = math.inf
-  plateau: optim.Plateau = dataclasses.field(default_factory=optim.Plateau)
-
-
 class Trainer:
   """One run, from where its checkpoints left it to its last step."""
 
@@ -123,6 +104,7 @@ class Trainer:
     self.model = models.build(config.model, len(corpus.vocabulary))
     self.schedule = optim.schedule(config.optim, config.train.steps)
     optimiser = optim.optimiser(config.optim)
+    averager = averaging.averager(config.optim)
     key = jax.random.key(config.seed)
     create = functools.partial(
       train_state.create,
@@ -130,6 +112,7 @@ class Trainer:
       optimiser,
       config.train.batch_size,
       jax.random.fold_in(key, 0),
+      averager,
     )
     abstract = jax.eval_shape(create)
     shardings = train_state.shardings(abstract, self.mesh)
@@ -141,9 +124,10 @@ class Trainer:
       schedule=self.schedule,
       accumulate=config.train.accumulate,
       key=jax.random.fold_in(key, 1),
+      averager=averager,
     )
     self.checkpoints = checkpoint_lib.Checkpoints(workdir.checkpoints(folder))
-    self.progress = Progress()
+    self.progress = progress.Progress()
     start = self._start()
     if start is None:
       self.state = jax.jit(create, out_shardings=shardings)()
@@ -188,14 +172,10 @@ class Trainer:
 
   def _restore(self, step, abstract):
     host = self.checkpoints.host(step)
-    restored = self.checkpoints.restore(
-      step, params=abstract.params, training=abstract.replace(params=())
-    )
-    self.state = restored['training'].replace(params=restored['params'])
+    items = self.checkpoints.restore(step, **train_state.split(abstract))
+    self.state = train_state.join(items)
     self.checkpoints.clean(step)
-    fields = dict(host['progress'])
-    plateau = optim.Plateau(**fields.pop('plateau'))
-    self.progress = Progress(**fields, plateau=plateau)
+    self.progress = progress.Progress.from_json(host['progress'])
     self.console.say(f'continuing from step {step}')
     for name, version in _versions().items():
       then = host['versions'].get(name)
@@ -209,7 +189,7 @@ class Trainer:
     """Trains to the last step, evaluating and saving on the way.
 
     Returns:
-      The Progress.
+      The `progress.Progress`.
 
     Raises:
       Stopped: a signal came; the state is saved.
@@ -247,6 +227,10 @@ class Trainer:
           self.state = self.state.replace(sums=sums)
     finally:
       self.log.close()
+
+  def weights(self):
+    """The parameters to evaluate: averaged where there is an average."""
+    return averaging.weights(self.state.params, self.state.average)
 
   def _due(self, every):
     """Whether this step is a multiple, or the last."""
@@ -326,7 +310,7 @@ class Trainer:
       tokens = tokens[: train.eval_tokens]
     score = perplexity.score(
       self.model.clone(cache_projections=True),
-      self.state.params,
+      self.weights(),
       tokens,
       batch_size=train.eval_batch_size,
       segment_len=train.segment_len,
@@ -344,43 +328,47 @@ class Trainer:
       'seconds': round(score.seconds, 3),
       'tokens_per_second': round(score.tokens_per_second, 1),
     }
-    plateau = self.progress.plateau
-    if self.config.optim.schedule == 'plateau':
-      plateau = plateau.update(score.nats, self.config.optim)
-      scale = jnp.float32(plateau.scale)
-      scale = jax.device_put(scale, sharding.replicated(self.mesh))
-      self.state = self.state.replace(lr_scale=scale)
-    p = self.progress
-    better = score.nats < p.best
-    self.progress = Progress(
-      evaluated=self.step,
-      best_step=self.step if better else p.best_step,
-      best=score.nats if better else p.best,
-      last=score.nats,
-      plateau=plateau,
+    averaged = averaging.count(self.state.average)
+    if self.config.optim.average != 'off':
+      record['averaged'] = averaged
+    self.progress = self.progress.after(
+      self.step, score.nats, self.config.optim
     )
+    self._tell_devices()
     self.log.write(record)
+    best = self.progress.best_step == self.step
     self.console.say(
       f'step {self.step}: validation {record[self.unit]:.4f} {self.unit}'
-      f'{" (best)" if better else ""}, {score.scored:,} tokens in '
+      f'{" (best)" if best else ""}, {score.scored:,} tokens in '
       f'{log_lib.duration(score.seconds)}'
+      f'{f", weights averaged over {averaged} steps" if averaged else ""}'
     )
+    if self.progress.trigger.start == self.step:
+      self.console.say('weights are averaged from here on')
+
+  def _tell_devices(self):
+    """Puts into the state what an evaluation has decided."""
+    put = lambda x: jax.device_put(x, sharding.replicated(self.mesh))
+    p, average = self.progress, self.state.average
+    if self.config.optim.average == 'nt':
+      average = average.replace(start=put(jnp.int32(p.trigger.start)))
+    scale = put(jnp.float32(p.plateau.scale))
+    self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):
     self._check_finite(jax.device_get(self.state.sums))
     self.log.sync()
     host = {
-      'progress': dataclasses.asdict(self.progress),
+      'progress': self.progress.to_json(),
       'config': settings.flatten(self.config.to_dict()),
       'corpus': self.corpus.digest,
       'versions': _versions(),
     }
     self.checkpoints.save(
       self.step,
-      self.state.params,
-      self.state.replace(params=()),
-      host,
+      host=host,
       keep=(self.progress.best_step,),
+      **train_state.split(self.state),
     )
 
   def _halt(self):

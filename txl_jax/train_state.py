@@ -21,6 +21,7 @@ class TrainState:
     memory: of the model, for the rows of a batch.
     sums: metrics since the last line of the log.
     lr_scale: float32, what the schedule is multiplied by (`optim.Plateau`).
+    average: an `averaging.Average` of the parameters, or () for none.
   """
 
   step: jax.Array
@@ -29,6 +30,7 @@ class TrainState:
   memory: Any
   sums: metrics.Sums
   lr_scale: jax.Array
+  average: Any = ()
 
 
 def init_params(model, key):
@@ -38,7 +40,7 @@ def init_params(model, key):
   return model.init(key, tokens, tokens, memory, train=False)['params']
 
 
-def create(model, optimiser, batch_size, key):
+def create(model, optimiser, batch_size, key, averager=None):
   """The state before the first step.
 
   Args:
@@ -46,6 +48,7 @@ def create(model, optimiser, batch_size, key):
     optimiser: an optax transformation.
     batch_size: B, rows of the memory.
     key: PRNG key of the initial parameters.
+    averager: from `averaging.averager`.
   """
   params = init_params(model, key)
   return TrainState(
@@ -55,6 +58,32 @@ def create(model, optimiser, batch_size, key):
     memory=model.init_memory(batch_size),
     sums=metrics.zeros(),
     lr_scale=jnp.ones([], jnp.float32),
+    average=averager.init(params) if averager else (),
+  )
+
+
+def split(state):
+  """The items of a checkpoint: params, training, and average if there is one.
+
+  Parameters and average can so be restored without the rest.
+
+  Args:
+    state: a TrainState of arrays or their shapes.
+
+  Returns:
+    A dict of pytrees.
+  """
+  items = {
+    'params': state.params,
+    'training': state.replace(params=(), average=()),
+  }
+  return items | ({'average': state.average} if state.average else {})
+
+
+def join(items):
+  """The TrainState of which `split` made the items."""
+  return items['training'].replace(
+    params=items['params'], average=items.get('average', ())
   )
 
 
