@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from txl_jax import models
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.errors import UserError
 
 _HEADER = '__model__'
@@ -35,7 +35,7 @@ def save(path, params, model, vocabulary):
     path: of the file, ending in .npz.
     params: pytree (nested dict) of arrays.
     model: dict, the section `model` of a config.
-    vocabulary: dict, as `Vocabulary.to_json` gives it.
+    vocabulary: dict, as its `to_json` gives it.
 
   Raises:
     UserError: the path does not end in .npz, or cannot be written.
@@ -70,7 +70,7 @@ def load(path, **changes):
 
   Returns:
     model (an unbound Linen module), params (nested dict of numpy arrays),
-    vocabulary (a `data.vocabulary.Vocabulary`).
+    vocabulary (a `data.vocabulary.Vocabulary` or `data.words.Words`).
 
   Raises:
     UserError: the file cannot be read or is of another kind.
@@ -79,7 +79,7 @@ def load(path, **changes):
     with open(path, 'rb') as f, np.load(f, allow_pickle=False) as file:
       arrays = dict(file)
     header = json.loads(str(arrays.pop(_HEADER)))
-    vocabulary = Vocabulary.from_json(header['vocabulary'])
+    vocabulary = vocabulary_lib.from_json(header['vocabulary'])
     model = models.build(header['model'], len(vocabulary))
   except _NOT_OURS as e:
     raise UserError(f'{path} is no file of exported parameters: {e}') from e

@@ -16,7 +16,7 @@ import os
 import pathlib
 
 from txl_jax import settings
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.errors import UserError
 
 
@@ -90,7 +90,7 @@ def vocabulary(folder):
   if not (folder / 'vocabulary.json').exists():
     raise UserError(f'--workdir={folder} holds no run; train one first')
   try:
-    return Vocabulary.from_json(_read(folder / 'vocabulary.json'))
+    return vocabulary_lib.from_json(_read(folder / 'vocabulary.json'))
   except (KeyError, TypeError, ValueError) as e:
     raise UserError(f'{folder}/vocabulary.json is damaged: {e}') from e
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_jax.data import vocabulary
+from txl_jax.data import vocabulary, words
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
 
@@ -99,3 +99,28 @@ def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
 def test_json_of_another_kind_is_refused():
   with pytest.raises(ValueError, match='words'):
     Vocabulary.from_json({'kind': 'words'})
+
+
+@given(texts, st.integers(0, 80))
+def test_decoding_in_pieces(text, cut):
+  v = Vocabulary.all_bytes()
+  decoder = v.decoder()
+  ids = list(text)
+  assert decoder.push(ids[:cut]) + decoder.push(ids[cut:]) == text
+
+
+@pytest.mark.parametrize(
+  'symbols, start',
+  [(b'ab \n', 3), (b'ab c', 2), (b'a_b', 1), (b'abc', 0)],
+)
+def test_a_text_starts_after_a_newline_or_a_space(symbols, start):
+  v = Vocabulary(tuple(symbols))
+  assert v.start == start
+  assert (v.eos_id, v.unk_id) == (None, None)
+
+
+def test_from_json_tells_the_kinds_apart():
+  for v in (Vocabulary.all_bytes(), words.Words(('a', 'b'), (2, 1), 'b')):
+    assert vocabulary.from_json(json.loads(json.dumps(v.to_json()))) == v
+  with pytest.raises(ValueError, match='pieces'):
+    vocabulary.from_json({'kind': 'pieces'})

@@ -1,8 +1,8 @@
 """Vocabularies: which token id stands for what.
 
-There is one kind, bytes: every symbol is one byte value, a token id is the
-symbol's place in the vocabulary. A kind whose symbols are words would be
-another class with the same methods, told apart by `kind` in its JSON form.
+There are two kinds with the same methods, told apart by `kind` in their JSON
+form: bytes, here, where every symbol is one byte value, and words, in
+`data.words`. A token id is the symbol's place in the vocabulary.
 """
 
 import collections
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 _OUTSIDE = -1
@@ -121,6 +122,24 @@ class Vocabulary:
       )
     return np.array(self.symbols, np.uint8)[ids].tobytes()
 
+  def decoder(self) -> 'Decoder':
+    """A decoder that takes the ids of one text in pieces."""
+    return Decoder(self)
+
+  # Words that bytes do not have; see `data.words`.
+  eos_id = None
+  unk_id = None
+
+  @property
+  def start(self) -> int:
+    """A token after which a text begins: a newline, else a space."""
+    first = next((s for s in b'\n _' if s in self.symbols), None)
+    return 0 if first is None else self.symbols.index(first)
+
+  def entry(self) -> dict:
+    """What a manifest says about the vocabulary: all of it."""
+    return self.to_json()
+
   def to_json(self) -> dict:
     """The vocabulary as a dict of JSON types."""
     return {
@@ -144,6 +163,27 @@ class Vocabulary:
       tuple(fields['counts']),
       tuple(fields['dropped']),
     )
+
+
+class Decoder:
+  """Token ids in pieces to bytes, with the methods of `words.Decoder`."""
+
+  def __init__(self, vocabulary: Vocabulary):
+    self._vocabulary = vocabulary
+
+  def push(self, ids: Iterable[int]) -> bytes:
+    """The bytes of these ids; ValueError as in `Vocabulary.decode`."""
+    return self._vocabulary.decode(ids)
+
+
+def from_json(fields: Mapping) -> Vocabulary | Words:
+  """The vocabulary, of either kind, that `to_json` has written.
+
+  Raises:
+    KeyError, TypeError, ValueError: it is none.
+  """
+  kind = Words if fields['kind'] == 'words' else Vocabulary
+  return kind.from_json(fields)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:

@@ -1,0 +1,351 @@
+"""Vocabularies of words: which token id stands for which word.
+
+A text is split at white space, as `str.split` does. Each newline is the word
+`eos`, blank lines' too, where the vocabulary has one. A word outside the
+vocabulary is `unk` where it has one, else an error. Text is UTF-8; bytes that
+are none are kept (surrogateescape).
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from txl_jax.data import detokenise
+from txl_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+  """A vocabulary of words.
+
+  Attributes:
+    symbols: the words, in the order of their token ids.
+    counts: how often each occurs in the text that was counted, in the same
+      order, or empty where none was.
+    eos: the word that every newline is; '' for none.
+    unk: the word that stands for all others; '' for none.
+    lower: whether texts are lower-cased.
+
+  Raises:
+    ValueError: there is no word, one is empty, has white space or occurs
+      twice, eos or unk is not among them, or the number of counts is neither
+      0 nor that of the words.
+  """
+
+  unit = 'ppl'  # in which an nll per token is told; not a field
+
+  symbols: tuple[str, ...]
+  counts: tuple[int, ...] = ()
+  eos: str = ''
+  unk: str = ''
+  lower: bool = False
+
+  def __post_init__(self):
+    if not self.symbols or ' '.join(self.symbols).split() != list(self.symbols):
+      raise ValueError('a word is empty or has white space')
+    if len(self._ids) != len(self.symbols):
+      raise ValueError('a word occurs twice')
+    if len(self.counts) not in (0, len(self.symbols)):
+      raise ValueError(
+        f'{len(self.counts)} counts for {len(self.symbols)} words'
+      )
+    for word in (self.eos, self.unk):
+      if word and word not in self._ids:
+        raise ValueError(f'{word!r} is not among the words')
+
+  def __getstate__(self):
+    # Without what is cached: worker processes make it themselves.
+    return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+  @classmethod
+  def from_counts(
+    cls,
+    counts: Mapping[str, int],
+    *,
+    eos: str = '',
+    unk: str = '',
+    lower: bool = False,
+    min_count: int = 1,
+    max_size: int = 0,
+  ) -> 'Words':
+    """The words of a text: eos first, then the most frequent one first.
+
+    Args:
+      counts: occurrences of each word, eos among them. Words with equal
+        counts keep the order that they have here.
+      eos: gets id 0; '' for none.
+      unk: is kept however rare, and stands at the place of its count, that
+        of the words left out included; '' for none.
+      lower: whether the counted text was lower-cased.
+      min_count: words that occur less often are left out.
+      max_size: words to keep at most, eos and unk included; 0 is all.
+    """
+    counts = dict(counts)
+    lines = counts.pop(eos, 0)
+    if unk:
+      counts.setdefault(unk, 0)
+    ranked = sorted(counts.items(), key=lambda pair: -pair[1])  # stable
+    room = max_size - bool(eos) - bool(unk) if max_size else len(ranked)
+    kept = [w for w, n in ranked if n >= min_count and w != unk][:room]
+    if unk:
+      left_out = sum(counts.values()) - sum(counts[w] for w in kept)
+      counts[unk] = left_out  # its own occurrences are among these
+      chosen = {unk, *kept}
+      kept = sorted(
+        (w for w in counts if w in chosen), key=lambda w: -counts[w]
+      )
+    symbols, numbers = [eos] if eos else [], [lines] if eos else []
+    symbols += kept
+    numbers += [counts[w] for w in kept]
+    return cls(tuple(symbols), tuple(numbers), eos, unk, lower)
+
+  @classmethod
+  def from_list(
+    cls,
+    data: bytes,
+    source: str,
+    *,
+    eos: str = '',
+    unk: str = '',
+    add_unk: bool = False,
+    lower: bool = False,
+  ) -> 'Words':
+    """The words of a list: one a line, alone or before its count.
+
+    Args:
+      data: the list.
+      source: what it is, for error messages.
+      eos: put before the first word unless the list has it; '' for none.
+      unk: used as such where the list has it; '' for none.
+      add_unk: put it after the last word unless the list has it.
+      lower: whether texts are to be lower-cased.
+
+    Raises:
+      UserError: a line is of another form, or a word occurs twice.
+    """
+    counts, seen = [], {}
+    lines = data.decode('utf-8', 'surrogateescape').split('\n')
+    if lines[-1] == '':
+      lines.pop()
+    for number, line in enumerate(lines, 1):
+      fields = line.split()
+      if not 1 <= len(fields) <= 2 or not all(
+        x.isdecimal() for x in fields[1:]
+      ):
+        raise UserError(
+          f'{source}: line {number} is {line[:80]!r}; allowed: a word, or a '
+          'word and its count'
+        )
+      if fields[0] in seen:
+        raise UserError(
+          f'{source}: line {number} has the word {fields[0]!r} of line '
+          f'{seen[fields[0]]} again'
+        )
+      seen[fields[0]] = number
+      counts += map(int, fields[1:])
+    symbols = list(seen)
+    counted = len(counts) == len(symbols)
+    if not counted and counts:
+      raise UserError(f'{source}: some lines have a count and others none')
+    if not symbols:
+      raise UserError(f'{source} has no words')
+    if eos and eos not in seen:
+      symbols.insert(0, eos)
+      counts.insert(0, 0)
+    if unk not in seen:
+      symbols += [unk] if add_unk else []
+      counts += [0] if add_unk else []
+      unk = unk if add_unk else ''
+    numbers = tuple(counts) if counted else ()
+    return cls(tuple(symbols), numbers, eos, unk, lower)
+
+  def __len__(self) -> int:
+    return len(self.symbols)
+
+  @functools.cached_property
+  def _ids(self) -> dict[str, int]:
+    return {word: i for i, word in enumerate(self.symbols)}
+
+  @functools.cached_property
+  def _lookup(self) -> Mapping[str, int]:
+    """The id of any word, KeyError for one that has none."""
+    if not self.unk:
+      return self._ids
+    lookup = _WithDefault(self._ids)
+    lookup.default = self._ids[self.unk]
+    return lookup
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of eos, None if there is none."""
+    return self._ids[self.eos] if self.eos else None
+
+  @property
+  def unk_id(self) -> int | None:
+    """Token id of unk, None if there is none."""
+    return self._ids[self.unk] if self.unk else None
+
+  @property
+  def start(self) -> int:
+    """A token after which a text begins."""
+    return self.eos_id or 0
+
+  def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
+    """Token ids of a text.
+
+    Args:
+      text: UTF-8.
+      source: what the text is, for the error message.
+      first_line: number of its first line there.
+
+    Returns:
+      int32 [words + newlines], or [words] where there is no eos.
+
+    Raises:
+      UserError: a word is not in the vocabulary, and there is no unk.
+    """
+    words = split(text, self.eos, self.lower)
+    try:
+      return np.fromiter(
+        map(self._lookup.__getitem__, words), np.int32, len(words)
+      )
+    except KeyError as e:
+      (word,) = e.args
+    lines = text.split(b'\n')
+    at = next(
+      i for i, x in enumerate(lines) if word in split(x, '', self.lower)
+    )
+    raise UserError(
+      f'{source}: word {word!r} in line {first_line + at} is not among the '
+      f'{len(self)} words of the vocabulary, which has no <unk>; words, and '
+      'punctuation beside them, are separated by spaces'
+    )
+
+  def decode(self, ids: Iterable[int]) -> bytes:
+    """Readable text of token ids, see `detokenise`.
+
+    Args:
+      ids: integers [n].
+
+    Raises:
+      ValueError: an id is not in [0, len(self)).
+    """
+    return self.decoder().push(ids)
+
+  def decoder(self) -> 'Decoder':
+    """A decoder that takes the ids of one text in pieces."""
+    return Decoder(self)
+
+  def text(self) -> bytes:
+    """The list of the words, as `from_list` reads it."""
+    if self.counts:
+      lines = (f'{w} {n}\n' for w, n in zip(self.symbols, self.counts))
+    else:
+      lines = (f'{w}\n' for w in self.symbols)
+    return ''.join(lines).encode('utf-8', 'surrogateescape')
+
+  def entry(self) -> dict:
+    """What a manifest says about the vocabulary, whose list is beside it."""
+    return {
+      'kind': 'words',
+      'size': len(self),
+      'sha256': hashlib.sha256(self.text()).hexdigest(),
+      'eos': self.eos,
+      'unk': self.unk,
+      'lower': self.lower,
+    }
+
+  @classmethod
+  def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
+    """The inverse of `entry` and `text`.
+
+    Raises:
+      KeyError, TypeError, ValueError: the list is not the one of the entry.
+    """
+    found = hashlib.sha256(data).hexdigest()
+    if found != entry['sha256']:
+      raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
+    try:
+      words = cls.from_list(
+        data,
+        'the list',
+        eos=entry['eos'],
+        unk=entry['unk'],
+        lower=entry['lower'],
+      )
+    except UserError as e:
+      raise ValueError(str(e)) from e
+    if words.entry() != {**entry}:
+      raise ValueError('the list does not fit the manifest')
+    return words
+
+  def to_json(self) -> dict:
+    """The vocabulary, all words included, as a dict of JSON types."""
+    return {
+      'kind': 'words',
+      'symbols': list(self.symbols),
+      'counts': list(self.counts),
+      'eos': self.eos,
+      'unk': self.unk,
+      'lower': self.lower,
+    }
+
+  @classmethod
+  def from_json(cls, fields: Mapping) -> 'Words':
+    """The inverse of `to_json`.
+
+    Raises:
+      KeyError, TypeError, ValueError: it is not what `to_json` writes.
+    """
+    if fields['kind'] != 'words':
+      raise ValueError(f"kind is {fields['kind']!r}, not 'words'")
+    return cls(
+      tuple(fields['symbols']),
+      tuple(fields['counts']),
+      fields['eos'],
+      fields['unk'],
+      fields['lower'],
+    )
+
+
+class _WithDefault(dict):
+  """A dict whose other keys all have the value `default`."""
+
+  default: int
+
+  def __missing__(self, key):
+    return self.default
+
+
+class Decoder:
+  """Token ids in pieces to readable text.
+
+  The texts of all calls together are what `Words.decode` gives for all ids.
+  """
+
+  def __init__(self, vocabulary: Words):
+    self._vocabulary = vocabulary
+    self._joiner = detokenise.Joiner(vocabulary.eos)
+
+  def push(self, ids: Iterable[int]) -> bytes:
+    """The text that these ids add; ValueError as in `Words.decode`."""
+    ids = np.asarray(ids, np.int64)
+    V = len(self._vocabulary)
+    if ids.size and not 0 <= ids.min() <= ids.max() < V:
+      raise ValueError(
+        f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
+      )
+    symbols = self._vocabulary.symbols
+    text = ''.join(self._joiner.push(symbols[i]) for i in ids.tolist())
+    return text.encode('utf-8', 'surrogateescape')
+
+
+def split(text: bytes, eos: str, lower: bool) -> list[str]:
+  """The words of a text; each newline is the word eos, unless that is ''."""
+  string = text.decode('utf-8', 'surrogateescape')
+  if lower:
+    string = string.lower()
+  return (string.replace('\n', f' {eos} ') if eos else string).split()
