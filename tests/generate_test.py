@@ -207,6 +207,22 @@ def test_of_equal_logits_the_lower_id_counts_as_larger():
   assert kept(top_p=0.51) == [True, True, True, False]
 
 
+def test_forbidden_tokens_are_excluded_before_all_else():
+  logits = jnp.array([[3.0, 2.0, 1.0, 0.0]])
+  seen = jnp.zeros([1, 4], bool)
+  kept = lambda **kw: np.isfinite(
+    g.adjust(logits, seen, g.Sampling(forbidden=(0, 2), **kw))[0]
+  ).tolist()
+  assert kept() == [False, True, False, True]
+  assert kept(top_k=1) == [False, True, False, False]
+  # Of what is allowed, 1 has the share e² / (e² + 1) = 0.88.
+  assert kept(top_p=0.88) == [False, True, False, False]
+  assert kept(top_p=0.89) == [False, True, False, True]
+  for wrong in ((-1,), (1.0,)):
+    with pytest.raises(ValueError, match='forbidden'):
+      g.Sampling(forbidden=wrong)
+
+
 # Decoding
 
 

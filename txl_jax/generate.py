@@ -43,6 +43,7 @@ class Sampling:
     top_k: draw among the k most probable tokens; 0 is off.
     top_p: among the fewest tokens that hold this probability; 1 is off.
     repetition_penalty: above 1, tokens already seen become rarer; 1 is off.
+    forbidden: token ids that are never drawn.
 
   Raises:
     ValueError: a value that is out of range.
@@ -52,6 +53,7 @@ class Sampling:
   top_k: int = 0
   top_p: float = 1.0
   repetition_penalty: float = 1.0
+  forbidden: tuple[int, ...] = ()
 
   def __post_init__(self):
     # Below 1e-6 the quotient leaves the range of float32.
@@ -66,6 +68,8 @@ class Sampling:
       raise ValueError(
         f'repetition_penalty {self.repetition_penalty}: above 0, finite'
       )
+    if any(not isinstance(i, int) or i < 0 for i in self.forbidden):
+      raise ValueError(f'forbidden {self.forbidden}: token ids')
 
 
 @flax.struct.dataclass
@@ -88,6 +92,8 @@ class State:
 def adjust(logits, seen, sampling):
   """Logits to draw from, in the order of the Hugging Face library.
 
+  Forbidden tokens are excluded before all else.
+
   1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the form that
      never rewards): a positive logit of a seen token is divided by it, a
      negative one multiplied.
@@ -109,6 +115,8 @@ def adjust(logits, seen, sampling):
     float32 [B, V], -inf where a token is excluded.
   """
   B, V = logits.shape
+  if sampling.forbidden:
+    logits = logits.at[:, list(sampling.forbidden)].set(-jnp.inf)
   penalty = sampling.repetition_penalty
   if penalty != 1:
     lower = jnp.where(logits > 0, logits / penalty, logits * penalty)
