@@ -18,12 +18,27 @@ def get_config():
   c.checkpoint = 'best'
 
   c.data = data = ml_collections.ConfigDict()
-  data.corpus = 'pystdlib'  # pystdlib, text, enwik8, text8
+  # Bytes: pystdlib, enwik8, text8. Words: wt103, wt2, ptb, lm1b. Either: text.
+  data.corpus = 'pystdlib'
   data.dir = 'data'  # holds the prepared corpora
   data.path = ''  # corpus text: the file or folder to learn from
   # enwik8: keep (205 symbols, every byte scored) or drop (the published
   # protocol: newlines vanish, 204 symbols, shorter splits).
   data.newline = 'keep'
+  # Corpus text: byte, or word: white space separates words, the vocabulary is
+  # counted on the training split, and these six are for it.
+  data.level = 'byte'
+  data.lower = False  # lower-case the text
+  data.eos = True  # every newline is the word <eos>
+  data.unk = False  # add <unk>, for words outside, if the text has none
+  data.min_count = 1  # rarer words are left out of the vocabulary
+  data.max_size = 0  # words of the vocabulary at most; 0 is no limit
+  # A list, one word a line, as the vocabulary: of corpus text at level word;
+  # of lm1b, which needs it when it is prepared.
+  data.vocab_file = ''
+  # lm1b: words <S> between two sentences. 1: n + 1 tokens of a sentence are
+  # scored (PyTorch original); 2: n + 2, one of them trivial (TensorFlow).
+  data.boundaries = 1
 
   c.model = model = ml_collections.ConfigDict()
   model.name = 'transformer_xl'
@@ -140,6 +155,9 @@ def get_config():
   ev.mem_len = 512  # M at test time
   ev.clamp_len = 0
   ev.same_length = 'off'
+  # none: all tokens but the first are scored. eos: all, the first one after
+  # an <eos> put before it; for words, but not for lm1b, which begins with <S>.
+  ev.first_token = 'none'
   ev.segments_per_call = 16  # segments that one call of the device scores
   ev.nll_file = ''  # .npy file for the nll of each scored token
 
@@ -151,6 +169,7 @@ def get_config():
   gen.top_k = 0  # sample among the k most probable; 0 is off
   gen.top_p = 1.0  # among the fewest that hold this probability
   gen.repetition_penalty = 1.0  # above 1: tokens already seen become rarer
+  gen.forbid_unk = False  # words: never write <unk>
   gen.seed = 0  # the same seed gives the same text
   gen.samples = 1
   gen.stream = True  # print as the text is made (with one sample)

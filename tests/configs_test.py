@@ -11,7 +11,7 @@ import pytest
 
 from configs import common
 from txl_jax import models, optim, settings, train_state
-from txl_jax.data import preparation, prepared
+from txl_jax.data import options, preparation, prepared
 from txl_jax.models import transformer_xl
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -45,6 +45,7 @@ GIVEN = {
   ('optim.py', 'config'): ('optim',),
   ('averaging.py', 'config'): ('optim',),
   ('progress.py', 'config'): ('optim',),
+  ('options.py', 'config'): ('data',),
   ('preparation.py', 'config'): ('data',),
   ('inference.py', 'g'): ('generate',),
   ('perplexity.py', 'section'): ('eval', 'generate'),
@@ -153,8 +154,9 @@ def test_every_key_is_read_and_every_key_read_is_there():
 
 def test_choices_are_those_of_the_code():
   choices = settings._CHOICES
-  assert set(choices['data.corpus']) == set(preparation.CORPORA)
-  assert set(choices['data.newline']) == set(preparation.NEWLINE)
+  assert set(choices['data.corpus']) == set(options.CORPORA)
+  assert set(choices['data.newline']) == set(options.NEWLINE)
+  assert set(choices['data.level']) == set(options.LEVEL)
   assert set(choices['model.name']) == set(models.MODELS)
   assert set(choices['eval.split']) == set(prepared.SPLITS)
   for section in ('model', 'eval', 'generate'):

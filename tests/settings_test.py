@@ -41,6 +41,7 @@ RANGES = [
   ('model.d_model', [2, 1024], [0, 1, 3]),
   ('model.d_embed', [0, 256], [-1]),
   ('model.div_val', [1, 4], [0, -1]),
+  ('data.boundaries', [1, 2], [0, 3]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
@@ -51,6 +52,7 @@ RANGES = [
 ]
 EVERY = ('log_every', 'eval_every', 'save_every')
 SIZES = {
+  'data': ('min_count',),
   'model': ('n_layer', 'n_head', 'd_head', 'd_ff', 'unroll'),
   'train': ('steps', 'batch_size', 'segment_len', 'eval_batch_size', *EVERY),
   'optim': ('plateau_patience',),
@@ -59,6 +61,7 @@ SIZES = {
 }
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'softmax_samples'),
+  'data': ('max_size',),
   'train': ('eval_tokens',),
   'optim': ('average_start', 'average_patience'),
   'eval': ('mem_len', 'clamp_len'),
@@ -116,7 +119,13 @@ def test_every_number_has_edges():
 @pytest.mark.parametrize(
   'key, value, allowed',
   [
-    ('data.corpus', 'wikitext', 'pystdlib, text, enwik8, text8'),
+    (
+      'data.corpus',
+      'wikitext',
+      'pystdlib, text, enwik8, text8, wt103, wt2, ptb, lm1b',
+    ),
+    ('data.level', 'char', 'byte, word'),
+    ('eval.first_token', '<eos>', 'none, eos'),
     ('model.same_length', 'on', 'off, M, M+1'),
     ('model.dtype', 'float16', 'float32, bfloat16'),
     ('optim.name', '', 'adam, sgd'),
@@ -182,7 +191,7 @@ def test_same_config():
   then = settings.flatten(common.get_config())
   free = ['checkpoint', 'data.dir', 'data.path', 'train.resume']
   free += ['train.save_every', 'train.tensorboard', 'eval.split']
-  free += ['eval.mem_len', 'generate.seed']
+  free += ['eval.mem_len', 'generate.seed', 'data.vocab_file']
   settings.check_same(then | dict.fromkeys(free), then, 'runs/a')
   for key in sorted(then.keys() - set(free)):
     if key.startswith(('eval.', 'generate.')):

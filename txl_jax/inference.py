@@ -18,7 +18,7 @@ from txl_jax import (
   train_state,
   workdir,
 )
-from txl_jax.data import preparation
+from txl_jax.data import preparation, streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 
@@ -109,13 +109,14 @@ def evaluate(config, folder, console):
       f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
       f'symbols) than the run in {folder} ({len(vocabulary)})'
     )
-  tokens = corpus.tokens(ev.split)
+  split = corpus.tokens(ev.split)
   needed = ev.batch_size + 1
-  if len(tokens) < needed:
+  if len(split) < needed:
     raise UserError(
-      f'split {ev.split} has {len(tokens)} tokens; eval.batch_size '
+      f'split {ev.split} has {len(split)} tokens; eval.batch_size '
       f'{ev.batch_size} needs {needed}'
     )
+  tokens = _from_first_token(split, corpus, ev.first_token)
   score = perplexity.score(
     perplexity.model_at_test_time(config, len(vocabulary), ev),
     params,
@@ -136,7 +137,7 @@ def evaluate(config, folder, console):
   console.say(f'checkpoint: step {step}{weights}; corpus: {corpus.name}')
   print(
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
-    f'{len(tokens)} tokens, {score.scored} scored, '
+    f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
     f'(T {ev.segment_len}, M {ev.mem_len}, {ev.batch_size} streams)',
     flush=True,
@@ -144,6 +145,20 @@ def evaluate(config, folder, console):
   if ev.nll_file:
     console.say(f'nll of each scored token: {ev.nll_file}')
   return score
+
+
+def _from_first_token(tokens, corpus, first_token):
+  """The tokens, after one more that makes the first one be scored."""
+  if first_token == 'none':
+    return tokens
+  eos = corpus.vocabulary.eos_id
+  if eos is None or corpus.sentences('test') is not None:
+    what = 'has no <eos>' if eos is None else 'begins with a <S> already'
+    raise UserError(
+      f'eval.first_token is {first_token!r}; allowed: none, for corpus '
+      f'{corpus.name} {what}'
+    )
+  return streams.Preceded(eos, tokens)
 
 
 def sample(config, folder):
@@ -160,14 +175,11 @@ def sample(config, folder):
   prompt = _prompt(g)
   _, params, _, vocabulary = load(config, folder)
   tokens = vocabulary.encode(prompt, 'the prompt')
-  if not len(tokens):
-    # A text begins after a newline, or where there is none after a space.
-    first = next((s for s in b'\n _' if s in vocabulary.symbols), None)
-    start = vocabulary.symbols.index(first) if first is not None else 0
-    tokens = [start]
+  unk = vocabulary.unk_id
+  forbidden = () if unk is None or not g.forbid_unk else (unk,)
   try:
     sampling = generate.Sampling(
-      g.temperature, g.top_k, g.top_p, g.repetition_penalty
+      g.temperature, g.top_k, g.top_p, g.repetition_penalty, forbidden
     )
   except ValueError as e:
     raise UserError(f'generate.{e}') from e
@@ -180,23 +192,24 @@ def sample(config, folder):
     seed=g.seed,
     segment_len=g.segment_len,
     samples=g.samples,
+    start=vocabulary.start,
   )
   out = sys.stdout
   if g.samples == 1:
-    stream = generate.TextStream()
-    out.write(prompt.decode(errors='replace'))
+    stream, decoder = generate.TextStream(), vocabulary.decoder()
+    out.write(stream.push(decoder.push(tokens)))
     for piece in pieces:
-      out.write(stream.push(vocabulary.decode(piece[0])))
+      out.write(stream.push(decoder.push(piece[0])))
       if g.stream:
         out.flush()
     out.write(stream.close() + '\n')
   else:
-    texts = [prompt] * g.samples
+    rows = [tokens.tolist()] * g.samples
     for piece in pieces:
-      texts = [t + vocabulary.decode(row) for t, row in zip(texts, piece)]
-    for i, text in enumerate(texts):
+      rows = [row + more.tolist() for row, more in zip(rows, piece)]
+    for i, row in enumerate(rows):
       out.write(f'=== sample {i + 1} of {g.samples}\n')
-      out.write(text.decode(errors='replace') + '\n')
+      out.write(vocabulary.decode(row).decode(errors='replace') + '\n')
   out.flush()
 
 

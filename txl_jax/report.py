@@ -41,6 +41,8 @@ def _beside_compressors(config, corpus, params):
   """The model beside gzip and xz on the same bytes, where there are bytes."""
   if corpus.manifest['corpus'] not in ('pystdlib', 'text'):
     return []
+  if corpus.vocabulary.unit != 'bpc':
+    return []  # words do not tell the bytes between them
   tokens = corpus.tokens('validation')
   if len(tokens) > _LARGEST:
     return []

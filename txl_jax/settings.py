@@ -11,8 +11,18 @@ import math
 from txl_jax.errors import UserError
 
 _CHOICES = {
-  'data.corpus': ('pystdlib', 'text', 'enwik8', 'text8'),
+  'data.corpus': (
+    'pystdlib',
+    'text',
+    'enwik8',
+    'text8',
+    'wt103',
+    'wt2',
+    'ptb',
+    'lm1b',
+  ),
   'data.newline': ('keep', 'drop'),
+  'data.level': ('byte', 'word'),
   'model.name': ('transformer_xl',),
   'model.same_length': ('off', 'M', 'M+1'),
   'model.memory_init': ('empty', 'zeros'),
@@ -24,6 +34,7 @@ _CHOICES = {
   'optim.average': ('off', 'ema', 'swa', 'nt'),
   'eval.split': ('train', 'validation', 'test'),
   'eval.same_length': ('off', 'M', 'M+1'),
+  'eval.first_token': ('none', 'eos'),
   'generate.same_length': ('off', 'M', 'M+1'),
 }
 
@@ -32,6 +43,9 @@ _COUNT, _SIZE = (0, None, True), (1, None, True)
 _POSITIVE, _SHARE = (0, None, False), (0, 1, True)
 _RANGES = {
   'seed': (0, 2**32 - 1, True),
+  'data.min_count': _SIZE,
+  'data.max_size': _COUNT,
+  'data.boundaries': (1, 2, True),
   'model.n_layer': _SIZE,
   'model.d_model': (2, None, True),
   'model.n_head': _SIZE,
@@ -95,7 +109,8 @@ _RANGES = {
 
 # Keys that may change when a run continues: its record does not depend on
 # them.
-_FREE = ('checkpoint', 'data.dir', 'data.path', 'train.resume')
+_FREE = ('checkpoint', 'data.dir', 'data.path', 'data.vocab_file')
+_FREE += ('train.resume',)
 _FREE += ('train.save_every', 'train.tensorboard', 'eval.', 'generate.')
 
 

@@ -99,6 +99,7 @@ class Trainer:
       config.train.segment_len,
       varlen=config.train.varlen,
       seed=config.seed,
+      sentences=corpus.sentences('train'),
     )
     self.mesh = sharding.make_mesh()
     self.model = models.build(config.model, len(corpus.vocabulary))

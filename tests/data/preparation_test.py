@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-import types
 import zipfile
 
 import numpy as np
 import pytest
 
+from configs import common
 from txl_jax.data import builders, preparation, prepared
 from txl_jax.errors import UserError
 
@@ -59,10 +59,10 @@ def stdlib(tmp_path, monkeypatch):
   return root
 
 
-def config(data_dir, corpus='pystdlib', path='', newline='keep'):
-  return types.SimpleNamespace(
-    corpus=corpus, dir=str(data_dir), path=str(path), newline=newline
-  )
+def config(data_dir, corpus='pystdlib', path='', **others):
+  section = common.get_config().data
+  section.update(corpus=corpus, dir=str(data_dir), path=str(path), **others)
+  return section
 
 
 def decoded(data):
@@ -252,7 +252,7 @@ def test_folder_that_others_can_read(book, tmp_path):
 @pytest.mark.parametrize(
   'corpus, options, found',
   [
-    ('wt103', {}, "data.corpus: 'wt103' is unknown; allowed: pystdlib, text,"),
+    ('wt104', {}, "data.corpus: 'wt104' is unknown; allowed: pystdlib, text,"),
     ('enwik8', {'newline': 'skip'}, "data.newline: 'skip'; allowed: keep, dr"),
     ('text8', {'newline': 'drop'}, 'enwik8 alone, not for text8'),
     ('pystdlib', {'newline': 'drop'}, 'enwik8 alone, not for pystdlib'),
@@ -345,10 +345,12 @@ def test_manifest_is_plain_json(book, tmp_path):
 
 def test_training_needs_no_tfds(book, tmp_path):
   code = """
-import sys, types
+import sys
+from configs import common
 from txl_jax.data import preparation
-data = preparation.locate_or_prepare(types.SimpleNamespace(
-    corpus='text', dir=sys.argv[1], path=sys.argv[2], newline='keep'))
+section = common.get_config().data
+section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
+data = preparation.locate_or_prepare(section)
 assert data.tokens('train').size > 0
 for name in ('tensorflow', 'tensorflow_datasets', 'jax', 'requests'):
   assert name not in sys.modules, name

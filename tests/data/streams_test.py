@@ -218,6 +218,19 @@ def test_segments_hold_every_pair_once(dtype, split):
   assert cut == sorted(cut, reverse=True) and sum(x > 0 for x in cut) <= 1
 
 
+@quick
+@hypothesis.given(splits())
+def test_segments_after_one_more_token(split):
+  n, B, T, G = split
+  whole = np.append(n, text(n))
+  found = list(streams.segments(streams.Preceded(n, text(n)), B, T, G))
+  expected = list(streams.segments(whole, B, T, G))
+  assert len(found) == len(expected)
+  for a, b in zip(found, expected):
+    for got, wanted in zip(a, b):
+      np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_segments_by_hand(dtype):
   tokens = np.array([10, 11, 12, 13, 14, 15], dtype)  # 5 pairs

@@ -1,4 +1,4 @@
-"""enwik8 and text8 as TFDS builders: download, check, cut into splits.
+"""Corpora as TFDS builders: download, check, cut into splits.
 
 Only `txl_jax.prepare` needs this file; training never imports it. Nothing
 here needs TensorFlow: the records are array_record files, and the builders
@@ -6,61 +6,88 @@ state their URLs, sizes and checksums themselves.
 
 `read` downloads the archive itself and gives it to TFDS as a manual download,
 for TFDS knows neither a second URL nor a timeout nor how to continue an
-interrupted download. It uses requests, which is among the requirements of
-TFDS and honours HTTP_PROXY, HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
+interrupted download.
 """
 
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import pathlib
 import shutil
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import requests
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.units import Size
 
+from txl_jax.data import archives
 from txl_jax.errors import UserError
 
 _CHUNK = 1 << 20  # bytes of text per record
-_BLOCK = 1 << 16  # bytes of a download that reach the disk at a time
-_TIMEOUT = 20  # seconds until a server that does not answer is given up
+_SOURCE = 'source.json'  # beside the records of words: what they came from
 
 Splits = dict[str, Callable[[], Iterator[bytes]]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Archive:
+class Archive(archives.Archive):
   """A zip archive with one text that is cut into splits.
 
   Attributes:
-    urls: where it is found, tried in order.
-    size: bytes of the archive.
-    sha256: of the archive, in hex.
     member: name of the text within the archive.
     splits: bytes of each split, in the order they have in the text; together
       they are the whole text.
   """
 
-  urls: tuple[str, ...]
   size: int
   sha256: str
   member: str
   splits: Mapping[str, int]
 
-  @property
-  def file(self) -> str:
-    """File name of the archive."""
-    return self.urls[0].rsplit('/', 1)[-1]
+
+@dataclasses.dataclass(frozen=True)
+class WordArchive(archives.Archive):
+  """A zip or tar archive with files of words for each split.
+
+  Attributes:
+    members: names, within the archive, of each split's files, in order.
+    md5: of files, by their names without folders, where the archive has no
+      documented sha256. These files are taken from manual_dir as they are, if
+      it has all of them.
+  """
+
+  members: Mapping[str, tuple[str, ...]]
+  md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _SPLITS = {'train': 90_000_000, 'validation': 5_000_000, 'test': 5_000_000}
+_LM1B = '1-billion-word-language-modeling-benchmark-r13output'
+_HELD_OUT = (
+  f'{_LM1B}/heldout-monolingual.tokenized.shuffled/'
+  'news.en.heldout-00000-of-00050',
+)
+
+
+def _wikitext(name: str, sha256: str) -> WordArchive:
+  """A WikiText; the size of its archive is not documented."""
+  files = {'train': 'train', 'validation': 'valid', 'test': 'test'}
+  return WordArchive(
+    urls=(
+      f'https://wikitext.smerity.com/{name}-v1.zip',
+      # Where it was published; it has not answered since 2024.
+      f'https://s3.amazonaws.com/research.metamind.io/wikitext/{name}-v1.zip',
+    ),
+    size=None,
+    sha256=sha256,
+    members={s: (f'{name}/wiki.{f}.tokens',) for s, f in files.items()},
+  )
+
 
 ARCHIVES = {
   'enwik8': Archive(
@@ -80,17 +107,76 @@ ARCHIVES = {
     member='text8',
     splits=_SPLITS,
   ),
+  'wt103': _wikitext(
+    'wikitext-103',
+    '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
+  ),
+  'wt2': _wikitext(
+    'wikitext-2',
+    '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
+  ),
+  'ptb': WordArchive(
+    urls=('http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz',),
+    size=34_869_662,
+    sha256=None,
+    members={
+      'train': ('simple-examples/data/ptb.train.txt',),
+      'validation': ('simple-examples/data/ptb.valid.txt',),
+      'test': ('simple-examples/data/ptb.test.txt',),
+    },
+    md5={
+      'ptb.train.txt': 'f26c4b92c5fdc7b3f8c7cdcb991d8420',
+      'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
+      'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
+    },
+  ),
+  'lm1b': WordArchive(
+    urls=(f'http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz',),
+    size=1_792_209_805,
+    sha256='01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e',
+    members={
+      'train': tuple(
+        f'{_LM1B}/training-monolingual.tokenized.shuffled/'
+        f'news.en-{shard:05}-of-00100'
+        for shard in range(1, 100)
+      ),
+      'validation': _HELD_OUT,
+      'test': _HELD_OUT,
+    },
+  ),
 }
 
 
-class _ByteText(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """The bytes of one text in order, in records of up to 1 MiB.
+class _Text(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """A text in order, in records of up to 1 MiB.
 
   Features of record i of a split: index int64, which is i, and data uint8
   [n], the split's bytes from i MiB on.
   """
 
   VERSION = tfds.core.Version('1.0.0')
+
+  @property
+  def url_infos(self) -> dict[str, UrlInfo]:
+    return {}
+
+  def _info(self):
+    return tfds.core.DatasetInfo(
+      builder=self,
+      description=self.__doc__,
+      features=tfds.features.FeaturesDict(
+        {
+          'index': np.int64,
+          'data': tfds.features.Tensor(shape=(None,), dtype=np.uint8),
+        }
+      ),
+      disable_shuffling=True,  # keys are integers: records stay in order
+    )
+
+
+class _ByteText(_Text, skip_registration=True):
+  """The bytes of one text, which is cut into splits."""
+
   RELEASE_NOTES = {'1.0.0': '90M, 5M and 5M bytes of the text, in order.'}
 
   @property
@@ -106,19 +192,6 @@ class _ByteText(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       filename=archive.file,  # what TFDS looks for in manual_dir
     )
     return dict.fromkeys(archive.urls, info)
-
-  def _info(self):
-    return tfds.core.DatasetInfo(
-      builder=self,
-      description=self.__doc__,
-      features=tfds.features.FeaturesDict(
-        {
-          'index': np.int64,
-          'data': tfds.features.Tensor(shape=(None,), dtype=np.uint8),
-        }
-      ),
-      disable_shuffling=True,  # keys are integers: records stay in order
-    )
 
   def _split_generators(self, dl_manager):
     path = dl_manager.download(self._archive.urls[0])
@@ -137,6 +210,32 @@ class _ByteText(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         yield index, {'index': index, 'data': np.frombuffer(data, np.uint8)}
 
 
+class _WordText(_Text, skip_registration=True):
+  """The files of each split, one after the other.
+
+  Attributes:
+    files: for each split their paths; to be set before it is prepared.
+  """
+
+  RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
+  files: Mapping[str, list[pathlib.Path]]
+
+  def _split_generators(self, dl_manager):
+    del dl_manager  # `read` has checked and unpacked the archive
+    return {
+      split: self._generate_examples(paths)
+      for split, paths in self.files.items()
+    }
+
+  def _generate_examples(self, paths):
+    index = 0
+    for path in paths:
+      with path.open('rb') as text:
+        while data := text.read(_CHUNK):
+          yield index, {'index': index, 'data': np.frombuffer(data, np.uint8)}
+          index += 1
+
+
 class Enwik8(_ByteText):
   """The first 100,000,000 bytes of a dump of the English Wikipedia of 2006.
 
@@ -148,7 +247,33 @@ class Text8(_ByteText):
   """100,000,000 letters a to z and spaces: a cleaned Wikipedia dump of 2006."""
 
 
-BUILDERS = {'enwik8': Enwik8, 'text8': Text8}
+class Wt103(_WordText):
+  """WikiText-103: good articles of Wikipedia (Merity et al. 2016)."""
+
+
+class Wt2(_WordText):
+  """WikiText-2: 720 of the articles, with a smaller vocabulary."""
+
+
+class Ptb(_WordText):
+  """Penn Treebank as Mikolov prepared it: 10,000 words, lower-cased."""
+
+
+class Lm1b(_WordText):
+  """One Billion Word: sentences of news, shuffled (Chelba et al. 2013).
+
+  Validation and test are both the held-out shard 0, as in publications.
+  """
+
+
+BUILDERS = {
+  'enwik8': Enwik8,
+  'text8': Text8,
+  'wt103': Wt103,
+  'wt2': Wt2,
+  'ptb': Ptb,
+  'lm1b': Lm1b,
+}
 
 
 def read(
@@ -162,8 +287,8 @@ def read(
   Args:
     name: a key of BUILDERS.
     data_dir: downloads and records are kept in its folder tfds.
-    manual_dir: folder that holds the archive under its own file name; nothing
-      is downloaded then.
+    manual_dir: folder that holds the archive under its own file name, or the
+      texts of ptb; nothing is downloaded then.
     force: unpack the archive again although its records are there.
 
   Returns:
@@ -177,41 +302,102 @@ def read(
   """
   archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
+  folder = (
+    root / 'downloads' if manual_dir is None else pathlib.Path(manual_dir)
+  )
+  if isinstance(archive, WordArchive):
+    source = _prepare_words(name, archive, root, folder, manual_dir, force)
+    sizes = dict.fromkeys(archive.members)
+  else:
+    source = _prepare_bytes(name, archive, root, folder, manual_dir, force)
+    sizes = archive.splits
   builder = BUILDERS[name](data_dir=root)
-  if force or not builder.data_path.exists():
-    if manual_dir is None:
-      folder = root / 'downloads'
-      _download(name, archive, folder)
-    else:
-      folder = pathlib.Path(manual_dir)
-      _check(folder / archive.file, archive)
-    # TFDS cannot replace records of this format: it is to find none.
-    shutil.rmtree(builder.data_path, ignore_errors=True)
-    builder = BUILDERS[name](data_dir=root)
-    if not sys.stderr.isatty():
-      tfds.disable_progress_bar()
-    builder.download_and_prepare(
-      download_dir=root / 'downloads',
-      download_config=tfds.download.DownloadConfig(
-        manual_dir=folder, try_download_gcs=False
-      ),
-      file_format='array_record',
-    )
-  source = {
-    'file': archive.file,
-    'urls': list(archive.urls),
-    'size': archive.size,
-    'sha256': archive.sha256,
-  }
   splits: Splits = {
     split: functools.partial(_records, builder, split, size)
-    for split, size in archive.splits.items()
+    for split, size in sizes.items()
   }
-  return splits, source
+  return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
+
+
+def _prepare_bytes(name, archive, root, folder, manual_dir, force):
+  """Makes the records of a byte text unless they are there; its source."""
+  if force or not BUILDERS[name](data_dir=root).data_path.exists():
+    if manual_dir is None:
+      archives.download(name, archive, folder)
+    else:
+      archives.check(folder / archive.file, archive)
+    _make_records(_clean(name, root), root, folder)
+  return {'size': archive.size, 'sha256': archive.sha256}
+
+
+def _prepare_words(name, archive, root, folder, manual_dir, force):
+  """Makes the records of words unless they are there; their source."""
+  path = BUILDERS[name](data_dir=root).data_path / _SOURCE
+  if path.exists() and not force:
+    return json.loads(path.read_text())
+  texts = {f: folder / f for f in archive.md5}
+  plain = bool(texts) and all(text.is_file() for text in texts.values())
+  if manual_dir is None:
+    archives.download(name, archive, folder)
+  source = {}
+  if manual_dir is None or not plain:
+    source = archives.check(folder / archive.file, archive)
+  root.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(prefix=f'{name}.tmp-', dir=root) as unpacked:
+    members = {m for part in archive.members.values() for m in part}
+    if source:
+      files = archives.unpack(
+        folder / archive.file, members, pathlib.Path(unpacked)
+      )
+    else:
+      files = {m: texts[m.rsplit('/', 1)[-1]] for m in members}
+      source = {'texts': {f: _sha256(text) for f, text in texts.items()}}
+    for member, text in files.items():
+      md5 = archive.md5.get(member.rsplit('/', 1)[-1])
+      if md5 is not None:
+        archives.check_text(text, md5)
+    builder = _clean(name, root)
+    builder.files = {
+      split: [files[m] for m in part] for split, part in archive.members.items()
+    }
+    _make_records(builder, root, folder)
+  path.write_text(json.dumps(source))
+  return source
+
+
+def _sha256(path):
+  with path.open('rb') as f:
+    return hashlib.file_digest(f, 'sha256').hexdigest()
+
+
+def _clean(name, root):
+  """The builder, without records that an earlier run has left."""
+  # TFDS cannot replace records of this format: it is to find none.
+  builder = BUILDERS[name](data_dir=root)
+  shutil.rmtree(builder.data_path, ignore_errors=True)
+  return BUILDERS[name](data_dir=root)
+
+
+def _make_records(builder, root, folder):
+  if not sys.stderr.isatty():
+    tfds.disable_progress_bar()
+  builder.download_and_prepare(
+    download_dir=root / 'downloads',
+    download_config=tfds.download.DownloadConfig(
+      manual_dir=folder, try_download_gcs=False
+    ),
+    file_format='array_record',
+  )
 
 
 def _records(builder, split, size):
-  """The bytes of a split that TFDS has prepared, in chunks."""
+  """The bytes of a split that TFDS has prepared, in chunks.
+
+  Args:
+    builder: a builder.
+    split: its split.
+    size: bytes there are to be, None where that is not known.
+  """
   advice = 'prepare it again with --force'
   found = 0
   try:
@@ -222,80 +408,8 @@ def _records(builder, split, size):
     raise UserError(
       f'{builder.data_dir}: split {split} cannot be read, {advice}: {e}'
     ) from e
-  if found != size:
+  if size is not None and found != size:
     raise UserError(
       f'{builder.data_dir}: split {split} has {found} bytes, not {size}; '
       f'{advice}'
     )
-
-
-def _check(path: pathlib.Path, archive: Archive) -> None:
-  """Raises a UserError unless the file is the expected archive."""
-  expected = f'expected {archive.size} bytes with sha256 {archive.sha256}'
-  if not path.is_file():
-    raise UserError(
-      f'{path}: no such file; {expected}, from {" or ".join(archive.urls)}'
-    )
-  with path.open('rb') as f:
-    digest = hashlib.file_digest(f, 'sha256').hexdigest()
-  if digest != archive.sha256:
-    raise UserError(
-      f'{path}: has {path.stat().st_size} bytes with sha256 {digest}; '
-      f'{expected}'
-    )
-
-
-def _download(name: str, archive: Archive, folder: pathlib.Path) -> None:
-  """Puts the archive into the folder unless a good one is there.
-
-  Each URL gets two attempts; each attempt continues where the last one broke
-  off, for every URL has the same bytes.
-
-  Raises:
-    UserError: no URL gave the expected archive.
-  """
-  path = folder / archive.file
-  part = folder / (archive.file + '.part')
-  folder.mkdir(parents=True, exist_ok=True)
-  if path.exists():
-    try:
-      _check(path, archive)
-      return
-    except UserError:
-      path.unlink()
-  failures = {}
-  for url in 2 * archive.urls:
-    try:
-      if not part.exists() or part.stat().st_size < archive.size:
-        print(f'downloading {url}, {archive.size} bytes', file=sys.stderr)
-        _get(url, part)
-      _check(part, archive)
-      part.replace(path)
-      return
-    except requests.RequestException as e:
-      failures[url] = f'{url}: {e}'
-    except UserError as e:
-      failures[url] = f'{url} gave {e}'
-      part.unlink()
-  raise UserError(
-    f'{name} cannot be downloaded: {"; ".join(failures.values())}; without a '
-    f'network, put {archive.file} ({archive.size} bytes, sha256 '
-    f'{archive.sha256}) into a folder and run python -m txl_jax.prepare '
-    f'--dataset={name} --manual_dir=FOLDER'
-  )
-
-
-def _get(url: str, part: pathlib.Path) -> None:
-  """Downloads the rest of a file of which `part` holds the beginning."""
-  start = part.stat().st_size if part.exists() else 0
-  headers = {'Accept-Encoding': 'identity'}
-  if start:
-    headers['Range'] = f'bytes={start}-'
-  with requests.get(
-    url, headers=headers, stream=True, timeout=_TIMEOUT
-  ) as response:
-    response.raise_for_status()
-    rest = response.status_code == requests.codes.partial_content
-    with part.open('ab' if rest else 'wb') as f:
-      for block in response.iter_content(_BLOCK):
-        f.write(block)

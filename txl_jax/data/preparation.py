@@ -5,39 +5,36 @@ that are named for the sha256 of their source, so a source that has changed
 never replaces data that an older run needs. The others are downloaded.
 """
 
+import functools
 import hashlib
 import itertools
 import json
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from txl_jax.data import local, prepared
+from txl_jax.data import counting, local, options, prepared, writing
+from txl_jax.data.options import Options
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import Vocabulary, count_bytes
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
-
-_LOCAL = ('pystdlib', 'text')
-_DOWNLOADED = ('enwik8', 'text8')
-CORPORA = _LOCAL + _DOWNLOADED
-NEWLINE = ('keep', 'drop')
 
 
 def prepare(
   corpus: str,
   data_dir: str | os.PathLike,
   *,
-  path: str | os.PathLike = '',
-  newline: str = 'keep',
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
+  processes: int = 0,
+  **choices: Any,
 ) -> Prepared:
   """Prepares a corpus unless it is there already, and opens it.
 
@@ -45,53 +42,56 @@ def prepare(
   killed leaves a folder *.tmp-* that nothing reads.
 
   Args:
-    corpus: one of CORPORA.
+    corpus: one of `options.CORPORA`.
     data_dir: holds a folder for each prepared corpus.
-    path: corpus text: the file or folder to read.
-    newline: keep, or for enwik8 drop: newline bytes become no token.
-    manual_dir: for enwik8 and text8: folder that holds the archive; nothing
-      is downloaded then.
+    manual_dir: for corpora to download: folder that holds the archive;
+      nothing is downloaded then.
     force: prepare it although it is there, and replace it.
+    processes: that read a text of words; 0 is one for each CPU, up to four.
+      The result does not depend on it.
+    **choices: the other fields of `options.Options`.
 
   Raises:
     UserError: an argument is not allowed, or the text cannot be had.
     OSError: the data cannot be written.
   """
-  _check_options(corpus, data_dir, path, newline)
-  if manual_dir is not None and corpus in _LOCAL:
+  asked = Options(corpus, data_dir, **choices)
+  asked.check()
+  if manual_dir is not None and corpus in options.LOCAL:
     raise UserError(f'--manual_dir: corpus {corpus} has no archive')
-  data_dir = pathlib.Path(data_dir)
-  if corpus in _LOCAL:
-    splits, source = (
-      local.read_text(path)
-      if corpus == 'text'
-      else local.read_pystdlib(sysconfig.get_path('stdlib'))
-    )
-    folder = data_dir / _local_name(corpus, path, source['sha256'])
-  else:
-    folder = data_dir / _downloaded_name(corpus, newline)
+  words = _read_list(asked)
+  folder, splits, source = _local(asked, words) or (_folder(asked), {}, {})
   if folder.exists() and not force:
-    return prepared.load(folder)
+    return _open(folder, asked, words)
+  if corpus == 'lm1b' and words is None:
+    raise UserError(
+      'corpus lm1b needs the published list of its '
+      f'{options.SIZES["lm1b"]:,} words; allowed: --vocab_file=FILE, a word a '
+      'line'
+    )
   print(f'preparing {corpus} into {folder}', file=sys.stderr)
-  if corpus in _LOCAL:
-    vocabulary = Vocabulary.all_bytes()
-  else:
+  if not splits:
     # TFDS is needed for downloads alone; training does not import it.
     from txl_jax.data import builders
 
     splits, source = builders.read(corpus, data_dir, manual_dir, force)
-    text = itertools.chain.from_iterable(read() for read in splits.values())
-    vocabulary = Vocabulary.from_counts(
-      count_bytes(text), dropped=b'\n' if newline == 'drop' else b''
-    )
   manifest = {
     'format': prepared.FORMAT,
     'corpus': corpus,
     'folder': folder.name,
-    'options': {'newline': newline},
+    'options': asked.recorded(),
     'source': source,
   }
-  _write(folder, manifest, splits, vocabulary, replace=force)
+  if words is not None:
+    manifest['source'] = {**source, 'vocab_file': _told(asked, words[0])}
+  if asked.words:
+    processes = processes or counting.processes_by_default()
+    text = writing.Text(asked, splits, processes)
+    encode = functools.partial(text.write, vocabulary=words and words[1])
+  else:
+    vocabulary = _byte_vocabulary(asked, splits)
+    encode = functools.partial(_write_bytes, splits, vocabulary)
+  _write(folder, manifest, encode, replace=force)
   return prepared.load(folder)
 
 
@@ -102,84 +102,126 @@ def locate_or_prepare(config: Any) -> Prepared:
   not: that is for `python -m txl_jax.prepare`.
 
   Args:
-    config: has the attributes corpus, dir, path and newline.
+    config: has the attributes that `options.from_config` reads.
 
   Raises:
     UserError: a key has a value that is not allowed, the text or data_dir
       cannot be read or written, or the corpus is to be prepared first.
   """
-  corpus = config.corpus
-  _check_options(corpus, config.dir, config.path, config.newline)
-  if corpus in _LOCAL:
+  asked = options.from_config(config)
+  asked.check()
+  if asked.corpus in options.LOCAL:
+    fields = vars(asked).copy()
     try:
-      return prepare(corpus, config.dir, path=config.path)
+      return prepare(fields.pop('corpus'), fields.pop('data_dir'), **fields)
     except OSError as e:
-      raise UserError(f'corpus {corpus} cannot be prepared: {e}') from e
-  folder = pathlib.Path(config.dir) / _downloaded_name(corpus, config.newline)
+      raise UserError(f'corpus {asked.corpus} cannot be prepared: {e}') from e
+  folder = _folder(asked)
   if not folder.exists():
-    drop = '--newline=drop ' if config.newline == 'drop' else ''
-    raise UserError(
-      f'{folder} does not exist; run: python -m txl_jax.prepare '
-      f'--dataset={corpus} {drop}--data_dir={shlex.quote(str(config.dir))}'
-    )
-  return prepared.load(folder)
+    raise UserError(f'{folder} does not exist; run: {asked.command()}')
+  return _open(folder, asked, _read_list(asked))
 
 
 def vocab_size(config: Any) -> int:
   """How many tokens the vocabulary of a corpus has, prepared or not.
 
+  A text of words is prepared for it: only then it is known.
+
   Args:
     config: as for `locate_or_prepare`.
   """
-  _check_options(config.corpus, config.dir, config.path, config.newline)
-  if config.corpus == 'enwik8':
-    return 204 if config.newline == 'drop' else 205
-  return 27 if config.corpus == 'text8' else 256
+  asked = options.from_config(config)
+  asked.check()
+  if asked.newline == 'drop':
+    return options.SIZES['enwik8'] - 1
+  if asked.corpus == 'text' and asked.words:
+    return len(locate_or_prepare(config).vocabulary)
+  return options.SIZES.get(asked.corpus, 256)
 
 
-def _check_options(corpus, data_dir, path, newline):
-  """Raises a UserError unless the options go together."""
-  if corpus not in CORPORA:
+def _folder(asked):
+  """Where a corpus that is downloaded lies."""
+  return pathlib.Path(asked.data_dir) / f'{asked.corpus}{asked.suffix()}'
+
+
+def _local(asked, words):
+  """Folder, splits and source of a local corpus; None for another."""
+  if asked.corpus not in options.LOCAL:
+    return None
+  splits, source = (
+    local.read_text(asked.path)
+    if asked.corpus == 'text'
+    else local.read_pystdlib(sysconfig.get_path('stdlib'))
+  )
+  name = asked.corpus
+  if name == 'text':
+    stem = re.sub(r'[^\w.-]', '_', pathlib.Path(asked.path).resolve().stem)
+    name = f'text-{stem[:40]}'
+  name += f'-{source["sha256"][:12]}{asked.suffix()}'
+  if words is not None:
+    name += f'-list_{words[0][:12]}'
+  return pathlib.Path(asked.data_dir) / name, splits, source
+
+
+def _read_list(asked):
+  """sha256 and vocabulary of the list of words, or None without one."""
+  if not asked.vocab_file:
+    return None
+  path = pathlib.Path(asked.vocab_file)
+  try:
+    data = path.read_bytes()
+  except OSError as e:
+    raise UserError(f'data.vocab_file: {path}: {e.strerror}') from e
+  lm1b = asked.corpus == 'lm1b'
+  words = Words.from_list(
+    data,
+    str(path),
+    eos='<S>' if lm1b else '<eos>' if asked.eos else '',
+    unk='<UNK>' if lm1b else '<unk>',
+    add_unk=asked.unk,
+    lower=asked.lower,
+  )
+  if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
-      f'data.corpus: {corpus!r} is unknown; allowed: {", ".join(CORPORA)}'
+      f'data.vocab_file: {path} has {len(words)} words'
+      f'{"" if words.unk else ", no <UNK> among them"}; the published list has '
+      f'{options.SIZES["lm1b"]}, <S> and <UNK> among them'
     )
-  if newline not in NEWLINE:
-    raise UserError(f'data.newline: {newline!r}; allowed: {", ".join(NEWLINE)}')
-  if newline == 'drop' and corpus != 'enwik8':
-    raise UserError(
-      f'data.newline: drop is for corpus enwik8 alone, not for {corpus}'
-    )
-  if path and corpus != 'text':
-    raise UserError(
-      f'data.path: {path} is for corpus text alone, not for {corpus}'
-    )
-  if corpus == 'text':
-    if not path:
-      raise UserError('data.path is empty; corpus text needs a file or folder')
-    source = pathlib.Path(path).resolve()
-    if pathlib.Path(data_dir).resolve().is_relative_to(source):
+  return hashlib.sha256(data).hexdigest(), words
+
+
+def _told(asked, sha256):
+  return {'file': pathlib.Path(asked.vocab_file).name, 'sha256': sha256}
+
+
+def _open(folder, asked, words):
+  """Loads a corpus that is there; a list must be the one it was made with."""
+  found = prepared.load(folder)
+  if words is not None:
+    then = found.manifest['source']['vocab_file']
+    if then['sha256'] != words[0]:
       raise UserError(
-        f'data.path: {path} holds data.dir {data_dir}, so the prepared data '
-        'would become part of the corpus'
+        f'data.vocab_file: {asked.vocab_file} has sha256 {words[0]}, {folder} '
+        f'was made with {then["file"]}, sha256 {then["sha256"]}; allowed: the '
+        'same list, or to prepare the corpus again with --force'
       )
+  return found
 
 
-def _downloaded_name(corpus, newline):
-  return f'{corpus}-newline_drop' if newline == 'drop' else corpus
-
-
-def _local_name(corpus, path, sha256):
-  if corpus == 'text':
-    stem = re.sub(r'[^\w.-]', '_', pathlib.Path(path).resolve().stem)
-    corpus = f'text-{stem[:40]}'
-  return f'{corpus}-{sha256[:12]}'
+def _byte_vocabulary(asked, splits):
+  """The vocabulary of a corpus of bytes."""
+  if asked.corpus in options.LOCAL:
+    return Vocabulary.all_bytes()
+  text = itertools.chain.from_iterable(read() for read in splits.values())
+  return Vocabulary.from_counts(
+    count_bytes(text), dropped=b'\n' if asked.newline == 'drop' else b''
+  )
 
 
 def _write(
   folder: pathlib.Path,
   manifest: dict,
-  splits: local.Splits,
-  vocabulary: Vocabulary,
+  encode: Callable[[pathlib.Path], tuple[Vocabulary | Words, dict]],
   replace: bool,
 ) -> None:
   """Writes the files of a corpus, all or none, and replaces it only if told.
@@ -187,8 +229,8 @@ def _write(
   Args:
     folder: where they go.
     manifest: what it says about the source; the rest is added here.
-    splits: for each split a function that gives its text in chunks.
-    vocabulary: encodes the text.
+    encode: writes the tokens into a folder; gives the vocabulary and, for
+      each split, what the manifest says about it.
     replace: whether a folder that is there by now gives way.
 
   Raises:
@@ -198,19 +240,15 @@ def _write(
   temporary = folder.with_name(f'{folder.name}.tmp-{uuid.uuid4().hex[:8]}')
   temporary.mkdir()
   try:
-    dtype = prepared.token_dtype(len(vocabulary))
-    written = {
-      split: _write_split(
-        temporary / f'{split}.bin', splits[split](), vocabulary, dtype
-      )
-      for split in prepared.SPLITS
-    }
+    vocabulary, written = encode(temporary)
+    if isinstance(vocabulary, Words):
+      (temporary / prepared.WORD_LIST).write_bytes(vocabulary.text())
     digest = prepared.digest_of(
       {split: w['sha256'] for split, w in written.items()}, vocabulary
     )
     manifest = manifest | {
-      'vocabulary': vocabulary.to_json(),
-      'dtype': dtype,
+      'vocabulary': vocabulary.entry(),
+      'dtype': prepared.token_dtype(len(vocabulary)),
       'splits': written,
       'digest': digest,
     }
@@ -228,6 +266,17 @@ def _write(
     shutil.rmtree(replaced, ignore_errors=True)
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_bytes(splits, vocabulary, folder):
+  """Writes the tokens of a corpus of bytes; see `_write`."""
+  dtype = prepared.token_dtype(len(vocabulary))
+  return vocabulary, {
+    split: _write_split(
+      folder / f'{split}.bin', splits[split](), vocabulary, dtype
+    )
+    for split in prepared.SPLITS
+  }
 
 
 def _write_split(

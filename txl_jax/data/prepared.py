@@ -4,14 +4,21 @@ A folder holds train.bin, validation.bin and test.bin, each the token ids of a
 split one after the other and nothing else, and manifest.json:
 
   format       FORMAT
-  corpus       pystdlib, text, enwik8 or text8
+  corpus       one of `options.CORPORA`
   folder       the folder's own name
-  options      newline: keep or drop
+  options      how the text became tokens, see `options.Options.recorded`
   source       where the text came from, with its size and sha256
-  vocabulary   see `Vocabulary.to_json`
+  vocabulary   see `Vocabulary.entry` and `Words.entry`
   dtype        of the token ids: one of DTYPES
-  splits       per split: tokens; bytes of its text; sha256 of its file
+  splits       per split: tokens; bytes of its text; sha256 of its file; of
+               words: its lines; of a stream of sentences: how many, and the
+               sha256 of their file
   digest       see `digest_of`
+
+A vocabulary of words is a list of its own, vocabulary.txt: a word and its
+count a line. A stream of sentences (see `data.sentences`) has besides, per
+split, train.sentences.bin: int64, the index of the first token of each
+sentence, and of what would be the first one of the next.
 """
 
 import dataclasses
@@ -24,11 +31,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 FORMAT = 1
 SPLITS = ('train', 'validation', 'test')
 DTYPES = ('uint8', 'uint16', 'int32')
+WORD_LIST = 'vocabulary.txt'
 
 _BLOCK = 1 << 20  # tokens checked at a time
 
@@ -45,7 +54,7 @@ class Prepared:
 
   folder: pathlib.Path
   manifest: dict
-  vocabulary: Vocabulary
+  vocabulary: Vocabulary | Words
 
   @property
   def name(self) -> str:
@@ -65,6 +74,19 @@ class Prepared:
     """
     self._split(split)
     return np.memmap(_file(self.folder, split), _dtype(self.manifest), 'r')
+
+  def sentences(self, split: str) -> np.memmap | None:
+    """Where sentences start, int64 [sentences + 1], read-only.
+
+    The last number is where the next one would start, for the end of the
+    last one. None where the corpus is one text and no stream of sentences.
+
+    Raises:
+      UserError: there is no such split.
+    """
+    if 'sentences' not in self._split(split):
+      return None
+    return np.memmap(sentences_file(self.folder, split), np.int64, 'r')
 
   def source_bytes(self, split: str) -> int:
     """Bytes of the split's text, those that became no token included.
@@ -101,7 +123,7 @@ def load(folder: str | os.PathLike) -> Prepared:
         f'{path}: format {found!r}, this version reads {FORMAT}; prepare the '
         'corpus again with --force'
       )
-    vocabulary = Vocabulary.from_json(manifest['vocabulary'])
+    vocabulary = _vocabulary(folder, manifest['vocabulary'])
     digest = digest_of(
       {split: manifest['splits'][split]['sha256'] for split in SPLITS},
       vocabulary,
@@ -122,15 +144,34 @@ def token_dtype(size: int) -> str:
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
 
 
-def digest_of(split_digests: Mapping[str, str], vocabulary: Vocabulary) -> str:
+def digest_of(
+  split_digests: Mapping[str, str], vocabulary: Vocabulary | Words
+) -> str:
   """sha256, in hex, over the sha256 of each split and the vocabulary."""
-  fields = [[split_digests[s] for s in SPLITS], vocabulary.to_json()]
+  fields = [[split_digests[s] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
+def sentences_file(folder: pathlib.Path, split: str) -> pathlib.Path:
+  """Where the starts of a split's sentences lie."""
+  return folder / f'{split}.sentences.bin'
+
+
 def _file(folder, split):
   return folder / f'{split}.bin'
+
+
+def _vocabulary(folder, entry):
+  """The vocabulary that an entry of the manifest tells of."""
+  if entry['kind'] != 'words':
+    return Vocabulary.from_json(entry)
+  path = folder / WORD_LIST
+  data = path.read_bytes()
+  try:
+    return Words.from_entry(entry, data)
+  except ValueError as e:
+    raise _damaged(f'{path}: {e}') from e
 
 
 def _dtype(manifest):
@@ -164,4 +205,19 @@ def _check_split(folder, split, manifest, vocabulary_size):
   if largest >= vocabulary_size:
     raise _damaged(
       f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
+    )
+  if 'sentences' in expected:
+    _check_sentences(sentences_file(folder, split), expected)
+
+
+def _check_sentences(path, expected):
+  """Raises a UserError unless the starts are as the manifest says."""
+  size, wanted = path.stat().st_size, 8 * (expected['sentences'] + 1)
+  if size != wanted:
+    raise _damaged(f'{path} has {size} bytes, expected {wanted}')
+  with path.open('rb') as f:
+    digest = hashlib.file_digest(f, 'sha256').hexdigest()
+  if digest != expected['sentences_sha256']:
+    raise _damaged(
+      f'{path} has sha256 {digest}, expected {expected["sentences_sha256"]}'
     )

@@ -5,7 +5,9 @@ Shapes: B rows, T segment length, n tokens, L pairs in a row.
 The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
-Nothing here has a state: `Streams.batch(step)` is the same in every run.
+A stream of sentences (see `data.sentences`) is put into another order before
+it is cut, a new one in each epoch. Nothing here has a state:
+`Streams.batch(step)` is the same in every run.
 """
 
 import dataclasses
@@ -13,6 +15,7 @@ import math
 
 import numpy as np
 
+from txl_jax.data import sentences as sentences_lib
 from txl_jax.errors import UserError
 
 # Variable lengths (`train.varlen`), as in the paper's code: the mean is
@@ -46,7 +49,16 @@ class Batch:
 class Streams:
   """The batches that training reads."""
 
-  def __init__(self, tokens, batch_size, segment_len, *, varlen=False, seed=0):
+  def __init__(
+    self,
+    tokens,
+    batch_size,
+    segment_len,
+    *,
+    varlen=False,
+    seed=0,
+    sentences=None,
+  ):
     """Cuts the corpus into streams.
 
     Args:
@@ -54,7 +66,9 @@ class Streams:
       batch_size: B.
       segment_len: T.
       varlen: draw the length of each segment around T.
-      seed: of these lengths.
+      seed: of these lengths, and of the order of the sentences.
+      sentences: integer array [sentences + 1], where sentences start, to read
+        them in another order in each epoch; None reads the text as it is.
 
     Raises:
       UserError: the corpus is shorter than one batch.
@@ -71,6 +85,7 @@ class Streams:
     self._row_len = (len(tokens) - 1) // batch_size  # L
     self._varlen, self._seed = varlen, seed
     self._first_step, self._starts = [0], {}
+    self._sentences, self._shuffled = sentences, {}
 
   @property
   def width(self):
@@ -107,19 +122,50 @@ class Streams:
     epoch = int(np.searchsorted(first, step, side='right')) - 1
     return epoch, step - first[epoch]
 
+  def _text(self, epoch):
+    """What is cut into rows: an array, or what is sliced like one."""
+    if self._sentences is None:
+      return self._tokens
+    if epoch not in self._shuffled:
+      self._shuffled = {}  # the last one makes room
+      self._shuffled[epoch] = sentences_lib.Shuffled(
+        self._tokens, self._sentences, [self._seed, epoch]
+      )
+    return self._shuffled[epoch]
+
   def batch(self, step):
     """The Batch of a step, counted from 0."""
     epoch, index = self.locate(step)
+    text = self._text(epoch)
     start, end = self._epoch_starts(epoch)[index : index + 2]
     inputs = np.zeros((self._B, self.width), np.int32)
     targets = np.full((self._B, self.width), -1, np.int32)
     n = end - start
     for row in range(self._B):
       at = row * self._row_len + start
-      inputs[row, :n] = self._tokens[at : at + n]
-      targets[row, :n] = self._tokens[at + 1 : at + n + 1]
+      piece = text[at : at + n + 1]
+      inputs[row, :n], targets[row, :n] = piece[:-1], piece[1:]
     lengths = None if n == self.width else np.full([self._B], n, np.int32)
     return Batch(inputs, targets, lengths, index == 0, epoch)
+
+
+class Preceded:
+  """An array of tokens with one token before it, which copies nothing.
+
+  Scoring it scores every token of the array, the first one too.
+  """
+
+  def __init__(self, first, tokens):
+    """Puts a token id before an integer array [n], maybe mapped from a file."""
+    self._first, self.base = first, tokens
+
+  def __len__(self):
+    return len(self.base) + 1
+
+  def __getitem__(self, at):
+    """The tokens at an integer array of places."""
+    found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
+    return np.where(at == 0, self._first, found)
 
 
 def segments(tokens, batch_size, segment_len, group):
@@ -129,7 +175,7 @@ def segments(tokens, batch_size, segment_len, group):
   equal length, the last one possibly shorter.
 
   Args:
-    tokens: integer array [n], n >= 2.
+    tokens: integer array [n], n >= 2, or a Preceded.
     batch_size: B.
     segment_len: T.
     group: segments handed out together, G.

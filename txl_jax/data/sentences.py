@@ -1,0 +1,100 @@
+"""A corpus of sentences without an order: how they lie in one array.
+
+A sentence of n words is scored from a word <S> before it. The array keeps
+that word between any two sentences once or twice (`boundaries`):
+
+  1   <S> a b <S> c d e <S>            n + 1 scored tokens a sentence: its
+                                       words and the <S> that ends it
+  2   <S> a b <S> <S> c d e <S>        n + 2: also the <S> that begins it,
+                                       which always follows an <S>
+
+1 is what the PyTorch original scores, 2 the TensorFlow original; nobody
+scores the first token of a split. Evaluation reads the array as it is. In
+training a sentence is what lies between two of its starts, '<S> a b' with 1
+and '<S> a b <S>' with 2; an epoch is all sentences in a random order, end to
+end, with 1 closed by a last <S>. So every epoch has the same tokens.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+
+def lay_out(
+  parts: Iterable[np.ndarray], eos: int, boundaries: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Sentences as one array, piece by piece.
+
+  Args:
+    parts: int32 [n] each: whole sentences, each ended by eos.
+    eos: token id of <S>.
+    boundaries: 1 or 2, see above.
+
+  Yields:
+    int32 [m], the tokens that a piece adds; and int64 [k], the starts that it
+    adds to those of `Shuffled`.
+  """
+  size = 0  # of the array so far
+  opening = np.full([boundaries % 2], eos, np.int32)
+  yield opening, np.zeros([1], np.int64)
+  size += len(opening)
+  for ids in parts:
+    ends = np.flatnonzero(ids == eos)
+    if boundaries == 2:
+      ids = np.insert(ids, np.append(0, ends[:-1] + 1), eos)
+      starts = ends + np.arange(len(ends)) + 2
+    else:
+      starts = ends
+    yield ids, size + starts
+    size += len(ids)
+
+
+class Shuffled:
+  """The sentences of an array in another order, sliced like an array.
+
+  It takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
+  """
+
+  def __init__(
+    self, tokens: np.ndarray, starts: np.ndarray, seed: Sequence[int]
+  ):
+    """Draws the order.
+
+    Args:
+      tokens: integer array [n].
+      starts: integer array [sentences + 1], where each sentence starts and,
+        last, where the next one would.
+      seed: of the order.
+    """
+    self._tokens, self._starts = tokens, starts
+    count = len(starts) - 1
+    kind = np.int32 if count < 2**31 else np.int64
+    # Lengths of segments are drawn with the same seed: another key.
+    rng = np.random.default_rng([*seed, 1])
+    self._order = rng.permutation(np.arange(count, dtype=kind))
+    lengths = np.diff(starts).astype(np.int32)
+    self._ends = np.cumsum(lengths[self._order], dtype=np.int64)
+
+  def __len__(self):
+    return len(self._tokens)
+
+  def __getitem__(self, part: slice) -> np.ndarray:
+    """The tokens of a slice with start and stop, of the array's dtype."""
+    out = np.empty([part.stop - part.start], self._tokens.dtype)
+    at = part.start
+    i = int(np.searchsorted(self._ends, at, side='right'))
+    while at < part.stop:
+      if i == len(self._order):
+        out[-1] = self._tokens[-1]  # the <S> that closes the last sentence
+        break
+      end = int(self._ends[i])
+      # The sentence as it lies in the array, and what of it is left.
+      stop = int(self._starts[self._order[i] + 1])
+      n = min(end, part.stop) - at
+      begin = stop - (end - at)
+      out[at - part.start : at - part.start + n] = self._tokens[
+        begin : begin + n
+      ]
+      at += n
+      i += 1
+    return out
