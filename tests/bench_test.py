@@ -178,6 +178,20 @@ def test_other_side_that_cannot_be_compared(fake, what, found):
   assert last.startswith(f'error: {found}')
 
 
+def test_preparing_words():
+  result = run('prepare', '--megabytes=2', '--words=501', '--processes=1')
+  assert result.returncode == 0, result.stderr
+  what, rate, memory = result.stdout.splitlines()
+  found = re.fullmatch(
+    r'prepare: (\d+) MB, ([\d,]+) tokens, 501 words in the vocabulary, '
+    rf'1 processes, cpus {os.cpu_count()}',
+    what,
+  )
+  assert int(found[1]) >= 2
+  assert re.match(r'txl_jax: [\d,]+ tokens/s, \d+\.\d s with ', rate)
+  assert re.match(r'memory: at most \d+ MB, and \d+ MB for each', memory)
+
+
 def test_summary():
   def measured(tokens, seconds):
     return dict(tokens=tokens, seconds=seconds, data_seconds=0.02, nats=2.0)
@@ -195,8 +209,8 @@ def test_summary():
 @pytest.mark.parametrize(
   'args, found',
   [
-    ((), "the benchmark is ''; allowed: train, eval"),
-    (('speed',), "the benchmark is 'speed'; allowed: train, eval"),
+    ((), "the benchmark is ''; allowed: train, eval, softmax, prepare"),
+    (('speed',), "the benchmark is 'speed'; allowed: train, eval, softmax, prepare"),
     (('train', 'eval'), "the benchmark is 'train eval'"),
     (('train', '--steps=0'), 'flag --steps=0'),
     (('train', '--stepz=1'), "Unknown command line flag 'stepz'"),

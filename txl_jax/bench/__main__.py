@@ -4,9 +4,11 @@ python -m txl_jax.bench train
 python -m txl_jax.bench eval --hf_python=~/hf/bin/python
 python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
 python -m txl_jax.bench softmax
+python -m txl_jax.bench prepare --megabytes=540
 
-Both sides have the same sizes, run one at a time and in turn. The last one
-measures the adaptive softmax beside full ones. See docs/benchmarks.md.
+The two sides of train and eval have the same sizes, run one at a time and in
+turn. softmax measures the adaptive softmax beside full ones, prepare the speed
+of preparing words. See docs/benchmarks.md.
 """
 
 import itertools
@@ -15,7 +17,7 @@ import sys
 
 from absl import app, flags
 
-from txl_jax.bench import pairs, softmax
+from txl_jax.bench import pairs, prepare, softmax
 from txl_jax.errors import UserError
 
 
@@ -36,6 +38,10 @@ _SIZES = (
   _size('steps', 20, 'Segments in a measurement, after warm-up.'),
   _size('segments_per_call', 16, 'eval: segments we score in one call.'),
 )
+_MEGABYTES = _size('megabytes', 540, 'prepare: size of the text.')
+_PROCESSES = _size(
+  'processes', 0, 'prepare: processes that read; 0 is the default.', at_least=0
+)
 _DTYPE = flags.DEFINE_enum(
   'dtype',
   'float32',
@@ -51,14 +57,16 @@ _HF_PYTHON = flags.DEFINE_string(
   sys.executable,
   'Python interpreter that has torch and transformers.',
 )
-_WORDS = _size('words', 267_735, 'softmax: words of the vocabulary.', 2)
+_WORDS = _size(
+  'words', 267_735, 'softmax and prepare: words of the vocabulary.', at_least=2
+)
 _CUTOFFS = flags.DEFINE_list(
   'cutoffs', ['20000', '40000', '200000'], 'softmax: first word of each tail.'
 )
 _WIDTH = _size('width', 1024, 'softmax: width of the head and of the model.')
 _DIV_VAL = _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
 _TOKENS = _size('tokens', 8192, 'softmax: tokens of a step.')
-BENCHMARKS = (*pairs.BENCHMARKS, 'softmax')
+BENCHMARKS = (*pairs.BENCHMARKS, 'softmax', 'prepare')
 
 
 def _softmax_sizes():
@@ -103,6 +111,10 @@ def main(argv):
       raise UserError(
         f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
       )
+    if benchmark == 'prepare':
+      # One of the words is that of the newlines.
+      prepare.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
+      return
     sizes = {flag.name: flag.value for flag in _SIZES}
     if sizes['d_model'] % 2:
       raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
