@@ -210,7 +210,10 @@ def test_summary():
   'args, found',
   [
     ((), "the benchmark is ''; allowed: train, eval, softmax, prepare"),
-    (('speed',), "the benchmark is 'speed'; allowed: train, eval, softmax, prepare"),
+    (
+      ('speed',),
+      "the benchmark is 'speed'; allowed: train, eval, softmax, prepare",
+    ),
     (('train', 'eval'), "the benchmark is 'train eval'"),
     (('train', '--steps=0'), 'flag --steps=0'),
     (('train', '--stepz=1'), "Unknown command line flag 'stepz'"),

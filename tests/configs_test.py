@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import itertools
 import math
 import pathlib
 
@@ -17,15 +18,32 @@ from txl_jax.models import transformer_xl
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
 
-# Counted on the published code, but for enwik8_18l, whose widths were never
-# published, and pystdlib_tiny, which is not from the paper.
+# Counted on the published code; None where widths were never published or the
+# model is not from the paper: those are counted by hand.
 PARAMETERS = {
   'enwik8_12l': 41_055_436,
   'enwik8_18l': None,
   'enwik8_24l': 277_231_820,
+  'lm1b_300m': None,
+  'lm1b_base': 469_020_530,
+  'lm1b_large': 841_354_862,
+  'ptb': None,
+  'ptb_tiny': None,
   'pystdlib_tiny': None,
   'text8_12l': 40_964_635,
   'text8_24l': 277_050_395,
+  'wt103_128m': None,
+  'wt103_base': 151_107_538,
+  'wt103_large': 285_205_322,
+  'wt2': None,
+}
+
+# Sizes that were published without widths: parameters, and how near we are.
+SIZES = {
+  'enwik8_18l': (88e6, 0.01),
+  'lm1b_300m': (300e6, 0.01),
+  'ptb': (24e6, 0.03),
+  'wt103_128m': (128e6, 0.01),
 }
 
 # As published: N, dropout, dropatt, warm-up, lr floor, T, M, B; then T, M and
@@ -39,6 +57,24 @@ PUBLISHED = {
   'text8_12l': (12, *SMALL),
   'text8_24l': (24, *LARGE),
 }
+
+# The same for words, with steps, lr and init_std before the lengths.
+WORDS = {
+  'wt103_base': (
+    16, 0.1, 0.0, 0, 0.0, 200_000, 2.5e-4, 0.02, 150, 150, 60, 64, 640, 400,
+  ),
+  'wt103_large': (
+    18, 0.2, 0.2, 16_000, 0.01, 4_000_000, 2.5e-4, 0.005, 384, 384, 128, 128,
+    1600, 1000,
+  ),
+  'lm1b_base': (
+    20, 0.0, 0.0, 20_000, 0.0, 500_000, 2.5e-4, 0.02, 32, 32, 224, 32, 128, 0,
+  ),
+  'lm1b_large': (
+    24, 0.05, 0.05, 30_000, 0.0, 1_200_000, 1e-4, 0.005, 32, 32, 512, 32, 128,
+    0,
+  ),
+}  # fmt: skip
 
 # Names that stand for a section in a file that is given only that section.
 GIVEN = {
@@ -62,7 +98,13 @@ def count(config):
   m, V = config.model, preparation.vocab_size(config.data)
   D, HK, F = m.d_model, m.n_head * m.d_head, m.d_ff
   layer = 5 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
-  return V * D + V + 2 * HK + m.n_layer * layer
+  words, edges = 0, [0, *m.cutoffs, V]
+  for i, (start, stop) in enumerate(itertools.pairwise(edges)):
+    width = D // m.div_val**i
+    words += (stop - start) * (width + 1)
+    words += 2 * width * D if m.div_val > 1 else 0  # in and out
+  words += len(m.cutoffs) * (D + 1)
+  return words + 2 * HK + m.n_layer * layer
 
 
 def test_no_config_is_missing_from_the_table():
@@ -86,8 +128,29 @@ def test_parameters(name):
   shapes = jax.eval_shape(init, jax.random.key(0))
   found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
   assert found == (PARAMETERS[name] or count(config))
-  if name == 'enwik8_18l':
-    assert abs(found / 88e6 - 1) < 0.01
+  if name in SIZES:
+    published, distance = SIZES[name]
+    assert abs(found / published - 1) < distance
+
+
+@pytest.mark.parametrize('name', WORDS)
+def test_published_values_of_words(name):
+  c = load(name)
+  m, o, ev = c.model, c.optim, c.eval
+  found = (m.n_layer, m.dropout, m.dropatt, o.warmup, o.lr_floor)
+  found += (c.train.steps, o.lr, m.init_std)
+  found += (c.train.segment_len, m.mem_len, c.train.batch_size)
+  assert (*found, ev.segment_len, ev.mem_len, ev.clamp_len) == WORDS[name]
+  assert (o.name, o.clip, o.schedule) == ('adam', 0.25, 'cosine')
+  assert m.tie_weights and m.untie_biases == name.endswith('large')
+  assert ev.same_length == 'M' and ev.split == 'test'
+  wt = name.startswith('wt103')
+  assert m.cutoffs == (
+    (20_000, 40_000, 200_000) if wt else (60_000, 100_000, 640_000)
+  )
+  assert m.div_val == (1 if name == 'wt103_base' else 4)
+  if m.div_val > 1:
+    assert m.tie_projs == ((False, True, True, True) if wt else (False,) * 4)
 
 
 @pytest.mark.parametrize('name', PUBLISHED)

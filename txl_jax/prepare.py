@@ -13,7 +13,7 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk
 import os
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from txl_jax.data import options, preparation, prepared
 from txl_jax.errors import UserError
@@ -75,6 +75,7 @@ _FORCE = flags.DEFINE_bool(
 
 def main(argv: list[str]) -> None:
   """Prepares what the flags ask for and tells what there is then."""
+  logging.set_verbosity(logging.WARNING)  # TFDS tells of every file
   try:
     if argv[1:]:
       raise UserError(f'argument {argv[1]!r} is not expected, only flags are')

@@ -1,0 +1,43 @@
+"""Transformer-XL (Dai et al. 2019, arXiv 1901.02860), One Billion Word, 0.3B.
+
+  python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
+  python -m txl_jax.main --config=configs/lm1b_300m.py
+
+Published (Table 7): 25.2 perplexity, 20 layers, about 0.3B parameters and 400k
+steps (27.1 without recurrence); here 300,333,686 parameters.
+Hardware: not published; not measured here.
+Never published: the widths. D 768, 12 heads of 64 and F 5120 are our own
+choice, which meets 0.3B; the rest is as lm1b_base.
+"""
+
+from configs import common
+
+
+def get_config():
+  """The config."""
+  c = common.get_config()
+  c.data.corpus = 'lm1b'
+  c.model.n_layer = 20
+  c.model.d_model = 768
+  c.model.n_head = 12
+  c.model.d_head = 64
+  c.model.d_ff = 5120
+  c.model.mem_len = 32
+  c.model.dropout = 0.0
+  c.model.dropatt = 0.0
+  c.model.cutoffs = (60_000, 100_000, 640_000)
+  c.model.div_val = 4
+  c.model.tie_projs = (False, False, False, False)
+  c.train.steps = 400_000
+  c.train.batch_size = 224
+  c.train.segment_len = 32
+  c.optim.lr = 0.00025
+  c.optim.warmup = 20_000
+  c.eval.split = 'test'
+  c.eval.segment_len = 32
+  c.eval.mem_len = 128
+  c.eval.same_length = 'M'
+  c.generate.segment_len = 32
+  c.generate.mem_len = 128
+  c.generate.same_length = 'M'
+  return c

@@ -1,0 +1,43 @@
+"""Transformer-XL (Dai et al. 2019, arXiv 1901.02860), WikiText-103, base.
+
+  python -m txl_jax.prepare --dataset=wt103
+  python -m txl_jax.main --config=configs/wt103_base.py
+
+Published: 24.0 perplexity on the test split (T 64, M 640, clamp_len 400,
+same_length); a public reproduction reached 23.68. 151,107,538 parameters.
+Hardware: the original ran on 4 GPUs; not measured here.
+Every value is published (the script of the original PyTorch code), whose order
+of the tail logits model.tail_order='descending' has.
+"""
+
+from configs import common
+
+
+def get_config():
+  """The config."""
+  c = common.get_config()
+  c.data.corpus = 'wt103'
+  c.model.n_layer = 16
+  c.model.d_model = 410
+  c.model.n_head = 10
+  c.model.d_head = 41
+  c.model.d_ff = 2100
+  c.model.mem_len = 150
+  c.model.dropout = 0.1
+  c.model.dropatt = 0.0
+  c.model.cutoffs = (20_000, 40_000, 200_000)
+  c.model.tail_order = 'descending'
+  c.train.steps = 200_000
+  c.train.batch_size = 60
+  c.train.segment_len = 150
+  c.optim.lr = 2.5e-4
+  c.eval.split = 'test'
+  c.eval.segment_len = 64
+  c.eval.mem_len = 640
+  c.eval.clamp_len = 400
+  c.eval.same_length = 'M'
+  c.generate.segment_len = 64
+  c.generate.mem_len = 640
+  c.generate.clamp_len = 400
+  c.generate.same_length = 'M'
+  return c

@@ -1,0 +1,49 @@
+"""Transformer-XL (Dai et al. 2019, arXiv 1901.02860), WikiText-103, large.
+
+  python -m txl_jax.prepare --dataset=wt103
+  python -m txl_jax.main --config=configs/wt103_large.py
+
+Published: 18.3 perplexity on the test split (T 128, M 1600, clamp_len 1000,
+same_length). 285,205,322 parameters with biases u and v of each layer, as the
+script has it; the paper says 257M, which is unexplained.
+Hardware: the paper used 64 TPU cores; not measured here.
+Every value is published (the script of the original TensorFlow code).
+"""
+
+from configs import common
+
+
+def get_config():
+  """The config."""
+  c = common.get_config()
+  c.data.corpus = 'wt103'
+  c.model.n_layer = 18
+  c.model.d_model = 1024
+  c.model.n_head = 16
+  c.model.d_head = 64
+  c.model.d_ff = 4096
+  c.model.mem_len = 384
+  c.model.dropout = 0.2
+  c.model.dropatt = 0.2
+  c.model.cutoffs = (20_000, 40_000, 200_000)
+  c.model.div_val = 4
+  c.model.tie_projs = (False, True, True, True)
+  c.model.untie_biases = True
+  c.model.init_std = 0.005
+  c.train.steps = 4_000_000
+  c.train.batch_size = 128
+  c.train.segment_len = 384
+  c.optim.lr = 2.5e-4
+  c.optim.warmup = 16_000
+  c.optim.cosine_shifted = True
+  c.optim.lr_floor = 0.01
+  c.eval.split = 'test'
+  c.eval.segment_len = 128
+  c.eval.mem_len = 1600
+  c.eval.clamp_len = 1000
+  c.eval.same_length = 'M'
+  c.generate.segment_len = 128
+  c.generate.mem_len = 1600
+  c.generate.clamp_len = 1000
+  c.generate.same_length = 'M'
+  return c
