@@ -32,6 +32,7 @@ def write_text(path, megabytes, distinct, seed=0):
   """
   rng = np.random.default_rng(seed)
   names = np.array([_name(i) for i in range(distinct)], object)
+  names[distinct // 1000] = '–'  # a text is seldom ASCII throughout
   shares = np.cumsum(1 / np.arange(1, distinct + 1))
   ids = rng.permutation(distinct)
   with path.open('wb') as f:
@@ -54,7 +55,7 @@ def _name(i):
     i = i // 26 - 1
     if i < 0:
       # With a space about 5.2 bytes a word, as in WikiText-103.
-      return ''.join(digits) + 'é'
+      return ''.join(digits) + 'al'
 
 
 def run(megabytes, distinct, processes):

@@ -157,10 +157,11 @@ def _number_block(block, eos, lower):
   """The different words of a block, and int32 [n], which of them it has."""
   numbers = _growing()
   found = _look_up(numbers, split(block, eos, lower))
+  numbers.default_factory = None  # or it would refer to itself, and stay
   return list(numbers), found
 
 
-def _growing() -> dict[str, int]:
+def _growing() -> collections.defaultdict[str, int]:
   """A dict that gives a word the next number when it is first looked up."""
   numbers = collections.defaultdict()
   numbers.default_factory = numbers.__len__
