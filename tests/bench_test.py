@@ -189,7 +189,7 @@ def test_preparing_words():
   )
   assert int(found[1]) >= 2
   assert re.match(r'txl_jax: [\d,]+ tokens/s, \d+\.\d s with ', rate)
-  assert re.match(r'memory: at most \d+ MB, and \d+ MB for each', memory)
+  assert re.match(r'memory: at most [\d,]+ MB, and [\d,]+ MB for each', memory)
 
 
 def test_summary():
