@@ -26,7 +26,7 @@ def get_config():
   # protocol: newlines vanish, 204 symbols, shorter splits).
   data.newline = 'keep'
   # Corpus text: byte, or word: white space separates words, the vocabulary is
-  # counted on the training split, and these six are for it.
+  # counted on the training split, and the next five keys are for it.
   data.level = 'byte'
   data.lower = False  # lower-case the text
   data.eos = True  # every newline is the word <eos>

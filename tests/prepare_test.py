@@ -66,6 +66,21 @@ def test_text_from_the_command_line(book, tmp_path):
   assert (again.stdout, again.stderr) == (result.stdout, '')
 
 
+def test_words_from_the_command_line(book, tmp_path):
+  options = '--level=word', '--unk', '--noeos', '--max_size=101', '--lower'
+  flags = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path / "data"}'
+  result = run(*flags, *options, '--min_count=1', '--processes=1')
+  assert result.returncode == 0, result.stderr
+  *splits, vocabulary, folder = result.stdout.splitlines()
+  assert vocabulary == 'vocabulary: 101 symbols'
+  assert folder.endswith('-word-lower-unk-no_eos-max_101')
+  data = prepared.load(folder.removeprefix('folder: '))
+  words = sum(data.tokens(split).size for split in prepared.SPLITS)
+  assert words == len(LINES.split())
+  assert data.vocabulary.symbols[:3] == ('bottles', '<unk>', '0')
+  assert [s.split(':')[0] for s in splits] == list(prepared.SPLITS)
+
+
 def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
   text = b'abc\n' * 25
   path = tmp_path / 'enwik8.zip'
@@ -104,6 +119,9 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     ((), '--dataset is missing; allowed: pystdlib, text, enwik8, text8'),
     (('--dataset=imdb',), "'imdb' is unknown"),
     (('--dataset=text', '--path=/no/where'), '/no/where does not exist'),
+    (('--dataset=wt103', '--lower'), 'data.lower: True is for corpus text at '),
+    (('--dataset=lm1b', '--vocab_file=/no'), 'data.vocab_file: /no: No such'),
+    (('--dataset=lm1b',), 'corpus lm1b needs the published list of its 793,4'),
     (('enwik8',), "argument 'enwik8' is not expected"),
   ],
 )
