@@ -102,14 +102,19 @@ class Numbers:
     Yields:
       int32 [n].
     """
-    tasks = ((block, *self._options) for block in blocks(chunks))
-    for here, numbers in _in_order(_number_block, tasks, processes):
-      # Numbers of this block to those of all texts.
-      table = _look_up(self.words, here)
-      new = len(self.words) - len(self._counts)
-      self._counts = np.append(self._counts, np.zeros([new], np.int64))
+    tasks = ((block,) for block in blocks(chunks))
+    tables = {}  # of each process: its numbers to ours
+    reader = _Reader(*self._options)
+    for process, new, numbers in _in_order(reader.read, tasks, processes):
+      table = tables.get(process, np.zeros([0], np.int32))
+      # What is new to all processes is new to the one that has read it, so
+      # words come in the order of the text.
+      table = np.append(table, _look_up(self.words, new))
+      tables[process] = table
+      missing = len(self.words) - len(self._counts)
+      self._counts = np.append(self._counts, np.zeros([missing], np.int64))
       if counted:
-        self._counts[table] += np.bincount(numbers, minlength=len(here))
+        self._counts[table] += np.bincount(numbers, minlength=len(table))
       yield table[numbers]
 
   def counts(self) -> dict[str, int]:
@@ -153,12 +158,21 @@ def encode(
   return _in_order(vocabulary.encode, tasks(), processes)
 
 
-def _number_block(block, eos, lower):
-  """The different words of a block, and int32 [n], which of them it has."""
-  numbers = _growing()
-  found = _look_up(numbers, split(block, eos, lower))
-  numbers.default_factory = None  # or it would refer to itself, and stay
-  return list(numbers), found
+class _Reader:
+  """Numbers the words that one process reads."""
+
+  def __init__(self, eos, lower):
+    self._options = eos, lower
+    self._numbers = None  # made where it is used: it cannot be sent
+
+  def read(self, block):
+    """The process, the words new to it, and int32 [n], all by its numbers."""
+    if self._numbers is None:
+      self._numbers = _growing()
+    known = len(self._numbers)
+    found = _look_up(self._numbers, split(block, *self._options))
+    new = list(itertools.islice(self._numbers, known, None))
+    return os.getpid(), new, found
 
 
 def _growing() -> collections.defaultdict[str, int]:
