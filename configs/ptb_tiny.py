@@ -23,7 +23,7 @@ def get_config():
   c.model.dropout = 0.2
   c.model.dropatt = 0.0
   c.model.unroll = 3
-  c.train.steps = 7000
+  c.train.steps = 5000
   c.train.batch_size = 16
   c.train.segment_len = 64
   c.train.log_every = 100

@@ -10,7 +10,7 @@ import pytest
 
 from configs import common
 from tests import programs
-from txl_jax import workdir
+from txl_jax import settings, workdir
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
 
@@ -73,7 +73,8 @@ def test_describe_writes_what_tells_the_run(tmp_path):
   names = ['config.json', 'config.py', 'corpus.json', 'vocabulary.json']
   assert sorted(p.name for p in tmp_path.iterdir()) == names
   read = lambda name: json.loads((tmp_path / name).read_text())
-  assert read('config.json') == config.to_dict()
+  flat = settings.flatten
+  assert flat(read('config.json')) == flat(config)
   assert read('corpus.json') == {'name': 'text-book', 'digest': 'a' * 64}
   assert workdir.vocabulary(tmp_path) == corpus().vocabulary
   path = tmp_path / 'config.py'
