@@ -3,8 +3,9 @@
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
   python -m txl_jax.main --config=configs/lm1b_large.py
 
-Published: 21.8 perplexity on the test split, counted with two words <S> a
-sentence (data.boundaries = 2); 841,354,862 parameters.
+Published: 21.8 perplexity on the test split, with n + 2 scored tokens for a
+sentence of n words: --config.data.boundaries=2 counts so, the default n + 1.
+841,354,862 parameters.
 Hardware: the paper used 512 TPU cores; not measured here.
 Every value is published (the script of the original TensorFlow code).
 """

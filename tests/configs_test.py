@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from configs import common
-from txl_jax import models, optim, settings, train_state
+from txl_jax import models, optim, settings, softmax, train_state
 from txl_jax.data import options, preparation, prepared
 from txl_jax.models import transformer_xl
 
@@ -221,6 +221,8 @@ def test_choices_are_those_of_the_code():
   assert set(choices['data.newline']) == set(options.NEWLINE)
   assert set(choices['data.level']) == set(options.LEVEL)
   assert set(choices['model.name']) == set(models.MODELS)
+  assert choices['model.tail_order'] == softmax.TAIL_ORDERS
+  assert choices['data.level'] == options.LEVEL
   assert set(choices['eval.split']) == set(prepared.SPLITS)
   for section in ('model', 'eval', 'generate'):
     spans = choices[f'{section}.same_length']

@@ -227,6 +227,11 @@ def test_no_array_is_as_large_as_tokens_times_vocabulary():
   assert 4096 * 8 < largest <= max(n * 66, 4096 * n // 16)
 
 
+def test_another_tail_order():
+  with pytest.raises(ValueError, match='tail_order'):
+    softmax.nll(states(), some(0, V), output(), tail_order='reversed')
+
+
 def test_cross_entropy():
   """Two axes in front; a gradient that sums to nothing; huge logits."""
   rng = np.random.default_rng(0)

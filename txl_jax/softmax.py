@@ -124,6 +124,9 @@ def nll(h, targets, output, *, tail_order='ascending', dtype=None):
 
   Returns:
     [N] in the order of the tokens, 0 where the target is -1.
+
+  Raises:
+    ValueError: the tail order is none of TAIL_ORDERS.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   first = starts([len(w) for w in output.weights])
@@ -330,6 +333,8 @@ def _bin(output, i):
 
 def _column(output, i, tail_order):
   """The logit of the head that stands for tail i."""
+  if tail_order not in TAIL_ORDERS:
+    raise ValueError(f'tail_order {tail_order!r}: one of {TAIL_ORDERS}')
   tails = len(output.weights) - 1
   place = i - 1 if tail_order == 'ascending' else tails - i
   return len(output.weights[0]) + place
