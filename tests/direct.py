@@ -104,7 +104,9 @@ def init_memory(model):
 def segment(model, params, tokens, memory, drop=KEEP):
   """One row: tokens [T], N arrays [m, D] -> logits [T, V], new memory."""
   p = params['vocabulary']
-  x = drop('words', p['table'])[tokens] * math.sqrt(model.d_model)
+  x = drop('words', p['table'])[tokens]
+  x[:1] = p['table'][tokens[:1]]  # the first word is never dropped
+  x = x * math.sqrt(model.d_model)
   x = drop('embeddings', x)
   new_memory = []
   for n in range(model.n_layer):

@@ -104,6 +104,13 @@ def test_word_dropout(dtype):
   )
   out = apply(0)
   assert out.dtype == x.dtype
+  np.testing.assert_array_equal(out, apply(0))
+  assert (out != apply(1)).any()
+  off = module.apply({}, x, tokens, train=False)
+  np.testing.assert_array_equal(off, x)
+  # The first position of a segment stays as it is.
+  np.testing.assert_array_equal(out[:, 0], x[:, 0])
+  out, x, tokens = out[:, 1:], x[:, 1:], tokens[:, 1:]
   gone = {
     int(t) for t, v in zip(tokens.ravel(), out.reshape(-1, 3)) if v[0] == 0
   }
@@ -114,7 +121,3 @@ def test_word_dropout(dtype):
   expected = np.asarray(x, np.float64) * kept[..., None] / (1 - rate)
   rtol = 2**-8 if dtype == 'bfloat16' else 1e-6
   np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=rtol)
-  np.testing.assert_array_equal(out, apply(0))
-  assert (out != apply(1)).any()
-  off = module.apply({}, x, tokens, train=False)
-  np.testing.assert_array_equal(off, x)

@@ -7,10 +7,11 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests import direct
-from txl_jax import attention, models
+from txl_jax import attention, models, train_state
 from txl_jax.errors import UserError
 from txl_jax.models import transformer_xl
 
@@ -231,6 +232,34 @@ def test_dropout_is_for_training():
   one, two = run(jax.random.key(1)), run(jax.random.key(2))
   np.testing.assert_array_equal(one, run(jax.random.key(1)))
   assert (one != nll).all() and (one != two).all()
+
+
+@pytest.mark.parametrize('memory_init', ['empty', 'zeros'])
+def test_gradient_of_a_deep_model_without_words(memory_init):
+  """No state is exactly zero, however many words are dropped."""
+  model = make(
+    n_layer=14,
+    d_model=64,
+    d_head=32,
+    d_ff=64,
+    word_dropout=0.9,
+    memory_init=memory_init,
+    dtype='float32',
+  )
+  tokens, targets = text(1, T)
+  memory = model.init_memory(B)
+  params = train_state.init_params(model, jax.random.key(0))
+
+  @jax.jit
+  def norm(key):
+    def loss(params):
+      args = {'params': params}, tokens[0], targets[0], memory
+      return model.apply(*args, train=True, rngs={'dropout': key}).nll.mean()
+
+    return optax.tree.norm(jax.grad(loss)(params))
+
+  norms = [float(norm(jax.random.key(i))) for i in range(5)]
+  assert max(norms) < 100, norms
 
 
 @pytest.mark.parametrize('lengths', [None, (T, 2)])

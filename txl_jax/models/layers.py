@@ -38,6 +38,11 @@ class WordDropout(nn.Module):
   2018), whatever kind of table it is. Each call draws anew, so the parts of
   an accumulated batch have draws of their own.
 
+  The first position of a segment is left as it is. Where memory is empty it
+  sees itself alone: its state would be exactly zero in all layers, and each
+  post-norm would multiply its gradient by 1 / sqrt(eps), beyond float32
+  after a few layers.
+
   Attributes:
     vocab_size: V.
     rate: in [0, 1).
@@ -54,7 +59,7 @@ class WordDropout(nn.Module):
     wide = jnp.promote_types(x.dtype, jnp.float32)
     ones = jnp.ones([self.vocab_size], wide)
     scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))
-    scale = jnp.take(scale, tokens, axis=0)[..., None]  # [B, T, 1]
+    scale = jnp.take(scale, tokens, axis=0).at[:, 0].set(1)[..., None]
     return (x.astype(wide) * scale).astype(x.dtype)
 
 
