@@ -94,6 +94,19 @@ def get_config():
   # Layers per iteration of the layer loop: all of them is fastest on CPU, 1
   # compiles fastest and is as fast on accelerators.
   model.unroll = 1
+  # What a layer computes again in the backward pass instead of keeping it:
+  # none, nothing; scores, all but the results of its projections; layer, all.
+  model.remat = 'none'
+
+  # The devices, as many as these multiplied: one of them may be -1, the rest.
+  # Batches are divided over the first three, parameters over the last two.
+  c.mesh = mesh = ml_collections.ConfigDict()
+  mesh.slices = (
+    1  # slices of TPUs or nodes of GPUs, with a slow network between
+  )
+  mesh.data = -1
+  mesh.fsdp = 1  # parameters, gathered where they are used
+  mesh.tensor = 1  # heads, feed-forward and vocabulary
 
   c.train = train = ml_collections.ConfigDict()
   train.steps = 400_000

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType
 
-from txl_jax import checkpoint, models, train_state
+from txl_jax import checkpoint, models, sharding, train_state
 from txl_jax.errors import UserError
 
 HOST = {'best': 1.5, 'names': ['a', 'é'], 'nested': {'n': 3}}
@@ -24,11 +23,8 @@ TRAINING = {'step': np.int32(5), 'rows': np.ones([8, 2], np.int32)}
 
 
 def mesh_of(devices):
-  auto = (AxisType.Auto,)
   devices = jax.devices()[:devices]
-  return jax.make_mesh(
-    (len(devices),), ('data',), axis_types=auto, devices=devices
-  )
+  return sharding.make_mesh(devices=devices)
 
 
 def save(c, step, host=HOST, params=PARAMS, **kwargs):

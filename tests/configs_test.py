@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from configs import common
-from txl_jax import models, optim, settings, softmax, train_state
+from txl_jax import models, optim, settings, sharding, softmax, train_state
 from txl_jax.data import options, preparation, prepared
 from txl_jax.models import transformer_xl
 
@@ -212,6 +212,7 @@ def test_every_key_is_read_and_every_key_read_is_there():
   for path in (ROOT / 'txl_jax').rglob('*.py'):
     if 'bench' not in path.parts:
       found |= set(reads(path))
+  found |= {f'mesh.{axis}' for axis in sharding.AXES}  # a mapping to make_mesh
   assert found == settings.flatten(common.get_config()).keys()
 
 
@@ -221,6 +222,7 @@ def test_choices_are_those_of_the_code():
   assert set(choices['data.newline']) == set(options.NEWLINE)
   assert set(choices['data.level']) == set(options.LEVEL)
   assert set(choices['model.name']) == set(models.MODELS)
+  assert set(choices['model.remat']) == {'none', *transformer_xl.POLICIES}
   assert choices['model.tail_order'] == softmax.TAIL_ORDERS
   assert choices['data.level'] == options.LEVEL
   assert set(choices['eval.split']) == set(prepared.SPLITS)

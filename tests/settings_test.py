@@ -48,6 +48,10 @@ RANGES = [
   ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
   ('optim.warmup', [0, 400_000], [-1, 400_001]),
   ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
+  ('mesh.data', [-1, 1, 8], [0, -2]),
+  ('mesh.slices', [1, 8], [0, -1, -2]),  # mesh.data is -1 already
+  ('mesh.fsdp', [1, 8], [0, -1, -2]),
+  ('mesh.tensor', [1, 8], [0, -1, -2]),
   ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
 ]
 EVERY = ('log_every', 'eval_every', 'save_every')
@@ -179,12 +183,19 @@ def test_two_prompts():
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
 
 
-def test_devices():
+def test_batch():
   config = changed(train__batch_size=24, train__accumulate=3)
-  for devices in (1, 2, 4, 8):
-    settings.check_devices(config, devices)
+  for rows in (1, 2, 4, 8):
+    settings.check_batch(config, rows)
   with pytest.raises(UserError, match=r'batch_size is 24; .* multiples of 15 '):
-    settings.check_devices(config, 5)
+    settings.check_batch(config, 5)
+
+
+def test_mesh():
+  assert refused(changed(mesh__tensor=-1)) == (
+    'mesh.tensor is -1; allowed: at least 1, for another axis is -1 too'
+  )
+  settings.validate(changed(mesh__tensor=-1, mesh__data=1))
 
 
 def test_same_config():
@@ -192,6 +203,7 @@ def test_same_config():
   free = ['checkpoint', 'data.dir', 'data.path', 'train.resume']
   free += ['train.save_every', 'train.tensorboard', 'eval.split']
   free += ['eval.mem_len', 'generate.seed', 'data.vocab_file']
+  free += ['mesh.data', 'mesh.fsdp', 'mesh.slices', 'mesh.tensor']
   settings.check_same(then | dict.fromkeys(free), then, 'runs/a')
   for key in sorted(then.keys() - set(free)):
     if key.startswith(('eval.', 'generate.')):

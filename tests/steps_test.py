@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from configs import common
 from tests import direct
@@ -19,11 +18,8 @@ AUX = 0.3
 
 
 def mesh_of(devices):
-  auto = (AxisType.Auto,)
   devices = jax.devices()[:devices]
-  return jax.make_mesh(
-    (len(devices),), ('data',), axis_types=auto, devices=devices
-  )
+  return sharding.make_mesh(devices=devices)
 
 
 def fresh(state, mesh):

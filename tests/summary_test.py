@@ -130,6 +130,33 @@ def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
   assert 1 / 2.5 < number(found) * 2**20 / real < 2.5
 
 
+def test_a_mesh_of_devices_that_are_not_there():
+  c = small(tie_weights=False)
+  c.train.batch_size = 4096
+  assert not any('divided' in row for row in summary.table(c, V))
+  c.mesh.update(slices=2, data=64, fsdp=4, tensor=2)
+  rows = summary.table(c, 4096)
+  divided = {row.split()[0]: row.rsplit('  ', 1)[-1] for row in rows[1:]}
+  assert divided['layers_*/attention/q/kernel'] == '(fsdp, tensor)'
+  assert divided['layers_*/ff/w2/kernel'] == '(tensor, fsdp)'
+  assert divided['vocabulary/table'] == '(fsdp x tensor)'
+  assert divided['layers_*/norm1/norm/scale'] == '-'
+  assert 'mesh: slices 2, data 64, fsdp 4, tensor 2: 1024 devices' in rows
+  # By hand: D 32, H K 16, F 48, 3 layers; float32.
+  matrices = 3 * (5 * 32 * 16 + 2 * 32 * 48) + 2 * 4096 * 32 + 4096
+  halves = 2 * 16 + 3 * 48  # u, v, bias of w1
+  whole = 3 * (32 + 4 * 32)
+  bytes_ = 4 * (matrices / 8 + halves / 2 + whole)
+  found = re.match(
+    r'each device: parameters (\S+) MiB, .* optimiser (\S+) MiB, memory (\S+) ',
+    rows[-1],
+  )
+  sizes = [number(x) for x in found.groups()]
+  memory = 4 * (3 * 4096 * 24 * 32 + 4096) / 512
+  expected = [bytes_, 2 * bytes_, memory]
+  assert sizes == pytest.approx([x / 2**20 for x in expected], abs=0.051)
+
+
 def test_an_average_is_counted():
   c = small()
   sizes = []

@@ -79,8 +79,8 @@ def test_shardings_divide_the_memory_alone(cache):
   out = train_state.shardings(abstract, mesh)
   assert jax.tree.structure(out) == jax.tree.structure(abstract)
   for leaf in jax.tree.leaves(out.memory.states):
-    assert leaf.spec == PartitionSpec(None, 'data')
-  assert out.memory.filled.spec == PartitionSpec('data')
+    assert leaf.spec == PartitionSpec(None, sharding.ROWS)
+  assert out.memory.filled.spec == PartitionSpec(sharding.ROWS)
   assert jax.tree.structure(out.average.params) == jax.tree.structure(
     abstract.params
   )

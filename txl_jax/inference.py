@@ -23,7 +23,7 @@ from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 
 
-def load(config, folder):
+def load(config, folder, mesh):
   """Parameters and vocabulary of the run in a folder.
 
   The parameters are their average where the checkpoint holds one.
@@ -31,9 +31,10 @@ def load(config, folder):
   Args:
     config: ConfigDict; `checkpoint` chooses the step.
     folder: pathlib.Path of the run.
+    mesh: from `sharding.make_mesh`.
 
   Returns:
-    step, params (on all devices), how many steps they are averaged over (0
+    step, params (on the mesh), how many steps they are averaged over (0
     is no average), vocabulary.
 
   Raises:
@@ -43,12 +44,13 @@ def load(config, folder):
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
   model = models.build(config.model, len(vocabulary))
-  everywhere = sharding.replicated(sharding.make_mesh())
 
   def restore(item, shapes):
+    abstract = jax.eval_shape(shapes)
     abstract = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-      jax.eval_shape(shapes),
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      abstract,
+      sharding.by_rules(abstract, mesh),
     )
     return checkpoints.restore(step, **{item: abstract})[item]
 
@@ -102,7 +104,8 @@ def evaluate(config, folder, console):
     UserError: see `load`; or the corpus has another vocabulary.
   """
   ev = config.eval
-  step, params, averaged, vocabulary = load(config, folder)
+  mesh = sharding.make_mesh(config.mesh)
+  step, params, averaged, vocabulary = load(config, folder, mesh)
   corpus = preparation.locate_or_prepare(config.data)
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
@@ -124,7 +127,7 @@ def evaluate(config, folder, console):
     batch_size=ev.batch_size,
     segment_len=ev.segment_len,
     segments_per_call=ev.segments_per_call,
-    mesh=sharding.make_mesh(),
+    mesh=mesh,
     nll_file=ev.nll_file,
     progress=lambda n: console.progress(
       f'{n:,} of {len(tokens) - 1:,} tokens', pause=5.0
@@ -173,7 +176,8 @@ def sample(config, folder):
   """
   g = config.generate
   prompt = _prompt(g)
-  _, params, _, vocabulary = load(config, folder)
+  mesh = sharding.make_mesh(config.mesh)
+  _, params, _, vocabulary = load(config, folder, mesh)
   tokens = vocabulary.encode(prompt, 'the prompt')
   unk = vocabulary.unk_id
   forbidden = () if unk is None or not g.forbid_unk else (unk,)
@@ -235,7 +239,8 @@ def write_params(config, folder, path):
     folder: pathlib.Path of the run.
     path: of the file, see `export`.
   """
-  step, params, averaged, vocabulary = load(config, folder)
+  mesh = sharding.make_mesh(config.mesh)
+  step, params, averaged, vocabulary = load(config, folder, mesh)
   export.save(path, params, config.model.to_dict(), vocabulary.to_json())
   weights = f' (weights averaged over {averaged} steps)' if averaged else ''
   print(f'step {step}{weights} written to {path}')

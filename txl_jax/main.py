@@ -10,12 +10,20 @@ import os
 import pathlib
 import sys
 
-import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax import inference, log, report, settings, summary, train, workdir
+from txl_jax import (
+  inference,
+  log,
+  report,
+  settings,
+  sharding,
+  summary,
+  train,
+  workdir,
+)
 from txl_jax.data import preparation
 from txl_jax.errors import UserError
 
@@ -62,13 +70,14 @@ def _config_name():
 
 def _run_train(config, folder, console):
   """Trains, then tells how it went."""
-  settings.check_devices(config, jax.device_count())
+  mesh = sharding.make_mesh(config.mesh)
+  settings.check_batch(config, sharding.row_parts(mesh))
   command = f'python -m txl_jax.main --config={folder}/config.py'
   command += f' --workdir={folder}'
   corpus = preparation.locate_or_prepare(config.data)
   with workdir.locked(folder), train.Stop() as stop:
     workdir.describe(folder, config, corpus, command)
-    trainer = train.Trainer(config, corpus, folder, stop, console)
+    trainer = train.Trainer(config, corpus, folder, mesh, stop, console)
     progress = trainer.run()
     lines = report.closing(config, corpus, progress, trainer.weights(), command)
   print('\n'.join(lines))

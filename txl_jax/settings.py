@@ -28,6 +28,7 @@ _CHOICES = {
   'model.memory_init': ('empty', 'zeros'),
   'model.tail_order': ('ascending', 'descending'),
   'model.dtype': ('float32', 'bfloat16'),
+  'model.remat': ('none', 'scores', 'layer'),
   'train.resume': ('auto', 'must', 'never'),
   'optim.name': ('adam', 'sgd'),
   'optim.schedule': ('cosine', 'inverse_sqrt', 'constant', 'plateau'),
@@ -67,6 +68,10 @@ _RANGES = {
   'model.proj_init_std': _POSITIVE,
   'model.ln_eps': _POSITIVE,
   'model.unroll': _SIZE,
+  'mesh.slices': (-1, None, True),
+  'mesh.data': (-1, None, True),
+  'mesh.fsdp': (-1, None, True),
+  'mesh.tensor': (-1, None, True),
   'train.steps': _SIZE,
   'train.batch_size': _SIZE,
   'train.segment_len': _SIZE,
@@ -112,6 +117,7 @@ _RANGES = {
 _FREE = ('checkpoint', 'data.dir', 'data.path', 'data.vocab_file')
 _FREE += ('train.resume',)
 _FREE += ('train.save_every', 'train.tensorboard', 'eval.', 'generate.')
+_FREE += ('mesh.',)  # but for rounding
 
 
 def flatten(config):
@@ -157,6 +163,13 @@ def validate(config):
   if flat['model.d_model'] % 2:
     refuse('model.d_model', 'even numbers')
   _check_bins(flat, refuse)
+  sizes = {k: n for k, n in flat.items() if k.startswith('mesh.')}
+  for key, size in sizes.items():
+    if size == 0:
+      refuse(key, 'sizes above 0, or -1')
+  rest = [key for key, size in sizes.items() if size == -1]
+  if len(rest) > 1:
+    refuse(rest[-1], 'at least 1, for another axis is -1 too')
   if flat['train.batch_size'] % flat['train.accumulate']:
     refuse('train.accumulate', f'divisors of {flat["train.batch_size"]}')
   if flat['optim.warmup'] > flat['train.steps']:
@@ -189,14 +202,22 @@ def _check_bins(flat, refuse):
     refuse('model.softmax_samples', '0 with model.cutoffs or model.d_embed')
 
 
-def check_devices(config, devices):
-  """Checks that a batch can be divided; UserError as in `validate`."""
-  parts = config.train.accumulate * devices
+def check_batch(config, rows):
+  """Checks that batches can be divided among devices.
+
+  Args:
+    config: ConfigDict.
+    rows: into how many parts.
+
+  Raises:
+    UserError: as in `validate`.
+  """
+  parts = config.train.accumulate * rows
   if config.train.batch_size % parts:
     raise UserError(
       f'train.batch_size is {config.train.batch_size}; allowed: multiples of '
-      f'{parts} (train.accumulate {config.train.accumulate} x {devices} '
-      'devices)'
+      f'{parts} (train.accumulate {config.train.accumulate} x {rows}, the '
+      'parts of the mesh that batches are divided over)'
     )
 
 

@@ -1,17 +1,120 @@
-"""Which device holds what.
+"""Which device holds what: a mesh, and rules over the paths of arrays.
 
-One mesh axis, 'data', over all devices: the rows of a batch and of the memory
-are divided among them, everything else is on each of them.
+The axes of the mesh, the slowest network first:
+
+  slices  slices of TPUs or nodes of GPUs; rows of the batch
+  data    rows of the batch
+  fsdp    rows of the batch, and a part of every large parameter
+  tensor  heads, feed-forward and vocabulary
+
+Rows of batches, memories and nll are divided over ROWS; parameters, averages
+and the state of the optimiser by RULES. Each slice holds a whole model, so
+only gradients cross the slow network.
 """
 
+import contextlib
+import math
+import re
+
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import (
+  AbstractMesh,
+  AxisType,
+  Mesh,
+  NamedSharding,
+  PartitionSpec,
+)
+
+from txl_jax.errors import UserError
+
+AXES = ('slices', 'data', 'fsdp', 'tensor')
+ROWS = ('slices', 'data', 'fsdp')
+VOCABULARY = ('fsdp', 'tensor')
+
+# (regular expression that the path of an array ends with, axes of each of
+# its dimensions). The first that fits counts. Shapes: V words, D model, H
+# heads, K head width, F feed-forward, d width of a bin.
+RULES = (
+  (r'vocabulary/(table|output)(_\d+)?', (VOCABULARY, None)),  # [V, d]
+  (r'vocabulary/bias(_\d+)?', (VOCABULARY,)),  # [V]
+  (r'vocabulary/(out_)?proj_\d+', (None, 'fsdp')),  # [d, D]
+  (r'attention/[qkvr]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
+  (r'attention/o/kernel', ('tensor', None, 'fsdp')),  # [H, K, D]
+  (r'biases/[uv]', ('tensor', None)),  # [H, K]
+  (r'ff/w1/kernel', ('fsdp', 'tensor')),  # [D, F]
+  (r'ff/w1/bias', ('tensor',)),  # [F]
+  (r'ff/w2/kernel', ('tensor', 'fsdp')),  # [F, D]
+)
 
 
-def make_mesh():
-  """A mesh of all devices, its one axis named 'data'."""
-  auto = (AxisType.Auto,)
-  return jax.make_mesh((jax.device_count(),), ('data',), axis_types=auto)
+def make_mesh(sizes=None, devices=None):
+  """A mesh of all devices.
+
+  Neighbours in the last axes are neighbours on the fast network.
+
+  Args:
+    sizes: mapping of AXES to sizes, as the section `mesh` of a config; -1,
+      for one of them, is what the others leave. None is all for data.
+    devices: all that there are by default.
+
+  Raises:
+    UserError: the sizes do not fit the number of devices.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  shape = _shape(sizes or {'data': -1}, len(devices))
+  # Devices of a slice, or of a node, are consecutive.
+  devices.sort(key=lambda d: getattr(d, 'slice_index', None) or 0)
+  grids = [
+    mesh_utils.create_device_mesh(
+      shape[1:], devices=list(part), allow_split_physical_axes=True
+    )
+    for part in np.array_split(np.array(devices), shape[0])
+  ]
+  return Mesh(np.stack(grids), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def abstract_mesh(sizes):
+  """A mesh without devices, to ask what would lie where; -1 counts as 1.
+
+  Args:
+    sizes: as for `make_mesh`.
+  """
+  return AbstractMesh(tuple(abs(sizes.get(axis, 1)) for axis in AXES), AXES)
+
+
+def bytes_per_device(tree, shardings):
+  """Bytes of a pytree of arrays, or of their shapes, on one device."""
+  part = lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize
+  return sum(jax.tree.leaves(jax.tree.map(part, tree, shardings)))
+
+
+def _shape(sizes, devices):
+  """The sizes of AXES, without -1."""
+  asked = [sizes.get(axis, 1) for axis in AXES]
+  known = math.prod(size for size in asked if size > 0)
+  rest = -1 in asked
+  if devices % known or (not rest and known != devices):
+    given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
+    kind = 'a divisor of ' if rest else ''
+    raise UserError(
+      f'{given}: {known} in all; allowed: {kind}the number of devices, '
+      f'{devices}'
+    )
+  return tuple(devices // known if size < 0 else size for size in asked)
+
+
+def row_parts(mesh):
+  """Into how many parts the rows of a batch are divided."""
+  return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def ambient(mesh):
+  """A context in which traced functions find the mesh; None is no mesh."""
+  if mesh is None:
+    return contextlib.nullcontext()
+  return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
 def replicated(mesh):
@@ -21,9 +124,62 @@ def replicated(mesh):
 
 def rows(mesh, axis=0):
   """The sharding of an array whose given axis is the rows of a batch."""
-  return NamedSharding(mesh, PartitionSpec(*(None,) * axis, 'data'))
+  return NamedSharding(mesh, PartitionSpec(*(None,) * axis, ROWS))
 
 
 def batch(batch, mesh):
   """A batch [B, ...] of numpy arrays as arrays on the devices."""
   return jax.device_put(batch, rows(mesh))
+
+
+def by_rules(tree, mesh):
+  """Shardings for parameters, or for what has their paths within its own.
+
+  Args:
+    tree: pytree of arrays or their shapes.
+    mesh: from `make_mesh`, abstract or not.
+
+  Returns:
+    A pytree of NamedSharding; what no rule fits is on every device.
+  """
+  return jax.tree_util.tree_map_with_path(
+    lambda path, x: NamedSharding(mesh, _spec(_name(path), x.shape, mesh)),
+    tree,
+  )
+
+
+def fit(axes, shape, mesh):
+  """The PartitionSpec of an array whose dimensions go over some axes.
+
+  A dimension that its axes do not divide is not divided, nor one whose axes
+  all have size 1.
+
+  Args:
+    axes: for each dimension an axis, a tuple of them, or None; dimensions
+      beyond are None.
+    shape: of the array.
+    mesh: has the sizes of the axes.
+  """
+  dims = []
+  for n, axis in zip(shape, axes):
+    names = (axis,) if isinstance(axis, str) else axis or ()
+    names = tuple(name for name in names if mesh.shape[name] > 1)
+    whole = n % math.prod(mesh.shape[name] for name in names)
+    dims.append(None if whole or not names else names)
+  while dims and dims[-1] is None:
+    dims.pop()
+  return PartitionSpec(*dims)
+
+
+def _spec(name, shape, mesh):
+  for pattern, axes in RULES:
+    if re.search(f'(^|/)({pattern})$', name):
+      return fit(axes, shape, mesh)
+  return PartitionSpec()
+
+
+def _name(path):
+  name = lambda key: str(
+    getattr(key, 'key', getattr(key, 'name', getattr(key, 'idx', key)))
+  )
+  return '/'.join(map(name, path))

@@ -40,6 +40,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from txl_jax.rows import on_rows
+
 TAIL_ORDERS = ('ascending', 'descending')
 
 # Logits that one chunk of a tail holds at most, and the fewest chunks that
@@ -68,11 +70,46 @@ class Output(NamedTuple):
 
 
 @jax.custom_vjp
-def cross_entropy(logits, targets):
-  """-log softmax(logits) at the targets.
+def normaliser(logits, targets):
+  """log sum exp of the logits, and the logits of the targets.
 
   Of what is as large as the logits, the backward pass keeps them alone and
   makes their gradient in one go; autodiff would keep the exponentials too.
+
+  Args:
+    logits: [..., V], float32 or wider.
+    targets: int32 [...].
+
+  Returns:
+    Two [...] in the dtype of logits; the second is 0 for targets outside
+    [0, V).
+  """
+  return _normaliser(logits, targets)[0]
+
+
+def _normaliser(logits, targets):
+  V = logits.shape[-1]
+  at = jnp.clip(targets, 0, V - 1)[..., None]
+  chosen = jnp.take_along_axis(logits, at, axis=-1)[..., 0]
+  chosen = jnp.where((targets >= 0) & (targets < V), chosen, 0)
+  total = jax.nn.logsumexp(logits, axis=-1)
+  return (total, chosen), (logits, targets, total)
+
+
+def _normaliser_backward(kept, cotangents):
+  logits, targets, total = kept
+  of_total, of_chosen = (c[..., None] for c in cotangents)
+  words = jnp.arange(logits.shape[-1], dtype=targets.dtype)
+  grads = jnp.exp(logits - total[..., None]) * of_total
+  hot = targets[..., None] == words
+  return jnp.where(hot, grads + of_chosen, grads), None
+
+
+normaliser.defvjp(_normaliser, _normaliser_backward)
+
+
+def cross_entropy(logits, targets):
+  """-log softmax(logits) at the targets.
 
   Args:
     logits: [..., V], float32 or wider.
@@ -81,24 +118,8 @@ def cross_entropy(logits, targets):
   Returns:
     [...] in the dtype of logits.
   """
-  return _cross_entropy(logits, targets)[0]
-
-
-def _cross_entropy(logits, targets):
-  chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-  total = jax.nn.logsumexp(logits, axis=-1)
-  return total - chosen, (logits, targets, total)
-
-
-def _cross_entropy_backward(kept, cotangent):
-  logits, targets, total = kept
-  V = logits.shape[-1]
-  probs = jnp.exp(logits - total[..., None])
-  hot = targets[..., None] == jnp.arange(V, dtype=targets.dtype)
-  return jnp.where(hot, probs - 1, probs) * cotangent[..., None], None
-
-
-cross_entropy.defvjp(_cross_entropy, _cross_entropy_backward)
+  total, chosen = normaliser(logits, targets)
+  return total - chosen
 
 
 def starts(sizes):
@@ -109,7 +130,19 @@ def starts(sizes):
   return ids
 
 
-def nll(h, targets, output, *, tail_order='ascending', dtype=None):
+class Layout(NamedTuple):
+  """Where the arguments of one device come from, within `jax.shard_map`.
+
+  Attributes:
+    tokens: mesh axes over which the tokens are divided.
+    bins: for each bin the mesh axes over which its words are divided.
+  """
+
+  tokens: tuple[str, ...]
+  bins: tuple[tuple[str, ...], ...]
+
+
+def nll(h, targets, output, *, tail_order='ascending', dtype=None, layout=None):
   """-log p(target) in nats.
 
   Args:
@@ -121,6 +154,8 @@ def nll(h, targets, output, *, tail_order='ascending', dtype=None):
       i-th from the end (PyTorch original).
     dtype: of the products, default that of h; sums, softmax and result are
       float32 or wider.
+    layout: a Layout where all these are the part of one device; no device
+      ever holds the words of another.
 
   Returns:
     [N] in the order of the tokens, 0 where the target is -1.
@@ -129,24 +164,102 @@ def nll(h, targets, output, *, tail_order='ascending', dtype=None):
     ValueError: the tail order is none of TAIL_ORDERS.
   """
   dtype = jnp.dtype(dtype or h.dtype)
-  first = starts([len(w) for w in output.weights])
-  at = jnp.maximum(targets, 0)
-  head = _head_logits(h, output, dtype)  # [N, V_0 + I]
-  column = at
-  for i in range(1, len(output.weights)):
-    column = jnp.where(at >= first[i], _column(output, i, tail_order), column)
-  total = cross_entropy(head, column)
-  for i in range(1, len(output.weights)):
-    rows = (at >= first[i]) & (at < first[i + 1])
-    total += on_rows(
-      functools.partial(_tail_nll, dtype),
-      _bin(output, i),
-      h,
-      at - first[i],
-      rows,
-      chunk=_chunk(len(at), first[i + 1] - first[i]),
-    )
-  return jnp.where(targets >= 0, total, 0)
+  parts = _parts(layout, output.weights)
+  first = starts([part.words for part in parts])
+  bins = range(len(parts))
+  inside = [(targets >= first[i]) & (targets < first[i + 1]) for i in bins]
+  total, chosen = parts[0].whole(
+    lambda h, ids, rows: normaliser(_logits(dtype, _bin(output, 0), h), ids),
+    h,
+    targets,
+    inside[0],
+  )
+  if len(bins) > 1:
+    column = jnp.full_like(targets, -1)
+    for i in bins[1:]:
+      column = jnp.where(inside[i], _column(output, i, tail_order), column)
+    tails, share = normaliser(_tail_logits(dtype, output, h), column)
+    total, chosen = jnp.logaddexp(total, tails), chosen + share
+  loss = total - chosen
+  for i in bins[1:]:
+
+    def of_tail(h, ids, rows, i=i):
+      chunk = _chunk(len(ids), len(output.weights[i]))
+      f = functools.partial(_tail_normaliser, dtype)
+      both = on_rows(f, _bin(output, i), h, ids, rows, chunk=chunk)
+      return both[:, 0], both[:, 1]
+
+    total, chosen = parts[i].whole(of_tail, h, targets - first[i], inside[i])
+    loss += jnp.where(inside[i], total - chosen, 0)
+  return jnp.where(targets >= 0, loss, 0)
+
+
+class _Part:
+  """What this device has of one bin: some of its words, or all.
+
+  Attributes:
+    words: of the bin, on all devices.
+    start: the first one here, counted within the bin.
+  """
+
+  def __init__(self, weights, axes, token_axes):
+    self._axes = axes
+    # Devices that have different words and different tokens show each other
+    # the tokens, never the words.
+    self._shared = tuple(a for a in axes if a in token_axes)
+    self.words = len(weights) * (jax.lax.axis_size(axes) if axes else 1)
+    self.start = jax.lax.axis_index(axes) * len(weights) if axes else 0
+
+  def show(self, *arrays):
+    """[N, ...] of this device -> those of all that share words with it."""
+    if not self._shared:
+      return arrays
+    gather = lambda x: jax.lax.all_gather(x, self._shared, tiled=True)
+    return jax.tree.map(gather, arrays)
+
+  def whole(self, f, h, ids, rows):
+    """The normaliser over all words of the bin.
+
+    Args:
+      f: function (h, ids, rows) -> the `normaliser` over the words here.
+      h: [N, D].
+      ids: int32 [N], targets within the bin.
+      rows: bool [N], the tokens whose target is in the bin.
+
+    Returns:
+      Two [N].
+    """
+    n = len(ids)
+    h, ids, rows = self.show(h, ids, rows)
+    total, chosen = f(h, ids - self.start, rows)
+    if self._axes:
+      top = jax.lax.pmax(jax.lax.stop_gradient(total), self._axes)
+      total = jax.lax.psum(jnp.exp(total - top), self._axes)
+      total, chosen = top + jnp.log(total), jax.lax.psum(chosen, self._axes)
+    if self._shared:
+      at = jax.lax.axis_index(self._shared) * n
+      own = lambda x: jax.lax.dynamic_slice_in_dim(x, at, n)
+      total, chosen = own(total), own(chosen)
+    return total, chosen
+
+  def rows_of(self, table, ids, inside):
+    """Embeddings: [N, d], 0 where a token is not inside the bin."""
+    ids, inside = self.show(ids, inside)
+    at = ids - self.start
+    here = inside & (at >= 0) & (at < len(table))
+    x = jnp.take(table, jnp.where(here, at, 0), axis=0)
+    x = jnp.where(here[:, None], x, 0)
+    for axis in self._axes:
+      if axis in self._shared:
+        x = jax.lax.psum_scatter(x, axis, tiled=True)
+      else:
+        x = jax.lax.psum(x, axis)
+    return x
+
+
+def _parts(layout, weights):
+  layout = layout or Layout((), ((),) * len(weights))
+  return [_Part(w, a, layout.tokens) for w, a in zip(weights, layout.bins)]
 
 
 def log_probs(h, output, *, tail_order='ascending', dtype=None):
@@ -162,11 +275,15 @@ def log_probs(h, output, *, tail_order='ascending', dtype=None):
     [N, V], float32 or wider.
   """
   dtype = jnp.dtype(dtype or h.dtype)
-  head = jax.nn.log_softmax(_head_logits(h, output, dtype), axis=-1)
-  parts = [head[:, : len(output.weights[0])]]
+  words = _logits(dtype, _bin(output, 0), h)
+  tails = _tail_logits(dtype, output, h)
+  head = jnp.concatenate([words, tails], axis=-1)
+  head = jax.nn.log_softmax(head, axis=-1)
+  V_0 = words.shape[1]
+  parts = [head[:, :V_0]]
   for i in range(1, len(output.weights)):
     tail = jax.nn.log_softmax(_logits(dtype, _bin(output, i), h), axis=-1)
-    parts.append(head[:, _column(output, i, tail_order), None] + tail)
+    parts.append(head[:, V_0 + _column(output, i, tail_order), None] + tail)
   return jnp.concatenate(parts, axis=-1)
 
 
@@ -212,7 +329,7 @@ def sampled_nll(h, targets, weights, bias, samples, key):
   return jnp.where(targets >= 0, total - own, 0)
 
 
-def embed(tokens, tables, projections, dtype):
+def embed(tokens, tables, projections, dtype, layout=None):
   """Embeddings of tokens whose bins have widths of their own, not scaled.
 
   Args:
@@ -221,17 +338,18 @@ def embed(tokens, tables, projections, dtype):
     projections: for each bin [d_i, D]; a single one for bins of one width;
       none where that is the model's.
     dtype: of the products and the result.
+    layout: as for `nll`.
 
   Returns:
     [N, D].
   """
-  first = starts([len(table) for table in tables])
-  rows, found = [], []
-  for i, table in enumerate(tables):
-    rows.append((tokens >= first[i]) & (tokens < first[i + 1]))
-    local = jnp.where(rows[i], tokens - first[i], 0)
-    x = jnp.take(table, local, axis=0).astype(dtype)
-    found.append(jnp.where(rows[i][:, None], x, 0))  # [N, d_i]
+  parts = _parts(layout, tables)
+  first = starts([part.words for part in parts])
+  inside, found = [], []
+  for i, (part, table) in enumerate(zip(parts, tables)):
+    inside.append((tokens >= first[i]) & (tokens < first[i + 1]))
+    x = part.rows_of(table, tokens - first[i], inside[i])
+    found.append(x.astype(dtype))  # [N, d_i]
   if len(projections) <= 1:
     x = sum(found[1:], found[0])
     return x @ projections[0].astype(dtype) if projections else x
@@ -243,82 +361,10 @@ def embed(tokens, tables, projections, dtype):
       projections[i],
       found[i],
       tokens,
-      rows[i],
+      inside[i],
       chunk=_chunk(len(tokens), 1),
     )
   return x
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
-def _on_rows(f, params, x, ids, rows, chunk):
-  """See `on_rows`."""
-  out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
-  out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
-  index, chunks = _positions(rows, chunk)
-
-  def body(k, out):
-    at = jax.lax.dynamic_slice(index, [k * chunk], [chunk])
-    return out.at[at].set(f(params, _take(x, at), _take(ids, at)), mode='drop')
-
-  return jax.lax.fori_loop(0, chunks, body, out)
-
-
-def _on_rows_forward(f, params, x, ids, rows, chunk):
-  return _on_rows(f, params, x, ids, rows, chunk), (params, x, ids, rows)
-
-
-def _on_rows_backward(f, chunk, kept, cotangent):
-  params, x, ids, rows = kept
-  index, chunks = _positions(rows, chunk)
-
-  def body(k, sums):
-    at = jax.lax.dynamic_slice(index, [k * chunk], [chunk])
-    near = _take(ids, at)
-    _, back = jax.vjp(lambda p, y: f(p, y, near), params, _take(x, at))
-    # Slots behind the last row take a cotangent of 0: they add nothing.
-    more, dx = back(_take(cotangent, at))
-    dparams = jax.tree.map(jnp.add, sums[0], more)
-    return dparams, sums[1].at[at].set(dx, mode='drop')
-
-  zeros = jax.tree.map(jnp.zeros_like, (params, x))
-  dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
-  return dparams, dx, None, None
-
-
-_on_rows.defvjp(_on_rows_forward, _on_rows_backward)
-
-
-def on_rows(f, params, x, ids, rows, *, chunk):
-  """f of some rows, a chunk of them at a time; 0 at the others.
-
-  The number of chunks is that of the rows, known when it runs; shapes are
-  static. The backward pass computes f again, chunk by chunk.
-
-  Args:
-    f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
-    params: pytree of floating arrays, differentiable.
-    x: floating [N, ...], differentiable.
-    ids: int32 [N].
-    rows: bool [N], the rows to compute.
-    chunk: C.
-
-  Returns:
-    [N, ...].
-  """
-  out: Any = _on_rows(f, params, x, ids, rows, min(chunk, len(rows)))
-  return out
-
-
-def _positions(rows, chunk):
-  """Where rows is true, padded with N to whole chunks; and their number."""
-  n = len(rows)
-  padded = -(-n // chunk) * chunk
-  index = jnp.nonzero(rows, size=padded, fill_value=n)[0]
-  return index, (jnp.sum(rows, dtype=jnp.int32) + chunk - 1) // chunk
-
-
-def _take(x, at):
-  return jnp.take(x, at, axis=0, mode='fill', fill_value=0)
 
 
 def _chunk(n, width):
@@ -332,12 +378,11 @@ def _bin(output, i):
 
 
 def _column(output, i, tail_order):
-  """The logit of the head that stands for tail i."""
+  """Which of the tails' logits stands for tail i."""
   if tail_order not in TAIL_ORDERS:
     raise ValueError(f'tail_order {tail_order!r}: one of {TAIL_ORDERS}')
   tails = len(output.weights) - 1
-  place = i - 1 if tail_order == 'ascending' else tails - i
-  return len(output.weights[0]) + place
+  return i - 1 if tail_order == 'ascending' else tails - i
 
 
 def _project(dtype, projection, x, ids):
@@ -358,15 +403,12 @@ def _logits(dtype, params, h):
   return scores + bias
 
 
-def _head_logits(h, output, dtype):
-  weights, bias, projection = _bin(output, 0)
-  weights = jnp.concatenate([weights, output.tail_weights])
-  bias = jnp.concatenate([bias, output.tail_biases])
-  return _logits(dtype, (weights, bias, projection), h)
+def _tail_logits(dtype, output, h):
+  """The logits of the head that stand for the tails, [N, I]."""
+  params = output.tail_weights, output.tail_biases, output.projections[0]
+  return _logits(dtype, params, h)
 
 
-def _tail_nll(dtype, params, h, targets):
-  """[C, D], [C] -> [C]; targets count from the start of the tail."""
-  logits = _logits(dtype, params, h)
-  # A slot without a token may hold any number here.
-  return cross_entropy(logits, jnp.clip(targets, 0, logits.shape[-1] - 1))
+def _tail_normaliser(dtype, params, h, ids):
+  """[C, D], [C] -> [C, 2], see `normaliser`; ids within the words here."""
+  return jnp.stack(normaliser(_logits(dtype, params, h), ids), axis=-1)

@@ -3,8 +3,6 @@
 Shapes: B batch, T segment, A accumulated parts, G segments in a call.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -137,15 +135,20 @@ def jit_train_step(mesh, abstract_state, **arguments):
     A function (state, batch) -> state.
   """
   states = train_state.shardings(abstract_state, mesh)
+
+  def step(state, batch):
+    with sharding.ambient(mesh):
+      return train_step(state, batch, **arguments)
+
   return jax.jit(
-    functools.partial(train_step, **arguments),
+    step,
     in_shardings=(states, sharding.rows(mesh)),
     out_shardings=states,
     donate_argnums=0,
   )
 
 
-def score(params, memory, inputs, targets, lengths, *, model):
+def score(params, memory, inputs, targets, lengths, *, model, mesh=None):
   """Nll of G consecutive segments, memory carried from one to the next.
 
   Args:
@@ -155,6 +158,7 @@ def score(params, memory, inputs, targets, lengths, *, model):
     targets: int32 [G, B, T], -1 is not scored.
     lengths: int32 [G, B], or None; see `models.base`.
     model: see `models.base`.
+    mesh: that the parameters are on, from `sharding.make_mesh`.
 
   Returns:
     The memory after them, and nll float32 [G, B, T].
@@ -172,9 +176,12 @@ def score(params, memory, inputs, targets, lengths, *, model):
     )
     return out.memory, out.nll
 
-  return jax.lax.scan(body, memory, (inputs, targets, lengths))
+  with sharding.ambient(mesh):
+    return jax.lax.scan(body, memory, (inputs, targets, lengths))
 
 
 # One compilation per model (Linen modules with equal fields are equal) and
 # shapes, however often the model is evaluated.
-jit_score = jax.jit(score, static_argnames='model', donate_argnames='memory')
+jit_score = jax.jit(
+  score, static_argnames=('model', 'mesh'), donate_argnames='memory'
+)

@@ -11,7 +11,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from txl_jax import averaging, models, optim, train_state
+from txl_jax import averaging, models, optim, sharding, train_state
 
 
 def table(config, vocab_size):
@@ -38,7 +38,9 @@ def table(config, vocab_size):
     )
   )
   size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-  lines = _modules(state.params)
+  mesh = sharding.abstract_mesh(config.mesh)
+  placed = train_state.shardings(state, mesh)
+  lines = _modules(state.params, placed.params if mesh.size > 1 else None)
   rows = B // train.accumulate
   forward, backward, saved = _costs(model, state, rows, T)
   tokens = rows * T
@@ -60,24 +62,55 @@ def table(config, vocab_size):
     f'optimiser {_mib(nbytes(state.opt_state))}, '
     f'{f"average {_mib(average)}, " if average else ""}memory {_mib(memory)}, '
     f'gradients, and {_mib(saved)} kept for the backward pass',
+    *(_on_a_mesh(state, placed, mesh) if mesh.size > 1 else []),
   ]
 
 
-def _modules(params):
-  """The table of parameters: equal layers in one row, then the sums."""
-  times, total = collections.Counter(), collections.Counter()
-  for path, x in jax.tree_util.tree_leaves_with_path(params):
+def _modules(params, placed):
+  """The table of parameters: equal layers in one row, then the sums.
+
+  Args:
+    params: pytree of shapes.
+    placed: pytree of their shardings, or None.
+  """
+  times, total, axes = collections.Counter(), collections.Counter(), {}
+  flat = jax.tree_util.tree_leaves_with_path(params)
+  specs = jax.tree.leaves(placed) if placed else [None] * len(flat)
+  for (path, x), at in zip(flat, specs, strict=True):
     name = re.sub(r'_\d+', '_*', '/'.join(key.key for key in path))
     times[name, x.shape] += 1
     total[name.split('/')[0]] += math.prod(x.shape)
-  row = '{:<40} {:<24} {:>14}'.format
-  lines = [row('module', 'shape', 'parameters')]
+    axes[name, x.shape] = f'  {_divided(at.spec)}' if at else ''
+  row = '{:<40} {:<24} {:>14}{}'.format
+  heading = '  divided over' if placed else ''
+  lines = [row('module', 'shape', 'parameters', heading)]
   for (name, shape), n in times.items():
     shown = f'{n} x {shape}' if n > 1 else str(shape)
-    lines.append(row(name, shown, f'{n * math.prod(shape):,}'))
+    count = f'{n * math.prod(shape):,}'
+    lines.append(row(name, shown, count, axes[name, shape]))
   for name, n in sorted(total.items()):
-    lines.append(row(f'{name} (all)', '', f'{n:,}'))
+    lines.append(row(f'{name} (all)', '', f'{n:,}', ''))
   return lines
+
+
+def _divided(spec):
+  """A PartitionSpec as people read it: (fsdp, tensor x fsdp, -)."""
+  name = lambda axes: axes if isinstance(axes, str) else ' x '.join(axes or '-')
+  return f'({", ".join(map(name, spec))})' if any(spec) else '-'
+
+
+def _on_a_mesh(state, placed, mesh):
+  """What each device of a mesh holds between two steps."""
+  on_one = lambda what: _mib(
+    sharding.bytes_per_device(getattr(state, what), getattr(placed, what))
+  )
+  sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
+  average = f'average {on_one("average")}, ' if state.average else ''
+  return [
+    f'mesh: {sizes}: {mesh.size} devices',
+    f'each device: parameters {on_one("params")}, gradients as much, '
+    f'optimiser {on_one("opt_state")}, {average}memory {on_one("memory")}',
+  ]
 
 
 def nbytes(tree):

@@ -76,13 +76,14 @@ class Stopped(Exception):
 class Trainer:
   """One run, from where its checkpoints left it to its last step."""
 
-  def __init__(self, config, corpus, folder, stop, console):
+  def __init__(self, config, corpus, folder, mesh, stop, console):
     """Builds the model and restores the newest good checkpoint.
 
     Args:
       config: ConfigDict, validated.
       corpus: a `data.prepared.Prepared`.
       folder: pathlib.Path of the run, described and locked.
+      mesh: from `sharding.make_mesh`.
       stop: a Stop.
       console: a `log.Console`.
 
@@ -101,7 +102,7 @@ class Trainer:
       seed=config.seed,
       sentences=corpus.sentences('train'),
     )
-    self.mesh = sharding.make_mesh()
+    self.mesh = mesh
     self.model = models.build(config.model, len(corpus.vocabulary))
     self.schedule = optim.schedule(config.optim, config.train.steps)
     optimiser = optim.optimiser(config.optim)

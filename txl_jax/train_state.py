@@ -91,4 +91,10 @@ def shardings(abstract, mesh):
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: sharding.replicated(mesh), abstract)
   rows = lambda leaf: sharding.rows(mesh, base.row_axis(leaf))
-  return everywhere.replace(memory=jax.tree.map(rows, abstract.memory))
+  rules = lambda tree: sharding.by_rules(tree, mesh)
+  return everywhere.replace(
+    params=rules(abstract.params),
+    opt_state=rules(abstract.opt_state),
+    average=rules(abstract.average),
+    memory=jax.tree.map(rows, abstract.memory),
+  )

@@ -100,7 +100,7 @@ def score(
   per_stream = -(-(len(tokens) - 1) // batch_size)
   group = min(segments_per_call, -(-per_stream // segment_len))
   memory = jax.jit(model.init_memory, static_argnums=0)(batch_size)
-  if mesh is not None and batch_size % mesh.size == 0:
+  if mesh is not None and batch_size % sharding.row_parts(mesh) == 0:
     rows = lambda leaf: sharding.rows(mesh, base.row_axis(leaf))
     memory = jax.device_put(memory, jax.tree.map(rows, memory))
   total, scored, written = 0.0, 0, None
@@ -113,7 +113,7 @@ def score(
     if stopped():
       return None
     memory, nll = steps.jit_score(
-      params, memory, inputs, targets, lengths, model=model
+      params, memory, inputs, targets, lengths, model=model, mesh=mesh
     )
     real = targets >= 0
     values = np.asarray(nll)[real]

@@ -10,7 +10,7 @@ import itertools
 import flax.linen as nn
 import jax.numpy as jnp
 
-from txl_jax import softmax
+from txl_jax import softmax, vocab_parallel
 
 
 class Vocabulary(nn.Module):
@@ -44,8 +44,8 @@ class Vocabulary(nn.Module):
 
   def embed(self, tokens):
     """int32 [B, T] -> [B, T, D], scaled by sqrt(D) (paper's code)."""
-    table = self.table.astype(self.dtype)
-    return jnp.take(table, tokens, axis=0) * self.d_model**0.5
+    x = vocab_parallel.embed(tokens.reshape(-1), [self.table], [], self.dtype)
+    return x.reshape(*tokens.shape, self.d_model) * self.d_model**0.5
 
   @property
   def _weights(self):
@@ -75,8 +75,20 @@ class Vocabulary(nn.Module):
         self.samples,
         self.make_rng('dropout'),
       ).reshape(targets.shape)
-    nll = softmax.cross_entropy(self.logits(h), jnp.maximum(targets, 0))
-    return jnp.where(targets >= 0, nll, 0)
+    one_bin = softmax.Output(
+      [self._weights],
+      [self.bias],
+      [None],
+      jnp.zeros([0, self.d_model]),
+      jnp.zeros([0]),
+    )
+    out = vocab_parallel.nll(
+      h.reshape(-1, self.d_model),
+      targets.reshape(-1),
+      one_bin,
+      dtype=self.dtype,
+    )
+    return out.reshape(targets.shape)
 
 
 class AdaptiveVocabulary(nn.Module):
@@ -166,7 +178,7 @@ class AdaptiveVocabulary(nn.Module):
 
   def embed(self, tokens):
     """int32 [B, T] -> [B, T, D], scaled by sqrt(D) (paper's code)."""
-    x = softmax.embed(
+    x = vocab_parallel.embed(
       tokens.reshape(-1), self.tables, self.projections, self.dtype
     )
     return x.reshape(*tokens.shape, self.d_model) * self.d_model**0.5
@@ -184,7 +196,7 @@ class AdaptiveVocabulary(nn.Module):
   def nll(self, h, targets, *, train=False):
     """-log p(target) in nats: float32 [B, T], 0 where the target is -1."""
     del train  # the same then
-    out = softmax.nll(
+    out = vocab_parallel.nll(
       h.reshape(-1, self.d_model),
       targets.reshape(-1),
       self._output,

@@ -21,6 +21,12 @@ SPANS = {
   'M+1': lambda M: M + 1,
 }
 
+# What is kept for the backward pass, by the option remat.
+POLICIES = {
+  'scores': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'layer': jax.checkpoint_policies.nothing_saveable,
+}
+
 
 class TransformerXL(nn.Module):
   """Transformer-XL behind the interface of `models.base`.
@@ -71,6 +77,9 @@ class TransformerXL(nn.Module):
     dtype: compute dtype, 'float32' or 'bfloat16' ('float64' under x64);
       parameters stay float32, softmax, norms and nll are computed in it.
     unroll: how many layers one iteration of the layer loop holds.
+    remat: what a layer computes again in the backward pass: 'none'; 'scores',
+      all but the results of products with its weights, so attention is, and
+      nothing of size T x S is kept; 'layer', all.
     cache_projections: memory holds the keys and values of the past states
       instead of the states: the same function where the weights are frozen,
       without projecting M states again for every segment or token.
@@ -108,6 +117,7 @@ class TransformerXL(nn.Module):
   ln_eps: float = 1e-5
   dtype: str = 'float32'
   unroll: int = 1
+  remat: str = 'none'
   cache_projections: bool = False
 
   def setup(self):
@@ -245,6 +255,8 @@ class TransformerXL(nn.Module):
       own = {name: jax.random.fold_in(key, n) for name, key in rngs.items()}
       return apply({'params': params}, h, past, *arguments, rngs=own)
 
+    if self.remat != 'none':
+      run = jax.checkpoint(run, policy=POLICIES[self.remat])
     params = [layer.variables['params'] for layer in self.layers]
     N = self.n_layer
     if self.unroll < N:

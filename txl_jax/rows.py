@@ -1,0 +1,82 @@
+"""A function of some rows of an array, at the cost of those rows.
+
+Shapes: N rows, C rows in a chunk.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
+def _on_rows(f, params, x, ids, rows, chunk):
+  """See `on_rows`."""
+  out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
+  out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
+  index, chunks = _positions(rows, chunk)
+
+  def body(k, out):
+    at = jax.lax.dynamic_slice(index, [k * chunk], [chunk])
+    return out.at[at].set(f(params, _take(x, at), _take(ids, at)), mode='drop')
+
+  return jax.lax.fori_loop(0, chunks, body, out)
+
+
+def _on_rows_forward(f, params, x, ids, rows, chunk):
+  return _on_rows(f, params, x, ids, rows, chunk), (params, x, ids, rows)
+
+
+def _on_rows_backward(f, chunk, kept, cotangent):
+  params, x, ids, rows = kept
+  index, chunks = _positions(rows, chunk)
+
+  def body(k, sums):
+    at = jax.lax.dynamic_slice(index, [k * chunk], [chunk])
+    near = _take(ids, at)
+    _, back = jax.vjp(lambda p, y: f(p, y, near), params, _take(x, at))
+    # Slots behind the last row take a cotangent of 0: they add nothing.
+    more, dx = back(_take(cotangent, at))
+    dparams = jax.tree.map(jnp.add, sums[0], more)
+    return dparams, sums[1].at[at].set(dx, mode='drop')
+
+  zeros = jax.tree.map(jnp.zeros_like, (params, x))
+  dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
+  return dparams, dx, None, None
+
+
+_on_rows.defvjp(_on_rows_forward, _on_rows_backward)
+
+
+def on_rows(f, params, x, ids, rows, *, chunk):
+  """f of some rows, a chunk of them at a time; 0 at the others.
+
+  The number of chunks is that of the rows, known when it runs; shapes are
+  static. The backward pass computes f again, chunk by chunk.
+
+  Args:
+    f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
+    params: pytree of floating arrays, differentiable.
+    x: floating [N, ...], differentiable.
+    ids: int32 [N].
+    rows: bool [N], the rows to compute.
+    chunk: C.
+
+  Returns:
+    [N, ...].
+  """
+  out: Any = _on_rows(f, params, x, ids, rows, min(chunk, len(rows)))
+  return out
+
+
+def _positions(rows, chunk):
+  """Where rows is true, padded with N to whole chunks; and their number."""
+  n = len(rows)
+  padded = -(-n // chunk) * chunk
+  index = jnp.nonzero(rows, size=padded, fill_value=n)[0]
+  return index, (jnp.sum(rows, dtype=jnp.int32) + chunk - 1) // chunk
+
+
+def _take(x, at):
+  return jnp.take(x, at, axis=0, mode='fill', fill_value=0)
