@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# What the launchers share. Sourced after `set -euo pipefail`, not run.
+
+# shellcheck disable=SC2034 # read by those who source this file
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+dry_run=
+
+# fail MESSAGE: a mistake of the user is one line and status 2.
+fail() {
+  printf 'error: %s\n' "$1" >&2
+  exit 2
+}
+
+# words ARG...: one line that a shell reads back as exactly these arguments.
+words() {
+  local word quoted line=
+  for word in "$@"; do
+    case $word in
+      '' | *[!A-Za-z0-9_@%+=:,./-]*)
+        quoted=
+        while [[ $word == *\'* ]]; do
+          quoted+=${word%%\'*}"'\\''"
+          word=${word#*\'}
+        done
+        line+=" '$quoted$word'"
+        ;;
+      *) line+=" $word" ;;
+    esac
+  done
+  printf '%s\n' "${line# }"
+}
+
+# run COMMAND...: runs it, or prints it in a dry run.
+run() {
+  if [ -n "$dry_run" ]; then
+    words "$@"
+  else
+    "$@"
+  fi
+}
+
+# note MESSAGE: a comment between the commands of a dry run.
+note() {
+  [ -z "$dry_run" ] || printf '# %s\n' "$1"
+}
+
+# count OPTION VALUE: fails unless the value is a whole number above 0.
+count() {
+  [[ $2 =~ ^[1-9][0-9]*$ ]] ||
+    fail "$1=$2; allowed: a whole number above 0"
+}
+
+# check_flags FLAG...: fails unless these can start, and later continue, a run.
+check_flags() {
+  local flag config='' workdir=''
+  for flag in "$@"; do
+    case $flag in
+      --config=*) config=${flag#*=} ;;
+      --workdir=*) workdir=${flag#*=} ;;
+    esac
+  done
+  [ -n "$config" ] ||
+    fail "--config is missing: give txl_jax's flags last, after --"
+  case $workdir in
+    /*) ;;
+    *) fail "--workdir=$workdir; allowed after --: an absolute path that all\
+ hosts share" ;;
+  esac
+}

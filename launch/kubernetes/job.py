@@ -1,0 +1,239 @@
+r"""Runs txl_jax on the GPUs or TPUs of a Kubernetes cluster.
+
+python launch/kubernetes/job.py start --name=e24 --image=REGISTRY/txl_jax:cuda \
+  --claim=shared --nodes=4 --gpus=8 -- \
+  --config=configs/enwik8_24l.py --workdir=/shared/runs/e24 \
+  --config.model.dtype=bfloat16 --config.mesh.slices=4
+python launch/kubernetes/job.py start --name=lm1b --image=REGISTRY/txl_jax:tpu \
+  --claim=shared --tpu=tpu-v6e-slice --topology=16x16 --slices=2 -- \
+  --config=configs/lm1b_large.py --workdir=/shared/runs/lm1b
+
+start creates a Job of GPU pods, or a JobSet of TPU pods on GKE, which starts
+pods that fail or are preempted again; resume deletes it first and goes on with
+the run; logs, status and delete need --name, and --tpu if it is one. The claim
+is a PersistentVolumeClaim that all pods may write (ReadWriteMany); it is
+mounted as /shared, and --workdir must be in it. Needs kubectl and Python alone;
+the Dockerfile beside this file makes the image.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import shlex
+import string
+import subprocess
+import sys
+
+_HERE = pathlib.Path(__file__).resolve().parent
+_ACTIONS = ('start', 'resume', 'logs', 'status', 'delete')
+_PORT = 8476  # of the coordinator, in pods that share no host
+_RETRIES = 20  # restarts of all pods
+
+
+class _Parser(argparse.ArgumentParser):
+  """A mistake of the user is one line and status 2."""
+
+  def error(self, message):
+    print('error:', message, file=sys.stderr)
+    sys.exit(2)
+
+
+def _parse(argv):
+  """(options, flags of txl_jax.main); tells what is wrong with them."""
+  parser = _Parser(
+    prog='launch/kubernetes/job.py',
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  add = parser.add_argument
+  add('action', choices=_ACTIONS)
+  add('--name', required=True, help='of the job')
+  add('--namespace', default='default', help='default: default')
+  add('--image', default='', help='image that has the repository and its tools')
+  add('--claim', default='', help='PersistentVolumeClaim that pods share')
+  add('--nodes', type=int, default=0, help='GPU: pods, one for each node')
+  add('--gpus', type=int, default=0, help='GPU: of each node')
+  add('--tpu', default='', help='TPU: type of GKE, as tpu-v6e-slice')
+  add('--topology', default='', help='TPU: chips of a slice, as 4x8')
+  add('--chips', type=int, default=4, help='TPU: of each host; default: 4')
+  add('--slices', type=int, default=1, help='TPU: node pools; default: 1')
+  add(
+    '--select',
+    action='append',
+    default=[],
+    metavar='LABEL=VALUE',
+    help='a label that the nodes must have; may be repeated',
+  )
+  add(
+    '--env',
+    action='append',
+    default=[],
+    metavar='NAME=VALUE',
+    help='a variable of the environment; may be repeated',
+  )
+  add('--pod', type=int, default=0, help='logs: its number; default: 0')
+  add('--slice', type=int, default=0, help='logs: that of the pod; default: 0')
+  add('--dry_run', action='store_true', help='only print what would be done')
+  cut = argv.index('--') if '--' in argv else len(argv)
+  options, flags = parser.parse_args(argv[:cut]), argv[cut + 1 :]
+  # It becomes part of host names.
+  if not re.fullmatch('[a-z]([-a-z0-9]{0,38}[a-z0-9])?', options.name):
+    parser.error(
+      f'--name={options.name}; allowed: up to 40 of a-z, 0-9 and -, a letter '
+      'first'
+    )
+  for name in ('select', 'env'):
+    for pair in getattr(options, name):
+      if '=' not in pair[1:]:
+        parser.error(f'--{name}={pair}; allowed: a name, = and a value')
+  if options.action in ('start', 'resume'):
+    _check_start(parser, options, flags)
+  elif flags:
+    parser.error(f'argument {flags[0]!r} is not expected after --')
+  return options, flags
+
+
+def _check_start(parser, options, flags):
+  """Checks what starting needs besides."""
+  if bool(options.nodes or options.gpus) == bool(options.tpu):
+    parser.error('one is needed: --nodes and --gpus, or --tpu and --topology')
+  for name in ('image', 'claim'):
+    if not getattr(options, name):
+      parser.error(f'--{name} is missing')
+  names = ('chips', 'slices') if options.tpu else ('nodes', 'gpus')
+  for name in names:
+    if getattr(options, name) < 1:
+      parser.error(f'--{name}={getattr(options, name)}; allowed: 1 or more')
+  if options.tpu:
+    if not re.fullmatch('[1-9][0-9]*(x[1-9][0-9]*){1,2}', options.topology):
+      parser.error(f'--topology={options.topology}; allowed: as 4x8 or 4x4x8')
+    if _chips(options) % options.chips:
+      parser.error(
+        f'--topology={options.topology} has {_chips(options)} chips; allowed: '
+        f'a multiple of --chips={options.chips}'
+      )
+  given = dict(f.split('=', 1) for f in flags if '=' in f)
+  if '--config' not in given:
+    parser.error("--config is missing: give txl_jax's flags last, after --")
+  if not given.get('--workdir', '').startswith('/shared/'):
+    parser.error(
+      f'--workdir={given.get("--workdir", "")}; allowed after --: a folder in '
+      '/shared/'
+    )
+
+
+def _chips(options):
+  """Chips of a slice."""
+  n = 1
+  for side in options.topology.split('x'):
+    n *= int(side)
+  return n
+
+
+def _literal(text):
+  """Kubernetes reads $(NAME) as a variable and $$ as a dollar sign."""
+  return text.replace('$', '$$')
+
+
+def manifest(options, flags):
+  """The YAML of a run.
+
+  Values are written as JSON, which is YAML, whatever characters they have.
+  """
+  selector = dict(pair.split('=', 1) for pair in options.select)
+  args = [_literal(flag) for flag in flags]
+  if options.tpu:
+    platform = 'tpu'
+    pods, devices = _chips(options) // options.chips, options.chips
+    retries = _RETRIES
+    selector['cloud.google.com/gke-tpu-accelerator'] = options.tpu
+    selector['cloud.google.com/gke-tpu-topology'] = options.topology
+    if options.slices > 1:
+      args.append(f'--config.mesh.slices={options.slices}')
+  else:
+    platform = 'gpu'
+    pods, devices = options.nodes, options.gpus
+    retries = _RETRIES * pods  # each pod that ends counts
+    # JAX could ask the cluster for these, but only with rights to read it.
+    args += [
+      f'--coordinator={options.name}-0.{options.name}:{_PORT}',
+      f'--num_processes={pods}',
+      '--process_id=$(JOB_COMPLETION_INDEX)',
+    ]
+  env = [pair.split('=', 1) for pair in options.env]
+  values = {
+    'name': options.name,
+    'image': options.image,
+    'claim': options.claim,
+    'pods': pods,
+    'slices': options.slices,
+    'devices': devices,
+    'retries': retries,
+    'selector': selector,
+    'command': [
+      'launch/with_flags.sh',
+      platform,
+      'python',
+      '-m',
+      'txl_jax.main',
+    ],
+    'args': args,
+    'env': [{'name': k, 'value': _literal(v)} for k, v in env],
+  }
+  text = (_HERE / f'{platform}.yaml').read_text()
+  return string.Template(text).substitute(
+    {k: json.dumps(v) for k, v in values.items()}
+  )
+
+
+def steps(options, flags):
+  """[(command, its standard input or None)] of what is to be done."""
+  name = options.name
+  if options.tpu:
+    objects = [f'jobset/{name}']
+    pods = f'--selector=jobset.sigs.k8s.io/jobset-name={name}'
+    pod = f'{pods},jobset.sigs.k8s.io/job-index={options.slice}'
+  else:
+    objects = [f'job/{name}', f'service/{name}']
+    pods = pod = f'--selector=job-name={name}'
+  pod += f',batch.kubernetes.io/job-completion-index={options.pod}'
+  kubectl = ['kubectl', f'--namespace={options.namespace}']
+  if options.action == 'status':
+    return [([*kubectl, 'get', *x], None) for x in (objects, ['pods', pods])]
+  if options.action == 'logs':
+    return [([*kubectl, 'logs', '--follow', '--tail=100', pod], None)]
+  # foreground: it waits for the pods, which may be writing a checkpoint.
+  delete = [*kubectl, 'delete', '--ignore-not-found', '--cascade=foreground']
+  deleted = ([*delete, *objects], None)
+  if options.action == 'delete':
+    return [deleted]
+  apply = ([*kubectl, 'apply', '--filename=-'], manifest(options, flags))
+  return [apply] if options.action == 'start' else [deleted, apply]
+
+
+def main(argv):
+  """Does what the command line asks for; returns the status."""
+  options, flags = _parse(argv)
+  todo = steps(options, flags)
+  if options.dry_run:
+    # Before YAML the commands are comments, and the whole is YAML still.
+    comment = '# ' if any(text for _, text in todo) else ''
+    for command, text in todo:
+      print(f'{comment}{shlex.join(command)}')
+      print(text or '', end='')
+    return 0
+  for command, text in todo:
+    try:
+      done = subprocess.run(command, input=text, text=True, check=False)
+    except OSError as e:
+      print(f'error: {command[0]}: {e.strerror}', file=sys.stderr)
+      return 127
+    if done.returncode:
+      return done.returncode
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

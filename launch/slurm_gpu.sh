@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# GPU nodes of a SLURM cluster.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+Usage: launch/slurm_gpu.sh --nodes=N --gpus=G [OPTION...]
+         -- FLAG OF txl_jax.main...
+
+Submits a job of N nodes with G GPUs each. The job is put back into the queue
+when its time is over or it is preempted, after a checkpoint, and goes on with
+the same run; `scancel JOB` ends it for good. JAX learns from SLURM which
+process is which. Run it in the environment that has txl_jax.
+
+  --tasks=gpu         one process for each GPU; or node: one for each node
+  --time=1-00:00:00   limit of one turn; default: 1 day
+  --cpus=N            CPUs of a process; default: the cluster's
+  --name=NAME         of the job; default: txl_jax
+  --python=PYTHON     default: the python of the environment
+  --sbatch=OPTION     an option for sbatch, as --sbatch=--partition=h100; may
+                      be repeated
+  --dry_run           only print the commands
+
+--workdir must be on storage that all nodes share.
+
+  launch/slurm_gpu.sh --nodes=4 --gpus=8 --cpus=12 \
+    --sbatch=--partition=h100 --sbatch=--account=lm -- \
+    --config=configs/enwik8_24l.py --workdir=/shared/runs/e24 \
+    --config.model.dtype=bfloat16 --config.mesh.slices=4
+TEXT
+}
+
+# shellcheck source=launch/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+nodes='' gpus='' tasks=gpu time=1-00:00:00 cpus='' name=txl_jax
+python=$(command -v python || command -v python3 || echo python)
+options=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --help)
+      usage
+      exit
+      ;;
+    --dry_run) dry_run=1 ;;
+    --nodes=*) nodes=${1#*=} ;;
+    --gpus=*) gpus=${1#*=} ;;
+    --tasks=*) tasks=${1#*=} ;;
+    --time=?*) time=${1#*=} ;;
+    --cpus=*)
+      count --cpus "${1#*=}"
+      cpus=${1#*=}
+      ;;
+    --name=?*) name=${1#*=} ;;
+    --python=?*) python=${1#*=} ;;
+    --sbatch=-?*) options+=("${1#*=}") ;;
+    --)
+      shift
+      break
+      ;;
+    *) fail "argument '$1' is not expected; see --help" ;;
+  esac
+  shift
+done
+[ -n "$nodes" ] || fail '--nodes is missing, say --nodes=4'
+[ -n "$gpus" ] || fail '--gpus is missing, say --gpus=8'
+count --nodes "$nodes"
+count --gpus "$gpus"
+case $tasks in
+  gpu) per_node=$gpus ;;
+  node) per_node=1 ;;
+  *) fail "--tasks=$tasks; allowed: gpu, node" ;;
+esac
+check_flags "$@"
+
+# USR1 comes 5 minutes before the time is over, and to the script alone: TERM
+# would not tell that from scancel. GPUs are asked for by node, so that each
+# process sees all of them and JAX takes its own.
+command=(sbatch "--job-name=$name" "--nodes=$nodes"
+  "--ntasks-per-node=$per_node" "--gres=gpu:$gpus" "--time=$time" --requeue
+  --signal=B:USR1@300 --open-mode=append "--output=$name-%j.log"
+  "--chdir=$repo")
+[ -z "$cpus" ] || command+=("--cpus-per-task=$cpus")
+command+=(${options[@]+"${options[@]}"})
+job=("$repo/launch/slurm_job.sh" "$tasks" "$gpus" "$python" "$@")
+run "${command[@]}" "${job[@]}"
+if [ -n "$dry_run" ]; then
+  note 'what the job runs:'
+  cd "$repo"
+  SLURM_CPUS_PER_TASK=$cpus "${job[0]}" --dry_run "${job[@]:1}"
+fi

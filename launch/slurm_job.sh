@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# The job that slurm_gpu.sh submits. SLURM runs a copy of this file from
+# elsewhere, in the folder of the repository.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+Usage: launch/slurm_job.sh [--dry_run] gpu|node GPUS PYTHON FLAG...
+
+Not for you to call: launch/slurm_gpu.sh submits it, as in
+
+  launch/slurm_gpu.sh --nodes=2 --gpus=8 -- \
+    --config=configs/enwik8_12l.py --workdir=/shared/runs/e12
+TEXT
+}
+
+# shellcheck source=launch/common.sh
+. launch/common.sh
+
+case ${1-} in
+  --help)
+    usage
+    exit
+    ;;
+  --dry_run)
+    dry_run=1
+    shift
+    ;;
+esac
+[ $# -gt 3 ] || fail 'tasks, GPUs, Python and flags are missing; see --help'
+tasks=$1 gpus=$2 python=$3
+shift 3
+
+# Processes end by themselves, with the checkpoint written, when one has ended;
+# srun must not kill them for that. But none may stay for good.
+step=(srun --kill-on-bad-exit=0 --wait=300)
+# srun does not take this over from sbatch.
+[ -z "${SLURM_CPUS_PER_TASK-}" ] ||
+  step+=("--cpus-per-task=$SLURM_CPUS_PER_TASK")
+if [ "$tasks" = node ]; then
+  # Under SLURM, JAX gives a process one GPU unless it is told otherwise.
+  devices=$(seq -s, 0 $((gpus - 1)))
+  step=(env "JAX_LOCAL_DEVICE_IDS=${devices%,}" "${step[@]}")
+fi
+step+=(launch/with_flags.sh gpu "$python" -m txl_jax.main "$@")
+if [ -n "$dry_run" ]; then
+  words "${step[@]}"
+  exit
+fi
+
+# The signal goes to the tasks through SLURM: srun, sent a TERM, kills them.
+cancelled=
+trap 'scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap 'cancelled=1' TERM # and SLURM has sent it to the tasks as well
+
+"${step[@]}" &
+srun=$!
+status=0
+while true; do
+  # A signal ends the wait, not srun.
+  if wait "$srun"; then status=0; else status=$?; fi
+  kill -0 "$srun" 2>/dev/null || break
+done
+
+# 143: the program was told to stop, by us or by SLURM, and has saved.
+if [ "$status" = 143 ] && [ -z "$cancelled" ]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

@@ -1,0 +1,258 @@
+# shellcheck shell=bash
+# What tpu_pod.sh and multi_slice.sh share: everything but their help. Sourced
+# after `set -euo pipefail`; `slices` is 1 or, where --slices is asked for, 0.
+
+# shellcheck source=launch/common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+name='' zone='' project='' type='' version='' spot='' queued='' nfs=''
+node=0 host=0 variables=()
+gcloud=(gcloud compute tpus)
+folder=txl_jax # in the home folder of each host
+archive=txl_jax.tar.gz
+
+# tpu_main ARG...: parses the command line and carries it out.
+tpu_main() {
+  local action=${1-}
+  case $action in
+    --help)
+      usage
+      exit
+      ;;
+    create | install | run | start | stop | logs | status | resume | delete) ;;
+    *)
+      fail "subcommand '$action'; allowed: create, install, run, start, stop,\
+ logs, status, resume, delete; see --help"
+      ;;
+  esac
+  shift
+  local with_slices=
+  [ "$slices" != 0 ] || with_slices=1
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help)
+        usage
+        exit
+        ;;
+      --dry_run) dry_run=1 ;;
+      --name=?*) name=${1#*=} ;;
+      --zone=?*) zone=${1#*=} ;;
+      --project=?*) project=${1#*=} ;;
+      --type=?*) type=${1#*=} ;;
+      --version=?*) version=${1#*=} ;;
+      --nfs=?*:/?*) nfs=${1#*=} ;;
+      --node=?*) node=${1#*=} ;;
+      --worker=?*) host=${1#*=} ;;
+      --env=?*=*) variables+=("${1#*=}") ;;
+      --spot) spot=1 ;;
+      --queued) queued=1 ;;
+      --slices=?*)
+        [ -n "$with_slices" ] || fail "argument '$1': multi_slice.sh has it"
+        count --slices "${1#*=}"
+        slices=${1#*=}
+        ;;
+      --)
+        shift
+        break
+        ;;
+      *) fail "argument '$1' is not expected; see --help" ;;
+    esac
+    shift
+  done
+  [ -n "$name" ] || fail '--name is missing, say --name=e24'
+  [ -n "$zone" ] || fail '--zone is missing, say --zone=europe-west4-a'
+  if [ -n "$with_slices" ]; then
+    [ "$slices" -gt 1 ] || fail '--slices is missing, or 1; allowed: 2 or more'
+    queued=1
+  fi
+  where=("--zone=$zone")
+  [ -z "$project" ] || where+=("--project=$project")
+  case $action in
+    run) [ $# -gt 0 ] || fail 'a command is missing after --' ;;
+    start | resume)
+      check_flags "$@"
+      # The slow network is between slices: the outer axis of the mesh.
+      [ -z "$with_slices" ] || set -- "$@" "--config.mesh.slices=$slices"
+      ;;
+    *) [ $# -eq 0 ] || fail "argument '$1' is not expected after --" ;;
+  esac
+  case $action in
+    create | resume) choose_version ;;
+  esac
+  "tpu_$action" "$@"
+}
+
+# choose_version: the image of the type's generation, unless one is given.
+choose_version() {
+  [ -n "$type" ] || fail '--type is missing, say --type=v6e-32'
+  [ -z "$version" ] || return 0
+  case $type in
+    v2-* | v3-* | v4-*) version=tpu-ubuntu2204-base ;;
+    v5litepod-*) version=v2-alpha-tpuv5-lite ;;
+    v5p-*) version=v2-alpha-tpuv5 ;;
+    v6e-*) version=v2-alpha-tpuv6e ;;
+    *) fail "--version is missing: the one for --type=$type is not known" ;;
+  esac
+}
+
+# remote WORKER LINE: a line for the shell of that host of each slice; of the
+# slice --node, where WORKER is not all.
+remote() {
+  if [ -z "${with_slices-}" ]; then
+    run "${gcloud[@]}" tpu-vm ssh "$name" "${where[@]}" "--worker=$1" \
+      "--command=$2"
+  else
+    local slice=$node
+    [ "$1" != all ] || slice=all
+    run "${gcloud[@]}" queued-resources ssh "$name" "${where[@]}" \
+      "--node=$slice" "--worker=$1" "--command=$2"
+  fi
+}
+
+# worker ARG...: the line that calls tpu_worker.sh on a host.
+worker() {
+  printf 'cd %s && ' "$folder"
+  if [ ${#variables[@]} -eq 0 ]; then
+    words launch/tpu_worker.sh "$@"
+  else
+    words env "${variables[@]}" launch/tpu_worker.sh "$@"
+  fi
+}
+
+tpu_create() {
+  local command=("${gcloud[@]}")
+  if [ -z "$queued" ]; then
+    command+=(tpu-vm create "$name" "${where[@]}" "--accelerator-type=$type"
+      "--version=$version")
+  else
+    command+=(queued-resources create "$name" "${where[@]}"
+      "--accelerator-type=$type" "--runtime-version=$version")
+    if [ -n "${with_slices-}" ]; then
+      command+=("--node-count=$slices" "--node-prefix=$name")
+    else
+      command+=("--node-id=$name")
+    fi
+  fi
+  [ -z "$spot" ] || command+=(--spot)
+  run "${command[@]}"
+  [ -z "$queued" ] || wait_active
+}
+
+# describe: the command that prints the state.
+describe() {
+  if [ -n "$queued" ]; then
+    run "${gcloud[@]}" queued-resources describe "$name" "${where[@]}" \
+      '--format=value(state.state)'
+  else
+    run "${gcloud[@]}" tpu-vm describe "$name" "${where[@]}" \
+      '--format=value(state)'
+  fi
+}
+
+# wait_active: a request waits in the queue for as long as it takes.
+wait_active() {
+  note 'every 30 s, until it is ACTIVE:'
+  if [ -n "$dry_run" ]; then
+    describe
+    return
+  fi
+  local state
+  while true; do
+    state=$(describe)
+    case $state in
+      ACTIVE) return ;;
+      FAILED | SUSPENDED | SUSPENDING | DELETING)
+        printf 'error: %s is %s\n' "$name" "$state" >&2
+        exit 1
+        ;;
+    esac
+    sleep 30
+  done
+}
+
+tpu_install() {
+  local source=${TMPDIR:-/tmp}/$archive install=(install) copy
+  [ -z "$nfs" ] || install+=("--nfs=$nfs")
+  # What is committed, so that a run can be told by its commit.
+  run git -C "$repo" archive --format=tar.gz "--output=$source" HEAD
+  if [ -z "${with_slices-}" ]; then
+    copy=(tpu-vm scp "$source" "$name:$archive" "${where[@]}" --worker=all)
+  else
+    copy=(queued-resources scp "$source" "$name:$archive" "${where[@]}"
+      --node=all --worker=all)
+  fi
+  run "${gcloud[@]}" "${copy[@]}"
+  remote all "mkdir -p $folder && tar -xzf $archive -C $folder &&\
+ $(worker "${install[@]}")"
+}
+
+tpu_run() {
+  remote "$host" "$(worker run -- "$@")"
+}
+
+tpu_start() {
+  remote all "$(worker start -- "$@")"
+}
+
+tpu_stop() {
+  remote all "$(worker stop)"
+}
+
+tpu_logs() {
+  remote "$host" "$(worker logs)"
+}
+
+tpu_status() {
+  describe
+  remote all "$(worker status)"
+}
+
+tpu_delete() {
+  if [ -n "$queued" ]; then
+    run "${gcloud[@]}" queued-resources delete "$name" "${where[@]}" --force \
+      --quiet
+  else
+    run "${gcloud[@]}" tpu-vm delete "$name" "${where[@]}" --quiet
+  fi
+}
+
+# tpu_resume FLAG...: whatever it takes until the run goes on.
+tpu_resume() {
+  local state
+  if [ -n "$dry_run" ]; then
+    describe
+    note 'if it was preempted:'
+    tpu_delete
+    note 'if it was preempted, or is not there:'
+    tpu_create
+    tpu_install
+    note 'then, and if it is ready:'
+    tpu_start "$@"
+    return
+  fi
+  state=$(describe 2>&1) || case $state in
+    *NOT_FOUND*) state=NOT_FOUND ;;
+    *)
+      printf '%s\n' "$state" >&2
+      exit 1
+      ;;
+  esac
+  state=${state##*$'\n'} # warnings of gcloud may come first
+  case $state in
+    READY | ACTIVE) ;;
+    NOT_FOUND)
+      tpu_create
+      tpu_install
+      ;;
+    PREEMPTED | TERMINATED | STOPPED | SUSPENDED | FAILED)
+      tpu_delete
+      tpu_create
+      tpu_install
+      ;;
+    *)
+      printf 'error: %s is %s: try again later\n' "$name" "$state" >&2
+      exit 1
+      ;;
+  esac
+  tpu_start "$@"
+}
