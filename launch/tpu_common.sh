@@ -171,7 +171,7 @@ wait_active() {
 }
 
 tpu_install() {
-  local source=${TMPDIR:-/tmp}/$archive install=(install) copy
+  local source=${TMPDIR:-/tmp}/$name-$archive install=(install) copy
   [ -z "$nfs" ] || install+=("--nfs=$nfs")
   # What is committed, so that a run can be told by its commit.
   run git -C "$repo" archive --format=tar.gz "--output=$source" HEAD
@@ -182,6 +182,7 @@ tpu_install() {
       --node=all --worker=all)
   fi
   run "${gcloud[@]}" "${copy[@]}"
+  run rm -f "$source"
   remote all "mkdir -p $folder && tar -xzf $archive -C $folder &&\
  $(worker "${install[@]}")"
 }

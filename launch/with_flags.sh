@@ -31,11 +31,9 @@ case $platform in
       # Parameters sharded by fsdp are gathered while the layer before them
       # computes. This changes v3; newer generations choose by themselves.
       --xla_enable_async_all_gather=true
-      # Not here, after compiling with libtpu 0.0.52: the much quoted
-      # --xla_tpu_enable_async_collective_fusion=true and its relatives, which
-      # it refuses but for v5e, where they are the default; and
-      # --xla_tpu_enable_data_parallel_all_reduce_opt and
-      # --xla_tpu_overlap_compute_collective_tc, which change no program.
+      # Not here: --xla_tpu_enable_async_collective_fusion=true and relatives,
+      # which libtpu 0.0.52 refuses but for v5e, where they are the default.
+      # docs/launching.md has what each of the usual flags changes.
     )
     ;;
   gpu)

@@ -13,9 +13,10 @@ TPU_STATE = (
   "gcloud compute tpus tpu-vm describe e24 --zone=z '--format=value(state)'"
 )
 TPU_INSTALL = [
-  'git -C REPO archive --format=tar.gz --output=/tmp/txl_jax.tar.gz HEAD',
-  'gcloud compute tpus tpu-vm scp /tmp/txl_jax.tar.gz e24:txl_jax.tar.gz '
-  '--zone=z --worker=all',
+  'git -C REPO archive --format=tar.gz --output=/tmp/e24-txl_jax.tar.gz HEAD',
+  'gcloud compute tpus tpu-vm scp /tmp/e24-txl_jax.tar.gz '
+  'e24:txl_jax.tar.gz --zone=z --worker=all',
+  'rm -f /tmp/e24-txl_jax.tar.gz',
 ]
 TPU_UNPACK = (
   'mkdir -p txl_jax && tar -xzf txl_jax.tar.gz -C txl_jax && cd txl_jax && '
