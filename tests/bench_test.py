@@ -192,6 +192,29 @@ def test_preparing_words():
   assert re.match(r'memory: at most [\d,]+ MB, and [\d,]+ MB for each', memory)
 
 
+def test_data():
+  result = run('data', '--megatokens=1', '--pairs=2')
+  assert result.returncode == 0, result.stderr
+  what, *lines = result.stdout.splitlines()
+  batches = 20  # of 64 x 768 tokens in an epoch
+  assert what.startswith(
+    f'data: 1,000,000 tokens, {batches} batches of 64 x 768'
+  )
+  number = r'(\d+\.\d)'
+  form = rf'{{}}: median {number} \({number} to {number}\) M tokens/s'
+  names = (
+    'contiguous, uint8',
+    'contiguous, int32',
+    'shuffled by sentence, int32',
+  )
+  for name, line in zip(names, lines, strict=True):
+    found = re.match(form.format(name), line)
+    middle, low, high = map(float, found.groups())
+    assert 0 < low <= middle <= high
+  found = re.search(r'; with the ([\d.]+) s that drawing', lines[-1])
+  assert float(found[1]) >= 0
+
+
 def test_summary():
   def measured(tokens, seconds):
     return dict(tokens=tokens, seconds=seconds, data_seconds=0.02, nats=2.0)
@@ -209,10 +232,10 @@ def test_summary():
 @pytest.mark.parametrize(
   'args, found',
   [
-    ((), "the benchmark is ''; allowed: train, eval, softmax, prepare"),
+    ((), "the benchmark is ''; allowed: train, eval, softmax, prepare, data"),
     (
       ('speed',),
-      "the benchmark is 'speed'; allowed: train, eval, softmax, prepare",
+      "the benchmark is 'speed'; allowed: train, eval, softmax, prepare, data",
     ),
     (('train', 'eval'), "the benchmark is 'train eval'"),
     (('train', '--steps=0'), 'flag --steps=0'),

@@ -113,3 +113,25 @@ def test_streams_read_every_sentence_once_an_epoch(boundaries, varlen):
     a, b = s.batch(step), make().batch(step)
     np.testing.assert_array_equal(a.inputs, b.inputs)
     np.testing.assert_array_equal(a.targets, b.targets)
+
+
+def test_the_same_from_mapped_files(tmp_path):
+  rng = np.random.default_rng(0)
+  corpus = [rng.integers(1, 10, rng.integers(1, 9)).tolist() for _ in range(90)]
+  arrays = laid_out(corpus, 1)
+  for name, array in zip(('tokens', 'starts'), arrays):
+    array.tofile(tmp_path / name)
+  mapped = [
+    np.memmap(tmp_path / name, a.dtype, 'r')
+    for name, a in zip(('tokens', 'starts'), arrays)
+  ]
+  for sentences_ in (True, False):
+    a, b = (
+      streams.Streams(t, 3, 7, sentences=s if sentences_ else None)
+      for t, s in (arrays, mapped)
+    )
+    for step in range(50):
+      x, y = a.batch(step), b.batch(step)
+      np.testing.assert_array_equal(x.inputs, y.inputs)
+      np.testing.assert_array_equal(x.targets, y.targets)
+      assert type(y.inputs) is np.ndarray

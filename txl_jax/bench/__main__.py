@@ -5,10 +5,11 @@ python -m txl_jax.bench eval --hf_python=~/hf/bin/python
 python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
 python -m txl_jax.bench softmax
 python -m txl_jax.bench prepare --megabytes=540
+python -m txl_jax.bench data --megatokens=100
 
 The two sides of train and eval have the same sizes, run one at a time and in
 turn. softmax measures the adaptive softmax beside full ones, prepare the speed
-of preparing words. See docs/benchmarks.md.
+of preparing words, data that of cutting batches. See docs/benchmarks.md.
 """
 
 import itertools
@@ -17,7 +18,7 @@ import sys
 
 from absl import app, flags
 
-from txl_jax.bench import pairs, prepare, softmax
+from txl_jax.bench import data, pairs, prepare, softmax
 from txl_jax.errors import UserError
 
 
@@ -48,7 +49,8 @@ _DTYPE = flags.DEFINE_enum(
   ['float32', 'bfloat16'],
   'Compute dtype; transformers is left out with bfloat16.',
 )
-_PAIRS = _size('pairs', 5, 'Measurements of each side.')
+_MEGATOKENS = _size('megatokens', 100, 'data: million tokens of the corpus.')
+_PAIRS = _size('pairs', 5, 'Measurements of each side, or of each corpus.')
 _THREADS = flags.DEFINE_integer(
   'threads', None, 'CPU threads of each side; all of them by default.', 1
 )
@@ -66,7 +68,7 @@ _CUTOFFS = flags.DEFINE_list(
 _WIDTH = _size('width', 1024, 'softmax: width of the head and of the model.')
 _DIV_VAL = _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
 _TOKENS = _size('tokens', 8192, 'softmax: tokens of a step.')
-BENCHMARKS = (*pairs.BENCHMARKS, 'softmax', 'prepare')
+BENCHMARKS = (*pairs.BENCHMARKS, 'softmax', 'prepare', 'data')
 
 
 def _softmax_sizes():
@@ -114,6 +116,9 @@ def main(argv):
     if benchmark == 'prepare':
       # One of the words is that of the newlines.
       prepare.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
+      return
+    if benchmark == 'data':
+      data.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
       return
     sizes = {flag.name: flag.value for flag in _SIZES}
     if sizes['d_model'] % 2:

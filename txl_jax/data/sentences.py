@@ -66,7 +66,8 @@ class Shuffled:
         last, where the next one would.
       seed: of the order.
     """
-    self._tokens, self._starts = tokens, starts
+    # Elements of a memmap are slow to index.
+    self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1
     kind = np.int32 if count < 2**31 else np.int64
     # Lengths of segments are drawn with the same seed: another key.
@@ -80,21 +81,15 @@ class Shuffled:
 
   def __getitem__(self, part: slice) -> np.ndarray:
     """The tokens of a slice with start and stop, of the array's dtype."""
-    out = np.empty([part.stop - part.start], self._tokens.dtype)
-    at = part.start
-    i = int(np.searchsorted(self._ends, at, side='right'))
-    while at < part.stop:
-      if i == len(self._order):
-        out[-1] = self._tokens[-1]  # the <S> that closes the last sentence
-        break
-      end = int(self._ends[i])
-      # The sentence as it lies in the array, and what of it is left.
-      stop = int(self._starts[self._order[i] + 1])
-      n = min(end, part.stop) - at
-      begin = stop - (end - at)
-      out[at - part.start : at - part.start + n] = self._tokens[
-        begin : begin + n
-      ]
-      at += n
-      i += 1
-    return out
+    a, b = part.start, part.stop
+    first, last = np.searchsorted(self._ends, (a, b), side='right')
+    # What is added to a place in this order to get that in the array.
+    ends = self._ends[first : last + 1]
+    shift = self._starts[self._order[first : last + 1] + 1] - ends
+    edges = np.minimum(np.append(a, ends), b)
+    at = np.arange(a, edges[-1]) + np.repeat(shift, np.diff(edges))
+    found = self._tokens[at]
+    if len(found) < b - a:
+      # The <S> that closes the last sentence.
+      found = np.append(found, self._tokens[-1])
+    return found

@@ -80,7 +80,7 @@ class Streams:
         f'{needed}; allowed: smaller train.batch_size ({batch_size}) or '
         f'train.segment_len ({segment_len})'
       )
-    self._tokens = tokens
+    self._tokens = np.asarray(tokens)  # slices of a memmap are slow
     self._B, self._T = batch_size, segment_len
     self._row_len = (len(tokens) - 1) // batch_size  # L
     self._varlen, self._seed = varlen, seed
@@ -138,9 +138,10 @@ class Streams:
     epoch, index = self.locate(step)
     text = self._text(epoch)
     start, end = self._epoch_starts(epoch)[index : index + 2]
-    inputs = np.zeros((self._B, self.width), np.int32)
-    targets = np.full((self._B, self.width), -1, np.int32)
     n = end - start
+    inputs = np.empty((self._B, self.width), np.int32)
+    targets = np.empty((self._B, self.width), np.int32)
+    inputs[:, n:], targets[:, n:] = 0, -1
     for row in range(self._B):
       at = row * self._row_len + start
       piece = text[at : at + n + 1]
