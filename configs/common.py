@@ -159,6 +159,13 @@ def get_config():
   optim.average_start = 0  # swa: a step
   optim.average_patience = 5  # nt: evaluations
 
+  # Trace of steps start to stop, both counted from 0 and stop left out, for
+  # TensorBoard and Perfetto, into workdir/profile; stop 0 is off. The first
+  # step of a run compiles: start at 10 or so.
+  c.profile = profile = ml_collections.ConfigDict()
+  profile.start = 0
+  profile.stop = 0
+
   # The section eval is for --mode=eval; evaluation during training has the
   # T and M of training.
   c.eval = ev = ml_collections.ConfigDict()

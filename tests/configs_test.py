@@ -83,6 +83,7 @@ GIVEN = {
   ('progress.py', 'config'): ('optim',),
   ('options.py', 'config'): ('data',),
   ('preparation.py', 'config'): ('data',),
+  ('profiling.py', 'config'): ('profile',),
   ('inference.py', 'g'): ('generate',),
   ('perplexity.py', 'section'): ('eval', 'generate'),
 }

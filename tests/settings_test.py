@@ -68,6 +68,7 @@ COUNTS = {
   'data': ('max_size',),
   'train': ('eval_tokens',),
   'optim': ('average_start', 'average_patience'),
+  'profile': ('start', 'stop'),
   'eval': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'mem_len', 'clamp_len'),
 }
@@ -178,6 +179,13 @@ def test_an_average_that_never_starts():
   assert refused(late).startswith(f'optim.average_start is {steps}; allowed: ')
 
 
+def test_a_trace_without_steps():
+  settings.validate(changed(profile__start=5, profile__stop=6))
+  settings.validate(changed(profile__start=5, profile__stop=0))
+  message = refused(changed(profile__start=5, profile__stop=5))
+  assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
+
+
 def test_two_prompts():
   config = changed(generate__prompt='a', generate__prompt_file='b')
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
@@ -202,6 +210,7 @@ def test_same_config():
   then = settings.flatten(common.get_config())
   free = ['checkpoint', 'data.dir', 'data.path', 'train.resume']
   free += ['train.save_every', 'train.tensorboard', 'eval.split']
+  free += ['profile.start', 'profile.stop']
   free += ['eval.mem_len', 'generate.seed', 'data.vocab_file']
   free += ['mesh.data', 'mesh.fsdp', 'mesh.slices', 'mesh.tensor']
   settings.check_same(then | dict.fromkeys(free), then, 'runs/a')

@@ -15,7 +15,8 @@ import time
 import tensorboardX
 
 # Fields that measure time; the others are a function of config and data.
-CLOCK = ('time', 'seconds', 'tokens_per_second', 'data_wait')
+CLOCK = ('time', 'seconds', 'tokens_per_second', 'mfu')
+CLOCK += ('data_wait', 'dispatch', 'device_wait')
 
 
 class Log:

@@ -95,6 +95,8 @@ _RANGES = {
   'optim.ema_decay': (0, 0.999999, False),
   'optim.average_start': _COUNT,
   'optim.average_patience': _COUNT,
+  'profile.start': _COUNT,
+  'profile.stop': _COUNT,
   'eval.batch_size': _SIZE,
   'eval.segment_len': _SIZE,
   'eval.mem_len': _COUNT,
@@ -116,7 +118,8 @@ _RANGES = {
 # them.
 _FREE = ('checkpoint', 'data.dir', 'data.path', 'data.vocab_file')
 _FREE += ('train.resume',)
-_FREE += ('train.save_every', 'train.tensorboard', 'eval.', 'generate.')
+_FREE += ('train.save_every', 'train.tensorboard')
+_FREE += ('profile.', 'eval.', 'generate.')
 _FREE += ('mesh.',)  # but for rounding
 
 
@@ -177,6 +180,10 @@ def validate(config):
   late = flat['optim.average_start'] >= flat['train.steps']
   if flat['optim.average'] == 'swa' and late:
     refuse('optim.average_start', f'less than {flat["train.steps"]}, all steps')
+  if 0 < flat['profile.stop'] <= flat['profile.start']:
+    refuse(
+      'profile.stop', f'0, or above profile.start, {flat["profile.start"]}'
+    )
   which = flat['checkpoint']
   if which not in ('best', 'latest') and not which.isdecimal():
     refuse('checkpoint', 'best, latest or a step')

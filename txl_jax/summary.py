@@ -66,6 +66,27 @@ def table(config, vocab_size):
   ]
 
 
+def flops_per_token(config, vocab_size):
+  """What training on a token costs in matrix products; see `table`.
+
+  What `model.remat` computes twice counts once.
+
+  Args:
+    config: ConfigDict.
+    vocab_size: V.
+  """
+  rows = config.train.batch_size // config.train.accumulate
+  T = config.train.segment_len
+  model = models.build(config.model, vocab_size, remat='none')
+  state = jax.eval_shape(
+    lambda: train_state.create(
+      model, optim.optimiser(config.optim), rows, jax.random.key(0)
+    )
+  )
+  forward, backward, _ = _costs(model, state, rows, T)
+  return (forward + backward) / (rows * T)
+
+
 def _modules(params, placed):
   """The table of parameters: equal layers in one row, then the sums.
 

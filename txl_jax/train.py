@@ -3,7 +3,6 @@
 import functools
 import importlib.metadata
 import signal
-import time
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,12 @@ from txl_jax import (
   metrics,
   models,
   optim,
+  profiling,
   progress,
   settings,
   sharding,
   steps,
+  summary,
   train_state,
   workdir,
 )
@@ -130,6 +131,11 @@ class Trainer:
     )
     self.checkpoints = checkpoint_lib.Checkpoints(workdir.checkpoints(folder))
     self.progress = progress.Progress()
+    self.clock = profiling.Clock()
+    self.trace = profiling.Trace(config.profile, folder, console)
+    self.peak = profiling.peak(config.model.dtype)
+    if self.peak:
+      self.flops = summary.flops_per_token(config, len(corpus.vocabulary))
     start = self._start()
     if start is None:
       self.state = jax.jit(create, out_shardings=shardings)()
@@ -199,35 +205,41 @@ class Trainer:
     """
     train = self.config.train
     pending = marker = None
-    self._restart_clock()
+    self.clock.restart()
     try:
       while True:
         if self._due(train.eval_every) and self.progress.evaluated < self.step:
           pending = self._write_line(pending)
           self._evaluate()
-          self._restart_clock()
+          self.clock.restart()
         if self._due(train.save_every) or self.step == self.progress.best_step:
           pending = self._write_line(pending)
           self._save()
-          self._restart_clock()
+          self.clock.restart()
         if self.step == train.steps:
           return self.progress
         if self.stop():
           self._write_line(pending)
           self._halt()
-        batch = self._next_batch()
-        self.state = self.train_step(self.state, batch)
-        self.step += 1
-        # Not more than one step is under way while the next one is prepared,
-        # and figures are read when the step after theirs is running.
-        jax.block_until_ready(marker)
-        marker = self.state.step + 0
+        with self.trace.step(self.step):
+          with self.clock('data_wait'):
+            batch = self._next_batch()
+          with self.clock('dispatch'):
+            self.state = self.train_step(self.state, batch)
+          self.step += 1
+          # Not more than one step is under way while the next one is prepared,
+          # and figures are read when the step after theirs is running.
+          with self.clock('device_wait'):
+            jax.block_until_ready(marker)
+          marker = self.state.step + 0
+        self.trace.end(self.step, self.state)
         pending = self._write_line(pending)
         if self._due(train.log_every):
           pending = self.step, self.state.sums
           sums = jax.device_put(metrics.zeros(), sharding.replicated(self.mesh))
           self.state = self.state.replace(sums=sums)
     finally:
+      self.trace.close()
       self.log.close()
 
   def weights(self):
@@ -239,11 +251,7 @@ class Trainer:
     step = self.step
     return step > 0 and (step % every == 0 or step == self.config.train.steps)
 
-  def _restart_clock(self):
-    self._clock, self._waited = time.monotonic(), 0.0
-
   def _next_batch(self):
-    begin = time.monotonic()
     batch = self.streams.batch(self.step)
     B = self.config.train.batch_size
     arrays = {
@@ -252,9 +260,7 @@ class Trainer:
       'lengths': batch.lengths,
       'reset': np.full([B], batch.reset),
     }
-    arrays = sharding.batch(arrays, self.mesh)
-    self._waited += time.monotonic() - begin
-    return arrays
+    return sharding.batch(arrays, self.mesh)
 
   def _write_line(self, pending):
     """Writes the figures of a step to the log, if there are any waiting.
@@ -265,10 +271,10 @@ class Trainer:
     if pending is None:
       return
     step, sums = pending
-    sums = jax.device_get(sums)
+    with self.clock('device_wait'):
+      sums = jax.device_get(sums)
     self._check_finite(sums)
-    now = time.monotonic()
-    seconds = now - self._clock
+    seconds, shares = self.clock.read()
     lr = float(self.schedule(step - 1)) * float(self.state.lr_scale)
     rate = int(sums.tokens) / seconds
     record = {
@@ -279,17 +285,23 @@ class Trainer:
       'grad_norm': float(sums.grad_norm) / int(sums.steps),
       'epoch': self.streams.locate(step - 1)[0],
       'tokens_per_second': round(rate, 1),
-      'data_wait': round(self._waited / seconds, 5),
+      **shares,
     }
+    used = ''
+    if self.peak:
+      record['mfu'] = round(rate * self.flops / self.peak, 4)
+      used = f'mfu {record["mfu"]:.1%}  '
     self.log.write(record)
     left = (self.config.train.steps - step) * seconds / int(sums.steps)
     self.console.progress(
       f'step {step}/{self.config.train.steps}  '
       f'{record[self.unit]:.4f} {self.unit}  lr {lr:.3g}  '
-      f'{rate:,.0f} tokens/s  data {record["data_wait"]:.2%}  '
+      f'{rate:,.0f} tokens/s  {used}'
+      f'data {shares["data_wait"]:.2%}  dispatch {shares["dispatch"]:.2%}  '
+      f'device {shares["device_wait"]:.2%}  '
       f'ETA {log_lib.duration(left)}'
     )
-    self._restart_clock()
+    self.clock.restart()
 
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
