@@ -126,6 +126,9 @@ def get_config():
   train.eval_batch_size = 10  # streams that this evaluation reads at once
   train.eval_tokens = 0  # of the validation split, from its start; 0 is all
   train.save_every = 4000  # steps; a better evaluation is saved besides
+  # Folder of programs that were compiled before, for a quicker start, on the
+  # same device and jax alone; '' is none but JAX_COMPILATION_CACHE_DIR.
+  train.compilation_cache = ''
   train.tensorboard = True  # write TensorBoard events into workdir
 
   c.optim = optim = ml_collections.ConfigDict()
@@ -135,6 +138,9 @@ def get_config():
   optim.b2 = 0.999
   optim.eps = 1e-8
   optim.momentum = 0.0  # sgd
+  # What moments and momentum are kept in: float32, or bfloat16, half as large
+  # and rounded at random; the update is computed in float32 either way.
+  optim.state_dtype = 'float32'
   optim.nesterov = False
   optim.clip = 0.25  # global norm of the gradient; 0 is off
   # Times lr, taken off matrices and embeddings in each step, not off biases

@@ -87,7 +87,7 @@ GIVEN = {
   ('inference.py', 'g'): ('generate',),
   ('perplexity.py', 'section'): ('eval', 'generate'),
 }
-METHODS = {'items', 'to_dict'}
+METHODS = {'items', 'to_dict', 'update'}
 
 
 def load(name):

@@ -1,5 +1,6 @@
 """The program as its users meet it: what it prints, and what it refuses."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 import txl_jax
 from tests import programs
-from txl_jax import export
+from txl_jax import export, log
 
 
 @pytest.fixture(scope='module')
@@ -201,6 +202,72 @@ def test_rows_that_the_devices_cannot_share(corpus):
 def test_refused_flags(arguments, words):
   command = [sys.executable, '-m', 'txl_jax.main', *arguments]
   assert_refused(programs.run(command), *words)
+
+
+# The program, and at its end how often a compiled program was found.
+COUNTED = """
+import atexit, collections, sys
+from jax import monitoring
+from txl_jax import main
+counts = collections.Counter()
+monitoring.register_event_listener(lambda name, **_: counts.update([name]))
+found = lambda kind: counts[f'/jax/compilation_cache/cache_{kind}']
+atexit.register(lambda: print('cache', found('hits'), found('misses')))
+sys.argv[0] = 'main'
+main.entry()
+"""
+
+
+def test_a_second_run_compiles_nothing(tmp_path):
+  environment = programs.environment()
+  del environment['JAX_COMPILATION_CACHE_DIR']
+  steps = 'train.steps=20', 'train.eval_every=10', 'optim.state_dtype=bfloat16'
+  cache = tmp_path / 'made/cache'
+
+  def run(name, *overrides):
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)
+    programs.write_corpus(folder)
+    arguments = programs.command(folder, *steps, *overrides)
+    done = subprocess.run(
+      [sys.executable, '-c', COUNTED, *arguments[3:]],
+      cwd=programs.ROOT,
+      env=environment,
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    hits, misses = map(
+      int, re.search(r'cache (\d+) (\d+)', done.stdout).groups()
+    )
+    record = [
+      {k: v for k, v in r.items() if k not in log.CLOCK}
+      for r in log.read(folder / 'run/metrics.jsonl')
+    ]
+    return hits, misses, record
+
+  key = f'train.compilation_cache={cache}'
+  first, second = run('first', key), run('second', key)
+  assert first[1] > 0 and len(list(cache.iterdir())) > 0
+  assert second[0] > 0 and second[1] == 0
+  hits, misses, record = run('off')
+  assert (hits, misses) == (0, 0)
+  assert first[2] == second[2] == record
+  # From step 10, with the moments in bfloat16 that were saved there.
+  shutil.rmtree(tmp_path / 'first/run/checkpoints/20')
+  assert run('first', key)[2] == record
+
+
+def test_a_cache_that_cannot_be_made(corpus):
+  (corpus / 'file').touch()
+  cache = f'{corpus}/file/cache'
+  done = programs.run(
+    programs.command(corpus, f'train.compilation_cache={cache}')
+  )
+  assert_refused(
+    done, f"train.compilation_cache is '{cache}', which cannot be made"
+  )
 
 
 def test_a_config_file_with_a_mistake(tmp_path):

@@ -134,6 +134,7 @@ def test_every_number_has_edges():
     ('model.same_length', 'on', 'off, M, M+1'),
     ('model.dtype', 'float16', 'float32, bfloat16'),
     ('optim.name', '', 'adam, sgd'),
+    ('optim.state_dtype', 'float16', 'float32, bfloat16'),
     ('optim.average', 'on', 'off, ema, swa, nt'),
     ('eval.split', 'valid', 'train, validation, test'),
   ],
@@ -210,7 +211,7 @@ def test_same_config():
   then = settings.flatten(common.get_config())
   free = ['checkpoint', 'data.dir', 'data.path', 'train.resume']
   free += ['train.save_every', 'train.tensorboard', 'eval.split']
-  free += ['profile.start', 'profile.stop']
+  free += ['profile.start', 'profile.stop', 'train.compilation_cache']
   free += ['eval.mem_len', 'generate.seed', 'data.vocab_file']
   free += ['mesh.data', 'mesh.fsdp', 'mesh.slices', 'mesh.tensor']
   settings.check_same(then | dict.fromkeys(free), then, 'runs/a')

@@ -172,6 +172,20 @@ def test_an_average_is_counted():
   assert ema - off == pytest.approx(params, abs=0.11)
 
 
+def test_moments_in_bfloat16_take_half():
+  c = small()
+  sizes = []
+  for c.optim.state_dtype in 'float32', 'bfloat16':
+    found = re.search(
+      r'parameters (\S+) MiB, optimiser (\S+) MiB',
+      line(c, 'train step', 40_000),
+    )
+    sizes.append([number(x) for x in found.groups()])
+  (params, wide), (_, narrow) = sizes
+  assert wide == pytest.approx(2 * params, abs=0.11)
+  assert narrow == pytest.approx(params, abs=0.11) and params > 1
+
+
 def test_nothing_is_allocated():
   """A model of some 2 TB with its optimiser: no machine here holds it."""
   c = common.get_config()

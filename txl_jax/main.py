@@ -68,6 +68,22 @@ def _config_name():
   ).stem
 
 
+def _use_compilation_cache(config):
+  """Keeps compiled programs in a folder, if the config names one."""
+  folder = config.train.compilation_cache
+  if not folder:
+    return
+  if '://' not in folder:  # a bucket has no folders to make
+    try:
+      pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+      raise UserError(
+        f'train.compilation_cache is {folder!r}, which cannot be made '
+        f"({e.strerror}); allowed: a folder, '' for none"
+      ) from e
+  jax.config.update('jax_compilation_cache_dir', folder)
+
+
 def _run_train(config, folder, console):
   """Trains, then tells how it went."""
   mesh = sharding.make_mesh(config.mesh)
@@ -90,6 +106,7 @@ def main(argv):
   settings.validate(config)
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
   console = log.Console()
+  _use_compilation_cache(config)
   if mode == 'train':
     _run_train(config, folder, console)
   elif mode == 'eval':

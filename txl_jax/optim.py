@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +27,74 @@ def optimiser(config):
     rule = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
   else:
     rule = optax.trace(decay=config.momentum, nesterov=config.nesterov)
+  if config.state_dtype == 'bfloat16':
+    rule = in_bfloat16(rule)
   if config.weight_decay > 0:
     decay = optax.add_decayed_weights(config.weight_decay, decays)
     rule = optax.chain(rule, decay)
   if config.clip > 0:
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)
   return rule
+
+
+class Rounded(NamedTuple):
+  """State of `in_bfloat16`.
+
+  Attributes:
+    count: int32, updates made so far.
+    state: of the rule, its float32 arrays in bfloat16.
+  """
+
+  count: jax.Array
+  state: Any
+
+
+def in_bfloat16(rule):
+  """An optax transformation whose state is kept in bfloat16.
+
+  Each update is computed in float32. Its state is then rounded up or down at
+  random, so that it is right on average: rounded to the nearest number, of
+  which bfloat16 has 128 between 1 and 2, the second moment of Adam would
+  stand still, as it moves by a thousandth in a step. What is drawn depends
+  on the count alone, so a run can be repeated, on any number of devices.
+
+  Args:
+    rule: an optax transformation with float32 state.
+  """
+
+  def wide(x):
+    return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+
+  def narrow(count, state):
+    key = jax.random.fold_in(jax.random.key(0, impl='threefry2x32'), count)
+    leaves, tree = jax.tree.flatten(state)
+    for i, x in enumerate(leaves):
+      if x.dtype == jnp.float32:
+        leaves[i] = _round(x, jax.random.fold_in(key, i))
+    return Rounded(count, tree.unflatten(leaves))
+
+  def init(params):
+    return narrow(jnp.zeros([], jnp.int32), rule.init(params))
+
+  def update(updates, state, params=None):
+    before = jax.tree.map(wide, state.state)
+    updates, after = rule.update(updates, before, params)
+    return updates, narrow(state.count + 1, after)
+
+  return optax.GradientTransformation(init, update)
+
+
+def _round(x, key):
+  """A float32 array as bfloat16, each number up or down at random.
+
+  The nearer neighbour is the likelier one: the mean is x. A bfloat16 is the
+  upper half of a float32, so noise in the lower half carries into it.
+  """
+  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+  noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
+  upper = ((bits + noise) >> 16).astype(jnp.uint16)
+  rounded = jax.lax.bitcast_convert_type(upper, jnp.bfloat16)
+  return jnp.where(jnp.isfinite(x), rounded, x.astype(jnp.bfloat16))
 
 
 def decays(params):

@@ -31,6 +31,7 @@ _CHOICES = {
   'model.remat': ('none', 'scores', 'layer'),
   'train.resume': ('auto', 'must', 'never'),
   'optim.name': ('adam', 'sgd'),
+  'optim.state_dtype': ('float32', 'bfloat16'),
   'optim.schedule': ('cosine', 'inverse_sqrt', 'constant', 'plateau'),
   'optim.average': ('off', 'ema', 'swa', 'nt'),
   'eval.split': ('train', 'validation', 'test'),
@@ -118,7 +119,7 @@ _RANGES = {
 # them.
 _FREE = ('checkpoint', 'data.dir', 'data.path', 'data.vocab_file')
 _FREE += ('train.resume',)
-_FREE += ('train.save_every', 'train.tensorboard')
+_FREE += ('train.save_every', 'train.tensorboard', 'train.compilation_cache')
 _FREE += ('profile.', 'eval.', 'generate.')
 _FREE += ('mesh.',)  # but for rounding
 

@@ -44,6 +44,7 @@ def prepare(model, spec):
       b1=0.9,
       b2=0.999,
       eps=1e-8,
+      state_dtype='float32',
       clip=spec.clip,
       weight_decay=0.0,
       schedule='constant',
