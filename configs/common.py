@@ -115,6 +115,10 @@ def get_config():
   # Parts of a batch whose gradients are summed before one update; each part
   # keeps its own memory, the result is that of the whole batch.
   train.accumulate = 1
+  # Steps that one call of the device makes, for steps so short that calls take
+  # time. steps, log_every, eval_every, save_every and the steps of a trace are
+  # multiples of it. XLA may add in another order: figures agree to 1e-5.
+  train.steps_per_dispatch = 1
   # Segment lengths drawn per step: T with probability 0.95, else T/2, plus
   # normal noise of deviation 5 (paper's code).
   train.varlen = False

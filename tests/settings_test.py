@@ -52,6 +52,7 @@ RANGES = [
   ('mesh.slices', [1, 8], [0, -1, -2]),  # mesh.data is -1 already
   ('mesh.fsdp', [1, 8], [0, -1, -2]),
   ('mesh.tensor', [1, 8], [0, -1, -2]),
+  ('train.steps_per_dispatch', [1, 50, 100], [0, -1]),
   ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
 ]
 EVERY = ('log_every', 'eval_every', 'save_every')
@@ -185,6 +186,20 @@ def test_a_trace_without_steps():
   settings.validate(changed(profile__start=5, profile__stop=0))
   message = refused(changed(profile__start=5, profile__stop=5))
   assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
+
+
+def test_what_happens_between_dispatches():
+  settings.validate(changed(train__steps_per_dispatch=100))
+  message = refused(changed(train__steps_per_dispatch=7))
+  expected = 'multiples of train.steps_per_dispatch, 7'
+  assert message == f'train.steps is 400000; allowed: {expected}'
+  every = {f'train__{key}': 8 for key in EVERY}
+  every |= dict(train__steps_per_dispatch=4, train__steps=80, profile__stop=16)
+  settings.validate(changed(**every))
+  for key in (*every.keys() - {'train__steps_per_dispatch'}, 'profile__start'):
+    message = refused(changed(**(every | {key: 10})))
+    name = key.replace('__', '.')
+    assert message.startswith(f'{name} is 10; allowed: multiples of ')
 
 
 def test_two_prompts():

@@ -116,13 +116,14 @@ def sgd(**changes):
 
 
 @functools.cache
-def toy(devices=1, accumulate=1, seed=0, averager=None):
+def toy(devices=1, accumulate=1, seed=0, averager=None, K=1):
   """The jitted step of the toy, and a function that makes its start."""
   model, optimiser, mesh = Toy(), sgd(clip=0.0), mesh_of(devices)
   state = train_state.create(model, optimiser, B, jax.random.key(1), averager)
   step = steps.jit_train_step(
     mesh,
     jax.eval_shape(lambda: state),
+    K,
     model=model,
     optimiser=optimiser,
     schedule=lambda t: 0.2 / (1 + t),
@@ -131,13 +132,17 @@ def toy(devices=1, accumulate=1, seed=0, averager=None):
     averager=averager,
   )
   start = functools.partial(fresh, state, mesh)
-  return lambda state, batch: step(state, sharding.batch(batch, mesh)), start
+  axis = 0 if K == 1 else 1
+  call = lambda state, batch: step(state, sharding.batch(batch, mesh, axis))
+  return call, start
 
 
-@pytest.mark.parametrize('accumulate', [1, 2, 4])
+@pytest.mark.parametrize(
+  'accumulate, K', [(1, 1), (2, 1), (4, 1), (1, 5), (2, 5)]
+)
 @pytest.mark.parametrize('devices', [1, 8])
-def test_train_step_by_hand(devices, accumulate):
-  step, start = toy(devices, accumulate)
+def test_train_step_by_hand(devices, accumulate, K):
+  step, start = toy(devices, accumulate, K=K)
   some = np.arange(B) % 3 == 0
   resets = [True, False, some, False, True]
   batches = [
@@ -148,7 +153,8 @@ def test_train_step_by_hand(devices, accumulate):
   scale = 0.5
   state = state.replace(lr_scale=scale * state.lr_scale)
   w = np.float64(state.params['w'])
-  for batch in batches:
+  together = jax.tree.map(lambda *x: np.stack(x), *batches)
+  for batch in batches if K == 1 else [together]:
     state = step(state, batch)
   lrs = [scale * 0.2 / (1 + t) for t in range(5)]
   w, sums, counts, log = toy_by_hand(w, batches, lrs)
@@ -195,6 +201,18 @@ def test_bad_step_is_the_first_that_is_not_finite():
     state = step(state, make_batch(n, padded=True))
     assert state.sums.bad_step == (-1 if n < 2 else 2)
   assert state.sums.steps == 5
+
+
+def test_steps_of_one_call_have_keys_of_their_own():
+  batches = [make_batch(0) for _ in range(3)]
+  step, start = toy()
+  state = start()
+  for batch in batches:
+    state = step(state, batch)
+  together = jax.tree.map(lambda *x: np.stack(x), *batches)
+  step, start = toy(K=3)
+  draw = step(start(), together).memory['draw']
+  np.testing.assert_array_equal(draw, state.memory['draw'])
 
 
 def draws(count, **changes):

@@ -77,6 +77,7 @@ _RANGES = {
   'train.batch_size': _SIZE,
   'train.segment_len': _SIZE,
   'train.accumulate': _SIZE,
+  'train.steps_per_dispatch': _SIZE,
   'train.log_every': _SIZE,
   'train.eval_every': _SIZE,
   'train.eval_batch_size': _SIZE,
@@ -114,6 +115,10 @@ _RANGES = {
   'generate.mem_len': _COUNT,
   'generate.clamp_len': _COUNT,
 }
+
+# Steps at which something happens between two calls of the device.
+_BETWEEN = ('train.steps', 'train.log_every', 'train.eval_every')
+_BETWEEN += ('train.save_every', 'profile.start', 'profile.stop')
 
 # Keys that may change when a run continues: its record does not depend on
 # them.
@@ -176,6 +181,10 @@ def validate(config):
     refuse(rest[-1], 'at least 1, for another axis is -1 too')
   if flat['train.batch_size'] % flat['train.accumulate']:
     refuse('train.accumulate', f'divisors of {flat["train.batch_size"]}')
+  K = flat['train.steps_per_dispatch']
+  for key in _BETWEEN:
+    if flat[key] % K:
+      refuse(key, f'multiples of train.steps_per_dispatch, {K}')
   if flat['optim.warmup'] > flat['train.steps']:
     refuse('optim.warmup', f'at most train.steps, {flat["train.steps"]}')
   late = flat['optim.average_start'] >= flat['train.steps']

@@ -127,9 +127,9 @@ def rows(mesh, axis=0):
   return NamedSharding(mesh, PartitionSpec(*(None,) * axis, ROWS))
 
 
-def batch(batch, mesh):
-  """A batch [B, ...] of numpy arrays as arrays on the devices."""
-  return jax.device_put(batch, rows(mesh))
+def batch(batch, mesh, axis=0):
+  """A batch of numpy arrays, B their given axis, as arrays on the devices."""
+  return jax.device_put(batch, rows(mesh, axis))
 
 
 def by_rules(tree, mesh):

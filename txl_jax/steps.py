@@ -1,6 +1,7 @@
 """One training step and one scoring call: pure functions, and their jit.
 
-Shapes: B batch, T segment, A accumulated parts, G segments in a call.
+Shapes: B batch, T segment, A accumulated parts, K steps in a call of training,
+G segments in a call of scoring.
 """
 
 import jax
@@ -123,26 +124,43 @@ def _accumulate(gradient, params, batch, memory, key, A):
   return grads, nll, merged
 
 
-def jit_train_step(mesh, abstract_state, **arguments):
+def train_steps(state, batches, **arguments):
+  """K updates, one after the other.
+
+  Args:
+    state: a TrainState.
+    batches: as the batch of `train_step`, each array with an axis K before.
+    **arguments: the keyword arguments of `train_step`.
+
+  Returns:
+    The TrainState after the last one.
+  """
+  step = lambda state, batch: (train_step(state, batch, **arguments), None)
+  return jax.lax.scan(step, state, batches)[0]
+
+
+def jit_train_step(mesh, abstract_state, steps_per_dispatch=1, **arguments):
   """`train_step` compiled for a mesh; the state given to it is used up.
 
   Args:
     mesh: from `sharding.make_mesh`.
     abstract_state: the TrainState, or its shapes.
+    steps_per_dispatch: K; above 1 it is `train_steps` that is compiled.
     **arguments: the keyword arguments of `train_step`.
 
   Returns:
     A function (state, batch) -> state.
   """
   states = train_state.shardings(abstract_state, mesh)
+  one = steps_per_dispatch == 1
 
   def step(state, batch):
     with sharding.ambient(mesh):
-      return train_step(state, batch, **arguments)
+      return (train_step if one else train_steps)(state, batch, **arguments)
 
   return jax.jit(
     step,
-    in_shardings=(states, sharding.rows(mesh)),
+    in_shardings=(states, sharding.rows(mesh, 0 if one else 1)),
     out_shardings=states,
     donate_argnums=0,
   )

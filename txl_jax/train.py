@@ -6,7 +6,6 @@ import signal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from txl_jax import (
   averaging,
@@ -122,6 +121,7 @@ class Trainer:
     self.train_step = steps.jit_train_step(
       self.mesh,
       abstract,
+      config.train.steps_per_dispatch,
       model=self.model,
       optimiser=optimiser,
       schedule=self.schedule,
@@ -226,9 +226,9 @@ class Trainer:
             batch = self._next_batch()
           with self.clock('dispatch'):
             self.state = self.train_step(self.state, batch)
-          self.step += 1
-          # Not more than one step is under way while the next one is prepared,
-          # and figures are read when the step after theirs is running.
+          self.step += train.steps_per_dispatch
+          # Not more than one call is under way while the next one is prepared,
+          # and figures are read when the one after theirs is running.
           with self.clock('device_wait'):
             jax.block_until_ready(marker)
           marker = self.state.step + 0
@@ -252,15 +252,10 @@ class Trainer:
     return step > 0 and (step % every == 0 or step == self.config.train.steps)
 
   def _next_batch(self):
-    batch = self.streams.batch(self.step)
-    B = self.config.train.batch_size
-    arrays = {
-      'inputs': batch.inputs,
-      'targets': batch.targets,
-      'lengths': batch.lengths,
-      'reset': np.full([B], batch.reset),
-    }
-    return sharding.batch(arrays, self.mesh)
+    K = self.config.train.steps_per_dispatch
+    batches = [self.streams.batch(self.step + k) for k in range(K)]
+    axis = 0 if K == 1 else 1
+    return sharding.batch(streams.arrays(batches), self.mesh, axis)
 
   def _write_line(self, pending):
     """Writes the figures of a step to the log, if there are any waiting.

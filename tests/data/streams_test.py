@@ -175,6 +175,25 @@ def test_corpus_of_one_batch(varlen):
     assert part in message
 
 
+def test_arrays_of_several_batches():
+  """Epochs of 3 segments, of which the last one has 2 of 4 tokens."""
+  s = streams.Streams(text(2 * 10 + 1), 2, 4)
+  batches = [s.batch(step) for step in range(4)]
+  together = streams.arrays(batches)
+  for name in ('inputs', 'targets'):
+    assert together[name].shape == (4, 2, 4)
+    for k, batch in enumerate(batches):
+      np.testing.assert_array_equal(together[name][k], getattr(batch, name))
+  assert together['lengths'].tolist() == [[4, 4], [4, 4], [2, 2], [4, 4]]
+  assert together['lengths'].dtype == np.int32
+  assert together['reset'].tolist() == [[x, x] for x in (1, 0, 0, 1)]
+  assert streams.arrays(batches[:2])['lengths'] is None
+  one = streams.arrays(batches[2:3])
+  np.testing.assert_array_equal(one['inputs'], batches[2].inputs)
+  assert one['lengths'].tolist() == [2, 2] and not one['reset'].any()
+  assert streams.arrays(batches[:1])['lengths'] is None
+
+
 # segments
 
 

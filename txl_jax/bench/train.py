@@ -69,14 +69,7 @@ def prepare(model, spec):
   )
 
   def batch(index):
-    part = text.batch(index)
-    arrays = dict(
-      inputs=part.inputs,
-      targets=part.targets,
-      lengths=part.lengths,
-      reset=np.full([B], part.reset),
-    )
-    return sharding.batch(arrays, mesh)
+    return sharding.batch(streams.arrays([text.batch(index)]), mesh)
 
   done = 0  # steps
   state = jax.jit(create, out_shardings=shardings)(key)

@@ -150,6 +150,29 @@ class Streams:
     return Batch(inputs, targets, lengths, index == 0, epoch)
 
 
+def arrays(batches):
+  """What a training step reads, of one batch or of several.
+
+  Args:
+    batches: list of K Batch.
+
+  Returns:
+    A dict of inputs, targets [K, B, T]; lengths [K, B], or None where every
+    one is full; reset [K, B]. With K = 1 the axis K is left out.
+  """
+  B, T = batches[0].inputs.shape
+  lengths = [b.lengths for b in batches]
+  full = all(x is None for x in lengths)
+  fill = lambda x: np.full([B], T, np.int32) if x is None else x
+  stack = lambda parts: parts[0] if len(parts) == 1 else np.stack(parts)
+  return {
+    'inputs': stack([b.inputs for b in batches]),
+    'targets': stack([b.targets for b in batches]),
+    'lengths': None if full else stack([fill(x) for x in lengths]),
+    'reset': stack([np.full([B], b.reset) for b in batches]),
+  }
+
+
 class Preceded:
   """An array of tokens with one token before it, which copies nothing.
 
