@@ -10,6 +10,7 @@ import os
 import pathlib
 import sys
 
+import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
