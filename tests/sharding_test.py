@@ -158,7 +158,7 @@ def abstract_state(name):
   return jax.eval_shape(create)
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', sorted(NAMES))
 def test_rules_fit_every_config(name):
   """Parameters, moments and averages alike; no large one is on all devices."""
   state = abstract_state(name)
