@@ -134,6 +134,9 @@ def get_config():
   # same device and jax alone; '' is none but JAX_COMPILATION_CACHE_DIR.
   train.compilation_cache = ''
   train.tensorboard = True  # write TensorBoard events into workdir
+  # Seconds without a step, not counting compilation, evaluation and saving,
+  # until a warning says which process and host is behind; 0 is off.
+  train.stall_seconds = 0.0
 
   c.optim = optim = ml_collections.ConfigDict()
   optim.name = 'adam'  # adam or sgd

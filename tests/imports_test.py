@@ -34,6 +34,7 @@ PARTS = (
   'log',
   'train_state',
   'steps',
+  'distributed',
 )
 
 # Module of txl_jax (or pattern): modules of txl_jax that it may import. The
@@ -41,6 +42,9 @@ PARTS = (
 RULES = {
   '__init__': (),
   'errors': (),
+  'witness': (),
+  'distributed': ('errors', 'witness'),
+  'watch': ('errors', 'distributed'),
   'attention': (),
   'rows': (),
   'softmax': ('rows',),
@@ -63,7 +67,7 @@ RULES = {
   'metrics': ('errors',),
   'profiling': ('errors',),
   'sharding': ('errors',),
-  'checkpoint': ('errors',),
+  'checkpoint': ('errors', 'distributed'),
   'log': ('errors', 'metrics'),
   'train_state': ('errors', 'models*', 'optim', 'metrics', 'sharding'),
   'workdir': ('errors', 'settings', 'data*'),
@@ -87,6 +91,7 @@ RULES = {
     'profiling',
     'progress',
     'summary',
+    'watch',
     'workdir',
   ),
   'summary': PARTS,

@@ -13,6 +13,9 @@ seal does not fit is not used; the newest one that fits is.
 
 A step is deleted only after a newer one was sealed. Kept are the two newest
 and the best.
+
+With several processes all of them write and read the arrays, in one folder
+that they share; process 0 seals, moves, deletes and decides which step is good.
 """
 
 import hashlib
@@ -27,6 +30,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from txl_jax import distributed
 from txl_jax.errors import UserError
 
 _SEAL = 'seal.json'
@@ -123,6 +127,9 @@ class Checkpoints:
     seal counts only where no step has a fitting one: the process may have
     died between the two.
     """
+    return distributed.on_main(self._good_steps)
+
+  def _good_steps(self):
     sealed, unsealed = [], []
     for step in self.steps():
       problem = damage(self.folder / str(step))
@@ -162,33 +169,47 @@ class Checkpoints:
         before it are untouched.
     """
     final = target = self.folder / str(step)
-    if final.exists():
-      if not damage(final) and self.host(step) == host:
-        return
+    if distributed.on_main(final.exists):
+      if distributed.on_main(lambda: not damage(final)):
+        same = self.host(step) == host
+        if distributed.on_main(lambda: same):
+          return
       target = self.folder / f'{step}.new'
     arrays = {'params': params, 'training': training}
     if average is not None:
       arrays['average'] = average
     items = {k: ocp.args.StandardSave(v) for k, v in arrays.items()}
     try:
-      self.folder.mkdir(parents=True, exist_ok=True)
+      distributed.on_main(self._make)
       with _checkpointer() as writer:
         writer.save(
           target,
           args=ocp.args.Composite(**items, host=ocp.args.JsonSave(host)),
         )
-      seal(target)
-      if target != final:
-        final.rename(self.folder / f'{step}.old')
-        target.rename(final)
-        self._remove_temporary()
+      distributed.on_main(lambda: self._finish(target, final))
     except (OSError, ValueError) as e:
-      shutil.rmtree(target, ignore_errors=True)
-      self.recover()
+      if distributed.is_main():
+        shutil.rmtree(target, ignore_errors=True)
+        self.recover()
       raise UserError(
         f'{final}: the checkpoint cannot be written ({_first_line(e)}); '
         'earlier checkpoints are untouched'
       ) from e
+    distributed.on_main(lambda: self._delete(keep))
+
+  def _make(self):
+    self.folder.mkdir(parents=True, exist_ok=True)
+
+  def _finish(self, target, final):
+    """Seals a step and moves it into place."""
+    seal(target)
+    if target != final:
+      final.rename(self.folder / f'{final.name}.old')
+      target.rename(final)
+      self._remove_temporary()
+
+  def _delete(self, keep):
+    """Deletes the steps that are no longer kept."""
     good = [s for s in self.steps() if not damage(self.folder / str(s))]
     for old in set(good[_KEEP:]) - set(keep):
       shutil.rmtree(self.folder / str(old))
@@ -223,7 +244,7 @@ class Checkpoints:
 
   def has_average(self, step):
     """Whether an average of the parameters was saved with a step."""
-    return (self.folder / str(step) / 'average').exists()
+    return distributed.on_main((self.folder / str(step) / 'average').exists)
 
   def host(self, step):
     """The JSON dict that was saved with a step."""

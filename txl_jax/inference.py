@@ -3,6 +3,7 @@
 Each function is a mode of `main`, for the run in a workdir.
 """
 
+import io
 import sys
 
 import jax
@@ -10,6 +11,7 @@ import jax
 from txl_jax import (
   averaging,
   checkpoint,
+  distributed,
   export,
   generate,
   metrics,
@@ -42,7 +44,7 @@ def load(config, folder, mesh):
   """
   vocabulary = workdir.vocabulary(folder)
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
-  step = _choose(checkpoints, config.checkpoint)
+  step = distributed.on_main(lambda: _choose(checkpoints, config.checkpoint))
   model = models.build(config.model, len(vocabulary))
 
   def restore(item, shapes):
@@ -106,7 +108,10 @@ def evaluate(config, folder, console):
   ev = config.eval
   mesh = sharding.make_mesh(config.mesh)
   step, params, averaged, vocabulary = load(config, folder, mesh)
-  corpus = preparation.locate_or_prepare(config.data)
+  corpus = distributed.main_first(
+    lambda: preparation.locate_or_prepare(config.data)
+  )
+  distributed.check_same({'the digest of the corpus': corpus.digest})
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
       f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
@@ -138,12 +143,11 @@ def evaluate(config, folder, console):
   figure = metrics.figures(score.nats, unit)[unit]
   weights = f', weights averaged over {averaged} steps' if averaged else ''
   console.say(f'checkpoint: step {step}{weights}; corpus: {corpus.name}')
-  print(
+  _print(
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
-    f'(T {ev.segment_len}, M {ev.mem_len}, {ev.batch_size} streams)',
-    flush=True,
+    f'(T {ev.segment_len}, M {ev.mem_len}, {ev.batch_size} streams)'
   )
   if ev.nll_file:
     console.say(f'nll of each scored token: {ev.nll_file}')
@@ -175,7 +179,9 @@ def sample(config, folder):
     UserError: see `load`; or the prompt cannot be read or encoded.
   """
   g = config.generate
-  prompt = _prompt(g)
+  # Standard input is that of process 0.
+  prompt = distributed.on_main(lambda: _prompt(g).decode('latin-1'))
+  prompt = prompt.encode('latin-1')
   mesh = sharding.make_mesh(config.mesh)
   _, params, _, vocabulary = load(config, folder, mesh)
   tokens = vocabulary.encode(prompt, 'the prompt')
@@ -198,7 +204,7 @@ def sample(config, folder):
     samples=g.samples,
     start=vocabulary.start,
   )
-  out = sys.stdout
+  out = sys.stdout if distributed.is_main() else io.StringIO()
   if g.samples == 1:
     stream, decoder = generate.TextStream(), vocabulary.decoder()
     out.write(stream.push(decoder.push(tokens)))
@@ -241,6 +247,16 @@ def write_params(config, folder, path):
   """
   mesh = sharding.make_mesh(config.mesh)
   step, params, averaged, vocabulary = load(config, folder, mesh)
-  export.save(path, params, config.model.to_dict(), vocabulary.to_json())
+  params = jax.tree.map(distributed.fetch, params)
+
+  def save():
+    export.save(path, params, config.model.to_dict(), vocabulary.to_json())
+
+  distributed.on_main(save)
   weights = f' (weights averaged over {averaged} steps)' if averaged else ''
-  print(f'step {step}{weights} written to {path}')
+  _print(f'step {step}{weights} written to {path}')
+
+
+def _print(line):
+  if distributed.is_main():
+    print(line, flush=True)

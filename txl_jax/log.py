@@ -79,6 +79,19 @@ class Log:
       self._events.close()
 
 
+class Silent:
+  """The Log of a process that writes none."""
+
+  def write(self, record):
+    """Does nothing."""
+
+  def sync(self):
+    """Does nothing."""
+
+  def close(self):
+    """Does nothing."""
+
+
 def read(path):
   """The records of a metrics.jsonl, [] if there is none.
 
@@ -110,14 +123,16 @@ class Console:
   On a terminal one line is rewritten in place; elsewhere each call is a line.
   """
 
-  def __init__(self):
+  def __init__(self, silent=False):
+    """Shows nothing if it is silent, as in all processes but one."""
+    self._silent = silent
     self._terminal = sys.stderr.isatty()
     self._open = False
     self._last = 0.0
 
   def progress(self, text, pause=0.0):
     """Shows where the run is, unless it did `pause` seconds ago or less."""
-    if time.monotonic() - self._last < pause:
+    if self._silent or time.monotonic() - self._last < pause:
       return
     self._last = time.monotonic()
     if self._terminal:
@@ -130,6 +145,8 @@ class Console:
 
   def say(self, text):
     """Shows a line that stays."""
+    if self._silent:
+      return
     if self._open:
       sys.stderr.write('\n')
       self._open = False

@@ -4,8 +4,16 @@ python -m txl_jax.main --config=configs/pystdlib_tiny.py
 python -m txl_jax.main --config=configs/enwik8_24l.py --workdir=runs/e24
 python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \
   --mode=eval --config.eval.split=test
+
+With several processes each of them runs the same command:
+
+python -m txl_jax.main --config=… --coordinator=HOST:PORT --num_processes=N \
+  --process_id=I
+
+The last three flags are not needed where a cluster tells them.
 """
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -16,6 +24,7 @@ from ml_collections import config_flags
 
 import txl_jax
 from txl_jax import (
+  distributed,
   inference,
   log,
   report,
@@ -23,12 +32,16 @@ from txl_jax import (
   sharding,
   summary,
   train,
+  watch,
   workdir,
 )
 from txl_jax.data import preparation
 from txl_jax.errors import UserError
 
 MODES = ('train', 'eval', 'generate', 'summary', 'export')
+
+# Keys that may differ from one host to another.
+_OWN = ('data.dir', 'data.path', 'data.vocab_file')
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config file; any key is set by --config.section.key=value.'
@@ -40,6 +53,14 @@ _MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
 _EXPORT_FILE = flags.DEFINE_string(
   'export_file', 'model.npz', 'Where --mode=export writes the parameters.'
 )
+_DISTRIBUTED = flags.DEFINE_string(
+  'distributed', 'auto', 'auto: join the processes of a cluster; or off.'
+)
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator', None, 'HOST:PORT of process 0, a port that is free there.'
+)
+_PROCESSES = flags.DEFINE_integer('num_processes', None, 'How many there are.')
+_PROCESS = flags.DEFINE_integer('process_id', None, 'Which this is, from 0.')
 flags.DEFINE_bool('version', False, 'Print the version and exit.')
 
 
@@ -85,19 +106,36 @@ def _use_compilation_cache(config):
   jax.config.update('jax_compilation_cache_dir', folder)
 
 
-def _run_train(config, folder, console):
+def _run_train(config, folder, console, watcher):
   """Trains, then tells how it went."""
   mesh = sharding.make_mesh(config.mesh)
   settings.check_batch(config, sharding.row_parts(mesh))
   command = f'python -m txl_jax.main --config={folder}/config.py'
   command += f' --workdir={folder}'
-  corpus = preparation.locate_or_prepare(config.data)
-  with workdir.locked(folder), train.Stop() as stop:
-    workdir.describe(folder, config, corpus, command)
-    trainer = train.Trainer(config, corpus, folder, mesh, stop, console)
+  corpus = distributed.main_first(
+    lambda: preparation.locate_or_prepare(config.data)
+  )
+  distributed.check_same({'the digest of the corpus': corpus.digest})
+  with contextlib.ExitStack() as stack:
+
+    def occupy():
+      stack.enter_context(workdir.locked(folder))
+      workdir.describe(folder, config, corpus, command)
+
+    distributed.on_main(occupy)
+    workdir.vocabulary(folder)  # every process can read the folder
+    stack.enter_context(watcher.signals())
+    trainer = train.Trainer(config, corpus, folder, mesh, watcher, console)
     progress = trainer.run()
-    lines = report.closing(config, corpus, progress, trainer.weights(), command)
-  print('\n'.join(lines))
+    lines = report.closing(
+      config, corpus, progress, trainer.weights(), trainer.mesh, command
+    )
+  _print(lines)
+
+
+def _print(lines):
+  if distributed.is_main():
+    print('\n'.join(lines))
 
 
 def main(argv):
@@ -105,20 +143,26 @@ def main(argv):
   del argv
   config, mode = _CONFIG.value, _MODE.value
   settings.validate(config)
+  distributed.start(
+    _DISTRIBUTED.value, _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
+  )
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
-  console = log.Console()
   _use_compilation_cache(config)
-  if mode == 'train':
-    _run_train(config, folder, console)
-  elif mode == 'eval':
-    inference.evaluate(config, folder, console)
-  elif mode == 'generate':
-    inference.sample(config, folder)
-  elif mode == 'export':
-    inference.write_params(config, folder, _EXPORT_FILE.value)
-  else:
-    lines = summary.table(config, preparation.vocab_size(config.data))
-    print('\n'.join(lines))
+  console = log.Console(silent=not distributed.is_main())
+  with watch.Watch(config.train.stall_seconds) as watcher:
+    flat = settings.flatten(config)
+    same = {k: v for k, v in flat.items() if k not in _OWN}
+    distributed.check_same({'--mode': mode, '--workdir': str(folder), **same})
+    if mode == 'train':
+      _run_train(config, folder, console, watcher)
+    elif mode == 'eval':
+      inference.evaluate(config, folder, console)
+    elif mode == 'generate':
+      inference.sample(config, folder)
+    elif mode == 'export':
+      inference.write_params(config, folder, _EXPORT_FILE.value)
+    else:
+      _print(summary.table(config, preparation.vocab_size(config.data)))
 
 
 def _unraisable(event):
@@ -144,8 +188,9 @@ def entry():
   except (UserError, OSError) as e:
     print('error:', ' '.join(str(e).split()), file=sys.stderr)
     sys.exit(1)
-  except train.Stopped as e:
-    print(e, file=sys.stderr)
+  except watch.Stopped as e:
+    if distributed.is_main():
+      print(e, file=sys.stderr)
     sys.exit(128 + e.signal)
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)

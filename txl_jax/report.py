@@ -9,7 +9,7 @@ from txl_jax.evaluation import perplexity
 _LARGEST = 50_000_000  # bytes that are compressed for the comparison
 
 
-def closing(config, corpus, progress, params, command):
+def closing(config, corpus, progress, params, mesh, command):
   """The lines that end a training run.
 
   Args:
@@ -17,6 +17,7 @@ def closing(config, corpus, progress, params, command):
     corpus: the `data.prepared.Prepared` that was trained on.
     progress: the `progress.Progress`.
     params: the final parameters, averaged where there is an average.
+    mesh: of the devices that score with them.
     command: the command that continues the run.
 
   Returns:
@@ -28,7 +29,7 @@ def closing(config, corpus, progress, params, command):
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',
     f'final validation: {figure(progress.last)} at step {progress.evaluated}',
   ]
-  lines += _beside_compressors(config, corpus, params)
+  lines += _beside_compressors(config, corpus, params, mesh)
   return [
     *lines,
     'evaluate:  ' + command + ' --mode=eval',
@@ -37,7 +38,7 @@ def closing(config, corpus, progress, params, command):
   ]
 
 
-def _beside_compressors(config, corpus, params):
+def _beside_compressors(config, corpus, params, mesh):
   """The model beside gzip and xz on the same bytes, where there are bytes."""
   if corpus.manifest['corpus'] not in ('pystdlib', 'text'):
     return []
@@ -55,6 +56,7 @@ def _beside_compressors(config, corpus, params):
     batch_size=ev.batch_size,
     segment_len=ev.segment_len,
     segments_per_call=ev.segments_per_call,
+    mesh=mesh,
   )
   assert score is not None  # nothing stops it
   # The first byte is not scored: it is counted as eight bits.

@@ -83,6 +83,7 @@ _RANGES = {
   'train.eval_batch_size': _SIZE,
   'train.eval_tokens': _COUNT,
   'train.save_every': _SIZE,
+  'train.stall_seconds': _COUNT,
   'optim.lr': _POSITIVE,
   'optim.b1': (0, 0.999999, True),
   'optim.b2': (0, 0.999999, True),
@@ -123,7 +124,7 @@ _BETWEEN += ('train.save_every', 'profile.start', 'profile.stop')
 # Keys that may change when a run continues: its record does not depend on
 # them.
 _FREE = ('checkpoint', 'data.dir', 'data.path', 'data.vocab_file')
-_FREE += ('train.resume',)
+_FREE += ('train.resume', 'train.stall_seconds')
 _FREE += ('train.save_every', 'train.tensorboard', 'train.compilation_cache')
 _FREE += ('profile.', 'eval.', 'generate.')
 _FREE += ('mesh.',)  # but for rounding

@@ -2,13 +2,13 @@
 
 import functools
 import importlib.metadata
-import signal
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from txl_jax import (
   averaging,
+  distributed,
   metrics,
   models,
   optim,
@@ -26,57 +26,13 @@ from txl_jax import log as log_lib
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
-
-
-class Stop:
-  """Whether SIGINT or SIGTERM came while this context is open.
-
-  The first one asks; a second Ctrl-C interrupts at once, which loses only
-  the steps since the last checkpoint.
-  """
-
-  def __init__(self):
-    self.signal = 0
-
-  def __enter__(self):
-    signals = (signal.SIGINT, signal.SIGTERM)
-    self._before = {s: signal.signal(s, self._ask) for s in signals}
-    return self
-
-  def __exit__(self, *_):
-    for number, handler in self._before.items():
-      signal.signal(number, handler)
-
-  def _ask(self, number, frame):
-    del frame
-    if self.signal and number == signal.SIGINT:
-      raise KeyboardInterrupt
-    self.signal = number
-
-  def __call__(self):
-    """Whether one came."""
-    return bool(self.signal)
-
-
-class Stopped(Exception):
-  """Training was asked to stop and has saved its state.
-
-  Attributes:
-    signal: number of the signal.
-  """
-
-  def __init__(self, number, step):
-    super().__init__(
-      f'stopped by {signal.Signals(number).name} at step {step}, which is '
-      'saved; the same command continues'
-    )
-    self.signal = number
+from txl_jax.watch import READING, STEPPING, Stopped
 
 
 class Trainer:
   """One run, from where its checkpoints left it to its last step."""
 
-  def __init__(self, config, corpus, folder, mesh, stop, console):
+  def __init__(self, config, corpus, folder, mesh, watch, console):
     """Builds the model and restores the newest good checkpoint.
 
     Args:
@@ -84,7 +40,7 @@ class Trainer:
       corpus: a `data.prepared.Prepared`.
       folder: pathlib.Path of the run, described and locked.
       mesh: from `sharding.make_mesh`.
-      stop: a Stop.
+      watch: a `watch.Watch`, open.
       console: a `log.Console`.
 
     Raises:
@@ -92,7 +48,7 @@ class Trainer:
         train.resume forbids what is found.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
-    self.stop, self.console = stop, console
+    self.watch, self.console = watch, console
     self.unit = corpus.vocabulary.unit
     self.streams = streams.Streams(
       corpus.tokens('train'),
@@ -103,6 +59,9 @@ class Trainer:
       sentences=corpus.sentences('train'),
     )
     self.mesh = mesh
+    self.rows = distributed.local_rows(
+      sharding.rows(self.mesh), config.train.batch_size
+    )
     self.model = models.build(config.model, len(corpus.vocabulary))
     self.schedule = optim.schedule(config.optim, config.train.steps)
     optimiser = optim.optimiser(config.optim)
@@ -136,7 +95,7 @@ class Trainer:
     self.peak = profiling.peak(config.model.dtype)
     if self.peak:
       self.flops = summary.flops_per_token(config, len(corpus.vocabulary))
-    start = self._start()
+    start = distributed.on_main(self._start)
     if start is None:
       self.state = jax.jit(create, out_shardings=shardings)()
     else:
@@ -146,9 +105,11 @@ class Trainer:
       abstract = jax.tree.map(with_sharding, abstract, shardings)
       self._restore(start, abstract)
     self.step = start or 0
-    self.log = log_lib.Log(
-      folder, self.step, self.progress.evaluated, config.train.tensorboard
-    )
+    self.log = log_lib.Silent()
+    if distributed.is_main():
+      self.log = log_lib.Log(
+        folder, self.step, self.progress.evaluated, config.train.tensorboard
+      )
 
   # Resuming, in this order: the newest good checkpoint is found; the host's
   # part is read; arrays are restored; leftovers are put aside; the log is
@@ -182,7 +143,7 @@ class Trainer:
     host = self.checkpoints.host(step)
     items = self.checkpoints.restore(step, **train_state.split(abstract))
     self.state = train_state.join(items)
-    self.checkpoints.clean(step)
+    distributed.on_main(lambda: self.checkpoints.clean(step))
     self.progress = progress.Progress.from_json(host['progress'])
     self.console.say(f'continuing from step {step}')
     for name, version in _versions().items():
@@ -205,6 +166,7 @@ class Trainer:
     """
     train = self.config.train
     pending = marker = None
+    compiled = set()
     self.clock.restart()
     try:
       while True:
@@ -218,12 +180,17 @@ class Trainer:
           self.clock.restart()
         if self.step == train.steps:
           return self.progress
-        if self.stop():
+        if number := self.watch.stopping():
           self._write_line(pending)
-          self._halt()
+          self._halt(number)
+        self.watch.at(self.step, READING)
         with self.trace.step(self.step):
           with self.clock('data_wait'):
             batch = self._next_batch()
+          # Without lengths, a batch is of another program than with them.
+          new = (batch['lengths'] is None) not in compiled
+          compiled.add(batch['lengths'] is None)
+          self.watch.at(self.step, 'compiles' if new else STEPPING)
           with self.clock('dispatch'):
             self.state = self.train_step(self.state, batch)
           self.step += train.steps_per_dispatch
@@ -236,7 +203,7 @@ class Trainer:
         pending = self._write_line(pending)
         if self._due(train.log_every):
           pending = self.step, self.state.sums
-          sums = jax.device_put(metrics.zeros(), sharding.replicated(self.mesh))
+          sums = jax.tree.map(self._put, metrics.zeros())
           self.state = self.state.replace(sums=sums)
     finally:
       self.trace.close()
@@ -253,9 +220,15 @@ class Trainer:
 
   def _next_batch(self):
     K = self.config.train.steps_per_dispatch
-    batches = [self.streams.batch(self.step + k) for k in range(K)]
+    batches = [self.streams.batch(self.step + k, self.rows) for k in range(K)]
     axis = 0 if K == 1 else 1
-    return sharding.batch(streams.arrays(batches), self.mesh, axis)
+    return distributed.from_rows(
+      streams.arrays(batches),
+      self.rows,
+      self.config.train.batch_size,
+      sharding.rows(self.mesh, axis),
+      axis,
+    )
 
   def _write_line(self, pending):
     """Writes the figures of a step to the log, if there are any waiting.
@@ -313,7 +286,14 @@ class Trainer:
       )
 
   def _evaluate(self):
-    train = self.config.train
+    self.watch.at(self.step, 'evaluates')
+    train, number = self.config.train, 0
+
+    def stopped():
+      nonlocal number
+      number = self.watch.stopping()
+      return bool(number)
+
     tokens = self.corpus.tokens('validation')
     if train.eval_tokens:
       tokens = tokens[: train.eval_tokens]
@@ -325,10 +305,10 @@ class Trainer:
       segment_len=train.segment_len,
       segments_per_call=self.config.eval.segments_per_call,
       mesh=self.mesh,
-      stopped=self.stop,
+      stopped=stopped,
     )
     if score is None:
-      self._halt()
+      self._halt(number)
     record = {
       'step': self.step,
       'split': 'validation',
@@ -357,14 +337,18 @@ class Trainer:
 
   def _tell_devices(self):
     """Puts into the state what an evaluation has decided."""
-    put = lambda x: jax.device_put(x, sharding.replicated(self.mesh))
     p, average = self.progress, self.state.average
     if self.config.optim.average == 'nt':
-      average = average.replace(start=put(jnp.int32(p.trigger.start)))
-    scale = put(jnp.float32(p.plateau.scale))
+      average = average.replace(start=self._put(np.int32(p.trigger.start)))
+    scale = self._put(np.float32(p.plateau.scale))
     self.state = self.state.replace(lr_scale=scale, average=average)
 
+  def _put(self, x):
+    """A scalar on all devices."""
+    return distributed.put(x, sharding.replicated(self.mesh))
+
   def _save(self):
+    self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
     self.log.sync()
     host = {
@@ -380,11 +364,11 @@ class Trainer:
       **train_state.split(self.state),
     )
 
-  def _halt(self):
-    """Saves and stops."""
+  def _halt(self, number):
+    """Saves and stops, for a signal."""
     if self.step > 0:
       self._save()
-    raise Stopped(self.stop.signal, self.step)
+    raise Stopped(number, self.step)
 
 
 def _versions():

@@ -31,9 +31,9 @@ class Batch:
   """One segment of every stream.
 
   Attributes:
-    inputs: int32 [B, T].
-    targets: int32 [B, T], the tokens after the inputs; -1 where padded.
-    lengths: int32 [B], the real tokens of each row, or None where all are:
+    inputs: int32 [b, T], for the b rows that were asked for.
+    targets: int32 [b, T], the tokens after the inputs; -1 where padded.
+    lengths: int32 [b], the real tokens of each row, or None where all are:
       what follows them is padding.
     reset: whether the streams start here: memory is to be emptied.
     epoch: how many times the corpus was read before.
@@ -133,20 +133,26 @@ class Streams:
       )
     return self._shuffled[epoch]
 
-  def batch(self, step):
-    """The Batch of a step, counted from 0."""
+  def batch(self, step, rows=None):
+    """The Batch of a step.
+
+    Args:
+      step: counted from 0.
+      rows: int [b], which rows of the B to read; None is all.
+    """
     epoch, index = self.locate(step)
     text = self._text(epoch)
     start, end = self._epoch_starts(epoch)[index : index + 2]
+    rows = range(self._B) if rows is None else rows
     n = end - start
-    inputs = np.empty((self._B, self.width), np.int32)
-    targets = np.empty((self._B, self.width), np.int32)
+    inputs = np.empty((len(rows), self.width), np.int32)
+    targets = np.empty((len(rows), self.width), np.int32)
     inputs[:, n:], targets[:, n:] = 0, -1
-    for row in range(self._B):
+    for i, row in enumerate(rows):
       at = row * self._row_len + start
       piece = text[at : at + n + 1]
-      inputs[row, :n], targets[row, :n] = piece[:-1], piece[1:]
-    lengths = None if n == self.width else np.full([self._B], n, np.int32)
+      inputs[i, :n], targets[i, :n] = piece[:-1], piece[1:]
+    lengths = None if n == self.width else np.full([len(rows)], n, np.int32)
     return Batch(inputs, targets, lengths, index == 0, epoch)
 
 

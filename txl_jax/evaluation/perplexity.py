@@ -10,7 +10,7 @@ import time
 import jax
 import numpy as np
 
-from txl_jax import models, sharding, steps
+from txl_jax import distributed, models, sharding, steps
 from txl_jax.data import streams
 from txl_jax.models import base
 
@@ -86,9 +86,11 @@ def score(
     batch_size: B.
     segment_len: T.
     segments_per_call: G.
-    mesh: its devices share the streams, if they can be divided.
+    mesh: of the parameters; its devices share the streams, if they can be
+      divided. None for parameters on one device.
     nll_file: path of a .npy for the nll of each scored token, float32
-      [n - 1] in text order; it is in memory only piece by piece.
+      [n - 1] in text order; it is in memory only piece by piece. Of several
+      processes the first one writes it.
     stopped: asked before each call; True ends the scoring.
     progress: called with the tokens scored so far.
 
@@ -99,12 +101,9 @@ def score(
   # No more segments in a call than a stream has: nothing is only padding.
   per_stream = -(-(len(tokens) - 1) // batch_size)
   group = min(segments_per_call, -(-per_stream // segment_len))
-  memory = jax.jit(model.init_memory, static_argnums=0)(batch_size)
-  if mesh is not None and batch_size % sharding.row_parts(mesh) == 0:
-    rows = lambda leaf: sharding.rows(mesh, base.row_axis(leaf))
-    memory = jax.device_put(memory, jax.tree.map(rows, memory))
+  memory = _empty_memory(model, batch_size, mesh)
   total, scored, written = 0.0, 0, None
-  if nll_file:
+  if nll_file and distributed.is_main():
     written = np.lib.format.open_memmap(
       nll_file, 'w+', np.float32, (len(tokens) - 1,)
     )
@@ -116,7 +115,7 @@ def score(
       params, memory, inputs, targets, lengths, model=model, mesh=mesh
     )
     real = targets >= 0
-    values = np.asarray(nll)[real]
+    values = distributed.fetch(nll)[real]
     total += float(values.sum(dtype=np.float64))
     scored += values.size
     if written is not None:
@@ -128,6 +127,21 @@ def score(
   if written is not None:
     written.flush()
   return Score(total, scored, time.monotonic() - begin)
+
+
+def _empty_memory(model, B, mesh):
+  """The memory before the first token; its rows divided where they can be."""
+  init = lambda: model.init_memory(B)
+  if mesh is None:
+    return jax.jit(init)()
+
+  def place(leaf):
+    if B % sharding.row_parts(mesh):
+      return sharding.replicated(mesh)
+    return sharding.rows(mesh, base.row_axis(leaf))
+
+  places = jax.tree.map(place, jax.eval_shape(init))
+  return jax.jit(init, out_shardings=places)()
 
 
 def _release(array):
