@@ -1,7 +1,9 @@
 """Running the programs as a user does: in processes of their own."""
 
+import concurrent.futures
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -95,3 +97,57 @@ def run(arguments, timeout=240, **options):
     check=False,
     **options,
   )
+
+
+def together(arguments, processes, devices, last=()):
+  """Starts processes that run one command together.
+
+  Args:
+    arguments: the command.
+    processes: how many; one is started without the flags of several.
+    devices: of each.
+    last: more flags for the last process.
+
+  Returns:
+    A list of subprocess.Popen with text output.
+  """
+  with socket.socket() as s:
+    s.bind(('127.0.0.1', 0))
+    port = s.getsockname()[1]
+  simulated = (
+    f'--xla_force_host_platform_device_count={devices} '
+    '--xla_backend_optimization_level=0'
+  )
+
+  def start(process):
+    flags = (
+      f'--coordinator=127.0.0.1:{port}',
+      f'--num_processes={processes}',
+      f'--process_id={process}',
+      *(last if process == processes - 1 else ()),
+    )
+    return subprocess.Popen(
+      [*arguments, *(flags if processes > 1 else ())],
+      cwd=ROOT,
+      env=environment() | {'XLA_FLAGS': simulated},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+
+  return [start(process) for process in range(processes)]
+
+
+def ends(started, timeout=240):
+  """What processes have printed, by the time all have ended.
+
+  Returns:
+    A list of (status, standard output, standard error).
+  """
+  try:
+    with concurrent.futures.ThreadPoolExecutor(len(started)) as pool:
+      printed = pool.map(lambda p: p.communicate(timeout=timeout), started)
+      return [(p.returncode, *text) for p, text in zip(started, printed)]
+  finally:
+    for process in started:
+      process.kill()

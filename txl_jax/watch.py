@@ -13,6 +13,7 @@ Time is measured by clocks that nobody sets (time.monotonic).
 
 import contextlib
 import json
+import queue
 import signal
 import socket
 import sys
@@ -72,7 +73,7 @@ class Watch:
     self._stop_at, self._signal, self._tick = None, 0, 0
     self._lock = threading.Lock()
     self._ending = threading.Lock()
-    self._end = threading.Event()
+    self._wake = queue.SimpleQueue()  # signal handlers may put into it
     self._thread = threading.Thread(target=self._run, daemon=True)
     # {process: (when its beat changed last, the beat)}
     now = time.monotonic()
@@ -90,7 +91,7 @@ class Watch:
       self._fail(error)
     if self._thread.ident:
       self._done = True
-      self._end.set()
+      self._wake.put(None)
       self._thread.join()
     distributed.last_words('')
 
@@ -126,6 +127,7 @@ class Watch:
       if self._asked and number == signal.SIGINT:
         raise KeyboardInterrupt
       self._asked = number
+      self._wake.put(None)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {n: signal.signal(n, ask) for n in numbers}
@@ -165,7 +167,9 @@ class Watch:
 
   def _run(self):
     quiet_since = None
-    while not self._end.wait(_BEAT):
+    while not self._done:
+      with contextlib.suppress(queue.Empty):
+        self._wake.get(timeout=_BEAT)
       try:
         if self._count > 1:
           self._exchange()
@@ -175,9 +179,6 @@ class Watch:
         if time.monotonic() - quiet_since > _SUSPECT:
           self._leave(f'process 0 does not answer ({_first_line(e)})', 1)
       self._check_stall()
-    if self._count > 1:
-      with contextlib.suppress(RuntimeError):
-        self._send()
 
   def _send(self):
     beat = {
