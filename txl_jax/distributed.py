@@ -196,9 +196,11 @@ def leave(line, status):
   No other process is waited for, as an ordinary exit would.
   """
   last_words('')
-  sys.stdout.flush()
-  print(line, file=sys.stderr, flush=True)
-  os._exit(status)
+  try:
+    sys.stdout.flush()
+    print(line, file=sys.stderr, flush=True)
+  finally:  # whether or not someone reads it
+    os._exit(status)
 
 
 def on_main(function):

@@ -228,7 +228,8 @@ class Watch:
     status = 130 if isinstance(error, KeyboardInterrupt) else 1
     expected = isinstance(error, UserError | OSError | KeyboardInterrupt)
     if not expected:
-      traceback.print_exception(error)
+      with contextlib.suppress(OSError):
+        traceback.print_exception(error)
     line = _first_line(error)
     if isinstance(error, KeyboardInterrupt):
       line = 'interrupted'
