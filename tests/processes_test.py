@@ -1,0 +1,211 @@
+"""Several processes are one run: the same record, and they end together.
+
+Real processes on simulated devices, stopped and killed for real.
+"""
+
+import re
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests import programs
+from txl_jax import log
+
+OPTIONS = (
+  'model.n_layer=1',
+  'model.dropout=0.2',
+  'model.cutoffs=(9,20)',
+  'train.batch_size=8',
+  'train.steps=50',
+  'train.log_every=1',
+  'train.eval_every=25',
+  'train.save_every=15',
+  'train.eval_batch_size=8',
+  'train.tensorboard=False',
+  'optim.lr=1e-2',
+  'generate.samples=2',
+)
+
+
+def command(folder, *options, **kwargs):
+  return programs.command(folder, *OPTIONS, *options, **kwargs)
+
+
+def record(folder):
+  """The lines of the log without their clock fields."""
+  records = log.read(folder / 'run/metrics.jsonl')
+  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
+
+
+def assert_close(folder, other):
+  """Every step once, and losses that are equal to 1e-5."""
+  a, b = record(folder), record(other)
+  assert [(r['step'], r['split']) for r in a] == [
+    (r['step'], r['split']) for r in b
+  ]
+  np.testing.assert_allclose(
+    [r['nats'] for r in a], [r['nats'] for r in b], rtol=1e-5
+  )
+
+
+def train(folder, processes, devices):
+  """Trains to the end; the standard errors."""
+  ended = programs.ends(programs.together(command(folder), processes, devices))
+  assert [e[0] for e in ended] == [0] * processes, ended
+  for _, out, errors in ended[1:]:
+    assert not errors
+    assert 'validation' not in out
+  assert 'best validation' in ended[0][1]
+  return [e[2] for e in ended]
+
+
+def after_lines(folder, count, started):
+  """Waits until the log has that many lines; they must not end before."""
+  path = folder / 'run/metrics.jsonl'
+  deadline = time.monotonic() + 200
+  while not path.exists() or path.read_bytes().count(b'\n') < count:
+    assert time.monotonic() < deadline
+    assert all(p.poll() is None for p in started), programs.ends(started)
+    time.sleep(0.005)
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """An uninterrupted run of 2 processes with 4 devices each."""
+  folder = tmp_path_factory.mktemp('whole')
+  programs.write_corpus(folder)
+  train(folder, 2, 4)
+  return folder
+
+
+@pytest.fixture
+def fresh(tmp_path):
+  programs.write_corpus(tmp_path)
+  return tmp_path
+
+
+@pytest.mark.parametrize('processes, devices', [(1, 8), (4, 2)])
+def test_the_split_does_not_matter(whole, fresh, processes, devices):
+  train(fresh, processes, devices)
+  assert_close(fresh, whole)
+
+
+def test_stopped_killed_and_continued(whole, fresh, tmp_path):
+  # SIGTERM to one: both stop at the same step, which is saved.
+  started = programs.together(command(fresh), 2, 4)
+  after_lines(fresh, 15, started)
+  started[1].send_signal(signal.SIGTERM)
+  (status, _, errors), (other, _, silent) = programs.ends(started)
+  assert status == other == 128 + signal.SIGTERM, errors + silent
+  last = errors.splitlines()[-1]
+  step = int(re.fullmatch(r'stopped by SIGTERM at step (\d+), .*', last)[1])
+  assert not silent
+  assert (fresh / f'run/checkpoints/{step}/seal.json').exists()
+  elsewhere = tmp_path / 'elsewhere'
+  elsewhere.mkdir()
+  for name in ('run', 'data'):
+    shutil.copytree(fresh / name, elsewhere / name)
+  shutil.copy(fresh / 'corpus.txt', elsewhere)
+
+  # kill -9 to the other: it ends the first, which says who was lost.
+  started = programs.together(command(fresh), 2, 4)
+  after_lines(fresh, 35, started)
+  started[1].kill()
+  begin = time.monotonic()
+  (status, _, errors), (_, _, killed) = programs.ends(started)
+  assert time.monotonic() - begin < 60
+  assert status == 1
+  assert re.fullmatch(
+    r'error: process 1 of 2 on \S+ is lost, last seen at step \d+; '
+    r'process 0 of 2 on \S+ ends at step \d+',
+    errors.splitlines()[-1],
+  )
+  assert 'process 1 of 2' in killed.splitlines()[-1]
+  first, _ = train(fresh, 2, 4)
+  assert 'continuing from step' in first
+  assert record(fresh) == record(whole)
+
+  # On one process with two devices, from where SIGTERM has left it.
+  first, *_ = train(elsewhere, 1, 2)
+  assert f'continuing from step {step}\n' in first
+  assert_close(elsewhere, whole)
+  assert record(elsewhere)[:step] == record(whole)[:step]
+
+
+def test_the_loss_of_process_0(fresh):
+  started = programs.together(command(fresh, 'train.steps=100000'), 2, 1)
+  after_lines(fresh, 15, started)
+  started[0].kill()
+  begin = time.monotonic()
+  _, (status, _, errors) = programs.ends(started)
+  assert time.monotonic() - begin < 60
+  assert status != 0
+  last = errors.splitlines()[-1]
+  assert last.startswith('error: process ')
+  assert re.search(r'process 1 of 2 on \S+ (ends|went down) at step \d+', last)
+  assert 'process 0' in last
+
+
+def test_a_stall_is_told(fresh):
+  started = programs.together(
+    command(fresh, 'train.steps=100000', 'train.stall_seconds=3'), 2, 1
+  )
+  after_lines(fresh, 15, started)
+  started[1].send_signal(signal.SIGSTOP)
+  time.sleep(8)
+  started[1].send_signal(signal.SIGCONT)
+  time.sleep(1)
+  started[0].send_signal(signal.SIGINT)
+  (status, _, errors), (other, _, silent) = programs.ends(started)
+  assert status == other == 128 + signal.SIGINT
+  told = [e for e in errors.splitlines() if e.startswith('warning: no step')]
+  assert len(told) == 1
+  assert re.fullmatch(
+    r'warning: no step for \d+ s; farthest behind is process 1 of 2 on \S+: '
+    r'it (is in step|reads the batch of step) \d+, no sign for \d+ s',
+    told[0],
+  )
+  assert not silent
+
+
+def test_another_config_is_refused(fresh):
+  started = programs.together(command(fresh), 2, 1, last=['--config.seed=1'])
+  (status, _, errors), (other, _, silent) = programs.ends(started)
+  assert status == other == 1
+  for text in (errors, silent):
+    last = text.splitlines()[-1]
+    assert 'process 1 of 2' in last
+    assert 'seed is 1 here, 0 on process 0; allowed: the same' in last
+  assert not (fresh / 'run/metrics.jsonl').exists()
+
+
+def test_what_is_made_with_a_model(whole, tmp_path):
+  def both(mode, *options, flag=''):
+    """What is printed by one process, and by the first of two."""
+    printed = []
+    for n in (1, 2):
+      more = [o.format(n) for o in options]
+      flags = [f'--mode={mode}', *([flag.format(n)] if flag else [])]
+      started = programs.together(command(whole, *more, flags=flags), n, 1)
+      ended = programs.ends(started)
+      assert [e[0] for e in ended] == [0] * n, ended
+      printed.append([re.sub(r'\[Gloo\].*\n', '', out) for _, out, _ in ended])
+    (one,), (main, silent) = printed
+    assert not silent
+    return one, main
+
+  nll = f'eval.nll_file={tmp_path}/{{}}.npy'
+  one, main = both('eval', 'eval.batch_size=2', nll)
+  assert one.split(' nats')[0] == main.split(' nats')[0]
+  scored = [np.load(tmp_path / f'{n}.npy') for n in (1, 2)]
+  np.testing.assert_allclose(*scored, rtol=1e-5)
+  one, main = both('generate')
+  assert one == main
+  both('export', flag=f'--export_file={tmp_path}/{{}}.npz')
+  files = [np.load(tmp_path / f'{n}.npz') for n in (1, 2)]
+  assert files[0].files == files[1].files
+  for key in files[0].files:
+    np.testing.assert_array_equal(files[0][key], files[1][key])
