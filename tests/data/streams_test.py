@@ -120,6 +120,21 @@ def test_a_batch_depends_on_the_step_alone(varlen, corpus, order):
     assert used.locate(step) == make().locate(step)
 
 
+@pytest.mark.parametrize('varlen', [False, True])
+def test_some_rows_of_a_batch(varlen):
+  s = streams.Streams(text(900), 6, 9, varlen=varlen)
+  steps = range(40)
+  assert {s.batch(step).lengths is None for step in steps} >= {False}
+  for step in steps:
+    whole, part = s.batch(step), s.batch(step, np.array([1, 4, 5]))
+    np.testing.assert_array_equal(part.inputs, whole.inputs[[1, 4, 5]])
+    np.testing.assert_array_equal(part.targets, whole.targets[[1, 4, 5]])
+    if whole.lengths is None:
+      assert part.lengths is None
+    else:
+      np.testing.assert_array_equal(part.lengths, whole.lengths[[1, 4, 5]])
+
+
 def drawn(s, count=1):
   """The lengths of whole epochs, without the cut-off last of each."""
   return [[real(batch, 0) for batch in e[:-1]] for e in epochs(s, count)]
