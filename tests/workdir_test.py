@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
@@ -135,3 +136,14 @@ def test_damaged_vocabulary(tmp_path, text):
 
 def test_checkpoints(tmp_path):
   assert workdir.checkpoints(str(tmp_path)) == tmp_path / 'checkpoints'
+
+
+def test_a_folder_that_is_not_shared(tmp_path):
+  with pytest.raises(
+    UserError, match=r'--workdir=\S+ of process 0 is not seen'
+  ):
+    workdir.check_shared(tmp_path, seconds=0.2)
+  late = threading.Timer(0.2, (tmp_path / 'config.json').touch)
+  late.start()
+  workdir.check_shared(tmp_path, seconds=20)
+  late.join()

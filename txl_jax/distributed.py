@@ -25,6 +25,9 @@ from txl_jax import witness
 from txl_jax.errors import UserError
 
 _TIMEOUT = 300  # seconds until all processes have come
+# Seconds without a sign after which the runtime aborts. `watch` is faster, but
+# not where the host of process 0 is lost, which its messages go through.
+_HEARTBEAT = 45
 _FOREVER = 7 * 24 * 3600 * 1000  # ms; a lost process ends the wait before
 
 _calls = 0
@@ -146,7 +149,11 @@ def _join(who, where, arguments):
   timer.daemon = True
   timer.start()
   try:
-    jax.distributed.initialize(initialization_timeout=2 * _TIMEOUT, **arguments)
+    jax.distributed.initialize(
+      heartbeat_timeout_seconds=_HEARTBEAT,
+      initialization_timeout=2 * _TIMEOUT,
+      **arguments,
+    )
   except (ValueError, RuntimeError) as e:
     if arguments or 'coordinator_address should be' not in str(e):
       leave(f'{failed}: {" ".join(str(e).split())}', 1)

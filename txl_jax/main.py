@@ -123,7 +123,7 @@ def _run_train(config, folder, console, watcher):
       workdir.describe(folder, config, corpus, command)
 
     distributed.on_main(occupy)
-    workdir.vocabulary(folder)  # every process can read the folder
+    workdir.check_shared(folder)
     stack.enter_context(watcher.signals())
     trainer = train.Trainer(config, corpus, folder, mesh, watcher, console)
     progress = trainer.run()

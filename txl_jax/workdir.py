@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import pathlib
+import time
 
 from txl_jax import settings
 from txl_jax.data import vocabulary as vocabulary_lib
@@ -79,6 +80,26 @@ def describe(folder, config, corpus, command):
   _write(folder / 'corpus.json', json.dumps(corpus_now))
   _write(folder / 'config.py', settings.to_python(config, command))
   _write(folder / 'config.json', settings.to_json(config))
+
+
+def check_shared(folder, seconds=10.0):
+  """Checks that another process has described the folder that is seen here.
+
+  Args:
+    folder: pathlib.Path.
+    seconds: that a network file system may take to show it.
+
+  Raises:
+    UserError: the folder here is another one.
+  """
+  deadline = time.monotonic() + seconds
+  while not (folder / 'config.json').exists():
+    if time.monotonic() > deadline:
+      raise UserError(
+        f'--workdir={folder} of process 0 is not seen here; allowed: a folder '
+        'that all hosts share'
+      )
+    time.sleep(0.1)
 
 
 def vocabulary(folder):
