@@ -247,7 +247,7 @@ class Checkpoints:
     return distributed.on_main((self.folder / str(step) / 'average').exists)
 
   def host(self, step):
-    """The JSON dict that was saved with a step."""
+    """The JSON dict that was saved with a step; all processes must ask."""
     with self._errors(step), _checkpointer() as reader:
       args = ocp.args.Composite(host=ocp.args.JsonRestore())
       return reader.restore(self.folder / str(step), args=args)['host']

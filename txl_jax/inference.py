@@ -44,7 +44,7 @@ def load(config, folder, mesh):
   """
   vocabulary = workdir.vocabulary(folder)
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
-  step = distributed.on_main(lambda: _choose(checkpoints, config.checkpoint))
+  step = _choose(checkpoints, config.checkpoint)
   model = models.build(config.model, len(vocabulary))
 
   def restore(item, shapes):
@@ -79,10 +79,11 @@ def _choose(checkpoints, which):
       return best
     if best < 0:
       return good[0]  # nothing was evaluated yet
-    print(
-      f'warning: the best checkpoint, {best}, is gone; using {good[0]}',
-      file=sys.stderr,
-    )
+    if distributed.is_main():
+      print(
+        f'warning: the best checkpoint, {best}, is gone; using {good[0]}',
+        file=sys.stderr,
+      )
     return good[0]
   if int(which) not in good:
     raise UserError(
