@@ -150,9 +150,10 @@ def test_the_loss_of_process_0(fresh):
 
 
 def test_a_stall_is_told(fresh):
-  started = programs.together(
-    command(fresh, 'train.steps=100000', 'train.stall_seconds=3'), 2, 1
-  )
+  # Nothing but steps: there is no stall in a save.
+  options = [f'train.{name}=100000' for name in ('steps', 'save_every')]
+  options += ['train.eval_every=100000', 'train.stall_seconds=3']
+  started = programs.together(command(fresh, *options), 2, 1)
   after_lines(fresh, 15, started)
   started[1].send_signal(signal.SIGSTOP)
   time.sleep(8)

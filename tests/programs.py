@@ -138,7 +138,7 @@ def together(arguments, processes, devices, last=()):
   return [start(process) for process in range(processes)]
 
 
-def ends(started, timeout=240):
+def ends(started, timeout=400):
   """What processes have printed, by the time all have ended.
 
   Returns:
