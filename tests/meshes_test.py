@@ -93,9 +93,18 @@ def alone(model, accumulate=1):
   return losses(model, (('data', 1),), accumulate, devices=1)
 
 
-@pytest.mark.parametrize('model', MODELS)
-@pytest.mark.parametrize('mesh', MESHES)
-@pytest.mark.parametrize('accumulate, remat', [(1, 'none'), (2, 'layer')])
+def cases():
+  """Characters and words, with and without accumulation and remat; most of
+  what 'all' is a combination of is slow."""
+  for model in MODELS:
+    for mesh in MESHES:
+      for accumulate, remat in (1, 'none'), (2, 'layer'):
+        plain = mesh != 'all' and (model == 'characters' or accumulate > 1)
+        marks = [pytest.mark.slow] if plain else []
+        yield pytest.param(model, mesh, accumulate, remat, marks=marks)
+
+
+@pytest.mark.parametrize('model, mesh, accumulate, remat', [*cases()])
 def test_same_losses(model, mesh, accumulate, remat):
   """With dropout: its masks do not depend on the partition."""
   expected = alone(model, accumulate)

@@ -87,7 +87,9 @@ def fresh(tmp_path):
   return tmp_path
 
 
-@pytest.mark.parametrize('processes, devices', [(1, 8), (4, 2)])
+@pytest.mark.parametrize(
+  'processes, devices', [(1, 8), pytest.param(4, 2, marks=pytest.mark.slow)]
+)
 def test_the_split_does_not_matter(whole, fresh, processes, devices):
   train(fresh, processes, devices)
   assert_close(fresh, whole)
