@@ -287,7 +287,8 @@ class Trainer:
 
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
-    train, number = self.config.train, 0
+    train = self.config.train
+    number = 0
 
     def stopped():
       nonlocal number
