@@ -87,9 +87,8 @@ def fresh(tmp_path):
   return tmp_path
 
 
-@pytest.mark.parametrize(
-  'processes, devices', [(1, 8), pytest.param(4, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('processes, devices', [(1, 8), (4, 2)])
 def test_the_split_does_not_matter(whole, fresh, processes, devices):
   train(fresh, processes, devices)
   assert_close(fresh, whole)
@@ -137,6 +136,7 @@ def test_stopped_killed_and_continued(whole, fresh, tmp_path):
   assert record(elsewhere)[:step] == record(whole)[:step]
 
 
+@pytest.mark.slow
 def test_the_loss_of_process_0(fresh):
   started = programs.together(command(fresh, 'train.steps=100000'), 2, 1)
   after_lines(fresh, 15, started)
@@ -185,6 +185,7 @@ def test_another_config_is_refused(fresh):
   assert not (fresh / 'run/metrics.jsonl').exists()
 
 
+@pytest.mark.slow
 def test_what_is_made_with_a_model(whole, tmp_path):
   def both(mode, *options, flag=''):
     """What is printed by one process, and by the first of two."""
