@@ -6,7 +6,8 @@
 Not from the paper: a first word-level run, and the ground on which to compare
 regularisers.
 Expected: 107.4 perplexity on the test split (validation 114.2) with seed 0, in
-10 minutes on one CPU core; the curve is in docs/results.md.
+27 minutes on one CPU core beside other programs; the curve is in
+docs/results.md.
 """
 
 from configs import common

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from configs import common
-from txl_jax import averaging, checkpoint, inference, optim, train_state
+from txl_jax import (
+  averaging,
+  checkpoint,
+  inference,
+  optim,
+  sharding,
+  train_state,
+)
 from txl_jax import models as models_lib
 from txl_jax.data.vocabulary import Vocabulary
 
@@ -51,7 +58,8 @@ def write(folder, averaged):
 )
 def test_load(tmp_path, averaged, expected):
   write(tmp_path, averaged)
-  step, params, count, vocabulary = inference.load(config(), tmp_path)
+  mesh = sharding.make_mesh()
+  step, params, count, vocabulary = inference.load(config(), tmp_path, mesh)
   assert (step, count, vocabulary) == (7, averaged or 0, VOCABULARY)
   assert params['vocabulary']['table'].shape == (3, 8)
   for x in jax.tree.leaves(params):
