@@ -67,7 +67,7 @@ RULES = {
   'metrics': ('errors',),
   'profiling': ('errors',),
   'sharding': ('errors',),
-  'checkpoint': ('errors', 'distributed'),
+  'checkpoint': ('errors', 'distributed', 'sharding'),
   'log': ('errors', 'metrics'),
   'train_state': ('errors', 'models*', 'optim', 'metrics', 'sharding'),
   'workdir': ('errors', 'settings', 'data*'),

@@ -83,7 +83,7 @@ def losses(model, sizes, accumulate=1, remat='none', devices=8):
   state = jax.jit(create, out_shardings=shardings)()
   sums = [0.0]
   for batch in batches():
-    state = step(state, sharding.batch(batch, mesh))
+    state = step(state, jax.device_put(batch, sharding.rows(mesh)))
     sums.append(float(state.sums.nll))
   return np.diff(sums) / (B * T)
 

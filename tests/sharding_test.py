@@ -96,25 +96,9 @@ def test_rows():
       np.testing.assert_array_equal(pieces(array)[device], part)
 
 
-def test_batch():
-  mesh = sharding.make_mesh()
-  x = {
-    'inputs': np.arange(16 * 3, dtype=np.int32).reshape(16, 3),
-    'lengths': None,
-    'reset': np.arange(16) > 7,
-  }
-  out = sharding.batch(x, mesh)
-  assert out['lengths'] is None
-  for name in ('inputs', 'reset'):
-    assert out[name].dtype == x[name].dtype
-    for n, device in enumerate(mesh.devices.flat):
-      piece = pieces(out[name])[device]
-      np.testing.assert_array_equal(piece, x[name][2 * n : 2 * n + 2])
-
-
 def test_sums_over_rows_need_no_care():
   mesh = sharding.make_mesh()
-  x = sharding.batch(np.arange(16, dtype=np.int32), mesh)
+  x = jax.device_put(np.arange(16, dtype=np.int32), sharding.rows(mesh))
   total = jax.jit(jnp.sum, out_shardings=sharding.replicated(mesh))(x)
   assert total == 120
   assert len(pieces(total)) == 8

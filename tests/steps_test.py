@@ -133,7 +133,8 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, K=1):
   )
   start = functools.partial(fresh, state, mesh)
   axis = 0 if K == 1 else 1
-  call = lambda state, batch: step(state, sharding.batch(batch, mesh, axis))
+  rows = sharding.rows(mesh, axis)
+  call = lambda state, batch: step(state, jax.device_put(batch, rows))
   return call, start
 
 
@@ -294,7 +295,8 @@ def xl(devices=1, accumulate=1, **changes):
     key=jax.random.key(0),
   )
   start = functools.partial(fresh, state, mesh)
-  return lambda state, batch: step(state, sharding.batch(batch, mesh)), start
+  rows = sharding.rows(mesh)
+  return lambda state, batch: step(state, jax.device_put(batch, rows)), start
 
 
 OTHER = [(1, 4), (8, 2)]  # devices, parts

@@ -30,7 +30,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from txl_jax import distributed
+from txl_jax import distributed, sharding
 from txl_jax.errors import UserError
 
 _SEAL = 'seal.json'
@@ -318,10 +318,7 @@ def _leaves(tree):
   leaves, _ = jax.tree_util.tree_flatten_with_path(
     tree, is_leaf=lambda x: hasattr(x, 'shape') and hasattr(x, 'dtype')
   )
-  name = lambda key: str(
-    getattr(key, 'key', getattr(key, 'name', getattr(key, 'idx', key)))
-  )
   return {
-    '/'.join(map(name, path)): f'{np.dtype(x.dtype)}{list(x.shape)}'
+    sharding.path_name(path): f'{np.dtype(x.dtype)}{list(x.shape)}'
     for path, x in leaves
   }

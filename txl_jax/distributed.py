@@ -179,6 +179,12 @@ def is_main():
   return index() == 0
 
 
+def print_on_main(*lines):
+  """Prints lines on process 0 alone."""
+  if is_main():
+    print(*lines, sep='\n', flush=True)
+
+
 def name():
   """This process, as errors call it."""
   return f'process {index()} of {count()} on {socket.gethostname()}'

@@ -144,7 +144,7 @@ def evaluate(config, folder, console):
   figure = metrics.figures(score.nats, unit)[unit]
   weights = f', weights averaged over {averaged} steps' if averaged else ''
   console.say(f'checkpoint: step {step}{weights}; corpus: {corpus.name}')
-  _print(
+  distributed.print_on_main(
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
@@ -255,9 +255,4 @@ def write_params(config, folder, path):
 
   distributed.on_main(save)
   weights = f' (weights averaged over {averaged} steps)' if averaged else ''
-  _print(f'step {step}{weights} written to {path}')
-
-
-def _print(line):
-  if distributed.is_main():
-    print(line, flush=True)
+  distributed.print_on_main(f'step {step}{weights} written to {path}')

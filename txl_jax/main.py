@@ -130,12 +130,7 @@ def _run_train(config, folder, console, watcher):
     lines = report.closing(
       config, corpus, progress, trainer.weights(), trainer.mesh, command
     )
-  _print(lines)
-
-
-def _print(lines):
-  if distributed.is_main():
-    print('\n'.join(lines))
+  distributed.print_on_main(*lines)
 
 
 def main(argv):
@@ -162,7 +157,8 @@ def main(argv):
     elif mode == 'export':
       inference.write_params(config, folder, _EXPORT_FILE.value)
     else:
-      _print(summary.table(config, preparation.vocab_size(config.data)))
+      lines = summary.table(config, preparation.vocab_size(config.data))
+      distributed.print_on_main(*lines)
 
 
 def _unraisable(event):

@@ -127,9 +127,18 @@ def rows(mesh, axis=0):
   return NamedSharding(mesh, PartitionSpec(*(None,) * axis, ROWS))
 
 
-def batch(batch, mesh, axis=0):
-  """A batch of numpy arrays, B their given axis, as arrays on the devices."""
-  return jax.device_put(batch, rows(mesh, axis))
+def path_name(path):
+  """The path of a leaf as text, 'layers_0/ff/w1/kernel'.
+
+  Attributes of a dataclass, keys of a dict and places in a list read the same.
+
+  Args:
+    path: from `jax.tree_util.tree_flatten_with_path` and its like.
+  """
+  name = lambda key: str(
+    getattr(key, 'key', getattr(key, 'name', getattr(key, 'idx', key)))
+  )
+  return '/'.join(map(name, path))
 
 
 def by_rules(tree, mesh):
@@ -143,7 +152,7 @@ def by_rules(tree, mesh):
     A pytree of NamedSharding; what no rule fits is on every device.
   """
   return jax.tree_util.tree_map_with_path(
-    lambda path, x: NamedSharding(mesh, _spec(_name(path), x.shape, mesh)),
+    lambda path, x: NamedSharding(mesh, _spec(path_name(path), x.shape, mesh)),
     tree,
   )
 
@@ -176,10 +185,3 @@ def _spec(name, shape, mesh):
     if re.search(f'(^|/)({pattern})$', name):
       return fit(axes, shape, mesh)
   return PartitionSpec()
-
-
-def _name(path):
-  name = lambda key: str(
-    getattr(key, 'key', getattr(key, 'name', getattr(key, 'idx', key)))
-  )
-  return '/'.join(map(name, path))

@@ -98,7 +98,7 @@ def _modules(params, placed):
   flat = jax.tree_util.tree_leaves_with_path(params)
   specs = jax.tree.leaves(placed) if placed else [None] * len(flat)
   for (path, x), at in zip(flat, specs, strict=True):
-    name = re.sub(r'_\d+', '_*', '/'.join(key.key for key in path))
+    name = re.sub(r'_\d+', '_*', sharding.path_name(path))
     times[name, x.shape] += 1
     total[name.split('/')[0]] += math.prod(x.shape)
     axes[name, x.shape] = f'  {_divided(at.spec)}' if at else ''

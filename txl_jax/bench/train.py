@@ -7,7 +7,14 @@ import jax
 import ml_collections
 import numpy as np
 
-from txl_jax import metrics, optim, sharding, steps, train_state
+from txl_jax import (
+  distributed,
+  metrics,
+  optim,
+  sharding,
+  steps,
+  train_state,
+)
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 
@@ -68,8 +75,11 @@ def prepare(model, spec):
     key=key,
   )
 
+  rows, placed = np.arange(B), sharding.rows(mesh)
+
   def batch(index):
-    return sharding.batch(streams.arrays([text.batch(index)]), mesh)
+    arrays = streams.arrays([text.batch(index)])
+    return distributed.from_rows(arrays, rows, B, placed)
 
   done = 0  # steps
   state = jax.jit(create, out_shardings=shardings)(key)
