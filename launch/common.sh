@@ -44,6 +44,35 @@ note() {
   [ -z "$dry_run" ] || printf '# %s\n' "$1"
 }
 
+# parse ARG...: takes --help and --dry_run, and gives every other argument to
+# the function `option` of the caller, which fails for what it does not know.
+# What follows -- is left in the array `rest`; empty, it is ${rest[@]+...} to
+# the bash of macOS.
+parse() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help)
+        usage
+        exit
+        ;;
+      --dry_run) dry_run=1 ;;
+      --)
+        shift
+        break
+        ;;
+      *) option "$1" || fail "argument '$1' is not expected; see --help" ;;
+    esac
+    shift
+  done
+  # shellcheck disable=SC2034 # read by the caller
+  rest=("$@")
+}
+
+# need OPTION VALUE EXAMPLE: fails if the value is empty.
+need() {
+  [ -n "$2" ] || fail "$1 is missing, say $1=$3"
+}
+
 # count OPTION VALUE: fails unless the value is a whole number above 0.
 count() {
   [[ $2 =~ ^[1-9][0-9]*$ ]] ||

@@ -14,7 +14,6 @@ is that of the first process that fails, 128 + N if signal N ended it; the
 others are given some time to end by themselves, and are ended then.
 """
 
-import argparse
 import contextlib
 import os
 import pathlib
@@ -26,27 +25,16 @@ import sys
 import threading
 import time
 
+import command_line
+
 LAUNCH = pathlib.Path(__file__).resolve().parent
 _POLL = 0.1  # seconds between two looks at the processes
 _DRAIN = 5  # seconds for the output of a process that has ended
 
 
-class _Parser(argparse.ArgumentParser):
-  """A mistake of the user is one line and status 2."""
-
-  def error(self, message):
-    print('error:', message, file=sys.stderr)
-    sys.exit(2)
-
-
 def _parse(argv):
   """(options, command) of a command line; tells what is wrong with it."""
-  parser = _Parser(
-    prog='launch/local.py',
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
+  parser = command_line.Parser(__doc__)
   add = parser.add_argument
   add('--processes', type=int, default=2, help='how many; default: 2')
   add(
@@ -68,14 +56,11 @@ def _parse(argv):
     default=30,
     help='seconds from the SIGTERM after that to SIGKILL; default: 30',
   )
-  add('--dry_run', action='store_true', help='only print the commands')
-  cut = argv.index('--') if '--' in argv else len(argv)
-  options, command = parser.parse_args(argv[:cut]), argv[cut + 1 :]
+  options, command = parser.parse(argv)
   if not command:
     parser.error('nothing to start: give the flags of txl_jax.main after --')
+  parser.positive(options, 'processes')
   n = options.processes
-  if n < 1:
-    parser.error(f'--processes={n}; allowed: 1 or more')
   if options.gpus is None:
     name, found = '--devices', n if options.devices is None else options.devices
     options.shares = [str(found // n)] * n
@@ -84,7 +69,7 @@ def _parse(argv):
       parser.error('--devices and --gpus exclude each other')
     gpus = options.gpus.split(',')
     if not all(x.isdecimal() for x in gpus) or len(set(gpus)) < len(gpus):
-      parser.error(f'--gpus={options.gpus}; allowed: numbers, as in 0,1,2,3')
+      parser.refuse('gpus', options.gpus, 'numbers, as in 0,1,2,3')
     name, found = '--gpus', len(gpus)
     options.shares = [
       ','.join(gpus[i * found // n : (i + 1) * found // n]) for i in range(n)
@@ -152,9 +137,8 @@ class _Group:
         start_new_session=True,
       )
     except OSError as e:
-      print(f'error: {command[0]}: {e.strerror}', file=sys.stderr)
       self.end(signal.SIGKILL)
-      sys.exit(127)
+      sys.exit(command_line.cannot_start(command, e))
     self.children.append(child)
     for source, sink in (
       (child.stdout, sys.stdout.buffer),

@@ -36,13 +36,8 @@ TEXT
 nodes='' gpus='' tasks=gpu time=1-00:00:00 cpus='' name=txl_jax
 python=$(command -v python || command -v python3 || echo python)
 options=()
-while [ $# -gt 0 ]; do
+option() {
   case $1 in
-    --help)
-      usage
-      exit
-      ;;
-    --dry_run) dry_run=1 ;;
     --nodes=*) nodes=${1#*=} ;;
     --gpus=*) gpus=${1#*=} ;;
     --tasks=*) tasks=${1#*=} ;;
@@ -54,16 +49,13 @@ while [ $# -gt 0 ]; do
     --name=?*) name=${1#*=} ;;
     --python=?*) python=${1#*=} ;;
     --sbatch=-?*) options+=("${1#*=}") ;;
-    --)
-      shift
-      break
-      ;;
-    *) fail "argument '$1' is not expected; see --help" ;;
+    *) return 1 ;;
   esac
-  shift
-done
-[ -n "$nodes" ] || fail '--nodes is missing, say --nodes=4'
-[ -n "$gpus" ] || fail '--gpus is missing, say --gpus=8'
+}
+parse "$@"
+set -- ${rest[@]+"${rest[@]}"}
+need --nodes "$nodes" 4
+need --gpus "$gpus" 8
 count --nodes "$nodes"
 count --gpus "$gpus"
 case $tasks in

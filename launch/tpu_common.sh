@@ -1,15 +1,43 @@
 # shellcheck shell=bash
-# What tpu_pod.sh and multi_slice.sh share: everything but their help. Sourced
-# after `set -euo pipefail`; `slices` is 1 or, where --slices is asked for, 0.
+# What tpu_pod.sh and multi_slice.sh share: all but what their help says about
+# themselves. Sourced after `set -euo pipefail`.
 
 # shellcheck source=launch/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 name='' zone='' project='' type='' version='' spot='' queued='' nfs=''
-node=0 host=0 variables=()
+node=0 host=0 slices=1 with_slices='' variables=()
 gcloud=(gcloud compute tpus)
 folder=txl_jax # in the home folder of each host
 archive=txl_jax.tar.gz
+
+# usage: the help. What the two differ in is in their `about` and `details`.
+usage() {
+  about
+  cat <<'TEXT'
+Needs gcloud, with a project set in it.
+
+  create   asks for it and waits; --type=v6e-32, --spot,
+           --version=IMAGE instead of the usual one of the type
+  install  copies the commit checked out here to all hosts and installs it;
+           --nfs=SERVER:/SHARE is mounted as /mnt/nfs
+  run      one command on one host, without its TPU: -- COMMAND...
+  start    starts txl_jax.main on all hosts; it goes on when you log out
+  logs     follows the log of a host
+  status   its state, and that of the program on each host
+  stop     SIGTERM: a checkpoint, then the end
+  resume   start; before it create and install, if it was preempted
+  delete   deletes it
+
+--workdir must be on storage that all hosts share. start and resume go on with
+the run that is there.
+
+  --project=PROJECT   instead of the one of gcloud
+  --env=NAME=VALUE    a variable for start and run; may be repeated
+  --dry_run           only print the commands
+TEXT
+  details
+}
 
 # tpu_main ARG...: parses the command line and carries it out.
 tpu_main() {
@@ -26,41 +54,10 @@ tpu_main() {
       ;;
   esac
   shift
-  local with_slices=
-  [ "$slices" != 0 ] || with_slices=1
-  while [ $# -gt 0 ]; do
-    case $1 in
-      --help)
-        usage
-        exit
-        ;;
-      --dry_run) dry_run=1 ;;
-      --name=?*) name=${1#*=} ;;
-      --zone=?*) zone=${1#*=} ;;
-      --project=?*) project=${1#*=} ;;
-      --type=?*) type=${1#*=} ;;
-      --version=?*) version=${1#*=} ;;
-      --nfs=?*:/?*) nfs=${1#*=} ;;
-      --node=?*) node=${1#*=} ;;
-      --worker=?*) host=${1#*=} ;;
-      --env=?*=*) variables+=("${1#*=}") ;;
-      --spot) spot=1 ;;
-      --queued) queued=1 ;;
-      --slices=?*)
-        [ -n "$with_slices" ] || fail "argument '$1': multi_slice.sh has it"
-        count --slices "${1#*=}"
-        slices=${1#*=}
-        ;;
-      --)
-        shift
-        break
-        ;;
-      *) fail "argument '$1' is not expected; see --help" ;;
-    esac
-    shift
-  done
-  [ -n "$name" ] || fail '--name is missing, say --name=e24'
-  [ -n "$zone" ] || fail '--zone is missing, say --zone=europe-west4-a'
+  parse "$@"
+  set -- ${rest[@]+"${rest[@]}"}
+  need --name "$name" e24
+  need --zone "$zone" europe-west4-a
   if [ -n "$with_slices" ]; then
     [ "$slices" -gt 1 ] || fail '--slices is missing, or 1; allowed: 2 or more'
     queued=1
@@ -82,9 +79,32 @@ tpu_main() {
   "tpu_$action" "$@"
 }
 
+# option ARG: takes an option; see `parse`.
+option() {
+  case $1 in
+    --name=?*) name=${1#*=} ;;
+    --zone=?*) zone=${1#*=} ;;
+    --project=?*) project=${1#*=} ;;
+    --type=?*) type=${1#*=} ;;
+    --version=?*) version=${1#*=} ;;
+    --nfs=?*:/?*) nfs=${1#*=} ;;
+    --node=?*) node=${1#*=} ;;
+    --worker=?*) host=${1#*=} ;;
+    --env=?*=*) variables+=("${1#*=}") ;;
+    --spot) spot=1 ;;
+    --queued) queued=1 ;;
+    --slices=?*)
+      [ -n "$with_slices" ] || fail "argument '$1': multi_slice.sh has it"
+      count --slices "${1#*=}"
+      slices=${1#*=}
+      ;;
+    *) return 1 ;;
+  esac
+}
+
 # choose_version: the image of the type's generation, unless one is given.
 choose_version() {
-  [ -n "$type" ] || fail '--type is missing, say --type=v6e-32'
+  need --type "$type" v6e-32
   [ -z "$version" ] || return 0
   case $type in
     v2-* | v3-* | v4-*) version=tpu-ubuntu2204-base ;;
@@ -98,7 +118,7 @@ choose_version() {
 # remote WORKER LINE: a line for the shell of that host of each slice; of the
 # slice --node, where WORKER is not all.
 remote() {
-  if [ -z "${with_slices-}" ]; then
+  if [ -z "$with_slices" ]; then
     run "${gcloud[@]}" tpu-vm ssh "$name" "${where[@]}" "--worker=$1" \
       "--command=$2"
   else
@@ -127,7 +147,7 @@ tpu_create() {
   else
     command+=(queued-resources create "$name" "${where[@]}"
       "--accelerator-type=$type" "--runtime-version=$version")
-    if [ -n "${with_slices-}" ]; then
+    if [ -n "$with_slices" ]; then
       command+=("--node-count=$slices" "--node-prefix=$name")
     else
       command+=("--node-id=$name")
@@ -175,7 +195,7 @@ tpu_install() {
   [ -z "$nfs" ] || install+=("--nfs=$nfs")
   # What is committed, so that a run can be told by its commit.
   run git -C "$repo" archive --format=tar.gz "--output=$source" HEAD
-  if [ -z "${with_slices-}" ]; then
+  if [ -z "$with_slices" ]; then
     copy=(tpu-vm scp "$source" "$name:$archive" "${where[@]}" --worker=all)
   else
     copy=(queued-resources scp "$source" "$name:$archive" "${where[@]}"

@@ -1,4 +1,4 @@
-"""job.py: the YAML and the calls of kubectl."""
+"""kubernetes_job.py: the YAML and the calls of kubectl."""
 
 import yaml
 

@@ -17,7 +17,7 @@ PROGRAMS = {
   'tpu_worker': ['launch/tpu_worker.sh'],
   'slurm_job': ['launch/slurm_job.sh'],
   'local': [sys.executable, 'launch/local.py'],
-  'job': [sys.executable, 'launch/kubernetes/job.py'],
+  'job': [sys.executable, 'launch/kubernetes_job.py'],
 }
 TOOLS = ('gcloud', 'kubectl', 'sbatch', 'srun', 'scancel', 'scontrol')
 FLAGS = ['--', '--config=c.py', '--workdir=/w/x']

@@ -86,7 +86,7 @@ def test_documented_commands(tools):
     run_example(command, tools)
   for name in ('tpu_pod.sh', 'multi_slice.sh', 'slurm_gpu.sh'):
     assert any(c.startswith(f'launch/{name}') for c in found), name
-  assert any('launch/kubernetes/job.py' in c for c in found)
+  assert any('launch/kubernetes_job.py' in c for c in found)
   assert any('launch/local.py' in c for c in found)
 
 

@@ -1,10 +1,10 @@
 r"""Runs txl_jax on the GPUs or TPUs of a Kubernetes cluster.
 
-python launch/kubernetes/job.py start --name=e24 --image=REGISTRY/txl_jax:cuda \
+python launch/kubernetes_job.py start --name=e24 --image=REGISTRY/txl_jax:cuda \
   --claim=shared --nodes=4 --gpus=8 -- \
   --config=configs/enwik8_24l.py --workdir=/shared/runs/e24 \
   --config.model.dtype=bfloat16 --config.mesh.slices=4
-python launch/kubernetes/job.py start --name=lm1b --image=REGISTRY/txl_jax:tpu \
+python launch/kubernetes_job.py start --name=lm1b --image=REGISTRY/txl_jax:tpu \
   --claim=shared --tpu=tpu-v6e-slice --topology=16x16 --slices=2 -- \
   --config=configs/lm1b_large.py --workdir=/shared/runs/lm1b
 
@@ -13,10 +13,9 @@ pods that fail or are preempted again; resume deletes it first and goes on with
 the run; logs, status and delete need --name, and --tpu if it is one. The claim
 is a PersistentVolumeClaim that all pods may write (ReadWriteMany); it is
 mounted as /shared, and --workdir must be in it. Needs kubectl and Python alone;
-the Dockerfile beside this file makes the image.
+launch/kubernetes/Dockerfile makes the image.
 """
 
-import argparse
 import json
 import pathlib
 import re
@@ -25,28 +24,17 @@ import string
 import subprocess
 import sys
 
-_HERE = pathlib.Path(__file__).resolve().parent
+import command_line
+
+_MANIFESTS = pathlib.Path(__file__).resolve().parent / 'kubernetes'
 _ACTIONS = ('start', 'resume', 'logs', 'status', 'delete')
 _PORT = 8476  # of the coordinator, in pods that share no host
 _RETRIES = 20  # restarts of all pods
 
 
-class _Parser(argparse.ArgumentParser):
-  """A mistake of the user is one line and status 2."""
-
-  def error(self, message):
-    print('error:', message, file=sys.stderr)
-    sys.exit(2)
-
-
 def _parse(argv):
   """(options, flags of txl_jax.main); tells what is wrong with them."""
-  parser = _Parser(
-    prog='launch/kubernetes/job.py',
-    description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter,
-    allow_abbrev=False,
-  )
+  parser = command_line.Parser(__doc__)
   add = parser.add_argument
   add('action', choices=_ACTIONS)
   add('--name', required=True, help='of the job')
@@ -75,19 +63,15 @@ def _parse(argv):
   )
   add('--pod', type=int, default=0, help='logs: its number; default: 0')
   add('--slice', type=int, default=0, help='logs: that of the pod; default: 0')
-  add('--dry_run', action='store_true', help='only print what would be done')
-  cut = argv.index('--') if '--' in argv else len(argv)
-  options, flags = parser.parse_args(argv[:cut]), argv[cut + 1 :]
+  options, flags = parser.parse(argv)
   # It becomes part of host names.
+  form = 'up to 40 of a-z, 0-9 and -, a letter first'
   if not re.fullmatch('[a-z]([-a-z0-9]{0,38}[a-z0-9])?', options.name):
-    parser.error(
-      f'--name={options.name}; allowed: up to 40 of a-z, 0-9 and -, a letter '
-      'first'
-    )
+    parser.refuse('name', options.name, form)
   for name in ('select', 'env'):
     for pair in getattr(options, name):
       if '=' not in pair[1:]:
-        parser.error(f'--{name}={pair}; allowed: a name, = and a value')
+        parser.refuse(name, pair, 'a name, = and a value')
   if options.action in ('start', 'resume'):
     _check_start(parser, options, flags)
   elif flags:
@@ -102,13 +86,12 @@ def _check_start(parser, options, flags):
   for name in ('image', 'claim'):
     if not getattr(options, name):
       parser.error(f'--{name} is missing')
-  names = ('chips', 'slices') if options.tpu else ('nodes', 'gpus')
-  for name in names:
-    if getattr(options, name) < 1:
-      parser.error(f'--{name}={getattr(options, name)}; allowed: 1 or more')
-  if options.tpu:
+  if not options.tpu:
+    parser.positive(options, 'nodes', 'gpus')
+  else:
+    parser.positive(options, 'chips', 'slices')
     if not re.fullmatch('[1-9][0-9]*(x[1-9][0-9]*){1,2}', options.topology):
-      parser.error(f'--topology={options.topology}; allowed: as 4x8 or 4x4x8')
+      parser.refuse('topology', options.topology, 'as 4x8 or 4x4x8')
     if _chips(options) % options.chips:
       parser.error(
         f'--topology={options.topology} has {_chips(options)} chips; allowed: '
@@ -117,11 +100,9 @@ def _check_start(parser, options, flags):
   given = dict(f.split('=', 1) for f in flags if '=' in f)
   if '--config' not in given:
     parser.error("--config is missing: give txl_jax's flags last, after --")
-  if not given.get('--workdir', '').startswith('/shared/'):
-    parser.error(
-      f'--workdir={given.get("--workdir", "")}; allowed after --: a folder in '
-      '/shared/'
-    )
+  workdir = given.get('--workdir', '')
+  if not workdir.startswith('/shared/'):
+    parser.error(f'--workdir={workdir}; allowed after --: a folder in /shared/')
 
 
 def _chips(options):
@@ -182,7 +163,7 @@ def manifest(options, flags):
     'args': args,
     'env': [{'name': k, 'value': _literal(v)} for k, v in env],
   }
-  text = (_HERE / f'{platform}.yaml').read_text()
+  text = (_MANIFESTS / f'{platform}.yaml').read_text()
   return string.Template(text).substitute(
     {k: json.dumps(v) for k, v in values.items()}
   )
@@ -228,8 +209,7 @@ def main(argv):
     try:
       done = subprocess.run(command, input=text, text=True, check=False)
     except OSError as e:
-      print(f'error: {command[0]}: {e.strerror}', file=sys.stderr)
-      return 127
+      return command_line.cannot_start(command, e)
     if done.returncode:
       return done.returncode
   return 0
