@@ -1,0 +1,37 @@
+"""A small Transformer-XL, and text for it."""
+
+import functools
+
+import jax
+import numpy as np
+
+from txl_jax.models import transformer_xl
+
+B, T, N, V = 2, 4, 2, 11
+
+
+def make(**changes):
+  fields = dict(
+    vocab_size=V,
+    n_layer=N,
+    d_model=8,
+    n_head=2,
+    d_head=3,
+    d_ff=10,
+    mem_len=5,
+    dtype='float64',
+  )
+  return transformer_xl.TransformerXL(**{**fields, **changes})
+
+
+def apply(model, *args, **kwargs):
+  """Jitted model.apply(params, tokens, targets, memory, ...)."""
+  run = jax.jit(functools.partial(model.apply, **kwargs))
+  return run(*args)
+
+
+def text(segments, length, seed=0):
+  """Tokens and targets, each [segments, B, length]."""
+  rng = np.random.default_rng(seed)
+  tokens = rng.integers(0, V, [2, segments, B, length], np.int32)
+  return tokens[0], tokens[1]
