@@ -10,7 +10,7 @@ import itertools
 import flax.linen as nn
 import jax.numpy as jnp
 
-from txl_jax import softmax, vocab_parallel
+from txl_jax import sampled_softmax, softmax, vocab_parallel
 
 
 class Vocabulary(nn.Module):
@@ -23,7 +23,7 @@ class Vocabulary(nn.Module):
     init_std: of the table.
     dtype: compute dtype; parameters, logits and nll are float32.
     samples: words that training draws for each segment instead of summing
-      over all V (`softmax.sampled_nll`); 0 sums over all.
+      over all V (`sampled_softmax.nll`); 0 sums over all.
   """
 
   vocab_size: int
@@ -67,7 +67,7 @@ class Vocabulary(nn.Module):
     With `samples` and train, an estimate under the 'dropout' key.
     """
     if train and self.samples:
-      return softmax.sampled_nll(
+      return sampled_softmax.nll(
         h.astype(self.dtype).reshape(-1, self.d_model),
         targets.reshape(-1),
         self._weights,

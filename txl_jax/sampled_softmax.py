@@ -1,0 +1,50 @@
+"""An estimate of the softmax from a few words (Bengio and Senecal 2003).
+
+A pure function on plain arrays, for training alone; the words are sorted by
+frequency. Shapes: N tokens, D model width, V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+
+
+def nll(h, targets, weights, bias, samples, key):
+  """An estimate of -log p(target) from a few words instead of all V.
+
+  n words are drawn, the same ones for all tokens, with replacement from the
+  log-uniform distribution, which is near that of words sorted by frequency:
+
+    q(k) = log((k + 2) / (k + 1)) / log(V + 1)
+
+  Each that is not the target adds exp(score) / (n q) to the sum over all
+  other words that it stands for, so the sum is unbiased and the estimate
+  tends to the exact nll (importance sampling, Bengio and Senecal 2003).
+
+  Args:
+    h: [N, D]; products are in its dtype.
+    targets: int32 [N]; a target of -1 is not scored.
+    weights: [V, D].
+    bias: [V].
+    samples: n.
+    key: PRNG key.
+
+  Returns:
+    [N], float32 or wider, 0 where the target is -1.
+  """
+  V = len(weights)
+  wide = jnp.promote_types(h.dtype, jnp.float32)
+  u = jax.random.uniform(key, [samples], wide)
+  drawn = jnp.exp(u * jnp.log(V + 1.0)).astype(jnp.int32) - 1
+  drawn = jnp.clip(drawn, 0, V - 1)
+  q = jnp.log1p(1 / (drawn + 1).astype(wide)) / jnp.log(V + 1.0)
+  at = jnp.maximum(targets, 0)
+
+  own = jnp.sum(h * weights[at].astype(h.dtype), axis=-1, dtype=wide)
+  own += bias[at]  # [N]
+  others = jnp.einsum(
+    'nd,sd->ns', h, weights[drawn].astype(h.dtype), preferred_element_type=wide
+  )
+  others += bias[drawn] - jnp.log(samples * q)  # [N, samples]
+  others = jnp.where(drawn == at[:, None], jnp.finfo(wide).min, others)
+  total = jnp.logaddexp(own, jax.nn.logsumexp(others, axis=-1))
+  return jnp.where(targets >= 0, total - own, 0)
