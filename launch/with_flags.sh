@@ -29,7 +29,8 @@ case $platform in
     variable=LIBTPU_INIT_ARGS
     flags=(
       # Parameters sharded by fsdp are gathered while the layer before them
-      # computes. This changes v3; newer generations choose by themselves.
+      # computes. This changes v3; newer generations choose by themselves. The
+      # latency-hiding scheduler is on in all of them.
       --xla_enable_async_all_gather=true
       # Not here: --xla_tpu_enable_async_collective_fusion=true and relatives,
       # which libtpu 0.0.52 refuses but for v5e, where they are the default.
