@@ -130,6 +130,9 @@ def get_config():
   train.eval_batch_size = 10  # streams that this evaluation reads at once
   train.eval_tokens = 0  # of the validation split, from its start; 0 is all
   train.save_every = 4000  # steps; a better evaluation is saved besides
+  # Train on while a checkpoint is written; it takes the memory of a copy of
+  # the state on the host until it is.
+  train.async_checkpoints = True
   # Folder of programs that were compiled before, for a quicker start, on the
   # same device and jax alone; '' is none but JAX_COMPILATION_CACHE_DIR.
   train.compilation_cache = ''

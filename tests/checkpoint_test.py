@@ -4,6 +4,7 @@ import os
 import pathlib
 import resource
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -358,6 +359,99 @@ def test_a_damaged_step_is_replaced(c):
   assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
 
 
+# Saves that go on while training does
+
+
+@pytest.fixture
+def held(monkeypatch):
+  """An event that every seal waits for."""
+  event, seal = threading.Event(), checkpoint.seal
+  monkeypatch.setattr(
+    checkpoint, 'seal', lambda folder: (event.wait(60), seal(folder))
+  )
+  yield event
+  event.set()
+
+
+def test_what_is_written_is_the_state_of_the_call(tmp_path):
+  shard = sharding.replicated(mesh_of(2))
+  rng = np.random.default_rng(0)
+  before = rng.normal(size=[4, 1000, 500]).astype(np.float32)
+  # Not device_put: what numpy has made is not donated.
+  make = jax.jit(
+    lambda x: {'x': x + 0, 'n': x[0, 0, 0] + 1}, out_shardings=shard
+  )
+  state = make(before)
+  step = jax.jit(
+    lambda s: jax.tree.map(lambda x: 0 * x, s),
+    donate_argnums=0,
+    out_shardings=shard,
+  )
+  c = checkpoint.Checkpoints(tmp_path, asynchronous=True)
+  c.save(1, state, TRAINING, HOST)
+  assert not c.good_steps(), 'it was written before the call returned'
+  for _ in range(5):
+    old, state = state, step(state)
+  jax.block_until_ready(state)
+  assert old['x'].is_deleted(), 'nothing was donated'
+  c.wait()
+  assert c.good_steps() == [1]
+  (got,) = c.restore(1, params=abstract(state)).values()
+  assert bits(got) == bits({'x': before, 'n': before[0, 0, 0] + 1})
+
+
+def test_nothing_is_deleted_while_the_new_step_is_written(c, held):
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  save(c, 3)
+  assert c.steps()[-2:] == c.good_steps() == [2, 1]
+  held.set()
+  c.wait()
+  assert c.steps() == c.good_steps() == [3, 2]
+  assert_whole(c, 3)
+
+
+def test_a_save_waits_for_the_one_before(c, held):
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  save(c, 3)
+  threading.Timer(0.3, held.set).start()
+  save(c, 4)
+  assert 3 in c.good_steps()
+  c.wait()
+  assert c.good_steps() == [4, 3]
+
+
+def test_a_step_is_replaced_in_the_background(c, held):
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  save(c, 2, {'best': 0.5})
+  assert c.good_steps() == [2, 1] and c.host(2) == HOST
+  held.set()
+  c.wait()
+  assert c.host(2) == {'best': 0.5}
+  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+
+
+@pytest.mark.parametrize('asked', ['check', 'wait', 'save'])
+def test_a_failure_in_the_background_is_told_once(c, monkeypatch, asked):
+  def full(descriptor):
+    raise OSError(28, 'No space left on device')
+
+  before = contents(c.folder)
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  with monkeypatch.context() as m:
+    m.setattr(os, 'fsync', full)
+    save(c, 3)
+    c.abandon()  # ends when the thread has
+  ask = {'check': c.check, 'wait': c.wait, 'save': lambda: save(c, 4)}[asked]
+  with pytest.raises(UserError, match='No space left') as e:
+    ask()
+  assert '\n' not in str(e.value)
+  assert contents(c.folder) == before and names(c.folder) == ['1', '2']
+  c.check()
+  save(c, 4)
+  c.wait()
+  assert c.good_steps() == [4, 2]
+
+
 # What interrupted saves leave behind
 
 
@@ -507,6 +601,7 @@ def assert_fails_to_save(c, step, limit, size, *args):
   limit(size)
   with pytest.raises(UserError) as e:
     save(c, step, *args)
+    c.wait()
   limit(1 << 40)
   message = str(e.value)
   assert '\n' not in message
@@ -522,11 +617,16 @@ def assert_fails_to_save(c, step, limit, size, *args):
 @pytest.mark.filterwarnings(
   'ignore::pytest.PytestUnraisableExceptionWarning',
 )
-@pytest.mark.parametrize('size', [0, 60, 150, 1000, 20_000])
-def test_full_disk(c, limit, size):
+@pytest.mark.parametrize(
+  'size, asynchronous',
+  [(0, False), (60, False), (150, False), (1000, True), (20_000, True)],
+)
+def test_full_disk(c, limit, size, asynchronous):
+  c = checkpoint.Checkpoints(c.folder, asynchronous)
   args = (3, limit, size, HOST, random_table())
   assert 'File too large' in assert_fails_to_save(c, *args)
   save(c, 3)  # there is room again
+  c.wait()
   assert_whole(c, 3)
 
 

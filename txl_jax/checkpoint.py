@@ -16,14 +16,19 @@ and the best.
 
 With several processes all of them write and read the arrays, in one folder
 that they share; process 0 seals, moves, deletes and decides which step is good.
+
+A save may go on in a thread while training does. The thread must not use
+`distributed.on_main`, whose calls have an order.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import shutil
 import sys
+import threading
 import zlib
 
 import jax
@@ -35,6 +40,8 @@ from txl_jax.errors import UserError
 
 _SEAL = 'seal.json'
 _KEEP = 2  # newest steps
+# Seconds for a save; `watch` is much faster to find out that a process is lost.
+_TIMEOUT = 24 * 3600
 
 
 def seal(folder):
@@ -88,29 +95,46 @@ def _fingerprint(path):
   return [size, crc]
 
 
-def _checkpointer():
-  """Writes and reads steps; moves one into place when it is complete."""
-  return ocp.Checkpointer(
-    ocp.CompositeCheckpointHandler(
-      params=ocp.StandardCheckpointHandler(),
-      training=ocp.StandardCheckpointHandler(),
-      average=ocp.StandardCheckpointHandler(),
-      host=ocp.JsonCheckpointHandler(),
-    )
+# Folders are made before a save returns, so that it is told if they cannot be.
+_ASYNC = ocp.AsyncOptions(
+  timeout_secs=_TIMEOUT, create_directories_asynchronously=False
+)
+
+
+def _handler():
+  return ocp.CompositeCheckpointHandler(
+    composite_options=ocp.CompositeOptions(async_options=_ASYNC),
+    params=ocp.StandardCheckpointHandler(),
+    training=ocp.StandardCheckpointHandler(),
+    average=ocp.StandardCheckpointHandler(),
+    host=ocp.JsonCheckpointHandler(),
   )
+
+
+def _reader():
+  return ocp.Checkpointer(_handler())
+
+
+def _writer():
+  """Writes a step in a thread; moves it into place when it is complete."""
+  return ocp.AsyncCheckpointer(_handler(), async_options=_ASYNC)
 
 
 class Checkpoints:
   """The checkpoints of one run."""
 
-  def __init__(self, folder):
+  def __init__(self, folder, asynchronous=False):
     """Opens the folder, which need not exist.
 
     Args:
       folder: where the steps lie.
+      asynchronous: whether `save` returns before the step is written.
     """
     self.folder = pathlib.Path(folder).absolute()
+    self._asynchronous = asynchronous
     self._said = set()
+    self._thread = None  # that completes a save
+    self._error = None  # it has ended with
 
   def steps(self):
     """Steps in the folder, newest first, whole or not."""
@@ -155,6 +179,9 @@ class Checkpoints:
   def save(self, step, params, training, host, keep=(), average=None):
     """Writes a step, seals it, then deletes what is no longer kept.
 
+    If asynchronous, it returns when the arrays are copied to the host, and
+    the rest is done in a thread: `wait` for it.
+
     Args:
       step: int; a whole step of that number is replaced if its host part
         differs (an evaluation that was cut short has been made up for).
@@ -165,9 +192,10 @@ class Checkpoints:
       average: pytree of arrays: the average of the parameters, if any.
 
     Raises:
-      UserError: the step cannot be written, as on a full disk. The steps
-        before it are untouched.
+      UserError: the step cannot be written, as on a full disk, or the one
+        before could not. The steps before it are untouched.
     """
+    self.wait()
     final = target = self.folder / str(step)
     if distributed.on_main(final.exists):
       if distributed.on_main(lambda: not damage(final)):
@@ -179,15 +207,38 @@ class Checkpoints:
     if average is not None:
       arrays['average'] = average
     items = {k: ocp.args.StandardSave(v) for k, v in arrays.items()}
-    try:
+    with self._told(target, final):
       distributed.on_main(self._make)
-      with _checkpointer() as writer:
-        writer.save(
-          target,
-          args=ocp.args.Composite(**items, host=ocp.args.JsonSave(host)),
-        )
-      distributed.on_main(lambda: self._finish(target, final))
+      writer = _writer()
+      args = ocp.args.Composite(**items, host=ocp.args.JsonSave(host))
+      writer.save(target, args=args)
+    self._thread = threading.Thread(
+      target=self._wait_and_seal, args=(writer, target, final, keep)
+    )
+    self._thread.start()
+    if not self._asynchronous:
+      self.wait()
+
+  def _wait_and_seal(self, writer, target, final, keep):
+    """The rest of a save, in a thread."""
+    try:
+      with self._told(target, final):
+        writer.close()  # when all processes have written
+        if distributed.is_main():
+          self._finish(target, final)
+      if distributed.is_main():
+        self._delete(keep)
+    except BaseException as e:
+      self._error = e
+
+  @contextlib.contextmanager
+  def _told(self, target, final):
+    """Turns what a save raises into one line."""
+    try:
+      yield
     except (OSError, ValueError) as e:
+      if isinstance(e.__cause__, RuntimeError):
+        raise e.__cause__ from None  # another process is lost
       if distributed.is_main():
         shutil.rmtree(target, ignore_errors=True)
         self.recover()
@@ -195,7 +246,32 @@ class Checkpoints:
         f'{final}: the checkpoint cannot be written ({_first_line(e)}); '
         'earlier checkpoints are untouched'
       ) from e
-    distributed.on_main(lambda: self._delete(keep))
+
+  def check(self):
+    """Raises what the save under way has failed with on this process, if so."""
+    if self._error:
+      error, self._error = self._error, None
+      raise error
+
+  def wait(self):
+    """Waits until the save under way is sealed; all processes must call it.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    if self._thread:
+      self._thread.join()
+      self._thread = None
+      self.check()
+      distributed.on_main(lambda: None)  # which has sealed by then
+
+  def abandon(self):
+    """Before an error ends the program: a save under way is not lost.
+
+    With several processes it is: the others may never complete it.
+    """
+    if self._thread and distributed.count() == 1:
+      self._thread.join()
 
   def _make(self):
     self.folder.mkdir(parents=True, exist_ok=True)
@@ -248,7 +324,7 @@ class Checkpoints:
 
   def host(self, step):
     """The JSON dict that was saved with a step; all processes must ask."""
-    with self._errors(step), _checkpointer() as reader:
+    with self._errors(step), _reader() as reader:
       args = ocp.args.Composite(host=ocp.args.JsonRestore())
       return reader.restore(self.folder / str(step), args=args)['host']
 
@@ -267,7 +343,7 @@ class Checkpoints:
       UserError: the step holds arrays of other names, shapes or dtypes.
     """
     folder = self.folder / str(step)
-    with self._errors(step), _checkpointer() as reader:
+    with self._errors(step), _reader() as reader:
       metadata = reader.metadata(folder).item_metadata
       for item, tree in abstract.items():
         found = metadata[item].tree if item in metadata else {}
@@ -276,7 +352,7 @@ class Checkpoints:
       return dict(reader.restore(folder, args=ocp.args.Composite(**items)))
 
   def _errors(self, step):
-    return _Reworded(f'{self.folder / str(step)} cannot be restored')
+    return _reworded(f'{self.folder / str(step)} cannot be restored')
 
   def _compare(self, step, item, expected, found):
     """Orbax casts another dtype without a word, and fails at length."""
@@ -290,22 +366,20 @@ class Checkpoints:
         )
 
 
-class _Reworded:
+@contextlib.contextmanager
+def _reworded(what):
   """Turns what orbax raises into one line."""
-
-  def __init__(self, what):
-    self._what = what
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, kind, error, traceback):
-    if kind and issubclass(kind, Exception) and kind is not UserError:
-      raise UserError(f'{self._what}: {_first_line(error)}') from error
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as e:
+    raise UserError(f'{what}: {_first_line(e)}') from e
 
 
 def _first_line(error):
   line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+  line = line.split(' [tensorstore_spec=')[0]
   return line if len(line) <= 300 else f'…{line[-300:]}'  # the cause is last
 
 

@@ -125,7 +125,8 @@ _BETWEEN += ('train.save_every', 'profile.start', 'profile.stop')
 # them.
 _FREE = ('checkpoint', 'data.dir', 'data.path', 'data.vocab_file')
 _FREE += ('train.resume', 'train.stall_seconds')
-_FREE += ('train.save_every', 'train.tensorboard', 'train.compilation_cache')
+_FREE += ('train.save_every', 'train.async_checkpoints')
+_FREE += ('train.tensorboard', 'train.compilation_cache')
 _FREE += ('profile.', 'eval.', 'generate.')
 _FREE += ('mesh.',)  # but for rounding
 

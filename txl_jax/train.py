@@ -88,7 +88,9 @@ class Trainer:
       key=jax.random.fold_in(key, 1),
       averager=averager,
     )
-    self.checkpoints = checkpoint_lib.Checkpoints(workdir.checkpoints(folder))
+    self.checkpoints = checkpoint_lib.Checkpoints(
+      workdir.checkpoints(folder), config.train.async_checkpoints
+    )
     self.progress = progress.Progress()
     self.clock = profiling.Clock()
     self.trace = profiling.Trace(config.profile, folder, console)
@@ -179,7 +181,9 @@ class Trainer:
           self._save()
           self.clock.restart()
         if self.step == train.steps:
+          self.checkpoints.wait()
           return self.progress
+        self.checkpoints.check()
         if number := self.watch.stopping():
           self._write_line(pending)
           self._halt(number)
@@ -208,6 +212,7 @@ class Trainer:
     finally:
       self.trace.close()
       self.log.close()
+      self.checkpoints.abandon()
 
   def weights(self):
     """The parameters to evaluate: averaged where there is an average."""
@@ -274,6 +279,7 @@ class Trainer:
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
     if bad >= 0:
+      self.checkpoints.wait()
       steps_ = self.checkpoints.good_steps()
       kept = (
         f'the last good checkpoint is step {steps_[0]}'
@@ -369,6 +375,7 @@ class Trainer:
     """Saves and stops, for a signal."""
     if self.step > 0:
       self._save()
+      self.checkpoints.wait()
     raise Stopped(number, self.step)
 
 
