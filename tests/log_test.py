@@ -1,10 +1,13 @@
 import io
+import resource
 import sys
+import time
 
 import pytest
 from tensorboardX.proto import event_pb2
 
 from txl_jax import log
+from txl_jax.errors import UserError
 
 
 def fill(folder, tensorboard=True):
@@ -75,6 +78,41 @@ def test_cutting_back_keeps_lines_as_they_are(tmp_path):
   log.Log(tmp_path, 30, 30, False).close()
   assert path.read_bytes() == before
   assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+def test_the_clock_may_jump(tmp_path, monkeypatch):
+  """What is kept is decided by steps alone."""
+  clock = iter(range(10**9, 0, -(10**8)))
+  monkeypatch.setattr(time, 'time', lambda: next(clock))
+  record = log.Log(tmp_path, 0, 0, False)
+  for step in range(1, 5):
+    record.write({'step': step, 'split': 'train'})
+  record.close()
+  monkeypatch.setattr(time, 'time', lambda: 0.0)
+  log.Log(tmp_path, 3, 0, False).close()
+  assert keys(tmp_path) == [(step, 'train') for step in (1, 2, 3)]
+  times = [r['time'] for r in log.read(tmp_path / 'metrics.jsonl')]
+  assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize('tensorboard', [False, True])
+def test_a_full_disk_is_told(tmp_path, tensorboard):
+  record = log.Log(tmp_path, 0, 0, tensorboard)
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+  try:
+    with pytest.raises(UserError, match='log cannot be written') as e:
+      for step in range(1000):
+        record.write({'step': step, 'split': 'train', 'a': 1.0, 'b': 2.0})
+    record.close()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    record.close()  # now what is left of its buffer can be written
+  assert str(tmp_path) in str(e.value)
+  assert 'File too large' in str(e.value) and '\n' not in str(e.value)
+  # With space again, it continues behind the lines that were written.
+  log.Log(tmp_path, 20, 0, tensorboard).close()
+  assert keys(tmp_path) == [(s, 'train') for s in range(21)]
 
 
 def test_no_tensorboard(tmp_path):

@@ -6,13 +6,17 @@ interrupted or not. TensorBoard's events are made from it again at each start,
 so they are cut back with it.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import time
 
-import tensorboardX
+from tensorboardX import event_file_writer, summary
+from tensorboardX.proto import event_pb2
+
+from txl_jax.errors import UserError
 
 # Fields that measure time; the others are a function of config and data.
 CLOCK = ('time', 'seconds', 'tokens_per_second', 'mfu')
@@ -31,7 +35,15 @@ class Log:
       evaluated: the last step whose evaluation the checkpoint knows; later
         lines of other splits than train are dropped.
       tensorboard: whether to write events too.
+
+    Raises:
+      UserError: a file cannot be written, as from the other methods.
     """
+    self._folder = workdir
+    with self._told():
+      self._open(workdir, step, evaluated, tensorboard)
+
+  def _open(self, workdir, step, evaluated, tensorboard):
     path = workdir / 'metrics.jsonl'
     last = {'train': step}
     kept = [
@@ -48,35 +60,53 @@ class Log:
     shutil.rmtree(events, ignore_errors=True)
     self._events = None
     if tensorboard:
-      self._events = tensorboardX.SummaryWriter(str(events), flush_secs=10)
+      events.mkdir()
+      # Not SummaryWriter: when its thread dies of a full disk, training hangs.
+      self._events = event_file_writer.EventsWriter(str(events / 'events'))
     for record in kept:
       self._write_events(record)
 
   def write(self, record):
     """Adds a dict with step, split and figures; stamps it with the time."""
     record = record | {'time': round(time.time(), 3)}
-    self._file.write(_line(record))
-    self._file.flush()
-    self._write_events(record)
+    with self._told():
+      self._file.write(_line(record))
+      self._file.flush()
+      self._write_events(record)
 
   def _write_events(self, record):
     if self._events is None:
       return
+    step, split, time_ = (record[name] for name in ('step', 'split', 'time'))
     for name, value in record.items():
       if name not in ('step', 'split', 'time'):
-        self._events.add_scalar(
-          f'{record["split"]}/{name}', value, record['step'], record['time']
+        scalar = summary.scalar(f'{split}/{name}', value)
+        self._events.write_event(
+          event_pb2.Event(step=step, wall_time=time_, summary=scalar)
         )
+    self._events.flush()
 
   def sync(self):
     """Makes sure that every line is on the disk."""
-    os.fsync(self._file.fileno())
+    with self._told():
+      os.fsync(self._file.fileno())
 
   def close(self):
-    """Closes the files."""
-    self._file.close()
+    """Closes the files; what they have failed with was told before."""
+    with contextlib.suppress(OSError):
+      self._file.close()
     if self._events:
-      self._events.close()
+      with contextlib.suppress(OSError):
+        self._events.close()
+
+  @contextlib.contextmanager
+  def _told(self):
+    try:
+      yield
+    except OSError as e:
+      raise UserError(
+        f'{self._folder}: the log cannot be written ({e.strerror})'
+      ) from e
 
 
 class Silent:
