@@ -272,8 +272,11 @@ def test_damage_of_all_steps(c):
   assert c.good_steps() == []
 
 
-def test_empty_folder_with_the_name_of_a_step(c, capfd):
+@pytest.mark.parametrize('rubbish', [False, True])
+def test_a_folder_with_the_name_of_a_step(c, capfd, rubbish):
   (c.folder / '3').mkdir()
+  if rubbish:
+    (c.folder / '3' / 'notes.txt').write_text('not by us')
   assert c.good_steps() == [2, 1]
   assert 'checkpoint 3 ' in capfd.readouterr().err
   for step in '12':
@@ -341,8 +344,9 @@ def test_nothing_is_deleted_before_the_new_step_is_sealed(c, monkeypatch):
 
 
 def test_a_whole_step_is_not_written_again(c):
+  save(c, 2, HOST | {'pair': (1, 2)})  # JSON makes a list of it
   before = {path: path.stat().st_mtime_ns for path in files(c.folder)}
-  save(c, 2)
+  save(c, 2, HOST | {'pair': (1, 2)})
   assert {p: p.stat().st_mtime_ns for p in files(c.folder)} == before
 
 

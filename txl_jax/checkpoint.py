@@ -40,8 +40,9 @@ from txl_jax.errors import UserError
 
 _SEAL = 'seal.json'
 _KEEP = 2  # newest steps
-# Seconds for a save; `watch` is much faster to find out that a process is lost.
-_TIMEOUT = 24 * 3600
+# Seconds for a save: for ever. Orbax counts them by a clock that may be set,
+# and `watch` finds out that a process is lost.
+_TIMEOUT = 10 * 365 * 24 * 3600
 
 
 def seal(folder):
@@ -199,7 +200,7 @@ class Checkpoints:
     final = target = self.folder / str(step)
     if distributed.on_main(final.exists):
       if distributed.on_main(lambda: not damage(final)):
-        same = self.host(step) == host
+        same = self.host(step) == json.loads(json.dumps(host))
         if distributed.on_main(lambda: same):
           return
       target = self.folder / f'{step}.new'
