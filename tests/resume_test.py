@@ -3,9 +3,7 @@
 Real processes, killed for real.
 """
 
-import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -15,8 +13,8 @@ import time
 import pytest
 from tensorboardX.proto import event_pb2
 
-from tests import programs
-from txl_jax import log
+from tests import kills, programs
+from tests.kills import record
 
 STEPS = 'train.steps=240'
 OPTIONS = (
@@ -32,13 +30,6 @@ OPTIONS = (
   'optim.warmup=20',
   'optim.lr=3e-2',
 )
-
-
-def record(folder):
-  """The lines of the log without their clock fields."""
-  lines = (folder / 'run/metrics.jsonl').read_text().splitlines()
-  records = [json.loads(line) for line in lines]
-  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
 
 
 def tensorboard(folder):
@@ -143,24 +134,17 @@ def test_several_steps_per_dispatch(fresh, tmp_path_factory):
 
 
 def test_killed_again_and_again(uninterrupted, fresh):
-  rng = random.Random(0)
-  killed = 0
-  for lines in (3, 11, 17, 25, 33):
-    process = start(fresh)
-    wait_for_lines(process, fresh, lines)
-    time.sleep(rng.random() * 0.05)
-    process.kill()
-    process.communicate(timeout=60)
-    killed += process.returncode == -signal.SIGKILL
-  assert killed >= 4
+  """A few kills as in `tests.kills`, which makes a hundred."""
+  run = kills.Run(fresh, OPTIONS, record(uninterrupted), save_every=15)
+  for step, delay, aimed in kills.plan(5, 240, seed=0):
+    run.kill(step, delay, aimed)
   # A crash may tear the last line; and these lines are of a later step.
   with (fresh / 'run/metrics.jsonl').open('a') as f:
     f.write('{"step": 239, "split": "train", "time": 0, "nats": 9}\n{"step": 2')
-  done = programs.run(programs.command(fresh, *OPTIONS))
-  assert done.returncode == 0, done.stderr
-  assert record(fresh) == record(uninterrupted)
+  run.finish()
+  assert not run.problems
+  assert len(run.rows) == 5 and run.in_saves >= 1
   assert tensorboard(fresh) == tensorboard(uninterrupted)
-  assert not list((fresh / 'run/checkpoints').glob('*tmp*'))
 
 
 def test_an_evaluation_cut_short_is_run_again(fresh):
