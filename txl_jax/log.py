@@ -14,7 +14,7 @@ import sys
 import time
 
 from tensorboardX import event_file_writer, summary
-from tensorboardX.proto import event_pb2
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
 
 from txl_jax.errors import UserError
 
@@ -82,7 +82,7 @@ class Log:
       if name not in ('step', 'split', 'time'):
         scalar = summary.scalar(f'{split}/{name}', value)
         self._events.write_event(
-          event_pb2.Event(step=step, wall_time=time_, summary=scalar)
+          Event(step=step, wall_time=time_, summary=scalar)
         )
     self._events.flush()
 
