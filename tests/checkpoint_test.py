@@ -343,6 +343,21 @@ def test_nothing_is_deleted_before_the_new_step_is_sealed(c, monkeypatch):
   assert c.good_steps() == [2, 1]
 
 
+def test_a_step_that_is_half_deleted_is_no_damaged_one(c, monkeypatch, capfd):
+  def die(path, **kwargs):
+    next(pathlib.Path(path).rglob('manifest.ocdbt')).unlink()
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as m:
+    m.setattr(shutil, 'rmtree', die)
+    with pytest.raises(KeyboardInterrupt):
+      save(c, 3)
+  c.recover()
+  assert c.steps() == c.good_steps() == [3, 2]
+  assert names(c.folder) == ['2', '3']
+  assert not capfd.readouterr().err
+
+
 def test_a_whole_step_is_not_written_again(c):
   save(c, 2, HOST | {'pair': (1, 2)})  # JSON makes a list of it
   before = {path: path.stat().st_mtime_ns for path in files(c.folder)}

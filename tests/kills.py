@@ -182,10 +182,13 @@ class Run:
     return [n for n in self._names() if any(t in n for t in TEMPORARY)]
 
   def _under_way(self):
-    """(phase, step) of the save that is under way, or ('', 0)."""
-    if names := self._temporary():
-      replaced = any('.new' in n or '.old' in n for n in names)
-      return 'replaces' if replaced else 'writes', int(names[0].split('.')[0])
+    """(phase, step not yet sealed) of the save under way, or ('', 0)."""
+    phases = {'.new': 'replaces', '-tmp': 'writes', '.old': 'deletes'}
+    names = self._temporary()
+    for part, phase in phases.items():
+      if found := [n for n in names if part in n]:
+        step = int(found[0].split('.')[0])
+        return phase, 0 if phase == 'deletes' else step
     for name in self._names():
       if not (self._checkpoints / name / 'seal.json').exists():
         return 'seals', int(name)

@@ -289,7 +289,9 @@ class Checkpoints:
     """Deletes the steps that are no longer kept."""
     good = [s for s in self.steps() if not damage(self.folder / str(s))]
     for old in set(good[_KEEP:]) - set(keep):
-      shutil.rmtree(self.folder / str(old))
+      folder = self.folder / str(old)
+      # By its name, one that is half deleted would be a damaged one.
+      shutil.rmtree(folder.rename(self.folder / f'{old}.old'))
 
   def _remove_temporary(self):
     for pattern in ('*.orbax-checkpoint-tmp*', '*.new', '*.old'):
