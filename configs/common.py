@@ -140,6 +140,13 @@ def get_config():
   # Seconds without a step, not counting compilation, evaluation and saving,
   # until a warning says which process and host is behind; 0 is off.
   train.stall_seconds = 0.0
+  # At a loss or gradient that is not finite. stop: the run ends. skip: the
+  # update is left out. rollback: the run goes on from the last checkpoint with
+  # an empty memory and the batches after this one.
+  train.nonfinite = 'stop'
+  # skip: updates left out between two lines of the log; rollback: times in
+  # the whole run. One more, and the run ends.
+  train.nonfinite_limit = 5
 
   c.optim = optim = ml_collections.ConfigDict()
   optim.name = 'adam'  # adam or sgd

@@ -29,8 +29,8 @@ def mesh_of(devices):
 
 
 def save(c, step, host=HOST, params=PARAMS, **kwargs):
-  arrays = jax.tree.map(jnp.asarray, (params, TRAINING))
-  c.save(step, *arrays, host, **kwargs)
+  items = dict(params=params, training=TRAINING)
+  c.save(step, host, **jax.tree.map(jnp.asarray, items), **kwargs)
 
 
 def abstract(tree):
@@ -132,7 +132,7 @@ def test_training_comes_back_bit_for_bit(tmp_path, before, after):
   placed = jax.device_put(state, train_state.shardings(state, mesh_of(before)))
   folder = tmp_path / 'checkpoints'
   checkpoint.Checkpoints(folder).save(
-    7, placed.params, placed.replace(params=()), HOST
+    7, HOST, params=placed.params, training=placed.replace(params=())
   )
 
   shardings = train_state.shardings(state, mesh_of(after))
@@ -407,7 +407,7 @@ def test_what_is_written_is_the_state_of_the_call(tmp_path):
     out_shardings=shard,
   )
   c = checkpoint.Checkpoints(tmp_path, asynchronous=True)
-  c.save(1, state, TRAINING, HOST)
+  c.save(1, HOST, params=state, training=TRAINING)
   assert not c.good_steps(), 'it was written before the call returned'
   for _ in range(5):
     old, state = state, step(state)

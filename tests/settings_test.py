@@ -59,7 +59,14 @@ EVERY = ('log_every', 'eval_every', 'save_every')
 SIZES = {
   'data': ('min_count',),
   'model': ('n_layer', 'n_head', 'd_head', 'd_ff', 'unroll'),
-  'train': ('steps', 'batch_size', 'segment_len', 'eval_batch_size', *EVERY),
+  'train': (
+    'steps',
+    'batch_size',
+    'segment_len',
+    'eval_batch_size',
+    'nonfinite_limit',
+    *EVERY,
+  ),
   'optim': ('plateau_patience',),
   'eval': ('batch_size', 'segment_len', 'segments_per_call'),
   'generate': ('samples', 'segment_len'),
@@ -223,6 +230,19 @@ def test_mesh():
   settings.validate(changed(mesh__tensor=-1, mesh__data=1))
 
 
+def test_limit_of_updates_left_out():
+  config = changed(train__nonfinite='skip', train__nonfinite_limit=99)
+  settings.validate(config)
+  for limit in 100, 101:
+    config.train.nonfinite_limit = limit
+    assert refused(config) == (
+      f'train.nonfinite_limit is {limit}; allowed: less than train.log_every'
+    )
+    settings.validate(
+      changed(train__nonfinite='rollback', train__nonfinite_limit=limit)
+    )
+
+
 def test_same_config():
   then = settings.flatten(common.get_config())
   free = ['checkpoint', 'data.dir', 'data.path', 'train.resume']
@@ -231,6 +251,7 @@ def test_same_config():
   free += ['eval.mem_len', 'generate.seed', 'data.vocab_file']
   free += ['mesh.data', 'mesh.fsdp', 'mesh.slices', 'mesh.tensor']
   free += ['train.stall_seconds', 'train.async_checkpoints']
+  free += ['train.nonfinite', 'train.nonfinite_limit', 'train.batch_size']
   settings.check_same(then | dict.fromkeys(free), then, 'runs/a')
   for key in sorted(then.keys() - set(free)):
     if key.startswith(('eval.', 'generate.')):

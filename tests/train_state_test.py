@@ -111,7 +111,8 @@ def test_an_average_is_there_where_it_is_asked_for(state):
 def test_split_and_join(averager):
   state = jax.eval_shape(lambda: create(make(), averager))
   items = train_state.split(state)
-  names = {'params', 'training'} | ({'average'} if averager else set())
+  names = {'params', 'training', 'memory'}
+  names |= {'average'} if averager else set()
   assert items.keys() == names
   # Nothing is in two items.
   count = lambda tree: len(jax.tree.leaves(tree))

@@ -3,7 +3,7 @@
 Layout of the folder:
 
   <step>/params, <step>/training, <step>/host   items written by orbax
-  <step>/average                                the same, if there is one
+  <step>/memory, <step>/average                 the same, if there is one
   <step>/seal.json                              written last, see below
 
 Orbax moves a step into place only when it is complete, but it restores a
@@ -107,6 +107,7 @@ def _handler():
     composite_options=ocp.CompositeOptions(async_options=_ASYNC),
     params=ocp.StandardCheckpointHandler(),
     training=ocp.StandardCheckpointHandler(),
+    memory=ocp.StandardCheckpointHandler(),
     average=ocp.StandardCheckpointHandler(),
     host=ocp.JsonCheckpointHandler(),
   )
@@ -177,7 +178,7 @@ class Checkpoints:
       self._said.add(message)
       print(f'warning: {self.folder}: {message}', file=sys.stderr)
 
-  def save(self, step, params, training, host, keep=(), average=None):
+  def save(self, step, host, keep=(), **items):
     """Writes a step, seals it, then deletes what is no longer kept.
 
     If asynchronous, it returns when the arrays are copied to the host, and
@@ -186,11 +187,10 @@ class Checkpoints:
     Args:
       step: int; a whole step of that number is replaced if its host part
         differs (an evaluation that was cut short has been made up for).
-      params: pytree of arrays.
-      training: pytree of arrays: the rest of the state on the devices.
       host: JSON dict: the rest of the state on the host.
       keep: steps to keep besides the newest.
-      average: pytree of arrays: the average of the parameters, if any.
+      **items: for some of 'params', 'training', 'memory' and 'average': a
+        pytree of arrays. See `train_state.split`.
 
     Raises:
       UserError: the step cannot be written, as on a full disk, or the one
@@ -204,14 +204,11 @@ class Checkpoints:
         if distributed.on_main(lambda: same):
           return
       target = self.folder / f'{step}.new'
-    arrays = {'params': params, 'training': training}
-    if average is not None:
-      arrays['average'] = average
-    items = {k: ocp.args.StandardSave(v) for k, v in arrays.items()}
+    saved = {k: ocp.args.StandardSave(v) for k, v in items.items()}
     with self._told(target, final):
       distributed.on_main(self._make)
       writer = _writer()
-      args = ocp.args.Composite(**items, host=ocp.args.JsonSave(host))
+      args = ocp.args.Composite(**saved, host=ocp.args.JsonSave(host))
       writer.save(target, args=args)
     self._thread = threading.Thread(
       target=self._wait_and_seal, args=(writer, target, final, keep)
@@ -336,8 +333,8 @@ class Checkpoints:
 
     Args:
       step: one of `good_steps`.
-      **abstract: for some of 'params', 'training' and 'average': a pytree
-        of ShapeDtypeStruct with shardings.
+      **abstract: for some of the items that were saved: a pytree of
+        ShapeDtypeStruct with shardings.
 
     Returns:
       A dict of the restored pytrees.

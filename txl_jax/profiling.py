@@ -5,6 +5,8 @@ import time
 
 import jax
 
+from txl_jax import distributed
+
 # Most FLOPs a second of one device of JAX in matrix products, dense, by
 # device_kind: (bfloat16, float32). Float32 is what XLA makes of such products
 # at its default precision: bfloat16 passes on TPUs, TF32 on NVIDIA GPUs from
@@ -41,15 +43,17 @@ _PEAKS = {
 }
 
 
-def peak(dtype):
-  """FLOPs a second that all devices can make at most, None if not known.
+def peak(dtype, kind=None, count=None):
+  """FLOPs a second that devices can make at most, None if not known.
 
   Args:
     dtype: compute dtype, 'bfloat16' or 'float32'.
+    kind: device_kind, that of this machine by default.
+    count: how many there are, all by default.
   """
-  kind = jax.devices()[0].device_kind
+  kind = kind or jax.devices()[0].device_kind
   each = _PEAKS.get(kind, (None, None))[('bfloat16', 'float32').index(dtype)]
-  return each and each * jax.device_count()
+  return each and each * (count or jax.device_count())
 
 
 class Clock:
@@ -85,7 +89,9 @@ class Trace:
   """A trace of some steps for TensorBoard and Perfetto.
 
   It lies in profile/plugins/profile/ of the run: *.xplane.pb is for
-  TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto.
+  TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. Each of
+  several processes writes its own, in profile/process_0/plugins/profile/ and so
+  on: they would overwrite each other's files on one host.
   """
 
   def __init__(self, config, folder, console):
@@ -98,6 +104,8 @@ class Trace:
     """
     self._start, self._stop = config.start, config.stop
     self._folder, self._console = folder / 'profile', console
+    if distributed.count() > 1:
+      self._folder /= f'process_{distributed.index()}'
     self._on = False
 
   def step(self, step):

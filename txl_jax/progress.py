@@ -17,6 +17,9 @@ class Progress:
     last: mean nll of the last evaluation.
     plateau: see `optim.Plateau`.
     trigger: see `averaging.Trigger`.
+    rollbacks: how often the run went back to a checkpoint.
+    passed_over: batches that it has left out by that; step s reads batch
+      s + passed_over.
   """
 
   evaluated: int = 0
@@ -27,6 +30,8 @@ class Progress:
   trigger: averaging.Trigger = dataclasses.field(
     default_factory=averaging.Trigger
   )
+  rollbacks: int = 0
+  passed_over: int = 0
 
   def after(self, step, nats, config):
     """The Progress after an evaluation.
@@ -42,7 +47,8 @@ class Progress:
     if config.average == 'nt':
       trigger = trigger.update(nats, step, config)
     better = nats < self.best
-    return Progress(
+    return dataclasses.replace(
+      self,
       evaluated=step,
       best_step=step if better else self.best_step,
       best=nats if better else self.best,

@@ -30,6 +30,7 @@ _CHOICES = {
   'model.dtype': ('float32', 'bfloat16'),
   'model.remat': ('none', 'scores', 'layer'),
   'train.resume': ('auto', 'must', 'never'),
+  'train.nonfinite': ('stop', 'skip', 'rollback'),
   'optim.name': ('adam', 'sgd'),
   'optim.state_dtype': ('float32', 'bfloat16'),
   'optim.schedule': ('cosine', 'inverse_sqrt', 'constant', 'plateau'),
@@ -84,6 +85,7 @@ _RANGES = {
   'train.eval_tokens': _COUNT,
   'train.save_every': _SIZE,
   'train.stall_seconds': _COUNT,
+  'train.nonfinite_limit': _SIZE,
   'optim.lr': _POSITIVE,
   'optim.b1': (0, 0.999999, True),
   'optim.b2': (0, 0.999999, True),
@@ -129,6 +131,8 @@ _FREE += ('train.save_every', 'train.async_checkpoints')
 _FREE += ('train.tensorboard', 'train.compilation_cache')
 _FREE += ('profile.', 'eval.', 'generate.')
 _FREE += ('mesh.',)  # but for rounding
+_FREE += ('train.nonfinite',)  # and the limit of it: what comes if that comes
+_FREE += ('train.batch_size',)  # the run says what becomes of its memory
 
 
 def flatten(config):
@@ -187,6 +191,9 @@ def validate(config):
   for key in _BETWEEN:
     if flat[key] % K:
       refuse(key, f'multiples of train.steps_per_dispatch, {K}')
+  limit = flat['train.nonfinite_limit']
+  if flat['train.nonfinite'] == 'skip' and limit >= flat['train.log_every']:
+    refuse('train.nonfinite_limit', 'less than train.log_every')
   if flat['optim.warmup'] > flat['train.steps']:
     refuse('optim.warmup', f'at most train.steps, {flat["train.steps"]}')
   late = flat['optim.average_start'] >= flat['train.steps']

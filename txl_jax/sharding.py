@@ -84,6 +84,17 @@ def abstract_mesh(sizes):
   return AbstractMesh(tuple(abs(sizes.get(axis, 1)) for axis in AXES), AXES)
 
 
+def make(function, abstract):
+  """What a function of nothing returns, each array made where it belongs.
+
+  Args:
+    function: jittable.
+    abstract: pytree of ShapeDtypeStruct with shardings, of its result.
+  """
+  shardings = jax.tree.map(lambda x: x.sharding, abstract)
+  return jax.jit(function, out_shardings=shardings)()
+
+
 def bytes_per_device(tree, shardings):
   """Bytes of a pytree of arrays, or of their shapes, on one device."""
   part = lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize

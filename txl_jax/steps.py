@@ -4,11 +4,15 @@ Shapes: B batch, T segment, A accumulated parts, K steps in a call of training,
 G segments in a call of scoring.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from txl_jax import metrics, sharding, train_state
+from txl_jax import averaging, metrics, models, optim, sharding, train_state
 from txl_jax.models import base
 
 
@@ -22,6 +26,7 @@ def train_step(
   accumulate,
   key,
   averager=None,
+  skip_nonfinite=False,
 ):
   """One update.
 
@@ -39,6 +44,9 @@ def train_step(
     accumulate: A, a divisor of B.
     key: PRNG key; dropout uses fold_in(key, step).
     averager: from `averaging.averager`, that which the state was made with.
+    skip_nonfinite: leave the update out, here and in the optimiser's state
+      and the average, where the loss or the gradient is not finite. A memory
+      after a loss that is not is emptied.
 
   Returns:
     The next TrainState.
@@ -73,12 +81,23 @@ def train_step(
   average = state.average
   if averager:
     average = averager.update(average, params, state.step)
+  grad_norm, skipped = optax.tree.norm(grads), False
+  if skip_nonfinite:
+    skipped = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
+    params, opt_state, average = _choose(
+      skipped,
+      (state.params, state.opt_state, state.average),
+      (params, opt_state, average),
+    )
+    B = len(batch['reset'])
+    memory = _choose(jnp.isfinite(nll), memory, model.init_memory(B))
   sums = metrics.add(
     state.sums,
     nll=nll,
     tokens=tokens,
-    grad_norm=optax.tree.norm(grads),
+    grad_norm=grad_norm,
     step=state.step,
+    skipped=skipped,
   )
   return state.replace(
     step=state.step + 1,
@@ -88,6 +107,11 @@ def train_step(
     sums=sums,
     average=average,
   )
+
+
+def _choose(condition, tree, other):
+  """The first of two pytrees where a scalar condition holds, or the second."""
+  return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
 
 
 def _accumulate(gradient, params, batch, memory, key, A):
@@ -137,6 +161,63 @@ def train_steps(state, batches, **arguments):
   """
   step = lambda state, batch: (train_step(state, batch, **arguments), None)
   return jax.lax.scan(step, state, batches)[0]
+
+
+class Built(NamedTuple):
+  """What a config makes of training.
+
+  Attributes:
+    model: see `models.base`.
+    schedule: from `optim.schedule`.
+    create: function of nothing to the TrainState before the first step.
+    abstract: its shapes; with shardings, if there is a mesh.
+    step: from `jit_train_step`, or None without a mesh.
+  """
+
+  model: Any
+  schedule: Callable
+  create: Callable
+  abstract: Any
+  step: Any
+
+
+def build(config, vocab_size, mesh):
+  """The model, the state and the step of a config.
+
+  Args:
+    config: ConfigDict, validated.
+    vocab_size: V.
+    mesh: from `sharding.make_mesh`; None to ask for shapes alone.
+  """
+  model = models.build(config.model, vocab_size)
+  schedule = optim.schedule(config.optim, config.train.steps)
+  optimiser = optim.optimiser(config.optim)
+  averager = averaging.averager(config.optim)
+  key = jax.random.key(config.seed)
+  create = functools.partial(
+    train_state.create,
+    model,
+    optimiser,
+    config.train.batch_size,
+    jax.random.fold_in(key, 0),
+    averager,
+  )
+  abstract, step = jax.eval_shape(create), None
+  if mesh is not None:
+    abstract = train_state.placed(abstract, mesh)
+    step = jit_train_step(
+      mesh,
+      abstract,
+      config.train.steps_per_dispatch,
+      model=model,
+      optimiser=optimiser,
+      schedule=schedule,
+      accumulate=config.train.accumulate,
+      key=jax.random.fold_in(key, 1),
+      averager=averager,
+      skip_nonfinite=config.train.nonfinite == 'skip',
+    )
+  return Built(model, schedule, create, abstract, step)
 
 
 def jit_train_step(mesh, abstract_state, steps_per_dispatch=1, **arguments):

@@ -11,7 +11,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from txl_jax import averaging, models, optim, sharding, train_state
+from txl_jax import models, optim, sharding, steps, train_state
 
 
 def table(config, vocab_size):
@@ -26,17 +26,8 @@ def table(config, vocab_size):
   """
   train = config.train
   B, T = train.batch_size, train.segment_len
-  model = models.build(config.model, vocab_size)
-  state = jax.eval_shape(
-    functools.partial(
-      train_state.create,
-      model,
-      optim.optimiser(config.optim),
-      B,
-      jax.random.key(0),
-      averaging.averager(config.optim),
-    )
-  )
+  built = steps.build(config, vocab_size, None)
+  model, state = built.model, built.abstract
   size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
   mesh = sharding.abstract_mesh(config.mesh)
   placed = train_state.shardings(state, mesh)

@@ -1,7 +1,6 @@
 """The training loop."""
 
-import functools
-import importlib.metadata
+import dataclasses
 
 import jax
 import numpy as np
@@ -10,11 +9,9 @@ from txl_jax import (
   averaging,
   distributed,
   metrics,
-  models,
-  optim,
   profiling,
   progress,
-  settings,
+  resume,
   sharding,
   steps,
   summary,
@@ -27,6 +24,18 @@ from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.watch import READING, STEPPING, Stopped
+
+
+class NotFinite(UserError):
+  """A loss or gradient is not finite.
+
+  Attributes:
+    step: steps made before that one.
+  """
+
+  def __init__(self, message, step):
+    super().__init__(message)
+    self.step = step
 
 
 class Trainer:
@@ -62,32 +71,9 @@ class Trainer:
     self.rows = distributed.local_rows(
       sharding.rows(self.mesh), config.train.batch_size
     )
-    self.model = models.build(config.model, len(corpus.vocabulary))
-    self.schedule = optim.schedule(config.optim, config.train.steps)
-    optimiser = optim.optimiser(config.optim)
-    averager = averaging.averager(config.optim)
-    key = jax.random.key(config.seed)
-    create = functools.partial(
-      train_state.create,
-      self.model,
-      optimiser,
-      config.train.batch_size,
-      jax.random.fold_in(key, 0),
-      averager,
-    )
-    abstract = jax.eval_shape(create)
-    shardings = train_state.shardings(abstract, self.mesh)
-    self.train_step = steps.jit_train_step(
-      self.mesh,
-      abstract,
-      config.train.steps_per_dispatch,
-      model=self.model,
-      optimiser=optimiser,
-      schedule=self.schedule,
-      accumulate=config.train.accumulate,
-      key=jax.random.fold_in(key, 1),
-      averager=averager,
-    )
+    built = steps.build(config, len(corpus.vocabulary), mesh)
+    self.model, self.schedule = built.model, built.schedule
+    self.abstract, self.train_step = built.abstract, built.step
     self.checkpoints = checkpoint_lib.Checkpoints(
       workdir.checkpoints(folder), config.train.async_checkpoints
     )
@@ -97,64 +83,54 @@ class Trainer:
     self.peak = profiling.peak(config.model.dtype)
     if self.peak:
       self.flops = summary.flops_per_token(config, len(corpus.vocabulary))
-    start = distributed.on_main(self._start)
+    start = resume.start(self.checkpoints, folder, config.train.resume)
     if start is None:
-      self.state = jax.jit(create, out_shardings=shardings)()
+      self.step = 0
+      self.state = sharding.make(built.create, built.abstract)
     else:
-      with_sharding = lambda x, s: jax.ShapeDtypeStruct(
-        x.shape, x.dtype, sharding=s
-      )
-      abstract = jax.tree.map(with_sharding, abstract, shardings)
-      self._restore(start, abstract)
-    self.step = start or 0
-    self.log = log_lib.Silent()
-    if distributed.is_main():
-      self.log = log_lib.Log(
-        folder, self.step, self.progress.evaluated, config.train.tensorboard
-      )
+      self._restore(start)
+    self._open_log()
 
   # Resuming, in this order: the newest good checkpoint is found; the host's
   # part is read; arrays are restored; leftovers are put aside; the log is
   # cut back to the step. Config and corpus were compared before.
 
-  def _start(self):
-    """The step to continue from, or None for a new run."""
-    self.checkpoints.recover()
-    resume, found = self.config.train.resume, self.checkpoints.steps()
-    if found and resume == 'never':
-      raise UserError(
-        f'{self.folder} holds checkpoints (newest: step {found[0]}) and '
-        'train.resume is never; allowed: auto, must, or another --workdir'
-      )
-    good = self.checkpoints.good_steps() if found else []
-    if good:
-      return good[0]
-    if found:
-      raise UserError(
-        f'{self.checkpoints.folder} holds checkpoints {found}, none of which '
-        'can be used; restore one, or choose another --workdir'
-      )
-    if resume == 'must':
-      raise UserError(
-        f'{self.folder} holds no checkpoint and train.resume is must; '
-        'allowed: auto, never'
-      )
-    return None
-
-  def _restore(self, step, abstract):
+  def _restore(self, step):
+    """Takes the state and the progress from a checkpoint."""
     host = self.checkpoints.host(step)
+    B, then = self.config.train.batch_size, host['config']['train.batch_size']
+    abstract = self.abstract if then == B else self.abstract.replace(memory=())
     items = self.checkpoints.restore(step, **train_state.split(abstract))
     self.state = train_state.join(items)
     distributed.on_main(lambda: self.checkpoints.clean(step))
     self.progress = progress.Progress.from_json(host['progress'])
+    self.step = step
     self.console.say(f'continuing from step {step}')
-    for name, version in _versions().items():
-      then = host['versions'].get(name)
-      if then != version:
-        self.console.say(
-          f'warning: {name} was {then} and is {version}: the figures from here '
-          'on may differ in their last digits'
-        )
+    if then != B:
+      self._empty_memory()
+      self.console.say(
+        f'train.batch_size was {then} and is {B}: the memory starts empty, and '
+        f'the text is cut into {B} streams, of which step {step} is the next'
+      )
+    for line in resume.other_versions(host):
+      self.console.say(line)
+
+  def _empty_memory(self):
+    B = self.config.train.batch_size
+    create = lambda: self.model.init_memory(B)
+    memory = sharding.make(create, self.abstract.memory)
+    self.state = self.state.replace(memory=memory)
+
+  def _open_log(self):
+    """Opens the log, cut back to this step."""
+    self.log = log_lib.Silent()
+    if distributed.is_main():
+      self.log = log_lib.Log(
+        self.folder,
+        self.step,
+        self.progress.evaluated,
+        self.config.train.tensorboard,
+      )
 
   def run(self):
     """Trains to the last step, evaluating and saving on the way.
@@ -164,55 +140,64 @@ class Trainer:
 
     Raises:
       Stopped: a signal came; the state is saved.
-      UserError: the loss is not finite, or a checkpoint cannot be written.
+      UserError: a checkpoint cannot be written, or the loss or gradient is not
+        finite more often than the config allows.
     """
-    train = self.config.train
-    pending = marker = None
-    compiled = set()
-    self.clock.restart()
     try:
       while True:
-        if self._due(train.eval_every) and self.progress.evaluated < self.step:
-          pending = self._write_line(pending)
-          self._evaluate()
-          self.clock.restart()
-        if self._due(train.save_every) or self.step == self.progress.best_step:
-          pending = self._write_line(pending)
-          self._save()
-          self.clock.restart()
-        if self.step == train.steps:
-          self.checkpoints.wait()
-          return self.progress
-        self.checkpoints.check()
-        if number := self.watch.stopping():
-          self._write_line(pending)
-          self._halt(number)
-        self.watch.at(self.step, READING)
-        with self.trace.step(self.step):
-          with self.clock('data_wait'):
-            batch = self._next_batch()
-          # Without lengths, a batch is of another program than with them.
-          new = (batch['lengths'] is None) not in compiled
-          compiled.add(batch['lengths'] is None)
-          self.watch.at(self.step, 'compiles' if new else STEPPING)
-          with self.clock('dispatch'):
-            self.state = self.train_step(self.state, batch)
-          self.step += train.steps_per_dispatch
-          # Not more than one call is under way while the next one is prepared,
-          # and figures are read when the one after theirs is running.
-          with self.clock('device_wait'):
-            jax.block_until_ready(marker)
-          marker = self.state.step + 0
-        self.trace.end(self.step, self.state)
-        pending = self._write_line(pending)
-        if self._due(train.log_every):
-          pending = self.step, self.state.sums
-          sums = jax.tree.map(self._put, metrics.zeros())
-          self.state = self.state.replace(sums=sums)
+        try:
+          return self._train()
+        except NotFinite as e:
+          self._roll_back(e)
     finally:
       self.trace.close()
       self.log.close()
       self.checkpoints.abandon()
+
+  def _train(self):
+    """As `run`, which see, to the first loss that is not finite."""
+    train = self.config.train
+    pending = marker = None
+    compiled = set()
+    self.clock.restart()
+    while True:
+      if self._due(train.eval_every) and self.progress.evaluated < self.step:
+        pending = self._write_line(pending)
+        self._evaluate()
+        self.clock.restart()
+      if self._due(train.save_every) or self.step == self.progress.best_step:
+        pending = self._write_line(pending)
+        self._save()
+        self.clock.restart()
+      if self.step == train.steps:
+        self.checkpoints.wait()
+        return self.progress
+      self.checkpoints.check()
+      if number := self.watch.stopping():
+        self._write_line(pending)
+        self._halt(number)
+      self.watch.at(self.step, READING)
+      with self.trace.step(self.step):
+        with self.clock('data_wait'):
+          batch = self._next_batch()
+        # Without lengths, a batch is of another program than with them.
+        new = (batch['lengths'] is None) not in compiled
+        compiled.add(batch['lengths'] is None)
+        self.watch.at(self.step, 'compiles' if new else STEPPING)
+        with self.clock('dispatch'):
+          self.state = self.train_step(self.state, batch)
+        self.step += train.steps_per_dispatch
+        # Not more than one call is under way while the next one is prepared,
+        # and figures are read when the one after theirs is running.
+        with self.clock('device_wait'):
+          jax.block_until_ready(marker)
+        marker = self.state.step + 0
+      self.trace.end(self.step, self.state)
+      pending = self._write_line(pending)
+      if self._due(train.log_every):
+        pending = self.step, self.state.sums
+        sums = jax.tree.map(self._put, metrics.zeros())
+        self.state = self.state.replace(sums=sums)
 
   def weights(self):
     """The parameters to evaluate: averaged where there is an average."""
@@ -225,7 +210,8 @@ class Trainer:
 
   def _next_batch(self):
     K = self.config.train.steps_per_dispatch
-    batches = [self.streams.batch(self.step + k, self.rows) for k in range(K)]
+    first = self.step + self.progress.passed_over
+    batches = [self.streams.batch(first + k, self.rows) for k in range(K)]
     axis = 0 if K == 1 else 1
     return distributed.from_rows(
       streams.arrays(batches),
@@ -255,11 +241,15 @@ class Trainer:
       'split': 'train',
       **metrics.figures(float(sums.nll) / int(sums.tokens), self.unit),
       'lr': lr,
-      'grad_norm': float(sums.grad_norm) / int(sums.steps),
-      'epoch': self.streams.locate(step - 1)[0],
+      'grad_norm': float(sums.grad_norm) / int(sums.steps - sums.skipped),
+      'epoch': self.streams.locate(step - 1 + self.progress.passed_over)[0],
       'tokens_per_second': round(rate, 1),
       **shares,
     }
+    if self.config.train.nonfinite == 'skip':
+      record['skipped'] = int(sums.skipped)
+    if self.config.train.nonfinite == 'rollback':
+      record['rollbacks'] = self.progress.rollbacks
     used = ''
     if self.peak:
       record['mfu'] = round(rate * self.flops / self.peak, 4)
@@ -274,22 +264,59 @@ class Trainer:
       f'device {shares["device_wait"]:.2%}  '
       f'ETA {log_lib.duration(left)}'
     )
+    if sums.skipped:
+      self.console.say(
+        f'warning: {int(sums.skipped)} updates left out, the first at step '
+        f'{int(sums.bad_step) + 1}: loss or gradient not finite'
+      )
     self.clock.restart()
 
   def _check_finite(self, sums):
-    bad = int(sums.bad_step)
-    if bad >= 0:
-      self.checkpoints.wait()
-      steps_ = self.checkpoints.good_steps()
-      kept = (
-        f'the last good checkpoint is step {steps_[0]}'
-        if steps_
-        else ('no checkpoint was saved before')
-      )
-      raise UserError(
-        f'loss or gradient is not finite at step {bad + 1}; {kept} in '
-        f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip'
-      )
+    bad, skipped = int(sums.bad_step), int(sums.skipped)
+    if bad < 0 or 0 < skipped <= self.config.train.nonfinite_limit:
+      return
+    self.checkpoints.wait()
+    good = self.checkpoints.good_steps()
+    kept = (
+      f'the last good checkpoint is step {good[0]}'
+      if good
+      else 'no checkpoint was saved before'
+    )
+    again = f', nor in {skipped - 1} steps after it' if skipped else ''
+    raise NotFinite(
+      f'loss or gradient is not finite at step {bad + 1}{again}; {kept} in '
+      f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip, or '
+      'train.nonfinite skip or rollback',
+      bad,
+    )
+
+  def _roll_back(self, error):
+    """Goes back to a checkpoint, and on with the batches after a bad one.
+
+    A run that is killed before it saves again comes back to the same
+    checkpoint, finds the same batch and does the same.
+
+    Raises:
+      NotFinite: the error, if the config does not allow this, or not again.
+    """
+    train, before = self.config.train, self.progress
+    good = self.checkpoints.good_steps()
+    spent = before.rollbacks == train.nonfinite_limit
+    if train.nonfinite != 'rollback' or spent or not good:
+      raise error
+    self.console.say(
+      f'warning: loss or gradient is not finite at step {error.step + 1}; '
+      f'rollback {before.rollbacks + 1} of at most {train.nonfinite_limit}'
+    )
+    self.log.close()
+    self._restore(good[0])
+    self._empty_memory()
+    self.progress = dataclasses.replace(
+      self.progress,
+      rollbacks=before.rollbacks + 1,
+      passed_over=error.step + 1 + before.passed_over - self.step,
+    )
+    self._open_log()
 
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
@@ -358,12 +385,7 @@ class Trainer:
     self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
     self.log.sync()
-    host = {
-      'progress': self.progress.to_json(),
-      'config': settings.flatten(self.config.to_dict()),
-      'corpus': self.corpus.digest,
-      'versions': _versions(),
-    }
+    host = resume.host_part(self.config, self.corpus, self.progress)
     self.checkpoints.save(
       self.step,
       host=host,
@@ -377,9 +399,3 @@ class Trainer:
       self._save()
       self.checkpoints.wait()
     raise Stopped(number, self.step)
-
-
-def _versions():
-  names = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
-  versions = {name: importlib.metadata.version(name) for name in names}
-  return versions | {'platform': jax.devices()[0].device_kind}

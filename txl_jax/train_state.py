@@ -62,10 +62,17 @@ def create(model, optimiser, batch_size, key, averager=None):
   )
 
 
-def split(state):
-  """The items of a checkpoint: params, training, and average if there is one.
+def placed(abstract, mesh):
+  """The shapes of a TrainState with the shardings they have on a mesh."""
+  place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+  return jax.tree.map(place, abstract, shardings(abstract, mesh))
 
-  Parameters and average can so be restored without the rest.
+
+def split(state):
+  """The items of a checkpoint: what can be restored without the rest.
+
+  They are params, training, memory, and average; the last two only where
+  there is one.
 
   Args:
     state: a TrainState of arrays or their shapes.
@@ -75,15 +82,18 @@ def split(state):
   """
   items = {
     'params': state.params,
-    'training': state.replace(params=(), average=()),
+    'training': state.replace(params=(), memory=(), average=()),
   }
-  return items | ({'average': state.average} if state.average else {})
+  parts = {'memory': state.memory, 'average': state.average}
+  return items | {name: part for name, part in parts.items() if part}
 
 
 def join(items):
   """The TrainState of which `split` made the items."""
   return items['training'].replace(
-    params=items['params'], average=items.get('average', ())
+    params=items['params'],
+    memory=items.get('memory', ()),
+    average=items.get('average', ()),
   )
 
 
