@@ -6,10 +6,13 @@ python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
 python -m txl_jax.bench softmax
 python -m txl_jax.bench prepare --megabytes=540
 python -m txl_jax.bench data --megatokens=100
+python -m txl_jax.bench hlo --topology=v3:4x4 --config=configs/enwik8_24l.py
 
 The two sides of train and eval have the same sizes, run one at a time and in
 turn. softmax measures the adaptive softmax beside full ones, prepare the speed
-of preparing words, data that of cutting batches. See docs/benchmarks.md.
+of preparing words, data that of cutting batches. hlo compiles the training
+step for TPUs that need not be there, and tells what its devices exchange. See
+docs/benchmarks.md.
 """
 
 import itertools
@@ -17,8 +20,9 @@ import os
 import sys
 
 from absl import app, flags
+from ml_collections import config_flags
 
-from txl_jax.bench import data, pairs, prepare, softmax
+from txl_jax.bench import data, hlo, pairs, prepare, softmax
 from txl_jax.errors import UserError
 
 
@@ -68,7 +72,16 @@ _CUTOFFS = flags.DEFINE_list(
 _WIDTH = _size('width', 1024, 'softmax: width of the head and of the model.')
 _DIV_VAL = _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
 _TOKENS = _size('tokens', 8192, 'softmax: tokens of a step.')
-BENCHMARKS = (*pairs.BENCHMARKS, 'softmax', 'prepare', 'data')
+_TOPOLOGY = flags.DEFINE_string(
+  'topology', '', 'hlo: TPUs to compile for, as v3:4x4 or v5p:8x8x8.'
+)
+_HLO_FILE = flags.DEFINE_string(
+  'hlo_file', '', 'hlo: where to write the text of the compiled program.'
+)
+_CONFIG = config_flags.DEFINE_config_file(
+  'config', None, 'hlo: config file; any key is set by --config.section.key.'
+)
+BENCHMARKS = (*pairs.BENCHMARKS, 'softmax', 'prepare', 'data', 'hlo')
 
 
 def _softmax_sizes():
@@ -119,6 +132,12 @@ def main(argv):
       return
     if benchmark == 'data':
       data.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
+      return
+    if benchmark == 'hlo':
+      for flag in _TOPOLOGY, _CONFIG:
+        if not flag.value:
+          raise UserError(f'--{flag.name} is missing; hlo needs it')
+      hlo.run(_CONFIG.value, _TOPOLOGY.value, _HLO_FILE.value)
       return
     sizes = {flag.name: flag.value for flag in _SIZES}
     if sizes['d_model'] % 2:
