@@ -1,14 +1,23 @@
 """Eight simulated CPU devices, set before jax is first imported.
 
-Tests compile much and compute little, so LLVM optimises nothing here. The
-programs that tests start have an environment of their own.
+The programs that tests start have an environment of their own.
 """
 
 import os
 
+from tests import quick
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 flags = os.environ.get('XLA_FLAGS', '')
 if 'host_platform_device_count' not in flags:
-  flags += ' --xla_force_host_platform_device_count=8'
-  flags += ' --xla_backend_optimization_level=0'
+  flags += f' --xla_force_host_platform_device_count=8 {quick.FLAGS}'
   os.environ['XLA_FLAGS'] = flags.strip()
+
+# They start programs, which takes long: the last to begin would be waited for.
+FIRST = ('processes', 'resume', 'main', 'profiling', 'word_runs', 'bench')
+
+
+def pytest_collection_modifyitems(items):
+  """Sorts files, each of which stays together."""
+  name = lambda item: item.path.name.removesuffix('_test.py')
+  items.sort(key=lambda item: name(item) not in FIRST)

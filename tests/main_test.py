@@ -221,7 +221,7 @@ main.entry()
 def test_a_second_run_compiles_nothing(tmp_path):
   environment = programs.environment()
   del environment['JAX_COMPILATION_CACHE_DIR']
-  steps = 'train.steps=20', 'train.eval_every=10', 'optim.state_dtype=bfloat16'
+  steps = 'train.steps=5', 'train.log_every=5'
   cache = tmp_path / 'made/cache'
 
   def run(name, *overrides):
@@ -251,12 +251,7 @@ def test_a_second_run_compiles_nothing(tmp_path):
   first, second = run('first', key), run('second', key)
   assert first[1] > 0 and len(list(cache.iterdir())) > 0
   assert second[0] > 0 and second[1] == 0
-  hits, misses, record = run('off')
-  assert (hits, misses) == (0, 0)
-  assert first[2] == second[2] == record
-  # From step 10, with the moments in bfloat16 that were saved there.
-  shutil.rmtree(tmp_path / 'first/run/checkpoints/20')
-  assert run('first', key)[2] == record
+  assert first[2] == second[2]
 
 
 def test_a_cache_that_cannot_be_made(corpus):
@@ -321,12 +316,6 @@ def test_a_loss_that_is_not_finite(corpus):
 
 
 def test_a_full_disk(corpus):
-  done = programs.run(programs.command(corpus, 'train.steps=20'))
-  assert done.returncode == 0, done.stderr
-  before = sorted(p.name for p in (corpus / 'run/checkpoints').iterdir())
-  shutil.copytree(corpus / 'run', corpus / 'copy')
-  shutil.rmtree(corpus / 'run')
-
   command = programs.command(corpus, 'train.steps=20')
   done = programs.run(programs.limited(command, 80))
   assert_refused(done, 'run', 'cannot be written')
@@ -335,4 +324,4 @@ def test_a_full_disk(corpus):
   done = programs.run(command)
   assert done.returncode == 0, done.stderr
   after = sorted(p.name for p in (corpus / 'run/checkpoints').iterdir())
-  assert after == before
+  assert after == ['10', '20']

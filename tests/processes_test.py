@@ -25,6 +25,8 @@ OPTIONS = (
   'train.save_every=15',
   'train.eval_batch_size=8',
   'train.tensorboard=False',
+  'profile.start=10',
+  'profile.stop=12',
   'optim.lr=1e-2',
   'generate.samples=2',
 )
@@ -85,6 +87,12 @@ def whole(tmp_path_factory):
 def fresh(tmp_path):
   programs.write_corpus(tmp_path)
   return tmp_path
+
+
+def test_each_process_traces_its_own_steps(whole):
+  for process in range(2):
+    folder = whole / f'run/profile/process_{process}/plugins/profile'
+    assert list(folder.glob('*/*.xplane.pb'))
 
 
 @pytest.mark.slow
@@ -151,6 +159,7 @@ def test_the_loss_of_process_0(fresh):
   assert 'process 0' in last
 
 
+@pytest.mark.slow
 def test_a_stall_is_told(fresh):
   # Nothing but steps: there is no stall in a save.
   options = [f'train.{name}=100000' for name in ('steps', 'save_every')]

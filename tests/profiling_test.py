@@ -121,7 +121,13 @@ def test_clock():
   assert clock.read()[1]['device_wait'] == 0
 
 
-@pytest.mark.parametrize('dtype, most', [('bfloat16', 1e12), ('float32', 2e12)])
+@pytest.mark.parametrize(
+  'dtype, most',
+  [
+    pytest.param('bfloat16', 1e12, marks=pytest.mark.slow),
+    ('float32', 2e12),
+  ],
+)
 def test_utilisation_where_the_peak_is_known(tmp_path, dtype, most):
   programs.write_corpus(tmp_path)
   arguments = programs.command(tmp_path, *STEPS, f'model.dtype={dtype}')

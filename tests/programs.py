@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 
+from tests import quick
+
 _CACHE = tempfile.TemporaryDirectory()
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -39,9 +41,9 @@ TINY = (
 
 def environment():
   """One simulated CPU device, as a laptop has, and no user's settings."""
-  kept = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-  return kept | {
+  return os.environ | {
     'JAX_PLATFORMS': 'cpu',
+    'XLA_FLAGS': quick.FLAGS,
     'PYTHONPATH': str(ROOT),
     # The same small programs are started again and again.
     'JAX_COMPILATION_CACHE_DIR': _CACHE.name,
@@ -114,10 +116,7 @@ def together(arguments, processes, devices, last=()):
   with socket.socket() as s:
     s.bind(('127.0.0.1', 0))
     port = s.getsockname()[1]
-  simulated = (
-    f'--xla_force_host_platform_device_count={devices} '
-    '--xla_backend_optimization_level=0'
-  )
+  simulated = f'--xla_force_host_platform_device_count={devices} {quick.FLAGS}'
 
   def start(process):
     flags = (

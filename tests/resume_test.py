@@ -107,6 +107,7 @@ def test_asked_to_stop(uninterrupted, fresh, number):
   assert record(fresh) == record(uninterrupted)
 
 
+@pytest.mark.slow
 def test_several_steps_per_dispatch(fresh, tmp_path_factory):
   """A stop waits for the end of a call; figures are those of single steps."""
   options = 'train.steps=240', 'train.varlen=True', 'model.dropout=0.2'
@@ -147,6 +148,7 @@ def test_killed_again_and_again(uninterrupted, fresh):
   assert tensorboard(fresh) == tensorboard(uninterrupted)
 
 
+@pytest.mark.slow
 def test_an_evaluation_cut_short_is_run_again(fresh):
   # Evaluation takes seconds here, and comes at steps 20 and 40 alone.
   slow = ('train.steps=40', 'train.eval_every=20', 'train.eval_batch_size=1')
@@ -196,6 +198,7 @@ def test_a_damaged_checkpoint_is_passed_over(uninterrupted, tmp_path):
   assert sorted(p.name for p in checkpoints.iterdir()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('average', ['ema', 'nt'])
 def test_averages_continue(tmp_path, average):
   """Stopped before and after the mean has started; then evaluated."""

@@ -103,6 +103,7 @@ def test_parameters_and_memory():
     assert number(one) == pytest.approx(row, abs=0.051)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('accumulate', [1, 4])
 def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
   c = small(dropout=0.1)

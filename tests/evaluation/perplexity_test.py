@@ -120,6 +120,7 @@ def test_devices_share_the_streams():
     assert found.nll == pytest.approx(expected(make(), B).sum(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
 def test_memory_does_not_grow_with_the_text(tmp_path):
   """Two lengths, 16 MB of tokens and of nll apart, each in a process."""
