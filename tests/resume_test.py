@@ -29,6 +29,7 @@ OPTIONS = (
   'optim.schedule=plateau',
   'optim.warmup=20',
   'optim.lr=3e-2',
+  'optim.state_dtype=bfloat16',
 )
 
 
