@@ -25,7 +25,9 @@ from txl_jax import distributed
 from txl_jax.errors import UserError
 
 _BEAT = 1.0  # seconds
-_LOST = 30.0  # seconds without a beat
+# Seconds without a beat. The runtime aborts, without saying who is lost, after
+# half to all of distributed._HEARTBEAT.
+_LOST = 15.0
 # After an error that a lost process would cause: seconds until it is named.
 _SUSPECT = 4.0
 _LEAVE = 3000  # ms that a failed process waits for the others to read why
@@ -253,6 +255,8 @@ class Watch:
     with contextlib.suppress(RuntimeError):
       self._send()
       distributed.store().wait_at_barrier('txl_jax/leave', _LEAVE)
+    if not self._me:
+      time.sleep(_BEAT)  # the runtime aborts those that are not gone by then
     if not line.startswith(self._here):
       line += f'; {self._here} ends at step {self._step}'
     distributed.leave(f'error: {line}', status)
