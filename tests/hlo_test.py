@@ -202,6 +202,13 @@ def test_a_program_as_tpus_have_it(end, groups):
     source='jit(step)/g',
     moved=frozenset(['memory']),
   )
+  scatter = program.collectives(
+    text.replace('reduce.1', 'all-reduce-scatter.1')
+  )
+  assert (scatter[0].kind, scatter[0].sent) == (
+    'reduce-scatter',
+    8 * 128 * 4 * 15 // 16,
+  )
   assert gather == program.Collective(
     kind='all-gather',
     shapes=(('bf16', (4, 8)),),

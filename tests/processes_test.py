@@ -215,8 +215,9 @@ def test_what_is_made_with_a_model(whole, tmp_path):
   assert one.split(' nats')[0] == main.split(' nats')[0]
   scored = [np.load(tmp_path / f'{n}.npy') for n in (1, 2)]
   np.testing.assert_allclose(*scored, rtol=1e-5)
-  one, main = both('generate')
-  assert one == main
+  for mesh in ((), ('mesh.data=1', 'mesh.fsdp={}')):
+    one, main = both('generate', *mesh)
+    assert one == main
   both('export', flag=f'--export_file={tmp_path}/{{}}.npz')
   files = [np.load(tmp_path / f'{n}.npz') for n in (1, 2)]
   assert files[0].files == files[1].files

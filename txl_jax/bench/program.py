@@ -244,6 +244,9 @@ def collectives(text, label=lambda source: ''):
       kind = x.opcode.removesuffix('-start')
       if kind not in KINDS or not times[name]:
         continue
+      # How TPUs are told to keep a part of what they sum.
+      if name.startswith('all-reduce-scatter') and kind == 'all-reduce':
+        kind = 'reduce-scatter'
       operands = tuple(s for o in x.operands for s in shapes.get(o, ()))
       moved = (s for o in x.operands for s in origins.get(o, ()))
       # A start yields its operands too.
