@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import programs
-from txl_jax import log
+from tests.kills import record
 
 OPTIONS = (
   'model.n_layer=1',
@@ -34,12 +34,6 @@ OPTIONS = (
 
 def command(folder, *options, **kwargs):
   return programs.command(folder, *OPTIONS, *options, **kwargs)
-
-
-def record(folder):
-  """The lines of the log without their clock fields."""
-  records = log.read(folder / 'run/metrics.jsonl')
-  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
 
 
 def assert_close(folder, other):
@@ -115,9 +109,7 @@ def test_stopped_killed_and_continued(whole, fresh, tmp_path):
   assert (fresh / f'run/checkpoints/{step}/seal.json').exists()
   elsewhere = tmp_path / 'elsewhere'
   elsewhere.mkdir()
-  for name in ('run', 'data'):
-    shutil.copytree(fresh / name, elsewhere / name)
-  shutil.copy(fresh / 'corpus.txt', elsewhere)
+  copy(fresh, elsewhere)
 
   # kill -9 to the other: it ends the first, which says who was lost.
   started = programs.together(command(fresh), 2, 4)
@@ -159,11 +151,75 @@ def test_the_loss_of_process_0(fresh):
   assert 'process 0' in last
 
 
+def copy(folder, target):
+  """A copy of a run; the paths of its checkpoints, newest first."""
+  for name in ('run', 'data'):
+    shutil.copytree(folder / name, target / name)
+  shutil.copy(folder / 'corpus.txt', target)
+  found = (target / 'run/checkpoints').iterdir()
+  return sorted(found, key=lambda path: -int(path.name))
+
+
+def test_a_damaged_checkpoint_is_passed_over_by_all(whole, tmp_path):
+  newest, before, *_ = copy(whole, tmp_path)
+  path = max(newest.rglob('ocdbt.process_1/d/*'))
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(data)
+  first, _ = train(tmp_path, 2, 4)  # where the second says nothing
+  assert first.count(f'checkpoint {newest.name} is damaged') == 1
+  assert f'continuing from step {before.name}\n' in first
+  assert record(tmp_path) == record(whole)
+
+
+@pytest.mark.parametrize(
+  'limited', [(1,), pytest.param((0, 1), marks=pytest.mark.slow)]
+)
+def test_a_full_disk(whole, tmp_path, limited):
+  newest, *earlier = copy(whole, tmp_path)
+  shutil.rmtree(newest)
+  # It continues from the next one, which is replaced first, since the folders
+  # in its config are others now.
+  files = [f for e in earlier for f in e.rglob('*') if f.is_file()]
+  before = {f: f.read_bytes() for f in files}
+  blocks = dict.fromkeys(limited, 4 if limited == (1,) else 40)
+  started = programs.together(command(tmp_path), 2, 4, blocks=blocks)
+  ended = programs.ends(started, timeout=120)
+  assert [e[0] for e in ended] == [1, 1], ended
+  for process, (_, _, errors) in enumerate(ended):
+    assert 'Traceback' not in errors
+    last = errors.splitlines()[-1]
+    assert re.match(
+      rf'error: process {limited[0]} of 2 on \S+, step \d+: ', last
+    )
+    assert f'{earlier[0]}: the checkpoint cannot be written' in last
+    assert 'File too large' in last
+    assert 'earlier checkpoints are untouched' in last
+    if process not in limited:
+      assert f'process {process} of 2' in last
+  assert {f: f.read_bytes() for f in files} == before
+  train(tmp_path, 2, 4)
+  assert record(tmp_path) == record(whole)
+
+
+def test_a_workdir_that_cannot_be_written(fresh):
+  # Below a file; root may write where permissions forbid it.
+  (fresh / 'run').write_text('')
+  arguments = [
+    a.replace(f'{fresh}/run', f'{fresh}/run/below') for a in command(fresh)
+  ]
+  for status, _, errors in programs.ends(programs.together(arguments, 2, 1)):
+    assert status == 1
+    assert 'Traceback' not in errors
+    last = errors.splitlines()[-1]
+    assert f'--workdir={fresh}/run/below cannot be written' in last
+
+
 @pytest.mark.slow
 def test_a_stall_is_told(fresh):
   # Nothing but steps: there is no stall in a save.
   options = [f'train.{name}=100000' for name in ('steps', 'save_every')]
-  options += ['train.eval_every=100000', 'train.stall_seconds=3']
+  options += ['train.eval_every=100000', 'train.stall_seconds=5']
   started = programs.together(command(fresh, *options), 2, 1)
   after_lines(fresh, 15, started)
   started[1].send_signal(signal.SIGSTOP)
@@ -191,7 +247,7 @@ def test_another_config_is_refused(fresh):
     last = text.splitlines()[-1]
     assert 'process 1 of 2' in last
     assert 'seed is 1 here, 0 on process 0; allowed: the same' in last
-  assert not (fresh / 'run/metrics.jsonl').exists()
+  assert not record(fresh)  # for no step is made without the other
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def run(arguments, timeout=240, **options):
   )
 
 
-def together(arguments, processes, devices, last=()):
+def together(arguments, processes, devices, last=(), blocks=()):
   """Starts processes that run one command together.
 
   Args:
@@ -109,6 +109,7 @@ def together(arguments, processes, devices, last=()):
     processes: how many; one is started without the flags of several.
     devices: of each.
     last: more flags for the last process.
+    blocks: {process: its limit, see `limited`}.
 
   Returns:
     A list of subprocess.Popen with text output.
@@ -125,8 +126,9 @@ def together(arguments, processes, devices, last=()):
       f'--process_id={process}',
       *(last if process == processes - 1 else ()),
     )
+    whole = [*arguments, *(flags if processes > 1 else ())]
     return subprocess.Popen(
-      [*arguments, *(flags if processes > 1 else ())],
+      limited(whole, blocks[process]) if process in blocks else whole,
       cwd=ROOT,
       env=environment() | {'XLA_FLAGS': simulated},
       stdout=subprocess.PIPE,

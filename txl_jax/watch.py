@@ -256,7 +256,7 @@ class Watch:
       self._send()
       distributed.store().wait_at_barrier('txl_jax/leave', _LEAVE)
     if not self._me:
-      time.sleep(_BEAT)  # the runtime aborts those that are not gone by then
+      time.sleep(_BEAT / 2)  # the runtime aborts who is not gone by then
     if not line.startswith(self._here):
       line += f'; {self._here} ends at step {self._step}'
     distributed.leave(f'error: {line}', status)
