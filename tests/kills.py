@@ -10,7 +10,7 @@ way. After each restart and at the end:
 - from the first good checkpoint on there is one at all times
 - the run continues at or behind the newest checkpoint that was sealed
 - what was lost is at most one save interval, and the steps made while the
-  checkpoint under way was written
+  checkpoint under way was written: none with --synchronous
 - no temporary folder is left when training begins
 
 Prints a table. The status is 1 if anything does not hold.
@@ -218,6 +218,9 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   parser.add_argument('--kills', type=int, default=100)
   parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument(
+    '--synchronous', action='store_true', help='training waits for a save'
+  )
   args = parser.parse_args()
   steps, save_every = 40 * args.kills, 60
   options = (
@@ -227,6 +230,7 @@ def main():
     'train.log_every=1',
     'train.tensorboard=False',
     'model.dropout=0.2',
+    f'train.async_checkpoints={not args.synchronous}',
   )
   with tempfile.TemporaryDirectory() as path:
     folders = [pathlib.Path(path) / name for name in ('whole', 'killed')]
