@@ -104,7 +104,9 @@ def test_refused_sizes_of_the_softmax(flag, allowed):
   assert 'Traceback' not in result.stderr
 
 
-@pytest.mark.parametrize('benchmark', ['train', 'eval'])
+@pytest.mark.parametrize(
+  'benchmark', ['train', pytest.param('eval', marks=pytest.mark.slow)]
+)
 def test_our_side_alone(benchmark):
   nowhere = '/no/such/python'
   flags = '--steps=2', '--pairs=1', f'--hf_python={nowhere}'
@@ -151,6 +153,7 @@ def test_both_sides_in_turn(fake):
   assert mine.startswith(f'txl_jax: {middle:.1f} ({low:.1f} to {high:.1f}) ')
 
 
+@pytest.mark.slow
 def test_bfloat16_is_ours_alone():
   flags = '--steps=1', '--pairs=1', '--dtype=bfloat16'
   result = run('eval', *TINY, *flags)

@@ -8,13 +8,14 @@ import pytest
 from txl_jax import metrics
 
 
-def add(sums, nll, tokens, grad_norm, step):
+def add(sums, nll, tokens, grad_norm, step, skipped=False):
   return jax.jit(metrics.add)(
     sums,
     nll=jnp.asarray(nll),
     tokens=jnp.int32(tokens),
     grad_norm=jnp.asarray(grad_norm),
     step=jnp.int32(step),
+    skipped=jnp.asarray(skipped),
   )
 
 
@@ -22,7 +23,8 @@ def values(sums):
   return jax.tree.map(lambda x: x.item(), sums)
 
 
-DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4', steps='i4', bad_step='i4')
+DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4')
+DTYPES |= dict(steps='i4', bad_step='i4', skipped='i4')
 
 
 def assert_dtypes(sums):
@@ -34,14 +36,21 @@ def assert_dtypes(sums):
 def test_zeros():
   sums = metrics.zeros()
   assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(0.0, 0, 0.0, 0, -1)
+  assert values(sums) == metrics.Sums(0.0, 0, 0.0, 0, -1, 0)
 
 
 def test_add():
   sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
   sums = add(sums, jnp.bfloat16(1.5), 3, 0.5, 8)
   assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1)
+  assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1, 0)
+
+
+def test_a_skipped_step_counts_as_a_step_alone():
+  sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
+  sums = add(sums, np.inf, 3, np.nan, 8, skipped=True)
+  assert_dtypes(sums)
+  assert values(sums) == metrics.Sums(6.5, 4, 0.25, 2, 8, 1)
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])

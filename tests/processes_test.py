@@ -172,9 +172,8 @@ def test_a_damaged_checkpoint_is_passed_over_by_all(whole, tmp_path):
   assert record(tmp_path) == record(whole)
 
 
-@pytest.mark.parametrize(
-  'limited', [(1,), pytest.param((0, 1), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('limited', [(1,), (0, 1)])
 def test_a_full_disk(whole, tmp_path, limited):
   newest, *earlier = copy(whole, tmp_path)
   shutil.rmtree(newest)

@@ -64,6 +64,7 @@ def test_a_trace_changes_nothing(plain, tmp_path):
   assert traced(tmp_path) == [10, 11, 12, 13]
 
 
+@pytest.mark.slow
 def test_a_trace_ends_with_the_run(tmp_path):
   programs.write_corpus(tmp_path)
   profile = 'profile.start=27', 'profile.stop=99'

@@ -93,7 +93,10 @@ def test_the_record_is_complete(uninterrupted):
   assert len(rates) > 1, 'the plateau schedule has not acted'
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+  'number',
+  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_asked_to_stop(uninterrupted, fresh, number):
   process = start(fresh)
   wait_for_lines(process, fresh, 9)

@@ -177,7 +177,7 @@ def test_skip_leaves_the_update_out(make, tmp_path):
   assert not after.memory.states.any()
   assert after.step == 13 and after.sums.tokens == 0
 
-  trainer = make(Corpus(bad=[12]), **options)
+  trainer = make(Corpus(bad=[12]), nonfinite='skip')
   trainer.run()
   lines = record(tmp_path)
   assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
@@ -217,7 +217,7 @@ def test_a_rollback_is_made_again_after_a_crash(make, tmp_path):
   whole.mkdir()
   make(corpus, whole, nonfinite='rollback').run()
   assert record(whole)[-1]['rollbacks'] == 2
-  for crash in 11, 13, 16, 21:
+  for crash in 13, 21:
     trainer = make(
       corpus,
       crash=lambda t, at=crash: t.progress.rollbacks and t.step == at,
