@@ -4,6 +4,8 @@ The programs that tests start have an environment of their own.
 """
 
 import os
+import shutil
+import tempfile
 
 from tests import quick
 
@@ -12,6 +14,20 @@ flags = os.environ.get('XLA_FLAGS', '')
 if 'host_platform_device_count' not in flags:
   flags += f' --xla_force_host_platform_device_count=8 {quick.FLAGS}'
   os.environ['XLA_FLAGS'] = flags.strip()
+CACHE = 'TXL_JAX_TEST_CACHE'
+
+
+def pytest_configure(config):
+  """Makes a folder for compiled programs that all workers share."""
+  if CACHE not in os.environ:
+    os.environ[CACHE] = config.cache_of_programs = tempfile.mkdtemp()
+
+
+def pytest_unconfigure(config):
+  """Removes it, where it was made."""
+  if folder := getattr(config, 'cache_of_programs', None):
+    shutil.rmtree(folder, ignore_errors=True)
+
 
 # They start programs, which takes long: the last to begin would be waited for.
 FIRST = ('processes', 'resume', 'main', 'profiling', 'word_runs', 'bench')

@@ -218,6 +218,7 @@ main.entry()
 """
 
 
+@pytest.mark.slow
 def test_a_second_run_compiles_nothing(tmp_path):
   environment = programs.environment()
   del environment['JAX_COMPILATION_CACHE_DIR']
@@ -315,6 +316,7 @@ def test_a_loss_that_is_not_finite(corpus):
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk(corpus):
   command = programs.command(corpus, 'train.steps=20', 'model.d_ff=2048')
   done = programs.run(programs.limited(command, 200))

@@ -99,7 +99,7 @@ def cases():
   for model in MODELS:
     for mesh in MESHES:
       for accumulate, remat in (1, 'none'), (2, 'layer'):
-        quick = model == 'words' and mesh == 'all' and accumulate > 1
+        quick = model == 'characters' and mesh == 'all' and accumulate > 1
         marks = [] if quick else [pytest.mark.slow]
         yield pytest.param(model, mesh, accumulate, remat, marks=marks)
 

@@ -96,21 +96,36 @@ def test_the_split_does_not_matter(whole, fresh, processes, devices):
   assert_close(fresh, whole)
 
 
-def test_stopped_killed_and_continued(whole, fresh, tmp_path):
-  # SIGTERM to one: both stop at the same step, which is saved.
-  started = programs.together(command(fresh), 2, 4)
-  after_lines(fresh, 15, started)
+@pytest.fixture(scope='module')
+def stopped(tmp_path_factory):
+  """A run that SIGTERM to one process has stopped, and its step."""
+  folder = tmp_path_factory.mktemp('stopped')
+  programs.write_corpus(folder)
+  # Both stop at the same step, which is saved.
+  started = programs.together(command(folder), 2, 4)
+  after_lines(folder, 15, started)
   started[1].send_signal(signal.SIGTERM)
   (status, _, errors), (other, _, silent) = programs.ends(started)
   assert status == other == 128 + signal.SIGTERM, errors + silent
   last = errors.splitlines()[-1]
   step = int(re.fullmatch(r'stopped by SIGTERM at step (\d+), .*', last)[1])
   assert not silent
-  assert (fresh / f'run/checkpoints/{step}/seal.json').exists()
-  elsewhere = tmp_path / 'elsewhere'
-  elsewhere.mkdir()
-  copy(fresh, elsewhere)
+  assert (folder / f'run/checkpoints/{step}/seal.json').exists()
+  return folder, step
 
+
+@pytest.mark.slow
+def test_continued_by_one_process_with_two_devices(whole, stopped, tmp_path):
+  copy(stopped[0], tmp_path)
+  first, *_ = train(tmp_path, 1, 2)
+  assert f'continuing from step {stopped[1]}\n' in first
+  assert_close(tmp_path, whole)
+  assert record(tmp_path)[: stopped[1]] == record(whole)[: stopped[1]]
+
+
+def test_killed_and_continued(whole, stopped, tmp_path):
+  fresh = tmp_path
+  copy(stopped[0], fresh)
   # kill -9 to the other: it ends the first, which says who was lost.
   started = programs.together(command(fresh), 2, 4)
   after_lines(fresh, 35, started)
@@ -128,12 +143,6 @@ def test_stopped_killed_and_continued(whole, fresh, tmp_path):
   first, _ = train(fresh, 2, 4)
   assert 'continuing from step' in first
   assert record(fresh) == record(whole)
-
-  # On one process with two devices, from where SIGTERM has left it.
-  first, *_ = train(elsewhere, 1, 2)
-  assert f'continuing from step {step}\n' in first
-  assert_close(elsewhere, whole)
-  assert record(elsewhere)[:step] == record(whole)[:step]
 
 
 @pytest.mark.slow
@@ -160,6 +169,7 @@ def copy(folder, target):
   return sorted(found, key=lambda path: -int(path.name))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_by_all(whole, tmp_path):
   newest, before, *_ = copy(whole, tmp_path)
   path = max(newest.rglob('ocdbt.process_1/d/*'))

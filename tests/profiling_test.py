@@ -73,6 +73,7 @@ def test_a_trace_ends_with_the_run(tmp_path):
   assert traced(tmp_path) == [27, 28, 29]
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_written(plain, tmp_path):
   programs.write_corpus(tmp_path)
   (tmp_path / 'run').mkdir()

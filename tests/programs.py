@@ -10,7 +10,8 @@ import tempfile
 
 from tests import quick
 
-_CACHE = tempfile.TemporaryDirectory()
+# Of compiled programs, for all processes that run tests.
+_CACHE = os.environ.get('TXL_JAX_TEST_CACHE') or tempfile.mkdtemp()
 ROOT = pathlib.Path(__file__).parents[1]
 
 # A model that trains in seconds, on a corpus that is made in the test.
@@ -46,7 +47,7 @@ def environment():
     'XLA_FLAGS': quick.FLAGS,
     'PYTHONPATH': str(ROOT),
     # The same small programs are started again and again.
-    'JAX_COMPILATION_CACHE_DIR': _CACHE.name,
+    'JAX_COMPILATION_CACHE_DIR': _CACHE,
     'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
     'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
   }

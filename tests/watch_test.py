@@ -62,7 +62,7 @@ def left(monkeypatch):
     made._done = True
     made._wake.put(None)
     if made._thread.ident:
-      made._thread.join(20)
+      made._thread.join(2)
   _made.clear()
 
 

@@ -133,7 +133,9 @@ def test_dropout_is_for_training():
   assert (one != nll).all() and (one != two).all()
 
 
-@pytest.mark.parametrize('memory_init', ['empty', 'zeros'])
+@pytest.mark.parametrize(
+  'memory_init', ['empty', pytest.param('zeros', marks=pytest.mark.slow)]
+)
 def test_gradient_of_a_deep_model_without_words(memory_init):
   """No state is exactly zero, however many words are dropped."""
   model = make(
