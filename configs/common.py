@@ -30,7 +30,9 @@ def get_config():
   data.level = 'byte'
   data.lower = False  # lower-case the text
   data.eos = True  # every newline is the word <eos>
-  data.unk = False  # add <unk>, for words outside, if the text has none
+  # Add <unk>, for words outside, if the text has none; it is trained where some
+  # words of the training split are left out, as with min_count 2.
+  data.unk = False
   data.min_count = 1  # rarer words are left out of the vocabulary
   data.max_size = 0  # words of the vocabulary at most; 0 is no limit
   # A list, one word a line, as the vocabulary: of corpus text at level word;
@@ -123,7 +125,7 @@ def get_config():
   # normal noise of deviation 5 (paper's code).
   train.varlen = False
   # auto: continue the run in workdir, or start one. must: continue or fail.
-  # never: fail if workdir holds a run.
+  # never: fail if workdir holds checkpoints.
   train.resume = 'auto'
   train.log_every = 100  # steps between two lines of the log
   train.eval_every = 4000  # steps; the last step is always evaluated
@@ -179,7 +181,7 @@ def get_config():
   # worse than the best of those more than average_patience before it.
   optim.average = 'off'
   optim.ema_decay = 0.999
-  optim.average_start = 0  # swa: a step
+  optim.average_start = 0  # swa: a step above 0
   optim.average_patience = 5  # nt: evaluations
 
   # Trace of steps start to stop, both counted from 0 and stop left out, for
@@ -211,7 +213,9 @@ def get_config():
   gen.temperature = 1.0  # 0 takes the most probable token
   gen.top_k = 0  # sample among the k most probable; 0 is off
   gen.top_p = 1.0  # among the fewest that hold this probability
-  gen.repetition_penalty = 1.0  # above 1: tokens already seen become rarer
+  # Above 1: tokens already seen become rarer. It divides logits above 0 and
+  # multiplies others; with model.cutoffs these are log-probabilities.
+  gen.repetition_penalty = 1.0
   gen.forbid_unk = False  # words: never write <unk>
   gen.seed = 0  # the same seed gives the same text
   gen.samples = 1

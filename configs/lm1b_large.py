@@ -4,8 +4,9 @@
   python -m txl_jax.main --config=configs/lm1b_large.py
 
 Published: 21.8 perplexity on the test split, with n + 2 scored tokens for a
-sentence of n words: --config.data.boundaries=2 counts so, the default n + 1.
-841,354,862 parameters.
+sentence of n words: --config.data.boundaries=2 counts so, in training and
+evaluation; the default counts n + 1.
+841,354,862 parameters, with biases u and v of each layer.
 Hardware: the paper used 512 TPU cores; not measured here.
 Every value is published (the script of the original TensorFlow code).
 """
@@ -35,6 +36,8 @@ def get_config():
   c.train.segment_len = 32
   c.optim.lr = 0.0001
   c.optim.warmup = 30_000
+  c.optim.cosine_shifted = True
+  c.optim.lr_floor = 0.01
   c.eval.split = 'test'
   c.eval.segment_len = 32
   c.eval.mem_len = 128

@@ -34,7 +34,7 @@ def get_config():
   c.train.save_every = 1000
   c.optim.lr = 3.5e-4
   c.optim.warmup = 2000
-  c.optim.weight_decay = 1e-3
+  c.optim.weight_decay = 0.05
   c.optim.average = 'ema'
   c.optim.ema_decay = 0.999
   c.eval.split = 'test'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The environment of a process: every launcher starts Python through this
-# file, so flags of XLA and the cache of compiled programs are only here.
+# The environment of a process: launchers start programs on accelerators through
+# this file, so flags of XLA and the cache of compiled programs are only here.
 set -euo pipefail
 
 usage() {

@@ -295,14 +295,35 @@ def test_other_names_are_no_steps(c, capfd):
 def test_an_unsealed_step_is_not_used_beside_a_sealed_one(c):
   (c.folder / '2' / 'seal.json').unlink()
   assert c.good_steps() == [1]
+  c.clean(1)
+  assert c.steps() == [1]
 
 
 def test_an_unsealed_step_is_tried_where_nothing_else_is(c, capfd):
   (c.folder / '2' / 'seal.json').unlink()
   cut(c.folder / '1' / 'seal.json')
   assert c.good_steps() == [2]
-  assert '2 is tried' in capfd.readouterr().err
+  message = 'checkpoint 2 is not sealed, perhaps not yet, and is tried, for no'
+  assert message in capfd.readouterr().err
   assert_whole(c, 2)
+
+
+def test_of_unsealed_steps_the_newest_is_tried(c, capfd):
+  for step in '12':
+    (c.folder / step / 'seal.json').unlink()
+  assert c.good_steps() == [2]
+  first, second = capfd.readouterr().err.splitlines()
+  assert 'checkpoint 2 is not' in first and 'and is tried' in first
+  assert 'checkpoint 1 is not' in second and 'and is not used' in second
+
+
+def test_an_unsealed_step_that_is_continued_from_is_sealed(c):
+  (c.folder / '2' / 'seal.json').unlink()
+  shutil.rmtree(c.folder / '1')
+  assert c.good_steps() == [2]
+  c.clean(2)
+  assert checkpoint.damage(c.folder / '2') == ''
+  assert not (c.folder.parent / 'damaged').exists()
 
 
 def test_an_unsealed_step_that_orbax_did_not_finish_is_not_tried(c):

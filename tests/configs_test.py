@@ -71,7 +71,7 @@ WORDS = {
     20, 0.0, 0.0, 20_000, 0.0, 500_000, 2.5e-4, 0.02, 32, 32, 224, 32, 128, 0,
   ),
   'lm1b_large': (
-    24, 0.05, 0.05, 30_000, 0.0, 1_200_000, 1e-4, 0.005, 32, 32, 512, 32, 128,
+    24, 0.05, 0.05, 30_000, 0.01, 1_200_000, 1e-4, 0.005, 32, 32, 512, 32, 128,
     0,
   ),
 }  # fmt: skip
@@ -140,6 +140,7 @@ def test_published_values_of_words(name):
   m, o, ev = c.model, c.optim, c.eval
   found = (m.n_layer, m.dropout, m.dropatt, o.warmup, o.lr_floor)
   found += (c.train.steps, o.lr, m.init_std)
+  assert o.cosine_shifted == name.endswith('large')
   found += (c.train.segment_len, m.mem_len, c.train.batch_size)
   assert (*found, ev.segment_len, ev.mem_len, ev.clamp_len) == WORDS[name]
   assert (o.name, o.clip, o.schedule) == ('adam', 0.25, 'cosine')
@@ -168,6 +169,7 @@ def test_published_values(name):
     0.25,
   )
   assert (o.schedule, m.init_std) == ('cosine', 0.02)
+  assert o.cosine_shifted == name.endswith('24l')
   assert m.tie_weights and not m.untie_biases
   assert (ev.split, ev.same_length) == ('test', 'M')
   assert c.data.corpus == name.split('_')[0]

@@ -14,13 +14,12 @@ flags = os.environ.get('XLA_FLAGS', '')
 if 'host_platform_device_count' not in flags:
   flags += f' --xla_force_host_platform_device_count=8 {quick.FLAGS}'
   os.environ['XLA_FLAGS'] = flags.strip()
-CACHE = 'TXL_JAX_TEST_CACHE'
 
 
 def pytest_configure(config):
   """Makes a folder for compiled programs that all workers share."""
-  if CACHE not in os.environ:
-    os.environ[CACHE] = config.cache_of_programs = tempfile.mkdtemp()
+  if quick.CACHE not in os.environ:
+    os.environ[quick.CACHE] = config.cache_of_programs = tempfile.mkdtemp()
 
 
 def pytest_unconfigure(config):

@@ -28,17 +28,11 @@ import tempfile
 import time
 
 from tests import programs
-from txl_jax import checkpoint, log
+from txl_jax import checkpoint
 
 TEMPORARY = ('.orbax-checkpoint-tmp', '.new', '.old')
 COLUMNS = ('kill', 'at step', 'phase', 'continued from', 'steps lost')
 COLUMNS += ('temporary folders', 'good checkpoints')
-
-
-def record(folder):
-  """The lines of the log of a run without their clock fields."""
-  records = log.read(folder / 'run/metrics.jsonl')
-  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
 
 
 class Run:
@@ -56,7 +50,7 @@ class Run:
     Args:
       folder: pathlib.Path with a corpus.
       options: of the run, as for `programs.command`.
-      whole: `record` of the same run, uninterrupted.
+      whole: `programs.record` of the same run, uninterrupted.
       save_every: steps.
     """
     self.rows, self.problems, self.in_saves = [], [], 0
@@ -120,7 +114,7 @@ class Run:
       self._problem(f'status {process.returncode} at the end')
     if self._temporary():
       self._problem(f'at the end there are {self._temporary()}')
-    if record(self._folder) != self._whole:
+    if programs.record(self._folder) != self._whole:
       self._problem('the log is not that of an uninterrupted run')
 
   def _start(self):
@@ -201,7 +195,7 @@ class Run:
     ]
 
   def _check_log(self):
-    lines = record(self._folder)
+    lines = programs.record(self._folder)
     if lines != self._whole[: len(lines)]:
       self._problem('the log is not the begin of that of an uninterrupted run')
 
@@ -240,7 +234,7 @@ def main():
     done = programs.run(programs.command(folders[0], *options), timeout=1200)
     if done.returncode:
       sys.exit(done.stderr)
-    run = Run(folders[1], options, record(folders[0]), save_every)
+    run = Run(folders[1], options, programs.record(folders[0]), save_every)
     print(f'seed {args.seed}, {steps} steps, a save every {save_every}')
     widths = [len(c) for c in COLUMNS]
     row = lambda cells: ' | '.join(f'{c:>{w}}' for c, w in zip(cells, widths))

@@ -96,7 +96,9 @@ def test_the_clock_may_jump(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('tensorboard', [False, True])
-def test_a_full_disk_is_told(tmp_path, tensorboard):
+def test_a_full_disk_is_told(tmp_path, monkeypatch, tensorboard):
+  # TensorBoard's events are the larger file, and written with each line.
+  monkeypatch.setattr(log, '_FLUSH', -1.0)
   record = log.Log(tmp_path, 0, 0, tensorboard)
   before = resource.getrlimit(resource.RLIMIT_FSIZE)
   resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
@@ -165,7 +167,13 @@ def test_console_on_a_terminal(monkeypatch):
   console.progress('two')
   console.say('stays')
   console.say('too')
-  assert sys.stderr.getvalue() == '\rstep 100\rtwo     \nstays\ntoo\n'
+  console.progress('three')
+  console.close()
+  print('error: …', file=sys.stderr)
+  console.close()
+  assert sys.stderr.getvalue() == (
+    '\rstep 100\rtwo     \nstays\ntoo\n\rthree   \nerror: …\n'
+  )
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,6 @@ def test_version():
     ('train.stepz=3', ['stepz']),
     ('train.steps=many', ['steps', 'many']),
     ('train.steps=0', ['train.steps is 0', 'at least 1']),
-    ('optim.lr=nan', ['optim.lr is nan']),
-    ('optim.name=adamw', ["optim.name is 'adamw'", 'adam, sgd']),
-    ('train.accumulate=3', ['train.accumulate is 3', 'divisors of 4']),
     ('data.path=/no/such', ['/no/such']),
     ('train.segment_len=90000', ['360001', 'train.segment_len (90000)']),
     ('train.resume=must', ['no checkpoint', 'train.resume is must']),
@@ -290,9 +287,9 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
   assert_refused(done, 'holds a run on corpus text-corpus', 'found text-corpus')
 
 
-def test_a_checkpoint_of_other_shapes(trained):
+def test_another_model(trained):
   done = mode(trained, 'eval', 'model.d_ff=48')
-  assert_refused(done, 'layers_0/ff/w1', '32', '48')
+  assert_refused(done, 'model.d_ff = 32', 'has 48', 'run/config.py')
 
 
 def test_what_is_not_there(trained, tmp_path):
@@ -305,6 +302,7 @@ def test_what_is_not_there(trained, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite(corpus):
   options = ('optim.lr=1e38', 'optim.warmup=40', 'optim.schedule=constant')
   done = programs.run(programs.command(corpus, *options, 'train.save_every=1'))

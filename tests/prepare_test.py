@@ -1,7 +1,10 @@
 import hashlib
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
@@ -78,7 +81,13 @@ def test_words_from_the_command_line(book, tmp_path):
   words = sum(data.tokens(split).size for split in prepared.SPLITS)
   assert words == len(LINES.split())
   assert data.vocabulary.symbols[:3] == ('bottles', '<unk>', '0')
-  assert [s.split(':')[0] for s in splits] == list(prepared.SPLITS)
+  entries = data.manifest['splits']
+  assert entries['train']['unknown'] > 40_000
+  assert splits == [
+    f'{s}: {e["tokens"]} tokens from {e["bytes"]} bytes, '
+    f'{e["unknown"]} unknown words'
+    for s, e in entries.items()
+  ]
 
 
 def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
@@ -104,7 +113,7 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     force=True,
   ):
     prepare.main(['prepare'])
-  assert capsys.readouterr().out.splitlines()[-5:] == [
+  assert capsys.readouterr().out.splitlines() == [
     'train: 60 tokens from 80 bytes',
     'validation: 9 tokens from 12 bytes',
     'test: 6 tokens from 8 bytes',
@@ -123,6 +132,8 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     (('--dataset=lm1b', '--vocab_file=/no'), 'data.vocab_file: /no: No such'),
     (('--dataset=lm1b',), 'corpus lm1b needs the published list of its 793,4'),
     (('enwik8',), "argument 'enwik8' is not expected"),
+    (('--unc',), "Unknown command line flag 'unc'. Did you mean: unk"),
+    (('--min_count=two',), 'flag --min_count=two: '),
   ],
 )
 def test_errors_of_the_user(tmp_path, args, found):
@@ -143,6 +154,63 @@ def test_data_dir_below_a_file(book, tmp_path):
   data_dir.parent.write_bytes(b'')
   result = run('--dataset=text', f'--path={book}', f'--data_dir={data_dir}')
   assert_error(result, 'Not a directory')
+
+
+@pytest.fixture
+def hears_ctrl_c():
+  """Programs started hear it also where a shell runs pytest in background."""
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  yield
+  signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures('hears_ctrl_c')
+def test_interrupted(book, tmp_path):
+  book.write_bytes(LINES * 40)
+  data_dir = tmp_path / 'data'
+  process = subprocess.Popen(
+    command(
+      '--dataset=text',
+      f'--path={book}',
+      f'--data_dir={data_dir}',
+      '--level=word',
+      '--processes=2',
+    ),
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stderr is not None
+  assert process.stderr.readline().startswith('preparing text')
+  deadline = time.monotonic() + 60
+  while not any(p.stat().st_size for p in data_dir.glob('*/*/train.numbers')):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+  process.send_signal(signal.SIGINT)
+  _, said = process.communicate(timeout=60)
+  assert (process.returncode, said) == (130, 'interrupted\n')
+  assert not list(data_dir.glob('*'))
+
+
+def test_output_that_nobody_reads(book, tmp_path):
+  environment = dict(os.environ)
+  environment.pop('PYTHONUNBUFFERED', None)  # with it there is less to see
+  arguments = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path}/data'
+  read, write = os.pipe()
+  os.close(read)
+  done = subprocess.run(
+    command(*arguments),
+    cwd=ROOT,
+    env=environment,
+    stdout=write,
+    stderr=subprocess.PIPE,
+    text=True,
+    timeout=60,
+  )
+  os.close(write)
+  assert done.returncode == 1
+  (said,) = done.stderr.splitlines()
+  assert said.startswith('preparing text')
 
 
 def test_full_disk(book, tmp_path):

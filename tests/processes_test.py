@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.kills import record
+from tests.programs import record
 
 OPTIONS = (
   'model.n_layer=1',
@@ -123,6 +123,7 @@ def test_continued_by_one_process_with_two_devices(whole, stopped, tmp_path):
   assert record(tmp_path)[: stopped[1]] == record(whole)[: stopped[1]]
 
 
+@pytest.mark.slow
 def test_killed_and_continued(whole, stopped, tmp_path):
   fresh = tmp_path
   copy(stopped[0], fresh)

@@ -1,18 +1,31 @@
 """Running the programs as a user does: in processes of their own."""
 
+import atexit
 import concurrent.futures
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 
 from tests import quick
+from txl_jax import log
 
-# Of compiled programs, for all processes that run tests.
-_CACHE = os.environ.get('TXL_JAX_TEST_CACHE') or tempfile.mkdtemp()
 ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _cache():
+  """Folder of compiled programs: that of all of pytest, or one of our own."""
+  if shared := os.environ.get(quick.CACHE):
+    return shared
+  own = tempfile.mkdtemp()
+  atexit.register(shutil.rmtree, own, ignore_errors=True)
+  return own
+
+
+_CACHE = _cache()
 
 # A model that trains in seconds, on a corpus that is made in the test.
 TINY = (
@@ -78,6 +91,12 @@ def command(cwd, *overrides, config='configs/common.py', flags=()):
     *flags,
     *(f'--config.{o}' for o in (*fixed, *overrides)),
   ]
+
+
+def record(folder):
+  """The lines of the log of a run without their clock fields."""
+  records = log.read(folder / 'run/metrics.jsonl')
+  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
 
 
 def limited(arguments, blocks):

@@ -1,9 +1,12 @@
-"""Flags of XLA with which it compiles fast, and what it compiles runs slowly.
+"""What makes tests quick, which compile much and compute little.
 
-Tests compile much and compute little.
+FLAGS are of XLA: it compiles fast, and what it compiles runs slowly.
 """
 
 import importlib.metadata
+
+# Names a folder for compiled programs that processes share.
+CACHE = 'TXL_JAX_TEST_CACHE'
 
 FLAGS = '--xla_backend_optimization_level=0'
 # Halves the time again; XLA ends programs with flags that it does not know.

@@ -14,7 +14,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from tests import kills, programs
-from tests.kills import record
+from tests.programs import record
 
 STEPS = 'train.steps=240'
 OPTIONS = (
@@ -138,6 +138,7 @@ def test_several_steps_per_dispatch(fresh, tmp_path_factory):
     assert a == pytest.approx(b, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(uninterrupted, fresh):
   """A few kills as in `tests.kills`, which makes a hundred."""
   run = kills.Run(fresh, OPTIONS, record(uninterrupted), save_every=15)
@@ -175,6 +176,7 @@ def test_an_evaluation_cut_short_is_run_again(fresh):
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over(uninterrupted, tmp_path):
   shutil.copytree(uninterrupted / 'run', tmp_path / 'run')
   shutil.copytree(uninterrupted / 'data', tmp_path / 'data')

@@ -122,6 +122,8 @@ def test_forbidden_tokens_are_excluded_before_all_else():
   ).tolist()
   assert kept() == [False, True, False, True]
   assert kept(top_k=1) == [False, True, False, False]
+  greedy = g.adjust(logits, seen, g.Sampling(temperature=0, forbidden=(0, 2)))
+  assert greedy.argmax() == 1
   # Of what is allowed, 1 has the share e² / (e² + 1) = 0.88.
   assert kept(top_p=0.88) == [False, True, False, False]
   assert kept(top_p=0.89) == [False, True, False, True]

@@ -40,7 +40,7 @@ RANGES = [
   ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.d_model', [2, 1024], [0, 1, 3]),
   ('model.d_embed', [0, 256], [-1]),
-  ('model.div_val', [1, 4], [0, -1]),
+  ('model.div_val', [1], [0, -1]),
   ('data.boundaries', [1, 2], [0, 3]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
@@ -179,14 +179,35 @@ def test_adaptive_softmax(key, value, allowed):
   assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
 
 
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [('div_val', 2, 1), ('tail_order', 'descending', 'asc')],
+)
+def test_options_of_tails_without_tails(key, value, allowed):
+  config = changed(**{f'model__{key}': value})
+  assert refused(config).startswith(
+    f'model.{key} is {value!r}; allowed: {allowed}'
+  )
+
+
+def test_an_evaluation_of_one_token():
+  settings.validate(changed(train__eval_tokens=2))
+  assert refused(changed(train__eval_tokens=1)) == (
+    'train.eval_tokens is 1; allowed: 0, or at least 2'
+  )
+
+
 def test_an_average_that_never_starts():
   steps = common.get_config().train.steps
   settings.validate(
     changed(optim__average='swa', optim__average_start=steps - 1)
   )
   settings.validate(changed(optim__average='nt', optim__average_start=steps))
-  late = changed(optim__average='swa', optim__average_start=steps)
-  assert refused(late).startswith(f'optim.average_start is {steps}; allowed: ')
+  for start in 0, steps:
+    wrong = changed(optim__average='swa', optim__average_start=start)
+    assert refused(wrong).startswith(
+      f'optim.average_start is {start}; allowed: a step of swa, from 1 to '
+    )
 
 
 def test_a_trace_without_steps():
@@ -241,6 +262,23 @@ def test_limit_of_updates_left_out():
     settings.validate(
       changed(train__nonfinite='rollback', train__nonfinite_limit=limit)
     )
+
+
+def test_same_model():
+  then = settings.flatten(common.get_config())
+  now = then | {'model.dropout_embed': 0.5, 'model.mem_len': 7, 'seed': 3}
+  now |= {'model.dtype': 'bfloat16', 'train.batch_size': 2}
+  settings.check_model(now, then, 'run')
+  for key, value in ('pre_norm', True), ('ln_eps', 1e-6), ('cutoffs', (9,)):
+    with pytest.raises(UserError) as e:
+      settings.check_model(now | {f'model.{key}': value}, then, 'run')
+    assert str(e.value).startswith(
+      f'run holds a model with model.{key} = {then[f"model.{key}"]!r}, this '
+      f'command has {value!r}; allowed: '
+    )
+  # A key that came later than the run.
+  del then['model.pre_norm']
+  settings.check_model(now | {'model.pre_norm': True}, then, 'run')
 
 
 def test_same_config():

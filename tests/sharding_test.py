@@ -142,7 +142,17 @@ def abstract_state(name):
   return jax.eval_shape(create)
 
 
-@pytest.mark.parametrize('name', sorted(NAMES))
+# Of each kind the smaller one; the others take longer.
+FEW = 'enwik8_12l', 'lm1b_base', 'ptb', 'pystdlib_tiny', 'wt103_large'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(n, marks=() if n in FEW else pytest.mark.slow)
+    for n in sorted(NAMES)
+  ],
+)
 def test_rules_fit_every_config(name):
   """Parameters, moments and averages alike; no large one is on all devices."""
   state = abstract_state(name)

@@ -195,6 +195,28 @@ def test_on_rows_visits_what_it_is_told(n):
   np.testing.assert_array_equal(dx, weight[:, None] * w)
 
 
+@pytest.mark.parametrize('n', [0, 1, 4, 5, 12])
+def test_on_rows_costs_what_it_visits(n):
+  calls = []
+
+  def f(w, x, ids):
+    jax.debug.callback(lambda: calls.append(1))
+    return x @ w + ids
+
+  rows, x = np.arange(12) < n, np.ones([12, 2])
+  ids, w = np.arange(12, dtype=np.int32), np.ones(2)
+  run = functools.partial(softmax.on_rows, f, chunk=4)
+  jax.block_until_ready(jax.jit(run)(w, x, ids, rows))
+  jax.effects_barrier()
+  assert len(calls) == -(-n // 4)
+  calls.clear()
+  loss = lambda w, x: jnp.sum(run(w, x, ids, rows))
+  jax.block_until_ready(jax.jit(jax.grad(loss))(w, x))
+  jax.effects_barrier()
+  # Backward computes the rows again; forward may be found to be unneeded.
+  assert len(calls) in (-(-n // 4), 2 * -(-n // 4))
+
+
 def arrays(jaxpr):
   for eqn in jaxpr.eqns:
     yield from (v.aval for v in eqn.outvars)

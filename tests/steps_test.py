@@ -332,8 +332,10 @@ def test_parts_and_devices_change_nothing(devices, accumulate):
   'changes',
   [
     dict(dropout=0.5),
-    dict(dropout_embed=0.5, locked_dropout=True),
-    dict(word_dropout=0.5),
+    pytest.param(
+      dict(dropout_embed=0.5, locked_dropout=True), marks=pytest.mark.slow
+    ),
+    pytest.param(dict(word_dropout=0.5), marks=pytest.mark.slow),
   ],
 )
 def test_devices_share_one_dropout_mask(changes):

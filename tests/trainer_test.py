@@ -1,6 +1,7 @@
 """The training loop in this process: what it does when things go wrong."""
 
 import dataclasses
+import time
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from configs import common
 from txl_jax import log, models, settings, sharding, train, watch
+from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
 from txl_jax.models import transformer_xl
 
 V, T, B, M = 12, 8, 4, 8
@@ -155,6 +158,37 @@ def restore(trainer, step):
   return jax.device_get(trainer.state)
 
 
+def test_a_validation_split_that_is_too_short(make):
+  corpus = Corpus()
+  tokens = corpus.tokens
+  corpus.tokens = lambda split: tokens(split)[: None if split == 'train' else 1]
+  with pytest.raises(UserError, match='the validation split has 1 tokens'):
+    make(corpus)
+
+
+def test_averages_are_evaluated(make, tmp_path):
+  trainer = make(Corpus())
+  trainer.run()
+  (line,) = (
+    r for r in log.read(tmp_path / 'metrics.jsonl') if r['split'] != 'train'
+  )
+  average = trainer.state.average
+  nats = [
+    perplexity.score(
+      trainer.model.clone(cache_projections=True),
+      params,
+      trainer.corpus.tokens('validation'),
+      batch_size=2,
+      segment_len=T,
+      segments_per_call=16,
+      mesh=trainer.mesh,
+    ).nats
+    for params in (average.params, trainer.state.params)
+  ]
+  assert line['averaged'] == 30 == average.count
+  assert line['nats'] == nats[0] != nats[1]
+
+
 def test_stop_is_the_default(make):
   trainer = make(Corpus(bad=[12]))
   with pytest.raises(train.NotFinite, match='not finite at step 13; the last'):
@@ -190,6 +224,42 @@ def test_skip_leaves_the_update_out(make, tmp_path):
   ]
 
 
+def test_nothing_but_skipped_steps_since_the_last_line(make, tmp_path):
+  trainer = make(Corpus(bad=[28, 29]), nonfinite='skip')
+  trainer.run()
+  assert [r['step'] for r in record(tmp_path)] == [*range(4, 30, 4)]
+  assert trainer.console.said[-2].startswith('warning: 2 updates left out, ')
+
+
+def test_rates_are_those_of_the_steps(make, tmp_path):
+  """Whatever lies between two lines: evaluations, saves, a new start."""
+  each = 0.1  # seconds that a step takes at least
+  options = dict(log_every=8, eval_every=12, save_every=10)
+
+  def slow(trainer):
+    step = trainer.train_step
+
+    def slower(*arguments):
+      time.sleep(each)
+      return step(*arguments)
+
+    trainer.train_step = slower
+    return trainer
+
+  trainer = slow(make(Corpus(), crash=lambda t: t.step == 23, **options))
+  with pytest.raises(KeyboardInterrupt):
+    trainer.run()
+  slow(make(Corpus(), **options)).run()
+  records = log.read(tmp_path / 'metrics.jsonl')
+  lines = [r for r in records if r['split'] == 'train']
+  assert [r['step'] for r in lines] == [8, 16, 24, 30]
+  # A line of n steps holds n of these waits, one more or one less; the second
+  # start makes 4 of the 8 steps of its first line.
+  speed = [line['tokens_per_second'] * each / (B * T) for line in lines]
+  assert max(speed) <= 1.4
+  assert speed[1] > 1 / 4  # nothing is compiled in it
+
+
 def test_skip_has_a_limit(make):
   trainer = make(Corpus(bad=[12, 14, 16, 17, 18]), nonfinite='skip')
   with pytest.raises(train.NotFinite, match='step 17, nor in 2 steps after it'):
@@ -211,6 +281,7 @@ def test_rollback_passes_over_the_batches(make, tmp_path):
   assert 'continuing from step 10' in said
 
 
+@pytest.mark.slow
 def test_a_rollback_is_made_again_after_a_crash(make, tmp_path):
   corpus = Corpus(bad=[12, 20])
   whole = tmp_path / 'whole'

@@ -73,7 +73,9 @@ def placed(mesh, h, targets, output):
 
 
 @pytest.mark.parametrize('mesh', MESHES)
-@pytest.mark.parametrize('case', ['random', 'one_tail'])
+@pytest.mark.parametrize(
+  'case', ['random', pytest.param('one_tail', marks=pytest.mark.slow)]
+)
 def test_nll_and_gradients(mesh, case):
   h = jnp.array(np.random.default_rng(2).normal(size=[N, D]), F)
   targets, output = tokens(case), weights()

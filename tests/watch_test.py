@@ -23,12 +23,6 @@ class Store:
       self.values[key] = value
       self.changed.notify_all()
 
-  def blocking_key_value_get(self, key, timeout_ms):
-    with self.changed:
-      found = lambda: key in self.values
-      assert self.changed.wait_for(found, timeout_ms / 1000)
-      return self.values[key]
-
   def key_value_dir_get(self, prefix):
     with self.changed:
       return [(k, v) for k, v in self.values.items() if k.startswith(prefix)]
@@ -128,6 +122,62 @@ def test_all_stop_at_the_same_question(monkeypatch, left):
   assert len(stopped) == 3 and len(set(stopped.values())) == 1, stopped
   question, number = stopped[0]
   assert question >= 20 and number == signal.SIGTERM
+
+
+def test_one_that_is_lost_while_all_are_to_stop(monkeypatch, left):
+  made = watches(monkeypatch, 2)
+  made[1].at(7, STEPPING)
+  made[1]._send()  # once, and never again
+  with made[0] as w:
+    w.at(8, STEPPING)
+    w._asked = signal.SIGTERM
+    w._wake.put(None)
+    wait_for(lambda: left)
+  ((line, _),) = left
+  assert line.startswith('error: process 1 of 2 on h is lost, last seen at ')
+
+
+@pytest.mark.parametrize('first', [0, 1])
+def test_asked_when_one_is_done(monkeypatch, left, first):
+  """Nobody stops, and nobody waits for one that asks no more."""
+  made = watches(monkeypatch, 2)
+  last = made[1 - first]
+  with last:
+    with made[first]:
+      last.stopping()
+    last._asked = signal.SIGTERM
+    last._wake.put(None)
+    wait_for(lambda: f'{watch._TICKS}{last._me}' in distributed.store().values)
+    assert last.stopping() == 0
+  assert not left
+
+
+def test_a_store_that_fails_for_a_moment(monkeypatch, left):
+  """What was told of the questions stays, for another may have read it."""
+  made = watches(monkeypatch, 2)
+  store, failures = distributed.store(), [3]
+  get = store.key_value_dir_get
+
+  def sometimes(folder):
+    if folder == watch._TICKS and failures[0]:
+      failures[0] -= 1
+      raise RuntimeError('UNAVAILABLE')
+    return get(folder)
+
+  monkeypatch.setattr(store, 'key_value_dir_get', sometimes)
+  told = []
+  with made[0] as w, made[1] as other:
+    w._asked = signal.SIGTERM
+    w._wake.put(None)
+    while not (number := w.stopping()):
+      time.sleep(0.001)
+      told.append(store.values.get(f'{watch._TICKS}0'))
+    while not other.stopping():
+      time.sleep(0.001)
+    assert (number, w._stop_at) == (signal.SIGTERM, other._stop_at)
+  assert not failures[0]
+  assert len(set(told) - {None}) <= 1
+  assert not left
 
 
 def test_a_process_without_a_sign_ends_the_others(monkeypatch, left):

@@ -112,6 +112,7 @@ def test_generation_reads_well_streamed_or_not(trained):
   assert first == f'=== sample 1 of 2\n{streamed.stdout}'
 
 
+@pytest.mark.slow
 def test_unk_can_be_forbidden(trained):
   options = 'generate.max_new_tokens=300', 'generate.temperature=2.0'
   free = mode(trained, 'generate', *options)

@@ -39,6 +39,7 @@ from txl_jax import distributed, sharding
 from txl_jax.errors import UserError
 
 _SEAL = 'seal.json'
+_NO_SEAL = 'it has no seal'
 _KEEP = 2  # newest steps
 # Seconds for a save: for ever. Orbax counts them by a clock that may be set,
 # and `watch` finds out that a process is lost.
@@ -67,7 +68,7 @@ def damage(folder):
     found = json.loads((folder / _SEAL).read_bytes())
     entries, digest = found['files'], found['sha256']
   except FileNotFoundError:
-    return 'it has no seal'
+    return _NO_SEAL
   except (OSError, ValueError, TypeError, KeyError):
     return f'{_SEAL} cannot be read'
   if digest != _sha256(json.dumps(entries, sort_keys=True)):
@@ -162,13 +163,16 @@ class Checkpoints:
       if not problem:
         sealed.append(step)
         continue
-      if problem == 'it has no seal' and self._complete(step):
+      if problem == _NO_SEAL and self._complete(step):
         unsealed.append(step)
-      self._say(f'checkpoint {step} is damaged and not used: {problem}')
-    if unsealed and not sealed:
-      self._say(f'no other checkpoint is whole: {unsealed[0]} is tried')
-      return unsealed
-    return sealed
+      else:
+        self._say(f'checkpoint {step} is damaged and not used: {problem}')
+    good = sealed or unsealed[:1]
+    for step in unsealed:
+      tried = step in good
+      use = 'is tried, for no other is whole' if tried else 'is not used'
+      self._say(f'checkpoint {step} is not sealed, perhaps not yet, and {use}')
+    return good
 
   def _complete(self, step):
     return (self.folder / str(step) / '_CHECKPOINT_METADATA').exists()
@@ -306,13 +310,18 @@ class Checkpoints:
   def clean(self, newest):
     """Prepares the folder for a run that continues from step `newest`.
 
-    Damaged steps are moved to the folder `damaged` beside this one: nothing
-    is deleted, and no step is written twice.
+    Damaged steps are moved to the folder `damaged` beside this one, in the
+    place of an earlier one of the same number: no step is written twice.
+    Step `newest` itself, which could be restored, gets a seal if the process
+    that wrote it had no time to.
     """
     aside = self.folder.with_name('damaged')
     for step in self.steps():
       folder = self.folder / str(step)
-      if step > newest or damage(folder):
+      if step == newest:
+        if not (folder / _SEAL).exists():
+          seal(folder)
+      elif step > newest or damage(folder):
         aside.mkdir(exist_ok=True)
         target = aside / str(step)
         shutil.rmtree(target, ignore_errors=True)

@@ -4,7 +4,9 @@ Process 0 writes files and the console; the others take part in computing. What
 it decides reaches them through the store of keys of jax.distributed, not
 through the devices: it works while these are busy, and once they are lost.
 
-All processes must call `on_main`, `check_same` and `fetch` in the same order.
+All processes must call `on_main`, `main_first`, `check_same` and `fetch`, and
+what calls them, as most methods of `checkpoint.Checkpoints` do, in the same
+order.
 """
 
 import glob

@@ -16,6 +16,7 @@ from txl_jax import (
   generate,
   metrics,
   models,
+  settings,
   sharding,
   train_state,
   workdir,
@@ -43,6 +44,7 @@ def load(config, folder, mesh):
     UserError: there is no such checkpoint, or it is of another model.
   """
   vocabulary = workdir.vocabulary(folder)
+  settings.check_model(settings.flatten(config), workdir.config(folder), folder)
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
   model = models.build(config.model, len(vocabulary))
@@ -125,6 +127,13 @@ def evaluate(config, folder, console):
       f'split {ev.split} has {len(split)} tokens; eval.batch_size '
       f'{ev.batch_size} needs {needed}'
     )
+  now = config.data.boundaries
+  then = workdir.config(folder).get('data.boundaries', now)
+  if then != now:
+    console.say(
+      f'warning: data.boundaries is {now} and was {then} in training: the '
+      'model has learnt another number of <S>'
+    )
   tokens = _from_first_token(split, corpus, ev.first_token)
   score = perplexity.score(
     perplexity.model_at_test_time(config, len(vocabulary), ev),
@@ -187,7 +196,14 @@ def sample(config, folder):
   _, params, _, vocabulary = load(config, folder, mesh)
   tokens = vocabulary.encode(prompt, 'the prompt')
   unk = vocabulary.unk_id
-  forbidden = () if unk is None or not g.forbid_unk else (unk,)
+  forbidden = ()
+  if g.forbid_unk:
+    if unk is None:
+      raise UserError(
+        'generate.forbid_unk is True; allowed: False, for the vocabulary has '
+        'no unknown word'
+      )
+    forbidden = (unk,)
   try:
     sampling = generate.Sampling(
       g.temperature, g.top_k, g.top_p, g.repetition_penalty, forbidden
@@ -250,8 +266,12 @@ def write_params(config, folder, path):
   step, params, averaged, vocabulary = load(config, folder, mesh)
   params = jax.tree.map(distributed.fetch, params)
 
+  # What is free where a model is used is as it was trained.
+  then = workdir.config(folder)
+  model = {k: then.get(f'model.{k}', v) for k, v in config.model.items()}
+
   def save():
-    export.save(path, params, config.model.to_dict(), vocabulary.to_json())
+    export.save(path, params, model, vocabulary.to_json())
 
   distributed.on_main(save)
   weights = f' (weights averaged over {averaged} steps)' if averaged else ''

@@ -22,6 +22,8 @@ from txl_jax.errors import UserError
 CLOCK = ('time', 'seconds', 'tokens_per_second', 'mfu')
 CLOCK += ('data_wait', 'dispatch', 'device_wait')
 
+_FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
+
 
 class Log:
   """The record of a run in its workdir."""
@@ -60,11 +62,13 @@ class Log:
     shutil.rmtree(events, ignore_errors=True)
     self._events = None
     if tensorboard:
-      events.mkdir()
+      # On a network file system a reader may keep the old one from going.
+      events.mkdir(exist_ok=True)
       # Not SummaryWriter: when its thread dies of a full disk, training hangs.
       self._events = event_file_writer.EventsWriter(str(events / 'events'))
     for record in kept:
       self._write_events(record)
+    self._flush_events()
 
   def write(self, record):
     """Adds a dict with step, split and figures; stamps it with the time."""
@@ -73,6 +77,9 @@ class Log:
       self._file.write(_line(record))
       self._file.flush()
       self._write_events(record)
+      # Each flush waits for the disk.
+      if time.monotonic() - self._flushed > _FLUSH:
+        self._flush_events()
 
   def _write_events(self, record):
     if self._events is None:
@@ -84,12 +91,17 @@ class Log:
         self._events.write_event(
           Event(step=step, wall_time=time_, summary=scalar)
         )
-    self._events.flush()
+
+  def _flush_events(self):
+    self._flushed = time.monotonic()
+    if self._events:
+      self._events.flush()
 
   def sync(self):
     """Makes sure that every line is on the disk."""
     with self._told():
       os.fsync(self._file.fileno())
+      self._flush_events()
 
   def close(self):
     """Closes the files; what they have failed with was told before."""
@@ -177,10 +189,14 @@ class Console:
     """Shows a line that stays."""
     if self._silent:
       return
-    if self._open:
-      sys.stderr.write('\n')
-      self._open = False
+    self.close()
     print(text, file=sys.stderr, flush=True)
+
+  def close(self):
+    """Ends a line that is rewritten, so that what follows has its own."""
+    if self._open:
+      print(file=sys.stderr, flush=True)
+      self._open = False
 
 
 def duration(seconds):

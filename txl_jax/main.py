@@ -14,7 +14,6 @@ The last three flags are not needed where a cluster tells them.
 """
 
 import contextlib
-import os
 import pathlib
 import sys
 
@@ -27,6 +26,7 @@ from txl_jax import (
   distributed,
   inference,
   log,
+  program,
   report,
   settings,
   sharding,
@@ -69,14 +69,7 @@ def _parse(argv):
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  try:
-    rest = flags.FLAGS(argv)
-  except flags.Error as e:
-    raise UserError(f'{e}') from e
-  except Exception as e:  # whatever the config file raises, or its overrides
-    raise UserError(f'--config: {type(e).__name__}: {e}') from e
-  if rest[1:]:
-    raise UserError(f'argument {rest[1]!r} is not expected, only flags are')
+  rest = program.parse(argv)
   if _CONFIG.value is None:
     raise UserError('--config is missing, say --config=configs/enwik8_12l.py')
   if _MODE.value not in MODES:
@@ -124,9 +117,9 @@ def _run_train(config, folder, console, watcher):
 
     distributed.on_main(occupy)
     workdir.check_shared(folder)
-    stack.enter_context(watcher.signals())
-    trainer = train.Trainer(config, corpus, folder, mesh, watcher, console)
-    progress = trainer.run()
+    with watcher.signals():
+      trainer = train.Trainer(config, corpus, folder, mesh, watcher, console)
+      progress = trainer.run()
     lines = report.closing(
       config, corpus, progress, trainer.weights(), trainer.mesh, command
     )
@@ -142,9 +135,11 @@ def main(argv):
     _DISTRIBUTED.value, _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   )
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
-  _use_compilation_cache(config)
   console = log.Console(silent=not distributed.is_main())
-  with watch.Watch(config.train.stall_seconds) as watcher:
+  stall = config.train.stall_seconds
+  # The console is closed first: the last line of a failure is one of its own.
+  with watch.Watch(stall) as watcher, contextlib.closing(console):
+    _use_compilation_cache(config)
     flat = settings.flatten(config)
     same = {k: v for k, v in flat.items() if k not in _OWN}
     distributed.check_same({'--mode': mode, '--workdir': str(folder), **same})
@@ -176,21 +171,13 @@ def entry():
   sys.unraisablehook = _unraisable
   # Orbax logs pages about what is one line here.
   logging.set_verbosity(logging.FATAL)
-  try:
-    app.run(main, flags_parser=_parse)
-  except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)
-  except (UserError, OSError) as e:
-    print('error:', ' '.join(str(e).split()), file=sys.stderr)
-    sys.exit(1)
-  except watch.Stopped as e:
-    if distributed.is_main():
-      print(e, file=sys.stderr)
-    sys.exit(128 + e.signal)
-  except KeyboardInterrupt:
-    print('interrupted', file=sys.stderr)
-    sys.exit(130)
+  with program.told():
+    try:
+      app.run(main, flags_parser=_parse)
+    except watch.Stopped as e:
+      if distributed.is_main():
+        print(e, file=sys.stderr)
+      sys.exit(128 + e.signal)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Prepares a corpus for training, downloading it if need be.
+r"""Prepares a corpus for training, downloading it if need be.
 
 python -m txl_jax.prepare --dataset=enwik8
 python -m txl_jax.prepare --dataset=enwik8 --newline=drop --data_dir=data
@@ -7,14 +7,15 @@ python -m txl_jax.prepare --dataset=text --path=notes/
 python -m txl_jax.prepare --dataset=wt103
 python -m txl_jax.prepare --dataset=ptb --manual_dir=~/treebank
 python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
-python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk
+python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
+  --min_count=2
 """
 
 import os
-import sys
 
 from absl import app, flags, logging
 
+from txl_jax import program
 from txl_jax.data import options, preparation, prepared
 from txl_jax.errors import UserError
 
@@ -46,7 +47,11 @@ _EOS = flags.DEFINE_bool(
   'eos', True, 'Text of words: every newline is the word <eos>.'
 )
 _UNK = flags.DEFINE_bool(
-  'unk', False, 'Text of words: add <unk> to a vocabulary without it.'
+  'unk',
+  False,
+  'Text of words: add <unk> to a vocabulary without it. It is trained only if '
+  'it stands for some word: add --min_count=2. In a list it comes last, '
+  'among the rarest ones.',
 )
 _MIN_COUNT = flags.DEFINE_integer(
   'min_count', 1, 'Text of words: leave out rarer words.'
@@ -76,42 +81,41 @@ _FORCE = flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
   """Prepares what the flags ask for and tells what there is then."""
   logging.set_verbosity(logging.WARNING)  # TFDS tells of every file
-  try:
-    if argv[1:]:
-      raise UserError(f'argument {argv[1]!r} is not expected, only flags are')
-    if _DATASET.value is None:
-      raise UserError(
-        f'--dataset is missing; allowed: {", ".join(options.CORPORA)}'
-      )
-    manual_dir = _MANUAL_DIR.value
-    corpus = preparation.prepare(
-      _DATASET.value,
-      os.path.expanduser(_DATA_DIR.value),
-      path=os.path.expanduser(_PATH.value),
-      newline=_NEWLINE.value,
-      level=_LEVEL.value,
-      lower=_LOWER.value,
-      eos=_EOS.value,
-      unk=_UNK.value,
-      min_count=_MIN_COUNT.value,
-      max_size=_MAX_SIZE.value,
-      vocab_file=os.path.expanduser(_VOCAB_FILE.value),
-      boundaries=_BOUNDARIES.value,
-      processes=_PROCESSES.value,
-      manual_dir=manual_dir and os.path.expanduser(manual_dir),
-      force=_FORCE.value,
+  del argv
+  if _DATASET.value is None:
+    raise UserError(
+      f'--dataset is missing; allowed: {", ".join(options.CORPORA)}'
     )
-  except (UserError, OSError) as e:
-    print('error:', ' '.join(str(e).split()), file=sys.stderr)
-    sys.exit(1)
+  manual_dir = _MANUAL_DIR.value
+  corpus = preparation.prepare(
+    _DATASET.value,
+    os.path.expanduser(_DATA_DIR.value),
+    path=os.path.expanduser(_PATH.value),
+    newline=_NEWLINE.value,
+    level=_LEVEL.value,
+    lower=_LOWER.value,
+    eos=_EOS.value,
+    unk=_UNK.value,
+    min_count=_MIN_COUNT.value,
+    max_size=_MAX_SIZE.value,
+    vocab_file=os.path.expanduser(_VOCAB_FILE.value),
+    boundaries=_BOUNDARIES.value,
+    processes=_PROCESSES.value,
+    manual_dir=manual_dir and os.path.expanduser(manual_dir),
+    force=_FORCE.value,
+  )
   for split in prepared.SPLITS:
+    # None for bytes, and where an older version has prepared it.
+    unknown = corpus.manifest['splits'][split].get('unknown')
     print(
       f'{split}: {corpus.tokens(split).size} tokens from '
       f'{corpus.source_bytes(split)} bytes'
+      f'{"" if unknown is None else f", {unknown} unknown words"}'
     )
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
 
 
 if __name__ == '__main__':
-  app.run(main)
+  with program.told():
+    app.run(main, flags_parser=program.parse)

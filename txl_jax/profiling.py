@@ -73,6 +73,13 @@ class Clock:
     self._spent = {'data_wait': 0.0, 'dispatch': 0.0, 'device_wait': 0.0}
 
   @contextlib.contextmanager
+  def stopped(self):
+    """Leaves the time in this context out."""
+    begin = time.monotonic()
+    yield
+    self._begin += time.monotonic() - begin
+
+  @contextlib.contextmanager
   def __call__(self, name):
     """Adds the time in this context to one of the three."""
     begin = time.monotonic()
@@ -80,9 +87,15 @@ class Clock:
     self._spent[name] += time.monotonic() - begin
 
   def read(self):
-    """Seconds since it began, and a dict of the shares of the three."""
-    seconds = time.monotonic() - self._begin
-    return seconds, {k: round(v / seconds, 5) for k, v in self._spent.items()}
+    """Begins anew.
+
+    Returns:
+      Seconds since it began before, and a dict of the shares of the three.
+    """
+    begin, spent = self._begin, self._spent
+    self.restart()
+    seconds = self._begin - begin
+    return seconds, {k: round(v / seconds, 5) for k, v in spent.items()}
 
 
 class Trace:
@@ -114,18 +127,19 @@ class Trace:
       self._on = self._try(jax.profiler.start_trace, str(self._folder))
     return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
-  def end(self, step, state):
-    """Ends the trace if `step` is its last one, when its state is there."""
-    if self._on and step >= self._stop:
-      jax.block_until_ready(state)
-      self.close()
+  def ends(self, step):
+    """Whether a trace is under way that ends after this many steps."""
+    return self._on and step >= self._stop
+
+  def end(self, step):
+    """Writes what was traced; the devices have made these steps."""
+    if self.close():
       self._console.say(f'traced up to step {step}: {self._folder}')
 
   def close(self):
-    """Writes what was traced."""
-    if self._on:
-      self._try(jax.profiler.stop_trace)
-      self._on = False
+    """Ends the trace, if there is one; whether it was written."""
+    was_on, self._on = self._on, False
+    return was_on and self._try(jax.profiler.stop_trace)
 
   def _try(self, call, *arguments):
     """Whether a call succeeds; training goes on without a trace."""
@@ -134,5 +148,6 @@ class Trace:
     except (RuntimeError, OSError) as e:
       reason = ' '.join(str(e).split())
       self._console.say(f'warning: no trace in {self._folder}: {reason}')
+      self._start = self._stop  # not again at the next step
       return False
     return True

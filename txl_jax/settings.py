@@ -196,9 +196,11 @@ def validate(config):
     refuse('train.nonfinite_limit', 'less than train.log_every')
   if flat['optim.warmup'] > flat['train.steps']:
     refuse('optim.warmup', f'at most train.steps, {flat["train.steps"]}')
-  late = flat['optim.average_start'] >= flat['train.steps']
-  if flat['optim.average'] == 'swa' and late:
-    refuse('optim.average_start', f'less than {flat["train.steps"]}, all steps')
+  if flat['train.eval_tokens'] == 1:
+    refuse('train.eval_tokens', '0, or at least 2')
+  start, steps = flat['optim.average_start'], flat['train.steps']
+  if flat['optim.average'] == 'swa' and not 0 < start < steps:
+    refuse('optim.average_start', f'a step of swa, from 1 to {steps - 1}')
   if 0 < flat['profile.stop'] <= flat['profile.start']:
     refuse(
       'profile.stop', f'0, or above profile.start, {flat["profile.start"]}'
@@ -224,6 +226,9 @@ def _check_bins(flat, refuse):
     refuse(
       'model.div_val', f'numbers whose powers for each tail divide {width}'
     )
+  for key, only in ('model.div_val', 1), ('model.tail_order', 'ascending'):
+    if not cutoffs and flat[key] != only:
+      refuse(key, f'{only} without model.cutoffs')
   if flat['model.softmax_samples'] and (cutoffs or flat['model.d_embed']):
     refuse('model.softmax_samples', '0 with model.cutoffs or model.d_embed')
 
@@ -265,6 +270,38 @@ def check_same(now, then, workdir):
         f'{workdir} holds a run with {key} = {b!r}, this command has {a!r}; '
         'continue with the same value or choose another --workdir'
       )
+
+
+# Keys of the model that may change when a trained one is used: they are for
+# training, give the same figures but for rounding, or have another value in
+# the sections eval and generate.
+_FREE_WHEN_USED = ('model.dropout', 'model.dropatt', 'model.locked_dropout')
+_FREE_WHEN_USED += ('model.word_dropout', 'model.activation_reg')
+_FREE_WHEN_USED += ('model.temporal_activation_reg', 'model.softmax_samples')
+_FREE_WHEN_USED += ('model.init_std', 'model.proj_init_std', 'model.dtype')
+_FREE_WHEN_USED += ('model.unroll', 'model.remat', 'model.mem_len')
+_FREE_WHEN_USED += ('model.clamp_len', 'model.same_length')
+
+
+def check_model(now, then, workdir):
+  """Checks that a trained model is used under the config of its model.
+
+  Args:
+    now: flat dict of the config of this command.
+    then: flat dict of the config that the model was trained with.
+    workdir: its folder, for the message.
+
+  Raises:
+    UserError: names the first key that differs.
+  """
+  for key in sorted(k for k in then if k.startswith('model.')):
+    if key.startswith(_FREE_WHEN_USED) or now.get(key) == then[key]:
+      continue
+    raise UserError(
+      f'{workdir} holds a model with {key} = {then[key]!r}, this command has '
+      f'{now.get(key)!r}; allowed: the same value, as --config='
+      f'{workdir}/config.py has it'
+    )
 
 
 def to_json(config):

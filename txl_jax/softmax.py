@@ -248,8 +248,10 @@ class _Part:
     ids, inside = self.show(ids, inside)
     at = ids - self.start
     here = inside & (at >= 0) & (at < len(table))
-    x = jnp.take(table, jnp.where(here, at, 0), axis=0)
-    x = jnp.where(here[:, None], x, 0)
+    # A row that is not there: nothing is read, and nothing added to its
+    # gradient, where row 0 would have to take it from most tokens.
+    at = jnp.where(here, at, len(table))
+    x = jnp.take(table, at, axis=0, mode='fill', fill_value=0)
     for axis in self._axes:
       if axis in self._shared:
         x = jax.lax.psum_scatter(x, axis, tiled=True)

@@ -8,13 +8,13 @@ import numpy as np
 from txl_jax import (
   averaging,
   distributed,
+  lines,
   metrics,
   profiling,
   progress,
   resume,
   sharding,
   steps,
-  summary,
   train_state,
   workdir,
 )
@@ -67,22 +67,29 @@ class Trainer:
       seed=config.seed,
       sentences=corpus.sentences('train'),
     )
+    most = config.train.eval_tokens or None
+    self.validation = corpus.tokens('validation')[:most]
+    if len(self.validation) < 2:
+      raise UserError(
+        f'the validation split has {len(self.validation)} tokens; allowed: at '
+        'least 2, of which one is scored'
+      )
     self.mesh = mesh
     self.rows = distributed.local_rows(
       sharding.rows(self.mesh), config.train.batch_size
     )
     built = steps.build(config, len(corpus.vocabulary), mesh)
-    self.model, self.schedule = built.model, built.schedule
+    self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
+    replicated = sharding.replicated(mesh)
+    self._no_sums = jax.jit(metrics.zeros, out_shardings=replicated)
+    self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoint_lib.Checkpoints(
       workdir.checkpoints(folder), config.train.async_checkpoints
     )
     self.progress = progress.Progress()
-    self.clock = profiling.Clock()
+    self.lines = lines.Lines(config, corpus.vocabulary, console)
     self.trace = profiling.Trace(config.profile, folder, console)
-    self.peak = profiling.peak(config.model.dtype)
-    if self.peak:
-      self.flops = summary.flops_per_token(config, len(corpus.vocabulary))
     start = resume.start(self.checkpoints, folder, config.train.resume)
     if start is None:
       self.step = 0
@@ -139,7 +146,7 @@ class Trainer:
       The `progress.Progress`.
 
     Raises:
-      Stopped: a signal came; the state is saved.
+      Stopped: a signal came; the state is saved, if there is one yet.
       UserError: a checkpoint cannot be written, or the loss or gradient is not
         finite more often than the config allows.
     """
@@ -159,16 +166,17 @@ class Trainer:
     train = self.config.train
     pending = marker = None
     compiled = set()
-    self.clock.restart()
+    clock = self.lines.clock
+    self.lines.begin(self.step)
     while True:
       if self._due(train.eval_every) and self.progress.evaluated < self.step:
         pending = self._write_line(pending)
-        self._evaluate()
-        self.clock.restart()
+        with self.lines.apart(self.state):
+          self._evaluate()
       if self._due(train.save_every) or self.step == self.progress.best_step:
         pending = self._write_line(pending)
-        self._save()
-        self.clock.restart()
+        with self.lines.apart(self.state):
+          self._save()
       if self.step == train.steps:
         self.checkpoints.wait()
         return self.progress
@@ -178,26 +186,29 @@ class Trainer:
         self._halt(number)
       self.watch.at(self.step, READING)
       with self.trace.step(self.step):
-        with self.clock('data_wait'):
+        with clock('data_wait'):
           batch = self._next_batch()
         # Without lengths, a batch is of another program than with them.
         new = (batch['lengths'] is None) not in compiled
         compiled.add(batch['lengths'] is None)
         self.watch.at(self.step, 'compiles' if new else STEPPING)
-        with self.clock('dispatch'):
+        with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += train.steps_per_dispatch
         # Not more than one call is under way while the next one is prepared,
         # and figures are read when the one after theirs is running.
-        with self.clock('device_wait'):
+        with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
-      self.trace.end(self.step, self.state)
+      if self.trace.ends(self.step):
+        with self.lines.apart(self.state):
+          self.trace.end(self.step)
       pending = self._write_line(pending)
       if self._due(train.log_every):
-        pending = self.step, self.state.sums
-        sums = jax.tree.map(self._put, metrics.zeros())
-        self.state = self.state.replace(sums=sums)
+        # Before the next step, which this would otherwise wait for.
+        lr = self._lr(self.state.step, self.state.lr_scale)
+        pending = self.step, lr, self.state.sums
+        self.state = self.state.replace(sums=self._no_sums())
 
   def weights(self):
     """The parameters to evaluate: averaged where there is an average."""
@@ -229,47 +240,15 @@ class Trainer:
     """
     if pending is None:
       return
-    step, sums = pending
-    with self.clock('device_wait'):
-      sums = jax.device_get(sums)
+    step, lr, sums = pending
+    with self.lines.clock('device_wait'):
+      lr, sums = jax.device_get((lr, sums))
     self._check_finite(sums)
-    seconds, shares = self.clock.read()
-    lr = float(self.schedule(step - 1)) * float(self.state.lr_scale)
-    rate = int(sums.tokens) / seconds
-    record = {
-      'step': step,
-      'split': 'train',
-      **metrics.figures(float(sums.nll) / int(sums.tokens), self.unit),
-      'lr': lr,
-      'grad_norm': float(sums.grad_norm) / int(sums.steps - sums.skipped),
-      'epoch': self.streams.locate(step - 1 + self.progress.passed_over)[0],
-      'tokens_per_second': round(rate, 1),
-      **shares,
-    }
-    if self.config.train.nonfinite == 'skip':
-      record['skipped'] = int(sums.skipped)
-    if self.config.train.nonfinite == 'rollback':
-      record['rollbacks'] = self.progress.rollbacks
-    used = ''
-    if self.peak:
-      record['mfu'] = round(rate * self.flops / self.peak, 4)
-      used = f'mfu {record["mfu"]:.1%}  '
-    self.log.write(record)
-    left = (self.config.train.steps - step) * seconds / int(sums.steps)
-    self.console.progress(
-      f'step {step}/{self.config.train.steps}  '
-      f'{record[self.unit]:.4f} {self.unit}  lr {lr:.3g}  '
-      f'{rate:,.0f} tokens/s  {used}'
-      f'data {shares["data_wait"]:.2%}  dispatch {shares["dispatch"]:.2%}  '
-      f'device {shares["device_wait"]:.2%}  '
-      f'ETA {log_lib.duration(left)}'
+    p = self.progress
+    epoch = self.streams.locate(step - 1 + p.passed_over)[0]
+    self.lines.write(
+      self.log, step, lr, sums, epoch=epoch, rollbacks=p.rollbacks
     )
-    if sums.skipped:
-      self.console.say(
-        f'warning: {int(sums.skipped)} updates left out, the first at step '
-        f'{int(sums.bad_step) + 1}: loss or gradient not finite'
-      )
-    self.clock.restart()
 
   def _check_finite(self, sums):
     bad, skipped = int(sums.bad_step), int(sums.skipped)
@@ -309,6 +288,8 @@ class Trainer:
       f'rollback {before.rollbacks + 1} of at most {train.nonfinite_limit}'
     )
     self.log.close()
+    self.log = log_lib.Silent()
+    del self.state  # two of them may not fit
     self._restore(good[0])
     self._empty_memory()
     self.progress = dataclasses.replace(
@@ -328,13 +309,10 @@ class Trainer:
       number = self.watch.stopping()
       return bool(number)
 
-    tokens = self.corpus.tokens('validation')
-    if train.eval_tokens:
-      tokens = tokens[: train.eval_tokens]
     score = perplexity.score(
       self.model.clone(cache_projections=True),
       self.weights(),
-      tokens,
+      self.validation,
       batch_size=train.eval_batch_size,
       segment_len=train.segment_len,
       segments_per_call=self.config.eval.segments_per_call,
@@ -343,6 +321,7 @@ class Trainer:
     )
     if score is None:
       self._halt(number)
+    assert score is not None  # that raises
     record = {
       'step': self.step,
       'split': 'validation',

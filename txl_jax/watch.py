@@ -39,16 +39,19 @@ READING, STEPPING = 'reads the batch of step', 'is in step'
 
 
 class Stopped(Exception):
-  """Training was asked to stop and has saved its state.
+  """Training was asked to stop and has saved its state, after a step.
 
   Attributes:
     signal: number of the signal.
   """
 
   def __init__(self, number, step):
+    name = signal.Signals(number).name
     super().__init__(
-      f'stopped by {signal.Signals(number).name} at step {step}, which is '
-      'saved; the same command continues'
+      f'stopped by {name} at step {step}, which is saved; the same command '
+      'continues'
+      if step
+      else f'stopped by {name} before the first step'
     )
     self.signal = number
 
@@ -73,6 +76,7 @@ class Watch:
     self._failed, self._done = '', False
     self._asked = 0  # the signal this process has got
     self._stop_at, self._signal, self._tick = None, 0, 0
+    self._quiet_since = None  # when the store failed first
     self._lock = threading.Lock()
     self._ending = threading.Lock()
     self._wake = queue.SimpleQueue()  # signal handlers may put into it
@@ -155,32 +159,46 @@ class Watch:
   def _agree(self):
     store = distributed.store()
     with self._lock:
+      # Once told, it holds: another process may have read it already.
       here = f'{self._tick} {self._asked}'
-      store.key_value_set(f'{_TICKS}{self._me}', here)
-      ticks, numbers = [], []
-      for p in range(self._count):
-        text = store.blocking_key_value_get(f'{_TICKS}{p}', 60_000)
-        tick, number = map(int, text.split())
-        ticks.append(tick)
-        numbers.append(number)
+      while True:
+        with self._store_may_fail():
+          # Who is done asks no more; then there is nothing to agree on.
+          done = self._done or any(
+            b.get('done') for _, b in self._seen.values()
+          )
+          store.key_value_set(f'{_TICKS}{self._me}', here, allow_overwrite=True)
+          told = store.key_value_dir_get(_TICKS)
+          if len(told) == self._count:
+            break
+          if done:
+            return
+          self._exchange_beats()  # a process may be lost meanwhile
+        time.sleep(_BEAT / 10)
+      ticks, numbers = zip(*(map(int, text.split()) for _, text in told))
       self._stop_at, self._signal = max(ticks) + 1, max(numbers)
 
   # Beats.
 
   def _run(self):
-    quiet_since = None
     while not self._done:
       with contextlib.suppress(queue.Empty):
         self._wake.get(timeout=_BEAT)
-      try:
+      with self._store_may_fail():
         if self._count > 1:
           self._exchange()
-        quiet_since = None
-      except RuntimeError as e:  # the store is gone, and process 0 with it
-        quiet_since = quiet_since or time.monotonic()
-        if time.monotonic() - quiet_since > _SUSPECT:
-          self._leave(f'process 0 does not answer ({_first_line(e)})', 1)
       self._check_stall()
+
+  @contextlib.contextmanager
+  def _store_may_fail(self):
+    """Goes on after a failure, but not for long: process 0 has the store."""
+    try:
+      yield
+      self._quiet_since = None
+    except RuntimeError as e:
+      self._quiet_since = self._quiet_since or time.monotonic()
+      if time.monotonic() - self._quiet_since > _SUSPECT:
+        self._leave(f'process 0 does not answer ({_first_line(e)})', 1)
 
   def _send(self):
     beat = {
@@ -196,6 +214,12 @@ class Watch:
     store.key_value_set(f'{_BEATS}{self._me}', text, allow_overwrite=True)
 
   def _exchange(self):
+    self._exchange_beats()
+    asked = any(beat.get('asked') for _, beat in self._seen.values())
+    if asked and self._stop_at is None:
+      self._agree()
+
+  def _exchange_beats(self):
     self._send()
     now = time.monotonic()
     for key, text in distributed.store().key_value_dir_get(_BEATS):
@@ -206,16 +230,15 @@ class Watch:
         self._leave(beat['failed'], 1)
     if lost := self._lost(_LOST):
       self._leave(lost, 1)
-    asked = any(beat.get('asked') for _, beat in self._seen.values())
-    if asked and self._stop_at is None:
-      self._agree()
 
   def _lost(self, seconds):
     """Says which process gives no sign, or '' if all do."""
     now = time.monotonic()
     for p, (when, beat) in self._seen.items():
       if p != self._me and now - when > seconds and not beat.get('done'):
-        return f'{self._name(p)} is lost, last seen at step {beat.get("step")}'
+        step = beat.get('step')
+        seen = 'never seen' if step is None else f'last seen at step {step}'
+        return f'{self._name(p)} is lost, {seen}'
     return ''
 
   def _name(self, p):

@@ -102,14 +102,23 @@ def check_shared(folder, seconds=10.0):
     time.sleep(0.1)
 
 
+def config(folder):
+  """The config of the run in a folder, as a flat dict.
+
+  Raises:
+    UserError: there is no run, or its file cannot be read.
+  """
+  _check_there(folder, 'config.json')
+  return settings.flatten(_read(folder / 'config.json'))
+
+
 def vocabulary(folder):
   """The vocabulary of the run in a folder.
 
   Raises:
     UserError: there is no run, or its file cannot be read.
   """
-  if not (folder / 'vocabulary.json').exists():
-    raise UserError(f'--workdir={folder} holds no run; train one first')
+  _check_there(folder, 'vocabulary.json')
   try:
     return vocabulary_lib.from_json(_read(folder / 'vocabulary.json'))
   except (KeyError, TypeError, ValueError) as e:
@@ -119,6 +128,11 @@ def vocabulary(folder):
 def checkpoints(folder):
   """Where the checkpoints of a run lie."""
   return pathlib.Path(folder) / 'checkpoints'
+
+
+def _check_there(folder, name):
+  if not (folder / name).exists():
+    raise UserError(f'--workdir={folder} holds no run; train one first')
 
 
 def _write(path, text):

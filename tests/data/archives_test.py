@@ -1,5 +1,6 @@
 """What builders_test.py leaves open: unknown facts, and unpacking."""
 
+import errno
 import hashlib
 import http.server
 import io
@@ -63,6 +64,18 @@ def test_damaged_archive_is_told(write, tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(UserError, match='cannot be unpacked: '):
       archives.unpack(path, ['folder/a.txt'], tmp_path)
+
+
+@WRITE
+def test_a_full_disk_is_no_damage(write, tmp_path, monkeypatch):
+  write(tmp_path / 'archive')
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(archives.shutil, 'copyfileobj', full)
+  with pytest.raises(OSError, match='No space left'):
+    archives.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
 
 
 def test_check_with_facts_that_nobody_documents(tmp_path):

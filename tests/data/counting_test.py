@@ -1,6 +1,11 @@
 """Counting and encoding in blocks, beside doing it to the whole text."""
 
 import collections
+import os
+import pathlib
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -22,9 +27,9 @@ def cut(text, size):
 @given(texts, sizes, sizes)
 def test_blocks_are_whole_lines_and_together_the_text(text, chunk, size):
   blocks = list(counting.blocks(cut(text, chunk), size))
-  closed = text if not text or text.endswith(b'\n') else text + b'\n'
-  assert b''.join(blocks) == closed
-  for block in blocks:
+  assert b''.join(blocks) == text
+  assert all(blocks)
+  for block in blocks[:-1]:
     assert block.endswith((b'\n', b' '))
     if b'\n' in block:
       assert block.endswith(b'\n')  # a cut at a space is within one line
@@ -72,7 +77,7 @@ def test_numbers_and_counts(monkeypatch, processes, size):
   assert ids.dtype == np.int32
   assert [v.symbols[i] for i in ids[found[0]]] == words
   assert ids[numbers.words['new']] == -1
-  parts = counting.encode(v, cut(train, 100), 'text', 1, processes)
+  parts = counting.look_up(v, cut(train, 100), processes)
   np.testing.assert_array_equal(np.concatenate([*parts]), ids[found[0]])
 
 
@@ -81,15 +86,41 @@ def test_unknown_word_is_told_with_its_line(monkeypatch, processes):
   real = counting.blocks
   monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, 20))
   v = Words(('<eos>', 'a'), eos='<eos>')
-  text = b'a a a\n' * 40 + b'a b a\n'
-  parts = counting.encode(v, [text], 'book', 11, processes)
-  with pytest.raises(UserError, match="book: word 'b' in line 51 is not"):
-    list(parts)
+  known, text = b'a a a\n' * 40, b'a a a\n' * 40 + b'a b a\n'
+  pieces = [('one', 1, [known]), ('two', 11, [text]), ('three', 1, [text])]
+  with pytest.raises(UserError, match="two: word 'b' in line 51 is not"):
+    counting.refuse(v, pieces, processes)
+  counting.refuse(v, pieces[:1], processes)
 
 
 def test_progress_passes_chunks_on(capsys):
   assert list(counting.progress([b'a', b'bc'], 'reading')) == [b'a', b'bc']
   assert capsys.readouterr().err == ''  # no terminal, no bar
+
+
+@pytest.mark.parametrize('stop', [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_a_parent_that_is_killed(stop):
+  code = """
+import itertools, os
+from txl_jax.data import counting
+for pid in counting._in_order(os.getpid, itertools.repeat(()), 2):
+  print(pid, flush=True)
+"""
+  parent = subprocess.Popen(
+    [sys.executable, '-c', code],
+    cwd=pathlib.Path(counting.__file__).parents[2],
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert parent.stdout is not None
+  workers = {int(parent.stdout.readline()) for _ in range(9)}
+  parent.send_signal(stop)
+  try:
+    parent.communicate(timeout=20)  # until no process has its output open
+  except subprocess.TimeoutExpired:
+    for worker in workers:
+      os.kill(worker, signal.SIGKILL)
+    raise
 
 
 def test_a_worker_that_dies_is_one_line(monkeypatch):
@@ -100,6 +131,4 @@ def test_a_worker_that_dies_is_one_line(monkeypatch):
 
 
 def _die(_):
-  import os
-
   os._exit(1)

@@ -29,7 +29,7 @@ def cuts_by_definition(data):
         break
     else:
       cut = wanted
-      while 0x80 <= data[cut] < 0xC0:
+      while cut < len(data) and 0x80 <= data[cut] < 0xC0:
         cut += 1
     cuts.append(cut)
   return cuts
@@ -85,6 +85,66 @@ def test_cut_without_lines_keeps_characters_whole(tmp_path):
   for text in texts(splits):
     text.decode()  # raises if a character was cut
   assert b''.join(texts(splits)) == path.read_bytes()
+
+
+@settings(deadline=None)
+@given(st.lists(words, min_size=8, max_size=30), st.integers(1, 9))
+def test_words_are_cut_as_bytes_where_lines_are_short(
+  tmp_path_factory, pieces, repeats
+):
+  data = ('\n'.join(pieces * repeats) + '\n').encode()
+  path = tmp_path_factory.mktemp('text') / 'book.txt'
+  path.write_bytes(data)
+  first, second = cuts_by_definition(data)
+  if first < second < len(data):
+    splits, _ = local.read_text(path, words=True)
+    assert texts(splits) == [data[:first], data[first:second], data[second:]]
+
+
+def test_words_of_one_line_stay_whole(tmp_path):
+  data = ('漢字 xy b ' * 20_001).encode()
+  path = tmp_path / 'book.txt'
+  path.write_bytes(data)
+  splits, _ = local.read_text(path, words=True)
+  assert b''.join(texts(splits)) == data
+  for text in texts(splits):
+    assert set(text.decode().split()) == {'漢字', 'xy', 'b'}
+    assert text.endswith(b' ')
+  assert 0 <= len(texts(splits)[0]) - len(data) * 90 // 100 < 7
+
+
+def test_cut_of_words_looks_for_space_however_far(tmp_path):
+  train, rest = b'b ' * 800_000 + b'x' * 1_300_000 + b'\t', b'b ' * 100_000
+  path = tmp_path / 'book.txt'
+  path.write_bytes(train + rest)
+  assert len(train) - (len(train) + len(rest)) * 90 // 100 > 100_000
+  splits, _ = local.read_text(path, words=True)
+  assert texts(splits)[0] == train
+
+
+@pytest.mark.parametrize('spaces', [True, False])
+def test_words_are_cut_between_files(tmp_path, spaces):
+  text = b'one two ' * 1800 if spaces else b'x' * 14400
+  tree = {'a': text, 'b': text[:800], 'c': text[:799]}
+  write_tree(tmp_path, tree)
+  splits, _ = local.read_text(tmp_path, words=True)
+  assert texts(splits) == list(tree.values())
+  parts = [split.parts for split in splits.values()]
+  assert [[p.source for p in part] for part in parts] == [
+    [f'{tmp_path}/{name}'] for name in tree
+  ]
+  assert all(p.begins and p.ends for part in parts for p in part)
+
+
+def test_parts_know_their_lines(tmp_path):
+  write_tree(tmp_path, {'a': b'x\n' * 40, 'b': b'y y y\n' * 200})
+  splits, _ = local.read_text(tmp_path, words=True)
+  train, validation, test = (split.parts for split in splits.values())
+  assert [p.first_line() for p in train] == [1, 1]
+  assert [p.begins for p in train + validation] == [True, True, False]
+  assert [p.ends for p in train + test] == [True, False, True]
+  lines = [p.first_line() for p in validation + test]
+  assert lines == [1 + p.start // 6 for p in validation + test]
 
 
 def test_folder_is_read_in_the_order_of_paths(tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from configs import common
-from txl_jax.data import builders, preparation, prepared
+from txl_jax.data import builders, preparation, prepared, scratch
 from txl_jax.errors import UserError
 
 LINES = b''.join(b'%d bottles\n' % i for i in range(500))
@@ -109,6 +110,28 @@ def test_newline_drop_is_the_published_protocol(enwik8, tmp_path):
   assert data.vocabulary.encode(b'a\nb', 'prompt').tolist() == [0, 1]
 
 
+@pytest.mark.parametrize('newline, symbols', [('keep', 6), ('drop', 5)])
+def test_published_number_of_bytes(
+  enwik8, tmp_path, monkeypatch, newline, symbols
+):
+  archive = builders.ARCHIVES['enwik8']
+  for published, right in ((6, True), (7, False)):
+    changed = dataclasses.replace(archive, symbols=published)
+    monkeypatch.setitem(builders.ARCHIVES, 'enwik8', changed)
+    prepare = lambda: preparation.prepare(
+      'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
+    )
+    if right:
+      assert len(prepare().vocabulary) == symbols
+      continue
+    with pytest.raises(UserError) as error:
+      prepare()
+    assert str(error.value) == (
+      f'enwik8: {symbols} symbols in the vocabulary, published are '
+      f'{symbols + 1}; allowed: the published text'
+    )
+
+
 def test_both_forms_of_enwik8_lie_side_by_side(enwik8, tmp_path):
   kept, dropped = (
     preparation.prepare(
@@ -178,6 +201,21 @@ def test_damaged_data_is_told_and_mended_by_force(book, tmp_path):
   assert decoded(prepared.load(data.folder)) == LINES
 
 
+def test_force_that_fails_at_the_end_keeps_the_old_one(
+  book, tmp_path, monkeypatch
+):
+  data = preparation.prepare('text', tmp_path / 'data', path=book)
+
+  def fail(made, path):
+    raise OSError(28, 'No space left on device', str(path))
+
+  monkeypatch.setattr(scratch, 'move', fail)
+  with pytest.raises(OSError, match='No space left'):
+    preparation.prepare('text', tmp_path / 'data', path=book, force=True)
+  assert names(tmp_path / 'data') == [data.name]
+  assert decoded(prepared.load(data.folder)) == LINES
+
+
 def test_failure_leaves_nothing(book, tmp_path, monkeypatch):
   write, written = preparation._write_split, []
 
@@ -213,7 +251,7 @@ preparation.prepare('text', sys.argv[1], path=sys.argv[2])
     stderr=subprocess.DEVNULL,
   )
   deadline = time.monotonic() + 30
-  while not list(data_dir.glob('*/train.bin')):
+  while not list(data_dir.glob('*/*/train.bin')):
     assert time.monotonic() < deadline
     time.sleep(0.02)
   process.send_signal(signal.SIGKILL)
@@ -222,6 +260,7 @@ preparation.prepare('text', sys.argv[1], path=sys.argv[2])
   data = preparation.prepare('text', data_dir, path=book)
   assert data.folder != half
   assert decoded(data) == LINES
+  assert names(data_dir) == [data.name]  # what was left is removed
 
 
 def test_other_process_that_was_first_wins(book, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The published corpora of words, from small archives in their place."""
 
 import collections
+import dataclasses
 import hashlib
 import io
 import tarfile
@@ -96,6 +97,20 @@ def test_wikitext(wikitext, tmp_path):
   assert left == ['downloads', 'wt103']  # nothing unpacked is left
 
 
+@pytest.mark.parametrize('left', ['', '{"si', '{}'])
+def test_source_that_was_cut_is_made_again(wikitext, tmp_path, left):
+  prepare = lambda **force: preparation.prepare(
+    'wt103', tmp_path / 'd', manual_dir=wikitext, **force
+  )
+  data = prepare()
+  (path,) = (tmp_path / 'd' / 'tfds').glob('wt103/*/source.json')
+  whole = path.read_text()
+  path.write_text(left)
+  data.folder.rename(tmp_path / 'gone')
+  assert prepare().manifest == data.manifest
+  assert path.read_text() == whole
+
+
 def test_config_names_the_command(tmp_path):
   config = common.get_config().data
   config.update(corpus='wt2', dir=str(tmp_path))
@@ -186,6 +201,70 @@ def test_wrong_checksum_of_a_text(treebank, tmp_path):
     f'{path}: has 9 bytes with md5 {md5}; expected md5 '
     f'{builders.ARCHIVES["ptb"].md5["ptb.valid.txt"]}'
   )
+
+
+@pytest.mark.parametrize('downloaded', [True, False])
+@pytest.mark.parametrize('damage', ['text', 'archive'])
+def test_archive_of_other_texts(
+  treebank, tmp_path, monkeypatch, downloaded, damage
+):
+  for name in TREEBANK:
+    (treebank / name).unlink()
+  archive = builders.ARCHIVES['ptb']
+  path = treebank / 'simple-examples.tgz'
+  member, md5 = 'simple-examples/data/ptb.valid.txt', archive.md5
+  if damage == 'text':
+    wrong = {'md5': {**md5, 'ptb.valid.txt': '0' * 32}}
+    found = f'{path}: {member}: has 13 bytes with md5 '
+  else:
+    path.write_bytes(bytes(path.stat().st_size))
+    wrong, found = {}, f'{path} cannot be unpacked: '
+  monkeypatch.setitem(
+    builders.ARCHIVES, 'ptb', dataclasses.replace(archive, **wrong)
+  )
+  root, manual = tmp_path / 'd', treebank
+  if downloaded:
+    good = path.read_bytes()
+    path.unlink()
+    path, manual = root / 'tfds' / 'downloads' / path.name, None
+    found = found.replace(f'{treebank}', f'{path.parent}')
+
+    def download(name, archive, folder):
+      folder.mkdir(parents=True)
+      (folder / archive.file).write_bytes(good)
+
+    monkeypatch.setattr(builders.archives, 'download', download)
+  with pytest.raises(UserError) as error:
+    preparation.prepare('ptb', root, manual_dir=manual)
+  message = str(error.value)
+  assert message.startswith(found)
+  assert message.endswith('to be downloaded again') == downloaded
+  assert path.exists() != downloaded
+
+
+@pytest.mark.parametrize(
+  'facts, found',
+  [
+    ({'symbols': 13, 'tokens': {'train': 13, 'test': 4}}, None),
+    ({'symbols': 14}, '13 symbols in the vocabulary, published are 14'),
+    ({'tokens': {'test': 5}}, '4 tokens in the split test, published are 5'),
+  ],
+)
+def test_published_figures_are_compared(
+  treebank, tmp_path, monkeypatch, facts, found
+):
+  archive = dataclasses.replace(builders.ARCHIVES['ptb'], **facts)
+  monkeypatch.setitem(builders.ARCHIVES, 'ptb', archive)
+  prepare = lambda: preparation.prepare(
+    'ptb', tmp_path / 'd', manual_dir=treebank
+  )
+  if found is None:
+    assert len(prepare().vocabulary) == facts['symbols']
+    return
+  with pytest.raises(UserError) as error:
+    prepare()
+  assert str(error.value) == f'ptb: {found}; allowed: the published text'
+  assert [p.name for p in (tmp_path / 'd').iterdir()] == ['tfds']
 
 
 SHARDS = ['the cat sat .\nthe dog .\n', '. sat\n']
@@ -298,3 +377,54 @@ def test_published_facts():
     assert list(archive.members) == list(prepared.SPLITS)
     assert builders.BUILDERS[name].name == name
     assert archive.sha256 or len(archive.md5) == 3
+
+
+# Of archives, or of the texts in them: nobody has these archives in a test.
+DIGESTS = {
+  'enwik8': '547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
+  'text8': 'a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+  'wt103': '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
+  'wt2': '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
+  'ptb': None,
+  'lm1b': '01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e',
+}
+BYTES = {
+  'enwik8': 36_445_475,
+  'text8': 31_344_016,
+  'wt103': None,
+  'wt2': None,
+  'ptb': 34_869_662,
+  'lm1b': 1_792_209_805,
+}
+SYMBOLS = {
+  'enwik8': 205,
+  'text8': 27,
+  'wt103': 267_735,
+  'wt2': 33_278,
+  'ptb': 10_000,
+  'lm1b': 793_471,
+}
+
+
+def test_published_digests_sizes_and_counts():
+  found = lambda name: {
+    corpus: getattr(archive, name)
+    for corpus, archive in builders.ARCHIVES.items()
+  }
+  assert found('sha256') == DIGESTS
+  assert found('size') == BYTES
+  assert found('symbols') == SYMBOLS == options.SIZES
+  wikitext = {'validation': 217_646, 'test': 245_569}
+  assert found('tokens') == {
+    'enwik8': {},
+    'text8': {},
+    'wt103': wikitext,
+    'wt2': wikitext,
+    'ptb': {'train': 929_589, 'validation': 73_760, 'test': 82_430},
+    'lm1b': {},
+  }
+  assert builders.ARCHIVES['ptb'].md5 == {
+    'ptb.train.txt': 'f26c4b92c5fdc7b3f8c7cdcb991d8420',
+    'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
+    'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
+  }

@@ -78,6 +78,13 @@ def test_word_outside_without_unk_is_told():
   )
 
 
+def test_look_up_gives_minus_one():
+  for v in (CAT, Words(CAT.symbols, (), '<eos>')):
+    ids = v.look_up(b'the dog\n<unk> cat')
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [1, -1, 0, 3, 2]
+
+
 def test_bytes_that_are_no_utf_8_are_kept():
   v = Words.from_counts({'a\udcff': 1})
   assert v.decode(v.encode(b'a\xff', 'text')) == b'a\xff'
@@ -118,6 +125,26 @@ def test_list_of_words():
   assert v == Words(('<eos>', 'b', 'a'), (), '<eos>', '')
   v = Words.from_list(b'b\na\n', 'list', unk='<unk>', add_unk=True)
   assert v == Words(('b', 'a', '<unk>'), (), '', '<unk>')
+
+
+def test_counts_of_a_list_that_is_ranked():
+  read = lambda data: Words.from_list(data, 'list', eos='<eos>', ranked=True)
+  assert read(b'b 7\na 7\nc 0\n').counts == (0, 7, 7, 0)
+  assert read(b'<eos> 3\nb 7\na 2\n').counts == (3, 7, 2)
+  assert read(b'b 7\n<eos> 3\na 2\n').counts == (7, 3, 2)
+  assert read(b'b\na\n').counts == ()
+  for data, line, count, before in (
+    (b'b 7\na 2\nc 3\n', 3, 3, 2),
+    (b'<eos> 9\nb 2\na 7\n', 3, 7, 2),
+    (b'b 1\n<eos> 9\n', 2, 9, 1),
+  ):
+    with pytest.raises(UserError) as error:
+      read(data)
+    assert str(error.value) == (
+      f'list: line {line} has count {count} after {before}; allowed: the most '
+      'frequent word first, or words without counts'
+    )
+    assert Words.from_list(data, 'list').counts  # what is written is read
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ import sys
 from absl import app, flags
 from ml_collections import config_flags
 
+from txl_jax import program
 from txl_jax.bench import data, hlo, pairs, prepare, softmax
 from txl_jax.errors import UserError
 
@@ -120,50 +121,36 @@ def _use_threads(threads):
 
 def main(argv):
   """Runs the benchmark that the command names."""
-  try:
-    benchmark = ' '.join(argv[1:])
-    if benchmark not in BENCHMARKS:
-      raise UserError(
-        f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
-      )
-    if benchmark == 'prepare':
-      # One of the words is that of the newlines.
-      prepare.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
-      return
-    if benchmark == 'data':
-      data.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
-      return
-    if benchmark == 'hlo':
-      for flag in _TOPOLOGY, _CONFIG:
-        if not flag.value:
-          raise UserError(f'--{flag.name} is missing; hlo needs it')
-      hlo.run(_CONFIG.value, _TOPOLOGY.value, _HLO_FILE.value)
-      return
-    sizes = {flag.name: flag.value for flag in _SIZES}
-    if sizes['d_model'] % 2:
-      raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
-    threads = _use_threads(_THREADS.value)
-    if benchmark == 'softmax':
-      softmax.run(_softmax_sizes(), _PAIRS.value)
-      return
-    spec = dict(sizes, dtype=_DTYPE.value, threads=threads)
-    hf_python = os.path.expanduser(_HF_PYTHON.value)
-    pairs.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
-  except UserError as e:
-    _refuse(e)
-
-
-def _parse(argv):
-  try:
-    return flags.FLAGS(argv)
-  except flags.Error as e:
-    _refuse(e)
-
-
-def _refuse(error):
-  print('error:', ' '.join(str(error).split()), file=sys.stderr)
-  sys.exit(1)
+  benchmark = argv[1] if argv[1:] else ''
+  if benchmark not in BENCHMARKS:
+    raise UserError(
+      f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
+    )
+  if benchmark == 'prepare':
+    # One of the words is that of the newlines.
+    prepare.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
+    return
+  if benchmark == 'data':
+    data.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
+    return
+  if benchmark == 'hlo':
+    for flag in _TOPOLOGY, _CONFIG:
+      if not flag.value:
+        raise UserError(f'--{flag.name} is missing; hlo needs it')
+    hlo.run(_CONFIG.value, _TOPOLOGY.value, _HLO_FILE.value)
+    return
+  sizes = {flag.name: flag.value for flag in _SIZES}
+  if sizes['d_model'] % 2:
+    raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
+  threads = _use_threads(_THREADS.value)
+  if benchmark == 'softmax':
+    softmax.run(_softmax_sizes(), _PAIRS.value)
+    return
+  spec = dict(sizes, dtype=_DTYPE.value, threads=threads)
+  hf_python = os.path.expanduser(_HF_PYTHON.value)
+  pairs.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
 
 
 if __name__ == '__main__':
-  app.run(main, flags_parser=_parse)
+  with program.told():
+    app.run(main, flags_parser=lambda argv: program.parse(argv, arguments=1))

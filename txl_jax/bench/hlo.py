@@ -93,12 +93,12 @@ def _devices(topology):
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   try:
     return topologies.get_topology_desc(topology, 'tpu').devices
-  except (ValueError, RuntimeError, NotImplementedError) as e:
+  except (ValueError, RuntimeError) as e:
     raise UserError(f'--topology is {topology!r}: {e}') from e
 
 
 def compile_step(config, vocab_size, mesh):
-  """The training step of a config, compiled for a mesh.
+  """What one call of training runs, compiled for a mesh.
 
   Args:
     config: ConfigDict, validated.
@@ -107,12 +107,14 @@ def compile_step(config, vocab_size, mesh):
   """
   built = steps.build(config, vocab_size, mesh)
   B, T = config.train.batch_size, config.train.segment_len
-  tokens = jax.ShapeDtypeStruct([B, T], jnp.int32)
+  K = config.train.steps_per_dispatch
+  lead = [] if K == 1 else [K]
+  tokens = jax.ShapeDtypeStruct([*lead, B, T], jnp.int32)
   batch = dict(
     inputs=tokens,
     targets=tokens,
     lengths=None,
-    reset=jax.ShapeDtypeStruct([B], jnp.bool_),
+    reset=jax.ShapeDtypeStruct([*lead, B], jnp.bool_),
   )
   return built.step.lower(built.abstract, batch).compile()
 
@@ -170,7 +172,7 @@ def check(found, tables):
 
 
 def _listing(found):
-  """The table of collectives."""
+  """The table of collectives, of the steps that one call makes."""
   row = '{:<19} {:>5} {:>6} {:>12}  {}'.format
   yield row('collective', 'times', 'group', 'MB sent', 'operands; from')
   for c in found:
@@ -178,7 +180,7 @@ def _listing(found):
     text = f'{_shapes(c.shapes)}; {_source(c.source)}'
     yield row(c.kind, c.times, c.group, megabytes, text)
   total = sum(c.sent * c.times for c in found)
-  yield row('all, a step', '', '', f'{total / 1e6:,.3f}', 'by each device')
+  yield row('all, a call', '', '', f'{total / 1e6:,.3f}', 'by each device')
 
 
 def _estimate(config, vocab_size, mesh, found, hardware):
@@ -187,6 +189,7 @@ def _estimate(config, vocab_size, mesh, found, hardware):
   kind = mesh.devices.flat[0].device_kind
   peak = profiling.peak(config.model.dtype, kind, 1)
   tokens = config.train.batch_size * config.train.segment_len
+  tokens *= config.train.steps_per_dispatch
   flops = summary.flops_per_token(config, vocab_size) * tokens / mesh.size
   compute = flops / peak
   sent = sum(c.sent * c.times for c in found) * cores

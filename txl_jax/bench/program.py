@@ -199,7 +199,7 @@ class Module:
         elif x.opcode == 'tuple':
           out = tuple(s for g in given for s in g)
         elif x.opcode == 'get-tuple-element':
-          out = self._element(x, given[0])
+          out = _element(x, given[0])
         elif x.called() and x.opcode in ('fusion', 'call', 'async-start'):
           out = run(x.called()[0], given)
         elif x.opcode == 'conditional':
@@ -217,11 +217,6 @@ class Module:
 
     run(self.entry, [])
     return found
-
-  def _element(self, x, sets):
-    index = re.search(r'index=(\d+)', x.attributes)
-    assert index
-    return (sets[int(index[1])],) if int(index[1]) < len(sets) else ()
 
 
 def collectives(text, label=lambda source: ''):
@@ -267,6 +262,13 @@ def collectives(text, label=lambda source: ''):
       )
       total[found] = total.get(found, 0) + times[name]
   return [dataclasses.replace(c, times=n) for c, n in total.items()]
+
+
+def _element(x, sets):
+  """What get-tuple-element takes of the labels of its operand."""
+  index = re.search(r'index=(\d+)', x.attributes)
+  assert index
+  return (sets[int(index[1])],) if int(index[1]) < len(sets) else ()
 
 
 def _union(a, b):

@@ -12,7 +12,7 @@ import sys
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import requests
 
@@ -31,11 +31,17 @@ class Archive:
     urls: where it is found, tried in order.
     size: its bytes, None where nobody documents them.
     sha256: in hex, None where nobody documents it.
+    symbols: of the vocabulary that its text gives, None where none is known.
+    tokens: of splits, as far as they are documented.
   """
 
   urls: tuple[str, ...]
   size: int | None
   sha256: str | None
+  symbols: int | None = dataclasses.field(default=None, kw_only=True)
+  tokens: Mapping[str, int] = dataclasses.field(
+    default_factory=dict, kw_only=True
+  )
 
   @property
   def file(self) -> str:
@@ -72,13 +78,13 @@ def check(path: pathlib.Path, archive: Archive) -> dict:
   return {'size': size, 'sha256': digest}
 
 
-def check_text(path: pathlib.Path, md5: str) -> None:
-  """Raises a UserError unless a text has its published md5."""
+def check_text(path: pathlib.Path, md5: str, name: str) -> None:
+  """Raises a UserError, which calls it `name`, unless a text has that md5."""
   with path.open('rb') as f:
     digest = hashlib.file_digest(f, 'md5').hexdigest()
   if digest != md5:
     raise UserError(
-      f'{path}: has {path.stat().st_size} bytes with md5 {digest}; expected '
+      f'{name}: has {path.stat().st_size} bytes with md5 {digest}; expected '
       f'md5 {md5}'
     )
 
@@ -173,6 +179,8 @@ def unpack(
           if stream is not None:
             found[name] = _copy(stream, folder, len(found))
   except _DAMAGED as e:
+    if isinstance(e, OSError) and e.errno:
+      raise  # it is not the archive, as where the disk is full
     raise UserError(f'{path} cannot be unpacked: {e}') from e
   missing = sorted(set(names) - found.keys())
   if missing:

@@ -9,14 +9,14 @@ for TFDS knows neither a second URL nor a timeout nor how to continue an
 interrupted download.
 """
 
+import contextlib
 import functools
 import hashlib
+import io
 import json
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 
@@ -25,7 +25,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.checksums import UrlInfo
 from tensorflow_datasets.core.units import Size
 
-from txl_jax.data import archives
+from txl_jax.data import archives, scratch
 from txl_jax.data.published import ARCHIVES, Archive, WordArchive
 from txl_jax.errors import UserError
 
@@ -181,8 +181,9 @@ def read(
 
   Returns:
     For each split, in order, a function that gives the split's bytes in
-    chunks; and what is known about the source: the archive's file name, urls,
-    size and sha256.
+    chunks; and what is known about the source: the archive's file name and
+    urls; and its size and sha256, or, where the texts of ptb were taken from
+    manual_dir, `texts`: the sha256 of each.
 
   Raises:
     UserError: the archive cannot be had or is not the expected one; when a
@@ -214,15 +215,17 @@ def _prepare_bytes(name, archive, root, folder, manual_dir, force):
       archives.download(name, archive, folder)
     else:
       archives.check(folder / archive.file, archive)
-    _make_records(_clean(name, root), root, folder)
+    with scratch.beside(root / name) as temporary:
+      builder = BUILDERS[name](data_dir=temporary)
+      _make_records(builder, root, folder)
   return {'size': archive.size, 'sha256': archive.sha256}
 
 
 def _prepare_words(name, archive, root, folder, manual_dir, force):
   """Makes the records of words unless they are there; their source."""
-  path = BUILDERS[name](data_dir=root).data_path / _SOURCE
-  if path.exists() and not force:
-    return json.loads(path.read_text())
+  known = _remembered(BUILDERS[name](data_dir=root).data_path / _SOURCE)
+  if known and not force:
+    return known
   texts = {f: folder / f for f in archive.md5}
   plain = bool(texts) and all(text.is_file() for text in texts.values())
   if manual_dir is None:
@@ -230,27 +233,48 @@ def _prepare_words(name, archive, root, folder, manual_dir, force):
   source = {}
   if manual_dir is None or not plain:
     source = archives.check(folder / archive.file, archive)
-  root.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory(prefix=f'{name}.tmp-', dir=root) as unpacked:
+  with scratch.beside(root / name) as temporary:
     members = {m for part in archive.members.values() for m in part}
     if source:
-      files = archives.unpack(
-        folder / archive.file, members, pathlib.Path(unpacked)
-      )
+      path = folder / archive.file
+      try:
+        files = archives.unpack(path, members, temporary)
+        _check_texts(archive, files, {m: f'{path}: {m}' for m in members})
+      except UserError as e:
+        if manual_dir is not None or archive.sha256 is not None:
+          raise
+        path.unlink()  # only now it turns out to be another one
+        raise UserError(f'{e}; it was removed, to be downloaded again') from e
     else:
-      files = {m: texts[m.rsplit('/', 1)[-1]] for m in members}
+      files = {m: texts[_file(m)] for m in members}
+      _check_texts(archive, files, {m: f'{t}' for m, t in files.items()})
       source = {'texts': {f: _sha256(text) for f, text in texts.items()}}
-    for member, text in files.items():
-      md5 = archive.md5.get(member.rsplit('/', 1)[-1])
-      if md5 is not None:
-        archives.check_text(text, md5)
-    builder = _clean(name, root)
+    builder = BUILDERS[name](data_dir=temporary)
     builder.files = {
       split: [files[m] for m in part] for split, part in archive.members.items()
     }
-    _make_records(builder, root, folder)
-  path.write_text(json.dumps(source))
+    _make_records(builder, root, folder, source)
   return source
+
+
+def _file(member):
+  """Name of a member of an archive without its folders."""
+  return member.rsplit('/', 1)[-1]
+
+
+def _check_texts(archive, files, names):
+  """Raises a UserError unless files, by their members, have their md5."""
+  for member, text in files.items():
+    if md5 := archive.md5.get(_file(member)):
+      archives.check_text(text, md5, names[member])
+
+
+def _remembered(path):
+  """What a file tells of a source; None if it is not there, or damaged."""
+  try:
+    return json.loads(path.read_bytes())
+  except (FileNotFoundError, ValueError):
+    return None
 
 
 def _sha256(path):
@@ -258,24 +282,31 @@ def _sha256(path):
     return hashlib.file_digest(f, 'sha256').hexdigest()
 
 
-def _clean(name, root):
-  """The builder, without records that an earlier run has left."""
-  # TFDS cannot replace records of this format: it is to find none.
-  builder = BUILDERS[name](data_dir=root)
-  shutil.rmtree(builder.data_path, ignore_errors=True)
-  return BUILDERS[name](data_dir=root)
+def _make_records(builder, root, folder, source=None):
+  """Makes records and moves them to their place; all of them or none.
 
-
-def _make_records(builder, root, folder):
+  Args:
+    builder: has a folder of its own.
+    root: where the records of all corpora are.
+    folder: holds the archive.
+    source: what to tell of it beside the records.
+  """
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  builder.download_and_prepare(
-    download_dir=root / 'downloads',
-    download_config=tfds.download.DownloadConfig(
-      manual_dir=folder, try_download_gcs=False
-    ),
-    file_format='array_record',
-  )
+  with contextlib.redirect_stdout(io.StringIO()):  # it tells of the folder
+    builder.download_and_prepare(
+      download_dir=root / 'downloads',
+      download_config=tfds.download.DownloadConfig(
+        manual_dir=folder, try_download_gcs=False
+      ),
+      file_format='array_record',
+    )
+  made = pathlib.Path(builder.data_path)
+  if source is not None:
+    (made / _SOURCE).write_text(json.dumps(source))
+  path = pathlib.Path(type(builder)(data_dir=root).data_path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  scratch.replace(made, path, made.parent)
 
 
 def _records(builder, split, size):

@@ -15,6 +15,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -48,12 +49,11 @@ def progress(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
 
 
 def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
-  """A text in blocks of about `size` bytes, each the end of a line.
+  """A text in blocks of about `size` bytes, each but the last whole lines.
 
-  A line that is longer than a block is cut at a space. A last line without a
-  newline gets one.
+  A line that is longer than a block is cut at a space.
   """
-  pieces, n, closed = [], 0, True
+  pieces, n = [], 0
   for chunk in chunks:
     pieces.append(chunk)
     n += len(chunk)
@@ -62,13 +62,11 @@ def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
     text = b''.join(pieces)
     cut = text.rfind(b'\n') + 1 or text.rfind(b' ') + 1
     if cut:
-      closed = text[cut - 1 : cut] == b'\n'
       yield text[:cut]
     pieces = [text[cut:]]
     n = len(text) - cut
-  text = b''.join(pieces)
-  if text or not closed:
-    yield text if text.endswith(b'\n') else text + b'\n'
+  if text := b''.join(pieces):
+    yield text
 
 
 class Numbers:
@@ -109,7 +107,7 @@ class Numbers:
       table = tables.get(process, np.zeros([0], np.int32))
       # What is new to all processes is new to the one that has read it, so
       # words come in the order of the text.
-      table = np.append(table, _look_up(self.words, new))
+      table = np.append(table, _number(self.words, new))
       tables[process] = table
       missing = len(self.words) - len(self._counts)
       self._counts = np.append(self._counts, np.zeros([missing], np.int64))
@@ -125,24 +123,34 @@ class Numbers:
   def ids(self, vocabulary: Words) -> np.ndarray:
     """The token id for each number, -1 for none, int32 [numbers]."""
     ids = {word: i for i, word in enumerate(vocabulary.symbols)}
-    unk = -1 if vocabulary.unk_id is None else vocabulary.unk_id
-    return np.array([ids.get(word, unk) for word in self.words], np.int32)
+    return np.array([ids.get(word, -1) for word in self.words], np.int32)
 
 
-def encode(
-  vocabulary: Words,
-  chunks: Iterable[bytes],
-  source: str,
-  first_line: int,
-  processes: int,
+def look_up(
+  vocabulary: Words, chunks: Iterable[bytes], processes: int
 ) -> Iterator[np.ndarray]:
-  """The token ids of a text, int32 [n], block by block.
+  """The token ids of a text, int32 [n], block by block, -1 for unknown words.
 
   Args:
     vocabulary: encodes it.
     chunks: the text.
-    source: what it is, for error messages.
-    first_line: number of its first line there.
+    processes: that work, at least 1.
+  """
+  tasks = ((block,) for block in blocks(chunks))
+  return _in_order(vocabulary.look_up, tasks, processes)
+
+
+def refuse(
+  vocabulary: Words,
+  pieces: Iterable[tuple[str, int, Iterable[bytes]]],
+  processes: int,
+) -> None:
+  """Raises the error for the first unknown word, if there is one.
+
+  Args:
+    vocabulary: without unk.
+    pieces: of the text: what each is, the number of its first line there, and
+      its chunks.
     processes: that work, at least 1.
 
   Raises:
@@ -150,12 +158,13 @@ def encode(
   """
 
   def tasks():
-    line = first_line
-    for block in blocks(chunks):
-      yield block, source, line
-      line += block.count(b'\n')
+    for source, line, chunks in pieces:
+      for block in blocks(chunks):
+        yield block, source, line
+        line += block.count(b'\n')
 
-  return _in_order(vocabulary.encode, tasks(), processes)
+  for _ in _in_order(vocabulary.encode, tasks(), processes):
+    pass
 
 
 class _Reader:
@@ -170,7 +179,7 @@ class _Reader:
     if self._numbers is None:
       self._numbers = _growing()
     known = len(self._numbers)
-    found = _look_up(self._numbers, split(block, *self._options))
+    found = _number(self._numbers, split(block, *self._options))
     new = list(itertools.islice(self._numbers, known, None))
     return os.getpid(), new, found
 
@@ -182,15 +191,24 @@ def _growing() -> collections.defaultdict[str, int]:
   return numbers
 
 
-def _look_up(numbers, words):
+def _number(numbers, words):
   return np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
 
 
 def _start(work):
-  """Prepares a worker; Ctrl-C is for its parent."""
+  """Prepares a worker; Ctrl-C is for its parent, with which it ends."""
   global _work
   _work = work
   signal.signal(signal.SIGINT, signal.SIG_IGN)
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent():
+  """Ends this worker once its parent was killed: no task would ever come."""
+  parent = multiprocessing.parent_process()
+  assert parent is not None
+  parent.join()
+  os._exit(1)
 
 
 def _call(task):

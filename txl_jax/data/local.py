@@ -1,21 +1,25 @@
 """Corpora made from files of this machine: pystdlib and text.
 
 A corpus is the plain concatenation of the bytes of its files; nothing is put
-between two files and nothing is changed, so that bits per byte are honest.
+between two files and nothing is changed, so that bits per byte are honest. Who
+wants words instead takes the parts of a split one by one, see `Split`.
 Files are read in pieces: memory does not grow with the corpus.
 """
 
-import functools
+import dataclasses
 import hashlib
+import itertools
 import os
 import pathlib
 import platform
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from txl_jax.errors import UserError
 
 _CHUNK = 1 << 20  # bytes read at a time
 _WINDOW = 4096  # bytes within which a cut looks for the start of a line
+_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
 
 # Of the standard library: tests, what pip or the distribution adds, and what
 # is made when Python is built.
@@ -33,6 +37,78 @@ _SKIPPED_DIRS = frozenset(
 
 File = tuple[pathlib.Path, int]  # a file and its size in bytes
 Splits = dict[str, Callable[[], Iterator[bytes]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """Some bytes of a file; called, it gives them in chunks.
+
+  Attributes:
+    path: the file.
+    start: its first byte here.
+    stop: the one after the last.
+    size: of the file.
+  """
+
+  path: pathlib.Path
+  start: int
+  stop: int
+  size: int
+
+  @property
+  def source(self) -> str:
+    """What error messages call it."""
+    return f'{self.path}'
+
+  @property
+  def begins(self) -> bool:
+    """Whether the file begins here."""
+    return self.start == 0
+
+  @property
+  def ends(self) -> bool:
+    """Whether the file ends here; else the text goes on in the next split."""
+    return self.stop == self.size
+
+  def first_line(self) -> int:
+    """Number, in the file, of the line that the part begins with."""
+    before = Part(self.path, 0, self.start, self.size)
+    return 1 + sum(chunk.count(b'\n') for chunk in before())
+
+  def __call__(self) -> Iterator[bytes]:
+    """The bytes in chunks.
+
+    Raises:
+      UserError: the file cannot be read or is shorter than it was.
+    """
+    at = self.start
+    try:
+      with self.path.open('rb') as f:
+        f.seek(at)
+        while at < self.stop:
+          chunk = f.read(min(_CHUNK, self.stop - at))
+          if not chunk:
+            raise UserError(f'{self.path} became shorter while it was read')
+          at += len(chunk)
+          yield chunk
+    except OSError as e:
+      raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """A split; called, it gives the bytes of its parts, end to end, in chunks.
+
+  Attributes:
+    parts: of files, in order, none of them without bytes.
+  """
+
+  parts: tuple[Part, ...]
+
+  def __call__(self) -> Iterator[bytes]:
+    """The bytes in chunks; UserError as in `Part.__call__`."""
+    for part in self.parts:
+      yield from part()
 
 
 def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
@@ -65,7 +141,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     size = sum(n for _, n in part)
     if not size:
       raise UserError(f'{root}: no Python source for the split {split}')
-    splits[split] = functools.partial(_read, part, 0, size)
+    splits[split] = _between(part, 0, size)
   source = _source(root, root, files) | {'python': platform.python_version()}
   return splits, source
 
@@ -80,22 +156,26 @@ def _digest(relative_path):
   return hashlib.sha256(relative_path.encode()).digest()
 
 
-def read_text(path: str | os.PathLike) -> tuple[Splits, dict]:
+def read_text(
+  path: str | os.PathLike, words: bool = False
+) -> tuple[Splits, dict]:
   """A file, or all files below a folder, cut at 90 and 95 percent.
 
   The files of a folder are concatenated in the order of their relative posix
   paths; hidden files and folders and links to folders are skipped. Each cut
   is moved from its offset to the first start of a line at or after it, or, if
   there is none within 4096 bytes, to the first byte there that continues no
-  UTF-8 character.
+  UTF-8 character. A text of words is cut after white space instead, however
+  far that is, and the end of a file is also that of a line.
 
   Args:
     path: a file or folder.
+    words: whether it is a text of words.
 
   Returns:
-    For each split, in order, a function that gives the split's bytes in
-    chunks; and what is known about the source: path, number of files, bytes,
-    and the sha256 over the files' relative paths, sizes and contents.
+    For each split, in order, a `Split`; and what is known about the source:
+    path, number of files, bytes, and the sha256 over the files' relative
+    paths, sizes and contents.
 
   Raises:
     UserError: the path does not exist, cannot be read, has no bytes or too
@@ -111,16 +191,17 @@ def read_text(path: str | os.PathLike) -> tuple[Splits, dict]:
   total = sum(n for _, n in files)
   if not total:
     raise UserError(f'data.path: {path} holds no text, its files have 0 bytes')
-  first, second = (_cut(files, total * p // 100, total) for p in (90, 95))
+  cut = _cut_words if words else _cut
+  first, second = (cut(files, total * p // 100, total) for p in (90, 95))
   if not 0 < first < second < total:
     raise UserError(
       f'data.path: {path} has {total} bytes, too few lines to cut it into '
       'train, validation and test'
     )
   splits = {
-    'train': functools.partial(_read, files, 0, first),
-    'validation': functools.partial(_read, files, first, second),
-    'test': functools.partial(_read, files, second, total),
+    'train': _between(files, 0, first),
+    'validation': _between(files, first, second),
+    'test': _between(files, second, total),
   }
   return splits, _source(path, root, files)
 
@@ -156,36 +237,23 @@ def _list(
   return [found[relative] for relative in sorted(found)]
 
 
-def _read(files: Iterable[File], start: int, stop: int) -> Iterator[bytes]:
-  """Bytes start to stop of the concatenated files, in chunks.
-
-  Raises:
-    UserError: a file cannot be read or is shorter than its size in `files`.
-  """
+def _between(files: Iterable[File], start: int, stop: int) -> Split:
+  """Bytes start to stop of the concatenated files."""
+  parts = []
   offset = 0  # of the file's first byte
   for path, size in files:
     at, end = max(start - offset, 0), min(stop - offset, size)
+    if at < end:
+      parts.append(Part(path, at, end, size))
     offset += size
-    if at >= end:
-      continue
-    try:
-      with path.open('rb') as f:
-        f.seek(at)
-        while at < end:
-          chunk = f.read(min(_CHUNK, end - at))
-          if not chunk:
-            raise UserError(f'{path} became shorter while it was read')
-          at += len(chunk)
-          yield chunk
-    except OSError as e:
-      raise UserError(f'{path} cannot be read: {e.strerror}') from e
+  return Split(tuple(parts))
 
 
 def _cut(files: list[File], offset: int, total: int) -> int:
   """Where the cut wanted at an offset is made, see `read_text`."""
   start = max(offset - 1, 0)
   stop = min(offset + _WINDOW, total)
-  window = b''.join(_read(files, start, stop))
+  window = b''.join(_between(files, start, stop)())
   newline = window.find(b'\n')
   if newline >= 0:
     return start + newline + 1
@@ -194,13 +262,31 @@ def _cut(files: list[File], offset: int, total: int) -> int:
   return offset
 
 
+def _cut_words(files: list[File], offset: int, total: int) -> int:
+  """The same for a text of words: after white space, or between two files."""
+  ends = itertools.accumulate(size for _, size in files)
+  end = next((n for n in ends if n >= offset), total)  # of the file
+  start = max(offset - 1, 0)
+  window = b''.join(_between(files, start, min(offset + _WINDOW, end))())
+  newline = window.find(b'\n')
+  if newline >= 0:
+    return start + newline + 1
+  if end <= offset + _WINDOW and end < total:
+    return end
+  for chunk in _between(files, start, end)():
+    if space := _SPACE.search(chunk):
+      return start + space.end()
+    start += len(chunk)
+  return end
+
+
 def _source(path: pathlib.Path, root: pathlib.Path, files: list[File]) -> dict:
   """What the manifest tells about the files below root."""
   digest = hashlib.sha256()
   for file, size in files:
     name = file.relative_to(root).as_posix()
     digest.update(f'{name}\0{size}\0'.encode('utf-8', 'surrogateescape'))
-    for chunk in _read([(file, size)], 0, size):
+    for chunk in Part(file, 0, size, size)():
       digest.update(chunk)
   return {
     'path': str(path),

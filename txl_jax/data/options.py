@@ -38,7 +38,9 @@ class Options:
     level: corpus text: byte or word. The corpora of WORDS are always words.
     lower: text of words: lower-case it.
     eos: text of words: every newline is the word <eos>.
-    unk: text of words: add the word <unk> to a vocabulary without one.
+    unk: text of words: add the word <unk> to a vocabulary without one. It
+      is trained only if it occurs in the training split: with a min_count of
+      2, a max_size, or a vocab_file that leaves words out.
     min_count: text of words: rarer words are left out of the vocabulary.
     max_size: text of words: size of the vocabulary at most; 0 is no limit.
     vocab_file: lm1b and text of words: the list of the words.

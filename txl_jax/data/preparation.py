@@ -5,6 +5,7 @@ that are named for the sha256 of their source, so a source that has changed
 never replaces data that an older run needs. The others are downloaded.
 """
 
+import codecs
 import functools
 import hashlib
 import itertools
@@ -12,14 +13,12 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import sys
 import sysconfig
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from txl_jax.data import counting, local, options, prepared, writing
+from txl_jax.data import counting, local, options, prepared, scratch, writing
 from txl_jax.data.options import Options
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import Vocabulary, count_bytes
@@ -39,7 +38,7 @@ def prepare(
   """Prepares a corpus unless it is there already, and opens it.
 
   The folder appears under its name only when it is complete; a run that is
-  killed leaves a folder *.tmp-* that nothing reads.
+  killed leaves a folder *.tmp-* that nothing reads and the next one removes.
 
   Args:
     corpus: one of `options.CORPORA`.
@@ -69,12 +68,14 @@ def prepare(
       f'{options.SIZES["lm1b"]:,} words; allowed: --vocab_file=FILE, a word a '
       'line'
     )
+  archive = None
   print(f'preparing {corpus} into {folder}', file=sys.stderr)
   if not splits:
     # TFDS is needed for downloads alone; training does not import it.
     from txl_jax.data import builders
 
     splits, source = builders.read(corpus, data_dir, manual_dir, force)
+    archive = builders.ARCHIVES[corpus]
   manifest = {
     'format': prepared.FORMAT,
     'corpus': corpus,
@@ -91,7 +92,8 @@ def prepare(
   else:
     vocabulary = _byte_vocabulary(asked, splits)
     encode = functools.partial(_write_bytes, splits, vocabulary)
-  _write(folder, manifest, encode, replace=force)
+  check = functools.partial(_check, asked, archive)
+  _write(folder, manifest, encode, check, replace=force)
   return prepared.load(folder)
 
 
@@ -149,7 +151,7 @@ def _local(asked, words):
   if asked.corpus not in options.LOCAL:
     return None
   splits, source = (
-    local.read_text(asked.path)
+    local.read_text(asked.path, asked.words)
     if asked.corpus == 'text'
     else local.read_pystdlib(sysconfig.get_path('stdlib'))
   )
@@ -174,12 +176,13 @@ def _read_list(asked):
     raise UserError(f'data.vocab_file: {path}: {e.strerror}') from e
   lm1b = asked.corpus == 'lm1b'
   words = Words.from_list(
-    data,
+    data.removeprefix(codecs.BOM_UTF8),
     str(path),
     eos='<S>' if lm1b else '<eos>' if asked.eos else '',
     unk='<UNK>' if lm1b else '<unk>',
     add_unk=asked.unk,
     lower=asked.lower,
+    ranked=not lm1b,  # what is published is used as it is
   )
   if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
@@ -222,6 +225,7 @@ def _write(
   folder: pathlib.Path,
   manifest: dict,
   encode: Callable[[pathlib.Path], tuple[Vocabulary | Words, dict]],
+  check: Callable[[Vocabulary | Words, dict], None],
   replace: bool,
 ) -> None:
   """Writes the files of a corpus, all or none, and replaces it only if told.
@@ -231,18 +235,20 @@ def _write(
     manifest: what it says about the source; the rest is added here.
     encode: writes the tokens into a folder; gives the vocabulary and, for
       each split, what the manifest says about it.
+    check: raises a UserError if these are not what they are to be.
     replace: whether a folder that is there by now gives way.
 
   Raises:
+    UserError: what `encode` or `check` raises.
     OSError: they cannot be written.
   """
-  folder.parent.mkdir(parents=True, exist_ok=True)
-  temporary = folder.with_name(f'{folder.name}.tmp-{uuid.uuid4().hex[:8]}')
-  temporary.mkdir()
-  try:
-    vocabulary, written = encode(temporary)
+  with scratch.beside(folder) as temporary:
+    made = temporary / 'made'
+    made.mkdir()
+    vocabulary, written = encode(made)
+    check(vocabulary, written)
     if isinstance(vocabulary, Words):
-      (temporary / prepared.WORD_LIST).write_bytes(vocabulary.text())
+      (made / prepared.WORD_LIST).write_bytes(vocabulary.text())
     digest = prepared.digest_of(
       {split: w['sha256'] for split, w in written.items()}, vocabulary
     )
@@ -252,20 +258,36 @@ def _write(
       'splits': written,
       'digest': digest,
     }
-    text = json.dumps(manifest, indent=1) + '\n'
-    (temporary / 'manifest.json').write_text(text)
-    replaced = temporary.with_name(f'{temporary.name}-replaced')
-    if replace and folder.exists():
-      folder.rename(replaced)
-    try:
-      temporary.rename(folder)
-    except OSError:
-      # Another process may have prepared the same corpus meanwhile.
-      if not folder.exists():
-        raise
-    shutil.rmtree(replaced, ignore_errors=True)
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+    (made / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n')
+    if replace:
+      scratch.replace(made, folder, temporary)
+    else:
+      scratch.move(made, folder)
+
+
+def _check(asked, archive, vocabulary, splits):
+  """Raises a UserError unless there are tokens, as many as are published."""
+  for split, entry in splits.items():
+    if not entry['tokens']:
+      raise UserError(
+        f'{asked.path or asked.corpus}: the split {split} has no tokens; '
+        'allowed: a text with some in each of its three parts'
+      )
+  if archive is None:
+    return
+  figures = []
+  if archive.symbols is not None:
+    symbols = archive.symbols - (asked.newline == 'drop')
+    figures.append(('symbols in the vocabulary', len(vocabulary), symbols))
+  for split, expected in archive.tokens.items():
+    found = splits[split]['tokens']
+    figures.append((f'tokens in the split {split}', found, expected))
+  for what, found, expected in figures:
+    if found != expected:
+      raise UserError(
+        f'{asked.corpus}: {found} {what}, published are {expected}; allowed: '
+        'the published text'
+      )
 
 
 def _write_bytes(splits, vocabulary, folder):

@@ -11,8 +11,8 @@ split one after the other and nothing else, and manifest.json:
   vocabulary   see `Vocabulary.entry` and `Words.entry`
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
-               words: its lines; of a stream of sentences: how many, and the
-               sha256 of their file
+               words: the line ends, and how many words are unknown; of a
+               stream of sentences: how many, and the sha256 of their file
   digest       see `digest_of`
 
 A vocabulary of words is a list of its own, vocabulary.txt: a word and its

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from txl_jax.data import archives
+from txl_jax.data.options import SIZES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ _HELD_OUT = (
 )
 
 
-def _wikitext(name: str, sha256: str) -> WordArchive:
+def _wikitext(name: str, sha256: str, symbols: int) -> WordArchive:
   """A WikiText; the size of its archive is not documented."""
   files = {'train': 'train', 'validation': 'valid', 'test': 'test'}
   return WordArchive(
@@ -57,6 +58,9 @@ def _wikitext(name: str, sha256: str) -> WordArchive:
     size=None,
     sha256=sha256,
     members={s: (f'{name}/wiki.{f}.tokens',) for s, f in files.items()},
+    symbols=symbols,
+    # Both have the same ones.
+    tokens={'validation': 217_646, 'test': 245_569},
   )
 
 
@@ -70,6 +74,7 @@ ARCHIVES = {
     sha256='547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
     member='enwik8',
     splits=_SPLITS,
+    symbols=SIZES['enwik8'],
   ),
   'text8': Archive(
     urls=('http://mattmahoney.net/dc/text8.zip',),
@@ -77,14 +82,17 @@ ARCHIVES = {
     sha256='a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
     member='text8',
     splits=_SPLITS,
+    symbols=SIZES['text8'],
   ),
   'wt103': _wikitext(
     'wikitext-103',
     '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
+    SIZES['wt103'],
   ),
   'wt2': _wikitext(
     'wikitext-2',
     '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
+    SIZES['wt2'],
   ),
   'ptb': WordArchive(
     urls=('http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz',),
@@ -100,6 +108,8 @@ ARCHIVES = {
       'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
       'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
     },
+    symbols=SIZES['ptb'],
+    tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
   ),
   'lm1b': WordArchive(
     urls=(f'http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz',),
@@ -114,5 +124,6 @@ ARCHIVES = {
       'validation': _HELD_OUT,
       'test': _HELD_OUT,
     },
+    symbols=SIZES['lm1b'],
   ),
 }

@@ -9,6 +9,7 @@ are none are kept (surrogateescape).
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -112,6 +113,7 @@ class Words:
     unk: str = '',
     add_unk: bool = False,
     lower: bool = False,
+    ranked: bool = False,
   ) -> 'Words':
     """The words of a list: one a line, alone or before its count.
 
@@ -120,11 +122,15 @@ class Words:
       source: what it is, for error messages.
       eos: put before the first word unless the list has it; '' for none.
       unk: used as such where the list has it; '' for none.
-      add_unk: put it after the last word unless the list has it.
+      add_unk: put it after the last word unless the list has it: among the
+        rarest ones, for cutoffs and sampling, however frequent it will be.
       lower: whether texts are to be lower-cased.
+      ranked: whether counts, if there are any, must not rise, but for eos,
+        which may come first with a count of its own.
 
     Raises:
-      UserError: a line is of another form, or a word occurs twice.
+      UserError: a line is of another form, a word occurs twice, or a count
+        rises.
     """
     counts, seen = [], {}
     lines = data.decode('utf-8', 'surrogateescape').split('\n')
@@ -152,6 +158,8 @@ class Words:
       raise UserError(f'{source}: some lines have a count and others none')
     if not symbols:
       raise UserError(f'{source} has no words')
+    if ranked:
+      _check_ranked(counts, source, first=int(symbols[0] == eos))
     if eos and eos not in seen:
       symbols.insert(0, eos)
       counts.insert(0, 0)
@@ -171,12 +179,8 @@ class Words:
 
   @functools.cached_property
   def _lookup(self) -> Mapping[str, int]:
-    """The id of any word, KeyError for one that has none."""
-    if not self.unk:
-      return self._ids
-    lookup = _WithDefault(self._ids)
-    lookup.default = self._ids[self.unk]
-    return lookup
+    """The id of any word, -1 for one that has none."""
+    return _WithDefault(self._ids)
 
   @property
   def eos_id(self) -> int | None:
@@ -193,6 +197,13 @@ class Words:
     """A token after which a text begins."""
     return self.eos_id or 0
 
+  def look_up(self, text: bytes) -> np.ndarray:
+    """Token ids as `encode` gives them, but -1 for words that have none."""
+    words = split(text, self.eos, self.lower)
+    return np.fromiter(
+      map(self._lookup.__getitem__, words), np.int32, len(words)
+    )
+
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
     """Token ids of a text.
 
@@ -207,13 +218,14 @@ class Words:
     Raises:
       UserError: a word is not in the vocabulary, and there is no unk.
     """
-    words = split(text, self.eos, self.lower)
-    try:
-      return np.fromiter(
-        map(self._lookup.__getitem__, words), np.int32, len(words)
-      )
-    except KeyError as e:
-      (word,) = e.args
+    ids = self.look_up(text)
+    unknown = np.flatnonzero(ids < 0)
+    if not unknown.size:
+      return ids
+    if self.unk_id is not None:
+      ids[unknown] = self.unk_id
+      return ids
+    word = split(text, self.eos, self.lower)[unknown[0]]
     lines = text.split(b'\n')
     at = next(
       i for i, x in enumerate(lines) if word in split(x, '', self.lower)
@@ -311,13 +323,22 @@ class Words:
     )
 
 
-class _WithDefault(dict):
-  """A dict whose other keys all have the value `default`."""
+def _check_ranked(counts, source, first):
+  """Raises a UserError if a count is larger than the one before it."""
+  pairs = itertools.pairwise(counts[first:])
+  for line, (before, count) in enumerate(pairs, first + 2):
+    if count > before:
+      raise UserError(
+        f'{source}: line {line} has count {count} after {before}; allowed: the '
+        'most frequent word first, or words without counts'
+      )
 
-  default: int
+
+class _WithDefault(dict):
+  """A dict whose other keys all have the value -1."""
 
   def __missing__(self, key):
-    return self.default
+    return -1
 
 
 class Decoder:

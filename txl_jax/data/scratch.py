@@ -1,0 +1,122 @@
+"""Temporary folders that no killed process leaves for good."""
+
+import contextlib
+import fcntl
+import pathlib
+import shutil
+import uuid
+from collections.abc import Iterator
+
+_LOCK = 'lock'  # in each of them, held as long as its process lives
+
+
+@contextlib.contextmanager
+def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A new folder beside a path, on the same disk; it is removed at the end.
+
+  It is named for the path, with an ending .tmp-*. The same place is cleared
+  of those whose processes were killed: their locks are free.
+
+  Args:
+    path: what is to be made; it need not be there, nor the folder it is in.
+
+  Yields:
+    The new folder, with nothing in it but a lock.
+
+  Raises:
+    OSError: it cannot be made.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  for old in path.parent.glob('*.tmp-????????'):
+    _remove_if_dead(old)
+  folder, lock = None, None
+  try:
+    while lock is None:
+      folder = path.with_name(f'{path.name}.tmp-{uuid.uuid4().hex[:8]}')
+      folder.mkdir()
+      lock = _hold(folder)
+    assert folder is not None
+    yield folder
+  finally:
+    with lock or contextlib.nullcontext(), contextlib.suppress(OSError):
+      if folder is not None:
+        _remove(folder)
+
+
+def move(made: pathlib.Path, path: pathlib.Path) -> None:
+  """Gives a folder its name, unless another process was first.
+
+  Raises:
+    OSError: it cannot be moved.
+  """
+  try:
+    made.rename(path)
+  except OSError:
+    if not path.exists():
+      raise
+
+
+def replace(made: pathlib.Path, path: pathlib.Path, aside: pathlib.Path):
+  """Gives a folder a name that another may have, which then goes.
+
+  Args:
+    made: the folder.
+    path: the name.
+    aside: a folder that will be removed, for the other one.
+
+  Raises:
+    OSError: it cannot be moved; the other one is where it was.
+  """
+  old = aside / 'replaced'
+  with contextlib.suppress(FileNotFoundError):
+    path.rename(old)
+  try:
+    move(made, path)
+  except BaseException:
+    if old.exists() and not path.exists():
+      old.rename(path)
+    raise
+
+
+def _hold(folder):
+  """The open lock of a new folder; None if another process removes it.
+
+  For a moment the folder looks like one of a killed process.
+  """
+  path = folder / _LOCK
+  try:
+    lock = path.open('w')
+  except FileNotFoundError:
+    return None
+  try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError:
+    lock.close()
+    return None
+  except OSError:
+    return lock  # a file system without locks: nobody can tell, nor remove
+  if not path.exists():
+    lock.close()
+    return None
+  return lock
+
+
+def _remove_if_dead(folder):
+  """Removes a folder whose lock is free, or one that is empty."""
+  with contextlib.suppress(OSError):
+    try:
+      lock = (folder / _LOCK).open('r+')
+    except FileNotFoundError:
+      folder.rmdir()
+      return
+    with lock:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      _remove(folder)
+
+
+def _remove(folder):
+  """Removes a folder; its lock last, by which another can end the work."""
+  for path in folder.iterdir():
+    if path.name != _LOCK:
+      shutil.rmtree(path) if path.is_dir() else path.unlink()
+  shutil.rmtree(folder)

@@ -1,0 +1,61 @@
+"""What the programs have in common: a mistake of the user is told in one line.
+
+`app.run` of absl would print the help of all flags, or a traceback.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from absl import flags
+
+from txl_jax.errors import UserError
+
+
+def parse(argv: list[str], arguments: int = 0) -> list[str]:
+  """Parses the flags of a command line.
+
+  Args:
+    argv: name of the program, and what follows it.
+    arguments: how many may follow that are no flags.
+
+  Returns:
+    The name, and these arguments.
+
+  Raises:
+    UserError: a flag is unknown or has no such value, or there are too many
+      arguments.
+  """
+  try:
+    rest = flags.FLAGS(argv)
+  except flags.Error as e:
+    raise UserError(f'{e}') from e
+  except Exception as e:  # whatever the config file raises, or its overrides
+    raise UserError(f'--config: {type(e).__name__}: {e}') from e
+  if extra := rest[1 + arguments :]:
+    raise UserError(f'argument {extra[0]!r} is not expected')
+  return rest
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+  """Ends the program with a line and a status where the block raises.
+
+  A UserError or OSError is status 1, Ctrl-C is 130; whoever closes our output
+  early, as head does, gets status 1 and no line.
+  """
+  try:
+    try:
+      yield
+    finally:
+      sys.stdout.flush()  # what is left would fail when nobody catches it
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)
+  except (UserError, OSError) as e:
+    print('error:', ' '.join(str(e).split()), file=sys.stderr)
+    sys.exit(1)
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    sys.exit(130)
