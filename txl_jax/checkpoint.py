@@ -36,7 +36,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from txl_jax import distributed, sharding
-from txl_jax.errors import UserError
+from txl_jax.errors import UserError, first_line
 
 _SEAL = 'seal.json'
 _NO_SEAL = 'it has no seal'
@@ -245,7 +245,7 @@ class Checkpoints:
         shutil.rmtree(target, ignore_errors=True)
         self.recover()
       raise UserError(
-        f'{final}: the checkpoint cannot be written ({_first_line(e)}); '
+        f'{final}: the checkpoint cannot be written ({_cause(e)}); '
         'earlier checkpoints are untouched'
       ) from e
 
@@ -383,12 +383,11 @@ def _reworded(what):
   except UserError:
     raise
   except Exception as e:
-    raise UserError(f'{what}: {_first_line(e)}') from e
+    raise UserError(f'{what}: {_cause(e)}') from e
 
 
-def _first_line(error):
-  line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-  line = line.split(' [tensorstore_spec=')[0]
+def _cause(error):
+  line = first_line(error).split(' [tensorstore_spec=')[0]
   return line if len(line) <= 300 else f'…{line[-300:]}'  # the cause is last
 
 

@@ -1,4 +1,4 @@
-"""The one exception for what a user can cause."""
+"""What is told of errors; the one exception for what a user can cause."""
 
 
 class UserError(Exception):
@@ -7,3 +7,8 @@ class UserError(Exception):
   The message names the key or file, what was found and what is allowed.
   `main` prints it without a traceback and exits with status 1.
   """
+
+
+def first_line(error: BaseException) -> str:
+  """The first line of what an error says, or its type if it says nothing."""
+  return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -22,7 +22,7 @@ import time
 import traceback
 
 from txl_jax import distributed
-from txl_jax.errors import UserError
+from txl_jax.errors import UserError, first_line
 
 _BEAT = 1.0  # seconds
 # Seconds without a beat. The runtime aborts, without saying who is lost, after
@@ -198,7 +198,7 @@ class Watch:
     except RuntimeError as e:
       self._quiet_since = self._quiet_since or time.monotonic()
       if time.monotonic() - self._quiet_since > _SUSPECT:
-        self._leave(f'process 0 does not answer ({_first_line(e)})', 1)
+        self._leave(f'process 0 does not answer ({first_line(e)})', 1)
 
   def _send(self):
     beat = {
@@ -255,7 +255,7 @@ class Watch:
     if not expected:
       with contextlib.suppress(OSError):
         traceback.print_exception(error)
-    line = _first_line(error)
+    line = first_line(error)
     if isinstance(error, KeyboardInterrupt):
       line = 'interrupted'
     # What follows from the loss of another process is not the cause.
@@ -312,7 +312,3 @@ class Watch:
       file=sys.stderr,
       flush=True,
     )
-
-
-def _first_line(error):
-  return next(iter(str(error).strip().splitlines()), type(error).__name__)
