@@ -5,7 +5,7 @@
 
 Published: 54.52 perplexity on the test split with 24M parameters, variational
 dropout and weight averaging; here 23,845,904 parameters.
-Hardware: not measured here but for two epochs on a CPU (docs/results.md).
+Hardware: not measured here but for three epochs on a CPU (docs/results.md).
 Never published: all else. Widths, rates and schedule are our own first choice
 and have not been tuned: nobody has reached the figure with them yet.
 """
