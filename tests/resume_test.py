@@ -138,7 +138,6 @@ def test_several_steps_per_dispatch(fresh, tmp_path_factory):
     assert a == pytest.approx(b, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_killed_again_and_again(uninterrupted, fresh):
   """A few kills as in `tests.kills`, which makes a hundred."""
   run = kills.Run(fresh, OPTIONS, record(uninterrupted), save_every=15)

@@ -56,7 +56,9 @@ def move(made: pathlib.Path, path: pathlib.Path) -> None:
       raise
 
 
-def replace(made: pathlib.Path, path: pathlib.Path, aside: pathlib.Path):
+def replace(
+  made: pathlib.Path, path: pathlib.Path, aside: pathlib.Path
+) -> None:
   """Gives a folder a name that another may have, which then goes.
 
   Args:
