@@ -106,6 +106,9 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch, tensorboard):
     with pytest.raises(UserError, match='log cannot be written') as e:
       for step in range(1000):
         record.write({'step': step, 'split': 'train', 'a': 1.0, 'b': 2.0})
+    # Which of the two files was full.
+    size = (tmp_path / 'metrics.jsonl').stat().st_size
+    assert (size < 5000) == tensorboard
     record.close()
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
