@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax import export, generate, models, train_state
+from txl_jax import models
 from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.generation import decoding, sampling
+from txl_jax.models import base
+from txl_jax.runs import weights_file
 
 # Build: the fields of a config's `model` section, and a vocabulary.
 fields = dict(
@@ -25,7 +28,7 @@ fields = dict(
 )
 vocabulary = Vocabulary.all_bytes()
 model = models.build(fields, len(vocabulary))
-params = train_state.init_params(model, jax.random.key(0))
+params = base.init_params(model, jax.random.key(0))
 
 # Score: nats per byte of a text, in two segments with memory in between.
 text = b'The memory of the first segment is read by the second one.'
@@ -41,11 +44,11 @@ for start, end in ((0, half), (half, len(tokens) - 1)):
 print(f'{total / (len(tokens) - 1):.3f} nats per byte (untrained: ln 256)')
 
 # Generate.
-pieces = generate.generate(
+pieces = decoding.generate(
   model,
   params,
   tokens,
-  sampling=generate.Sampling(temperature=0.8, top_k=40),
+  sampling=sampling.Sampling(temperature=0.8, top_k=40),
   max_new_tokens=20,
   seed=0,
   segment_len=16,
@@ -56,7 +59,7 @@ print(repr(vocabulary.decode(new)))
 # Save and load: one file with parameters, model fields and vocabulary.
 with tempfile.TemporaryDirectory() as folder:
   path = pathlib.Path(folder) / 'model.npz'
-  export.save(path, params, fields, vocabulary.to_json())
-  loaded, same_params, _ = export.load(path)
+  weights_file.save(path, params, fields, vocabulary.to_json())
+  loaded, same_params, _ = weights_file.load(path)
 assert loaded == model
 assert jax.tree.all(jax.tree.map(np.array_equal, params, same_params))

@@ -11,9 +11,13 @@ import jax
 import pytest
 
 from configs import common
-from txl_jax import models, optim, settings, sharding, softmax, train_state
-from txl_jax.data import options, preparation, prepared
-from txl_jax.models import transformer_xl
+from txl_jax import models, settings
+from txl_jax.corpora import preparation
+from txl_jax.data import options, prepared
+from txl_jax.models import base, transformer_xl
+from txl_jax.ops import softmax
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import optim
 
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
@@ -125,7 +129,7 @@ def test_config_is_valid_and_complete(name):
 def test_parameters(name):
   config = load(name)
   model = models.build(config.model, preparation.vocab_size(config.data))
-  init = functools.partial(train_state.init_params, model)
+  init = functools.partial(base.init_params, model)
   shapes = jax.eval_shape(init, jax.random.key(0))
   found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
   assert found == (PARAMETERS[name] or count(config))
@@ -215,7 +219,7 @@ def test_every_key_is_read_and_every_key_read_is_there():
   for path in (ROOT / 'txl_jax').rglob('*.py'):
     if 'bench' not in path.parts:
       found |= set(reads(path))
-  found |= {f'mesh.{axis}' for axis in sharding.AXES}  # a mapping to make_mesh
+  found |= {f'mesh.{axis}' for axis in mesh_lib.AXES}  # a mapping to make_mesh
   assert found == settings.flatten(common.get_config()).keys()
 
 

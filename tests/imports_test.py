@@ -1,242 +1,105 @@
-"""Imports point one way.
-
-  attention <- kernels <- models <- train_state, steps
-            <- train, generate, evaluation <- main
-
-metrics, optim, averaging, sharding, checkpoint, log, settings and data are
-leaves, or nearly so. A module that RULES does not name is an error: name it
-here first.
-"""
+"""Imports point one way, by package; each may import itself besides."""
 
 import ast
-import fnmatch
 import pathlib
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[1]
 
-# What every program is made of.
-PARTS = (
-  'errors',
-  'settings',
-  'attention',
-  'softmax',
-  'vocab_parallel',
-  'kernels*',
-  'models*',
-  'data*',
-  'optim',
-  'averaging',
-  'metrics',
-  'sharding',
-  'checkpoint',
-  'log',
-  'train_state',
-  'steps',
-  'distributed',
-)
-
-# Module of txl_jax (or pattern): modules of txl_jax that it may import. The
-# first line that fits holds; 'models*' is the package and all below it.
+# Every package may import errors and settings; what is not here stands on top.
 RULES = {
-  '__init__': (),
-  'errors': (),
-  'witness': (),
-  'distributed': ('errors', 'witness'),
-  'watch': ('errors', 'distributed'),
-  'attention': (),
-  'rows': (),
-  'softmax': ('rows',),
-  'sampled_softmax': (),
-  'vocab_parallel': ('softmax', 'sharding'),
-  'kernels*': ('errors', 'attention', 'kernels*'),
-  'models*': (
-    'errors',
-    'attention',
-    'softmax',
-    'sampled_softmax',
-    'vocab_parallel',
-    'kernels*',
-    'models*',
-  ),
-  'data*': ('errors', 'data*'),
-  'convert*': ('errors', 'convert*'),
-  'settings': ('errors',),
-  'optim': ('errors',),
-  'averaging': ('errors',),
-  'program': ('errors',),
-  'progress': ('errors', 'optim', 'averaging'),
-  'metrics': ('errors',),
-  'profiling': ('errors', 'distributed'),
-  'resume': ('errors', 'distributed', 'settings'),
-  'sharding': ('errors',),
-  'checkpoint': ('errors', 'distributed', 'sharding'),
-  'log': ('errors', 'metrics'),
-  'train_state': ('errors', 'models*', 'optim', 'metrics', 'sharding'),
-  'workdir': ('errors', 'settings', 'data*'),
-  'export': ('errors', 'models*', 'data*'),
-  'report': (*PARTS, 'evaluation*'),
-  'inference': (*PARTS, 'evaluation*', 'generate', 'export', 'workdir'),
-  'steps': (
-    'errors',
-    'attention',
-    'averaging',
-    'models*',
-    'optim',
-    'metrics',
-    'sharding',
-    'train_state',
-  ),
-  'evaluation*': (*PARTS, 'evaluation*'),
-  'generate': PARTS,
-  'train': (
-    *PARTS,
-    'evaluation*',
-    'lines',
-    'profiling',
-    'progress',
-    'resume',
-    'watch',
-    'workdir',
-  ),
-  'summary': PARTS,
-  'lines': (*PARTS, 'profiling', 'summary'),
-  'prepare': (*PARTS, 'program'),
-  'bench*': (
-    *PARTS,
-    'bench*',
-    'evaluation*',
-    'generate',
-    'profiling',
-    'program',
-    'summary',
-    'train',
-  ),
-  'main': ('*',),
+  'attention': '',
+  'ops': '',
+  'parallel': 'ops',
+  'models': 'attention ops parallel',
+  'data': '',
+  'corpora': 'data',
+  'runs': 'models data parallel',
+  'evaluation': 'models data parallel',
+  'generation': 'models data parallel',
+  'training': 'models data parallel runs evaluation',
 }
-
-# Packages that a module must not import; '*' is all but the named ones.
-ATTENTION = {'jax'}
-CONFIGS = {'ml_collections', 'configs.common'}
-# Only preparing a corpus needs these: training starts without them.
-HEAVY = {'tensorflow', 'tensorflow_datasets'}
-HEAVY_ALLOWED = ('data*', 'prepare')
-
-
-def fits(module, patterns):
-  """'models*' fits models and models.base, not modelsmith."""
-  return any(
-    module == p.removesuffix('*') or fnmatch.fnmatchcase(module, stem)
-    for p in patterns
-    for stem in [p.replace('*', '.*') if len(p) > 1 else p]
-  )
+LEAVES = {'errors', 'settings'}
+# Libraries that a package must not import.
+BANNED = {
+  'attention': {'flax', 'numpy', 'optax', 'orbax'},
+  'ops': {'flax', 'optax', 'orbax'},
+  'parallel': {'flax', 'optax', 'orbax'},
+  'data': {'jax', 'flax', 'optax', 'orbax'},
+}
+TFDS = {'tensorflow', 'tensorflow_datasets'}  # in corpora alone
 
 
 def imports(path):
-  """Every module that a file of the repository imports, full names.
-
-  `from a import b` is a.b where that is a module of this repository.
-  """
-  package = path.relative_to(ROOT).parent.parts
+  """Every module that a file imports; `from a import b` is a.b."""
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.Import):
       yield from (name.name for name in node.names)
     elif isinstance(node, ast.ImportFrom):
-      base = package[: len(package) + 1 - node.level] if node.level else ()
-      base = '.'.join([*base, *([node.module] if node.module else [])])
-      for name in node.names:
-        whole = f'{base}.{name.name}'
-        yield whole if is_module(whole) else base
+      assert node.level == 0, f'{path}: a relative import'
+      yield from (f'{node.module}.{name.name}' for name in node.names)
 
 
-def is_module(name):
-  path = ROOT.joinpath(*name.split('.'))
-  return path.with_suffix('.py').exists() or (path / '__init__.py').exists()
+def violations(package, names):
+  """What a file of a package of txl_jax imports against the rules."""
+  names = [name.split('.') for name in names]
+  ours = {name[1] for name in names if name[0] == 'txl_jax' and name[1:]}
+  wrong = {name[0] for name in names} & BANNED.get(package, set())
+  wrong |= {name[0] for name in names} & {'configs', 'tests'}
+  if package != 'corpora':
+    wrong |= {name[0] for name in names} & TFDS
+  if package in LEAVES:
+    wrong |= ours - LEAVES
+  elif package in RULES:
+    wrong |= ours - LEAVES - {package, *RULES[package].split()}
+  return sorted(wrong)
 
 
-def modules(folder):
-  """(name, file) of every module below a folder of the repository."""
-  for path in sorted((ROOT / folder).rglob('*.py')):
-    parts = path.relative_to(ROOT).with_suffix('').parts
-    if parts[-1] == '__init__' and len(parts) > 2:
-      parts = parts[:-1]
-    yield '.'.join(parts), path
+FILES = sorted((ROOT / 'txl_jax').rglob('*.py'))
 
 
-def found(folder):
-  """{module: the set of what it imports}, names without 'txl_jax.'."""
-  return {name: set(imports(path)) for name, path in modules(folder)}
-
-
-OURS = {
-  name.removeprefix('txl_jax.'): what for name, what in found('txl_jax').items()
-}
-
-
-def own(names):
-  """Those of txl_jax, without the prefix; the bare package is '__init__'."""
-  return {
-    name.removeprefix('txl_jax').lstrip('.') or '__init__'
-    for name in names
-    if name.split('.')[0] == 'txl_jax'
-  }
-
-
-def violations(module, names):
-  """What a module of txl_jax imports against the rules, as lines of text."""
-  rule = next((RULES[p] for p in RULES if fits(module, [p])), None)
-  if rule is None:
-    return [f'{module} is not in the table of imports_test.py']
-  lines = [
-    f'{module} must not import txl_jax.{name}'
-    for name in sorted(own(names))
-    if name != '__init__' and not fits(name, rule)
-  ]
-  tops = {name.split('.')[0] for name in names}
-  if module == 'attention':
-    banned = {name for name in tops if name not in ATTENTION}
-  elif fits(module, ['kernels*']):
-    banned = tops & {'flax', 'configs'}
-  else:
-    banned = tops & {'configs'}
-  if not fits(module, HEAVY_ALLOWED):
-    banned |= tops & HEAVY
-  return lines + [f'{module} must not import {x}' for x in sorted(banned)]
-
-
-@pytest.mark.parametrize('module', OURS)
-def test_imports_point_one_way(module):
-  assert not violations(module, OURS[module])
+@pytest.mark.parametrize(
+  'path', FILES, ids=lambda p: str(p.relative_to(ROOT / 'txl_jax'))
+)
+def test_imports_point_one_way(path):
+  package = path.relative_to(ROOT / 'txl_jax').parts[0].removesuffix('.py')
+  assert not violations(package, imports(path))
 
 
 def test_configs_import_little():
-  for name, names in found('configs').items():
-    assert names <= CONFIGS, name
+  for path in (ROOT / 'configs').glob('*.py'):
+    for name in imports(path):
+      assert name.split('.')[0] in ('configs', 'ml_collections', 'txl_jax')
 
 
-def test_checker():
-  """The checker finds what it is for."""
-  bad = {
-    'attention': {'numpy'},
-    'kernels.pallas': {'flax.linen'},
-    'models.base': {'txl_jax.data.streams'},
-    'models.layers': {'configs.common'},
-    'metrics': {'txl_jax.log'},
-    'steps': {'txl_jax.train'},
-    'train': {'tensorflow_datasets'},
-    'unheard_of': set(),
-    'models_of_wax': set(),
-  }
-  for module, names in bad.items():
-    assert len(violations(module, names)) == 1, module
-  good = {
-    'attention': {'jax.numpy'},
-    'models.base': {'txl_jax.attention', 'txl_jax.models', 'flax.struct'},
-    'main': {'txl_jax.train', 'txl_jax'},
-    'data.builders': {'tensorflow_datasets', 'txl_jax.errors'},
-  }
-  for module, names in good.items():
-    assert not violations(module, names), module
-  here = set(imports(pathlib.Path(__file__)))
-  assert here == {'ast', 'fnmatch', 'pathlib', 'pytest'}
+def test_no_rule_without_a_package():
+  there = {p.stem for p in (ROOT / 'txl_jax').iterdir()}
+  assert RULES.keys() | LEAVES <= there
+
+
+@pytest.mark.parametrize(
+  'package, name',
+  [
+    ('attention', 'flax.linen'),
+    ('attention', 'txl_jax.ops.softmax'),
+    ('ops', 'txl_jax.parallel.mesh'),
+    ('parallel', 'flax.struct'),
+    ('models', 'configs.common'),
+    ('data', 'jax.numpy'),
+    ('data', 'txl_jax.corpora.builders'),
+    ('evaluation', 'txl_jax.training.step'),
+    ('training', 'txl_jax.modes.summary'),
+    ('training', 'tensorflow_datasets'),
+    ('settings', 'txl_jax.models.base'),
+  ],
+)
+def test_the_checker_finds_what_it_is_for(package, name):
+  assert violations(package, [name])
+
+
+def test_the_checker_allows_what_is_allowed():
+  assert not violations('attention', ['jax.numpy'])
+  assert not violations('models', ['txl_jax.models.base', 'flax.struct'])
+  assert not violations('corpora', ['tensorflow_datasets', 'txl_jax.errors'])
+  assert not violations('main', ['txl_jax.modes.train'])

@@ -28,7 +28,7 @@ import tempfile
 import time
 
 from tests import programs
-from txl_jax import checkpoint
+from txl_jax.runs import checkpoint
 
 TEMPORARY = ('.orbax-checkpoint-tmp', '.new', '.old')
 COLUMNS = ('kill', 'at step', 'phase', 'continued from', 'steps lost')

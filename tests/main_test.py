@@ -10,7 +10,7 @@ import pytest
 
 import txl_jax
 from tests import programs
-from txl_jax import export, log
+from txl_jax.runs import metrics_log, weights_file
 
 
 @pytest.fixture(scope='module')
@@ -119,7 +119,7 @@ def test_export_and_load(trained, tmp_path):
   path = tmp_path / 'model.npz'
   done = mode(trained, 'export', flags=[f'--export_file={path}'])
   assert done.returncode == 0, done.stderr
-  model, params, vocabulary = export.load(path)
+  model, params, vocabulary = weights_file.load(path)
   assert model.n_layer == 2 and len(vocabulary) == 256
   assert params['layers_1']['ff']['w1']['kernel'].shape == (16, 32)
 
@@ -240,8 +240,8 @@ def test_a_second_run_compiles_nothing(tmp_path):
       int, re.search(r'cache (\d+) (\d+)', done.stdout).groups()
     )
     record = [
-      {k: v for k, v in r.items() if k not in log.CLOCK}
-      for r in log.read(folder / 'run/metrics.jsonl')
+      {k: v for k, v in r.items() if k not in metrics_log.CLOCK}
+      for r in metrics_log.read(folder / 'run/metrics.jsonl')
     ]
     return hits, misses, record
 

@@ -13,7 +13,8 @@ from absl.testing import flagsaver
 
 from tests import programs
 from txl_jax import prepare
-from txl_jax.data import builders, prepared
+from txl_jax.corpora import builders
+from txl_jax.data import prepared
 
 ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 from tests import quick
-from txl_jax import log
+from txl_jax.runs import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -95,8 +95,10 @@ def command(cwd, *overrides, config='configs/common.py', flags=()):
 
 def record(folder):
   """The lines of the log of a run without their clock fields."""
-  records = log.read(folder / 'run/metrics.jsonl')
-  return [{k: v for k, v in r.items() if k not in log.CLOCK} for r in records]
+  records = metrics_log.read(folder / 'run/metrics.jsonl')
+  return [
+    {k: v for k, v in r.items() if k not in metrics_log.CLOCK} for r in records
+  ]
 
 
 def limited(arguments, blocks):

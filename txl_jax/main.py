@@ -22,21 +22,15 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax import (
-  distributed,
-  inference,
-  log,
-  program,
-  report,
-  settings,
-  sharding,
-  summary,
-  train,
-  watch,
-  workdir,
-)
-from txl_jax.data import preparation
+from txl_jax import command_line, settings
+from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
+from txl_jax.modes import inference, report, summary
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes, watchdog
+from txl_jax.runs import console as console_lib
+from txl_jax.runs import workdir
+from txl_jax.training import loop
 
 MODES = ('train', 'eval', 'generate', 'summary', 'export')
 
@@ -69,7 +63,7 @@ def _parse(argv):
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  rest = program.parse(argv)
+  rest = command_line.parse(argv)
   if _CONFIG.value is None:
     raise UserError('--config is missing, say --config=configs/enwik8_12l.py')
   if _MODE.value not in MODES:
@@ -101,29 +95,29 @@ def _use_compilation_cache(config):
 
 def _run_train(config, folder, console, watcher):
   """Trains, then tells how it went."""
-  mesh = sharding.make_mesh(config.mesh)
-  settings.check_batch(config, sharding.row_parts(mesh))
+  mesh = mesh_lib.make_mesh(config.mesh)
+  settings.check_batch(config, mesh_lib.row_parts(mesh))
   command = f'python -m txl_jax.main --config={folder}/config.py'
   command += f' --workdir={folder}'
-  corpus = distributed.main_first(
+  corpus = processes.main_first(
     lambda: preparation.locate_or_prepare(config.data)
   )
-  distributed.check_same({'the digest of the corpus': corpus.digest})
+  processes.check_same({'the digest of the corpus': corpus.digest})
   with contextlib.ExitStack() as stack:
 
     def occupy():
       stack.enter_context(workdir.locked(folder))
       workdir.describe(folder, config, corpus, command)
 
-    distributed.on_main(occupy)
+    processes.on_main(occupy)
     workdir.check_shared(folder)
     with watcher.signals():
-      trainer = train.Trainer(config, corpus, folder, mesh, watcher, console)
+      trainer = loop.Trainer(config, corpus, folder, mesh, watcher, console)
       progress = trainer.run()
     lines = report.closing(
       config, corpus, progress, trainer.weights(), trainer.mesh, command
     )
-  distributed.print_on_main(*lines)
+  processes.print_on_main(*lines)
 
 
 def main(argv):
@@ -131,18 +125,18 @@ def main(argv):
   del argv
   config, mode = _CONFIG.value, _MODE.value
   settings.validate(config)
-  distributed.start(
+  processes.start(
     _DISTRIBUTED.value, _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   )
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
-  console = log.Console(silent=not distributed.is_main())
+  console = console_lib.Console(silent=not processes.is_main())
   stall = config.train.stall_seconds
   # The console is closed first: the last line of a failure is one of its own.
-  with watch.Watch(stall) as watcher, contextlib.closing(console):
+  with watchdog.Watch(stall) as watcher, contextlib.closing(console):
     _use_compilation_cache(config)
     flat = settings.flatten(config)
     same = {k: v for k, v in flat.items() if k not in _OWN}
-    distributed.check_same({'--mode': mode, '--workdir': str(folder), **same})
+    processes.check_same({'--mode': mode, '--workdir': str(folder), **same})
     if mode == 'train':
       _run_train(config, folder, console, watcher)
     elif mode == 'eval':
@@ -153,7 +147,7 @@ def main(argv):
       inference.write_params(config, folder, _EXPORT_FILE.value)
     else:
       lines = summary.table(config, preparation.vocab_size(config.data))
-      distributed.print_on_main(*lines)
+      processes.print_on_main(*lines)
 
 
 def _unraisable(event):
@@ -171,11 +165,11 @@ def entry():
   sys.unraisablehook = _unraisable
   # Orbax logs pages about what is one line here.
   logging.set_verbosity(logging.FATAL)
-  with program.told():
+  with command_line.told():
     try:
       app.run(main, flags_parser=_parse)
-    except watch.Stopped as e:
-      if distributed.is_main():
+    except watchdog.Stopped as e:
+      if processes.is_main():
         print(e, file=sys.stderr)
       sys.exit(128 + e.signal)
 

@@ -15,8 +15,9 @@ import os
 
 from absl import app, flags, logging
 
-from txl_jax import program
-from txl_jax.data import options, preparation, prepared
+from txl_jax import command_line
+from txl_jax.corpora import preparation
+from txl_jax.data import options, prepared
 from txl_jax.errors import UserError
 
 _DATASET = flags.DEFINE_string(
@@ -117,5 +118,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  with program.told():
-    app.run(main, flags_parser=program.parse)
+  with command_line.told():
+    app.run(main, flags_parser=command_line.parse)

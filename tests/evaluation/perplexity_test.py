@@ -11,8 +11,9 @@ import pytest
 
 from configs import common
 from tests import direct, programs
-from txl_jax import models, sharding
+from txl_jax import models
 from txl_jax.evaluation import perplexity
+from txl_jax.parallel import mesh as mesh_lib
 
 V, T = 11, 4
 N = 24  # tokens
@@ -113,7 +114,7 @@ def test_segments_in_a_call_do_not_matter():
 
 
 def test_devices_share_the_streams():
-  mesh = sharding.make_mesh()
+  mesh = mesh_lib.make_mesh()
   assert mesh.size == 8
   for B in (8, 3):
     found = score(make(), B, mesh=mesh)

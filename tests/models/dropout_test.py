@@ -10,7 +10,8 @@ import pytest
 
 from tests import direct
 from tests.models.small import B, N, T, V, apply, make, text
-from txl_jax import attention, train_state
+from txl_jax import attention
+from txl_jax.models import base
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
   )
   tokens, targets = text(1, T)
   memory = model.init_memory(B)
-  params = train_state.init_params(model, jax.random.key(0))
+  params = base.init_params(model, jax.random.key(0))
 
   @jax.jit
   def norm(key):

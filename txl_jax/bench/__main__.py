@@ -22,7 +22,7 @@ import sys
 from absl import app, flags
 from ml_collections import config_flags
 
-from txl_jax import program
+from txl_jax import command_line
 from txl_jax.bench import data, hlo, pairs, prepare, softmax
 from txl_jax.errors import UserError
 
@@ -152,5 +152,7 @@ def main(argv):
 
 
 if __name__ == '__main__':
-  with program.told():
-    app.run(main, flags_parser=lambda argv: program.parse(argv, arguments=1))
+  with command_line.told():
+    app.run(
+      main, flags_parser=lambda argv: command_line.parse(argv, arguments=1)
+    )

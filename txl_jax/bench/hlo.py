@@ -14,10 +14,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from txl_jax import profiling, settings, sharding, steps, summary
+from txl_jax import settings
 from txl_jax.bench import program
-from txl_jax.data import preparation
+from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import cost, profiling
+from txl_jax.training import step as step_lib
 
 # By device_kind: bytes of memory of a device of JAX, bytes a second that a
 # chip sends over all its links, and devices of a chip. The speed is half the
@@ -50,8 +53,8 @@ def run(config, topology, file=''):
       memory, exchanges memory states, or gathers a whole embedding table.
   """
   settings.validate(config)
-  mesh = sharding.make_mesh(config.mesh, _devices(topology))
-  settings.check_batch(config, sharding.row_parts(mesh))
+  mesh = mesh_lib.make_mesh(config.mesh, _devices(topology))
+  settings.check_batch(config, mesh_lib.row_parts(mesh))
   vocab_size = preparation.vocab_size(config.data)
   kind = mesh.devices.flat[0].device_kind
   sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
@@ -103,9 +106,9 @@ def compile_step(config, vocab_size, mesh):
   Args:
     config: ConfigDict, validated.
     vocab_size: V.
-    mesh: from `sharding.make_mesh`, of devices or of descriptions of them.
+    mesh: from `mesh.make_mesh`, of devices or of descriptions of them.
   """
-  built = steps.build(config, vocab_size, mesh)
+  built = step_lib.build(config, vocab_size, mesh)
   B, T = config.train.batch_size, config.train.segment_len
   K = config.train.steps_per_dispatch
   lead = [] if K == 1 else [K]
@@ -144,7 +147,9 @@ def exchanges(compiled):
 
 def tables(config, vocab_size):
   """{path: shape} of the tables of the vocabulary, one for each bin."""
-  shapes = steps.build(config, vocab_size, None).abstract.params['vocabulary']
+  shapes = step_lib.build(config, vocab_size, None).abstract.params[
+    'vocabulary'
+  ]
   return {
     name: x.shape
     for name, x in shapes.items()
@@ -190,7 +195,7 @@ def _estimate(config, vocab_size, mesh, found, hardware):
   peak = profiling.peak(config.model.dtype, kind, 1)
   tokens = config.train.batch_size * config.train.segment_len
   tokens *= config.train.steps_per_dispatch
-  flops = summary.flops_per_token(config, vocab_size) * tokens / mesh.size
+  flops = cost.flops_per_token(config, vocab_size) * tokens / mesh.size
   compute = flops / peak
   sent = sum(c.sent * c.times for c in found) * cores
   exchange = sent / speed

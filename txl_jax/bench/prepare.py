@@ -14,7 +14,8 @@ import time
 
 import numpy as np
 
-from txl_jax.data import counting, preparation, prepared
+from txl_jax.corpora import counting, preparation
+from txl_jax.data import prepared
 
 _WORDS_A_LINE = 56  # as in WikiText-103
 _DRAWN = 1_000_000  # words drawn at a time

@@ -1,4 +1,4 @@
-"""Benchmark of scoring: `steps.score` on `data.streams.segments`.
+"""Benchmark of scoring: `step.score` on `data.streams.segments`.
 
 Shapes: B batch, T segment, G segments in a call.
 """
@@ -9,8 +9,9 @@ import time
 import jax
 import numpy as np
 
-from txl_jax import steps, train_state
 from txl_jax.data import streams
+from txl_jax.evaluation import scoring
+from txl_jax.models import base
 
 
 def prepare(model, spec):
@@ -31,12 +32,12 @@ def prepare(model, spec):
   corpus = rng.integers(spec.vocab, size=tokens + 1)
 
   key = jax.random.key(spec.seed)
-  params = jax.jit(train_state.init_params, static_argnums=0)(model, key)
+  params = jax.jit(base.init_params, static_argnums=0)(model, key)
   memory = jax.jit(model.init_memory, static_argnums=0)(B)
 
   def score(inputs, targets, lengths):
     nonlocal memory
-    memory, nll = steps.jit_score(
+    memory, nll = scoring.jit_score(
       params, memory, inputs, targets, lengths, model=model
     )
     return float(np.asarray(nll).sum(dtype=np.float64))

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax import softmax
 from txl_jax.bench import pairs
+from txl_jax.ops import softmax
 
 _FEW = 1024  # tokens that the softmaxes over all words are timed with
 

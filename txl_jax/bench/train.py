@@ -1,4 +1,4 @@
-"""Benchmark of training steps: `steps.train_step` on `data.streams`."""
+"""Benchmark of training steps: `step.train_step` on `data.streams`."""
 
 import functools
 import time
@@ -7,16 +7,13 @@ import jax
 import ml_collections
 import numpy as np
 
-from txl_jax import (
-  distributed,
-  metrics,
-  optim,
-  sharding,
-  steps,
-  train_state,
-)
 from txl_jax.data import streams
 from txl_jax.errors import UserError
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
+from txl_jax.training import metrics, optim
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
 
 _SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
 
@@ -61,11 +58,11 @@ def prepare(model, spec):
   )
   optimiser = optim.optimiser(config)
   key = jax.random.key(spec.seed)
-  create = functools.partial(train_state.create, model, optimiser, B)
+  create = functools.partial(state_lib.create, model, optimiser, B)
   abstract = jax.eval_shape(create, key)
-  mesh = sharding.make_mesh()
-  shardings = train_state.shardings(abstract, mesh)
-  step = steps.jit_train_step(
+  mesh = mesh_lib.make_mesh()
+  shardings = state_lib.shardings(abstract, mesh)
+  step = step_lib.jit_train_step(
     mesh,
     abstract,
     model=model,
@@ -75,18 +72,18 @@ def prepare(model, spec):
     key=key,
   )
 
-  rows, placed = np.arange(B), sharding.rows(mesh)
+  rows, placed = np.arange(B), mesh_lib.rows(mesh)
 
   def batch(index):
     arrays = streams.arrays([text.batch(index)])
-    return distributed.from_rows(arrays, rows, B, placed)
+    return placement.from_rows(arrays, rows, B, placed)
 
   done = 0  # steps
   state = jax.jit(create, out_shardings=shardings)(key)
 
   def measure(count):
     nonlocal state, done
-    sums = jax.device_put(metrics.zeros(), sharding.replicated(mesh))
+    sums = jax.device_put(metrics.zeros(), mesh_lib.replicated(mesh))
     state, marker = state.replace(sums=sums), None
     begin, data_seconds = time.perf_counter(), 0.0
     for _ in range(count):

@@ -10,9 +10,12 @@ import time
 import jax
 import numpy as np
 
-from txl_jax import distributed, models, sharding, steps
+from txl_jax import models
 from txl_jax.data import streams
+from txl_jax.evaluation import scoring
 from txl_jax.models import base
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement, processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +106,7 @@ def score(
   group = min(segments_per_call, -(-per_stream // segment_len))
   memory = _empty_memory(model, batch_size, mesh)
   total, scored, written = 0.0, 0, None
-  if nll_file and distributed.is_main():
+  if nll_file and processes.is_main():
     written = np.lib.format.open_memmap(
       nll_file, 'w+', np.float32, (len(tokens) - 1,)
     )
@@ -111,11 +114,11 @@ def score(
   for inputs, targets, lengths, positions in parts:
     if stopped():
       return None
-    memory, nll = steps.jit_score(
+    memory, nll = scoring.jit_score(
       params, memory, inputs, targets, lengths, model=model, mesh=mesh
     )
     real = targets >= 0
-    values = distributed.fetch(nll)[real]
+    values = placement.fetch(nll)[real]
     total += float(values.sum(dtype=np.float64))
     scored += values.size
     if written is not None:
@@ -136,9 +139,9 @@ def _empty_memory(model, B, mesh):
     return jax.jit(init)()
 
   def place(leaf):
-    if B % sharding.row_parts(mesh):
-      return sharding.replicated(mesh)
-    return sharding.rows(mesh, base.row_axis(leaf))
+    if B % mesh_lib.row_parts(mesh):
+      return mesh_lib.replicated(mesh)
+    return mesh_lib.rows(mesh, base.row_axis(leaf))
 
   places = jax.tree.map(place, jax.eval_shape(init))
   return jax.jit(init, out_shardings=places)()

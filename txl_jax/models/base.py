@@ -85,3 +85,10 @@ def push(memory, states, lengths=None):
   both = jnp.concatenate([memory, states], axis=1)  # [B, M + T, ...]
   last = lambda row, n: jax.lax.dynamic_slice_in_dim(row, n, M)
   return jax.vmap(last)(both, lengths)
+
+
+def init_params(model, key):
+  """Fresh parameters of a model: a pytree of float32 arrays."""
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  memory = model.init_memory(1)
+  return model.init(key, tokens, tokens, memory, train=False)['params']

@@ -10,7 +10,8 @@ import itertools
 import flax.linen as nn
 import jax.numpy as jnp
 
-from txl_jax import sampled_softmax, softmax, vocab_parallel
+from txl_jax.ops import sampled_softmax, softmax
+from txl_jax.parallel import vocab_parallel
 
 
 class Vocabulary(nn.Module):

@@ -1,0 +1,139 @@
+"""What builders_test.py leaves open: unknown facts, and unpacking."""
+
+import errno
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+import zipfile
+
+import pytest
+
+from txl_jax.corpora import archives
+from txl_jax.errors import UserError
+
+FILES = {'folder/a.txt': b'first\n' * 99, 'folder/b.txt': b'second', 'c': b''}
+
+
+def write_zip(path):
+  with zipfile.ZipFile(path, 'w') as archive:
+    for name, data in FILES.items():
+      archive.writestr(name, data)
+
+
+def write_tar(path):
+  with tarfile.open(path, 'w:gz') as archive:
+    for name, data in FILES.items():
+      info = tarfile.TarInfo(f'./{name}')
+      info.size = len(data)
+      archive.addfile(info, io.BytesIO(data))
+
+
+WRITE = pytest.mark.parametrize('write', [write_zip, write_tar])
+
+
+@WRITE
+def test_unpack_takes_the_members(write, tmp_path):
+  write(tmp_path / 'archive')
+  folder = tmp_path / 'out'
+  folder.mkdir()
+  names = ['folder/b.txt', 'folder/a.txt']
+  found = archives.unpack(tmp_path / 'archive', names, folder)
+  assert {n: p.read_bytes() for n, p in found.items()} == {
+    n: FILES[n] for n in names
+  }
+  assert len(list(folder.iterdir())) == 2
+
+
+@WRITE
+def test_missing_member_is_told(write, tmp_path):
+  path = tmp_path / 'archive'
+  write(path)
+  with pytest.raises(UserError) as error:
+    archives.unpack(path, ['folder/z.txt', 'c'], tmp_path)
+  assert str(error.value) == f'{path} has no member folder/z.txt'
+
+
+@WRITE
+def test_damaged_archive_is_told(write, tmp_path):
+  path = tmp_path / 'archive'
+  write(path)
+  data = path.read_bytes()
+  for damaged in (data[: len(data) // 2], b'no archive', b''):
+    path.write_bytes(damaged)
+    with pytest.raises(UserError, match='cannot be unpacked: '):
+      archives.unpack(path, ['folder/a.txt'], tmp_path)
+
+
+@WRITE
+def test_a_full_disk_is_no_damage(write, tmp_path, monkeypatch):
+  write(tmp_path / 'archive')
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, 'No space left on device')
+
+  monkeypatch.setattr(archives.shutil, 'copyfileobj', full)
+  with pytest.raises(OSError, match='No space left'):
+    archives.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
+
+
+def test_check_with_facts_that_nobody_documents(tmp_path):
+  path = tmp_path / 'a.zip'
+  path.write_bytes(b'abc')
+  sha256 = hashlib.sha256(b'abc').hexdigest()
+  found = {'size': 3, 'sha256': sha256}
+  url = ('http://corpus.invalid/a.zip',)
+  for size, known in ((3, None), (None, sha256), (3, sha256)):
+    assert archives.check(path, archives.Archive(url, size, known)) == found
+  with pytest.raises(UserError) as error:
+    archives.check(path, archives.Archive(url, 4, None))
+  assert str(error.value) == (
+    f'{path}: has 3 bytes with sha256 {sha256}; expected 4 bytes; no sha256 is '
+    'published'
+  )
+  with pytest.raises(UserError) as error:
+    archives.check(path, archives.Archive(url, None, '0' * 64))
+  assert str(error.value).endswith(
+    f'expected sha256 {"0" * 64}; no size is published'
+  )
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  """A server that knows ranges, and where they end."""
+
+  def do_GET(self):
+    asked = self.headers.get('Range')
+    start = int(asked.removeprefix('bytes=')[:-1]) if asked else 0
+    body = self.server.body[start:]
+    if not body:
+      return self.send_error(416)
+    self.send_response(206 if start else 200)
+    self.send_header('Content-Length', str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
+    return None
+
+  def log_message(self, *args):
+    pass
+
+
+@pytest.mark.parametrize('there', [0, 400, 1000])
+def test_download_of_unknown_size_continues(there, tmp_path, monkeypatch):
+  for name in ('http_proxy', 'HTTP_PROXY', 'all_proxy', 'ALL_PROXY'):
+    monkeypatch.delenv(name, raising=False)
+  server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+  server.body = bytes(range(250)) * 4
+  thread = threading.Thread(target=server.serve_forever, args=[0.01])
+  thread.start()
+  try:
+    url = f'http://127.0.0.1:{server.server_port}/a.zip'
+    sha256 = hashlib.sha256(server.body).hexdigest()
+    (tmp_path / 'a.zip.part').write_bytes(server.body[:there])
+    archives.download('wt2', archives.Archive((url,), None, sha256), tmp_path)
+  finally:
+    server.shutdown()
+    server.server_close()
+    thread.join()
+  assert (tmp_path / 'a.zip').read_bytes() == server.body
+  assert not (tmp_path / 'a.zip.part').exists()

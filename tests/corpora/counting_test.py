@@ -1,0 +1,134 @@
+"""Counting and encoding in blocks, beside doing it to the whole text."""
+
+import collections
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txl_jax.corpora import counting
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+
+texts = st.text('ab \né', max_size=60).map(str.encode)
+sizes = st.integers(1, 12)
+
+
+def cut(text, size):
+  return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+@given(texts, sizes, sizes)
+def test_blocks_are_whole_lines_and_together_the_text(text, chunk, size):
+  blocks = list(counting.blocks(cut(text, chunk), size))
+  assert b''.join(blocks) == text
+  assert all(blocks)
+  for block in blocks[:-1]:
+    assert block.endswith((b'\n', b' '))
+    if b'\n' in block:
+      assert block.endswith(b'\n')  # a cut at a space is within one line
+
+
+def test_blocks_have_about_the_size_asked_for():
+  lines = b'0123456\n' * 1000
+  blocks = list(counting.blocks(cut(lines, 10), 100))
+  assert all(len(block) <= 110 for block in blocks)
+
+
+def numbers_of(texts, size, processes, monkeypatch):
+  real = counting.blocks
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, size))
+  numbers = counting.Numbers('<eos>', False)
+  found = [
+    np.concatenate([*numbers.read(cut(text, 7), counted, processes)])
+    for text, counted in texts
+  ]
+  return numbers, found
+
+
+@pytest.mark.parametrize('processes, size', [(1, 9), (1, 10**6), (2, 500)])
+def test_numbers_and_counts(monkeypatch, processes, size):
+  rng = np.random.default_rng(0)
+  lines = [
+    ' '.join(f'w{i}' for i in rng.zipf(1.3, 8) if i < 99) for _ in range(150)
+  ]
+  train = '\n'.join(lines).encode() + b'\n'
+  rest = b'w1 new w2\nw1\n'
+  numbers, found = numbers_of(
+    [(train, True), (rest, False)], size, processes, monkeypatch
+  )
+  words = train.decode().replace('\n', ' <eos> ').split()
+  expected = collections.Counter(words)
+  assert list(numbers.counts().items()) == list(expected.items())
+  names = list(numbers.words)
+  assert [names[i] for i in found[0]] == words
+  others = ['w1', 'new', 'w2', '<eos>', 'w1', '<eos>']
+  assert [names[i] for i in found[1]] == others
+  assert names == list(dict.fromkeys(words + others))
+
+  v = Words.from_counts(numbers.counts(), eos='<eos>')
+  ids = numbers.ids(v)
+  assert ids.dtype == np.int32
+  assert [v.symbols[i] for i in ids[found[0]]] == words
+  assert ids[numbers.words['new']] == -1
+  parts = counting.look_up(v, cut(train, 100), processes)
+  np.testing.assert_array_equal(np.concatenate([*parts]), ids[found[0]])
+
+
+@pytest.mark.parametrize('processes', [1, 2])
+def test_unknown_word_is_told_with_its_line(monkeypatch, processes):
+  real = counting.blocks
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, 20))
+  v = Words(('<eos>', 'a'), eos='<eos>')
+  known, text = b'a a a\n' * 40, b'a a a\n' * 40 + b'a b a\n'
+  pieces = [('one', 1, [known]), ('two', 11, [text]), ('three', 1, [text])]
+  with pytest.raises(UserError, match="two: word 'b' in line 51 is not"):
+    counting.refuse(v, pieces, processes)
+  counting.refuse(v, pieces[:1], processes)
+
+
+def test_progress_passes_chunks_on(capsys):
+  assert list(counting.progress([b'a', b'bc'], 'reading')) == [b'a', b'bc']
+  assert capsys.readouterr().err == ''  # no terminal, no bar
+
+
+@pytest.mark.parametrize('stop', [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_a_parent_that_is_killed(stop):
+  code = """
+import itertools, os
+from txl_jax.data import counting
+for pid in counting._in_order(os.getpid, itertools.repeat(()), 2):
+  print(pid, flush=True)
+"""
+  parent = subprocess.Popen(
+    [sys.executable, '-c', code],
+    cwd=pathlib.Path(counting.__file__).parents[2],
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  assert parent.stdout is not None
+  workers = {int(parent.stdout.readline()) for _ in range(9)}
+  parent.send_signal(stop)
+  try:
+    parent.communicate(timeout=20)  # until no process has its output open
+  except subprocess.TimeoutExpired:
+    for worker in workers:
+      os.kill(worker, signal.SIGKILL)
+    raise
+
+
+def test_a_worker_that_dies_is_one_line(monkeypatch):
+  real = counting.blocks
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, 4))
+  with pytest.raises(UserError, match=r'has died.*--processes=1'):
+    list(counting._in_order(_die, [(1,), (2,)], 2))
+
+
+def _die(_):
+  os._exit(1)

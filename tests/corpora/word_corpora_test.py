@@ -1,0 +1,431 @@
+"""The published corpora of words, from small archives in their place."""
+
+import collections
+import dataclasses
+import hashlib
+import io
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from configs import common
+from txl_jax.corpora import builders, preparation
+from txl_jax.data import options, prepared
+from txl_jax.errors import UserError
+
+PARTS = {
+  'train': ' \n = Valkyria = \n \n the <unk> of the <unk> \n the end \n',
+  'validation': ' \n the new end \n',
+  'test': 'of the end',  # without a newline
+}
+LIST = '</S>\n<S>\n<UNK>\nthe\n.\ncat\nsat\n'
+
+
+def archive_of(path, files):
+  """Writes a zip or tar of {name: text}; its builder's facts."""
+  if path.suffix == '.zip':
+    with zipfile.ZipFile(path, 'w') as archive:
+      for name, text in files.items():
+        archive.writestr(name, text)
+  else:
+    with tarfile.open(path, 'w:gz') as archive:
+      for name, text in files.items():
+        info = tarfile.TarInfo(f'./{name}')
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text.encode()))
+  data = path.read_bytes()
+  url = f'http://corpus.invalid/{path.name}'
+  return (url,), len(data), hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def manual(tmp_path):
+  folder = tmp_path / 'manual'
+  folder.mkdir()
+  return folder
+
+
+@pytest.fixture
+def wikitext(manual, monkeypatch):
+  """Registers a small wt103, of unknown size."""
+  names = {s: f'wikitext-103/wiki.{s}.tokens' for s in PARTS}
+  files = {names[s]: text for s, text in PARTS.items()}
+  urls, _, sha256 = archive_of(manual / 'wikitext-103-v1.zip', files)
+  archive = builders.WordArchive(
+    urls, None, sha256, {s: (name,) for s, name in names.items()}
+  )
+  monkeypatch.setitem(builders.ARCHIVES, 'wt103', archive)
+  return manual
+
+
+def words_of(text):
+  closed = text if text.endswith('\n') else text + '\n'
+  return closed.replace('\n', ' <eos> ').split()
+
+
+def test_wikitext(wikitext, tmp_path):
+  data = preparation.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  assert data.name == 'wt103'
+  train = words_of(PARTS['train'])
+  counts = collections.Counter(w for w in train if w != '<eos>')
+  expected = [('<eos>', 5), *counts.most_common()]
+  v = data.vocabulary
+  assert list(zip(v.symbols, v.counts)) == expected
+  assert (v.eos, v.unk, v.lower, v.unit) == ('<eos>', '<unk>', False, 'ppl')
+  for split, text in PARTS.items():
+    found = [v.symbols[i] for i in data.tokens(split)]
+    known = [w if w in v.symbols else '<unk>' for w in words_of(text)]
+    assert found == known
+    assert data.source_bytes(split) == len(text)
+  assert data.manifest['source'] == {
+    'file': 'wikitext-103-v1.zip',
+    'urls': ['http://corpus.invalid/wikitext-103-v1.zip'],
+    'size': (wikitext / 'wikitext-103-v1.zip').stat().st_size,
+    'sha256': builders.ARCHIVES['wt103'].sha256,
+  }
+  config = common.get_config().data
+  config.update(corpus='wt103', dir=str(tmp_path / 'd'))
+  assert preparation.locate_or_prepare(config).digest == data.digest
+  # Prepared again from the records alone: what was found is remembered.
+  (wikitext / 'wikitext-103-v1.zip').unlink()
+  (data.folder / 'manifest.json').unlink()
+  data.folder.rename(tmp_path / 'gone')
+  again = preparation.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  assert again.manifest == data.manifest
+  left = sorted(p.name for p in (tmp_path / 'd' / 'tfds').iterdir())
+  assert left == ['downloads', 'wt103']  # nothing unpacked is left
+
+
+@pytest.mark.parametrize('left', ['', '{"si', '{}'])
+def test_source_that_was_cut_is_made_again(wikitext, tmp_path, left):
+  prepare = lambda **force: preparation.prepare(
+    'wt103', tmp_path / 'd', manual_dir=wikitext, **force
+  )
+  data = prepare()
+  (path,) = (tmp_path / 'd' / 'tfds').glob('wt103/*/source.json')
+  whole = path.read_text()
+  path.write_text(left)
+  data.folder.rename(tmp_path / 'gone')
+  assert prepare().manifest == data.manifest
+  assert path.read_text() == whole
+
+
+def test_config_names_the_command(tmp_path):
+  config = common.get_config().data
+  config.update(corpus='wt2', dir=str(tmp_path))
+  with pytest.raises(UserError) as error:
+    preparation.locate_or_prepare(config)
+  assert str(error.value) == (
+    f'{tmp_path}/wt2 does not exist; run: python -m txl_jax.prepare '
+    f'--dataset=wt2 --data_dir={tmp_path}'
+  )
+
+
+def test_wrong_checksum_of_an_archive(wikitext, tmp_path):
+  path = wikitext / 'wikitext-103-v1.zip'
+  path.write_bytes(path.read_bytes() + b' ')
+  with pytest.raises(UserError) as error:
+    preparation.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+  assert str(error.value) == (
+    f'{path}: has {path.stat().st_size} bytes with sha256 {digest}; expected '
+    f'sha256 {builders.ARCHIVES["wt103"].sha256}; no size is published'
+  )
+
+
+TREEBANK = {
+  'ptb.train.txt': " no it was n't Black Monday \n the <unk> said $ N \n",
+  'ptb.valid.txt': ' the Monday \n',
+  'ptb.test.txt': ' no <unk> sold \n',
+}
+
+
+@pytest.fixture
+def treebank(manual, monkeypatch):
+  """Registers a small ptb, of unknown sha256, and writes its texts."""
+  folder = 'simple-examples/data'
+  files = {f'{folder}/{n}': text for n, text in TREEBANK.items()}
+  urls, size, _ = archive_of(manual / 'simple-examples.tgz', files)
+  splits = zip(prepared.SPLITS, files)
+  md5 = {
+    n: hashlib.md5(text.encode()).hexdigest() for n, text in TREEBANK.items()
+  }
+  archive = builders.WordArchive(
+    urls, size, None, {s: (name,) for s, name in splits}, md5
+  )
+  monkeypatch.setitem(builders.ARCHIVES, 'ptb', archive)
+  for name, text in TREEBANK.items():
+    (manual / name).write_text(text)
+  return manual
+
+
+@pytest.mark.parametrize('form', ['archive', 'texts'])
+def test_treebank(treebank, tmp_path, form):
+  archive = treebank / 'simple-examples.tgz'
+  sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+  size = archive.stat().st_size
+  if form == 'texts':
+    archive.unlink()
+    found = {
+      name: hashlib.sha256(text.encode()).hexdigest()
+      for name, text in TREEBANK.items()
+    }
+    source = {'texts': found}
+  else:
+    (treebank / 'ptb.test.txt').unlink()  # not all of them: not used
+    source = {'size': size, 'sha256': sha256}
+  data = preparation.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
+  # Counted on all splits, lower-cased.
+  together = ''.join(TREEBANK.values()).lower()
+  counts = collections.Counter(together.split())
+  expected = [('<eos>', 4), *counts.most_common()]
+  v = data.vocabulary
+  assert list(zip(v.symbols, v.counts)) == expected
+  assert v.lower
+  for split, text in zip(prepared.SPLITS, TREEBANK.values()):
+    found = [v.symbols[i] for i in data.tokens(split)]
+    assert found == words_of(text.lower())
+  readable = "no it wasn't black monday\nthe <unk> said $n\n"
+  assert v.decode(data.tokens('train')).decode() == readable
+  assert source.items() <= data.manifest['source'].items()
+
+
+def test_wrong_checksum_of_a_text(treebank, tmp_path):
+  path = treebank / 'ptb.valid.txt'
+  path.write_text('the cat \n')
+  with pytest.raises(UserError) as error:
+    preparation.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
+  md5 = hashlib.md5(b'the cat \n').hexdigest()
+  assert str(error.value) == (
+    f'{path}: has 9 bytes with md5 {md5}; expected md5 '
+    f'{builders.ARCHIVES["ptb"].md5["ptb.valid.txt"]}'
+  )
+
+
+@pytest.mark.parametrize('downloaded', [True, False])
+@pytest.mark.parametrize('damage', ['text', 'archive'])
+def test_archive_of_other_texts(
+  treebank, tmp_path, monkeypatch, downloaded, damage
+):
+  for name in TREEBANK:
+    (treebank / name).unlink()
+  archive = builders.ARCHIVES['ptb']
+  path = treebank / 'simple-examples.tgz'
+  member, md5 = 'simple-examples/data/ptb.valid.txt', archive.md5
+  if damage == 'text':
+    wrong = {'md5': {**md5, 'ptb.valid.txt': '0' * 32}}
+    found = f'{path}: {member}: has 13 bytes with md5 '
+  else:
+    path.write_bytes(bytes(path.stat().st_size))
+    wrong, found = {}, f'{path} cannot be unpacked: '
+  monkeypatch.setitem(
+    builders.ARCHIVES, 'ptb', dataclasses.replace(archive, **wrong)
+  )
+  root, manual = tmp_path / 'd', treebank
+  if downloaded:
+    good = path.read_bytes()
+    path.unlink()
+    path, manual = root / 'tfds' / 'downloads' / path.name, None
+    found = found.replace(f'{treebank}', f'{path.parent}')
+
+    def download(name, archive, folder):
+      folder.mkdir(parents=True)
+      (folder / archive.file).write_bytes(good)
+
+    monkeypatch.setattr(builders.archives, 'download', download)
+  with pytest.raises(UserError) as error:
+    preparation.prepare('ptb', root, manual_dir=manual)
+  message = str(error.value)
+  assert message.startswith(found)
+  assert message.endswith('to be downloaded again') == downloaded
+  assert path.exists() != downloaded
+
+
+@pytest.mark.parametrize(
+  'facts, found',
+  [
+    ({'symbols': 13, 'tokens': {'train': 13, 'test': 4}}, None),
+    ({'symbols': 14}, '13 symbols in the vocabulary, published are 14'),
+    ({'tokens': {'test': 5}}, '4 tokens in the split test, published are 5'),
+  ],
+)
+def test_published_figures_are_compared(
+  treebank, tmp_path, monkeypatch, facts, found
+):
+  archive = dataclasses.replace(builders.ARCHIVES['ptb'], **facts)
+  monkeypatch.setitem(builders.ARCHIVES, 'ptb', archive)
+  prepare = lambda: preparation.prepare(
+    'ptb', tmp_path / 'd', manual_dir=treebank
+  )
+  if found is None:
+    assert len(prepare().vocabulary) == facts['symbols']
+    return
+  with pytest.raises(UserError) as error:
+    prepare()
+  assert str(error.value) == f'ptb: {found}; allowed: the published text'
+  assert [p.name for p in (tmp_path / 'd').iterdir()] == ['tfds']
+
+
+SHARDS = ['the cat sat .\nthe dog .\n', '. sat\n']
+HELD_OUT = 'cat .\n'
+
+
+@pytest.fixture
+def sentences(manual, monkeypatch):
+  """Registers a small lm1b, whose shards lie in the archive in disorder."""
+  files = {'x/b': SHARDS[1], 'x/held': HELD_OUT, 'x/a': SHARDS[0]}
+  urls, size, sha256 = archive_of(manual / 'lm1b.tar.gz', files)
+  archive = builders.WordArchive(
+    urls,
+    size,
+    sha256,
+    {'train': ('x/a', 'x/b'), 'validation': ('x/held',), 'test': ('x/held',)},
+  )
+  monkeypatch.setitem(builders.ARCHIVES, 'lm1b', archive)
+  monkeypatch.setitem(options.SIZES, 'lm1b', LIST.count('\n'))
+  (manual / 'list').write_text(LIST)
+  return manual
+
+
+@pytest.mark.parametrize('boundaries', [1, 2])
+def test_one_billion_words(sentences, tmp_path, boundaries):
+  prepare = lambda **more: preparation.prepare(
+    'lm1b',
+    tmp_path / 'd',
+    manual_dir=sentences,
+    boundaries=boundaries,
+    **more,
+  )
+  data = prepare(vocab_file=sentences / 'list')
+  assert data.name == ('lm1b' if boundaries == 1 else 'lm1b-boundaries_2')
+  v = data.vocabulary
+  assert v.symbols == tuple(LIST.split())
+  assert (v.eos, v.unk, v.counts) == ('<S>', '<UNK>', ())
+  between = ' <S> ' if boundaries == 1 else ' <S> <S> '
+  shown = lambda split: ' '.join(v.symbols[i] for i in data.tokens(split))
+  train = ['the cat sat .', 'the <UNK> .', '. sat']
+  assert shown('train') == f'<S> {between.join(train)} <S>'.replace('  ', ' ')
+  assert shown('validation') == shown('test') == '<S> cat . <S>'
+  starts = data.sentences('train')
+  assert starts.dtype == np.int64
+  lengths = [len(s.split()) + boundaries for s in train]
+  assert starts.tolist() == np.cumsum([0, *lengths]).tolist()
+  assert data.manifest['source']['vocab_file'] == {
+    'file': 'list',
+    'sha256': hashlib.sha256(LIST.encode()).hexdigest(),
+  }
+  assert data.manifest['options'] == {'boundaries': boundaries}
+  # What is there needs no list; another list is refused.
+  assert prepare().digest == data.digest
+  (sentences / 'list').write_text(LIST.replace('sat', 'mat'))
+  with pytest.raises(UserError, match=r'was made with list, sha256 .* same li'):
+    prepare(vocab_file=sentences / 'list')
+
+
+def test_one_billion_words_needs_its_list(sentences, tmp_path):
+  with pytest.raises(UserError) as error:
+    preparation.prepare('lm1b', tmp_path / 'd', manual_dir=sentences)
+  assert str(error.value) == (
+    'corpus lm1b needs the published list of its 7 words; allowed: '
+    '--vocab_file=FILE, a word a line'
+  )
+  (sentences / 'list').write_text('<S>\n<UNK>\nthe\n')
+  with pytest.raises(UserError) as error:
+    preparation.prepare(
+      'lm1b',
+      tmp_path / 'd',
+      manual_dir=sentences,
+      vocab_file=sentences / 'list',
+    )
+  assert str(error.value) == (
+    f'data.vocab_file: {sentences}/list has 3 words; the published list has 7, '
+    '<S> and <UNK> among them'
+  )
+  assert not (tmp_path / 'd').exists()
+
+
+@pytest.mark.parametrize('damage', ['short', 'changed', 'missing'])
+def test_damaged_starts_of_sentences(sentences, tmp_path, damage):
+  data = preparation.prepare(
+    'lm1b',
+    tmp_path / 'd',
+    manual_dir=sentences,
+    vocab_file=sentences / 'list',
+  )
+  path = data.folder / 'train.sentences.bin'
+  content = path.read_bytes()
+  if damage == 'missing':
+    path.unlink()
+  else:
+    short = damage == 'short'
+    path.write_bytes(content[:-8] if short else b'\1' + content[1:])
+  with pytest.raises(UserError, match=r'train\.sentences\.bin.* --force'):
+    prepared.load(data.folder)
+
+
+def test_published_facts():
+  assert len(builders.ARCHIVES['lm1b'].members['train']) == 99
+  train = builders.ARCHIVES['lm1b'].members['train']
+  assert train[0].endswith('/news.en-00001-of-00100')
+  assert list(train) == sorted(train)
+  held_out = builders.ARCHIVES['lm1b'].members['test']
+  assert held_out == builders.ARCHIVES['lm1b'].members['validation']
+  assert held_out[0].endswith('/news.en.heldout-00000-of-00050')
+  for name in options.WORDS:
+    archive = builders.ARCHIVES[name]
+    assert list(archive.members) == list(prepared.SPLITS)
+    assert builders.BUILDERS[name].name == name
+    assert archive.sha256 or len(archive.md5) == 3
+
+
+# Of archives, or of the texts in them: nobody has these archives in a test.
+DIGESTS = {
+  'enwik8': '547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
+  'text8': 'a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+  'wt103': '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
+  'wt2': '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
+  'ptb': None,
+  'lm1b': '01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e',
+}
+BYTES = {
+  'enwik8': 36_445_475,
+  'text8': 31_344_016,
+  'wt103': None,
+  'wt2': None,
+  'ptb': 34_869_662,
+  'lm1b': 1_792_209_805,
+}
+SYMBOLS = {
+  'enwik8': 205,
+  'text8': 27,
+  'wt103': 267_735,
+  'wt2': 33_278,
+  'ptb': 10_000,
+  'lm1b': 793_471,
+}
+
+
+def test_published_digests_sizes_and_counts():
+  found = lambda name: {
+    corpus: getattr(archive, name)
+    for corpus, archive in builders.ARCHIVES.items()
+  }
+  assert found('sha256') == DIGESTS
+  assert found('size') == BYTES
+  assert found('symbols') == SYMBOLS == options.SIZES
+  wikitext = {'validation': 217_646, 'test': 245_569}
+  assert found('tokens') == {
+    'enwik8': {},
+    'text8': {},
+    'wt103': wikitext,
+    'wt2': wikitext,
+    'ptb': {'train': 929_589, 'validation': 73_760, 'test': 82_430},
+    'lm1b': {},
+  }
+  assert builders.ARCHIVES['ptb'].md5 == {
+    'ptb.train.txt': 'f26c4b92c5fdc7b3f8c7cdcb991d8420',
+    'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
+    'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
+  }

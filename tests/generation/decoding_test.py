@@ -1,0 +1,358 @@
+"""Decoding from a model, and the text that it streams."""
+
+import flax.linen as nn
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from txl_jax import models
+from txl_jax.generation import decoding
+from txl_jax.generation.sampling import Sampling
+from txl_jax.generation.text import TextStream
+from txl_jax.models import transformer_xl
+
+V = 13
+FIELDS = dict(
+  n_layer=2,
+  d_model=16,
+  n_head=2,
+  d_head=8,
+  d_ff=32,
+  mem_len=24,
+  init_std=0.5,
+  tie_weights=False,  # tied, so small a model repeats one token
+)
+MODEL = models.build(dict(name='transformer_xl', **FIELDS), V)
+PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
+GREEDY = Sampling(temperature=0)
+
+
+def init(model):
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  memory = model.init_memory(1)
+  variables = model.init(jax.random.key(0), tokens, tokens, memory, train=False)
+  return variables['params']
+
+
+PARAMS = init(MODEL)
+
+
+def run(**changes):
+  settings = dict(
+    prompt=PROMPT,
+    sampling=Sampling(),
+    max_new_tokens=21,
+    seed=0,
+    segment_len=4,
+  )
+  pieces = list(decoding.generate(MODEL, PARAMS, **{**settings, **changes}))
+  return np.concatenate(pieces, axis=1)
+
+
+@jax.jit
+def apply(tokens, memory):
+  return MODEL.apply({'params': PARAMS}, tokens, memory, method='logits')
+
+
+def feed(tokens, memory):
+  """Logits [n, V] of one segment of one row, and the new memory."""
+  logits, memory = apply(jnp.asarray(tokens, jnp.int32)[None], memory)
+  return logits[0], memory
+
+
+def reread(text):
+  """Last logits of a whole text as one segment, from an empty memory.
+
+  The zeros after it are not seen from it; they make one shape of all texts.
+  """
+  assert len(text) <= 25  # the last token sees itself and the memory
+  padded = np.zeros(25, np.int32)
+  padded[: len(text)] = text
+  return feed(padded, MODEL.init_memory(1))[0][len(text) - 1]
+
+
+def write(state, **settings):
+  """All tokens of a `decode`, and the last state."""
+  pieces = list(decoding.decode(MODEL, PARAMS, state, **settings))
+  return np.concatenate([t for t, _ in pieces], axis=1), pieces[-1][1]
+
+
+def close(a, b):
+  return jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), a, b
+  )
+
+
+class Markov(nn.Module):
+  """log p(next | token) is a row of a table; memory is empty."""
+
+  vocab_size: int
+
+  def init_memory(self, batch_size):
+    del batch_size
+    return ()
+
+  @nn.compact
+  def logits(self, tokens, memory, *, lengths=None):
+    del lengths
+    shape = (self.vocab_size, self.vocab_size)
+    table = self.param('table', nn.initializers.zeros, shape)
+    return table[tokens], memory
+
+
+def test_sampling_frequencies_are_the_probabilities():
+  probs = np.array([0.4, 0.25, 0.2, 0.1, 0.05])
+  params = {'table': jnp.tile(jnp.log(probs), (5, 1))}
+  settings = dict(max_new_tokens=64, samples=80, seed=1, segment_len=2)
+  draw = lambda sampling: np.concatenate(
+    list(
+      decoding.generate(Markov(5), params, [0], sampling=sampling, **settings)
+    ),
+    1,
+  )
+  tokens = draw(Sampling())
+  chi2 = lambda seen, want: np.sum((seen - want) ** 2 / want)
+  counts = np.bincount(tokens.ravel(), minlength=5)
+  assert chi2(counts, probs * tokens.size) < 18.5  # 0.999 quantile, 4 degrees
+  # Independent along the text and across the samples.
+  for a, b in [(tokens[:, 1:], tokens[:, :-1]), (tokens[1:], tokens[:-1])]:
+    pairs = np.bincount((5 * a + b).ravel(), minlength=25)
+    want = np.outer(probs, probs).ravel() * a.size
+    assert chi2(pairs, want) < 51.2  # 0.999 quantile, 24 degrees
+
+  tempered = probs**2 / np.sum(probs**2)
+  counts = np.bincount(draw(Sampling(0.5)).ravel(), minlength=5)
+  assert chi2(counts, tempered * tokens.size) < 18.5
+  assert set(np.unique(draw(Sampling(top_k=2)))) == {0, 1}
+
+
+def test_repetition_penalty_counts_prompt_and_text():
+  # Every token is preferred in the order 0, 1, 2, ... until it is seen.
+  table = jnp.tile(10.0 - jnp.arange(6), (6, 1))
+  sampling = Sampling(temperature=0, repetition_penalty=100.0)
+  pieces = decoding.generate(
+    Markov(6),
+    {'table': table},
+    [1, 3],
+    sampling=sampling,
+    max_new_tokens=4,
+    seed=0,
+    segment_len=8,
+    chunk=3,
+  )
+  # The padding of the prompt (token 0) is not seen.
+  np.testing.assert_array_equal(np.concatenate(list(pieces), 1), [[0, 2, 4, 5]])
+
+
+@pytest.mark.parametrize('n', [1, 4, 7, 11])
+def test_greedy_equals_rereading_the_whole_text(n):
+  text = PROMPT[:n].tolist()
+  for _ in range(12):
+    logits = reread(text)
+    second, best = np.sort(logits)[-2:]
+    assert best - second > 1e-4
+    text.append(int(np.argmax(logits)))
+  assert len(set(text[n:])) > 1
+  tokens = run(prompt=PROMPT[:n], sampling=GREEDY, max_new_tokens=12)
+  np.testing.assert_array_equal(tokens, [text[n:]])
+
+
+def test_the_state_is_that_of_exactly_the_tokens_yielded():
+  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  memory = MODEL.init_memory(1)
+  for segment in (PROMPT[:4], PROMPT[4:8], PROMPT[8:]):
+    logits, memory = feed(segment, memory)
+  close((state.logits[0], state.memory), (logits[-1], memory))
+
+  # 22 tokens: more than the memory holds, and 2 in the last chunk of 5.
+  settings = dict(sampling=Sampling(), max_new_tokens=22, seed=0, chunk=5)
+  lengths, text = [], PROMPT.tolist()
+  for tokens, after in decoding.decode(MODEL, PARAMS, state, **settings):
+    assert tokens.dtype == np.int32
+    lengths.append(tokens.shape[1])
+    text += tokens[0].tolist()
+    for token in tokens[0]:
+      logits, memory = feed([token], memory)
+    close((after.logits[0], after.memory), (logits[-1], memory))
+    seen = np.flatnonzero(after.seen[0])
+    np.testing.assert_array_equal(seen, np.unique(text))
+    assert after.position.tolist() == [len(text)]
+  assert lengths == [5, 5, 5, 5, 2]
+
+
+def test_same_seed_same_text_whatever_the_chunk():
+  tokens = run()
+  assert tokens.shape == (1, 21)
+  for chunk in (1, 5, 16):
+    np.testing.assert_array_equal(run(chunk=chunk), tokens)
+  assert np.any(run(seed=1) != tokens)
+  np.testing.assert_array_equal(run(max_new_tokens=9), tokens[:, :9])
+  assert (
+    list(
+      decoding.generate(
+        MODEL,
+        PARAMS,
+        PROMPT,
+        sampling=GREEDY,
+        max_new_tokens=0,
+        seed=0,
+        segment_len=4,
+      )
+    )
+    == []
+  )
+
+
+def test_a_sample_does_not_depend_on_how_many_there_are():
+  tokens = run(samples=3)
+  assert tokens.shape == (3, 21)
+  np.testing.assert_array_equal(tokens[:1], run())
+  np.testing.assert_array_equal(tokens[:2], run(samples=2))
+  assert np.any(tokens[0] != tokens[1])
+  assert np.any(tokens[1] != tokens[2])
+
+
+def test_the_default_key_implementation_does_not_matter():
+  tokens = run(samples=2)
+  with jax.default_prng_impl('rbg'):
+    np.testing.assert_array_equal(run(samples=2), tokens)
+
+
+def test_continuing_equals_one_longer_text():
+  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = decoding.repeat_rows(state, 2)
+  sampling = Sampling(repetition_penalty=1.2)
+  settings = dict(sampling=sampling, seed=7, chunk=6)
+  whole, last = write(state, max_new_tokens=18, **settings)
+  first, state = write(state, max_new_tokens=7, **settings)
+  # Reading nothing changes nothing.
+  state = decoding.prefill(MODEL, PARAMS, [], segment_len=4, state=state)
+  second, state = write(state, max_new_tokens=11, **settings)
+  np.testing.assert_array_equal(np.concatenate([first, second], 1), whole)
+  close(state, last)
+
+
+def test_a_dialogue_reads_into_all_rows():
+  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = decoding.repeat_rows(state, 2)
+  tokens, state = write(state, sampling=Sampling(), max_new_tokens=5, seed=3)
+  assert np.any(tokens[0] != tokens[1])
+  answer = [7, 8, 7, 0, 2]
+  state = decoding.prefill(MODEL, PARAMS, answer, segment_len=4, state=state)
+  assert state.position.tolist() == state.memory.filled.tolist() == [21, 21]
+  for b in range(2):
+    close(state.logits[b], reread([*PROMPT, *tokens[b], *answer]))
+
+
+def test_eos_ends_its_row_alone():
+  settings = dict(
+    sampling=Sampling(temperature=2.0),
+    max_new_tokens=21,
+    seed=0,
+    chunk=4,
+  )
+  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = decoding.repeat_rows(state, 3)
+  plain, _ = write(state, **settings)
+  # A token that each row first holds at another place, within the memory.
+  ends = {t: np.argmax(plain == t, axis=1) + 1 for t in range(V)}
+  holds = lambda t: np.all(np.any(plain[:, :14] == t, axis=1))
+  eos = next(t for t in range(V) if holds(t) and len(set(ends[t])) == 3)
+  lengths = ends[eos]
+  tokens, state = write(state, eos=eos, **settings)
+  assert tokens.shape[1] == max(lengths)  # it stops with the last row
+  assert state.position.tolist() == [len(PROMPT) + n for n in lengths]
+  for b, n in enumerate(lengths):
+    np.testing.assert_array_equal(tokens[b, :n], plain[b, :n])
+    assert np.all(tokens[b, n:] == -1)
+    close(state.logits[b], reread([*PROMPT, *tokens[b, :n]]))
+
+
+def test_an_empty_prompt_begins_with_the_start_token():
+  np.testing.assert_array_equal(run(prompt=[], start=4), run(prompt=[4]))
+  np.testing.assert_array_equal(run(start=4), run())
+  with pytest.raises(ValueError, match='at least one token, got none'):
+    run(prompt=[])
+
+
+@pytest.mark.parametrize('token', [-1, V])
+def test_a_token_outside_the_vocabulary_is_an_error(token):
+  with pytest.raises(ValueError, match=f'token {token}: allowed are 0 to 12'):
+    run(prompt=[1, token])
+
+
+class Counted(transformer_xl.TransformerXL):
+  traces = []
+
+  def logits(self, tokens, memory, *, lengths=None):
+    self.traces.append(tokens.shape)
+    return super().logits(tokens, memory, lengths=lengths)
+
+
+def test_equal_shapes_compile_once():
+  # On another device than the default one, as restored parameters may be.
+  params = jax.device_put(PARAMS, jax.devices()[1])
+
+  def two_turns(prompt, max_new_tokens, seed):
+    model = Counted(V, **FIELDS)  # anew, but equal
+    state = None
+    for text in (prompt, [1]):
+      state = decoding.prefill(model, params, text, segment_len=4, state=state)
+      pieces = decoding.decode(
+        model,
+        params,
+        state,
+        sampling=Sampling(top_k=3),
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        chunk=3,
+      )
+      *_, (_, state) = pieces
+    return (
+      decoding._read_segment._cache_size(),
+      decoding._decode_chunk._cache_size(),
+    )
+
+  caches = (
+    decoding._read_segment._cache_size(),
+    decoding._decode_chunk._cache_size(),
+  )
+  compiled = two_turns(PROMPT, 7, 0)
+  assert compiled == tuple(n + 1 for n in caches)
+  traces = list(Counted.traces)
+  assert set(traces) == {(1, 4), (1, 1)}
+  assert two_turns(PROMPT[:6], 5, 1) == compiled
+  assert Counted.traces == traces
+
+
+# TextStream
+
+SAMPLE = 'a é € 𝄞 z'.encode()
+
+
+@pytest.mark.parametrize('cut', range(len(SAMPLE) + 1))
+def test_text_stream_holds_incomplete_characters_back(cut):
+  stream = TextStream()
+  first = stream.push(SAMPLE[:cut])
+  assert 'a é € 𝄞 z'.startswith(first)
+  # Only the bytes of one incomplete character are held back.
+  assert cut - len(first.encode()) < 4
+  assert first + stream.push(SAMPLE[cut:]) + stream.close() == 'a é € 𝄞 z'
+
+
+def test_text_stream_by_single_bytes():
+  stream = TextStream()
+  pieces = [stream.push(bytes([byte])) for byte in '😀b'.encode()]
+  assert pieces == ['', '', '', '😀', 'b']
+  assert stream.close() == ''
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(st.lists(st.binary(max_size=3), max_size=6))
+def test_text_stream_equals_decoding_at_once(pieces):
+  stream = TextStream()
+  text = ''.join([stream.push(piece) for piece in pieces]) + stream.close()
+  assert text == b''.join(pieces).decode('utf-8', errors='replace')

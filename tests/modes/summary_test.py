@@ -1,0 +1,222 @@
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import common
+from txl_jax import models
+from txl_jax.modes import summary
+from txl_jax.training import cost, optim
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
+
+V = 50
+
+
+def small(**changes):
+  c = common.get_config()
+  c.model.update(
+    n_layer=3, d_model=32, n_head=2, d_head=8, d_ff=48, mem_len=24, **changes
+  )
+  c.train.update(batch_size=4, segment_len=16)
+  return c
+
+
+def line(config, start, V=V):
+  return next(s for s in summary.table(config, V) if s.startswith(start))
+
+
+def number(text):
+  return float(text.replace(',', ''))
+
+
+def test_flops_of_products_and_scans():
+  a, b = jnp.ones([3, 4]), jnp.ones([4, 5])
+  count = lambda f, *x: cost.flops(jax.make_jaxpr(f)(*x).jaxpr)
+  assert count(jnp.dot, a, b) == 2 * 3 * 4 * 5
+  batched = lambda x, y: jnp.einsum('bij,bjk->bik', x, y)
+  assert count(batched, jnp.ones([7, 3, 4]), jnp.ones([7, 4, 5])) == 840
+  body = lambda x, _: (jax.jit(jnp.tanh)(x @ (b @ b.T)), None)
+  once = 2 * 4 * 5 * 4 + 2 * 3 * 4 * 4
+  loop = lambda x: jax.lax.scan(body, x, length=6)[0]
+  assert count(loop, a) == 6 * once
+  twice = lambda x: jax.lax.scan(lambda y, _: (loop(y), None), x, length=2)[0]
+  assert count(twice, a) == 12 * once
+  assert count(jnp.sin, a) == 0
+
+
+def multiplications(config):
+  """Of the matrix products of one segment of all rows, forward."""
+  m, B, T = config.model, config.train.batch_size, config.train.segment_len
+  D, H, K, F, S = m.d_model, m.n_head, m.d_head, m.d_ff, m.mem_len + T
+  queries_and_output = 2 * B * T * D * H * K
+  keys_and_values = 2 * B * S * D * H * K
+  positions = S * D * H * K  # the same for all rows
+  attention = 3 * B * H * T * S * K  # content, position, values
+  layer = queries_and_output + keys_and_values + positions + attention
+  return m.n_layer * (layer + 2 * B * T * D * F) + B * T * D * V
+
+
+@pytest.mark.parametrize('unroll', [1, 3])
+def test_flops_of_a_model(unroll):
+  c = small(unroll=unroll)
+  scored, trained = re.match(
+    r'FLOPs per token: (\S+) M scored, (\S+) M trained',
+    line(c, 'FLOPs'),
+  ).groups()
+  tokens = c.train.batch_size * c.train.segment_len
+  expected = 2 * multiplications(c) / tokens / 1e6
+  assert number(scored) == pytest.approx(expected, abs=0.051)
+  # Two products backward for each one forward.
+  assert number(trained) == pytest.approx(3 * expected, rel=0.2)
+
+
+def test_flops_before_rounding():
+  c = small()
+  model = models.build(c.model, V)
+  state = jax.eval_shape(
+    lambda: state_lib.create(
+      model, optim.optimiser(c.optim), 4, jax.random.key(0)
+    )
+  )
+  forward, backward, _ = summary._costs(model, state, 4, 16)
+  assert forward == 2 * multiplications(c)
+  assert 1.8 * forward < backward < 2.01 * forward
+
+
+def test_parameters_and_memory():
+  c = small()
+  D, HK, F = 32, 16, 48
+  layer = 5 * D * HK + 2 * D * F + F + D + 4 * D
+  total = V * D + V + 2 * HK + 3 * layer
+  lines = summary.table(c, V)
+  assert f'parameters: {total}' in lines
+  rows = [s.split() for s in lines if re.search(r'\(all\)', s)]
+  assert sum(number(row[-1]) for row in rows) == total
+  kept = re.compile(r'memory state: (\S+) MiB, (\S+) MiB a row')
+  c.train.update(batch_size=64)
+  c.model.update(mem_len=4096)
+  for dtype, size in (('float32', 4), ('bfloat16', 2)):
+    c.model.dtype = dtype
+    row = (3 * 4096 * D * size + 4) / 2**20
+    all_rows, one = kept.match(line(c, 'memory')).groups()
+    assert number(all_rows) == pytest.approx(64 * row, abs=0.051)
+    assert number(one) == pytest.approx(row, abs=0.051)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('accumulate', [1, 4])
+def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
+  c = small(dropout=0.1)
+  c.train.update(batch_size=16, segment_len=64, accumulate=accumulate)
+  c.model.update(d_model=128, d_head=64, d_ff=512, mem_len=64)
+  found = re.search(r'about (\S+) MiB', line(c, 'train step'))[1]
+
+  model, optimiser = models.build(c.model, V), optim.optimiser(c.optim)
+  create = functools.partial(state_lib.create, model, optimiser, 16)
+  state = jax.eval_shape(create, jax.random.key(0))
+  step = functools.partial(
+    step_lib.train_step,
+    model=model,
+    optimiser=optimiser,
+    schedule=optim.schedule(c.optim, 100),
+    accumulate=accumulate,
+    key=jax.random.key(1),
+  )
+  tokens = jax.ShapeDtypeStruct([16, 64], jnp.int32)
+  reset = jax.ShapeDtypeStruct([16], jnp.bool)
+  batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
+  compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
+  sizes = compiled.memory_analysis()
+  real = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
+  assert 1 / 2.5 < number(found) * 2**20 / real < 2.5
+
+
+def test_a_mesh_of_devices_that_are_not_there():
+  c = small(tie_weights=False)
+  c.train.batch_size = 4096
+  assert not any('divided' in row for row in summary.table(c, V))
+  c.mesh.update(slices=2, data=64, fsdp=4, tensor=2)
+  rows = summary.table(c, 4096)
+  divided = {row.split()[0]: row.rsplit('  ', 1)[-1] for row in rows[1:]}
+  assert divided['layers_*/attention/q/kernel'] == '(fsdp, tensor)'
+  assert divided['layers_*/ff/w2/kernel'] == '(tensor, fsdp)'
+  assert divided['vocabulary/table'] == '(fsdp x tensor)'
+  assert divided['layers_*/norm1/norm/scale'] == '-'
+  assert 'mesh: slices 2, data 64, fsdp 4, tensor 2: 1024 devices' in rows
+  # By hand: D 32, H K 16, F 48, 3 layers; float32.
+  matrices = 3 * (5 * 32 * 16 + 2 * 32 * 48) + 2 * 4096 * 32 + 4096
+  halves = 2 * 16 + 3 * 48  # u, v, bias of w1
+  whole = 3 * (32 + 4 * 32)
+  bytes_ = 4 * (matrices / 8 + halves / 2 + whole)
+  found = re.match(
+    r'each device: parameters (\S+) MiB, .* optimiser (\S+) MiB, memory (\S+) ',
+    rows[-1],
+  )
+  sizes = [number(x) for x in found.groups()]
+  memory = 4 * (3 * 4096 * 24 * 32 + 4096) / 512
+  expected = [bytes_, 2 * bytes_, memory]
+  assert sizes == pytest.approx([x / 2**20 for x in expected], abs=0.051)
+
+
+def test_an_average_is_counted():
+  c = small()
+  sizes = []
+  for c.optim.average in 'off', 'ema', 'nt':
+    found = re.match(
+      r'train step: about (\S+) MiB = parameters (\S+) MiB, .*memory',
+      line(c, 'train step', 40_000),
+    )
+    sizes.append([number(x) for x in found.groups()])
+    assert ('average' in found[0]) == (c.optim.average != 'off')
+  (off, params), (ema, _), (nt, _) = sizes
+  assert params > 1 and ema == nt
+  assert ema - off == pytest.approx(params, abs=0.11)
+
+
+def test_moments_in_bfloat16_take_half():
+  c = small()
+  sizes = []
+  for c.optim.state_dtype in 'float32', 'bfloat16':
+    found = re.search(
+      r'parameters (\S+) MiB, optimiser (\S+) MiB',
+      line(c, 'train step', 40_000),
+    )
+    sizes.append([number(x) for x in found.groups()])
+  (params, wide), (_, narrow) = sizes
+  assert wide == pytest.approx(2 * params, abs=0.11)
+  assert narrow == pytest.approx(params, abs=0.11) and params > 1
+
+
+def test_nothing_is_allocated():
+  """A model of some 2 TB with its optimiser: no machine here holds it."""
+  c = common.get_config()
+  c.model.update(
+    n_layer=12, d_model=32768, n_head=128, d_head=256, d_ff=131072, mem_len=8192
+  )
+  c.train.update(batch_size=4096, segment_len=8192)
+  found = line(c, 'train step', 205)
+  assert number(re.search(r'about (\S+) MiB', found)[1]) > 2 * 2**20
+
+
+def test_tails_are_counted_for_one_chunk():
+  c = small()
+  assert 'chunk' not in line(c, 'FLOPs')
+
+  def forward():
+    model = models.build(c.model, V)
+    state = jax.eval_shape(
+      lambda: state_lib.create(
+        model, optim.optimiser(c.optim), 4, jax.random.key(0)
+      )
+    )
+    return summary._costs(model, state, 4, 16)[0]
+
+  plain = forward()
+  c.model.cutoffs = (5, 9)
+  assert line(c, 'FLOPs').endswith(', one chunk of tokens in each tail)')
+  # 64 tokens in chunks of 4; a logit of the head for each of the two tails.
+  words = 64 * (5 + 2) + 4 * (V - 5)
+  assert forward() == plain - 2 * 32 * (64 * V - words)

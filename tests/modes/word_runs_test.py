@@ -1,0 +1,183 @@
+"""The program on a text of words: figures in ppl, text that reads well."""
+
+import json
+import math
+import re
+import types
+
+import numpy as np
+import pytest
+
+from tests import programs
+from txl_jax.errors import UserError
+from txl_jax.modes import inference
+from txl_jax.runs import weights_file, workdir
+
+WORDS = ('data.level=word', 'data.unk=True')
+
+
+def write_corpus(folder):
+  """Sentences of words at random, tokenised as WikiText is."""
+  rng = np.random.default_rng(0)
+  names = ['memory', 'ségment', 'layer', 'state', '<unk>', "the unit 's"]
+  lines = []
+  for _ in range(700):
+    words = [names[i] for i in rng.integers(len(names), size=6)]
+    lines.append(f' {" ".join(words[:4])} , {" ".join(words[4:])} . \n')
+  text = ''.join(lines)
+  (folder / 'corpus.txt').write_text(text)
+  return text
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """A folder with a corpus and a finished run."""
+  folder = tmp_path_factory.mktemp('trained')
+  write_corpus(folder)
+  done = programs.run(programs.command(folder, *WORDS))
+  assert done.returncode == 0, done.stderr
+  folder.joinpath('printed').write_text(done.stdout)
+  folder.joinpath('said').write_text(done.stderr)
+  return folder
+
+
+def mode(folder, name, *overrides, flags=(), **options):
+  flags = (f'--mode={name}', *flags)
+  command = programs.command(folder, *WORDS, *overrides, flags=flags)
+  return programs.run(command, **options)
+
+
+def assert_refused(done, line):
+  assert done.returncode == 1, done.stderr
+  assert done.stderr.splitlines()[-1] == f'error: {line}'
+  assert 'Traceback' not in done.stderr
+
+
+def test_training_tells_ppl(trained):
+  lines = (trained / 'printed').read_text().splitlines()
+  written = (trained / 'run/metrics.jsonl').read_text()
+  records = [json.loads(line) for line in written.splitlines()]
+  for record in records:
+    assert record['ppl'] == pytest.approx(math.exp(record['nats']))
+    assert 'bpc' not in record
+  scored = [r for r in records if r['split'] == 'validation']
+  best = min(scored, key=lambda r: r['nats'])
+  assert lines[0] == (
+    f'best validation:  {best["ppl"]:.4f} ppl at step {best["step"]}'
+  )
+  # Bytes between words are not known: nothing to compare gzip with.
+  assert [s.split(':')[0] for s in lines[2:]] == [
+    'evaluate',
+    'sample',
+    'export',
+  ]
+  assert re.search(r'\d ppl {2}lr ', (trained / 'said').read_text())
+
+
+@pytest.mark.parametrize('first, unscored', [('none', 1), ('eos', 0)])
+def test_evaluation(trained, tmp_path, first, unscored):
+  path = tmp_path / 'nll.npy'
+  done = mode(
+    trained,
+    'eval',
+    f'eval.first_token={first}',
+    f'eval.nll_file={path}',
+  )
+  assert done.returncode == 0, done.stderr
+  nll = np.load(path)
+  nats = nll.mean(dtype=np.float64)
+  found = re.match(
+    r'validation: ([\d.]+) ppl \(([\d.]+) nats\), (\d+) tokens, (\d+) scored',
+    done.stdout,
+  )
+  assert float(found[1]) == pytest.approx(math.exp(nats), rel=1e-5)
+  assert float(found[2]) == pytest.approx(nats, abs=1e-5)
+  text = (trained / 'corpus.txt').read_text().encode()
+  cuts = [text.index(b'\n', len(text) * p // 100 - 1) + 1 for p in (90, 95)]
+  part = text[cuts[0] : cuts[1]]
+  tokens = len(part.split()) + part.count(b'\n')
+  assert (int(found[3]), int(found[4])) == (tokens, tokens - unscored)
+  assert nll.shape == (tokens - unscored,)
+
+
+def test_generation_reads_well_streamed_or_not(trained):
+  prompt = 'generate.prompt=the memory ,'
+  streamed = mode(trained, 'generate', prompt)
+  assert streamed.returncode == 0, streamed.stderr
+  assert streamed.stdout.startswith('the memory, ')
+  assert ' ,' not in streamed.stdout and " 's" not in streamed.stdout
+  whole = mode(trained, 'generate', prompt, 'generate.stream=False')
+  assert whole.stdout == streamed.stdout
+  two = mode(trained, 'generate', prompt, 'generate.samples=2')
+  first = two.stdout.split('=== sample 2 of 2\n')[0]
+  assert first == f'=== sample 1 of 2\n{streamed.stdout}'
+
+
+@pytest.mark.slow
+def test_unk_can_be_forbidden(trained):
+  options = 'generate.max_new_tokens=300', 'generate.temperature=2.0'
+  free = mode(trained, 'generate', *options)
+  assert '<unk>' in free.stdout
+  kept = mode(trained, 'generate', *options, 'generate.forbid_unk=True')
+  assert kept.returncode == 0 and '<unk>' not in kept.stdout
+  assert len(kept.stdout) > 900
+
+
+def test_words_outside_are_unk_in_a_prompt(trained):
+  done = mode(
+    trained,
+    'generate',
+    'generate.prompt_file=-',
+    'generate.max_new_tokens=0',
+    input='the zebra .\nlayer',
+  )
+  assert done.stdout == 'the <unk>.\nlayer\n'
+
+
+def test_export_has_the_vocabulary(trained, tmp_path):
+  path = tmp_path / 'model.npz'
+  done = mode(trained, 'export', flags=[f'--export_file={path}'])
+  assert done.returncode == 0, done.stderr
+  _, _, vocabulary = weights_file.load(path)
+  assert vocabulary == workdir.vocabulary(trained / 'run')
+  assert vocabulary.symbols[0] == '<eos>'
+
+
+def test_summary_counts_the_words(trained):
+  done = mode(trained, 'summary')
+  vocabulary = workdir.vocabulary(trained / 'run')
+  assert f'({len(vocabulary)}, 16)' in done.stdout
+
+
+def test_a_text_without_unk(tmp_path):
+  text = write_corpus(tmp_path).replace('<unk> ', '')
+  lines = text.split('\n')
+  lines[-2] += ' strange'
+  (tmp_path / 'corpus.txt').write_text('\n'.join(lines))
+  done = programs.run(programs.command(tmp_path, 'data.level=word'))
+  assert_refused(
+    done,
+    f"{tmp_path}/corpus.txt: word 'strange' in line 700 is not among the 10 "
+    'words of the vocabulary, which has no <unk>; words, and punctuation '
+    'beside them, are separated by spaces; data.unk (--unk) adds <unk>',
+  )
+
+
+@pytest.mark.parametrize(
+  'eos, starts, found',
+  [
+    (None, None, 'book has no <eos>'),
+    (0, [0, 4], 'book begins with a <S> already'),
+  ],
+)
+def test_first_token_needs_eos(eos, starts, found):
+  corpus = types.SimpleNamespace(
+    name='book',
+    vocabulary=types.SimpleNamespace(eos_id=eos),
+    sentences=lambda split: starts,
+  )
+  with pytest.raises(UserError) as error:
+    inference._from_first_token([], corpus, 'eos')
+  assert str(error.value) == (
+    f"eval.first_token is 'eos'; allowed: none, for corpus {found}"
+  )

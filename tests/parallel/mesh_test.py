@@ -1,0 +1,193 @@
+"""Meshes, and which device holds what of every published config."""
+
+import functools
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
+
+from tests.configs_test import NAMES
+from txl_jax import models
+from txl_jax.corpora import preparation
+from txl_jax.errors import UserError
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import averaging, optim
+from txl_jax.training import state as state_lib
+
+
+def test_all_devices_are_for_data_by_default():
+  mesh = mesh_lib.make_mesh()
+  assert mesh.axis_names == mesh_lib.AXES
+  assert set(mesh.axis_types) == {AxisType.Auto}
+  assert mesh.shape == dict(slices=1, data=8, fsdp=1, tensor=1)
+  assert set(mesh.devices.flat) == set(jax.devices())
+
+
+@pytest.mark.parametrize(
+  'sizes, shape',
+  [
+    (dict(slices=2, data=-1, fsdp=1, tensor=2), (2, 2, 1, 2)),
+    (dict(slices=1, data=2, fsdp=-1, tensor=1), (1, 2, 4, 1)),
+    (dict(slices=1, data=2, fsdp=2, tensor=2), (1, 2, 2, 2)),
+  ],
+)
+def test_sizes(sizes, shape):
+  mesh = mesh_lib.make_mesh(sizes)
+  assert mesh.devices.shape == shape
+  # Devices of one slice, and of one group of tensor, are consecutive.
+  ids = np.vectorize(lambda d: d.id)(mesh.devices)
+  np.testing.assert_array_equal(ids.ravel(), np.arange(8))
+  assert mesh_lib.row_parts(mesh) == 8 // shape[3]
+
+
+@pytest.mark.parametrize(
+  'sizes, message',
+  [
+    (dict(data=3), r'mesh.data = 3, .*: 3 in all; allowed: the number .*, 8'),
+    (dict(data=-1, tensor=3), r'mesh.tensor = 3: 3 in all; .*a divisor of'),
+    (dict(data=16), '16 in all'),
+  ],
+)
+def test_sizes_that_do_not_fit(sizes, message):
+  with pytest.raises(UserError, match=message):
+    mesh_lib.make_mesh(sizes)
+
+
+def test_slices_are_those_of_the_devices():
+  """Devices that say in which slice they are, listed in another order."""
+
+  class Device:
+    platform, device_kind = 'tpu of a test', 'none'
+
+    def __init__(self, id, slice_index):
+      self.id, self.slice_index = id, slice_index
+      self.process_index = 0
+
+    def __repr__(self):
+      return f'Device({self.id})'
+
+  devices = [Device(i, i % 2) for i in range(4)]
+  mesh = mesh_lib.make_mesh(dict(slices=2, data=2), devices)
+  slices = np.vectorize(lambda d: d.slice_index)(mesh.devices)
+  np.testing.assert_array_equal(slices[:, :, 0, 0], [[0, 0], [1, 1]])
+
+
+def pieces(array):
+  """{device: the part of the array that lies there}."""
+  return {s.device: np.asarray(s.data) for s in array.addressable_shards}
+
+
+def test_replicated():
+  x = np.arange(6.0, dtype=np.float32)
+  array = jax.device_put(x, mesh_lib.replicated(mesh_lib.make_mesh()))
+  assert pieces(array).keys() == set(jax.devices())
+  for piece in pieces(array).values():
+    np.testing.assert_array_equal(piece, x)
+
+
+def test_rows():
+  mesh = mesh_lib.make_mesh(dict(slices=2, data=1, fsdp=2, tensor=2))
+  x = np.arange(3 * 16 * 2).reshape(3, 16, 2)
+  array = jax.device_put(x, mesh_lib.rows(mesh, 1))
+  for n, tensor in enumerate(mesh.devices.reshape(4, 2)):
+    for device in tensor:
+      part = x[:, 4 * n : 4 * n + 4]
+      np.testing.assert_array_equal(pieces(array)[device], part)
+
+
+def test_sums_over_rows_need_no_care():
+  mesh = mesh_lib.make_mesh()
+  x = jax.device_put(np.arange(16, dtype=np.int32), mesh_lib.rows(mesh))
+  total = jax.jit(jnp.sum, out_shardings=mesh_lib.replicated(mesh))(x)
+  assert total == 120
+  assert len(pieces(total)) == 8
+
+
+MESH = AbstractMesh((1, 2, 4, 2), mesh_lib.AXES)
+
+
+@pytest.mark.parametrize(
+  'axes, shape, spec',
+  [
+    (('fsdp', 'tensor'), (8, 6), P('fsdp', 'tensor')),
+    (('fsdp', 'tensor'), (6, 6), P(None, 'tensor')),  # 4 does not divide 6
+    (('slices', 'data'), (6, 6), P(None, 'data')),  # one slice
+    ((('fsdp', 'tensor'), None), (16, 3), P(('fsdp', 'tensor'))),
+    ((('fsdp', 'tensor'),), (12,), P()),  # all of them or none
+    ((mesh_lib.ROWS,), (16, 3, 3), P(('data', 'fsdp'))),
+    ((), (8, 8), P()),
+  ],
+)
+def test_fit(axes, shape, spec):
+  assert mesh_lib.fit(axes, shape, MESH) == spec
+
+
+def test_what_no_rule_fits_is_everywhere():
+  tree = {'ff': {'w3': jnp.zeros([8])}, 'off': {'w1': {'bias': jnp.zeros([8])}}}
+  out = jax.tree.leaves(mesh_lib.by_rules(tree, MESH))
+  assert [s.spec for s in out] == [P(), P()]
+
+
+def abstract_state(name):
+  config = importlib.import_module(f'configs.{name}').get_config()
+  create = functools.partial(
+    state_lib.create,
+    models.build(config.model, preparation.vocab_size(config.data)),
+    optim.optimiser(config.optim),
+    config.train.batch_size,
+    jax.random.key(0),
+    averaging.averager(config.optim),
+  )
+  return jax.eval_shape(create)
+
+
+# Of each kind the smaller one; the others take longer.
+FEW = 'enwik8_12l', 'lm1b_base', 'ptb', 'pystdlib_tiny', 'wt103_large'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(n, marks=() if n in FEW else pytest.mark.slow)
+    for n in sorted(NAMES)
+  ],
+)
+def test_rules_fit_every_config(name):
+  """Parameters, moments and averages alike; no large one is on all devices."""
+  state = abstract_state(name)
+  out = state_lib.shardings(state, MESH)
+
+  def specs(tree, shardings):
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
+    return [(x.shape, s.spec) for x, s in pairs if x.shape]
+
+  moments = specs(state.opt_state, out.opt_state)
+  assert moments == 2 * specs(state.params, out.params)
+  if state.average:
+    assert out.average.params == out.params
+  flat = jax.tree_util.tree_leaves_with_path(state.params)
+  specs = [s.spec for s in jax.tree.leaves(out.params)]
+  for (path, x), spec in zip(flat, specs, strict=True):
+    # The last bin of WikiText-103 and lm1b has an odd number of words.
+    odd = x.shape[0] % 8 and 'table' in str(path[-1])
+    assert spec != P() or odd or x.size < 1e6, path
+
+
+def test_rules_by_name():
+  state = abstract_state('wt103_large')
+  params = jax.tree.map(
+    lambda s: s.spec, state_lib.shardings(state, MESH).params
+  )
+  layer = params['layers_3']
+  assert layer['attention']['q']['kernel'] == P('fsdp', 'tensor')
+  assert layer['attention']['o']['kernel'] == P('tensor', None, 'fsdp')
+  assert layer['ff']['w1']['kernel'] == P('fsdp', 'tensor')
+  assert layer['ff']['w2']['kernel'] == P('tensor', 'fsdp')
+  assert layer['ff']['w1']['bias'] == P('tensor')
+  assert layer['norm1']['norm']['scale'] == P()
+  assert params['vocabulary']['table_0'] == P(('fsdp', 'tensor'))
+  assert params['vocabulary']['table_3'] == P()  # 67,735 words

@@ -1,0 +1,176 @@
+"""Embedding and softmax of many devices against those of one."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from txl_jax.ops import softmax
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import vocab_parallel
+
+N, D = 48, 16
+# The head and the second tail are divided by 8, the first tail is not.
+SIZES, WIDTHS = (16, 13, 40), (16, 8, 4)
+V = sum(SIZES)
+
+F = jnp.float64
+
+MESHES = {
+  'data': dict(data=8),
+  'fsdp': dict(fsdp=8),
+  'tensor': dict(tensor=8),
+  'mixed': dict(data=2, fsdp=2, tensor=2),
+  'slices': dict(slices=2, data=1, fsdp=2, tensor=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+def weights(seed=0):
+  rng = np.random.default_rng(seed)
+  draw = lambda *shape: jnp.array(rng.normal(size=shape), F)
+  return softmax.Output(
+    [draw(n, d) for n, d in zip(SIZES, WIDTHS)],
+    [draw(n) for n in SIZES],
+    [draw(d, D) for d in WIDTHS],
+    draw(2, WIDTHS[0]),
+    draw(2),
+  )
+
+
+def tokens(case):
+  rng = np.random.default_rng(1)
+  if case == 'one_tail':  # all on a few devices, none on the others
+    return jnp.array(rng.integers(29, 35, [N]), jnp.int32)
+  return jnp.array(rng.integers(-1, V, [N]), jnp.int32)
+
+
+def loss(nll, h, targets, output):
+  scale = 1 + jnp.arange(len(h)) / 7
+  return jnp.sum(scale * nll(h, targets, output, tail_order='descending'))
+
+
+def placed(mesh, h, targets, output):
+  """The arguments where the rules put them."""
+  names = dict(table=output.weights, bias=output.biases)
+  tree = {f'{k}_{i}': x for k, v in names.items() for i, x in enumerate(v)}
+  at = mesh_lib.by_rules({'vocabulary': tree}, mesh)['vocabulary']
+  put = lambda name, i, x: jax.device_put(x, at[f'{name}_{i}'])
+  output = output._replace(
+    weights=[put('table', i, x) for i, x in enumerate(output.weights)],
+    biases=[put('bias', i, x) for i, x in enumerate(output.biases)],
+  )
+  fitted = mesh_lib.fit((mesh_lib.ROWS,), (len(h),), mesh)
+  rows = NamedSharding(mesh, fitted)
+  return jax.device_put(h, rows), jax.device_put(targets, rows), output
+
+
+@pytest.mark.parametrize('mesh', MESHES)
+@pytest.mark.parametrize(
+  'case', ['random', pytest.param('one_tail', marks=pytest.mark.slow)]
+)
+def test_nll_and_gradients(mesh, case):
+  h = jnp.array(np.random.default_rng(2).normal(size=[N, D]), F)
+  targets, output = tokens(case), weights()
+  of = lambda f: jax.value_and_grad(functools.partial(loss, f), (0, 2))
+  expected = jax.jit(of(softmax.nll))(h, targets, output)
+  mesh = mesh_lib.make_mesh(MESHES[mesh])
+
+  @jax.jit
+  def run(*args):
+    with mesh_lib.ambient(mesh):
+      return of(vocab_parallel.nll)(*args)
+
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
+  jax.tree.map(close, run(*placed(mesh, h, targets, output)), expected)
+
+
+@pytest.mark.parametrize('mesh', MESHES)
+def test_rows_that_cannot_be_divided(mesh):
+  n = 13
+  h = jnp.array(np.random.default_rng(2).normal(size=[n, D]), F)
+  targets, output = tokens('random')[:n], weights()
+  mesh = mesh_lib.make_mesh(MESHES[mesh])
+
+  @jax.jit
+  def run(*args):
+    with mesh_lib.ambient(mesh):
+      return vocab_parallel.nll(*args)
+
+  np.testing.assert_allclose(
+    run(*placed(mesh, h, targets, output)),
+    softmax.nll(h, targets, output),
+    rtol=1e-10,
+    atol=1e-10,
+  )
+
+
+@pytest.mark.parametrize('mesh', MESHES)
+def test_embed_and_gradients(mesh):
+  ids, output = jnp.maximum(tokens('random'), 0), weights()
+  factor = jnp.array(np.random.default_rng(3).normal(size=[N, D]), F)
+
+  def total(embed, ids, tables):
+    x = embed(ids, tables, output.projections, F)
+    return jnp.sum(factor * x), x
+
+  of = lambda f: jax.grad(functools.partial(total, f), 1, has_aux=True)
+  expected = jax.jit(of(softmax.embed))(ids, output.weights)
+  mesh = mesh_lib.make_mesh(MESHES[mesh])
+
+  @jax.jit
+  def run(ids, tables):
+    with mesh_lib.ambient(mesh):
+      return of(vocab_parallel.embed)(ids, tables)
+
+  _, ids, there = placed(mesh, factor, ids, output)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
+  jax.tree.map(close, run(ids, there.weights), expected)
+
+
+@pytest.mark.parametrize('mesh', ['data', 'fsdp', 'tensor', 'mixed'])
+def test_words_stay_where_they_are(mesh):
+  """No collective yields a table, or the tokens of all devices."""
+  h = jnp.ones([N, D], F)
+  mesh = mesh_lib.make_mesh(MESHES[mesh])
+
+  def run(h, targets, output):
+    with mesh_lib.ambient(mesh):
+      x = vocab_parallel.embed(
+        targets, output.weights, output.projections, jnp.float32
+      )
+      return loss(vocab_parallel.nll, h + x, targets, output)
+
+  args = placed(mesh, h, jnp.maximum(tokens('random'), 0), weights())
+  program = jax.jit(jax.grad(run, (0, 2))).lower(*args).compile().as_text()
+  gathered = re.findall(r'= \w+\[([\d,]*)\]\S* all-gather', program)
+  shapes = [tuple(map(int, s.split(','))) for s in gathered if s]
+  # What devices of one group of fsdp show each other: their tokens.
+  group = N // mesh_lib.row_parts(mesh) * mesh.shape['fsdp']
+  allowed = {(group,), *((group, d) for d in (D, *WIDTHS))}
+  if mesh.shape['fsdp'] == 1:
+    allowed = set()
+  assert set(shapes) <= allowed, shapes
+
+
+def test_without_a_mesh_it_is_the_function_itself():
+  h, targets, output = jnp.ones([N, D], F), tokens('random'), weights()
+  text = str(jax.make_jaxpr(vocab_parallel.nll)(h, targets, output))
+  assert 'shard_map' not in text and 'psum' not in text
+
+
+def test_specs_of_one_bin_have_no_words_of_others():
+  mesh = mesh_lib.make_mesh(MESHES['mixed'])
+  _, _, output = placed(mesh, jnp.ones([N, D], F), tokens('random'), weights())
+  shapes = [w.addressable_shards[0].data.shape for w in output.weights]
+  assert shapes == [(4, 16), (13, 8), (10, 4)]
+  assert output.weights[1].sharding.spec == PartitionSpec()

@@ -1,0 +1,216 @@
+"""Damaged and unfinished checkpoints: found, passed over, set aside."""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from tests.runs.checkpoint.saves import (
+  assert_whole,
+  contents,
+  cut,
+  files,
+  flip,
+  names,
+)
+from txl_jax.runs import checkpoint
+
+# Damage
+
+
+def test_whole_checkpoints_are_good_without_a_word(c, capfd):
+  assert c.steps() == c.good_steps() == [2, 1]
+  assert_whole(c, 2)
+  assert capfd.readouterr() == ('', '')
+
+
+DAMAGE = {
+  'first bit flipped': lambda path: flip(path, 0),
+  'last bit flipped': lambda path: flip(path, -1, 7),
+  'middle bit flipped': lambda path: flip(path, path.stat().st_size // 2, 3),
+  'cut': cut,
+  'grown': lambda path: path.write_bytes(path.read_bytes() + b'\0'),
+  'emptied': lambda path: path.write_bytes(b''),
+  'deleted': pathlib.Path.unlink,
+  'a folder': lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize('kind', DAMAGE)
+def test_damage_of_any_file_is_found(c, kind, capfd):
+  folder = c.folder / '2'
+  assert len(files(folder)) > 10
+  for path in files(folder):
+    data = path.read_bytes()
+    DAMAGE[kind](path)
+    assert checkpoint.Checkpoints(c.folder).good_steps() == [1], path
+    out, err = capfd.readouterr()
+    assert not out and err.count('\n') == 1
+    assert err.startswith(f'warning: {c.folder}: checkpoint 2 ')
+    said = path.relative_to(folder).as_posix()
+    assert ('seal' if said == 'seal.json' else said) in err
+    if path.is_dir():
+      path.rmdir()
+    path.write_bytes(data)
+  assert_whole(c, 1)
+  assert checkpoint.Checkpoints(c.folder).good_steps() == [2, 1]
+
+
+def test_any_flipped_bit_of_the_seal_is_found(c):
+  path = c.folder / '2' / 'seal.json'
+  data = path.read_bytes()
+  with path.open('r+b', buffering=0) as f:
+    for at, byte in enumerate(data):
+      for bit in range(8):
+        os.pwrite(f.fileno(), bytes([byte ^ 1 << bit]), at)
+        assert checkpoint.damage(path.parent), (at, bit)
+      os.pwrite(f.fileno(), bytes([byte]), at)
+  assert not checkpoint.damage(path.parent)
+
+
+@pytest.mark.parametrize('seal', [b'null', b'[]', b'7', b'{"files": {}}'])
+def test_other_json_is_no_seal(c, seal):
+  (c.folder / '2' / 'seal.json').write_bytes(seal)
+  assert c.good_steps() == [1]
+
+
+def test_damage_of_an_older_step(c, capfd):
+  cut(c.folder / '1' / '_CHECKPOINT_METADATA')
+  assert c.good_steps() == [2]
+  assert c.steps() == [2, 1]
+  assert 'checkpoint 1 is damaged' in capfd.readouterr().err
+
+
+def test_damage_is_told_once(c, capfd):
+  cut(c.folder / '2' / '_CHECKPOINT_METADATA')
+  assert c.good_steps() == c.good_steps() == [1]
+  assert capfd.readouterr().err.count('checkpoint 2') == 1
+
+
+def test_damage_of_all_steps(c):
+  for step in '12':
+    cut(c.folder / step / '_CHECKPOINT_METADATA')
+  assert c.good_steps() == []
+
+
+@pytest.mark.parametrize('rubbish', [False, True])
+def test_a_folder_with_the_name_of_a_step(c, capfd, rubbish):
+  (c.folder / '3').mkdir()
+  if rubbish:
+    (c.folder / '3' / 'notes.txt').write_text('not by us')
+  assert c.good_steps() == [2, 1]
+  assert 'checkpoint 3 ' in capfd.readouterr().err
+  for step in '12':
+    shutil.rmtree(c.folder / step)
+  assert c.good_steps() == []
+
+
+def test_other_names_are_no_steps(c, capfd):
+  for name in ('damaged', '4.new', '5.orbax-checkpoint-tmp', '-6', '7.0'):
+    (c.folder / name).mkdir()
+  (c.folder / '8').write_text('a file')
+  assert c.steps() == c.good_steps() == [2, 1]
+  assert not capfd.readouterr().err
+
+
+def test_an_unsealed_step_is_not_used_beside_a_sealed_one(c):
+  (c.folder / '2' / 'seal.json').unlink()
+  assert c.good_steps() == [1]
+  c.clean(1)
+  assert c.steps() == [1]
+
+
+def test_an_unsealed_step_is_tried_where_nothing_else_is(c, capfd):
+  (c.folder / '2' / 'seal.json').unlink()
+  cut(c.folder / '1' / 'seal.json')
+  assert c.good_steps() == [2]
+  message = 'checkpoint 2 is not sealed, perhaps not yet, and is tried, for no'
+  assert message in capfd.readouterr().err
+  assert_whole(c, 2)
+
+
+def test_of_unsealed_steps_the_newest_is_tried(c, capfd):
+  for step in '12':
+    (c.folder / step / 'seal.json').unlink()
+  assert c.good_steps() == [2]
+  first, second = capfd.readouterr().err.splitlines()
+  assert 'checkpoint 2 is not' in first and 'and is tried' in first
+  assert 'checkpoint 1 is not' in second and 'and is not used' in second
+
+
+def test_an_unsealed_step_that_is_continued_from_is_sealed(c):
+  (c.folder / '2' / 'seal.json').unlink()
+  shutil.rmtree(c.folder / '1')
+  assert c.good_steps() == [2]
+  c.clean(2)
+  assert checkpoint.damage(c.folder / '2') == ''
+  assert not (c.folder.parent / 'damaged').exists()
+
+
+def test_an_unsealed_step_that_orbax_did_not_finish_is_not_tried(c):
+  for step in '12':
+    (c.folder / step / 'seal.json').unlink()
+    (c.folder / step / '_CHECKPOINT_METADATA').unlink()
+  assert c.good_steps() == []
+
+
+# What interrupted saves leave behind
+
+
+def test_recover_finishes_a_replacement(c):
+  # The process died when the old step 2 had been moved out of the way.
+  (c.folder / '2').rename(c.folder / '2.new')
+  shutil.copytree(c.folder / '1', c.folder / '2.old')
+  c.recover()
+  assert names(c.folder) == ['1', '2']
+  assert_whole(c, 2)
+
+
+@pytest.mark.parametrize('name', ['2.new', '2.old'])
+def test_recover_leaves_whole_steps_alone(c, name):
+  before = contents(c.folder)
+  shutil.copytree(c.folder / '1', c.folder / name)
+  c.recover()
+  assert contents(c.folder) == before
+  assert names(c.folder) == ['1', '2']
+
+
+def test_recover_takes_no_damaged_replacement(c):
+  shutil.copytree(c.folder / '1', c.folder / '3.new')
+  cut(c.folder / '3.new' / '_CHECKPOINT_METADATA')
+  c.recover()
+  assert names(c.folder) == ['1', '2']
+
+
+def test_recover_removes_temporary_folders(c):
+  for name in ('3.orbax-checkpoint-tmp', '2.new.orbax-checkpoint-tmp-17'):
+    shutil.copytree(c.folder / '1', c.folder / name)
+  c.recover()
+  assert names(c.folder) == ['1', '2']
+  assert c.good_steps() == [2, 1]
+
+
+def test_clean_moves_damaged_and_later_steps_aside(c):
+  for step in '345':
+    shutil.copytree(c.folder / '1', c.folder / step)
+  cut(c.folder / '2' / '_CHECKPOINT_METADATA')
+  (c.folder / '5' / 'seal.json').unlink()
+  before = contents(c.folder)
+  c.clean(3)
+  assert names(c.folder) == ['1', '3']
+  aside = c.folder.with_name('damaged')
+  assert names(aside) == ['2', '4', '5']
+  # Nothing is lost.
+  after = contents(c.folder.parent)
+  assert sorted(after.values()) == sorted(before.values())
+
+
+def test_clean_again_with_the_same_step(c):
+  for step in ('2', '3'):
+    cut(c.folder / '2' / '_CHECKPOINT_METADATA')
+    c.clean(1)
+    assert names(c.folder) == ['1']
+    assert names(c.folder.with_name('damaged')) == ['2']
+    shutil.copytree(c.folder / '1', c.folder / '2')
+    assert c.good_steps() == [2, 1], step

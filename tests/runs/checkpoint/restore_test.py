@@ -1,0 +1,199 @@
+"""What comes back of a checkpoint, and what is refused."""
+
+import functools
+import math
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.runs.checkpoint.saves import (
+  HOST,
+  PARAMS,
+  TRAINING,
+  abstract,
+  assert_whole,
+  bits,
+  cut,
+  files,
+  mesh_of,
+  names,
+  save,
+)
+from txl_jax import models
+from txl_jax.errors import UserError
+from txl_jax.runs import checkpoint
+from txl_jax.training import state as state_lib
+
+# What comes back
+
+
+@functools.cache
+def state_of_training():
+  """A TrainState as training has it, with numbers that are hard to keep."""
+  model = models.build(
+    dict(
+      name='transformer_xl',
+      n_layer=2,
+      d_model=8,
+      n_head=2,
+      d_head=3,
+      d_ff=10,
+      mem_len=4,
+      dtype='bfloat16',
+    ),
+    11,
+  )
+  optimiser = optax.chain(
+    optax.clip_by_global_norm(0.25), optax.scale_by_adam()
+  )
+  create = lambda: state_lib.create(model, optimiser, 8, jax.random.key(0))
+  rng = np.random.default_rng(0)
+
+  def fill(x):
+    if jnp.issubdtype(x.dtype, jnp.integer):
+      return rng.integers(-9, 9, x.shape).astype(x.dtype)
+    out = np.asarray(rng.normal(size=x.shape)).astype(x.dtype)
+    strange = [math.nan, math.inf, -math.inf, -0.0, 1e-40]
+    if out.size >= len(strange):
+      out.flat[: len(strange)] = strange
+    return out
+
+  return jax.tree.map(fill, jax.eval_shape(create))
+
+
+@pytest.mark.parametrize('before, after', [(1, 8), (8, 1), (8, 8)])
+def test_training_comes_back_bit_for_bit(tmp_path, before, after):
+  state = state_of_training()
+  assert {str(x.dtype) for x in jax.tree.leaves(state)} == {
+    'bfloat16',
+    'float32',
+    'int32',
+  }
+  placed = jax.device_put(state, state_lib.shardings(state, mesh_of(before)))
+  folder = tmp_path / 'checkpoints'
+  checkpoint.Checkpoints(folder).save(
+    7, HOST, params=placed.params, training=placed.replace(params=())
+  )
+
+  shardings = state_lib.shardings(state, mesh_of(after))
+  wanted = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    state,
+    shardings,
+  )
+  c = checkpoint.Checkpoints(folder)
+  assert c.good_steps() == [7]
+  got = c.restore(7, params=wanted.params, training=wanted.replace(params=()))
+  got = got['training'].replace(params=got['params'])
+  assert jax.tree.structure(got) == jax.tree.structure(state)
+  assert bits(got) == bits(state)
+  assert jax.tree.map(lambda x: x.sharding, got) == shardings
+
+
+def test_an_average_beside_the_parameters(c):
+  assert not c.has_average(2)
+  average = {'params': PARAMS, 'count': np.int32(3)}
+  save(c, 3, average=jax.tree.map(jnp.asarray, average))
+  assert c.has_average(3) and c.good_steps()[0] == 3
+  got = c.restore(3, average=abstract(average))
+  assert got.keys() == {'average'} and bits(got['average']) == bits(average)
+  assert_whole(c, 3)
+  cut(max(files(c.folder / '3' / 'average')))
+  assert 3 not in c.good_steps()
+
+
+def test_an_average_that_is_not_there(c):
+  with pytest.raises(UserError, match='average/count is nothing in the check'):
+    c.restore(2, average=abstract({'count': np.int32(3)}))
+
+
+def test_parameters_alone(c):
+  (item,) = c.restore(2, params=abstract(PARAMS)).items()
+  assert item[0] == 'params' and bits(item[1]) == bits(PARAMS)
+
+
+def test_host_part(tmp_path):
+  c = checkpoint.Checkpoints(tmp_path)
+  host = {'best': math.inf, 'worst': 0.1 + 0.2, 'none': None, 'step': 2**40}
+  save(c, 0, host)
+  assert c.host(0) == host
+  assert c.good_steps() == [0]
+
+
+def test_no_folder(tmp_path):
+  c = checkpoint.Checkpoints(tmp_path / 'a' / 'b')
+  assert c.steps() == c.good_steps() == []
+  c.recover()
+  c.clean(0)
+  assert names(tmp_path) == []
+  save(c, 3)  # makes it
+  assert_whole(c, 3)
+
+
+# Another config than the one that wrote the checkpoint
+
+
+def changed(path, value):
+  tree = {**PARAMS, 'deep': dict(PARAMS['deep'])}
+  *parents, last = path.split('/')
+  at = tree
+  for key in parents:
+    at = at[key]
+  if value is None:
+    del at[last]
+  else:
+    at[last] = value
+  return tree
+
+
+MISMATCHES = {
+  'shape': ('table', np.zeros([8, 4], np.float32), '[8, 3]', '[8, 4]'),
+  'rank': ('table', np.zeros([24], np.float32), '[8, 3]', '[24]'),
+  'dtype': ('table', np.zeros([8, 3], np.int32), 'float32', 'int32'),
+  'width': (
+    'deep/half',
+    np.zeros([4], np.float32),
+    'bfloat16[4]',
+    'float32[4]',
+  ),
+  'missing': ('deep/more', np.zeros([4], np.int32), 'nothing', 'int32[4]'),
+  'extra': ('deep/half', None, 'bfloat16[4]', 'nothing'),
+}
+
+
+@pytest.mark.parametrize('kind', MISMATCHES)
+def test_other_arrays(c, kind):
+  path, value, found, wanted = MISMATCHES[kind]
+  with pytest.raises(UserError) as e:
+    c.restore(2, params=abstract(changed(path, value)))
+  message = str(e.value)
+  assert '\n' not in message
+  assert f'params/{path}' in message and str(c.folder / '2') in message
+  assert message.index(found) < message.index(wanted)
+  assert_whole(c, 2)
+
+
+def test_other_arrays_of_training(c):
+  wanted = abstract({**TRAINING, 'rows': np.zeros([4, 2], np.int32)})
+  with pytest.raises(UserError, match=r'training/rows is int32\[8, 2\]'):
+    c.restore(2, params=abstract(PARAMS), training=wanted)
+
+
+@pytest.mark.parametrize('lost', ['', 'params'])
+def test_parameters_that_are_not_there(c, lost):
+  shutil.rmtree(c.folder / '2' / lost)
+  with pytest.raises(UserError) as e:
+    c.restore(2, params=abstract(PARAMS))
+  assert '\n' not in str(e.value) and str(c.folder / '2') in str(e.value)
+
+
+@pytest.mark.parametrize('lost', ['', 'host'])
+def test_host_part_that_is_not_there(c, lost):
+  shutil.rmtree(c.folder / '2' / lost)
+  with pytest.raises(UserError) as e:
+    c.host(2)
+  assert '\n' not in str(e.value) and str(c.folder / '2') in str(e.value)

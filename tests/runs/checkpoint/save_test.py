@@ -1,0 +1,284 @@
+"""What a save writes, keeps and deletes; also where the disk is full."""
+
+import os
+import pathlib
+import resource
+import shutil
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from tests.runs.checkpoint.saves import (
+  HOST,
+  TRAINING,
+  abstract,
+  assert_whole,
+  bits,
+  contents,
+  cut,
+  files,
+  mesh_of,
+  names,
+  save,
+)
+from txl_jax.errors import UserError
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.runs import checkpoint
+
+# What is kept
+
+
+def test_the_two_newest_and_those_to_keep_remain(tmp_path):
+  c = checkpoint.Checkpoints(tmp_path)
+  for step, keep, expected in [
+    (1, (1,), [1]),
+    (2, (1,), [2, 1]),
+    (3, (1,), [3, 2, 1]),
+    (4, (1,), [4, 3, 1]),
+    (5, (5,), [5, 4]),
+    (10, (-1, 4), [10, 5, 4]),
+    (11, (), [11, 10]),
+  ]:
+    save(c, step, keep=keep)
+    assert c.steps() == c.good_steps() == expected
+
+
+def test_damaged_steps_take_no_place_and_are_not_deleted(c):
+  cut(c.folder / '2' / 'seal.json')
+  save(c, 3)
+  assert c.steps() == [3, 2, 1]
+  assert c.good_steps() == [3, 1]
+
+
+def test_nothing_is_deleted_before_the_new_step_is_sealed(c, monkeypatch):
+  monkeypatch.setattr(checkpoint, 'seal', lambda folder: None)
+  save(c, 3)
+  assert c.good_steps() == [2, 1]
+
+
+def test_a_step_that_is_half_deleted_is_no_damaged_one(c, monkeypatch, capfd):
+  def die(path, **kwargs):
+    next(pathlib.Path(path).rglob('manifest.ocdbt')).unlink()
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as m:
+    m.setattr(shutil, 'rmtree', die)
+    with pytest.raises(KeyboardInterrupt):
+      save(c, 3)
+  c.recover()
+  assert c.steps() == c.good_steps() == [3, 2]
+  assert names(c.folder) == ['2', '3']
+  assert not capfd.readouterr().err
+
+
+def test_a_whole_step_is_not_written_again(c):
+  save(c, 2, HOST | {'pair': (1, 2)})  # JSON makes a list of it
+  before = {path: path.stat().st_mtime_ns for path in files(c.folder)}
+  save(c, 2, HOST | {'pair': (1, 2)})
+  assert {p: p.stat().st_mtime_ns for p in files(c.folder)} == before
+
+
+def test_a_step_with_another_host_part_is_replaced(c):
+  save(c, 2, {'best': 0.5})
+  assert c.host(2) == {'best': 0.5}
+  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+
+
+def test_a_damaged_step_is_replaced(c):
+  cut(c.folder / '2' / 'params' / '_METADATA')
+  save(c, 2)
+  assert_whole(c, 2)
+  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+
+
+# Saves that go on while training does
+
+
+@pytest.fixture
+def held(monkeypatch):
+  """An event that every seal waits for."""
+  event, seal = threading.Event(), checkpoint.seal
+  monkeypatch.setattr(
+    checkpoint, 'seal', lambda folder: (event.wait(60), seal(folder))
+  )
+  yield event
+  event.set()
+
+
+def test_what_is_written_is_the_state_of_the_call(tmp_path):
+  shard = mesh_lib.replicated(mesh_of(2))
+  rng = np.random.default_rng(0)
+  before = rng.normal(size=[4, 1000, 500]).astype(np.float32)
+  # Not device_put: what numpy has made is not donated.
+  make = jax.jit(
+    lambda x: {'x': x + 0, 'n': x[0, 0, 0] + 1}, out_shardings=shard
+  )
+  state = make(before)
+  step = jax.jit(
+    lambda s: jax.tree.map(lambda x: 0 * x, s),
+    donate_argnums=0,
+    out_shardings=shard,
+  )
+  c = checkpoint.Checkpoints(tmp_path, asynchronous=True)
+  c.save(1, HOST, params=state, training=TRAINING)
+  assert not c.good_steps(), 'it was written before the call returned'
+  for _ in range(5):
+    old, state = state, step(state)
+  jax.block_until_ready(state)
+  assert old['x'].is_deleted(), 'nothing was donated'
+  c.wait()
+  assert c.good_steps() == [1]
+  (got,) = c.restore(1, params=abstract(state)).values()
+  assert bits(got) == bits({'x': before, 'n': before[0, 0, 0] + 1})
+
+
+def test_nothing_is_deleted_while_the_new_step_is_written(c, held):
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  save(c, 3)
+  assert c.steps()[-2:] == c.good_steps() == [2, 1]
+  held.set()
+  c.wait()
+  assert c.steps() == c.good_steps() == [3, 2]
+  assert_whole(c, 3)
+
+
+def test_a_save_waits_for_the_one_before(c, held):
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  save(c, 3)
+  threading.Timer(0.3, held.set).start()
+  save(c, 4)
+  assert 3 in c.good_steps()
+  c.wait()
+  assert c.good_steps() == [4, 3]
+
+
+def test_a_step_is_replaced_in_the_background(c, held):
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  save(c, 2, {'best': 0.5})
+  assert c.good_steps() == [2, 1] and c.host(2) == HOST
+  held.set()
+  c.wait()
+  assert c.host(2) == {'best': 0.5}
+  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+
+
+@pytest.mark.parametrize('asked', ['check', 'wait', 'save'])
+def test_a_failure_in_the_background_is_told_once(c, monkeypatch, asked):
+  def full(descriptor):
+    raise OSError(28, 'No space left on device')
+
+  before = contents(c.folder)
+  c = checkpoint.Checkpoints(c.folder, asynchronous=True)
+  with monkeypatch.context() as m:
+    m.setattr(os, 'fsync', full)
+    save(c, 3)
+    c.abandon()  # ends when the thread has
+  ask = {'check': c.check, 'wait': c.wait, 'save': lambda: save(c, 4)}[asked]
+  with pytest.raises(UserError, match='No space left') as e:
+    ask()
+  assert '\n' not in str(e.value)
+  assert contents(c.folder) == before and names(c.folder) == ['1', '2']
+  c.check()
+  save(c, 4)
+  c.wait()
+  assert c.good_steps() == [4, 2]
+
+
+# A disk that is full
+
+
+@pytest.fixture
+def limit():
+  """Sets the largest size of a file that can be written."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  yield lambda size: resource.setrlimit(
+    resource.RLIMIT_FSIZE, (size, before[1])
+  )
+  resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def random_table():
+  rng = np.random.default_rng(0)
+  return {'table': rng.normal(size=[100, 100]).astype(np.float32)}
+
+
+def assert_fails_to_save(c, step, limit, size, *args):
+  before = contents(c.folder)
+  limit(size)
+  with pytest.raises(UserError) as e:
+    save(c, step, *args)
+    c.wait()
+  limit(1 << 40)
+  message = str(e.value)
+  assert '\n' not in message
+  assert str(c.folder / str(step)) in message
+  c.recover()
+  assert contents(c.folder) == before
+  assert c.good_steps() == [2, 1]
+  return message
+
+
+# Files are written one after the other, each larger than some limit. Threads
+# of orbax end with an error that nobody collects.
+@pytest.mark.filterwarnings(
+  'ignore::pytest.PytestUnraisableExceptionWarning',
+)
+@pytest.mark.parametrize(
+  'size, asynchronous',
+  [(0, False), (60, False), (150, False), (1000, True), (20_000, True)],
+)
+def test_full_disk(c, limit, size, asynchronous):
+  c = checkpoint.Checkpoints(c.folder, asynchronous)
+  args = (3, limit, size, HOST, random_table())
+  assert 'File too large' in assert_fails_to_save(c, *args)
+  save(c, 3)  # there is room again
+  c.wait()
+  assert_whole(c, 3)
+
+
+@pytest.mark.filterwarnings(
+  'ignore::pytest.PytestUnraisableExceptionWarning',
+)
+def test_full_disk_when_a_step_is_replaced(c, limit):
+  assert_fails_to_save(c, 2, limit, 0, {'best': 0.5})
+  assert_whole(c, 2)
+
+
+def test_disk_that_fails_while_a_step_is_replaced(c, monkeypatch):
+  rename = pathlib.Path.rename
+
+  def fail(self, target):
+    if self.name == '2.new':
+      raise OSError(5, 'Input/output error')
+    return rename(self, target)
+
+  with monkeypatch.context() as m:
+    m.setattr(pathlib.Path, 'rename', fail)
+    with pytest.raises(UserError, match='Input/output error'):
+      save(c, 2, {'best': 0.5})
+  c.recover()
+  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+  assert_whole(c, 2)
+
+
+def test_full_disk_at_the_seal(c, monkeypatch):
+  def full(descriptor):
+    raise OSError(28, 'No space left on device')
+
+  before = contents(c.folder)
+  with monkeypatch.context() as m:
+    m.setattr(os, 'fsync', full)
+    with pytest.raises(UserError, match='No space left on device'):
+      save(c, 3)
+  assert contents(c.folder) == before
+  assert names(c.folder) == ['1', '2']
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+  (tmp_path / 'file').write_text('')
+  c = checkpoint.Checkpoints(tmp_path / 'file' / 'checkpoints')
+  with pytest.raises(UserError) as e:
+    save(c, 1)
+  assert '\n' not in str(e.value) and str(c.folder) in str(e.value)

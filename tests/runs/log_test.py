@@ -1,0 +1,201 @@
+import io
+import resource
+import sys
+import time
+
+import pytest
+from tensorboardX.proto import event_pb2
+
+from txl_jax.errors import UserError
+from txl_jax.runs import console as console_lib
+from txl_jax.runs import metrics_log
+
+
+def fill(folder, tensorboard=True):
+  """Train lines at steps 5, 10, .. 30, evaluations at 10, 20, 30."""
+  record = metrics_log.Log(folder, 0, 0, tensorboard)
+  for step in range(5, 31, 5):
+    record.write({'step': step, 'split': 'train', 'bpc': step / 10})
+    if step % 10 == 0:
+      record.write({'step': step, 'split': 'validation', 'bpc': step / 20})
+  record.sync()
+  record.close()
+
+
+def keys(folder):
+  return [
+    (r['step'], r['split']) for r in metrics_log.read(folder / 'metrics.jsonl')
+  ]
+
+
+def events(folder):
+  """(step, tag, value) of the TensorBoard events, in order.
+
+  An event is a record: 8 bytes of length, 4 of checksum, data, checksum.
+  """
+  found = []
+  for path in sorted((folder / 'tensorboard').iterdir()):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+      size = int.from_bytes(data[at : at + 8], 'little')
+      event = event_pb2.Event.FromString(data[at + 12 : at + 12 + size])
+      found += [
+        (event.step, v.tag, v.simple_value) for v in event.summary.value
+      ]
+      at += size + 16
+  return found
+
+
+def test_lines_are_stamped_and_read_back(tmp_path):
+  fill(tmp_path)
+  records = metrics_log.read(tmp_path / 'metrics.jsonl')
+  assert len(records) == 9
+  first = records[0]
+  assert first.pop('time') > 1.5e9
+  assert first == {'step': 5, 'split': 'train', 'bpc': 0.5}
+  assert metrics_log.read(tmp_path / 'nothing') == []
+
+
+def test_cut_back_to_a_checkpoint(tmp_path):
+  """Saved at 20 before its evaluation was known, which comes again."""
+  fill(tmp_path)
+  record = metrics_log.Log(tmp_path, 20, 10, True)
+  kept = [(5, 'train'), (10, 'train'), (10, 'validation')]
+  kept += [(15, 'train'), (20, 'train')]
+  assert keys(tmp_path) == kept
+  record.write({'step': 20, 'split': 'validation', 'bpc': 9.0})
+  record.write({'step': 25, 'split': 'train', 'bpc': 8.0})
+  record.close()
+  assert keys(tmp_path) == [*kept, (20, 'validation'), (25, 'train')]
+  figures = [
+    (r['step'], f'{r["split"]}/bpc', pytest.approx(r['bpc']))
+    for r in metrics_log.read(tmp_path / 'metrics.jsonl')
+  ]
+  assert events(tmp_path) == figures
+
+
+def test_cutting_back_keeps_lines_as_they_are(tmp_path):
+  fill(tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  before = path.read_bytes()
+  metrics_log.Log(tmp_path, 30, 30, False).close()
+  assert path.read_bytes() == before
+  assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+def test_the_clock_may_jump(tmp_path, monkeypatch):
+  """What is kept is decided by steps alone."""
+  clock = iter(range(10**9, 0, -(10**8)))
+  monkeypatch.setattr(time, 'time', lambda: next(clock))
+  record = metrics_log.Log(tmp_path, 0, 0, False)
+  for step in range(1, 5):
+    record.write({'step': step, 'split': 'train'})
+  record.close()
+  monkeypatch.setattr(time, 'time', lambda: 0.0)
+  metrics_log.Log(tmp_path, 3, 0, False).close()
+  assert keys(tmp_path) == [(step, 'train') for step in (1, 2, 3)]
+  times = [r['time'] for r in metrics_log.read(tmp_path / 'metrics.jsonl')]
+  assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize('tensorboard', [False, True])
+def test_a_full_disk_is_told(tmp_path, monkeypatch, tensorboard):
+  # TensorBoard's events are the larger file, and written with each line.
+  monkeypatch.setattr(metrics_log, '_FLUSH', -1.0)
+  record = metrics_log.Log(tmp_path, 0, 0, tensorboard)
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+  try:
+    with pytest.raises(UserError, match='log cannot be written') as e:
+      for step in range(1000):
+        record.write({'step': step, 'split': 'train', 'a': 1.0, 'b': 2.0})
+    # Which of the two files was full.
+    size = (tmp_path / 'metrics.jsonl').stat().st_size
+    assert (size < 5000) == tensorboard
+    record.close()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    record.close()  # now what is left of its buffer can be written
+  assert str(tmp_path) in str(e.value)
+  assert 'File too large' in str(e.value) and '\n' not in str(e.value)
+  # With space again, it continues behind the lines that were written.
+  metrics_log.Log(tmp_path, 20, 0, tensorboard).close()
+  assert keys(tmp_path) == [(s, 'train') for s in range(21)]
+
+
+def test_no_tensorboard(tmp_path):
+  fill(tmp_path, tensorboard=False)
+  assert not (tmp_path / 'tensorboard').exists()
+  assert len(keys(tmp_path)) == 9
+
+
+@pytest.mark.parametrize(
+  'torn',
+  [
+    b'{"step": 31, "spl',
+    b'{"step": 31, "split": "train", "time": 1.0}',
+    b'\x00\x00\xff\n',
+    b'[31]\n',
+    b'{"step": 31}\n',
+  ],
+)
+def test_a_torn_line_is_left_out(tmp_path, torn):
+  fill(tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  whole = path.read_bytes()
+  path.write_bytes(whole + torn)
+  assert len(keys(tmp_path)) == 9
+  metrics_log.Log(tmp_path, 40, 40, False).close()
+  assert path.read_bytes() == whole
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+def test_console_in_a_file(monkeypatch):
+  monkeypatch.setattr(sys, 'stderr', io.StringIO())
+  console = console_lib.Console()
+  console.progress('one')
+  console.progress('two')
+  console.progress('soon', pause=60.0)
+  console.say('three')
+  assert sys.stderr.getvalue() == 'one\ntwo\nthree\n'
+
+
+def test_console_on_a_terminal(monkeypatch):
+  monkeypatch.setattr(sys, 'stderr', Terminal())
+  monkeypatch.setenv('COLUMNS', '9')
+  monkeypatch.setenv('LINES', '5')
+  console = console_lib.Console()
+  console.progress('step 100 of 200')
+  console.progress('two')
+  console.say('stays')
+  console.say('too')
+  console.progress('three')
+  console.close()
+  print('error: …', file=sys.stderr)
+  console.close()
+  assert sys.stderr.getvalue() == (
+    '\rstep 100\rtwo     \nstays\ntoo\n\rthree   \nerror: …\n'
+  )
+
+
+@pytest.mark.parametrize(
+  'seconds, text',
+  [
+    (-3, '0s'),
+    (59.9, '59s'),
+    (60, '1m00s'),
+    (725, '12m05s'),
+    (3599, '59m59s'),
+    (3600, '1h00m'),
+    (12_000, '3h20m'),
+    (86_399, '23h59m'),
+    (86_400, '1d00h'),
+    (187_200, '2d04h'),
+  ],
+)
+def test_duration(seconds, text):
+  assert console_lib.duration(seconds) == text

@@ -1,0 +1,148 @@
+import json
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import direct
+from txl_jax import models
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+from txl_jax.runs import weights_file
+
+FIELDS = dict(
+  name='transformer_xl',
+  n_layer=2,
+  d_model=6,
+  n_head=2,
+  d_head=3,
+  d_ff=10,
+  mem_len=4,
+  untie_biases=True,
+  clamp_len=3,
+)
+VOCABULARY = Vocabulary((32, 97, 98), (5, 3, 2), (10,))
+
+
+def random_params():
+  params = direct.random_params(models.build(FIELDS, 3))
+  return jax.tree.map(jnp.float32, params)
+
+
+@pytest.fixture
+def saved(tmp_path):
+  path = tmp_path / 'model.npz'
+  weights_file.save(path, random_params(), FIELDS, VOCABULARY.to_json())
+  return path
+
+
+def refused(call):
+  with pytest.raises(UserError) as e:
+    call()
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+def test_what_is_saved_comes_back(saved):
+  model, params, vocabulary = weights_file.load(str(saved))
+  assert model == models.build(FIELDS, 3)
+  assert vocabulary == VOCABULARY
+  jax.tree.map(np.testing.assert_array_equal, params, random_params())
+  assert all(x.dtype == np.float32 for x in jax.tree.leaves(params))
+  assert [p.name for p in saved.parent.iterdir()] == ['model.npz']
+
+
+def test_numpy_alone_reads_it(saved):
+  flat = flax.traverse_util.flatten_dict(random_params(), sep='/')
+  with np.load(saved, allow_pickle=False) as file:
+    header = json.loads(str(file['__model__']))
+    assert set(file) == {*flat, '__model__'}
+    for name, x in flat.items():
+      np.testing.assert_array_equal(file[name], x)
+  assert header == {'model': FIELDS, 'vocabulary': VOCABULARY.to_json()}
+
+
+def test_fields_can_be_replaced(saved):
+  model, _, _ = weights_file.load(saved, mem_len=9, same_length='M')
+  expected = {**FIELDS, 'mem_len': 9, 'same_length': 'M'}
+  assert model == models.build(expected, 3)
+
+
+def test_saving_replaces_a_file(saved):
+  params = jax.tree.map(lambda x: x + 1, random_params())
+  weights_file.save(saved, params, FIELDS, VOCABULARY.to_json())
+  jax.tree.map(
+    np.testing.assert_array_equal, weights_file.load(saved)[1], params
+  )
+
+
+def text(path):
+  path.write_text('no such thing')
+
+
+def empty(path):
+  path.write_bytes(b'')
+
+
+def missing(path):
+  path.unlink()
+
+
+def truncated(path):
+  path.write_bytes(path.read_bytes()[:-100])
+
+
+def damaged(path):
+  data = bytearray(path.read_bytes())
+  at = data.index(b'\x93NUMPY') + 200  # in the first array
+  data[at : at + 8] = bytes(255 - x for x in data[at : at + 8])
+  path.write_bytes(data)
+
+
+def array(path):
+  with path.open('wb') as f:
+    np.save(f, np.zeros(3))
+
+
+def pickled(path):
+  np.savez(path, __model__=np.array([{}], dtype=object))
+
+
+def foreign(path):
+  np.savez(path, weights=np.zeros(3))
+
+
+def other_json(path):
+  np.savez(path, __model__=np.array('[1]'))
+
+
+def incomplete(path):
+  header = {'model': {'name': 'rnn'}, 'vocabulary': VOCABULARY.to_json()}
+  np.savez(path, __model__=np.array(json.dumps(header)))
+
+
+SPOILED = (text, empty, missing, truncated, damaged)
+SPOILED += (array, pickled, foreign, other_json, incomplete)
+
+
+@pytest.mark.parametrize('spoil', SPOILED)
+def test_loading_another_file(saved, spoil):
+  spoil(saved)
+  assert refused(lambda: weights_file.load(saved)).startswith(
+    f'{saved} is no file '
+  )
+
+
+def test_paths_that_cannot_be_written(tmp_path):
+  save = lambda path: (
+    lambda: weights_file.save(path, {'x': jnp.ones(2)}, {}, {})
+  )
+  (tmp_path / 'folder.npz').mkdir()
+  (tmp_path / 'file').touch()
+  for name in ('no/model.npz', 'folder.npz', 'file/model.npz', 'model.bin'):
+    path = tmp_path / name
+    assert refused(save(path)).startswith(f'--export_file={path}')
+  names = sorted(p.name for p in tmp_path.iterdir())
+  assert names == ['file', 'folder.npz']

@@ -1,0 +1,343 @@
+"""The training loop in this process: what it does when things go wrong."""
+
+import dataclasses
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from configs import common
+from txl_jax import models, settings
+from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
+from txl_jax.models import transformer_xl
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import watchdog
+from txl_jax.runs import console as console_lib
+from txl_jax.runs import metrics_log
+from txl_jax.training import loop
+
+V, T, B, M = 12, 8, 4, 8
+BAD = V - 1  # a token that makes the loss infinite
+
+
+class Fragile(transformer_xl.TransformerXL):
+  """Its loss is infinite where a segment holds BAD, its memory nan."""
+
+  def __call__(self, tokens, targets, memory, **kwargs):
+    out = super().__call__(tokens, targets, memory, **kwargs)
+    bad = jnp.any(tokens == BAD)
+    states = jax.tree.map(
+      lambda x: jnp.where(bad, jnp.nan, x), out.memory.states
+    )
+    return out.replace(
+      nll=jnp.where(bad, jnp.inf, out.nll),
+      memory=out.memory.replace(states=states),
+    )
+
+
+@dataclasses.dataclass
+class Vocabulary:
+  unit: str = 'bpc'
+
+  def __len__(self):
+    return V
+
+
+class Corpus:
+  """Random tokens, with BAD in some of the batches."""
+
+  digest = 'made here'
+  vocabulary = Vocabulary()
+
+  def __init__(self, bad=(), batches=60):
+    rng = np.random.default_rng(0)
+    streams = rng.integers(0, BAD, [B, batches * T + 1])
+    streams[1, [n * T + 3 for n in bad]] = BAD
+    self._train = streams.reshape(-1).astype(np.uint8)
+
+  def tokens(self, split):
+    if split == 'train':
+      return self._train
+    return np.arange(100, dtype=np.uint8) % BAD
+
+  def sentences(self, split):
+    return None
+
+
+class Console(console_lib.Console):
+  """Keeps what is said."""
+
+  def __init__(self):
+    super().__init__(silent=True)
+    self.said = []
+
+  def say(self, text):
+    self.said.append(text)
+
+
+def config(**changes):
+  c = common.get_config()
+  c.model.update(n_layer=1, d_model=16, n_head=2, d_head=8, d_ff=16, mem_len=M)
+  c.train.update(
+    steps=30,
+    batch_size=B,
+    segment_len=T,
+    log_every=4,
+    eval_every=30,
+    eval_batch_size=2,
+    save_every=5,
+    tensorboard=False,
+    nonfinite_limit=2,
+  )
+  c.optim.update(lr=1e-2, average='ema', ema_decay=0.9)
+  c.train.update(changes)
+  settings.validate(c)
+  return c
+
+
+@pytest.fixture(scope='module', autouse=True)
+def cache(tmp_path_factory):
+  """The same program is compiled by one Trainer after the other."""
+  folder = str(tmp_path_factory.mktemp('cache'))
+  changes = {
+    'jax_compilation_cache_dir': folder,
+    'jax_persistent_cache_min_compile_time_secs': 0.0,
+    'jax_persistent_cache_min_entry_size_bytes': -1,
+  }
+  before = {name: getattr(jax.config, name) for name in changes}
+  for values in changes, before:
+    for name, value in values.items():
+      jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    if values is changes:
+      yield
+
+
+@pytest.fixture(autouse=True)
+def fragile(monkeypatch):
+  monkeypatch.setitem(models.MODELS, 'transformer_xl', Fragile)
+
+
+@pytest.fixture
+def make(tmp_path):
+  """Makes a Trainer; the second one continues the run of the first.
+
+  Its `batches` are those that it reads; `crash` is a function of the Trainer
+  that says when reading one ends the run.
+  """
+
+  def make(corpus, folder=tmp_path, crash=lambda trainer: False, **changes):
+    mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
+    c = config(**changes)
+    trainer = loop.Trainer(c, corpus, folder, mesh, watchdog.Watch(), Console())
+    read, trainer.batches = trainer.streams.batch, []
+
+    def batch(n, rows):
+      if crash(trainer):
+        raise KeyboardInterrupt
+      trainer.batches.append(n)
+      return read(n, rows)
+
+    trainer.streams.batch = batch
+    return trainer
+
+  return make
+
+
+def record(folder):
+  """The lines of the log of training without their clock fields."""
+  return [
+    {k: v for k, v in r.items() if k not in metrics_log.CLOCK}
+    for r in metrics_log.read(folder / 'metrics.jsonl')
+    if r['split'] == 'train'
+  ]
+
+
+def restore(trainer, step):
+  """The state of a checkpoint."""
+  trainer._restore(step)
+  return jax.device_get(trainer.state)
+
+
+def test_a_validation_split_that_is_too_short(make):
+  corpus = Corpus()
+  tokens = corpus.tokens
+  corpus.tokens = lambda split: tokens(split)[: None if split == 'train' else 1]
+  with pytest.raises(UserError, match='the validation split has 1 tokens'):
+    make(corpus)
+
+
+def test_averages_are_evaluated(make, tmp_path):
+  trainer = make(Corpus())
+  trainer.run()
+  (line,) = (
+    r
+    for r in metrics_log.read(tmp_path / 'metrics.jsonl')
+    if r['split'] != 'train'
+  )
+  average = trainer.state.average
+  nats = [
+    perplexity.score(
+      trainer.model.clone(cache_projections=True),
+      params,
+      trainer.corpus.tokens('validation'),
+      batch_size=2,
+      segment_len=T,
+      segments_per_call=16,
+      mesh=trainer.mesh,
+    ).nats
+    for params in (average.params, trainer.state.params)
+  ]
+  assert line['averaged'] == 30 == average.count
+  assert line['nats'] == nats[0] != nats[1]
+
+
+def test_stop_is_the_default(make):
+  trainer = make(Corpus(bad=[12]))
+  with pytest.raises(loop.NotFinite, match='not finite at step 13; the last'):
+    trainer.run()
+  assert trainer.checkpoints.good_steps() == [10, 5]
+
+
+def test_skip_leaves_the_update_out(make, tmp_path):
+  options = dict(nonfinite='skip', save_every=1)
+  trainer = make(Corpus(bad=[12]), crash=lambda t: t.step == 13, **options)
+  with pytest.raises(KeyboardInterrupt):
+    trainer.run()
+  after, before = restore(trainer, 13), restore(trainer, 12)
+  same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
+  same(before.params, after.params)
+  same(before.opt_state, after.opt_state)
+  same(before.average, after.average)
+  assert before.memory.filled.tolist() == [M] * B
+  assert after.memory.filled.tolist() == [0] * B
+  assert not after.memory.states.any()
+  assert after.step == 13 and after.sums.tokens == 0
+
+  trainer = make(Corpus(bad=[12]), nonfinite='skip')
+  trainer.run()
+  lines = record(tmp_path)
+  assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
+  assert [r['skipped'] for r in lines] == [0, 0, 0, 1, 0, 0, 0, 0]
+  assert np.isfinite([[r['nats'], r['grad_norm']] for r in lines]).all()
+  told = [s for s in trainer.console.said if s.startswith('warning')]
+  assert told == [
+    'warning: 1 updates left out, the first at step 13: loss or gradient not '
+    'finite'
+  ]
+
+
+def test_nothing_but_skipped_steps_since_the_last_line(make, tmp_path):
+  trainer = make(Corpus(bad=[28, 29]), nonfinite='skip')
+  trainer.run()
+  assert [r['step'] for r in record(tmp_path)] == [*range(4, 30, 4)]
+  assert trainer.console.said[-2].startswith('warning: 2 updates left out, ')
+
+
+def test_rates_are_those_of_the_steps(make, tmp_path):
+  """Whatever lies between two lines: evaluations, saves, a new start."""
+  each = 0.1  # seconds that a step takes at least
+  options = dict(log_every=8, eval_every=12, save_every=10)
+
+  def slow(trainer):
+    step = trainer.train_step
+
+    def slower(*arguments):
+      time.sleep(each)
+      return step(*arguments)
+
+    trainer.train_step = slower
+    return trainer
+
+  trainer = slow(make(Corpus(), crash=lambda t: t.step == 23, **options))
+  with pytest.raises(KeyboardInterrupt):
+    trainer.run()
+  slow(make(Corpus(), **options)).run()
+  records = metrics_log.read(tmp_path / 'metrics.jsonl')
+  lines = [r for r in records if r['split'] == 'train']
+  assert [r['step'] for r in lines] == [8, 16, 24, 30]
+  # A line of n steps holds n of these waits, one more or one less; the second
+  # start makes 4 of the 8 steps of its first line.
+  speed = [line['tokens_per_second'] * each / (B * T) for line in lines]
+  assert max(speed) <= 1.4
+  assert speed[1] > 1 / 4  # nothing is compiled in it
+
+
+def test_skip_has_a_limit(make):
+  trainer = make(Corpus(bad=[12, 14, 16, 17, 18]), nonfinite='skip')
+  with pytest.raises(loop.NotFinite, match='step 17, nor in 2 steps after it'):
+    trainer.run()
+
+
+def test_rollback_passes_over_the_batches(make, tmp_path):
+  trainer = make(Corpus(bad=[12]), nonfinite='rollback')
+  trainer.run()
+  read = trainer.batches
+  at = next(i for i in range(1, len(read)) if read[i] != read[i - 1] + 1)
+  assert read[:at] == [*range(at)] and 13 <= at <= 17
+  assert read[at:] == [*range(13, 13 + 20)]
+  lines = record(tmp_path)
+  assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
+  assert [r['rollbacks'] for r in lines] == [0, 0] + [1] * 6
+  said = '\n'.join(trainer.console.said)
+  assert 'not finite at step 13; rollback 1 of at most 2' in said
+  assert 'continuing from step 10' in said
+
+
+@pytest.mark.slow
+def test_a_rollback_is_made_again_after_a_crash(make, tmp_path):
+  corpus = Corpus(bad=[12, 20])
+  whole = tmp_path / 'whole'
+  whole.mkdir()
+  make(corpus, whole, nonfinite='rollback').run()
+  assert record(whole)[-1]['rollbacks'] == 2
+  for crash in 13, 21:
+    trainer = make(
+      corpus,
+      crash=lambda t, at=crash: t.progress.rollbacks and t.step == at,
+      nonfinite='rollback',
+    )
+    with pytest.raises(KeyboardInterrupt):
+      trainer.run()
+  make(corpus, nonfinite='rollback').run()
+  assert record(tmp_path) == record(whole)
+
+
+def test_rollback_has_a_limit_and_needs_a_checkpoint(make, tmp_path):
+  trainer = make(Corpus(bad=[12, 14, 16]), nonfinite='rollback')
+  with pytest.raises(loop.NotFinite, match='not finite at step'):
+    trainer.run()
+  assert trainer.progress.rollbacks == 2
+  other = tmp_path / 'other'
+  other.mkdir()
+  trainer = make(Corpus(bad=[2]), other, nonfinite='rollback')
+  with pytest.raises(loop.NotFinite, match='step 3; no checkpoint was saved'):
+    trainer.run()
+
+
+def test_another_batch_size_empties_the_memory(make, tmp_path):
+  corpus = Corpus(batches=40)
+  with pytest.raises(KeyboardInterrupt):
+    make(corpus, crash=lambda t: t.step == 10).run()
+  same = make(corpus)
+  assert same.state.memory.filled.tolist() == [M] * B
+  assert same.console.said == ['continuing from step 10']
+  same.log.close()
+  trainer = make(corpus, batch_size=2 * B)
+  assert trainer.console.said[:2] == [
+    'continuing from step 10',
+    'train.batch_size was 4 and is 8: the memory starts empty, and the text is '
+    'cut into 8 streams, of which step 10 is the next',
+  ]
+  assert trainer.state.memory.filled.tolist() == [0] * 2 * B
+  jax.tree.map(
+    np.testing.assert_array_equal, trainer.state.params, same.state.params
+  )
+  trainer.run()
+  lines = record(tmp_path)
+  assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
+  assert lines[-1]['epoch'] == 1, 'the streams are half as long'

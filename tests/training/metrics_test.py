@@ -1,0 +1,83 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax.evaluation import figures
+from txl_jax.training import metrics
+
+
+def add(sums, nll, tokens, grad_norm, step, skipped=False):
+  return jax.jit(metrics.add)(
+    sums,
+    nll=jnp.asarray(nll),
+    tokens=jnp.int32(tokens),
+    grad_norm=jnp.asarray(grad_norm),
+    step=jnp.int32(step),
+    skipped=jnp.asarray(skipped),
+  )
+
+
+def values(sums):
+  return jax.tree.map(lambda x: x.item(), sums)
+
+
+DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4')
+DTYPES |= dict(steps='i4', bad_step='i4', skipped='i4')
+
+
+def assert_dtypes(sums):
+  for name, dtype in DTYPES.items():
+    leaf = getattr(sums, name)
+    assert leaf.shape == () and leaf.dtype == np.dtype(dtype), name
+
+
+def test_zeros():
+  sums = metrics.zeros()
+  assert_dtypes(sums)
+  assert values(sums) == metrics.Sums(0.0, 0, 0.0, 0, -1, 0)
+
+
+def test_add():
+  sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
+  sums = add(sums, jnp.bfloat16(1.5), 3, 0.5, 8)
+  assert_dtypes(sums)
+  assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1, 0)
+
+
+def test_a_skipped_step_counts_as_a_step_alone():
+  sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
+  sums = add(sums, np.inf, 3, np.nan, 8, skipped=True)
+  assert_dtypes(sums)
+  assert values(sums) == metrics.Sums(6.5, 4, 0.25, 2, 8, 1)
+
+
+@pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize('which', ['nll', 'grad_norm'])
+def test_bad_step_is_the_first(which, bad):
+  good = dict(nll=1.0, grad_norm=1.0)
+  sums = metrics.zeros()
+  for step, entry in enumerate([good, {**good, which: bad}, good]):
+    sums = add(sums, entry['nll'], 1, entry['grad_norm'], step)
+    assert sums.bad_step == [-1, 1, 1][step]
+  sums = add(sums, bad, 1, bad, 3)
+  assert sums.bad_step == 1 and sums.steps == 4
+
+
+def test_bad_step_zero_is_kept():
+  sums = add(metrics.zeros(), math.nan, 1, 1.0, 0)
+  assert add(sums, math.nan, 1, 1.0, 1).bad_step == 0
+
+
+def test_figures():
+  # A uniform guess among 8 is 3 bits, or a perplexity of 8.
+  nats = math.log(8)
+  assert figures.figures(nats, 'bpc') == pytest.approx(dict(nats=nats, bpc=3))
+  assert figures.figures(nats, 'ppl') == pytest.approx(dict(nats=nats, ppl=8))
+
+
+def test_perplexity_does_not_overflow():
+  ppl = figures.figures(1e6, 'ppl')['ppl']
+  assert ppl > 1e300 and math.isfinite(ppl)

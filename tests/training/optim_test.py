@@ -1,0 +1,344 @@
+import math
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import common
+from txl_jax import models
+from txl_jax.models import base
+from txl_jax.training import optim
+
+
+def section(**changes):
+  config = common.get_config().optim
+  config.update(changes)
+  return config
+
+
+# Schedules: (changes, steps, {t: rate}), worked out by hand with lr = 2.
+HALF_ROOT = (1 + math.sqrt(0.5)) / 2  # (1 + cos(pi / 4)) / 2
+SCHEDULES = {
+  'cosine': (
+    dict(schedule='cosine'),
+    100,
+    {0: 2, 25: 2 * HALF_ROOT, 50: 1, 75: 2 - 2 * HALF_ROOT, 100: 0, 130: 0},
+  ),
+  'cosine, warm-up': (
+    dict(schedule='cosine', warmup=25),
+    100,
+    {0: 0, 1: 0.08, 24: 1.92, 25: 2 * HALF_ROOT, 50: 1, 100: 0},
+  ),
+  'cosine, warm-up, shifted': (
+    dict(schedule='cosine', warmup=20, cosine_shifted=True),
+    100,
+    {0: 0, 10: 1, 19: 1.9, 20: 2, 40: 2 * HALF_ROOT, 60: 1, 100: 0},
+  ),
+  'cosine with a floor': (
+    dict(schedule='cosine', lr_floor=0.1),
+    100,
+    {0: 2, 50: 1.1, 100: 0.2, 1000: 0.2},
+  ),
+  'cosine with a floor, shifted': (
+    dict(schedule='cosine', warmup=20, cosine_shifted=True, lr_floor=0.1),
+    100,
+    {0: 0, 10: 1, 20: 2, 60: 1.1, 100: 0.2, 101: 0.2},
+  ),
+  'warm-up as long as the training': (
+    dict(schedule='cosine', warmup=10, cosine_shifted=True),
+    10,
+    {0: 0, 9: 1.8, 10: 2},
+  ),
+  'inverse square root': (
+    dict(schedule='inverse_sqrt'),
+    100,
+    {0: 2, 1: 2, 4: 1, 100: 0.2},
+  ),
+  'inverse square root, warm-up': (
+    dict(schedule='inverse_sqrt', warmup=16),
+    100,
+    {0: 0, 4: 2 / 16, 8: 2 / 8, 15: 2 * 15 / 64, 16: 0.5, 64: 0.25},
+  ),
+  'constant': (dict(schedule='constant'), 100, {0: 2, 7: 2, 1000: 2}),
+  'constant, warm-up': (
+    dict(schedule='constant', warmup=4),
+    100,
+    {0: 0, 1: 0.5, 3: 1.5, 4: 2, 99: 2},
+  ),
+  'plateau': (
+    dict(schedule='plateau', warmup=4, lr_floor=0.3),
+    100,
+    {0: 0, 2: 1, 4: 2, 99: 2},
+  ),
+}
+
+
+@pytest.mark.parametrize('name', SCHEDULES)
+def test_schedule(name):
+  changes, steps, expected = SCHEDULES[name]
+  rate = optim.schedule(section(lr=2.0, **changes), steps)
+  for t, value in expected.items():
+    assert float(rate(t)) == pytest.approx(value, rel=2e-6, abs=1e-7), t
+  ts = jnp.array(list(expected))
+  together = jax.jit(rate)(ts)
+  assert together.dtype == jnp.float32
+  np.testing.assert_allclose(
+    together, list(expected.values()), rtol=2e-6, atol=1e-7
+  )
+
+
+def test_every_step_of_a_long_cosine():
+  rate = optim.schedule(section(lr=1e-3, warmup=4000), 400_000)
+  t = np.arange(0, 400_001, 997)
+  expected = np.where(t < 4000, t / 4000, (1 + np.cos(np.pi * t / 400_000)) / 2)
+  np.testing.assert_allclose(rate(t), 1e-3 * expected, rtol=1e-5, atol=1e-9)
+
+
+# Optimisers: against the rules written out in float64.
+
+
+def adam(grads, config):
+  """Updates by Kingma and Ba 2015, Algorithm 1."""
+  m = v = 0.0
+  for t, g in enumerate(grads, 1):
+    m = config.b1 * m + (1 - config.b1) * g
+    v = config.b2 * v + (1 - config.b2) * g**2
+    unbiased = m / (1 - config.b1**t), v / (1 - config.b2**t)
+    yield unbiased[0] / (np.sqrt(unbiased[1]) + config.eps)
+
+
+def sgd(grads, config):
+  velocity = 0.0
+  for g in grads:
+    velocity = config.momentum * velocity + g
+    yield g + config.momentum * velocity if config.nesterov else velocity
+
+
+def clipped(grads, limit):
+  for g in grads:
+    norm = math.sqrt((g**2).sum())
+    yield g * limit / norm if 0 < limit < norm else g
+
+
+@pytest.mark.parametrize('clip', [0.0, 0.25])
+@pytest.mark.parametrize(
+  'rule, changes',
+  [
+    (adam, {}),
+    (adam, dict(b1=0.5, b2=0.8, eps=0.1)),
+    (sgd, {}),
+    (sgd, dict(momentum=0.9)),
+    (sgd, dict(momentum=0.9, nesterov=True)),
+  ],
+)
+def test_optimiser(rule, changes, clip):
+  config = section(name=rule.__name__, clip=clip, **changes)
+  rng = np.random.default_rng(0)
+  # Norms around 0.02 and 2: below and above the limit.
+  scale = np.array([1, 0.01, 1, 0.01, 0.01, 1])[:, None]
+  grads = scale * rng.normal(size=[6, 7])
+  optimiser = optim.optimiser(config)
+  tree = lambda x: {'a': jnp.float32(x[:3]), 'b': [jnp.float32(x[3:])]}
+  state = optimiser.init(tree(np.zeros(7)))
+  expected = rule(clipped(grads, clip), config)
+  for g, update in zip(grads, expected, strict=True):
+    got, state = optimiser.update(tree(g), state)
+    flat = np.concatenate([got['a'], got['b'][0]])
+    np.testing.assert_allclose(flat, update, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize('rule', [adam, sgd])
+@pytest.mark.parametrize('clip', [0.0, 0.25])
+def test_weight_decay(rule, clip):
+  """Beside the rule: the gradients, their clipping and moments know nothing."""
+  config = section(name=rule.__name__, clip=clip, weight_decay=0.3)
+  rng = np.random.default_rng(0)
+  optimiser = optim.optimiser(config)
+  grads = rng.normal(size=[4, 8])
+  tree = lambda x: {
+    'w': jnp.float32(x[:6]).reshape(2, 3),
+    'b': jnp.float32(x[6:]),
+  }
+  flat = lambda tree: np.concatenate([np.ravel(tree['w']), tree['b']])
+  params = tree(rng.normal(size=8))
+  state, p, lr = optimiser.init(params), np.float64(flat(params)), 0.1
+  expected = rule(clipped(grads, clip), config)
+  for g, update in zip(grads, expected, strict=True):
+    got, state = optimiser.update(tree(g), state, params)
+    params = jax.tree.map(lambda p, u: p - lr * u, params, got)
+    p = p - lr * update - lr * 0.3 * p * (np.arange(8) < 6)
+    np.testing.assert_allclose(flat(params), p, rtol=2e-5, atol=1e-6)
+
+
+# State in bfloat16
+
+
+def neighbours(x):
+  """The bfloat16 numbers below and above: float32 without its lower half."""
+  bits = np.float32(x).view(np.uint32)
+  below = (bits & 0xFFFF0000).view(np.float32)
+  above = ((bits & 0xFFFF0000) + 0x10000).view(np.float32)
+  exact = bits & 0xFFFF == 0
+  return below, np.where(exact, below, above)
+
+
+@pytest.mark.parametrize('rule', [adam, sgd])
+def test_updates_of_a_narrow_state_are_computed_in_float32(rule):
+  """Each by the rule from the moments as they were kept."""
+  config = section(
+    name=rule.__name__, clip=0.0, momentum=0.9, state_dtype='bfloat16'
+  )
+  optimiser = optim.optimiser(config)
+  state = optimiser.init(jnp.zeros(500))
+  rng = np.random.default_rng(0)
+  moments = lambda state: [
+    np.float64(x) for x in jax.tree.leaves(state) if x.dtype == jnp.bfloat16
+  ]
+  for t in range(1, 6):
+    g = np.float64(np.float32(rng.normal(size=500)))
+    before = moments(state)
+    got, state = optimiser.update(jnp.float32(g), state)
+    if rule is adam:
+      m = config.b1 * before[0] + (1 - config.b1) * g
+      v = config.b2 * before[1] + (1 - config.b2) * g**2
+      root = np.sqrt(v / (1 - config.b2**t)) + config.eps
+      expected, after = m / (1 - config.b1**t) / root, [m, v]
+    else:
+      expected = config.momentum * before[0] + g
+      after = [expected]
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
+    for kept, exact in zip(moments(state), after, strict=True):
+      # One of the two neighbours; which one is drawn.
+      below, above = neighbours(exact)
+      # What float32 rounds may lie on the other side of a bfloat16.
+      near = np.abs(kept - exact) < 1e-5 * np.abs(exact)
+      assert ((kept == below) | (kept == above) | near).all()
+      if t > 1:
+        assert 0.2 < (kept == below).mean() < 0.8
+
+
+def test_a_narrow_state_takes_half_the_memory():
+  params = dict(w=jnp.zeros([64, 32]), b=jnp.zeros(32))
+  size = lambda dtype: sum(
+    x.nbytes
+    for x in jax.tree.leaves(
+      optim.optimiser(section(state_dtype=dtype)).init(params)
+    )
+    if x.ndim
+  )
+  assert size('float32') == 2 * size('bfloat16') == 2 * 4 * (64 * 32 + 32)
+
+
+def test_a_narrow_second_moment_does_not_stand_still():
+  """It falls by a thousandth a step: less than bfloat16 can tell apart."""
+  config = section(clip=0.0, state_dtype='bfloat16')
+  optimiser = optim.optimiser(config)
+
+  def body(state, g):
+    return optimiser.update(jnp.full(2000, g), state)[1], None
+
+  state = optimiser.init(jnp.zeros(2000))
+  steps = 1500
+  grads = jnp.append(jnp.full(5, 3.0), jnp.full(steps, 0.5))
+  state, _ = jax.jit(lambda s: jax.lax.scan(body, s, grads))(state)
+  (rounded,) = (
+    x
+    for x in jax.tree.leaves(state, is_leaf=lambda x: hasattr(x, 'nu'))
+    if hasattr(x, 'nu')
+  )
+  large = 9 * (1 - config.b2**5) * config.b2**steps
+  expected = large + 0.25 * (1 - config.b2**steps)
+  nu = np.float64(rounded.nu)
+  assert nu.mean() == pytest.approx(expected, rel=0.005)
+  assert nu.std() < 0.1 * expected
+  assert np.float64(rounded.mu).mean() == pytest.approx(0.5, rel=0.005)
+
+
+def test_rounding():
+  exact = jnp.float32([0.0, -0.0, 1.0, -2.5, 2.0**127, np.inf, -np.inf, np.nan])
+  got = optim._round(exact, jax.random.key(0))
+  np.testing.assert_array_equal(
+    np.float32(got), np.float32(exact.astype(jnp.bfloat16))
+  )
+  # A quarter of the way from 1 to the next number, and the same below zero.
+  x = jnp.full([2, 40_000], 1 + 2**-9) * jnp.array([[1.0], [-1.0]])
+  got = np.float64(optim._round(x, jax.random.key(1)))
+  assert set(np.abs(got).ravel()) == {1.0, 1 + 2**-7}
+  means = (np.abs(got).mean(1) - 1) * 2**7
+  np.testing.assert_allclose(means, 0.25, atol=0.01)
+
+
+def test_a_narrow_state_does_not_depend_on_the_devices():
+  optimiser = optim.optimiser(section(state_dtype='bfloat16'))
+  mesh = jax.make_mesh((8,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))
+  whole = jax.random.normal(jax.random.key(0), [16, 24])
+  split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('x'))
+
+  @jax.jit
+  def moments(g):
+    state = optimiser.init(g)
+    for _ in range(3):
+      _, state = optimiser.update(g, state)
+    return [x for x in jax.tree.leaves(state) if x.ndim]
+
+  for a, b in zip(moments(whole), moments(jax.device_put(whole, split))):
+    assert len(b.sharding.device_set) == 8
+    np.testing.assert_array_equal(np.float32(a), np.float32(b))
+
+
+@pytest.mark.parametrize('changes', [{}, dict(untie_biases=True)])
+def test_what_decays(changes):
+  config = common.get_config()
+  config.model.update(n_layer=1, tie_weights=False, **changes)
+  model = models.build(config.model, 11)
+  init = lambda: base.init_params(model, jax.random.key(0))
+  params = jax.eval_shape(init)
+  flat = flax.traverse_util.flatten_dict(optim.decays(params), sep='/')
+  layer = [f'layers_0/attention/{x}/kernel' for x in 'qkvro']
+  layer += ['layers_0/ff/w1/kernel', 'layers_0/ff/w2/kernel']
+  expected = {'vocabulary/table', 'vocabulary/output', *layer}
+  assert {name for name, acts in flat.items() if acts} == expected
+
+
+# Plateau
+
+
+def scales(figures, **changes):
+  state, out = optim.Plateau(), []
+  config = section(schedule='plateau', **changes)
+  for figure in figures:
+    state = state.update(figure, config)
+    out.append(state.scale)
+  return out
+
+
+def test_plateau_with_patience_one():
+  figures = [3.0, 2.0, 2.0, 1.9, 1.95, 1.91, 1.8]
+  assert scales(figures) == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]
+
+
+def test_plateau_counts_evaluations_in_a_row():
+  figures = [3, 4, 4, 2.9, 4, 4, 4, 4, 4, 4]
+  got = scales(figures, plateau_patience=3, plateau_factor=0.1)
+  # The first pair of bad ones is forgotten at 2.9.
+  assert got == pytest.approx([1] * 6 + [0.1] * 3 + [0.01])
+
+
+def test_plateau_stops_at_the_floor():
+  got = scales([1.0] * 5, plateau_factor=0.5, lr_floor=0.2)
+  assert got == [1, 0.5, 0.25, 0.2, 0.2]
+
+
+def test_plateau_takes_nan_for_no_improvement():
+  assert scales([2.0, math.nan, 1.0]) == [1, 0.5, 0.5]
+  state = optim.Plateau().update(2.0, section()).update(math.nan, section())
+  assert state.best == 2.0
+
+
+def test_plateau_remembers_the_best():
+  state = optim.Plateau()
+  for figure, best, bad in [(3.0, 3.0, 0), (5.0, 3.0, 1), (2.0, 2.0, 0)]:
+    state = state.update(figure, section(plateau_patience=9))
+    assert (state.best, state.bad) == (best, bad)

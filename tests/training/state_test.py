@@ -1,0 +1,124 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from txl_jax import models
+from txl_jax.models import base
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import averaging
+from txl_jax.training import state as state_lib
+
+V, B, M, N, D = 11, 8, 4, 2, 8
+
+
+def make(**changes):
+  fields = dict(
+    name='transformer_xl',
+    n_layer=N,
+    d_model=D,
+    n_head=2,
+    d_head=3,
+    d_ff=10,
+    mem_len=M,
+  )
+  return models.build(fields, V, **changes)
+
+
+def create(model, averager=None):
+  optimiser = optax.scale_by_adam()
+  return state_lib.create(model, optimiser, B, jax.random.key(0), averager)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init_params(model, seed):
+  return base.init_params(model, jax.random.key(seed))
+
+
+@pytest.fixture(scope='module')
+def state():
+  return jax.jit(create, static_argnums=0)(make())
+
+
+def test_create_starts_at_zero(state):
+  assert state.step == 0 and state.step.dtype == jnp.int32
+  assert state.lr_scale == 1 and state.lr_scale.dtype == jnp.float32
+  assert state.sums.steps == 0 and state.sums.bad_step == -1
+  shapes = jax.tree.map(jnp.shape, state.params)
+  assert jax.tree.map(jnp.shape, state.opt_state.mu) == shapes
+  assert not any(map(np.any, jax.tree.leaves(state.opt_state.mu)))
+
+
+def test_create_makes_memory_for_the_batch(state):
+  assert state.memory.states.shape == (N, B, M, D)
+  assert state.memory.filled.tolist() == [0] * B
+
+
+def test_parameters_are_those_of_the_key_and_of_what_has_parameters(state):
+  model = make(mem_len=0, dropout=0.5, dropatt=0.5)
+  again, other = init_params(model, 0), init_params(model, 1)
+  jax.tree.map(np.testing.assert_array_equal, state.params, again)
+  table = lambda params: params['vocabulary']['table']
+  assert table(again).shape == (V, D)
+  assert not np.array_equal(table(again), table(other))
+
+
+def test_parameters_are_float32_whatever_the_compute_dtype():
+  state = jax.eval_shape(lambda: create(make(dtype='bfloat16')))
+  assert {x.dtype for x in jax.tree.leaves(state.params)} == {
+    jnp.dtype('float32')
+  }
+  assert state.memory.states.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize('cache', [False, True])
+def test_shardings_divide_the_memory_alone(cache):
+  mesh = mesh_lib.make_mesh()
+  model, averager = make(cache_projections=cache), averaging.Averager(1.0, 0)
+  abstract = jax.eval_shape(lambda: create(model, averager))
+  out = state_lib.shardings(abstract, mesh)
+  assert jax.tree.structure(out) == jax.tree.structure(abstract)
+  for leaf in jax.tree.leaves(out.memory.states):
+    assert leaf.spec == PartitionSpec(None, mesh_lib.ROWS)
+  assert out.memory.filled.spec == PartitionSpec(mesh_lib.ROWS)
+  assert jax.tree.structure(out.average.params) == jax.tree.structure(
+    abstract.params
+  )
+  rest = jax.tree.leaves(out.replace(memory=()))
+  assert {leaf.spec for leaf in rest} == {PartitionSpec()}
+
+
+def test_every_device_holds_its_rows_of_the_memory(state):
+  mesh = mesh_lib.make_mesh()
+  placed = jax.device_put(state, state_lib.shardings(state, mesh))
+  assert {s.data.shape for s in placed.memory.states.addressable_shards} == {
+    (N, B // 8, M, D)
+  }
+  table = placed.params['vocabulary']['table']
+  assert {s.data.shape for s in table.addressable_shards} == {(V, D)}
+
+
+def test_an_average_is_there_where_it_is_asked_for(state):
+  assert state.average == ()
+  averaged = jax.eval_shape(lambda: create(make(), averaging.Averager(0.9, 3)))
+  kind = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+  assert kind(averaged.average.params) == kind(averaged.params)
+  extra = len(jax.tree.leaves(averaged)) - len(jax.tree.leaves(state))
+  assert extra == len(jax.tree.leaves(state.params)) + 2
+
+
+@pytest.mark.parametrize('averager', [None, averaging.Averager(0.9, 3)])
+def test_split_and_join(averager):
+  state = jax.eval_shape(lambda: create(make(), averager))
+  items = state_lib.split(state)
+  names = {'params', 'training', 'memory'}
+  names |= {'average'} if averager else set()
+  assert items.keys() == names
+  # Nothing is in two items.
+  count = lambda tree: len(jax.tree.leaves(tree))
+  assert sum(map(count, items.values())) == count(state)
+  assert state_lib.join(items) == state

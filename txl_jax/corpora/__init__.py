@@ -1,0 +1,1 @@
+"""What preparing a corpus does; the only place that needs TFDS."""

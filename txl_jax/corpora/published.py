@@ -1,0 +1,129 @@
+"""Where the published corpora are, and what is known about their archives."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from txl_jax.corpora import archives
+from txl_jax.data.options import SIZES
+
+
+@dataclasses.dataclass(frozen=True)
+class Archive(archives.Archive):
+  """A zip archive with one text that is cut into splits.
+
+  Attributes:
+    member: name of the text within the archive.
+    splits: bytes of each split, in the order they have in the text; together
+      they are the whole text.
+  """
+
+  size: int
+  sha256: str
+  member: str
+  splits: Mapping[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class WordArchive(archives.Archive):
+  """A zip or tar archive with files of words for each split.
+
+  Attributes:
+    members: names, within the archive, of each split's files, in order.
+    md5: of files, by their names without folders, where the archive has no
+      documented sha256. These files are taken from manual_dir as they are, if
+      it has all of them.
+  """
+
+  members: Mapping[str, tuple[str, ...]]
+  md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+_SPLITS = {'train': 90_000_000, 'validation': 5_000_000, 'test': 5_000_000}
+_LM1B = '1-billion-word-language-modeling-benchmark-r13output'
+_HELD_OUT = (
+  f'{_LM1B}/heldout-monolingual.tokenized.shuffled/'
+  'news.en.heldout-00000-of-00050',
+)
+
+
+def _wikitext(name: str, sha256: str, symbols: int) -> WordArchive:
+  """A WikiText; the size of its archive is not documented."""
+  files = {'train': 'train', 'validation': 'valid', 'test': 'test'}
+  return WordArchive(
+    urls=(
+      f'https://wikitext.smerity.com/{name}-v1.zip',
+      # Where it was published; it has not answered since 2024.
+      f'https://s3.amazonaws.com/research.metamind.io/wikitext/{name}-v1.zip',
+    ),
+    size=None,
+    sha256=sha256,
+    members={s: (f'{name}/wiki.{f}.tokens',) for s, f in files.items()},
+    symbols=symbols,
+    # Both have the same ones.
+    tokens={'validation': 217_646, 'test': 245_569},
+  )
+
+
+ARCHIVES = {
+  'enwik8': Archive(
+    urls=(
+      'http://mattmahoney.net/dc/enwik8.zip',
+      'https://data.deepai.org/enwik8.zip',
+    ),
+    size=36_445_475,
+    sha256='547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
+    member='enwik8',
+    splits=_SPLITS,
+    symbols=SIZES['enwik8'],
+  ),
+  'text8': Archive(
+    urls=('http://mattmahoney.net/dc/text8.zip',),
+    size=31_344_016,
+    sha256='a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+    member='text8',
+    splits=_SPLITS,
+    symbols=SIZES['text8'],
+  ),
+  'wt103': _wikitext(
+    'wikitext-103',
+    '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
+    SIZES['wt103'],
+  ),
+  'wt2': _wikitext(
+    'wikitext-2',
+    '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
+    SIZES['wt2'],
+  ),
+  'ptb': WordArchive(
+    urls=('http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz',),
+    size=34_869_662,
+    sha256=None,
+    members={
+      'train': ('simple-examples/data/ptb.train.txt',),
+      'validation': ('simple-examples/data/ptb.valid.txt',),
+      'test': ('simple-examples/data/ptb.test.txt',),
+    },
+    md5={
+      'ptb.train.txt': 'f26c4b92c5fdc7b3f8c7cdcb991d8420',
+      'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
+      'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
+    },
+    symbols=SIZES['ptb'],
+    tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
+  ),
+  'lm1b': WordArchive(
+    urls=(f'http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz',),
+    size=1_792_209_805,
+    sha256='01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e',
+    members={
+      'train': tuple(
+        f'{_LM1B}/training-monolingual.tokenized.shuffled/'
+        f'news.en-{shard:05}-of-00100'
+        for shard in range(1, 100)
+      ),
+      'validation': _HELD_OUT,
+      'test': _HELD_OUT,
+    },
+    symbols=SIZES['lm1b'],
+  ),
+}

@@ -1,0 +1,278 @@
+"""Writing the tokens of a corpus of words, block by block.
+
+Where a text is several files of this machine, each is whole lines: what
+follows does not go on in the last line of the one before.
+"""
+
+import codecs
+import dataclasses
+import hashlib
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
+
+import numpy as np
+
+from txl_jax.corpora import counting, local
+from txl_jax.data import prepared, sentences
+from txl_jax.data.options import Options
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+
+_BLOCK = 1 << 20  # tokens that are read back at a time
+
+
+class Text:
+  """The splits of a corpus of words, to be counted and encoded."""
+
+  def __init__(self, asked: Options, splits: local.Splits, processes: int):
+    """Reads nothing yet.
+
+    Args:
+      asked: which corpus, and how its text becomes words.
+      splits: for each split a function that gives its text in chunks.
+      processes: that read it, at least 1.
+    """
+    self._asked, self._splits, self._processes = asked, splits, processes
+    self._lower = asked.lower or asked.corpus == 'ptb'
+    self._eos = '<eos>' if asked.eos else ''
+    self._lines = {}  # those of each split, once it was read
+    self._sizes = {}  # its bytes
+    self._words = {}  # its words, <eos> among them
+    self._unknown = {}  # its words that the vocabulary does not have
+    self._unks = {}  # these, and those that are unk in the text itself
+
+  def write(
+    self, folder: pathlib.Path, vocabulary: Words | None = None
+  ) -> tuple[Words, dict]:
+    """Writes the token ids of each split, and where its sentences start.
+
+    Args:
+      folder: where they go.
+      vocabulary: encodes the text; None counts one.
+
+    Returns:
+      The vocabulary; and for each split its entry of the manifest.
+
+    Raises:
+      UserError: no word is left, most words are not in the given vocabulary,
+        or see `Words.encode`.
+      OSError: a file cannot be written.
+    """
+    entries = {}
+    if vocabulary is not None:
+      for split in prepared.SPLITS:
+        text = self._read(split)
+        parts = counting.look_up(vocabulary, text, self._processes)
+        entries[split] = self._write(folder, split, vocabulary, parts)
+        if split == 'train':
+          self._check_list(vocabulary)
+      self._warn(vocabulary, '')
+      return vocabulary, entries
+    numbers = counting.Numbers(self._eos, self._lower)
+    for split in prepared.SPLITS:
+      counted = split == 'train' or self._asked.corpus == 'ptb'
+      with _File(folder / f'{split}.numbers') as f:
+        for part in numbers.read(self._read(split), counted, self._processes):
+          f.write(part)
+    counts = numbers.counts()
+    self._check(counts)
+    vocabulary = Words.from_counts(
+      counts,
+      eos=self._eos,
+      unk='<unk>' if self._asked.unk or '<unk>' in counts else '',
+      lower=self._lower,
+      min_count=self._asked.min_count,
+      max_size=self._asked.max_size,
+    )
+    table = numbers.ids(vocabulary)
+    for split in prepared.SPLITS:
+      path = folder / f'{split}.numbers'
+      parts = (table[part] for part in _numbers(path))
+      entries[split] = self._write(folder, split, vocabulary, parts)
+      path.unlink()
+    self._warn(vocabulary, '; a larger --min_count (data.min_count) trains it')
+    return vocabulary, entries
+
+  def _check(self, counts):
+    """Raises a UserError if the vocabulary would have no word of the text."""
+    asked = self._asked
+    others = (self._eos, '<unk>')
+    words = (n for word, n in counts.items() if word not in others)
+    if max(words, default=0) < asked.min_count:
+      raise UserError(
+        f'{asked.path or asked.corpus}: no word is in the training split '
+        f'{asked.min_count} times; allowed: a text with words, and a '
+        'data.min_count that leaves some'
+      )
+
+  def _check_list(self, vocabulary):
+    """Raises a UserError if a list has less than half of the words."""
+    ends = self._lines['train'] if vocabulary.eos else 0
+    words, unknown = self._words['train'] - ends, self._unknown['train']
+    if 2 * unknown > words:
+      raise UserError(
+        f'data.vocab_file: {self._asked.vocab_file}: '
+        f'{unknown / words:.1%} of the {words} words of the training '
+        'split are not in it; allowed: a list of words of this text, which has '
+        'at least half of them'
+      )
+
+  def _warn(self, vocabulary, advice):
+    """Tells of an unk that no training can make likely."""
+    if vocabulary.unk and not self._unks['train']:
+      print(
+        f'warning: {vocabulary.unk} never occurs in train{advice}',
+        file=sys.stderr,
+      )
+
+  def _pieces(self, split):
+    """The files, or parts of files, that a split consists of."""
+    read = self._splits[split]
+    if isinstance(read, local.Split):
+      return read.parts
+    return (_Whole(f'{self._asked.corpus}, split {split}', read),)
+
+  def _read(self, split: str) -> Iterator[bytes]:
+    """The text of a split, whose bytes and lines are counted."""
+    self._sizes[split] = self._lines[split] = 0
+    pieces = (
+      chunk
+      for piece in self._pieces(split)
+      for chunk in _lines(piece, self._sized(split, piece))
+    )
+    for chunk in counting.progress(pieces, f'reading {split}'):
+      self._lines[split] += chunk.count(b'\n')
+      yield chunk
+
+  def _sized(self, split, piece):
+    for chunk in piece():
+      self._sizes[split] += len(chunk)
+      yield chunk
+
+  def _known(self, split, vocabulary, parts):
+    """Token ids in which -1, for unknown words, is now the id of unk."""
+    self._words[split] = self._unknown[split] = self._unks[split] = 0
+    for ids in parts:
+      self._words[split] += ids.size
+      unknown = ids < 0
+      if n := np.count_nonzero(unknown):
+        if vocabulary.unk_id is None:
+          self._refuse(split, vocabulary)
+        self._unknown[split] += int(n)
+        ids = np.where(unknown, vocabulary.unk_id, ids)
+      if vocabulary.unk_id is not None:
+        self._unks[split] += int(np.count_nonzero(ids == vocabulary.unk_id))
+      yield ids
+
+  def _refuse(self, split, vocabulary) -> NoReturn:
+    """Raises the UserError for a word of a split that has no token id."""
+    pieces = self._pieces(split)
+    try:
+      # Encoding the text itself finds the word, its file and its line.
+      counting.refuse(
+        vocabulary,
+        ((p.source, p.first_line(), _lines(p, p())) for p in pieces),
+        self._processes,
+      )
+    except UserError as e:
+      advice = ''
+      if self._asked.corpus == 'text':
+        advice = '; data.unk (--unk) adds <unk>'
+      raise UserError(f'{e}{advice}') from e
+    raise UserError(f'{pieces[0].source}: the text changed while it was read')
+
+  def _write(
+    self,
+    folder: pathlib.Path,
+    split: str,
+    vocabulary: Words,
+    parts: Iterable[np.ndarray],
+  ) -> dict:
+    """Writes the tokens of a split; returns its entry of the manifest."""
+    dtype = prepared.token_dtype(len(vocabulary))
+    entry = {}
+    parts = self._known(split, vocabulary, parts)
+    with _File(folder / f'{split}.bin') as tokens:
+      if self._asked.corpus != 'lm1b':
+        for ids in parts:
+          tokens.write(ids.astype(dtype))
+      else:
+        laid_out = sentences.lay_out(
+          parts, vocabulary.start, self._asked.boundaries
+        )
+        with _File(prepared.sentences_file(folder, split)) as starts:
+          for ids, where in laid_out:
+            tokens.write(ids.astype(dtype))
+            starts.write(where.astype(np.int64))
+        entry['sentences'] = starts.size - 1
+        entry['sentences_sha256'] = starts.sha256()
+    return {
+      'tokens': tokens.size,
+      'bytes': self._sizes[split],
+      'lines': self._lines[split],
+      'unknown': self._unknown[split],
+      'sha256': tokens.sha256(),
+      **entry,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Whole:
+  """The text of a split of one piece, with what `local.Part` has."""
+
+  source: str
+  read: Callable[[], Iterator[bytes]]
+  begins = ends = True  # not fields
+
+  def first_line(self):
+    return 1
+
+  def __call__(self):
+    return self.read()
+
+
+def _lines(piece, chunks):
+  """The chunks of a piece; the last line of a file gets a newline.
+
+  The byte-order mark that some editors put first is no part of a word.
+  """
+  last, first = b'', piece.begins
+  for chunk in chunks:
+    if first:
+      chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
+    last = chunk[-1:] or last
+    yield chunk
+  if piece.ends and last not in (b'', b'\n'):
+    yield b'\n'
+
+
+def _numbers(path):
+  """The numbers in a file, int32 [n], block by block."""
+  with path.open('rb') as f:
+    while block := f.read(4 * _BLOCK):
+      yield np.frombuffer(block, np.int32)
+
+
+class _File:
+  """A file of numbers, and the sha256 of what was written to it."""
+
+  def __init__(self, path):
+    self._file, self._digest = path.open('wb'), hashlib.sha256()
+    self.size = 0  # numbers written
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._file.close()
+
+  def write(self, array):
+    block = array.tobytes()
+    self._file.write(block)
+    self._digest.update(block)
+    self.size += array.size
+
+  def sha256(self):
+    return self._digest.hexdigest()

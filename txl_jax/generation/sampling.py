@@ -1,0 +1,110 @@
+"""How a token is drawn from logits.
+
+Shapes: B rows (samples), V vocabulary.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+  """How a token is drawn from the logits; see `adjust` for the equations.
+
+  Attributes:
+    temperature: divides the logits; 0 takes the most probable token.
+    top_k: draw among the k most probable tokens; 0 is off.
+    top_p: among the fewest tokens that hold this probability; 1 is off.
+    repetition_penalty: above 1, tokens already seen become rarer; 1 is off.
+    forbidden: token ids that are never drawn.
+
+  Raises:
+    ValueError: a value that is out of range.
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 1.0
+  repetition_penalty: float = 1.0
+  forbidden: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    # Below 1e-6 the quotient leaves the range of float32.
+    t = self.temperature
+    if not (t == 0 or 1e-6 <= t < math.inf):
+      raise ValueError(f'temperature {t}: 0, or at least 1e-6')
+    if not isinstance(self.top_k, int) or self.top_k < 0:
+      raise ValueError(f'top_k {self.top_k}: an integer, at least 0')
+    if not 0 < self.top_p <= 1:
+      raise ValueError(f'top_p {self.top_p}: above 0, at most 1')
+    if not 0 < self.repetition_penalty < math.inf:
+      raise ValueError(
+        f'repetition_penalty {self.repetition_penalty}: above 0, finite'
+      )
+    if any(not isinstance(i, int) or i < 0 for i in self.forbidden):
+      raise ValueError(f'forbidden {self.forbidden}: token ids')
+
+
+def adjust(logits, seen, sampling):
+  """Logits to draw from, in the order of the Hugging Face library.
+
+  Forbidden tokens are excluded before all else.
+
+  1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the form that
+     never rewards): a positive logit of a seen token is divided by it, a
+     negative one multiplied.
+  2. Division by the temperature, unless it is 0.
+  3. top_k: exactly the k largest stay (all of them, if k > V).
+  4. top_p (Holtzman et al. 2020): of what is left, renormalised, the
+     smallest set whose probability reaches p stays; at least one token.
+
+  Of equal logits the one with the lower id counts as the larger, as it does
+  in an argmax. (Hugging Face's top_k keeps every token that ties with the
+  k-th.)
+
+  Args:
+    logits: float32 [B, V].
+    seen: bool [B, V], the tokens that the penalty is for.
+    sampling: a Sampling.
+
+  Returns:
+    float32 [B, V], -inf where a token is excluded.
+  """
+  B, V = logits.shape
+  if sampling.forbidden:
+    logits = logits.at[:, list(sampling.forbidden)].set(-jnp.inf)
+  penalty = sampling.repetition_penalty
+  if penalty != 1:
+    lower = jnp.where(logits > 0, logits / penalty, logits * penalty)
+    logits = jnp.where(seen, lower, logits)
+  if sampling.temperature != 0:
+    logits = logits / sampling.temperature
+  k = min(sampling.top_k or V, V)
+  if k == V and sampling.top_p == 1:
+    return logits
+  ranked, ids = jax.lax.top_k(logits, k)  # [B, k], lower id first in a tie
+  if sampling.top_p < 1:
+    p = jax.nn.softmax(ranked, axis=-1)
+    before = jnp.cumsum(p, axis=-1) - p  # probability of the larger ones
+    ranked = jnp.where(before < sampling.top_p, ranked, -jnp.inf)
+  excluded = jnp.full_like(logits, -jnp.inf)
+  return excluded.at[jnp.arange(B)[:, None], ids].set(ranked)
+
+
+def draw(state, key, sampling):
+  """The next token of each row: int32 [B].
+
+  Row b draws with the key fold_in(fold_in(key, b), position[b]), so its
+  tokens depend neither on the other rows nor on how the text is cut up.
+  """
+  logits = adjust(state.logits, state.seen, sampling)
+  if sampling.temperature == 0:
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+  fold = jax.random.fold_in
+  keys = jax.vmap(lambda row, i: fold(fold(key, row), i))(
+    jnp.arange(len(logits)), state.position
+  )
+  return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

@@ -1,0 +1,1 @@
+"""What --mode of the program asks for, a file each."""

@@ -1,0 +1,1 @@
+"""Pure functions on plain arrays, besides attention."""

@@ -1,0 +1,375 @@
+"""Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
+
+Pure functions on plain arrays; besides jax this file needs rows.py alone, so
+that any JAX model can lift both. The vocabulary is sorted by frequency and cut
+into bins: a head of frequent words and tails of ever rarer ones, which may be
+narrower.
+
+Shapes
+  N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
+  bin 0 is the head, I is the number of tails.
+
+With h_i = P_i h, the head has one logit for each of its words and one for
+each tail; a word w of tail i has
+
+  log p(w) = log p_head(tail i) + log softmax(W_i h_i + b_i)_w
+
+Shapes are static and no token is ever dropped: each tail visits the tokens
+that lie in it, however many, a chunk at a time, forward and backward. So the
+cost is that of the tokens present, and no array is [N, V].
+
+  >>> import jax, jax.numpy as jnp
+  >>> from txl_jax import softmax
+  >>> keys = iter(jax.random.split(jax.random.key(0), 9))
+  >>> normal = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
+  >>> D = 8  # a head of 10 words, tails of 20 and 70 of half the width
+  >>> weights = [normal(10, 8), normal(20, 4), normal(70, 4)]
+  >>> projections = [None, normal(4, D), normal(4, D)]
+  >>> output = softmax.Output(
+  ...     weights, [jnp.zeros(len(w)) for w in weights], projections,
+  ...     normal(2, D), jnp.zeros(2))
+  >>> h, targets = normal(5, D), jnp.array([3, 99, 0, 15, -1])
+  >>> softmax.nll(h, targets, output).shape
+  (5,)
+  >>> softmax.log_probs(h, output).shape
+  (5, 100)
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from txl_jax.ops.some_rows import on_rows
+
+TAIL_ORDERS = ('ascending', 'descending')
+
+# Logits that one chunk of a tail holds at most, and the fewest chunks that
+# all tokens would make: few enough to stay in cache, many enough that the
+# last, partly empty one costs little.
+_CHUNK_LOGITS = 2**23
+_CHUNKS = 16
+
+
+class Output(NamedTuple):
+  """Weights of an adaptive softmax.
+
+  Attributes:
+    weights: for each bin [V_i, d_i].
+    biases: for each bin [V_i].
+    projections: for each bin [d_i, D], or None for the identity.
+    tail_weights: [I, d_0], of the logits that stand for the tails.
+    tail_biases: [I].
+  """
+
+  weights: Any
+  biases: Any
+  projections: Any
+  tail_weights: Any
+  tail_biases: Any
+
+
+@jax.custom_vjp
+def normaliser(logits, targets):
+  """log sum exp of the logits, and the logits of the targets.
+
+  Of what is as large as the logits, the backward pass keeps them alone and
+  makes their gradient in one go; autodiff would keep the exponentials too.
+
+  Args:
+    logits: [..., V], float32 or wider.
+    targets: int32 [...].
+
+  Returns:
+    Two [...] in the dtype of logits; the second is 0 for targets outside
+    [0, V).
+  """
+  return _normaliser(logits, targets)[0]
+
+
+def _normaliser(logits, targets):
+  V = logits.shape[-1]
+  at = jnp.clip(targets, 0, V - 1)[..., None]
+  chosen = jnp.take_along_axis(logits, at, axis=-1)[..., 0]
+  chosen = jnp.where((targets >= 0) & (targets < V), chosen, 0)
+  total = jax.nn.logsumexp(logits, axis=-1)
+  return (total, chosen), (logits, targets, total)
+
+
+def _normaliser_backward(kept, cotangents):
+  logits, targets, total = kept
+  of_total, of_chosen = (c[..., None] for c in cotangents)
+  words = jnp.arange(logits.shape[-1], dtype=targets.dtype)
+  grads = jnp.exp(logits - total[..., None]) * of_total
+  hot = targets[..., None] == words
+  return jnp.where(hot, grads + of_chosen, grads), None
+
+
+normaliser.defvjp(_normaliser, _normaliser_backward)
+
+
+def cross_entropy(logits, targets):
+  """-log softmax(logits) at the targets.
+
+  Args:
+    logits: [..., V], float32 or wider.
+    targets: int32 [...], from 0 to V - 1.
+
+  Returns:
+    [...] in the dtype of logits.
+  """
+  total, chosen = normaliser(logits, targets)
+  return total - chosen
+
+
+def starts(sizes):
+  """The first token id of each bin, and V: [0, V_0, V_0 + V_1, ...]."""
+  ids = [0]
+  for size in sizes:
+    ids.append(ids[-1] + size)
+  return ids
+
+
+class Layout(NamedTuple):
+  """Where the arguments of one device come from, within `jax.shard_map`.
+
+  Attributes:
+    tokens: mesh axes over which the tokens are divided.
+    bins: for each bin the mesh axes over which its words are divided.
+  """
+
+  tokens: tuple[str, ...]
+  bins: tuple[tuple[str, ...], ...]
+
+
+def nll(h, targets, output, *, tail_order='ascending', dtype=None, layout=None):
+  """-log p(target) in nats.
+
+  Args:
+    h: [N, D].
+    targets: int32 [N]; a target of -1 is not scored.
+    output: an Output.
+    tail_order: ascending, logit V_0 + i of the head stands for tail i (TF
+      original, Hugging Face); descending, it stands for the tail that comes
+      i-th from the end (PyTorch original).
+    dtype: of the products, default that of h; sums, softmax and result are
+      float32 or wider.
+    layout: a Layout where all these are the part of one device; no device
+      ever holds the words of another.
+
+  Returns:
+    [N] in the order of the tokens, 0 where the target is -1.
+
+  Raises:
+    ValueError: the tail order is none of TAIL_ORDERS.
+  """
+  dtype = jnp.dtype(dtype or h.dtype)
+  parts = _parts(layout, output.weights)
+  first = starts([part.words for part in parts])
+  bins = range(len(parts))
+  inside = [(targets >= first[i]) & (targets < first[i + 1]) for i in bins]
+  total, chosen = parts[0].whole(
+    lambda h, ids, rows: normaliser(_logits(dtype, _bin(output, 0), h), ids),
+    h,
+    targets,
+    inside[0],
+  )
+  if len(bins) > 1:
+    column = jnp.full_like(targets, -1)
+    for i in bins[1:]:
+      column = jnp.where(inside[i], _column(output, i, tail_order), column)
+    tails, share = normaliser(_tail_logits(dtype, output, h), column)
+    total, chosen = jnp.logaddexp(total, tails), chosen + share
+  loss = total - chosen
+  for i in bins[1:]:
+
+    def of_tail(h, ids, rows, i=i):
+      chunk = _chunk(len(ids), len(output.weights[i]))
+      f = functools.partial(_tail_normaliser, dtype)
+      both = on_rows(f, _bin(output, i), h, ids, rows, chunk=chunk)
+      return both[:, 0], both[:, 1]
+
+    total, chosen = parts[i].whole(of_tail, h, targets - first[i], inside[i])
+    loss += jnp.where(inside[i], total - chosen, 0)
+  return jnp.where(targets >= 0, loss, 0)
+
+
+class _Part:
+  """What this device has of one bin: some of its words, or all.
+
+  Attributes:
+    words: of the bin, on all devices.
+    start: the first one here, counted within the bin.
+  """
+
+  def __init__(self, weights, axes, token_axes):
+    self._axes = axes
+    # Devices that have different words and different tokens show each other
+    # the tokens, never the words.
+    self._shared = tuple(a for a in axes if a in token_axes)
+    self.words = len(weights) * (jax.lax.axis_size(axes) if axes else 1)
+    self.start = jax.lax.axis_index(axes) * len(weights) if axes else 0
+
+  def show(self, *arrays):
+    """[N, ...] of this device -> those of all that share words with it."""
+    if not self._shared:
+      return arrays
+    gather = lambda x: jax.lax.all_gather(x, self._shared, tiled=True)
+    return jax.tree.map(gather, arrays)
+
+  def whole(self, f, h, ids, rows):
+    """The normaliser over all words of the bin.
+
+    Args:
+      f: function (h, ids, rows) -> the `normaliser` over the words here.
+      h: [N, D].
+      ids: int32 [N], targets within the bin.
+      rows: bool [N], the tokens whose target is in the bin.
+
+    Returns:
+      Two [N].
+    """
+    n = len(ids)
+    h, ids, rows = self.show(h, ids, rows)
+    total, chosen = f(h, ids - self.start, rows)
+    if self._axes:
+      top = jax.lax.pmax(jax.lax.stop_gradient(total), self._axes)
+      total = jax.lax.psum(jnp.exp(total - top), self._axes)
+      total, chosen = top + jnp.log(total), jax.lax.psum(chosen, self._axes)
+    if self._shared:
+      at = jax.lax.axis_index(self._shared) * n
+      own = lambda x: jax.lax.dynamic_slice_in_dim(x, at, n)
+      total, chosen = own(total), own(chosen)
+    return total, chosen
+
+  def rows_of(self, table, ids, inside):
+    """Embeddings: [N, d], 0 where a token is not inside the bin."""
+    ids, inside = self.show(ids, inside)
+    at = ids - self.start
+    here = inside & (at >= 0) & (at < len(table))
+    # A row that is not there: nothing is read, and nothing added to its
+    # gradient, where row 0 would have to take it from most tokens.
+    at = jnp.where(here, at, len(table))
+    x = jnp.take(table, at, axis=0, mode='fill', fill_value=0)
+    for axis in self._axes:
+      if axis in self._shared:
+        x = jax.lax.psum_scatter(x, axis, tiled=True)
+      else:
+        x = jax.lax.psum(x, axis)
+    return x
+
+
+def _parts(layout, weights):
+  layout = layout or Layout((), ((),) * len(weights))
+  return [_Part(w, a, layout.tokens) for w, a in zip(weights, layout.bins)]
+
+
+def log_probs(h, output, *, tail_order='ascending', dtype=None):
+  """Log-probabilities of the whole vocabulary, for generation.
+
+  Args:
+    h: [N, D].
+    output: an Output.
+    tail_order: as for `nll`.
+    dtype: as for `nll`.
+
+  Returns:
+    [N, V], float32 or wider.
+  """
+  dtype = jnp.dtype(dtype or h.dtype)
+  words = _logits(dtype, _bin(output, 0), h)
+  tails = _tail_logits(dtype, output, h)
+  head = jnp.concatenate([words, tails], axis=-1)
+  head = jax.nn.log_softmax(head, axis=-1)
+  V_0 = words.shape[1]
+  parts = [head[:, :V_0]]
+  for i in range(1, len(output.weights)):
+    tail = jax.nn.log_softmax(_logits(dtype, _bin(output, i), h), axis=-1)
+    parts.append(head[:, V_0 + _column(output, i, tail_order), None] + tail)
+  return jnp.concatenate(parts, axis=-1)
+
+
+def embed(tokens, tables, projections, dtype, layout=None):
+  """Embeddings of tokens whose bins have widths of their own, not scaled.
+
+  Args:
+    tokens: int32 [N].
+    tables: for each bin [V_i, d_i].
+    projections: for each bin [d_i, D]; a single one for bins of one width;
+      none where that is the model's.
+    dtype: of the products and the result.
+    layout: as for `nll`.
+
+  Returns:
+    [N, D].
+  """
+  parts = _parts(layout, tables)
+  first = starts([part.words for part in parts])
+  inside, found = [], []
+  for i, (part, table) in enumerate(zip(parts, tables)):
+    inside.append((tokens >= first[i]) & (tokens < first[i + 1]))
+    x = part.rows_of(table, tokens - first[i], inside[i])
+    found.append(x.astype(dtype))  # [N, d_i]
+  if len(projections) <= 1:
+    x = sum(found[1:], found[0])
+    return x @ projections[0].astype(dtype) if projections else x
+  # Most tokens are in the head; each tail projects its own tokens alone.
+  x = found[0] @ projections[0].astype(dtype)
+  for i in range(1, len(tables)):
+    x += on_rows(
+      functools.partial(_project, dtype),
+      projections[i],
+      found[i],
+      tokens,
+      inside[i],
+      chunk=_chunk(len(tokens), 1),
+    )
+  return x
+
+
+def _chunk(n, width):
+  """Rows of a chunk: a power of two."""
+  most = min(_CHUNK_LOGITS // width, -(-n // _CHUNKS))
+  return 1 << max(most, 1).bit_length() - 1
+
+
+def _bin(output, i):
+  return output.weights[i], output.biases[i], output.projections[i]
+
+
+def _column(output, i, tail_order):
+  """Which of the tails' logits stands for tail i."""
+  if tail_order not in TAIL_ORDERS:
+    raise ValueError(f'tail_order {tail_order!r}: one of {TAIL_ORDERS}')
+  tails = len(output.weights) - 1
+  return i - 1 if tail_order == 'ascending' else tails - i
+
+
+def _project(dtype, projection, x, ids):
+  del ids
+  return x @ projection.astype(dtype)
+
+
+def _logits(dtype, params, h):
+  """[N, D] -> [N, V_i], float32 or wider."""
+  weights, bias, projection = params
+  h = h.astype(dtype)
+  if projection is not None:
+    h = h @ projection.astype(dtype).T
+  wide = jnp.promote_types(dtype, jnp.float32)
+  scores = jnp.einsum(
+    'nd,vd->nv', h, weights.astype(dtype), preferred_element_type=wide
+  )
+  return scores + bias
+
+
+def _tail_logits(dtype, output, h):
+  """The logits of the head that stand for the tails, [N, I]."""
+  params = output.tail_weights, output.tail_biases, output.projections[0]
+  return _logits(dtype, params, h)
+
+
+def _tail_normaliser(dtype, params, h, ids):
+  """[C, D], [C] -> [C, 2], see `normaliser`; ids within the words here."""
+  return jnp.stack(normaliser(_logits(dtype, params, h), ids), axis=-1)

@@ -1,0 +1,1 @@
+"""Many devices and many processes."""

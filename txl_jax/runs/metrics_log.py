@@ -1,0 +1,158 @@
+"""What a run writes about itself: metrics.jsonl, TensorBoard, the console.
+
+metrics.jsonl has one JSON object a line: step, split, and figures. It is the
+record of the run. Everything in it but CLOCK is the same whether the run was
+interrupted or not. TensorBoard's events are made from it again at each start,
+so they are cut back with it.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+
+from tensorboardX import event_file_writer, summary
+from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
+
+from txl_jax.errors import UserError
+
+# Fields that measure time; the others are a function of config and data.
+CLOCK = ('time', 'seconds', 'tokens_per_second', 'mfu')
+CLOCK += ('data_wait', 'dispatch', 'device_wait')
+
+_FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
+
+
+class Log:
+  """The record of a run in its workdir."""
+
+  def __init__(self, workdir, step, evaluated, tensorboard):
+    """Opens the record and cuts it back to a checkpoint.
+
+    Args:
+      workdir: pathlib.Path.
+      step: the step the run continues from; later lines are dropped.
+      evaluated: the last step whose evaluation the checkpoint knows; later
+        lines of other splits than train are dropped.
+      tensorboard: whether to write events too.
+
+    Raises:
+      UserError: a file cannot be written, as from the other methods.
+    """
+    self._folder = workdir
+    with self._told():
+      self._open(workdir, step, evaluated, tensorboard)
+
+  def _open(self, workdir, step, evaluated, tensorboard):
+    path = workdir / 'metrics.jsonl'
+    last = {'train': step}
+    kept = [
+      r for r in read(path) if r['step'] <= last.get(r['split'], evaluated)
+    ]
+    temporary = path.with_name('metrics.jsonl.tmp')
+    with temporary.open('w') as f:
+      f.writelines(_line(record) for record in kept)
+      f.flush()
+      os.fsync(f.fileno())
+    temporary.replace(path)
+    self._file = path.open('a')
+    events = workdir / 'tensorboard'
+    shutil.rmtree(events, ignore_errors=True)
+    self._events = None
+    if tensorboard:
+      # On a network file system a reader may keep the old one from going.
+      events.mkdir(exist_ok=True)
+      # Not SummaryWriter: when its thread dies of a full disk, training hangs.
+      self._events = event_file_writer.EventsWriter(str(events / 'events'))
+    for record in kept:
+      self._write_events(record)
+    self._flush_events()
+
+  def write(self, record):
+    """Adds a dict with step, split and figures; stamps it with the time."""
+    record = record | {'time': round(time.time(), 3)}
+    with self._told():
+      self._file.write(_line(record))
+      self._file.flush()
+      self._write_events(record)
+      # Each flush waits for the disk.
+      if time.monotonic() - self._flushed > _FLUSH:
+        self._flush_events()
+
+  def _write_events(self, record):
+    if self._events is None:
+      return
+    step, split, time_ = (record[name] for name in ('step', 'split', 'time'))
+    for name, value in record.items():
+      if name not in ('step', 'split', 'time'):
+        scalar = summary.scalar(f'{split}/{name}', value)
+        self._events.write_event(
+          Event(step=step, wall_time=time_, summary=scalar)
+        )
+
+  def _flush_events(self):
+    self._flushed = time.monotonic()
+    if self._events:
+      self._events.flush()
+
+  def sync(self):
+    """Makes sure that every line is on the disk."""
+    with self._told():
+      os.fsync(self._file.fileno())
+      self._flush_events()
+
+  def close(self):
+    """Closes the files; what they have failed with was told before."""
+    with contextlib.suppress(OSError):
+      self._file.close()
+    if self._events:
+      with contextlib.suppress(OSError):
+        self._events.close()
+
+  @contextlib.contextmanager
+  def _told(self):
+    try:
+      yield
+    except OSError as e:
+      raise UserError(
+        f'{self._folder}: the log cannot be written ({e.strerror})'
+      ) from e
+
+
+class Silent:
+  """The Log of a process that writes none."""
+
+  def write(self, record):
+    """Does nothing."""
+
+  def sync(self):
+    """Does nothing."""
+
+  def close(self):
+    """Does nothing."""
+
+
+def read(path):
+  """The records of a metrics.jsonl, [] if there is none.
+
+  A last line that was torn by a crash is left out.
+  """
+  if not path.exists():
+    return []
+  records = []
+  for line in path.read_text(errors='replace').splitlines(keepends=True):
+    try:
+      record = json.loads(line)
+      if not {'step', 'split', 'time'} <= record.keys():
+        break
+    except (ValueError, AttributeError):
+      break
+    if not line.endswith('\n'):
+      break
+    records.append(record)
+  return records
+
+
+def _line(record):
+  return json.dumps(record) + '\n'

@@ -1,0 +1,379 @@
+"""The training loop."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from txl_jax.data import streams
+from txl_jax.errors import UserError
+from txl_jax.evaluation import figures, perplexity
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement, processes
+from txl_jax.parallel.watchdog import READING, STEPPING, Stopped
+from txl_jax.runs import checkpoint, metrics_log, workdir
+from txl_jax.runs import console as console_lib
+from txl_jax.training import (
+  averaging,
+  log_lines,
+  metrics,
+  profiling,
+  progress,
+  resume,
+)
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
+
+
+class NotFinite(UserError):
+  """A loss or gradient is not finite.
+
+  Attributes:
+    step: steps made before that one.
+  """
+
+  def __init__(self, message, step):
+    super().__init__(message)
+    self.step = step
+
+
+class Trainer:
+  """One run, from where its checkpoints left it to its last step."""
+
+  def __init__(self, config, corpus, folder, mesh, watch, console):
+    """Builds the model and restores the newest good checkpoint.
+
+    Args:
+      config: ConfigDict, validated.
+      corpus: a `data.prepared.Prepared`.
+      folder: pathlib.Path of the run, described and locked.
+      mesh: from `mesh.make_mesh`.
+      watch: a `watchdog.Watch`, open.
+      console: a `console.Console`.
+
+    Raises:
+      UserError: the folder has checkpoints but none that can be used, or
+        train.resume forbids what is found.
+    """
+    self.config, self.corpus, self.folder = config, corpus, folder
+    self.watch, self.console = watch, console
+    self.unit = corpus.vocabulary.unit
+    self.streams = streams.Streams(
+      corpus.tokens('train'),
+      config.train.batch_size,
+      config.train.segment_len,
+      varlen=config.train.varlen,
+      seed=config.seed,
+      sentences=corpus.sentences('train'),
+    )
+    most = config.train.eval_tokens or None
+    self.validation = corpus.tokens('validation')[:most]
+    if len(self.validation) < 2:
+      raise UserError(
+        f'the validation split has {len(self.validation)} tokens; allowed: at '
+        'least 2, of which one is scored'
+      )
+    self.mesh = mesh
+    self.rows = placement.local_rows(
+      mesh_lib.rows(self.mesh), config.train.batch_size
+    )
+    built = step_lib.build(config, len(corpus.vocabulary), mesh)
+    self.model = built.model
+    self.abstract, self.train_step = built.abstract, built.step
+    replicated = mesh_lib.replicated(mesh)
+    self._no_sums = jax.jit(metrics.zeros, out_shardings=replicated)
+    self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
+    self.checkpoints = checkpoint.Checkpoints(
+      workdir.checkpoints(folder), config.train.async_checkpoints
+    )
+    self.progress = progress.Progress()
+    self.lines = log_lines.Lines(config, corpus.vocabulary, console)
+    self.trace = profiling.Trace(config.profile, folder, console)
+    start = resume.start(self.checkpoints, folder, config.train.resume)
+    if start is None:
+      self.step = 0
+      self.state = mesh_lib.make(built.create, built.abstract)
+    else:
+      self._restore(start)
+    self._open_log()
+
+  # Resuming, in this order: the newest good checkpoint is found; the host's
+  # part is read; arrays are restored; leftovers are put aside; the log is
+  # cut back to the step. Config and corpus were compared before.
+
+  def _restore(self, step):
+    """Takes the state and the progress from a checkpoint."""
+    host = self.checkpoints.host(step)
+    B, then = self.config.train.batch_size, host['config']['train.batch_size']
+    abstract = self.abstract if then == B else self.abstract.replace(memory=())
+    items = self.checkpoints.restore(step, **state_lib.split(abstract))
+    self.state = state_lib.join(items)
+    processes.on_main(lambda: self.checkpoints.clean(step))
+    self.progress = progress.Progress.from_json(host['progress'])
+    self.step = step
+    self.console.say(f'continuing from step {step}')
+    if then != B:
+      self._empty_memory()
+      self.console.say(
+        f'train.batch_size was {then} and is {B}: the memory starts empty, and '
+        f'the text is cut into {B} streams, of which step {step} is the next'
+      )
+    for line in resume.other_versions(host):
+      self.console.say(line)
+
+  def _empty_memory(self):
+    B = self.config.train.batch_size
+    create = lambda: self.model.init_memory(B)
+    memory = mesh_lib.make(create, self.abstract.memory)
+    self.state = self.state.replace(memory=memory)
+
+  def _open_log(self):
+    """Opens the log, cut back to this step."""
+    self.log = metrics_log.Silent()
+    if processes.is_main():
+      self.log = metrics_log.Log(
+        self.folder,
+        self.step,
+        self.progress.evaluated,
+        self.config.train.tensorboard,
+      )
+
+  def run(self):
+    """Trains to the last step, evaluating and saving on the way.
+
+    Returns:
+      The `progress.Progress`.
+
+    Raises:
+      Stopped: a signal came; the state is saved, if there is one yet.
+      UserError: a checkpoint cannot be written, or the loss or gradient is not
+        finite more often than the config allows.
+    """
+    try:
+      while True:
+        try:
+          return self._train()
+        except NotFinite as e:
+          self._roll_back(e)
+    finally:
+      self.trace.close()
+      self.log.close()
+      self.checkpoints.abandon()
+
+  def _train(self):
+    """As `run`, which see, to the first loss that is not finite."""
+    train = self.config.train
+    pending = marker = None
+    compiled = set()
+    clock = self.lines.clock
+    self.lines.begin(self.step)
+    while True:
+      if self._due(train.eval_every) and self.progress.evaluated < self.step:
+        pending = self._write_line(pending)
+        with self.lines.apart(self.state):
+          self._evaluate()
+      if self._due(train.save_every) or self.step == self.progress.best_step:
+        pending = self._write_line(pending)
+        with self.lines.apart(self.state):
+          self._save()
+      if self.step == train.steps:
+        self.checkpoints.wait()
+        return self.progress
+      self.checkpoints.check()
+      if number := self.watch.stopping():
+        self._write_line(pending)
+        self._halt(number)
+      self.watch.at(self.step, READING)
+      with self.trace.step(self.step):
+        with clock('data_wait'):
+          batch = self._next_batch()
+        # Without lengths, a batch is of another program than with them.
+        new = (batch['lengths'] is None) not in compiled
+        compiled.add(batch['lengths'] is None)
+        self.watch.at(self.step, 'compiles' if new else STEPPING)
+        with clock('dispatch'):
+          self.state = self.train_step(self.state, batch)
+        self.step += train.steps_per_dispatch
+        # Not more than one call is under way while the next one is prepared,
+        # and figures are read when the one after theirs is running.
+        with clock('device_wait'):
+          jax.block_until_ready(marker)
+        marker = self.state.step + 0
+      if self.trace.ends(self.step):
+        with self.lines.apart(self.state):
+          self.trace.end(self.step)
+      pending = self._write_line(pending)
+      if self._due(train.log_every):
+        # Before the next step, which this would otherwise wait for.
+        lr = self._lr(self.state.step, self.state.lr_scale)
+        pending = self.step, lr, self.state.sums
+        self.state = self.state.replace(sums=self._no_sums())
+
+  def weights(self):
+    """The parameters to evaluate: averaged where there is an average."""
+    return averaging.weights(self.state.params, self.state.average)
+
+  def _due(self, every):
+    """Whether this step is a multiple, or the last."""
+    step = self.step
+    return step > 0 and (step % every == 0 or step == self.config.train.steps)
+
+  def _next_batch(self):
+    K = self.config.train.steps_per_dispatch
+    first = self.step + self.progress.passed_over
+    batches = [self.streams.batch(first + k, self.rows) for k in range(K)]
+    axis = 0 if K == 1 else 1
+    return placement.from_rows(
+      streams.arrays(batches),
+      self.rows,
+      self.config.train.batch_size,
+      mesh_lib.rows(self.mesh, axis),
+      axis,
+    )
+
+  def _write_line(self, pending):
+    """Writes the figures of a step to the log, if there are any waiting.
+
+    Returns:
+      None, what is waiting now.
+    """
+    if pending is None:
+      return
+    step, lr, sums = pending
+    with self.lines.clock('device_wait'):
+      lr, sums = jax.device_get((lr, sums))
+    self._check_finite(sums)
+    p = self.progress
+    epoch = self.streams.locate(step - 1 + p.passed_over)[0]
+    self.lines.write(
+      self.log, step, lr, sums, epoch=epoch, rollbacks=p.rollbacks
+    )
+
+  def _check_finite(self, sums):
+    bad, skipped = int(sums.bad_step), int(sums.skipped)
+    if bad < 0 or 0 < skipped <= self.config.train.nonfinite_limit:
+      return
+    self.checkpoints.wait()
+    good = self.checkpoints.good_steps()
+    kept = (
+      f'the last good checkpoint is step {good[0]}'
+      if good
+      else 'no checkpoint was saved before'
+    )
+    again = f', nor in {skipped - 1} steps after it' if skipped else ''
+    raise NotFinite(
+      f'loss or gradient is not finite at step {bad + 1}{again}; {kept} in '
+      f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip, or '
+      'train.nonfinite skip or rollback',
+      bad,
+    )
+
+  def _roll_back(self, error):
+    """Goes back to a checkpoint, and on with the batches after a bad one.
+
+    A run that is killed before it saves again comes back to the same
+    checkpoint, finds the same batch and does the same.
+
+    Raises:
+      NotFinite: the error, if the config does not allow this, or not again.
+    """
+    train, before = self.config.train, self.progress
+    good = self.checkpoints.good_steps()
+    spent = before.rollbacks == train.nonfinite_limit
+    if train.nonfinite != 'rollback' or spent or not good:
+      raise error
+    self.console.say(
+      f'warning: loss or gradient is not finite at step {error.step + 1}; '
+      f'rollback {before.rollbacks + 1} of at most {train.nonfinite_limit}'
+    )
+    self.log.close()
+    self.log = metrics_log.Silent()
+    del self.state  # two of them may not fit
+    self._restore(good[0])
+    self._empty_memory()
+    self.progress = dataclasses.replace(
+      self.progress,
+      rollbacks=before.rollbacks + 1,
+      passed_over=error.step + 1 + before.passed_over - self.step,
+    )
+    self._open_log()
+
+  def _evaluate(self):
+    self.watch.at(self.step, 'evaluates')
+    train = self.config.train
+    number = 0
+
+    def stopped():
+      nonlocal number
+      number = self.watch.stopping()
+      return bool(number)
+
+    score = perplexity.score(
+      self.model.clone(cache_projections=True),
+      self.weights(),
+      self.validation,
+      batch_size=train.eval_batch_size,
+      segment_len=train.segment_len,
+      segments_per_call=self.config.eval.segments_per_call,
+      mesh=self.mesh,
+      stopped=stopped,
+    )
+    if score is None:
+      self._halt(number)
+    assert score is not None  # that raises
+    record = {
+      'step': self.step,
+      'split': 'validation',
+      **figures.figures(score.nats, self.unit),
+      'tokens': score.scored,
+      'seconds': round(score.seconds, 3),
+      'tokens_per_second': round(score.tokens_per_second, 1),
+    }
+    averaged = averaging.count(self.state.average)
+    if self.config.optim.average != 'off':
+      record['averaged'] = averaged
+    self.progress = self.progress.after(
+      self.step, score.nats, self.config.optim
+    )
+    self._tell_devices()
+    self.log.write(record)
+    best = self.progress.best_step == self.step
+    self.console.say(
+      f'step {self.step}: validation {record[self.unit]:.4f} {self.unit}'
+      f'{" (best)" if best else ""}, {score.scored:,} tokens in '
+      f'{console_lib.duration(score.seconds)}'
+      f'{f", weights averaged over {averaged} steps" if averaged else ""}'
+    )
+    if self.progress.trigger.start == self.step:
+      self.console.say('weights are averaged from here on')
+
+  def _tell_devices(self):
+    """Puts into the state what an evaluation has decided."""
+    p, average = self.progress, self.state.average
+    if self.config.optim.average == 'nt':
+      average = average.replace(start=self._put(np.int32(p.trigger.start)))
+    scale = self._put(np.float32(p.plateau.scale))
+    self.state = self.state.replace(lr_scale=scale, average=average)
+
+  def _put(self, x):
+    """A scalar on all devices."""
+    return placement.put(x, mesh_lib.replicated(self.mesh))
+
+  def _save(self):
+    self.watch.at(self.step, 'saves')
+    self._check_finite(jax.device_get(self.state.sums))
+    self.log.sync()
+    host = resume.host_part(self.config, self.corpus, self.progress)
+    self.checkpoints.save(
+      self.step,
+      host=host,
+      keep=(self.progress.best_step,),
+      **state_lib.split(self.state),
+    )
+
+  def _halt(self, number):
+    """Saves and stops, for a signal."""
+    if self.step > 0:
+      self._save()
+      self.checkpoints.wait()
+    raise Stopped(number, self.step)

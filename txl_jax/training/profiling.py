@@ -1,0 +1,153 @@
+"""Where the time of training goes: traces, shares of a step, utilisation."""
+
+import contextlib
+import time
+
+import jax
+
+from txl_jax.parallel import processes
+
+# Most FLOPs a second of one device of JAX in matrix products, dense, by
+# device_kind: (bfloat16, float32). Float32 is what XLA makes of such products
+# at its default precision: bfloat16 passes on TPUs, TF32 on NVIDIA GPUs from
+# Ampere on. None is a dtype without units of its own.
+#
+# TPU: 'peak compute per chip' of cloud.google.com/tpu/docs/v2 to v6e; v2 and
+# v3 have two cores to a chip, each a device of JAX. NVIDIA: the data sheet of
+# each card; where it quotes figures with sparsity, half of them.
+_PEAKS = {
+  'TPU v2': (45e12 / 2, 45e12 / 2),
+  'TPU v3': (123e12 / 2, 123e12 / 2),
+  'TPU v4': (275e12, 275e12),
+  'TPU v5 lite': (197e12, 197e12),
+  'TPU v5e': (197e12, 197e12),
+  'TPU v5': (459e12, 459e12),
+  'TPU v5p': (459e12, 459e12),
+  'TPU v6 lite': (918e12, 918e12),
+  'TPU v6e': (918e12, 918e12),
+  'Tesla V100-SXM2-16GB': (None, 15.7e12),
+  'Tesla V100-SXM2-32GB': (None, 15.7e12),
+  'Tesla T4': (None, 8.1e12),
+  'NVIDIA A100-SXM4-40GB': (312e12, 156e12),
+  'NVIDIA A100-SXM4-80GB': (312e12, 156e12),
+  'NVIDIA A100-PCIE-40GB': (312e12, 156e12),
+  'NVIDIA A100 80GB PCIe': (312e12, 156e12),
+  'NVIDIA A10': (125e12, 62.5e12),
+  'NVIDIA A40': (149.7e12, 74.8e12),
+  'NVIDIA L4': (242e12 / 2, 120e12 / 2),
+  'NVIDIA L40S': (362e12, 183e12),
+  'NVIDIA H100 80GB HBM3': (1979e12 / 2, 989e12 / 2),
+  'NVIDIA H100 PCIe': (1513e12 / 2, 756e12 / 2),
+  'NVIDIA H200': (1979e12 / 2, 989e12 / 2),
+  'NVIDIA B200': (4500e12 / 2, 2200e12 / 2),
+}
+
+
+def peak(dtype, kind=None, count=None):
+  """FLOPs a second that devices can make at most, None if not known.
+
+  Args:
+    dtype: compute dtype, 'bfloat16' or 'float32'.
+    kind: device_kind, that of this machine by default.
+    count: how many there are, all by default.
+  """
+  kind = kind or jax.devices()[0].device_kind
+  each = _PEAKS.get(kind, (None, None))[('bfloat16', 'float32').index(dtype)]
+  return each and each * (count or jax.device_count())
+
+
+class Clock:
+  """What the host did since the last line of the log.
+
+  It makes a batch and sends it to the devices (data_wait), starts a step
+  (dispatch: the first one compiles here), and waits for the devices
+  (device_wait). Where they are the limit, device_wait is most of the time.
+  """
+
+  def __init__(self):
+    self.restart()
+
+  def restart(self):
+    """Begins anew."""
+    self._begin = time.monotonic()
+    self._spent = {'data_wait': 0.0, 'dispatch': 0.0, 'device_wait': 0.0}
+
+  @contextlib.contextmanager
+  def stopped(self):
+    """Leaves the time in this context out."""
+    begin = time.monotonic()
+    yield
+    self._begin += time.monotonic() - begin
+
+  @contextlib.contextmanager
+  def __call__(self, name):
+    """Adds the time in this context to one of the three."""
+    begin = time.monotonic()
+    yield
+    self._spent[name] += time.monotonic() - begin
+
+  def read(self):
+    """Begins anew.
+
+    Returns:
+      Seconds since it began before, and a dict of the shares of the three.
+    """
+    begin, spent = self._begin, self._spent
+    self.restart()
+    seconds = self._begin - begin
+    return seconds, {k: round(v / seconds, 5) for k, v in spent.items()}
+
+
+class Trace:
+  """A trace of some steps for TensorBoard and Perfetto.
+
+  It lies in profile/plugins/profile/ of the run: *.xplane.pb is for
+  TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. Each of
+  several processes writes its own, in profile/process_0/plugins/profile/ and so
+  on: they would overwrite each other's files on one host.
+  """
+
+  def __init__(self, config, folder, console):
+    """Traces nothing yet.
+
+    Args:
+      config: the section `profile` of a config.
+      folder: pathlib.Path of the run.
+      console: a `console.Console`.
+    """
+    self._start, self._stop = config.start, config.stop
+    self._folder, self._console = folder / 'profile', console
+    if processes.count() > 1:
+      self._folder /= f'process_{processes.index()}'
+    self._on = False
+
+  def step(self, step):
+    """The context of a call that makes steps, the first one after `step`."""
+    if not self._on and self._start <= step < self._stop:
+      self._on = self._try(jax.profiler.start_trace, str(self._folder))
+    return jax.profiler.StepTraceAnnotation('train', step_num=step)
+
+  def ends(self, step):
+    """Whether a trace is under way that ends after this many steps."""
+    return self._on and step >= self._stop
+
+  def end(self, step):
+    """Writes what was traced; the devices have made these steps."""
+    if self.close():
+      self._console.say(f'traced up to step {step}: {self._folder}')
+
+  def close(self):
+    """Ends the trace, if there is one; whether it was written."""
+    was_on, self._on = self._on, False
+    return was_on and self._try(jax.profiler.stop_trace)
+
+  def _try(self, call, *arguments):
+    """Whether a call succeeds; training goes on without a trace."""
+    try:
+      call(*arguments)
+    except (RuntimeError, OSError) as e:
+      reason = ' '.join(str(e).split())
+      self._console.say(f'warning: no trace in {self._folder}: {reason}')
+      self._start = self._stop  # not again at the next step
+      return False
+    return True

@@ -1,0 +1,80 @@
+"""What a run that continues finds, compares and tells."""
+
+import importlib.metadata
+
+import jax
+
+from txl_jax import settings
+from txl_jax.errors import UserError
+from txl_jax.parallel import processes
+
+
+def start(checkpoints, folder, resume):
+  """The step to continue from, or None for a new run.
+
+  Args:
+    checkpoints: a `checkpoint.Checkpoints`.
+    folder: of the run, for messages.
+    resume: the key train.resume.
+
+  Raises:
+    UserError: the folder has checkpoints but none that can be used, or
+      `resume` forbids what is found.
+  """
+  return processes.on_main(lambda: _start(checkpoints, folder, resume))
+
+
+def _start(checkpoints, folder, resume):
+  checkpoints.recover()
+  found = checkpoints.steps()
+  if found and resume == 'never':
+    raise UserError(
+      f'{folder} holds checkpoints (newest: step {found[0]}) and train.resume '
+      'is never; allowed: auto, must, or another --workdir'
+    )
+  good = checkpoints.good_steps() if found else []
+  if good:
+    return good[0]
+  if found:
+    raise UserError(
+      f'{checkpoints.folder} holds checkpoints {found}, none of which can be '
+      'used; restore one, or choose another --workdir'
+    )
+  if resume == 'must':
+    raise UserError(
+      f'{folder} holds no checkpoint and train.resume is must; allowed: auto, '
+      'never'
+    )
+  return None
+
+
+def host_part(config, corpus, progress):
+  """What a checkpoint holds besides arrays: a JSON dict.
+
+  Args:
+    config: ConfigDict.
+    corpus: a `data.prepared.Prepared`.
+    progress: a `progress.Progress`.
+  """
+  return {
+    'progress': progress.to_json(),
+    'config': settings.flatten(config.to_dict()),
+    'corpus': corpus.digest,
+    'versions': _versions(),
+  }
+
+
+def other_versions(host):
+  """A line for each package, or device, that is not as in a `host_part`."""
+  return [
+    f'warning: {name} was {host["versions"].get(name)} and is {version}: the '
+    'figures from here on may differ in their last digits'
+    for name, version in _versions().items()
+    if host['versions'].get(name) != version
+  ]
+
+
+def _versions():
+  names = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+  versions = {name: importlib.metadata.version(name) for name in names}
+  return versions | {'platform': jax.devices()[0].device_kind}
