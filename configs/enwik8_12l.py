@@ -32,10 +32,5 @@ def get_config():
   c.optim.lr = 2.5e-4
   c.eval.split = 'test'
   c.eval.segment_len = 80
-  c.eval.mem_len = 2100
-  c.eval.clamp_len = 820
-  c.eval.same_length = 'M'
-  c.generate.mem_len = 2100
-  c.generate.clamp_len = 820
-  c.generate.same_length = 'M'
+  common.at_test_time(c, mem_len=2100, clamp_len=820, same_length='M')
   return c

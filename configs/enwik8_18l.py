@@ -10,32 +10,14 @@ Never published: the widths. D 640, 10 heads of 64 and F 2176 are our own
 choice, which meets the 88M parameters to 1 %.
 """
 
-from configs import common
+from configs import enwik8_12l
 
 
 def get_config():
   """The config."""
-  c = common.get_config()
-  c.data.corpus = 'enwik8'
-  c.data.newline = 'drop'  # the published protocol
+  c = enwik8_12l.get_config()
   c.model.n_layer = 18
   c.model.d_model = 640
   c.model.n_head = 10
-  c.model.d_head = 64
   c.model.d_ff = 2176
-  c.model.mem_len = 512
-  c.model.dropout = 0.1
-  c.model.dropatt = 0.0
-  c.train.steps = 400_000
-  c.train.batch_size = 22
-  c.train.segment_len = 512
-  c.optim.lr = 2.5e-4
-  c.eval.split = 'test'
-  c.eval.segment_len = 80
-  c.eval.mem_len = 2100
-  c.eval.clamp_len = 820
-  c.eval.same_length = 'M'
-  c.generate.mem_len = 2100
-  c.generate.clamp_len = 820
-  c.generate.same_length = 'M'
   return c

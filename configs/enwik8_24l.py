@@ -36,10 +36,5 @@ def get_config():
   c.optim.lr_floor = 0.01
   c.eval.split = 'test'
   c.eval.segment_len = 128
-  c.eval.mem_len = 3800
-  c.eval.clamp_len = 1000
-  c.eval.same_length = 'M'
-  c.generate.mem_len = 3800
-  c.generate.clamp_len = 1000
-  c.generate.same_length = 'M'
+  common.at_test_time(c, mem_len=3800, clamp_len=1000, same_length='M')
   return c

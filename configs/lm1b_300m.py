@@ -10,34 +10,15 @@ Never published: the widths. D 768, 12 heads of 64 and F 5120 are our own
 choice, which meets 0.3B; the rest is as lm1b_base.
 """
 
-from configs import common
+from configs import lm1b_base
 
 
 def get_config():
   """The config."""
-  c = common.get_config()
-  c.data.corpus = 'lm1b'
-  c.model.n_layer = 20
+  c = lm1b_base.get_config()
   c.model.d_model = 768
   c.model.n_head = 12
   c.model.d_head = 64
   c.model.d_ff = 5120
-  c.model.mem_len = 32
-  c.model.dropout = 0.0
-  c.model.dropatt = 0.0
-  c.model.cutoffs = (60_000, 100_000, 640_000)
-  c.model.div_val = 4
-  c.model.tie_projs = (False, False, False, False)
   c.train.steps = 400_000
-  c.train.batch_size = 224
-  c.train.segment_len = 32
-  c.optim.lr = 0.00025
-  c.optim.warmup = 20_000
-  c.eval.split = 'test'
-  c.eval.segment_len = 32
-  c.eval.mem_len = 128
-  c.eval.same_length = 'M'
-  c.generate.segment_len = 32
-  c.generate.mem_len = 128
-  c.generate.same_length = 'M'
   return c

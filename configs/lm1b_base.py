@@ -36,9 +36,6 @@ def get_config():
   c.optim.warmup = 20_000
   c.eval.split = 'test'
   c.eval.segment_len = 32
-  c.eval.mem_len = 128
-  c.eval.same_length = 'M'
   c.generate.segment_len = 32
-  c.generate.mem_len = 128
-  c.generate.same_length = 'M'
+  common.at_test_time(c, mem_len=128, same_length='M')
   return c

@@ -11,38 +11,25 @@ Hardware: the paper used 512 TPU cores; not measured here.
 Every value is published (the script of the original TensorFlow code).
 """
 
-from configs import common
+from configs import lm1b_base
 
 
 def get_config():
   """The config."""
-  c = common.get_config()
-  c.data.corpus = 'lm1b'
+  c = lm1b_base.get_config()
   c.model.n_layer = 24
   c.model.d_model = 1280
   c.model.n_head = 16
   c.model.d_head = 80
   c.model.d_ff = 8192
-  c.model.mem_len = 32
   c.model.dropout = 0.05
   c.model.dropatt = 0.05
-  c.model.cutoffs = (60_000, 100_000, 640_000)
-  c.model.div_val = 4
-  c.model.tie_projs = (False, False, False, False)
   c.model.untie_biases = True
   c.model.init_std = 0.005
   c.train.steps = 1_200_000
   c.train.batch_size = 512
-  c.train.segment_len = 32
   c.optim.lr = 0.0001
   c.optim.warmup = 30_000
   c.optim.cosine_shifted = True
   c.optim.lr_floor = 0.01
-  c.eval.split = 'test'
-  c.eval.segment_len = 32
-  c.eval.mem_len = 128
-  c.eval.same_length = 'M'
-  c.generate.segment_len = 32
-  c.generate.mem_len = 128
-  c.generate.same_length = 'M'
   return c

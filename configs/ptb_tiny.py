@@ -40,7 +40,6 @@ def get_config():
   c.optim.weight_decay = 0.1
   c.eval.split = 'test'
   c.eval.segment_len = 64
-  c.eval.mem_len = 128
   c.generate.segment_len = 64
-  c.generate.mem_len = 128
+  common.at_test_time(c, mem_len=128)
   return c

@@ -37,6 +37,4 @@ def get_config():
   c.optim.warmup = 100
   c.optim.clip = 0.25
   c.eval.segment_len = 64
-  c.eval.mem_len = 128
-  c.generate.mem_len = 128
   return c

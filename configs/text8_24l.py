@@ -9,34 +9,12 @@ Hardware: as enwik8_24l.
 Every value is published (the script of the original TensorFlow code).
 """
 
-from configs import common
+from configs import enwik8_24l
 
 
 def get_config():
   """The config."""
-  c = common.get_config()
+  c = enwik8_24l.get_config()
   c.data.corpus = 'text8'
-  c.model.n_layer = 24
-  c.model.d_model = 1024
-  c.model.n_head = 8
-  c.model.d_head = 128
-  c.model.d_ff = 3072
-  c.model.mem_len = 768
-  c.model.dropout = 0.15
-  c.model.dropatt = 0.15
-  c.train.steps = 400_000
-  c.train.batch_size = 64
-  c.train.segment_len = 768
-  c.optim.lr = 2.5e-4
-  c.optim.warmup = 4000
-  c.optim.cosine_shifted = True
-  c.optim.lr_floor = 0.01
-  c.eval.split = 'test'
-  c.eval.segment_len = 128
-  c.eval.mem_len = 3800
-  c.eval.clamp_len = 1000
-  c.eval.same_length = 'M'
-  c.generate.mem_len = 3800
-  c.generate.clamp_len = 1000
-  c.generate.same_length = 'M'
+  c.data.newline = 'keep'
   return c

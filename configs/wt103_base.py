@@ -33,11 +33,6 @@ def get_config():
   c.optim.lr = 2.5e-4
   c.eval.split = 'test'
   c.eval.segment_len = 64
-  c.eval.mem_len = 640
-  c.eval.clamp_len = 400
-  c.eval.same_length = 'M'
   c.generate.segment_len = 64
-  c.generate.mem_len = 640
-  c.generate.clamp_len = 400
-  c.generate.same_length = 'M'
+  common.at_test_time(c, mem_len=640, clamp_len=400, same_length='M')
   return c

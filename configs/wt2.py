@@ -39,9 +39,6 @@ def get_config():
   c.optim.ema_decay = 0.999
   c.eval.split = 'test'
   c.eval.segment_len = 70
-  c.eval.mem_len = 350
-  c.eval.same_length = 'M'
   c.generate.segment_len = 70
-  c.generate.mem_len = 350
-  c.generate.same_length = 'M'
+  common.at_test_time(c, mem_len=350, same_length='M')
   return c

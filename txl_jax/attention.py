@@ -40,6 +40,8 @@ A complete attention layer over a memory of three states:
   (2, 4, 2, 8)
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -136,42 +138,35 @@ def relative_scores(q, k, r, u, v_bias):
     v_bias: [H, K] position bias (the paper's v).
 
   Returns:
-    [B, H, T, S] in the dtype of q.
+    [B, H, T, S], float32 or wider: a bfloat16 score of 10 would be off by
+    up to 0.03, which the exponential makes an error of 3 %.
   """
   # Heads in front: the products over T and S are plain matrix products.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)  # [B, H, T or S, K]
   r = jnp.swapaxes(r, 0, 1)  # [H, S, K]
   # The scale goes into the queries: T K multiplications instead of T S.
   scale = q.shape[-1] ** -0.5
-  content = jnp.einsum('bhtk,bhsk->bhts', (q + u[:, None]) * scale, k)
+  wide = jnp.promote_types(q.dtype, jnp.float32)
+  product = functools.partial(
+    jnp.einsum, 'bhtk,bhsk->bhts', preferred_element_type=wide
+  )
+  content = product((q + u[:, None]) * scale, k)
   # A copy of the small table for each row of the batch keeps B in front of
   # the product: no transposition of the large [B, H, T, S] scores.
   r = jnp.broadcast_to(r, (q.shape[0], *r.shape))
-  position = jnp.einsum('bhtk,bhsk->bhts', (q + v_bias[:, None]) * scale, r)
+  position = product((q + v_bias[:, None]) * scale, r)
   return content + relative_shift(position)
 
 
-def masked_softmax(scores, mask):
-  """Softmax over the visible keys, computed in float32 or wider.
-
-  Args:
-    scores: [B, H, T, S].
-    mask: bool [B or 1, T, S]. A row that sees no key gets uniform weights,
-      never NaN; the visibility rule leaves no such row with span >= 1.
-
-  Returns:
-    [B, H, T, S] in the dtype of scores.
-  """
-  weights, total = _masked_exp(scores, mask)
-  return (weights / total).astype(scores.dtype)
-
-
 def _masked_exp(scores, mask):
-  """The softmax before its division: weights [B, H, T, S], sums [.., T, 1]."""
-  wide = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-  wide = jnp.where(mask[:, None], wide, jnp.finfo(wide.dtype).min)
-  top = jax.lax.stop_gradient(jnp.max(wide, axis=-1, keepdims=True))
-  weights = jnp.exp(wide - top)
+  """The softmax before its division: weights [B, H, T, S], sums [.., T, 1].
+
+  A query that sees no key gets uniform weights, never NaN; the visibility
+  rule leaves none such with span >= 1.
+  """
+  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
+  top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+  weights = jnp.exp(scores - top)
   return weights, jnp.sum(weights, axis=-1, keepdims=True)
 
 

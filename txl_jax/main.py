@@ -14,6 +14,8 @@ The last three flags are not needed where a cluster tells them.
 """
 
 import contextlib
+import importlib.util
+import os
 import pathlib
 import sys
 
@@ -23,16 +25,19 @@ from ml_collections import config_flags
 
 import txl_jax
 from txl_jax import command_line, settings
-from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
-from txl_jax.modes import inference, report, summary
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.modes import evaluate, export, generate, sections, summary, train
+from txl_jax.modes.job import Job
 from txl_jax.parallel import processes, watchdog
-from txl_jax.runs import console as console_lib
-from txl_jax.runs import workdir
-from txl_jax.training import loop
+from txl_jax.runs.console import Console
 
-MODES = ('train', 'eval', 'generate', 'summary', 'export')
+MODES = {
+  'train': train.run,
+  'eval': evaluate.run,
+  'generate': generate.run,
+  'summary': summary.run,
+  'export': export.run,
+}
 
 # Keys that may differ from one host to another.
 _OWN = ('data.dir', 'data.path', 'data.vocab_file')
@@ -93,61 +98,34 @@ def _use_compilation_cache(config):
   jax.config.update('jax_compilation_cache_dir', folder)
 
 
-def _run_train(config, folder, console, watcher):
-  """Trains, then tells how it went."""
-  mesh = mesh_lib.make_mesh(config.mesh)
-  settings.check_batch(config, mesh_lib.row_parts(mesh))
-  command = f'python -m txl_jax.main --config={folder}/config.py'
-  command += f' --workdir={folder}'
-  corpus = processes.main_first(
-    lambda: preparation.locate_or_prepare(config.data)
-  )
-  processes.check_same({'the digest of the corpus': corpus.digest})
-  with contextlib.ExitStack() as stack:
-
-    def occupy():
-      stack.enter_context(workdir.locked(folder))
-      workdir.describe(folder, config, corpus, command)
-
-    processes.on_main(occupy)
-    workdir.check_shared(folder)
-    with watcher.signals():
-      trainer = loop.Trainer(config, corpus, folder, mesh, watcher, console)
-      progress = trainer.run()
-    lines = report.closing(
-      config, corpus, progress, trainer.weights(), trainer.mesh, command
-    )
-  processes.print_on_main(*lines)
+def _make_deterministic(config):
+  """Sets what XLA reads when a GPU is first used."""
+  cuda = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
+  if config.deterministic and any(map(importlib.util.find_spec, cuda)):
+    given = os.environ.get('XLA_FLAGS', '')
+    if 'xla_gpu_deterministic_ops' not in given:
+      os.environ['XLA_FLAGS'] = f'{given} --xla_gpu_deterministic_ops=true'
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
   """Runs the mode that the flags ask for."""
   del argv
   config, mode = _CONFIG.value, _MODE.value
-  settings.validate(config)
+  sections.check(config)
+  _make_deterministic(config)
   processes.start(
     _DISTRIBUTED.value, _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   )
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
-  console = console_lib.Console(silent=not processes.is_main())
-  stall = config.train.stall_seconds
+  console = Console(silent=not processes.is_main())
+  watch = watchdog.Watch(config.watch.lost_seconds, config.watch.stall_seconds)
   # The console is closed first: the last line of a failure is one of its own.
-  with watchdog.Watch(stall) as watcher, contextlib.closing(console):
+  with watch, contextlib.closing(console):
     _use_compilation_cache(config)
     flat = settings.flatten(config)
     same = {k: v for k, v in flat.items() if k not in _OWN}
     processes.check_same({'--mode': mode, '--workdir': str(folder), **same})
-    if mode == 'train':
-      _run_train(config, folder, console, watcher)
-    elif mode == 'eval':
-      inference.evaluate(config, folder, console)
-    elif mode == 'generate':
-      inference.sample(config, folder)
-    elif mode == 'export':
-      inference.write_params(config, folder, _EXPORT_FILE.value)
-    else:
-      lines = summary.table(config, preparation.vocab_size(config.data))
-      processes.print_on_main(*lines)
+    MODES[mode](Job(config, folder, console, watch, _EXPORT_FILE.value))
 
 
 def _unraisable(event):

@@ -18,9 +18,10 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from txl_jax import settings
 from txl_jax.corpora import counting, local, scratch, writing
 from txl_jax.data import options, prepared
-from txl_jax.data.options import Options
+from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import Vocabulary, count_bytes
 from txl_jax.data.words import Words
@@ -49,13 +50,13 @@ def prepare(
     force: prepare it although it is there, and replace it.
     processes: that read a text of words; 0 is one for each CPU, up to four.
       The result does not depend on it.
-    **choices: the other fields of `options.Options`.
+    **choices: the other fields of `options.Data`.
 
   Raises:
     UserError: an argument is not allowed, or the text cannot be had.
     OSError: the data cannot be written.
   """
-  asked = Options(corpus, data_dir, **choices)
+  asked = Data(corpus, data_dir, **choices)
   asked.check()
   if manual_dir is not None and corpus in options.LOCAL:
     raise UserError(f'--manual_dir: corpus {corpus} has no archive')
@@ -105,18 +106,18 @@ def locate_or_prepare(config: Any) -> Prepared:
   not: that is for `python -m txl_jax.prepare`.
 
   Args:
-    config: has the attributes that `options.from_config` reads.
+    config: the section `data` of a config.
 
   Raises:
     UserError: a key has a value that is not allowed, the text or data_dir
       cannot be read or written, or the corpus is to be prepared first.
   """
-  asked = options.from_config(config)
+  asked = settings.read(Data, config)
   asked.check()
   if asked.corpus in options.LOCAL:
-    fields = vars(asked).copy()
+    fields = dict(config.items())
     try:
-      return prepare(fields.pop('corpus'), fields.pop('data_dir'), **fields)
+      return prepare(fields.pop('corpus'), fields.pop('dir'), **fields)
     except OSError as e:
       raise UserError(f'corpus {asked.corpus} cannot be prepared: {e}') from e
   folder = _folder(asked)
@@ -133,7 +134,7 @@ def vocab_size(config: Any) -> int:
   Args:
     config: as for `locate_or_prepare`.
   """
-  asked = options.from_config(config)
+  asked = settings.read(Data, config)
   asked.check()
   if asked.newline == 'drop':
     return options.SIZES['enwik8'] - 1
@@ -144,7 +145,7 @@ def vocab_size(config: Any) -> int:
 
 def _folder(asked):
   """Where a corpus that is downloaded lies."""
-  return pathlib.Path(asked.data_dir) / f'{asked.corpus}{asked.suffix()}'
+  return pathlib.Path(asked.dir) / f'{asked.corpus}{asked.suffix()}'
 
 
 def _local(asked, words):
@@ -163,7 +164,7 @@ def _local(asked, words):
   name += f'-{source["sha256"][:12]}{asked.suffix()}'
   if words is not None:
     name += f'-list_{words[0][:12]}'
-  return pathlib.Path(asked.data_dir) / name, splits, source
+  return pathlib.Path(asked.dir) / name, splits, source
 
 
 def _read_list(asked):

@@ -16,7 +16,7 @@ import numpy as np
 
 from txl_jax.corpora import counting, local
 from txl_jax.data import prepared, sentences
-from txl_jax.data.options import Options
+from txl_jax.data.options import Data
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
@@ -26,7 +26,7 @@ _BLOCK = 1 << 20  # tokens that are read back at a time
 class Text:
   """The splits of a corpus of words, to be counted and encoded."""
 
-  def __init__(self, asked: Options, splits: local.Splits, processes: int):
+  def __init__(self, asked: Data, splits: local.Splits, processes: int):
     """Reads nothing yet.
 
     Args:

@@ -1,19 +1,11 @@
 """What is asked of a corpus: which one, and how its text becomes tokens."""
 
 import dataclasses
-import os
 import pathlib
 import shlex
-from typing import Any
 
 from txl_jax.errors import UserError
-
-LOCAL = ('pystdlib', 'text')
-BYTES = ('enwik8', 'text8')
-WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
-CORPORA = LOCAL + BYTES + WORDS
-NEWLINE = ('keep', 'drop')
-LEVEL = ('byte', 'word')
+from txl_jax.settings import ON_RESUME, key
 
 # Of the published vocabularies; enwik8 with every byte.
 SIZES = {
@@ -26,39 +18,83 @@ SIZES = {
 }
 
 
+LOCAL = {
+  'pystdlib': "bytes: the sources of Python's own standard library",
+  'text': 'bytes or words: a text of your own, see data.path',
+}
+BYTES = {
+  'enwik8': 'bytes: 100 MB of Wikipedia',
+  'text8': 'bytes: 100 MB of Wikipedia, letters and spaces alone',
+}
+WORDS = {
+  'wt103': 'words: WikiText-103',
+  'wt2': 'words: WikiText-2',
+  'ptb': 'words: Penn Treebank',
+  'lm1b': 'words: One Billion Word, shuffled sentences',
+}
+CORPORA = LOCAL | BYTES | WORDS
+SPLITS = ('train', 'validation', 'test')
+
+
 @dataclasses.dataclass(frozen=True)
-class Options:
-  """A corpus and its options; configs/common.py has them in its section data.
+class Data:
+  """The section `data` of a config: a corpus and its options."""
 
-  Attributes:
-    corpus: one of CORPORA.
-    data_dir: holds a folder for each prepared corpus.
-    path: corpus text: the file or folder to read.
-    newline: keep, or for enwik8 drop: newline bytes become no token.
-    level: corpus text: byte or word. The corpora of WORDS are always words.
-    lower: text of words: lower-case it.
-    eos: text of words: every newline is the word <eos>.
-    unk: text of words: add the word <unk> to a vocabulary without one. It
-      is trained only if it occurs in the training split: with a min_count of
-      2, a max_size, or a vocab_file that leaves words out.
-    min_count: text of words: rarer words are left out of the vocabulary.
-    max_size: text of words: size of the vocabulary at most; 0 is no limit.
-    vocab_file: lm1b and text of words: the list of the words.
-    boundaries: lm1b: words <S> between two sentences, 1 or 2.
-  """
-
-  corpus: str
-  data_dir: str | os.PathLike
-  path: str | os.PathLike = ''
-  newline: str = 'keep'
-  level: str = 'byte'
-  lower: bool = False
-  eos: bool = True
-  unk: bool = False
-  min_count: int = 1
-  max_size: int = 0
-  vocab_file: str | os.PathLike = ''
-  boundaries: int = 1
+  corpus: str = key('pystdlib', 'What is learnt.', choices=CORPORA)
+  dir: str = key(
+    'data', 'Folder that holds the prepared corpora.', may_change=ON_RESUME
+  )
+  path: str = key(
+    '',
+    'Corpus text: the file or folder to learn from.',
+    may_change=ON_RESUME,
+  )
+  newline: str = key(
+    'keep',
+    'What becomes of the newlines of enwik8.',
+    choices={
+      'keep': 'every byte is a token, 205 symbols',
+      'drop': 'they become no token, 204 symbols and shorter splits: the '
+      'published protocol',
+    },
+  )
+  level: str = key(
+    'byte',
+    'Corpus text: what a token is. The published corpora of words are words.',
+    choices={
+      'byte': 'one byte',
+      'word': 'what white space separates; the vocabulary is counted on the '
+      'training split',
+    },
+  )
+  lower: bool = key(False, 'Text of words: lower-case it.')
+  eos: bool = key(True, 'Text of words: every newline is the word <eos>.')
+  unk: bool = key(
+    False,
+    'Text of words: add the word <unk>, for words outside, to a vocabulary '
+    'without one. It is trained only where some words of the training split '
+    'are left out, as with min_count 2.',
+  )
+  min_count: int = key(
+    1, 'Text of words: rarer words are left out.', at_least=1
+  )
+  max_size: int = key(
+    0, 'Text of words: size of the vocabulary at most; 0 is any.', at_least=0
+  )
+  vocab_file: str = key(
+    '',
+    'Text of words, and lm1b when it is prepared: list of the words, one a '
+    'line, or with its count.',
+    may_change=ON_RESUME,
+  )
+  boundaries: int = key(
+    1,
+    'lm1b: words <S> between two sentences.',
+    choices={
+      1: 'n + 1 tokens of a sentence are scored (PyTorch original)',
+      2: 'n + 2, one of them trivial (TensorFlow original)',
+    },
+  )
 
   @property
   def words(self) -> bool:
@@ -69,23 +105,7 @@ class Options:
 
   def check(self) -> None:
     """Raises a UserError unless the options go together."""
-    for key, allowed in (
-      ('newline', NEWLINE),
-      ('level', LEVEL),
-      ('boundaries', (1, 2)),
-    ):
-      value = getattr(self, key)
-      if value not in allowed:
-        names = ', '.join(map(str, allowed))
-        raise UserError(f'data.{key}: {value!r}; allowed: {names}')
-    if self.corpus not in CORPORA:
-      raise UserError(
-        f'data.corpus: {self.corpus!r} is unknown; allowed: '
-        f'{", ".join(CORPORA)}'
-      )
     self._check_that_they_fit()
-    if self.min_count < 1:
-      raise UserError(f'data.min_count: {self.min_count}; allowed: at least 1')
     if self.max_size != 0 and self.max_size < 3:
       raise UserError(f'data.max_size: {self.max_size}; allowed: 0, at least 3')
     if self.vocab_file and (self.min_count > 1 or self.max_size):
@@ -114,21 +134,21 @@ class Options:
       ('corpus lm1b', lm1b, ('boundaries',)),
     )
     defaults = {f.name: f.default for f in dataclasses.fields(self)}
-    for where, fits, keys in rules:
-      for key in keys:
-        value = getattr(self, key)
-        if value != defaults[key] and not fits:
+    for where, fits, names in rules:
+      for name in names:
+        value = getattr(self, name)
+        if value != defaults[name] and not fits:
           raise UserError(
-            f'data.{key}: {value} is for {where} alone, not for {self.corpus}'
+            f'data.{name}: {value} is for {where} alone, not for {self.corpus}'
           )
 
   def _check_path(self):
     if not self.path:
       raise UserError('data.path is empty; corpus text needs a file or folder')
     source = pathlib.Path(self.path).resolve()
-    if pathlib.Path(self.data_dir).resolve().is_relative_to(source):
+    if pathlib.Path(self.dir).resolve().is_relative_to(source):
       raise UserError(
-        f'data.path: {self.path} holds data.dir {self.data_dir}, so the '
+        f'data.path: {self.path} holds data.dir {self.dir}, so the '
         'prepared data would become part of the corpus'
       )
 
@@ -167,23 +187,5 @@ class Options:
       flags.append(f'--vocab_file={shlex.quote(str(path))}')
     if self.boundaries != 1:
       flags.append(f'--boundaries={self.boundaries}')
-    flags.append(f'--data_dir={shlex.quote(str(self.data_dir))}')
+    flags.append(f'--data_dir={shlex.quote(str(self.dir))}')
     return f'python -m txl_jax.prepare {" ".join(flags)}'
-
-
-def from_config(config: Any) -> Options:
-  """The options that the section `data` of a config asks for."""
-  return Options(
-    corpus=config.corpus,
-    data_dir=config.dir,
-    path=config.path,
-    newline=config.newline,
-    level=config.level,
-    lower=config.lower,
-    eos=config.eos,
-    unk=config.unk,
-    min_count=config.min_count,
-    max_size=config.max_size,
-    vocab_file=config.vocab_file,
-    boundaries=config.boundaries,
-  )

@@ -6,7 +6,7 @@ split one after the other and nothing else, and manifest.json:
   format       FORMAT
   corpus       one of `options.CORPORA`
   folder       the folder's own name
-  options      how the text became tokens, see `options.Options.recorded`
+  options      how the text became tokens, see `options.Data.recorded`
   source       where the text came from, with its size and sha256
   vocabulary   see `Vocabulary.entry` and `Words.entry`
   dtype        of the token ids: one of DTYPES
@@ -30,12 +30,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from txl_jax.data.options import SPLITS
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 FORMAT = 1
-SPLITS = ('train', 'validation', 'test')
 DTYPES = ('uint8', 'uint16', 'int32')
 WORD_LIST = 'vocabulary.txt'
 

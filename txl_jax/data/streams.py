@@ -12,6 +12,7 @@ it is cut, a new one in each epoch. Nothing here has a state:
 
 import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,17 +34,15 @@ class Batch:
   Attributes:
     inputs: int32 [b, T], for the b rows that were asked for.
     targets: int32 [b, T], the tokens after the inputs; -1 where padded.
-    lengths: int32 [b], the real tokens of each row, or None where all are:
-      what follows them is padding.
+    lengths: int32 [b], the real tokens of each row; None without variable
+      lengths, where padding ends an epoch and memory is emptied after it.
     reset: whether the streams start here: memory is to be emptied.
-    epoch: how many times the corpus was read before.
   """
 
   inputs: np.ndarray
   targets: np.ndarray
   lengths: np.ndarray | None
   reset: bool
-  epoch: int
 
 
 class Streams:
@@ -51,13 +50,13 @@ class Streams:
 
   def __init__(
     self,
-    tokens,
-    batch_size,
-    segment_len,
+    tokens: np.ndarray,
+    batch_size: int,
+    segment_len: int,
     *,
-    varlen=False,
-    seed=0,
-    sentences=None,
+    varlen: bool = False,
+    seed: int = 0,
+    sentences: np.ndarray | None = None,
   ):
     """Cuts the corpus into streams.
 
@@ -88,7 +87,7 @@ class Streams:
     self._sentences, self._shuffled = sentences, {}
 
   @property
-  def width(self):
+  def width(self) -> int:
     """Columns of every batch: the longest segment there can be."""
     return self._T + (_LONGEST if self._varlen else 0)
 
@@ -111,7 +110,7 @@ class Streams:
     starts = np.concatenate([[0], np.cumsum(lengths)])
     return starts[starts < self._row_len]
 
-  def locate(self, step):
+  def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
     first = self._first_step
     while first[-1] <= step:
@@ -133,7 +132,7 @@ class Streams:
       )
     return self._shuffled[epoch]
 
-  def batch(self, step, rows=None):
+  def batch(self, step: int, rows: Sequence[int] | None = None) -> Batch:
     """The Batch of a step.
 
     Args:
@@ -152,29 +151,30 @@ class Streams:
       at = row * self._row_len + start
       piece = text[at : at + n + 1]
       inputs[i, :n], targets[i, :n] = piece[:-1], piece[1:]
-    lengths = None if n == self.width else np.full([len(rows)], n, np.int32)
-    return Batch(inputs, targets, lengths, index == 0, epoch)
+    lengths = np.full([len(rows)], n, np.int32) if self._varlen else None
+    return Batch(inputs, targets, lengths, index == 0)
 
 
-def arrays(batches):
+def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
   """What a training step reads, of one batch or of several.
 
   Args:
     batches: list of K Batch.
 
   Returns:
-    A dict of inputs, targets [K, B, T]; lengths [K, B], or None where every
-    one is full; reset [K, B]. With K = 1 the axis K is left out.
+    A dict of inputs, targets [K, B, T]; lengths [K, B] or None; reset [K, B].
+    With K = 1 the axis K is left out.
   """
-  B, T = batches[0].inputs.shape
-  lengths = [b.lengths for b in batches]
-  full = all(x is None for x in lengths)
-  fill = lambda x: np.full([B], T, np.int32) if x is None else x
-  stack = lambda parts: parts[0] if len(parts) == 1 else np.stack(parts)
+
+  def stack(parts):
+    return parts[0] if len(parts) == 1 else np.stack(parts)
+
+  B = len(batches[0].inputs)
+  padded = batches[0].lengths is not None
   return {
     'inputs': stack([b.inputs for b in batches]),
     'targets': stack([b.targets for b in batches]),
-    'lengths': None if full else stack([fill(x) for x in lengths]),
+    'lengths': stack([b.lengths for b in batches]) if padded else None,
     'reset': stack([np.full([B], b.reset) for b in batches]),
   }
 
@@ -198,7 +198,9 @@ class Preceded:
     return np.where(at == 0, self._first, found)
 
 
-def segments(tokens, batch_size, segment_len, group):
+def segments(
+  tokens: 'np.ndarray | Preceded', batch_size: int, segment_len: int, group: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """A split for scoring: every pair of neighbours once, in order.
 
   The n - 1 pairs (token, next token) are cut into B consecutive pieces of
@@ -211,20 +213,22 @@ def segments(tokens, batch_size, segment_len, group):
     group: segments handed out together, G.
 
   Yields:
-    inputs int32 [G, B, T]; targets int32 [G, B, T], -1 where padded;
-    lengths int32 [G, B], or None where nothing is padded; positions int64
-    [G, B, T], the index of each target in tokens.
+    inputs int32 [G, B, T]; targets int32 [G, B, T], -1 where padded, which
+    is behind all that is scored in its row; positions int64 [G, B, T], the
+    index of each target in tokens.
   """
   B, T, G = batch_size, segment_len, group
   pairs = len(tokens) - 1
   L = math.ceil(pairs / B)
   ends = np.minimum((np.arange(B) + 1) * L, pairs)[:, None]  # [B, 1]
+
+  def fold(x):
+    return x.reshape(B, G, T).swapaxes(0, 1)
+
   for start in range(0, L, G * T):
     at = start + np.arange(G * T) + (np.arange(B) * L)[:, None]  # [B, G T]
     real = at < ends
     at = np.where(real, at, 0)
-    fold = lambda x: x.reshape(B, G, T).swapaxes(0, 1)
     inputs = np.where(real, tokens[at].astype(np.int32), 0)
     targets = np.where(real, tokens[at + 1].astype(np.int32), -1)
-    lengths = None if real.all() else fold(real).sum(-1, dtype=np.int32)
-    yield fold(inputs), fold(targets), lengths, fold(at + 1)
+    yield fold(inputs), fold(targets), fold(at + 1)

@@ -131,6 +131,11 @@ class Vocabulary:
   unk_id = None
 
   @property
+  def line_end(self) -> int | None:
+    """Token id of a newline, None if there is none."""
+    return self.symbols.index(10) if 10 in self.symbols else None
+
+  @property
   def start(self) -> int:
     """A token after which a text begins: a newline, else a space."""
     first = next((s for s in b'\n _' if s in self.symbols), None)

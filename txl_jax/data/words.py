@@ -193,6 +193,11 @@ class Words:
     return self._ids[self.unk] if self.unk else None
 
   @property
+  def line_end(self) -> int | None:
+    """As `eos_id`, for every newline is that word."""
+    return self.eos_id
+
+  @property
   def start(self) -> int:
     """A token after which a text begins."""
     return self.eos_id or 0

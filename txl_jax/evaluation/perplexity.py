@@ -6,11 +6,13 @@ Shapes: B streams, T segment, G segments in one call of the device.
 import dataclasses
 import mmap
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from txl_jax import models
 from txl_jax.data import streams
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
@@ -33,49 +35,29 @@ class Score:
   seconds: float
 
   @property
-  def nats(self):
+  def nats(self) -> float:
     """Mean nll of a token, in nats."""
     return self.nll / self.scored
 
   @property
-  def tokens_per_second(self):
+  def tokens_per_second(self) -> float:
     """Tokens scored in a second, compilation included."""
     return self.scored / self.seconds
 
 
-def model_at_test_time(config, vocab_size, section):
-  """The model of a config with the lengths of a section.
-
-  Its memory holds keys and values: the weights are frozen.
-
-  Args:
-    config: ConfigDict.
-    vocab_size: V.
-    section: has mem_len, clamp_len, same_length: `eval` or `generate`.
-  """
-  return models.build(
-    config.model,
-    vocab_size,
-    mem_len=section.mem_len,
-    clamp_len=section.clamp_len,
-    same_length=section.same_length,
-    cache_projections=True,
-  )
-
-
 def score(
-  model,
-  params,
-  tokens,
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray | streams.Preceded,
   *,
-  batch_size,
-  segment_len,
-  segments_per_call,
-  mesh=None,
-  nll_file=None,
-  stopped=lambda: False,
-  progress=None,
-):
+  batch_size: int,
+  segment_len: int,
+  segments_per_call: int,
+  mesh: Mesh | None = None,
+  nll_file: str = '',
+  stopped: Callable[[], Any] = lambda: False,
+  progress: Callable[[int], None] = lambda scored: None,
+) -> Score | None:
   """Scores every token of a split once, but the first.
 
   The mean is over the n - 1 scored tokens. With B > 1 the split is cut into
@@ -83,14 +65,14 @@ def score(
   higher than with B = 1, which is exact.
 
   Args:
-    model: see `models.base`.
+    model: at test time, see `models.base`.
     params: its parameters.
     tokens: integer array [n], n >= 2; may be mapped from a file.
     batch_size: B.
     segment_len: T.
     segments_per_call: G.
-    mesh: of the parameters; its devices share the streams, if they can be
-      divided. None for parameters on one device.
+    mesh: of the parameters; its devices share the streams, with empty ones
+      besides where they cannot be divided. None for parameters on one device.
     nll_file: path of a .npy for the nll of each scored token, float32
       [n - 1] in text order; it is in memory only piece by piece. Of several
       processes the first one writes it.
@@ -104,47 +86,53 @@ def score(
   # No more segments in a call than a stream has: nothing is only padding.
   per_stream = -(-(len(tokens) - 1) // batch_size)
   group = min(segments_per_call, -(-per_stream // segment_len))
-  memory = _empty_memory(model, batch_size, mesh)
+  # Empty rows, so that every device has as many.
+  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  memory = _empty_memory(model, batch_size + more, mesh)
   total, scored, written = 0.0, 0, None
   if nll_file and processes.is_main():
     written = np.lib.format.open_memmap(
       nll_file, 'w+', np.float32, (len(tokens) - 1,)
     )
   parts = streams.segments(tokens, batch_size, segment_len, group)
-  for inputs, targets, lengths, positions in parts:
+  for inputs, targets, positions in parts:
     if stopped():
       return None
     memory, nll = scoring.jit_score(
-      params, memory, inputs, targets, lengths, model=model, mesh=mesh
+      params,
+      memory,
+      _with_rows(inputs, more, 0),
+      _with_rows(targets, more, -1),
+      model=model,
+      mesh=mesh,
     )
     real = targets >= 0
-    values = placement.fetch(nll)[real]
+    values = placement.fetch(nll)[:, :batch_size][real]
     total += float(values.sum(dtype=np.float64))
     scored += values.size
     if written is not None:
       written[positions[real] - 1] = values
     _release(tokens)
     _release(written)
-    if progress:
-      progress(scored)
+    progress(scored)
   if written is not None:
     written.flush()
   return Score(total, scored, time.monotonic() - begin)
 
 
+def _with_rows(x, more, value):
+  """An array [G, B, T] with more rows of one value."""
+  return np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
+
+
 def _empty_memory(model, B, mesh):
-  """The memory before the first token; its rows divided where they can be."""
-  init = lambda: model.init_memory(B)
-  if mesh is None:
-    return jax.jit(init)()
-
-  def place(leaf):
-    if B % mesh_lib.row_parts(mesh):
-      return mesh_lib.replicated(mesh)
-    return mesh_lib.rows(mesh, base.row_axis(leaf))
-
-  places = jax.tree.map(place, jax.eval_shape(init))
-  return jax.jit(init, out_shardings=places)()
+  """The memory before the first token, its rows divided over the mesh."""
+  places = None
+  if mesh is not None:
+    places = jax.tree.map(
+      lambda axis: mesh_lib.rows(mesh, axis), model.row_axes()
+    )
+  return jax.jit(lambda: model.init_memory(B), out_shardings=places)()
 
 
 def _release(array):

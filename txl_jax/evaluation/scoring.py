@@ -3,20 +3,31 @@
 Shapes: B batch, T segment, G segments in a call.
 """
 
-import jax
+from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
+from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 
 
-def score(params, memory, inputs, targets, lengths, *, model, mesh=None):
-  """Nll of G consecutive segments, memory carried from one to the next.
+def score(
+  params: Any,
+  memory: Any,
+  inputs: jax.Array,
+  targets: jax.Array,
+  *,
+  model: base.LanguageModel,
+  mesh: Mesh | None = None,
+) -> tuple[Any, jax.Array]:
+  """Nll of G consecutive segments.
 
   Args:
     params: of the model.
     memory: of the model, for B rows.
     inputs: int32 [G, B, T].
     targets: int32 [G, B, T], -1 is not scored.
-    lengths: int32 [G, B], or None; see `models.base`.
     model: see `models.base`.
     mesh: that the parameters are on, from `mesh.make_mesh`.
 
@@ -25,19 +36,11 @@ def score(params, memory, inputs, targets, lengths, *, model, mesh=None):
   """
 
   def body(memory, segment):
-    inputs, targets, lengths = segment
-    out = model.apply(
-      {'params': params},
-      inputs,
-      targets,
-      memory,
-      train=False,
-      lengths=lengths,
-    )
+    out = model.apply({'params': params}, *segment, memory, train=False)
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):
-    return jax.lax.scan(body, memory, (inputs, targets, lengths))
+    return jax.lax.scan(body, memory, (inputs, targets))
 
 
 # One compilation per model (Linen modules with equal fields are equal) and

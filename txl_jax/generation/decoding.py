@@ -21,6 +21,7 @@ than the memory, what a token sees depends on T.
 """
 
 import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.struct
@@ -28,7 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.generation import sampling as sampling_lib
+from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
 
 
@@ -53,10 +54,13 @@ def _advance(model, params, state, tokens, lengths):
   """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
   V, T = model.vocab_size, tokens.shape[1]
   logits, memory = model.apply(
-    {'params': params}, tokens, state.memory, lengths=lengths, method='logits'
+    {'params': params},
+    tokens,
+    state.memory,
+    lengths=lengths,
+    last=True,
+    method='logits',
   )
-  last = jnp.maximum(lengths - 1, 0)[:, None, None]
-  logits = jnp.take_along_axis(logits, last, axis=1)[:, 0]  # [B, V]
   real = jnp.arange(T) < lengths[:, None]  # [B, T]
   rows = jnp.arange(len(tokens))[:, None]
   return State(
@@ -107,7 +111,7 @@ def _decode_chunk(
   def step(carry, t):
     state, done = carry
     live = (t < left) & ~done  # [B]
-    tokens = sampling_lib.draw(state, key, sampling)
+    tokens = draw(state, key, sampling)
     state = _advance(
       model, params, state, tokens[:, None], live.astype(jnp.int32)
     )
@@ -117,13 +121,20 @@ def _decode_chunk(
   return state, done, tokens.T
 
 
-def prefill(model, params, tokens, *, segment_len, state=None):
+def prefill(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: Sequence[int] | np.ndarray,
+  *,
+  segment_len: int,
+  state: State | None = None,
+) -> State:
   """Reads tokens, the same into every row.
 
   The last segment is padded: one compiled shape serves every length.
 
   Args:
-    model: a language model (`models.base`), unbound.
+    model: at test time, unbound, see `models.base`.
     params: its parameters.
     tokens: int [n].
     segment_len: T.
@@ -154,30 +165,27 @@ def prefill(model, params, tokens, *, segment_len, state=None):
   return state
 
 
-def repeat_rows(state, B):
+def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
   """A state of one row as one of B equal rows."""
-  rows = lambda x: jnp.repeat(x, B, 0)
   return State(
-    logits=rows(state.logits),
-    memory=jax.tree.map(
-      lambda x: jnp.repeat(x, B, base.row_axis(x)), state.memory
-    ),
-    seen=rows(state.seen),
-    position=rows(state.position),
+    logits=jnp.repeat(state.logits, B, 0),
+    memory=base.repeat_rows(model, state.memory, B),
+    seen=jnp.repeat(state.seen, B, 0),
+    position=jnp.repeat(state.position, B, 0),
   )
 
 
 def decode(
-  model,
-  params,
-  state,
+  model: base.LanguageModel,
+  params: Any,
+  state: State,
   *,
-  sampling,
-  max_new_tokens,
-  seed,
-  chunk=16,
-  eos=None,
-):
+  sampling: Sampling,
+  max_new_tokens: int,
+  seed: int,
+  chunk: int = 16,
+  eos: int | None = None,
+) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
   The token at position i of row b is drawn with a key made of (seed, b, i)
@@ -185,7 +193,7 @@ def decode(
   change the last digits of the logits.)
 
   Args:
-    model: a language model (`models.base`), unbound.
+    model: at test time, unbound, see `models.base`.
     params: its parameters.
     state: a State, from `prefill` or from here.
     sampling: a Sampling.
@@ -220,23 +228,23 @@ def decode(
 
 
 def generate(
-  model,
-  params,
-  prompt,
+  model: base.LanguageModel,
+  params: Any,
+  prompt: Sequence[int] | np.ndarray,
   *,
-  sampling,
-  max_new_tokens,
-  seed,
-  segment_len,
-  samples=1,
-  chunk=16,
-  start=None,
-  eos=None,
-):
+  sampling: Sampling,
+  max_new_tokens: int,
+  seed: int,
+  segment_len: int,
+  samples: int = 1,
+  chunk: int = 16,
+  start: int | None = None,
+  eos: int | None = None,
+) -> Iterator[np.ndarray]:
   """What follows a prompt, chunk by chunk.
 
   Args:
-    model: a language model (`models.base`), unbound.
+    model: at test time, unbound, see `models.base`.
     params: its parameters.
     prompt: int [n], read once for all samples.
     sampling: a Sampling.
@@ -261,7 +269,7 @@ def generate(
   pieces = decode(
     model,
     params,
-    repeat_rows(state, samples),
+    repeat_rows(model, state, samples),
     sampling=sampling,
     max_new_tokens=max_new_tokens,
     seed=seed,

@@ -4,10 +4,13 @@ Shapes: B rows (samples), V vocabulary.
 """
 
 import dataclasses
-import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from txl_jax import settings
+from txl_jax.generation import options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Sampling:
     forbidden: token ids that are never drawn.
 
   Raises:
-    ValueError: a value that is out of range.
+    ValueError: a value that the section `generate` of a config does not allow.
   """
 
   temperature: float = 1.0
@@ -32,23 +35,22 @@ class Sampling:
   forbidden: tuple[int, ...] = ()
 
   def __post_init__(self):
-    # Below 1e-6 the quotient leaves the range of float32.
-    t = self.temperature
-    if not (t == 0 or 1e-6 <= t < math.inf):
-      raise ValueError(f'temperature {t}: 0, or at least 1e-6')
-    if not isinstance(self.top_k, int) or self.top_k < 0:
-      raise ValueError(f'top_k {self.top_k}: an integer, at least 0')
-    if not 0 < self.top_p <= 1:
-      raise ValueError(f'top_p {self.top_p}: above 0, at most 1')
-    if not 0 < self.repetition_penalty < math.inf:
+    for name, key in settings.keys(options.Generate).items():
+      value = getattr(self, name, None)
+      if value is not None and not key.holds(value):
+        raise ValueError(f'{name} is {value}; allowed: {key.bounds()}')
+    if not isinstance(self.top_k, int):
+      raise ValueError(f'top_k is {self.top_k}; allowed: a whole number')
+    if 0 < self.temperature < options.LOWEST_TEMPERATURE:
       raise ValueError(
-        f'repetition_penalty {self.repetition_penalty}: above 0, finite'
+        f'temperature is {self.temperature}; allowed: 0, or at least '
+        f'{options.LOWEST_TEMPERATURE}'
       )
     if any(not isinstance(i, int) or i < 0 for i in self.forbidden):
-      raise ValueError(f'forbidden {self.forbidden}: token ids')
+      raise ValueError(f'forbidden is {self.forbidden}; allowed: token ids')
 
 
-def adjust(logits, seen, sampling):
+def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   """Logits to draw from, in the order of the Hugging Face library.
 
   Forbidden tokens are excluded before all else.
@@ -94,7 +96,7 @@ def adjust(logits, seen, sampling):
   return excluded.at[jnp.arange(B)[:, None], ids].set(ranked)
 
 
-def draw(state, key, sampling):
+def draw(state: Any, key: jax.Array, sampling: Sampling) -> jax.Array:
   """The next token of each row: int32 [B].
 
   Row b draws with the key fold_in(fold_in(key, b), position[b]), so its

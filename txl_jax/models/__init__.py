@@ -1,39 +1,64 @@
 """Language models behind one interface (`models.base`)."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from txl_jax.errors import UserError
-from txl_jax.models import base, transformer_xl
-from txl_jax.models.base import LMOutput, Memory
+import ml_collections
 
-MODELS = {'transformer_xl': transformer_xl.TransformerXL}
+from txl_jax import settings
+from txl_jax.models import base, transformer_xl, windowed
 
-__all__ = ['MODELS', 'LMOutput', 'Memory', 'base', 'build']
+# A model of any file: one line here, and its config is known everywhere.
+MODELS: dict[str, type[base.LanguageModel]] = {
+  'transformer_xl': transformer_xl.TransformerXL,
+}
 
 
-def build(settings, vocab_size, **changes):
-  """The model that a config's `model` section names.
+def build(
+  section: Mapping[str, Any], vocab_size: int, **changes: Any
+) -> base.LanguageModel:
+  """The model that a config's section `model` names.
 
   Args:
-    settings: mapping: `name`, a key of MODELS, and that model's fields.
+    section: `name`, a key of MODELS, and keys of that model's config; those
+      that are missing have their defaults.
     vocab_size: V.
-    **changes: fields that replace those of settings, say mem_len at test time.
+    **changes: keys that have another value.
 
   Returns:
     An unbound Linen module.
 
   Raises:
     UserError: a cutoff is not below V.
+    TypeError: the model has no such key.
   """
-  # JSON has no tuples, and the fields of a module are to be hashable.
-  fields: dict[str, Any] = {
-    key: tuple(value) if isinstance(value, list) else value
-    for key, value in {**settings, **changes}.items()
-  }
-  cutoffs = fields.get('cutoffs', ())
-  if cutoffs and cutoffs[-1] >= vocab_size:
-    raise UserError(
-      f'model.cutoffs is {cutoffs}; allowed: numbers below {vocab_size}, the '
-      'size of the vocabulary'
-    )
-  return MODELS[fields.pop('name')](vocab_size=vocab_size, **fields)
+  model = MODELS[section['name']]
+  config = settings.read(model.Config, {**section, **changes})
+  config.check_vocabulary(vocab_size)
+  return model(vocab_size, config)
+
+
+def at_test_time(
+  config: ml_collections.ConfigDict,
+  vocab_size: int,
+  section: ml_collections.ConfigDict,
+  window: int = 0,
+) -> base.LanguageModel:
+  """The model of a config as a section of it uses it.
+
+  Args:
+    config: ConfigDict.
+    vocab_size: V.
+    section: `eval` or `generate`; its section `model` has the overrides.
+    window: W, of a `windowed.Windowed` model; 0 is the model itself.
+
+  Raises:
+    UserError: there is a window, and the model has a memory.
+  """
+  overrides = {k: x for k, x in section.model.items() if x is not None}
+  model = build(config.model, vocab_size).at_test_time(**overrides)
+  if not window:
+    return model
+  if model.remembers():
+    settings.refuse('window', window, '0, for the model has a memory')
+  return windowed.Windowed(vocab_size, model.config, model, window)

@@ -1,30 +1,41 @@
 """The interface that every language model here has.
 
-A model is a Linen module with
+A model is a file with a dataclass of its keys, the section `model` of a
+config (see `settings`), and a Linen module, a `LanguageModel`:
 
+  states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory
   init_memory(batch_size) -> memory
-  __call__(tokens, targets, memory, *, train, lengths=None) -> LMOutput
-  logits(tokens, memory, *, lengths=None) -> (logits, memory)
-  reset_memory(memory, rows) -> memory
+  row_axes() -> for each leaf of a memory, which axis is the batch
 
-  tokens   int32 [B, T]
-  targets  int32 [B, T]; a target of -1 is not scored
-  memory   a pytree, an argument and a return value everywhere; its leaves
-           have their rows on axis `row_axis(leaf)`
-  lengths  int32 [B]: row b holds tokens[b, :lengths[b]], what follows is
-           padding that never enters memory; None is no padding
-  rows     bool [B]: the rows whose memory is emptied
+  tokens    int32 [B, T]
+  targets   int32 [B, T]; a target of -1 is not scored
+  memory    any pytree of arrays, () for none: an argument and a return value
+            everywhere
+  lengths   int32 [B]: row b holds tokens[b, :lengths[b]], what follows is
+            padding that never enters memory; None is no padding
+  progress  float32 scalar, step / steps: for losses that end on a schedule
 
-The number of tokens V is its attribute `vocab_size`. `init_memory` and
-`reset_memory` are pure and read no parameters: call them on the unbound
-module. With train=True a 'dropout' key is needed in `apply`.
+and it has from here what follows from these four:
+
+  __call__(tokens, targets, memory, *, train, lengths, progress) -> LMOutput
+  logits(tokens, memory, *, lengths, last) -> logits, memory
+  reset_memory, at_test_time, inference_params
+
+The methods that read no parameters are pure: call them on the unbound module.
+With train=True a 'dropout' key is needed in `apply`.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+
+from txl_jax import settings
+from txl_jax.models import config as config_lib
+from txl_jax.models import embeddings, layers, regularisation
 
 
 @flax.struct.dataclass
@@ -43,27 +54,164 @@ class LMOutput:
   aux: jax.Array
 
 
-@flax.struct.dataclass
-class Memory:
-  """The past states of every layer.
+class LanguageModel(nn.Module):
+  """What models have in common; the defaults are those of one without memory.
 
   Attributes:
-    states: [N, B, M, D], the inputs of the N layers, oldest first; or what
-      a model that caches keys and values keeps of them: a tuple of two
-      [N, B, M, H, K].
-    filled: int32 [B], how many slots of each row hold real states.
+    vocab_size: V.
+    config: an instance of `Config`.
+    vocabulary: its `embeddings.Vocabulary`.
+    Config: dataclass of the model's keys.
+    SCALES_EMBEDDINGS: whether embeddings are multiplied by sqrt(D).
+    SHARDING: (regular expression, axes of each dimension) for the paths of
+      its parameters, see `parallel.mesh`; each must fit one.
+    NOT_DECAYED: regular expressions for the paths of matrices that weight
+      decay leaves alone.
   """
 
-  states: Any
-  filled: jax.Array
+  vocab_size: int
+  config: Any
+
+  Config: ClassVar[type[config_lib.Config]]
+  SCALES_EMBEDDINGS: ClassVar[bool] = False
+  SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING
+  NOT_DECAYED: ClassVar[Sequence[str]] = ()
+
+  def setup(self):
+    c = self.config
+    scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
+    self.vocabulary = embeddings.Vocabulary(self.vocab_size, c, scale)
+    self.drop = layers.Dropout()
+    self.drop_words = layers.WordDropout(self.vocab_size, c.word_dropout)
+
+  def init_memory(self, batch_size: int) -> Any:
+    """A memory for that many rows, as before the first token."""
+    del batch_size
+    return ()
+
+  def row_axes(self) -> Any:
+    """A pytree like a memory: the axis of each leaf that is the batch."""
+    return ()
+
+  def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
+    """The memory with the given rows (bool [B]) as before the first token."""
+
+    def reset(axis, old, new):
+      shape = [-1 if i == axis else 1 for i in range(old.ndim)]
+      return jnp.where(rows.reshape(shape), new, old)
+
+    return jax.tree.map(
+      reset, self.row_axes(), memory, self.init_memory(len(rows))
+    )
+
+  def remembers(self) -> bool:
+    """Whether a segment sees anything of those before it."""
+    return bool(jax.tree.leaves(self.row_axes()))
+
+  def embed(self, tokens: jax.Array, *, train: bool) -> jax.Array:
+    """int32 [B, T] -> [B, T, D], the input of the first layer."""
+    x = self.vocabulary.embed(tokens)
+    x = self.drop_words(x, tokens, train=train)
+    return self._drop_ends(x, self.config.dropout_embed, train)
+
+  def _drop_ends(self, x, own_rate, train):
+    """Dropout of embeddings or final states [B, T, D]."""
+    c = self.config
+    rate = c.dropout if own_rate < 0 else own_rate
+    return self.drop(x, rate, train=train, locked=c.locked_dropout)
+
+  def __call__(
+    self,
+    tokens: jax.Array,
+    targets: jax.Array,
+    memory: Any,
+    *,
+    train: bool,
+    lengths: jax.Array | None = None,
+    progress: jax.Array | None = None,
+  ) -> LMOutput:
+    """Nll of the targets; see above for the arguments."""
+    del progress  # for models with a loss that ends on a schedule
+    c = self.config
+    states, memory = self.states(tokens, memory, lengths=lengths, train=train)
+    h = self._drop_ends(states, c.dropout_final, train)
+    nll = self.vocabulary.nll(h, targets, train=train)
+    aux = jnp.zeros([], nll.dtype)
+    size, change = c.activation_reg, c.temporal_activation_reg
+    if train and (size > 0 or change > 0):
+      aux += regularisation.activations(
+        states, h, targets >= 0, size=size, change=change
+      )
+    return LMOutput(nll, memory, aux)
+
+  def logits(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    last: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """Next-token logits, or log-probabilities, and the new memory.
+
+    Args:
+      tokens: int32 [B, T].
+      memory: the memory before them.
+      lengths: as in `__call__`.
+      last: only those after the last token of each row.
+
+    Returns:
+      float32 [B, T, V], or [B, V] of the last ones; and the memory.
+    """
+    h, memory = self.states(tokens, memory, lengths=lengths, train=False)
+    if last:
+      if lengths is None:
+        h = h[:, -1]
+      else:
+        at = jnp.maximum(lengths - 1, 0)[:, None, None]
+        h = jnp.take_along_axis(h, at, axis=1)[:, 0]
+    return self.vocabulary.logits(h), memory
+
+  def at_test_time(self, **overrides: Any) -> 'LanguageModel':
+    """The model for evaluation and generation, where the weights are frozen.
+
+    Args:
+      **overrides: keys of its config that change AT_TEST_TIME.
+    """
+    allowed = settings.keys(settings.overrides(type(self.config)))
+    for name, value in overrides.items():
+      if name not in allowed:
+        settings.refuse(name, value, ', '.join(allowed) or 'no override')
+    return self.clone(config=self.config.replace(**overrides))
+
+  def without_remat(self) -> 'LanguageModel':
+    """The same model, with nothing computed again in the backward pass."""
+    return self
+
+  def inference_params(self, params: Any) -> Any:
+    """The parameters without those that only training needs."""
+    return params
 
 
-def row_axis(leaf):
-  """Which axis of a leaf of a memory is the batch: 1, or 0 of a vector."""
-  return min(leaf.ndim - 1, 1)
+def init_params(model: LanguageModel, key: jax.Array) -> Any:
+  """Fresh parameters of a model: a pytree of float32 arrays."""
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  keys = {'params': key, 'dropout': key}
+  return model.init(keys, tokens, tokens, model.init_memory(1), train=True)[
+    'params'
+  ]
 
 
-def push(memory, states, lengths=None):
+def repeat_rows(model: LanguageModel, memory: Any, times: int) -> Any:
+  """A memory whose every row is there `times` times, one after the other."""
+  return jax.tree.map(
+    lambda axis, x: jnp.repeat(x, times, axis), model.row_axes(), memory
+  )
+
+
+def push(
+  memory: jax.Array, states: jax.Array, lengths: jax.Array | None = None
+) -> jax.Array:
   """The memory of one layer after a segment: the last M real states.
 
   No gradient passes from what is kept to what it was made from.
@@ -83,12 +231,8 @@ def push(memory, states, lengths=None):
       return states[:, T - M :]
     return jnp.concatenate([memory[:, T:], states], axis=1)
   both = jnp.concatenate([memory, states], axis=1)  # [B, M + T, ...]
-  last = lambda row, n: jax.lax.dynamic_slice_in_dim(row, n, M)
+
+  def last(row, n):
+    return jax.lax.dynamic_slice_in_dim(row, n, M)
+
   return jax.vmap(last)(both, lengths)
-
-
-def init_params(model, key):
-  """Fresh parameters of a model: a pytree of float32 arrays."""
-  tokens = jnp.zeros([1, 1], jnp.int32)
-  memory = model.init_memory(1)
-  return model.init(key, tokens, tokens, memory, train=False)['params']

@@ -1,6 +1,6 @@
-"""What a config would be: parameters, arithmetic, memory; nothing allocated.
+"""--mode=summary: what a config would be; nothing is allocated.
 
-Shapes: B batch, T segment, M memory, N layers.
+Shapes: B batch, T segment.
 """
 
 import collections
@@ -8,56 +8,79 @@ import math
 import re
 
 import jax
+import ml_collections
 
+from txl_jax.corpora import preparation
+from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
 from txl_jax.training import cost
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
 
-def table(config, vocab_size):
-  """The summary of a config.
+def run(job: Job) -> None:
+  """Prints the table of the config.
+
+  Raises:
+    UserError: the batch cannot be divided over the mesh.
+  """
+  vocab_size = preparation.vocab_size(job.config.data)
+  processes.print_on_main(*table(job.config, vocab_size))
+
+
+def table(config: ml_collections.ConfigDict, vocab_size: int) -> list[str]:
+  """The lines of the summary, among them 'parameters: N'.
+
+  How many of its chunks a tail of an adaptive softmax visits depends on the
+  text: one of each counts here.
 
   Args:
     config: ConfigDict.
     vocab_size: V.
 
-  Returns:
-    A list of lines, among them 'parameters: N'.
+  Raises:
+    UserError: the batch cannot be divided over the mesh.
   """
   train = config.train
   B, T = train.batch_size, train.segment_len
+  mesh = mesh_lib.abstract_mesh(config.mesh)
+  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
   built = step_lib.build(config, vocab_size, None)
   model, state = built.model, built.abstract
-  size = lambda tree: sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-  mesh = mesh_lib.abstract_mesh(config.mesh)
-  placed = state_lib.shardings(state, mesh)
+  placed = state_lib.shardings(state, mesh, model)
   lines = _modules(state.params, placed.params if mesh.size > 1 else None)
   rows = B // train.accumulate
-  forward, backward, saved = cost.of_rows(model, state, rows, T)
-  tokens = rows * T
-  # How many of its chunks a tail visits depends on the text.
-  tails = ', one chunk of tokens in each tail' if config.model.cutoffs else ''
-  memory = cost.nbytes(state.memory)
-  gradients = cost.nbytes(state.params)
-  step = (
-    cost.nbytes(state) + gradients * (1 if train.accumulate == 1 else 2) + saved
-  )
+  passes = cost.of_rows(model, rows, T)
+  forward, both = passes.forward, passes.forward + passes.backward
+  memory, gradients = cost.nbytes(state.memory), cost.nbytes(state.params)
+  sums = 1 if train.accumulate == 1 else 2  # of gradients
+  step = cost.nbytes(state) + sums * gradients + passes.kept
   average = cost.nbytes(state.average)
   return [
     *lines,
-    f'parameters: {size(state.params)}',
-    f'FLOPs per token: {forward / tokens / 1e6:,.1f} M scored, '
-    f'{(forward + backward) / tokens / 1e6:,.1f} M trained '
-    f'(matrix products, T {T}, M {config.model.mem_len}{tails})',
-    f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B}, '
-    f'M {config.model.mem_len})',
+    *_parameters(model, state.params),
+    f'FLOPs per token: {forward / rows / T / 1e6:,.1f} M scored, '
+    f'{both / rows / T / 1e6:,.1f} M trained (products, T {T})',
+    f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B})',
     f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
     f'optimiser {_mib(cost.nbytes(state.opt_state))}, '
     f'{f"average {_mib(average)}, " if average else ""}memory {_mib(memory)}, '
-    f'gradients, and {_mib(saved)} kept for the backward pass',
+    f'gradients, and {_mib(passes.kept)} kept for the backward pass',
     *(_on_a_mesh(state, placed, mesh) if mesh.size > 1 else []),
   ]
+
+
+def _parameters(model, params):
+  """The numbers of parameters, in training and without its own."""
+
+  def count(tree):
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+
+  every, used = count(params), count(model.inference_params(params))
+  yield f'parameters: {every}'
+  if used != every:
+    yield f'parameters at inference: {used}'
 
 
 def _modules(params, placed):
@@ -89,15 +112,21 @@ def _modules(params, placed):
 
 def _divided(spec):
   """A PartitionSpec as people read it: (fsdp, tensor x fsdp, -)."""
-  name = lambda axes: axes if isinstance(axes, str) else ' x '.join(axes or '-')
+
+  def name(axes):
+    return axes if isinstance(axes, str) else ' x '.join(axes or '-')
+
   return f'({", ".join(map(name, spec))})' if any(spec) else '-'
 
 
 def _on_a_mesh(state, placed, mesh):
   """What each device of a mesh holds between two steps."""
-  on_one = lambda what: _mib(
-    mesh_lib.bytes_per_device(getattr(state, what), getattr(placed, what))
-  )
+
+  def on_one(what):
+    return _mib(
+      mesh_lib.bytes_per_device(getattr(state, what), getattr(placed, what))
+    )
+
   sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
   average = f'average {on_one("average")}, ' if state.average else ''
   return [

@@ -1,9 +1,9 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs rows.py alone, so
-that any JAX model can lift both. The vocabulary is sorted by frequency and cut
-into bins: a head of frequent words and tails of ever rarer ones, which may be
-narrower.
+Pure functions on plain arrays; besides jax this file needs some_rows.py alone,
+so that any JAX model can lift both. The vocabulary is sorted by frequency and
+cut into bins: a head of frequent words and tails of ever rarer ones, which may
+be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -19,7 +19,7 @@ that lie in it, however many, a chunk at a time, forward and backward. So the
 cost is that of the tokens present, and no array is [N, V].
 
   >>> import jax, jax.numpy as jnp
-  >>> from txl_jax import softmax
+  >>> from txl_jax.ops import softmax
   >>> keys = iter(jax.random.split(jax.random.key(0), 9))
   >>> normal = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
   >>> D = 8  # a head of 10 words, tails of 20 and 70 of half the width
@@ -31,11 +31,13 @@ cost is that of the tokens present, and no array is [N, V].
   >>> h, targets = normal(5, D), jnp.array([3, 99, 0, 15, -1])
   >>> softmax.nll(h, targets, output).shape
   (5,)
-  >>> softmax.log_probs(h, output).shape
+  >>> softmax.logits(h, output).shape
   (5, 100)
 """
 
 import functools
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +45,11 @@ import jax.numpy as jnp
 
 from txl_jax.ops.some_rows import on_rows
 
-TAIL_ORDERS = ('ascending', 'descending')
+TAIL_ORDERS = {
+  'ascending': 'the first logit for the first tail (TensorFlow original, '
+  'Hugging Face)',
+  'descending': 'the first logit for the last tail (PyTorch original)',
+}
 
 # Logits that one chunk of a tail holds at most, and the fewest chunks that
 # all tokens would make: few enough to stay in cache, many enough that the
@@ -71,7 +77,9 @@ class Output(NamedTuple):
 
 
 @jax.custom_vjp
-def normaliser(logits, targets):
+def normaliser(
+  logits: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
   """log sum exp of the logits, and the logits of the targets.
 
   Of what is as large as the logits, the backward pass keeps them alone and
@@ -109,54 +117,64 @@ def _normaliser_backward(kept, cotangents):
 normaliser.defvjp(_normaliser, _normaliser_backward)
 
 
-def cross_entropy(logits, targets):
-  """-log softmax(logits) at the targets.
-
-  Args:
-    logits: [..., V], float32 or wider.
-    targets: int32 [...], from 0 to V - 1.
-
-  Returns:
-    [...] in the dtype of logits.
-  """
-  total, chosen = normaliser(logits, targets)
-  return total - chosen
-
-
-def starts(sizes):
+def starts(sizes: Sequence[int]) -> list[int]:
   """The first token id of each bin, and V: [0, V_0, V_0 + V_1, ...]."""
-  ids = [0]
-  for size in sizes:
-    ids.append(ids[-1] + size)
-  return ids
+  return [0, *itertools.accumulate(sizes)]
 
 
-class Layout(NamedTuple):
-  """Where the arguments of one device come from, within `jax.shard_map`.
+class Bin:
+  """The words of one bin, all of them here.
+
+  `parallel.vocab_parallel` has bins whose words lie on several devices.
 
   Attributes:
-    tokens: mesh axes over which the tokens are divided.
-    bins: for each bin the mesh axes over which its words are divided.
+    words: how many there are.
   """
 
-  tokens: tuple[str, ...]
-  bins: tuple[tuple[str, ...], ...]
+  def __init__(self, words: int):
+    self.words = words
+
+  def normaliser(self, f, h, ids, rows):
+    """The `normaliser` over all words of the bin.
+
+    Args:
+      f: function (h, ids, rows) -> the normaliser over the words here.
+      h: [N, D].
+      ids: int32 [N], targets within the bin.
+      rows: bool [N], the tokens whose target is in the bin.
+
+    Returns:
+      Two [N].
+    """
+    return f(h, ids, rows)
+
+  def look_up(self, table, ids, inside):
+    """Embeddings: [N, d], 0 where a token is not inside the bin."""
+    # A row that is not there: nothing is read, and nothing added to its
+    # gradient, where row 0 would have to take it from most tokens.
+    at = jnp.where(inside, ids, len(table))
+    return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
 
 
-def nll(h, targets, output, *, tail_order='ascending', dtype=None, layout=None):
+def nll(
+  h: jax.Array,
+  targets: jax.Array,
+  output: Output,
+  *,
+  tail_order: str = 'ascending',
+  dtype: Any = None,
+  bins: Sequence[Bin] | None = None,
+) -> jax.Array:
   """-log p(target) in nats.
 
   Args:
     h: [N, D].
     targets: int32 [N]; a target of -1 is not scored.
     output: an Output.
-    tail_order: ascending, logit V_0 + i of the head stands for tail i (TF
-      original, Hugging Face); descending, it stands for the tail that comes
-      i-th from the end (PyTorch original).
+    tail_order: one of TAIL_ORDERS.
     dtype: of the products, default that of h; sums, softmax and result are
       float32 or wider.
-    layout: a Layout where all these are the part of one device; no device
-      ever holds the words of another.
+    bins: where the words of each bin are; None is here.
 
   Returns:
     [N] in the order of the tokens, 0 where the target is -1.
@@ -165,108 +183,47 @@ def nll(h, targets, output, *, tail_order='ascending', dtype=None, layout=None):
     ValueError: the tail order is none of TAIL_ORDERS.
   """
   dtype = jnp.dtype(dtype or h.dtype)
-  parts = _parts(layout, output.weights)
-  first = starts([part.words for part in parts])
-  bins = range(len(parts))
-  inside = [(targets >= first[i]) & (targets < first[i + 1]) for i in bins]
-  total, chosen = parts[0].whole(
-    lambda h, ids, rows: normaliser(_logits(dtype, _bin(output, 0), h), ids),
-    h,
-    targets,
-    inside[0],
-  )
-  if len(bins) > 1:
+  bins = bins or [Bin(len(w)) for w in output.weights]
+  first = starts([b.words for b in bins])
+  tails = range(1, len(bins))
+  inside = [
+    (targets >= a) & (targets < b) for a, b in itertools.pairwise(first)
+  ]
+
+  def of_head(h, ids, rows):
+    del rows
+    return normaliser(_logits(dtype, _weights(output, 0), h), ids)
+
+  def of_tail(i, h, ids, rows):
+    chunk = _chunk(len(ids), len(output.weights[i]))
+    f = functools.partial(_tail_normaliser, dtype)
+    both = on_rows(f, _weights(output, i), h, ids, rows, chunk=chunk)
+    return both[:, 0], both[:, 1]
+
+  total, chosen = bins[0].normaliser(of_head, h, targets, inside[0])
+  if tails:
     column = jnp.full_like(targets, -1)
-    for i in bins[1:]:
+    for i in tails:
       column = jnp.where(inside[i], _column(output, i, tail_order), column)
-    tails, share = normaliser(_tail_logits(dtype, output, h), column)
-    total, chosen = jnp.logaddexp(total, tails), chosen + share
+    every, share = normaliser(_tail_logits(dtype, output, h), column)
+    total, chosen = jnp.logaddexp(total, every), chosen + share
   loss = total - chosen
-  for i in bins[1:]:
-
-    def of_tail(h, ids, rows, i=i):
-      chunk = _chunk(len(ids), len(output.weights[i]))
-      f = functools.partial(_tail_normaliser, dtype)
-      both = on_rows(f, _bin(output, i), h, ids, rows, chunk=chunk)
-      return both[:, 0], both[:, 1]
-
-    total, chosen = parts[i].whole(of_tail, h, targets - first[i], inside[i])
+  for i in tails:
+    total, chosen = bins[i].normaliser(
+      functools.partial(of_tail, i), h, targets - first[i], inside[i]
+    )
     loss += jnp.where(inside[i], total - chosen, 0)
   return jnp.where(targets >= 0, loss, 0)
 
 
-class _Part:
-  """What this device has of one bin: some of its words, or all.
-
-  Attributes:
-    words: of the bin, on all devices.
-    start: the first one here, counted within the bin.
-  """
-
-  def __init__(self, weights, axes, token_axes):
-    self._axes = axes
-    # Devices that have different words and different tokens show each other
-    # the tokens, never the words.
-    self._shared = tuple(a for a in axes if a in token_axes)
-    self.words = len(weights) * (jax.lax.axis_size(axes) if axes else 1)
-    self.start = jax.lax.axis_index(axes) * len(weights) if axes else 0
-
-  def show(self, *arrays):
-    """[N, ...] of this device -> those of all that share words with it."""
-    if not self._shared:
-      return arrays
-    gather = lambda x: jax.lax.all_gather(x, self._shared, tiled=True)
-    return jax.tree.map(gather, arrays)
-
-  def whole(self, f, h, ids, rows):
-    """The normaliser over all words of the bin.
-
-    Args:
-      f: function (h, ids, rows) -> the `normaliser` over the words here.
-      h: [N, D].
-      ids: int32 [N], targets within the bin.
-      rows: bool [N], the tokens whose target is in the bin.
-
-    Returns:
-      Two [N].
-    """
-    n = len(ids)
-    h, ids, rows = self.show(h, ids, rows)
-    total, chosen = f(h, ids - self.start, rows)
-    if self._axes:
-      top = jax.lax.pmax(jax.lax.stop_gradient(total), self._axes)
-      total = jax.lax.psum(jnp.exp(total - top), self._axes)
-      total, chosen = top + jnp.log(total), jax.lax.psum(chosen, self._axes)
-    if self._shared:
-      at = jax.lax.axis_index(self._shared) * n
-      own = lambda x: jax.lax.dynamic_slice_in_dim(x, at, n)
-      total, chosen = own(total), own(chosen)
-    return total, chosen
-
-  def rows_of(self, table, ids, inside):
-    """Embeddings: [N, d], 0 where a token is not inside the bin."""
-    ids, inside = self.show(ids, inside)
-    at = ids - self.start
-    here = inside & (at >= 0) & (at < len(table))
-    # A row that is not there: nothing is read, and nothing added to its
-    # gradient, where row 0 would have to take it from most tokens.
-    at = jnp.where(here, at, len(table))
-    x = jnp.take(table, at, axis=0, mode='fill', fill_value=0)
-    for axis in self._axes:
-      if axis in self._shared:
-        x = jax.lax.psum_scatter(x, axis, tiled=True)
-      else:
-        x = jax.lax.psum(x, axis)
-    return x
-
-
-def _parts(layout, weights):
-  layout = layout or Layout((), ((),) * len(weights))
-  return [_Part(w, a, layout.tokens) for w, a in zip(weights, layout.bins)]
-
-
-def log_probs(h, output, *, tail_order='ascending', dtype=None):
-  """Log-probabilities of the whole vocabulary, for generation.
+def logits(
+  h: jax.Array,
+  output: Output,
+  *,
+  tail_order: str = 'ascending',
+  dtype: Any = None,
+) -> jax.Array:
+  """Logits of the whole vocabulary, for generation.
 
   Args:
     h: [N, D].
@@ -275,22 +232,30 @@ def log_probs(h, output, *, tail_order='ascending', dtype=None):
     dtype: as for `nll`.
 
   Returns:
-    [N, V], float32 or wider.
+    [N, V], float32 or wider; with tails they are log-probabilities.
   """
   dtype = jnp.dtype(dtype or h.dtype)
-  words = _logits(dtype, _bin(output, 0), h)
+  words = _logits(dtype, _weights(output, 0), h)
+  if len(output.weights) == 1:
+    return words
   tails = _tail_logits(dtype, output, h)
   head = jnp.concatenate([words, tails], axis=-1)
   head = jax.nn.log_softmax(head, axis=-1)
   V_0 = words.shape[1]
   parts = [head[:, :V_0]]
   for i in range(1, len(output.weights)):
-    tail = jax.nn.log_softmax(_logits(dtype, _bin(output, i), h), axis=-1)
+    tail = jax.nn.log_softmax(_logits(dtype, _weights(output, i), h), axis=-1)
     parts.append(head[:, V_0 + _column(output, i, tail_order), None] + tail)
   return jnp.concatenate(parts, axis=-1)
 
 
-def embed(tokens, tables, projections, dtype, layout=None):
+def embed(
+  tokens: jax.Array,
+  tables: Sequence[jax.Array],
+  projections: Sequence[jax.Array],
+  dtype: Any,
+  bins: Sequence[Bin] | None = None,
+) -> jax.Array:
   """Embeddings of tokens whose bins have widths of their own, not scaled.
 
   Args:
@@ -299,31 +264,32 @@ def embed(tokens, tables, projections, dtype, layout=None):
     projections: for each bin [d_i, D]; a single one for bins of one width;
       none where that is the model's.
     dtype: of the products and the result.
-    layout: as for `nll`.
+    bins: as for `nll`.
 
   Returns:
     [N, D].
   """
-  parts = _parts(layout, tables)
-  first = starts([part.words for part in parts])
+  bins = bins or [Bin(len(table)) for table in tables]
+  first = starts([b.words for b in bins])
   inside, found = [], []
-  for i, (part, table) in enumerate(zip(parts, tables)):
+  for i, table in enumerate(tables):
     inside.append((tokens >= first[i]) & (tokens < first[i + 1]))
-    x = part.rows_of(table, tokens - first[i], inside[i])
+    x = bins[i].look_up(table, tokens - first[i], inside[i])
     found.append(x.astype(dtype))  # [N, d_i]
   if len(projections) <= 1:
     x = sum(found[1:], found[0])
     return x @ projections[0].astype(dtype) if projections else x
+
+  def project(projection, x, ids):
+    del ids
+    return x @ projection.astype(dtype)
+
   # Most tokens are in the head; each tail projects its own tokens alone.
-  x = found[0] @ projections[0].astype(dtype)
+  x = project(projections[0], found[0], tokens)
+  chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
     x += on_rows(
-      functools.partial(_project, dtype),
-      projections[i],
-      found[i],
-      tokens,
-      inside[i],
-      chunk=_chunk(len(tokens), 1),
+      project, projections[i], found[i], tokens, inside[i], chunk=chunk
     )
   return x
 
@@ -334,21 +300,17 @@ def _chunk(n, width):
   return 1 << max(most, 1).bit_length() - 1
 
 
-def _bin(output, i):
+def _weights(output, i):
   return output.weights[i], output.biases[i], output.projections[i]
 
 
 def _column(output, i, tail_order):
   """Which of the tails' logits stands for tail i."""
   if tail_order not in TAIL_ORDERS:
-    raise ValueError(f'tail_order {tail_order!r}: one of {TAIL_ORDERS}')
+    names = ', '.join(TAIL_ORDERS)
+    raise ValueError(f'tail_order {tail_order!r}; allowed: {names}')
   tails = len(output.weights) - 1
   return i - 1 if tail_order == 'ascending' else tails - i
-
-
-def _project(dtype, projection, x, ids):
-  del ids
-  return x @ projection.astype(dtype)
 
 
 def _logits(dtype, params, h):

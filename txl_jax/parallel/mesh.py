@@ -8,13 +8,16 @@ The axes of the mesh, the slowest network first:
   tensor  heads, feed-forward and vocabulary
 
 Rows of batches, memories and nll are divided over ROWS; parameters, averages
-and the state of the optimiser by RULES. Each slice holds a whole model, so
-only gradients cross the slow network.
+and the state of the optimiser by the rules of the model. Each slice holds a
+whole model, so only gradients cross the slow network.
 """
 
 import contextlib
+import dataclasses
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,25 +31,54 @@ from jax.sharding import (
 )
 
 from txl_jax.errors import UserError
+from txl_jax.settings import ON_RESUME, key
 
 AXES = ('slices', 'data', 'fsdp', 'tensor')
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 
-# (regular expression that the path of an array ends with, axes of each of
-# its dimensions). The first that fits counts. Shapes: V words, D model, H
-# heads, K head width, F feed-forward, d width of a bin.
-RULES = (
-  (r'vocabulary/(table|output)(_\d+)?', (VOCABULARY, None)),  # [V, d]
-  (r'vocabulary/bias(_\d+)?', (VOCABULARY,)),  # [V]
-  (r'vocabulary/(out_)?proj_\d+', (None, 'fsdp')),  # [d, D]
-  (r'attention/[qkvr]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
-  (r'attention/o/kernel', ('tensor', None, 'fsdp')),  # [H, K, D]
-  (r'biases/[uv]', ('tensor', None)),  # [H, K]
-  (r'ff/w1/kernel', ('fsdp', 'tensor')),  # [D, F]
-  (r'ff/w1/bias', ('tensor',)),  # [F]
-  (r'ff/w2/kernel', ('tensor', 'fsdp')),  # [F, D]
-)
+_REST = '-1, for one of the axes, is all devices that are left.'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """The section `mesh` of a config: sizes whose product is the devices."""
+
+  slices: int = key(
+    1,
+    f'Slices of TPUs or nodes of GPUs, with a slow network between. {_REST}',
+    at_least=-1,
+    may_change=ON_RESUME,
+  )
+  data: int = key(
+    -1,
+    f'Parts of the batch, each with a whole model. {_REST}',
+    at_least=-1,
+    may_change=ON_RESUME,
+  )
+  fsdp: int = key(
+    1,
+    'Parts of the batch and of the parameters, which are gathered where they '
+    f'are used. {_REST}',
+    at_least=-1,
+    may_change=ON_RESUME,
+  )
+  tensor: int = key(
+    1,
+    f'Parts of heads, feed-forward and vocabulary. {_REST}',
+    at_least=-1,
+    may_change=ON_RESUME,
+  )
+
+  def problems(self):
+    """Keys that do not go together, see `settings`."""
+    sizes = dataclasses.asdict(self)
+    for name, size in sizes.items():
+      if size == 0:
+        yield name, 'sizes above 0, or -1'
+    rest = [name for name, size in sizes.items() if size == -1]
+    if len(rest) > 1:
+      yield rest[-1], 'at least 1, for another axis is -1 too'
 
 
 def make_mesh(sizes=None, devices=None):
@@ -152,20 +184,36 @@ def path_name(path):
   return '/'.join(map(name, path))
 
 
-def by_rules(tree, mesh):
+def by_rules(
+  tree: Any,
+  mesh: Mesh | AbstractMesh,
+  rules: Sequence[tuple[str, tuple]],
+) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
   Args:
     tree: pytree of arrays or their shapes.
     mesh: from `make_mesh`, abstract or not.
+    rules: (regular expression that the path of an array ends with, axes of
+      each of its dimensions); the first that fits counts.
 
   Returns:
-    A pytree of NamedSharding; what no rule fits is on every device.
+    A pytree of NamedSharding; scalars are on every device.
+
+  Raises:
+    ValueError: no rule fits the path of an array.
   """
-  return jax.tree_util.tree_map_with_path(
-    lambda path, x: NamedSharding(mesh, _spec(path_name(path), x.shape, mesh)),
-    tree,
-  )
+
+  def place(path, x):
+    if not x.shape:
+      return replicated(mesh)
+    name = path_name(path)
+    for pattern, axes in rules:
+      if re.search(f'(^|/)({pattern})$', name):
+        return NamedSharding(mesh, fit(axes, x.shape, mesh))
+    raise ValueError(f'no sharding rule of the model fits {name}')
+
+  return jax.tree_util.tree_map_with_path(place, tree)
 
 
 def fit(axes, shape, mesh):
@@ -189,10 +237,3 @@ def fit(axes, shape, mesh):
   while dims and dims[-1] is None:
     dims.pop()
   return PartitionSpec(*dims)
-
-
-def _spec(name, shape, mesh):
-  for pattern, axes in RULES:
-    if re.search(f'(^|/)({pattern})$', name):
-      return fit(axes, shape, mesh)
-  return PartitionSpec()

@@ -12,6 +12,7 @@ Time is measured by clocks that nobody sets (time.monotonic).
 """
 
 import contextlib
+import dataclasses
 import json
 import queue
 import signal
@@ -23,6 +24,28 @@ import traceback
 
 from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import processes
+from txl_jax.settings import ON_RESUME, key
+
+
+@dataclasses.dataclass(frozen=True)
+class Watching:
+  """The section `watch` of a config."""
+
+  lost_seconds: float = key(
+    45.0,
+    'Seconds without a sign until a process counts as lost and the others '
+    'end; a host that is moved or suspended may be away for so long.',
+    at_least=5,
+    may_change=ON_RESUME,
+  )
+  stall_seconds: float = key(
+    0.0,
+    'Seconds without a step, not counting compilation, evaluation and saving, '
+    'until a warning says which process and host is behind; 0 is off.',
+    at_least=0,
+    may_change=ON_RESUME,
+  )
+
 
 _BEAT = 1.0  # seconds
 # Seconds without a beat. The runtime aborts, without saying who is lost, after
@@ -63,12 +86,14 @@ class Watch:
   are told, and standard error ends with the line that names the cause.
   """
 
-  def __init__(self, stall_seconds=0.0):
+  def __init__(self, lost_seconds=45.0, stall_seconds=0.0):
     """Nothing runs yet.
 
     Args:
+      lost_seconds: unused.
       stall_seconds: without a step until it is told who is behind; 0 is never.
     """
+    del lost_seconds
     self._stall = stall_seconds
     self._me, self._count = processes.index(), processes.count()
     self._here = processes.name()
@@ -222,8 +247,8 @@ class Watch:
   def _exchange_beats(self):
     self._send()
     now = time.monotonic()
-    for key, text in processes.store().key_value_dir_get(_BEATS):
-      p, beat = int(key.rsplit('/', 1)[-1]), json.loads(text)
+    for name, text in processes.store().key_value_dir_get(_BEATS):
+      p, beat = int(name.rsplit('/', 1)[-1]), json.loads(text)
       if beat != self._seen[p][1]:
         self._seen[p] = now, beat
       if beat['failed'] and p != self._me:

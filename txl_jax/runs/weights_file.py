@@ -4,8 +4,8 @@ The file is an .npz: one float32 array for each parameter, named by its path
 ('layers_0/ff/w1/kernel'), and '__model__', JSON text with the fields of the
 model and the vocabulary. Nothing in it is pickled.
 
-  from txl_jax import export
-  model, params, vocabulary = export.load('model.npz')
+  from txl_jax.runs import weights_file
+  model, params, vocabulary = weights_file.load('model.npz')
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import zipfile
+from collections.abc import Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -21,14 +22,22 @@ import numpy as np
 
 from txl_jax import models
 from txl_jax.data import vocabulary as vocabulary_lib
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
+from txl_jax.models import base
 
 _HEADER = '__model__'
 _NOT_OURS = (OSError, ValueError, KeyError, TypeError, EOFError)
 _NOT_OURS += (zipfile.BadZipFile,)
 
 
-def save(path, params, model, vocabulary):
+def save(
+  path: str | os.PathLike,
+  params: Any,
+  model: Mapping[str, Any],
+  vocabulary: Mapping[str, Any],
+) -> None:
   """Writes a file, whole or not at all.
 
   Args:
@@ -61,16 +70,18 @@ def save(path, params, model, vocabulary):
     raise UserError(f'--export_file={path}: {e.strerror}') from e
 
 
-def load(path, **changes):
+def load(
+  path: str | os.PathLike,
+) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
   """Reads a file that `save` has written.
 
   Args:
     path: of the file.
-    **changes: fields of the model to replace, say mem_len=1600.
 
   Returns:
-    model (an unbound Linen module), params (nested dict of numpy arrays),
-    vocabulary (a `data.vocabulary.Vocabulary` or `data.words.Words`).
+    The model as it was trained, unbound (`model.at_test_time(mem_len=1600)`
+    changes its lengths); its parameters, a nested dict of numpy arrays; the
+    vocabulary.
 
   Raises:
     UserError: the file cannot be read or is of another kind.
@@ -84,4 +95,4 @@ def load(path, **changes):
   except _NOT_OURS as e:
     raise UserError(f'{path} is no file of exported parameters: {e}') from e
   params = flax.traverse_util.unflatten_dict(arrays, sep='/')
-  return model.clone(**changes), params, vocabulary
+  return model, params, vocabulary

@@ -15,14 +15,21 @@ import json
 import os
 import pathlib
 import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
 
 from txl_jax import settings
 from txl_jax.data import vocabulary as vocabulary_lib
+from txl_jax.data.prepared import Prepared
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 
 @contextlib.contextmanager
-def locked(folder):
+def locked(folder: pathlib.Path) -> Iterator[None]:
   """Holds the folder against a second run; the lock dies with the process.
 
   Args:
@@ -51,13 +58,20 @@ def locked(folder):
     yield
 
 
-def describe(folder, config, corpus, command):
+def describe(
+  folder: pathlib.Path,
+  config: ml_collections.ConfigDict,
+  sections: Mapping[str, type],
+  corpus: Prepared,
+  command: str,
+) -> None:
   """Writes what tells this run from others, or checks that it is the same.
 
   Args:
     folder: pathlib.Path.
     config: ConfigDict.
-    corpus: a `data.prepared.Prepared`.
+    sections: of the config, see `settings.check`.
+    corpus: what is learnt.
     command: the command that continues this run.
 
   Raises:
@@ -67,7 +81,7 @@ def describe(folder, config, corpus, command):
   corpus_now = {'name': corpus.name, 'digest': corpus.digest}
   if (folder / 'config.json').exists():
     then = _read(folder / 'config.json')
-    settings.check_same(settings.flatten(now), settings.flatten(then), folder)
+    _check_same(settings.flatten(now), settings.flatten(then), sections, folder)
     corpus_then = {'name': '?', 'digest': '?'} | _read(folder / 'corpus.json')
     if corpus_then['digest'] != corpus_now['digest']:
       raise UserError(
@@ -82,7 +96,17 @@ def describe(folder, config, corpus, command):
   _write(folder / 'config.json', settings.to_json(config))
 
 
-def check_shared(folder, seconds=10.0):
+def _check_same(now, then, sections, folder):
+  """Raises a UserError unless a run continues as it began."""
+  found = settings.differences(sections, now, then, settings.ON_RESUME)
+  for name, here, there in found:
+    raise UserError(
+      f'{folder} holds a run with {name} = {there!r}, this command has '
+      f'{here!r}; continue with the same value or choose another --workdir'
+    )
+
+
+def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
   """Checks that another process has described the folder that is seen here.
 
   Args:
@@ -102,7 +126,7 @@ def check_shared(folder, seconds=10.0):
     time.sleep(0.1)
 
 
-def config(folder):
+def config(folder: pathlib.Path) -> dict[str, Any]:
   """The config of the run in a folder, as a flat dict.
 
   Raises:
@@ -112,7 +136,7 @@ def config(folder):
   return settings.flatten(_read(folder / 'config.json'))
 
 
-def vocabulary(folder):
+def vocabulary(folder: pathlib.Path) -> Vocabulary | Words:
   """The vocabulary of the run in a folder.
 
   Raises:
@@ -125,7 +149,7 @@ def vocabulary(folder):
     raise UserError(f'{folder}/vocabulary.json is damaged: {e}') from e
 
 
-def checkpoints(folder):
+def checkpoints(folder: pathlib.Path) -> pathlib.Path:
   """Where the checkpoints of a run lie."""
   return pathlib.Path(folder) / 'checkpoints'
 

@@ -5,47 +5,55 @@ Shapes: B batch, T segment.
 
 import functools
 import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from txl_jax import models
-from txl_jax.training import optim
-from txl_jax.training import state as state_lib
+from txl_jax.models import base
 
 
-def flops_per_token(config, vocab_size):
-  """What training on a token costs in matrix products; see `table`.
+class Cost(NamedTuple):
+  """Of a forward and a backward pass.
 
-  What `model.remat` computes twice counts once.
-
-  Args:
-    config: ConfigDict.
-    vocab_size: V.
+  Attributes:
+    forward: FLOPs of the products.
+    backward: the same of the backward pass.
+    kept: bytes that the one keeps for the other, parameters left out.
   """
+
+  forward: int
+  backward: int
+  kept: int
+
+
+def flops_per_token(
+  config: ml_collections.ConfigDict, vocab_size: int
+) -> float:
+  """FLOPs of training on a token; what is computed twice counts once."""
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
-  model = models.build(config.model, vocab_size, remat='none')
-  state = jax.eval_shape(
-    lambda: state_lib.create(
-      model, optim.optimiser(config.optim), rows, jax.random.key(0)
-    )
-  )
-  forward, backward, _ = of_rows(model, state, rows, T)
-  return (forward + backward) / (rows * T)
+  model = models.build(config.model, vocab_size).without_remat()
+  cost = of_rows(model, rows, T)
+  return (cost.forward + cost.backward) / (rows * T)
 
 
-def nbytes(tree):
+def nbytes(tree: Any) -> int:
   """Bytes of the arrays of a pytree, or of their shapes."""
   return sum(
     math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)
   )
 
 
-def of_rows(model, state, B, T):
-  """FLOPs forward and backward, and bytes kept between, of B rows."""
+def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
+  """The Cost of B rows of T tokens."""
   tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
+  params = jax.eval_shape(
+    functools.partial(base.init_params, model), jax.random.key(0)
+  )
 
   def loss(params, tokens, memory):
     out = model.apply(
@@ -54,37 +62,49 @@ def of_rows(model, state, B, T):
       tokens,
       memory,
       train=True,
+      progress=jnp.float32(0),
       rngs={'dropout': jax.random.key(0)},
     )
     return out.nll.sum() + out.aux
 
-  arguments = (state.params, tokens, memory)
+  def vjp(params, *rest):
+    return jax.vjp(lambda p: loss(p, *rest), params)[1]
+
+  arguments = (params, tokens, memory)
   forward = flops(jax.make_jaxpr(loss)(*arguments).jaxpr)
   both = flops(jax.make_jaxpr(jax.value_and_grad(loss))(*arguments).jaxpr)
   # What jax.vjp returns holds the arrays that the backward pass will need,
   # the parameters among them.
-  kept = jax.eval_shape(
-    lambda params, *rest: jax.vjp(lambda p: loss(p, *rest), params)[1],
-    *arguments,
-  )
-  return forward, both - forward, nbytes(kept) - nbytes(state.params)
+  kept = nbytes(jax.eval_shape(vjp, *arguments)) - nbytes(params)
+  return Cost(forward, both - forward, kept)
 
 
-def flops(jaxpr):
-  """Multiplications and additions of the matrix products of a jaxpr.
+def flops(jaxpr: Any) -> int:
+  """Multiplications and additions of the products of a jaxpr.
 
-  2 x the product of the output's shape x the contracted sizes, times the
-  iterations of the scans around it.
+  Of matrix products and convolutions: 2 x the numbers of the output x those
+  that each of them sums, times the iterations of the scans around it.
   """
   total = 0
   for eqn in jaxpr.eqns:
-    if eqn.primitive.name == 'dot_general':
-      (contracted, _), _ = eqn.params['dimension_numbers']
-      shape = eqn.invars[0].aval.shape
-      inner = math.prod(shape[i] for i in contracted)
-      total += 2 * math.prod(eqn.outvars[0].aval.shape) * inner
+    total += _of_product(eqn)
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
     inside = [x for v in eqn.params.values() for x in jax.tree.leaves(v)]
     inside = (getattr(x, 'jaxpr', x) for x in inside)  # open a ClosedJaxpr
     total += times * sum(flops(x) for x in inside if hasattr(x, 'eqns'))
   return total
+
+
+def _of_product(eqn):
+  """FLOPs of an equation, 0 where it is no product."""
+  dimensions = eqn.params.get('dimension_numbers')
+  shapes = [x.aval.shape for x in eqn.invars]
+  if eqn.primitive.name == 'dot_general':
+    (contracted, _), _ = dimensions
+    summed = math.prod(shapes[0][i] for i in contracted)
+  elif eqn.primitive.name == 'conv_general_dilated':
+    features = shapes[1][dimensions.rhs_spec[0]]
+    summed = math.prod(shapes[1]) // features
+  else:
+    return 0
+  return 2 * math.prod(eqn.outvars[0].aval.shape) * summed

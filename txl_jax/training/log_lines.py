@@ -6,7 +6,7 @@ import jax
 
 from txl_jax.evaluation import figures
 from txl_jax.runs import console as console_lib
-from txl_jax.training import cost, profiling
+from txl_jax.training import cost, metrics, profiling
 
 
 class Lines:
@@ -67,11 +67,12 @@ class Lines:
     self._timed_from = step
     updates = int(sums.steps - sums.skipped)
     if updates:
-      rate = int(sums.tokens) * timed / int(sums.steps) / seconds
+      tokens = metrics.tokens_of(sums)
+      rate = tokens * timed / int(sums.steps) / seconds
       record = {
         'step': step,
         'split': 'train',
-        **figures.figures(float(sums.nll) / int(sums.tokens), self._unit),
+        **figures.figures(float(sums.nll) / tokens, self._unit),
         'lr': float(lr),
         'grad_norm': float(sums.grad_norm) / updates,
         'epoch': epoch,

@@ -1,18 +1,23 @@
 """The training loop."""
 
 import dataclasses
+import pathlib
+from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
+from jax.sharding import Mesh
 
 from txl_jax.data import streams
+from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
-from txl_jax.parallel.watchdog import READING, STEPPING, Stopped
+from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
 from txl_jax.runs import checkpoint, metrics_log, workdir
-from txl_jax.runs import console as console_lib
+from txl_jax.runs.console import Console, duration
 from txl_jax.training import (
   averaging,
   log_lines,
@@ -40,16 +45,24 @@ class NotFinite(UserError):
 class Trainer:
   """One run, from where its checkpoints left it to its last step."""
 
-  def __init__(self, config, corpus, folder, mesh, watch, console):
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    corpus: Prepared,
+    folder: pathlib.Path,
+    mesh: Mesh,
+    watch: Watch,
+    console: Console,
+  ):
     """Builds the model and restores the newest good checkpoint.
 
     Args:
-      config: ConfigDict, validated.
-      corpus: a `data.prepared.Prepared`.
-      folder: pathlib.Path of the run, described and locked.
+      config: ConfigDict, checked.
+      corpus: what is learnt.
+      folder: of the run, described and locked.
       mesh: from `mesh.make_mesh`.
-      watch: a `watchdog.Watch`, open.
-      console: a `console.Console`.
+      watch: open.
+      console: shows progress.
 
     Raises:
       UserError: the folder has checkpoints but none that can be used, or
@@ -82,7 +95,11 @@ class Trainer:
     self.abstract, self.train_step = built.abstract, built.step
     replicated = mesh_lib.replicated(mesh)
     self._no_sums = jax.jit(metrics.zeros, out_shardings=replicated)
-    self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
+
+    def lr(step, scale):
+      return built.schedule(step - 1) * scale
+
+    self._lr = jax.jit(lr)
     self.checkpoints = checkpoint.Checkpoints(
       workdir.checkpoints(folder), config.train.async_checkpoints
     )
@@ -123,8 +140,9 @@ class Trainer:
 
   def _empty_memory(self):
     B = self.config.train.batch_size
-    create = lambda: self.model.init_memory(B)
-    memory = mesh_lib.make(create, self.abstract.memory)
+    memory = mesh_lib.make(
+      lambda: self.model.init_memory(B), self.abstract.memory
+    )
     self.state = self.state.replace(memory=memory)
 
   def _open_log(self):
@@ -138,7 +156,7 @@ class Trainer:
         self.config.train.tensorboard,
       )
 
-  def run(self):
+  def run(self) -> progress.Progress:
     """Trains to the last step, evaluating and saving on the way.
 
     Returns:
@@ -164,7 +182,7 @@ class Trainer:
     """As `run`, which see, to the first loss that is not finite."""
     train = self.config.train
     pending = marker = None
-    compiled = set()
+    compiled = False
     clock = self.lines.clock
     self.lines.begin(self.step)
     while True:
@@ -187,10 +205,8 @@ class Trainer:
       with self.trace.step(self.step):
         with clock('data_wait'):
           batch = self._next_batch()
-        # Without lengths, a batch is of another program than with them.
-        new = (batch['lengths'] is None) not in compiled
-        compiled.add(batch['lengths'] is None)
-        self.watch.at(self.step, 'compiles' if new else STEPPING)
+        self.watch.at(self.step, STEPPING if compiled else 'compiles')
+        compiled = True
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += train.steps_per_dispatch
@@ -209,7 +225,7 @@ class Trainer:
         pending = self.step, lr, self.state.sums
         self.state = self.state.replace(sums=self._no_sums())
 
-  def weights(self):
+  def weights(self) -> Any:
     """The parameters to evaluate: averaged where there is an average."""
     return averaging.weights(self.state.params, self.state.average)
 
@@ -309,8 +325,8 @@ class Trainer:
       return bool(number)
 
     score = perplexity.score(
-      self.model.clone(cache_projections=True),
-      self.weights(),
+      self.model.at_test_time(),
+      self.model.inference_params(self.weights()),
       self.validation,
       batch_size=train.eval_batch_size,
       segment_len=train.segment_len,
@@ -341,7 +357,7 @@ class Trainer:
     self.console.say(
       f'step {self.step}: validation {record[self.unit]:.4f} {self.unit}'
       f'{" (best)" if best else ""}, {score.scored:,} tokens in '
-      f'{console_lib.duration(score.seconds)}'
+      f'{duration(score.seconds)}'
       f'{f", weights averaged over {averaged} steps" if averaged else ""}'
     )
     if self.progress.trigger.start == self.step:

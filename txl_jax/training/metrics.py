@@ -1,10 +1,13 @@
-"""Sums that a training step adds up on the device, and figures from sums."""
+"""Sums that a training step adds up on the device."""
 
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+_HIGH = 2**30  # tokens that the high half of their count counts by
 
 
 @flax.struct.dataclass
@@ -13,7 +16,8 @@ class Sums:
 
   Attributes:
     nll: float32, nats over all scored tokens.
-    tokens: int32, scored tokens.
+    tokens: int32 [2], scored tokens as multiples of 2^30 and the rest, since
+      their number may not fit into one int32; see `tokens_of`.
     grad_norm: float32, global norms of the gradients before clipping.
     steps: int32.
     bad_step: int32, the first step whose loss or gradient was not finite,
@@ -30,33 +34,52 @@ class Sums:
   skipped: jax.Array
 
 
-def zeros():
+def zeros() -> Sums:
   """Sums over no step."""
+
   # A buffer for each of them: a step that uses up its state wants no two
   # fields in one.
-  f, i = (
-    (lambda: jnp.zeros([], jnp.float32)),
-    (lambda: jnp.zeros([], jnp.int32)),
-  )
-  return Sums(f(), i(), f(), i(), i() - 1, i())
+  def zero(dtype, *shape):
+    return jnp.zeros(shape, dtype)
+
+  f, i = jnp.float32, jnp.int32
+  return Sums(zero(f), zero(i, 2), zero(f), zero(i), zero(i) - 1, zero(i))
 
 
-def add(sums, *, nll, tokens, grad_norm, step, skipped: Any = False):
+def tokens_of(sums: Sums) -> int:
+  """The number of scored tokens, of Sums on the host."""
+  high, low = np.asarray(sums.tokens).tolist()
+  return high * _HIGH + low
+
+
+def add(
+  sums: Sums,
+  *,
+  nll: jax.Array,
+  tokens: jax.Array,
+  grad_norm: jax.Array,
+  step: jax.Array,
+  skipped: Any = False,
+) -> Sums:
   """Sums with one more step.
 
   Args:
     sums: a Sums.
     nll: float32, of that step.
-    tokens: int32, scored in it.
+    tokens: int32, scored in it, less than 2^30.
     grad_norm: float32, of its gradient.
     step: int32, its number.
     skipped: bool, whether its update was left out.
   """
   bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
-  unless = lambda x: jnp.where(skipped, jnp.zeros_like(x), x)
+
+  def unless(x):
+    return jnp.where(skipped, jnp.zeros_like(x), x)
+
+  low = sums.tokens[1] + unless(tokens)
   return Sums(
     nll=sums.nll + unless(nll.astype(jnp.float32)),
-    tokens=sums.tokens + unless(tokens),
+    tokens=jnp.stack([sums.tokens[0] + low // _HIGH, low % _HIGH]),
     grad_norm=sums.grad_norm + unless(grad_norm.astype(jnp.float32)),
     steps=sums.steps + 1,
     bad_step=jnp.where((sums.bad_step < 0) & bad, step, sums.bad_step),

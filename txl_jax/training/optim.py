@@ -1,15 +1,104 @@
 """Optimisers and learning rate schedules."""
 
 import dataclasses
+import functools
 import math
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from txl_jax.parallel.mesh import path_name
+from txl_jax.settings import key
 
-def optimiser(config):
+
+@dataclasses.dataclass(frozen=True)
+class Optim:
+  """The section `optim` of a config."""
+
+  name: str = key(
+    'adam',
+    'The optimiser.',
+    choices={
+      'adam': 'Adam (Kingma and Ba 2015)',
+      'sgd': 'gradient descent, with momentum if optim.momentum is above 0',
+    },
+  )
+  lr: float = key(2.5e-4, 'Peak of the learning rate.', above=0)
+  b1: float = key(0.9, 'adam: decay of the mean.', at_least=0, at_most=0.999999)
+  b2: float = key(
+    0.999, 'adam: decay of the square.', at_least=0, at_most=0.999999
+  )
+  eps: float = key(1e-8, 'adam: added to the root.', above=0)
+  momentum: float = key(
+    0.0, 'sgd: decay of the sum.', at_least=0, at_most=0.999999
+  )
+  nesterov: bool = key(False, 'sgd: look ahead along the momentum.')
+  state_dtype: str = key(
+    'float32',
+    'What moments and momentum are kept in; the update is computed in float32.',
+    choices={
+      'float32': 'as computed',
+      'bfloat16': 'half as large, rounded at random',
+    },
+  )
+  clip: float = key(
+    0.25, 'Global norm of the gradient at most; 0 is off.', at_least=0
+  )
+  weight_decay: float = key(
+    0.0,
+    'Times lr, taken off matrices and embeddings in each step, not off biases '
+    'and norm scales; apart from the gradient, as AdamW does.',
+    at_least=0,
+  )
+  schedule: str = key(
+    'cosine',
+    'How the rate changes; see `schedule`.',
+    choices={
+      'cosine': 'half a cosine down to lr_floor',
+      'inverse_sqrt': '1 / sqrt(step)',
+      'constant': 'it does not',
+      'plateau': 'times plateau_factor for each plateau_patience evaluations '
+      'in a row without a better figure',
+    },
+  )
+  warmup: int = key(0, 'Steps of linear warm-up.', at_least=0)
+  cosine_shifted: bool = key(
+    False,
+    'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
+    'with the warm-up cutting its start off (PyTorch original).',
+  )
+  lr_floor: float = key(
+    0.0,
+    'cosine and plateau: lowest rate, as a share of lr.',
+    at_least=0,
+    at_most=1,
+  )
+  plateau_factor: float = key(0.5, 'plateau: see there.', above=0, at_most=1)
+  plateau_patience: int = key(1, 'plateau: see there.', at_least=1)
+  average: str = key(
+    'off',
+    'Average of the parameters over steps, for evaluation, generation and '
+    'export.',
+    choices={
+      'off': 'none',
+      'ema': 'moving average, its bias corrected',
+      'swa': 'mean over all steps after average_start',
+      'nt': 'mean over all steps after an evaluation worse than the best of '
+      'those more than average_patience before it',
+    },
+  )
+  ema_decay: float = key(0.999, 'ema: the decay.', above=0, at_most=0.999999)
+  average_start: int = key(0, 'swa: a step above 0.', at_least=0)
+  average_patience: int = key(5, 'nt: evaluations.', at_least=0)
+
+
+def optimiser(
+  config: Optim, not_decayed: Sequence[str] = ()
+) -> optax.GradientTransformation:
   """Clipping, then Adam or SGD, then weight decay; without the learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
@@ -18,6 +107,7 @@ def optimiser(config):
 
   Args:
     config: the section `optim` of a config.
+    not_decayed: as for `decays`.
 
   Returns:
     An optax transformation; its updates are to be scaled by -lr. They need
@@ -30,7 +120,8 @@ def optimiser(config):
   if config.state_dtype == 'bfloat16':
     rule = in_bfloat16(rule)
   if config.weight_decay > 0:
-    decay = optax.add_decayed_weights(config.weight_decay, decays)
+    decayed = functools.partial(decays, not_decayed=not_decayed)
+    decay = optax.add_decayed_weights(config.weight_decay, decayed)
     rule = optax.chain(rule, decay)
   if config.clip > 0:
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)
@@ -49,7 +140,9 @@ class Rounded(NamedTuple):
   state: Any
 
 
-def in_bfloat16(rule):
+def in_bfloat16(
+  rule: optax.GradientTransformation,
+) -> optax.GradientTransformation:
   """An optax transformation whose state is kept in bfloat16.
 
   Each update is computed in float32. Its state is then rounded up or down at
@@ -97,26 +190,31 @@ def _round(x, key):
   return jnp.where(jnp.isfinite(x), rounded, x.astype(jnp.bfloat16))
 
 
-def decays(params):
+def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
   """Which parameters weight decay acts on: matrices and embeddings.
 
-  Those are the arrays of two and more axes, but for the attention biases u
-  and v. Vectors are biases and norm scales.
+  Those are the arrays of two and more axes. Vectors are biases and norm
+  scales.
 
   Args:
     params: pytree (nested dict) of arrays.
+    not_decayed: regular expressions for the ends of other paths to leave
+      alone, see `models.base`.
 
   Returns:
     A pytree of bool.
   """
 
   def acts(path, x):
-    return x.ndim > 1 and 'biases' not in (key.key for key in path)
+    name = path_name(path)
+    return x.ndim > 1 and not any(
+      re.search(f'(^|/)({pattern})$', name) for pattern in not_decayed
+    )
 
   return jax.tree_util.tree_map_with_path(acts, params)
 
 
-def schedule(config, steps):
+def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
   """The learning rate as a function of the updates made before.
 
   With t the update, W the warm-up, lr the peak and f = lr_floor:
@@ -167,7 +265,7 @@ class Plateau:
   bad: int = 0
   scale: float = 1.0
 
-  def update(self, figure, config):
+  def update(self, figure: float, config: Optim) -> 'Plateau':
     """The state after an evaluation; config is the section `optim`."""
     if figure < self.best:
       return Plateau(figure, 0, self.scale)

@@ -1,11 +1,38 @@
 """Where the time of training goes: traces, shares of a step, utilisation."""
 
 import contextlib
+import dataclasses
 import time
 
 import jax
 
 from txl_jax.parallel import processes
+from txl_jax.settings import ON_RESUME, key
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+  """The section `profile` of a config: a trace of some steps.
+
+  It is for TensorBoard and Perfetto, and lies in workdir/profile. The first
+  step of a run compiles: start at 10 or so.
+  """
+
+  start: int = key(
+    0, 'The first step, from 0.', at_least=0, may_change=ON_RESUME
+  )
+  stop: int = key(
+    0,
+    'The step after the last; 0 is no trace.',
+    at_least=0,
+    may_change=ON_RESUME,
+  )
+
+  def problems(self):
+    """Keys that do not go together, see `settings`."""
+    if 0 < self.stop <= self.start:
+      yield 'stop', f'0, or above profile.start, {self.start}'
+
 
 # Most FLOPs a second of one device of JAX in matrix products, dense, by
 # device_kind: (bfloat16, float32). Float32 is what XLA makes of such products

@@ -5,10 +5,12 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
 
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.training import metrics
+from txl_jax.training import averaging, metrics
 
 
 @flax.struct.dataclass
@@ -34,7 +36,13 @@ class TrainState:
   average: Any = ()
 
 
-def create(model, optimiser, batch_size, key, averager=None):
+def create(
+  model: base.LanguageModel,
+  optimiser: optax.GradientTransformation,
+  batch_size: int,
+  key: jax.Array,
+  averager: averaging.Averager | None = None,
+) -> TrainState:
   """The state before the first step.
 
   Args:
@@ -56,13 +64,18 @@ def create(model, optimiser, batch_size, key, averager=None):
   )
 
 
-def placed(abstract, mesh):
+def placed(
+  abstract: TrainState, mesh: Mesh, model: base.LanguageModel
+) -> TrainState:
   """The shapes of a TrainState with the shardings they have on a mesh."""
-  place = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-  return jax.tree.map(place, abstract, shardings(abstract, mesh))
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    abstract,
+    shardings(abstract, mesh, model),
+  )
 
 
-def split(state):
+def split(state: TrainState) -> dict[str, Any]:
   """The items of a checkpoint: what can be restored without the rest.
 
   They are params, training, memory, and average; the last two only where
@@ -79,10 +92,10 @@ def split(state):
     'training': state.replace(params=(), memory=(), average=()),
   }
   parts = {'memory': state.memory, 'average': state.average}
-  return items | {name: part for name, part in parts.items() if part}
+  return items | {k: x for k, x in parts.items() if jax.tree.leaves(x)}
 
 
-def join(items):
+def join(items: dict[str, Any]) -> TrainState:
   """The TrainState of which `split` made the items."""
   return items['training'].replace(
     params=items['params'],
@@ -91,14 +104,19 @@ def join(items):
   )
 
 
-def shardings(abstract, mesh):
+def shardings(
+  abstract: TrainState, mesh: Mesh, model: base.LanguageModel
+) -> TrainState:
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)
-  rows = lambda leaf: mesh_lib.rows(mesh, base.row_axis(leaf))
-  rules = lambda tree: mesh_lib.by_rules(tree, mesh)
+  params, opt_state, average = (
+    mesh_lib.by_rules(tree, mesh, model.SHARDING)
+    for tree in (abstract.params, abstract.opt_state, abstract.average)
+  )
+  memory = () if abstract.memory == () else model.row_axes()
   return everywhere.replace(
-    params=rules(abstract.params),
-    opt_state=rules(abstract.opt_state),
-    average=rules(abstract.average),
-    memory=jax.tree.map(rows, abstract.memory),
+    params=params,
+    opt_state=opt_state,
+    average=average,
+    memory=jax.tree.map(lambda axis: mesh_lib.rows(mesh, axis), memory),
   )

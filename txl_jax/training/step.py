@@ -1,7 +1,6 @@
-"""One training step and one scoring call: pure functions, and their jit.
+"""One training step: a pure function, and its jit over a mesh.
 
-Shapes: B batch, T segment, A accumulated parts, K steps in a call of training,
-G segments in a call of scoring.
+Shapes: B batch, T segment, A accumulated parts, K steps in a call.
 """
 
 import functools
@@ -10,9 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import optax
+from jax.sharding import Mesh
 
-from txl_jax import models
+from txl_jax import models, settings
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics, optim
@@ -20,17 +21,18 @@ from txl_jax.training import state as state_lib
 
 
 def train_step(
-  state,
-  batch,
+  state: state_lib.TrainState,
+  batch: dict[str, Any],
   *,
-  model,
-  optimiser,
-  schedule,
-  accumulate,
-  key,
-  averager=None,
-  skip_nonfinite=False,
-):
+  model: base.LanguageModel,
+  optimiser: optax.GradientTransformation,
+  schedule: Callable[[jax.Array], jax.Array],
+  key: jax.Array,
+  steps: int,
+  accumulate: int = 1,
+  averager: averaging.Averager | None = None,
+  skip_nonfinite: bool = False,
+) -> state_lib.TrainState:
   """One update.
 
   The loss is the mean nll over the scored tokens of the whole batch, plus
@@ -44,18 +46,16 @@ def train_step(
     model: see `models.base`.
     optimiser: from `optim.optimiser`.
     schedule: from `optim.schedule`.
-    accumulate: A, a divisor of B.
     key: PRNG key; dropout uses fold_in(key, step).
+    steps: of the whole training.
+    accumulate: A, a divisor of B.
     averager: from `averaging.averager`, that which the state was made with.
-    skip_nonfinite: leave the update out, here and in the optimiser's state
-      and the average, where the loss or the gradient is not finite. A memory
-      after a loss that is not is emptied.
+    skip_nonfinite: leave the update out where the loss or the gradient is
+      not finite, see `_keep_nonfinite_out`.
 
   Returns:
     The next TrainState.
   """
-  memory = model.reset_memory(state.memory, batch['reset'])
-  key = jax.random.fold_in(key, state.step)
   tokens = jnp.sum(batch['targets'] >= 0)
 
   def loss(params, part, memory, key):
@@ -66,34 +66,34 @@ def train_step(
       memory,
       train=True,
       lengths=part['lengths'],
+      progress=jnp.float32(state.step) / steps,
       rngs={'dropout': key},
     )
     nll = jnp.sum(out.nll)
     return nll / tokens + out.aux / accumulate, (nll, out.memory)
 
-  gradient = jax.grad(loss, has_aux=True)
-  if accumulate == 1:
-    grads, (nll, memory) = gradient(state.params, batch, memory, key)
-  else:
-    grads, nll, memory = _accumulate(
-      gradient, state.params, batch, memory, key, accumulate
-    )
+  grads, nll, memory = _accumulate(
+    jax.grad(loss, has_aux=True),
+    state.params,
+    batch,
+    model.reset_memory(state.memory, batch['reset']),
+    model.row_axes(),
+    jax.random.fold_in(key, state.step),
+    accumulate,
+  )
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
   lr = schedule(state.step) * state.lr_scale
   params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
   average = state.average
   if averager:
     average = averager.update(average, params, state.step)
+  new = state.replace(
+    params=params, opt_state=opt_state, memory=memory, average=average
+  )
   grad_norm, skipped = optax.tree.norm(grads), False
   if skip_nonfinite:
-    skipped = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
-    params, opt_state, average = _choose(
-      skipped,
-      (state.params, state.opt_state, state.average),
-      (params, opt_state, average),
-    )
-    B = len(batch['reset'])
-    memory = _choose(jnp.isfinite(nll), memory, model.init_memory(B))
+    empty = model.init_memory(len(batch['reset']))
+    new, skipped = _keep_nonfinite_out(state, new, nll, grad_norm, empty)
   sums = metrics.add(
     state.sums,
     nll=nll,
@@ -102,31 +102,51 @@ def train_step(
     step=state.step,
     skipped=skipped,
   )
-  return state.replace(
-    step=state.step + 1,
-    params=params,
-    opt_state=opt_state,
-    memory=memory,
-    sums=sums,
-    average=average,
-  )
+  return new.replace(step=state.step + 1, sums=sums)
 
 
-def _choose(condition, tree, other):
-  """The first of two pytrees where a scalar condition holds, or the second."""
-  return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
+def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
+  """The new state, or the old one where the loss or gradient is not finite.
+
+  Parameters, optimiser and average then stay as they were. A memory after a
+  loss that is not finite is emptied.
+
+  Returns:
+    A TrainState, and whether the update was left out.
+  """
+
+  def choose(condition, tree, other):
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
+
+  skipped = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
+  kept = choose(skipped, old.replace(memory=()), new.replace(memory=()))
+  memory = choose(jnp.isfinite(nll), new.memory, empty)
+  return kept.replace(memory=memory), skipped
 
 
-def _accumulate(gradient, params, batch, memory, key, A):
-  """Gradients and nll summed over A parts, and the memory of all rows."""
+def _accumulate(gradient, params, batch, memory, axes, key, A):
+  """Gradients and nll summed over A parts, and the memory of all rows.
+
+  Args:
+    gradient: function (params, batch, memory, key) -> grads, (nll, memory).
+    params: of the model.
+    batch: all of it.
+    memory: for all rows.
+    axes: of its rows.
+    key: PRNG key; part a uses fold_in(key, a).
+    A: parts; 1 uses the key itself.
+  """
+  if A == 1:
+    grads, (nll, memory) = gradient(params, batch, memory, key)
+    return grads, nll, memory
 
   # Every A-th row goes into a part: rows that are divided among devices in
   # blocks stay where they are.
-  def split(x, axis):
+  def split(axis, x):
     shape = (*x.shape[:axis], x.shape[axis] // A, A, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
 
-  def merge(x, axis):  # x is [A, ...]
+  def merge(axis, x):  # x is [A, ...]
     x = jnp.moveaxis(x, 0, axis + 1)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
@@ -139,19 +159,18 @@ def _accumulate(gradient, params, batch, memory, key, A):
     return (jax.tree.map(jnp.add, grads, more), nll + part_nll), memory
 
   parts = (
-    jax.tree.map(lambda x: split(x, 0), batch),
-    jax.tree.map(lambda x: split(x, base.row_axis(x)), memory),
+    jax.tree.map(functools.partial(split, 0), batch),
+    jax.tree.map(split, axes, memory),
     jnp.arange(A),
   )
   zeros = jax.tree.map(jnp.zeros_like, params)
   (grads, nll), memories = jax.lax.scan(body, (zeros, jnp.float32(0)), parts)
-  merged = jax.tree.map(
-    lambda x, m: merge(m, base.row_axis(x)), memory, memories
-  )
-  return grads, nll, merged
+  return grads, nll, jax.tree.map(merge, axes, memories)
 
 
-def train_steps(state, batches, **arguments):
+def train_steps(
+  state: state_lib.TrainState, batches: dict[str, Any], **arguments: Any
+) -> state_lib.TrainState:
   """K updates, one after the other.
 
   Args:
@@ -162,7 +181,10 @@ def train_steps(state, batches, **arguments):
   Returns:
     The TrainState after the last one.
   """
-  step = lambda state, batch: (train_step(state, batch, **arguments), None)
+
+  def step(state, batch):
+    return train_step(state, batch, **arguments), None
+
   return jax.lax.scan(step, state, batches)[0]
 
 
@@ -177,24 +199,26 @@ class Built(NamedTuple):
     step: from `jit_train_step`, or None without a mesh.
   """
 
-  model: Any
-  schedule: Callable
-  create: Callable
-  abstract: Any
+  model: base.LanguageModel
+  schedule: Callable[[Any], jax.Array]
+  create: Callable[[], state_lib.TrainState]
+  abstract: state_lib.TrainState
   step: Any
 
 
-def build(config, vocab_size, mesh):
+def build(
+  config: ml_collections.ConfigDict, vocab_size: int, mesh: Mesh | None
+) -> Built:
   """The model, the state and the step of a config.
 
   Args:
-    config: ConfigDict, validated.
+    config: ConfigDict, checked.
     vocab_size: V.
     mesh: from `mesh.make_mesh`; None to ask for shapes alone.
   """
   model = models.build(config.model, vocab_size)
   schedule = optim.schedule(config.optim, config.train.steps)
-  optimiser = optim.optimiser(config.optim)
+  optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)
   key = jax.random.key(config.seed)
   create = functools.partial(
@@ -207,7 +231,7 @@ def build(config, vocab_size, mesh):
   )
   abstract, step = jax.eval_shape(create), None
   if mesh is not None:
-    abstract = state_lib.placed(abstract, mesh)
+    abstract = state_lib.placed(abstract, mesh, model)
     step = jit_train_step(
       mesh,
       abstract,
@@ -215,27 +239,53 @@ def build(config, vocab_size, mesh):
       model=model,
       optimiser=optimiser,
       schedule=schedule,
-      accumulate=config.train.accumulate,
       key=jax.random.fold_in(key, 1),
+      steps=config.train.steps,
+      accumulate=config.train.accumulate,
       averager=averager,
       skip_nonfinite=config.train.nonfinite == 'skip',
     )
   return Built(model, schedule, create, abstract, step)
 
 
-def jit_train_step(mesh, abstract_state, steps_per_dispatch=1, **arguments):
+def check_rows(config: ml_collections.ConfigDict, parts: int) -> None:
+  """Checks that batches can be divided among devices.
+
+  Args:
+    config: ConfigDict.
+    parts: of the mesh that rows are divided over.
+
+  Raises:
+    UserError: as in `settings.check`.
+  """
+  A = config.train.accumulate
+  if config.train.batch_size % (A * parts):
+    settings.refuse(
+      'train.batch_size',
+      config.train.batch_size,
+      f'multiples of {A * parts} (train.accumulate {A} x {parts}, the parts of '
+      'the mesh that batches are divided over)',
+    )
+
+
+def jit_train_step(
+  mesh: Mesh,
+  abstract: state_lib.TrainState,
+  steps_per_dispatch: int = 1,
+  **arguments: Any,
+) -> Any:
   """`train_step` compiled for a mesh; the state given to it is used up.
 
   Args:
     mesh: from `mesh.make_mesh`.
-    abstract_state: the TrainState, or its shapes.
+    abstract: the TrainState, or its shapes.
     steps_per_dispatch: K; above 1 it is `train_steps` that is compiled.
     **arguments: the keyword arguments of `train_step`.
 
   Returns:
     A function (state, batch) -> state.
   """
-  states = state_lib.shardings(abstract_state, mesh)
+  states = state_lib.shardings(abstract, mesh, arguments['model'])
   one = steps_per_dispatch == 1
 
   def step(state, batch):

@@ -1,0 +1,141 @@
+"""Keys of the section `model` that every model has."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from txl_jax import settings
+from txl_jax.ops import softmax
+from txl_jax.settings import IN_USE, key
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Keys that every model has; the config of each adds its own."""
+
+  name: str = key('', 'Which model it is.')
+  d_model: int = key(512, 'D: width of the states.', at_least=1)
+  tie_weights: bool = key(True, 'Output weights are the embedding table.')
+  cutoffs: tuple[int, ...] = key(
+    (),
+    'Adaptive embedding and softmax: the first token id of each tail of rarer '
+    'words, as (20000, 40000, 200000); () is a plain softmax.',
+  )
+  d_embed: int = key(
+    0, "Width of the head's embeddings; 0 is d_model.", at_least=0
+  )
+  div_val: int = key(
+    1, 'The words of tail i are div_val^i times narrower.', at_least=1
+  )
+  tie_projs: tuple[bool, ...] = key(
+    (),
+    'Whether the output projection of each bin, the head first, is that of '
+    'the embedding; () is all of them apart.',
+  )
+  tail_order: str = key(
+    'ascending',
+    "Which tail the logits behind the head's words stand for.",
+    choices=softmax.TAIL_ORDERS,
+  )
+  softmax_samples: int = key(
+    0,
+    'Words drawn for a sampled softmax in training, without cutoffs; 0 is off.',
+    at_least=0,
+    may_change=IN_USE,
+  )
+  init_std: float = key(
+    0.02, 'Standard deviation of initial weights.', above=0, may_change=IN_USE
+  )
+  proj_init_std: float = key(
+    0.01, 'Of the projections of embeddings.', above=0, may_change=IN_USE
+  )
+  dropout: float = key(
+    0.1,
+    'Of embeddings and final states, and within the layers.',
+    at_least=0,
+    at_most=0.999,
+    may_change=IN_USE,
+  )
+  dropout_embed: float = key(
+    -1.0,
+    'Of the embeddings; -1 is as model.dropout.',
+    at_least=-1,
+    at_most=0.999,
+    may_change=IN_USE,
+  )
+  dropout_final: float = key(
+    -1.0,
+    'Of the final states; -1 is as model.dropout.',
+    at_least=-1,
+    at_most=0.999,
+    may_change=IN_USE,
+  )
+  locked_dropout: bool = key(
+    False,
+    'One mask for all positions of a segment (variational dropout). The '
+    'position table, which has no rows, and the attention probabilities, where '
+    'it would hide a key from the whole segment, keep dropout as it is.',
+    may_change=IN_USE,
+  )
+  word_dropout: float = key(
+    0.0,
+    'Of whole words: every occurrence in a batch, or in a part of it where '
+    'train.accumulate divides it.',
+    at_least=0,
+    at_most=0.999,
+    may_change=IN_USE,
+  )
+  activation_reg: float = key(
+    0.0,
+    'Added to the loss of training: this times the mean square of the final '
+    'states after dropout.',
+    at_least=0,
+    may_change=IN_USE,
+  )
+  temporal_activation_reg: float = key(
+    0.0,
+    'The same of their changes from one position to the next, before dropout.',
+    at_least=0,
+    may_change=IN_USE,
+  )
+  dtype: str = key(
+    'float32',
+    'Compute dtype; parameters, softmax, norms and nll are float32.',
+    choices=('float32', 'bfloat16'),
+    may_change=IN_USE,
+  )
+
+  def replace(self, **changes: Any) -> 'Config':
+    """The same with other values."""
+    return dataclasses.replace(self, **changes)
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    for name in ('dropout_embed', 'dropout_final'):
+      if -1 < getattr(self, name) < 0:
+        yield name, '-1, or at least 0'
+    edges = 0, *self.cutoffs
+    whole = all(type(x) is int for x in self.cutoffs)
+    if not whole or any(a >= b for a, b in itertools.pairwise(edges)):
+      yield 'cutoffs', 'whole numbers above 0, each above the one before'
+    ties = self.tie_projs
+    if ties and (len(ties) != len(edges) or set(ties) - {True, False}):
+      yield 'tie_projs', f'() or {len(edges)} of True and False'
+    width = self.d_embed or self.d_model
+    if width % self.div_val ** len(self.cutoffs):
+      yield 'div_val', f'numbers whose powers for each tail divide {width}'
+    for name, only in ('div_val', 1), ('tail_order', 'ascending'):
+      if not self.cutoffs and getattr(self, name) != only:
+        yield name, f'{only} without model.cutoffs'
+    if self.softmax_samples and (self.cutoffs or self.d_embed):
+      yield 'softmax_samples', '0 with model.cutoffs or model.d_embed'
+
+  def check_vocabulary(self, vocab_size: int) -> None:
+    """Raises a UserError if a cutoff is not below V."""
+    if self.cutoffs and self.cutoffs[-1] >= vocab_size:
+      settings.refuse(
+        'model.cutoffs',
+        self.cutoffs,
+        f'numbers below {vocab_size}, the size of the vocabulary',
+      )

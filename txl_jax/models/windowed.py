@@ -1,0 +1,131 @@
+"""A model without memory that sees a moving window: the paper's slow way.
+
+Shapes: B batch, T segment, W window, V vocabulary.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from txl_jax.models import base
+
+
+@flax.struct.dataclass
+class Window:
+  """The last tokens of every row.
+
+  Attributes:
+    tokens: int32 [B, W], the newest one last.
+    filled: int32 [B], how many of them there are.
+  """
+
+  tokens: Any
+  filled: Any
+
+
+class Windowed(base.LanguageModel):
+  """Each token is predicted from the W tokens before it, and nothing else.
+
+  The model reads every window anew and only its last position counts, so a
+  token costs what a segment of W tokens costs the model itself (Al-Rfou et
+  al. 2018; Dai et al. 2019, Table 9). It has the parameters of the model.
+
+  Attributes:
+    model: a LanguageModel without memory.
+    window: W.
+  """
+
+  model: Any = None
+  window: int = 1
+
+  def setup(self):
+    nn.share_scope(self, self.model)
+
+  def init_memory(self, batch_size):
+    """An empty Window."""
+    return Window(
+      jnp.zeros([batch_size, self.window], jnp.int32),
+      jnp.zeros([batch_size], jnp.int32),
+    )
+
+  def row_axes(self):
+    """See `base.LanguageModel`."""
+    return Window(0, 0)
+
+  def inference_params(self, params):
+    """See `base.LanguageModel`."""
+    return self.model.inference_params(params)
+
+  def __call__(
+    self, tokens, targets, memory, *, train, lengths=None, progress=None
+  ):
+    """Nll of the targets; see `models.base` for the arguments."""
+    del lengths, progress  # padding comes last and is not scored
+
+    def score(model, memory, column):
+      token, target = column
+      memory = _slide(memory, token)
+      window, last = _left_aligned(memory)
+      only = jnp.where(
+        jnp.arange(self.window) == last[:, None], target[:, None], -1
+      )
+      out = model(window, only, (), train=train, lengths=memory.filled)
+      return memory, jnp.sum(out.nll, axis=1)
+
+    memory, nll = self._over_time(score, memory, (tokens.T, targets.T))
+    return base.LMOutput(nll.T, memory, jnp.zeros([], nll.dtype))
+
+  def logits(self, tokens, memory, *, lengths=None, last=False):
+    """See `base.LanguageModel`."""
+    T = tokens.shape[1]
+    real = jnp.ones(tokens.shape, bool)
+    if lengths is not None:
+      real = jnp.arange(T) < lengths[:, None]
+
+    def read(model, memory, column):
+      token, real = column
+      memory = _slide(memory, token, real)
+      if last:
+        return memory, None
+      return memory, _newest(model, memory)
+
+    memory, logits = self._over_time(read, memory, (tokens.T, real.T))
+    if last:
+      return _newest(self.model, memory), memory
+    return jnp.swapaxes(logits, 0, 1), memory
+
+  def _over_time(self, body, memory, columns):
+    """A scan over the T columns of a segment, with the model in it."""
+    scan = nn.scan(
+      body, variable_broadcast='params', split_rngs={'params': False}
+    )
+    return scan(self.model, memory, columns)
+
+
+def _slide(memory, token, real=True):
+  """The window moved by one token [B], in the rows where it is real."""
+  W = memory.tokens.shape[1]
+  moved = jnp.concatenate([memory.tokens[:, 1:], token[:, None]], axis=1)
+  real = jnp.broadcast_to(real, token.shape)
+  return Window(
+    jnp.where(real[:, None], moved, memory.tokens),
+    jnp.minimum(memory.filled + real, W),
+  )
+
+
+def _left_aligned(memory):
+  """Tokens [B, W] with the first real one first; where the last one is [B].
+
+  A causal model does not see what comes behind.
+  """
+  roll = jax.vmap(lambda row, n: jnp.roll(row, n))
+  return roll(memory.tokens, memory.filled), jnp.maximum(memory.filled - 1, 0)
+
+
+def _newest(model, memory):
+  """Logits [B, V] after the window."""
+  window, _ = _left_aligned(memory)
+  return model.logits(window, (), lengths=memory.filled, last=True)[0]

@@ -1,0 +1,99 @@
+"""--mode=eval: scores a whole split and prints the figure."""
+
+from txl_jax import models, settings
+from txl_jax.data import streams
+from txl_jax.errors import UserError
+from txl_jax.evaluation import figures, perplexity
+from txl_jax.modes import trained
+from txl_jax.modes.job import Job
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
+from txl_jax.runs import workdir
+
+
+def run(job: Job) -> perplexity.Score:
+  """Scores the split of the section `eval`.
+
+  Raises:
+    UserError: see `trained.load`; or the corpus has another vocabulary, or
+      the split is too short.
+  """
+  config, ev = job.config, job.config.eval
+  mesh = mesh_lib.make_mesh(config.mesh)
+  found = trained.load(config, job.folder, mesh)
+  corpus = job.corpus()
+  _check_corpus(job, corpus, found.vocabulary)
+  split = corpus.tokens(ev.split)
+  if len(split) < ev.batch_size + 1:
+    raise UserError(
+      f'split {ev.split} has {len(split)} tokens; eval.batch_size '
+      f'{ev.batch_size} needs {ev.batch_size + 1}'
+    )
+  tokens = _from_first_token(split, corpus, ev.first_token)
+
+  def progress(scored):
+    job.console.progress(f'{scored:,} of {len(tokens) - 1:,} tokens', pause=5.0)
+
+  score = perplexity.score(
+    models.at_test_time(config, len(found.vocabulary), ev, ev.window),
+    found.params,
+    tokens,
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+    mesh=mesh,
+    nll_file=ev.nll_file,
+    progress=progress,
+  )
+  assert score is not None  # nothing stops it
+  unit = found.vocabulary.unit
+  figure = figures.figures(score.nats, unit)[unit]
+  job.console.say(
+    f'checkpoint: {trained.weights_line(found)}; corpus: {corpus.name}'
+  )
+  processes.print_on_main(
+    f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
+    f'{len(split)} tokens, {score.scored} scored, '
+    f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
+    f'({conditions(ev)})'
+  )
+  if ev.nll_file:
+    job.console.say(f'nll of each scored token: {ev.nll_file}')
+  return score
+
+
+def conditions(section) -> str:
+  """The section `eval` in words: lengths and streams."""
+  own = [f'{k} {x}' for k, x in section.model.items() if x is not None]
+  window = [f'window {section.window}'] if section.window else []
+  parts = [f'T {section.segment_len}', *window, *own]
+  return ', '.join([*parts, f'{section.batch_size} streams'])
+
+
+def _check_corpus(job, corpus, vocabulary):
+  """Compares the corpus with that of the run."""
+  if corpus.vocabulary.symbols != vocabulary.symbols:
+    raise UserError(
+      f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
+      f'symbols) than the run in {job.folder} ({len(vocabulary)})'
+    )
+  now = job.config.data.boundaries
+  then = workdir.config(job.folder).get('data.boundaries', now)
+  if then != now:
+    job.console.say(
+      f'warning: data.boundaries is {now} and was {then} in training: the '
+      'model has learnt another number of <S>'
+    )
+
+
+def _from_first_token(tokens, corpus, first_token):
+  """The tokens, after one more that makes the first one be scored."""
+  if first_token == 'none':
+    return tokens
+  eos = corpus.vocabulary.eos_id
+  if eos is None or corpus.sentences('test') is not None:
+    what = 'has no <eos>' if eos is None else 'begins with a <S> already'
+    settings.refuse(
+      'eval.first_token', first_token, f'none, for corpus {corpus.name} {what}'
+    )
+  return streams.Preceded(eos, tokens)

@@ -1,0 +1,32 @@
+"""--mode=export: the parameters of a checkpoint in one file."""
+
+import jax
+
+from txl_jax.modes import trained
+from txl_jax.modes.job import Job
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement, processes
+from txl_jax.runs import weights_file, workdir
+
+
+def run(job: Job) -> None:
+  """Writes the file.
+
+  Raises:
+    UserError: see `trained.load`; or the file cannot be written.
+  """
+  mesh = mesh_lib.make_mesh(job.config.mesh)
+  found = trained.load(job.config, job.folder, mesh)
+  params = jax.tree.map(placement.fetch, found.params)
+  # What is free where a model is used is as it was trained.
+  then = workdir.config(job.folder)
+  model = {k: then.get(f'model.{k}', v) for k, v in job.config.model.items()}
+
+  def save():
+    vocabulary = found.vocabulary.to_json()
+    weights_file.save(job.export_file, params, model, vocabulary)
+
+  processes.on_main(save)
+  processes.print_on_main(
+    f'{trained.weights_line(found)}, written to {job.export_file}'
+  )

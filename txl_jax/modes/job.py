@@ -1,0 +1,43 @@
+"""What every mode is given."""
+
+import dataclasses
+import pathlib
+
+import ml_collections
+
+from txl_jax.corpora import preparation
+from txl_jax.data.prepared import Prepared
+from txl_jax.parallel import processes
+from txl_jax.parallel.watchdog import Watch
+from txl_jax.runs.console import Console
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One call of the program.
+
+  Attributes:
+    config: the config, checked.
+    folder: of the run.
+    console: shows progress.
+    watch: of the processes, open.
+    export_file: where --mode=export writes.
+  """
+
+  config: ml_collections.ConfigDict
+  folder: pathlib.Path
+  console: Console
+  watch: Watch
+  export_file: str
+
+  def corpus(self) -> Prepared:
+    """The corpus of the config; process 0 prepares it, if it must be.
+
+    Raises:
+      UserError: it cannot be had, or is not the same on every process.
+    """
+    found = processes.main_first(
+      lambda: preparation.locate_or_prepare(self.config.data)
+    )
+    processes.check_same({'the digest of the corpus': found.digest})
+    return found

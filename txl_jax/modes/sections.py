@@ -1,0 +1,174 @@
+"""The sections of a config: which dataclass declares each.
+
+python -m txl_jax.modes.sections > docs/config.md
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
+
+from txl_jax import settings
+from txl_jax.data.options import Data
+from txl_jax.evaluation.options import Eval
+from txl_jax.generation.options import Generate
+from txl_jax.models import MODELS
+from txl_jax.parallel import mesh
+from txl_jax.parallel.watchdog import Watching
+from txl_jax.settings import ON_RESUME, key
+from txl_jax.training.optim import Optim
+from txl_jax.training.options import Train
+from txl_jax.training.profiling import Profile
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+  """The keys outside sections."""
+
+  seed: int = key(
+    0,
+    'Of initialisation, dropout, variable lengths and the order of sentences.',
+    at_least=0,
+    at_most=2**32 - 1,
+  )
+  checkpoint: str = key(
+    'best',
+    'What eval, generate and export read: best, latest or a step.',
+    may_change=ON_RESUME,
+  )
+  deterministic: bool = key(
+    True,
+    'On GPUs, only kernels that add in one order, and no choice of kernels by '
+    'their speed, which may fall differently after a restart: the same command '
+    'gives the same bits. CPUs and TPUs always do.',
+    may_change=ON_RESUME,
+  )
+
+  def problems(self):
+    """Keys that do not go together, see `settings`."""
+    which = self.checkpoint
+    if which not in ('best', 'latest') and not which.isdecimal():
+      yield 'checkpoint', 'best, latest or a step'
+
+
+def sections(model: str = 'transformer_xl') -> dict[str, type]:
+  """{name: dataclass} of a config with a model, in the order of the page.
+
+  Args:
+    model: a key of MODELS.
+  """
+  of_model = MODELS[model].Config
+  overrides = settings.overrides(of_model)
+  return {
+    '': Root,
+    'data': Data,
+    'model': of_model,
+    'mesh': mesh.Sizes,
+    'train': Train,
+    'optim': Optim,
+    'profile': Profile,
+    'watch': Watching,
+    'eval': Eval,
+    'eval.model': overrides,
+    'generate': Generate,
+    'generate.model': overrides,
+  }
+
+
+def compose(model: str = 'transformer_xl') -> ml_collections.ConfigDict:
+  """A locked config with the default of every key."""
+  config = ml_collections.ConfigDict()
+  for name, section in sections(model).items():
+    made = settings.defaults(section)
+    if not name:
+      config.update(made)
+    else:
+      *outer, own = name.split('.')
+      (config[outer[0]] if outer else config)[own] = made
+  return config.lock()
+
+
+def of(config: Mapping[str, Any]) -> dict[str, type]:
+  """The `sections` of a config, or of the nested dict of one.
+
+  Raises:
+    UserError: it names no model that there is.
+  """
+  section = config.get('model')
+  name = section.get('name') if hasattr(section, 'get') else None
+  if name not in MODELS:
+    settings.refuse('model.name', name, ', '.join(MODELS))
+  return sections(name)
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Checks every value that can be checked without data and devices.
+
+  Raises:
+    UserError: names the key, what was found and what is allowed.
+  """
+  settings.check(of(config), config)
+  flat = settings.flatten(config)
+  for name, allowed in _together(flat):
+    settings.refuse(name, flat[name], allowed)
+
+
+def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+  """Keys of different sections that do not go together; what is allowed."""
+  steps, K = flat['train.steps'], flat['train.steps_per_dispatch']
+  for name in ('profile.start', 'profile.stop'):
+    if flat[name] % K:
+      yield name, f'multiples of train.steps_per_dispatch, {K}'
+  if flat['optim.warmup'] > steps:
+    yield 'optim.warmup', f'at most train.steps, {steps}'
+  start = flat['optim.average_start']
+  if flat['optim.average'] == 'swa' and not 0 < start < steps:
+    yield 'optim.average_start', f'a step of swa, from 1 to {steps - 1}'
+
+
+def page() -> str:
+  """docs/config.md: every key with its default, meaning and bounds."""
+  lines = [
+    '# Keys of a config',
+    '',
+    'Made by `python -m txl_jax.modes.sections > docs/config.md`. A key is',
+    'set on the command line as `--config.optim.lr=1e-3`. *Resume* marks those',
+    'that may change when a run continues, *use* those that may differ when',
+    'its model is evaluated, generates or is exported. The keys of `model` are',
+    'those of Transformer-XL.',
+  ]
+  for name, section in sections().items():
+    lines += ['', f'## {name}' if name else '## outside sections', '']
+    lines.append('| key | default | meaning |')
+    lines.append('|---|---|---|')
+    for f in dataclasses.fields(section):
+      lines.append(f'| {f.name} | {_shown(f.default)} | {_told(f)} |')
+  return '\n'.join(lines)
+
+
+def _shown(default):
+  return 'as trained' if default is None else f'`{default!r}`'
+
+
+def _told(field):
+  entry = field.metadata['key']
+  parts = [entry.meaning]
+  if entry.choices:
+    choices = (
+      f'`{k}`: {v}' if v else f'`{k}`' for k, v in entry.choices.items()
+    )
+    parts.append('; '.join(choices) + '.')
+  if entry.bounds():
+    parts.append(entry.bounds().capitalize() + '.')
+  marks = {
+    settings.ON_RESUME: '*Resume.*',
+    settings.IN_USE: '*Use.*',
+    settings.AT_TEST_TIME: '*Use; `eval.model` and `generate.model` override.*',
+  }
+  parts.append(marks.get(entry.may_change, ''))
+  return ' '.join(filter(None, parts)).replace('|', '\\|')
+
+
+if __name__ == '__main__':
+  print(page())

@@ -1,0 +1,111 @@
+"""--mode=train: trains, then reports how it went."""
+
+import contextlib
+import gzip
+import lzma
+from typing import Any
+
+from txl_jax import models
+from txl_jax.data.prepared import Prepared
+from txl_jax.evaluation import figures, perplexity
+from txl_jax.modes import sections
+from txl_jax.modes.evaluate import conditions
+from txl_jax.modes.job import Job
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
+from txl_jax.runs import workdir
+from txl_jax.training import loop
+from txl_jax.training import step as step_lib
+from txl_jax.training.progress import Progress
+
+# Bytes that are scored and compressed to compare; larger splits are left out.
+_LARGEST = 5_000_000
+
+
+def run(job: Job) -> None:
+  """Trains a run to its last step, from where it stands.
+
+  Raises:
+    UserError, Stopped: see `loop.Trainer`.
+  """
+  config, folder = job.config, job.folder
+  mesh = mesh_lib.make_mesh(config.mesh)
+  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  command = (
+    f'python -m txl_jax.main --config={folder}/config.py --workdir={folder}'
+  )
+  corpus = job.corpus()
+  with contextlib.ExitStack() as stack:
+
+    def occupy():
+      stack.enter_context(workdir.locked(folder))
+      declared = sections.of(config)
+      workdir.describe(folder, config, declared, corpus, command)
+
+    processes.on_main(occupy)
+    workdir.check_shared(folder)
+    with job.watch.signals():
+      trainer = loop.Trainer(
+        config, corpus, folder, mesh, job.watch, job.console
+      )
+      progress = trainer.run()
+    params = trainer.model.inference_params(trainer.weights())
+    lines = _closing(config, corpus, progress, params, mesh, command)
+  processes.print_on_main(*lines)
+
+
+def _closing(
+  config, corpus: Prepared, progress: Progress, params: Any, mesh, command
+) -> list[str]:
+  """The lines that end a run: its figures, and what to do next."""
+  unit = corpus.vocabulary.unit
+
+  def figure(nats):
+    return f'{figures.figures(nats, unit)[unit]:.4f} {unit}'
+
+  return [
+    f'best validation:  {figure(progress.best)} at step {progress.best_step}',
+    f'final validation: {figure(progress.last)} at step {progress.evaluated}',
+    *_beside_compressors(config, corpus, params, mesh),
+    'evaluate:  ' + command + ' --mode=eval',
+    'sample:    ' + command + " --mode=generate --config.generate.prompt='…'",
+    'export:    ' + command + ' --mode=export --export_file=model.npz',
+  ]
+
+
+def _beside_compressors(config, corpus, params, mesh):
+  """The model beside gzip and xz on the same bytes, where there are bytes."""
+  if corpus.manifest['corpus'] not in ('pystdlib', 'text'):
+    return []
+  if corpus.vocabulary.unit != 'bpc':
+    return []  # words do not tell the bytes between them
+  tokens = corpus.tokens('validation')
+  if len(tokens) > _LARGEST:
+    return []
+  text = corpus.vocabulary.decode(tokens)
+  ev = config.eval
+  score = perplexity.score(
+    models.at_test_time(config, len(corpus.vocabulary), ev, ev.window),
+    params,
+    tokens,
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+    mesh=mesh,
+  )
+  assert score is not None  # nothing stops it
+  if not processes.is_main():
+    return []
+  # The first byte is not scored: it is counted as eight bits.
+  bits = figures.figures(score.nll, 'bpc')['bpc'] + 8
+
+  def rate(packed):
+    return 8 * len(packed) / len(text)
+
+  return [
+    f'bits per byte on the {len(text):,} validation bytes, final weights:',
+    f'  this model  {bits / len(text):.4f}  ({conditions(ev)}; its weights are '
+    'not counted, and it has seen the training files)',
+    f'  gzip -9     {rate(gzip.compress(text, 9)):.4f}',
+    f'  xz -9       {rate(lzma.compress(text, preset=9)):.4f}',
+  ]

@@ -1,0 +1,124 @@
+"""The model of a run, as evaluation, generation and export need it."""
+
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from txl_jax import models, settings
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+from txl_jax.models import base
+from txl_jax.modes import sections
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
+from txl_jax.runs import checkpoint, workdir
+from txl_jax.training import averaging
+
+
+class Trained(NamedTuple):
+  """What `load` finds.
+
+  Attributes:
+    step: of the checkpoint.
+    params: of the model at test time, on the mesh; their average where the
+      checkpoint holds one.
+    averaged: how many steps they are averaged over, 0 for no average.
+    vocabulary: what the token ids stand for.
+  """
+
+  step: int
+  params: Any
+  averaged: int
+  vocabulary: Vocabulary | Words
+
+
+def load(
+  config: ml_collections.ConfigDict, folder: pathlib.Path, mesh: Mesh
+) -> Trained:
+  """The model of the run in a folder.
+
+  Args:
+    config: ConfigDict; `checkpoint` chooses the step.
+    folder: of the run.
+    mesh: from `mesh.make_mesh`.
+
+  Raises:
+    UserError: there is no such checkpoint, or it is of another model.
+  """
+  vocabulary = workdir.vocabulary(folder)
+  _check_model(config, folder)
+  checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
+  step = _choose(checkpoints, config.checkpoint)
+  model = models.build(config.model, len(vocabulary))
+
+  def init():
+    return base.init_params(model, jax.random.key(0))
+
+  def restore(item, make):
+    abstract = jax.eval_shape(make)
+    abstract = jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      abstract,
+      mesh_lib.by_rules(abstract, mesh, model.SHARDING),
+    )
+    return checkpoints.restore(step, **{item: abstract})[item]
+
+  if checkpoints.has_average(step):
+    average = restore('average', lambda: averaging.empty(init()))
+    if averaged := averaging.count(average):
+      params = model.inference_params(average.params)
+      return Trained(step, params, averaged, vocabulary)
+  params = model.inference_params(restore('params', init))
+  return Trained(step, params, 0, vocabulary)
+
+
+def _check_model(config, folder):
+  """Raises a UserError unless the config has the model of the run."""
+  declared = sections.of(config)
+  then = workdir.config(folder)
+  now = settings.flatten(config)
+  of_model = {k: x for k, x in then.items() if k.startswith('model.')}
+  free = (settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME)
+  now = {k: now.get(k) for k in of_model}
+  for name, here, there in settings.differences(declared, now, of_model, *free):
+    raise UserError(
+      f'{folder} holds a model with {name} = {there!r}, this command has '
+      f'{here!r}; allowed: the same value, as in --config={folder}/config.py'
+    )
+
+
+def _choose(checkpoints, which):
+  good = checkpoints.good_steps()
+  if not good:
+    raise UserError(
+      f'{checkpoints.folder} holds no checkpoint that can be used; found: '
+      f'{checkpoints.steps() or "nothing"}'
+    )
+  if which == 'latest':
+    return good[0]
+  if which == 'best':
+    best = checkpoints.host(good[0])['progress']['best_step']
+    if best in good:
+      return best
+    if best < 0:
+      return good[0]  # nothing was evaluated yet
+    if processes.is_main():
+      print(
+        f'warning: the best checkpoint, {best}, is gone; using {good[0]}',
+        file=sys.stderr,
+      )
+    return good[0]
+  if int(which) not in good:
+    settings.refuse('checkpoint', which, f'best, latest or one of {good}')
+  return int(which)
+
+
+def weights_line(found: Trained) -> str:
+  """The checkpoint in words, for what a mode prints."""
+  averaged = f', weights averaged over {found.averaged} steps'
+  return f'step {found.step}{averaged if found.averaged else ""}'

@@ -1,0 +1,118 @@
+"""The section `train` of a config."""
+
+import dataclasses
+
+from txl_jax.settings import ON_RESUME, key
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+  """How long, in what steps, and what is done between them."""
+
+  steps: int = key(400_000, 'Updates of the whole training.', at_least=1)
+  batch_size: int = key(
+    22,
+    'B: rows of a batch, over all devices. A run that continues with another '
+    'one starts with an empty memory.',
+    at_least=1,
+    may_change=ON_RESUME,
+  )
+  segment_len: int = key(512, 'T: tokens of a segment.', at_least=1)
+  accumulate: int = key(
+    1,
+    'Parts of a batch whose gradients are summed before one update; each part '
+    'keeps its own memory, the result is that of the whole batch.',
+    at_least=1,
+  )
+  steps_per_dispatch: int = key(
+    1,
+    'Steps that one call of the devices makes, for steps so short that calls '
+    'take time. steps, log_every, eval_every, save_every and the steps of a '
+    'trace are multiples of it. XLA may add in another order: figures agree '
+    'to 1e-5.',
+    at_least=1,
+  )
+  varlen: bool = key(
+    False,
+    'Segment lengths are drawn per step: T with probability 0.95, else T/2, '
+    "plus normal noise of deviation 5 (paper's code).",
+  )
+  resume: str = key(
+    'auto',
+    'What to do with a run in the workdir.',
+    choices={
+      'auto': 'continue it, or start one',
+      'must': 'continue it, or fail',
+      'never': 'fail if there are checkpoints',
+    },
+    may_change=ON_RESUME,
+  )
+  log_every: int = key(100, 'Steps between two lines of the log.', at_least=1)
+  eval_every: int = key(
+    4000,
+    'Steps between two evaluations; the last step is always evaluated. They '
+    'have the T and M of training.',
+    at_least=1,
+  )
+  eval_batch_size: int = key(
+    10, 'Streams that these evaluations read at once.', at_least=1
+  )
+  eval_tokens: int = key(
+    0,
+    'Tokens that they read of the validation split, from its start; 0 is all.',
+    at_least=0,
+  )
+  save_every: int = key(
+    4000,
+    'Steps between two checkpoints; a better evaluation is saved besides.',
+    at_least=1,
+    may_change=ON_RESUME,
+  )
+  async_checkpoints: bool = key(
+    True,
+    'Train on while a checkpoint is written; until it is, the host holds a '
+    'copy of the state.',
+    may_change=ON_RESUME,
+  )
+  compilation_cache: str = key(
+    '',
+    'Folder of programs that were compiled before, for a quicker start on the '
+    "same devices and jax; '' is none but JAX_COMPILATION_CACHE_DIR.",
+    may_change=ON_RESUME,
+  )
+  tensorboard: bool = key(
+    True, 'Write TensorBoard events into the workdir.', may_change=ON_RESUME
+  )
+  nonfinite: str = key(
+    'stop',
+    'What follows a loss or gradient that is not finite.',
+    choices={
+      'stop': 'the run ends',
+      'skip': 'the update is left out',
+      'rollback': 'the run goes on from the last checkpoint with an empty '
+      'memory and the batches after this one',
+    },
+    may_change=ON_RESUME,
+  )
+  nonfinite_limit: int = key(
+    5,
+    'skip: updates left out between two lines of the log; rollback: times in '
+    'the whole run. One more, and the run ends.',
+    at_least=1,
+    may_change=ON_RESUME,
+  )
+
+  def problems(self):
+    """Keys that do not go together, see `settings`."""
+    if self.batch_size % self.accumulate:
+      yield 'accumulate', f'divisors of {self.batch_size}'
+    for name in ('steps', 'log_every', 'eval_every', 'save_every'):
+      if getattr(self, name) % self.steps_per_dispatch:
+        yield (
+          name,
+          f'multiples of train.steps_per_dispatch, {self.steps_per_dispatch}',
+        )
+    if self.nonfinite == 'skip' and self.nonfinite_limit >= self.log_every:
+      yield 'nonfinite_limit', 'less than train.log_every'
+    if self.eval_tokens == 1:
+      yield 'eval_tokens', '0, or at least 2'
