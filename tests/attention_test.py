@@ -156,41 +156,76 @@ def test_relative_scores_dtype():
   q, k, v, _, u, v_bias = args
   r = jnp.zeros([5, H, K], jnp.bfloat16)
   scores = attention.relative_scores(q, k, r, u, v_bias)
-  assert scores.dtype == jnp.bfloat16 and scores.shape == (B, H, 3, 5)
+  assert scores.dtype == jnp.float32 and scores.shape == (B, H, 3, 5)
   mask = attention.visibility(3, 2)
   out = attention.relative_attention(q, k, v, r, u, v_bias, mask)
   assert out.dtype == jnp.bfloat16 and out.shape == (B, 3, H, K)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def probabilities(scores, mask):
+  """Those of given scores: with one key as the value of each position."""
+  *_, S = scores.shape
+  monkey = pytest.MonkeyPatch()
+  with monkey.context() as m:
+    m.setattr(attention, 'relative_scores', lambda *_: scores)
+    x = jnp.zeros([1, scores.shape[2], 1, 1], scores.dtype)
+    values = jnp.eye(S, dtype=scores.dtype)[None, :, None]  # [B, S, H, K]
+    out = attention.relative_attention(x, x, values, x, x, x, mask)
+  return out[0, :, 0]  # [T, S]
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_softmax_is_never_nan(dtype):
-  largest = float(jnp.finfo(dtype).max)
-  scores = jnp.array(
-    [[0.0, 1, 2], [-largest / 2, -largest / 2, 3], [largest, 0, 0]]
-  )
-  scores = scores[None, None].astype(dtype)
-  mask = jnp.array([[[0, 0, 0], [1, 1, 0], [1, 1, 1]]], bool)
-  probs = attention.masked_softmax(scores, mask)
-  assert probs.dtype == dtype
-  np.testing.assert_allclose(
-    probs[0, 0].astype(float),
-    [[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0], [1, 0, 0]],
-    atol=2e-3,
-  )
-  total = lambda s: attention.masked_softmax(s, mask)[..., 0].sum()
-  assert np.isfinite(jax.grad(total)(scores).astype(np.float32)).all()
+  with jax.enable_x64(dtype == 'float64'):
+    largest = float(jnp.finfo(dtype).max)
+    scores = jnp.array(
+      [[0.0, 1, 2], [-largest / 2, -largest / 2, 3], [largest, 0, 0]], dtype
+    )[None, None]
+    mask = jnp.array([[[0, 0, 0], [1, 1, 0], [1, 1, 1]]], bool)
+    np.testing.assert_allclose(
+      probabilities(scores, mask),
+      [[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0], [1, 0, 0]],
+      rtol=1e-6,
+    )
+
+    def total(scores):
+      return probabilities(scores, mask)[..., 0].sum()
+
+    assert np.isfinite(jax.grad(total)(scores)).all()
+
+
+def test_bfloat16_scores_are_rounded_once():
+  """Products of bfloat16 numbers are summed, shifted and added in float32."""
+  T, M = 3, 4
+  S = T + M
+  rng = np.random.default_rng(0)
+
+  def draw(*shape):
+    return jnp.array(3 * rng.normal(size=shape), jnp.bfloat16)
+
+  q, k, r = draw(B, T, H, K), draw(B, S, H, K), draw(S, H, K)
+  zero = jnp.zeros([H, K], jnp.bfloat16)
+  scores = attention.relative_scores(q, k, r, zero, zero)
+  assert scores.dtype == jnp.float32
+  wide = [np.asarray(x, np.float64) for x in (q, k, r)]
+  scaled = np.asarray(q * K**-0.5, np.float64)  # the only rounding
+  for i in range(T):
+    for j in range(i + M + 1):
+      d = i + M - j
+      keys = wide[1][:, j] + wide[2][S - 1 - d]
+      expected = np.sum(scaled[:, i] * keys, axis=-1)
+      np.testing.assert_allclose(scores[:, :, i, j], expected, rtol=1e-5)
+  assert np.abs(scores).max() > 10
 
 
 def test_softmax_is_float32_under_bfloat16():
   """A bfloat16 sum of 1,000 terms would stop growing at 256."""
   S = 1000
   rng = np.random.default_rng(0)
-  scores = jnp.array(rng.normal(size=[1, 1, 1, S]), jnp.bfloat16)
-  probs = attention.masked_softmax(scores, jnp.ones([1, 1, S], bool))
+  scores = jnp.array(rng.normal(size=[1, 1, 1, S]), jnp.float32)
+  found = probabilities(scores, jnp.ones([1, 1, S], bool))
   expected = direct.softmax(np.asarray(scores, np.float64)[0, 0, 0])
-  np.testing.assert_allclose(
-    np.asarray(probs, np.float64)[0, 0, 0], expected, rtol=2**-8
-  )
+  np.testing.assert_allclose(found[0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])

@@ -64,16 +64,16 @@ def feed_forward(x, p, drop=KEEP):
 
 
 def span_of(model):
-  M = model.mem_len
-  return {'off': math.inf, 'M': max(M, 1), 'M+1': M + 1}[model.same_length]
+  M, choice = model.config.mem_len, model.config.same_length
+  return {'off': math.inf, 'M': max(M, 1), 'M+1': M + 1}[choice]
 
 
 def layer(model, p, biases, x, past, drop):
   """x [T, D], past [m, D] -> [T, D]."""
-  norm = lambda name, y: layer_norm(y, p[name], model.ln_eps)
+  norm = lambda name, y: layer_norm(y, p[name], model.config.ln_eps)
   w = {name: p['attention'][name]['kernel'] for name in 'qkvro'}
   states = np.concatenate([past, x])
-  if model.pre_norm:
+  if model.config.pre_norm:
     states = norm('norm1', states)
   project = lambda name, y: np.einsum('sd,dhk->shk', y, w[name])
   heads = attend(
@@ -84,11 +84,11 @@ def layer(model, p, biases, x, past, drop):
     biases['u'],
     biases['v'],
     span_of(model),
-    model.clamp_len,
+    model.config.clamp_len,
     drop,
   )
   a = drop('attention output', np.einsum('thk,hkd->td', heads, w['o']))
-  if model.pre_norm:
+  if model.config.pre_norm:
     y = x + a
     return y + drop('ff output', feed_forward(norm('norm2', y), p['ff'], drop))
   y = norm('norm1', x + a)
@@ -97,8 +97,8 @@ def layer(model, p, biases, x, past, drop):
 
 def init_memory(model):
   """The memory of one row: N arrays [m, D], m = 0 or M zero states."""
-  m = model.mem_len if model.memory_init == 'zeros' else 0
-  return [np.zeros([m, model.d_model])] * model.n_layer
+  m = model.config.mem_len if model.config.memory_init == 'zeros' else 0
+  return [np.zeros([m, model.config.d_model])] * model.config.n_layer
 
 
 def segment(model, params, tokens, memory, drop=KEEP):
@@ -106,17 +106,17 @@ def segment(model, params, tokens, memory, drop=KEEP):
   p = params['vocabulary']
   x = drop('words', p['table'])[tokens]
   x[:1] = p['table'][tokens[:1]]  # the first word is never dropped
-  x = x * math.sqrt(model.d_model)
+  x = x * math.sqrt(model.config.d_model)
   x = drop('embeddings', x)
   new_memory = []
-  for n in range(model.n_layer):
+  for n in range(model.config.n_layer):
     pn = params[f'layers_{n}']
     keep = np.concatenate([memory[n], x])
-    new_memory.append(keep[max(0, len(keep) - model.mem_len) :])
-    biases = pn['biases'] if model.untie_biases else params['biases']
+    new_memory.append(keep[max(0, len(keep) - model.config.mem_len) :])
+    biases = pn['biases'] if model.config.untie_biases else params['biases']
     x = layer(model, pn, biases, x, memory[n], drop)
   x = drop('final states', x)
-  weights = p['table'] if model.tie_weights else p['output']
+  weights = p['table'] if model.config.tie_weights else p['output']
   return x @ weights.T + p['bias'], new_memory
 
 
@@ -132,7 +132,10 @@ def random_params(model, seed=0, std=0.3):
   with jax.enable_x64(True):
     memory = model.init_memory(1)
     key = jax.random.key(0)
-    init = lambda: model.init(key, tokens, tokens, memory, train=False)
+
+    def init():
+      return model.init(key, tokens, tokens, memory, train=False)
+
     shapes = jax.eval_shape(init)['params']
   rng = np.random.default_rng(seed)
   flat = flax.traverse_util.flatten_dict(shapes)

@@ -72,7 +72,7 @@ def test_build(name):
   settings = {'name': name, **SETTINGS[name]}
   model = models.build(settings, V, mem_len=9)
   assert isinstance(model, models.MODELS[name])
-  assert model.vocab_size == V and model.mem_len == 9
+  assert model.vocab_size == V and model.config.mem_len == 9
   assert settings['mem_len'] == M  # not changed in place
 
 

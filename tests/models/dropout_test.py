@@ -40,10 +40,10 @@ def test_places_of_dropout(changes, monkeypatch):
   monkeypatch.setattr(attention, 'dropout', fake)
   model = make(**changes)
   own = {
-    'words': model.word_dropout,
-    'probabilities': model.dropatt,
-    'embeddings': changes.get('dropout_embed', model.dropout),
-    'final states': changes.get('dropout_final', model.dropout),
+    'words': model.config.word_dropout,
+    'probabilities': model.config.dropatt,
+    'embeddings': changes.get('dropout_embed', model.config.dropout),
+    'final states': changes.get('dropout_final', model.config.dropout),
   }
   params = direct.random_params(model)
   tokens, targets = text(1, T)
@@ -51,10 +51,13 @@ def test_places_of_dropout(changes, monkeypatch):
 
   def drop(place, x):
     places.add(place)
-    rate = own.get(place, model.dropout)
+    rate = own.get(place, model.config.dropout)
     if place == 'words':
       return x * (1 + rate * (1 + np.arange(V)[:, None]))
-    if model.locked_dropout and place not in ('positions', 'probabilities'):
+    if model.config.locked_dropout and place not in (
+      'positions',
+      'probabilities',
+    ):
       return x * (1 + rate * (1 + np.arange(x.shape[-1])))
     return x * (1 + rate)
 
@@ -96,11 +99,17 @@ def test_every_dropout_has_its_own_key(monkeypatch):
   for unroll in 1, N:
     seen.clear()
     keys = {'dropout': jax.random.key(0)}
-    apply(model.clone(unroll=unroll), *args, train=True, rngs=keys)
+    unrolled = model.clone(config=model.config.replace(unroll=unroll))
+    apply(unrolled, *args, train=True, rngs=keys)
     jax.effects_barrier()
     runs.append(sorted(seen))
   assert runs[0] == runs[1]
-  S, D, F, H = T + model.mem_len, model.d_model, model.d_ff, model.n_head
+  S, D, F, H = (
+    T + model.config.mem_len,
+    model.config.d_model,
+    model.config.d_ff,
+    model.config.n_head,
+  )
   # Embeddings and final states; attention and feed-forward output.
   expected = [(B, T, D)] * (2 + 2 * N)
   expected += [(V,), (S, D)] + [(B, H, T, S)] * N + [(B, T, F)] * N
@@ -166,19 +175,23 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
 
 @pytest.mark.parametrize('lengths', [None, (T, 2)])
 def test_aux(lengths, monkeypatch):
-  """Of the direct formula's final states, entry by entry."""
-  fake = lambda x, rate, key, shared=(): x * (1 + rate)
+  """Of the direct formula's final states that are scored, entry by entry."""
+
+  def fake(x, rate, key, shared=()):
+    return x * (1 + rate)
+
   monkeypatch.setattr(attention, 'dropout', fake)
   weights = dict(activation_reg=2.0, temporal_activation_reg=3.0)
   model = make(dropout_final=0.4, **weights)
   params = direct.random_params(model)
   tokens, targets = text(1, T)
+  scored = np.arange(T) < np.array(lengths or [T] * B)[:, None]
   run = functools.partial(
     apply,
     model,
     {'params': params},
     tokens[0],
-    targets[0],
+    np.where(scored, targets[0], -1),
     lengths=None if lengths is None else np.array(lengths, np.int32),
   )
   with jax.enable_x64(True):

@@ -7,6 +7,7 @@ import pytest
 
 from tests import direct
 from txl_jax.models import embeddings
+from txl_jax.models.config import Config
 
 B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
@@ -20,12 +21,19 @@ TOKENS = np.array([[0, 6, 3], [3, 3, 1]], np.int32)
 TARGETS = np.array([[2, -1, 6], [-1, 0, 5]], np.int32)
 
 
+SCALE = 2.0
+
+
+def make(vocab_size, **keys):
+  return embeddings.Vocabulary(vocab_size, Config(**keys), SCALE)
+
+
 def vocabulary(tied, dtype='float64'):
   """The module bound to PARAMS."""
   params = {k: PARAMS[k] for k in PARAMS if not (tied and k == 'output')}
   if dtype != 'float64':
     params = jax.tree.map(np.float32, params)
-  module = embeddings.Vocabulary(V, D, tied, 0.02, jnp.dtype(dtype))
+  module = make(V, d_model=D, tie_weights=tied, dtype=dtype)
   return module.bind({'params': params})
 
 
@@ -46,7 +54,7 @@ def test_embed(x64, tied):
   expected = np.zeros([B, T, D])
   for b in range(B):
     for t in range(T):
-      expected[b, t] = PARAMS['table'][TOKENS[b, t]] * 2  # sqrt(D)
+      expected[b, t] = PARAMS['table'][TOKENS[b, t]] * SCALE
   np.testing.assert_allclose(out, expected, rtol=1e-12)
 
 
@@ -58,7 +66,7 @@ def test_logits(x64, tied):
 
 @pytest.mark.parametrize('tied', [True, False])
 def test_nll(x64, tied):
-  out = vocabulary(tied).nll(H, TARGETS)
+  out = vocabulary(tied).nll(H, TARGETS, train=False)
   for b in range(B):
     expected = direct.nll(logits(tied)[b], TARGETS[b])
     expected = np.where(TARGETS[b] < 0, 0, expected)
@@ -67,7 +75,7 @@ def test_nll(x64, tied):
 
 def test_gradient_of_nll(x64):
   """d nll / d h = W^T (softmax - one hot), nothing where not scored."""
-  loss = lambda h: vocabulary(False).nll(h, TARGETS).sum()
+  loss = lambda h: vocabulary(False).nll(h, TARGETS, train=False).sum()
   grad = jax.grad(loss)(jnp.array(H))
   probs = direct.softmax(logits(False).transpose(2, 0, 1)).transpose(1, 2, 0)
   error = (probs - np.eye(V)[TARGETS]) * (TARGETS >= 0)[..., None]
@@ -75,7 +83,7 @@ def test_gradient_of_nll(x64):
 
 
 def test_nll_of_large_logits():
-  module = embeddings.Vocabulary(2, 1, False, 0.02, jnp.float32)
+  module = make(2, d_model=1, tie_weights=False)
   weights = np.array([[1e4], [-1e4]], np.float32)
   params = {
     'table': weights,
@@ -83,7 +91,7 @@ def test_nll_of_large_logits():
     'bias': np.zeros(2, np.float32),
   }
   nll = module.bind({'params': params}).nll(
-    jnp.ones([1, 2, 1]), jnp.array([[0, 1]])
+    jnp.ones([1, 2, 1]), jnp.array([[0, 1]]), train=False
   )
   np.testing.assert_array_equal(nll, [[0, 2e4]])
 
@@ -101,12 +109,14 @@ def test_bfloat16():
     'btd,vd->btv', np.asarray(h, np.float64), np.asarray(table, np.float64)
   )
   np.testing.assert_allclose(out, expected + PARAMS['bias'], atol=1e-5)
-  assert module.nll(h, TARGETS).dtype == jnp.float32
+  assert module.nll(h, TARGETS, train=False).dtype == jnp.float32
 
 
 @pytest.mark.parametrize('tied', [True, False])
 def test_parameters(tied):
-  module = embeddings.Vocabulary(1000, 16, tied, 0.1, jnp.bfloat16)
+  module = make(
+    1000, d_model=16, tie_weights=tied, init_std=0.1, dtype='bfloat16'
+  )
   params = module.init(
     jax.random.key(0), jnp.zeros([1, 1, 16]), method='logits'
   )['params']
@@ -122,26 +132,21 @@ def test_parameters(tied):
 CUTS, SIZES = (3, 6), (3, 3, 5)
 
 
-def adaptive(**changes):
+def adaptive(vocab_size=11, **changes):
   fields = dict(
-    vocab_size=11,
     d_model=8,
     d_embed=8,
     cutoffs=CUTS,
     div_val=2,
     tie_projs=(False, True, True),
     tail_order='descending',
-    tied=True,
-    init_std=0.02,
-    proj_init_std=0.01,
-    dtype=jnp.dtype('float32'),
   )
-  return embeddings.AdaptiveVocabulary(**{**fields, **changes})
+  return make(vocab_size, **{**fields, **changes})
 
 
 def fresh(module):
   """Initial parameters: {name: array}."""
-  h = jnp.zeros([1, 1, module.d_model])
+  h = jnp.zeros([1, 1, module.config.d_model])
   return module.init(jax.random.key(0), h, method='logits')['params']
 
 
@@ -154,11 +159,11 @@ OUTPUTS = {f'output_{i}' for i in range(3)}
   'changes, names',
   [
     (dict(div_val=1), NAMES),
-    (dict(div_val=1, tied=False), NAMES | OUTPUTS),
+    (dict(div_val=1, tie_weights=False), NAMES | OUTPUTS),
     # Even the head's, of equal widths, and one of its own where untied.
     ({}, NAMES | {'proj_0', 'proj_1', 'proj_2', 'out_proj_0'}),
     (
-      dict(tied=False, tie_projs=(True, False, True)),
+      dict(tie_weights=False, tie_projs=(True, False, True)),
       NAMES | OUTPUTS | {'proj_0', 'proj_1', 'proj_2', 'out_proj_1'},
     ),
     (
@@ -175,7 +180,7 @@ def test_adaptive_parameters(changes, names):
   module = adaptive(**changes)
   params = fresh(module)
   assert params.keys() == names
-  width = lambda i: module.d_embed // module.div_val**i
+  width = lambda i: module.config.d_embed // module.config.div_val**i
   for i, size in enumerate(SIZES):
     assert params[f'table_{i}'].shape == (size, width(i))
     assert params[f'bias_{i}'].shape == (size,)
@@ -186,7 +191,7 @@ def test_adaptive_parameters(changes, names):
 
 def test_adaptive_initialisation():
   params = fresh(
-    adaptive(vocab_size=5000, d_model=128, d_embed=128, tied=False)
+    adaptive(vocab_size=5000, d_model=128, d_embed=128, tie_weights=False)
   )
   for name, x in params.items():
     if 'bias' in name:
@@ -201,7 +206,7 @@ def test_adaptive_initialisation():
 def test_adaptive_module_uses_all_it_has():
   """Every parameter matters; nll is that of the logits, either way round."""
   tokens, targets = np.array([[0, 4, 10]]), np.array([[5, 2, 9]])
-  module = adaptive(tied=False, tie_projs=(False,) * 3)
+  module = adaptive(tie_weights=False, tie_projs=(False,) * 3)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
     lambda x: jnp.array(rng.normal(size=x.shape), jnp.float32), fresh(module)
@@ -209,40 +214,43 @@ def test_adaptive_module_uses_all_it_has():
 
   @jax.jit
   def run(params, tail_order='descending'):
-    bound = module.clone(tail_order=tail_order).bind({'params': params})
+    config = module.config.replace(tail_order=tail_order)
+    bound = module.clone(config=config).bind({'params': params})
     x = bound.embed(tokens)
-    return bound.nll(x, targets), bound.logits(x), x
+    return bound.nll(x, targets, train=False), bound.logits(x), x
 
   nll, logits, x = run(params)
   chosen = np.take_along_axis(np.asarray(logits), targets[..., None], -1)
   np.testing.assert_allclose(nll, -chosen[..., 0], rtol=1e-4)
   np.testing.assert_allclose(np.exp(logits).sum(-1), 1, rtol=1e-5)
-  row = params['table_1'][4 - CUTS[0]] @ params['proj_1'] * np.sqrt(8)
+  row = params['table_1'][4 - CUTS[0]] @ params['proj_1'] * SCALE
   np.testing.assert_allclose(x[0, 1], row, rtol=1e-4)
   grads = jax.grad(lambda p: run(p)[0].sum())(params)
   assert all(np.any(g) for g in jax.tree.leaves(grads))
   other = adaptive(
-    tied=False, tie_projs=(False,) * 3, tail_order='ascending'
+    tie_weights=False, tie_projs=(False,) * 3, tail_order='ascending'
   ).bind({'params': params})
-  assert np.abs(other.nll(x, targets) - nll).max() > 1e-3
+  assert np.abs(other.nll(x, targets, train=False) - nll).max() > 1e-3
 
 
-def test_one_bin_is_a_softmax_with_projected_embeddings():
+def test_one_bin_with_projected_embeddings():
   module = adaptive(cutoffs=(), div_val=1, d_embed=4, tie_projs=(True,))
   params = fresh(module)
-  assert params['tail_weights'].size == 0
+  assert params.keys() == {'table', 'proj', 'bias'}
   h = jnp.array(RNG.normal(size=[1, 2, 8]), jnp.float32)
   bound = module.bind({'params': params})
-  scores = h @ params['proj_0'].T @ params['table_0'].T + params['bias_0']
-  np.testing.assert_allclose(
-    bound.logits(h), jax.nn.log_softmax(scores), rtol=1e-5
-  )
+  scores = h @ params['proj'].T @ params['table'].T + params['bias']
+  np.testing.assert_allclose(bound.logits(h), scores, rtol=1e-5)
+  expected = -jax.nn.log_softmax(scores)[..., 3]
+  nll = bound.nll(h, jnp.full([1, 2], 3), train=False)
+  np.testing.assert_allclose(nll, expected, rtol=1e-5)
+  x = bound.embed(jnp.array([[6]]))
+  row = params['table'][6] @ params['proj'] * SCALE
+  np.testing.assert_allclose(x[0, 0], row, rtol=1e-5)
 
 
 def test_sampled_softmax_is_for_training():
-  module = embeddings.Vocabulary(
-    V, D, True, 0.02, jnp.dtype('float32'), samples=3
-  )
+  module = make(V, d_model=D, softmax_samples=3)
   params = {k: np.float32(PARAMS[k]) for k in ('table', 'bias')}
   h = jnp.array(H, jnp.float32)
 
@@ -256,7 +264,7 @@ def test_sampled_softmax_is_for_training():
       rngs={'dropout': jax.random.key(seed)},
     )
 
-  exact = vocabulary(True, 'float32').nll(h, TARGETS)
+  exact = vocabulary(True, 'float32').nll(h, TARGETS, train=False)
   np.testing.assert_array_equal(nll(False), exact)
   estimate = nll(True)
   assert estimate.shape == TARGETS.shape and (estimate != nll(True, 1)).any()

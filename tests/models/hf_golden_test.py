@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from txl_jax.models import Memory, transformer_xl
+from txl_jax import models
+from txl_jax.models.transformer_xl import Memory
 
 FILES = sorted((pathlib.Path(__file__).parent / 'golden').glob('hf_*.npz'))
 
@@ -31,8 +32,8 @@ def load(file):
 
 
 def our_model(config):
-  return transformer_xl.TransformerXL(
-    vocab_size=config['vocab_size'],
+  fields = dict(
+    name='transformer_xl',
     n_layer=config['n_layer'],
     d_model=config['d_model'],
     n_head=config['n_head'],
@@ -52,6 +53,7 @@ def our_model(config):
     tie_projs=tuple(config['tie_projs']),
     tail_order='ascending',
   )
+  return models.build(fields, config['vocab_size'])
 
 
 def our_layer(config, weights, n):

@@ -51,19 +51,6 @@ def test_feed_forward():
   np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
 
 
-def test_biases():
-  module = layers.Biases(40, 50, 0.1, jnp.dtype('bfloat16'))
-  (u, v), variables = module.init_with_output(jax.random.key(0))
-  params = variables['params']
-  assert params.keys() == {'u', 'v'}
-  for x, param in zip((u, v), (params['u'], params['v'])):
-    assert param.shape == (40, 50) and param.dtype == jnp.float32
-    assert abs(param.std() - 0.1) < 0.01
-    assert x.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(x, param.astype(jnp.bfloat16))
-  assert (params['u'] != params['v']).all()
-
-
 def test_dropout():
   x = jnp.ones([50, 40])
   apply = lambda rate, key, train: layers.Dropout().apply(

@@ -28,20 +28,36 @@ def test_activations(lengths, size, change):
   rng = np.random.default_rng(0)
   states, dropped = rng.normal(size=[2, B, T, D])
   expected = by_hand(states, dropped, lengths or [T] * B, size, change)
-  real = None if lengths is None else np.array(lengths, np.int32)
+  scored = np.arange(T) < np.array(lengths or [T] * B)[:, None]
   with jax.enable_x64(True):
     run = jax.jit(regularisation.activations)
-    out = run(states, dropped, real, size=size, change=change)
+    out = run(states, dropped, scored, size=size, change=change)
   np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
+def test_pairs_of_scored_neighbours_alone():
+  """A target that is not scored in the middle breaks two pairs."""
+  states = np.zeros([1, 5, 1])
+  states[0, :, 0] = 1, 2, 4, 8, 16
+  scored = np.array([[True, True, False, True, True]])
+  out = regularisation.activations(states, states, scored, size=0.0, change=1.0)
+  assert out == (1 + 64) / 2
 
 
 def test_one_position_has_no_change():
   x = np.ones([B, 1, D], np.float32)
-  assert regularisation.activations(x, x, None, size=0.0, change=1.0) == 0
+  assert (
+    regularisation.activations(
+      x, x, np.ones(x.shape[:2], bool), size=0.0, change=1.0
+    )
+    == 0
+  )
 
 
 def test_bfloat16_is_summed_in_float32():
   x = jnp.full([B, 400, D], 0.1, jnp.bfloat16)
-  out = regularisation.activations(x, x, None, size=1.0, change=1.0)
+  out = regularisation.activations(
+    x, x, np.ones(x.shape[:2], bool), size=1.0, change=1.0
+  )
   assert out.dtype == jnp.float32
   np.testing.assert_allclose(out, float(x[0, 0, 0]) ** 2, rtol=1e-5)

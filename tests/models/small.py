@@ -5,23 +5,26 @@ import functools
 import jax
 import numpy as np
 
-from txl_jax.models import transformer_xl
+from txl_jax import models
 
 B, T, N, V = 2, 4, 2, 11
 
 
-def make(**changes):
+def make(vocab_size=V, **changes):
   fields = dict(
-    vocab_size=V,
     n_layer=N,
     d_model=8,
     n_head=2,
     d_head=3,
     d_ff=10,
     mem_len=5,
+    dropout=0.0,
     dtype='float64',
   )
-  return transformer_xl.TransformerXL(**{**fields, **changes})
+  fields = {**fields, **changes}
+  cache = fields.pop('cache_projections', False)
+  model = models.build({'name': 'transformer_xl', **fields}, vocab_size)
+  return model.clone(cache_projections=cache)
 
 
 def apply(model, *args, **kwargs):

@@ -73,11 +73,14 @@ def test_direct_formula(case, lengths):
         nll = direct.nll(logits, targets[part])
         np.testing.assert_allclose(out.nll[b, : n[b]], nll, rtol=0, atol=1e-10)
         filled = len(rows[b][0])
+        if not model.remembers():
+          assert memory == ()
+          continue
         assert memory.filled[b] == filled
         if model.cache_projections:
           continue  # memory is keys and values; nll shows that they are right
         np.testing.assert_allclose(
-          memory.states[:, b, model.mem_len - filled :],
+          memory.states[:, b, model.config.mem_len - filled :],
           np.stack(rows[b]),
           rtol=0,
           atol=1e-10,
@@ -152,8 +155,8 @@ def test_spans(same_length, span):
       assert sizes[i, j] == 0 or 0 <= i - j < span
 
 
-@pytest.mark.parametrize('mem_len', [0, 5])
-def test_memory_init(mem_len):
+def test_memory_init():
+  mem_len = 5
   for start, filled in ('empty', 0), ('zeros', mem_len):
     model = make(memory_init=start, mem_len=mem_len, dtype='bfloat16')
     memory = model.init_memory(B)
@@ -166,6 +169,13 @@ def test_memory_init(mem_len):
     reset = model.reset_memory(used, jnp.array([False, True]))
     assert reset.filled.tolist() == [mem_len // 2, filled]
     assert (reset.states[:, 0] == 1).all() and not reset.states[:, 1].any()
+
+
+def test_no_memory_is_no_array():
+  model = make(mem_len=0)
+  assert model.init_memory(B) == model.row_axes() == ()
+  assert not model.remembers() and make().remembers()
+  assert model.reset_memory((), jnp.array([False, True])) == ()
 
 
 def test_parameter_shapes():
@@ -200,7 +210,7 @@ def test_parameter_shapes():
 
 
 def test_initialisation():
-  assert make().init_std == 0.02
+  assert make().config.init_std == 0.02
   init_std = 0.005
   model = make(
     d_model=64, d_ff=128, n_head=4, d_head=16, vocab_size=200,
@@ -235,7 +245,7 @@ def test_bfloat16():
   states = np.random.default_rng(0).normal(size=[1, B, 600, 16])
   results = []
   for m in model, exact:
-    memory = m.init_memory(B).replace(states=states.astype(m.dtype))
+    memory = m.init_memory(B).replace(states=states.astype(m.config.dtype))
 
     def loss(params, m=m, memory=memory):
       out = m.apply(
@@ -247,7 +257,7 @@ def test_bfloat16():
     assert {str(x.dtype) for x in jax.tree.leaves(grads)} == {'float32'}
     _, out = jax.jit(loss)(params)
     assert out.nll.dtype == jnp.float32
-    assert out.memory.states.dtype == m.dtype
+    assert out.memory.states.dtype == m.config.dtype
     results.append(out.nll)
   np.testing.assert_allclose(*results, rtol=0, atol=0.15)
 
