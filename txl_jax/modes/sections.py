@@ -4,6 +4,7 @@ python -m txl_jax.modes.sections > docs/config.md
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -167,7 +168,8 @@ def _told(field):
     settings.AT_TEST_TIME: '*Use; `eval.model` and `generate.model` override.*',
   }
   parts.append(marks.get(entry.may_change, ''))
-  return ' '.join(filter(None, parts)).replace('|', '\\|')
+  text = ' '.join(filter(None, parts))
+  return re.sub(r'([|<])', r'\\\1', text)
 
 
 if __name__ == '__main__':
