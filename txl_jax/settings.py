@@ -44,7 +44,8 @@ class Key:
     at_least: lowest value.
     above: a bound that is not itself allowed.
     at_most: highest value.
-    may_change: NEVER, IN_USE, AT_TEST_TIME or ON_RESUME.
+    may_change: NEVER, IN_USE, AT_TEST_TIME or ON_RESUME; '' is as the section
+      says in MAY_CHANGE, NEVER where it does not.
   """
 
   meaning: str
@@ -81,7 +82,7 @@ def key(
   at_least: float | None = None,
   above: float | None = None,
   at_most: float | None = None,
-  may_change: str = NEVER,
+  may_change: str = '',
 ) -> Any:
   """A field of a section; see `Key`. Choices may be a tuple of plain names."""
   if not isinstance(choices, Mapping):
@@ -90,16 +91,31 @@ def key(
   return dataclasses.field(default=default, metadata={'key': entry})
 
 
+def size(default: int, meaning: str, **more: Any) -> Any:
+  """A `key` that is at least 1."""
+  return key(default, meaning, at_least=1, **more)
+
+
+def count(default: float, meaning: str, **more: Any) -> Any:
+  """A `key` that is at least 0."""
+  return key(default, meaning, at_least=0, **more)
+
+
 def keys(section: type) -> dict[str, Key]:
   """{name: Key} of a section, in the order of declaration."""
-  return {f.name: f.metadata['key'] for f in dataclasses.fields(section)}
+  may = getattr(section, 'MAY_CHANGE', NEVER)
+  entries = {f.name: f.metadata['key'] for f in dataclasses.fields(section)}
+  return {
+    name: dataclasses.replace(e, may_change=e.may_change or may)
+    for name, e in entries.items()
+  }
 
 
 def overrides(section: type) -> type:
   """A section with the keys of another that change AT_TEST_TIME, all None."""
   fields = []
   for f in dataclasses.fields(section):
-    entry = f.metadata['key']
+    entry = keys(section)[f.name]
     if entry.may_change == AT_TEST_TIME:
       entry = dataclasses.replace(entry, may_change=ON_RESUME)
       field = dataclasses.field(default=None, metadata={'key': entry})

@@ -7,7 +7,14 @@ from typing import Any
 
 from txl_jax import settings
 from txl_jax.ops import softmax
-from txl_jax.settings import IN_USE, key
+from txl_jax.settings import IN_USE, count, key, size
+
+
+def rate(default: float, meaning: str, at_least: float = 0) -> Any:
+  """The key of a dropout rate."""
+  return key(
+    default, meaning, at_least=at_least, at_most=0.999, may_change=IN_USE
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,19 +22,15 @@ class Config:
   """Keys that every model has; the config of each adds its own."""
 
   name: str = key('', 'Which model it is.')
-  d_model: int = key(512, 'D: width of the states.', at_least=1)
+  d_model: int = size(512, 'D: width of the states.')
   tie_weights: bool = key(True, 'Output weights are the embedding table.')
   cutoffs: tuple[int, ...] = key(
     (),
     'Adaptive embedding and softmax: the first token id of each tail of rarer '
     'words, as (20000, 40000, 200000); () is a plain softmax.',
   )
-  d_embed: int = key(
-    0, "Width of the head's embeddings; 0 is d_model.", at_least=0
-  )
-  div_val: int = key(
-    1, 'The words of tail i are div_val^i times narrower.', at_least=1
-  )
+  d_embed: int = count(0, "Width of the head's embeddings; 0 is d_model.")
+  div_val: int = size(1, 'The words of tail i are div_val^i times narrower.')
   tie_projs: tuple[bool, ...] = key(
     (),
     'Whether the output projection of each bin, the head first, is that of '
@@ -38,10 +41,9 @@ class Config:
     "Which tail the logits behind the head's words stand for.",
     choices=softmax.TAIL_ORDERS,
   )
-  softmax_samples: int = key(
+  softmax_samples: int = count(
     0,
     'Words drawn for a sampled softmax in training, without cutoffs; 0 is off.',
-    at_least=0,
     may_change=IN_USE,
   )
   init_std: float = key(
@@ -50,26 +52,14 @@ class Config:
   proj_init_std: float = key(
     0.01, 'Of the projections of embeddings.', above=0, may_change=IN_USE
   )
-  dropout: float = key(
-    0.1,
-    'Of embeddings and final states, and within the layers.',
-    at_least=0,
-    at_most=0.999,
-    may_change=IN_USE,
+  dropout: float = rate(
+    0.1, 'Of embeddings and final states, and within the layers.'
   )
-  dropout_embed: float = key(
-    -1.0,
-    'Of the embeddings; -1 is as model.dropout.',
-    at_least=-1,
-    at_most=0.999,
-    may_change=IN_USE,
+  dropout_embed: float = rate(
+    -1.0, 'Of the embeddings; -1 is as model.dropout.', at_least=-1
   )
-  dropout_final: float = key(
-    -1.0,
-    'Of the final states; -1 is as model.dropout.',
-    at_least=-1,
-    at_most=0.999,
-    may_change=IN_USE,
+  dropout_final: float = rate(
+    -1.0, 'Of the final states; -1 is as model.dropout.', at_least=-1
   )
   locked_dropout: bool = key(
     False,
@@ -78,25 +68,20 @@ class Config:
     'it would hide a key from the whole segment, keep dropout as it is.',
     may_change=IN_USE,
   )
-  word_dropout: float = key(
+  word_dropout: float = rate(
     0.0,
     'Of whole words: every occurrence in a batch, or in a part of it where '
     'train.accumulate divides it.',
-    at_least=0,
-    at_most=0.999,
-    may_change=IN_USE,
   )
-  activation_reg: float = key(
+  activation_reg: float = count(
     0.0,
     'Added to the loss of training: this times the mean square of the final '
     'states after dropout.',
-    at_least=0,
     may_change=IN_USE,
   )
-  temporal_activation_reg: float = key(
+  temporal_activation_reg: float = count(
     0.0,
     'The same of their changes from one position to the next, before dropout.',
-    at_least=0,
     may_change=IN_USE,
   )
   dtype: str = key(

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import base, config, layers, relative
-from txl_jax.settings import AT_TEST_TIME, IN_USE, key
+from txl_jax.models.config import rate
+from txl_jax.settings import AT_TEST_TIME, IN_USE, count, key, size
 
 # The choices of same_length: how many keys a query sees, itself included.
 SPANS = {
@@ -41,24 +42,20 @@ class Config(config.Config):
     'Which model it is.',
     choices={'transformer_xl': 'Transformer-XL'},
   )
-  n_layer: int = key(12, 'N: layers.', at_least=1)
-  n_head: int = key(8, 'H: attention heads.', at_least=1)
-  d_head: int = key(64, 'K: width of a head.', at_least=1)
-  d_ff: int = key(2048, 'Width of the feed-forward layers.', at_least=1)
-  mem_len: int = key(
+  n_layer: int = size(12, 'N: layers.')
+  n_head: int = size(8, 'H: attention heads.')
+  d_head: int = size(64, 'K: width of a head.')
+  d_ff: int = size(2048, 'Width of the feed-forward layers.')
+  mem_len: int = count(
     512,
     'M: states of the memory; 0 is a model without memory.',
-    at_least=0,
     may_change=AT_TEST_TIME,
   )
   same_length: str = key(
     'off', 'How many keys a query sees.', choices=SPANS, may_change=AT_TEST_TIME
   )
-  clamp_len: int = key(
-    0,
-    'Farther distances count as this one; 0 is off.',
-    at_least=0,
-    may_change=AT_TEST_TIME,
+  clamp_len: int = count(
+    0, 'Farther distances count as this one; 0 is off.', may_change=AT_TEST_TIME
   )
   memory_init: str = key(
     'empty',
@@ -76,18 +73,11 @@ class Config(config.Config):
     False, 'Norms before the sublayers, not after the residual sum.'
   )
   ln_eps: float = key(1e-5, 'Epsilon of the layer norms.', above=0)
-  dropatt: float = key(
-    0.0,
-    'Of the attention probabilities.',
-    at_least=0,
-    at_most=0.999,
-    may_change=IN_USE,
-  )
-  unroll: int = key(
+  dropatt: float = rate(0.0, 'Of the attention probabilities.')
+  unroll: int = size(
     1,
     'Layers per iteration of the layer loop: all of them is fastest on CPU, 1 '
     'compiles fastest and is as fast on accelerators.',
-    at_least=1,
     may_change=IN_USE,
   )
   remat: str = key(

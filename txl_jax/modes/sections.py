@@ -17,7 +17,7 @@ from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.settings import ON_RESUME, count, key
 from txl_jax.training.optim import Optim
 from txl_jax.training.options import Train
 from txl_jax.training.profiling import Profile
@@ -27,10 +27,9 @@ from txl_jax.training.profiling import Profile
 class Root:
   """The keys outside sections."""
 
-  seed: int = key(
+  seed: int = count(
     0,
     'Of initialisation, dropout, variable lengths and the order of sentences.',
-    at_least=0,
     at_most=2**32 - 1,
   )
   checkpoint: str = key(
@@ -144,7 +143,8 @@ def page() -> str:
     lines.append('| key | default | meaning |')
     lines.append('|---|---|---|')
     for f in dataclasses.fields(section):
-      lines.append(f'| {f.name} | {_shown(f.default)} | {_told(f)} |')
+      entry = settings.keys(section)[f.name]
+      lines.append(f'| {f.name} | {_shown(f.default)} | {_told(entry)} |')
   return '\n'.join(lines)
 
 
@@ -152,8 +152,7 @@ def _shown(default):
   return 'as trained' if default is None else f'`{default!r}`'
 
 
-def _told(field):
-  entry = field.metadata['key']
+def _told(entry):
   parts = [entry.meaning]
   if entry.choices:
     choices = (

@@ -37,37 +37,30 @@ AXES = ('slices', 'data', 'fsdp', 'tensor')
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 
-_REST = '-1, for one of the axes, is all devices that are left.'
-
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """The section `mesh` of a config: sizes whose product is the devices."""
+  """The section `mesh` of a config: sizes whose product is the devices.
+
+  -1, for one of them, is all devices that are left.
+  """
+
+  MAY_CHANGE = ON_RESUME
 
   slices: int = key(
-    1,
-    f'Slices of TPUs or nodes of GPUs, with a slow network between. {_REST}',
-    at_least=-1,
-    may_change=ON_RESUME,
+    1, 'TPU slices or GPU nodes, with a slow network between.', at_least=-1
   )
   data: int = key(
-    -1,
-    f'Parts of the batch, each with a whole model. {_REST}',
-    at_least=-1,
-    may_change=ON_RESUME,
+    -1, 'Parts of the batch, each with a whole model.', at_least=-1
   )
   fsdp: int = key(
     1,
     'Parts of the batch and of the parameters, which are gathered where they '
-    f'are used. {_REST}',
+    'are used.',
     at_least=-1,
-    may_change=ON_RESUME,
   )
   tensor: int = key(
-    1,
-    f'Parts of heads, feed-forward and vocabulary. {_REST}',
-    at_least=-1,
-    may_change=ON_RESUME,
+    1, 'Parts of heads, feed-forward and vocabulary.', at_least=-1
   )
 
   def problems(self):

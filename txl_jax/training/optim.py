@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from txl_jax.parallel.mesh import path_name
-from txl_jax.settings import key
+from txl_jax.settings import count, key, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +28,10 @@ class Optim:
     },
   )
   lr: float = key(2.5e-4, 'Peak of the learning rate.', above=0)
-  b1: float = key(0.9, 'adam: decay of the mean.', at_least=0, at_most=0.999999)
-  b2: float = key(
-    0.999, 'adam: decay of the square.', at_least=0, at_most=0.999999
-  )
+  b1: float = count(0.9, 'adam: decay of the mean.', at_most=0.999999)
+  b2: float = count(0.999, 'adam: decay of the square.', at_most=0.999999)
   eps: float = key(1e-8, 'adam: added to the root.', above=0)
-  momentum: float = key(
-    0.0, 'sgd: decay of the sum.', at_least=0, at_most=0.999999
-  )
+  momentum: float = count(0.0, 'sgd: decay of the sum.', at_most=0.999999)
   nesterov: bool = key(False, 'sgd: look ahead along the momentum.')
   state_dtype: str = key(
     'float32',
@@ -45,14 +41,11 @@ class Optim:
       'bfloat16': 'half as large, rounded at random',
     },
   )
-  clip: float = key(
-    0.25, 'Global norm of the gradient at most; 0 is off.', at_least=0
-  )
-  weight_decay: float = key(
+  clip: float = count(0.25, 'Global norm of the gradient at most; 0 is off.')
+  weight_decay: float = count(
     0.0,
     'Times lr, taken off matrices and embeddings in each step, not off biases '
     'and norm scales; apart from the gradient, as AdamW does.',
-    at_least=0,
   )
   schedule: str = key(
     'cosine',
@@ -65,7 +58,7 @@ class Optim:
       'in a row without a better figure',
     },
   )
-  warmup: int = key(0, 'Steps of linear warm-up.', at_least=0)
+  warmup: int = count(0, 'Steps of linear warm-up.')
   cosine_shifted: bool = key(
     False,
     'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
@@ -78,7 +71,7 @@ class Optim:
     at_most=1,
   )
   plateau_factor: float = key(0.5, 'plateau: see there.', above=0, at_most=1)
-  plateau_patience: int = key(1, 'plateau: see there.', at_least=1)
+  plateau_patience: int = size(1, 'plateau: see there.')
   average: str = key(
     'off',
     'Average of the parameters over steps, for evaluation, generation and '
@@ -92,8 +85,8 @@ class Optim:
     },
   )
   ema_decay: float = key(0.999, 'ema: the decay.', above=0, at_most=0.999999)
-  average_start: int = key(0, 'swa: a step above 0.', at_least=0)
-  average_patience: int = key(5, 'nt: evaluations.', at_least=0)
+  average_start: int = count(0, 'swa: a step above 0.')
+  average_patience: int = count(5, 'nt: evaluations.')
 
 
 def optimiser(

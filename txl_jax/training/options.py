@@ -1,36 +1,34 @@
 """The section `train` of a config."""
 
 import dataclasses
+from collections.abc import Iterator
 
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.settings import ON_RESUME, count, key, size
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
   """How long, in what steps, and what is done between them."""
 
-  steps: int = key(400_000, 'Updates of the whole training.', at_least=1)
-  batch_size: int = key(
+  steps: int = size(400_000, 'Updates of the whole training.')
+  batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run that continues with another '
     'one starts with an empty memory.',
-    at_least=1,
     may_change=ON_RESUME,
   )
-  segment_len: int = key(512, 'T: tokens of a segment.', at_least=1)
-  accumulate: int = key(
+  segment_len: int = size(512, 'T: tokens of a segment.')
+  accumulate: int = size(
     1,
     'Parts of a batch whose gradients are summed before one update; each part '
     'keeps its own memory, the result is that of the whole batch.',
-    at_least=1,
   )
-  steps_per_dispatch: int = key(
+  steps_per_dispatch: int = size(
     1,
     'Steps that one call of the devices makes, for steps so short that calls '
     'take time. steps, log_every, eval_every, save_every and the steps of a '
     'trace are multiples of it. XLA may add in another order: figures agree '
     'to 1e-5.',
-    at_least=1,
   )
   varlen: bool = key(
     False,
@@ -47,25 +45,19 @@ class Train:
     },
     may_change=ON_RESUME,
   )
-  log_every: int = key(100, 'Steps between two lines of the log.', at_least=1)
-  eval_every: int = key(
+  log_every: int = size(100, 'Steps between two lines of the log.')
+  eval_every: int = size(
     4000,
     'Steps between two evaluations; the last step is always evaluated. They '
     'have the T and M of training.',
-    at_least=1,
   )
-  eval_batch_size: int = key(
-    10, 'Streams that these evaluations read at once.', at_least=1
+  eval_batch_size: int = size(10, 'Streams that evaluations read at once.')
+  eval_tokens: int = count(
+    0, 'Tokens that they read, from the start of the split; 0 is all.'
   )
-  eval_tokens: int = key(
-    0,
-    'Tokens that they read of the validation split, from its start; 0 is all.',
-    at_least=0,
-  )
-  save_every: int = key(
+  save_every: int = size(
     4000,
     'Steps between two checkpoints; a better evaluation is saved besides.',
-    at_least=1,
     may_change=ON_RESUME,
   )
   async_checkpoints: bool = key(
@@ -94,24 +86,21 @@ class Train:
     },
     may_change=ON_RESUME,
   )
-  nonfinite_limit: int = key(
+  nonfinite_limit: int = size(
     5,
     'skip: updates left out between two lines of the log; rollback: times in '
     'the whole run. One more, and the run ends.',
-    at_least=1,
     may_change=ON_RESUME,
   )
 
-  def problems(self):
+  def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     if self.batch_size % self.accumulate:
       yield 'accumulate', f'divisors of {self.batch_size}'
+    K = self.steps_per_dispatch
     for name in ('steps', 'log_every', 'eval_every', 'save_every'):
-      if getattr(self, name) % self.steps_per_dispatch:
-        yield (
-          name,
-          f'multiples of train.steps_per_dispatch, {self.steps_per_dispatch}',
-        )
+      if getattr(self, name) % K:
+        yield name, f'multiples of train.steps_per_dispatch, {K}'
     if self.nonfinite == 'skip' and self.nonfinite_limit >= self.log_every:
       yield 'nonfinite_limit', 'less than train.log_every'
     if self.eval_tokens == 1:

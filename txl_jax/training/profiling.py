@@ -7,7 +7,7 @@ import time
 import jax
 
 from txl_jax.parallel import processes
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.settings import ON_RESUME, count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +18,10 @@ class Profile:
   step of a run compiles: start at 10 or so.
   """
 
-  start: int = key(
-    0, 'The first step, from 0.', at_least=0, may_change=ON_RESUME
-  )
-  stop: int = key(
-    0,
-    'The step after the last; 0 is no trace.',
-    at_least=0,
-    may_change=ON_RESUME,
-  )
+  MAY_CHANGE = ON_RESUME
+
+  start: int = count(0, 'The first step, from 0.')
+  stop: int = count(0, 'The step after the last; 0 is no trace.')
 
   def problems(self):
     """Keys that do not go together, see `settings`."""
