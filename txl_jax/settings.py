@@ -20,7 +20,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import ml_collections
 from ml_collections import config_dict
@@ -144,7 +144,7 @@ def read(section: type, values: Mapping[str, Any]) -> Any:
   )
 
 
-def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(config: Any) -> dict[str, Any]:
   """A ConfigDict or nested dict as {'section.key': value}."""
   flat = {}
   for name, value in config.items():
@@ -155,12 +155,12 @@ def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
   return flat
 
 
-def refuse(name: str, value: Any, allowed: str) -> None:
+def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   """Raises the UserError for a value that is not allowed."""
   raise UserError(f'{name} is {value!r}; allowed: {allowed}')
 
 
-def check(sections: Mapping[str, type], config: Mapping[str, Any]) -> None:
+def check(sections: Mapping[str, type], config: Any) -> None:
   """Checks every value that can be checked without data and devices.
 
   Args:

@@ -12,7 +12,8 @@ it is cut, a new one in each epoch. Nothing here has a state:
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -132,7 +133,7 @@ class Streams:
       )
     return self._shuffled[epoch]
 
-  def batch(self, step: int, rows: Sequence[int] | None = None) -> Batch:
+  def batch(self, step: int, rows: Any = None) -> Batch:
     """The Batch of a step.
 
     Args:

@@ -36,7 +36,7 @@ def score(
   """
 
   def body(memory, segment):
-    out = model.apply({'params': params}, *segment, memory, train=False)
+    out: Any = model.apply({'params': params}, *segment, memory, train=False)
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):

@@ -33,8 +33,7 @@ from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
   """Everything that decoding continues from.
 
   Attributes:
@@ -148,21 +147,20 @@ def prefill(
   """
   tokens = np.asarray(tokens, np.int32)
   V = model.vocab_size
-  if state is None:
-    if not len(tokens):
-      raise ValueError('a text starts with at least one token, got none')
-    state = _start(model, params)
+  if state is None and not len(tokens):
+    raise ValueError('a text starts with at least one token, got none')
+  now: State = _start(model, params) if state is None else state
   outside = tokens[(tokens < 0) | (tokens >= V)]
   if len(outside):
     raise ValueError(f'token {outside[0]}: allowed are 0 to {V - 1}')
-  B = len(state.position)
+  B = len(now.position)
   for start in range(0, len(tokens), segment_len):
     segment = tokens[start : start + segment_len]
     padded = np.zeros([B, segment_len], np.int32)
     padded[:, : len(segment)] = segment
     lengths = np.full([B], len(segment), np.int32)
-    state = _read_segment(model, params, state, padded, lengths)
-  return state
+    now = _read_segment(model, params, now, padded, lengths)
+  return now
 
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import ml_collections
-
 from txl_jax import settings
 from txl_jax.models import base, transformer_xl, windowed
 
@@ -39,9 +37,9 @@ def build(
 
 
 def at_test_time(
-  config: ml_collections.ConfigDict,
+  config: Any,
   vocab_size: int,
-  section: ml_collections.ConfigDict,
+  section: Any,
   window: int = 0,
 ) -> base.LanguageModel:
   """The model of a config as a section of it uses it.

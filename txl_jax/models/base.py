@@ -38,8 +38,7 @@ from txl_jax.models import config as config_lib
 from txl_jax.models import embeddings, layers, regularisation
 
 
-@flax.struct.dataclass
-class LMOutput:
+class LMOutput(flax.struct.PyTreeNode):
   """What a language model returns for one segment.
 
   Attributes:

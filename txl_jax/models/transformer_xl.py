@@ -105,8 +105,7 @@ class Config(config.Config):
     return {'off': None, 'M': max(M, 1), 'M+1': M + 1}[self.same_length]
 
 
-@flax.struct.dataclass
-class Memory:
+class Memory(flax.struct.PyTreeNode):
   """The past states of every layer.
 
   Attributes:

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from txl_jax.models import base
 
 
-@flax.struct.dataclass
-class Window:
+class Window(flax.struct.PyTreeNode):
   """The last tokens of every row.
 
   Attributes:
@@ -92,12 +91,12 @@ class Windowed(base.LanguageModel):
         return memory, None
       return memory, _newest(model, memory)
 
-    memory, logits = self._over_time(read, memory, (tokens.T, real.T))
+    memory, each = self._over_time(read, memory, (tokens.T, real.T))
     if last:
       return _newest(self.model, memory), memory
-    return jnp.swapaxes(logits, 0, 1), memory
+    return jnp.swapaxes(each, 0, 1), memory
 
-  def _over_time(self, body, memory, columns):
+  def _over_time(self, body, memory, columns) -> Any:
     """A scan over the T columns of a segment, with the model in it."""
     scan = nn.scan(
       body, variable_broadcast='params', split_rngs={'params': False}

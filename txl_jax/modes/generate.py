@@ -73,15 +73,16 @@ def _model(config, vocabulary):
 
 
 def _sampling(g, vocabulary):
-  forbidden = ()
+  forbidden: tuple[int, ...] = ()
   if g.forbid_unk:
-    if vocabulary.unk_id is None:
+    unk = vocabulary.unk_id
+    if unk is None:
       settings.refuse(
         'generate.forbid_unk',
         True,
         'False, for the vocabulary has no unknown word',
       )
-    forbidden = (vocabulary.unk_id,)
+    forbidden = (unk,)
   return Sampling(
     g.temperature, g.top_k, g.top_p, g.repetition_penalty, forbidden
   )

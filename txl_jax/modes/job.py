@@ -3,10 +3,9 @@
 import dataclasses
 import pathlib
 
-import ml_collections
-
 from txl_jax.corpora import preparation
 from txl_jax.data.prepared import Prepared
+from txl_jax.modes.sections import Config
 from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.runs.console import Console
@@ -24,7 +23,7 @@ class Job:
     export_file: where --mode=export writes.
   """
 
-  config: ml_collections.ConfigDict
+  config: Config
   folder: pathlib.Path
   console: Console
   watch: Watch

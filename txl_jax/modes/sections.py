@@ -6,7 +6,7 @@ python -m txl_jax.modes.sections > docs/config.md
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import ml_collections
 
@@ -18,8 +18,8 @@ from txl_jax.models import MODELS
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.settings import ON_RESUME, count, key
+from txl_jax.training import options
 from txl_jax.training.optim import Optim
-from txl_jax.training.options import Train
 from txl_jax.training.profiling import Profile
 
 
@@ -52,6 +52,15 @@ class Root:
       yield 'checkpoint', 'best, latest or a step'
 
 
+class Config(options.Config, Protocol):
+  """A whole config, checked; in truth it is a ConfigDict."""
+
+  checkpoint: str
+  deterministic: bool
+  watch: Watching
+  generate: Generate
+
+
 def sections(model: str = 'transformer_xl') -> dict[str, type]:
   """{name: dataclass} of a config with a model, in the order of the page.
 
@@ -65,7 +74,7 @@ def sections(model: str = 'transformer_xl') -> dict[str, type]:
     'data': Data,
     'model': of_model,
     'mesh': mesh.Sizes,
-    'train': Train,
+    'train': options.Train,
     'optim': Optim,
     'profile': Profile,
     'watch': Watching,
@@ -78,25 +87,22 @@ def sections(model: str = 'transformer_xl') -> dict[str, type]:
 
 def compose(model: str = 'transformer_xl') -> ml_collections.ConfigDict:
   """A locked config with the default of every key."""
-  config = ml_collections.ConfigDict()
+  config = settings.defaults(Root)
   for name, section in sections(model).items():
-    made = settings.defaults(section)
-    if not name:
-      config.update(made)
-    else:
-      *outer, own = name.split('.')
-      (config[outer[0]] if outer else config)[own] = made
+    if name:
+      outer, _, own = name.rpartition('.')
+      within: Any = config[outer] if outer else config
+      within[own] = settings.defaults(section)
   return config.lock()
 
 
-def of(config: Mapping[str, Any]) -> dict[str, type]:
+def of(config: Any) -> dict[str, type]:
   """The `sections` of a config, or of the nested dict of one.
 
   Raises:
     UserError: it names no model that there is.
   """
-  section = config.get('model')
-  name = section.get('name') if hasattr(section, 'get') else None
+  name = settings.flatten(config).get('model.name')
   if name not in MODELS:
     settings.refuse('model.name', name, ', '.join(MODELS))
   return sections(name)

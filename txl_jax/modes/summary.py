@@ -8,10 +8,10 @@ import math
 import re
 
 import jax
-import ml_collections
 
 from txl_jax.corpora import preparation
 from txl_jax.modes.job import Job
+from txl_jax.modes.sections import Config
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.training import cost
@@ -29,7 +29,7 @@ def run(job: Job) -> None:
   processes.print_on_main(*table(job.config, vocab_size))
 
 
-def table(config: ml_collections.ConfigDict, vocab_size: int) -> list[str]:
+def table(config: Config, vocab_size: int) -> list[str]:
   """The lines of the summary, among them 'parameters: N'.
 
   How many of its chunks a tail of an adaptive softmax visits depends on the

@@ -5,7 +5,6 @@ import sys
 from typing import Any, NamedTuple
 
 import jax
-import ml_collections
 from jax.sharding import Mesh
 
 from txl_jax import models, settings
@@ -37,9 +36,7 @@ class Trained(NamedTuple):
   vocabulary: Vocabulary | Words
 
 
-def load(
-  config: ml_collections.ConfigDict, folder: pathlib.Path, mesh: Mesh
-) -> Trained:
+def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   """The model of the run in a folder.
 
   Args:

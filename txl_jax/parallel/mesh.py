@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,6 +36,8 @@ from txl_jax.settings import ON_RESUME, key
 AXES = ('slices', 'data', 'fsdp', 'tensor')
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
+
+AnyMesh = Mesh | AbstractMesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Sizes:
     1, 'Parts of heads, feed-forward and vocabulary.', at_least=-1
   )
 
-  def problems(self):
+  def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     sizes = dataclasses.asdict(self)
     for name, size in sizes.items():
@@ -74,7 +76,7 @@ class Sizes:
       yield rest[-1], 'at least 1, for another axis is -1 too'
 
 
-def make_mesh(sizes=None, devices=None):
+def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh of all devices.
 
   Neighbours in the last axes are neighbours on the fast network.
@@ -100,7 +102,7 @@ def make_mesh(sizes=None, devices=None):
   return Mesh(np.stack(grids), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def abstract_mesh(sizes):
+def abstract_mesh(sizes: Any) -> AbstractMesh:
   """A mesh without devices, to ask what would lie where; -1 counts as 1.
 
   Args:
@@ -109,20 +111,18 @@ def abstract_mesh(sizes):
   return AbstractMesh(tuple(abs(sizes.get(axis, 1)) for axis in AXES), AXES)
 
 
-def make(function, abstract):
-  """What a function of nothing returns, each array made where it belongs.
-
-  Args:
-    function: jittable.
-    abstract: pytree of ShapeDtypeStruct with shardings, of its result.
-  """
+def make(function: Callable[[], Any], abstract: Any) -> Any:
+  """What a function returns, each array made where `abstract` has it."""
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   return jax.jit(function, out_shardings=shardings)()
 
 
-def bytes_per_device(tree, shardings):
+def bytes_per_device(tree: Any, shardings: Any) -> int:
   """Bytes of a pytree of arrays, or of their shapes, on one device."""
-  part = lambda x, s: math.prod(s.shard_shape(x.shape)) * x.dtype.itemsize
+
+  def part(x, sharding):
+    return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
+
   return sum(jax.tree.leaves(jax.tree.map(part, tree, shardings)))
 
 
@@ -141,45 +141,39 @@ def _shape(sizes, devices):
   return tuple(devices // known if size < 0 else size for size in asked)
 
 
-def row_parts(mesh):
+def row_parts(mesh: AnyMesh) -> int:
   """Into how many parts the rows of a batch are divided."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
-def ambient(mesh):
+def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
   """A context in which traced functions find the mesh; None is no mesh."""
   if mesh is None:
     return contextlib.nullcontext()
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def replicated(mesh):
+def replicated(mesh: AnyMesh) -> NamedSharding:
   """The sharding of what every device holds whole."""
   return NamedSharding(mesh, PartitionSpec())
 
 
-def rows(mesh, axis=0):
+def rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
   """The sharding of an array whose given axis is the rows of a batch."""
   return NamedSharding(mesh, PartitionSpec(*(None,) * axis, ROWS))
 
 
-def path_name(path):
-  """The path of a leaf as text, 'layers_0/ff/w1/kernel'.
+def path_name(path: tuple[Any, ...]) -> str:
+  """The path of a leaf of a pytree as text, 'layers_0/ff/w1/kernel'.
 
   Attributes of a dataclass, keys of a dict and places in a list read the same.
-
-  Args:
-    path: from `jax.tree_util.tree_flatten_with_path` and its like.
   """
-  name = lambda key: str(
-    getattr(key, 'key', getattr(key, 'name', getattr(key, 'idx', key)))
-  )
-  return '/'.join(map(name, path))
+  return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def by_rules(
   tree: Any,
-  mesh: Mesh | AbstractMesh,
+  mesh: AnyMesh,
   rules: Sequence[tuple[str, tuple]],
 ) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
@@ -209,7 +203,7 @@ def by_rules(
   return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def fit(axes, shape, mesh):
+def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> PartitionSpec:
   """The PartitionSpec of an array whose dimensions go over some axes.
 
   A dimension that its axes do not divide is not divided, nor one whose axes

@@ -18,8 +18,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import ml_collections
-
 from txl_jax import settings
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.prepared import Prepared
@@ -60,7 +58,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 def describe(
   folder: pathlib.Path,
-  config: ml_collections.ConfigDict,
+  config: Any,
   sections: Mapping[str, type],
   corpus: Prepared,
   command: str,

@@ -25,11 +25,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from txl_jax.training.optim import Optim
+
 NEVER = 2**31 - 1  # a step that no training reaches
 
 
-@flax.struct.dataclass
-class Average:
+class Average(flax.struct.PyTreeNode):
   """State of an average.
 
   Attributes:
@@ -55,18 +56,12 @@ class Averager:
   decay: float
   start: int
 
-  def init(self, params):
+  def init(self, params: Any) -> Average:
     """The Average before the first step."""
     return empty(params, self.start)
 
-  def update(self, average, params, step):
-    """The Average after a step.
-
-    Args:
-      average: an Average.
-      params: the parameters after the step.
-      step: int32, steps made before this one.
-    """
+  def update(self, average: Average, params: Any, step: jax.Array) -> Average:
+    """The Average after a step that was made after `step` others."""
     on = step >= average.start
     n = average.count + on
     if self.decay < 1:
@@ -75,12 +70,13 @@ class Averager:
     else:
       w = 1 / jnp.maximum(n, 1)
     w = w.astype(jnp.float32)
-    mix = lambda a, p: jnp.where(on, a + w * (p - a), a)
-    mixed = jax.tree.map(mix, average.params, params)
+    mixed = jax.tree.map(
+      lambda a, p: jnp.where(on, a + w * (p - a), a), average.params, params
+    )
     return average.replace(params=mixed, count=n)
 
 
-def empty(params, start=NEVER):
+def empty(params: Any, start: int = NEVER) -> Average:
   """The Average of no parameters; those given are for their shapes."""
   return Average(
     params=jax.tree.map(jnp.zeros_like, params),
@@ -89,7 +85,7 @@ def empty(params, start=NEVER):
   )
 
 
-def averager(config):
+def averager(config: Optim) -> Averager | None:
   """The Averager of the section `optim` of a config; None is no average."""
   if config.average == 'off':
     return None
@@ -100,18 +96,13 @@ def averager(config):
   )
 
 
-def count(average):
-  """How many parameters are averaged, an int; () is no average."""
+def count(average: Any) -> int:
+  """How many parameters are averaged; () is no average."""
   return int(average.count) if isinstance(average, Average) else 0
 
 
-def weights(params, average):
-  """What a model is to be used with: the average, once there is one.
-
-  Args:
-    params: the parameters of the last step.
-    average: an Average of them, or ().
-  """
+def weights(params: Any, average: Any) -> Any:
+  """What a model is to be used with: the average, once there is one."""
   return average.params if count(average) else params
 
 
@@ -132,7 +123,7 @@ class Trigger:
   recent: list[float] = dataclasses.field(default_factory=list)
   start: int = NEVER
 
-  def update(self, figure, step, config):
+  def update(self, figure: float, step: int, config: Optim) -> 'Trigger':
     """The state after an evaluation; config is the section `optim`."""
     if self.start != NEVER:
       return self

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 
 from txl_jax import models
 from txl_jax.models import base
+from txl_jax.training.options import Config
 
 
 class Cost(NamedTuple):
@@ -29,9 +29,7 @@ class Cost(NamedTuple):
   kept: int
 
 
-def flops_per_token(
-  config: ml_collections.ConfigDict, vocab_size: int
-) -> float:
+def flops_per_token(config: Config, vocab_size: int) -> float:
   """FLOPs of training on a token; what is computed twice counts once."""
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
@@ -56,7 +54,7 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   )
 
   def loss(params, tokens, memory):
-    out = model.apply(
+    out: Any = model.apply(
       {'params': params},
       tokens,
       tokens,

@@ -1,29 +1,34 @@
 """What the log and the console say of training: figures, rates, time left."""
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
 from txl_jax.evaluation import figures
-from txl_jax.runs import console as console_lib
+from txl_jax.runs.console import Console, duration
+from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.training import cost, metrics, profiling
+from txl_jax.training.options import Config
 
 
 class Lines:
-  """Tells of training steps, and measures their time.
+  """Writes the log lines of training steps, and measures their time.
 
   Attributes:
     clock: a `profiling.Clock`.
   """
 
-  def __init__(self, config, vocabulary, console):
-    """Measures nothing yet.
-
-    Args:
-      config: ConfigDict.
-      vocabulary: its length is V; it has the unit of the figures.
-      console: a `console.Console`.
-    """
+  def __init__(
+    self,
+    config: Config,
+    vocabulary: Vocabulary | Words,
+    console: Console,
+  ):
+    """Measures nothing yet."""
     self.config, self._console = config, console
     self.clock = profiling.Clock()
     self._unit = vocabulary.unit
@@ -32,13 +37,13 @@ class Lines:
       self._flops = cost.flops_per_token(config, len(vocabulary))
     self._timed_from = 0
 
-  def begin(self, step):
+  def begin(self, step: int) -> None:
     """Steps are timed from here on, when `step` of them are made."""
     self.clock.restart()
     self._timed_from = step
 
   @contextlib.contextmanager
-  def apart(self, state):
+  def apart(self, state: Any) -> Iterator[None]:
     """What is done between two steps and does not count as training.
 
     Args:
@@ -49,15 +54,24 @@ class Lines:
     with self.clock.stopped():
       yield
 
-  def write(self, log, step, lr, sums, *, epoch, rollbacks):
+  def write(
+    self,
+    log: Log | Silent,
+    step: int,
+    lr: float,
+    sums: metrics.Sums,
+    *,
+    epoch: int,
+    rollbacks: int,
+  ) -> None:
     """Writes the line of a step.
 
     Args:
-      log: a `metrics_log.Log`.
+      log: where to.
       step: steps made so far.
       lr: learning rate of the last one.
-      sums: `metrics.Sums` on the host, of the steps since the last line.
-      epoch: int, of the last one.
+      sums: on the host, of the steps since the last line.
+      epoch: of the last one.
       rollbacks: how many there were in the whole run.
     """
     train = self.config.train
@@ -102,5 +116,5 @@ class Lines:
       f'{record["tokens_per_second"]:,.0f} tokens/s  {used}'
       f'data {record["data_wait"]:.2%}  dispatch {record["dispatch"]:.2%}  '
       f'device {record["device_wait"]:.2%}  '
-      f'ETA {console_lib.duration(left)}'
+      f'ETA {duration(left)}'
     )

@@ -5,7 +5,6 @@ import pathlib
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
@@ -28,6 +27,7 @@ from txl_jax.training import (
 )
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
+from txl_jax.training.options import Config
 
 
 class NotFinite(UserError):
@@ -47,7 +47,7 @@ class Trainer:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
+    config: Config,
     corpus: Prepared,
     folder: pathlib.Path,
     mesh: Mesh,

@@ -10,8 +10,7 @@ import numpy as np
 _HIGH = 2**30  # tokens that the high half of their count counts by
 
 
-@flax.struct.dataclass
-class Sums:
+class Sums(flax.struct.PyTreeNode):
   """Sums over the steps since the last line of the log.
 
   Attributes:

@@ -1,9 +1,14 @@
-"""The section `train` of a config."""
+"""The section `train` of a config, and what training reads of a config."""
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any, Protocol
 
+from txl_jax.evaluation.options import Eval
+from txl_jax.parallel.mesh import Sizes
 from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.training.optim import Optim
+from txl_jax.training.profiling import Profile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,3 +110,16 @@ class Train:
       yield 'nonfinite_limit', 'less than train.log_every'
     if self.eval_tokens == 1:
       yield 'eval_tokens', '0, or at least 2'
+
+
+class Config(Protocol):
+  """A config, checked, as the code reads it; in truth it is a ConfigDict."""
+
+  seed: int
+  data: Any
+  model: Any
+  mesh: Sizes
+  train: Train
+  optim: Optim
+  profile: Profile
+  eval: Eval

@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
+import pathlib
 import time
+from collections.abc import Iterator
 
 import jax
 
 from txl_jax.parallel import processes
+from txl_jax.runs.console import Console
 from txl_jax.settings import ON_RESUME, count
 
 
@@ -23,7 +26,7 @@ class Profile:
   start: int = count(0, 'The first step, from 0.')
   stop: int = count(0, 'The step after the last; 0 is no trace.')
 
-  def problems(self):
+  def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     if 0 < self.stop <= self.start:
       yield 'stop', f'0, or above profile.start, {self.start}'
@@ -65,13 +68,12 @@ _PEAKS = {
 }
 
 
-def peak(dtype, kind=None, count=None):
+def peak(
+  dtype: str, kind: str | None = None, count: int | None = None
+) -> float | None:
   """FLOPs a second that devices can make at most, None if not known.
 
-  Args:
-    dtype: compute dtype, 'bfloat16' or 'float32'.
-    kind: device_kind, that of this machine by default.
-    count: how many there are, all by default.
+  By default they are all devices of this machine; kind is a device_kind.
   """
   kind = kind or jax.devices()[0].device_kind
   each = _PEAKS.get(kind, (None, None))[('bfloat16', 'float32').index(dtype)]
@@ -89,31 +91,27 @@ class Clock:
   def __init__(self):
     self.restart()
 
-  def restart(self):
+  def restart(self) -> None:
     """Begins anew."""
     self._begin = time.monotonic()
     self._spent = {'data_wait': 0.0, 'dispatch': 0.0, 'device_wait': 0.0}
 
   @contextlib.contextmanager
-  def stopped(self):
+  def stopped(self) -> Iterator[None]:
     """Leaves the time in this context out."""
     begin = time.monotonic()
     yield
     self._begin += time.monotonic() - begin
 
   @contextlib.contextmanager
-  def __call__(self, name):
+  def __call__(self, name: str) -> Iterator[None]:
     """Adds the time in this context to one of the three."""
     begin = time.monotonic()
     yield
     self._spent[name] += time.monotonic() - begin
 
-  def read(self):
-    """Begins anew.
-
-    Returns:
-      Seconds since it began before, and a dict of the shares of the three.
-    """
+  def read(self) -> tuple[float, dict[str, float]]:
+    """Seconds since it began, and the shares of the three; begins anew."""
     begin, spent = self._begin, self._spent
     self.restart()
     seconds = self._begin - begin
@@ -129,36 +127,30 @@ class Trace:
   on: they would overwrite each other's files on one host.
   """
 
-  def __init__(self, config, folder, console):
-    """Traces nothing yet.
-
-    Args:
-      config: the section `profile` of a config.
-      folder: pathlib.Path of the run.
-      console: a `console.Console`.
-    """
+  def __init__(self, config: Profile, folder: pathlib.Path, console: Console):
+    """Traces nothing yet; config is the section `profile`."""
     self._start, self._stop = config.start, config.stop
     self._folder, self._console = folder / 'profile', console
     if processes.count() > 1:
       self._folder /= f'process_{processes.index()}'
     self._on = False
 
-  def step(self, step):
+  def step(self, step: int) -> jax.profiler.StepTraceAnnotation:
     """The context of a call that makes steps, the first one after `step`."""
     if not self._on and self._start <= step < self._stop:
       self._on = self._try(jax.profiler.start_trace, str(self._folder))
     return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
-  def ends(self, step):
+  def ends(self, step: int) -> bool:
     """Whether a trace is under way that ends after this many steps."""
     return self._on and step >= self._stop
 
-  def end(self, step):
+  def end(self, step: int) -> None:
     """Writes what was traced; the devices have made these steps."""
     if self.close():
       self._console.say(f'traced up to step {step}: {self._folder}')
 
-  def close(self):
+  def close(self) -> bool:
     """Ends the trace, if there is one; whether it was written."""
     was_on, self._on = self._on, False
     return was_on and self._try(jax.profiler.stop_trace)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from txl_jax.training import averaging, optim
 
@@ -33,7 +34,7 @@ class Progress:
   rollbacks: int = 0
   passed_over: int = 0
 
-  def after(self, step, nats, config):
+  def after(self, step: int, nats: float, config: optim.Optim) -> 'Progress':
     """The Progress after an evaluation.
 
     Args:
@@ -57,12 +58,12 @@ class Progress:
       trigger=trigger,
     )
 
-  def to_json(self):
+  def to_json(self) -> dict[str, Any]:
     """A dict for a JSON file."""
     return dataclasses.asdict(self)
 
   @classmethod
-  def from_json(cls, fields):
+  def from_json(cls, fields: dict[str, Any]) -> 'Progress':
     """What `to_json` gave, as a Progress."""
     parts = {
       'plateau': optim.Plateau(**fields['plateau']),

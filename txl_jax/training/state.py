@@ -6,15 +6,13 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
 
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
   """State of training, saved and restored whole.
 
   Attributes:
@@ -65,7 +63,7 @@ def create(
 
 
 def placed(
-  abstract: TrainState, mesh: Mesh, model: base.LanguageModel
+  abstract: TrainState, mesh: mesh_lib.AnyMesh, model: base.LanguageModel
 ) -> TrainState:
   """The shapes of a TrainState with the shardings they have on a mesh."""
   return jax.tree.map(
@@ -105,7 +103,7 @@ def join(items: dict[str, Any]) -> TrainState:
 
 
 def shardings(
-  abstract: TrainState, mesh: Mesh, model: base.LanguageModel
+  abstract: TrainState, mesh: mesh_lib.AnyMesh, model: base.LanguageModel
 ) -> TrainState:
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)

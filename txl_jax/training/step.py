@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import optax
 from jax.sharding import Mesh
 
@@ -18,6 +17,7 @@ from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
+from txl_jax.training.options import Config
 
 
 def train_step(
@@ -59,7 +59,7 @@ def train_step(
   tokens = jnp.sum(batch['targets'] >= 0)
 
   def loss(params, part, memory, key):
-    out = model.apply(
+    out: Any = model.apply(
       {'params': params},
       part['inputs'],
       part['targets'],
@@ -206,9 +206,7 @@ class Built(NamedTuple):
   step: Any
 
 
-def build(
-  config: ml_collections.ConfigDict, vocab_size: int, mesh: Mesh | None
-) -> Built:
+def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   """The model, the state and the step of a config.
 
   Args:
@@ -248,7 +246,7 @@ def build(
   return Built(model, schedule, create, abstract, step)
 
 
-def check_rows(config: ml_collections.ConfigDict, parts: int) -> None:
+def check_rows(config: Config, parts: int) -> None:
   """Checks that batches can be divided among devices.
 
   Args:
