@@ -1,5 +1,6 @@
 """--mode=generate: prints what the model writes after a prompt."""
 
+import codecs
 import io
 import sys
 
@@ -7,7 +8,6 @@ from txl_jax import models, settings
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
-from txl_jax.generation.text import TextStream
 from txl_jax.modes import trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -41,13 +41,15 @@ def run(job: Job) -> None:
   )
   out = sys.stdout if processes.is_main() else io.StringIO()
   if g.samples == 1:
-    stream, decoder = TextStream(), vocabulary.decoder()
-    out.write(stream.push(decoder.push(tokens)))
+    decoder = vocabulary.decoder()
+    # An incomplete character waits for its last byte.
+    utf8 = codecs.getincrementaldecoder('utf-8')('replace')
+    out.write(utf8.decode(decoder.push(tokens)))
     for piece in pieces:
-      out.write(stream.push(decoder.push(piece[0])))
+      out.write(utf8.decode(decoder.push(piece[0])))
       if g.stream:
         out.flush()
-    out.write(stream.close() + '\n')
+    out.write(utf8.decode(b'', final=True) + '\n')
   else:
     rows = [tokens.tolist()] * g.samples
     for piece in pieces:

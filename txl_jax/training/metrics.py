@@ -35,14 +35,10 @@ class Sums(flax.struct.PyTreeNode):
 
 def zeros() -> Sums:
   """Sums over no step."""
-
   # A buffer for each of them: a step that uses up its state wants no two
   # fields in one.
-  def zero(dtype, *shape):
-    return jnp.zeros(shape, dtype)
-
-  f, i = jnp.float32, jnp.int32
-  return Sums(zero(f), zero(i, 2), zero(f), zero(i), zero(i) - 1, zero(i))
+  f, i = jnp.float32(0), jnp.int32(0)
+  return Sums(f + 0, jnp.zeros([2], i.dtype), f + 0, i + 0, i - 1, i + 0)
 
 
 def tokens_of(sums: Sums) -> int:
@@ -60,16 +56,7 @@ def add(
   step: jax.Array,
   skipped: Any = False,
 ) -> Sums:
-  """Sums with one more step.
-
-  Args:
-    sums: a Sums.
-    nll: float32, of that step.
-    tokens: int32, scored in it, less than 2^30.
-    grad_norm: float32, of its gradient.
-    step: int32, its number.
-    skipped: bool, whether its update was left out.
-  """
+  """Sums with one more step, which has scored less than 2^30 tokens."""
   bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
 
   def unless(x):

@@ -98,13 +98,8 @@ def optimiser(
   the parameters that `decays` names is added to the update, so that with the
   learning rate lr a step takes lr weight_decay of each off it.
 
-  Args:
-    config: the section `optim` of a config.
-    not_decayed: as for `decays`.
-
-  Returns:
-    An optax transformation; its updates are to be scaled by -lr. They need
-    the parameters where there is weight decay.
+  Its updates are to be scaled by -lr; they need the parameters where there is
+  weight decay.
   """
   if config.name == 'adam':
     rule = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
@@ -143,9 +138,6 @@ def in_bfloat16(
   which bfloat16 has 128 between 1 and 2, the second moment of Adam would
   stand still, as it moves by a thousandth in a step. What is drawn depends
   on the count alone, so a run can be repeated, on any number of devices.
-
-  Args:
-    rule: an optax transformation with float32 state.
   """
 
   def wide(x):
@@ -186,16 +178,9 @@ def _round(x, key):
 def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
   """Which parameters weight decay acts on: matrices and embeddings.
 
-  Those are the arrays of two and more axes. Vectors are biases and norm
-  scales.
-
-  Args:
-    params: pytree (nested dict) of arrays.
-    not_decayed: regular expressions for the ends of other paths to leave
-      alone, see `models.base`.
-
-  Returns:
-    A pytree of bool.
+  Those are the arrays of two and more axes, as a pytree of bool. Vectors are
+  biases and norm scales; the model has regular expressions for the ends of
+  other paths to leave alone.
   """
 
   def acts(path, x):
@@ -218,12 +203,7 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
     inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
     constant      lr; plateau the same, times the scale of `Plateau`
 
-  Args:
-    config: the section `optim` of a config.
-    steps: of the whole training.
-
-  Returns:
-    A function of t, an integer or an array, to a float32 array.
+  The rate is a float32 array; steps are those of the whole training.
   """
   lr, W, floor = config.lr, config.warmup, config.lr_floor
 

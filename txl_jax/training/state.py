@@ -41,15 +41,7 @@ def create(
   key: jax.Array,
   averager: averaging.Averager | None = None,
 ) -> TrainState:
-  """The state before the first step.
-
-  Args:
-    model: see `models.base`.
-    optimiser: an optax transformation.
-    batch_size: B, rows of the memory.
-    key: PRNG key of the initial parameters.
-    averager: from `averaging.averager`.
-  """
+  """The state before the first step; the key is that of the parameters."""
   params = base.init_params(model, key)
   return TrainState(
     step=jnp.zeros([], jnp.int32),
@@ -78,12 +70,6 @@ def split(state: TrainState) -> dict[str, Any]:
 
   They are params, training, memory, and average; the last two only where
   there is one.
-
-  Args:
-    state: a TrainState of arrays or their shapes.
-
-  Returns:
-    A dict of pytrees.
   """
   items = {
     'params': state.params,

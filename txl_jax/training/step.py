@@ -41,20 +41,17 @@ def train_step(
   part with its own rows of the memory, so the update is that of the batch.
 
   Args:
-    state: a TrainState.
+    state: before the step.
     batch: dict of inputs, targets [B, T], lengths [B] or None, reset [B].
-    model: see `models.base`.
+    model: to be trained.
     optimiser: from `optim.optimiser`.
     schedule: from `optim.schedule`.
-    key: PRNG key; dropout uses fold_in(key, step).
+    key: dropout uses fold_in(key, step).
     steps: of the whole training.
     accumulate: A, a divisor of B.
-    averager: from `averaging.averager`, that which the state was made with.
+    averager: that which the state was made with.
     skip_nonfinite: leave the update out where the loss or the gradient is
       not finite, see `_keep_nonfinite_out`.
-
-  Returns:
-    The next TrainState.
   """
   tokens = jnp.sum(batch['targets'] >= 0)
 
@@ -109,10 +106,7 @@ def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
   """The new state, or the old one where the loss or gradient is not finite.
 
   Parameters, optimiser and average then stay as they were. A memory after a
-  loss that is not finite is emptied.
-
-  Returns:
-    A TrainState, and whether the update was left out.
+  loss that is not finite is emptied. Besides: whether the update was left out.
   """
 
   def choose(condition, tree, other):
@@ -127,14 +121,9 @@ def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
 def _accumulate(gradient, params, batch, memory, axes, key, A):
   """Gradients and nll summed over A parts, and the memory of all rows.
 
-  Args:
-    gradient: function (params, batch, memory, key) -> grads, (nll, memory).
-    params: of the model.
-    batch: all of it.
-    memory: for all rows.
-    axes: of its rows.
-    key: PRNG key; part a uses fold_in(key, a).
-    A: parts; 1 uses the key itself.
+  The gradient is a function (params, batch, memory, key) -> grads, (nll,
+  memory); axes are those of the memory's rows. Part a uses fold_in(key, a), a
+  single part the key itself.
   """
   if A == 1:
     grads, (nll, memory) = gradient(params, batch, memory, key)
@@ -171,16 +160,7 @@ def _accumulate(gradient, params, batch, memory, axes, key, A):
 def train_steps(
   state: state_lib.TrainState, batches: dict[str, Any], **arguments: Any
 ) -> state_lib.TrainState:
-  """K updates, one after the other.
-
-  Args:
-    state: a TrainState.
-    batches: as the batch of `train_step`, each array with an axis K before.
-    **arguments: the keyword arguments of `train_step`.
-
-  Returns:
-    The TrainState after the last one.
-  """
+  """K updates: of `train_step`, with an axis K before those of its batch."""
 
   def step(state, batch):
     return train_step(state, batch, **arguments), None
@@ -207,13 +187,7 @@ class Built(NamedTuple):
 
 
 def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
-  """The model, the state and the step of a config.
-
-  Args:
-    config: ConfigDict, checked.
-    vocab_size: V.
-    mesh: from `mesh.make_mesh`; None to ask for shapes alone.
-  """
+  """The model, the state and the step of a config; no mesh, no step."""
   model = models.build(config.model, vocab_size)
   schedule = optim.schedule(config.optim, config.train.steps)
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
@@ -247,15 +221,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
 
 
 def check_rows(config: Config, parts: int) -> None:
-  """Checks that batches can be divided among devices.
-
-  Args:
-    config: ConfigDict.
-    parts: of the mesh that rows are divided over.
-
-  Raises:
-    UserError: as in `settings.check`.
-  """
+  """Raises a UserError unless batches can be divided into parts of a mesh."""
   A = config.train.accumulate
   if config.train.batch_size % (A * parts):
     settings.refuse(
@@ -274,14 +240,7 @@ def jit_train_step(
 ) -> Any:
   """`train_step` compiled for a mesh; the state given to it is used up.
 
-  Args:
-    mesh: from `mesh.make_mesh`.
-    abstract: the TrainState, or its shapes.
-    steps_per_dispatch: K; above 1 it is `train_steps` that is compiled.
-    **arguments: the keyword arguments of `train_step`.
-
-  Returns:
-    A function (state, batch) -> state.
+  Above 1, steps_per_dispatch is the K of `train_steps`, which is compiled then.
   """
   states = state_lib.shardings(abstract, mesh, arguments['model'])
   one = steps_per_dispatch == 1
