@@ -217,6 +217,7 @@ class TransformerXL(base.LanguageModel):
   Config = Config
   SCALES_EMBEDDINGS = True
   SHARDING = (
+    *base.LanguageModel.SHARDING,
     (r'attention/[qkvr]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
     (r'attention/o/kernel', ('tensor', None, 'fsdp')),  # [H, K, D]
     (r'biases/[uv]', ('tensor', None)),  # [H, K]
