@@ -156,8 +156,10 @@ def test_utilisation_where_the_peak_is_known(tmp_path, dtype, most):
 
 
 def type_of(config, key):
-  section, name = key.split('.')
-  return type(config[section][name])
+  *within, name = key.split('.')
+  for section in within:
+    config = config[section]
+  return config.get_type(name)
 
 
 def test_peaks(monkeypatch):
