@@ -16,7 +16,7 @@ from txl_jax.generation import decoding, sampling
 from txl_jax.models import base
 from txl_jax.runs import weights_file
 
-# Build: the fields of a config's `model` section, and a vocabulary.
+# Build: keys of the section `model` of a config, and a vocabulary.
 fields = dict(
   name='transformer_xl',
   n_layer=2,

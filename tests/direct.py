@@ -126,6 +126,40 @@ def nll(logits, targets):
   return -np.log(probs[targets, range(len(targets))])
 
 
+def score_rows(model, params, segments):
+  """Nll [B, T] of each (inputs, targets, lengths, reset), and the memories.
+
+  Rows one by one, each with only its real tokens.
+  """
+  rows = len(segments[0][0])
+  memories = [init_memory(model)] * rows
+  out = []
+  for inputs, targets, lengths, reset in segments:
+    scored = np.zeros(inputs.shape)
+    for b in range(rows):
+      if reset[b]:
+        memories[b] = init_memory(model)
+      n = inputs.shape[1] if lengths is None else lengths[b]
+      if not n:
+        continue
+      logits, memories[b] = segment(model, params, inputs[b, :n], memories[b])
+      at = np.flatnonzero(targets[b, :n] >= 0)
+      scored[b, at] = nll(logits[at], targets[b, at]) if at.size else 0
+    out.append(scored)
+  return out, memories
+
+
+def assert_memory(memory, memories):
+  """A memory against those of `score_rows`."""
+  filled = [len(row[0]) for row in memories]
+  np.testing.assert_array_equal(memory.filled, filled)
+  for b, row in enumerate(memories):
+    for n, states in enumerate(row):
+      if len(states):
+        kept = memory.states[n, b, -len(states) :]
+        np.testing.assert_allclose(kept, states, rtol=1e-4, atol=1e-5)
+
+
 def random_params(model, seed=0, std=0.3):
   """float64 parameters of a model, every one large enough to matter."""
   tokens = np.zeros([1, 1], np.int32)

@@ -45,9 +45,9 @@ TINY = (
   'train.steps=60',
   'optim.lr=1e-3',
   'eval.segment_len=8',
-  'eval.mem_len=16',
+  'eval.model.mem_len=16',
   'generate.segment_len=8',
-  'generate.mem_len=16',
+  'generate.model.mem_len=16',
   'generate.max_new_tokens=30',
   'data.corpus=text',
 )

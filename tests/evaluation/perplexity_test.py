@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common
-from tests import direct, programs
+from tests import compilations, direct, programs
 from txl_jax import models
-from txl_jax.evaluation import perplexity
+from txl_jax.evaluation import perplexity, scoring
+from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 
 V, T = 11, 4
@@ -28,8 +28,8 @@ FIELDS = dict(
 )
 
 
-def make(**changes):
-  return models.build(FIELDS, V, **changes)
+def make(cache=False, **changes):
+  return models.build(FIELDS, V, **changes).clone(cache_projections=cache)
 
 
 @functools.cache
@@ -56,14 +56,18 @@ def expected(model, B, n=N):
   return nll
 
 
-def score(model, B=1, G=3, n=N, **options):
+def score(model, B=1, G=3, n=N, mesh=None, **options):
+  narrow = jax.tree.map(jnp.float32, params())
+  if mesh:
+    narrow = jax.device_put(narrow, mesh_lib.replicated(mesh))
   return perplexity.score(
     model,
-    jax.tree.map(jnp.float32, params()),
+    narrow,
     tokens(n),
     batch_size=B,
     segment_len=T,
     segments_per_call=G,
+    mesh=mesh,
     **options,
   )
 
@@ -72,8 +76,8 @@ def score(model, B=1, G=3, n=N, **options):
   'changes',
   [
     {},
-    dict(cache_projections=True),
-    dict(same_length='M', clamp_len=3, mem_len=9, cache_projections=True),
+    dict(cache=True),
+    dict(same_length='M', clamp_len=3, mem_len=9, cache=True),
     dict(mem_len=0),
   ],
 )
@@ -113,12 +117,49 @@ def test_segments_in_a_call_do_not_matter():
   assert nll == pytest.approx([nll[0]] * 3, rel=1e-6)
 
 
-def test_devices_share_the_streams():
-  mesh = mesh_lib.make_mesh()
+@pytest.mark.parametrize('mem_len', [6, 0])
+@pytest.mark.parametrize('B, rows', [(8, 1), (3, 1), (10, 2)])
+def test_devices_share_the_streams(tmp_path, monkeypatch, B, rows, mem_len):
+  """Each has as many rows, some of them empty; that changes no figure."""
+  mesh, n = mesh_lib.make_mesh(), 60
   assert mesh.size == 8
-  for B in (8, 3):
-    found = score(make(), B, mesh=mesh)
-    assert found.nll == pytest.approx(expected(make(), B).sum(), rel=1e-5)
+  model, jit_score = make(mem_len=mem_len).at_test_time(), scoring.jit_score
+  on_one = []
+
+  def spy(params, memory, *arguments, **options):
+    after, nll = jit_score(params, memory, *arguments, **options)
+    for axis, *leaves in zip(*map(jax.tree.leaves, (axes, memory, after))):
+      on_one.extend(x.sharding.shard_shape(x.shape)[axis] for x in leaves)
+    on_one.append(nll.sharding.shard_shape(nll.shape)[1])
+    return after, nll
+
+  axes, path = model.row_axes(), tmp_path / 'nll.npy'
+  monkeypatch.setattr(scoring, 'jit_score', spy)
+  found = score(model, B, 2, n, mesh=mesh, nll_file=str(path))
+  nll = expected(make(mem_len=mem_len), B, n)
+  assert set(on_one) == {rows}
+  assert found.scored == n - 1
+  assert found.nll == pytest.approx(nll.sum(), rel=1e-5)
+  np.testing.assert_allclose(np.load(path), nll, rtol=1e-5)
+
+
+@pytest.mark.parametrize('sizes', [dict(data=8), dict(data=4, tensor=2)])
+def test_one_compilation_serves_all_segments(sizes):
+  mesh, model = mesh_lib.make_mesh(sizes), make(n_head=4).at_test_time()
+  params = base.init_params(model, jax.random.key(0))
+  places = mesh_lib.by_rules(params, mesh, model.SHARDING)
+  with compilations.counted() as compiled:
+    found = perplexity.score(
+      model,
+      jax.device_put(params, places),
+      tokens(),
+      batch_size=2,
+      segment_len=T,
+      segments_per_call=1,
+      mesh=mesh,
+    )
+  assert found.scored == N - 1
+  assert compiled.count('jit(score)') == 1
 
 
 @pytest.mark.slow
@@ -128,8 +169,9 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
   script = """
 import pathlib, sys
 import numpy as np
-from txl_jax import models, train_state
+from txl_jax import models
 from txl_jax.evaluation import perplexity
+from txl_jax.models import base
 import jax
 
 folder, n = pathlib.Path(sys.argv[1]), int(sys.argv[2])
@@ -142,7 +184,7 @@ model = models.build(
   ),
   11,
 )
-params = train_state.init_params(model, jax.random.key(0))
+params = base.init_params(model, jax.random.key(0))
 sizes = []
 
 def note(scored):
@@ -175,22 +217,3 @@ def test_scoring_can_be_stopped():
 
   assert score(make(), 1, 1, stopped=stopped, progress=seen.append) is None
   assert seen == [T, 2 * T]
-
-
-def test_model_at_test_time():
-  config = common.get_config()
-  fields = {k: v for k, v in FIELDS.items() if k != 'name'}
-  config.model.update(fields)
-  config.model.update(same_length='off', clamp_len=0)
-  for section in (config.eval, config.generate):
-    section.update(mem_len=20, clamp_len=7, same_length='M+1')
-    model = perplexity.model_at_test_time(config, V, section)
-    assert model == models.build(
-      config.model,
-      V,
-      mem_len=20,
-      clamp_len=7,
-      same_length='M+1',
-      cache_projections=True,
-    )
-    assert (model.vocab_size, model.n_layer, model.mem_len) == (V, 2, 20)

@@ -95,12 +95,16 @@ class Markov(nn.Module):
     del batch_size
     return ()
 
+  def row_axes(self):
+    return ()
+
   @nn.compact
-  def logits(self, tokens, memory, *, lengths=None):
-    del lengths
+  def logits(self, tokens, memory, *, lengths, last):
+    assert last
     shape = (self.vocab_size, self.vocab_size)
     table = self.param('table', nn.initializers.zeros, shape)
-    return table[tokens], memory
+    newest = jnp.maximum(lengths - 1, 0)
+    return table[tokens[jnp.arange(len(tokens)), newest]], memory
 
 
 def test_sampling_frequencies_are_the_probabilities():
@@ -223,7 +227,7 @@ def test_the_default_key_implementation_does_not_matter():
 
 def test_continuing_equals_one_longer_text():
   state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
-  state = decoding.repeat_rows(state, 2)
+  state = decoding.repeat_rows(MODEL, state, 2)
   sampling = Sampling(repetition_penalty=1.2)
   settings = dict(sampling=sampling, seed=7, chunk=6)
   whole, last = write(state, max_new_tokens=18, **settings)
@@ -237,7 +241,7 @@ def test_continuing_equals_one_longer_text():
 
 def test_a_dialogue_reads_into_all_rows():
   state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
-  state = decoding.repeat_rows(state, 2)
+  state = decoding.repeat_rows(MODEL, state, 2)
   tokens, state = write(state, sampling=Sampling(), max_new_tokens=5, seed=3)
   assert np.any(tokens[0] != tokens[1])
   answer = [7, 8, 7, 0, 2]
@@ -255,7 +259,7 @@ def test_eos_ends_its_row_alone():
     chunk=4,
   )
   state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
-  state = decoding.repeat_rows(state, 3)
+  state = decoding.repeat_rows(MODEL, state, 3)
   plain, _ = write(state, **settings)
   # A token that each row first holds at another place, within the memory.
   ends = {t: np.argmax(plain == t, axis=1) + 1 for t in range(V)}
@@ -287,9 +291,9 @@ def test_a_token_outside_the_vocabulary_is_an_error(token):
 class Counted(transformer_xl.TransformerXL):
   traces = []
 
-  def logits(self, tokens, memory, *, lengths=None):
+  def logits(self, tokens, memory, **options):
     self.traces.append(tokens.shape)
-    return super().logits(tokens, memory, lengths=lengths)
+    return super().logits(tokens, memory, **options)
 
 
 def test_equal_shapes_compile_once():
@@ -297,7 +301,7 @@ def test_equal_shapes_compile_once():
   params = jax.device_put(PARAMS, jax.devices()[1])
 
   def two_turns(prompt, max_new_tokens, seed):
-    model = Counted(V, **FIELDS)  # anew, but equal
+    model = Counted(V, Counted.Config(**FIELDS))  # anew, but equal
     state = None
     for text in (prompt, [1]):
       state = decoding.prefill(model, params, text, segment_len=4, state=state)

@@ -1,4 +1,4 @@
-"""How the next token is chosen: `generate.Sampling` and `generate.adjust`."""
+"""How the next token is chosen: `sampling.Sampling` and `sampling.adjust`."""
 
 import hypothesis
 import jax.numpy as jnp

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
+from configs import common
 from tests.configs_test import NAMES
 from txl_jax import models
 from txl_jax.corpora import preparation
@@ -126,23 +127,55 @@ def test_fit(axes, shape, spec):
   assert mesh_lib.fit(axes, shape, MESH) == spec
 
 
-def test_what_no_rule_fits_is_everywhere():
-  tree = {'ff': {'w3': jnp.zeros([8])}, 'off': {'w1': {'bias': jnp.zeros([8])}}}
-  out = jax.tree.leaves(mesh_lib.by_rules(tree, MESH))
-  assert [s.spec for s in out] == [P(), P()]
+RULES = (
+  ('ff/w1/kernel', ('fsdp', 'tensor')),
+  ('w[12]/kernel', ('tensor', 'fsdp')),
+  ('w[12]/bias', ()),
+)
 
 
-def abstract_state(name):
+def test_the_first_rule_that_fits_the_end_of_a_path_counts():
+  matrix, vector = jnp.zeros([8, 8]), jnp.zeros([8])
+  tree = {
+    'ff': {'w1': {'kernel': matrix}},
+    'other': [{'w1': {'kernel': matrix}}, {'w2': {'bias': vector}}],
+    'count': jnp.zeros([]),
+  }
+  out = jax.tree.map(lambda s: s.spec, mesh_lib.by_rules(tree, MESH, RULES))
+  assert out == {
+    'ff': {'w1': {'kernel': P('fsdp', 'tensor')}},
+    'other': [
+      {'w1': {'kernel': P('tensor', 'fsdp')}},
+      {'w2': {'bias': P()}},
+    ],
+    'count': P(),
+  }
+
+
+@pytest.mark.parametrize(
+  'path', ['ff/w3/kernel', 'ff/w1/kernel/more', 'loff/xw1/kernel', 'kernel']
+)
+def test_what_no_rule_fits_is_an_error(path):
+  tree = jnp.zeros([8, 8])
+  for name in reversed(path.split('/')):
+    tree = {name: tree}
+  with pytest.raises(ValueError, match=f'no sharding rule .* fits {path}$'):
+    mesh_lib.by_rules(tree, MESH, RULES)
+
+
+def state_and_model(name):
+  """The shapes of the state of a published config, and its model."""
   config = importlib.import_module(f'configs.{name}').get_config()
+  model = models.build(config.model, preparation.vocab_size(config.data))
   create = functools.partial(
     state_lib.create,
-    models.build(config.model, preparation.vocab_size(config.data)),
+    model,
     optim.optimiser(config.optim),
     config.train.batch_size,
     jax.random.key(0),
     averaging.averager(config.optim),
   )
-  return jax.eval_shape(create)
+  return jax.eval_shape(create), model
 
 
 # Of each kind the smaller one; the others take longer.
@@ -158,8 +191,8 @@ FEW = 'enwik8_12l', 'lm1b_base', 'ptb', 'pystdlib_tiny', 'wt103_large'
 )
 def test_rules_fit_every_config(name):
   """Parameters, moments and averages alike; no large one is on all devices."""
-  state = abstract_state(name)
-  out = state_lib.shardings(state, MESH)
+  state, model = state_and_model(name)
+  out = state_lib.shardings(state, MESH, model)
 
   def specs(tree, shardings):
     pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
@@ -177,10 +210,38 @@ def test_rules_fit_every_config(name):
     assert spec != P() or odd or x.size < 1e6, path
 
 
+def is_adam(x):
+  return hasattr(x, 'mu')
+
+
+@pytest.mark.parametrize('tie_weights', [True, False])
+@pytest.mark.parametrize('cutoffs', [(), (16, 48)])
+def test_biases_of_the_vocabulary_are_divided_as_its_words(
+  tie_weights, cutoffs
+):
+  """Its words are their rows, whether or not there are few of them."""
+  fields = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=1)
+  fields |= dict(cutoffs=cutoffs, tie_weights=tie_weights)
+  model = models.build(fields, 96)
+  optimiser = optim.optimiser(common.get_config().optim)
+  state = jax.eval_shape(
+    lambda: state_lib.create(model, optimiser, 8, jax.random.key(0))
+  )
+  out = state_lib.shardings(state, MESH, model)
+  words = P(('fsdp', 'tensor'))
+  names = ('table', 'bias') if tie_weights else ('table', 'output', 'bias')
+  bins = [f'_{i}' for i in range(3)] if cutoffs else ['']
+  leaves = jax.tree.leaves(out.opt_state, is_leaf=is_adam)
+  (adam,) = filter(is_adam, leaves)
+  for tree in out.params, adam.mu, adam.nu:
+    for name in (f'{name}{i}' for name in names for i in bins):
+      assert tree['vocabulary'][name].spec == words, name
+
+
 def test_rules_by_name():
-  state = abstract_state('wt103_large')
+  state, model = state_and_model('wt103_large')
   params = jax.tree.map(
-    lambda s: s.spec, state_lib.shardings(state, MESH).params
+    lambda s: s.spec, state_lib.shardings(state, MESH, model).params
   )
   layer = params['layers_3']
   assert layer['attention']['q']['kernel'] == P('fsdp', 'tensor')
@@ -190,4 +251,6 @@ def test_rules_by_name():
   assert layer['ff']['w1']['bias'] == P('tensor')
   assert layer['norm1']['norm']['scale'] == P()
   assert params['vocabulary']['table_0'] == P(('fsdp', 'tensor'))
+  assert params['vocabulary']['bias_0'] == P(('fsdp', 'tensor'))
   assert params['vocabulary']['table_3'] == P()  # 67,735 words
+  assert params['vocabulary']['bias_3'] == P()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from txl_jax.models import embeddings
 from txl_jax.ops import softmax
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import vocab_parallel
@@ -63,7 +64,8 @@ def placed(mesh, h, targets, output):
   """The arguments where the rules put them."""
   names = dict(table=output.weights, bias=output.biases)
   tree = {f'{k}_{i}': x for k, v in names.items() for i, x in enumerate(v)}
-  at = mesh_lib.by_rules({'vocabulary': tree}, mesh)['vocabulary']
+  tree = {'vocabulary': tree}
+  at = mesh_lib.by_rules(tree, mesh, embeddings.SHARDING)['vocabulary']
   put = lambda name, i, x: jax.device_put(x, at[f'{name}_{i}'])
   output = output._replace(
     weights=[put('table', i, x) for i, x in enumerate(output.weights)],
@@ -174,3 +176,5 @@ def test_specs_of_one_bin_have_no_words_of_others():
   shapes = [w.addressable_shards[0].data.shape for w in output.weights]
   assert shapes == [(4, 16), (13, 8), (10, 4)]
   assert output.weights[1].sharding.spec == PartitionSpec()
+  shapes = [b.addressable_shards[0].data.shape for b in output.biases]
+  assert shapes == [(4,), (13,), (10,)]

@@ -10,15 +10,17 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from configs import common
-from txl_jax import models, settings
+from tests import compilations
+from txl_jax import models
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.models import transformer_xl
+from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.runs import console as console_lib
 from txl_jax.runs import metrics_log
-from txl_jax.training import loop
+from txl_jax.training import loop, metrics
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -95,7 +97,7 @@ def config(**changes):
   )
   c.optim.update(lr=1e-2, average='ema', ema_decay=0.9)
   c.train.update(changes)
-  settings.validate(c)
+  sections.check(c)
   return c
 
 
@@ -196,6 +198,48 @@ def test_averages_are_evaluated(make, tmp_path):
   assert line['nats'] == nats[0] != nats[1]
 
 
+def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
+  """Its last segment is short; so is that of the validation split."""
+  corpus = Corpus()
+  corpus._train = corpus._train[: B * (11 * T + 3) + 1]
+  trainer = make(corpus, eval_every=15)
+  trainer.config.eval.segments_per_call = 2
+  with compilations.counted() as compiled:
+    trainer.run()
+  assert [trainer.streams.locate(n) for n in (11, 12, 24)] == [
+    (0, 11),
+    (1, 0),
+    (2, 0),
+  ]
+  assert (trainer.streams.batch(11, [0]).targets[0] >= 0).sum() == 3
+  assert record(tmp_path)[-1]['epoch'] == 2
+  assert trainer.train_step._cache_size() == 1
+  assert compiled.count('jit(step)') == compiled.count('jit(score)') == 1
+
+
+def test_the_best_checkpoint_is_kept(make, monkeypatch):
+  """However many worse ones follow it, in this program or the next."""
+  figures = {6: 3.0, 12: 2.0, 18: 2.5, 24: 2.6, 30: 2.7}
+  options = dict(eval_every=6)
+
+  def run(**more):
+    trainer = make(Corpus(), **options, **more)
+
+    def score(*arguments, **_):
+      return perplexity.Score(figures[trainer.step], 1, 1.0)
+
+    monkeypatch.setattr(perplexity, 'score', score)
+    trainer.run()
+    return trainer
+
+  with pytest.raises(KeyboardInterrupt):
+    run(crash=lambda t: t.step == 22)
+  trainer = run()
+  assert trainer.progress.best_step == 12
+  assert trainer.checkpoints.good_steps() == [30, 25, 12]
+  assert restore(trainer, 12).step == 12
+
+
 def test_stop_is_the_default(make):
   trainer = make(Corpus(bad=[12]))
   with pytest.raises(loop.NotFinite, match='not finite at step 13; the last'):
@@ -216,7 +260,7 @@ def test_skip_leaves_the_update_out(make, tmp_path):
   assert before.memory.filled.tolist() == [M] * B
   assert after.memory.filled.tolist() == [0] * B
   assert not after.memory.states.any()
-  assert after.step == 13 and after.sums.tokens == 0
+  assert after.step == 13 and metrics.tokens_of(after.sums) == 0
 
   trainer = make(Corpus(bad=[12]), nonfinite='skip')
   trainer.run()

@@ -80,10 +80,11 @@ def losses(model, sizes, accumulate=1, remat='none', devices=8):
     model=lm,
     optimiser=optimiser,
     schedule=optim.schedule(c.optim, STEPS),
-    accumulate=accumulate,
     key=key,
+    steps=STEPS,
+    accumulate=accumulate,
   )
-  shardings = state_lib.shardings(abstract, mesh)
+  shardings = state_lib.shardings(abstract, mesh, lm)
   state = jax.jit(create, out_shardings=shardings)()
   sums = [0.0]
   for batch in batches():

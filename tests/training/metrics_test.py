@@ -21,7 +21,9 @@ def add(sums, nll, tokens, grad_norm, step, skipped=False):
 
 
 def values(sums):
-  return jax.tree.map(lambda x: x.item(), sums)
+  """Sums of Python numbers, the tokens as one."""
+  numbers = jax.tree.map(lambda x: x.item(), sums.replace(tokens=()))
+  return numbers.replace(tokens=metrics.tokens_of(sums))
 
 
 DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4')
@@ -31,7 +33,8 @@ DTYPES |= dict(steps='i4', bad_step='i4', skipped='i4')
 def assert_dtypes(sums):
   for name, dtype in DTYPES.items():
     leaf = getattr(sums, name)
-    assert leaf.shape == () and leaf.dtype == np.dtype(dtype), name
+    shape = (2,) if name == 'tokens' else ()
+    assert leaf.shape == shape and leaf.dtype == np.dtype(dtype), name
 
 
 def test_zeros():
@@ -52,6 +55,21 @@ def test_a_skipped_step_counts_as_a_step_alone():
   sums = add(sums, np.inf, 3, np.nan, 8, skipped=True)
   assert_dtypes(sums)
   assert values(sums) == metrics.Sums(6.5, 4, 0.25, 2, 8, 1)
+
+
+def test_more_tokens_than_an_int32_counts():
+  """A log line of many steps of large batches, on the way past 2^31."""
+  rng = np.random.default_rng(0)
+  counts = [2**30 - 1, 1, *rng.integers(2**29, 2**30, 12).tolist()]
+  sums, total = metrics.zeros(), 0
+  for step, tokens in enumerate(counts):
+    sums = add(sums, 1.0, tokens, 1.0, step)
+    total += tokens
+    assert metrics.tokens_of(jax.device_get(sums)) == total
+  assert_dtypes(sums)
+  assert total > 2**32
+  skipped = add(sums, np.inf, 2**30 - 1, 1.0, step, skipped=True)
+  assert metrics.tokens_of(skipped) == total
 
 
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])

@@ -293,13 +293,39 @@ def test_what_decays(changes):
   config = common.get_config()
   config.model.update(n_layer=1, tie_weights=False, **changes)
   model = models.build(config.model, 11)
-  init = lambda: base.init_params(model, jax.random.key(0))
-  params = jax.eval_shape(init)
-  flat = flax.traverse_util.flatten_dict(optim.decays(params), sep='/')
+  params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
+  decays = optim.decays(params, model.NOT_DECAYED)
+  flat = flax.traverse_util.flatten_dict(decays, sep='/')
   layer = [f'layers_0/attention/{x}/kernel' for x in 'qkvro']
   layer += ['layers_0/ff/w1/kernel', 'layers_0/ff/w2/kernel']
   expected = {'vocabulary/table', 'vocabulary/output', *layer}
   assert {name for name, acts in flat.items() if acts} == expected
+
+
+@pytest.mark.parametrize(
+  'patterns, left',
+  [
+    ((), {'a/w', 'a/ww', 'b/w'}),
+    (('w',), {'a/ww'}),
+    (('a/w', '[xy]'), {'a/ww', 'b/w'}),
+    (('b/.*', 'a/w+'), set()),
+  ],
+)
+def test_what_a_model_keeps_from_decay(patterns, left):
+  """Whole names from a slash on, of matrices; vectors never decay."""
+  matrix = jnp.ones([2, 2])
+  params = {
+    'a': {'w': matrix, 'ww': matrix, 'v': jnp.ones(2)},
+    'b': {'w': matrix},
+  }
+  optimiser = optim.optimiser(
+    section(name='sgd', weight_decay=0.5, clip=0.0), patterns
+  )
+  nothing = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = optimiser.update(nothing, optimiser.init(params), params)
+  flat = flax.traverse_util.flatten_dict(updates, sep='/')
+  for name, update in flat.items():
+    np.testing.assert_array_equal(update, 0.5 if name in left else 0.0)
 
 
 # Plateau

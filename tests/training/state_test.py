@@ -78,9 +78,10 @@ def test_parameters_are_float32_whatever_the_compute_dtype():
 @pytest.mark.parametrize('cache', [False, True])
 def test_shardings_divide_the_memory_alone(cache):
   mesh = mesh_lib.make_mesh()
-  model, averager = make(cache_projections=cache), averaging.Averager(1.0, 0)
+  model = make().clone(cache_projections=cache)
+  averager = averaging.Averager(1.0, 0)
   abstract = jax.eval_shape(lambda: create(model, averager))
-  out = state_lib.shardings(abstract, mesh)
+  out = state_lib.shardings(abstract, mesh, model)
   assert jax.tree.structure(out) == jax.tree.structure(abstract)
   for leaf in jax.tree.leaves(out.memory.states):
     assert leaf.spec == PartitionSpec(None, mesh_lib.ROWS)
@@ -92,9 +93,16 @@ def test_shardings_divide_the_memory_alone(cache):
   assert {leaf.spec for leaf in rest} == {PartitionSpec()}
 
 
+def test_a_model_without_memory_has_none_to_divide():
+  model = make(mem_len=0)
+  abstract = jax.eval_shape(lambda: create(model))
+  out = state_lib.shardings(abstract, mesh_lib.make_mesh(), model)
+  assert out.memory == abstract.memory == ()
+
+
 def test_every_device_holds_its_rows_of_the_memory(state):
   mesh = mesh_lib.make_mesh()
-  placed = jax.device_put(state, state_lib.shardings(state, mesh))
+  placed = jax.device_put(state, state_lib.shardings(state, mesh, make()))
   assert {s.data.shape for s in placed.memory.states.addressable_shards} == {
     (N, B // 8, M, D)
   }

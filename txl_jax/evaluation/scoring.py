@@ -40,7 +40,17 @@ def score(
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):
-    return jax.lax.scan(body, memory, (inputs, targets))
+    memory, nll = jax.lax.scan(body, memory, (inputs, targets))
+  if mesh is not None:
+    # Where it came from, or the next call would be compiled anew.
+    memory = jax.tree.map(
+      lambda axis, x: jax.lax.with_sharding_constraint(
+        x, mesh_lib.rows(mesh, axis)
+      ),
+      model.row_axes(),
+      memory,
+    )
+  return memory, nll
 
 
 # One compilation per model (Linen modules with equal fields are equal) and

@@ -62,11 +62,11 @@ class Windowed(base.LanguageModel):
     self, tokens, targets, memory, *, train, lengths=None, progress=None
   ):
     """Nll of the targets; see `models.base` for the arguments."""
-    del lengths, progress  # padding comes last and is not scored
+    del progress
 
     def score(model, memory, column):
-      token, target = column
-      memory = _slide(memory, token)
+      token, real, target = column
+      memory = _slide(memory, token, real)
       window, last = _left_aligned(memory)
       only = jnp.where(
         jnp.arange(self.window) == last[:, None], target[:, None], -1
@@ -74,15 +74,12 @@ class Windowed(base.LanguageModel):
       out = model(window, only, (), train=train, lengths=memory.filled)
       return memory, jnp.sum(out.nll, axis=1)
 
-    memory, nll = self._over_time(score, memory, (tokens.T, targets.T))
+    real = _real(tokens, lengths)
+    memory, nll = self._over_time(score, memory, (tokens, real, targets))
     return base.LMOutput(nll.T, memory, jnp.zeros([], nll.dtype))
 
   def logits(self, tokens, memory, *, lengths=None, last=False):
     """See `base.LanguageModel`."""
-    T = tokens.shape[1]
-    real = jnp.ones(tokens.shape, bool)
-    if lengths is not None:
-      real = jnp.arange(T) < lengths[:, None]
 
     def read(model, memory, column):
       token, real = column
@@ -91,24 +88,32 @@ class Windowed(base.LanguageModel):
         return memory, None
       return memory, _newest(model, memory)
 
-    memory, each = self._over_time(read, memory, (tokens.T, real.T))
+    columns = tokens, _real(tokens, lengths)
+    memory, each = self._over_time(read, memory, columns)
     if last:
       return _newest(self.model, memory), memory
     return jnp.swapaxes(each, 0, 1), memory
 
-  def _over_time(self, body, memory, columns) -> Any:
-    """A scan over the T columns of a segment, with the model in it."""
+  def _over_time(self, body, memory, arrays) -> Any:
+    """A scan over the T columns of arrays [B, T], with the model in it."""
+    columns = tuple(x.T for x in arrays)
     scan = nn.scan(
       body, variable_broadcast='params', split_rngs={'params': False}
     )
     return scan(self.model, memory, columns)
 
 
-def _slide(memory, token, real=True):
-  """The window moved by one token [B], in the rows where it is real."""
+def _real(tokens, lengths):
+  """bool [B, T]: which tokens are not padding."""
+  if lengths is None:
+    return jnp.ones(tokens.shape, bool)
+  return jnp.arange(tokens.shape[1]) < lengths[:, None]
+
+
+def _slide(memory, token, real):
+  """The window moved by one token [B], in the rows where it is real [B]."""
   W = memory.tokens.shape[1]
   moved = jnp.concatenate([memory.tokens[:, 1:], token[:, None]], axis=1)
-  real = jnp.broadcast_to(real, token.shape)
   return Window(
     jnp.where(real[:, None], moved, memory.tokens),
     jnp.minimum(memory.filled + real, W),
@@ -120,7 +125,7 @@ def _left_aligned(memory):
 
   A causal model does not see what comes behind.
   """
-  roll = jax.vmap(lambda row, n: jnp.roll(row, n))
+  roll = jax.vmap(jnp.roll)
   return roll(memory.tokens, memory.filled), jnp.maximum(memory.filled - 1, 0)
 
 

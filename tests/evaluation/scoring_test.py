@@ -1,0 +1,97 @@
+"""Nll of segments against `direct`, which reads them row by row."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import direct
+from txl_jax import models
+from txl_jax.evaluation import scoring
+from txl_jax.parallel import mesh as mesh_lib
+
+V, T = 11, 4
+G, R = 3, 8  # segments in a call, rows
+FIELDS = dict(
+  name='transformer_xl',
+  n_layer=2,
+  d_model=8,
+  n_head=2,
+  d_head=3,
+  d_ff=10,
+  mem_len=4,
+)
+
+
+def transformer():
+  return models.build(FIELDS, V)
+
+
+@functools.cache
+def weights():
+  """float64, large enough that everything matters."""
+  return direct.random_params(transformer())
+
+
+def calls(padded):
+  """Two calls of G segments: inputs, targets, and the length of each row.
+
+  A padded row ends anywhere, and padding alone follows it: a stream that is
+  shorter than the others, or empty.
+  """
+  rng = np.random.default_rng(0)
+  real = np.full([R], 2 * G * T)
+  if padded:
+    real = rng.integers(0, 2 * G * T + 1, [R])
+    real[:2] = 0, 2 * T
+  for call in range(2):
+    inputs, targets = rng.integers(0, V, [2, G, R, T], np.int32)
+    start = T * (call * G + np.arange(G))[:, None]
+    lengths = np.clip(real - start, 0, T)
+    targets[np.arange(T) >= lengths[..., None]] = -1
+    yield inputs, targets, lengths
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+@pytest.mark.parametrize('padded', [False, True])
+def test_score(devices, padded):
+  model = transformer()
+  mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
+  everywhere = mesh_lib.replicated(mesh)
+  params = jax.device_put(jax.tree.map(jnp.float32, weights()), everywhere)
+  memory = jax.tree.map(
+    lambda axis, x: jax.device_put(x, mesh_lib.rows(mesh, axis)),
+    model.row_axes(),
+    model.init_memory(R),
+  )
+  got, segments = [], []
+  for inputs, targets, lengths in calls(padded):
+    arrays = jax.device_put((inputs, targets), mesh_lib.rows(mesh, 1))
+    given = memory
+    memory, nll = scoring.jit_score(
+      params, memory, *arrays, model=transformer(), mesh=mesh
+    )
+    assert all(x.is_deleted() for x in jax.tree.leaves(given))
+    assert nll.dtype == jnp.float32 and nll.shape == (G, R, T)
+    got.extend(np.asarray(nll))
+    for g in range(G):
+      never = np.zeros(R, bool)
+      segments.append((inputs[g], targets[g], lengths[g], never))
+  expected, memories = direct.score_rows(model, weights(), segments)
+  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+  if not padded:
+    direct.assert_memory(jax.device_get(memory), memories)
+
+
+def test_score_is_compiled_once_for_equal_models():
+  params = jax.tree.map(jnp.float32, weights())
+  inputs, targets, _ = next(calls(False))
+  sizes = []
+  for _ in range(2):
+    model = transformer()
+    memory = model.init_memory(R)
+    scoring.jit_score(params, memory, inputs, targets, model=model)
+    sizes.append(scoring.jit_score._cache_size())
+  assert sizes[0] == sizes[1] > 0

@@ -1,0 +1,200 @@
+"""A moving window against `direct`, which reads each window by itself."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import direct
+from txl_jax import models
+from txl_jax.evaluation import perplexity
+from txl_jax.generation import decoding, sampling
+from txl_jax.models import base, windowed
+from txl_jax.parallel import mesh as mesh_lib
+
+V, B, T = 11, 3, 13
+FIELDS = dict(
+  name='transformer_xl',
+  n_layer=2,
+  d_model=8,
+  n_head=2,
+  d_head=3,
+  d_ff=10,
+  mem_len=0,
+)
+# One token, fewer than a segment has, and more than there are.
+WINDOWS = [1, 4, 20]
+
+
+@pytest.fixture(autouse=True)
+def x64():
+  with jax.enable_x64(True):
+    yield
+
+
+@functools.cache
+def plain(dtype='float64'):
+  return models.build(FIELDS, V, dtype=dtype)
+
+
+@functools.cache
+def params():
+  return direct.random_params(plain())
+
+
+def make(window, dtype='float64'):
+  model = plain(dtype).at_test_time()
+  return windowed.Windowed(V, model.config, model, window)
+
+
+def text(n=T, seed=0):
+  """int32 [B, n + 1]."""
+  return np.random.default_rng(seed).integers(0, V, [B, n + 1], np.int32)
+
+
+@functools.cache
+def after(window):
+  """Logits [V] of the next token after that window, a tuple, and no more."""
+  memory = direct.init_memory(plain())
+  tokens = np.array(window, np.int64)
+  return direct.segment(plain(), params(), tokens, memory)[0][-1]
+
+
+def logits_by_hand(tokens, W):
+  """[n, V]: after each token of int [n], from the W last ones."""
+  ends = range(1, len(tokens) + 1)
+  return np.stack([after(tuple(tokens[max(0, n - W) : n])) for n in ends])
+
+
+def run(model, method, *args, **options):
+  apply = functools.partial(
+    model.apply, {'params': params()}, method=method, **options
+  )
+  return jax.jit(apply)(*args)
+
+
+def close(a, b):
+  np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('W', WINDOWS)
+def test_nll_is_that_of_each_window_alone(W):
+  """Over segments, and from the first token on."""
+  model, tokens = make(W), text()
+  inputs, targets = tokens[:, :-1], tokens[:, 1:].copy()
+  targets[0, 3] = targets[1, 7:9] = -1
+  memory, nll = model.init_memory(B), []
+  for start, end in (0, 5), (5, 6), (6, T):
+    part = np.s_[:, start:end]
+    out = run(
+      model, '__call__', inputs[part], targets[part], memory, train=False
+    )
+    memory = out.memory
+    nll.append(out.nll)
+    assert out.aux == 0
+    np.testing.assert_array_equal(memory.filled, [min(end, W)] * B)
+  for b in range(B):
+    logits = logits_by_hand(inputs[b], W)
+    expected = np.where(targets[b] < 0, 0, direct.nll(logits, targets[b]))
+    close(np.concatenate(nll, axis=1)[b], expected)
+
+
+@pytest.mark.parametrize('W', WINDOWS)
+def test_logits(W):
+  model, tokens = make(W), text()[:, :T]
+  first, memory = run(model, 'logits', tokens[:, :5], model.init_memory(B))
+  second, end = run(model, 'logits', tokens[:, 5:], memory)
+  last, same = run(model, 'logits', tokens[:, 5:], memory, last=True)
+  for b in range(B):
+    expected = logits_by_hand(tokens[b], W)
+    close(np.concatenate([first[b], second[b]]), expected)
+    close(last[b], expected[-1])
+  jax.tree.map(np.testing.assert_array_equal, same, end)
+
+
+@pytest.mark.parametrize('W', WINDOWS)
+def test_padding_stays_out_of_the_window(W):
+  """Rows of any length, none included, in two calls."""
+  model, tokens = make(W), text(12)
+  memory, rows = model.init_memory(B), [[] for _ in range(B)]
+  for seed, lengths in enumerate([[2, 6, 1], [0, 3, 6]]):
+    tokens = text(6, seed)[:, :6]
+    lengths = np.array(lengths, np.int32)
+    options = dict(lengths=lengths)
+    logits, end = run(model, 'logits', tokens, memory, **options)
+    last, same = run(model, 'logits', tokens, memory, last=True, **options)
+    targets = np.where(np.arange(6) < lengths[:, None], 2, -1)
+    out = run(
+      model, '__call__', tokens, targets, memory, train=False, **options
+    )
+    for b, n in enumerate(lengths):
+      before = len(rows[b])
+      rows[b] += tokens[b, :n].tolist()
+      expected = logits_by_hand(rows[b], W)
+      close(logits[b, :n], expected[before:])
+      close(last[b], expected[-1])
+      close(out.nll[b, :n], direct.nll(expected[before:], targets[b, :n]))
+      kept = end.tokens[b, W - int(end.filled[b]) :]
+      np.testing.assert_array_equal(kept, rows[b][-W:])
+    for memory in same, out.memory, end:
+      jax.tree.map(np.testing.assert_array_equal, memory, end)
+
+
+def test_parameters_are_those_of_the_model():
+  model = make(4)
+  key = jax.random.key(3)
+  own = jax.jit(lambda: base.init_params(plain(), key))()
+  through = jax.jit(lambda: base.init_params(model, key))()
+  jax.tree.map(np.testing.assert_array_equal, own, through)
+  assert model.inference_params(own) is own
+
+
+@pytest.mark.parametrize('devices', [1, 8])
+def test_a_split_is_scored(devices):
+  """With streams that the devices cannot divide."""
+  W, n, model = 4, 40, make(4, 'float32')
+  tokens = np.random.default_rng(2).integers(0, V, n).astype(np.uint8)
+  mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
+  narrow = jax.tree.map(jnp.float32, params())
+  with jax.enable_x64(False):
+    found = perplexity.score(
+      model,
+      jax.device_put(narrow, mesh_lib.replicated(mesh)),
+      tokens,
+      batch_size=3,
+      segment_len=5,
+      segments_per_call=2,
+      mesh=mesh,
+    )
+  expected = 0.0
+  for start in 0, 13, 26:
+    stream = tokens[start : start + 14]
+    logits = logits_by_hand(stream[:-1].tolist(), W)
+    expected += direct.nll(logits, stream[1:]).sum()
+  assert found.scored == n - 1
+  assert found.nll == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize('W', WINDOWS)
+def test_text_is_written_from_the_window(W):
+  prompt = [3, 1, 4, 1, 5, 9]
+  pieces = decoding.generate(
+    make(W),
+    params(),
+    prompt,
+    sampling=sampling.Sampling(temperature=0),
+    max_new_tokens=8,
+    seed=0,
+    segment_len=4,
+    samples=2,
+    chunk=3,
+  )
+  text = list(prompt)
+  for _ in range(8):
+    logits = after(tuple(text[-W:]))
+    assert np.diff(np.sort(logits)[-2:]) > 1e-4
+    text.append(int(logits.argmax()))
+  found = np.concatenate(list(pieces), axis=1)
+  np.testing.assert_array_equal(found, [text[len(prompt) :]] * 2)

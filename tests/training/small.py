@@ -1,0 +1,43 @@
+"""Small batches and what else the tests of training steps share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs import common
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import optim
+from txl_jax.training import state as state_lib
+
+V, B, T = 11, 16, 4
+
+
+def mesh_of(devices):
+  """The mesh of the first devices, all of them for data."""
+  return mesh_lib.make_mesh(devices=jax.devices()[:devices])
+
+
+def fresh(state, mesh, model):
+  """A copy on the mesh, to be given away."""
+  copy = jax.tree.map(lambda x: jnp.array(x, copy=True), state)
+  return jax.device_put(copy, state_lib.shardings(copy, mesh, model))
+
+
+def make_batch(seed, width=T, padded=False, reset=False):
+  """What a step reads, B rows; padded rows are of any length."""
+  rng = np.random.default_rng(seed)
+  inputs, targets = rng.integers(0, V, [2, B, width], np.int32)
+  targets[rng.random([B, width]) < 0.3] = -1
+  lengths = None
+  if padded:
+    lengths = rng.integers(0, width + 1, [B], np.int32)
+    targets[np.arange(width) >= lengths[:, None]] = -1
+  reset = np.full([B], reset) if isinstance(reset, bool) else reset
+  return dict(inputs=inputs, targets=targets, lengths=lengths, reset=reset)
+
+
+def sgd(**changes):
+  """Plain gradient descent, with changes to the section `optim`."""
+  config = common.get_config().optim
+  config.update(dict(name='sgd', **changes))
+  return optim.optimiser(config)

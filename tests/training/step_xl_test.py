@@ -1,0 +1,223 @@
+"""Steps of Transformer-XL against `direct`, and on parts and devices."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import common
+from tests import direct
+from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
+from txl_jax import models
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import metrics, optim
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
+
+FIELDS = dict(
+  name='transformer_xl',
+  n_layer=2,
+  d_model=8,
+  n_head=2,
+  d_head=3,
+  d_ff=10,
+  mem_len=4,
+  dropout=0.0,
+)
+
+
+def per_step(states):
+  """[(nll, tokens)] of consecutive states."""
+  sums = [(float(s.sums.nll), metrics.tokens_of(s.sums)) for s in states]
+  return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(sums)]
+
+
+def transformer(**changes):
+  return models.build(FIELDS, V, **changes)
+
+
+@functools.cache
+def weights():
+  """float64, large enough that everything matters."""
+  return direct.random_params(transformer())
+
+
+@functools.cache
+def xl(devices=1, accumulate=1, **changes):
+  model = transformer(**changes)
+  optimiser, mesh = sgd(clip=0.25, momentum=0.9), mesh_of(devices)
+  params = jax.tree.map(jnp.float32, weights())
+  abstract = jax.eval_shape(
+    lambda: state_lib.create(model, optimiser, B, jax.random.key(0))
+  )
+  state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), abstract)
+  state = state.replace(
+    params=params,
+    memory=model.init_memory(B),
+    lr_scale=jnp.float32(1),
+    sums=state.sums.replace(bad_step=jnp.int32(-1)),
+  )
+  step = step_lib.jit_train_step(
+    mesh,
+    abstract,
+    model=model,
+    optimiser=optimiser,
+    schedule=lambda t: 0.5,
+    key=jax.random.key(0),
+    steps=10,
+    accumulate=accumulate,
+  )
+  rows = mesh_lib.rows(mesh)
+
+  def call(state, batch):
+    return step(state, jax.device_put(batch, rows))
+
+  return call, functools.partial(fresh, state, mesh, model)
+
+
+OTHER = [(1, 4), (8, 2)]  # devices, parts
+
+
+@functools.cache
+def trained(devices, accumulate):
+  """Sums after each of four steps, and the state after them, on the host."""
+  step, start = xl(devices, accumulate)
+  states = [start()]
+  sums = [jax.device_get(states[0])]
+  for n, reset in enumerate([True, False, np.arange(B) > 4, False]):
+    states = [step(states[0], make_batch(n, reset=reset))]
+    sums.append(jax.device_get(states[0]))
+  return per_step(sums), sums[-1]
+
+
+@pytest.mark.parametrize('devices, accumulate', OTHER)
+def test_parts_and_devices_change_nothing(devices, accumulate):
+  expected_log, expected = trained(1, 1)
+  log, state = trained(devices, accumulate)
+  np.testing.assert_allclose(log, expected_log, rtol=2e-6)
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
+  jax.tree.map(close, state, expected)
+  # The steps were no small ones.
+  change = state.params['vocabulary']['table'] - np.float32(
+    weights()['vocabulary']['table']
+  )
+  assert np.abs(change).max() > 0.01
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    dict(dropout=0.5),
+    pytest.param(
+      dict(dropout_embed=0.5, locked_dropout=True), marks=pytest.mark.slow
+    ),
+    pytest.param(dict(word_dropout=0.5), marks=pytest.mark.slow),
+  ],
+)
+def test_devices_share_one_dropout_mask(changes):
+  losses = []
+  for devices in 1, 8:
+    step, start = xl(devices, **changes)
+    losses.append(float(step(start(), make_batch(0)).sums.nll))
+  step, start = xl()
+  plain = float(step(start(), make_batch(0)).sums.nll)
+  np.testing.assert_allclose(*losses, rtol=2e-6)
+  assert abs(losses[0] - plain) > 1e-3 * plain
+
+
+@pytest.mark.parametrize('devices, accumulate', OTHER)
+def test_the_state_is_used_up_and_stays_where_it_was(devices, accumulate):
+  step, start = xl(devices, accumulate)
+  state = start()
+  new = step(state, make_batch(0))
+  assert all(x.is_deleted() for x in jax.tree.leaves(state))
+  expected = state_lib.shardings(new, mesh_of(devices), transformer())
+  pairs = zip(jax.tree.leaves(new), jax.tree.leaves(expected), strict=True)
+  assert all(x.sharding.is_equivalent_to(s, x.ndim) for x, s in pairs)
+
+
+@pytest.mark.parametrize('padded', [False, True])
+def test_train_step_carries_and_resets_memory(padded):
+  step, start = xl()
+  state = start()
+  state = state.replace(lr_scale=0 * state.lr_scale)  # parameters stay
+  resets = [True, False, np.arange(B) % 2 == 0]
+  width = T + 2 if padded else T
+  batches = [
+    make_batch(n, width, padded, reset) for n, reset in enumerate(resets)
+  ]
+  order = ('inputs', 'targets', 'lengths', 'reset')
+  segments = [tuple(batch[k] for k in order) for batch in batches]
+  expected, memories = direct.score_rows(transformer(), weights(), segments)
+  states = [jax.device_get(state)]
+  for batch in batches:
+    state = step(state, batch)
+    states.append(jax.device_get(state))
+  log = per_step(states)
+  tokens = [(batch['targets'] >= 0).sum() for batch in batches]
+  assert [n for _, n in log] == tokens
+  np.testing.assert_allclose(
+    [nll for nll, _ in log], [nll.sum() for nll in expected], rtol=1e-5
+  )
+  direct.assert_memory(jax.device_get(state.memory), memories)
+
+
+def test_padding_does_not_change_the_update():
+  step, start = xl()
+  plain = make_batch(0)
+  rng = np.random.default_rng(5)
+  rubbish = rng.integers(0, V, [B, 2], np.int32)
+  padded = dict(
+    inputs=np.concatenate([plain['inputs'], rubbish], axis=1),
+    targets=np.pad(plain['targets'], [(0, 0), (0, 2)], constant_values=-1),
+    lengths=np.full([B], T, np.int32),
+    reset=plain['reset'],
+  )
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+  jax.tree.map(close, step(start(), plain), step(start(), padded))
+
+
+def test_dropout_is_on_and_follows_the_step():
+  step, start = xl(dropout=0.5)
+  batch = make_batch(0)
+
+  def nll(n):
+    state = start()
+    return float(step(state.replace(step=state.step + n), batch).sums.nll)
+
+  segment = (batch['inputs'], batch['targets'], None, batch['reset'])
+  (off,), _ = direct.score_rows(transformer(), weights(), [segment])
+  assert nll(0) == nll(0)
+  assert len({nll(0), nll(1), nll(2), np.float32(off.sum())}) == 4
+  assert abs(nll(0) / off.sum() - 1) > 1e-3
+
+
+@pytest.mark.parametrize('name', ['adam', 'sgd'])
+@pytest.mark.parametrize('accumulate', [1, 2])
+def test_shapes_and_dtypes_stay(name, accumulate):
+  model = transformer(dtype='bfloat16', dropout=0.1)
+  optimiser = sgd(clip=0.25) if name == 'sgd' else None
+  if optimiser is None:
+    optimiser = optim.optimiser(common.get_config().optim)
+  state = jax.eval_shape(
+    lambda: state_lib.create(model, optimiser, B, jax.random.key(0))
+  )
+  step = functools.partial(
+    step_lib.train_step,
+    model=model,
+    optimiser=optimiser,
+    schedule=optim.schedule(common.get_config().optim, 100),
+    key=jax.random.key(0),
+    steps=100,
+    accumulate=accumulate,
+  )
+  new = jax.eval_shape(step, state, make_batch(0))
+
+  def kind(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
+  assert kind(new) == kind(state)
+  assert state.memory.states.dtype == jnp.bfloat16
