@@ -80,19 +80,6 @@ WORDS = {
   ),
 }  # fmt: skip
 
-# Names that stand for a section in a file that is given only that section.
-GIVEN = {
-  ('optim.py', 'config'): ('optim',),
-  ('averaging.py', 'config'): ('optim',),
-  ('progress.py', 'config'): ('optim',),
-  ('options.py', 'config'): ('data',),
-  ('preparation.py', 'config'): ('data',),
-  ('profiling.py', 'config'): ('profile',),
-  ('inference.py', 'g'): ('generate',),
-  ('perplexity.py', 'section'): ('eval', 'generate'),
-}
-METHODS = {'items', 'to_dict', 'update'}
-
 
 def load(name):
   return importlib.import_module(f'configs.{name}').get_config()
@@ -180,65 +167,3 @@ def test_published_values(name):
   assert c.data.newline == ('drop' if 'enwik8' in name else 'keep')
 
 
-def reads(path):
-  """Every 'key' and 'section.key' of a config that a source file reads."""
-  sections = {k for k, v in common.get_config().items() if hasattr(v, 'items')}
-  tree = ast.parse(path.read_text())
-  is_config = lambda node: (
-    getattr(node, 'attr', getattr(node, 'id', '')) == 'config'
-    and (path.name, 'config') not in GIVEN
-  )
-  is_section = lambda node: (
-    isinstance(node, ast.Attribute)
-    and is_config(node.value)
-    and node.attr in sections
-  )
-  for function in ast.walk(tree):
-    if not isinstance(function, ast.FunctionDef):
-      continue
-    names = {name: s for (file, name), s in GIVEN.items() if file == path.name}
-    for node in ast.walk(function):
-      if isinstance(node, ast.Assign) and is_section(node.value):
-        names[node.targets[0].id] = (node.value.attr,)
-    for node in ast.walk(function):
-      if not isinstance(node, ast.Attribute) or node.attr in METHODS:
-        continue
-      if is_section(node.value):
-        yield f'{node.value.attr}.{node.attr}'
-      elif is_config(node.value) and not is_section(node):
-        yield node.attr
-      elif getattr(node.value, 'id', '') in names:
-        yield from (f'{s}.{node.attr}' for s in names[node.value.id])
-
-
-def test_every_key_is_read_and_every_key_read_is_there():
-  """The model's keys are the fields of its module."""
-  fields = set(transformer_xl.TransformerXL.__dataclass_fields__)
-  fields -= {'vocab_size', 'cache_projections', 'parent'}
-  found = {f'model.{key}' for key in fields}  # `name` is a field of all modules
-  for path in (ROOT / 'txl_jax').rglob('*.py'):
-    if 'bench' not in path.parts:
-      found |= set(reads(path))
-  found |= {f'mesh.{axis}' for axis in mesh_lib.AXES}  # a mapping to make_mesh
-  assert found == settings.flatten(common.get_config()).keys()
-
-
-def test_choices_are_those_of_the_code():
-  choices = settings._CHOICES
-  assert set(choices['data.corpus']) == set(options.CORPORA)
-  assert set(choices['data.newline']) == set(options.NEWLINE)
-  assert set(choices['data.level']) == set(options.LEVEL)
-  assert set(choices['model.name']) == set(models.MODELS)
-  assert set(choices['model.remat']) == {'none', *transformer_xl.POLICIES}
-  assert choices['model.tail_order'] == softmax.TAIL_ORDERS
-  assert choices['data.level'] == options.LEVEL
-  assert set(choices['eval.split']) == set(prepared.SPLITS)
-  for section in ('model', 'eval', 'generate'):
-    spans = choices[f'{section}.same_length']
-    assert set(spans) == set(transformer_xl.SPANS)
-  rates = set()
-  for name in choices['optim.schedule']:
-    config = common.get_config().optim
-    config.schedule = name
-    rates.add(float(optim.schedule(config, 1000)(900)))
-  assert len(rates) == 3  # plateau is constant but for its scale

@@ -6,6 +6,7 @@ import sys
 from txl_jax import models, settings
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
+from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
 from txl_jax.generation.text import TextStream
 from txl_jax.modes import trained
@@ -72,7 +73,7 @@ def _model(config, vocabulary):
   return models.at_test_time(config, V, g, window)
 
 
-def _sampling(g, vocabulary):
+def _sampling(g: Generate, vocabulary):
   forbidden = ()
   if g.forbid_unk:
     if vocabulary.unk_id is None:
@@ -87,7 +88,7 @@ def _sampling(g, vocabulary):
   )
 
 
-def _end(g, vocabulary):
+def _end(g: Generate, vocabulary):
   """The token id that ends a sample, or None."""
   if g.stop == 'none':
     return None
@@ -98,7 +99,7 @@ def _end(g, vocabulary):
   return vocabulary.line_end
 
 
-def _prompt(g):
+def _prompt(g: Generate):
   if not g.prompt_file:
     return g.prompt.encode()
   if g.prompt_file == '-':

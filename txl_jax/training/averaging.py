@@ -25,6 +25,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from txl_jax.training.optim import Optim
+
 NEVER = 2**31 - 1  # a step that no training reaches
 
 
@@ -89,7 +91,7 @@ def empty(params, start=NEVER):
   )
 
 
-def averager(config):
+def averager(config: Optim) -> Averager | None:
   """The Averager of the section `optim` of a config; None is no average."""
   if config.average == 'off':
     return None
@@ -132,7 +134,7 @@ class Trigger:
   recent: list[float] = dataclasses.field(default_factory=list)
   start: int = NEVER
 
-  def update(self, figure, step, config):
+  def update(self, figure: float, step: int, config: Optim) -> 'Trigger':
     """The state after an evaluation; config is the section `optim`."""
     if self.start != NEVER:
       return self

@@ -129,7 +129,7 @@ class Trace:
   on: they would overwrite each other's files on one host.
   """
 
-  def __init__(self, config, folder, console):
+  def __init__(self, config: Profile, folder, console):
     """Traces nothing yet.
 
     Args:

@@ -33,7 +33,7 @@ class Progress:
   rollbacks: int = 0
   passed_over: int = 0
 
-  def after(self, step, nats, config):
+  def after(self, step: int, nats: float, config: optim.Optim) -> 'Progress':
     """The Progress after an evaluation.
 
     Args:
