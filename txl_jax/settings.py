@@ -67,7 +67,7 @@ class Key:
   def holds(self, value: float) -> bool:
     """Whether a number is finite and within the bounds."""
     return (
-      math.isfinite(value)
+      abs(value) < math.inf  # isfinite fails for huge integers
       and (self.at_least is None or value >= self.at_least)
       and (self.above is None or value > self.above)
       and (self.at_most is None or value <= self.at_most)
