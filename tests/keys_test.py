@@ -10,9 +10,11 @@ import pathlib
 
 import pytest
 
-from txl_jax import settings
+from txl_jax import models, settings
+from txl_jax.models import transformer_xl
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import averaging, optim
 
 PACKAGE = pathlib.Path(__file__).parents[1] / 'txl_jax'
 SECTIONS = sections.sections()
@@ -151,3 +153,28 @@ def test_every_key_is_read_and_every_key_that_is_read_is_declared():
 )
 def test_the_reader_finds_what_it_is_for(source, default, found):
   assert reads(source, default) == found
+
+
+def choices(name):
+  section, own = name.split('.')
+  return set(settings.keys(SECTIONS[section])[own].choices)
+
+
+def test_choices_are_those_of_the_code():
+  assert choices('model.name') == set(models.MODELS)
+  assert choices('model.remat') == {'none', *transformer_xl.POLICIES}
+  spans = [
+    transformer_xl.Config(same_length=x, mem_len=7).span
+    for x in choices('model.same_length')
+  ]
+  assert sorted(spans, key=str) == [7, 8, None]
+  rates = {
+    float(optim.schedule(optim.Optim(schedule=x), 1000)(900))
+    for x in choices('optim.schedule')
+  }
+  assert len(rates) == 3  # plateau is constant but for its scale
+  averagers = {
+    averaging.averager(optim.Optim(average=x, average_start=9))
+    for x in choices('optim.average')
+  }
+  assert len(averagers) == 4

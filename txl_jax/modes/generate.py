@@ -65,12 +65,11 @@ def run(job: Job) -> None:
 
 def _model(config, vocabulary):
   """The model at test time; without memory, it sees a window."""
-  g, V = config.generate, len(vocabulary)
-  model = models.at_test_time(config, V, g)
+  V = len(vocabulary)
+  model = models.at_test_time(config, V, 'generate', config.generate.window)
   if model.remembers():
-    return models.at_test_time(config, V, g, g.window)
-  window = g.window or config.train.segment_len
-  return models.at_test_time(config, V, g, window)
+    return model
+  return models.at_test_time(config, V, 'generate', config.train.segment_len)
 
 
 def _sampling(g: Generate, vocabulary):
