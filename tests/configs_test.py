@@ -1,6 +1,5 @@
-"""The configs: published values, parameter counts, and no key without use."""
+"""The configs: published values and parameter counts."""
 
-import ast
 import functools
 import importlib
 import itertools
@@ -10,14 +9,10 @@ import pathlib
 import jax
 import pytest
 
-from configs import common
 from txl_jax import models, settings
 from txl_jax.corpora import preparation
-from txl_jax.data import options, prepared
-from txl_jax.models import base, transformer_xl
-from txl_jax.ops import softmax
-from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.training import optim
+from txl_jax.models import base
+from txl_jax.modes import sections
 
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
@@ -80,22 +75,19 @@ WORDS = {
   ),
 }  # fmt: skip
 
-# Names that stand for a section in a file that is given only that section.
-GIVEN = {
-  ('optim.py', 'config'): ('optim',),
-  ('averaging.py', 'config'): ('optim',),
-  ('progress.py', 'config'): ('optim',),
-  ('options.py', 'config'): ('data',),
-  ('preparation.py', 'config'): ('data',),
-  ('profiling.py', 'config'): ('profile',),
-  ('inference.py', 'g'): ('generate',),
-  ('perplexity.py', 'section'): ('eval', 'generate'),
-}
-METHODS = {'items', 'to_dict', 'update'}
-
 
 def load(name):
   return importlib.import_module(f'configs.{name}').get_config()
+
+
+def at_test_time(config):
+  """T, M and clamp_len of evaluation; generation has the same M and clamp."""
+  overrides = config.eval.model.to_dict()
+  assert overrides == config.generate.model.to_dict()
+  given = {k: x for k, x in overrides.items() if x is not None}
+  model = config.model.to_dict() | given
+  assert model['same_length'] == 'M'
+  return config.eval.segment_len, model['mem_len'], model['clamp_len']
 
 
 def count(config):
@@ -119,10 +111,10 @@ def test_no_config_is_missing_from_the_table():
 @pytest.mark.parametrize('name', sorted(NAMES))
 def test_config_is_valid_and_complete(name):
   config = load(name)
-  settings.validate(config)
+  sections.check(config)
   assert config.is_locked
-  keys = settings.flatten(common.get_config()).keys()
-  assert settings.flatten(config).keys() == keys
+  declared = settings.flatten(sections.compose()).keys()
+  assert settings.flatten(config).keys() == declared
 
 
 @pytest.mark.parametrize('name', sorted(NAMES))
@@ -141,15 +133,15 @@ def test_parameters(name):
 @pytest.mark.parametrize('name', WORDS)
 def test_published_values_of_words(name):
   c = load(name)
-  m, o, ev = c.model, c.optim, c.eval
+  m, o, at_test = c.model, c.optim, at_test_time(c)
   found = (m.n_layer, m.dropout, m.dropatt, o.warmup, o.lr_floor)
   found += (c.train.steps, o.lr, m.init_std)
   assert o.cosine_shifted == name.endswith('large')
   found += (c.train.segment_len, m.mem_len, c.train.batch_size)
-  assert (*found, ev.segment_len, ev.mem_len, ev.clamp_len) == WORDS[name]
+  assert (*found, *at_test) == WORDS[name]
   assert (o.name, o.clip, o.schedule) == ('adam', 0.25, 'cosine')
   assert m.tie_weights and m.untie_biases == name.endswith('large')
-  assert ev.same_length == 'M' and ev.split == 'test'
+  assert c.eval.split == 'test'
   wt = name.startswith('wt103')
   assert m.cutoffs == (
     (20_000, 40_000, 200_000) if wt else (60_000, 100_000, 640_000)
@@ -162,10 +154,10 @@ def test_published_values_of_words(name):
 @pytest.mark.parametrize('name', PUBLISHED)
 def test_published_values(name):
   c = load(name)
-  m, o, ev = c.model, c.optim, c.eval
+  m, o, at_test = c.model, c.optim, at_test_time(c)
   found = (m.n_layer, m.dropout, m.dropatt, o.warmup, o.lr_floor)
   found += (c.train.segment_len, m.mem_len, c.train.batch_size)
-  assert (*found, ev.segment_len, ev.mem_len, ev.clamp_len) == PUBLISHED[name]
+  assert (*found, *at_test) == PUBLISHED[name]
   assert (c.train.steps, o.name, o.lr, o.clip) == (
     400_000,
     'adam',
@@ -175,70 +167,6 @@ def test_published_values(name):
   assert (o.schedule, m.init_std) == ('cosine', 0.02)
   assert o.cosine_shifted == name.endswith('24l')
   assert m.tie_weights and not m.untie_biases
-  assert (ev.split, ev.same_length) == ('test', 'M')
+  assert c.eval.split == 'test'
   assert c.data.corpus == name.split('_')[0]
   assert c.data.newline == ('drop' if 'enwik8' in name else 'keep')
-
-
-def reads(path):
-  """Every 'key' and 'section.key' of a config that a source file reads."""
-  sections = {k for k, v in common.get_config().items() if hasattr(v, 'items')}
-  tree = ast.parse(path.read_text())
-  is_config = lambda node: (
-    getattr(node, 'attr', getattr(node, 'id', '')) == 'config'
-    and (path.name, 'config') not in GIVEN
-  )
-  is_section = lambda node: (
-    isinstance(node, ast.Attribute)
-    and is_config(node.value)
-    and node.attr in sections
-  )
-  for function in ast.walk(tree):
-    if not isinstance(function, ast.FunctionDef):
-      continue
-    names = {name: s for (file, name), s in GIVEN.items() if file == path.name}
-    for node in ast.walk(function):
-      if isinstance(node, ast.Assign) and is_section(node.value):
-        names[node.targets[0].id] = (node.value.attr,)
-    for node in ast.walk(function):
-      if not isinstance(node, ast.Attribute) or node.attr in METHODS:
-        continue
-      if is_section(node.value):
-        yield f'{node.value.attr}.{node.attr}'
-      elif is_config(node.value) and not is_section(node):
-        yield node.attr
-      elif getattr(node.value, 'id', '') in names:
-        yield from (f'{s}.{node.attr}' for s in names[node.value.id])
-
-
-def test_every_key_is_read_and_every_key_read_is_there():
-  """The model's keys are the fields of its module."""
-  fields = set(transformer_xl.TransformerXL.__dataclass_fields__)
-  fields -= {'vocab_size', 'cache_projections', 'parent'}
-  found = {f'model.{key}' for key in fields}  # `name` is a field of all modules
-  for path in (ROOT / 'txl_jax').rglob('*.py'):
-    if 'bench' not in path.parts:
-      found |= set(reads(path))
-  found |= {f'mesh.{axis}' for axis in mesh_lib.AXES}  # a mapping to make_mesh
-  assert found == settings.flatten(common.get_config()).keys()
-
-
-def test_choices_are_those_of_the_code():
-  choices = settings._CHOICES
-  assert set(choices['data.corpus']) == set(options.CORPORA)
-  assert set(choices['data.newline']) == set(options.NEWLINE)
-  assert set(choices['data.level']) == set(options.LEVEL)
-  assert set(choices['model.name']) == set(models.MODELS)
-  assert set(choices['model.remat']) == {'none', *transformer_xl.POLICIES}
-  assert choices['model.tail_order'] == softmax.TAIL_ORDERS
-  assert choices['data.level'] == options.LEVEL
-  assert set(choices['eval.split']) == set(prepared.SPLITS)
-  for section in ('model', 'eval', 'generate'):
-    spans = choices[f'{section}.same_length']
-    assert set(spans) == set(transformer_xl.SPANS)
-  rates = set()
-  for name in choices['optim.schedule']:
-    config = common.get_config().optim
-    config.schedule = name
-    rates.add(float(optim.schedule(config, 1000)(900)))
-  assert len(rates) == 3  # plateau is constant but for its scale

@@ -29,7 +29,7 @@ def pytest_unconfigure(config):
 
 
 # They start programs, which takes long: the last to begin would be waited for.
-FIRST = ('processes', 'resume', 'main', 'profiling', 'word_runs', 'bench')
+FIRST = ('many_processes', 'resume', 'main', 'profiling', 'word_runs')
 
 
 def pytest_collection_modifyitems(items):

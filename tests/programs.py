@@ -1,7 +1,9 @@
-"""Running the programs as a user does: in processes of their own."""
+"""Running the programs as a user does: in processes of their own, or here."""
 
 import atexit
 import concurrent.futures
+import contextlib
+import io
 import os
 import pathlib
 import shutil
@@ -9,8 +11,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
+from unittest import mock
+
+from absl.testing import flagsaver
 
 from tests import quick
+from txl_jax import command_line, main
 from txl_jax.runs import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -93,11 +100,16 @@ def command(cwd, *overrides, config='configs/common.py', flags=()):
   ]
 
 
+# Fields of the log that measure time.
+CLOCK = {'time', 'seconds', 'tokens_per_second', 'mfu'}
+CLOCK |= {'data_wait', 'dispatch', 'device_wait'}
+
+
 def record(folder):
-  """The lines of the log of a run without their clock fields."""
-  records = metrics_log.read(folder / 'run/metrics.jsonl')
+  """The lines of the log of a run, without what measures time."""
   return [
-    {k: v for k, v in r.items() if k not in metrics_log.CLOCK} for r in records
+    {k: r[k] for k in r.keys() - CLOCK}
+    for r in metrics_log.read(folder / 'run/metrics.jsonl')
   ]
 
 
@@ -120,6 +132,33 @@ def run(arguments, timeout=240, **options):
     timeout=timeout,
     check=False,
     **options,
+  )
+
+
+def here(arguments):
+  """Runs a command of `txl_jax.main` in this process, on its devices.
+
+  Returns:
+    A CompletedProcess with text output.
+  """
+  argv = ['main', *arguments[3:]]
+  out, errors, status = io.StringIO(), io.StringIO(), 0
+  with (
+    flagsaver.flagsaver(),
+    mock.patch.object(sys, 'argv', argv),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(errors),
+    warnings.catch_warnings(),
+  ):
+    # Of the library that reads the file of a config.
+    warnings.filterwarnings('ignore', r'the load_module\(\) method')
+    try:
+      with command_line.told():
+        main.main(main._parse(argv))
+    except SystemExit as e:
+      status = e.code
+  return subprocess.CompletedProcess(
+    arguments, status, out.getvalue(), errors.getvalue()
   )
 
 

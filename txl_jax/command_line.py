@@ -6,6 +6,7 @@
 import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 
 from absl import flags
@@ -30,12 +31,27 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
   try:
     rest = flags.FLAGS(argv)
   except flags.Error as e:
-    raise UserError(f'{e}') from e
+    raise UserError(_in_a_config(e) or f'{e}') from e
   except Exception as e:  # whatever the config file raises, or its overrides
-    raise UserError(f'--config: {type(e).__name__}: {e}') from e
+    line = _in_a_config(e) or f'--config: {type(e).__name__}: {e}'
+    raise UserError(line) from e
   if extra := rest[1 + arguments :]:
     raise UserError(f'argument {extra[0]!r} is not expected')
   return rest
+
+
+def _in_a_config(error):
+  """What the code of a config file has raised, or '' where none has.
+
+  ml_collections and absl put it into errors of their own.
+  """
+  while error:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+      if frame.name in ('get_config', '<module>'):
+        where = f'{frame.filename}, line {frame.lineno}, {frame.line}'
+        return f'{where}: {type(error).__name__}: {error}'
+    error = error.__context__
+  return ''
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ class Key:
   def holds(self, value: float) -> bool:
     """Whether a number is finite and within the bounds."""
     return (
-      math.isfinite(value)
+      abs(value) < math.inf  # isfinite fails for huge integers
       and (self.at_least is None or value >= self.at_least)
       and (self.above is None or value > self.above)
       and (self.at_most is None or value <= self.at_most)
@@ -199,7 +199,9 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   if value is None and field.default is None:
     return ''
   if entry.choices:
-    return '' if value in entry.choices else ', '.join(map(str, entry.choices))
+    # True == 1, and a set has no hash.
+    there = any(x == value and type(x) is type(value) for x in entry.choices)
+    return '' if there else ', '.join(map(str, entry.choices))
   if field.type not in _TYPES:
     return '' if isinstance(value, tuple) else 'a tuple'
   name = {int: 'a whole number', float: 'a number', str: 'text'}

@@ -39,7 +39,7 @@ def build(
 def at_test_time(
   config: Any,
   vocab_size: int,
-  section: Any,
+  section: str,
   window: int = 0,
 ) -> base.LanguageModel:
   """The model of a config as a section of it uses it.
@@ -47,16 +47,18 @@ def at_test_time(
   Args:
     config: ConfigDict.
     vocab_size: V.
-    section: `eval` or `generate`; its section `model` has the overrides.
+    section: 'eval' or 'generate'; its section `model` has the overrides.
     window: W, of a `windowed.Windowed` model; 0 is the model itself.
 
   Raises:
     UserError: there is a window, and the model has a memory.
   """
-  overrides = {k: x for k, x in section.model.items() if x is not None}
+  given = config[section].model.items()
+  overrides = {k: x for k, x in given if x is not None}
   model = build(config.model, vocab_size).at_test_time(**overrides)
   if not window:
     return model
   if model.remembers():
-    settings.refuse('window', window, '0, for the model has a memory')
+    name = f'{section}.window'
+    settings.refuse(name, window, '0, for the model has a memory')
   return windowed.Windowed(vocab_size, model.config, model, window)

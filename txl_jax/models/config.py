@@ -105,7 +105,7 @@ class Config:
     if not whole or any(a >= b for a, b in itertools.pairwise(edges)):
       yield 'cutoffs', 'whole numbers above 0, each above the one before'
     ties = self.tie_projs
-    if ties and (len(ties) != len(edges) or set(ties) - {True, False}):
+    if ties and (len(ties) != len(edges) or set(map(type, ties)) != {bool}):
       yield 'tie_projs', f'() or {len(edges)} of True and False'
     width = self.d_embed or self.d_model
     if width % self.div_val ** len(self.cutoffs):

@@ -35,7 +35,7 @@ def run(job: Job) -> perplexity.Score:
     job.console.progress(f'{scored:,} of {len(tokens) - 1:,} tokens', pause=5.0)
 
   score = perplexity.score(
-    models.at_test_time(config, len(found.vocabulary), ev, ev.window),
+    models.at_test_time(config, len(found.vocabulary), 'eval', ev.window),
     found.params,
     tokens,
     batch_size=ev.batch_size,

@@ -7,6 +7,7 @@ import sys
 from txl_jax import models, settings
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
+from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
 from txl_jax.modes import trained
 from txl_jax.modes.job import Job
@@ -66,15 +67,14 @@ def run(job: Job) -> None:
 
 def _model(config, vocabulary):
   """The model at test time; without memory, it sees a window."""
-  g, V = config.generate, len(vocabulary)
-  model = models.at_test_time(config, V, g)
+  V = len(vocabulary)
+  model = models.at_test_time(config, V, 'generate', config.generate.window)
   if model.remembers():
-    return models.at_test_time(config, V, g, g.window)
-  window = g.window or config.train.segment_len
-  return models.at_test_time(config, V, g, window)
+    return model
+  return models.at_test_time(config, V, 'generate', config.train.segment_len)
 
 
-def _sampling(g, vocabulary):
+def _sampling(g: Generate, vocabulary):
   forbidden: tuple[int, ...] = ()
   if g.forbid_unk:
     unk = vocabulary.unk_id
@@ -90,7 +90,7 @@ def _sampling(g, vocabulary):
   )
 
 
-def _end(g, vocabulary):
+def _end(g: Generate, vocabulary):
   """The token id that ends a sample, or None."""
   if g.stop == 'none':
     return None
@@ -101,7 +101,7 @@ def _end(g, vocabulary):
   return vocabulary.line_end
 
 
-def _prompt(g):
+def _prompt(g: Generate):
   if not g.prompt_file:
     return g.prompt.encode()
   if g.prompt_file == '-':

@@ -85,7 +85,7 @@ def _beside_compressors(config, corpus, params, mesh):
   text = corpus.vocabulary.decode(tokens)
   ev = config.eval
   score = perplexity.score(
-    models.at_test_time(config, len(corpus.vocabulary), ev, ev.window),
+    models.at_test_time(config, len(corpus.vocabulary), 'eval', ev.window),
     params,
     tokens,
     batch_size=ev.batch_size,

@@ -1,9 +1,9 @@
 """What a run writes about itself: metrics.jsonl, TensorBoard, the console.
 
 metrics.jsonl has one JSON object a line: step, split, and figures. It is the
-record of the run. Everything in it but CLOCK is the same whether the run was
-interrupted or not. TensorBoard's events are made from it again at each start,
-so they are cut back with it.
+record of the run: but for what measures time, it is the same whether the run
+was interrupted or not. TensorBoard's events are made from it again at each
+start, so they are cut back with it.
 """
 
 import contextlib
@@ -16,10 +16,6 @@ from tensorboardX import event_file_writer, summary
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
 
 from txl_jax.errors import UserError
-
-# Fields that measure time; the others are a function of config and data.
-CLOCK = ('time', 'seconds', 'tokens_per_second', 'mfu')
-CLOCK += ('data_wait', 'dispatch', 'device_wait')
 
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
 

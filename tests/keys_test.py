@@ -1,0 +1,180 @@
+"""Every declared key is read, and every key that is read is declared.
+
+The sources are followed by name: `config` is a config or, where a parameter
+is annotated with the dataclass of a section, that section; in models/ it is
+the section `model`.
+"""
+
+import ast
+import pathlib
+
+import pytest
+
+from txl_jax import models, settings
+from txl_jax.models import transformer_xl
+from txl_jax.modes import sections
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import averaging, optim
+
+PACKAGE = pathlib.Path(__file__).parents[1] / 'txl_jax'
+SECTIONS = sections.sections()
+CLASSES = {c.__name__: name for name, c in SECTIONS.items() if '.' not in name}
+CLASSES |= {'ConfigDict': ''}
+del CLASSES['Sizes']  # a name that is used otherwise, too
+METHODS = {'items', 'to_dict', 'update', 'get', 'get_type', 'lock'}
+# Read as the items of a mapping.
+MAPPED = {'model.name', *(f'mesh.{axis}' for axis in mesh_lib.AXES)}
+MAPPED |= {
+  f'{name}.{key}'
+  for name in ('eval.model', 'generate.model')
+  for key in settings.keys(SECTIONS[name])
+}
+
+
+class Reads(ast.NodeVisitor):
+  """Collects (section, attribute, whether it is read) of a source file."""
+
+  def __init__(self, default):
+    """`config` stands for the section of that name, '' for a whole config."""
+    self.found = []
+    self._default = default
+    self._names = {}  # of variables, and the section that each stands for
+
+  def section(self, node):
+    """The section that an expression stands for, None for none."""
+    match node:
+      case ast.Name(id=name) if name in self._names:
+        return self._names[name]
+      case ast.Name(id='config') | ast.Attribute(attr='config'):
+        return self._default
+      case ast.Attribute(value=value, attr=attr):
+        outer = self.section(value)
+        inner = f'{outer}.{attr}'.lstrip('.')
+        return inner if outer is not None and inner in SECTIONS else None
+      case ast.Call(
+        func=ast.Attribute(attr='read'), args=[ast.Name(id=name), _]
+      ):
+        return CLASSES.get(name)
+    return None
+
+  def visit_Attribute(self, node):
+    section = self.section(node.value)
+    if section is not None and self.section(node) is None:
+      read = isinstance(node.ctx, ast.Load)
+      self.found.append((section, node.attr, read))
+    self.generic_visit(node)
+
+  def visit_Assign(self, node):
+    self.generic_visit(node)
+    for target in node.targets:
+      pairs = [(target, node.value)]
+      if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+        pairs = zip(target.elts, node.value.elts)
+      for name, value in pairs:
+        if isinstance(name, ast.Name):
+          self._name(name.id, self.section(value))
+
+  def visit_ImportFrom(self, node):
+    self._names |= {a.asname or a.name: None for a in node.names}
+
+  def visit_FunctionDef(self, node):
+    if node.name == 'problems':  # a part of the declaration
+      return
+    before = dict(self._names)
+    for arg in (*node.args.args, *node.args.kwonlyargs):
+      note = arg.annotation
+      name = getattr(note, 'attr', getattr(note, 'id', ''))
+      if arg.arg != 'self':
+        self._name(arg.arg, CLASSES.get(name))
+    self.generic_visit(node)
+    self._names = before
+
+  def visit_ClassDef(self, node):
+    before = dict(self._names)
+    self._name('self', CLASSES.get(node.name))
+    self.generic_visit(node)
+    self._names = before
+
+  def _name(self, name, section):
+    self._names.pop(name, None)
+    if section is not None:
+      self._names[name] = section
+
+
+def reads(source, default=''):
+  visitor = Reads(default)
+  visitor.visit(ast.parse(source))
+  return visitor.found
+
+
+def declared():
+  return {
+    f'{name}.{key}'.lstrip('.')
+    for name, section in SECTIONS.items()
+    for key in settings.keys(section)
+  }
+
+
+def test_every_key_is_read_and_every_key_that_is_read_is_declared():
+  read, unknown = set(MAPPED), []
+  for path in PACKAGE.rglob('*.py'):
+    default = 'model' if 'models' in path.parts else ''
+    for section, attr, is_read in reads(path.read_text(), default):
+      name = f'{section}.{attr}'.lstrip('.')
+      if name not in declared():
+        if attr not in METHODS and not hasattr(SECTIONS[section], attr):
+          unknown.append((path, name))
+      # What is measured with a key is not what it is for.
+      elif is_read and 'bench' not in path.parts:
+        read.add(name)
+  assert not unknown
+  assert read == declared()
+
+
+@pytest.mark.parametrize(
+  'source, default, found',
+  [
+    ('def f(config): config.optim.lrr', '', [('optim', 'lrr', True)]),
+    ('def f(config: Optim): config.lrr', '', [('optim', 'lrr', True)]),
+    ('def f(g: options.Generate): g.a', '', [('generate', 'a', True)]),
+    ('self.config.d_x', 'model', [('model', 'd_x', True)]),
+    ('c, x = self.config, 3; c.d_x; x.d_x', 'model', [('model', 'd_x', True)]),
+    ('t = job.config.train; t.a', '', [('train', 'a', True)]),
+    ('config.eval.model.a', '', [('eval.model', 'a', True)]),
+    ('config.train.a = 3', '', [('train', 'a', False)]),
+    ('config.a', '', [('', 'a', True)]),
+    ('settings.read(Data, x).a', '', [('data', 'a', True)]),
+    ('class Data:\n  def f(self): self.a', '', [('data', 'a', True)]),
+    ('class Data:\n  def problems(self): self.a', '', []),
+    ('class Other:\n  def f(self): self.a', '', []),
+    ('from x import config; config.a', '', []),
+    ('def f(g): g.a', '', []),
+  ],
+)
+def test_the_reader_finds_what_it_is_for(source, default, found):
+  assert reads(source, default) == found
+
+
+def choices(name):
+  section, own = name.split('.')
+  return set(settings.keys(SECTIONS[section])[own].choices)
+
+
+def test_choices_are_those_of_the_code():
+  assert choices('model.name') == set(models.MODELS)
+  assert choices('model.remat') == {'none', *transformer_xl.POLICIES}
+  spans = [
+    transformer_xl.Config(same_length=x, mem_len=7).span
+    for x in choices('model.same_length')
+  ]
+  assert sorted(spans, key=str) == [7, 8, None]
+  rates = {
+    float(optim.schedule(optim.Optim(schedule=x), 1000)(900))
+    for x in choices('optim.schedule')
+  }
+  assert len(rates) == 3  # plateau is constant but for its scale
+  averagers = {
+    averaging.averager(optim.Optim(average=x, average_start=9))
+    for x in choices('optim.average')
+  }
+  assert len(averagers) == 4

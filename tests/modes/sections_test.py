@@ -1,0 +1,383 @@
+"""The values that the sections of a config allow, and the page of all keys."""
+
+import dataclasses
+import math
+import pathlib
+import re
+
+import pytest
+
+from configs import common
+from txl_jax import settings
+from txl_jax.errors import UserError
+from txl_jax.modes import sections
+from txl_jax.settings import AT_TEST_TIME, IN_USE, ON_RESUME
+
+ROOT = pathlib.Path(__file__).parents[2]
+TINY = 1e-30
+
+
+def changed(**values):
+  """The defaults with section__key=value replaced."""
+  config = common.get_config()
+  with config.ignore_type():
+    config.update_from_flattened_dict(
+      {key.replace('__', '.'): value for key, value in values.items()}
+    )
+  return config
+
+
+def refused(config):
+  with pytest.raises(UserError) as e:
+    sections.check(config)
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+def edge(key, value):
+  return changed(**{key.replace('.', '__'): value})
+
+
+# Key, values at the edges that are allowed, values just outside.
+RANGES = [
+  ('seed', [0, 2**32 - 1], [-1, 2**32]),
+  ('model.dropout_embed', [-1.0, 0.0, 0.9], [-1.1, -0.5, 1.0, math.nan]),
+  ('model.dropout_final', [-1.0, 0.0, 0.9], [-1.1, -0.5, 1.0, math.nan]),
+  ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
+  ('model.d_model', [2, 1024], [0, 1, 3]),
+  ('model.d_embed', [0, 256], [-1]),
+  ('model.div_val', [1], [0, -1]),
+  ('data.boundaries', [1, 2], [0, 3]),
+  ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
+  ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
+  ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
+  ('generate.temperature', [0.0, 1e-6, 10.0], [-TINY, 9e-7, math.inf]),
+  ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
+  ('optim.warmup', [0, 400_000], [-1, 400_001]),
+  ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
+  ('mesh.data', [-1, 1, 8], [0, -2]),
+  ('mesh.slices', [1, 8], [0, -2]),
+  ('mesh.fsdp', [1, 8], [0, -1, -2]),  # mesh.data is -1 already
+  ('mesh.tensor', [1, 8], [0, -1, -2]),
+  ('train.steps_per_dispatch', [1, 50, 100], [0, -1]),
+  ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
+  ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
+]
+EVERY = ('log_every', 'eval_every', 'save_every')
+SIZES = {
+  'data': ('min_count',),
+  'model': ('n_layer', 'n_head', 'd_head', 'd_ff', 'unroll'),
+  'train': (
+    'steps',
+    'batch_size',
+    'segment_len',
+    'eval_batch_size',
+    'nonfinite_limit',
+    *EVERY,
+  ),
+  'optim': ('plateau_patience',),
+  'eval': ('batch_size', 'segment_len', 'segments_per_call'),
+  'generate': ('samples', 'segment_len'),
+}
+COUNTS = {
+  'model': ('mem_len', 'clamp_len', 'softmax_samples'),
+  'data': ('max_size',),
+  'train': ('eval_tokens',),
+  'optim': ('average_start', 'average_patience'),
+  'profile': ('start', 'stop'),
+  'eval': ('window',),
+  'eval.model': ('mem_len', 'clamp_len'),
+  'generate': ('max_new_tokens', 'top_k', 'window'),
+  'generate.model': ('mem_len', 'clamp_len'),
+}
+BELOW_ONE = {
+  'model': ('dropout', 'dropatt', 'word_dropout'),
+  'optim': ('b1', 'b2', 'momentum'),
+}
+POSITIVE = {
+  'model': ('init_std', 'proj_init_std', 'ln_eps'),
+  'optim': ('lr', 'eps'),
+  'generate': ('repetition_penalty',),
+}
+FROM_ZERO = {
+  'model': ('activation_reg', 'temporal_activation_reg'),
+  'watch': ('stall_seconds',),
+  'optim': ('clip', 'weight_decay'),
+}
+RANGES += [
+  (f'{section}.{key}', allowed, outside)
+  for keys, allowed, outside in (
+    (SIZES, [1, 10**6], [0, -1]),
+    (COUNTS, [0, 10**6], [-1]),
+    (BELOW_ONE, [0.0, 0.9], [-0.1, 1.0, math.nan]),
+    (POSITIVE, [TINY, 10.0], [0.0, -1.0, math.nan, math.inf]),
+    (FROM_ZERO, [0.0, 10.0], [-TINY, math.nan, math.inf]),
+  )
+  for section in keys
+  for key in keys[section]
+]
+
+
+@pytest.mark.parametrize('key, allowed, outside', RANGES)
+def test_edges(key, allowed, outside):
+  for value in allowed:
+    config = edge(key, value)
+    if key == 'train.steps':
+      config.optim.warmup = 0
+    sections.check(config)
+  for value in outside:
+    message = refused(edge(key, value))
+    assert message.startswith(f'{key} is {value!r}; allowed: ')
+
+
+def declared():
+  """{'section.key': dataclass field} of every key."""
+  return {
+    f'{name}.{f.name}'.lstrip('.'): f
+    for name, section in sections.sections().items()
+    for f in dataclasses.fields(section)
+  }
+
+
+def test_every_number_has_edges():
+  numbers = {key for key, f in declared().items() if f.type in (int, float)}
+  assert {key for key, *_ in RANGES} == numbers | {'checkpoint'}
+
+
+def test_a_config_has_the_keys_that_are_declared():
+  defaults = {key: f.default for key, f in declared().items()}
+  assert settings.flatten(sections.compose()) == defaults
+  assert settings.flatten(common.get_config()) == defaults
+
+
+SPANS = 'off, M, M+1'
+CHOICES = {
+  'data.corpus': 'pystdlib, text, enwik8, text8, wt103, wt2, ptb, lm1b',
+  'data.newline': 'keep, drop',
+  'data.level': 'byte, word',
+  'data.boundaries': '1, 2',
+  'model.name': 'transformer_xl',
+  'model.same_length': SPANS,
+  'model.memory_init': 'empty, zeros',
+  'model.tail_order': 'ascending, descending',
+  'model.dtype': 'float32, bfloat16',
+  'model.remat': 'none, scores, layer',
+  'train.resume': 'auto, must, never',
+  'train.nonfinite': 'stop, skip, rollback',
+  'optim.name': 'adam, sgd',
+  'optim.state_dtype': 'float32, bfloat16',
+  'optim.schedule': 'cosine, inverse_sqrt, constant, plateau',
+  'optim.average': 'off, ema, swa, nt',
+  'eval.split': 'train, validation, test',
+  'eval.first_token': 'none, eos',
+  'eval.model.same_length': SPANS,
+  'generate.stop': 'none, line',
+  'generate.model.same_length': SPANS,
+}
+
+
+@pytest.mark.parametrize('key', CHOICES)
+@pytest.mark.parametrize('value', ['', 'on', 'M-1'])
+def test_choices(key, value):
+  expected = f'{key} is {value!r}; allowed: {CHOICES[key]}'
+  assert refused(edge(key, value)) == expected
+
+
+def test_every_choice_is_in_the_table():
+  found = {key for key, f in declared().items() if f.metadata['key'].choices}
+  assert found == CHOICES.keys()
+  for key, names in CHOICES.items():
+    for name in names.split(', '):
+      value = int(name) if name.isdecimal() else name
+      entry = declared()[key].metadata['key']
+      assert value in entry.choices
+      if key == 'optim.average':
+        continue  # swa needs a start
+      if key != 'model.tail_order' or name == 'ascending':
+        sections.check(edge(key, value))
+
+
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [
+    (
+      'model.cutoffs',
+      (5, 5),
+      'whole numbers above 0, each above the one before',
+    ),
+    (
+      'model.cutoffs',
+      (0, 5),
+      'whole numbers above 0, each above the one before',
+    ),
+    ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
+    ('model.tie_projs', (True,), '() or 3 of True and False'),
+    ('model.tie_projs', (True, [True], 1), '() or 3 of True and False'),
+    ('model.div_val', 3, 'numbers whose powers for each tail divide 512'),
+    ('model.softmax_samples', 9, '0 with model.cutoffs or model.d_embed'),
+  ],
+)
+def test_adaptive_softmax(key, value, allowed):
+  good = dict(cutoffs=(5, 7), tie_projs=(False, True, True), div_val=4)
+  config = changed(**{f'model__{k}': v for k, v in good.items()})
+  sections.check(config)
+  config[key.split('.')[0]][key.split('.')[1]] = value
+  assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
+
+
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [('div_val', 2, 1), ('tail_order', 'descending', 'asc')],
+)
+def test_options_of_tails_without_tails(key, value, allowed):
+  config = changed(**{f'model__{key}': value})
+  assert refused(config).startswith(
+    f'model.{key} is {value!r}; allowed: {allowed}'
+  )
+
+
+def test_an_evaluation_of_one_token():
+  sections.check(changed(train__eval_tokens=2))
+  assert refused(changed(train__eval_tokens=1)) == (
+    'train.eval_tokens is 1; allowed: 0, or at least 2'
+  )
+
+
+def test_an_average_that_never_starts():
+  steps = common.get_config().train.steps
+  for start in 1, steps - 1:
+    sections.check(changed(optim__average='swa', optim__average_start=start))
+  sections.check(changed(optim__average='nt', optim__average_start=steps))
+  for start in 0, steps:
+    wrong = changed(optim__average='swa', optim__average_start=start)
+    assert refused(wrong).startswith(
+      f'optim.average_start is {start}; allowed: a step of swa, from 1 to '
+    )
+
+
+def test_a_trace_without_steps():
+  sections.check(changed(profile__start=5, profile__stop=6))
+  sections.check(changed(profile__start=5, profile__stop=0))
+  message = refused(changed(profile__start=5, profile__stop=5))
+  assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
+
+
+def test_what_happens_between_dispatches():
+  sections.check(changed(train__steps_per_dispatch=100))
+  message = refused(changed(train__steps_per_dispatch=7))
+  expected = 'multiples of train.steps_per_dispatch, 7'
+  assert message == f'train.steps is 400000; allowed: {expected}'
+  every = {f'train__{key}': 8 for key in EVERY}
+  every |= dict(train__steps_per_dispatch=4, train__steps=80, profile__stop=16)
+  sections.check(changed(**every))
+  for key in (*every.keys() - {'train__steps_per_dispatch'}, 'profile__start'):
+    message = refused(changed(**(every | {key: 10})))
+    name = key.replace('__', '.')
+    assert message.startswith(f'{name} is 10; allowed: multiples of ')
+
+
+def test_two_prompts():
+  config = changed(generate__prompt='a', generate__prompt_file='b')
+  assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
+
+
+def test_mesh():
+  assert refused(changed(mesh__tensor=-1)) == (
+    'mesh.tensor is -1; allowed: at least 1, for another axis is -1 too'
+  )
+  sections.check(changed(mesh__tensor=-1, mesh__data=1))
+  assert refused(changed(mesh__slices=-1)) == (
+    'mesh.data is -1; allowed: at least 1, for another axis is -1 too'
+  )
+  sections.check(changed(mesh__slices=-1, mesh__data=1))
+
+
+def test_limit_of_updates_left_out():
+  config = changed(train__nonfinite='skip', train__nonfinite_limit=99)
+  sections.check(config)
+  for limit in 100, 101:
+    config.train.nonfinite_limit = limit
+    assert refused(config) == (
+      f'train.nonfinite_limit is {limit}; allowed: less than train.log_every'
+    )
+    sections.check(
+      changed(train__nonfinite='rollback', train__nonfinite_limit=limit)
+    )
+
+
+# Keys that may change when a run continues, besides those of FREE_SECTIONS.
+FREE = {'checkpoint', 'deterministic', 'data.dir', 'data.path'}
+FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
+FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
+FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
+FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
+
+
+def test_keys_that_may_change_when_a_run_continues():
+  then = settings.flatten(common.get_config())
+  assert then.keys() >= FREE
+  free = {k for k in then if k in FREE or k.split('.')[0] in FREE_SECTIONS}
+  found = sections.sections()
+
+  def differ(now):
+    return list(settings.differences(found, now, then, ON_RESUME))
+
+  assert not differ(then | dict.fromkeys(free, 'else'))
+  assert not differ({k: x for k, x in then.items() if k not in free})
+  for key in then.keys() - free:
+    assert differ(then | {key: 'else'}) == [(key, 'else', then[key])]
+    without = {k: x for k, x in then.items() if k != key}
+    assert differ(without) == [(key, None, then[key])]
+  # A name that begins like that of a key that may change.
+  for key in 'train.nonfinite_', 'train.nonfinite_share', 'checkpoints':
+    assert differ(then | {key: 1}) == [(key, 1, None)]
+  for key in 'eval.mem_len', 'eval.model.d_ff', 'mesh.data_', 'evaluate.split':
+    assert differ(then | {key: 1}) == [(key, 1, None)]
+
+
+# Keys of the model that may differ when a trained one is used.
+USED = {'dropout', 'dropout_embed', 'dropout_final', 'dropatt', 'word_dropout'}
+USED |= {'locked_dropout', 'activation_reg', 'temporal_activation_reg'}
+USED |= {'softmax_samples', 'init_std', 'proj_init_std', 'dtype', 'unroll'}
+USED |= {'remat', 'mem_len', 'clamp_len', 'same_length'}
+
+
+def test_keys_of_the_model_that_may_differ_in_use():
+  free = (IN_USE, AT_TEST_TIME, ON_RESUME)
+  entries = settings.keys(sections.sections()['model'])
+  assert {k for k, entry in entries.items() if entry.may_change in free} == USED
+  for name in 'eval.model', 'generate.model':
+    overrides = settings.keys(sections.sections()[name])
+    assert overrides.keys() == {'mem_len', 'clamp_len', 'same_length'}
+
+
+def test_a_model_that_there_is_not():
+  for value in 'rnn', None, 3:
+    expected = f'model.name is {value!r}; allowed: transformer_xl'
+    assert refused(edge('model.name', value)) == expected
+  for config in {}, {'model': 3}, {'model': {}}:
+    assert refused(config) == 'model.name is None; allowed: transformer_xl'
+
+
+def test_the_page_of_keys_is_current_and_can_be_read():
+  page = (ROOT / 'docs/config.md').read_text()
+  assert page == sections.page() + '\n'
+  head = '| key | default | meaning |\n|---|---|---|\n'
+  found = {}
+  for part in page.split('\n## ')[1:]:
+    name, table = part.split('\n\n', 1)
+    assert table.startswith(head)
+    for line in table.removeprefix(head).strip().splitlines():
+      first, *row, last = re.split(r'(?<!\\)\|', line)
+      assert first == last == ''
+      key, default, meaning = map(str.strip, row)
+      assert default and meaning
+      # Outside code, this would begin a tag of HTML.
+      assert not re.search(r'(?<!\\)<', re.sub('`[^`]*`', '', meaning))
+      name = '' if name == 'outside sections' else name
+      found[f'{name}.{key}'.lstrip('.')] = default, meaning
+  assert list(found) == list(declared())
+  assert found['optim.lr'][0] == '`0.00025`'
+  assert found['eval.model.mem_len'][0] == 'as trained'
+  assert found['train.nonfinite'][1].endswith('*Resume.*')
+  assert r'the word \<eos>' in found['data.eos'][1]
