@@ -7,7 +7,7 @@ are drawn uniformly over the run. Every third kill waits for a save to be under
 way. After each restart and at the end:
 
 - the log is that of an uninterrupted run, bit for bit, every step once
-- every checkpoint is whole, and from the first one on there is one at all times
+- every checkpoint is whole, and from the first one on there is always one
 - the run continues at or behind the newest checkpoint that was sealed
 - what was lost is at most one save interval, and the steps made while the
   checkpoint under way was written: none with --synchronous

@@ -15,11 +15,11 @@ With several processes all of them write and read the arrays, in one folder
 that they share; process 0 does and decides the rest. A save goes on in a
 thread, which must not call `processes.on_main`: its calls have an order.
 
-This is more than orbax's CheckpointManager can do, see manager_test.py: it
-deletes old steps before the new one can be sealed, refuses to replace a step,
-removes temporary folders in the background with nothing to wait for, and if one
-process cannot write, it raises that error only when the others are done with
-the step, which they never are.
+Orbax's CheckpointManager cannot do this, as manager_test.py shows: it deletes
+old steps before the new one can be sealed, refuses to replace a step, removes
+temporary folders in the background with nothing to wait for, and keeps back the
+error of a process that cannot write until the others have finished the step,
+which they never do.
 """
 
 import concurrent.futures
@@ -28,7 +28,6 @@ import json
 import pathlib
 import shutil
 import sys
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,9 @@ from txl_jax.parallel import processes
 from txl_jax.runs import seal
 
 _KEEP = 2  # newest steps
-# A save may take for ever: orbax measures by a clock that may be set, and the
-# watchdog notices a lost process. Folders are made before it returns, so that
-# it raises if they cannot be.
-_ASYNC = ocp.AsyncOptions(
-  timeout_secs=10 * 365 * 24 * 3600, create_directories_asynchronously=False
-)
+# A save has 30 years: orbax measures by a clock that may be set, and a lost
+# process is noticed elsewhere. It raises at once if folders cannot be made.
+_ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
 class Checkpoints:
@@ -57,12 +53,12 @@ class Checkpoints:
     """
     self.folder = pathlib.Path(folder).absolute()
     self._asynchronous = asynchronous
-    self._verified = {}  # {step: when its seal was written}
+    self._verified = {}  # {step: when it was sealed}
     self._reported = set()
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
 
-  def _path(self, step, suffix=''):
+  def _path(self, step, suffix='') -> Any:  # orbax declares paths of its own
     return self.folder / f'{step}{suffix}'
 
   def steps(self) -> list[int]:
@@ -74,10 +70,9 @@ class Checkpoints:
     return sorted(numbers, reverse=True)
 
   def newest(self, item: str = '') -> int | None:
-    """The newest step that is `usable`; older ones are not verified.
+    """The newest step that is `usable`, or of which an item is.
 
-    If there is none, it is the newest that has no seal but is complete, or
-    None. With an item, that alone is verified.
+    If none is, the newest that is complete but has no seal, or None.
     """
     return processes.on_main(lambda: self._newest(item))
 
@@ -86,32 +81,29 @@ class Checkpoints:
       if self._usable(step, item):
         return step
     for step in self.steps():
-      names = {path.name for path in self._path(step).iterdir()}
-      if '_CHECKPOINT_METADATA' in names and seal.NAME not in names:
+      complete = (self._path(step) / '_CHECKPOINT_METADATA').exists()
+      if complete and not seal.when(self._path(step)):
         self._report(f'checkpoint {step} is complete, so it is tried')
         return step
     return None
 
   def usable(self, step: int) -> bool:
-    """Whether a step is there and whole.
+    """Whether a step is there and whole; damage is reported, once.
 
-    Damage is reported on standard error, once. Contents are read once per
-    process, and not those that it has written.
+    Contents that this process has read or written before are not read again.
     """
-    return processes.on_main(
-      lambda: step in self.steps() and self._usable(step)
-    )
+    return processes.on_main(lambda: self._usable(step))
 
   def _usable(self, step, item=''):
-    folder, written = self._path(step), None
-    with contextlib.suppress(OSError):
-      written = (folder / seal.NAME).stat().st_mtime_ns
-    known = self._verified.get(step) == written
+    folder = self._path(step)
+    if not folder.is_dir():
+      return False
+    known = self._verified.get(step) == seal.when(folder)
     problem = seal.damage(folder, item, read=not known)
     if problem:
       self._report(f'checkpoint {step} is damaged and not used: {problem}')
     elif not item:
-      self._verified[step] = written
+      self._verified[step] = seal.when(folder)
     return not problem
 
   def _report(self, message):
@@ -120,7 +112,7 @@ class Checkpoints:
       print(f'warning: {self.folder}: {message}', file=sys.stderr)
 
   def save(
-    self, step: int, host: dict, keep: Collection[int] = (), **items: Any
+    self, step: int, host: dict, keep: tuple[int, ...] = (), **items: Any
   ) -> None:
     """Writes a step, seals it, then deletes what is no longer kept.
 
@@ -154,9 +146,8 @@ class Checkpoints:
       self.wait()
 
   def _is_saved(self, step, host):
-    if not self._path(step).exists() or not self._usable(step):
-      return False
-    return self._host(step) == json.loads(json.dumps(host))
+    host = json.loads(json.dumps(host))
+    return self._usable(step) and self._host(step) == host
 
   def _complete(self, writer, step, keep):
     """The rest of a save, in a thread."""
@@ -166,12 +157,13 @@ class Checkpoints:
       if not processes.is_main():
         return
       seal.write(new)
-      self._verified[step] = (new / seal.NAME).stat().st_mtime_ns
+      self._verified[step] = seal.when(new)
       if final.exists():
         final.rename(self._path(step, '.old'))
       new.rename(final)
-    sound = lambda s: not seal.damage(self._path(s), read=False)
-    for old in set([*filter(sound, self.steps())][_KEEP:]) - set(keep):
+    found = [(s, seal.damage(self._path(s), read=False)) for s in self.steps()]
+    sound = [step for step, problem in found if not problem]
+    for old in set(sound[_KEEP:]) - set(keep):
       # Half deleted under its own name, it would be a damaged one.
       self._path(old).rename(self._path(old, '.old'))
       self._verified.pop(old, None)
@@ -203,12 +195,12 @@ class Checkpoints:
   def wait(self) -> None:
     """Waits until the save under way is sealed; all processes must call it.
 
-    Raises:
-      UserError: it cannot be written.
+    Raises the error of the save, see there.
     """
     if self._saving:
-      saving, self._saving = self._saving, None
-      saving.result()
+      concurrent.futures.wait([self._saving])
+      self.check()
+      self._saving = None
       processes.on_main(lambda: None)  # which has sealed by then
 
   def abandon(self) -> None:
@@ -232,17 +224,15 @@ class Checkpoints:
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
 
-    Later steps and those that lack a file, or a part of one, are moved to the
-    folder `damaged` beside this one, in the place of an earlier one of the
-    same number: no step is written twice. Step `newest`, which could be
-    restored, gets a seal if it has none.
+    Later steps, and those that lack a file or a part of one, are moved to the
+    folder `damaged` beside it, which keeps the last one of each number: no step
+    is written twice. `newest` itself gets a seal if it has none.
     """
     aside = self.folder.with_name('damaged')
     for step in self.steps():
       folder = self._path(step)
-      if step == newest:
-        if not (folder / seal.NAME).exists():
-          seal.write(folder)
+      if step == newest and not seal.when(folder):
+        seal.write(folder)
       elif step > newest or seal.damage(folder, read=False):
         aside.mkdir(exist_ok=True)
         shutil.rmtree(aside / folder.name, ignore_errors=True)
@@ -257,8 +247,9 @@ class Checkpoints:
     return processes.on_main(lambda: self._host(step))
 
   def _host(self, step):
-    with _read_errors(self._path(step)):
-      return ocp.JsonCheckpointHandler().restore(self._path(step) / 'host')
+    path = self._path(step) / 'host'
+    with _read_errors(path):
+      return dict(ocp.JsonCheckpointHandler().restore(path))
 
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
     """Restores items of a `usable` step.
@@ -270,16 +261,15 @@ class Checkpoints:
     Raises:
       UserError: the step holds arrays of other names, shapes or dtypes.
     """
-    folder, handler = self._path(step), ocp.StandardCheckpointHandler()
+    folder, restored = self._path(step), {}
+    handler = ocp.StandardCheckpointHandler()
     with _read_errors(folder), ocp.Checkpointer(handler) as reader:
       for item, tree in abstract.items():
-        path = folder / item
+        path, args = folder / item, ocp.args.StandardRestore(tree)
         found = handler.metadata(path).tree if path.exists() else {}
         _compare(path, _leaves(tree), _leaves(found))
-      return {
-        item: reader.restore(folder / item, args=ocp.args.StandardRestore(tree))
-        for item, tree in abstract.items()
-      }
+        restored[item] = reader.restore(path, args=args)
+      return restored
 
 
 def _compare(path, expected, found):

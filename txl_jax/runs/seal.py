@@ -53,6 +53,12 @@ def damage(folder: pathlib.Path, item: str = '', read: bool = True) -> str:
   return ''
 
 
+def when(folder: pathlib.Path) -> int:
+  """When a folder was sealed, in ns; 0 if it was not."""
+  path = folder / NAME
+  return path.stat().st_mtime_ns if path.is_file() else 0
+
+
 def _digest(entries):
   body = json.dumps(entries, sort_keys=True)
   return hashlib.sha256(body.encode()).hexdigest()
