@@ -7,7 +7,7 @@ are drawn uniformly over the run. Every third kill waits for a save to be under
 way. After each restart and at the end:
 
 - the log is that of an uninterrupted run, bit for bit, every step once
-- from the first good checkpoint on there is one at all times
+- every checkpoint is whole, and from the first one on there is always one
 - the run continues at or behind the newest checkpoint that was sealed
 - what was lost is at most one save interval, and the steps made while the
   checkpoint under way was written: none with --synchronous
@@ -28,7 +28,7 @@ import tempfile
 import time
 
 from tests import programs
-from txl_jax.runs import checkpoint
+from txl_jax.runs import checkpoint, seal
 
 TEMPORARY = ('.orbax-checkpoint-tmp', '.new', '.old')
 COLUMNS = ('kill', 'at step', 'phase', 'continued from', 'steps lost')
@@ -177,22 +177,22 @@ class Run:
 
   def _under_way(self):
     """(phase, step not yet sealed) of the save under way, or ('', 0)."""
-    phases = {'.new': 'replaces', '-tmp': 'writes', '.old': 'deletes'}
+    phases = {'-tmp': 'writes', '.new': 'seals', '.old': 'deletes'}
     names = self._temporary()
     for part, phase in phases.items():
       if found := [n for n in names if part in n]:
         step = int(found[0].split('.')[0])
         return phase, 0 if phase == 'deletes' else step
-    for name in self._names():
-      if not (self._checkpoints / name / 'seal.json').exists():
-        return 'seals', int(name)
     return '', 0
 
   def _good(self):
-    steps = checkpoint.Checkpoints(self._checkpoints).steps()
-    return [
-      s for s in steps if not checkpoint.damage(self._checkpoints / f'{s}')
-    ]
+    good = []
+    for step in checkpoint.Checkpoints(self._checkpoints).steps():
+      if problem := seal.damage(self._checkpoints / f'{step}'):
+        self._problem(f'checkpoint {step}: {problem}')
+      else:
+        good.append(step)
+    return good
 
   def _check_log(self):
     lines = programs.record(self._folder)

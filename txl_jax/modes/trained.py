@@ -90,29 +90,29 @@ def _check_model(config, folder):
 
 
 def _choose(checkpoints, which):
-  good = checkpoints.good_steps()
-  if not good:
+  if which.isdecimal():
+    if not checkpoints.usable(int(which)):
+      steps = checkpoints.steps()
+      settings.refuse('checkpoint', which, f'best, latest or one of {steps}')
+    return int(which)
+  best = -1  # nothing was evaluated yet
+  # The newest knows which is the best.
+  if which == 'best' and (knows := checkpoints.newest('host')) is not None:
+    best = checkpoints.host(knows)['progress']['best_step']
+    if best >= 0 and checkpoints.usable(best):
+      return best
+  newest = checkpoints.newest()
+  if newest is None:
     raise UserError(
       f'{checkpoints.folder} holds no checkpoint that can be used; found: '
       f'{checkpoints.steps() or "nothing"}'
     )
-  if which == 'latest':
-    return good[0]
-  if which == 'best':
-    best = checkpoints.host(good[0])['progress']['best_step']
-    if best in good:
-      return best
-    if best < 0:
-      return good[0]  # nothing was evaluated yet
-    if processes.is_main():
-      print(
-        f'warning: the best checkpoint, {best}, is gone; using {good[0]}',
-        file=sys.stderr,
-      )
-    return good[0]
-  if int(which) not in good:
-    settings.refuse('checkpoint', which, f'best, latest or one of {good}')
-  return int(which)
+  if best >= 0 and processes.is_main():
+    print(
+      f'warning: the best checkpoint, {best}, is gone; using {newest}',
+      file=sys.stderr,
+    )
+  return newest
 
 
 def weights_line(found: Trained) -> str:

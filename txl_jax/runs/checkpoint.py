@@ -1,146 +1,67 @@
-"""Checkpoints that can be trusted: written by orbax, sealed, checked.
+"""Checkpoints that can be trusted: written by orbax, sealed, verified.
 
 Layout of the folder:
 
   <step>/params, <step>/training, <step>/host   items written by orbax
   <step>/memory, <step>/average                 the same, if there is one
-  <step>/seal.json                              written last, see below
+  <step>/seal.json                              see `seal`
 
-Orbax moves a step into place only when it is complete, but it restores a
-file with a flipped bit without a word. So a seal is added to each step: the
-size and CRC-32 of every file, and a digest of the seal itself. A step whose
-seal does not fit is not used; the newest one that fits is.
-
-A step is deleted only after a newer one was sealed. Kept are the two newest
-and the best.
+Orbax restores a file with a flipped bit without an error, so a step is sealed,
+and verified before it is used. It is written as <step>.new and gets its name
+when it is sealed; only then older ones are deleted. Kept are the two newest and
+the best.
 
 With several processes all of them write and read the arrays, in one folder
-that they share; process 0 seals, moves, deletes and decides which step is good.
+that they share; process 0 does and decides the rest. A save goes on in a
+thread, which must not call `processes.on_main`: its calls have an order.
 
-A save may go on in a thread while training does. The thread must not use
-`processes.on_main`, whose calls have an order.
+Orbax's CheckpointManager cannot do this, as manager_test.py shows: it deletes
+old steps before the new one can be sealed, refuses to replace a step, removes
+temporary folders in the background with nothing to wait for, and keeps back the
+error of a process that cannot write until the others have finished the step,
+which they never do.
 """
 
+import concurrent.futures
 import contextlib
-import hashlib
 import json
-import os
 import pathlib
 import shutil
 import sys
-import threading
-import zlib
+from typing import Any
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from txl_jax.errors import UserError, first_line
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.runs import seal
 
-_SEAL = 'seal.json'
-_NO_SEAL = 'it has no seal'
 _KEEP = 2  # newest steps
-# Seconds for a save: for ever. Orbax counts them by a clock that may be set,
-# and `watch` finds out that a process is lost.
-_TIMEOUT = 10 * 365 * 24 * 3600
-
-
-def seal(folder):
-  """Writes the seal of a complete step."""
-  entries = {}
-  for path in sorted(p for p in folder.rglob('*') if p.is_file()):
-    entries[path.relative_to(folder).as_posix()] = _fingerprint(path)
-  entries.pop(_SEAL, None)
-  body = json.dumps(entries, sort_keys=True)
-  text = json.dumps({'files': entries, 'sha256': _sha256(body)})
-  temporary = folder / f'{_SEAL}.tmp'
-  with temporary.open('w') as f:
-    f.write(text)
-    f.flush()
-    os.fsync(f.fileno())
-  temporary.replace(folder / _SEAL)
-
-
-def damage(folder):
-  """What is wrong with a step, in a few words; '' if nothing is."""
-  try:
-    found = json.loads((folder / _SEAL).read_bytes())
-    entries, digest = found['files'], found['sha256']
-  except FileNotFoundError:
-    return _NO_SEAL
-  except (OSError, ValueError, TypeError, KeyError):
-    return f'{_SEAL} cannot be read'
-  if digest != _sha256(json.dumps(entries, sort_keys=True)):
-    return f'{_SEAL} is damaged'
-  for name, expected in entries.items():
-    try:
-      fingerprint = _fingerprint(folder / name)
-    except OSError as e:
-      return f'{name}: {e.strerror}'
-    if fingerprint != expected:
-      return f'{name} has (bytes, crc32) {fingerprint}, expected {expected}'
-  return ''
-
-
-def _sha256(text):
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _fingerprint(path):
-  """[bytes, CRC-32] of a file."""
-  size, crc = 0, 0
-  with path.open('rb') as f:
-    while block := f.read(1 << 20):
-      size += len(block)
-      crc = zlib.crc32(block, crc)
-  return [size, crc]
-
-
-# Folders are made before a save returns, so that it is told if they cannot be.
-_ASYNC = ocp.AsyncOptions(
-  timeout_secs=_TIMEOUT, create_directories_asynchronously=False
-)
-
-
-def _handler():
-  return ocp.CompositeCheckpointHandler(
-    composite_options=ocp.CompositeOptions(async_options=_ASYNC),
-    params=ocp.StandardCheckpointHandler(),
-    training=ocp.StandardCheckpointHandler(),
-    memory=ocp.StandardCheckpointHandler(),
-    average=ocp.StandardCheckpointHandler(),
-    host=ocp.JsonCheckpointHandler(),
-  )
-
-
-def _reader():
-  return ocp.Checkpointer(_handler())
-
-
-def _writer():
-  """Writes a step in a thread; moves it into place when it is complete."""
-  return ocp.AsyncCheckpointer(_handler(), async_options=_ASYNC)
+# A save has 30 years: orbax measures by a clock that may be set, and a lost
+# process is noticed elsewhere. It raises at once if folders cannot be made.
+_ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
 class Checkpoints:
   """The checkpoints of one run."""
 
-  def __init__(self, folder, asynchronous=False):
-    """Opens the folder, which need not exist.
+  def __init__(self, folder: str | pathlib.Path, asynchronous: bool = False):
+    """Opens a folder, which need not exist.
 
-    Args:
-      folder: where the steps lie.
-      asynchronous: whether `save` returns before the step is written.
+    If asynchronous, `save` returns before the step is written.
     """
     self.folder = pathlib.Path(folder).absolute()
     self._asynchronous = asynchronous
-    self._said = set()
-    self._thread = None  # that completes a save
-    self._error = None  # it has ended with
+    self._verified = {}  # {step: when it was sealed}
+    self._reported = set()
+    self._executor = concurrent.futures.ThreadPoolExecutor(1)
+    self._saving: concurrent.futures.Future | None = None
 
-  def steps(self):
+  def _path(self, step, suffix='') -> Any:  # orbax declares paths of its own
+    return self.folder / f'{step}{suffix}'
+
+  def steps(self) -> list[int]:
     """Steps in the folder, newest first, whole or not."""
     if not self.folder.is_dir():
       return []
@@ -148,260 +69,236 @@ class Checkpoints:
     numbers = (int(n) for n in names if n.isdecimal() and n == str(int(n)))
     return sorted(numbers, reverse=True)
 
-  def good_steps(self):
-    """Steps that can be used, newest first.
+  def newest(self, item: str = '') -> int | None:
+    """The newest step that is `usable`, or of which an item is.
 
-    What cannot be used is told on standard error, once. A step without a
-    seal counts only where no step has a fitting one: the process may have
-    died between the two.
+    If none is, the newest that is complete but has no seal, or None.
     """
-    return processes.on_main(self._good_steps)
+    return processes.on_main(lambda: self._newest(item))
 
-  def _good_steps(self):
-    sealed, unsealed = [], []
+  def _newest(self, item):
     for step in self.steps():
-      problem = damage(self.folder / str(step))
-      if not problem:
-        sealed.append(step)
-        continue
-      if problem == _NO_SEAL and self._complete(step):
-        unsealed.append(step)
-      else:
-        self._say(f'checkpoint {step} is damaged and not used: {problem}')
-    good = sealed or unsealed[:1]
-    for step in unsealed:
-      tried = step in good
-      use = 'is tried, for no other is whole' if tried else 'is not used'
-      self._say(f'checkpoint {step} is not sealed, perhaps not yet, and {use}')
-    return good
+      if self._usable(step, item):
+        return step
+    for step in self.steps():
+      complete = (self._path(step) / '_CHECKPOINT_METADATA').exists()
+      if complete and not seal.when(self._path(step)):
+        self._report(f'checkpoint {step} is complete, so it is tried')
+        return step
+    return None
 
-  def _complete(self, step):
-    return (self.folder / str(step) / '_CHECKPOINT_METADATA').exists()
+  def usable(self, step: int) -> bool:
+    """Whether a step is there and whole; damage is reported, once.
 
-  def _say(self, message):
-    if message not in self._said:
-      self._said.add(message)
+    Contents that this process has read or written before are not read again.
+    """
+    return processes.on_main(lambda: self._usable(step))
+
+  def _usable(self, step, item=''):
+    folder = self._path(step)
+    if not folder.is_dir():
+      return False
+    known = self._verified.get(step) == seal.when(folder)
+    problem = seal.damage(folder, item, read=not known)
+    if problem:
+      self._report(f'checkpoint {step} is damaged and not used: {problem}')
+    elif not item:
+      self._verified[step] = seal.when(folder)
+    return not problem
+
+  def _report(self, message):
+    if message not in self._reported:
+      self._reported.add(message)
       print(f'warning: {self.folder}: {message}', file=sys.stderr)
 
-  def save(self, step, host, keep=(), **items):
+  def save(
+    self, step: int, host: dict, keep: tuple[int, ...] = (), **items: Any
+  ) -> None:
     """Writes a step, seals it, then deletes what is no longer kept.
 
-    If asynchronous, it returns when the arrays are copied to the host, and
-    the rest is done in a thread: `wait` for it.
+    If asynchronous, it returns when the arrays are copied to the host, so that
+    they may be donated; a thread does the rest: `wait` for it.
 
     Args:
-      step: int; a whole step of that number is replaced if its host part
-        differs (an evaluation that was cut short has been made up for).
+      step: replaces one of that number, unless that is whole and has the same
+        host part (an evaluation that was cut short has been made up for).
       host: JSON dict: the rest of the state on the host.
       keep: steps to keep besides the newest.
-      **items: for some of 'params', 'training', 'memory' and 'average': a
-        pytree of arrays. See `state.split`.
+      **items: 'params', 'training' and so on: pytrees of arrays.
 
     Raises:
-      UserError: the step cannot be written, as on a full disk, or the one
-        before could not. The steps before it are untouched.
+      UserError: this step or the one before cannot be written, as on a full
+        disk. Earlier ones are untouched.
     """
     self.wait()
-    final = target = self.folder / str(step)
-    if processes.on_main(final.exists):
-      if processes.on_main(lambda: not damage(final)):
-        same = self.host(step) == json.loads(json.dumps(host))
-        if processes.on_main(lambda: same):
-          return
-      target = self.folder / f'{step}.new'
+    if processes.on_main(lambda: self._is_saved(step, host)):
+      return
     saved = {k: ocp.args.StandardSave(v) for k, v in items.items()}
-    with self._told(target, final):
-      processes.on_main(self._make)
-      writer = _writer()
-      args = ocp.args.Composite(**saved, host=ocp.args.JsonSave(host))
-      writer.save(target, args=args)
-    self._thread = threading.Thread(
-      target=self._wait_and_seal, args=(writer, target, final, keep)
-    )
-    self._thread.start()
+    args = ocp.args.Composite(**saved, host=ocp.args.JsonSave(host))
+    options = ocp.CompositeOptions(async_options=_ASYNC)
+    handler = ocp.CompositeCheckpointHandler(composite_options=options)
+    with self._write_errors(step):
+      processes.on_main(lambda: self.folder.mkdir(parents=True, exist_ok=True))
+      writer = ocp.AsyncCheckpointer(handler, async_options=_ASYNC)
+      writer.save(self._path(step, '.new'), args=args)
+    self._saving = self._executor.submit(self._complete, writer, step, keep)
     if not self._asynchronous:
       self.wait()
 
-  def _wait_and_seal(self, writer, target, final, keep):
+  def _is_saved(self, step, host):
+    host = json.loads(json.dumps(host))
+    return self._usable(step) and self._host(step) == host
+
+  def _complete(self, writer, step, keep):
     """The rest of a save, in a thread."""
-    try:
-      with self._told(target, final):
-        writer.close()  # when all processes have written
-        if processes.is_main():
-          self._finish(target, final)
-      if processes.is_main():
-        self._delete(keep)
-    except BaseException as e:
-      self._error = e
+    new, final = self._path(step, '.new'), self._path(step)
+    with self._write_errors(step):
+      writer.close()  # when all processes have written
+      if not processes.is_main():
+        return
+      seal.write(new)
+      self._verified[step] = seal.when(new)
+      if final.exists():
+        final.rename(self._path(step, '.old'))
+      new.rename(final)
+    found = [(s, seal.damage(self._path(s), read=False)) for s in self.steps()]
+    sound = [step for step, problem in found if not problem]
+    for old in set(sound[_KEEP:]) - set(keep):
+      # Half deleted under its own name, it would be a damaged one.
+      self._path(old).rename(self._path(old, '.old'))
+      self._verified.pop(old, None)
+    for path in self.folder.glob('*.old'):
+      shutil.rmtree(path)
 
   @contextlib.contextmanager
-  def _told(self, target, final):
-    """Turns what a save raises into one line."""
+  def _write_errors(self, step):
+    """Turns what a save raises into one line, and removes its traces."""
     try:
       yield
     except (OSError, ValueError) as e:
       if isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
       if processes.is_main():
-        shutil.rmtree(target, ignore_errors=True)
+        shutil.rmtree(self._path(step, '.new'), ignore_errors=True)
         self.recover()
       raise UserError(
-        f'{final}: the checkpoint cannot be written ({_cause(e)}); '
+        f'{self._path(step)}: the checkpoint cannot be written ({_cause(e)}); '
         'earlier checkpoints are untouched'
       ) from e
 
-  def check(self):
-    """Raises what the save under way has failed with on this process, if so."""
-    if self._error:
-      error, self._error = self._error, None
-      raise error
+  def check(self) -> None:
+    """Raises the error of the save under way, if it failed on this process."""
+    if self._saving and self._saving.done() and self._saving.exception():
+      saving, self._saving = self._saving, None
+      saving.result()
 
-  def wait(self):
+  def wait(self) -> None:
     """Waits until the save under way is sealed; all processes must call it.
 
-    Raises:
-      UserError: it cannot be written.
+    Raises the error of the save, see there.
     """
-    if self._thread:
-      self._thread.join()
-      self._thread = None
+    if self._saving:
+      concurrent.futures.wait([self._saving])
       self.check()
+      self._saving = None
       processes.on_main(lambda: None)  # which has sealed by then
 
-  def abandon(self):
-    """Before an error ends the program: a save under way is not lost.
+  def abandon(self) -> None:
+    """Before an error ends the program: completes the save under way.
 
-    With several processes it is: the others may never complete it.
+    Not with several processes: the others may never complete it.
     """
-    if self._thread and processes.count() == 1:
-      self._thread.join()
+    if self._saving and processes.count() == 1:
+      concurrent.futures.wait([self._saving])
 
-  def _make(self):
-    self.folder.mkdir(parents=True, exist_ok=True)
-
-  def _finish(self, target, final):
-    """Seals a step and moves it into place."""
-    seal(target)
-    if target != final:
-      final.rename(self.folder / f'{final.name}.old')
-      target.rename(final)
-      self._remove_temporary()
-
-  def _delete(self, keep):
-    """Deletes the steps that are no longer kept."""
-    good = [s for s in self.steps() if not damage(self.folder / str(s))]
-    for old in set(good[_KEEP:]) - set(keep):
-      folder = self.folder / str(old)
-      # By its name, one that is half deleted would be a damaged one.
-      shutil.rmtree(folder.rename(self.folder / f'{old}.old'))
-
-  def _remove_temporary(self):
+  def recover(self) -> None:
+    """Finishes or removes what an interrupted save has left; process 0."""
+    for path in (*self.folder.glob('*.new'), *self.folder.glob('*.old')):
+      final = path.with_suffix('')
+      if not final.exists() and not seal.damage(path):
+        path.rename(final)
     for pattern in ('*.orbax-checkpoint-tmp*', '*.new', '*.old'):
       for path in self.folder.glob(pattern):
         shutil.rmtree(path, ignore_errors=True)
 
-  def recover(self):
-    """Finishes or removes what an interrupted save has left."""
-    for path in (*self.folder.glob('*.new'), *self.folder.glob('*.old')):
-      final = path.with_suffix('')
-      if not final.exists() and not damage(path):
-        path.rename(final)
-    self._remove_temporary()
+  def clean(self, newest: int) -> None:
+    """Prepares the folder for a run that continues from `newest`; process 0.
 
-  def clean(self, newest):
-    """Prepares the folder for a run that continues from step `newest`.
-
-    Damaged steps are moved to the folder `damaged` beside this one, in the
-    place of an earlier one of the same number: no step is written twice.
-    Step `newest` itself, which could be restored, gets a seal if the process
-    that wrote it had no time to.
+    Later steps, and those that lack a file or a part of one, are moved to the
+    folder `damaged` beside it, which keeps the last one of each number: no step
+    is written twice. `newest` itself gets a seal if it has none.
     """
     aside = self.folder.with_name('damaged')
     for step in self.steps():
-      folder = self.folder / str(step)
-      if step == newest:
-        if not (folder / _SEAL).exists():
-          seal(folder)
-      elif step > newest or damage(folder):
+      folder = self._path(step)
+      if step == newest and not seal.when(folder):
+        seal.write(folder)
+      elif step > newest or seal.damage(folder, read=False):
         aside.mkdir(exist_ok=True)
-        target = aside / str(step)
-        shutil.rmtree(target, ignore_errors=True)
-        folder.rename(target)
+        shutil.rmtree(aside / folder.name, ignore_errors=True)
+        folder.rename(aside / folder.name)
 
-  def has_average(self, step):
+  def has_average(self, step: int) -> bool:
     """Whether an average of the parameters was saved with a step."""
-    return processes.on_main((self.folder / str(step) / 'average').exists)
+    return processes.on_main((self._path(step) / 'average').exists)
 
-  def host(self, step):
-    """The JSON dict that was saved with a step; all processes must ask."""
-    with self._errors(step), _reader() as reader:
-      args = ocp.args.Composite(host=ocp.args.JsonRestore())
-      return reader.restore(self.folder / str(step), args=args)['host']
+  def host(self, step: int) -> dict:
+    """The JSON dict that was saved with a step."""
+    return processes.on_main(lambda: self._host(step))
 
-  def restore(self, step, **abstract):
-    """Restores items of a step.
+  def _host(self, step):
+    path = self._path(step) / 'host'
+    with _read_errors(path):
+      return dict(ocp.JsonCheckpointHandler().restore(path))
+
+  def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
+    """Restores items of a `usable` step.
 
     Args:
-      step: one of `good_steps`.
-      **abstract: for some of the items that were saved: a pytree of
-        ShapeDtypeStruct with shardings.
-
-    Returns:
-      A dict of the restored pytrees.
+      step: its number.
+      **abstract: for each item: a pytree of ShapeDtypeStruct with shardings.
 
     Raises:
       UserError: the step holds arrays of other names, shapes or dtypes.
     """
-    folder = self.folder / str(step)
-    with self._errors(step), _reader() as reader:
-      metadata = reader.metadata(folder).item_metadata
+    folder, restored = self._path(step), {}
+    handler = ocp.StandardCheckpointHandler()
+    with _read_errors(folder), ocp.Checkpointer(handler) as reader:
       for item, tree in abstract.items():
-        found = metadata[item].tree if item in metadata else {}
-        self._compare(step, item, tree, found)
-      items = {k: ocp.args.StandardRestore(v) for k, v in abstract.items()}
-      return dict(reader.restore(folder, args=ocp.args.Composite(**items)))
+        path, args = folder / item, ocp.args.StandardRestore(tree)
+        found = handler.metadata(path).tree if path.exists() else {}
+        _compare(path, _leaves(tree), _leaves(found))
+        restored[item] = reader.restore(path, args=args)
+      return restored
 
-  def _errors(self, step):
-    return _reworded(f'{self.folder / str(step)} cannot be restored')
 
-  def _compare(self, step, item, expected, found):
-    """Orbax casts another dtype without a word, and fails at length."""
-    expected, found = _leaves(expected), _leaves(found)
-    for name in sorted(expected | found):
-      want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
-      if want != have:
-        raise UserError(
-          f'{self.folder / str(step)}: {item}/{name} is {have} in the '
-          f'checkpoint, {want} in this config'
-        )
+def _compare(path, expected, found):
+  """Orbax casts another dtype without an error, and fails at length."""
+  for name in sorted(expected | found):
+    want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
+    if want != have:
+      raise UserError(
+        f'{path}/{name} is {have} in the checkpoint, {want} in this config'
+      )
+
+
+def _leaves(tree):
+  """{path: 'dtype[shape]'} of a pytree of arrays or of their metadata."""
+  leaves = ocp.tree.to_flat_dict(tree, sep='/').items()
+  return {name: f'{np.dtype(x.dtype)}{list(x.shape)}' for name, x in leaves}
 
 
 @contextlib.contextmanager
-def _reworded(what):
+def _read_errors(folder):
   """Turns what orbax raises into one line."""
   try:
     yield
   except UserError:
     raise
   except Exception as e:
-    raise UserError(f'{what}: {_cause(e)}') from e
+    raise UserError(f'{folder} cannot be restored: {_cause(e)}') from e
 
 
 def _cause(error):
   line = first_line(error).split(' [tensorstore_spec=')[0]
   return line if len(line) <= 300 else f'…{line[-300:]}'  # the cause is last
-
-
-def _leaves(tree):
-  """{path: 'dtype[shape]'} of a pytree of arrays or orbax metadata.
-
-  Attributes of a dataclass and keys of a dict read the same: orbax turns
-  the one into the other.
-  """
-  leaves, _ = jax.tree_util.tree_flatten_with_path(
-    tree, is_leaf=lambda x: hasattr(x, 'shape') and hasattr(x, 'dtype')
-  )
-  return {
-    mesh_lib.path_name(path): f'{np.dtype(x.dtype)}{list(x.shape)}'
-    for path, x in leaves
-  }

@@ -270,11 +270,11 @@ class Trainer:
     if bad < 0 or 0 < skipped <= self.config.train.nonfinite_limit:
       return
     self.checkpoints.wait()
-    good = self.checkpoints.good_steps()
+    newest = self.checkpoints.newest()
     kept = (
-      f'the last good checkpoint is step {good[0]}'
-      if good
-      else 'no checkpoint was saved before'
+      'no checkpoint was saved before'
+      if newest is None
+      else f'the last good checkpoint is step {newest}'
     )
     again = f', nor in {skipped - 1} steps after it' if skipped else ''
     raise NotFinite(
@@ -294,9 +294,9 @@ class Trainer:
       NotFinite: the error, if the config does not allow this, or not again.
     """
     train, before = self.config.train, self.progress
-    good = self.checkpoints.good_steps()
+    newest = self.checkpoints.newest()
     spent = before.rollbacks == train.nonfinite_limit
-    if train.nonfinite != 'rollback' or spent or not good:
+    if train.nonfinite != 'rollback' or spent or newest is None:
       raise error
     self.console.say(
       f'warning: loss or gradient is not finite at step {error.step + 1}; '
@@ -305,7 +305,7 @@ class Trainer:
     self.log.close()
     self.log = metrics_log.Silent()
     del self.state  # two of them may not fit
-    self._restore(good[0])
+    self._restore(newest)
     self._empty_memory()
     self.progress = dataclasses.replace(
       self.progress,

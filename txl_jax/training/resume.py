@@ -32,9 +32,9 @@ def _start(checkpoints, folder, resume):
       f'{folder} holds checkpoints (newest: step {found[0]}) and train.resume '
       'is never; allowed: auto, must, or another --workdir'
     )
-  good = checkpoints.good_steps() if found else []
-  if good:
-    return good[0]
+  newest = checkpoints.newest()
+  if newest is not None:
+    return newest
   if found:
     raise UserError(
       f'{checkpoints.folder} holds checkpoints {found}, none of which can be '

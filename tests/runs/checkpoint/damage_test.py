@@ -13,14 +13,17 @@ from tests.runs.checkpoint.saves import (
   files,
   flip,
   names,
+  whole,
 )
-from txl_jax.runs import checkpoint
+from txl_jax.runs import checkpoint, seal
 
 # Damage
 
 
 def test_whole_checkpoints_are_good_without_a_word(c, capfd):
-  assert c.steps() == c.good_steps() == [2, 1]
+  assert c.newest() == 2
+  assert c.usable(2) and c.usable(1) and not c.usable(3)
+  assert c.steps() == whole(c) == [2, 1]
   assert_whole(c, 2)
   assert capfd.readouterr() == ('', '')
 
@@ -44,7 +47,8 @@ def test_damage_of_any_file_is_found(c, kind, capfd):
   for path in files(folder):
     data = path.read_bytes()
     DAMAGE[kind](path)
-    assert checkpoint.Checkpoints(c.folder).good_steps() == [1], path
+    new = checkpoint.Checkpoints(c.folder)
+    assert new.newest() == 1 and not new.usable(2), path
     out, err = capfd.readouterr()
     assert not out and err.count('\n') == 1
     assert err.startswith(f'warning: {c.folder}: checkpoint 2 ')
@@ -54,7 +58,8 @@ def test_damage_of_any_file_is_found(c, kind, capfd):
       path.rmdir()
     path.write_bytes(data)
   assert_whole(c, 1)
-  assert checkpoint.Checkpoints(c.folder).good_steps() == [2, 1]
+  assert checkpoint.Checkpoints(c.folder).newest() == 2
+  assert whole(c) == [2, 1]
 
 
 def test_any_flipped_bit_of_the_seal_is_found(c):
@@ -64,34 +69,38 @@ def test_any_flipped_bit_of_the_seal_is_found(c):
     for at, byte in enumerate(data):
       for bit in range(8):
         os.pwrite(f.fileno(), bytes([byte ^ 1 << bit]), at)
-        assert checkpoint.damage(path.parent), (at, bit)
+        assert seal.damage(path.parent), (at, bit)
       os.pwrite(f.fileno(), bytes([byte]), at)
-  assert not checkpoint.damage(path.parent)
+  assert not seal.damage(path.parent)
 
 
-@pytest.mark.parametrize('seal', [b'null', b'[]', b'7', b'{"files": {}}'])
-def test_other_json_is_no_seal(c, seal):
-  (c.folder / '2' / 'seal.json').write_bytes(seal)
-  assert c.good_steps() == [1]
+@pytest.mark.parametrize('other', [b'null', b'[]', b'7', b'{"files": {}}'])
+def test_other_json_is_no_seal(c, other):
+  (c.folder / '2' / 'seal.json').write_bytes(other)
+  assert c.newest() == 1
 
 
 def test_damage_of_an_older_step(c, capfd):
   cut(c.folder / '1' / '_CHECKPOINT_METADATA')
-  assert c.good_steps() == [2]
-  assert c.steps() == [2, 1]
+  assert c.newest() == 2
+  assert not capfd.readouterr().err
+  assert not c.usable(1)
   assert 'checkpoint 1 is damaged' in capfd.readouterr().err
+  assert c.steps() == [2, 1]
 
 
 def test_damage_is_told_once(c, capfd):
   cut(c.folder / '2' / '_CHECKPOINT_METADATA')
-  assert c.good_steps() == c.good_steps() == [1]
+  assert c.newest() == c.newest() == 1
+  assert not c.usable(2)
   assert capfd.readouterr().err.count('checkpoint 2') == 1
 
 
 def test_damage_of_all_steps(c):
   for step in '12':
     cut(c.folder / step / '_CHECKPOINT_METADATA')
-  assert c.good_steps() == []
+  assert c.newest() is None
+  assert not c.usable(2) and not c.usable(1)
 
 
 @pytest.mark.parametrize('rubbish', [False, True])
@@ -99,24 +108,25 @@ def test_a_folder_with_the_name_of_a_step(c, capfd, rubbish):
   (c.folder / '3').mkdir()
   if rubbish:
     (c.folder / '3' / 'notes.txt').write_text('not by us')
-  assert c.good_steps() == [2, 1]
+  assert c.newest() == 2 and not c.usable(3)
   assert 'checkpoint 3 ' in capfd.readouterr().err
   for step in '12':
     shutil.rmtree(c.folder / step)
-  assert c.good_steps() == []
+  assert c.newest() is None
 
 
 def test_other_names_are_no_steps(c, capfd):
   for name in ('damaged', '4.new', '5.orbax-checkpoint-tmp', '-6', '7.0'):
     (c.folder / name).mkdir()
   (c.folder / '8').write_text('a file')
-  assert c.steps() == c.good_steps() == [2, 1]
+  assert c.steps() == [2, 1]
+  assert c.newest() == 2
   assert not capfd.readouterr().err
 
 
 def test_an_unsealed_step_is_not_used_beside_a_sealed_one(c):
   (c.folder / '2' / 'seal.json').unlink()
-  assert c.good_steps() == [1]
+  assert c.newest() == 1 and not c.usable(2)
   c.clean(1)
   assert c.steps() == [1]
 
@@ -124,27 +134,28 @@ def test_an_unsealed_step_is_not_used_beside_a_sealed_one(c):
 def test_an_unsealed_step_is_tried_where_nothing_else_is(c, capfd):
   (c.folder / '2' / 'seal.json').unlink()
   cut(c.folder / '1' / 'seal.json')
-  assert c.good_steps() == [2]
-  message = 'checkpoint 2 is not sealed, perhaps not yet, and is tried, for no'
-  assert message in capfd.readouterr().err
+  assert c.newest() == 2
+  said = capfd.readouterr().err
+  assert 'checkpoint 2 is complete, so it is tried' in said
   assert_whole(c, 2)
 
 
 def test_of_unsealed_steps_the_newest_is_tried(c, capfd):
   for step in '12':
     (c.folder / step / 'seal.json').unlink()
-  assert c.good_steps() == [2]
-  first, second = capfd.readouterr().err.splitlines()
-  assert 'checkpoint 2 is not' in first and 'and is tried' in first
-  assert 'checkpoint 1 is not' in second and 'and is not used' in second
+  assert c.newest() == 2
+  first, second, last = capfd.readouterr().err.splitlines()
+  assert 'checkpoint 2 is damaged' in first and 'no seal' in first
+  assert 'checkpoint 1 is damaged' in second and 'no seal' in second
+  assert 'checkpoint 2 is complete, so it is tried' in last
 
 
 def test_an_unsealed_step_that_is_continued_from_is_sealed(c):
   (c.folder / '2' / 'seal.json').unlink()
   shutil.rmtree(c.folder / '1')
-  assert c.good_steps() == [2]
+  assert c.newest() == 2
   c.clean(2)
-  assert checkpoint.damage(c.folder / '2') == ''
+  assert whole(c) == [2]
   assert not (c.folder.parent / 'damaged').exists()
 
 
@@ -152,7 +163,7 @@ def test_an_unsealed_step_that_orbax_did_not_finish_is_not_tried(c):
   for step in '12':
     (c.folder / step / 'seal.json').unlink()
     (c.folder / step / '_CHECKPOINT_METADATA').unlink()
-  assert c.good_steps() == []
+  assert c.newest() is None
 
 
 # What interrupted saves leave behind
@@ -176,11 +187,27 @@ def test_recover_leaves_whole_steps_alone(c, name):
   assert names(c.folder) == ['1', '2']
 
 
-def test_recover_takes_no_damaged_replacement(c):
+@pytest.mark.parametrize('name', ['_CHECKPOINT_METADATA', 'seal.json'])
+def test_recover_takes_no_damaged_replacement(c, name):
   shutil.copytree(c.folder / '1', c.folder / '3.new')
-  cut(c.folder / '3.new' / '_CHECKPOINT_METADATA')
+  cut(c.folder / '3.new' / name)
   c.recover()
   assert names(c.folder) == ['1', '2']
+
+
+def test_recover_takes_no_step_that_was_not_sealed(c):
+  # The process died when orbax had written all of it.
+  shutil.copytree(c.folder / '1', c.folder / '3.new')
+  (c.folder / '3.new/seal.json').unlink()
+  c.recover()
+  assert names(c.folder) == ['1', '2']
+
+
+def test_recover_finishes_a_step_that_was_sealed(c):
+  (c.folder / '2').rename(c.folder / '2.new')
+  c.recover()
+  assert names(c.folder) == ['1', '2']
+  assert_whole(c, 2)
 
 
 def test_recover_removes_temporary_folders(c):
@@ -188,7 +215,7 @@ def test_recover_removes_temporary_folders(c):
     shutil.copytree(c.folder / '1', c.folder / name)
   c.recover()
   assert names(c.folder) == ['1', '2']
-  assert c.good_steps() == [2, 1]
+  assert whole(c) == [2, 1]
 
 
 def test_clean_moves_damaged_and_later_steps_aside(c):
@@ -213,4 +240,4 @@ def test_clean_again_with_the_same_step(c):
     assert names(c.folder) == ['1']
     assert names(c.folder.with_name('damaged')) == ['2']
     shutil.copytree(c.folder / '1', c.folder / '2')
-    assert c.good_steps() == [2, 1], step
+    assert whole(c) == [2, 1], step

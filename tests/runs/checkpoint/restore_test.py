@@ -86,7 +86,7 @@ def test_training_comes_back_bit_for_bit(tmp_path, before, after):
     shardings,
   )
   c = checkpoint.Checkpoints(folder)
-  assert c.good_steps() == [7]
+  assert c.newest() == 7
   got = c.restore(7, params=wanted.params, training=wanted.replace(params=()))
   got = got['training'].replace(params=got['params'])
   assert jax.tree.structure(got) == jax.tree.structure(state)
@@ -98,12 +98,12 @@ def test_an_average_beside_the_parameters(c):
   assert not c.has_average(2)
   average = {'params': PARAMS, 'count': np.int32(3)}
   save(c, 3, average=jax.tree.map(jnp.asarray, average))
-  assert c.has_average(3) and c.good_steps()[0] == 3
+  assert c.has_average(3) and c.newest() == 3
   got = c.restore(3, average=abstract(average))
   assert got.keys() == {'average'} and bits(got['average']) == bits(average)
   assert_whole(c, 3)
   cut(max(files(c.folder / '3' / 'average')))
-  assert 3 not in c.good_steps()
+  assert c.newest() == 2
 
 
 def test_an_average_that_is_not_there(c):
@@ -121,12 +121,13 @@ def test_host_part(tmp_path):
   host = {'best': math.inf, 'worst': 0.1 + 0.2, 'none': None, 'step': 2**40}
   save(c, 0, host)
   assert c.host(0) == host
-  assert c.good_steps() == [0]
+  assert c.newest() == 0
 
 
 def test_no_folder(tmp_path):
   c = checkpoint.Checkpoints(tmp_path / 'a' / 'b')
-  assert c.steps() == c.good_steps() == []
+  assert c.steps() == []
+  assert c.newest() is None and not c.usable(0)
   c.recover()
   c.clean(0)
   assert names(tmp_path) == []

@@ -22,10 +22,11 @@ from tests.runs.checkpoint.saves import (
   mesh_of,
   names,
   save,
+  whole,
 )
 from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.runs import checkpoint
+from txl_jax.runs import checkpoint, seal
 
 # What is kept
 
@@ -42,20 +43,26 @@ def test_the_two_newest_and_those_to_keep_remain(tmp_path):
     (11, (), [11, 10]),
   ]:
     save(c, step, keep=keep)
-    assert c.steps() == c.good_steps() == expected
+    assert c.steps() == whole(c) == expected
 
 
 def test_damaged_steps_take_no_place_and_are_not_deleted(c):
   cut(c.folder / '2' / 'seal.json')
   save(c, 3)
   assert c.steps() == [3, 2, 1]
-  assert c.good_steps() == [3, 1]
+  assert whole(c) == [3, 1]
 
 
 def test_nothing_is_deleted_before_the_new_step_is_sealed(c, monkeypatch):
-  monkeypatch.setattr(checkpoint, 'seal', lambda folder: None)
+  write = seal.write
+
+  def check(folder):
+    assert whole(c) == c.steps() == [2, 1]
+    write(folder)
+
+  monkeypatch.setattr(seal, 'write', check)
   save(c, 3)
-  assert c.good_steps() == [2, 1]
+  assert whole(c) == c.steps() == [3, 2]
 
 
 def test_a_step_that_is_half_deleted_is_no_damaged_one(c, monkeypatch, capfd):
@@ -68,7 +75,7 @@ def test_a_step_that_is_half_deleted_is_no_damaged_one(c, monkeypatch, capfd):
     with pytest.raises(KeyboardInterrupt):
       save(c, 3)
   c.recover()
-  assert c.steps() == c.good_steps() == [3, 2]
+  assert c.steps() == whole(c) == [3, 2]
   assert names(c.folder) == ['2', '3']
   assert not capfd.readouterr().err
 
@@ -83,14 +90,14 @@ def test_a_whole_step_is_not_written_again(c):
 def test_a_step_with_another_host_part_is_replaced(c):
   save(c, 2, {'best': 0.5})
   assert c.host(2) == {'best': 0.5}
-  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+  assert whole(c) == [2, 1] and names(c.folder) == ['1', '2']
 
 
 def test_a_damaged_step_is_replaced(c):
   cut(c.folder / '2' / 'params' / '_METADATA')
   save(c, 2)
   assert_whole(c, 2)
-  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+  assert whole(c) == [2, 1] and names(c.folder) == ['1', '2']
 
 
 # Saves that go on while training does
@@ -99,9 +106,9 @@ def test_a_damaged_step_is_replaced(c):
 @pytest.fixture
 def held(monkeypatch):
   """An event that every seal waits for."""
-  event, seal = threading.Event(), checkpoint.seal
+  event, write = threading.Event(), seal.write
   monkeypatch.setattr(
-    checkpoint, 'seal', lambda folder: (event.wait(60), seal(folder))
+    seal, 'write', lambda folder: (event.wait(60), write(folder))
   )
   yield event
   event.set()
@@ -123,13 +130,13 @@ def test_what_is_written_is_the_state_of_the_call(tmp_path):
   )
   c = checkpoint.Checkpoints(tmp_path, asynchronous=True)
   c.save(1, HOST, params=state, training=TRAINING)
-  assert not c.good_steps(), 'it was written before the call returned'
+  assert not whole(c), 'it was written before the call returned'
   for _ in range(5):
     old, state = state, step(state)
   jax.block_until_ready(state)
   assert old['x'].is_deleted(), 'nothing was donated'
   c.wait()
-  assert c.good_steps() == [1]
+  assert whole(c) == [1]
   (got,) = c.restore(1, params=abstract(state)).values()
   assert bits(got) == bits({'x': before, 'n': before[0, 0, 0] + 1})
 
@@ -137,10 +144,10 @@ def test_what_is_written_is_the_state_of_the_call(tmp_path):
 def test_nothing_is_deleted_while_the_new_step_is_written(c, held):
   c = checkpoint.Checkpoints(c.folder, asynchronous=True)
   save(c, 3)
-  assert c.steps()[-2:] == c.good_steps() == [2, 1]
+  assert c.steps() == whole(c) == [2, 1]
   held.set()
   c.wait()
-  assert c.steps() == c.good_steps() == [3, 2]
+  assert c.steps() == whole(c) == [3, 2]
   assert_whole(c, 3)
 
 
@@ -149,19 +156,19 @@ def test_a_save_waits_for_the_one_before(c, held):
   save(c, 3)
   threading.Timer(0.3, held.set).start()
   save(c, 4)
-  assert 3 in c.good_steps()
+  assert 3 in whole(c)
   c.wait()
-  assert c.good_steps() == [4, 3]
+  assert whole(c) == [4, 3]
 
 
 def test_a_step_is_replaced_in_the_background(c, held):
   c = checkpoint.Checkpoints(c.folder, asynchronous=True)
   save(c, 2, {'best': 0.5})
-  assert c.good_steps() == [2, 1] and c.host(2) == HOST
+  assert whole(c) == [2, 1] and c.host(2) == HOST
   held.set()
   c.wait()
   assert c.host(2) == {'best': 0.5}
-  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+  assert whole(c) == [2, 1] and names(c.folder) == ['1', '2']
 
 
 @pytest.mark.parametrize('asked', ['check', 'wait', 'save'])
@@ -183,7 +190,7 @@ def test_a_failure_in_the_background_is_told_once(c, monkeypatch, asked):
   c.check()
   save(c, 4)
   c.wait()
-  assert c.good_steps() == [4, 2]
+  assert whole(c) == [4, 2]
 
 
 # A disk that is full
@@ -216,7 +223,7 @@ def assert_fails_to_save(c, step, limit, size, *args):
   assert str(c.folder / str(step)) in message
   c.recover()
   assert contents(c.folder) == before
-  assert c.good_steps() == [2, 1]
+  assert whole(c) == [2, 1]
   return message
 
 
@@ -259,7 +266,7 @@ def test_disk_that_fails_while_a_step_is_replaced(c, monkeypatch):
     with pytest.raises(UserError, match='Input/output error'):
       save(c, 2, {'best': 0.5})
   c.recover()
-  assert c.good_steps() == [2, 1] and names(c.folder) == ['1', '2']
+  assert whole(c) == [2, 1] and names(c.folder) == ['1', '2']
   assert_whole(c, 2)
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.runs import seal
 
 HOST = {'best': 1.5, 'names': ['a', 'é'], 'nested': {'n': 3}}
 PARAMS = {
@@ -39,6 +40,11 @@ def assert_whole(c, step):
   got = c.restore(step, params=abstract(PARAMS), training=abstract(TRAINING))
   assert bits(got) == bits({'params': PARAMS, 'training': TRAINING})
   assert c.host(step) == HOST
+
+
+def whole(c):
+  """The steps whose files are those that were sealed, newest first."""
+  return [s for s in c.steps() if not seal.damage(c.folder / str(s))]
 
 
 def names(folder):
