@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from txl_jax.generation.text import TextStream
 
 from txl_jax import models
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
-from txl_jax.generation.text import TextStream
 from txl_jax.models import transformer_xl
 
 V = 13
