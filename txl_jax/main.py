@@ -18,7 +18,7 @@ import pathlib
 import sys
 
 import jax
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
@@ -130,9 +130,9 @@ def main(argv):
   )
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
   console = console_lib.Console(silent=not processes.is_main())
-  stall = config.train.stall_seconds
+  watch = watchdog.Watch(stall_seconds=config.train.stall_seconds)
   # The console is closed first: the last line of a failure is one of its own.
-  with watchdog.Watch(stall) as watcher, contextlib.closing(console):
+  with watch as watcher, contextlib.closing(console):
     _use_compilation_cache(config)
     flat = settings.flatten(config)
     same = {k: v for k, v in flat.items() if k not in _OWN}
@@ -150,22 +150,9 @@ def main(argv):
       processes.print_on_main(*lines)
 
 
-def _unraisable(event):
-  """Prints what no code could catch, but for the echoes of a failed write.
-
-  The threads of tensorstore report to an event loop of orbax that is closed
-  by then, a traceback each; the failure itself reaches us as an exception.
-  """
-  if str(event.exc_value) != 'Event loop is closed':
-    sys.__unraisablehook__(event)
-
-
 def entry():
   """The program: a mistake of the user is one line and status 1."""
-  sys.unraisablehook = _unraisable
-  # Orbax logs pages about what is one line here.
-  logging.set_verbosity(logging.FATAL)
-  with command_line.told():
+  with command_line.without_echoes(), command_line.told():
     try:
       app.run(main, flags_parser=_parse)
     except watchdog.Stopped as e:
