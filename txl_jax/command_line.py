@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from absl import flags
+from absl import flags, logging
 
 from txl_jax.errors import UserError
 
@@ -75,3 +75,29 @@ def told() -> Iterator[None]:
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)
     sys.exit(130)
+
+
+@contextlib.contextmanager
+def without_echoes() -> Iterator[None]:
+  """Keeps orbax from printing pages about what is one line here.
+
+  What it logs is left out, and the traceback of each thread of tensorstore that
+  reports to an event loop which is closed by then: the failure itself reaches
+  us as an exception.
+  """
+  logger, hook = logging.get_absl_logger(), sys.unraisablehook
+
+  def of_others(record):
+    return 'orbax' not in record.pathname
+
+  def print_others(event):
+    if str(event.exc_value) != 'Event loop is closed':
+      hook(event)
+
+  logger.addFilter(of_others)
+  sys.unraisablehook = print_others
+  try:
+    yield
+  finally:
+    logger.removeFilter(of_others)
+    sys.unraisablehook = hook

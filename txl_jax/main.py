@@ -20,7 +20,7 @@ import pathlib
 import sys
 
 import jax
-from absl import app, flags, logging
+from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
@@ -114,7 +114,11 @@ def main(argv: list[str]) -> None:
   sections.check(config)
   _make_deterministic(config)
   processes.start(
-    _DISTRIBUTED.value, _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
+    _DISTRIBUTED.value,
+    _COORDINATOR.value,
+    _PROCESSES.value,
+    _PROCESS.value,
+    config.watch.lost_seconds,
   )
   folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
   console = Console(silent=not processes.is_main())
@@ -128,22 +132,9 @@ def main(argv: list[str]) -> None:
     MODES[mode](Job(config, folder, console, watch, _EXPORT_FILE.value))
 
 
-def _unraisable(event):
-  """Prints what no code could catch, but for the echoes of a failed write.
-
-  The threads of tensorstore report to an event loop of orbax that is closed
-  by then, a traceback each; the failure itself reaches us as an exception.
-  """
-  if str(event.exc_value) != 'Event loop is closed':
-    sys.__unraisablehook__(event)
-
-
 def entry():
   """The program: a mistake of the user is one line and status 1."""
-  sys.unraisablehook = _unraisable
-  # Orbax logs pages about what is one line here.
-  logging.set_verbosity(logging.FATAL)
-  with command_line.told():
+  with command_line.without_echoes(), command_line.told():
     try:
       app.run(main, flags_parser=_parse)
     except watchdog.Stopped as e:

@@ -1,11 +1,15 @@
 """Rows of a batch on the devices of several processes; put and fetch."""
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 
-def local_rows(sharding, size):
+def local_rows(sharding: Sharding, size: int) -> np.ndarray:
   """The rows of an array that lie on this process.
 
   Args:
@@ -20,7 +24,9 @@ def local_rows(sharding, size):
   return np.unique(np.concatenate([rows[piece] for piece in pieces]))
 
 
-def from_rows(tree, rows, size, sharding, axis=0):
+def from_rows(
+  tree: Any, rows: np.ndarray, size: int, sharding: Sharding, axis: int = 0
+) -> Any:
   """Arrays [B, ...] on all devices, from the rows that each process has.
 
   Args:
@@ -44,7 +50,7 @@ def from_rows(tree, rows, size, sharding, axis=0):
   return jax.tree.map(one, tree)
 
 
-def put(x, sharding):
+def put(x: Any, sharding: Sharding) -> jax.Array:
   """A value that every process has, as an array on all devices.
 
   Unlike jax.device_put it compares nothing between the processes, and the
@@ -54,8 +60,18 @@ def put(x, sharding):
   return jax.make_array_from_callback(x.shape, sharding, lambda at: x[at])
 
 
-def fetch(array):
+def fetch(array: jax.Array) -> np.ndarray:
   """An array on the devices as numpy array on every process, whole."""
   if array.is_fully_addressable or array.is_fully_replicated:
     return np.asarray(array)
   return multihost_utils.process_allgather(array, tiled=True)
+
+
+def highest(number: int) -> jax.Array:
+  """The highest int32 [] of one for each process; waits for no device."""
+  devices = np.array(jax.devices())
+  each = NamedSharding(Mesh(devices, 'all'), PartitionSpec('all'))
+  piece = np.full(1, number, np.int32)
+  return jnp.max(
+    jax.make_array_from_callback(devices.shape, each, lambda at: piece)
+  )

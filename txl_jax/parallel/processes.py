@@ -9,33 +9,36 @@ what calls them, as most methods of `checkpoint.Checkpoints` do, in the same
 order.
 """
 
+import contextlib
+import ctypes
 import glob
 import importlib.util
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
-from jax._src import distributed as jax_distributed
+from jax._src import distributed as jax_distributed  # for `store` alone
 
 from txl_jax.errors import UserError
-from txl_jax.parallel import witness
 
 _TIMEOUT = 300  # seconds until all processes have come
-# Seconds without a sign after which the runtime aborts. `watch` is faster, but
-# not where the host of process 0 is lost, which its messages go through.
-_HEARTBEAT = 45
 _FOREVER = 7 * 24 * 3600 * 1000  # ms; a lost process ends the wait before
 
-_calls = 0
-_inside = False  # of a function that `on_main` runs
-_witness = None
 
-
-def start(mode='auto', coordinator=None, processes=None, process=None):
+def start(
+  mode: str = 'auto',
+  coordinator: str | None = None,
+  processes: int | None = None,
+  process: int | None = None,
+  lost_seconds: float = 45.0,
+) -> None:
   """Joins the other processes, if there are any.
 
   Args:
@@ -44,6 +47,8 @@ def start(mode='auto', coordinator=None, processes=None, process=None):
     coordinator: 'HOST:PORT' of process 0.
     processes: how many there are.
     process: which of them this is, from 0.
+    lost_seconds: limit of a `watchdog.Watch`. The runtime aborts later, after
+      half to all of a limit of its own, and does not name the lost process.
 
   Raises:
     UserError: not all arguments are given, or one is not allowed, or the
@@ -63,16 +68,19 @@ def start(mode='auto', coordinator=None, processes=None, process=None):
     return
   if found:
     _check(given)
-    arguments = {
-      'coordinator_address': coordinator,
-      'num_processes': processes,
-      'process_id': process,
-      'cluster_detection_method': 'deactivate',
-    }
-    _join(f'process {process} of {processes}', coordinator, arguments)
+    _join(
+      f'process {process} of {processes}',
+      coordinator,
+      lost_seconds,
+      coordinator_address=coordinator,
+      num_processes=processes,
+      process_id=process,
+      cluster_detection_method='deactivate',
+    )
   elif method := cluster(os.environ):
     arguments = {} if method == 'tpu' else {'cluster_detection_method': method}
-    _join('a process', f'the coordinator of {method}', arguments)
+    where = f'the coordinator of {method}'
+    _join('a process', where, lost_seconds, **arguments)
 
 
 def _check(given):
@@ -92,7 +100,7 @@ def _check(given):
     raise UserError(f'--process_id={process}; allowed: 0 to {processes - 1}')
 
 
-def cluster(environ):
+def cluster(environ: Mapping[str, str]) -> str:
   """How jax finds the processes of the cluster that this one is a part of.
 
   Args:
@@ -133,82 +141,92 @@ def cluster(environ):
   return ''
 
 
-def _join(who, where, arguments):
+def _join(who, where, lost_seconds, **arguments):
   """Starts jax.distributed, or ends the process with one line."""
-  global _witness
   failed = f'error: {who} on {socket.gethostname()} cannot join the others at '
   failed += where
-  _witness = witness.Witness()
-  _witness.tell(f'{failed}; the lines above say why')
 
   # The runtime aborts at its own timeout, so this one comes before.
-  def give_up():
-    leave(f'{failed}: not all were there within {_TIMEOUT} s', 1)
-
-  timer = threading.Timer(_TIMEOUT, give_up)
+  late = f'{failed}: not all were there within {_TIMEOUT} s'
+  timer = threading.Timer(_TIMEOUT, leave, (late, 1))
   timer.daemon = True
   timer.start()
   try:
-    jax.distributed.initialize(
-      heartbeat_timeout_seconds=_HEARTBEAT,
-      initialization_timeout=2 * _TIMEOUT,
-      **arguments,
-    )
+    with on_abort(lambda: leave(f'{failed}; the lines above say why', 1)):
+      jax.distributed.initialize(
+        heartbeat_timeout_seconds=int(2 * lost_seconds) + 30,
+        initialization_timeout=2 * _TIMEOUT,
+        **arguments,
+      )
+      # Its handler would only note the signal, until it is asked.
+      signal.signal(signal.SIGTERM, signal.SIG_DFL)
+      count()  # all devices are counted
   except (ValueError, RuntimeError) as e:
-    if arguments or 'coordinator_address should be' not in str(e):
+    alone = 'coordinator_address should be' in str(e)  # a TPU on its own
+    if arguments or not alone:
       leave(f'{failed}: {" ".join(str(e).split())}', 1)
-    _witness.tell('')  # a TPU on its own
   finally:
     timer.cancel()
-  if count() == 1:
-    _witness.tell('')
 
 
-def count():
+@contextlib.contextmanager
+def on_abort(function: Callable[[], None]) -> Iterator[None]:
+  """Calls a function where the runtime would abort this process.
+
+  It does so when process 0 ends without a word, and leaves a stack trace as
+  the last lines. A handler of Python would run in the main thread, too late.
+
+  Args:
+    function: called in the thread that aborts; must end the process.
+  """
+  prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+  setsig = prototype(('PyOS_setsig', ctypes.pythonapi))
+  handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: function())
+  before = setsig(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+  try:
+    yield
+  finally:
+    setsig(signal.SIGABRT, before)
+
+
+def count() -> int:
   """How many processes there are."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
-def index():
+def index() -> int:
   """Which of them this is, from 0."""
   return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
-def is_main():
+def is_main() -> bool:
   """Whether this is process 0, which writes for all."""
   return index() == 0
 
 
-def print_on_main(*lines):
+def print_on_main(*lines: str) -> None:
   """Prints lines on process 0 alone."""
   if is_main():
     print(*lines, sep='\n', flush=True)
 
 
-def name():
+def name() -> str:
   """This process, as errors call it."""
   return f'process {index()} of {count()} on {socket.gethostname()}'
 
 
-def store():
+def store() -> Any:
   """The keys and values that all processes share; only with several."""
   client = jax_distributed.global_state.client  # jax has no public name for it
   assert client is not None
   return client
 
 
-def last_words(line):
-  """What is said if this process ends and cannot say so itself; '' nothing."""
-  if _witness:
-    _witness.tell(line)
-
-
-def leave(line, status):
+def leave(line: str, status: int) -> None:
   """Ends this process at once, a line on standard error being its last.
 
   No other process is waited for, as an ordinary exit would.
   """
-  last_words('')
   try:
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
@@ -216,11 +234,12 @@ def leave(line, status):
     os._exit(status)
 
 
-def on_main(function):
+def on_main(function: Callable[[], Any]) -> Any:
   """What a function returns on process 0, where alone it is called.
 
   Args:
-    function: takes nothing, returns what JSON can hold.
+    function: takes nothing, returns what JSON can hold. It must not call
+      `on_main` itself.
 
   Returns:
     The same on every process.
@@ -228,30 +247,33 @@ def on_main(function):
   Raises:
     UserError: it was raised on process 0, as was an OSError, which stays one
       there; so every process fails alike.
+    RuntimeError: process 0 is at the call of another function.
   """
-  global _calls, _inside
-  if _inside or count() == 1:
+  if count() == 1:
     return function()
-  _calls += 1
-  key, error = f'txl_jax/on_main/{_calls}', None
+  # The store counts the calls of each process.
+  call = store().key_value_increment(f'txl_jax/calls/{index()}', 1)
+  key, error = f'txl_jax/on_main/{call}', None
+  here: dict[str, Any] = {'function': getattr(function, '__qualname__', '')}
   if is_main():
-    _inside, said = True, {}
     try:
-      said = {'value': function()}
+      here['value'] = function()
     except (UserError, OSError) as e:
-      error, said = e, {'error': str(e)}
-    finally:
-      _inside = False
-    store().key_value_set(key, json.dumps(said))
+      error, here['error'] = e, str(e)
+    store().key_value_set(key, json.dumps(here))
     if error:
       raise error
-  said = json.loads(store().blocking_key_value_get(key, _FOREVER))
-  if 'error' in said:
-    raise UserError(said['error'])
-  return said['value']
+  main = json.loads(store().blocking_key_value_get(key, _FOREVER))
+  if main['function'] != here['function']:
+    raise RuntimeError(
+      f'process 0 calls {main["function"]}, this one {here["function"]}'
+    )
+  if 'error' in main:
+    raise UserError(main['error'])
+  return main['value']
 
 
-def main_first(function):
+def main_first(function: Callable[[], Any]) -> Any:
   """Calls a function on process 0, then on the others; gives its result.
 
   For what prepares files that all processes of a file system share.
@@ -265,7 +287,7 @@ def main_first(function):
   return result[0] if result else function()
 
 
-def check_same(values):
+def check_same(values: Mapping[str, Any]) -> None:
   """Checks that values are those of process 0.
 
   Args:

@@ -1,61 +1,58 @@
 """What the processes of a run know of each other while it goes on.
 
-A thread of each process tells the others once a second where it is, its beat,
-and reads theirs. From the beats it knows
+- A signal at one process stops all of them at the same step.
+- All end when one fails, or gives no sign any more and they could wait for it
+  for ever; the last line of each names that one.
+- Process 0 reports who is behind when no step is made any more.
 
-- that one of them was asked to stop: all agree on a step to stop at,
-- that one has failed, or gives no sign any more: it ends its own process, which
-  could wait for it for ever, with a last line that names the other one,
-- that no step is made any more: process 0 says who is behind.
+For the last two each process writes its beat once a second: where it is.
+Process 0 reads them all; the others read that of process 0, which sums them up:
+2 P messages a second for P processes. Time is measured by clocks that nobody
+sets; the time for which this process is paused does not count.
 
-Time is measured by clocks that nobody sets (time.monotonic).
+The signal goes through the devices. reached_preemption_sync_point of jax knows
+no Ctrl-C, and lets no thread of Python run while it waits for the others: one
+that is lost by then would not be named.
 """
 
 import contextlib
 import dataclasses
 import json
-import queue
+import math
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 
 from txl_jax.errors import UserError, first_line
-from txl_jax.parallel import processes
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.parallel import placement, processes
+from txl_jax.settings import ON_RESUME, count, key
 
 
 @dataclasses.dataclass(frozen=True)
 class Watching:
   """The section `watch` of a config."""
 
+  MAY_CHANGE = ON_RESUME
+
   lost_seconds: float = key(
     45.0,
     'Seconds without a sign until a process counts as lost and the others '
     'end; a host that is moved or suspended may be away for so long.',
     at_least=5,
-    may_change=ON_RESUME,
   )
-  stall_seconds: float = key(
+  stall_seconds: float = count(
     0.0,
     'Seconds without a step, not counting compilation, evaluation and saving, '
     'until a warning says which process and host is behind; 0 is off.',
-    at_least=0,
-    may_change=ON_RESUME,
   )
 
 
 _BEAT = 1.0  # seconds
-# Seconds without a beat. The runtime aborts, without saying who is lost, after
-# half to all of processes._HEARTBEAT.
-_LOST = 15.0
-# After an error that a lost process would cause: seconds until it is named.
-_SUSPECT = 4.0
-_LEAVE = 3000  # ms that a failed process waits for the others to read why
-_BEATS = 'txl_jax/beats/'
-_TICKS = 'txl_jax/ticks/'
+_LEAVE = 5.0  # seconds that a failed process waits for the others to read why
+_BEATS, _MAIN_BEAT = 'txl_jax/beats/', 'txl_jax/main_beat'
 
 # Phases in which a step is expected, and how they are called.
 READING, STEPPING = 'reads the batch of step', 'is in step'
@@ -68,7 +65,7 @@ class Stopped(Exception):
     signal: number of the signal.
   """
 
-  def __init__(self, number, step):
+  def __init__(self, number: int, step: int):
     name = signal.Signals(number).name
     super().__init__(
       f'stopped by {name} at step {step}, which is saved; the same command '
@@ -86,67 +83,62 @@ class Watch:
   are told, and standard error ends with the line that names the cause.
   """
 
-  def __init__(self, lost_seconds=45.0, stall_seconds=0.0):
+  def __init__(self, lost_seconds: float = 45.0, stall_seconds: float = 0.0):
     """Nothing runs yet.
 
     Args:
-      lost_seconds: unused.
+      lost_seconds: without a sign until a process counts as lost.
       stall_seconds: without a step until it is told who is behind; 0 is never.
     """
-    del lost_seconds
-    self._stall = stall_seconds
+    self._limit, self._stall = lost_seconds, stall_seconds
+    # Enough after an error that the loss of a process would cause.
+    self._suspect = max(lost_seconds / 10, 3 * _BEAT)
     self._me, self._count = processes.index(), processes.count()
     self._here = processes.name()
     self._step, self._phase = 0, 'starts'
     self._failed, self._done = '', False
     self._asked = 0  # the signal this process has got
-    self._stop_at, self._signal, self._tick = None, 0, 0
-    self._quiet_since = None  # when the store failed first
-    self._lock = threading.Lock()
-    self._ending = threading.Lock()
-    self._wake = queue.SimpleQueue()  # signal handlers may put into it
-    self._thread = threading.Thread(target=self._run, daemon=True)
+    self._highest = 0  # signal of all, when `stopping` was called last
+    self._ending, self._wake = threading.Lock(), threading.Event()
+    self._beating = threading.Thread(target=self._beat, daemon=True)
+    self._judging = threading.Thread(target=self._judge, daemon=True)
+    self._stack = contextlib.ExitStack()
+    self._awake = 0.0  # seconds
     # {process: (when its beat changed last, the beat)}
-    now = time.monotonic()
-    self._seen = {p: (now, {}) for p in range(self._count)}
-    self._moved, self._told = (now, ()), False
+    self._seen = {
+      p: (0.0, self._state(f'process {p} of {self._count} on an unknown host'))
+      for p in ([0] if self._me else range(self._count))
+    }
+    self._moved = 0.0, ()  # when steps were made last, and how many by each
 
-  def __enter__(self):
-    self.at(0, 'starts')
+  def __enter__(self) -> 'Watch':
+    if self._count > 1:
+      self._stack.enter_context(processes.on_abort(self._aborted))
     if self._count > 1 or self._stall:
-      self._thread.start()
+      self._beating.start()
+      self._judging.start()
     return self
 
   def __exit__(self, kind, error, _):
     if self._count > 1 and error and not isinstance(error, Stopped):
       self._fail(error)
-    if self._thread.ident:
-      self._done = True
-      self._wake.put(None)
-      self._thread.join()
-    processes.last_words('')
+    self._done = True
+    self._wake.set()
+    if self._judging.ident:
+      self._judging.join()
+    self._stack.close()
 
-  def at(self, step, phase):
+  def at(self, step: int, phase: str) -> None:
     """Notes where this process is.
 
     Args:
       step: steps made so far.
       phase: READING, STEPPING, or anything else, during which no step is due.
     """
-    if self._count > 1 and (step != self._step or phase == 'starts'):
-      processes.last_words(
-        f'error: {self._here} went down at step {step}; the lines above say '
-        'why; if they do not, process 0 or its host went before'
-      )
     self._step, self._phase = step, phase
 
-  # Stopping. A process counts how often it was asked whether to stop, which
-  # is at the same places in all of them. When one of them has got a signal,
-  # each tells its count and holds the next question until it knows all of
-  # them: the highest plus one is where all stop.
-
   @contextlib.contextmanager
-  def signals(self):
+  def signals(self) -> Iterator[None]:
     """SIGINT and SIGTERM ask to stop while this context is open.
 
     A second Ctrl-C interrupts at once, which loses only the steps since the
@@ -158,7 +150,6 @@ class Watch:
       if self._asked and number == signal.SIGINT:
         raise KeyboardInterrupt
       self._asked = number
-      self._wake.put(None)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {n: signal.signal(n, ask) for n in numbers}
@@ -168,172 +159,148 @@ class Watch:
       for number, handler in before.items():
         signal.signal(number, handler)
 
-  def stopping(self):
+  def stopping(self) -> int:
     """Number of the signal that all processes stop for now; 0 for none.
 
-    All must ask at the same places of the program.
+    All must ask at the same places of the program. What several are told is
+    what they could know when they asked before: nobody waits for the others.
     """
     if self._count == 1:
       return self._asked
-    with self._lock:
-      self._tick += 1
-      if self._stop_at is None or self._tick < self._stop_at:
-        return 0
-      return self._signal
+    highest, self._highest = self._highest, placement.highest(self._asked)
+    return int(highest)
 
-  def _agree(self):
-    store = processes.store()
-    with self._lock:
-      # Once told, it holds: another process may have read it already.
-      here = f'{self._tick} {self._asked}'
-      while True:
-        with self._store_may_fail():
-          # Who is done asks no more; then there is nothing to agree on.
-          done = self._done or any(
-            b.get('done') for _, b in self._seen.values()
-          )
-          store.key_value_set(f'{_TICKS}{self._me}', here, allow_overwrite=True)
-          told = store.key_value_dir_get(_TICKS)
-          if len(told) == self._count:
-            break
-          if done:
-            return
-          self._exchange_beats()  # a process may be lost meanwhile
-        time.sleep(_BEAT / 10)
-      ticks, numbers = zip(*(map(int, text.split()) for _, text in told))
-      self._stop_at, self._signal = max(ticks) + 1, max(numbers)
+  # Beats, in a thread that hangs while process 0, which has the store, does.
 
-  # Beats.
+  def _beat(self):
+    while True:
+      done = self._done
+      with contextlib.suppress(RuntimeError):  # the store fails
+        self._exchange()
+        if self._failed:
+          # The store ends with process 0: it waits until all have read why.
+          processes.store().wait_at_barrier('txl_jax/leave', int(_LEAVE * 1000))
+        if done or self._failed:
+          return
+      self._wake.wait(_BEAT)
+      self._wake.clear()
 
-  def _run(self):
-    while not self._done:
-      with contextlib.suppress(queue.Empty):
-        self._wake.get(timeout=_BEAT)
-      with self._store_may_fail():
-        if self._count > 1:
-          self._exchange()
-      self._check_stall()
-
-  @contextlib.contextmanager
-  def _store_may_fail(self):
-    """Goes on after a failure, but not for long: process 0 has the store."""
-    try:
-      yield
-      self._quiet_since = None
-    except RuntimeError as e:
-      self._quiet_since = self._quiet_since or time.monotonic()
-      if time.monotonic() - self._quiet_since > _SUSPECT:
-        self._leave(f'process 0 does not answer ({first_line(e)})', 1)
-
-  def _send(self):
-    beat = {
+  def _state(self, name):
+    """A beat."""
+    return {
       'at': time.monotonic(),  # only that it changes matters
-      'host': socket.gethostname(),
+      'name': name,
       'step': self._step,
       'phase': self._phase,
-      'asked': self._asked,
       'failed': self._failed,
       'done': self._done,
+      'lost': '',
     }
-    store, text = processes.store(), json.dumps(beat)
-    store.key_value_set(f'{_BEATS}{self._me}', text, allow_overwrite=True)
 
   def _exchange(self):
-    self._exchange_beats()
-    asked = any(beat.get('asked') for _, beat in self._seen.values())
-    if asked and self._stop_at is None:
-      self._agree()
+    beat = self._state(self._here)
+    if self._me:
+      self._write(f'{_BEATS}{self._me}', beat)
+      self._hear(0, processes.store().key_value_try_get(_MAIN_BEAT))
+      return
+    self._seen[0] = self._awake, beat
+    if self._count > 1:
+      for name, text in processes.store().key_value_dir_get(_BEATS):
+        self._hear(int(name.removeprefix(_BEATS)), text)
+      lost = self._lost(self._suspect)
+      self._write(_MAIN_BEAT, beat | {'failed': self._failed, 'lost': lost})
 
-  def _exchange_beats(self):
-    self._send()
-    now = time.monotonic()
-    for name, text in processes.store().key_value_dir_get(_BEATS):
-      p, beat = int(name.rsplit('/', 1)[-1]), json.loads(text)
-      if beat != self._seen[p][1]:
-        self._seen[p] = now, beat
-      if beat['failed'] and p != self._me:
-        self._leave(beat['failed'], 1)
-    if lost := self._lost(_LOST):
-      self._leave(lost, 1)
+  def _write(self, name, beat):
+    text = json.dumps(beat)
+    processes.store().key_value_set(name, text, allow_overwrite=True)
+
+  def _hear(self, p, text):
+    beat = json.loads(text)
+    if beat != self._seen[p][1]:
+      self._seen[p] = self._awake, beat
+    self._failed = self._failed or beat['failed']
+
+  # Who is lost or behind, in a thread that never waits for the store.
+
+  def _judge(self):
+    last = time.monotonic()
+    while self._beating.is_alive() or self._failed:
+      self._beating.join(_BEAT)
+      now = time.monotonic()
+      self._awake += min(now - last, 2 * _BEAT)
+      last = now
+      if line := self._failed or self._lost(self._limit):
+        self._leave(line, 1)
+      if self._stall and not self._me:
+        self._check_stall()
 
   def _lost(self, seconds):
     """Says which process gives no sign, or '' if all do."""
-    now = time.monotonic()
-    for p, (when, beat) in self._seen.items():
-      if p != self._me and now - when > seconds and not beat.get('done'):
-        step = beat.get('step')
-        seen = 'never seen' if step is None else f'last seen at step {step}'
-        return f'{self._name(p)} is lost, {seen}'
+    for when, beat in self._seen.values():
+      if self._awake - when > seconds and not beat['done']:
+        return f'{beat["name"]} is lost, last seen at step {beat["step"]}'
     return ''
 
-  def _name(self, p):
-    host = self._seen[p][1].get('host', 'an unknown host')
-    other = f'process {p} of {self._count} on {host}'
-    return self._here if p == self._me else other
+  def _check_stall(self):
+    beats = list(self._seen.values())
+    steps = tuple(beat['step'] for _, beat in beats)
+    busy = any(beat['phase'] not in (READING, STEPPING) for _, beat in beats)
+    if busy or steps != self._moved[1]:
+      self._moved = self._awake, steps
+    seconds = self._awake - self._moved[0]
+    if seconds < self._stall:
+      return
+    self._moved = math.inf, steps  # once is enough
+
+    def progress(seen):
+      return seen[1]['step'], seen[1]['phase'] != READING
+
+    when, beat = min(beats, key=progress)
+    mute = self._awake - when
+    print(
+      f'warning: no step for {seconds:.0f} s; farthest behind is '
+      f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}'
+      f'{f", no sign for {mute:.0f} s" if mute > 3 * _BEAT else ""}',
+      file=sys.stderr,
+      flush=True,
+    )
 
   # The end.
 
   def _fail(self, error):
     """Ends the process for an error, once it is known who has caused it."""
-    status = 130 if isinstance(error, KeyboardInterrupt) else 1
     expected = isinstance(error, UserError | OSError | KeyboardInterrupt)
     if not expected:
       with contextlib.suppress(OSError):
         traceback.print_exception(error)
     line = first_line(error)
-    if isinstance(error, KeyboardInterrupt):
-      line = 'interrupted'
-    # What follows from the loss of another process is not the cause.
     cause = error.__cause__ if expected else error
-    if cause and not isinstance(cause, OSError):
-      deadline = time.monotonic() + 2 * _SUSPECT
-      lost = ''
-      while not lost and time.monotonic() < deadline:
-        time.sleep(_BEAT / 4)
-        lost = self._lost(_SUSPECT)
-      if lost:
-        self._leave(lost, status)
-    self._leave(f'{self._here}, step {self._step}: {line}', status)
+    # What follows from the loss of another process is not the cause.
+    if not cause or isinstance(cause, OSError) or not (lost := self._culprit()):
+      lost = f'{self._here}, step {self._step}: {line}'
+    self._leave(lost, 130 if isinstance(error, KeyboardInterrupt) else 1)
+
+  def _aborted(self):
+    """Ends the process in place of the runtime, which leaves a stack trace."""
+    line = f'{self._here}, step {self._step}: the lines above say what failed'
+    self._leave(self._culprit() or line, 1)
+
+  def _culprit(self):
+    """Says which process is lost, or '' if none is in some seconds."""
+    deadline = time.monotonic() + 2 * self._suspect + _BEAT
+    lost = ''
+    while not lost and time.monotonic() < deadline:
+      time.sleep(_BEAT / 4)
+      # Process 0 says who of the others is.
+      lost = self._lost(self._suspect) or self._seen[0][1]['lost']
+    return lost
 
   def _leave(self, line, status):
-    """Tells the others, then ends the process; the line is its last."""
-    self._ending.acquire()  # of two threads that come here one goes on
+    """Lets the others know, then ends the process; the line is its last."""
+    self._ending.acquire()  # of the threads that come here one goes on
     self._failed = line
-    # The store ends with process 0: it waits until all have read it.
-    with contextlib.suppress(RuntimeError):
-      self._send()
-      processes.store().wait_at_barrier('txl_jax/leave', _LEAVE)
-    if not self._me:
-      time.sleep(_BEAT / 2)  # the runtime aborts who is not gone by then
+    self._wake.set()
+    self._beating.join(_LEAVE)
     if not line.startswith(self._here):
       line += f'; {self._here} ends at step {self._step}'
     processes.leave(f'error: {line}', status)
-
-  # Stalls.
-
-  def _check_stall(self):
-    if not self._stall:
-      return
-    now = time.monotonic()
-    here = now, {'step': self._step, 'phase': self._phase}
-    beats = self._seen | {self._me: here}
-    steps = tuple(beat.get('step') for _, beat in beats.values())
-    busy = any(
-      beat.get('phase') not in (READING, STEPPING) for _, beat in beats.values()
-    )
-    if busy or steps != self._moved[1]:
-      self._moved, self._told = (now, steps), False
-    seconds = now - self._moved[0]
-    if seconds < self._stall or self._told or self._me:
-      return
-    self._told = True
-    rank = lambda beat: (beat['step'], beat['phase'] != READING)
-    behind = min(beats, key=lambda p: rank(beats[p][1]))
-    when, beat = beats[behind]
-    mute = f', no sign for {now - when:.0f} s' if now - when > _SUSPECT else ''
-    print(
-      f'warning: no step for {seconds:.0f} s; farthest behind is '
-      f'{self._name(behind)}: it {beat["phase"]} {beat["step"] + 1}{mute}',
-      file=sys.stderr,
-      flush=True,
-    )

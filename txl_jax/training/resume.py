@@ -21,12 +21,8 @@ def start(checkpoints, folder, resume):
     UserError: the folder has checkpoints but none that can be used, or
       `resume` forbids what is found.
   """
-  return processes.on_main(lambda: _start(checkpoints, folder, resume))
-
-
-def _start(checkpoints, folder, resume):
-  checkpoints.recover()
-  found = checkpoints.steps()
+  processes.on_main(checkpoints.recover)
+  found = processes.on_main(checkpoints.steps)
   if found and resume == 'never':
     raise UserError(
       f'{folder} holds checkpoints (newest: step {found[0]}) and train.resume '
