@@ -22,6 +22,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from txl_jax.errors import UserError
 
@@ -32,14 +33,10 @@ _COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 
 class Worker:
-  """A process of one side; a context manager that ends it.
+  """A process of one side, which answers in JSON."""
 
-  Attributes:
-    ready: what it said when it was warm.
-  """
-
-  def __init__(self, name, command, spec):
-    """Starts it and waits until it is warm; OSError if it cannot start."""
+  def __init__(self, name: str, command: list[str], spec: dict):
+    """Starts it with a specification; OSError if it cannot start."""
     self._name = name
     # In a session of its own, an interrupt reaches the parent alone.
     self._process = subprocess.Popen(
@@ -52,13 +49,9 @@ class Worker:
     stdin, stdout = self._process.stdin, self._process.stdout
     assert stdin and stdout  # they are pipes
     self._stdin, self._stdout = stdin, stdout
-    try:
-      self.ready = self._read()
-    except BaseException:
-      self.close()
-      raise
 
-  def _read(self):
+  def read(self) -> dict:
+    """The next answer; UserError if the worker has ended."""
     line = self._stdout.readline()
     if not line:
       raise UserError(
@@ -67,13 +60,13 @@ class Worker:
       )
     return json.loads(line)
 
-  def measure(self):
+  def measure(self) -> dict:
     """One measurement."""
     with contextlib.suppress(BrokenPipeError):  # then it has no answer
       print('run', file=self._stdin, flush=True)
-    return self._read()
+    return self.read()
 
-  def close(self):
+  def close(self) -> None:
     """Ends the process, at once."""
     self._process.kill()
     self._process.wait()
@@ -81,59 +74,13 @@ class Worker:
     with contextlib.suppress(BrokenPipeError):
       self._stdin.close()
 
-  def __enter__(self):
-    return self
 
-  def __exit__(self, *_):
-    self.close()
-
-
-def _start_ours(spec):
-  command = [sys.executable, '-m', 'txl_jax.bench.ours']
-  worker = Worker('txl_jax', command, spec)
-  if 'error' in worker.ready:
-    worker.close()
-    raise UserError(worker.ready['error'])
-  return worker
-
-
-def _start_theirs(spec, hf_python):
-  """The other worker, or None and a line that says why there is none."""
-  script = pathlib.Path(__file__).with_name('hugging_face.py')
-  try:
-    worker = Worker('transformers', [hf_python, str(script)], spec)
-    reason = worker.ready.get('error')
-  except OSError as e:
-    worker, reason = None, e.strerror
-  if reason:
-    print(f'transformers: left out, {hf_python}: {reason}')
-    if worker:
-      worker.close()
-    return None
-  return worker
-
-
-def _describe(name, ready):
-  print(
-    f'{name}: {ready["versions"]}, {ready["device"]}, '
-    f'{ready["parameters"]} parameters',
-    flush=True,
-  )
-
-
-def spread(values, form):
-  """'median (lowest to highest)' of numbers, in a format like '.1f'."""
-  low, high = min(values), max(values)
-  median = statistics.median(values)
-  return f'{median:{form}} ({low:{form}} to {high:{form}})'
-
-
-def run(benchmark, spec, *, pairs, hf_python):
+def run(benchmark: str, spec: dict, *, pairs: int, hf_python: str) -> None:
   """Measures both sides in turn and prints what came out.
 
   Args:
     benchmark: one of BENCHMARKS.
-    spec: dict of the sizes, see `txl_jax.bench.__main__`.
+    spec: the sizes, see `txl_jax.bench.__main__`.
     pairs: measurements of each side.
     hf_python: path of the interpreter for the other side; where it cannot
       run, our side is measured alone.
@@ -148,24 +95,49 @@ def run(benchmark, spec, *, pairs, hf_python):
   machine = f'cpus {os.cpu_count()}, load {os.getloadavg()[0]:.1f}'
   print(f'{benchmark}: {sizes}, {machine}', flush=True)
   with contextlib.ExitStack() as stack:
-    ours = stack.enter_context(_start_ours(spec))
-    _describe('txl_jax', ours.ready)
-    spec['device'] = ours.ready['device']
-    theirs = _start_theirs(spec, hf_python)
-    if theirs:
-      stack.enter_context(theirs)
-      _describe('transformers', theirs.ready)
-      a, b = ours.ready['parameters'], theirs.ready['parameters']
-      if a != b:
-        raise UserError(f'txl_jax has {a} parameters, transformers {b}')
+
+    def start(name, command):
+      worker = Worker(name, command, spec)
+      stack.callback(worker.close)
+      ready = worker.read()
+      if 'error' not in ready:
+        print(
+          f'{name}: {ready["versions"]}, {ready["device"]}, '
+          f'{ready["parameters"]} parameters',
+          flush=True,
+        )
+      return worker, ready
+
+    ours, ready = start('txl_jax', [sys.executable, '-m', 'txl_jax.bench.ours'])
+    if 'error' in ready:
+      raise UserError(ready['error'])
+    spec['device'] = ready['device']
+    script = pathlib.Path(__file__).with_name('hugging_face.py')
+    try:
+      theirs, other = start('transformers', [hf_python, str(script)])
+    except OSError as e:
+      theirs, other = None, dict(error=e.strerror)
+    if 'error' in other:
+      print(f'transformers: left out, {hf_python}: {other["error"]}')
+      theirs = None
+    elif ready['parameters'] != other['parameters']:
+      raise UserError(
+        f'txl_jax has {ready["parameters"]} parameters, transformers '
+        f'{other["parameters"]}'
+      )
     rounds = []
     for i in range(pairs):
-      mine = ours.measure()
-      other = theirs.measure() if theirs else None
-      rounds.append((mine, other))
-      print(f'{i + 1}/{pairs}: {_line(mine, other)}', flush=True)
+      rounds.append((ours.measure(), theirs.measure() if theirs else None))
+      print(f'{i + 1}/{pairs}: {_line(*rounds[-1])}', flush=True)
   for line in summary(rounds):
     print(line)
+
+
+def spread(values: Sequence[float], form: str) -> str:
+  """'median (lowest to highest)' of numbers, in a format like '.1f'."""
+  low, high = min(values), max(values)
+  median = statistics.median(values)
+  return f'{median:{form}} ({low:{form}} to {high:{form}})'
 
 
 def _rate(measured):
@@ -180,14 +152,11 @@ def _line(mine, other):
   return f'{text}, transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
 
 
-def summary(rounds):
+def summary(rounds: list[tuple[dict, dict | None]]) -> list[str]:
   """The lines that tell medians, lowest and highest of all rounds.
 
   Args:
     rounds: pairs of measurements, ours and the other, or ours and None.
-
-  Returns:
-    A list of lines.
   """
   mine, others = zip(*rounds)
   sides = {'txl_jax': mine}
