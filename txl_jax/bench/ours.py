@@ -1,4 +1,8 @@
-"""Our worker, started by `side_by_side`."""
+"""Our worker, started by `side_by_side`.
+
+A benchmark is made of a config and the specification, and has the parameters
+of its model, `params`; `run(steps)` returns a measurement.
+"""
 
 import types
 

@@ -18,19 +18,10 @@ from txl_jax.models import base
 
 
 class Scoring:
-  """Scoring of random tokens, whole calls at a time.
-
-  Attributes:
-    params: of the model.
-  """
+  """Scoring of random tokens, whole calls at a time; see `ours`."""
 
   def __init__(self, config: Any, spec: types.SimpleNamespace):
-    """Makes the corpus and the parameters.
-
-    Args:
-      config: from `ours.config`.
-      spec: the specification, see `side_by_side`.
-    """
+    """Makes the corpus and the parameters."""
     B, T = spec.batch, spec.segment
     G = min(spec.segments_per_call, spec.steps)
     self._shape = B, T, G
@@ -43,7 +34,7 @@ class Scoring:
     self._memory = jax.jit(self._model.init_memory, static_argnums=0)(B)
 
   def run(self, steps: int) -> dict[str, float]:
-    """Scores some segments; what a measurement is, see `side_by_side`."""
+    """Scores some segments, rounded up to whole calls."""
     B, T, G = self._shape
     calls = math.ceil(steps / G)
     tokens = calls * G * B * T

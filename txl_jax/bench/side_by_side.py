@@ -32,47 +32,44 @@ BENCHMARKS = ('train', 'eval')
 _COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 
-class Worker:
-  """A process of one side, which answers in JSON."""
+@contextlib.contextmanager
+def _worker(name, command, spec):
+  """Starts a process with a specification; OSError if it cannot start.
 
-  def __init__(self, name: str, command: list[str], spec: dict):
-    """Starts it with a specification; OSError if it cannot start."""
-    self._name = name
-    # In a session of its own, an interrupt reaches the parent alone.
-    self._process = subprocess.Popen(
-      [*command, json.dumps(spec)],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-      start_new_session=True,
-    )
-    stdin, stdout = self._process.stdin, self._process.stdout
-    assert stdin and stdout  # they are pipes
-    self._stdin, self._stdout = stdin, stdout
+  Yields:
+    A function that sends it a line, where one is given, and returns its next
+    answer; UserError if it has ended.
+  """
+  # In a session of its own, an interrupt reaches the parent alone.
+  process = subprocess.Popen(
+    [*command, json.dumps(spec)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+  )
+  stdin, stdout = process.stdin, process.stdout
+  assert stdin and stdout  # they are pipes
 
-  def read(self) -> dict:
-    """The next answer; UserError if the worker has ended."""
-    line = self._stdout.readline()
-    if not line:
+  def ask(line=''):
+    with contextlib.suppress(BrokenPipeError):  # then it has no answer
+      print(line, file=stdin, end='', flush=True)
+    answer = stdout.readline()
+    if not answer:
       raise UserError(
-        f'the {self._name} worker ended with status {self._process.wait()}; '
+        f'the {name} worker ended with status {process.wait()}; '
         'its own message is above'
       )
-    return json.loads(line)
+    return json.loads(answer)
 
-  def measure(self) -> dict:
-    """One measurement."""
-    with contextlib.suppress(BrokenPipeError):  # then it has no answer
-      print('run', file=self._stdin, flush=True)
-    return self.read()
-
-  def close(self) -> None:
-    """Ends the process, at once."""
-    self._process.kill()
-    self._process.wait()
-    self._stdout.close()
+  try:
+    yield ask
+  finally:
+    process.kill()
+    process.wait()
+    stdout.close()
     with contextlib.suppress(BrokenPipeError):
-      self._stdin.close()
+      stdin.close()
 
 
 def run(benchmark: str, spec: dict, *, pairs: int, hf_python: str) -> None:
@@ -96,25 +93,24 @@ def run(benchmark: str, spec: dict, *, pairs: int, hf_python: str) -> None:
   print(f'{benchmark}: {sizes}, {machine}', flush=True)
   with contextlib.ExitStack() as stack:
 
-    def start(name, command):
-      worker = Worker(name, command, spec)
-      stack.callback(worker.close)
-      ready = worker.read()
+    def start(name, *command):
+      ask = stack.enter_context(_worker(name, command, spec))
+      ready = ask()
       if 'error' not in ready:
         print(
           f'{name}: {ready["versions"]}, {ready["device"]}, '
           f'{ready["parameters"]} parameters',
           flush=True,
         )
-      return worker, ready
+      return ask, ready
 
-    ours, ready = start('txl_jax', [sys.executable, '-m', 'txl_jax.bench.ours'])
+    ours, ready = start('txl_jax', sys.executable, '-m', 'txl_jax.bench.ours')
     if 'error' in ready:
       raise UserError(ready['error'])
     spec['device'] = ready['device']
     script = pathlib.Path(__file__).with_name('hugging_face.py')
     try:
-      theirs, other = start('transformers', [hf_python, str(script)])
+      theirs, other = start('transformers', hf_python, str(script))
     except OSError as e:
       theirs, other = None, dict(error=e.strerror)
     if 'error' in other:
@@ -127,7 +123,7 @@ def run(benchmark: str, spec: dict, *, pairs: int, hf_python: str) -> None:
       )
     rounds = []
     for i in range(pairs):
-      rounds.append((ours.measure(), theirs.measure() if theirs else None))
+      rounds.append((ours('run\n'), theirs('run\n') if theirs else None))
       print(f'{i + 1}/{pairs}: {_line(*rounds[-1])}', flush=True)
   for line in summary(rounds):
     print(line)

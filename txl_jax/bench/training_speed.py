@@ -18,14 +18,10 @@ _SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
 
 
 class Training:
-  """Training on random tokens, some steps at a time."""
+  """Training on random tokens, some steps at a time; see `ours`."""
 
   def __init__(self, config: Any, spec: types.SimpleNamespace):
     """Makes the corpus and the first state.
-
-    Args:
-      config: from `ours.config`.
-      spec: the specification, see `side_by_side`.
 
     Raises:
       UserError: the batch cannot be divided among the devices.
@@ -50,7 +46,7 @@ class Training:
     return self._state.params
 
   def run(self, steps: int) -> dict[str, float]:
-    """Makes some steps; what a measurement is, see `side_by_side`."""
+    """Makes some steps."""
     B, T = self._shape
     sums = jax.device_put(metrics.zeros(), mesh_lib.replicated(self._mesh))
     state, marker = self._state.replace(sums=sums), None
