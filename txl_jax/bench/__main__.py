@@ -1,4 +1,4 @@
-"""Speed of training and of scoring, beside Hugging Face transformers.
+"""Speed of training, scoring and data; programs for TPUs and GPUs.
 
 python -m txl_jax.bench train
 python -m txl_jax.bench eval --hf_python=~/hf/bin/python
@@ -7,12 +7,14 @@ python -m txl_jax.bench softmax
 python -m txl_jax.bench prepare --megabytes=540
 python -m txl_jax.bench data --megatokens=100
 python -m txl_jax.bench hlo --topology=v3:4x4 --config=configs/enwik8_24l.py
+python -m txl_jax.bench hlo --topology=h200 --config=configs/enwik8_12l.py
 
-The two sides of train and eval have the same sizes, run one at a time and in
-turn. softmax measures the adaptive softmax beside full ones, prepare the speed
-of preparing words, data that of cutting batches. hlo compiles the training
-step for TPUs that need not be there, and tells what its devices exchange. See
-docs/benchmarks.md.
+train and eval measure us beside Hugging Face transformers: both have the same
+sizes, run one at a time and in turn. softmax measures the adaptive softmax
+beside full ones, prepare the speed of preparing words, data that of cutting
+batches. hlo compiles the training step for TPUs or GPUs that need not be
+there, and tells whether it fits and what the devices exchange. See
+docs/benchmarks.md and docs/scaling.md.
 """
 
 import itertools
@@ -23,11 +25,17 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from txl_jax import command_line
-from txl_jax.bench import data, hlo, pairs, prepare, softmax
+from txl_jax.bench import (
+  batch_speed,
+  compiled_step,
+  preparation_speed,
+  side_by_side,
+  softmax_speed,
+)
 from txl_jax.errors import UserError
 
 
-def _size(name, default: int, what, at_least=1):
+def _size(name: str, default: int, what: str, at_least: int = 1):
   return flags.DEFINE_integer(name, default, what, lower_bound=at_least)
 
 
@@ -74,7 +82,7 @@ _WIDTH = _size('width', 1024, 'softmax: width of the head and of the model.')
 _DIV_VAL = _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
 _TOKENS = _size('tokens', 8192, 'softmax: tokens of a step.')
 _TOPOLOGY = flags.DEFINE_string(
-  'topology', '', 'hlo: TPUs to compile for, as v3:4x4 or v5p:8x8x8.'
+  'topology', '', 'hlo: TPUs as v3:4x4, or GPUs as h200 or h200:8.'
 )
 _HLO_FILE = flags.DEFINE_string(
   'hlo_file', '', 'hlo: where to write the text of the compiled program.'
@@ -82,7 +90,7 @@ _HLO_FILE = flags.DEFINE_string(
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'hlo: config file; any key is set by --config.section.key.'
 )
-BENCHMARKS = (*pairs.BENCHMARKS, 'softmax', 'prepare', 'data', 'hlo')
+BENCHMARKS = (*side_by_side.BENCHMARKS, 'softmax', 'prepare', 'data', 'hlo')
 
 
 def _softmax_sizes():
@@ -101,7 +109,7 @@ def _softmax_sizes():
       f'--div_val is {_DIV_VAL.value}; allowed: numbers that leave the last '
       f'tail a width, of {_WIDTH.value}'
     )
-  return softmax.Sizes(
+  return softmax_speed.Sizes(
     _WORDS.value, cutoffs, _WIDTH.value, _DIV_VAL.value, _TOKENS.value
   )
 
@@ -119,36 +127,42 @@ def _use_threads(threads):
   return threads
 
 
-def main(argv):
-  """Runs the benchmark that the command names."""
-  benchmark = argv[1] if argv[1:] else ''
-  if benchmark not in BENCHMARKS:
-    raise UserError(
-      f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
-    )
-  if benchmark == 'prepare':
-    # One of the words is that of the newlines.
-    prepare.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
-    return
-  if benchmark == 'data':
-    data.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
-    return
-  if benchmark == 'hlo':
-    for flag in _TOPOLOGY, _CONFIG:
-      if not flag.value:
-        raise UserError(f'--{flag.name} is missing; hlo needs it')
-    hlo.run(_CONFIG.value, _TOPOLOGY.value, _HLO_FILE.value)
-    return
+def _compile():
+  for flag in _TOPOLOGY, _CONFIG:
+    if not flag.value:
+      raise UserError(f'--{flag.name} is missing; hlo needs it')
+  compiled_step.run(_CONFIG.value, _TOPOLOGY.value, _HLO_FILE.value)
+
+
+def _compare(benchmark):
   sizes = {flag.name: flag.value for flag in _SIZES}
   if sizes['d_model'] % 2:
     raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
   threads = _use_threads(_THREADS.value)
-  if benchmark == 'softmax':
-    softmax.run(_softmax_sizes(), _PAIRS.value)
-    return
   spec = dict(sizes, dtype=_DTYPE.value, threads=threads)
   hf_python = os.path.expanduser(_HF_PYTHON.value)
-  pairs.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
+  side_by_side.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
+
+
+def main(argv):
+  """Runs the benchmark that the command names."""
+  benchmark = argv[1] if argv[1:] else ''
+  if benchmark in side_by_side.BENCHMARKS:
+    _compare(benchmark)
+  elif benchmark == 'softmax':
+    _use_threads(_THREADS.value)
+    softmax_speed.run(_softmax_sizes(), _PAIRS.value)
+  elif benchmark == 'prepare':
+    # One of the words is that of the newlines.
+    preparation_speed.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
+  elif benchmark == 'data':
+    batch_speed.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
+  elif benchmark == 'hlo':
+    _compile()
+  else:
+    raise UserError(
+      f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
+    )
 
 
 if __name__ == '__main__':

@@ -1,26 +1,25 @@
 """The other worker: Transformer-XL of Hugging Face transformers on PyTorch.
 
-`pairs` starts it as a plain script, often with an interpreter of another
-environment, so it imports nothing but torch, transformers and the standard
-library. Version 4.35.2 of transformers is the last to hold this model as a
-maintained one.
+`side_by_side` starts it as a plain script, often with an interpreter of another
+environment, so it imports nothing but torch, transformers, the standard library
+and `worker`, which lies beside it. Version 4.35.2 of transformers is the last
+to hold this model as a maintained one.
 """
 
-import json
 import os
 import sys
 import time
-import types
 import warnings
 
-os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
-warnings.simplefilter('ignore')
+import worker  # pyright: ignore[reportMissingImports]
 
 
 def build(spec):
   """Imports the libraries; the model of a specification on its device."""
   if spec.dtype != 'float32':
     raise RuntimeError('this side runs in float32 only')
+  os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
+  warnings.simplefilter('ignore')
   import torch  # pyright: ignore[reportMissingImports]
   import transformers  # pyright: ignore[reportMissingImports]
 
@@ -51,12 +50,13 @@ def build(spec):
   return transformers.TransfoXLLMHeadModel(config).to(device)
 
 
-def prepare(model, spec):
-  """A function (steps) -> dict that tells of so many steps.
+def prepare(spec):
+  """See `worker.serve`.
 
   Tokens are drawn at random on the device. A row of T tokens has T - 1
   targets: the model shifts the labels itself.
   """
+  model = build(spec)
   import torch  # pyright: ignore[reportMissingImports]
 
   device = next(model.parameters()).device
@@ -80,7 +80,7 @@ def prepare(model, spec):
       optimiser.step()
     return loss.detach()
 
-  def measure(steps):
+  def measure(steps=spec.steps):
     begin = time.perf_counter()
     nats = float(sum(step() for _ in range(steps))) / steps
     if device.type == 'cuda':
@@ -89,42 +89,16 @@ def prepare(model, spec):
     tokens = steps * spec.batch * spec.segment
     return dict(tokens=tokens, seconds=seconds, data_seconds=0.0, nats=nats)
 
-  return measure
-
-
-def main(argument):
-  """Answers the parent until its input ends.
-
-  Args:
-    argument: the specification as JSON.
-  """
-  # What any library prints goes to stderr: stdout holds answers only.
-  answers = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
-  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-  tell = lambda answer: print(json.dumps(answer), file=answers, flush=True)
-
-  spec = types.SimpleNamespace(**json.loads(argument))
-  try:
-    model = build(spec)
-  # No library, one without the model, no GPU or one too small, bfloat16.
-  except (ImportError, AttributeError, RuntimeError) as e:
-    tell(dict(error=' '.join(str(e).split())))
-    return
-  measure = prepare(model, spec)
   measure(2)
-  libraries = ('torch', 'transformers')
-  tell(
-    dict(
-      parameters=sum(p.numel() for p in model.parameters()),
-      versions=', '.join(
-        f'{m} {sys.modules[m].__version__}' for m in libraries
-      ),
-      device=next(model.parameters()).device.type,
-    )
+  libraries = (sys.modules[name] for name in ('torch', 'transformers'))
+  ready = dict(
+    parameters=sum(p.numel() for p in model.parameters()),
+    versions=', '.join(f'{m.__name__} {m.__version__}' for m in libraries),
+    device=device.type,
   )
-  for _ in sys.stdin:
-    tell(measure(spec.steps))
+  return ready, measure
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  # No library, one without the model, no GPU or one too small, bfloat16.
+  worker.serve(prepare, (ImportError, AttributeError, RuntimeError))

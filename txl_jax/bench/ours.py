@@ -1,67 +1,56 @@
-"""Our worker, started and told what to do by `pairs`."""
+"""Our worker, started by `side_by_side`.
 
-import json
-import os
-import sys
+A benchmark is made of a config and the specification, and has the parameters
+of its model, `params`; `run(steps)` returns a measurement.
+"""
+
 import types
 
 import jax
+import ml_collections
 
-from txl_jax import models
-from txl_jax.bench import score, train
+from txl_jax.bench import scoring_speed, training_speed, worker
 from txl_jax.errors import UserError
+from txl_jax.modes import sections
 
-_PREPARE = {'train': train.prepare, 'eval': score.prepare}
+_BENCHMARKS = {
+  'train': training_speed.Training,
+  'eval': scoring_speed.Scoring,
+}
 
 
-def build(spec):
-  """The model of a specification, as its benchmark uses it."""
+def config(spec: types.SimpleNamespace) -> ml_collections.ConfigDict:
+  """What a specification is as a config."""
+  c = sections.compose()
+  c.seed = spec.seed
   on_cpu = jax.default_backend() == 'cpu'
-  return models.build(
-    dict(
-      name='transformer_xl',
-      n_layer=spec.layers,
-      d_model=spec.d_model,
-      n_head=spec.heads,
-      d_head=spec.d_head,
-      d_ff=spec.d_ff,
-      mem_len=spec.memory,
-      dropout=spec.dropout,
-      dtype=spec.dtype,
-      unroll=spec.layers if on_cpu else 1,
-      cache_projections=spec.benchmark == 'eval',
-    ),
-    spec.vocab,
+  c.model.update(
+    n_layer=spec.layers,
+    d_model=spec.d_model,
+    n_head=spec.heads,
+    d_head=spec.d_head,
+    d_ff=spec.d_ff,
+    mem_len=spec.memory,
+    dropout=spec.dropout,
+    dtype=spec.dtype,
+    unroll=spec.layers if on_cpu else 1,
   )
+  c.train.update(steps=spec.steps, batch_size=spec.batch)
+  c.optim.update(lr=spec.lr, clip=spec.clip, schedule='constant')
+  return c
 
 
-def main(argument):
-  """Answers the parent until its input ends.
-
-  Args:
-    argument: the specification as JSON.
-  """
-  # What any library prints goes to stderr: stdout holds answers only.
-  answers = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
-  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-  tell = lambda answer: print(json.dumps(answer), file=answers, flush=True)
-
-  spec = types.SimpleNamespace(**json.loads(argument))
-  try:
-    params, measure = _PREPARE[spec.benchmark](build(spec), spec)
-  except UserError as e:
-    tell(dict(error=str(e)))
-    return
-  tell(
-    dict(
-      parameters=sum(x.size for x in jax.tree.leaves(params)),
-      versions=f'jax {jax.__version__}',
-      device=jax.default_backend(),
-    )
+def prepare(spec: types.SimpleNamespace):
+  """See `worker.serve`; UserError if the devices cannot share the batch."""
+  benchmark = _BENCHMARKS[spec.benchmark](config(spec), spec)
+  benchmark.run(2)  # compiles
+  ready = dict(
+    parameters=sum(x.size for x in jax.tree.leaves(benchmark.params)),
+    versions=f'jax {jax.__version__}',
+    device=jax.default_backend(),
   )
-  for _ in sys.stdin:
-    tell(measure())
+  return ready, lambda: benchmark.run(spec.steps)
 
 
 if __name__ == '__main__':
-  main(sys.argv[1])
+  worker.serve(prepare, (UserError,))

@@ -1,4 +1,4 @@
-"""Benchmark of preparing words: a text is made, counted and encoded.
+"""Speed of preparing words: a text is made, counted and encoded.
 
 The text lies in a temporary folder; its words are drawn by Zipf's law, the
 r-th most frequent one 1/r times as often as the first. All of them occur at
@@ -19,19 +19,11 @@ from txl_jax.data import prepared
 
 _WORDS_A_LINE = 56  # as in WikiText-103
 _DRAWN = 1_000_000  # words drawn at a time
-_LETTERS = np.array([chr(ord('a') + i) for i in range(26)])
 
 
-def write_text(path, megabytes, distinct, seed=0):
-  """Writes a text of words.
-
-  Args:
-    path: pathlib.Path of the text.
-    megabytes: its size, in 1,000,000 bytes, reached within a few MB.
-    distinct: different words, at least 1.
-    seed: of the order of the words.
-  """
-  rng = np.random.default_rng(seed)
+def _write_text(path, megabytes, distinct):
+  """Writes a text of so many MB, give or take a few, and different words."""
+  rng = np.random.default_rng(0)
   names = np.array([_name(i) for i in range(distinct)], object)
   names[distinct // 1000] = '–'  # a text is seldom ASCII throughout
   shares = np.cumsum(1 / np.arange(1, distinct + 1))
@@ -50,34 +42,29 @@ def write_text(path, megabytes, distinct, seed=0):
 
 def _name(i):
   """A word for each number, the longer the larger, no two alike."""
-  digits = []
-  while True:
-    digits.append(_LETTERS[i % 26])
+  letters = ''
+  while i >= 0:
+    letters += chr(ord('a') + i % 26)
     i = i // 26 - 1
-    if i < 0:
-      # With a space about 5.2 bytes a word, as in WikiText-103.
-      return ''.join(digits) + 'al'
+  # With a space about 5.2 bytes a word, as in WikiText-103.
+  return letters + 'al'
 
 
-def run(megabytes, distinct, processes):
+def run(megabytes: int, distinct: int, processes: int) -> None:
   """Makes a text, prepares it, and prints how long that took.
 
   Args:
-    megabytes: size of the text, see `write_text`.
+    megabytes: size of the text, in 1,000,000 bytes.
     distinct: different words.
     processes: that read it; 0 for the default.
   """
   with tempfile.TemporaryDirectory() as temporary:
     folder = pathlib.Path(temporary)
     path = folder / 'text'
-    write_text(path, megabytes, distinct)
+    _write_text(path, megabytes, distinct)
     begin = time.perf_counter()
     data = preparation.prepare(
-      'text',
-      folder / 'data',
-      path=path,
-      level='word',
-      processes=processes,
+      'text', folder / 'data', path=path, level='word', processes=processes
     )
     seconds = time.perf_counter() - begin
     size = path.stat().st_size
@@ -85,8 +72,10 @@ def run(megabytes, distinct, processes):
   processes = processes or counting.processes_by_default()
   # Linux counts in KiB, macOS in bytes.
   unit = 1 if sys.platform == 'darwin' else 1024
-  usage = lambda who: resource.getrusage(who).ru_maxrss * unit / 1e6
-  ours, theirs = usage(resource.RUSAGE_SELF), usage(resource.RUSAGE_CHILDREN)
+  ours, theirs = (
+    resource.getrusage(who).ru_maxrss * unit / 1e6
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+  )
   print(
     f'prepare: {size / 1e6:,.0f} MB, {tokens:,} tokens, '
     f'{len(data.vocabulary):,} words in the vocabulary, {processes} processes, '

@@ -1,4 +1,4 @@
-"""Benchmark of the batches that training reads: `data.streams.Streams`.
+"""Speed of cutting the batches that training reads: `data.streams.Streams`.
 
 The corpora are files of random tokens in a temporary folder, mapped into
 memory and read once before: what is measured is the copy from the page cache
@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 
+from txl_jax.bench import side_by_side
 from txl_jax.data import streams
 
 _B, _T = 64, 768
@@ -20,18 +21,8 @@ _SYMBOLS, _WORDS = 204, 793_471  # as in enwik8 and in lm1b
 _LENGTHS = 2, 52  # of sentences, 26.5 tokens on average, as in lm1b
 
 
-def write_corpus(path, tokens, symbols, dtype):
-  """Writes random tokens and maps them into memory.
-
-  Args:
-    path: pathlib.Path of the file.
-    tokens: how many.
-    symbols: how many different ones.
-    dtype: of the file.
-
-  Returns:
-    np.memmap [tokens], in the page cache.
-  """
+def _corpus(path, tokens, symbols, dtype):
+  """A file of random tokens, mapped, in the page cache."""
   rng = np.random.default_rng(0)
   with path.open('wb') as f:
     for start in range(0, tokens, _DRAWN):
@@ -62,10 +53,15 @@ def _measure(reader, repeats):
     for step in range(steps):
       reader.batch(step)
     rates.append(steps * _B * _T / (time.perf_counter() - begin))
-  return rates
+  return np.array(rates)
 
 
-def run(tokens, repeats):
+def _report(name, rates, more=''):
+  rates = side_by_side.spread(rates / 1e6, '.1f')
+  print(f'{name}: median {rates} M tokens/s{more}', flush=True)
+
+
+def run(tokens: int, repeats: int) -> None:
   """Cuts three corpora into batches and prints how fast that is.
 
   Args:
@@ -81,9 +77,9 @@ def run(tokens, repeats):
   with tempfile.TemporaryDirectory() as temporary:
     path = pathlib.Path(temporary) / 'tokens'
     for dtype, symbols in ((np.uint8, _SYMBOLS), (np.int32, _WORDS)):
-      corpus = write_corpus(path, tokens, symbols, dtype)
-      name = f'contiguous, {np.dtype(dtype)}'
-      _report(name, _measure(streams.Streams(corpus, _B, _T), repeats))
+      corpus = _corpus(path, tokens, symbols, dtype)
+      rates = _measure(streams.Streams(corpus, _B, _T), repeats)
+      _report(f'contiguous, {np.dtype(dtype)}', rates)
     starts = _sentences(tokens)
     # The array ends with the word that closes its last sentence.
     corpus = corpus[: starts[-1] + 1]
@@ -92,19 +88,10 @@ def run(tokens, repeats):
     reader.batch(0)
     drawing = time.perf_counter() - begin
     rates = _measure(reader, repeats)
-    middle = float(np.median(rates))
-    whole = len(corpus) / (len(corpus) / middle + drawing)
+    whole = len(corpus) / (len(corpus) / np.median(rates) + drawing)
     _report(
       'shuffled by sentence, int32',
       rates,
       f'; with the {drawing:.2f} s that drawing the order of '
       f'{len(starts) - 1:,} sentences takes, once an epoch: {whole / 1e6:.1f}',
     )
-
-
-def _report(name, rates, more=''):
-  low, middle, high = (f(rates) / 1e6 for f in (np.min, np.median, np.max))
-  print(
-    f'{name}: median {middle:.1f} ({low:.1f} to {high:.1f}) M tokens/s{more}',
-    flush=True,
-  )

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from txl_jax.bench import pairs
+import txl_jax
 
-ROOT = pathlib.Path(pairs.__file__).parents[2]
+ROOT = pathlib.Path(txl_jax.__file__).parents[1]
 DEVICES = '--xla_force_host_platform_device_count'
 TINY = (
   '--layers=2',
@@ -222,20 +222,6 @@ def test_data():
     assert 0 < low <= middle <= high
   found = re.search(r'; with the ([\d.]+) s that drawing', lines[-1])
   assert float(found[1]) >= 0
-
-
-def test_summary():
-  def measured(tokens, seconds):
-    return dict(tokens=tokens, seconds=seconds, data_seconds=0.02, nats=2.0)
-
-  ours = [measured(100, s) for s in (1.0, 2.0, 1.0)]
-  theirs = [measured(100, s) for s in (2.0, 2.0, 4.0)]
-  assert pairs.summary(list(zip(ours, theirs))) == [
-    'txl_jax: 100.0 (50.0 to 100.0) tokens/s, nll 2.000 nats',
-    'transformers: 50.0 (25.0 to 50.0) tokens/s, nll 2.000 nats',
-    'txl_jax: 1.500% of the time spent on batches',
-    'ratio: 2.000 (1.000 to 4.000)',
-  ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Benchmark of the adaptive softmax, forward and backward.
+"""Speed and memory of the adaptive softmax, forward and backward.
 
 Beside it, measured in turn:
 
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.bench import pairs
+from txl_jax.bench import side_by_side
 from txl_jax.ops import softmax
 
 _FEW = 1024  # tokens that the softmaxes over all words are timed with
@@ -27,32 +27,23 @@ _FEW = 1024  # tokens that the softmaxes over all words are timed with
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """What is measured.
+  """What is measured."""
 
-  Attributes:
-    vocab: V.
-    cutoffs: first token id of each tail.
-    width: D, and that of the head's words.
-    div_val: tail i is div_val^i times narrower.
-    tokens: N.
-    seed: of tokens, states and weights.
-  """
-
-  vocab: int
-  cutoffs: tuple[int, ...]
-  width: int
-  div_val: int
-  tokens: int
-  seed: int = 0
+  vocab: int  # V
+  cutoffs: tuple[int, ...]  # first token id of each tail
+  width: int  # D, and that of the head's words
+  div_val: int  # tail i is div_val^i times narrower
+  tokens: int  # N
+  seed: int = 0  # of tokens, states and weights
 
   @property
-  def bins(self):
+  def bins(self) -> list[int]:
     """Words of each bin."""
     edges = 0, *self.cutoffs, self.vocab
     return [b - a for a, b in itertools.pairwise(edges)]
 
   @property
-  def widths(self):
+  def widths(self) -> list[int]:
     """Width of the words of each bin."""
     return [self.width // self.div_val**i for i in range(len(self.bins))]
 
@@ -69,24 +60,26 @@ def _narrow_loss(h, targets, output):
   return (jax.nn.logsumexp(logits, axis=-1) - chosen).mean()
 
 
-def _one_bin(words, width, D, draw):
-  """An Output of one bin, no tails."""
+def _output(bins, widths, D, draw):
+  """An Output for bins of so many words, each as wide."""
+  tails = len(bins) - 1
   return softmax.Output(
-    [draw(words, width)],
-    [draw(words)],
-    [draw(width, D)],
-    draw(0, width),
-    draw(0),
+    [draw(v, d) for v, d in zip(bins, widths)],
+    [draw(v) for v in bins],
+    [draw(d, D) for d in widths],
+    draw(tails, widths[0]),
+    draw(tails),
   )
 
 
-def _compile(loss, h, targets, output):
+def _compile(loss, *arguments):
+  """A call (program, arguments), compiled."""
   run = jax.jit(jax.value_and_grad(loss, argnums=(0, 2)))
-  return run.lower(h, targets, output).compile()
+  return run.lower(*arguments).compile(), *arguments
 
 
-def _bytes(compiled):
-  sizes = compiled.memory_analysis()
+def _bytes(call):
+  sizes = call[0].memory_analysis()
   return sizes.temp_size_in_bytes + sizes.output_size_in_bytes
 
 
@@ -96,13 +89,8 @@ def _seconds(run, *arguments):
   return time.perf_counter() - begin
 
 
-def run(sizes, rounds):
-  """Measures and prints.
-
-  Args:
-    sizes: a Sizes.
-    rounds: measurements of each side.
-  """
+def run(sizes: Sizes, rounds: int) -> None:
+  """Measures each side so many times, and prints."""
   rng = np.random.default_rng(sizes.seed)
   N, D, V = sizes.tokens, sizes.width, sizes.vocab
 
@@ -113,14 +101,7 @@ def run(sizes, rounds):
   targets = rng.choice(V, size=N, p=p / p.sum()).astype(np.int32)
   place = np.searchsorted(sizes.cutoffs, targets, side='right')
   counts = np.bincount(place, minlength=len(sizes.bins))
-  tails = len(sizes.cutoffs)
-  output = softmax.Output(
-    [draw(v, d) for v, d in zip(sizes.bins, sizes.widths)],
-    [draw(v) for v in sizes.bins],
-    [draw(d, D) for d in sizes.widths],
-    draw(tails, D),
-    draw(tails),
-  )
+  output = _output(sizes.bins, sizes.widths, D, draw)
   h = 20 * draw(N, D)
   shares = ', '.join(f'{n / N:.1%}' for n in counts)
   print(
@@ -130,25 +111,23 @@ def run(sizes, rounds):
   )
 
   ours = _compile(_loss, h, targets, output)
-  sides = {'adaptive': [(ours, h, targets, output)], 'bins': []}
+  sides, memory = {'adaptive': [ours], 'bins': []}, {'adaptive': _bytes(ours)}
   for i, words in enumerate(sizes.bins):
     # The head sees all tokens, and has a logit for each tail.
-    n, words = (N, words + tails) if i == 0 else (int(counts[i]), words)
+    n = N if i == 0 else int(counts[i])
+    words += 0 if i else len(sizes.cutoffs)
     if n:
-      one = _one_bin(words, sizes.widths[i], D, draw)
+      one = _output([words], [sizes.widths[i]], D, draw)
       local = rng.integers(words, size=n, dtype=np.int32)
-      arguments = h[:n], local, one
-      sides['bins'].append((_compile(_loss, *arguments), *arguments))
-
-  memory, few = {'adaptive': _bytes(ours)}, min(_FEW, N)
-  wide = _one_bin(V, D, D, draw)
+      sides['bins'].append(_compile(_loss, h[:n], local, one))
+  few = min(_FEW, N)
+  wide = _output([V], [D], D, draw)
   for name, loss, weights in (
     ('wide', _loss, wide),
     ('narrow', _narrow_loss, output),
   ):
     memory[name] = _bytes(_compile(loss, h, targets, weights))
-    arguments = h[:few], targets[:few], weights
-    sides[name] = [(_compile(loss, *arguments), *arguments)]
+    sides[name] = [_compile(loss, h[:few], targets[:few], weights)]
 
   seconds = {name: [] for name in sides}
   for n in range(rounds + 1):  # the first one warms up
@@ -157,22 +136,26 @@ def run(sizes, rounds):
       taken *= N / few if name in ('wide', 'narrow') else 1
       if n:
         seconds[name].append(taken)
+  _report(seconds, memory)
+  if sizes.cutoffs:
+    _crowded(sizes, ours[0], h, output)
+
+
+def _report(seconds, memory):
+  spread = side_by_side.spread
   for name, taken in seconds.items():
     size = f', {memory[name] / 1e9:.2f} GB' if name in memory else ''
-    print(f'{name}: {pairs.spread(taken, ".3f")} s{size}')
+    print(f'{name}: {spread(taken, ".3f")} s{size}')
   for name in ('bins', 'wide', 'narrow'):
     ratios = [a / b for a, b in zip(seconds[name], seconds['adaptive'])]
-    line = f'{name} / adaptive: {pairs.spread(ratios, ".2f")} in time'
+    line = f'{name} / adaptive: {spread(ratios, ".2f")} in time'
     if name in memory:
       line += f', {memory[name] / memory["adaptive"]:.1f} in memory'
     print(line)
-  _crowded(sizes, ours, h, output)
 
 
 def _crowded(sizes, ours, h, output):
   """All tokens in the largest tail: how long, and whether it is right."""
-  if not sizes.cutoffs:
-    return
   tail = 1 + int(np.argmax(sizes.bins[1:]))
   first = sizes.cutoffs[tail - 1]
   rng = np.random.default_rng(sizes.seed)
@@ -180,21 +163,14 @@ def _crowded(sizes, ours, h, output):
     first, first + sizes.bins[tail], size=len(h), dtype=np.int32
   )
   taken = statistics.median(_seconds(ours, h, targets, output) for _ in '12')
-  loss, _ = ours(h, targets, output)
+  loss = float(ours(h, targets, output)[0])
   # A few rows at a time against the log-probabilities of all words.
-  logs = jax.jit(softmax.log_probs)
-  exact = np.concatenate(
-    [
-      np.take_along_axis(
-        np.asarray(logs(h[at : at + 64], output), np.float64),
-        targets[at : at + 64, None],
-        axis=-1,
-      )
-      for at in range(0, len(h), 64)
-    ]
-  )
-  error = abs(float(loss) + exact.mean())
+  log_probs, exact = jax.jit(softmax.logits), 0.0
+  for at in range(0, len(h), 64):
+    logs = np.asarray(log_probs(h[at : at + 64], output), np.float64)
+    exact += logs[np.arange(len(logs)), targets[at : at + 64]].sum()
+  error = abs(loss + exact / len(h))
   print(
-    f'all tokens in tail {tail}: {taken:.3f} s, mean nll {float(loss):.6f}, '
+    f'all tokens in tail {tail}: {taken:.3f} s, mean nll {loss:.6f}, '
     f'{error:.1e} from the log-probabilities of all words'
   )

@@ -1,8 +1,4 @@
-"""What devices send to each other, read from compiled programs.
-
-Eight CPU devices stand for eight TPUs, so that the rules hold in the programs
-of one compiler; `python -m txl_jax.bench hlo` shows it for the other.
-"""
+"""Collectives of programs for CPUs, and of the text of one for TPUs."""
 
 import functools
 
@@ -12,70 +8,11 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from configs import common
-from txl_jax.bench import hlo, program
+from txl_jax.bench import collectives, compiled_step
 from txl_jax.parallel import mesh as mesh_lib
 
-V, B, T, M, D = 84, 16, 8, 12, 32
-
-MESHES = {
-  'data': dict(data=8),
-  'fsdp': dict(fsdp=8),
-  'tensor': dict(tensor=8),
-  'all': dict(data=2, fsdp=2, tensor=2),
-  'slices': dict(slices=2, data=2, fsdp=2),
-}
-MODELS = {
-  'characters': dict(),
-  'words': dict(cutoffs=(24, 40), div_val=2, d_embed=16),
-}
-
-
-def config(model, mesh):
-  c = common.get_config()
-  c.mesh.update({'data': 1, **MESHES[mesh]})
-  c.train.update(batch_size=B, segment_len=T)
-  c.model.update(
-    n_layer=3,
-    d_model=D,
-    n_head=8,
-    d_head=8,
-    d_ff=64,
-    mem_len=M,
-    dropatt=0.1,
-    **MODELS[model],
-  )
-  return c
-
-
-@functools.cache
-def found(model, mesh):
-  c = config(model, mesh)
-  return hlo.exchanges(hlo.compile_step(c, V, mesh_lib.make_mesh(c.mesh)))
-
-
-CASES = [(model, mesh) for model in MODELS for mesh in MESHES]
-SOME = [('characters', 'all')]
-
-
-def cases():
-  for case in CASES:
-    marks = [] if case in SOME else [pytest.mark.slow]
-    yield pytest.param(*case, marks=marks)
-
-
-@pytest.mark.parametrize('model, mesh', [*cases()])
-def test_memory_and_tables_stay_where_they_are(model, mesh):
-  assert found(model, mesh), 'the gradients at least are summed'
-  tables = hlo.tables(config(model, mesh), V)
-  assert hlo.check(found(model, mesh), tables) == []
-
-
-def test_gradients_are_summed_over_the_rows():
-  """Of what is on every device, over all of them; by layers in the loop."""
-  summed = [c for c in found('characters', 'all') if c.kind == 'all-reduce']
-  assert {c.group for c in summed} >= {2, 4}
-  assert max(c.times for c in found('characters', 'all')) >= 3
+B, M, D = 16, 12, 32
+MESHES = {'data': dict(data=8), 'fsdp': dict(fsdp=8)}
 
 
 def compiled(function, mesh, spec_in, spec_out, shape):
@@ -101,29 +38,28 @@ def test_an_exchange_of_memory_is_found():
       return jax.lax.scan(body, jnp.zeros([B, M - 2, D]), memory)[0]
 
   text = compiled(run, 'data', P(None, 'data'), P(), [3, B, M, D])
-  label = lambda source: 'memory' if 'memory' in source else ''
-  moved = [c for c in program.collectives(text, label) if c.moved]
+  moved = [c for c in collectives.find(text, 'memory') if c.moved]
   assert moved
   assert all(c.kind == 'all-gather' and c.group == 8 for c in moved)
   assert sum(c.times for c in moved) in (1, 3)
   text = compiled(lambda x: x @ x.mT, 'data', P('data'), P(), [B, 4, 4])
-  found = program.collectives(text, lambda source: 'x')
-  assert [c.moved for c in found] == [frozenset()], 'the product is not x'
+  found = collectives.find(text, 'x')
+  assert [c.moved for c in found] == [False], 'the product is not x'
 
 
 def test_gathering_a_table_is_found():
   text = compiled(lambda x: x + 1, 'fsdp', P('fsdp'), P(), [64, 16])
-  (one,) = program.collectives(text)
+  (one,) = collectives.find(text)
   assert (one.kind, one.group, one.times) == ('all-gather', 8, 1)
   assert one.shapes == (('f32', (8, 16)),)
   assert one.sent == 7 * 8 * 16 * 4
-  wrong = hlo.check([one], {'table': (64, 16), 'output_1': (64, 8)})
+  wrong = compiled_step.check([one], {'table': (64, 16), 'output_1': (64, 8)})
   assert wrong == ['all-gather of f32[8,16] yields the whole table']
 
 
 def test_what_an_all_reduce_sends():
   text = compiled(lambda x: x.sum(0), 'data', P('data'), P(), [64, 24])
-  (one,) = program.collectives(text)
+  (one,) = collectives.find(text)
   assert (one.kind, one.group) == ('all-reduce', 8)
   assert one.sent == 2 * 24 * 4 * 7 // 8
 
@@ -189,33 +125,30 @@ dimensions={0}
   ],
 )
 def test_a_program_as_tpus_have_it(end, groups):
-  label = lambda source: 'memory' if source.startswith('state.memory') else ''
   text = TPU.replace('{end}', end).replace('{groups}', groups)
-  reduce, gather = program.collectives(text, label)
-  assert reduce == program.Collective(
+  reduce, gather = collectives.find(text, 'state.memory')
+  assert reduce == collectives.Collective(
     kind='all-reduce',
     shapes=(('f32', (8, 128)),),
     results=(('f32', (8, 128)),),
     group=16,
     times=24,
-    sent=2 * 8 * 128 * 4 * 15 // 16,
     source='jit(step)/g',
-    moved=frozenset(['memory']),
+    moved=True,
   )
-  scatter = program.collectives(
-    text.replace('reduce.1', 'all-reduce-scatter.1')
-  )
+  assert reduce.sent == 2 * 8 * 128 * 4 * 15 // 16
+  scatter = collectives.find(text.replace('reduce.1', 'all-reduce-scatter.1'))
   assert (scatter[0].kind, scatter[0].sent) == (
     'reduce-scatter',
     8 * 128 * 4 * 15 // 16,
   )
-  assert gather == program.Collective(
+  assert gather == collectives.Collective(
     kind='all-gather',
     shapes=(('bf16', (4, 8)),),
     results=(('bf16', (16, 8)),),
     group=4,
     times=1,
-    sent=16 * 8 * 2 * 3 // 4,
     source='',
-    moved=frozenset(),
+    moved=False,
   )
+  assert gather.sent == 16 * 8 * 2 * 3 // 4

@@ -1,0 +1,149 @@
+"""What devices send to each other, read from compiled programs.
+
+Eight CPU devices stand for eight TPUs, so that the rules hold in the programs
+of one compiler; `python -m txl_jax.bench hlo` shows it for the other.
+"""
+
+import functools
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import txl_jax
+from configs import common
+from txl_jax.bench import compiled_step, topologies
+from txl_jax.errors import UserError
+from txl_jax.parallel import mesh as mesh_lib
+
+V, B, T, M, D = 84, 16, 8, 12, 32
+
+MESHES = {
+  'data': dict(data=8),
+  'fsdp': dict(fsdp=8),
+  'tensor': dict(tensor=8),
+  'all': dict(data=2, fsdp=2, tensor=2),
+  'slices': dict(slices=2, data=2, fsdp=2),
+}
+MODELS = {
+  'characters': dict(),
+  'words': dict(cutoffs=(24, 40), div_val=2, d_embed=16),
+}
+
+
+def config(model, mesh):
+  c = common.get_config()
+  c.mesh.update({'data': 1, **MESHES[mesh]})
+  c.train.update(batch_size=B, segment_len=T)
+  c.model.update(
+    n_layer=3,
+    d_model=D,
+    n_head=8,
+    d_head=8,
+    d_ff=64,
+    mem_len=M,
+    dropatt=0.1,
+    **MODELS[model],
+  )
+  return c
+
+
+@functools.cache
+def found(model, mesh):
+  c = config(model, mesh)
+  program, params = compiled_step.compile_step(c, V, mesh_lib.make_mesh(c.mesh))
+  return compiled_step.exchanges(program), compiled_step.tables(params)
+
+
+CASES = [(model, mesh) for model in MODELS for mesh in MESHES]
+SOME = [('characters', 'all')]
+
+
+def cases():
+  for case in CASES:
+    marks = [] if case in SOME else [pytest.mark.slow]
+    yield pytest.param(*case, marks=marks)
+
+
+@pytest.mark.parametrize('model, mesh', [*cases()])
+def test_memory_and_tables_stay_where_they_are(model, mesh):
+  exchanges, tables = found(model, mesh)
+  assert exchanges, 'the gradients at least are summed'
+  assert len(tables) == (1 if model == 'characters' else 3)
+  assert compiled_step.check(exchanges, tables) == []
+
+
+def test_gradients_are_summed_over_the_rows():
+  """Of what is on every device, over all of them; by layers in the loop."""
+  exchanges, _ = found('characters', 'all')
+  summed = [c for c in exchanges if c.kind == 'all-reduce']
+  assert {c.group for c in summed} >= {2, 4}
+  assert max(c.times for c in exchanges) >= 3
+
+
+@pytest.mark.parametrize(
+  'used, how',
+  [
+    (75, 'fits'),
+    (76, 'fits with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95'),
+    (95, 'fits with XLA_PYTHON_CLIENT_MEM_FRACTION=0.95'),
+    (96, ''),
+  ],
+)
+def test_what_fits_into_a_device(used, how):
+  gpu = topologies.Hardware(memory=100, speed=1, pools=(0.75, 0.95))
+  assert compiled_step.fits(used, gpu) == how
+  tpu = topologies.Hardware(memory=used, speed=1)
+  assert compiled_step.fits(used, tpu) == 'fits'
+  assert compiled_step.fits(used + 1, tpu) == ''
+
+
+def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
+  """Its bytes and collectives are printed all the same."""
+  hardware = topologies.Hardware(memory=1000, speed=1e9)
+  monkeypatch.setattr(
+    topologies, 'describe', lambda topology: (jax.devices()[:2], hardware)
+  )
+  c = config('characters', 'data')
+  c.mesh.data = 2
+  c.data.corpus = 'enwik8'
+  with pytest.raises(UserError, match=r'^v9:2x1: it does not fit'):
+    compiled_step.run(c, 'v9:2x1', str(tmp_path / 'text'))
+  first, _, used, of, head, *_ = capsys.readouterr().out.splitlines()
+  assert first.startswith('v9:2x1: 2 devices of kind cpu; mesh: slices 1, data')
+  total, *parts = map(float, re.findall(r'([\d.]+) GiB', used))
+  assert total == pytest.approx(sum(parts), abs=0.03)
+  assert of == 'of 0.00 GiB: does not fit'
+  assert head.startswith('collective ')
+  assert (tmp_path / 'text').read_text().startswith('HloModule jit_step')
+
+
+COMPILERS = {'h200': 'jax_plugins.xla_cuda13', 'v5p:2x2x1': 'libtpu'}
+
+
+def installed(module):
+  try:
+    return importlib.util.find_spec(module) is not None
+  except ModuleNotFoundError:  # of the package around it
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('topology', COMPILERS)
+def test_hardware_that_is_not_there(topology):
+  if not installed(COMPILERS[topology]):
+    pytest.skip(f'{COMPILERS[topology]} is not installed')
+  command = 'hlo', f'--topology={topology}', '--config=configs/ptb_tiny.py'
+  result = subprocess.run(
+    [sys.executable, '-m', 'txl_jax.bench', *command],
+    cwd=pathlib.Path(txl_jax.__file__).parents[1],
+    capture_output=True,
+    text=True,
+    timeout=600,
+  )
+  assert result.returncode == 0, result.stderr
+  assert re.search(r'^of [\d.]+ GiB: fits$', result.stdout, re.MULTILINE)

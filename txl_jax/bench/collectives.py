@@ -1,0 +1,253 @@
+"""The collectives of a compiled program, read from its HLO text.
+
+XLA prints a module as computations, each a list of instructions
+
+  %name = type opcode(%operand, …), attribute=…, …
+
+of which the one marked ENTRY runs, and calls others. See
+https://openxla.org/xla/operation_semantics for the operations. The text is
+what JAX offers: `cost_analysis` counts no collectives, and the HloModule of
+`runtime_executable` has neither shapes nor attributes.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+_KINDS = {
+  *('all-gather', 'all-reduce', 'reduce-scatter', 'all-to-all'),
+  *('ragged-all-to-all', 'collective-permute', 'collective-broadcast'),
+}
+
+# Operations that show a part of their operands, or move it: what comes out of
+# them holds numbers of these, unchanged but for their dtype. TPUs concatenate
+# by the maximum of padded parts.
+_MOVES = {
+  *('bitcast', 'broadcast', 'concatenate', 'convert', 'copy', 'gather'),
+  *('dynamic-slice', 'dynamic-update-slice', 'optimization-barrier', 'pad'),
+  *('maximum', 'reshape', 'reverse', 'scatter', 'select', 'slice'),
+  'transpose',
+}
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # ((dtype, dims), …)
+
+
+class _Instruction(NamedTuple):
+  """One line of a computation."""
+
+  name: str  # unique in the module
+  shapes: Shapes  # several of a tuple, nested ones flattened
+  opcode: str
+  operands: tuple[str, ...]  # names; number of a parameter, value of a constant
+  called: tuple[str, ...]  # the computations that it runs
+  attributes: str  # the rest of the line, without metadata
+  source: str  # where in the Python program it comes from (`op_name`), or ''
+  root: bool  # whether the computation returns it
+
+
+class Collective(NamedTuple):
+  """An exchange between devices."""
+
+  kind: str  # opcode, as 'all-reduce'
+  shapes: Shapes  # of the operands
+  results: Shapes
+  group: int  # devices that exchange with each other
+  times: int  # in a call of the program; 1 for loops of unknown length
+  source: str  # where in the Python program it comes from, or ''
+  moved: bool  # whether it moves numbers of the arguments that are watched
+
+  @property
+  def sent(self) -> int:
+    """Bytes that a device sends in one of them.
+
+    Each link carries every number once: n - 1 of n parts of what is gathered,
+    reduced or exchanged, twice that of an all-reduce.
+    """
+    if self.kind == 'collective-permute':
+      return _nbytes(self.shapes)
+    gathers = self.kind == 'all-gather'
+    whole = _nbytes(self.results if gathers else self.shapes)
+    twice = 2 if self.kind == 'all-reduce' else 1
+    return whole * (self.group - 1) // self.group * twice
+
+
+def find(text: str, watched: str | None = None) -> list[Collective]:
+  """The collectives of a compiled program.
+
+  Args:
+    text: of the compiled module.
+    watched: what the sources of the arguments begin with whose numbers are
+      followed, such as 'state.memory'; None is no argument.
+
+  Returns:
+    Collectives; those that are equal are one, their times added.
+  """
+  computations, entry = _parse(text)
+  total = {}
+
+  def run(name, given, times):
+    """Follows the numbers of the watched arguments through a computation.
+
+    Args:
+      name: of the computation.
+      given: for each argument a tuple: which of its elements hold some.
+      times: how often it runs; 0 to count nothing.
+
+    Returns:
+      Such a tuple for the result.
+    """
+    lines = {x.name: x for x in computations[name]}
+    held = {}
+    for x in lines.values():
+      operands = [held[o] for o in x.operands if o in held]
+      out = result(x, name, given, operands, times)
+      # False is also what is not known.
+      held[x.name] = (*out, *[False] * len(x.shapes))[: len(x.shapes)]
+      if x.opcode.removesuffix('-start') in _KINDS and times:
+        moved = any(map(any, operands))
+        c = _collective(x, name, [lines[o] for o in x.operands], moved)
+        total[c] = total.get(c, 0) + times
+    return next(held[x.name] for x in lines.values() if x.root)
+
+  def result(x, name, given, operands, times):
+    """Which elements of the result of an instruction hold some."""
+    if x.opcode == 'parameter':
+      if name == entry:
+        watches = watched is not None and x.source.startswith(watched)
+        return [watches] * len(x.shapes)
+      index = int(x.operands[0])
+      return given[index] if index < len(given) else ()
+    if x.opcode == 'while':
+      (out,), (body,) = operands, x.called
+      while (after := _either(out, run(body, [out], 0))) != out:
+        out = after
+      run(body, [out], times * _trips(x, computations))
+      return out
+    if x.opcode == 'conditional':
+      branches = zip(x.called, operands[1:])
+      return _either(*(run(c, [held], times) for c, held in branches))
+    if x.opcode in ('fusion', 'call', 'async-start'):
+      return run(x.called[0], operands, times)
+    for called in x.called:
+      run(called, [], times)
+    if x.opcode == 'tuple':
+      return [e for held in operands for e in held]
+    if x.opcode == 'get-tuple-element':
+      index = re.findall(r'index=(\d+)', x.attributes)
+      return operands[0][int(index[0]) :][:1]
+    if x.opcode in _MOVES or x.opcode.endswith(('-start', '-done')):
+      return [any(map(any, operands))] * len(x.shapes)
+    return ()
+
+  run(entry, [], 1)
+  return [c._replace(times=n) for c, n in total.items()]
+
+
+def _either(*held):
+  return tuple(map(any, zip(*held)))
+
+
+def _collective(x, computation, operands, moved):
+  kind = x.opcode.removesuffix('-start')
+  shapes = tuple(s for o in operands for s in o.shapes)
+  # A start yields its operands too.
+  start = x.opcode != kind != 'all-reduce'
+  results = x.shapes[len(shapes) : 2 * len(shapes)] if start else x.shapes
+  # How TPUs are told to keep a part of what they sum.
+  if computation.startswith('all-reduce-scatter') and kind == 'all-reduce':
+    kind = 'reduce-scatter'
+  group = 2 if kind == 'collective-permute' else _group(x.attributes)
+  return Collective(kind, shapes, results, group, 0, x.source, moved)
+
+
+def _trips(loop, computations):
+  """How often a loop runs; 1 if that is not known before it does.
+
+  Some compilers tell. Else it is n of a condition i < n: all loops that
+  count do so from 0 in steps of 1.
+  """
+  told = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
+  if told:
+    return int(told[1])
+  condition = re.search(r'condition=%?([\w.\-]+)', loop.attributes)
+  assert condition
+  inside = {x.name: x for x in computations[condition[1]]}
+  root = next(x for x in inside.values() if x.root)
+  if root.opcode == 'compare' and 'direction=LT' in root.attributes:
+    last = inside[root.operands[1]]
+    if last.opcode == 'constant':
+      return int(last.operands[0])
+  return 1
+
+
+def _nbytes(shapes):
+  total = 0
+  for dtype, dims in shapes:
+    bits = re.search(r'\d+', 'u8' if dtype == 'pred' else dtype)
+    total += math.prod(dims) * int(bits[0] if bits else 0) // 8
+  return total
+
+
+def _group(attributes):
+  """How many devices are in a group.
+
+  Written as [4,8]<=…, 4 groups of 8; as {{0,1},{2,3}}; or as the axes of a
+  mesh, mesh['a'=4,'b'=2] {'a':(1)2,'b'}, where :(1)2 is a part of 2 of an axis.
+  """
+  groups = attributes.partition('replica_groups=')[2]
+  if iota := re.match(r'\[\d+,(\d+)\]', groups):
+    return int(iota[1])
+  if listed := re.match(r'\{\{([\d,]*)\}', groups):
+    return listed[1].count(',') + 1
+  if axes := re.match(r'mesh\[(.*?)\][^{]*\{(.*?)\}', groups):
+    sizes = dict(re.findall(r"'([^']+)'=(\d+)", axes[1]))
+    used = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", axes[2])
+    return math.prod(int(part or sizes[name]) for name, part in used)
+  raise ValueError(f'groups of a collective: {attributes[:200]}')
+
+
+def _parse(text):
+  """{name: instructions} of all computations, and the name of the first."""
+  computations, entry, lines = {}, '', []
+  for line in text.splitlines():
+    if line[:1] in ('%', 'E') and line.rstrip().endswith('{'):
+      name = re.match(r'(ENTRY )?%?([\w.\-]+)', line)
+      assert name
+      lines = computations.setdefault(name[2], [])
+      if name[1]:
+        entry = name[2]
+    elif line[:1] == ' ' and ' = ' in line:
+      lines.append(_instruction(line))
+  return computations, entry
+
+
+def _instruction(line):
+  line = re.sub(r'/\*.*?\*/', '', line)
+  found = re.match(r' +(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)', line)
+  assert found
+  root, name, kind, opcode, rest = found.groups()
+  kind = re.sub(r'\{.*?\}', '', kind)  # without layouts
+  inside, *rest = re.split(r'\)(?:, |$)', rest, maxsplit=1)
+  value = opcode in ('parameter', 'constant')
+  source = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest[0])
+  attributes = re.sub(r'metadata=\{(?:[^{}"]|"[^"]*")*\}', '', rest[0])
+  called = re.findall(
+    r'(?:calls|body|to_apply|(?:true|false)_computation)=%?([\w.\-]+)',
+    attributes,
+  )
+  lists = r'(?:branch|called)_computations=\{(.*?)\}'
+  for names in re.findall(lists, attributes):
+    called += re.findall(r'[\w.\-]+', names)
+  return _Instruction(
+    name=name,
+    shapes=tuple(
+      (dtype, tuple(map(int, re.findall(r'\d+', dims))))
+      for dtype, dims in re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
+    ),
+    opcode=opcode,
+    operands=(inside,) if value else tuple(re.findall(r'%([\w.\-]+)', inside)),
+    called=tuple(called),
+    attributes=attributes,
+    source=source[1] if source else '',
+    root=bool(root),
+  )

@@ -1,0 +1,213 @@
+"""The training step, compiled for TPUs or GPUs that need not be there.
+
+From what the compiler makes of a config one reads whether it fits, what the
+devices send to each other, and from their published speeds how far it could
+scale.
+"""
+
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from txl_jax.bench import collectives, topologies
+from txl_jax.corpora import preparation
+from txl_jax.errors import UserError
+from txl_jax.modes import sections
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import cost, profiling
+from txl_jax.training import step as step_lib
+
+
+def run(config: Any, topology: str, file: str = '') -> None:
+  """Compiles a config for a topology, and prints what is to be seen.
+
+  Args:
+    config: of the run.
+    topology: see `topologies.describe`.
+    file: where the text of the compiled program is written, '' for nowhere.
+
+  Raises:
+    UserError: the compiler is missing or does not know the topology, the mesh
+      does not fit it; or the program breaks a rule: it does not fit into the
+      memory, exchanges memory states, or gathers a whole embedding table.
+  """
+  sections.check(config)
+  devices, hardware = topologies.describe(topology)
+  mesh = mesh_lib.make_mesh(config.mesh, devices)
+  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  vocab_size = preparation.vocab_size(config.data)
+  kind = devices[0].device_kind
+  sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
+  print(f'{topology}: {mesh.size} devices of kind {kind}; mesh: {sizes}')
+  begin = time.monotonic()
+  compiled, params = compile_step(config, vocab_size, mesh)
+  print(f'compiled in {time.monotonic() - begin:.0f} s', flush=True)
+  if file:
+    pathlib.Path(file).write_text(compiled.as_text())
+
+  used = _used(compiled)
+  parts = ', '.join(f'{name} {_gib(n)}' for name, n in used.items())
+  print(f'each device: {_gib(sum(used.values()))} = {parts}')
+  broken = []
+  if hardware:
+    how = fits(sum(used.values()), hardware)
+    print(f'of {_gib(hardware.memory)}: {how or "does not fit"}')
+    if not how:
+      broken.append(
+        'it does not fit; model.dtype=bfloat16, train.accumulate, model.remat '
+        'and more devices make it smaller'
+      )
+  found = exchanges(compiled)
+  broken += check(found, tables(params))
+  print(*_listing(found), sep='\n')
+  flops = cost.flops_per_token(config, vocab_size)
+  peak = profiling.peak(config.model.dtype, kind, 1)
+  if hardware and peak:
+    print(*_estimate(config, flops, peak, mesh, found, hardware), sep='\n')
+  if broken:
+    raise UserError(f'{topology}: {"; ".join(broken)}')
+  print('no exchange of memory states, no gathering of a whole table')
+
+
+def compile_step(
+  config: Any, vocab_size: int, mesh: jax.sharding.Mesh
+) -> tuple[Any, Any]:
+  """What one call of training runs, compiled for a mesh.
+
+  Args:
+    config: validated.
+    vocab_size: V.
+    mesh: from `mesh.make_mesh`, of devices or of descriptions of them.
+
+  Returns:
+    The program and the shapes of the parameters.
+  """
+  built = step_lib.build(config, vocab_size, mesh)
+  B, T = config.train.batch_size, config.train.segment_len
+  K = config.train.steps_per_dispatch
+  lead = [] if K == 1 else [K]
+  tokens = jax.ShapeDtypeStruct([*lead, B, T], jnp.int32)
+  batch = dict(
+    inputs=tokens,
+    targets=tokens,
+    lengths=None,
+    reset=jax.ShapeDtypeStruct([*lead, B], jnp.bool_),
+  )
+  compiled = built.step.lower(built.abstract, batch).compile()
+  return compiled, built.abstract.params
+
+
+def _used(compiled) -> dict[str, int]:
+  """{what: bytes of a device}; the new state takes the place of the old."""
+  m = compiled.memory_analysis()
+  return {
+    'state and batch': m.argument_size_in_bytes,
+    'results besides': m.output_size_in_bytes - m.alias_size_in_bytes,
+    'temporaries': m.temp_size_in_bytes,
+    'program': m.generated_code_size_in_bytes,
+  }
+
+
+def fits(used: float, hardware: topologies.Hardware) -> str:
+  """How so many bytes of a device fit, '' if they do not."""
+  default, most = hardware.pools
+  if used <= default * hardware.memory:
+    return 'fits'
+  if used <= most * hardware.memory:
+    return f'fits with XLA_PYTHON_CLIENT_MEM_FRACTION={most}'
+  return ''
+
+
+def exchanges(compiled: Any) -> list[collectives.Collective]:
+  """The collectives of a compiled training step, the largest first.
+
+  Those that move memory states are marked as `moved`.
+  """
+  # An argument is called as the path in the arguments of the step.
+  found = collectives.find(compiled.as_text(), 'state.memory')
+  return sorted(found, key=lambda c: -c.sent * c.times)
+
+
+def tables(params: Any) -> dict[str, tuple[int, ...]]:
+  """{name: shape} of the tables of the vocabulary, one for each bin."""
+  return {
+    name: x.shape
+    for name, x in params['vocabulary'].items()
+    if name.startswith(('table', 'output'))
+  }
+
+
+def check(
+  found: list[collectives.Collective], tables: dict[str, tuple[int, ...]]
+) -> list[str]:
+  """What is wrong with some collectives, one line for each.
+
+  Args:
+    found: from `exchanges`.
+    tables: {name: shape}.
+  """
+  wrong = []
+  whole = {tuple(sorted(shape)): name for name, shape in tables.items()}
+  for c in found:
+    name = f'{c.kind} of {_shapes(c.shapes)}'
+    if c.moved:
+      wrong.append(f'{name} exchanges memory states')
+    if c.kind == 'all-gather':
+      gathered = {tuple(sorted(dims)) for _, dims in c.results} & whole.keys()
+      wrong += [f'{name} yields the whole {whole[dims]}' for dims in gathered]
+  return wrong
+
+
+def _listing(found) -> Iterator[str]:
+  """The table of collectives, of the steps that one call makes."""
+  row = '{:<19} {:>5} {:>6} {:>12}  {}'.format
+  yield row('collective', 'times', 'group', 'MB sent', 'operands; from')
+  for c in found:
+    # The end of a source says which layer and operation it was.
+    text = f'{_shapes(c.shapes)}; {"/".join(c.source.split("/")[-5:])}'
+    yield row(c.kind, c.times, c.group, _megabytes(c.sent * c.times), text)
+  total = sum(c.sent * c.times for c in found)
+  yield row('all, a call', '', '', _megabytes(total), 'by each device')
+
+
+def _estimate(config, flops, peak, mesh, found, hardware) -> Iterator[str]:
+  """How much of its time a device would compute, from published speeds."""
+  tokens = config.train.batch_size * config.train.segment_len
+  tokens *= config.train.steps_per_dispatch
+  flops *= tokens / mesh.size
+  compute = flops / peak
+  sent = sum(c.sent * c.times for c in found) * hardware.cores
+  exchange = sent / hardware.speed
+  yield (
+    f'arithmetic: {flops / 1e12:.3f} TFLOP a device, {compute * 1e3:.2f} ms at '
+    f'{peak / 1e12:.1f} TFLOP/s'
+  )
+  yield (
+    f'exchange: {sent / 1e6:,.1f} MB a chip, {exchange * 1e3:.2f} ms at '
+    f'{hardware.speed / 1e9:.0f} GB/s'
+  )
+  for share in 1.0, 0.4:
+    busy = compute / share
+    yield (
+      f'at {share:.0%} of the peak: {busy / (busy + exchange):.1%} of the '
+      'time is arithmetic if nothing overlaps, '
+      f'{min(busy / exchange, 1.0) if exchange else 1.0:.1%} if all does'
+    )
+
+
+def _shapes(shapes):
+  shown = [f'{d}[{",".join(map(str, dims))}]' for d, dims in shapes]
+  more = f' and {len(shown) - 3} more' if len(shown) > 3 else ''
+  return ' '.join(shown[:3]) + more
+
+
+def _megabytes(n):
+  return f'{n / 1e6:,.3f}'
+
+
+def _gib(n):
+  return f'{n / 2**30:,.2f} GiB'

@@ -1,0 +1,167 @@
+"""TPUs and GPUs that programs are compiled for and that need not be there.
+
+The compilers come with jax[tpu] and jax[cuda13]; a description stands for the
+device.
+"""
+
+import importlib.util
+import os
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from txl_jax.errors import UserError
+
+
+class Hardware(NamedTuple):
+  """What is published of a device of JAX."""
+
+  memory: float  # bytes
+  speed: float  # bytes a second that a chip sends over all its links
+  cores: int = 1  # devices of a chip
+  # Shares of the memory that JAX takes, by default and at most.
+  pools: tuple[float, float] = (1.0, 1.0)
+
+
+# By device_kind. The speed is half the 'bidirectional ICI bandwidth per chip'
+# of cloud.google.com/tpu/docs/v5e, v5p and v6e, and for v3 and v4 the
+# 'all-reduce bandwidth per Pod' of their pages divided by the chips of a pod,
+# which on v5e and v6e is the same figure.
+_TPUS = {
+  'TPU v3': Hardware(16 * 2**30, 340e12 / 1024, cores=2),
+  'TPU v4': Hardware(32 * 2**30, 1.1e15 / 4096),
+  'TPU v5 lite': Hardware(16e9, 200e9),
+  'TPU v5': Hardware(95e9, 600e9),
+  'TPU v5p': Hardware(95e9, 600e9),
+  'TPU v6 lite': Hardware(32e9, 400e9),
+}
+
+# JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
+# for what the CUDA context and its libraries need.
+_POOLS = 0.75, 0.95
+
+
+class _Card(NamedTuple):
+  """A GPU, as its data sheet and the CUDA driver describe it."""
+
+  kind: str  # name of the device
+  capability: str  # compute capability
+  cores: int  # multiprocessors
+  cache: int  # MiB of L2
+  bandwidth: int  # GB/s of the memory
+  clock: float  # GHz at most
+  memory: int  # MiB that the driver leaves to programs
+
+
+_CARDS = {
+  'h200': _Card('NVIDIA H200', '9.0', 132, 50, 4800, 1.98, 143_156),
+  'h100': _Card('NVIDIA H100 80GB HBM3', '9.0', 132, 50, 3350, 1.98, 81_008),
+  'a100-80': _Card('NVIDIA A100-SXM4-80GB', '8.0', 108, 40, 2039, 1.41, 81_158),
+  'a100-40': _Card('NVIDIA A100-SXM4-40GB', '8.0', 108, 40, 1555, 1.41, 40_370),
+  'rtx4090': _Card(
+    'NVIDIA GeForce RTX 4090', '8.9', 128, 72, 1008, 2.52, 24_217
+  ),
+  'l4': _Card('NVIDIA L4', '8.9', 58, 48, 300, 2.04, 22_563),
+}
+# By capability: threads that a multiprocessor holds at most, its float32 units
+# and KiB of shared memory; GB/s that a card sends over NVLink, or else PCIe.
+_ARCHITECTURES = {
+  '9.0': (2048, 128, 228, 450),
+  '8.0': (2048, 64, 164, 300),
+  '8.9': (1536, 128, 100, 32),
+}
+
+
+def describe(topology: str) -> tuple[list[Any], Hardware | None]:
+  """The devices of a topology, and what is published of each.
+
+  Args:
+    topology: of TPUs as 'v3:4x4', see `jax.experimental.topologies`; 'h200'
+      for a GPU, 'h200:8' for eight of them in one host.
+
+  Raises:
+    UserError: the compiler is missing or does not know the topology.
+  """
+  # Arrays that the host makes need neither a TPU nor a GPU that is there.
+  jax.config.update('jax_platforms', 'cpu')
+  name, _, count = topology.partition(':')
+  if name in _CARDS and (not count or (count.isdecimal() and int(count))):
+    card = _CARDS[name]
+    links = _ARCHITECTURES[card.capability][3] * 1e9
+    hardware = Hardware(card.memory * 2**20, links, pools=_POOLS)
+    return _gpus(card, int(count or 1)), hardware
+  if not name.startswith('v'):
+    raise UserError(
+      f'--topology is {topology!r}; allowed: TPUs as v3:4x4, GPUs as h200 or '
+      f'h200:8: {", ".join(_CARDS)}'
+    )
+  devices = _tpus(topology)
+  return devices, _TPUS.get(devices[0].device_kind)
+
+
+def _tpus(topology):
+  if not importlib.util.find_spec('libtpu'):
+    raise UserError(
+      'the TPU compiler is not installed; allowed: pip install "jax[tpu]"'
+    )
+  # There is no TPU to be asked who it is, or to be kept from others.
+  os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+  os.environ.setdefault('TPU_ACCELERATOR_TYPE', topology.replace(':', '-'))
+  os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+  os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
+  try:
+    return topologies.get_topology_desc(topology, 'tpu').devices
+  except (ValueError, RuntimeError) as e:
+    raise UserError(f'--topology is {topology!r}: {e}') from e
+
+
+def _gpus(card, count):
+  # A GPU that is there would be asked for its versions, and programs be tried
+  # out on it; where none are, some products of Triton do not compile.
+  os.environ['CUDA_VISIBLE_DEVICES'] = '-1'
+  os.environ['JAX_SKIP_CUDA_CONSTRAINTS_CHECK'] = '1'
+  os.environ['XLA_FLAGS'] = (
+    f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_autotune_level=0 '
+    '--xla_gpu_enable_triton_gemm=false'
+  )
+  try:
+    return topologies.get_topology_desc(
+      '', 'cuda', target_config=_text(card), topology=f'1x1x{count}'
+    ).devices
+  except NotImplementedError as e:  # what JAX says of a platform without one
+    raise UserError(
+      'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
+    ) from e
+
+
+def _text(card):
+  """A GpuTargetConfigProto of XLA, as text."""
+  threads, fpus, shared, _ = _ARCHITECTURES[card.capability]
+  major, _, minor = card.capability.partition('.')
+  # Instructions of one architecture alone exist from Hopper on.
+  features = 'ACCELERATED_FEATURES' if int(major) >= 9 else 'NONE'
+  return f"""
+    platform_name: "CUDA"
+    device_description_str: "{card.kind}"
+    dnn_version_info {{ major: 9 minor: 10 }}
+    gpu_device_info {{
+      runtime_version: "13.0.0"
+      cuda_compute_capability {{
+        major: {major} minor: {minor} feature_extension: {features}
+      }}
+      core_count: {card.cores} fpus_per_core: {fpus}
+      threads_per_warp: 32 threads_per_block_limit: 1024
+      threads_per_core_limit: {threads}
+      registers_per_block_limit: 65536 registers_per_core_limit: 65536
+      shared_memory_per_block: {48 * 1024}
+      shared_memory_per_block_optin: {(shared - 1) * 1024}
+      shared_memory_per_core: {shared * 1024}
+      block_dim_limit_x: {2**31 - 1}
+      block_dim_limit_y: 65535 block_dim_limit_z: 65535
+      l2_cache_size: {card.cache * 2**20}
+      memory_bandwidth: {card.bandwidth * 10**9}
+      clock_rate_ghz: {card.clock}
+      device_memory_size: {card.memory * 2**20}
+    }}
+  """
