@@ -85,8 +85,8 @@ def sections(model: str = 'transformer_xl') -> dict[str, type]:
   }
 
 
-def compose(model: str = 'transformer_xl') -> ml_collections.ConfigDict:
-  """A locked config with the default of every key."""
+def compose(model: str = 'transformer_xl') -> Any:
+  """A locked ConfigDict with the default of every key."""
   config = settings.defaults(Root)
   for name, section in sections(model).items():
     if name:
