@@ -20,7 +20,6 @@ from txl_jax.errors import UserError
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 
-
 # As it is trained, and as it is used.
 HOW = [{}, dict(used=True)]
 
