@@ -1,108 +1,25 @@
-"""What the interface promises, for every model in MODELS."""
+"""What the interface promises of the function that every model is."""
 
 import functools
+import re
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import direct
-from txl_jax import models
-from txl_jax.models import base
-
-V, B, M = 13, 3, 4
-
-SETTINGS = {
-  'transformer_xl': dict(
-    n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10, mem_len=M
-  ),
-}
-
-
-@functools.cache
-def make(name, **changes):
-  """A model that computes in float64, and parameters for it."""
-  settings = {'name': name, 'dtype': 'float64', **SETTINGS[name]}
-  model = models.build(settings, V, **changes)
-  return model, direct.random_params(model)
-
-
-@functools.cache
-def scorer(name, **changes):
-  """The jitted (tokens, targets, memory, lengths) -> LMOutput."""
-  model, params = make(name, **changes)
-  return jax.jit(
-    lambda tokens, targets, memory, lengths=None: model.apply(
-      {'params': params}, tokens, targets, memory, train=False, lengths=lengths
-    )
-  )
-
-
-@pytest.fixture
-def x64():
-  with jax.enable_x64(True):
-    yield
-
-
-@pytest.fixture(params=models.MODELS)
-def name(request, x64):
-  return request.param
-
-
-def text(T, seed=0):
-  """int32 [B, T] tokens and targets."""
-  rng = np.random.default_rng(seed)
-  return rng.integers(0, V, [2, B, T], np.int32)
-
-
-def assert_close(a, b):
-  compare = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-10)
-  jax.tree.map(compare, a, b)
-
-
-def test_every_model_has_settings():
-  assert SETTINGS.keys() == models.MODELS.keys()
-
-
-@pytest.mark.parametrize('name', models.MODELS)
-def test_build(name):
-  settings = {'name': name, **SETTINGS[name]}
-  model = models.build(settings, V, mem_len=9)
-  assert isinstance(model, models.MODELS[name])
-  assert model.vocab_size == V and model.config.mem_len == 9
-  assert settings['mem_len'] == M  # not changed in place
-
-
-@hypothesis.settings(
-  max_examples=20, deadline=None, derandomize=True, database=None
+from tests.models.every import (
+  WHOLE,
+  B,
+  V,
+  assert_close,
+  make,
+  reader,
+  scorer,
+  text,
+  warm,
 )
-@hypothesis.given(st.integers(0, 5), st.integers(1, 5), st.data())
-def test_push(M, T, data):
-  memory = np.random.default_rng(0).normal(size=[2, M, 3]).astype(np.float32)
-  states = np.random.default_rng(1).normal(size=[2, T, 3]).astype(np.float32)
-  push = jax.jit(base.push)
-  lengths = data.draw(st.tuples(st.integers(0, T), st.integers(0, T)))
-  rows = []
-  for old, new, n in zip(memory, states, lengths):
-    both = np.concatenate([old, new[:n]])
-    rows.append(both[len(both) - M :])
-  padded = push(memory, states, np.array(lengths))
-  np.testing.assert_array_equal(padded, np.stack(rows))
-  both = np.concatenate([memory, states], axis=1)
-  np.testing.assert_array_equal(push(memory, states), both[:, T:])
-
-
-def test_push_keeps_dtype_and_stops_gradients():
-  memory = jnp.zeros([2, 3, 1], jnp.bfloat16)
-  for lengths in None, jnp.array([1, 2]):
-    push = lambda states, n=lengths: base.push(memory, states, n)
-    assert push(jnp.ones([2, 2, 1])).dtype == jnp.bfloat16
-    total = lambda states, push=push: push(states).astype(jnp.float32).sum()
-    assert total(jnp.ones([2, 2, 1])) > 0
-    assert not jax.grad(total)(jnp.ones([2, 2, 1])).any()
 
 
 def test_output_types(name):
@@ -117,7 +34,9 @@ def test_output_types(name):
     variables = jax.eval_shape(init)
     out, (logits, after) = jax.eval_shape(
       lambda variables: (
-        model.apply(variables, tokens, targets, memory, train=False),
+        model.apply(
+          variables, tokens, targets, memory, train=False, progress=0.5
+        ),
         model.apply(variables, tokens, memory, method='logits'),
       ),
       variables,
@@ -131,24 +50,20 @@ def test_output_types(name):
 
 
 def test_nll_belongs_to_logits(name):
-  model, params = make(name)
   tokens, targets = text(5)
-  memory = model.init_memory(B)
+  memory = make(name)[0].init_memory(B)
   out = scorer(name)(tokens, targets, memory)
-  logits, after = jax.jit(
-    lambda tokens, memory: model.apply(
-      {'params': params}, tokens, memory, method='logits'
-    )
-  )(tokens, memory)
+  logits, after = reader(name)(tokens, memory)
   rows = zip(np.asarray(logits), targets)
   assert_close(out.nll, np.stack([direct.nll(*row) for row in rows]))
   assert_close(out.memory, after)
   assert out.aux == 0
 
 
-@pytest.mark.parametrize('changes', [dict(), dict(pre_norm=True)])
-def test_segments_with_memory_are_one_long_segment(name, changes):
-  changes = {'mem_len': 9, **changes}
+@pytest.mark.parametrize(
+  'name, changes', [(name, c) for name, all_ in WHOLE.items() for c in all_]
+)
+def test_segments_with_memory_are_one_long_segment(x64, name, changes):
   model, _ = make(name, **changes)
   score = scorer(name, **changes)
   tokens, targets = text(9)
@@ -181,7 +96,7 @@ def test_no_gradient_reaches_memory(name):
     memory = run(before, first, start).memory
     out = run(now, second, memory)
     kept = [x for x in jax.tree.leaves(memory) if x.dtype == jnp.float64]
-    assert kept
+    assert kept or name == 'window'  # whose memory is tokens
     return out.nll.sum() + sum(x.sum() for x in kept), out.nll
 
   (now, before), nll = grads(params, params)
@@ -194,28 +109,27 @@ def test_no_gradient_reaches_memory(name):
 
 def test_causality(name):
   """Changing a token changes the logits from there on and none before."""
-  model, params = make(name)
   tokens, _ = text(6)
-  memory = scorer(name)(*text(4, seed=1), model.init_memory(B)).memory
-  logits = jax.jit(
-    lambda tokens: model.apply(
-      {'params': params}, tokens, memory, method='logits'
-    )[0]
-  )
-  before = np.asarray(logits(tokens))
+  memory = warm(name)
+
+  def logits(tokens):
+    return np.asarray(reader(name)(tokens, memory)[0])
+
+  before = logits(tokens)
   for t in range(6):
     changed = tokens.copy()
     changed[:, t] = (changed[:, t] + 1) % V
-    moved = np.abs(np.asarray(logits(changed)) - before).max(axis=-1)  # [B, T]
+    moved = np.abs(logits(changed) - before).max(axis=-1)  # [B, T]
     np.testing.assert_array_equal(moved[:, :t], 0)
     assert (moved[:, t:] > 1e-6).all()
 
 
-def test_reset_memory(name):
-  model, _ = make(name)
-  score = scorer(name)
+@pytest.mark.parametrize('how', [{}, dict(used=True)])
+def test_reset_memory(name, how):
+  model, _ = make(name, **how)
+  score = scorer(name, **how)
   tokens, targets = text(3)
-  memory = score(*text(3, seed=1), model.init_memory(B)).memory
+  memory = warm(name, **how)
   rows = np.array([False, True, False])
   reset = model.reset_memory(memory, rows)
   carried = score(tokens, targets, memory)
@@ -230,16 +144,14 @@ def test_reset_memory(name):
   jax.tree.map(np.testing.assert_array_equal, nothing, memory)
 
 
-@pytest.mark.parametrize('warm', [False, True])
-def test_padding(name, warm):
+@pytest.mark.parametrize('cold', [False, True])
+def test_padding(name, cold):
   """A padded row scores and leaves memory like the short row by itself."""
   model, _ = make(name)
   score = scorer(name)
   tokens, targets = text(6)
   lengths = np.array([2, 6, 0], np.int32)
-  memory = model.init_memory(B)
-  if warm:
-    memory = score(*text(3, seed=1), memory).memory
+  memory = model.init_memory(B) if cold else warm(name)
   scored = np.arange(6) < lengths[:, None]
   out = score(tokens, np.where(scored, targets, -1), memory, lengths)
   follow = text(5, seed=2)
@@ -291,3 +203,24 @@ def test_rows_do_not_see_each_other(name):
   after = score(others, targets, model.init_memory(B))
   np.testing.assert_array_equal(before.nll[::2], after.nll[::2])
   assert (before.nll[1] != after.nll[1]).all()
+
+
+def test_the_last_logits(name):
+  """The same, without those of the other positions ever being made."""
+  tokens, _ = text(6)
+  memory = warm(name)
+  rows = np.arange(B)
+  for lengths in None, np.array([2, 6, 1], np.int32):
+    every, after = reader(name)(tokens, memory, lengths)
+    last, same = reader(name, last=True)(tokens, memory, lengths)
+    at = 5 if lengths is None else lengths - 1
+    assert last.shape == (B, V)
+    assert_close(last, every[rows, at])
+    jax.tree.map(np.testing.assert_array_equal, same, after)
+
+  def sizes(last):
+    jaxpr = str(jax.make_jaxpr(reader(name, last))(tokens, memory))
+    shapes = re.findall(r'\[(\d[\d,]*)\]', jaxpr)
+    return {np.prod([int(n) for n in shape.split(',')]) for shape in shapes}
+
+  assert B * 6 * V in sizes(False) - sizes(True)

@@ -12,8 +12,9 @@ from configs import common
 from tests import direct
 from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
 from txl_jax import models
+from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.training import metrics, optim
+from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
@@ -221,3 +222,40 @@ def test_shapes_and_dtypes_stay(name, accumulate):
 
   assert kind(new) == kind(state)
   assert state.memory.states.dtype == jnp.bfloat16
+
+
+def test_a_config_reaches_its_step(monkeypatch):
+  """What training makes of the keys, model and optimiser among them."""
+  given = {}
+
+  def take(mesh, abstract, steps_per_dispatch, **arguments):
+    given.update(arguments, K=steps_per_dispatch)
+
+  monkeypatch.setattr(step_lib, 'jit_train_step', take)
+  c = common.get_config()
+  c.model.update(FIELDS)
+  c.train.update(steps=70, batch_size=B, accumulate=2, steps_per_dispatch=5)
+  c.train.nonfinite = 'skip'
+  c.optim.update(name='sgd', clip=0.0, weight_decay=0.5, average='ema')
+  built = step_lib.build(c, V, mesh_of(1))
+  assert given['model'] == built.model == transformer()
+  names = ('K', 'steps', 'accumulate', 'skip_nonfinite')
+  assert [given[name] for name in names] == [5, 70, 2, True]
+  assert given['averager'] == averaging.averager(c.optim) is not None
+  assert given['schedule'](35) == pytest.approx(c.optim.lr / 2)
+  # With no gradient an update is what weight decay takes off.
+  ones = jax.tree.map(lambda x: jnp.ones(x.shape), built.abstract.params)
+  zeros = jax.tree.map(jnp.zeros_like, ones)
+  optimiser = given['optimiser']
+  updates, _ = optimiser.update(zeros, optimiser.init(ones), ones)
+  assert (updates['vocabulary']['table'] == 0.5).all()
+  assert not updates['biases']['u'].any()
+
+
+def test_batches_that_cannot_be_divided():
+  c = common.get_config()
+  c.train.update(batch_size=12, accumulate=2)
+  step_lib.check_rows(c, 3)
+  with pytest.raises(UserError, match=r'train.batch_size is 12.* of 8 ') as e:
+    step_lib.check_rows(c, 4)
+  assert len(str(e.value).splitlines()) == 1

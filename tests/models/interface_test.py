@@ -1,0 +1,141 @@
+"""What training and use ask of every model besides its function."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.every import (
+  SETTINGS,
+  WHOLE,
+  B,
+  assert_close,
+  make,
+  scorer,
+  text,
+  warm,
+)
+from txl_jax import models, settings
+from txl_jax.errors import UserError
+from txl_jax.models import base
+from txl_jax.parallel import mesh as mesh_lib
+
+# As it is trained, and as it is used.
+HOW = [{}, dict(used=True)]
+
+
+def test_every_model_has_settings():
+  assert SETTINGS.keys() == models.MODELS.keys() | {'convolution'}
+  assert SETTINGS.keys() == WHOLE.keys()
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_row_axes(name, how):
+  """They are where another number of rows makes another shape, and only."""
+  model, _ = make(name, **how)
+  axes, few, many = model.row_axes(), model.init_memory(5), model.init_memory(7)
+  assert jax.tree.structure(axes) == jax.tree.structure(few)
+  assert model.remembers() == bool(jax.tree.leaves(few))
+  for axis, x, y in zip(*map(jax.tree.leaves, (axes, few, many)), strict=True):
+    shape = list(x.shape)
+    assert shape[axis] == 5
+    shape[axis] = 7
+    assert y.shape == tuple(shape)
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_rows_may_change_places(name, how):
+  """Of the inputs and, along its row axes, of the memory."""
+  model, _ = make(name, **how)
+  score, order = scorer(name, **how), np.array([2, 0, 1])
+  tokens, targets = text(4)
+
+  def permute(memory):
+    return jax.tree.map(
+      lambda axis, x: jnp.take(x, order, axis), model.row_axes(), memory
+    )
+
+  memory = warm(name, **how)
+  out = score(tokens, targets, memory)
+  moved = score(tokens[order], targets[order], permute(memory))
+  assert_close(moved.nll, out.nll[order])
+  assert_close(moved.memory, permute(out.memory))
+  # Rows differ, or this would say nothing.
+  stale = score(tokens[order], targets[order], memory).nll
+  assert np.abs(stale - moved.nll).max() > 1e-3
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_repeat_rows(name, how):
+  model, _ = make(name, **how)
+  score = scorer(name, **how)
+  tokens, targets = text(4)
+  memory = warm(name, **how)
+  many = base.repeat_rows(model, memory, 2)
+  assert jax.tree.map(jnp.shape, many) == jax.tree.map(
+    jnp.shape, model.init_memory(2 * B)
+  )
+  out = score(tokens, targets, memory)
+  more = score(np.repeat(tokens, 2, 0), np.repeat(targets, 2, 0), many)
+  assert_close(more.nll, np.repeat(out.nll, 2, 0))
+  assert_close(more.memory, base.repeat_rows(model, out.memory, 2))
+
+
+def test_at_test_time_it_is_the_same_function(name):
+  plain, used = make(name)[0], make(name, used=True)[0]
+  memories = [model.init_memory(B) for model in (plain, used)]
+  for seed in range(3):
+    part = text(3, seed)
+    a = scorer(name)(*part, memories[0])
+    b = scorer(name, used=True)(*part, memories[1])
+    assert_close(a.nll, b.nll)
+    memories = a.memory, b.memory
+
+
+def test_overrides_at_test_time(name):
+  """Keys that are declared so are taken, others are refused in one line."""
+  model, _ = make(name)
+  declared, refused = settings.keys(type(model.config)), {'nonsense': 1}
+  for key, entry in declared.items():
+    value = getattr(model.config, key)
+    if entry.may_change != settings.AT_TEST_TIME:
+      refused[key] = value
+      continue
+    others = [x for x in entry.choices if x != value] or [value + 1]
+    changed = model.at_test_time(**{key: others[0]}).config
+    assert changed == model.config.replace(**{key: others[0]})
+  assert 'd_model' in refused
+  for key, value in refused.items():
+    with pytest.raises(UserError, match=rf'^{key} is .*; allowed: .+') as e:
+      model.at_test_time(**{key: value})
+    assert len(str(e.value).splitlines()) == 1
+
+
+def test_parameters_at_inference_are_some_of_all(name):
+  """And enough to score with."""
+  model, _ = make(name)
+  params = jax.jit(lambda: base.init_params(model, jax.random.key(0)))()
+  used = model.inference_params(params)
+  every = dict(jax.tree_util.tree_leaves_with_path(params))
+  for path, x in jax.tree_util.tree_leaves_with_path(used):
+    assert every[path] is x
+  memory, (tokens, targets) = model.init_memory(B), text(4)
+
+  @jax.jit
+  def score(params):
+    return model.apply({'params': params}, tokens, targets, memory, train=False)
+
+  jax.tree.map(np.testing.assert_array_equal, score(params), score(used))
+
+
+def test_every_parameter_has_a_sharding_rule(name):
+  """Those that only training has, too."""
+  model, _ = make(name)
+  if name == 'window':
+    model = model.model  # whose parameters they are
+  mesh = mesh_lib.abstract_mesh(dict(fsdp=2, tensor=2))
+  params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
+  places = mesh_lib.by_rules(params, mesh, model.SHARDING)
+  assert jax.tree.structure(places) == jax.tree.structure(params)
+  for x, place in zip(jax.tree.leaves(params), jax.tree.leaves(places)):
+    place.shard_shape(x.shape)  # which fails where it cannot be divided
