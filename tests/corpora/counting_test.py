@@ -73,7 +73,7 @@ def test_numbers_and_counts(monkeypatch, processes, size):
   assert names == list(dict.fromkeys(words + others))
 
   v = Words.from_counts(numbers.counts(), eos='<eos>')
-  ids = numbers.ids(v)
+  ids = v.ids(numbers.words)
   assert ids.dtype == np.int32
   assert [v.symbols[i] for i in ids[found[0]]] == words
   assert ids[numbers.words['new']] == -1
@@ -102,7 +102,7 @@ def test_progress_passes_chunks_on(capsys):
 def test_workers_end_with_a_parent_that_is_killed(stop):
   code = """
 import itertools, os
-from txl_jax.data import counting
+from txl_jax.corpora import counting
 for pid in counting._in_order(os.getpid, itertools.repeat(()), 2):
   print(pid, flush=True)
 """

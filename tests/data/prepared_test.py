@@ -174,7 +174,8 @@ def test_reading_needs_numpy_alone(tmp_path):
   folder = write(tmp_path / 'a')
   code = f"""
 import sys
-from txl_jax.data import prepared, preparation
+from txl_jax.corpora import preparation
+from txl_jax.data import prepared
 assert prepared.load({str(folder)!r}).tokens('test').size == 10
 for name in ('jax', 'flax', 'tensorflow', 'tensorflow_datasets', 'requests'):
   assert name not in sys.modules, name

@@ -44,11 +44,11 @@ _BLOCK = 1 << 20  # tokens checked at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-  """A prepared corpus whose files were found whole; made by `load`.
+  """A prepared corpus, checked by `load`.
 
   Attributes:
-    folder: where it lies.
-    manifest: what manifest.json says, see above.
+    folder: where it is.
+    manifest: the contents of manifest.json, see above.
     vocabulary: what the token ids stand for.
   """
 
@@ -58,7 +58,7 @@ class Prepared:
 
   @property
   def name(self) -> str:
-    """Name of the folder, which tells the corpus and its options."""
+    """Name of the folder: the corpus and its options."""
     return self.manifest['folder']
 
   @property
@@ -105,7 +105,7 @@ class Prepared:
 
 
 def load(folder: str | os.PathLike) -> Prepared:
-  """Opens a prepared corpus and checks that it is whole.
+  """Opens a prepared corpus and checks that it is undamaged.
 
   Every file is read once, in pieces; 100 MB take a fraction of a second.
 
@@ -139,6 +139,35 @@ def load(folder: str | os.PathLike) -> Prepared:
   return Prepared(folder, manifest, vocabulary)
 
 
+def write_manifest(
+  folder: pathlib.Path,
+  manifest: dict,
+  vocabulary: Vocabulary | Words,
+  splits: dict,
+) -> None:
+  """Writes manifest.json, and the list of words, beside the splits.
+
+  Args:
+    folder: holds the files of the splits.
+    manifest: its first entries: format, corpus, folder, options, source.
+    vocabulary: what the token ids stand for.
+    splits: the entry of the same name.
+
+  Raises:
+    OSError: they cannot be written.
+  """
+  if isinstance(vocabulary, Words):
+    (folder / WORD_LIST).write_bytes(vocabulary.text())
+  digests = {split: entry['sha256'] for split, entry in splits.items()}
+  manifest = manifest | {
+    'vocabulary': vocabulary.entry(),
+    'dtype': token_dtype(len(vocabulary)),
+    'splits': splits,
+    'digest': digest_of(digests, vocabulary),
+  }
+  (folder / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n')
+
+
 def token_dtype(size: int) -> str:
   """The smallest of DTYPES that holds the ids of a vocabulary of that size."""
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
@@ -154,7 +183,7 @@ def digest_of(
 
 
 def sentences_file(folder: pathlib.Path, split: str) -> pathlib.Path:
-  """Where the starts of a split's sentences lie."""
+  """The file with the starts of a split's sentences."""
   return folder / f'{split}.sentences.bin'
 
 
@@ -163,7 +192,7 @@ def _file(folder, split):
 
 
 def _vocabulary(folder, entry):
-  """The vocabulary that an entry of the manifest tells of."""
+  """The vocabulary of an entry of the manifest."""
   if entry['kind'] != 'words':
     return Vocabulary.from_json(entry)
   path = folder / WORD_LIST
@@ -187,10 +216,23 @@ def _damaged(found):
 
 
 def _check_split(folder, split, manifest, vocabulary_size):
-  """Raises a UserError unless the split's file is as the manifest says."""
-  path, dtype = _file(folder, split), _dtype(manifest)
-  expected = manifest['splits'][split]
-  size, wanted = path.stat().st_size, expected['tokens'] * dtype.itemsize
+  """Raises a UserError unless a split's files are as the manifest says."""
+  path, entry = _file(folder, split), manifest['splits'][split]
+  largest = _check_file(
+    path, _dtype(manifest), entry['tokens'], entry['sha256']
+  )
+  if largest >= vocabulary_size:
+    raise _damaged(
+      f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
+    )
+  if 'sentences' in entry:
+    path, count = sentences_file(folder, split), entry['sentences'] + 1
+    _check_file(path, np.dtype(np.int64), count, entry['sentences_sha256'])
+
+
+def _check_file(path, dtype, count, sha256):
+  """The largest number of a file; UserError unless it has count and sha256."""
+  size, wanted = path.stat().st_size, count * dtype.itemsize
   if size != wanted or not size:
     raise _damaged(f'{path} has {size} bytes, expected {wanted}')
   digest, largest = hashlib.sha256(), 0
@@ -198,26 +240,6 @@ def _check_split(folder, split, manifest, vocabulary_size):
     while block := f.read(_BLOCK * dtype.itemsize):
       digest.update(block)
       largest = max(largest, int(np.frombuffer(block, dtype).max()))
-  if digest.hexdigest() != expected['sha256']:
-    raise _damaged(
-      f'{path} has sha256 {digest.hexdigest()}, expected {expected["sha256"]}'
-    )
-  if largest >= vocabulary_size:
-    raise _damaged(
-      f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
-    )
-  if 'sentences' in expected:
-    _check_sentences(sentences_file(folder, split), expected)
-
-
-def _check_sentences(path, expected):
-  """Raises a UserError unless the starts are as the manifest says."""
-  size, wanted = path.stat().st_size, 8 * (expected['sentences'] + 1)
-  if size != wanted:
-    raise _damaged(f'{path} has {size} bytes, expected {wanted}')
-  with path.open('rb') as f:
-    digest = hashlib.file_digest(f, 'sha256').hexdigest()
-  if digest != expected['sentences_sha256']:
-    raise _damaged(
-      f'{path} has sha256 {digest}, expected {expected["sentences_sha256"]}'
-    )
+  if digest.hexdigest() != sha256:
+    raise _damaged(f'{path} has sha256 {digest.hexdigest()}, expected {sha256}')
+  return largest
