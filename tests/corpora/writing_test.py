@@ -17,6 +17,7 @@ from txl_jax import settings
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared
 from txl_jax.data.options import Data
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 # 2000 lines, so the cuts at 90 and 95 percent lie near line 1800 and 1900.
@@ -296,7 +297,12 @@ def test_lines_that_are_cut_have_no_end(tmp_path):
 
 
 @pytest.mark.parametrize('listed', [False, True])
-def test_unknown_word_is_told_with_its_file(tmp_path, listed):
+@pytest.mark.parametrize('size', [3000, 10**6])
+def test_unknown_word_is_told_with_its_file(
+  tmp_path, monkeypatch, listed, size
+):
+  real = counting.blocks
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, size))
   lines = 'one two\n' * 100
   files = {'a': lines[:-1], 'b': lines * 18, 'c': lines + 'one strange'}
   folder = write_files(tmp_path / 'notes', files)
@@ -321,13 +327,13 @@ def test_line_of_an_unknown_word_after_lines_that_were_cut(tmp_path):
 def test_text_that_changes_meanwhile_is_told(tmp_path, monkeypatch):
   path = tmp_path / 'book.txt'
   path.write_text('one two\n' * 200 + 'strange\n')
-  counts = counting.Numbers.counts
+  ids = Words.ids
 
   def change(*args):
     path.write_text('one two\n' * 201)
-    return counts(*args)
+    return ids(*args)
 
-  monkeypatch.setattr(counting.Numbers, 'counts', change)
+  monkeypatch.setattr(Words, 'ids', change)
   with pytest.raises(UserError, match='changed while it was read'):
     prepare(path, unk=False)
 

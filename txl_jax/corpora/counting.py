@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import tqdm
 
-from txl_jax.data.words import Words, split
+from txl_jax.data.words import split
 from txl_jax.errors import UserError
 
 _BLOCK = 1 << 23  # bytes
 _MOST = 4  # processes unless the caller says how many
+_NONE = np.zeros([0], np.int32)
 
 
 def processes_by_default() -> int:
@@ -87,24 +88,19 @@ class Numbers:
   def read(
     self, chunks: Iterable[bytes], counted: bool, processes: int
   ) -> Iterator[np.ndarray]:
-    """The numbers of the words of a text, block by block.
+    """The numbers of the words of a text, int32 [n], block by block.
 
     Args:
       chunks: the text.
       counted: whether its words count.
       processes: that work, at least 1.
-
-    Yields:
-      int32 [n].
     """
-    tasks = ((block,) for block in blocks(chunks))
     tables = {}  # of each process: its numbers to ours
-    reader = _Reader(*self._options)
-    for process, new, numbers in _in_order(reader.read, tasks, processes):
-      table = tables.get(process, np.zeros([0], np.int32))
+    work = _Reader(*self._options).read
+    for process, new, numbers in in_order(work, blocks(chunks), processes):
       # What is new to all processes is new to the one that has read it, so
       # words come in the order of the text.
-      table = np.append(table, self.words.of(new))
+      table = np.append(tables.get(process, _NONE), self.words.of(new))
       tables[process] = table
       missing = len(self.words) - len(self._counts)
       self._counts = np.append(self._counts, np.zeros([missing], np.int64))
@@ -144,59 +140,24 @@ class _Reader:
     return os.getpid(), new, found
 
 
-def look_up(
-  vocabulary: Words, chunks: Iterable[bytes], processes: int
-) -> Iterator[np.ndarray]:
-  """The token ids of a text, int32 [n], block by block, -1 for unknown words.
+def in_order(
+  work: Callable[[bytes], Any], tasks: Iterable[bytes], processes: int
+) -> Iterator[Any]:
+  """work(task) for each task, in order; a single task needs no process.
 
   Args:
-    vocabulary: encodes it.
-    chunks: the text.
-    processes: that work, at least 1.
-  """
-  tasks = ((block,) for block in blocks(chunks))
-  return _in_order(vocabulary.look_up, tasks, processes)
-
-
-def refuse(
-  vocabulary: Words,
-  pieces: Iterable[tuple[str, int, Iterable[bytes]]],
-  processes: int,
-) -> None:
-  """Raises the error for the first unknown word, if there is one.
-
-  Args:
-    vocabulary: without unk.
-    pieces: of the text: what each is, the number of its first line there, and
-      its chunks.
+    work: each process has a copy, which may keep what it finds.
+    tasks: what to work on.
     processes: that work, at least 1.
 
   Raises:
-    UserError: see `Words.encode`.
-  """
-
-  def tasks():
-    for source, line, chunks in pieces:
-      for block in blocks(chunks):
-        yield block, source, line
-        line += block.count(b'\n')
-
-  for _ in _in_order(vocabulary.encode, tasks(), processes):
-    pass
-
-
-def _in_order(
-  work: Callable, tasks: Iterable[tuple], processes: int
-) -> Iterator[Any]:
-  """work(*task) for each task, in order; a single task needs no process.
-
-  Each process has a copy of `work`, which may keep what it finds.
+    UserError: a process died.
   """
   tasks = iter(tasks)
   first = list(itertools.islice(tasks, 2))
   tasks = itertools.chain(first, tasks)
   if processes == 1 or len(first) < 2:
-    yield from itertools.starmap(work, tasks)
+    yield from map(work, tasks)
     return
   busy = collections.deque()
   try:
@@ -206,11 +167,12 @@ def _in_order(
           worker, results = stack.enter_context(_worker(work)), ()
         else:
           worker = busy.popleft()
-          results = (_result(worker),)
+          results = (worker.recv(),)
         worker.send(task)
         busy.append(worker)
         yield from results
-      yield from map(_result, busy)
+      for worker in busy:
+        yield worker.recv()
   except (EOFError, ConnectionError) as e:
     raise UserError(
       'a process that reads the text has died, perhaps for lack of memory; '
@@ -220,7 +182,7 @@ def _in_order(
 
 @contextlib.contextmanager
 def _worker(work):
-  """Starts a process that works; yields the connection to it."""
+  """The connection to a new process that works, and ends with it."""
   context = multiprocessing.get_context('spawn')  # the parent may have threads
   ours, theirs = context.Pipe()
   process = context.Process(target=_serve, args=(work, theirs), daemon=True)
@@ -234,20 +196,8 @@ def _worker(work):
 
 
 def _serve(work, connection):
-  """Works until the connection is closed, as it is if the parent is killed."""
+  """Works until the other end is closed, as it is if the parent is killed."""
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-  with contextlib.suppress(EOFError, OSError):
+  with contextlib.suppress(EOFError, ConnectionError):
     while True:
-      task = connection.recv()
-      try:
-        result = work(*task)
-      except UserError as e:
-        result = e
-      connection.send(result)
-
-
-def _result(worker):
-  result = worker.recv()
-  if isinstance(result, UserError):
-    raise result
-  return result
+      connection.send(work(connection.recv()))

@@ -77,8 +77,10 @@ def prepare(
     made.mkdir()
     if asked.words:
       processes = processes or counting.processes_by_default()
-      text = writing.Text(asked, splits, processes)
-      vocabulary, entries = text.write(made, listed and listed.words)
+      words = listed and listed.words
+      vocabulary, entries = writing.write_words(
+        asked, splits, made, processes, words
+      )
     else:
       vocabulary, entries = writing.write_bytes(asked, splits, made)
     _check(asked, vocabulary, entries)

@@ -89,196 +89,201 @@ class File:
     return self._digest.hexdigest()
 
 
-@dataclasses.dataclass
-class _Found:
-  """What a split has: bytes, lines, words, unknown words.
+def write_words(
+  asked: Data,
+  splits: local.Splits,
+  folder: pathlib.Path,
+  processes: int,
+  vocabulary: Words | None = None,
+) -> tuple[Words, dict]:
+  """Writes the token ids of a corpus of words, and where sentences start.
+
+  Args:
+    asked: which corpus, and how its text becomes words.
+    splits: for each split a function that gives its text in chunks.
+    folder: where they go.
+    processes: that read the text, at least 1.
+    vocabulary: encodes the text; None counts one.
+
+  Returns:
+    The vocabulary; and for each split its entry of the manifest.
+
+  Raises:
+    UserError: no word is left, most words are not in the given vocabulary, or
+      see `Words.encode`.
+    OSError: a file cannot be written.
+  """
+  texts = {
+    split: _Text(asked, split, read, folder) for split, read in splits.items()
+  }
+  entries, train = {}, texts['train']
+  if vocabulary is None:
+    advice = '; a larger --min_count (data.min_count) trains it'
+    vocabulary, ids = _count(asked, texts, processes)
+    for split, text in texts.items():
+      entries[split] = text.write(vocabulary, text.numbered(ids))
+  else:
+    advice = ''
+    for split, text in texts.items():
+      blocks = counting.blocks(text.read())
+      parts = counting.in_order(vocabulary.look_up, blocks, processes)
+      entries[split] = text.write(vocabulary, parts)
+      if split == 'train':
+        _check_list(asked, vocabulary, train)
+  if vocabulary.unk and not train.unks:
+    # No training can make it likely.
+    print(
+      f'warning: {vocabulary.unk} never occurs in train{advice}',
+      file=sys.stderr,
+    )
+  return vocabulary, entries
+
+
+def _count(asked, texts, processes):
+  """The vocabulary of a text, whose words are numbered; id of each number."""
+  ptb = asked.corpus == 'ptb'
+  eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
+  numbers = counting.Numbers(eos, lower)
+  for split, text in texts.items():
+    with File(text.numbers) as f:
+      for part in numbers.read(text.read(), ptb or split == 'train', processes):
+        f.write(part)
+  counts = numbers.counts()
+  others = (n for word, n in counts.items() if word not in (eos, '<unk>'))
+  if max(others, default=0) < asked.min_count:
+    raise UserError(
+      f'{asked.path or asked.corpus}: no word is in the training split '
+      f'{asked.min_count} times; allowed: a text with words, and a '
+      'data.min_count that leaves some'
+    )
+  vocabulary = Words.from_counts(
+    counts,
+    eos=eos,
+    unk='<unk>' if asked.unk or '<unk>' in counts else '',
+    lower=lower,
+    min_count=asked.min_count,
+    max_size=asked.max_size,
+  )
+  return vocabulary, vocabulary.ids(numbers.words)
+
+
+def _check_list(asked, vocabulary, train):
+  """Raises a UserError if a list has less than half of the words."""
+  words = train.words - (train.lines if vocabulary.eos else 0)
+  if 2 * train.unknown > words:
+    raise UserError(
+      f'data.vocab_file: {asked.vocab_file}: {train.unknown / words:.1%} of '
+      f'the {words} words of the training split are not in it; allowed: a list '
+      'of words of this text, which has at least half of them'
+    )
+
+
+class _Text:
+  """A split of a corpus of words; it is measured while it is worked on.
 
   Attributes:
-    words: <eos> among them.
-    unks: unknown words, and those that are unk in the text itself.
+    numbers: a file for the numbers of its words.
+    size: its bytes.
+    lines: its lines.
+    words: its words, <eos> among them.
+    unknown: its words that have no token id.
+    unks: these, and those that are unk in the text itself.
   """
 
-  bytes: int = 0
-  lines: int = 0
-  words: int = 0
-  unknown: int = 0
-  unks: int = 0
-
-
-class Text:
-  """The splits of a corpus of words, to be counted and encoded."""
-
-  def __init__(self, asked: Data, splits: local.Splits, processes: int):
-    """Reads nothing yet.
-
-    Args:
-      asked: which corpus, and how its text becomes words.
-      splits: for each split a function that gives its text in chunks.
-      processes: that read it, at least 1.
-    """
-    self._asked, self._splits, self._processes = asked, splits, processes
-    self._lower = asked.lower or asked.corpus == 'ptb'
-    self._eos = '<eos>' if asked.eos else ''
-    self._found = {split: _Found() for split in SPLITS}
-
-  def write(
-    self, folder: pathlib.Path, vocabulary: Words | None = None
-  ) -> tuple[Words, dict]:
-    """Writes the token ids of each split, and where its sentences start.
-
-    Args:
-      folder: where they go.
-      vocabulary: encodes the text; None counts one.
-
-    Returns:
-      The vocabulary; and for each split its entry of the manifest.
-
-    Raises:
-      UserError: no word is left, most words are not in the given vocabulary,
-        or see `Words.encode`.
-      OSError: a file cannot be written.
-    """
-    if vocabulary is None:
-      vocabulary, entries = self._count(folder)
-      advice = '; a larger --min_count (data.min_count) trains it'
-    else:
-      advice, entries = '', {}
-      for split in SPLITS:
-        text = self._read(split)
-        parts = counting.look_up(vocabulary, text, self._processes)
-        entries[split] = self._write(folder, split, vocabulary, parts)
-        if split == 'train':
-          self._check_list(vocabulary)
-    if vocabulary.unk and not self._found['train'].unks:
-      # No training can make it likely.
-      print(
-        f'warning: {vocabulary.unk} never occurs in train{advice}',
-        file=sys.stderr,
-      )
-    return vocabulary, entries
-
-  def _count(self, folder):
-    """Counts a vocabulary and writes each split: as numbers, then as ids."""
-    numbers = counting.Numbers(self._eos, self._lower)
-    for split in SPLITS:
-      counted = split == 'train' or self._asked.corpus == 'ptb'
-      with File(folder / f'{split}.numbers') as f:
-        for part in numbers.read(self._read(split), counted, self._processes):
-          f.write(part)
-    counts = numbers.counts()
-    self._check(counts)
-    vocabulary = Words.from_counts(
-      counts,
-      eos=self._eos,
-      unk='<unk>' if self._asked.unk or '<unk>' in counts else '',
-      lower=self._lower,
-      min_count=self._asked.min_count,
-      max_size=self._asked.max_size,
-    )
-    ids, entries = vocabulary.ids(numbers.words), {}
-    for split in SPLITS:
-      path = folder / f'{split}.numbers'
-      parts = (ids[part] for part in _numbers(path))
-      entries[split] = self._write(folder, split, vocabulary, parts)
-      path.unlink()
-    return vocabulary, entries
-
-  def _check(self, counts):
-    """Raises a UserError if the vocabulary would have no word of the text."""
-    asked = self._asked
-    others = (self._eos, '<unk>')
-    words = (n for word, n in counts.items() if word not in others)
-    if max(words, default=0) < asked.min_count:
-      raise UserError(
-        f'{asked.path or asked.corpus}: no word is in the training split '
-        f'{asked.min_count} times; allowed: a text with words, and a '
-        'data.min_count that leaves some'
-      )
-
-  def _check_list(self, vocabulary):
-    """Raises a UserError if a list has less than half of the words."""
-    train = self._found['train']
-    words = train.words - (train.lines if vocabulary.eos else 0)
-    if 2 * train.unknown > words:
-      raise UserError(
-        f'data.vocab_file: {self._asked.vocab_file}: '
-        f'{train.unknown / words:.1%} of the {words} words of the training '
-        'split are not in it; allowed: a list of words of this text, which has '
-        'at least half of them'
-      )
-
-  def _pieces(self, split):
-    """The files, or parts of files, that a split consists of."""
-    read = self._splits[split]
+  def __init__(self, asked, split, read, folder):
+    self._asked, self._split, self._folder = asked, split, folder
+    self._pieces = (_Whole(f'{asked.corpus}, split {split}', read),)
     if isinstance(read, local.Split):
-      return read.parts
-    return (_Whole(f'{self._asked.corpus}, split {split}', read),)
+      self._pieces = read.parts
+    self.numbers = folder / f'{split}.numbers'
+    self.size = self.lines = self.words = self.unknown = self.unks = 0
 
-  def _read(self, split):
-    """The text of a split in chunks, counted."""
-    lines = (_lines(p, self._found[split]) for p in self._pieces(split))
-    text = itertools.chain.from_iterable(lines)
-    return counting.progress(text, f'reading {split}')
+  def read(self):
+    """The text in chunks."""
+    chunks = itertools.chain.from_iterable(map(self._chunks, self._pieces))
+    return counting.progress(chunks, f'reading {self._split}')
 
-  def _known(self, split, vocabulary, parts):
-    """Token ids in which -1, for unknown words, is now the id of unk."""
-    found = self._found[split]
-    for ids in parts:
-      found.words += ids.size
-      unknown = ids < 0
-      if n := np.count_nonzero(unknown):
-        if vocabulary.unk_id is None:
-          self._refuse(split, vocabulary)
-        found.unknown += int(n)
-        ids = np.where(unknown, vocabulary.unk_id, ids)
-      if vocabulary.unk_id is not None:
-        found.unks += int(np.count_nonzero(ids == vocabulary.unk_id))
-      yield ids
+  def numbered(self, ids):
+    """The token ids of the words in the file of numbers, block by block."""
+    with self.numbers.open('rb') as f:
+      while block := f.read(4 * _BLOCK):
+        yield ids[np.frombuffer(block, np.int32)]
+    self.numbers.unlink()
 
-  def _refuse(self, split, vocabulary) -> NoReturn:
-    """Raises the UserError for a word of a split that has no token id."""
-    pieces = self._pieces(split)
-    try:
-      # Encoding the text itself finds the word, its file and its line.
-      counting.refuse(
-        vocabulary,
-        ((p.source, p.first_line(), _lines(p, _Found())) for p in pieces),
-        self._processes,
-      )
-    except UserError as e:
-      of_text = self._asked.corpus == 'text'
-      advice = '; data.unk (--unk) adds <unk>' if of_text else ''
-      raise UserError(f'{e}{advice}') from e
-    raise UserError(f'{pieces[0].source}: the text changed while it was read')
-
-  def _write(self, folder, split, vocabulary, parts):
-    """Writes the tokens of a split; returns its entry of the manifest."""
+  def write(self, vocabulary, parts):
+    """Writes token ids, -1 for unknown words; the entry of the manifest."""
     dtype = prepared.token_dtype(len(vocabulary))
-    entry = {}
-    parts = self._known(split, vocabulary, parts)
-    with File(folder / f'{split}.bin') as tokens:
+    parts, entry = self._known(vocabulary, parts), {}
+    with File(self._folder / f'{self._split}.bin') as tokens:
       if self._asked.corpus != 'lm1b':
         for ids in parts:
           tokens.write(ids.astype(dtype))
       else:
-        laid_out = sentences.lay_out(
-          parts, vocabulary.start, self._asked.boundaries
-        )
-        with File(prepared.sentences_file(folder, split)) as starts:
+        path = prepared.sentences_file(self._folder, self._split)
+        boundaries = self._asked.boundaries
+        laid_out = sentences.lay_out(parts, vocabulary.start, boundaries)
+        with File(path) as starts:
           for ids, where in laid_out:
             tokens.write(ids.astype(dtype))
             starts.write(where.astype(np.int64))
         entry['sentences'] = starts.size - 1
         entry['sentences_sha256'] = starts.sha256()
-    found = self._found[split]
     return {
       'tokens': tokens.size,
-      'bytes': found.bytes,
-      'lines': found.lines,
-      'unknown': found.unknown,
+      'bytes': self.size,
+      'lines': self.lines,
+      'unknown': self.unknown,
       'sha256': tokens.sha256(),
       **entry,
     }
+
+  def _chunks(self, piece):
+    """The chunks of a piece; the last line of a file gets a newline.
+
+    The byte-order mark that some editors put first is no part of a word.
+    """
+    last, first = b'', piece.begins
+    for chunk in piece():
+      self.size += len(chunk)
+      if first:
+        chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
+      self.lines += chunk.count(b'\n')
+      last = chunk[-1:] or last
+      yield chunk
+    if piece.ends and last not in (b'', b'\n'):
+      self.lines += 1
+      yield b'\n'
+
+  def _known(self, vocabulary, parts):
+    """Token ids in which -1, for unknown words, is now the id of unk."""
+    unk = vocabulary.unk_id
+    for ids in parts:
+      self.words += ids.size
+      unknown = ids < 0
+      if n := int(np.count_nonzero(unknown)):
+        if unk is None:
+          self._refuse(vocabulary)
+        self.unknown += n
+        ids = np.where(unknown, unk, ids)
+      if unk is not None:
+        self.unks += int(np.count_nonzero(ids == unk))
+      yield ids
+
+  def _refuse(self, vocabulary) -> NoReturn:
+    """Raises the UserError for a word that has no token id."""
+    try:
+      # Encoding the text itself finds the word, its file and its line.
+      for piece in self._pieces:
+        line = piece.first_line()
+        for block in counting.blocks(self._chunks(piece)):
+          vocabulary.encode(block, piece.source, line)
+          line += block.count(b'\n')
+    except UserError as e:
+      of_text = self._asked.corpus == 'text'
+      advice = '; data.unk (--unk) adds <unk>' if of_text else ''
+      raise UserError(f'{e}{advice}') from e
+    source = self._pieces[0].source
+    raise UserError(f'{source}: the text changed while it was read')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,28 +299,3 @@ class _Whole:
 
   def __call__(self):
     return self.read()
-
-
-def _lines(piece, found):
-  """The chunks of a piece, counted; the last line of a file gets a newline.
-
-  The byte-order mark that some editors put first is no part of a word.
-  """
-  last, first = b'', piece.begins
-  for chunk in piece():
-    found.bytes += len(chunk)
-    if first:
-      chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
-    found.lines += chunk.count(b'\n')
-    last = chunk[-1:] or last
-    yield chunk
-  if piece.ends and last not in (b'', b'\n'):
-    found.lines += 1
-    yield b'\n'
-
-
-def _numbers(path):
-  """The numbers in a file, int32 [n], block by block."""
-  with path.open('rb') as f:
-    while block := f.read(4 * _BLOCK):
-      yield np.frombuffer(block, np.int32)
