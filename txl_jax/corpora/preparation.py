@@ -85,7 +85,6 @@ def prepare(
       vocabulary, entries = writing.write_bytes(asked, splits, made)
     _check(asked, vocabulary, entries)
     manifest = {
-      'format': prepared.FORMAT,
       'corpus': asked.corpus,
       'folder': folder.name,
       'options': asked.recorded(),

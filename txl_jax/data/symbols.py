@@ -5,25 +5,10 @@ A token id is the place of its symbol in the vocabulary.
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
-
-
-class Decoder(Protocol):
-  """Token ids of one text to its bytes, piece by piece."""
-
-  def push(self, ids: Iterable[int]) -> bytes:
-    """The bytes that these ids add.
-
-    Args:
-      ids: integers [n].
-
-    Raises:
-      ValueError: an id is not in [0, V).
-    """
-    ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,21 +57,12 @@ class Symbols(abc.ABC):
     """
 
   @abc.abstractmethod
-  def decoder(self) -> Decoder:
-    """A new decoder, for one text."""
+  def decoder(self) -> 'Decoder':
+    """A new decoder, for the token ids of one text."""
 
   def decode(self, ids: Iterable[int]) -> bytes:
     """The text of token ids; arguments and errors as in `Decoder.push`."""
     return self.decoder().push(ids)
-
-  def checked(self, ids: Iterable[int]) -> np.ndarray:
-    """Token ids as int64 [n]; ValueError if one is not in [0, V)."""
-    ids = np.asarray(ids, np.int64)
-    if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
-      raise ValueError(
-        f'token ids from {ids.min()} to {ids.max()}, not in [0, {len(self)})'
-      )
-    return ids
 
   @property
   def eos_id(self) -> int | None:
@@ -131,3 +107,32 @@ class Symbols(abc.ABC):
       raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
     found = (fields[f.name] for f in dataclasses.fields(cls))
     return cls(*(tuple(x) if isinstance(x, list) else x for x in found))
+
+
+class Decoder:
+  """Token ids of one text to its bytes, piece by piece."""
+
+  def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
+    """Starts a text.
+
+    Args:
+      symbols: of the vocabulary.
+      shown: gives what each symbol, called in the order of the text, adds.
+    """
+    self._symbols, self._shown = symbols, shown
+
+  def push(self, ids: Iterable[int]) -> bytes:
+    """The bytes that these ids add.
+
+    Args:
+      ids: integers [n].
+
+    Raises:
+      ValueError: an id is not in [0, V).
+    """
+    ids, V = np.asarray(ids, np.int64), len(self._symbols)
+    if ids.size and not 0 <= ids.min() <= ids.max() < V:
+      raise ValueError(
+        f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
+      )
+    return b''.join(self._shown(self._symbols[i]) for i in ids.tolist())

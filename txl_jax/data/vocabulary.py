@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from txl_jax.data.symbols import Symbols
+from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
@@ -84,9 +84,9 @@ class Vocabulary(Symbols):
       )
     return ids[ids >= 0].astype(np.uint8)
 
-  def decoder(self) -> 'Decoder':
+  def decoder(self) -> Decoder:
     """A new decoder; bytes that `encode` dropped do not come back."""
-    return Decoder(self)
+    return Decoder(self.symbols, lambda value: bytes([value]))
 
   @property
   def line_end(self) -> int | None:
@@ -103,18 +103,6 @@ class Vocabulary(Symbols):
   def entry(self) -> dict:
     """The same as `to_json`."""
     return self.to_json()
-
-
-class Decoder:
-  """See `symbols.Decoder`; here no piece depends on the one before."""
-
-  def __init__(self, vocabulary: Vocabulary):
-    self._vocabulary = vocabulary
-
-  def push(self, ids: Iterable[int]) -> bytes:
-    """The bytes of these ids."""
-    symbols = np.array(self._vocabulary.symbols, np.uint8)
-    return symbols[self._vocabulary.checked(ids)].tobytes()
 
 
 def from_json(fields: Mapping) -> Vocabulary | Words:

@@ -10,12 +10,12 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from txl_jax.data import detokenise
-from txl_jax.data.symbols import Symbols
+from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.errors import UserError
 
 
@@ -162,9 +162,8 @@ class Words(Symbols):
     return cls(tuple(symbols), numbers, eos, unk, lower)
 
   @functools.cached_property
-  def _ids(self) -> Mapping[str, int]:
-    """The id of any word, -1 for one that has none."""
-    return _WithDefault((word, i) for i, word in enumerate(self.symbols))
+  def _ids(self) -> dict[str, int]:
+    return {word: i for i, word in enumerate(self.symbols)}
 
   @property
   def eos_id(self) -> int | None:
@@ -188,7 +187,8 @@ class Words(Symbols):
 
   def ids(self, words: Collection[str]) -> np.ndarray:
     """Token ids of words, int32 [n], -1 for those that have none."""
-    return np.fromiter(map(self._ids.__getitem__, words), np.int32, len(words))
+    found = map(self._ids.get, words, itertools.repeat(-1))
+    return np.fromiter(found, np.int32, len(words))
 
   def look_up(self, text: bytes) -> np.ndarray:
     """Token ids as `encode` gives them, but -1 for words that have none."""
@@ -226,9 +226,10 @@ class Words(Symbols):
       'punctuation beside them, are separated by spaces'
     )
 
-  def decoder(self) -> 'Decoder':
+  def decoder(self) -> Decoder:
     """A new decoder; its text is readable, see `detokenise`."""
-    return Decoder(self)
+    joiner = detokenise.Joiner(self.eos)
+    return Decoder(self.symbols, lambda word: _bytes(joiner.push(word)))
 
   def text(self) -> bytes:
     """The list of the words, as `from_list` reads it."""
@@ -236,10 +237,10 @@ class Words(Symbols):
       lines = (f'{w} {n}\n' for w, n in zip(self.symbols, self.counts))
     else:
       lines = (f'{w}\n' for w in self.symbols)
-    return ''.join(lines).encode('utf-8', 'surrogateescape')
+    return _bytes(''.join(lines))
 
   def entry(self) -> dict:
-    """What a manifest says about the vocabulary, whose list is beside it."""
+    """All but the words, whose list is beside the manifest."""
     return {
       'kind': 'words',
       'size': len(self),
@@ -285,26 +286,8 @@ def _check_ranked(counts, source, first):
       )
 
 
-class _WithDefault(dict):
-  """A dict whose other keys all have the value -1."""
-
-  def __missing__(self, key):
-    return -1
-
-
-class Decoder:
-  """See `symbols.Decoder`."""
-
-  def __init__(self, vocabulary: Words):
-    self._vocabulary = vocabulary
-    self._joiner = detokenise.Joiner(vocabulary.eos)
-
-  def push(self, ids: Iterable[int]) -> bytes:
-    """The text that these ids add, UTF-8."""
-    symbols = self._vocabulary.symbols
-    found = self._vocabulary.checked(ids).tolist()
-    text = ''.join(self._joiner.push(symbols[i]) for i in found)
-    return text.encode('utf-8', 'surrogateescape')
+def _bytes(text):
+  return text.encode('utf-8', 'surrogateescape')
 
 
 def split(text: bytes, eos: str, lower: bool) -> list[str]:
