@@ -7,7 +7,6 @@ checksums are in `published`, and `downloads` gets the archive.
 
 import contextlib
 import functools
-import hashlib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ import types
 
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums
 
 from txl_jax.corpora import downloads, local, scratch
 from txl_jax.corpora.published import ARCHIVES, Archive
@@ -67,12 +67,6 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       yield index, {'index': index, 'data': np.frombuffer(piece, np.uint8)}
 
 
-def builder(name: str, data_dir: pathlib.Path) -> Records:
-  """The builder of a corpus; TFDS names it for its class."""
-  made = types.new_class(name, (Records,), {'skip_registration': True})
-  return made(data_dir=data_dir)
-
-
 def read(
   name: str,
   data_dir: str | os.PathLike,
@@ -89,10 +83,9 @@ def read(
     force: unpack the archive again although its records are there.
 
   Returns:
-    For each split, in order, a function that gives the split's bytes in
-    chunks; and what is known about the source: the archive's file name and
-    urls; and its size and sha256, or, where the texts of ptb were taken from
-    manual_dir, `texts`: the sha256 of each.
+    For each split a function that gives its bytes in chunks; and the file name
+    and urls of the archive, with its size and sha256, or with `texts`, the
+    sha256 of each text of ptb that was taken from manual_dir.
 
   Raises:
     UserError: the archive cannot be had or is not the expected one; when a
@@ -100,18 +93,31 @@ def read(
   """
   archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
-  folder = pathlib.Path(manual_dir or root / 'downloads')
-  source = _remembered(pathlib.Path(builder(name, root).data_path))
-  if force or not source:
+  path = pathlib.Path(builder(name, root).data_path)
+  try:
+    source = {} if force else json.loads((path / _SOURCE).read_bytes())
+  except (FileNotFoundError, ValueError):
+    source = {}  # made by an older version, or damaged
+  if not source:
+    folder = pathlib.Path(manual_dir or root / 'downloads')
     with scratch.beside(root / name) as temporary:
       texts, source = _texts(name, folder, manual_dir is None, temporary)
-      _make_records(name, _cut(archive, texts), source, root, temporary)
+      made = _make_records(name, _cut(archive, texts), temporary)
+      (made / _SOURCE).write_text(json.dumps(source))
+      path.parent.mkdir(parents=True, exist_ok=True)
+      scratch.replace(made, path, temporary)
   records = builder(name, root)  # a new one, which finds what was made
   splits: local.Splits = {
-    split: functools.partial(_bytes, records, split, archive.cuts.get(split))
+    split: functools.partial(_chunks, records, split, archive.cuts.get(split))
     for split in archive.members
   }
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
+
+
+def builder(name: str, data_dir: pathlib.Path) -> Records:
+  """The builder of a corpus; TFDS names it for its class."""
+  made = types.new_class(name, (Records,), {'skip_registration': True})
+  return made(data_dir=data_dir)
 
 
 def _texts(name, folder, download, temporary):
@@ -119,12 +125,13 @@ def _texts(name, folder, download, temporary):
   archive = ARCHIVES[name]
   path = folder / archive.file
   members = {m for part in archive.members.values() for m in part}
-  texts = {m: folder / _file(m) for m in members}
-  plain = archive.md5 and all(text.is_file() for text in texts.values())
-  if plain and not download:
+  texts = {m: folder / pathlib.PurePath(m).name for m in members}
+  if archive.md5 and not download and all(t.is_file() for t in texts.values()):
+    found = {}
     for text in texts.values():
       downloads.check_text(text, archive.md5[text.name], f'{text}')
-    return texts, {'texts': {t.name: _sha256(t) for t in texts.values()}}
+      found[text.name] = checksums.compute_url_info(text).checksum
+    return texts, {'texts': found}
   if download:
     source = downloads.download(name, archive, folder)
   else:
@@ -132,7 +139,7 @@ def _texts(name, folder, download, temporary):
   try:
     texts = downloads.unpack(path, members, temporary)
     for member, text in texts.items():
-      if md5 := archive.md5.get(_file(member)):
+      if md5 := archive.md5.get(pathlib.PurePath(member).name):
         downloads.check_text(text, md5, f'{path}: {member}')
   except UserError as e:
     if not download or archive.sha256 is not None:
@@ -142,83 +149,42 @@ def _texts(name, folder, download, temporary):
   return texts, source
 
 
-def _file(member):
-  """Name of a member of an archive without its folders."""
-  return member.rsplit('/', 1)[-1]
-
-
-def _sha256(path):
-  with path.open('rb') as f:
-    return hashlib.file_digest(f, 'sha256').hexdigest()
-
-
 def _cut(archive: Archive, texts: dict[str, pathlib.Path]) -> local.Splits:
   """The splits of an archive, whose texts are files by now."""
   splits, start = {}, 0
   for split, members in archive.members.items():
     files = [(texts[m], texts[m].stat().st_size) for m in members]
-    stop = sum(size for _, size in files)
-    if split in archive.cuts:
-      stop = start + archive.cuts[split]
+    stop = start + archive.cuts.get(split, sum(size for _, size in files))
     splits[split] = local.between(files, start, stop)
     start = stop if archive.cuts else 0
   return splits
 
 
-def _remembered(path):
-  """The source of records, as a file beside them says; None if it cannot."""
-  try:
-    return json.loads((path / _SOURCE).read_bytes())
-  except (FileNotFoundError, ValueError):
-    return None
-
-
-def _make_records(name, splits, source, root, temporary):
-  """Makes records and moves them to their place; all of them or none.
-
-  Args:
-    name: of the corpus.
-    splits: its text.
-    source: what is to be remembered of it beside the records.
-    root: where the records of all corpora are.
-    temporary: folder that is removed later.
-  """
+def _make_records(name, splits, folder):
+  """Makes the records of a corpus in a folder; where they are."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  records = builder(name, temporary)
+  records = builder(name, folder)
   records.texts = splits
   with contextlib.redirect_stdout(io.StringIO()):  # it prints the folder
     records.download_and_prepare(
       download_config=tfds.download.DownloadConfig(try_download_gcs=False),
       file_format='array_record',
     )
-  made = pathlib.Path(records.data_path)
-  (made / _SOURCE).write_text(json.dumps(source))
-  path = root / made.relative_to(temporary)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  scratch.replace(made, path, made.parent)
+  return pathlib.Path(records.data_path)
 
 
-def _bytes(records, split, size):
-  """The bytes of a split that TFDS has prepared, in chunks.
-
-  Args:
-    records: those of the corpus.
-    split: its split.
-    size: bytes that it must have, None where that is not known.
-  """
-  advice = 'prepare it again with --force'
+def _chunks(records, split, size):
+  """The bytes of a split from its records; size is None if it is unknown."""
   found = 0
   try:
     for record in records.as_data_source(split):
       found += record['data'].size
       yield record['data'].tobytes()
+    if found != (size or found):
+      raise ValueError(f'it has {found} bytes, not {size}')
   except (OSError, RuntimeError, ValueError) as e:
     raise UserError(
-      f'{records.data_dir}: split {split} cannot be read, {advice}: {e}'
+      f'{records.data_dir}: split {split} cannot be read, prepare it again '
+      f'with --force: {e}'
     ) from e
-  if size is not None and found != size:
-    raise UserError(
-      f'{records.data_dir}: split {split} has {found} bytes, not {size}; '
-      f'{advice}'
-    )

@@ -75,12 +75,7 @@ class Numbers:
   """
 
   def __init__(self, eos: str, lower: bool):
-    """Starts without words.
-
-    Args:
-      eos: the word that every newline is; '' for none.
-      lower: whether to lower-case texts.
-    """
+    """Starts without words; eos and lower as of `Words`."""
     self._options = eos, lower
     self.words = _Growing()
     self._counts = np.zeros([0], np.int64)
@@ -93,7 +88,7 @@ class Numbers:
     Args:
       chunks: the text.
       counted: whether its words count.
-      processes: that work, at least 1.
+      processes: as for `in_order`.
     """
     tables = {}  # of each process: its numbers to ours
     work = _Reader(*self._options).read

@@ -104,21 +104,15 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
 def unpack(
   path: pathlib.Path, names: Collection[str], folder: pathlib.Path
 ) -> dict[str, pathlib.Path]:
-  """Takes some files out of a zip or tar archive.
-
-  Args:
-    path: of the archive.
-    names: of its members.
-    folder: where they go, one beside the other.
+  """Takes members of a zip or tar archive, by their names, into a folder.
 
   Returns:
-    For each name the path of the file.
+    {name: path of the file}.
 
   Raises:
     UserError: the archive is damaged or has no such member.
   """
-  found = {}
-  methods = tfds.download.ExtractMethod
+  found, methods = {}, tfds.download.ExtractMethod
   method = methods.ZIP if zipfile.is_zipfile(path) else methods.TAR_STREAM
   try:
     with path.open('rb') as archive:
@@ -151,9 +145,8 @@ def _get(url, part, size):
   start = part.stat().st_size if part.exists() else 0
   if size is not None and start >= size:
     return
-  print(
-    f'downloading {url}{f", {size} bytes" if size else ""}', file=sys.stderr
-  )
+  length = f', {size} bytes' if size else ''
+  print(f'downloading {url}{length}', file=sys.stderr)
   headers = {'Accept-Encoding': 'identity'}
   if start:
     headers['Range'] = f'bytes={start}-'

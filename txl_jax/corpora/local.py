@@ -24,10 +24,10 @@ _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
 
 # Of the standard library: tests, what pip or the distribution adds, and what
 # is made when Python is built.
-_SKIPPED_DIRS = (
+_SKIPPED = {
   *('test', 'tests', 'idle_test', 'lib2to3', '__pycache__'),
   *('site-packages', 'dist-packages'),
-)
+}
 
 File = tuple[pathlib.Path, int]  # a file and its size in bytes
 Splits = dict[str, Callable[[], Iterator[bytes]]]
@@ -70,11 +70,7 @@ class Part:
     return 1 + sum(chunk.count(b'\n') for chunk in before())
 
   def __call__(self) -> Iterator[bytes]:
-    """The bytes in chunks.
-
-    Raises:
-      UserError: the file cannot be read or is shorter than it was.
-    """
+    """The bytes; UserError if the file is shorter by now or cannot be read."""
     at = self.start
     try:
       with self.path.open('rb') as f:
@@ -91,11 +87,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """A split; called, it gives the bytes of its parts, end to end, in chunks.
-
-  Attributes:
-    parts: of files, in order, none of them without bytes.
-  """
+  """Parts of files, none without bytes; called, it gives them end to end."""
 
   parts: tuple[Part, ...]
 
@@ -119,7 +111,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     root: the library's folder, `sysconfig.get_path('stdlib')`.
 
   Returns:
-    See `read_text`; the source has the Python version besides.
+    As `read_text`; the source has the Python version besides.
 
   Raises:
     UserError: a file cannot be read, or a split has no bytes.
@@ -128,7 +120,8 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   files = _list(root, _is_library_source)
   parts = {split: [] for split in SPLITS}
   for path in sorted(files, key=_digest):
-    parts[split_of(path)].append(files[path])
+    number = int.from_bytes(_digest(path)[:8], 'big') % 100
+    parts[SPLITS[(number >= 90) + (number >= 95)]].append(files[path])
   splits = {}
   for split, part in parts.items():
     size = sum(n for _, n in part)
@@ -137,12 +130,6 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     splits[split] = between(part, 0, size)
   source = _source(root, files) | {'python': platform.python_version()}
   return splits, source
-
-
-def split_of(relative_path: str) -> str:
-  """The split of a file of pystdlib, see `read_pystdlib`."""
-  number = int.from_bytes(_digest(relative_path)[:8], 'big') % 100
-  return 'train' if number < 90 else 'validation' if number < 95 else 'test'
 
 
 def _digest(relative_path):
@@ -161,14 +148,9 @@ def read_text(
   UTF-8 character. A text of words is cut after white space instead, however
   far that is, and the end of a file is also that of a line.
 
-  Args:
-    path: a file or folder.
-    words: whether it is a text of words.
-
   Returns:
-    For each split, in order, a `Split`; and what is known about the source:
-    path, number of files, bytes, and the sha256 over the files' relative
-    paths, sizes and contents.
+    {split: Split}; and the source: path, number of files, bytes, and the
+    sha256 over the files' relative paths, sizes and contents.
 
   Raises:
     UserError: the path does not exist, cannot be read, has no bytes or too
@@ -199,24 +181,18 @@ def read_text(
   return splits, _source(path, found)
 
 
-def _is_library_source(relative: pathlib.PurePath) -> bool:
+def _is_library_source(relative):
   """Whether a path is a Python source that pystdlib does not skip."""
+  folders = relative.parts[:-1]
   return (
     relative.suffix == '.py'
     and not relative.name.startswith('_sysconfigdata')
-    and not any(
-      d in _SKIPPED_DIRS or d.startswith('config-') for d in relative.parts[:-1]
-    )
+    and not any(d in _SKIPPED or d.startswith('config-') for d in folders)
   )
 
 
-def _list(
-  root: pathlib.Path, wanted: Callable[[pathlib.PurePath], bool]
-) -> dict[str, File]:
-  """The wanted files below root by their relative posix paths, sorted.
-
-  Neither hidden ones nor those in hidden folders.
-  """
+def _list(root, wanted) -> dict[str, File]:
+  """Files below root that are not hidden, by relative posix paths, sorted."""
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from txl_jax import settings
-from txl_jax.corpora import counting, local, published, scratch, writing
+from txl_jax.corpora import local, published, scratch, writing
 from txl_jax.data import options, prepared
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
@@ -39,8 +39,7 @@ def prepare(
 
   Args:
     asked: which corpus, where it goes, and its options.
-    manual_dir: for corpora to download: folder that holds the archive;
-      nothing is downloaded then.
+    manual_dir: folder that holds the archive; nothing is downloaded then.
     force: prepare it although it is there, and replace it.
     processes: that read a text of words; 0 is one for each CPU, up to four.
       The result does not depend on it.
@@ -76,21 +75,19 @@ def prepare(
     made = temporary / 'made'
     made.mkdir()
     if asked.words:
-      processes = processes or counting.processes_by_default()
-      words = listed and listed.words
       vocabulary, entries = writing.write_words(
-        asked, splits, made, processes, words
+        asked, splits, made, processes, listed and listed.words
       )
     else:
       vocabulary, entries = writing.write_bytes(asked, splits, made)
     _check(asked, vocabulary, entries)
-    manifest = {
+    source = {
       'corpus': asked.corpus,
       'folder': folder.name,
       'options': asked.recorded(),
       'source': source,
     }
-    prepared.write_manifest(made, manifest, vocabulary, entries)
+    prepared.write_manifest(made, source, vocabulary, entries)
     if force:
       scratch.replace(made, folder, temporary)
     else:
@@ -142,8 +139,6 @@ def vocab_size(config: Mapping[str, Any]) -> int:
 
 
 class _List(NamedTuple):
-  """A list of words that the user gave."""
-
   sha256: str
   words: Words
 
@@ -186,7 +181,7 @@ def _read_local(asked) -> tuple[local.Splits, dict]:
 
 
 def _folder(asked, source, listed):
-  """Where a corpus is, or will be, once it is prepared."""
+  """Where a corpus is once it is prepared."""
   name = asked.corpus
   if name == 'text':
     stem = re.sub(r'[^\w.-]', '_', pathlib.Path(asked.path).resolve().stem)
@@ -224,13 +219,13 @@ def _check(asked: Data, vocabulary: Vocabulary | Words, entries: dict) -> None:
   archive = published.ARCHIVES.get(asked.corpus)
   if archive is None:
     return
-  figures = []
+  figures = [
+    (f'tokens in the split {split}', entries[split]['tokens'], expected)
+    for split, expected in archive.tokens.items()
+  ]
   if archive.symbols is not None:
     symbols = archive.symbols - (asked.newline == 'drop')
     figures.append(('symbols in the vocabulary', len(vocabulary), symbols))
-  for split, expected in archive.tokens.items():
-    found = entries[split]['tokens']
-    figures.append((f'tokens in the split {split}', found, expected))
   for what, found, expected in figures:
     if found != expected:
       raise UserError(

@@ -28,15 +28,11 @@ _BLOCK = 1 << 20  # numbers that are read back at a time
 def write_bytes(
   asked: Data, splits: local.Splits, folder: pathlib.Path
 ) -> tuple[Vocabulary, dict]:
-  """Writes the token ids of a corpus of bytes.
-
-  Args:
-    asked: which corpus; that of a text of one's own has all byte values.
-    splits: for each split a function that gives its text in chunks.
-    folder: where they go.
+  """Writes the token ids of a corpus of bytes into a folder.
 
   Returns:
-    The vocabulary; and for each split its entry of the manifest.
+    The vocabulary, of a local corpus all byte values, of a published one those
+    that it has; and for each split its entry of the manifest.
 
   Raises:
     OSError: a file cannot be written.
@@ -100,9 +96,9 @@ def write_words(
 
   Args:
     asked: which corpus, and how its text becomes words.
-    splits: for each split a function that gives its text in chunks.
+    splits: its text.
     folder: where they go.
-    processes: that read the text, at least 1.
+    processes: that read the text; 0 is one for each CPU, up to four.
     vocabulary: encodes the text; None counts one.
 
   Returns:
@@ -113,9 +109,8 @@ def write_words(
       see `Words.encode`.
     OSError: a file cannot be written.
   """
-  texts = {
-    split: _Text(asked, split, read, folder) for split, read in splits.items()
-  }
+  processes = processes or counting.processes_by_default()
+  texts = {s: _Text(asked, s, read, folder) for s, read in splits.items()}
   entries, train = {}, texts['train']
   if vocabulary is None:
     advice = '; a larger --min_count (data.min_count) trains it'

@@ -168,25 +168,19 @@ class Data:
 
   def recorded(self) -> dict:
     """The options, as the manifest of the prepared corpus has them."""
-    names = ('level', *_OF_WORDS) if self.corpus == 'text' else ()
-    if self.corpus == 'lm1b':
-      names = ('boundaries',)
-    if not self.words:
-      names = ('newline',)
-    return {name: getattr(self, name) for name in names}
+    names = {'text': ('level', *_OF_WORDS), 'lm1b': ('boundaries',)}
+    found = names.get(self.corpus, ()) if self.words else ('newline',)
+    return {name: getattr(self, name) for name in found}
 
   def command(self) -> str:
     """The command that prepares this corpus, if it is one to download."""
-    flags = {'corpus': self.corpus}
-    if self.newline == 'drop':
-      flags['newline'] = 'drop'
-    if self.corpus == 'lm1b':
+    asked, names = self, ['newline', 'vocab_file', 'boundaries']
+    if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
-      flags['vocab_file'] = self.vocab_file or '1b_word_vocab.txt'
-    if self.boundaries != 1:
-      flags['boundaries'] = str(self.boundaries)
-    flags['dir'] = self.dir
-    return 'python -m txl_jax.prepare ' + ' '.join(
-      f'--{FLAGS.get(name, name)}={shlex.quote(value)}'
-      for name, value in flags.items()
+      asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
+    names = [n for n in names if getattr(asked, n) != getattr(Data, n)]
+    flags = (
+      f'--{FLAGS.get(n, n)}={shlex.quote(str(getattr(asked, n)))}'
+      for n in ('corpus', *names, 'dir')
     )
+    return f'python -m txl_jax.prepare {" ".join(flags)}'

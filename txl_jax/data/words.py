@@ -260,19 +260,8 @@ class Words(Symbols):
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
-    try:
-      words = cls.from_list(
-        data,
-        'the list',
-        eos=entry['eos'],
-        unk=entry['unk'],
-        lower=entry['lower'],
-      )
-    except UserError as e:
-      raise ValueError(str(e)) from e
-    if words.entry() != {**entry}:
-      raise ValueError('the list does not fit the manifest')
-    return words
+    options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
+    return cls.from_list(data, 'the list', **options)
 
 
 def _check_ranked(counts, source, first):
