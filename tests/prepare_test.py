@@ -101,7 +101,7 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     ('http://corpus.invalid/enwik8.zip',),
     len(data),
     hashlib.sha256(data).hexdigest(),
-    'enwik8',
+    dict.fromkeys(prepared.SPLITS, ('enwik8',)),
     {'train': 80, 'validation': 12, 'test': 8},
   )
   monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
@@ -127,9 +127,9 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
   'args, found',
   [
     ((), '--dataset is missing; allowed: pystdlib, text, enwik8, text8'),
-    (('--dataset=imdb',), "'imdb' is unknown"),
+    (('--dataset=imdb',), "data.corpus is 'imdb'; allowed: pystdlib, text, "),
     (('--dataset=text', '--path=/no/where'), '/no/where does not exist'),
-    (('--dataset=wt103', '--lower'), 'data.lower: True is for corpus text at '),
+    (('--dataset=wt103', '--lower'), 'data.lower is True; allowed: False with'),
     (('--dataset=lm1b', '--vocab_file=/no'), 'data.vocab_file: /no: No such'),
     (('--dataset=lm1b',), 'corpus lm1b needs the published list of its 793,4'),
     (('enwik8',), "argument 'enwik8' is not expected"),

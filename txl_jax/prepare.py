@@ -11,62 +11,40 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
   --min_count=2
 """
 
+import dataclasses
 import os
 
 from absl import app, flags, logging
 
-from txl_jax import command_line
+from txl_jax import command_line, settings
 from txl_jax.corpora import preparation
-from txl_jax.data import options, prepared
+from txl_jax.data.options import CORPORA, FLAGS, SPLITS, Data
 from txl_jax.errors import UserError
 
-_DATASET = flags.DEFINE_string(
-  'dataset', None, f'One of {", ".join(options.CORPORA)}.'
-)
-_NEWLINE = flags.DEFINE_string(
-  'newline',
-  'keep',
-  'enwik8: keep every byte, or drop newlines as the published figures do.',
-)
-_DATA_DIR = flags.DEFINE_string(
-  'data_dir', 'data', 'Folder that holds the prepared corpora.'
-)
+_DEFINE = {
+  bool: flags.DEFINE_bool,
+  int: flags.DEFINE_integer,
+  str: flags.DEFINE_string,
+}
+
+
+def _define(field: dataclasses.Field) -> flags.FlagHolder:
+  """The flag of a key of `data`; its value is checked with all others."""
+  key = field.metadata['key']
+  choices = '; '.join(f'{x}: {meaning}' for x, meaning in key.choices.items())
+  return _DEFINE[field.type](
+    FLAGS.get(field.name, field.name),
+    None if field.name == 'corpus' else field.default,
+    f'{key.meaning} {choices}'.strip(),
+  )
+
+
+_DATA = {field.name: _define(field) for field in dataclasses.fields(Data)}
 _MANUAL_DIR = flags.DEFINE_string(
   'manual_dir',
   None,
   'Folder with the archive of the corpus, or with the texts of ptb; nothing is '
   'downloaded then.',
-)
-_PATH = flags.DEFINE_string(
-  'path', '', 'Dataset text: the file or folder to learn from.'
-)
-_LEVEL = flags.DEFINE_string(
-  'level', 'byte', 'Dataset text: tokens are bytes, or words: byte or word.'
-)
-_LOWER = flags.DEFINE_bool('lower', False, 'Text of words: lower-case it.')
-_EOS = flags.DEFINE_bool(
-  'eos', True, 'Text of words: every newline is the word <eos>.'
-)
-_UNK = flags.DEFINE_bool(
-  'unk',
-  False,
-  'Text of words: add <unk> to a vocabulary without it. It is trained only if '
-  'it stands for some word: add --min_count=2. In a list it comes last, '
-  'among the rarest ones.',
-)
-_MIN_COUNT = flags.DEFINE_integer(
-  'min_count', 1, 'Text of words: leave out rarer words.'
-)
-_MAX_SIZE = flags.DEFINE_integer(
-  'max_size', 0, 'Text of words: size of the vocabulary at most; 0 is any.'
-)
-_VOCAB_FILE = flags.DEFINE_string(
-  'vocab_file',
-  '',
-  'lm1b and text of words: list of the words, one a line, or with its count.',
-)
-_BOUNDARIES = flags.DEFINE_integer(
-  'boundaries', 1, 'lm1b: words <S> between two sentences, 1 or 2.'
 )
 _PROCESSES = flags.DEFINE_integer(
   'processes',
@@ -80,32 +58,19 @@ _FORCE = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Prepares what the flags ask for and tells what there is then."""
-  logging.set_verbosity(logging.WARNING)  # TFDS tells of every file
+  """Prepares the corpus of the flags and prints its size and folder."""
+  logging.set_verbosity(logging.WARNING)  # TFDS logs every file
   del argv
-  if _DATASET.value is None:
-    raise UserError(
-      f'--dataset is missing; allowed: {", ".join(options.CORPORA)}'
-    )
-  manual_dir = _MANUAL_DIR.value
+  given = {name: _expanded(flag.value) for name, flag in _DATA.items()}
+  if given['corpus'] is None:
+    raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')
   corpus = preparation.prepare(
-    _DATASET.value,
-    os.path.expanduser(_DATA_DIR.value),
-    path=os.path.expanduser(_PATH.value),
-    newline=_NEWLINE.value,
-    level=_LEVEL.value,
-    lower=_LOWER.value,
-    eos=_EOS.value,
-    unk=_UNK.value,
-    min_count=_MIN_COUNT.value,
-    max_size=_MAX_SIZE.value,
-    vocab_file=os.path.expanduser(_VOCAB_FILE.value),
-    boundaries=_BOUNDARIES.value,
+    settings.read(Data, given),
+    manual_dir=_expanded(_MANUAL_DIR.value),
     processes=_PROCESSES.value,
-    manual_dir=manual_dir and os.path.expanduser(manual_dir),
     force=_FORCE.value,
   )
-  for split in prepared.SPLITS:
+  for split in SPLITS:
     # None for bytes, and where an older version has prepared it.
     unknown = corpus.manifest['splits'][split].get('unknown')
     print(
@@ -115,6 +80,11 @@ def main(argv: list[str]) -> None:
     )
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
+
+
+def _expanded(value):
+  """The value of a flag, a path with the home folder in place of ~."""
+  return os.path.expanduser(value) if isinstance(value, str) else value
 
 
 if __name__ == '__main__':

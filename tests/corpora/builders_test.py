@@ -69,9 +69,8 @@ def register(archive_bytes, monkeypatch):
 
   def register(*urls, sha256=None, sizes=SIZES):
     sha256 = sha256 or hashlib.sha256(archive_bytes).hexdigest()
-    archive = builders.Archive(
-      urls, len(archive_bytes), sha256, 'enwik8', sizes
-    )
+    members = dict.fromkeys(sizes, ('enwik8',))
+    archive = builders.Archive(urls, len(archive_bytes), sha256, members, sizes)
     monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
 
   return register
@@ -258,27 +257,30 @@ def test_archive_of_another_length_is_told(server, register, tmp_path):
   sizes = SIZES | {'test': 60_000}
   register(f'{server.address}/enwik8.zip', sizes=sizes)
   splits, _ = builders.read('enwik8', tmp_path)
-  with pytest.raises(UserError, match='test has 50000 bytes, not 60000'):
+  with pytest.raises(
+    UserError, match='split test .*: it has 50000 bytes, not 60000'
+  ):
     b''.join(splits['test']())
 
 
 @pytest.mark.parametrize('name', ['enwik8', 'text8'])
-def test_published_splits(name):
+def test_published_splits(name, tmp_path):
   archive = builders.ARCHIVES[name]
-  assert list(archive.splits.values()) == [90_000_000, 5_000_000, 5_000_000]
+  assert list(archive.cuts.values()) == [90_000_000, 5_000_000, 5_000_000]
   assert len(archive.sha256) == 64
   assert archive.file == f'{name}.zip'
-  assert builders.BUILDERS[name].name == name
+  assert builders.builder(name, tmp_path).name == name
 
 
 def test_no_tensorflow_is_imported(archive_bytes, tmp_path):
   (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
   code = f"""
 import sys
-from txl_jax.data import builders
+from txl_jax.corpora import builders
 builders.ARCHIVES['enwik8'] = builders.Archive(
     ('http://corpus.invalid/enwik8.zip',), {len(archive_bytes)},
-    {hashlib.sha256(archive_bytes).hexdigest()!r}, 'enwik8', {SIZES})
+    {hashlib.sha256(archive_bytes).hexdigest()!r},
+    dict.fromkeys({SIZES}, ('enwik8',)), {SIZES})
 splits, _ = builders.read('enwik8', {str(tmp_path)!r}, {str(tmp_path)!r})
 assert sum(len(c) for read in splits.values() for c in read()) == {len(TEXT)}
 assert 'tensorflow' not in sys.modules

@@ -1,11 +1,13 @@
 """Counting and encoding in blocks, beside doing it to the whole text."""
 
 import collections
+import itertools
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -73,24 +75,14 @@ def test_numbers_and_counts(monkeypatch, processes, size):
   assert names == list(dict.fromkeys(words + others))
 
   v = Words.from_counts(numbers.counts(), eos='<eos>')
-  ids = numbers.ids(v)
+  ids = v.ids(numbers.words)
   assert ids.dtype == np.int32
   assert [v.symbols[i] for i in ids[found[0]]] == words
   assert ids[numbers.words['new']] == -1
-  parts = counting.look_up(v, cut(train, 100), processes)
+  parts = counting.in_order(
+    v.look_up, counting.blocks(cut(train, 100)), processes
+  )
   np.testing.assert_array_equal(np.concatenate([*parts]), ids[found[0]])
-
-
-@pytest.mark.parametrize('processes', [1, 2])
-def test_unknown_word_is_told_with_its_line(monkeypatch, processes):
-  real = counting.blocks
-  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, 20))
-  v = Words(('<eos>', 'a'), eos='<eos>')
-  known, text = b'a a a\n' * 40, b'a a a\n' * 40 + b'a b a\n'
-  pieces = [('one', 1, [known]), ('two', 11, [text]), ('three', 1, [text])]
-  with pytest.raises(UserError, match="two: word 'b' in line 51 is not"):
-    counting.refuse(v, pieces, processes)
-  counting.refuse(v, pieces[:1], processes)
 
 
 def test_progress_passes_chunks_on(capsys):
@@ -101,9 +93,10 @@ def test_progress_passes_chunks_on(capsys):
 @pytest.mark.parametrize('stop', [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_a_parent_that_is_killed(stop):
   code = """
-import itertools, os
-from txl_jax.data import counting
-for pid in counting._in_order(os.getpid, itertools.repeat(()), 2):
+import itertools
+from tests.corpora import counting_test
+from txl_jax.corpora import counting
+for pid in counting.in_order(counting_test.process, itertools.repeat(b''), 2):
   print(pid, flush=True)
 """
   parent = subprocess.Popen(
@@ -127,7 +120,30 @@ def test_a_worker_that_dies_is_one_line(monkeypatch):
   real = counting.blocks
   monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, 4))
   with pytest.raises(UserError, match=r'has died.*--processes=1'):
-    list(counting._in_order(_die, [(1,), (2,)], 2))
+    list(counting.in_order(_die, [b'1', b'2'], 2))
+
+
+@pytest.mark.parametrize('processes', [1, 2, 3, 5])
+def test_results_are_in_the_order_of_the_tasks(processes):
+  tasks = [b'%d' % i for i in range(20)]
+  assert list(counting.in_order(_slow_if_even, tasks, processes)) == tasks
+
+
+def test_workers_end_when_nobody_wants_more():
+  results = counting.in_order(process, itertools.repeat(b''), 2)
+  pid = next(results)
+  results.close()
+  with pytest.raises(ProcessLookupError):
+    os.kill(pid, 0)
+
+
+def process(_):
+  return os.getpid()
+
+
+def _slow_if_even(task):
+  time.sleep(0.05 * (int(task) % 2 == 0))
+  return task
 
 
 def _die(_):

@@ -12,9 +12,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from configs import common
-from txl_jax.corpora import builders, preparation, scratch
+from tests.corpora.asking import prepare
+from txl_jax import settings
+from txl_jax.corpora import builders, preparation, scratch, writing
 from txl_jax.data import prepared
+from txl_jax.data.options import Data
 from txl_jax.errors import UserError
 
 LINES = b''.join(b'%d bottles\n' % i for i in range(500))
@@ -36,7 +38,7 @@ def enwik8(tmp_path, monkeypatch):
     ('http://corpus.invalid/enwik8.zip',),
     len(data),
     hashlib.sha256(data).hexdigest(),
-    'enwik8',
+    dict.fromkeys(SIZES, ('enwik8',)),
     SIZES,
   )
   monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
@@ -62,7 +64,7 @@ def stdlib(tmp_path, monkeypatch):
 
 
 def config(data_dir, corpus='pystdlib', path='', **others):
-  section = common.get_config().data
+  section = settings.defaults(Data)
   section.update(corpus=corpus, dir=str(data_dir), path=str(path), **others)
   return section
 
@@ -76,7 +78,7 @@ def names(folder):
 
 
 def test_enwik8_keeps_every_byte(enwik8, tmp_path):
-  data = preparation.prepare('enwik8', tmp_path / 'data', manual_dir=enwik8)
+  data = prepare('enwik8', tmp_path / 'data', manual_dir=enwik8)
   assert data.name == 'enwik8'
   assert decoded(data) == TEXT
   assert [data.tokens(s).size for s in SIZES] == list(SIZES.values())
@@ -94,9 +96,7 @@ def test_enwik8_keeps_every_byte(enwik8, tmp_path):
 
 
 def test_newline_drop_is_the_published_protocol(enwik8, tmp_path):
-  data = preparation.prepare(
-    'enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8
-  )
+  data = prepare('enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8)
   assert data.name == 'enwik8-newline_drop'
   assert data.manifest['options'] == {'newline': 'drop'}
   start = 0
@@ -119,14 +119,14 @@ def test_published_number_of_bytes(
   for published, right in ((6, True), (7, False)):
     changed = dataclasses.replace(archive, symbols=published)
     monkeypatch.setitem(builders.ARCHIVES, 'enwik8', changed)
-    prepare = lambda: preparation.prepare(
+    again = lambda: prepare(
       'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
     )
     if right:
-      assert len(prepare().vocabulary) == symbols
+      assert len(again().vocabulary) == symbols
       continue
     with pytest.raises(UserError) as error:
-      prepare()
+      again()
     assert str(error.value) == (
       f'enwik8: {symbols} symbols in the vocabulary, published are '
       f'{symbols + 1}; allowed: the published text'
@@ -135,9 +135,7 @@ def test_published_number_of_bytes(
 
 def test_both_forms_of_enwik8_lie_side_by_side(enwik8, tmp_path):
   kept, dropped = (
-    preparation.prepare(
-      'enwik8', tmp_path / 'data', newline=newline, manual_dir=enwik8
-    )
+    prepare('enwik8', tmp_path / 'data', newline=newline, manual_dir=enwik8)
     for newline in ('keep', 'drop')
   )
   assert names(tmp_path / 'data') == ['enwik8', 'enwik8-newline_drop', 'tfds']
@@ -146,7 +144,7 @@ def test_both_forms_of_enwik8_lie_side_by_side(enwik8, tmp_path):
 
 
 def test_text_is_prepared_by_content(book, tmp_path):
-  data = preparation.prepare('text', tmp_path / 'data', path=book)
+  data = prepare('text', tmp_path / 'data', path=book)
   digest = hashlib.sha256(b'my book.txt\0%d\0' % len(LINES) + LINES)
   assert data.name == f'text-my_book-{digest.hexdigest()[:12]}'
   assert data.manifest['source']['sha256'] == digest.hexdigest()
@@ -161,13 +159,13 @@ def test_text_is_prepared_by_content(book, tmp_path):
   assert len(data.vocabulary) == 256
 
   book.write_bytes(LINES + b'one more\n')
-  changed = preparation.prepare('text', tmp_path / 'data', path=book)
+  changed = prepare('text', tmp_path / 'data', path=book)
   assert decoded(changed) == LINES + b'one more\n'
   assert decoded(prepared.load(data.folder)) == LINES
 
 
 def test_pystdlib_is_prepared_by_content(stdlib, tmp_path):
-  data = preparation.prepare('pystdlib', tmp_path / 'data')
+  data = prepare('pystdlib', tmp_path / 'data')
   sha256 = data.manifest['source']['sha256']
   assert data.name == f'pystdlib-{sha256[:12]}'
   lines = sorted(b'x = %d\n' % i for i in range(200))
@@ -178,71 +176,72 @@ def test_pystdlib_is_prepared_by_content(stdlib, tmp_path):
 
 
 def test_second_time_nothing_is_written(book, tmp_path, capsys):
-  def prepare(**options):
-    data = preparation.prepare('text', tmp_path / 'data', path=book, **options)
+  def again(**options):
+    data = prepare('text', tmp_path / 'data', path=book, **options)
     said = capsys.readouterr().err
     return os.stat(data.folder / 'manifest.json').st_ino, said, data
 
-  first, said, data = prepare()
+  first, said, data = again()
   assert said == f'preparing text into {data.folder}\n'
-  second, said, _ = prepare()
+  second, said, _ = again()
   assert (second, said) == (first, '')
-  third, said, _ = prepare(force=True)
+  third, said, _ = again(force=True)
   assert third != first
   assert 'preparing' in said
   assert names(tmp_path / 'data') == [data.name]
 
 
 def test_damaged_data_is_told_and_mended_by_force(book, tmp_path):
-  data = preparation.prepare('text', tmp_path / 'data', path=book)
+  data = prepare('text', tmp_path / 'data', path=book)
   os.truncate(data.folder / 'train.bin', 10)
   with pytest.raises(UserError, match=r'train\.bin has 10 bytes'):
-    preparation.prepare('text', tmp_path / 'data', path=book)
-  preparation.prepare('text', tmp_path / 'data', path=book, force=True)
+    prepare('text', tmp_path / 'data', path=book)
+  prepare('text', tmp_path / 'data', path=book, force=True)
   assert decoded(prepared.load(data.folder)) == LINES
 
 
 def test_force_that_fails_at_the_end_keeps_the_old_one(
   book, tmp_path, monkeypatch
 ):
-  data = preparation.prepare('text', tmp_path / 'data', path=book)
+  data = prepare('text', tmp_path / 'data', path=book)
 
   def fail(made, path):
     raise OSError(28, 'No space left on device', str(path))
 
   monkeypatch.setattr(scratch, 'move', fail)
   with pytest.raises(OSError, match='No space left'):
-    preparation.prepare('text', tmp_path / 'data', path=book, force=True)
+    prepare('text', tmp_path / 'data', path=book, force=True)
   assert names(tmp_path / 'data') == [data.name]
   assert decoded(prepared.load(data.folder)) == LINES
 
 
 def test_failure_leaves_nothing(book, tmp_path, monkeypatch):
-  write, written = preparation._write_split, []
+  file, written = writing.File, []
 
-  def fail_at_second(path, *args):
+  def fail_at_second(path):
     written.append(path)
     if len(written) == 2:
       raise OSError(28, 'No space left on device', str(path))
-    return write(path, *args)
+    return file(path)
 
-  monkeypatch.setattr(preparation, '_write_split', fail_at_second)
+  monkeypatch.setattr(writing, 'File', fail_at_second)
   with pytest.raises(OSError, match='No space left'):
-    preparation.prepare('text', tmp_path / 'data', path=book)
+    prepare('text', tmp_path / 'data', path=book)
   assert names(tmp_path / 'data') == []
 
 
 def test_killed_process_leaves_nothing_that_is_taken_for_whole(book, tmp_path):
   code = """
 import sys, time
-from txl_jax.data import preparation
-write = preparation._write_split
-def pause_after_first(path, *args):
-  if path.name != 'train.bin':
-    time.sleep(60)
-  return write(path, *args)
-preparation._write_split = pause_after_first
-preparation.prepare('text', sys.argv[1], path=sys.argv[2])
+from txl_jax.corpora import preparation, writing
+from txl_jax.data.options import Data
+class PauseAfterFirst(writing.File):
+  def __init__(self, path):
+    if path.name != 'train.bin':
+      time.sleep(60)
+    super().__init__(path)
+writing.File = PauseAfterFirst
+preparation.prepare(Data('text', *sys.argv[1:]))
 """
   data_dir = tmp_path / 'data'
   root = pathlib.Path(preparation.__file__).parents[2]
@@ -258,23 +257,23 @@ preparation.prepare('text', sys.argv[1], path=sys.argv[2])
   process.send_signal(signal.SIGKILL)
   process.wait()
   (half,) = data_dir.iterdir()
-  data = preparation.prepare('text', data_dir, path=book)
+  data = prepare('text', data_dir, path=book)
   assert data.folder != half
   assert decoded(data) == LINES
   assert names(data_dir) == [data.name]  # what was left is removed
 
 
 def test_other_process_that_was_first_wins(book, tmp_path, monkeypatch):
-  write, first = preparation._write_split, []
+  file, first = writing.File, []
 
-  def prepare_meanwhile(path, *args):
+  def prepare_meanwhile(path):
     if not first:
       first.append(None)
-      first[0] = preparation.prepare('text', tmp_path / 'data', path=book)
-    return write(path, *args)
+      first[0] = prepare('text', tmp_path / 'data', path=book)
+    return file(path)
 
-  monkeypatch.setattr(preparation, '_write_split', prepare_meanwhile)
-  data = preparation.prepare('text', tmp_path / 'data', path=book)
+  monkeypatch.setattr(writing, 'File', prepare_meanwhile)
+  data = prepare('text', tmp_path / 'data', path=book)
   assert data.digest == first[0].digest
   assert decoded(data) == LINES
   assert names(tmp_path / 'data') == [data.name]
@@ -283,7 +282,7 @@ def test_other_process_that_was_first_wins(book, tmp_path, monkeypatch):
 def test_folder_that_others_can_read(book, tmp_path):
   mask = os.umask(0o022)
   try:
-    data = preparation.prepare('text', tmp_path / 'data', path=book)
+    data = prepare('text', tmp_path / 'data', path=book)
   finally:
     os.umask(mask)
   assert data.folder.stat().st_mode & 0o777 == 0o755
@@ -292,27 +291,31 @@ def test_folder_that_others_can_read(book, tmp_path):
 @pytest.mark.parametrize(
   'corpus, options, found',
   [
-    ('wt104', {}, "data.corpus: 'wt104' is unknown; allowed: pystdlib, text,"),
-    ('enwik8', {'newline': 'skip'}, "data.newline: 'skip'; allowed: keep, dr"),
-    ('text8', {'newline': 'drop'}, 'enwik8 alone, not for text8'),
-    ('pystdlib', {'newline': 'drop'}, 'enwik8 alone, not for pystdlib'),
-    ('enwik8', {'path': 'x'}, 'text alone, not for enwik8'),
-    ('text', {}, 'data.path is empty'),
+    ('wt104', {}, "data.corpus is 'wt104'; allowed: pystdlib, text,"),
+    (
+      'enwik8',
+      {'newline': 'skip'},
+      "data.newline is 'skip'; allowed: keep, dr",
+    ),
+    ('text8', {'newline': 'drop'}, "allowed: 'keep' with corpus text8"),
+    ('pystdlib', {'newline': 'drop'}, "allowed: 'keep' with corpus pystdlib"),
+    ('enwik8', {'path': 'x'}, 'other values are for corpus text'),
+    ('text', {}, "data.path is ''; allowed: a file or folder"),
     ('text', {'path': 'nothing/here'}, 'nothing/here does not exist'),
     ('pystdlib', {'manual_dir': '.'}, 'pystdlib has no archive'),
   ],
 )
 def test_options_that_do_not_fit(tmp_path, corpus, options, found):
   with pytest.raises(UserError) as error:
-    preparation.prepare(corpus, tmp_path / 'data', **options)
+    prepare(corpus, tmp_path / 'data', **options)
   assert found in str(error.value)
   assert not (tmp_path / 'data').exists()
 
 
 def test_data_dir_within_the_text_is_refused(book, tmp_path):
   for data_dir in (tmp_path / 'data', tmp_path):
-    with pytest.raises(UserError, match=r'holds data\.dir'):
-      preparation.prepare('text', data_dir, path=tmp_path)
+    with pytest.raises(UserError, match=r'not hold data\.dir'):
+      prepare('text', data_dir, path=tmp_path)
 
 
 def test_locate_prepares_local_corpora(stdlib, book, tmp_path, capsys):
@@ -343,9 +346,7 @@ def test_locate_names_the_command(tmp_path, corpus, newline, options):
 
 
 def test_locate_finds_what_was_prepared(enwik8, tmp_path):
-  data = preparation.prepare(
-    'enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8
-  )
+  data = prepare('enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8)
   found = preparation.locate_or_prepare(
     config(tmp_path / 'data', 'enwik8', newline='drop')
   )
@@ -361,12 +362,12 @@ def test_locate_tells_when_it_cannot_write(stdlib, book):
 
 
 def test_locate_checks_the_options(tmp_path):
-  with pytest.raises(UserError, match="'imdb' is unknown"):
+  with pytest.raises(UserError, match="corpus is 'imdb'"):
     preparation.locate_or_prepare(config(tmp_path, 'imdb'))
 
 
 def test_manifest_is_plain_json(book, tmp_path):
-  data = preparation.prepare('text', tmp_path / 'data', path=book)
+  data = prepare('text', tmp_path / 'data', path=book)
   manifest = json.loads((data.folder / 'manifest.json').read_text())
   sizes = {}
   for split in SIZES:
@@ -386,9 +387,10 @@ def test_manifest_is_plain_json(book, tmp_path):
 def test_training_needs_no_tfds(book, tmp_path):
   code = """
 import sys
-from configs import common
-from txl_jax.data import preparation
-section = common.get_config().data
+from txl_jax import settings
+from txl_jax.corpora import preparation
+from txl_jax.data.options import Data
+section = settings.defaults(Data)
 section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
 data = preparation.locate_or_prepare(section)
 assert data.tokens('train').size > 0

@@ -25,7 +25,7 @@ def test_folder_lies_beside_and_goes(tmp_path):
 def test_dead_ones_are_removed_and_living_ones_are_not(tmp_path):
   code = """
 import pathlib, sys
-from txl_jax.data import scratch
+from txl_jax.corpora import scratch
 with scratch.beside(pathlib.Path(sys.argv[1])) as folder:
   (folder / 'file').write_text('')
   print(folder.name, flush=True)

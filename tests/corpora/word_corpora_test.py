@@ -10,9 +10,11 @@ import zipfile
 import numpy as np
 import pytest
 
-from configs import common
+from tests.corpora import asking
+from txl_jax import settings
 from txl_jax.corpora import builders, preparation
 from txl_jax.data import options, prepared
+from txl_jax.data.options import Data
 from txl_jax.errors import UserError
 
 PARTS = {
@@ -53,7 +55,7 @@ def wikitext(manual, monkeypatch):
   names = {s: f'wikitext-103/wiki.{s}.tokens' for s in PARTS}
   files = {names[s]: text for s, text in PARTS.items()}
   urls, _, sha256 = archive_of(manual / 'wikitext-103-v1.zip', files)
-  archive = builders.WordArchive(
+  archive = builders.Archive(
     urls, None, sha256, {s: (name,) for s, name in names.items()}
   )
   monkeypatch.setitem(builders.ARCHIVES, 'wt103', archive)
@@ -66,7 +68,7 @@ def words_of(text):
 
 
 def test_wikitext(wikitext, tmp_path):
-  data = preparation.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  data = asking.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
   assert data.name == 'wt103'
   train = words_of(PARTS['train'])
   counts = collections.Counter(w for w in train if w != '<eos>')
@@ -85,22 +87,22 @@ def test_wikitext(wikitext, tmp_path):
     'size': (wikitext / 'wikitext-103-v1.zip').stat().st_size,
     'sha256': builders.ARCHIVES['wt103'].sha256,
   }
-  config = common.get_config().data
+  config = settings.defaults(Data)
   config.update(corpus='wt103', dir=str(tmp_path / 'd'))
   assert preparation.locate_or_prepare(config).digest == data.digest
   # Prepared again from the records alone: what was found is remembered.
   (wikitext / 'wikitext-103-v1.zip').unlink()
   (data.folder / 'manifest.json').unlink()
   data.folder.rename(tmp_path / 'gone')
-  again = preparation.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  again = asking.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
   assert again.manifest == data.manifest
   left = sorted(p.name for p in (tmp_path / 'd' / 'tfds').iterdir())
-  assert left == ['downloads', 'wt103']  # nothing unpacked is left
+  assert left == ['wt103']  # nothing unpacked is left
 
 
 @pytest.mark.parametrize('left', ['', '{"si', '{}'])
 def test_source_that_was_cut_is_made_again(wikitext, tmp_path, left):
-  prepare = lambda **force: preparation.prepare(
+  prepare = lambda **force: asking.prepare(
     'wt103', tmp_path / 'd', manual_dir=wikitext, **force
   )
   data = prepare()
@@ -113,7 +115,7 @@ def test_source_that_was_cut_is_made_again(wikitext, tmp_path, left):
 
 
 def test_config_names_the_command(tmp_path):
-  config = common.get_config().data
+  config = settings.defaults(Data)
   config.update(corpus='wt2', dir=str(tmp_path))
   with pytest.raises(UserError) as error:
     preparation.locate_or_prepare(config)
@@ -127,7 +129,7 @@ def test_wrong_checksum_of_an_archive(wikitext, tmp_path):
   path = wikitext / 'wikitext-103-v1.zip'
   path.write_bytes(path.read_bytes() + b' ')
   with pytest.raises(UserError) as error:
-    preparation.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+    asking.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
   assert str(error.value) == (
     f'{path}: has {path.stat().st_size} bytes with sha256 {digest}; expected '
@@ -152,8 +154,8 @@ def treebank(manual, monkeypatch):
   md5 = {
     n: hashlib.md5(text.encode()).hexdigest() for n, text in TREEBANK.items()
   }
-  archive = builders.WordArchive(
-    urls, size, None, {s: (name,) for s, name in splits}, md5
+  archive = builders.Archive(
+    urls, size, None, {s: (name,) for s, name in splits}, md5=md5
   )
   monkeypatch.setitem(builders.ARCHIVES, 'ptb', archive)
   for name, text in TREEBANK.items():
@@ -176,7 +178,7 @@ def test_treebank(treebank, tmp_path, form):
   else:
     (treebank / 'ptb.test.txt').unlink()  # not all of them: not used
     source = {'size': size, 'sha256': sha256}
-  data = preparation.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
+  data = asking.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
   # Counted on all splits, lower-cased.
   together = ''.join(TREEBANK.values()).lower()
   counts = collections.Counter(together.split())
@@ -196,7 +198,7 @@ def test_wrong_checksum_of_a_text(treebank, tmp_path):
   path = treebank / 'ptb.valid.txt'
   path.write_text('the cat \n')
   with pytest.raises(UserError) as error:
-    preparation.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
+    asking.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
   md5 = hashlib.md5(b'the cat \n').hexdigest()
   assert str(error.value) == (
     f'{path}: has 9 bytes with md5 {md5}; expected md5 '
@@ -234,9 +236,9 @@ def test_archive_of_other_texts(
       folder.mkdir(parents=True)
       (folder / archive.file).write_bytes(good)
 
-    monkeypatch.setattr(builders.archives, 'download', download)
+    monkeypatch.setattr(builders.downloads, 'download', download)
   with pytest.raises(UserError) as error:
-    preparation.prepare('ptb', root, manual_dir=manual)
+    asking.prepare('ptb', root, manual_dir=manual)
   message = str(error.value)
   assert message.startswith(found)
   assert message.endswith('to be downloaded again') == downloaded
@@ -256,9 +258,7 @@ def test_published_figures_are_compared(
 ):
   archive = dataclasses.replace(builders.ARCHIVES['ptb'], **facts)
   monkeypatch.setitem(builders.ARCHIVES, 'ptb', archive)
-  prepare = lambda: preparation.prepare(
-    'ptb', tmp_path / 'd', manual_dir=treebank
-  )
+  prepare = lambda: asking.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
   if found is None:
     assert len(prepare().vocabulary) == facts['symbols']
     return
@@ -277,7 +277,7 @@ def sentences(manual, monkeypatch):
   """Registers a small lm1b, whose shards lie in the archive in disorder."""
   files = {'x/b': SHARDS[1], 'x/held': HELD_OUT, 'x/a': SHARDS[0]}
   urls, size, sha256 = archive_of(manual / 'lm1b.tar.gz', files)
-  archive = builders.WordArchive(
+  archive = builders.Archive(
     urls,
     size,
     sha256,
@@ -291,7 +291,7 @@ def sentences(manual, monkeypatch):
 
 @pytest.mark.parametrize('boundaries', [1, 2])
 def test_one_billion_words(sentences, tmp_path, boundaries):
-  prepare = lambda **more: preparation.prepare(
+  prepare = lambda **more: asking.prepare(
     'lm1b',
     tmp_path / 'd',
     manual_dir=sentences,
@@ -326,14 +326,14 @@ def test_one_billion_words(sentences, tmp_path, boundaries):
 
 def test_one_billion_words_needs_its_list(sentences, tmp_path):
   with pytest.raises(UserError) as error:
-    preparation.prepare('lm1b', tmp_path / 'd', manual_dir=sentences)
+    asking.prepare('lm1b', tmp_path / 'd', manual_dir=sentences)
   assert str(error.value) == (
     'corpus lm1b needs the published list of its 7 words; allowed: '
     '--vocab_file=FILE, a word a line'
   )
   (sentences / 'list').write_text('<S>\n<UNK>\nthe\n')
   with pytest.raises(UserError) as error:
-    preparation.prepare(
+    asking.prepare(
       'lm1b',
       tmp_path / 'd',
       manual_dir=sentences,
@@ -348,7 +348,7 @@ def test_one_billion_words_needs_its_list(sentences, tmp_path):
 
 @pytest.mark.parametrize('damage', ['short', 'changed', 'missing'])
 def test_damaged_starts_of_sentences(sentences, tmp_path, damage):
-  data = preparation.prepare(
+  data = asking.prepare(
     'lm1b',
     tmp_path / 'd',
     manual_dir=sentences,
@@ -365,7 +365,7 @@ def test_damaged_starts_of_sentences(sentences, tmp_path, damage):
     prepared.load(data.folder)
 
 
-def test_published_facts():
+def test_published_facts(tmp_path):
   assert len(builders.ARCHIVES['lm1b'].members['train']) == 99
   train = builders.ARCHIVES['lm1b'].members['train']
   assert train[0].endswith('/news.en-00001-of-00100')
@@ -376,7 +376,7 @@ def test_published_facts():
   for name in options.WORDS:
     archive = builders.ARCHIVES[name]
     assert list(archive.members) == list(prepared.SPLITS)
-    assert builders.BUILDERS[name].name == name
+    assert builders.builder(name, tmp_path).name == name
     assert archive.sha256 or len(archive.md5) == 3
 
 

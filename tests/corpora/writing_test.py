@@ -12,9 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from configs import common
+from tests.corpora import asking
+from txl_jax import settings
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared
+from txl_jax.data.options import Data
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 # 2000 lines, so the cuts at 90 and 95 percent lie near line 1800 and 1900.
@@ -35,7 +38,7 @@ def book(tmp_path):
 def prepare(path, **options):
   options = {'level': 'word', 'unk': True} | options
   data_dir = path.parent / 'data'
-  return preparation.prepare('text', data_dir, path=path, **options)
+  return asking.prepare('text', data_dir, path=path, **options)
 
 
 def split_by_hand(text):
@@ -192,14 +195,15 @@ def test_last_line_without_a_newline_is_ended(tmp_path):
 def test_kill_while_words_are_numbered(book, tmp_path):
   code = """
 import sys, time
-from txl_jax.data import preparation, writing
-write = writing._File.write
+from txl_jax.corpora import preparation, writing
+from txl_jax.data.options import Data
+write = writing.File.write
 def pause(self, array):
   write(self, array[:7])
   self._file.flush()
   time.sleep(60)
-writing._File.write = pause
-preparation.prepare('text', sys.argv[1], path=sys.argv[2], level='word')
+writing.File.write = pause
+preparation.prepare(Data('text', *sys.argv[1:], level='word'))
 """
   data_dir = tmp_path / 'killed'
   process = subprocess.Popen(
@@ -214,7 +218,7 @@ preparation.prepare('text', sys.argv[1], path=sys.argv[2], level='word')
   process.kill()
   process.wait()
   options = {'path': book, 'level': 'word', 'unk': True}
-  data = preparation.prepare('text', data_dir, **options)
+  data = asking.prepare('text', data_dir, **options)
   assert data.manifest == prepare(book).manifest
   assert list(data_dir.iterdir()) == [data.folder]
 
@@ -293,7 +297,12 @@ def test_lines_that_are_cut_have_no_end(tmp_path):
 
 
 @pytest.mark.parametrize('listed', [False, True])
-def test_unknown_word_is_told_with_its_file(tmp_path, listed):
+@pytest.mark.parametrize('size', [3000, 10**6])
+def test_unknown_word_is_told_with_its_file(
+  tmp_path, monkeypatch, listed, size
+):
+  real = counting.blocks
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, size))
   lines = 'one two\n' * 100
   files = {'a': lines[:-1], 'b': lines * 18, 'c': lines + 'one strange'}
   folder = write_files(tmp_path / 'notes', files)
@@ -318,13 +327,13 @@ def test_line_of_an_unknown_word_after_lines_that_were_cut(tmp_path):
 def test_text_that_changes_meanwhile_is_told(tmp_path, monkeypatch):
   path = tmp_path / 'book.txt'
   path.write_text('one two\n' * 200 + 'strange\n')
-  ids = counting.Numbers.ids
+  ids = Words.ids
 
   def change(*args):
     path.write_text('one two\n' * 201)
     return ids(*args)
 
-  monkeypatch.setattr(counting.Numbers, 'ids', change)
+  monkeypatch.setattr(Words, 'ids', change)
   with pytest.raises(UserError, match='changed while it was read'):
     prepare(path, unk=False)
 
@@ -482,7 +491,7 @@ def test_list_of_another_corpus_is_told(book, tmp_path):
 
 
 def test_config_prepares_words_and_tells_their_number(book, tmp_path):
-  config = common.get_config().data
+  config = settings.defaults(Data)
   config.update(corpus='text', path=str(book), dir=str(tmp_path / 'data'))
   config.update(level='word', unk=True, min_count=2)
   data = preparation.locate_or_prepare(config)
@@ -495,6 +504,6 @@ def test_config_prepares_words_and_tells_their_number(book, tmp_path):
   [('wt103', 267_735), ('wt2', 33_278), ('ptb', 10_000), ('lm1b', 793_471)],
 )
 def test_published_sizes_need_no_data(corpus, size, tmp_path):
-  config = common.get_config().data
+  config = settings.defaults(Data)
   config.update(corpus=corpus, dir=str(tmp_path / 'data'))
   assert preparation.vocab_size(config) == size

@@ -1,54 +1,70 @@
 import pytest
 
-from configs import common
-from txl_jax.data import options
-from txl_jax.data.options import Options
+from txl_jax import settings
+from txl_jax.data.options import Data
 from txl_jax.errors import UserError
 
 
 @pytest.mark.parametrize(
   'fields, found',
   [
-    (dict(corpus='wt3'), "data.corpus: 'wt3' is unknown; allowed: pystdlib, "),
-    (dict(corpus='enwik8', level='words'), "data.level: 'words'; allowed: by"),
+    (dict(corpus='wt3'), "data.corpus is 'wt3'; allowed: pystdlib, "),
+    (
+      dict(corpus='enwik8', level='words'),
+      "data.level is 'words'; allowed: byte, word",
+    ),
     (
       dict(corpus='enwik8', level='word'),
-      'data.level: word is for corpus text alone, not for enwik8',
+      "data.level is 'word'; allowed: 'byte' with corpus enwik8; other values "
+      'are for corpus text',
     ),
     (
       dict(corpus='wt103', min_count=3),
-      'data.min_count: 3 is for corpus text at level word alone, not for wt103',
+      'data.min_count is 3; allowed: 1 with corpus wt103; other values are for '
+      'corpus text at level word',
     ),
     (
       dict(corpus='text', path='x', eos=False),
-      'data.eos: False is for corpus text at level word alone, not for text',
+      'data.eos is False; allowed: True with corpus text; other values are for '
+      'corpus text at level word',
     ),
     (
       dict(corpus='ptb', vocab_file='x'),
-      'data.vocab_file: x is for lm1b or text at level word alone, not for ptb',
+      "data.vocab_file is 'x'; allowed: '' with corpus ptb; other values are "
+      'for corpus lm1b, or text at level word',
     ),
     (
       dict(corpus='wt2', boundaries=2),
-      'data.boundaries: 2 is for corpus lm1b alone, not for wt2',
+      'data.boundaries is 2; allowed: 1 with corpus wt2; other values are for '
+      'corpus lm1b',
     ),
-    (dict(corpus='lm1b', boundaries=3), 'data.boundaries: 3; allowed: 1, 2'),
+    (dict(corpus='lm1b', boundaries=3), 'data.boundaries is 3; allowed: 1, 2'),
     (
       dict(corpus='text', path='x', level='word', max_size=2),
-      'data.max_size: 2; allowed: 0, at least 3',
+      'data.max_size is 2; allowed: 0, or at least 3',
+    ),
+    (
+      dict(corpus='text', path='x', level='word', max_size=-1),
+      'data.max_size is -1; allowed: at least 0',
     ),
     (
       dict(corpus='text', path='x', level='word', min_count=0),
-      'data.min_count: 0; allowed: at least 1',
+      'data.min_count is 0; allowed: at least 1',
     ),
     (
       dict(corpus='text', path='x', level='word', vocab_file='y', max_size=9),
-      'data.vocab_file: y is a whole vocabulary; allowed: data.min_count=1 ',
+      "data.vocab_file is 'y'; allowed: a list, which is a whole vocabulary, ",
+    ),
+    (dict(corpus='text'), "data.path is ''; allowed: a file or folder"),
+    (
+      dict(corpus='text', path='.'),
+      "data.path is '.'; allowed: a folder that does not hold data.dir, data",
     ),
   ],
 )
 def test_options_that_do_not_fit(fields, found):
   with pytest.raises(UserError) as error:
-    Options(data_dir='data', **fields).check()
+    Data(**fields).check()
   assert str(error.value).startswith(found)
   assert '\n' not in str(error.value)
 
@@ -76,7 +92,7 @@ def test_options_that_do_not_fit(fields, found):
   ],
 )
 def test_names_tell_the_options(fields, suffix):
-  asked = Options(data_dir='data', **fields)
+  asked = Data(**fields)
   asked.check()
   assert asked.suffix() == suffix
   assert asked.words == (asked.corpus != 'enwik8')
@@ -101,11 +117,15 @@ def test_names_tell_the_options(fields, suffix):
   ],
 )
 def test_command(fields, flags):
-  command = Options(data_dir='data', **fields).command()
+  command = Data(**fields).command()
   assert command == f'python -m txl_jax.prepare {flags}'
 
 
-def test_config_has_the_same_defaults():
-  config = common.get_config().data
-  asked = options.from_config(config)
-  assert asked == Options(config.corpus, config.dir)
+def test_words_of_wikitext_may_be_said():
+  Data('wt103', level='word').check()
+
+
+def test_a_section_of_a_config():
+  config = settings.defaults(Data)
+  config.update(corpus='lm1b', boundaries=2)
+  assert settings.read(Data, config) == Data('lm1b', boundaries=2)

@@ -73,11 +73,11 @@ def test_unknown_split(tmp_path):
 
 
 def test_digest_tells_tokens_and_vocabulary_apart():
-  digests = dict.fromkeys(prepared.SPLITS, '00')
+  digests = {split: {'sha256': '00'} for split in prepared.SPLITS}
   seen = {
     prepared.digest_of(digests, VOCABULARY),
-    prepared.digest_of(digests | {'test': '01'}, VOCABULARY),
-    prepared.digest_of(digests | {'train': '01'}, VOCABULARY),
+    prepared.digest_of(digests | {'test': {'sha256': '01'}}, VOCABULARY),
+    prepared.digest_of(digests | {'train': {'sha256': '01'}}, VOCABULARY),
     prepared.digest_of(digests, Vocabulary((98, 97, 99), (5, 4, 3), (10,))),
     prepared.digest_of(digests, Vocabulary((97, 98, 99), (5, 4, 3))),
   }
@@ -121,8 +121,7 @@ def test_token_outside_the_vocabulary_is_found(tmp_path):
   data = b'\0' * 9 + b'\3'
   (folder / 'test.bin').write_bytes(data)
   manifest['splits']['test']['sha256'] = hashlib.sha256(data).hexdigest()
-  digests = {s: manifest['splits'][s]['sha256'] for s in prepared.SPLITS}
-  manifest['digest'] = prepared.digest_of(digests, VOCABULARY)
+  manifest['digest'] = prepared.digest_of(manifest['splits'], VOCABULARY)
   (folder / 'manifest.json').write_text(json.dumps(manifest))
   with pytest.raises(UserError, match=r'test\.bin holds token 3, .* has 3'):
     prepared.load(folder)
@@ -174,7 +173,8 @@ def test_reading_needs_numpy_alone(tmp_path):
   folder = write(tmp_path / 'a')
   code = f"""
 import sys
-from txl_jax.data import prepared, preparation
+from txl_jax.corpora import preparation
+from txl_jax.data import prepared
 assert prepared.load({str(folder)!r}).tokens('test').size == 10
 for name in ('jax', 'flax', 'tensorflow', 'tensorflow_datasets', 'requests'):
   assert name not in sys.modules, name

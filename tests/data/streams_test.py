@@ -33,6 +33,7 @@ def real(batch, row):
   scored = batch.targets[row] >= 0
   n = int(scored.sum())
   assert scored[:n].all()  # padding follows the tokens
+  assert (batch.targets[row, n:] == -1).all()
   return n
 
 
@@ -46,7 +47,7 @@ def epochs(s, count):
         return out
       out.append([])
     out[-1].append(batch)
-    assert batch.epoch == len(out) - 1
+    assert s.locate(step)[0] == len(out) - 1
     step += 1
 
 
@@ -80,12 +81,14 @@ def test_shapes_lengths_and_padding(varlen, corpus):
     for array in (batch.inputs, batch.targets):
       assert array.shape == (B, s.width) and array.dtype == np.int32
     count = [real(batch, row) for row in range(B)]
-    if batch.lengths is None:
-      assert count == [s.width] * B
-    else:
+    if varlen:
       assert batch.lengths.dtype == np.int32
       assert batch.lengths.tolist() == count
-      assert max(count) < s.width
+      assert max(count) <= s.width
+    else:
+      assert batch.lengths is None
+      # Memory is emptied after padding: the next batch starts an epoch.
+      assert batch is epoch[-1] or count == [T] * B
 
 
 @quick
@@ -99,7 +102,7 @@ def test_fixed_length_segments(corpus):
     epoch, index = step // per_epoch, step % per_epoch
     batch = s.batch(step)
     assert s.locate(step) == (epoch, index)
-    assert (batch.epoch, batch.reset) == (epoch, index == 0)
+    assert batch.reset == (index == 0)
     assert batch.inputs[:, 0].tolist() == [b * L + index * T for b in range(B)]
     assert real(batch, 0) == min(T, L - index * T)
 
@@ -116,23 +119,21 @@ def test_a_batch_depends_on_the_step_alone(varlen, corpus, order):
     np.testing.assert_array_equal(got.inputs, expected.inputs)
     np.testing.assert_array_equal(got.targets, expected.targets)
     np.testing.assert_array_equal(got.lengths, expected.lengths)
-    assert (got.reset, got.epoch) == (expected.reset, expected.epoch)
+    assert got.reset == expected.reset
     assert used.locate(step) == make().locate(step)
 
 
 @pytest.mark.parametrize('varlen', [False, True])
 def test_some_rows_of_a_batch(varlen):
   s = streams.Streams(text(900), 6, 9, varlen=varlen)
-  steps = range(40)
-  assert {s.batch(step).lengths is None for step in steps} >= {False}
-  for step in steps:
+  for step in range(40):
     whole, part = s.batch(step), s.batch(step, np.array([1, 4, 5]))
     np.testing.assert_array_equal(part.inputs, whole.inputs[[1, 4, 5]])
     np.testing.assert_array_equal(part.targets, whole.targets[[1, 4, 5]])
-    if whole.lengths is None:
-      assert part.lengths is None
-    else:
+    if varlen:
       np.testing.assert_array_equal(part.lengths, whole.lengths[[1, 4, 5]])
+    else:
+      assert whole.lengths is part.lengths is None
 
 
 def drawn(s, count=1):
@@ -190,23 +191,29 @@ def test_corpus_of_one_batch(varlen):
     assert part in message
 
 
-def test_arrays_of_several_batches():
-  """Epochs of 3 segments, of which the last one has 2 of 4 tokens."""
-  s = streams.Streams(text(2 * 10 + 1), 2, 4)
+@pytest.mark.parametrize('varlen', [False, True])
+def test_arrays_of_several_batches(varlen):
+  """Without varlen epochs of 3 segments, the last one of 2 tokens."""
+  s = streams.Streams(text(2 * 10 + 1), 2, 4, varlen=varlen)
   batches = [s.batch(step) for step in range(4)]
-  together = streams.arrays(batches)
+  together, one = streams.arrays(batches), streams.arrays(batches[2:3])
   for name in ('inputs', 'targets'):
-    assert together[name].shape == (4, 2, 4)
+    assert together[name].shape == (4, 2, s.width)
     for k, batch in enumerate(batches):
       np.testing.assert_array_equal(together[name][k], getattr(batch, name))
-  assert together['lengths'].tolist() == [[4, 4], [4, 4], [2, 2], [4, 4]]
+    np.testing.assert_array_equal(one[name], getattr(batches[2], name))
+  resets = [[b.reset] * 2 for b in batches]
+  assert together['reset'].tolist() == resets
+  assert one['reset'].tolist() == resets[2]
+  if not varlen:
+    assert resets == [[x, x] for x in (1, 0, 0, 1)]
+    assert batches[2].targets.tolist() == [[9, 10, -1, -1], [19, 20, -1, -1]]
+    assert together['lengths'] is one['lengths'] is None
+    return
+  counts = [[real(batch, row) for row in range(2)] for batch in batches]
+  assert together['lengths'].tolist() == counts
   assert together['lengths'].dtype == np.int32
-  assert together['reset'].tolist() == [[x, x] for x in (1, 0, 0, 1)]
-  assert streams.arrays(batches[:2])['lengths'] is None
-  one = streams.arrays(batches[2:3])
-  np.testing.assert_array_equal(one['inputs'], batches[2].inputs)
-  assert one['lengths'].tolist() == [2, 2] and not one['reset'].any()
-  assert streams.arrays(batches[:1])['lengths'] is None
+  assert one['lengths'].tolist() == counts[2]
 
 
 # segments
@@ -227,7 +234,7 @@ def test_segments_hold_every_pair_once(dtype, split):
   tokens = text(n, dtype)
   rows = [[] for _ in range(B)]
   calls = 0
-  for inputs, targets, lengths, positions in streams.segments(tokens, B, T, G):
+  for inputs, targets, positions in streams.segments(tokens, B, T, G):
     calls += 1
     for array in (inputs, targets, positions):
       assert array.shape == (G, B, T)
@@ -235,13 +242,10 @@ def test_segments_hold_every_pair_once(dtype, split):
     scored = targets >= 0
     np.testing.assert_array_equal(targets[scored], positions[scored])
     np.testing.assert_array_equal(inputs[scored], positions[scored] - 1)
-    if lengths is None:
-      assert scored.all()
-    else:
-      assert lengths.shape == (G, B) and lengths.dtype == np.int32
-      assert not scored.all()
-      expected = np.arange(T) < lengths[..., None]
-      np.testing.assert_array_equal(scored, expected)
+    np.testing.assert_array_equal(targets[~scored], -1)
+    # Padding is behind everything that its row scores.
+    whole = scored.swapaxes(0, 1).reshape(B, G * T)
+    assert not (whole[:, 1:] & ~whole[:, :-1]).any()
     for g in range(G):
       for b in range(B):
         rows[b].extend(positions[g, b][scored[g, b]].tolist())
@@ -269,14 +273,13 @@ def test_segments_after_one_more_token(split):
 def test_segments_by_hand(dtype):
   tokens = np.array([10, 11, 12, 13, 14, 15], dtype)  # 5 pairs
   (call,) = streams.segments(tokens, 2, 2, 2)
-  inputs, targets, lengths, positions = call
+  inputs, targets, positions = call
   scored = targets >= 0
   assert np.where(scored, inputs, 0).tolist() == [
     [[10, 11], [13, 14]],
     [[12, 0], [0, 0]],
   ]
   assert targets.tolist() == [[[11, 12], [14, 15]], [[13, -1], [-1, -1]]]
-  assert lengths.tolist() == [[2, 2], [1, 0]]
   assert np.where(scored, positions, 0).tolist() == [
     [[1, 2], [4, 5]],
     [[3, 0], [0, 0]],

@@ -119,6 +119,18 @@ def test_a_text_starts_after_a_newline_or_a_space(symbols, start):
   assert (v.eos_id, v.unk_id) == (None, None)
 
 
+@pytest.mark.parametrize(
+  'symbols, end', [(b'ab\n', 2), (b'\na', 0), (b'a ', None)]
+)
+def test_a_line_ends_with_a_newline(symbols, end):
+  assert Vocabulary(tuple(symbols)).line_end == end
+
+
+def test_dropped_newlines_end_no_line():
+  assert Vocabulary.all_bytes().line_end == 10
+  assert Vocabulary(tuple(b'ab'), dropped=(10,)).line_end is None
+
+
 def test_from_json_tells_the_kinds_apart():
   for v in (Vocabulary.all_bytes(), words.Words(('a', 'b'), (2, 1), 'b')):
     assert vocabulary.from_json(json.loads(json.dumps(v.to_json()))) == v

@@ -61,6 +61,12 @@ def test_without_eos_a_newline_is_white_space():
   assert (v.eos_id, v.unk_id, v.start) == (None, None, 0)
 
 
+def test_a_line_ends_with_eos():
+  assert CAT.line_end == CAT.encode(b'\n', 'text').item() == 0
+  assert Words(('a', '<S>'), eos='<S>').line_end == 1
+  assert Words(('a', '<eos>')).line_end is None
+
+
 def test_words_outside_are_unk():
   assert CAT.encode(b'the dog\n', 'text').tolist() == [1, 3, 0]
   assert CAT.encode(b'the <unk>', 'text').tolist() == [1, 3]

@@ -16,6 +16,7 @@ import numpy as np
 
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared
+from txl_jax.data.options import Data
 
 _WORDS_A_LINE = 56  # as in WikiText-103
 _DRAWN = 1_000_000  # words drawn at a time
@@ -63,9 +64,8 @@ def run(megabytes: int, distinct: int, processes: int) -> None:
     path = folder / 'text'
     _write_text(path, megabytes, distinct)
     begin = time.perf_counter()
-    data = preparation.prepare(
-      'text', folder / 'data', path=path, level='word', processes=processes
-    )
+    asked = Data('text', f'{folder}/data', f'{path}', level='word')
+    data = preparation.prepare(asked, processes=processes)
     seconds = time.perf_counter() - begin
     size = path.stat().st_size
     tokens = sum(data.tokens(split).size for split in prepared.SPLITS)

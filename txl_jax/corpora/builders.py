@@ -1,57 +1,52 @@
-"""Corpora as TFDS builders: download, check, cut into splits.
+"""Published corpora as TFDS records: an archive, cut into its splits.
 
 Only `txl_jax.prepare` needs this file; training never imports it. Nothing
-here needs TensorFlow: the records are array_record files, and
-`published` states URLs, sizes and checksums.
-
-`read` downloads the archive itself and gives it to TFDS as a manual download,
-for TFDS knows neither a second URL nor a timeout nor how to continue an
-interrupted download.
+here needs TensorFlow: the records are array_record files. URLs, sizes and
+checksums are in `published`, and `downloads` gets the archive.
 """
 
 import contextlib
 import functools
-import hashlib
 import io
 import json
 import os
 import pathlib
 import sys
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+import types
 
 import numpy as np
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download.checksums import UrlInfo
-from tensorflow_datasets.core.units import Size
+from tensorflow_datasets.core.download import checksums
 
-from txl_jax.corpora import archives, scratch
-from txl_jax.corpora.published import ARCHIVES, Archive, WordArchive
+from txl_jax.corpora import downloads, local, scratch
+from txl_jax.corpora.published import ARCHIVES, Archive
+from txl_jax.data.options import CORPORA
 from txl_jax.errors import UserError
 
-_CHUNK = 1 << 20  # bytes of text per record
-_SOURCE = 'source.json'  # beside the records of words: what they came from
-
-Splits = dict[str, Callable[[], Iterator[bytes]]]
+_SOURCE = 'source.json'  # beside the records: what they came from
 
 
-class _Text(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A text in order, in records of up to 1 MiB.
+class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """A corpus: each split in order, in records of up to 1 MiB.
 
   Features of record i of a split: index int64, which is i, and data uint8
-  [n], the split's bytes from i MiB on.
+  [n], its i-th piece.
   """
 
   VERSION = tfds.core.Version('1.0.0')
+  RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
+
+  texts: local.Splits  # to be set before records are made
 
   @property
-  def url_infos(self) -> dict[str, UrlInfo]:
+  def url_infos(self):
+    """None: the archive was checked before TFDS reads its texts."""
     return {}
 
   def _info(self):
     return tfds.core.DatasetInfo(
       builder=self,
-      description=self.__doc__,
+      description=CORPORA[self.name],
       features=tfds.features.FeaturesDict(
         {
           'index': np.int64,
@@ -61,107 +56,15 @@ class _Text(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       disable_shuffling=True,  # keys are integers: records stay in order
     )
 
-
-class _ByteText(_Text, skip_registration=True):
-  """The bytes of one text, which is cut into splits."""
-
-  RELEASE_NOTES = {'1.0.0': '90M, 5M and 5M bytes of the text, in order.'}
-
-  @property
-  def _archive(self) -> Archive:
-    return ARCHIVES[self.name]
-
-  @property
-  def url_infos(self):
-    archive = self._archive
-    info = UrlInfo(
-      size=Size(archive.size),
-      checksum=archive.sha256,
-      filename=archive.file,  # what TFDS looks for in manual_dir
-    )
-    return dict.fromkeys(archive.urls, info)
-
   def _split_generators(self, dl_manager):
-    path = dl_manager.download(self._archive.urls[0])
-    generators, start = {}, 0
-    for split, size in self._archive.splits.items():
-      generators[split] = self._generate_examples(path, start, size)
-      start += size
-    return generators
-
-  def _generate_examples(self, path, start, size):
-    member = self._archive.member
-    with zipfile.ZipFile(path) as archive, archive.open(member) as text:
-      text.seek(start)
-      for index, offset in enumerate(range(0, size, _CHUNK)):
-        data = text.read(min(_CHUNK, size - offset))
-        yield index, {'index': index, 'data': np.frombuffer(data, np.uint8)}
-
-
-class _WordText(_Text, skip_registration=True):
-  """The files of each split, one after the other.
-
-  Attributes:
-    files: for each split their paths; to be set before it is prepared.
-  """
-
-  RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
-  files: Mapping[str, list[pathlib.Path]]
-
-  def _split_generators(self, dl_manager):
-    del dl_manager  # `read` has checked and unpacked the archive
+    del dl_manager  # see `downloads`
     return {
-      split: self._generate_examples(paths)
-      for split, paths in self.files.items()
+      split: self._generate_examples(text) for split, text in self.texts.items()
     }
 
-  def _generate_examples(self, paths):
-    index = 0
-    for path in paths:
-      with path.open('rb') as text:
-        while data := text.read(_CHUNK):
-          yield index, {'index': index, 'data': np.frombuffer(data, np.uint8)}
-          index += 1
-
-
-class Enwik8(_ByteText):
-  """The first 100,000,000 bytes of a dump of the English Wikipedia of 2006.
-
-  All bytes are kept, those of the XML mark-up and line ends included.
-  """
-
-
-class Text8(_ByteText):
-  """100,000,000 letters a to z and spaces: a cleaned Wikipedia dump of 2006."""
-
-
-class Wt103(_WordText):
-  """WikiText-103: good articles of Wikipedia (Merity et al. 2016)."""
-
-
-class Wt2(_WordText):
-  """WikiText-2: 720 of the articles, with a smaller vocabulary."""
-
-
-class Ptb(_WordText):
-  """Penn Treebank as Mikolov prepared it: 10,000 words, lower-cased."""
-
-
-class Lm1b(_WordText):
-  """One Billion Word: sentences of news, shuffled (Chelba et al. 2013).
-
-  Validation and test are both the held-out shard 0, as in publications.
-  """
-
-
-BUILDERS = {
-  'enwik8': Enwik8,
-  'text8': Text8,
-  'wt103': Wt103,
-  'wt2': Wt2,
-  'ptb': Ptb,
-  'lm1b': Lm1b,
-}
+  def _generate_examples(self, text):
+    for index, piece in enumerate(text()):
+      yield index, {'index': index, 'data': np.frombuffer(piece, np.uint8)}
 
 
 def read(
@@ -169,21 +72,20 @@ def read(
   data_dir: str | os.PathLike,
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
-) -> tuple[Splits, dict]:
+) -> tuple[local.Splits, dict]:
   """The splits of a corpus, which is downloaded unless it is there already.
 
   Args:
-    name: a key of BUILDERS.
+    name: a key of `ARCHIVES`.
     data_dir: downloads and records are kept in its folder tfds.
     manual_dir: folder that holds the archive under its own file name, or the
       texts of ptb; nothing is downloaded then.
     force: unpack the archive again although its records are there.
 
   Returns:
-    For each split, in order, a function that gives the split's bytes in
-    chunks; and what is known about the source: the archive's file name and
-    urls; and its size and sha256, or, where the texts of ptb were taken from
-    manual_dir, `texts`: the sha256 of each.
+    For each split a function that gives its bytes in chunks; and the file name
+    and urls of the archive, with its size and sha256, or with `texts`, the
+    sha256 of each text of ptb that was taken from manual_dir.
 
   Raises:
     UserError: the archive cannot be had or is not the expected one; when a
@@ -191,144 +93,98 @@ def read(
   """
   archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
-  folder = (
-    root / 'downloads' if manual_dir is None else pathlib.Path(manual_dir)
-  )
-  if isinstance(archive, WordArchive):
-    source = _prepare_words(name, archive, root, folder, manual_dir, force)
-    sizes = dict.fromkeys(archive.members)
-  else:
-    source = _prepare_bytes(name, archive, root, folder, manual_dir, force)
-    sizes = archive.splits
-  builder = BUILDERS[name](data_dir=root)
-  splits: Splits = {
-    split: functools.partial(_records, builder, split, size)
-    for split, size in sizes.items()
+  path = pathlib.Path(builder(name, root).data_path)
+  try:
+    source = {} if force else json.loads((path / _SOURCE).read_bytes())
+  except (FileNotFoundError, ValueError):
+    source = {}  # made by an older version, or damaged
+  if not source:
+    folder = pathlib.Path(manual_dir or root / 'downloads')
+    with scratch.beside(root / name) as temporary:
+      texts, source = _texts(name, folder, manual_dir is None, temporary)
+      made = _make_records(name, _cut(archive, texts), temporary)
+      (made / _SOURCE).write_text(json.dumps(source))
+      path.parent.mkdir(parents=True, exist_ok=True)
+      scratch.replace(made, path, temporary)
+  records = builder(name, root)  # a new one, which finds what was made
+  splits: local.Splits = {
+    split: functools.partial(_chunks, records, split, archive.cuts.get(split))
+    for split in archive.members
   }
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
 
 
-def _prepare_bytes(name, archive, root, folder, manual_dir, force):
-  """Makes the records of a byte text unless they are there; its source."""
-  if force or not BUILDERS[name](data_dir=root).data_path.exists():
-    if manual_dir is None:
-      archives.download(name, archive, folder)
-    else:
-      archives.check(folder / archive.file, archive)
-    with scratch.beside(root / name) as temporary:
-      builder = BUILDERS[name](data_dir=temporary)
-      _make_records(builder, root, folder)
-  return {'size': archive.size, 'sha256': archive.sha256}
+def builder(name: str, data_dir: pathlib.Path) -> Records:
+  """The builder of a corpus; TFDS names it for its class."""
+  made = types.new_class(name, (Records,), {'skip_registration': True})
+  return made(data_dir=data_dir)
 
 
-def _prepare_words(name, archive, root, folder, manual_dir, force):
-  """Makes the records of words unless they are there; their source."""
-  known = _remembered(BUILDERS[name](data_dir=root).data_path / _SOURCE)
-  if known and not force:
-    return known
-  texts = {f: folder / f for f in archive.md5}
-  plain = bool(texts) and all(text.is_file() for text in texts.values())
-  if manual_dir is None:
-    archives.download(name, archive, folder)
-  source = {}
-  if manual_dir is None or not plain:
-    source = archives.check(folder / archive.file, archive)
-  with scratch.beside(root / name) as temporary:
-    members = {m for part in archive.members.values() for m in part}
-    if source:
-      path = folder / archive.file
-      try:
-        files = archives.unpack(path, members, temporary)
-        _check_texts(archive, files, {m: f'{path}: {m}' for m in members})
-      except UserError as e:
-        if manual_dir is not None or archive.sha256 is not None:
-          raise
-        path.unlink()  # only now it turns out to be another one
-        raise UserError(f'{e}; it was removed, to be downloaded again') from e
-    else:
-      files = {m: texts[_file(m)] for m in members}
-      _check_texts(archive, files, {m: f'{t}' for m, t in files.items()})
-      source = {'texts': {f: _sha256(text) for f, text in texts.items()}}
-    builder = BUILDERS[name](data_dir=temporary)
-    builder.files = {
-      split: [files[m] for m in part] for split, part in archive.members.items()
-    }
-    _make_records(builder, root, folder, source)
-  return source
-
-
-def _file(member):
-  """Name of a member of an archive without its folders."""
-  return member.rsplit('/', 1)[-1]
-
-
-def _check_texts(archive, files, names):
-  """Raises a UserError unless files, by their members, have their md5."""
-  for member, text in files.items():
-    if md5 := archive.md5.get(_file(member)):
-      archives.check_text(text, md5, names[member])
-
-
-def _remembered(path):
-  """What a file tells of a source; None if it is not there, or damaged."""
+def _texts(name, folder, download, temporary):
+  """The texts of an archive, by their member; and what is known about it."""
+  archive = ARCHIVES[name]
+  path = folder / archive.file
+  members = {m for part in archive.members.values() for m in part}
+  texts = {m: folder / pathlib.PurePath(m).name for m in members}
+  if archive.md5 and not download and all(t.is_file() for t in texts.values()):
+    found = {}
+    for text in texts.values():
+      downloads.check_text(text, archive.md5[text.name], f'{text}')
+      found[text.name] = checksums.compute_url_info(text).checksum
+    return texts, {'texts': found}
+  if download:
+    source = downloads.download(name, archive, folder)
+  else:
+    source = downloads.check(path, archive)
   try:
-    return json.loads(path.read_bytes())
-  except (FileNotFoundError, ValueError):
-    return None
+    texts = downloads.unpack(path, members, temporary)
+    for member, text in texts.items():
+      if md5 := archive.md5.get(pathlib.PurePath(member).name):
+        downloads.check_text(text, md5, f'{path}: {member}')
+  except UserError as e:
+    if not download or archive.sha256 is not None:
+      raise
+    path.unlink()  # only now it turns out to be another one
+    raise UserError(f'{e}; it was removed, to be downloaded again') from e
+  return texts, source
 
 
-def _sha256(path):
-  with path.open('rb') as f:
-    return hashlib.file_digest(f, 'sha256').hexdigest()
+def _cut(archive: Archive, texts: dict[str, pathlib.Path]) -> local.Splits:
+  """The splits of an archive, whose texts are files by now."""
+  splits, start = {}, 0
+  for split, members in archive.members.items():
+    files = [(texts[m], texts[m].stat().st_size) for m in members]
+    stop = start + archive.cuts.get(split, sum(size for _, size in files))
+    splits[split] = local.between(files, start, stop)
+    start = stop if archive.cuts else 0
+  return splits
 
 
-def _make_records(builder, root, folder, source=None):
-  """Makes records and moves them to their place; all of them or none.
-
-  Args:
-    builder: has a folder of its own.
-    root: where the records of all corpora are.
-    folder: holds the archive.
-    source: what to tell of it beside the records.
-  """
+def _make_records(name, splits, folder):
+  """Makes the records of a corpus in a folder; where they are."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  with contextlib.redirect_stdout(io.StringIO()):  # it tells of the folder
-    builder.download_and_prepare(
-      download_dir=root / 'downloads',
-      download_config=tfds.download.DownloadConfig(
-        manual_dir=folder, try_download_gcs=False
-      ),
+  records = builder(name, folder)
+  records.texts = splits
+  with contextlib.redirect_stdout(io.StringIO()):  # it prints the folder
+    records.download_and_prepare(
+      download_config=tfds.download.DownloadConfig(try_download_gcs=False),
       file_format='array_record',
     )
-  made = pathlib.Path(builder.data_path)
-  if source is not None:
-    (made / _SOURCE).write_text(json.dumps(source))
-  path = pathlib.Path(type(builder)(data_dir=root).data_path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  scratch.replace(made, path, made.parent)
+  return pathlib.Path(records.data_path)
 
 
-def _records(builder, split, size):
-  """The bytes of a split that TFDS has prepared, in chunks.
-
-  Args:
-    builder: a builder.
-    split: its split.
-    size: bytes there are to be, None where that is not known.
-  """
-  advice = 'prepare it again with --force'
+def _chunks(records, split, size):
+  """The bytes of a split from its records; size is None if it is unknown."""
   found = 0
   try:
-    for record in builder.as_data_source(split):
+    for record in records.as_data_source(split):
       found += record['data'].size
       yield record['data'].tobytes()
+    if found != (size or found):
+      raise ValueError(f'it has {found} bytes, not {size}')
   except (OSError, RuntimeError, ValueError) as e:
     raise UserError(
-      f'{builder.data_dir}: split {split} cannot be read, {advice}: {e}'
+      f'{records.data_dir}: split {split} cannot be read, prepare it again '
+      f'with --force: {e}'
     ) from e
-  if size is not None and found != size:
-    raise UserError(
-      f'{builder.data_dir}: split {split} has {found} bytes, not {size}; '
-      f'{advice}'
-    )

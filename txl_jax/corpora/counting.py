@@ -10,25 +10,23 @@ token ids by a table.
 """
 
 import collections
-import concurrent.futures
+import contextlib
 import itertools
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tqdm
 
-from txl_jax.data.words import Words, split
+from txl_jax.data.words import split
 from txl_jax.errors import UserError
 
 _BLOCK = 1 << 23  # bytes
 _MOST = 4  # processes unless the caller says how many
-
-_work: Callable  # what this worker process does with each block
+_NONE = np.zeros([0], np.int32)
 
 
 def processes_by_default() -> int:
@@ -39,7 +37,7 @@ def processes_by_default() -> int:
 
 
 def progress(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
-  """The chunks, with a bar on a terminal that tells how much was read."""
+  """The chunks, with a progress bar where stderr is a terminal."""
   with tqdm.tqdm(
     desc=what, unit='B', unit_scale=True, disable=None, leave=False
   ) as bar:
@@ -77,37 +75,27 @@ class Numbers:
   """
 
   def __init__(self, eos: str, lower: bool):
-    """Starts without words.
-
-    Args:
-      eos: the word that every newline is; '' for none.
-      lower: whether to lower-case texts.
-    """
+    """Starts without words; eos and lower as of `Words`."""
     self._options = eos, lower
-    self.words = _growing()
+    self.words = _Growing()
     self._counts = np.zeros([0], np.int64)
 
   def read(
     self, chunks: Iterable[bytes], counted: bool, processes: int
   ) -> Iterator[np.ndarray]:
-    """The numbers of the words of a text, block by block.
+    """The numbers of the words of a text, int32 [n], block by block.
 
     Args:
       chunks: the text.
       counted: whether its words count.
-      processes: that work, at least 1.
-
-    Yields:
-      int32 [n].
+      processes: as for `in_order`.
     """
-    tasks = ((block,) for block in blocks(chunks))
     tables = {}  # of each process: its numbers to ours
-    reader = _Reader(*self._options)
-    for process, new, numbers in _in_order(reader.read, tasks, processes):
-      table = tables.get(process, np.zeros([0], np.int32))
+    work = _Reader(*self._options).read
+    for process, new, numbers in in_order(work, blocks(chunks), processes):
       # What is new to all processes is new to the one that has read it, so
       # words come in the order of the text.
-      table = np.append(table, _number(self.words, new))
+      table = np.append(tables.get(process, _NONE), self.words.of(new))
       tables[process] = table
       missing = len(self.words) - len(self._counts)
       self._counts = np.append(self._counts, np.zeros([missing], np.int64))
@@ -120,51 +108,16 @@ class Numbers:
     counts = zip(self.words, self._counts.tolist())
     return {word: n for word, n in counts if n}
 
-  def ids(self, vocabulary: Words) -> np.ndarray:
-    """The token id for each number, -1 for none, int32 [numbers]."""
-    ids = {word: i for i, word in enumerate(vocabulary.symbols)}
-    return np.array([ids.get(word, -1) for word in self.words], np.int32)
 
+class _Growing(dict):
+  """Numbers of words; a new word gets the next one when it is looked up."""
 
-def look_up(
-  vocabulary: Words, chunks: Iterable[bytes], processes: int
-) -> Iterator[np.ndarray]:
-  """The token ids of a text, int32 [n], block by block, -1 for unknown words.
+  def __missing__(self, word):
+    self[word] = number = len(self)
+    return number
 
-  Args:
-    vocabulary: encodes it.
-    chunks: the text.
-    processes: that work, at least 1.
-  """
-  tasks = ((block,) for block in blocks(chunks))
-  return _in_order(vocabulary.look_up, tasks, processes)
-
-
-def refuse(
-  vocabulary: Words,
-  pieces: Iterable[tuple[str, int, Iterable[bytes]]],
-  processes: int,
-) -> None:
-  """Raises the error for the first unknown word, if there is one.
-
-  Args:
-    vocabulary: without unk.
-    pieces: of the text: what each is, the number of its first line there, and
-      its chunks.
-    processes: that work, at least 1.
-
-  Raises:
-    UserError: see `Words.encode`.
-  """
-
-  def tasks():
-    for source, line, chunks in pieces:
-      for block in blocks(chunks):
-        yield block, source, line
-        line += block.count(b'\n')
-
-  for _ in _in_order(vocabulary.encode, tasks(), processes):
-    pass
+  def of(self, words):
+    return np.fromiter(map(self.__getitem__, words), np.int32, len(words))
 
 
 class _Reader:
@@ -172,76 +125,74 @@ class _Reader:
 
   def __init__(self, eos, lower):
     self._options = eos, lower
-    self._numbers = None  # made where it is used: it cannot be sent
+    self._numbers = _Growing()
 
   def read(self, block):
     """The process, the words new to it, and int32 [n], all by its numbers."""
-    if self._numbers is None:
-      self._numbers = _growing()
     known = len(self._numbers)
-    found = _number(self._numbers, split(block, *self._options))
+    found = self._numbers.of(split(block, *self._options))
     new = list(itertools.islice(self._numbers, known, None))
     return os.getpid(), new, found
 
 
-def _growing() -> collections.defaultdict[str, int]:
-  """A dict that gives a word the next number when it is first looked up."""
-  numbers = collections.defaultdict()
-  numbers.default_factory = numbers.__len__
-  return numbers
-
-
-def _number(numbers, words):
-  return np.fromiter(map(numbers.__getitem__, words), np.int32, len(words))
-
-
-def _start(work):
-  """Prepares a worker; Ctrl-C is for its parent, with which it ends."""
-  global _work
-  _work = work
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent():
-  """Ends this worker once its parent was killed: no task would ever come."""
-  parent = multiprocessing.parent_process()
-  assert parent is not None
-  parent.join()
-  os._exit(1)
-
-
-def _call(task):
-  return _work(*task)
-
-
-def _in_order(
-  work: Callable, tasks: Iterable[tuple], processes: int
+def in_order(
+  work: Callable[[bytes], Any], tasks: Iterable[bytes], processes: int
 ) -> Iterator[Any]:
-  """work(*task) for each task, in order; a single task needs no process."""
+  """work(task) for each task, in order; a single task needs no process.
+
+  Args:
+    work: each process has a copy, which may keep what it finds.
+    tasks: what to work on.
+    processes: that work, at least 1.
+
+  Raises:
+    UserError: a process died.
+  """
   tasks = iter(tasks)
   first = list(itertools.islice(tasks, 2))
   tasks = itertools.chain(first, tasks)
   if processes == 1 or len(first) < 2:
-    yield from itertools.starmap(work, tasks)
+    yield from map(work, tasks)
     return
-  # Not forked: the parent may have threads.
-  context = multiprocessing.get_context('spawn')
-  with concurrent.futures.ProcessPoolExecutor(
-    processes, context, _start, (work,)
-  ) as pool:
-    waiting = collections.deque()
-    try:
+  busy = collections.deque()
+  try:
+    with contextlib.ExitStack() as stack:
       for task in tasks:
-        waiting.append(pool.submit(_call, task))
-        if len(waiting) > processes + 1:
-          yield waiting.popleft().result()
-      while waiting:
-        yield waiting.popleft().result()
-    except concurrent.futures.process.BrokenProcessPool as e:
-      raise UserError(
-        'a process that reads the text has died, perhaps for lack of memory; '
-        'fewer of them need less: --processes=1'
-      ) from e
-    finally:
-      pool.shutdown(cancel_futures=True)
+        if len(busy) < processes:
+          worker, results = stack.enter_context(_worker(work)), ()
+        else:
+          worker = busy.popleft()
+          results = (worker.recv(),)
+        worker.send(task)
+        busy.append(worker)
+        yield from results
+      for worker in busy:
+        yield worker.recv()
+  except (EOFError, ConnectionError) as e:
+    raise UserError(
+      'a process that reads the text has died, perhaps for lack of memory; '
+      'fewer of them need less: --processes=1'
+    ) from e
+
+
+@contextlib.contextmanager
+def _worker(work):
+  """The connection to a new process that works, and ends with it."""
+  context = multiprocessing.get_context('spawn')  # the parent may have threads
+  ours, theirs = context.Pipe()
+  process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+  process.start()
+  theirs.close()
+  try:
+    with ours:
+      yield ours
+  finally:
+    process.join()
+
+
+def _serve(work, connection):
+  """Works until the other end is closed, as it is if the parent is killed."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+  with contextlib.suppress(EOFError, ConnectionError):
+    while True:
+      connection.send(work(connection.recv()))

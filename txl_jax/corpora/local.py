@@ -1,9 +1,9 @@
 """Corpora made from files of this machine: pystdlib and text.
 
-A corpus is the plain concatenation of the bytes of its files; nothing is put
-between two files and nothing is changed, so that bits per byte are honest. Who
-wants words instead takes the parts of a split one by one, see `Split`.
-Files are read in pieces: memory does not grow with the corpus.
+A corpus of bytes is the plain concatenation of the bytes of its files; nothing
+is put between two files and nothing is changed, so that bits per byte are
+honest. A corpus of words is read file by file, see `Split`. Files are read in
+pieces: memory does not grow with the corpus.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from txl_jax.data.options import SPLITS
 from txl_jax.errors import UserError
 
 _CHUNK = 1 << 20  # bytes read at a time
@@ -23,17 +24,10 @@ _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
 
 # Of the standard library: tests, what pip or the distribution adds, and what
 # is made when Python is built.
-_SKIPPED_DIRS = frozenset(
-  {
-    'test',
-    'tests',
-    'idle_test',
-    'site-packages',
-    'dist-packages',
-    'lib2to3',
-    '__pycache__',
-  }
-)
+_SKIPPED = {
+  *('test', 'tests', 'idle_test', 'lib2to3', '__pycache__'),
+  *('site-packages', 'dist-packages'),
+}
 
 File = tuple[pathlib.Path, int]  # a file and its size in bytes
 Splits = dict[str, Callable[[], Iterator[bytes]]]
@@ -76,11 +70,7 @@ class Part:
     return 1 + sum(chunk.count(b'\n') for chunk in before())
 
   def __call__(self) -> Iterator[bytes]:
-    """The bytes in chunks.
-
-    Raises:
-      UserError: the file cannot be read or is shorter than it was.
-    """
+    """The bytes; UserError if the file is shorter by now or cannot be read."""
     at = self.start
     try:
       with self.path.open('rb') as f:
@@ -97,11 +87,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """A split; called, it gives the bytes of its parts, end to end, in chunks.
-
-  Attributes:
-    parts: of files, in order, none of them without bytes.
-  """
+  """Parts of files, none without bytes; called, it gives them end to end."""
 
   parts: tuple[Part, ...]
 
@@ -125,31 +111,25 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     root: the library's folder, `sysconfig.get_path('stdlib')`.
 
   Returns:
-    See `read_text`; the source has the Python version besides.
+    As `read_text`; the source has the Python version besides.
 
   Raises:
     UserError: a file cannot be read, or a split has no bytes.
   """
   root = pathlib.Path(root)
-  relative = lambda file: file[0].relative_to(root).as_posix()
   files = _list(root, _is_library_source)
-  parts = {'train': [], 'validation': [], 'test': []}
-  for file in sorted(files, key=lambda file: _digest(relative(file))):
-    parts[split_of(relative(file))].append(file)
+  parts = {split: [] for split in SPLITS}
+  for path in sorted(files, key=_digest):
+    number = int.from_bytes(_digest(path)[:8], 'big') % 100
+    parts[SPLITS[(number >= 90) + (number >= 95)]].append(files[path])
   splits = {}
   for split, part in parts.items():
     size = sum(n for _, n in part)
     if not size:
       raise UserError(f'{root}: no Python source for the split {split}')
-    splits[split] = _between(part, 0, size)
-  source = _source(root, root, files) | {'python': platform.python_version()}
+    splits[split] = between(part, 0, size)
+  source = _source(root, files) | {'python': platform.python_version()}
   return splits, source
-
-
-def split_of(relative_path: str) -> str:
-  """The split of a file of pystdlib, see `read_pystdlib`."""
-  number = int.from_bytes(_digest(relative_path)[:8], 'big') % 100
-  return 'train' if number < 90 else 'validation' if number < 95 else 'test'
 
 
 def _digest(relative_path):
@@ -168,14 +148,9 @@ def read_text(
   UTF-8 character. A text of words is cut after white space instead, however
   far that is, and the end of a file is also that of a line.
 
-  Args:
-    path: a file or folder.
-    words: whether it is a text of words.
-
   Returns:
-    For each split, in order, a `Split`; and what is known about the source:
-    path, number of files, bytes, and the sha256 over the files' relative
-    paths, sizes and contents.
+    {split: Split}; and the source: path, number of files, bytes, and the
+    sha256 over the files' relative paths, sizes and contents.
 
   Raises:
     UserError: the path does not exist, cannot be read, has no bytes or too
@@ -183,44 +158,41 @@ def read_text(
   """
   path = pathlib.Path(path)
   if path.is_dir():
-    root, files = path, _list(path, lambda relative: True)
+    found = _list(path, lambda relative: True)
   elif path.is_file():
-    root, files = path.parent, [(path, path.stat().st_size)]
+    found = {path.name: (path, path.stat().st_size)}
   else:
     raise UserError(f'data.path: {path} does not exist')
+  files = list(found.values())
   total = sum(n for _, n in files)
   if not total:
     raise UserError(f'data.path: {path} holds no text, its files have 0 bytes')
-  cut = _cut_words if words else _cut
-  first, second = (cut(files, total * p // 100, total) for p in (90, 95))
-  if not 0 < first < second < total:
+  cuts = [0, *(_cut(files, total * p // 100, words) for p in (90, 95)), total]
+  parts = list(itertools.pairwise(cuts))
+  if any(start >= stop for start, stop in parts):
     raise UserError(
       f'data.path: {path} has {total} bytes, too few lines to cut it into '
       'train, validation and test'
     )
-  splits = {
-    'train': _between(files, 0, first),
-    'validation': _between(files, first, second),
-    'test': _between(files, second, total),
+  splits: Splits = {
+    split: between(files, start, stop)
+    for split, (start, stop) in zip(SPLITS, parts)
   }
-  return splits, _source(path, root, files)
+  return splits, _source(path, found)
 
 
-def _is_library_source(relative: pathlib.PurePath) -> bool:
+def _is_library_source(relative):
   """Whether a path is a Python source that pystdlib does not skip."""
+  folders = relative.parts[:-1]
   return (
     relative.suffix == '.py'
     and not relative.name.startswith('_sysconfigdata')
-    and not any(
-      d in _SKIPPED_DIRS or d.startswith('config-') for d in relative.parts[:-1]
-    )
+    and not any(d in _SKIPPED or d.startswith('config-') for d in folders)
   )
 
 
-def _list(
-  root: pathlib.Path, wanted: Callable[[pathlib.PurePath], bool]
-) -> list[File]:
-  """The wanted files below root, neither hidden nor in a hidden folder."""
+def _list(root, wanted) -> dict[str, File]:
+  """Files below root that are not hidden, by relative posix paths, sorted."""
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
@@ -234,11 +206,11 @@ def _list(
       # is_file leaves out sockets, pipes and links that lead nowhere.
       if not name.startswith('.') and wanted(relative) and path.is_file():
         found[relative.as_posix()] = path, path.stat().st_size
-  return [found[relative] for relative in sorted(found)]
+  return dict(sorted(found.items()))
 
 
-def _between(files: Iterable[File], start: int, stop: int) -> Split:
-  """Bytes start to stop of the concatenated files."""
+def between(files: Iterable[File], start: int, stop: int) -> Split:
+  """Bytes start to stop of the concatenated files, as far as they go."""
   parts = []
   offset = 0  # of the file's first byte
   for path, size in files:
@@ -249,48 +221,40 @@ def _between(files: Iterable[File], start: int, stop: int) -> Split:
   return Split(tuple(parts))
 
 
-def _cut(files: list[File], offset: int, total: int) -> int:
+def _cut(files: list[File], offset: int, words: bool) -> int:
   """Where the cut wanted at an offset is made, see `read_text`."""
-  start = max(offset - 1, 0)
-  stop = min(offset + _WINDOW, total)
-  window = b''.join(_between(files, start, stop)())
+  ends = list(itertools.accumulate(size for _, size in files))
+  total = ends[-1]
+  # A cut of words goes no further than the end of the file.
+  end = next(n for n in ends if n >= offset) if words else total
+  start, stop = max(offset - 1, 0), min(offset + _WINDOW, end)
+  window = b''.join(between(files, start, stop)())
   newline = window.find(b'\n')
   if newline >= 0:
     return start + newline + 1
-  while offset < stop and window[offset - start] & 0xC0 == 0x80:
-    offset += 1
-  return offset
-
-
-def _cut_words(files: list[File], offset: int, total: int) -> int:
-  """The same for a text of words: after white space, or between two files."""
-  ends = itertools.accumulate(size for _, size in files)
-  end = next((n for n in ends if n >= offset), total)  # of the file
-  start = max(offset - 1, 0)
-  window = b''.join(_between(files, start, min(offset + _WINDOW, end))())
-  newline = window.find(b'\n')
-  if newline >= 0:
-    return start + newline + 1
+  if not words:
+    while offset < stop and window[offset - start] & 0xC0 == 0x80:
+      offset += 1
+    return offset
   if end <= offset + _WINDOW and end < total:
     return end
-  for chunk in _between(files, start, end)():
+  for chunk in between(files, start, end)():
     if space := _SPACE.search(chunk):
       return start + space.end()
     start += len(chunk)
   return end
 
 
-def _source(path: pathlib.Path, root: pathlib.Path, files: list[File]) -> dict:
-  """What the manifest tells about the files below root."""
+def _source(path: pathlib.Path, files: dict[str, File]) -> dict:
+  """What the manifest says about files, by their relative paths."""
   digest = hashlib.sha256()
-  for file, size in files:
-    name = file.relative_to(root).as_posix()
+  for name, (file, size) in files.items():
     digest.update(f'{name}\0{size}\0'.encode('utf-8', 'surrogateescape'))
     for chunk in Part(file, 0, size, size)():
       digest.update(chunk)
   return {
     'path': str(path),
     'files': len(files),
-    'bytes': sum(n for _, n in files),
+    'bytes': sum(n for _, n in files.values()),
     'sha256': digest.hexdigest(),
   }

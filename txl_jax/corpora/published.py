@@ -3,42 +3,42 @@
 import dataclasses
 from collections.abc import Mapping
 
-from txl_jax.corpora import archives
-from txl_jax.data.options import SIZES
+from txl_jax.data.options import SIZES, SPLITS
 
 
 @dataclasses.dataclass(frozen=True)
-class Archive(archives.Archive):
-  """A zip archive with one text that is cut into splits.
+class Archive:
+  """A zip or tar archive with the texts of a corpus.
 
   Attributes:
-    member: name of the text within the archive.
-    splits: bytes of each split, in the order they have in the text; together
-      they are the whole text.
-  """
-
-  size: int
-  sha256: str
-  member: str
-  splits: Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class WordArchive(archives.Archive):
-  """A zip or tar archive with files of words for each split.
-
-  Attributes:
+    urls: where it is found, tried in order.
+    size: its bytes, None where nobody documents them.
+    sha256: in hex, None where nobody documents it.
     members: names, within the archive, of each split's files, in order.
+    cuts: bytes of each split, where all are cut in order from one text; empty
+      where a split is the whole of its files.
     md5: of files, by their names without folders, where the archive has no
       documented sha256. These files are taken from manual_dir as they are, if
       it has all of them.
+    symbols: of the vocabulary that its text gives, None where none is known.
+    tokens: of splits, as far as they are documented.
   """
 
+  urls: tuple[str, ...]
+  size: int | None
+  sha256: str | None
   members: Mapping[str, tuple[str, ...]]
+  cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
   md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  symbols: int | None = None
+  tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  @property
+  def file(self) -> str:
+    """File name of the archive."""
+    return self.urls[0].rsplit('/', 1)[-1]
 
 
-_SPLITS = {'train': 90_000_000, 'validation': 5_000_000, 'test': 5_000_000}
 _LM1B = '1-billion-word-language-modeling-benchmark-r13output'
 _HELD_OUT = (
   f'{_LM1B}/heldout-monolingual.tokenized.shuffled/'
@@ -46,10 +46,27 @@ _HELD_OUT = (
 )
 
 
-def _wikitext(name: str, sha256: str, symbols: int) -> WordArchive:
+def _characters(name: str, size: int, sha256: str, *mirrors: str) -> Archive:
+  """100 MB of one text: the first 90 to train on, 5 and 5 for the others."""
+  return Archive(
+    urls=(f'http://mattmahoney.net/dc/{name}.zip', *mirrors),
+    size=size,
+    sha256=sha256,
+    members=dict.fromkeys(SPLITS, (name,)),
+    cuts=dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000))),
+    symbols=SIZES[name],
+  )
+
+
+def _files(pattern: str) -> dict[str, tuple[str, ...]]:
+  """One file for each split, by the usual names of splits."""
+  names = zip(SPLITS, ('train', 'valid', 'test'))
+  return {split: (pattern.format(name),) for split, name in names}
+
+
+def _wikitext(name: str, sha256: str, symbols: int) -> Archive:
   """A WikiText; the size of its archive is not documented."""
-  files = {'train': 'train', 'validation': 'valid', 'test': 'test'}
-  return WordArchive(
+  return Archive(
     urls=(
       f'https://wikitext.smerity.com/{name}-v1.zip',
       # Where it was published; it has not answered since 2024.
@@ -57,7 +74,7 @@ def _wikitext(name: str, sha256: str, symbols: int) -> WordArchive:
     ),
     size=None,
     sha256=sha256,
-    members={s: (f'{name}/wiki.{f}.tokens',) for s, f in files.items()},
+    members=_files(f'{name}/wiki.{{}}.tokens'),
     symbols=symbols,
     # Both have the same ones.
     tokens={'validation': 217_646, 'test': 245_569},
@@ -65,24 +82,16 @@ def _wikitext(name: str, sha256: str, symbols: int) -> WordArchive:
 
 
 ARCHIVES = {
-  'enwik8': Archive(
-    urls=(
-      'http://mattmahoney.net/dc/enwik8.zip',
-      'https://data.deepai.org/enwik8.zip',
-    ),
-    size=36_445_475,
-    sha256='547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
-    member='enwik8',
-    splits=_SPLITS,
-    symbols=SIZES['enwik8'],
+  'enwik8': _characters(
+    'enwik8',
+    36_445_475,
+    '547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
+    'https://data.deepai.org/enwik8.zip',
   ),
-  'text8': Archive(
-    urls=('http://mattmahoney.net/dc/text8.zip',),
-    size=31_344_016,
-    sha256='a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
-    member='text8',
-    splits=_SPLITS,
-    symbols=SIZES['text8'],
+  'text8': _characters(
+    'text8',
+    31_344_016,
+    'a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
   ),
   'wt103': _wikitext(
     'wikitext-103',
@@ -94,15 +103,11 @@ ARCHIVES = {
     '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
     SIZES['wt2'],
   ),
-  'ptb': WordArchive(
+  'ptb': Archive(
     urls=('http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz',),
     size=34_869_662,
     sha256=None,
-    members={
-      'train': ('simple-examples/data/ptb.train.txt',),
-      'validation': ('simple-examples/data/ptb.valid.txt',),
-      'test': ('simple-examples/data/ptb.test.txt',),
-    },
+    members=_files('simple-examples/data/ptb.{}.txt'),
     md5={
       'ptb.train.txt': 'f26c4b92c5fdc7b3f8c7cdcb991d8420',
       'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
@@ -111,7 +116,7 @@ ARCHIVES = {
     symbols=SIZES['ptb'],
     tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
   ),
-  'lm1b': WordArchive(
+  'lm1b': Archive(
     urls=(f'http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz',),
     size=1_792_209_805,
     sha256='01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e',
@@ -121,6 +126,7 @@ ARCHIVES = {
         f'news.en-{shard:05}-of-00100'
         for shard in range(1, 100)
       ),
+      # Publications evaluate on one shard alone.
       'validation': _HELD_OUT,
       'test': _HELD_OUT,
     },

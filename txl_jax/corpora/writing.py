@@ -1,208 +1,223 @@
-"""Writing the tokens of a corpus of words, block by block.
+"""Writing the tokens of a corpus, block by block.
 
-Where a text is several files of this machine, each is whole lines: what
-follows does not go on in the last line of the one before.
+Where a text of words is several files of this machine, each is whole lines:
+what follows does not go on in the last line of the one before.
 """
 
 import codecs
 import dataclasses
 import hashlib
+import itertools
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import numpy as np
 
 from txl_jax.corpora import counting, local
 from txl_jax.data import prepared, sentences
-from txl_jax.data.options import Data
+from txl_jax.data.options import LOCAL, SPLITS, Data
+from txl_jax.data.vocabulary import Vocabulary, count_bytes
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
-_BLOCK = 1 << 20  # tokens that are read back at a time
+_BLOCK = 1 << 20  # numbers that are read back at a time
 
 
-class Text:
-  """The splits of a corpus of words, to be counted and encoded."""
+def write_bytes(
+  asked: Data, splits: local.Splits, folder: pathlib.Path
+) -> tuple[Vocabulary, dict]:
+  """Writes the token ids of a corpus of bytes into a folder.
 
-  def __init__(self, asked: Data, splits: local.Splits, processes: int):
-    """Reads nothing yet.
+  Returns:
+    The vocabulary, of a local corpus all byte values, of a published one those
+    that it has; and for each split its entry of the manifest.
 
-    Args:
-      asked: which corpus, and how its text becomes words.
-      splits: for each split a function that gives its text in chunks.
-      processes: that read it, at least 1.
-    """
-    self._asked, self._splits, self._processes = asked, splits, processes
-    self._lower = asked.lower or asked.corpus == 'ptb'
-    self._eos = '<eos>' if asked.eos else ''
-    self._lines = {}  # those of each split, once it was read
-    self._sizes = {}  # its bytes
-    self._words = {}  # its words, <eos> among them
-    self._unknown = {}  # its words that the vocabulary does not have
-    self._unks = {}  # these, and those that are unk in the text itself
+  Raises:
+    OSError: a file cannot be written.
+  """
+  if asked.corpus in LOCAL:
+    vocabulary = Vocabulary.all_bytes()
+  else:
+    text = itertools.chain.from_iterable(read() for read in splits.values())
+    dropped = b'\n' if asked.newline == 'drop' else b''
+    vocabulary = Vocabulary.from_counts(count_bytes(text), dropped)
+  dtype = prepared.token_dtype(len(vocabulary))
+  entries = {}
+  for split in SPLITS:
+    size = 0
+    with File(folder / f'{split}.bin') as f:
+      for chunk in splits[split]():
+        f.write(vocabulary.encode(chunk, split).astype(dtype))
+        size += len(chunk)
+    entries[split] = {'tokens': f.size, 'bytes': size, 'sha256': f.sha256()}
+  return vocabulary, entries
 
-  def write(
-    self, folder: pathlib.Path, vocabulary: Words | None = None
-  ) -> tuple[Words, dict]:
-    """Writes the token ids of each split, and where its sentences start.
 
-    Args:
-      folder: where they go.
-      vocabulary: encodes the text; None counts one.
+class File:
+  """A file of numbers that is being written.
 
-    Returns:
-      The vocabulary; and for each split its entry of the manifest.
+  Attributes:
+    size: numbers written.
+  """
 
-    Raises:
-      UserError: no word is left, most words are not in the given vocabulary,
-        or see `Words.encode`.
-      OSError: a file cannot be written.
-    """
-    entries = {}
-    if vocabulary is not None:
-      for split in prepared.SPLITS:
-        text = self._read(split)
-        parts = counting.look_up(vocabulary, text, self._processes)
-        entries[split] = self._write(folder, split, vocabulary, parts)
-        if split == 'train':
-          self._check_list(vocabulary)
-      self._warn(vocabulary, '')
-      return vocabulary, entries
-    numbers = counting.Numbers(self._eos, self._lower)
-    for split in prepared.SPLITS:
-      counted = split == 'train' or self._asked.corpus == 'ptb'
-      with _File(folder / f'{split}.numbers') as f:
-        for part in numbers.read(self._read(split), counted, self._processes):
-          f.write(part)
-    counts = numbers.counts()
-    self._check(counts)
-    vocabulary = Words.from_counts(
-      counts,
-      eos=self._eos,
-      unk='<unk>' if self._asked.unk or '<unk>' in counts else '',
-      lower=self._lower,
-      min_count=self._asked.min_count,
-      max_size=self._asked.max_size,
+  def __init__(self, path: pathlib.Path):
+    """Opens it; a context manager, which closes it."""
+    self._file, self._digest = path.open('wb'), hashlib.sha256()
+    self.size = 0
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    self._file.close()
+
+  def write(self, array: np.ndarray) -> None:
+    """Appends an array."""
+    block = array.tobytes()
+    self._file.write(block)
+    self._digest.update(block)
+    self.size += array.size
+
+  def sha256(self) -> str:
+    """In hex, of what was written."""
+    return self._digest.hexdigest()
+
+
+def write_words(
+  asked: Data,
+  splits: local.Splits,
+  folder: pathlib.Path,
+  processes: int,
+  vocabulary: Words | None = None,
+) -> tuple[Words, dict]:
+  """Writes the token ids of a corpus of words, and where sentences start.
+
+  Args:
+    asked: which corpus, and how its text becomes words.
+    splits: its text.
+    folder: where they go.
+    processes: that read the text; 0 is one for each CPU, up to four.
+    vocabulary: encodes the text; None counts one.
+
+  Returns:
+    The vocabulary; and for each split its entry of the manifest.
+
+  Raises:
+    UserError: no word is left, most words are not in the given vocabulary, or
+      see `Words.encode`.
+    OSError: a file cannot be written.
+  """
+  processes = processes or counting.processes_by_default()
+  texts = {s: _Text(asked, s, read, folder) for s, read in splits.items()}
+  entries, train = {}, texts['train']
+  if vocabulary is None:
+    advice = '; a larger --min_count (data.min_count) trains it'
+    vocabulary, ids = _count(asked, texts, processes)
+    for split, text in texts.items():
+      entries[split] = text.write(vocabulary, text.numbered(ids))
+  else:
+    advice = ''
+    for split, text in texts.items():
+      blocks = counting.blocks(text.read())
+      parts = counting.in_order(vocabulary.look_up, blocks, processes)
+      entries[split] = text.write(vocabulary, parts)
+      if split == 'train':
+        _check_list(asked, vocabulary, train)
+  if vocabulary.unk and not train.unks:
+    # No training can make it likely.
+    print(
+      f'warning: {vocabulary.unk} never occurs in train{advice}',
+      file=sys.stderr,
     )
-    table = numbers.ids(vocabulary)
-    for split in prepared.SPLITS:
-      path = folder / f'{split}.numbers'
-      parts = (table[part] for part in _numbers(path))
-      entries[split] = self._write(folder, split, vocabulary, parts)
-      path.unlink()
-    self._warn(vocabulary, '; a larger --min_count (data.min_count) trains it')
-    return vocabulary, entries
+  return vocabulary, entries
 
-  def _check(self, counts):
-    """Raises a UserError if the vocabulary would have no word of the text."""
-    asked = self._asked
-    others = (self._eos, '<unk>')
-    words = (n for word, n in counts.items() if word not in others)
-    if max(words, default=0) < asked.min_count:
-      raise UserError(
-        f'{asked.path or asked.corpus}: no word is in the training split '
-        f'{asked.min_count} times; allowed: a text with words, and a '
-        'data.min_count that leaves some'
-      )
 
-  def _check_list(self, vocabulary):
-    """Raises a UserError if a list has less than half of the words."""
-    ends = self._lines['train'] if vocabulary.eos else 0
-    words, unknown = self._words['train'] - ends, self._unknown['train']
-    if 2 * unknown > words:
-      raise UserError(
-        f'data.vocab_file: {self._asked.vocab_file}: '
-        f'{unknown / words:.1%} of the {words} words of the training '
-        'split are not in it; allowed: a list of words of this text, which has '
-        'at least half of them'
-      )
+def _count(asked, texts, processes):
+  """The vocabulary of a text, whose words are numbered; id of each number."""
+  ptb = asked.corpus == 'ptb'
+  eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
+  numbers = counting.Numbers(eos, lower)
+  for split, text in texts.items():
+    with File(text.numbers) as f:
+      for part in numbers.read(text.read(), ptb or split == 'train', processes):
+        f.write(part)
+  counts = numbers.counts()
+  others = (n for word, n in counts.items() if word not in (eos, '<unk>'))
+  if max(others, default=0) < asked.min_count:
+    raise UserError(
+      f'{asked.path or asked.corpus}: no word is in the training split '
+      f'{asked.min_count} times; allowed: a text with words, and a '
+      'data.min_count that leaves some'
+    )
+  vocabulary = Words.from_counts(
+    counts,
+    eos=eos,
+    unk='<unk>' if asked.unk or '<unk>' in counts else '',
+    lower=lower,
+    min_count=asked.min_count,
+    max_size=asked.max_size,
+  )
+  return vocabulary, vocabulary.ids(numbers.words)
 
-  def _warn(self, vocabulary, advice):
-    """Tells of an unk that no training can make likely."""
-    if vocabulary.unk and not self._unks['train']:
-      print(
-        f'warning: {vocabulary.unk} never occurs in train{advice}',
-        file=sys.stderr,
-      )
 
-  def _pieces(self, split):
-    """The files, or parts of files, that a split consists of."""
-    read = self._splits[split]
+def _check_list(asked, vocabulary, train):
+  """Raises a UserError if a list has less than half of the words."""
+  words = train.words - (train.lines if vocabulary.eos else 0)
+  if 2 * train.unknown > words:
+    raise UserError(
+      f'data.vocab_file: {asked.vocab_file}: {train.unknown / words:.1%} of '
+      f'the {words} words of the training split are not in it; allowed: a list '
+      'of words of this text, which has at least half of them'
+    )
+
+
+class _Text:
+  """A split of a corpus of words; it is measured while it is worked on.
+
+  Attributes:
+    numbers: a file for the numbers of its words.
+    size: its bytes.
+    lines: its lines.
+    words: its words, <eos> among them.
+    unknown: its words that have no token id.
+    unks: these, and those that are unk in the text itself.
+  """
+
+  def __init__(self, asked, split, read, folder):
+    self._asked, self._split, self._folder = asked, split, folder
+    self._pieces = (_Whole(f'{asked.corpus}, split {split}', read),)
     if isinstance(read, local.Split):
-      return read.parts
-    return (_Whole(f'{self._asked.corpus}, split {split}', read),)
+      self._pieces = read.parts
+    self.numbers = folder / f'{split}.numbers'
+    self.size = self.lines = self.words = self.unknown = self.unks = 0
 
-  def _read(self, split: str) -> Iterator[bytes]:
-    """The text of a split, whose bytes and lines are counted."""
-    self._sizes[split] = self._lines[split] = 0
-    pieces = (
-      chunk
-      for piece in self._pieces(split)
-      for chunk in _lines(piece, self._sized(split, piece))
-    )
-    for chunk in counting.progress(pieces, f'reading {split}'):
-      self._lines[split] += chunk.count(b'\n')
-      yield chunk
+  def read(self):
+    """The text in chunks."""
+    chunks = itertools.chain.from_iterable(map(self._chunks, self._pieces))
+    return counting.progress(chunks, f'reading {self._split}')
 
-  def _sized(self, split, piece):
-    for chunk in piece():
-      self._sizes[split] += len(chunk)
-      yield chunk
+  def numbered(self, ids):
+    """The token ids of the words in the file of numbers, block by block."""
+    with self.numbers.open('rb') as f:
+      while block := f.read(4 * _BLOCK):
+        yield ids[np.frombuffer(block, np.int32)]
+    self.numbers.unlink()
 
-  def _known(self, split, vocabulary, parts):
-    """Token ids in which -1, for unknown words, is now the id of unk."""
-    self._words[split] = self._unknown[split] = self._unks[split] = 0
-    for ids in parts:
-      self._words[split] += ids.size
-      unknown = ids < 0
-      if n := np.count_nonzero(unknown):
-        if vocabulary.unk_id is None:
-          self._refuse(split, vocabulary)
-        self._unknown[split] += int(n)
-        ids = np.where(unknown, vocabulary.unk_id, ids)
-      if vocabulary.unk_id is not None:
-        self._unks[split] += int(np.count_nonzero(ids == vocabulary.unk_id))
-      yield ids
-
-  def _refuse(self, split, vocabulary) -> NoReturn:
-    """Raises the UserError for a word of a split that has no token id."""
-    pieces = self._pieces(split)
-    try:
-      # Encoding the text itself finds the word, its file and its line.
-      counting.refuse(
-        vocabulary,
-        ((p.source, p.first_line(), _lines(p, p())) for p in pieces),
-        self._processes,
-      )
-    except UserError as e:
-      advice = ''
-      if self._asked.corpus == 'text':
-        advice = '; data.unk (--unk) adds <unk>'
-      raise UserError(f'{e}{advice}') from e
-    raise UserError(f'{pieces[0].source}: the text changed while it was read')
-
-  def _write(
-    self,
-    folder: pathlib.Path,
-    split: str,
-    vocabulary: Words,
-    parts: Iterable[np.ndarray],
-  ) -> dict:
-    """Writes the tokens of a split; returns its entry of the manifest."""
+  def write(self, vocabulary, parts):
+    """Writes token ids, -1 for unknown words; the entry of the manifest."""
     dtype = prepared.token_dtype(len(vocabulary))
-    entry = {}
-    parts = self._known(split, vocabulary, parts)
-    with _File(folder / f'{split}.bin') as tokens:
+    parts, entry = self._known(vocabulary, parts), {}
+    with File(self._folder / f'{self._split}.bin') as tokens:
       if self._asked.corpus != 'lm1b':
         for ids in parts:
           tokens.write(ids.astype(dtype))
       else:
-        laid_out = sentences.lay_out(
-          parts, vocabulary.start, self._asked.boundaries
-        )
-        with _File(prepared.sentences_file(folder, split)) as starts:
+        path = prepared.sentences_file(self._folder, self._split)
+        boundaries = self._asked.boundaries
+        laid_out = sentences.lay_out(parts, vocabulary.start, boundaries)
+        with File(path) as starts:
           for ids, where in laid_out:
             tokens.write(ids.astype(dtype))
             starts.write(where.astype(np.int64))
@@ -210,12 +225,60 @@ class Text:
         entry['sentences_sha256'] = starts.sha256()
     return {
       'tokens': tokens.size,
-      'bytes': self._sizes[split],
-      'lines': self._lines[split],
-      'unknown': self._unknown[split],
+      'bytes': self.size,
+      'lines': self.lines,
+      'unknown': self.unknown,
       'sha256': tokens.sha256(),
       **entry,
     }
+
+  def _chunks(self, piece):
+    """The chunks of a piece; the last line of a file gets a newline.
+
+    The byte-order mark that some editors put first is no part of a word.
+    """
+    last, first = b'', piece.begins
+    for chunk in piece():
+      self.size += len(chunk)
+      if first:
+        chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
+      self.lines += chunk.count(b'\n')
+      last = chunk[-1:] or last
+      yield chunk
+    if piece.ends and last not in (b'', b'\n'):
+      self.lines += 1
+      yield b'\n'
+
+  def _known(self, vocabulary, parts):
+    """Token ids in which -1, for unknown words, is now the id of unk."""
+    unk = vocabulary.unk_id
+    for ids in parts:
+      self.words += ids.size
+      unknown = ids < 0
+      if n := int(np.count_nonzero(unknown)):
+        if unk is None:
+          self._refuse(vocabulary)
+        self.unknown += n
+        ids = np.where(unknown, unk, ids)
+      if unk is not None:
+        self.unks += int(np.count_nonzero(ids == unk))
+      yield ids
+
+  def _refuse(self, vocabulary) -> NoReturn:
+    """Raises the UserError for a word that has no token id."""
+    try:
+      # Encoding the text itself finds the word, its file and its line.
+      for piece in self._pieces:
+        line = piece.first_line()
+        for block in counting.blocks(self._chunks(piece)):
+          vocabulary.encode(block, piece.source, line)
+          line += block.count(b'\n')
+    except UserError as e:
+      of_text = self._asked.corpus == 'text'
+      advice = '; data.unk (--unk) adds <unk>' if of_text else ''
+      raise UserError(f'{e}{advice}') from e
+    source = self._pieces[0].source
+    raise UserError(f'{source}: the text changed while it was read')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,48 +294,3 @@ class _Whole:
 
   def __call__(self):
     return self.read()
-
-
-def _lines(piece, chunks):
-  """The chunks of a piece; the last line of a file gets a newline.
-
-  The byte-order mark that some editors put first is no part of a word.
-  """
-  last, first = b'', piece.begins
-  for chunk in chunks:
-    if first:
-      chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
-    last = chunk[-1:] or last
-    yield chunk
-  if piece.ends and last not in (b'', b'\n'):
-    yield b'\n'
-
-
-def _numbers(path):
-  """The numbers in a file, int32 [n], block by block."""
-  with path.open('rb') as f:
-    while block := f.read(4 * _BLOCK):
-      yield np.frombuffer(block, np.int32)
-
-
-class _File:
-  """A file of numbers, and the sha256 of what was written to it."""
-
-  def __init__(self, path):
-    self._file, self._digest = path.open('wb'), hashlib.sha256()
-    self.size = 0  # numbers written
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    self._file.close()
-
-  def write(self, array):
-    block = array.tobytes()
-    self._file.write(block)
-    self._digest.update(block)
-    self.size += array.size
-
-  def sha256(self):
-    return self._digest.hexdigest()

@@ -1,10 +1,11 @@
-"""What is asked of a corpus: which one, and how its text becomes tokens."""
+"""The section `data` of a config: which corpus, and how it becomes tokens."""
 
 import dataclasses
 import pathlib
 import shlex
+from collections.abc import Iterator
 
-from txl_jax.errors import UserError
+from txl_jax import settings
 from txl_jax.settings import ON_RESUME, key
 
 # Of the published vocabularies; enwik8 with every byte.
@@ -34,6 +35,9 @@ WORDS = {
 }
 CORPORA = LOCAL | BYTES | WORDS
 SPLITS = ('train', 'validation', 'test')
+# Keys with another name on the command line of `txl_jax.prepare`.
+FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}
+_OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +76,9 @@ class Data:
   unk: bool = key(
     False,
     'Text of words: add the word <unk>, for words outside, to a vocabulary '
-    'without one. It is trained only where some words of the training split '
-    'are left out, as with min_count 2.',
+    'without one; to a list it is added at the end, among the rarest. It is '
+    'trained only where some words of the training split are left out, as with '
+    'min_count 2.',
   )
   min_count: int = key(
     1, 'Text of words: rarer words are left out.', at_least=1
@@ -99,93 +104,83 @@ class Data:
   @property
   def words(self) -> bool:
     """Whether the tokens are words."""
-    return self.corpus in WORDS or (
-      self.corpus == 'text' and self.level == 'word'
-    )
+    return self.corpus in WORDS or self._text_of_words
+
+  @property
+  def _text_of_words(self):
+    return self.corpus == 'text' and self.level == 'word'
 
   def check(self) -> None:
-    """Raises a UserError unless the options go together."""
-    self._check_that_they_fit()
-    if self.max_size != 0 and self.max_size < 3:
-      raise UserError(f'data.max_size: {self.max_size}; allowed: 0, at least 3')
-    if self.vocab_file and (self.min_count > 1 or self.max_size):
-      raise UserError(
-        f'data.vocab_file: {self.vocab_file} is a whole vocabulary; allowed: '
-        'data.min_count=1 and data.max_size=0'
-      )
-    if self.corpus == 'text':
-      self._check_path()
+    """Raises a UserError unless every value is allowed, and with the others."""
+    settings.check({'data': Data}, {'data': dataclasses.asdict(self)})
 
-  def _check_that_they_fit(self):
-    """Raises a UserError if an option is for other corpora than this one."""
-    text = self.corpus == 'text'
-    lm1b = self.corpus == 'lm1b'
-    of_words = ('lower', 'eos', 'unk', 'min_count', 'max_size')
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    text, lm1b = self.corpus == 'text', self.corpus == 'lm1b'
+    of_words = self._text_of_words
     rules = (
-      ('corpus enwik8', self.corpus == 'enwik8', ('newline',)),
-      ('corpus text', text, ('path',)),
-      ('corpus text', text or self.corpus in WORDS, ('level',)),
-      ('corpus text at level word', text and self.words, of_words),
-      (
-        'lm1b or text at level word',
-        lm1b or (text and self.words),
-        ('vocab_file',),
-      ),
-      ('corpus lm1b', lm1b, ('boundaries',)),
+      ('enwik8', self.corpus == 'enwik8', ('newline',)),
+      ('text', text, ('path',)),
+      ('text', text or self.words, ('level',)),
+      ('text at level word', of_words, _OF_WORDS),
+      ('lm1b, or text at level word', lm1b or of_words, ('vocab_file',)),
+      ('lm1b', lm1b, ('boundaries',)),
     )
-    defaults = {f.name: f.default for f in dataclasses.fields(self)}
     for where, fits, names in rules:
       for name in names:
-        value = getattr(self, name)
-        if value != defaults[name] and not fits:
-          raise UserError(
-            f'data.{name}: {value} is for {where} alone, not for {self.corpus}'
+        default = getattr(Data, name)
+        if getattr(self, name) != default and not fits:
+          yield (
+            name,
+            f'{default!r} with corpus {self.corpus}; other values are for '
+            f'corpus {where}',
           )
-
-  def _check_path(self):
-    if not self.path:
-      raise UserError('data.path is empty; corpus text needs a file or folder')
-    source = pathlib.Path(self.path).resolve()
-    if pathlib.Path(self.dir).resolve().is_relative_to(source):
-      raise UserError(
-        f'data.path: {self.path} holds data.dir {self.dir}, so the '
-        'prepared data would become part of the corpus'
+    if 0 < self.max_size < 3:
+      yield 'max_size', '0, or at least 3'
+    if self.vocab_file and (self.min_count > 1 or self.max_size):
+      yield (
+        'vocab_file',
+        'a list, which is a whole vocabulary, with data.min_count=1 and '
+        'data.max_size=0',
       )
+    if text and not self.path:
+      yield 'path', 'a file or folder, which corpus text needs'
+    # The prepared data would become part of the corpus.
+    source, prepared = (
+      pathlib.Path(p).resolve() for p in (self.path, self.dir)
+    )
+    if text and prepared.is_relative_to(source):
+      yield 'path', f'a folder that does not hold data.dir, {self.dir}'
 
   def suffix(self) -> str:
-    """What the name of the prepared folder tells about the options."""
-    parts = ['newline_drop'] if self.newline == 'drop' else []
-    if self.boundaries != 1:
-      parts.append(f'boundaries_{self.boundaries}')
-    if self.corpus == 'text' and self.words:
-      parts.append('word')
-      parts += ['lower'] if self.lower else []
-      parts += ['unk'] if self.unk else []
-      parts += [] if self.eos else ['no_eos']
-      parts += [f'min_{self.min_count}'] if self.min_count > 1 else []
-      parts += [f'max_{self.max_size}'] if self.max_size else []
-    return ''.join(f'-{part}' for part in parts)
+    """The options, as the name of the prepared folder has them."""
+    parts = (
+      ('newline_drop', self.newline == 'drop'),
+      (f'boundaries_{self.boundaries}', self.boundaries != 1),
+      ('word', self._text_of_words),
+      ('lower', self.lower),
+      ('unk', self.unk),
+      ('no_eos', not self.eos),
+      (f'min_{self.min_count}', self.min_count > 1),
+      (f'max_{self.max_size}', self.max_size > 0),
+    )
+    return ''.join(f'-{part}' for part, here in parts if here)
 
   def recorded(self) -> dict:
-    """The options as the manifest has them."""
-    if not self.words:
-      return {'newline': self.newline}
-    if self.corpus == 'lm1b':
-      return {'boundaries': self.boundaries}
-    if self.corpus != 'text':
-      return {}
-    names = ('level', 'lower', 'eos', 'unk', 'min_count', 'max_size')
-    return {name: getattr(self, name) for name in names}
+    """The options, as the manifest of the prepared corpus has them."""
+    names = {'text': ('level', *_OF_WORDS), 'lm1b': ('boundaries',)}
+    found = names.get(self.corpus, ()) if self.words else ('newline',)
+    return {name: getattr(self, name) for name in found}
 
   def command(self) -> str:
     """The command that prepares this corpus, if it is one to download."""
-    flags = [f'--dataset={self.corpus}']
-    flags += ['--newline=drop'] if self.newline == 'drop' else []
-    if self.corpus == 'lm1b':
+    asked, names = self, ['newline', 'vocab_file', 'boundaries']
+    if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
-      path = self.vocab_file or '1b_word_vocab.txt'
-      flags.append(f'--vocab_file={shlex.quote(str(path))}')
-    if self.boundaries != 1:
-      flags.append(f'--boundaries={self.boundaries}')
-    flags.append(f'--data_dir={shlex.quote(str(self.dir))}')
+      asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
+    names = [n for n in names if getattr(asked, n) != getattr(Data, n)]
+    flags = (
+      f'--{FLAGS.get(n, n)}={shlex.quote(str(getattr(asked, n)))}'
+      for n in ('corpus', *names, 'dir')
+    )
     return f'python -m txl_jax.prepare {" ".join(flags)}'

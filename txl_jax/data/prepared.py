@@ -8,7 +8,7 @@ split one after the other and nothing else, and manifest.json:
   folder       the folder's own name
   options      how the text became tokens, see `options.Data.recorded`
   source       where the text came from, with its size and sha256
-  vocabulary   see `Vocabulary.entry` and `Words.entry`
+  vocabulary   see `Symbols.entry`
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
                words: the line ends, and how many words are unknown; of a
@@ -37,18 +37,18 @@ from txl_jax.errors import UserError
 
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
-WORD_LIST = 'vocabulary.txt'
-
 _BLOCK = 1 << 20  # tokens checked at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-  """A prepared corpus whose files were found whole; made by `load`.
+  """A prepared corpus, checked by `load`.
+
+  A split that is none of SPLITS is a UserError in each method.
 
   Attributes:
-    folder: where it lies.
-    manifest: what manifest.json says, see above.
+    folder: where it is.
+    manifest: the contents of manifest.json, see above.
     vocabulary: what the token ids stand for.
   """
 
@@ -58,7 +58,7 @@ class Prepared:
 
   @property
   def name(self) -> str:
-    """Name of the folder, which tells the corpus and its options."""
+    """Name of the folder: the corpus and its options."""
     return self.manifest['folder']
 
   @property
@@ -67,33 +67,22 @@ class Prepared:
     return self.manifest['digest']
 
   def tokens(self, split: str) -> np.memmap:
-    """The token ids of a split, read-only, of the manifest's dtype [n].
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """The token ids of a split, read-only, of the manifest's dtype [n]."""
     self._split(split)
-    return np.memmap(_file(self.folder, split), _dtype(self.manifest), 'r')
+    return np.memmap(_file(self.folder, split), self.manifest['dtype'], 'r')
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences start, int64 [sentences + 1], read-only.
 
     The last number is where the next one would start, for the end of the
     last one. None where the corpus is one text and no stream of sentences.
-
-    Raises:
-      UserError: there is no such split.
     """
     if 'sentences' not in self._split(split):
       return None
     return np.memmap(sentences_file(self.folder, split), np.int64, 'r')
 
   def source_bytes(self, split: str) -> int:
-    """Bytes of the split's text, those that became no token included.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Bytes of the split's text, those that became no token included."""
     return self._split(split)['bytes']
 
   def _split(self, split):
@@ -105,7 +94,7 @@ class Prepared:
 
 
 def load(folder: str | os.PathLike) -> Prepared:
-  """Opens a prepared corpus and checks that it is whole.
+  """Opens a prepared corpus and checks that it is undamaged.
 
   Every file is read once, in pieces; 100 MB take a fraction of a second.
 
@@ -117,19 +106,16 @@ def load(folder: str | os.PathLike) -> Prepared:
   path = folder / 'manifest.json'
   try:
     manifest = json.loads(path.read_bytes())
-    found = manifest['format']
-    if found != FORMAT:
+    if manifest['format'] != FORMAT:
       raise UserError(
-        f'{path}: format {found!r}, this version reads {FORMAT}; prepare the '
-        'corpus again with --force'
+        f'{path}: format {manifest["format"]!r}, this version reads {FORMAT}; '
+        'prepare the corpus again with --force'
       )
     vocabulary = _vocabulary(folder, manifest['vocabulary'])
-    digest = digest_of(
-      {split: manifest['splits'][split]['sha256'] for split in SPLITS},
-      vocabulary,
-    )
-    if digest != manifest['digest']:
+    if manifest['digest'] != digest_of(manifest['splits'], vocabulary):
       raise ValueError('its digest does not fit its contents')
+    if manifest['dtype'] not in DTYPES:
+      raise ValueError(f'dtype {manifest["dtype"]!r}, not one of {DTYPES}')
     for split in SPLITS:
       _check_split(folder, split, manifest, len(vocabulary))
   except OSError as e:
@@ -139,22 +125,57 @@ def load(folder: str | os.PathLike) -> Prepared:
   return Prepared(folder, manifest, vocabulary)
 
 
+def write_manifest(
+  folder: pathlib.Path,
+  source: dict,
+  vocabulary: Vocabulary | Words,
+  splits: Mapping[str, dict],
+) -> None:
+  """Writes manifest.json, and the list of words, beside the splits.
+
+  Args:
+    folder: holds the files of the splits.
+    source: the entries corpus, folder, options and source.
+    vocabulary: what the token ids stand for.
+    splits: the entry of the same name.
+
+  Raises:
+    OSError: they cannot be written.
+  """
+  if isinstance(vocabulary, Words):
+    _word_list(folder).write_bytes(vocabulary.text())
+  manifest = {
+    'format': FORMAT,
+    **source,
+    'vocabulary': vocabulary.entry(),
+    'dtype': token_dtype(len(vocabulary)),
+    'splits': splits,
+    'digest': digest_of(splits, vocabulary),
+  }
+  (folder / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n')
+
+
 def token_dtype(size: int) -> str:
   """The smallest of DTYPES that holds the ids of a vocabulary of that size."""
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
 
 
 def digest_of(
-  split_digests: Mapping[str, str], vocabulary: Vocabulary | Words
+  splits: Mapping[str, dict], vocabulary: Vocabulary | Words
 ) -> str:
-  """sha256, in hex, over the sha256 of each split and the vocabulary."""
-  fields = [[split_digests[s] for s in SPLITS], vocabulary.entry()]
+  """sha256, in hex, over the sha256 of each split and the vocabulary.
+
+  Args:
+    splits: the entry of the manifest.
+    vocabulary: what the token ids stand for.
+  """
+  fields = [[splits[s]['sha256'] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sentences_file(folder: pathlib.Path, split: str) -> pathlib.Path:
-  """Where the starts of a split's sentences lie."""
+  """The file with the starts of a split's sentences."""
   return folder / f'{split}.sentences.bin'
 
 
@@ -162,22 +183,20 @@ def _file(folder, split):
   return folder / f'{split}.bin'
 
 
+def _word_list(folder):
+  return folder / 'vocabulary.txt'
+
+
 def _vocabulary(folder, entry):
-  """The vocabulary that an entry of the manifest tells of."""
+  """The vocabulary of an entry of the manifest."""
   if entry['kind'] != 'words':
     return Vocabulary.from_json(entry)
-  path = folder / WORD_LIST
+  path = _word_list(folder)
   data = path.read_bytes()
   try:
     return Words.from_entry(entry, data)
   except ValueError as e:
     raise _damaged(f'{path}: {e}') from e
-
-
-def _dtype(manifest):
-  if manifest['dtype'] not in DTYPES:
-    raise ValueError(f'dtype {manifest["dtype"]!r}, not one of {DTYPES}')
-  return np.dtype(manifest['dtype'])
 
 
 def _damaged(found):
@@ -187,37 +206,32 @@ def _damaged(found):
 
 
 def _check_split(folder, split, manifest, vocabulary_size):
-  """Raises a UserError unless the split's file is as the manifest says."""
-  path, dtype = _file(folder, split), _dtype(manifest)
-  expected = manifest['splits'][split]
-  size, wanted = path.stat().st_size, expected['tokens'] * dtype.itemsize
-  if size != wanted or not size:
-    raise _damaged(f'{path} has {size} bytes, expected {wanted}')
-  digest, largest = hashlib.sha256(), 0
-  with path.open('rb') as f:
-    while block := f.read(_BLOCK * dtype.itemsize):
-      digest.update(block)
-      largest = max(largest, int(np.frombuffer(block, dtype).max()))
-  if digest.hexdigest() != expected['sha256']:
-    raise _damaged(
-      f'{path} has sha256 {digest.hexdigest()}, expected {expected["sha256"]}'
-    )
+  """Raises a UserError unless a split's files are as the manifest says."""
+  path, entry = _file(folder, split), manifest['splits'][split]
+  largest = _check_file(
+    path, manifest['dtype'], entry['tokens'], entry['sha256']
+  )
   if largest >= vocabulary_size:
     raise _damaged(
       f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
     )
-  if 'sentences' in expected:
-    _check_sentences(sentences_file(folder, split), expected)
+  if 'sentences' in entry:
+    path, count = sentences_file(folder, split), entry['sentences'] + 1
+    _check_file(path, 'int64', count, entry['sentences_sha256'])
 
 
-def _check_sentences(path, expected):
-  """Raises a UserError unless the starts are as the manifest says."""
-  size, wanted = path.stat().st_size, 8 * (expected['sentences'] + 1)
-  if size != wanted:
+def _check_file(path, dtype, count, sha256):
+  """The largest number of a file; UserError unless it has count and sha256."""
+  width = np.dtype(dtype).itemsize
+  size, wanted = path.stat().st_size, count * width
+  if size != wanted or not size:
     raise _damaged(f'{path} has {size} bytes, expected {wanted}')
+  digest, largest = hashlib.sha256(), 0
   with path.open('rb') as f:
-    digest = hashlib.file_digest(f, 'sha256').hexdigest()
-  if digest != expected['sentences_sha256']:
-    raise _damaged(
-      f'{path} has sha256 {digest}, expected {expected["sentences_sha256"]}'
-    )
+    while block := f.read(_BLOCK * width):
+      digest.update(block)
+      largest = max(largest, int(np.frombuffer(block, dtype).max()))
+  found = digest.hexdigest()
+  if found != sha256:
+    raise _damaged(f'{path} has sha256 {found}, expected {sha256}')
+  return largest

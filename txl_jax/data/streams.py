@@ -92,42 +92,42 @@ class Streams:
     """Columns of every batch: the longest segment there can be."""
     return self._T + (_LONGEST if self._varlen else 0)
 
-  def _epoch_starts(self, epoch):
-    """int64 [segments + 1]: where each segment starts, and L."""
-    if not self._varlen:
-      epoch = 0  # all alike
-    if epoch not in self._starts:
-      self._starts = {epoch: np.append(self._draw_starts(epoch), self._row_len)}
-    return self._starts[epoch]
-
-  def _draw_starts(self, epoch):
-    if not self._varlen:
-      return np.arange(0, self._row_len, self._T)
-    rng = np.random.default_rng([self._seed, epoch])
-    count = self._row_len // _SHORTEST + 1  # enough, however short
-    mean = np.where(rng.random(count) < _HALVED, self._T / 2, self._T)
-    lengths = (mean + _DEVIATION * rng.standard_normal(count)).astype(np.int64)
-    lengths = np.clip(lengths, _SHORTEST, self.width)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return starts[starts < self._row_len]
-
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
+    if not self._varlen:
+      return divmod(step, math.ceil(self._row_len / self._T))
     first = self._first_step
     while first[-1] <= step:
-      segments = len(self._epoch_starts(len(first) - 1)) - 1
-      if not self._varlen:
-        return divmod(step, segments)
-      first.append(first[-1] + segments)
+      first.append(first[-1] + len(self._varying(len(first) - 1)) - 1)
     epoch = int(np.searchsorted(first, step, side='right')) - 1
     return epoch, step - first[epoch]
+
+  def _segment(self, epoch, index):
+    """Where a segment starts and ends in each row."""
+    if self._varlen:
+      return self._varying(epoch)[index : index + 2]
+    return index * self._T, min((index + 1) * self._T, self._row_len)
+
+  def _varying(self, epoch):
+    """int64 [segments + 1]: where segments of varying length start, and L."""
+    if epoch not in self._starts:
+      rng = np.random.default_rng([self._seed, epoch])
+      count = self._row_len // _SHORTEST + 1  # enough, however short
+      mean = np.where(rng.random(count) < _HALVED, self._T / 2, self._T)
+      noise = _DEVIATION * rng.standard_normal(count)
+      lengths = (mean + noise).astype(np.int64)
+      lengths = np.clip(lengths, _SHORTEST, self.width)
+      starts = np.append(0, np.cumsum(lengths))
+      starts = np.append(starts[starts < self._row_len], self._row_len)
+      self._starts = {epoch: starts}  # the last one makes room
+    return self._starts[epoch]
 
   def _text(self, epoch):
     """What is cut into rows: an array, or what is sliced like one."""
     if self._sentences is None:
       return self._tokens
     if epoch not in self._shuffled:
-      self._shuffled = {}  # the last one makes room
+      self._shuffled = {}  # before another one is made
       self._shuffled[epoch] = sentences_lib.Shuffled(
         self._tokens, self._sentences, [self._seed, epoch]
       )
@@ -142,7 +142,7 @@ class Streams:
     """
     epoch, index = self.locate(step)
     text = self._text(epoch)
-    start, end = self._epoch_starts(epoch)[index : index + 2]
+    start, end = self._segment(epoch, index)
     rows = range(self._B) if rows is None else rows
     n = end - start
     inputs = np.empty((len(rows), self.width), np.int32)
@@ -170,37 +170,36 @@ def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
   def stack(parts):
     return parts[0] if len(parts) == 1 else np.stack(parts)
 
-  B = len(batches[0].inputs)
-  padded = batches[0].lengths is not None
+  B, varlen = len(batches[0].inputs), batches[0].lengths is not None
   return {
     'inputs': stack([b.inputs for b in batches]),
     'targets': stack([b.targets for b in batches]),
-    'lengths': stack([b.lengths for b in batches]) if padded else None,
+    'lengths': stack([b.lengths for b in batches]) if varlen else None,
     'reset': stack([np.full([B], b.reset) for b in batches]),
   }
 
 
 class Preceded:
-  """An array of tokens with one token before it, which copies nothing.
+  """Tokens with one more before them, without a copy.
 
-  Scoring it scores every token of the array, the first one too.
+  Scoring it scores every token, the first one too.
   """
 
-  def __init__(self, first, tokens):
+  def __init__(self, first: int, tokens: np.ndarray):
     """Puts a token id before an integer array [n], maybe mapped from a file."""
     self._first, self.base = first, tokens
 
-  def __len__(self):
+  def __len__(self) -> int:
     return len(self.base) + 1
 
-  def __getitem__(self, at):
-    """The tokens at an integer array of places."""
+  def __getitem__(self, at: np.ndarray) -> np.ndarray:
+    """The tokens at an integer array of places, int32 of its shape."""
     found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
     return np.where(at == 0, self._first, found)
 
 
 def segments(
-  tokens: 'np.ndarray | Preceded', batch_size: int, segment_len: int, group: int
+  tokens: np.ndarray | Preceded, batch_size: int, segment_len: int, group: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """A split for scoring: every pair of neighbours once, in order.
 

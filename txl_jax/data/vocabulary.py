@@ -1,9 +1,4 @@
-"""Vocabularies: which token id stands for what.
-
-There are two kinds with the same methods, told apart by `kind` in their JSON
-form: bytes, here, where every symbol is one byte value, and words, in
-`data.words`. A token id is the symbol's place in the vocabulary.
-"""
+"""Vocabularies of bytes, whose symbols are byte values."""
 
 import collections
 import dataclasses
@@ -12,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
@@ -20,36 +16,32 @@ _DROPPED = -2
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(Symbols):
   """A vocabulary of byte values.
 
   Attributes:
-    symbols: the byte values, 0 to 255, in the order of their token ids.
-    counts: how often each symbol occurs in the corpus, in the same order, or
-      empty where the vocabulary was not counted.
+    symbols: the byte values, 0 to 255.
+    counts: see `Symbols`.
     dropped: byte values that `encode` leaves out of any text without an error.
 
   Raises:
-    ValueError: a value is out of range or occurs twice, or the number of
-      counts is neither 0 nor the number of symbols.
+    ValueError: a value is out of range or occurs twice, or see `Symbols`.
   """
 
-  unit = 'bpc'  # in which an nll per token is told; not a field
+  kind = 'bytes'  # not a field
+  unit = 'bpc'
 
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
   dropped: tuple[int, ...] = ()
 
   def __post_init__(self):
+    super().__post_init__()
     values = self.symbols + self.dropped
     if not all(isinstance(v, int) and 0 <= v < 256 for v in values):
       raise ValueError('a byte value is not an integer from 0 to 255')
     if len(set(values)) != len(values):
       raise ValueError('a byte value occurs twice')
-    if len(self.counts) not in (0, len(self.symbols)):
-      raise ValueError(
-        f'{len(self.counts)} counts for {len(self.symbols)} symbols'
-      )
 
   @classmethod
   def all_bytes(cls) -> 'Vocabulary':
@@ -72,9 +64,6 @@ class Vocabulary:
     kept.sort(key=lambda pair: -pair[1])  # stable
     return cls(tuple(v for v, _ in kept), tuple(n for _, n in kept), dropped)
 
-  def __len__(self) -> int:
-    return len(self.symbols)
-
   @functools.cached_property
   def _ids(self) -> np.ndarray:
     """[256] int16: the id of each byte value, _DROPPED or _OUTSIDE."""
@@ -84,18 +73,7 @@ class Vocabulary:
     return ids
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids of a text.
-
-    Args:
-      text: n bytes.
-      source: what the text is, for the error message.
-
-    Returns:
-      uint8 [n], or fewer where the text holds dropped bytes.
-
-    Raises:
-      UserError: a byte is neither in the vocabulary nor dropped.
-    """
+    """Token ids, uint8 [n], fewer than bytes where some are dropped."""
     ids = self._ids[np.frombuffer(text, np.uint8)]
     outside = np.flatnonzero(ids == _OUTSIDE)
     if outside.size:
@@ -106,29 +84,9 @@ class Vocabulary:
       )
     return ids[ids >= 0].astype(np.uint8)
 
-  def decode(self, ids: Iterable[int]) -> bytes:
-    """The text of token ids; bytes that `encode` dropped do not come back.
-
-    Args:
-      ids: integers [n].
-
-    Raises:
-      ValueError: an id is not in [0, len(self)).
-    """
-    ids = np.asarray(ids, np.int64)
-    if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
-      raise ValueError(
-        f'token ids from {ids.min()} to {ids.max()}, not in [0, {len(self)})'
-      )
-    return np.array(self.symbols, np.uint8)[ids].tobytes()
-
-  def decoder(self) -> 'Decoder':
-    """A decoder that takes the ids of one text in pieces."""
-    return Decoder(self)
-
-  # Words that bytes do not have; see `data.words`.
-  eos_id = None
-  unk_id = None
+  def decoder(self) -> Decoder:
+    """A new decoder; bytes that `encode` dropped do not come back."""
+    return Decoder(self.symbols, lambda value: bytes([value]))
 
   @property
   def line_end(self) -> int | None:
@@ -137,48 +95,14 @@ class Vocabulary:
 
   @property
   def start(self) -> int:
-    """A token after which a text begins: a newline, else a space."""
-    first = next((s for s in b'\n _' if s in self.symbols), None)
-    return 0 if first is None else self.symbols.index(first)
-
-  def entry(self) -> dict:
-    """What a manifest says about the vocabulary: all of it."""
-    return self.to_json()
-
-  def to_json(self) -> dict:
-    """The vocabulary as a dict of JSON types."""
-    return {
-      'kind': 'bytes',
-      'symbols': list(self.symbols),
-      'counts': list(self.counts),
-      'dropped': list(self.dropped),
-    }
-
-  @classmethod
-  def from_json(cls, fields: Mapping) -> 'Vocabulary':
-    """The inverse of `to_json`.
-
-    Raises:
-      KeyError, TypeError, ValueError: it is not what `to_json` writes.
-    """
-    if fields['kind'] != 'bytes':
-      raise ValueError(f"kind is {fields['kind']!r}, not 'bytes'")
-    return cls(
-      tuple(fields['symbols']),
-      tuple(fields['counts']),
-      tuple(fields['dropped']),
+    """A newline, else a space, else token 0."""
+    return next(
+      (self.symbols.index(s) for s in b'\n _' if s in self.symbols), 0
     )
 
-
-class Decoder:
-  """Token ids in pieces to bytes, with the methods of `words.Decoder`."""
-
-  def __init__(self, vocabulary: Vocabulary):
-    self._vocabulary = vocabulary
-
-  def push(self, ids: Iterable[int]) -> bytes:
-    """The bytes of these ids; ValueError as in `Vocabulary.decode`."""
-    return self._vocabulary.decode(ids)
+  def entry(self) -> dict:
+    """The same as `to_json`."""
+    return self.to_json()
 
 
 def from_json(fields: Mapping) -> Vocabulary | Words:

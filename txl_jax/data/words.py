@@ -10,33 +10,33 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from txl_jax.data import detokenise
+from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class Words(Symbols):
   """A vocabulary of words.
 
   Attributes:
-    symbols: the words, in the order of their token ids.
-    counts: how often each occurs in the text that was counted, in the same
-      order, or empty where none was.
+    symbols: the words.
+    counts: see `Symbols`.
     eos: the word that every newline is; '' for none.
     unk: the word that stands for all others; '' for none.
     lower: whether texts are lower-cased.
 
   Raises:
-    ValueError: there is no word, one is empty, has white space or occurs
-      twice, eos or unk is not among them, or the number of counts is neither
-      0 nor that of the words.
+    ValueError: there is no word, one is empty or has white space, eos or unk
+      is not among them, or see `Symbols`.
   """
 
-  unit = 'ppl'  # in which an nll per token is told; not a field
+  kind = 'words'  # not a field
+  unit = 'ppl'
 
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
@@ -45,21 +45,12 @@ class Words:
   lower: bool = False
 
   def __post_init__(self):
+    super().__post_init__()
     if not self.symbols or ' '.join(self.symbols).split() != list(self.symbols):
       raise ValueError('a word is empty or has white space')
-    if len(self._ids) != len(self.symbols):
-      raise ValueError('a word occurs twice')
-    if len(self.counts) not in (0, len(self.symbols)):
-      raise ValueError(
-        f'{len(self.counts)} counts for {len(self.symbols)} words'
-      )
     for word in (self.eos, self.unk):
-      if word and word not in self._ids:
+      if word and word not in self.symbols:
         raise ValueError(f'{word!r} is not among the words')
-
-  def __getstate__(self):
-    # Without what is cached: worker processes make it themselves.
-    return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
   @classmethod
   def from_counts(
@@ -88,20 +79,20 @@ class Words:
     lines = counts.pop(eos, 0)
     if unk:
       counts.setdefault(unk, 0)
-    ranked = sorted(counts.items(), key=lambda pair: -pair[1])  # stable
+    ranked = sorted(counts, key=lambda w: -counts[w])  # stable
     room = max_size - bool(eos) - bool(unk) if max_size else len(ranked)
-    kept = [w for w, n in ranked if n >= min_count and w != unk][:room]
+    kept = [w for w in ranked if counts[w] >= min_count and w != unk][:room]
     if unk:
-      left_out = sum(counts.values()) - sum(counts[w] for w in kept)
-      counts[unk] = left_out  # its own occurrences are among these
+      # Its own occurrences are among those left out.
+      counts[unk] = sum(counts.values()) - sum(counts[w] for w in kept)
       chosen = {unk, *kept}
-      kept = sorted(
-        (w for w in counts if w in chosen), key=lambda w: -counts[w]
-      )
-    symbols, numbers = [eos] if eos else [], [lines] if eos else []
-    symbols += kept
-    numbers += [counts[w] for w in kept]
-    return cls(tuple(symbols), tuple(numbers), eos, unk, lower)
+      kept = [w for w in counts if w in chosen]
+      kept.sort(key=lambda w: -counts[w])
+    symbols = [eos, *kept] if eos else kept
+    counts[eos] = lines
+    return cls(
+      tuple(symbols), tuple(counts[w] for w in symbols), eos, unk, lower
+    )
 
   @classmethod
   def from_list(
@@ -170,17 +161,9 @@ class Words:
     numbers = tuple(counts) if counted else ()
     return cls(tuple(symbols), numbers, eos, unk, lower)
 
-  def __len__(self) -> int:
-    return len(self.symbols)
-
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
     return {word: i for i, word in enumerate(self.symbols)}
-
-  @functools.cached_property
-  def _lookup(self) -> Mapping[str, int]:
-    """The id of any word, -1 for one that has none."""
-    return _WithDefault(self._ids)
 
   @property
   def eos_id(self) -> int | None:
@@ -194,20 +177,22 @@ class Words:
 
   @property
   def line_end(self) -> int | None:
-    """As `eos_id`, for every newline is that word."""
+    """The same as `eos_id`, for every newline is that word."""
     return self.eos_id
 
   @property
   def start(self) -> int:
-    """A token after which a text begins."""
+    """The word eos, else token 0."""
     return self.eos_id or 0
+
+  def ids(self, words: Collection[str]) -> np.ndarray:
+    """Token ids of words, int32 [n], -1 for those that have none."""
+    found = map(self._ids.get, words, itertools.repeat(-1))
+    return np.fromiter(found, np.int32, len(words))
 
   def look_up(self, text: bytes) -> np.ndarray:
     """Token ids as `encode` gives them, but -1 for words that have none."""
-    words = split(text, self.eos, self.lower)
-    return np.fromiter(
-      map(self._lookup.__getitem__, words), np.int32, len(words)
-    )
+    return self.ids(split(text, self.eos, self.lower))
 
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
     """Token ids of a text.
@@ -241,20 +226,10 @@ class Words:
       'punctuation beside them, are separated by spaces'
     )
 
-  def decode(self, ids: Iterable[int]) -> bytes:
-    """Readable text of token ids, see `detokenise`.
-
-    Args:
-      ids: integers [n].
-
-    Raises:
-      ValueError: an id is not in [0, len(self)).
-    """
-    return self.decoder().push(ids)
-
-  def decoder(self) -> 'Decoder':
-    """A decoder that takes the ids of one text in pieces."""
-    return Decoder(self)
+  def decoder(self) -> Decoder:
+    """A new decoder; its text is readable, see `detokenise`."""
+    joiner = detokenise.Joiner(self.eos)
+    return Decoder(self.symbols, lambda word: _bytes(joiner.push(word)))
 
   def text(self) -> bytes:
     """The list of the words, as `from_list` reads it."""
@@ -262,10 +237,10 @@ class Words:
       lines = (f'{w} {n}\n' for w, n in zip(self.symbols, self.counts))
     else:
       lines = (f'{w}\n' for w in self.symbols)
-    return ''.join(lines).encode('utf-8', 'surrogateescape')
+    return _bytes(''.join(lines))
 
   def entry(self) -> dict:
-    """What a manifest says about the vocabulary, whose list is beside it."""
+    """All but the words, whose list is beside the manifest."""
     return {
       'kind': 'words',
       'size': len(self),
@@ -285,47 +260,8 @@ class Words:
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
-    try:
-      words = cls.from_list(
-        data,
-        'the list',
-        eos=entry['eos'],
-        unk=entry['unk'],
-        lower=entry['lower'],
-      )
-    except UserError as e:
-      raise ValueError(str(e)) from e
-    if words.entry() != {**entry}:
-      raise ValueError('the list does not fit the manifest')
-    return words
-
-  def to_json(self) -> dict:
-    """The vocabulary, all words included, as a dict of JSON types."""
-    return {
-      'kind': 'words',
-      'symbols': list(self.symbols),
-      'counts': list(self.counts),
-      'eos': self.eos,
-      'unk': self.unk,
-      'lower': self.lower,
-    }
-
-  @classmethod
-  def from_json(cls, fields: Mapping) -> 'Words':
-    """The inverse of `to_json`.
-
-    Raises:
-      KeyError, TypeError, ValueError: it is not what `to_json` writes.
-    """
-    if fields['kind'] != 'words':
-      raise ValueError(f"kind is {fields['kind']!r}, not 'words'")
-    return cls(
-      tuple(fields['symbols']),
-      tuple(fields['counts']),
-      fields['eos'],
-      fields['unk'],
-      fields['lower'],
-    )
+    options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
+    return cls.from_list(data, 'the list', **options)
 
 
 def _check_ranked(counts, source, first):
@@ -339,34 +275,8 @@ def _check_ranked(counts, source, first):
       )
 
 
-class _WithDefault(dict):
-  """A dict whose other keys all have the value -1."""
-
-  def __missing__(self, key):
-    return -1
-
-
-class Decoder:
-  """Token ids in pieces to readable text.
-
-  The texts of all calls together are what `Words.decode` gives for all ids.
-  """
-
-  def __init__(self, vocabulary: Words):
-    self._vocabulary = vocabulary
-    self._joiner = detokenise.Joiner(vocabulary.eos)
-
-  def push(self, ids: Iterable[int]) -> bytes:
-    """The text that these ids add; ValueError as in `Words.decode`."""
-    ids = np.asarray(ids, np.int64)
-    V = len(self._vocabulary)
-    if ids.size and not 0 <= ids.min() <= ids.max() < V:
-      raise ValueError(
-        f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
-      )
-    symbols = self._vocabulary.symbols
-    text = ''.join(self._joiner.push(symbols[i]) for i in ids.tolist())
-    return text.encode('utf-8', 'surrogateescape')
+def _bytes(text):
+  return text.encode('utf-8', 'surrogateescape')
 
 
 def split(text: bytes, eos: str, lower: bool) -> list[str]:

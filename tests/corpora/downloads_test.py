@@ -10,7 +10,8 @@ import zipfile
 
 import pytest
 
-from txl_jax.corpora import archives
+from txl_jax.corpora import downloads
+from txl_jax.corpora.published import Archive
 from txl_jax.errors import UserError
 
 FILES = {'folder/a.txt': b'first\n' * 99, 'folder/b.txt': b'second', 'c': b''}
@@ -39,7 +40,7 @@ def test_unpack_takes_the_members(write, tmp_path):
   folder = tmp_path / 'out'
   folder.mkdir()
   names = ['folder/b.txt', 'folder/a.txt']
-  found = archives.unpack(tmp_path / 'archive', names, folder)
+  found = downloads.unpack(tmp_path / 'archive', names, folder)
   assert {n: p.read_bytes() for n, p in found.items()} == {
     n: FILES[n] for n in names
   }
@@ -51,7 +52,7 @@ def test_missing_member_is_told(write, tmp_path):
   path = tmp_path / 'archive'
   write(path)
   with pytest.raises(UserError) as error:
-    archives.unpack(path, ['folder/z.txt', 'c'], tmp_path)
+    downloads.unpack(path, ['folder/z.txt', 'c'], tmp_path)
   assert str(error.value) == f'{path} has no member folder/z.txt'
 
 
@@ -63,7 +64,7 @@ def test_damaged_archive_is_told(write, tmp_path):
   for damaged in (data[: len(data) // 2], b'no archive', b''):
     path.write_bytes(damaged)
     with pytest.raises(UserError, match='cannot be unpacked: '):
-      archives.unpack(path, ['folder/a.txt'], tmp_path)
+      downloads.unpack(path, ['folder/a.txt'], tmp_path)
 
 
 @WRITE
@@ -73,9 +74,9 @@ def test_a_full_disk_is_no_damage(write, tmp_path, monkeypatch):
   def full(*_):
     raise OSError(errno.ENOSPC, 'No space left on device')
 
-  monkeypatch.setattr(archives.shutil, 'copyfileobj', full)
+  monkeypatch.setattr(downloads.shutil, 'copyfileobj', full)
   with pytest.raises(OSError, match='No space left'):
-    archives.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
+    downloads.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
 
 
 def test_check_with_facts_that_nobody_documents(tmp_path):
@@ -85,15 +86,15 @@ def test_check_with_facts_that_nobody_documents(tmp_path):
   found = {'size': 3, 'sha256': sha256}
   url = ('http://corpus.invalid/a.zip',)
   for size, known in ((3, None), (None, sha256), (3, sha256)):
-    assert archives.check(path, archives.Archive(url, size, known)) == found
+    assert downloads.check(path, Archive(url, size, known, {})) == found
   with pytest.raises(UserError) as error:
-    archives.check(path, archives.Archive(url, 4, None))
+    downloads.check(path, Archive(url, 4, None, {}))
   assert str(error.value) == (
     f'{path}: has 3 bytes with sha256 {sha256}; expected 4 bytes; no sha256 is '
     'published'
   )
   with pytest.raises(UserError) as error:
-    archives.check(path, archives.Archive(url, None, '0' * 64))
+    downloads.check(path, Archive(url, None, '0' * 64, {}))
   assert str(error.value).endswith(
     f'expected sha256 {"0" * 64}; no size is published'
   )
@@ -130,7 +131,7 @@ def test_download_of_unknown_size_continues(there, tmp_path, monkeypatch):
     url = f'http://127.0.0.1:{server.server_port}/a.zip'
     sha256 = hashlib.sha256(server.body).hexdigest()
     (tmp_path / 'a.zip.part').write_bytes(server.body[:there])
-    archives.download('wt2', archives.Archive((url,), None, sha256), tmp_path)
+    downloads.download('wt2', Archive((url,), None, sha256, {}), tmp_path)
   finally:
     server.shutdown()
     server.server_close()

@@ -1,0 +1,162 @@
+"""Archives of corpora: downloaded, checked, unpacked.
+
+TFDS hashes and unpacks them, but its download manager asks one URL alone,
+without a timeout, and starts a download that broke off from the beginning. It
+trusts the files it has kept, downloads what manual_dir lacks, and checks no
+archive of which only the size or only the sha256 is published. Its own
+extraction needs TensorFlow and takes every member.
+
+Downloads use requests, which is among the requirements of TFDS and honours
+HTTP_PROXY, HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
+"""
+
+import hashlib
+import pathlib
+import shutil
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Collection
+
+import requests
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums
+
+from txl_jax.corpora.published import Archive
+from txl_jax.errors import UserError
+
+_BLOCK = 1 << 16  # bytes of a download that reach the disk at a time
+_TIMEOUT = 20  # seconds until a server that does not answer is given up
+_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
+
+
+def check(path: pathlib.Path, archive: Archive) -> dict:
+  """Size and sha256 of an archive.
+
+  Raises:
+    UserError: it is not there, or not the expected one.
+  """
+  expected = f'expected {_known(archive, " with ")}'
+  if not path.is_file():
+    raise UserError(
+      f'{path}: no such file; {expected}, from {" or ".join(archive.urls)}'
+    )
+  found = checksums.compute_url_info(path)
+  size, sha256 = int(found.size), found.checksum
+  if (archive.size or size, archive.sha256 or sha256) != (size, sha256):
+    raise UserError(
+      f'{path}: has {size} bytes with sha256 {sha256}; {expected}'
+    )
+  return {'size': size, 'sha256': sha256}
+
+
+def check_text(path: pathlib.Path, md5: str, name: str) -> None:
+  """Raises a UserError, which calls it `name`, unless a text has that md5."""
+  found = checksums.compute_url_info(path, hashlib.md5)
+  if found.checksum != md5:
+    raise UserError(
+      f'{name}: has {int(found.size)} bytes with md5 {found.checksum}; '
+      f'expected md5 {md5}'
+    )
+
+
+def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
+  """Puts the archive of a corpus into a folder unless a good one is there.
+
+  Each URL gets two attempts; each attempt continues where the last one broke
+  off, for every URL has the same bytes.
+
+  Returns:
+    Its size and sha256.
+
+  Raises:
+    UserError: no URL gave the expected archive.
+  """
+  path = folder / archive.file
+  part = folder / f'{archive.file}.part'
+  folder.mkdir(parents=True, exist_ok=True)
+  if path.exists():
+    try:
+      return check(path, archive)
+    except UserError:
+      path.unlink()
+  failures = {}
+  for url in 2 * archive.urls:
+    try:
+      _get(url, part, archive.size)
+      found = check(part, archive)
+      part.replace(path)
+      return found
+    except requests.RequestException as e:
+      failures[url] = f'{url}: {e}'
+    except UserError as e:
+      failures[url] = f'{url} gave {e}'
+      part.unlink()
+  more = ' --vocab_file=FILE' if name == 'lm1b' else ''
+  raise UserError(
+    f'{name} cannot be downloaded: {"; ".join(failures.values())}; without a '
+    f'network, put {archive.file} ({_known(archive, ", ")}) into a folder and '
+    f'run python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{more}'
+  )
+
+
+def unpack(
+  path: pathlib.Path, names: Collection[str], folder: pathlib.Path
+) -> dict[str, pathlib.Path]:
+  """Takes members of a zip or tar archive, by their names, into a folder.
+
+  Returns:
+    {name: path of the file}.
+
+  Raises:
+    UserError: the archive is damaged or has no such member.
+  """
+  found, methods = {}, tfds.download.ExtractMethod
+  method = methods.ZIP if zipfile.is_zipfile(path) else methods.TAR_STREAM
+  try:
+    with path.open('rb') as archive:
+      for name, member in tfds.download.iter_archive(archive, method):
+        if name in names:
+          found[name] = folder / str(len(found))
+          with found[name].open('wb') as f:
+            shutil.copyfileobj(member, f, 1 << 20)
+  except _DAMAGED as e:
+    if isinstance(e, OSError) and e.errno:
+      raise  # it is not the archive, as where the disk is full
+    raise UserError(f'{path} cannot be unpacked: {e}') from e
+  missing = sorted(set(names) - found.keys())
+  if missing:
+    raise UserError(f'{path} has no member {missing[0]}')
+  return found
+
+
+def _known(archive, between):
+  """What is published about an archive, in words."""
+  size = f'{archive.size} bytes' if archive.size else ''
+  sha256 = f'sha256 {archive.sha256}' if archive.sha256 else ''
+  if size and sha256:
+    return f'{size}{between}{sha256}'
+  return f'{size or sha256}; no {"size" if sha256 else "sha256"} is published'
+
+
+def _get(url, part, size):
+  """Downloads the rest of a file of which `part` holds the beginning."""
+  start = part.stat().st_size if part.exists() else 0
+  if size is not None and start >= size:
+    return
+  length = f', {size} bytes' if size else ''
+  print(f'downloading {url}{length}', file=sys.stderr)
+  headers = {'Accept-Encoding': 'identity'}
+  if start:
+    headers['Range'] = f'bytes={start}-'
+  with requests.get(
+    url, headers=headers, stream=True, timeout=_TIMEOUT
+  ) as response:
+    if start and response.status_code == 416:
+      return  # there is no rest
+    response.raise_for_status()
+    rest = response.status_code == requests.codes.partial_content
+    with part.open('ab' if rest else 'wb') as f:
+      for block in response.iter_content(_BLOCK):
+        f.write(block)

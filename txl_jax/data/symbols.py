@@ -1,0 +1,138 @@
+"""What every vocabulary offers; there are those of bytes and of words.
+
+A token id is the place of its symbol in the vocabulary.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols(abc.ABC):
+  """A vocabulary of V symbols.
+
+  Attributes:
+    kind: 'bytes' or 'words', in its JSON form.
+    unit: in which an nll per token is reported, bpc or ppl.
+    symbols: in the order of their token ids.
+    counts: how often each symbol occurs in the text that was counted, in the
+      same order, or empty where none was.
+
+  Raises:
+    ValueError: a symbol occurs twice, or the number of counts is neither 0
+      nor the number of symbols.
+  """
+
+  kind: ClassVar[str]
+  unit: ClassVar[str]
+
+  symbols: tuple
+  counts: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    if len(set(self.symbols)) != len(self.symbols):
+      raise ValueError('a symbol occurs twice')
+    if len(self.counts) not in (0, len(self.symbols)):
+      raise ValueError(
+        f'{len(self.counts)} counts for {len(self.symbols)} symbols'
+      )
+
+  def __len__(self) -> int:
+    return len(self.symbols)
+
+  @abc.abstractmethod
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids of a text, integers [n].
+
+    Args:
+      text: its bytes.
+      source: what the text is, for the error message.
+
+    Raises:
+      UserError: it has something that the vocabulary has no symbol for.
+    """
+
+  @abc.abstractmethod
+  def decoder(self) -> 'Decoder':
+    """A new decoder, for the token ids of one text."""
+
+  def decode(self, ids: Iterable[int]) -> bytes:
+    """The text of token ids; arguments and errors as in `Decoder.push`."""
+    return self.decoder().push(ids)
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of the word that ends a line or sentence, None without one."""
+    return None
+
+  @property
+  def unk_id(self) -> int | None:
+    """Token id of the word that stands for all others, None without one."""
+    return None
+
+  @property
+  @abc.abstractmethod
+  def line_end(self) -> int | None:
+    """Token id of a newline, None if there is none."""
+
+  @property
+  @abc.abstractmethod
+  def start(self) -> int:
+    """A token after which a text begins."""
+
+  @abc.abstractmethod
+  def entry(self) -> dict:
+    """The vocabulary in the manifest of a prepared corpus."""
+
+  def to_json(self) -> dict:
+    """The whole vocabulary as a dict of JSON types."""
+    made: dict[str, Any] = {'kind': self.kind}
+    for f in dataclasses.fields(self):
+      value = getattr(self, f.name)
+      made[f.name] = list(value) if isinstance(value, tuple) else value
+    return made
+
+  @classmethod
+  def from_json(cls, fields: Mapping) -> Self:
+    """The inverse of `to_json`.
+
+    Raises:
+      KeyError, TypeError, ValueError: it is not what `to_json` writes.
+    """
+    if fields['kind'] != cls.kind:
+      raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
+    found = (fields[f.name] for f in dataclasses.fields(cls))
+    return cls(*(tuple(x) if isinstance(x, list) else x for x in found))
+
+
+class Decoder:
+  """Token ids of one text to its bytes, piece by piece."""
+
+  def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
+    """Starts a text.
+
+    Args:
+      symbols: of the vocabulary.
+      shown: gives what each symbol, called in the order of the text, adds.
+    """
+    self._symbols, self._shown = symbols, shown
+
+  def push(self, ids: Iterable[int]) -> bytes:
+    """The bytes that these ids add.
+
+    Args:
+      ids: integers [n].
+
+    Raises:
+      ValueError: an id is not in [0, V).
+    """
+    ids, V = np.asarray(ids, np.int64), len(self._symbols)
+    if ids.size and not 0 <= ids.min() <= ids.max() < V:
+      raise ValueError(
+        f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
+      )
+    return b''.join(self._shown(self._symbols[i]) for i in ids.tolist())
