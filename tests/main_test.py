@@ -1,5 +1,7 @@
 """The program as its users meet it: what it prints, and what it refuses."""
 
+import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +12,8 @@ import pytest
 
 import txl_jax
 from tests import programs
-from txl_jax.runs import metrics_log, weights_file
+from tests.programs import assert_refused
+from txl_jax.runs import weights_file
 
 
 @pytest.fixture(scope='module')
@@ -30,19 +33,15 @@ def corpus(tmp_path):
   return tmp_path
 
 
-def mode(folder, name, *overrides, flags=()):
+def mode(folder, name, *overrides, flags=(), run=programs.run):
   flags = (f'--mode={name}', *flags)
-  return programs.run(programs.command(folder, *overrides, flags=flags))
+  return run(programs.command(folder, *overrides, flags=flags))
 
 
-def assert_refused(done, *words):
-  """One line on standard error, a status, no traceback."""
-  assert done.returncode == 1, done.stderr
-  last = done.stderr.splitlines()[-1]
-  assert last.startswith('error: ')
-  assert 'Traceback' not in done.stderr
-  for word in words:
-    assert word in last
+def here(folder, *overrides, **options):
+  """Trains in this process, whose eight devices share the batch."""
+  overrides = ('train.batch_size=8', *overrides)
+  return programs.here(programs.command(folder, *overrides, **options))
 
 
 def test_training_ends_with_figures_and_commands(trained):
@@ -63,12 +62,33 @@ def test_training_ends_with_figures_and_commands(trained):
   assert done.stdout.startswith('validation: ')
 
 
-def test_the_run_continues_with_its_own_config(trained):
+def with_its_own_config(trained, *more):
+  """The command of a run, with the config that it has written."""
   arguments = [sys.executable, '-m', 'txl_jax.main']
   arguments += [f'--config={trained}/run/config.py', f'--workdir={trained}/run']
-  done = programs.run(arguments)
+  return [*arguments, *more]
+
+
+def test_the_run_continues_with_its_own_config(trained):
+  done = programs.run(with_its_own_config(trained))
   assert done.returncode == 0, done.stderr
   assert 'continuing from step 60' in done.stderr
+
+
+def test_keys_that_are_unset_can_be_set(trained):
+  """The program of `trained` set mem_len alone."""
+  names = ('mem_len=4', 'same_length=M', 'clamp_len=3')
+  own = [f'--config.eval.model.{name}' for name in names]
+  overridden = programs.here(with_its_own_config(trained, '--mode=eval', *own))
+  overrides = [f'eval.model.{name}' for name in names]
+  of_common = mode(trained, 'eval', *overrides, run=programs.here)
+  for done in overridden, of_common:
+    assert done.returncode == 0, done.stderr
+    assert '(T 8, clamp_len 3, mem_len 4, same_length M, ' in done.stdout
+  unset = programs.here(with_its_own_config(trained, '--mode=eval'))
+  assert '(T 8, mem_len 16, 1 streams)' in unset.stdout
+  figures = [d.stdout.split(',')[0] for d in (overridden, of_common, unset)]
+  assert figures[0] == figures[1] != figures[2]
 
 
 def test_evaluation_scores_every_token_once(trained, tmp_path):
@@ -109,18 +129,12 @@ def test_prompt_from_file_and_standard_input(trained, tmp_path):
   assert piped.stdout == file.stdout
 
 
-def test_several_samples(trained):
-  done = mode(trained, 'generate', 'generate.samples=2')
-  assert done.returncode == 0, done.stderr
-  assert '=== sample 2 of 2' in done.stdout
-
-
 def test_export_and_load(trained, tmp_path):
   path = tmp_path / 'model.npz'
   done = mode(trained, 'export', flags=[f'--export_file={path}'])
   assert done.returncode == 0, done.stderr
   model, params, vocabulary = weights_file.load(path)
-  assert model.n_layer == 2 and len(vocabulary) == 256
+  assert model.config.n_layer == 2 and len(vocabulary) == 256
   assert params['layers_1']['ff']['w1']['kernel'].shape == (16, 32)
 
 
@@ -130,82 +144,9 @@ def test_version():
   assert done.returncode == 0
 
 
-@pytest.mark.parametrize(
-  ('override', 'words'),
-  [
-    ('train.stepz=3', ['stepz']),
-    ('train.steps=many', ['steps', 'many']),
-    ('train.steps=0', ['train.steps is 0', 'at least 1']),
-    ('data.path=/no/such', ['/no/such']),
-    ('train.segment_len=90000', ['360001', 'train.segment_len (90000)']),
-    ('train.resume=must', ['no checkpoint', 'train.resume is must']),
-    (
-      'data.corpus=enwik8',
-      ['data.path'],
-    ),
-  ],
-)
-def test_refused_values(corpus, override, words):
-  assert_refused(programs.run(programs.command(corpus, override)), *words)
-
-
-def test_a_corpus_that_is_to_be_prepared(tmp_path):
-  done = programs.run(
-    [
-      sys.executable,
-      '-m',
-      'txl_jax.main',
-      '--config=configs/enwik8_12l.py',
-      f'--workdir={tmp_path}/run',
-      f'--config.data.dir={tmp_path}/data',
-    ]
-  )
-  assert_refused(
-    done,
-    'python -m txl_jax.prepare --dataset=enwik8 --newline=drop '
-    f'--data_dir={tmp_path}/data',
-  )
-
-
-def test_an_empty_corpus(tmp_path):
-  (tmp_path / 'corpus.txt').touch()
-  done = programs.run(programs.command(tmp_path))
-  assert_refused(done, 'corpus.txt', 'empty')
-
-
-def test_rows_that_the_devices_cannot_share(corpus):
-  done = subprocess.run(
-    programs.command(corpus),
-    cwd=programs.ROOT,
-    env=programs.environment()
-    | {'XLA_FLAGS': '--xla_force_host_platform_device_count=8'},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert_refused(done, 'train.batch_size is 4', 'multiples of 8')
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'words'),
-  [
-    ((), ['--config is missing']),
-    (('--config=nowhere.py',), ['nowhere.py']),
-    (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval']),
-    (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),
-    (('--config=configs/common.py', '--worker=3'), ['worker']),
-  ],
-)
-def test_refused_flags(arguments, words):
-  command = [sys.executable, '-m', 'txl_jax.main', *arguments]
-  assert_refused(programs.run(command), *words)
-
-
-# The program, and at its end how often a compiled program was found.
 COUNTED = """
 import atexit, collections, sys
 from jax import monitoring
-from txl_jax import main
 counts = collections.Counter()
 monitoring.register_event_listener(lambda name, **_: counts.update([name]))
 found = lambda kind: counts[f'/jax/compilation_cache/cache_{kind}']
@@ -239,11 +180,7 @@ def test_a_second_run_compiles_nothing(tmp_path):
     hits, misses = map(
       int, re.search(r'cache (\d+) (\d+)', done.stdout).groups()
     )
-    record = [
-      {k: v for k, v in r.items() if k not in metrics_log.CLOCK}
-      for r in metrics_log.read(folder / 'run/metrics.jsonl')
-    ]
-    return hits, misses, record
+    return hits, misses, programs.record(folder)
 
   key = f'train.compilation_cache={cache}'
   first, second = run('first', key), run('second', key)
@@ -252,53 +189,71 @@ def test_a_second_run_compiles_nothing(tmp_path):
   assert first[2] == second[2]
 
 
-def test_a_cache_that_cannot_be_made(corpus):
-  (corpus / 'file').touch()
-  cache = f'{corpus}/file/cache'
-  done = programs.run(
-    programs.command(corpus, f'train.compilation_cache={cache}')
-  )
-  assert_refused(
-    done, f"train.compilation_cache is '{cache}', which cannot be made"
-  )
+FLAG = '--xla_gpu_deterministic_ops'
 
 
-def test_a_config_file_with_a_mistake(tmp_path):
-  path = tmp_path / 'mine.py'
-  path.write_text(
-    'from configs import common\n\n\ndef get_config():\n'
-    '  c = common.get_config()\n  c.model.layers = 3\n  return c\n'
+@pytest.mark.parametrize(
+  'plugin, given, deterministic, expected',
+  [
+    ('jax_cuda12_plugin', None, True, [f'{FLAG}=true']),
+    ('jax_cuda12_plugin', '--a --b=3', True, ['--a', '--b=3', f'{FLAG}=true']),
+    ('jax_cuda12_plugin', '--a', False, ['--a']),
+    ('jax_cuda12_plugin', f'{FLAG}=false', True, [f'{FLAG}=false']),
+    ('jax_cuda13_plugin', None, True, [f'{FLAG}=true']),
+    ('jax_rocm7_plugin', None, True, [f'{FLAG}=true']),
+    ('libtpu', '--a', True, ['--a']),
+    ('', None, True, []),
+  ],
+)
+def test_gpus_are_deterministic(
+  corpus, monkeypatch, plugin, given, deterministic, expected
+):
+  monkeypatch.setenv('XLA_FLAGS', given or '')
+  if given is None:
+    monkeypatch.delenv('XLA_FLAGS')
+
+  def find_spec(name):
+    return name if name == plugin else None
+
+  monkeypatch.setattr(importlib.util, 'find_spec', find_spec)
+  command = programs.command(
+    corpus, f'deterministic={deterministic}', flags=['--distributed=x']
   )
-  command = [sys.executable, '-m', 'txl_jax.main', f'--config={path}']
-  assert_refused(programs.run(command), 'layers')
+  for _ in range(2):  # and never twice
+    done = programs.here(command)  # which ends after that
+    assert_refused(done, '--distributed=x')
+    assert os.environ.get('XLA_FLAGS', '').split() == expected
 
 
 def test_a_folder_of_another_run(trained):
-  done = programs.run(programs.command(trained, 'model.d_ff=48'))
+  done = here(trained, 'model.d_ff=48')
   assert_refused(done, 'model.d_ff = 32', 'has 48')
-  done = programs.run(programs.command(trained, 'train.resume=never'))
+  done = here(trained, 'train.resume=never')
   assert_refused(done, 'train.resume is never', 'step 60')
 
 
 def test_a_folder_of_another_corpus(trained, tmp_path):
   shutil.copytree(trained / 'run', tmp_path / 'run')
   programs.write_corpus(tmp_path, 19_000)
-  done = programs.run(programs.command(tmp_path))
+  done = here(tmp_path)
   assert_refused(done, 'holds a run on corpus text-corpus', 'found text-corpus')
 
 
 def test_another_model(trained):
-  done = mode(trained, 'eval', 'model.d_ff=48')
+  done = mode(trained, 'eval', 'model.d_ff=48', run=programs.here)
   assert_refused(done, 'model.d_ff = 32', 'has 48', 'run/config.py')
 
 
 def test_what_is_not_there(trained, tmp_path):
-  assert_refused(mode(trained, 'eval', 'checkpoint=7'), "'7'", '60')
-  assert_refused(mode(tmp_path, 'eval'), f'{tmp_path}/run holds no run')
+  def refused(folder, name, *overrides):
+    return mode(folder, name, *overrides, run=programs.here)
+
+  assert_refused(refused(trained, 'eval', 'checkpoint=7'), "'7'", '60')
+  assert_refused(refused(tmp_path, 'eval'), f'{tmp_path}/run holds no run')
   file = f'generate.prompt_file={tmp_path}/none'
-  assert_refused(mode(trained, 'generate', file), 'prompt_file', 'none')
+  assert_refused(refused(trained, 'generate', file), 'prompt_file', 'none')
   assert_refused(
-    mode(trained, 'eval', 'eval.batch_size=5000'), 'eval.batch_size 5000'
+    refused(trained, 'eval', 'eval.batch_size=5000'), 'eval.batch_size 5000'
   )
 
 

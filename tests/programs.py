@@ -162,6 +162,16 @@ def here(arguments):
   )
 
 
+def assert_refused(done, *words):
+  """One line on standard error, a status, no traceback."""
+  assert done.returncode == 1, done.stderr
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith('error: ')
+  assert 'Traceback' not in done.stderr
+  for word in words:
+    assert word in last
+
+
 def together(arguments, processes, devices, last=(), blocks=()):
   """Starts processes that run one command together.
 

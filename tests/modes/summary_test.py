@@ -6,22 +6,13 @@ import jax.numpy as jnp
 import pytest
 
 from configs import common
+from tests.training.cost_test import V, multiplications, small
 from txl_jax import models
+from txl_jax.errors import UserError
 from txl_jax.modes import summary
-from txl_jax.training import cost, optim
+from txl_jax.training import optim
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
-
-V = 50
-
-
-def small(**changes):
-  c = common.get_config()
-  c.model.update(
-    n_layer=3, d_model=32, n_head=2, d_head=8, d_ff=48, mem_len=24, **changes
-  )
-  c.train.update(batch_size=4, segment_len=16)
-  return c
 
 
 def line(config, start, V=V):
@@ -30,33 +21,6 @@ def line(config, start, V=V):
 
 def number(text):
   return float(text.replace(',', ''))
-
-
-def test_flops_of_products_and_scans():
-  a, b = jnp.ones([3, 4]), jnp.ones([4, 5])
-  count = lambda f, *x: cost.flops(jax.make_jaxpr(f)(*x).jaxpr)
-  assert count(jnp.dot, a, b) == 2 * 3 * 4 * 5
-  batched = lambda x, y: jnp.einsum('bij,bjk->bik', x, y)
-  assert count(batched, jnp.ones([7, 3, 4]), jnp.ones([7, 4, 5])) == 840
-  body = lambda x, _: (jax.jit(jnp.tanh)(x @ (b @ b.T)), None)
-  once = 2 * 4 * 5 * 4 + 2 * 3 * 4 * 4
-  loop = lambda x: jax.lax.scan(body, x, length=6)[0]
-  assert count(loop, a) == 6 * once
-  twice = lambda x: jax.lax.scan(lambda y, _: (loop(y), None), x, length=2)[0]
-  assert count(twice, a) == 12 * once
-  assert count(jnp.sin, a) == 0
-
-
-def multiplications(config):
-  """Of the matrix products of one segment of all rows, forward."""
-  m, B, T = config.model, config.train.batch_size, config.train.segment_len
-  D, H, K, F, S = m.d_model, m.n_head, m.d_head, m.d_ff, m.mem_len + T
-  queries_and_output = 2 * B * T * D * H * K
-  keys_and_values = 2 * B * S * D * H * K
-  positions = S * D * H * K  # the same for all rows
-  attention = 3 * B * H * T * S * K  # content, position, values
-  layer = queries_and_output + keys_and_values + positions + attention
-  return m.n_layer * (layer + 2 * B * T * D * F) + B * T * D * V
 
 
 @pytest.mark.parametrize('unroll', [1, 3])
@@ -71,19 +35,6 @@ def test_flops_of_a_model(unroll):
   assert number(scored) == pytest.approx(expected, abs=0.051)
   # Two products backward for each one forward.
   assert number(trained) == pytest.approx(3 * expected, rel=0.2)
-
-
-def test_flops_before_rounding():
-  c = small()
-  model = models.build(c.model, V)
-  state = jax.eval_shape(
-    lambda: state_lib.create(
-      model, optim.optimiser(c.optim), 4, jax.random.key(0)
-    )
-  )
-  forward, backward, _ = summary._costs(model, state, 4, 16)
-  assert forward == 2 * multiplications(c)
-  assert 1.8 * forward < backward < 2.01 * forward
 
 
 def test_parameters_and_memory():
@@ -124,6 +75,7 @@ def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
     schedule=optim.schedule(c.optim, 100),
     accumulate=accumulate,
     key=jax.random.key(1),
+    steps=100,
   )
   tokens = jax.ShapeDtypeStruct([16, 64], jnp.int32)
   reset = jax.ShapeDtypeStruct([16], jnp.bool)
@@ -201,22 +153,11 @@ def test_nothing_is_allocated():
   assert number(re.search(r'about (\S+) MiB', found)[1]) > 2 * 2**20
 
 
-def test_tails_are_counted_for_one_chunk():
+def test_the_batch_is_divided_over_the_mesh():
   c = small()
-  assert 'chunk' not in line(c, 'FLOPs')
-
-  def forward():
-    model = models.build(c.model, V)
-    state = jax.eval_shape(
-      lambda: state_lib.create(
-        model, optim.optimiser(c.optim), 4, jax.random.key(0)
-      )
-    )
-    return summary._costs(model, state, 4, 16)[0]
-
-  plain = forward()
-  c.model.cutoffs = (5, 9)
-  assert line(c, 'FLOPs').endswith(', one chunk of tokens in each tail)')
-  # 64 tokens in chunks of 4; a logit of the head for each of the two tails.
-  words = 64 * (5 + 2) + 4 * (V - 5)
-  assert forward() == plain - 2 * 32 * (64 * V - words)
+  c.train.update(batch_size=24, accumulate=3)
+  for parts in 1, 2, 4, 8:
+    step_lib.check_rows(c, parts)
+  c.mesh.data = 5
+  with pytest.raises(UserError, match=r'batch_size is 24; .* multiples of 15 '):
+    summary.table(c, V)

@@ -3,14 +3,12 @@
 import json
 import math
 import re
-import types
 
 import numpy as np
 import pytest
 
 from tests import programs
-from txl_jax.errors import UserError
-from txl_jax.modes import inference
+from tests.programs import assert_refused
 from txl_jax.runs import weights_file, workdir
 
 WORDS = ('data.level=word', 'data.unk=True')
@@ -45,12 +43,6 @@ def mode(folder, name, *overrides, flags=(), **options):
   flags = (f'--mode={name}', *flags)
   command = programs.command(folder, *WORDS, *overrides, flags=flags)
   return programs.run(command, **options)
-
-
-def assert_refused(done, line):
-  assert done.returncode == 1, done.stderr
-  assert done.stderr.splitlines()[-1] == f'error: {line}'
-  assert 'Traceback' not in done.stderr
 
 
 def test_training_tells_ppl(trained):
@@ -154,30 +146,12 @@ def test_a_text_without_unk(tmp_path):
   lines = text.split('\n')
   lines[-2] += ' strange'
   (tmp_path / 'corpus.txt').write_text('\n'.join(lines))
-  done = programs.run(programs.command(tmp_path, 'data.level=word'))
-  assert_refused(
-    done,
-    f"{tmp_path}/corpus.txt: word 'strange' in line 700 is not among the 10 "
-    'words of the vocabulary, which has no <unk>; words, and punctuation '
-    'beside them, are separated by spaces; data.unk (--unk) adds <unk>',
-  )
-
-
-@pytest.mark.parametrize(
-  'eos, starts, found',
-  [
-    (None, None, 'book has no <eos>'),
-    (0, [0, 4], 'book begins with a <S> already'),
-  ],
-)
-def test_first_token_needs_eos(eos, starts, found):
-  corpus = types.SimpleNamespace(
-    name='book',
-    vocabulary=types.SimpleNamespace(eos_id=eos),
-    sentences=lambda split: starts,
-  )
-  with pytest.raises(UserError) as error:
-    inference._from_first_token([], corpus, 'eos')
-  assert str(error.value) == (
-    f"eval.first_token is 'eos'; allowed: none, for corpus {found}"
+  options = 'data.level=word', 'train.batch_size=8'
+  done = programs.here(programs.command(tmp_path, *options))
+  assert_refused(done)
+  assert done.stderr.splitlines()[-1] == (
+    f"error: {tmp_path}/corpus.txt: word 'strange' in line 700 is not among "
+    'the 10 words of the vocabulary, which has no <unk>; words, and '
+    'punctuation beside them, are separated by spaces; data.unk (--unk) adds '
+    '<unk>'
   )

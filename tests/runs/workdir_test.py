@@ -14,11 +14,12 @@ from tests import programs
 from txl_jax import settings
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
+from txl_jax.modes import sections
 from txl_jax.runs import workdir
 
 HOLD = """
 import pathlib, sys, time
-from txl_jax import workdir
+from txl_jax.runs import workdir
 with workdir.locked(pathlib.Path(sys.argv[1])):
   print('held', flush=True)
   time.sleep(60)
@@ -35,6 +36,10 @@ def one_line(call, *arguments):
     call(*arguments)
   assert '\n' not in str(e.value)
   return str(e.value)
+
+
+def describe(folder, config, corpus, command=''):
+  workdir.describe(folder, config, sections.of(config), corpus, command)
 
 
 def lock(folder):
@@ -71,7 +76,7 @@ def test_lock_below_a_file(tmp_path):
 
 def test_describe_writes_what_tells_the_run(tmp_path):
   config = common.get_config()
-  workdir.describe(tmp_path, config, corpus(), 'go on')
+  describe(tmp_path, config, corpus(), 'go on')
   names = ['config.json', 'config.py', 'corpus.json', 'vocabulary.json']
   assert sorted(p.name for p in tmp_path.iterdir()) == names
   read = lambda name: json.loads((tmp_path / name).read_text())
@@ -88,35 +93,48 @@ def test_describe_writes_what_tells_the_run(tmp_path):
 
 def test_describe_checks_a_run_that_is_there(tmp_path):
   config = common.get_config()
-  workdir.describe(tmp_path, config, corpus(), 'go on')
+  describe(tmp_path, config, corpus(), 'go on')
   before = {p: p.read_bytes() for p in tmp_path.iterdir()}
   config.eval.split = 'test'
-  workdir.describe(tmp_path, config, corpus(name='moved'), 'go on otherwise')
+  describe(tmp_path, config, corpus(name='moved'), 'go on otherwise')
 
-  message = one_line(
-    workdir.describe, tmp_path, config, corpus('b' * 64, 'other'), ''
-  )
+  message = one_line(describe, tmp_path, config, corpus('b' * 64, 'other'))
   for word in ('text-book', 'a' * 12, 'other', 'b' * 12, str(tmp_path)):
     assert word in message
   config.seed = 1
-  message = one_line(workdir.describe, tmp_path, config, corpus(), '')
+  message = one_line(describe, tmp_path, config, corpus())
   assert 'seed = 0' in message and 'has 1' in message
   assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_keys_that_may_change_are_named_whole(tmp_path):
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  config.train.update(nonfinite='skip', nonfinite_limit=3)
+  describe(tmp_path, config, corpus())
+  path = tmp_path / 'config.json'
+  then = json.loads(path.read_text())
+  then['train']['nonfinite_share'] = 0.5
+  path.write_text(json.dumps(then))
+  assert one_line(describe, tmp_path, config, corpus()).startswith(
+    f'{tmp_path} holds a run with train.nonfinite_share = 0.5, this command '
+    'has None; '
+  )
 
 
 def test_describe_begins_again_after_a_kill_on_the_way(tmp_path):
   (tmp_path / 'vocabulary.json').write_text('{"ki')
   (tmp_path / 'corpus.json').write_text('{"name": "old", "digest": "c"}')
-  workdir.describe(tmp_path, common.get_config(), corpus(), '')
+  describe(tmp_path, common.get_config(), corpus())
   assert workdir.vocabulary(tmp_path) == corpus().vocabulary
 
 
 @pytest.mark.parametrize('name', ['config.json', 'corpus.json'])
 def test_describe_names_a_damaged_file(tmp_path, name):
-  arguments = tmp_path, common.get_config(), corpus(), ''
-  workdir.describe(*arguments)
+  arguments = tmp_path, common.get_config(), corpus()
+  describe(*arguments)
   (tmp_path / name).write_text('{"seed": ')
-  message = one_line(workdir.describe, *arguments)
+  message = one_line(describe, *arguments)
   assert message.startswith(f'{tmp_path}/{name} cannot be read')
 
 

@@ -1,0 +1,80 @@
+"""Which checkpoint a mode reads, and how much of the others."""
+
+import jax.numpy as jnp
+import pytest
+
+from txl_jax.errors import UserError
+from txl_jax.modes import trained
+from txl_jax.runs import checkpoint, seal
+
+
+@pytest.fixture
+def kept(tmp_path):
+  """Steps 1, 2 and 3, of which 1 is the best."""
+  checkpoints = checkpoint.Checkpoints(tmp_path / 'checkpoints')
+  for step in 1, 2, 3:
+    host = {'progress': {'best_step': 1}}
+    checkpoints.save(step, host, (1,), params={'x': jnp.ones(9)})
+  return checkpoint.Checkpoints(checkpoints.folder)
+
+
+def damage(checkpoints, step):
+  path = max((checkpoints.folder / f'{step}/params').rglob('d/*'))
+  data = bytearray(path.read_bytes())
+  data[0] ^= 1
+  path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+  'which, damaged, step, read',
+  [
+    ('best', [], 1, {1}),
+    ('latest', [], 3, {3}),
+    ('2', [], 2, {2}),
+    ('best', [3], 1, {1}),  # though the newest says which is the best
+    ('best', [1], 3, {1, 3}),
+    ('best', [1, 3], 2, {1, 3, 2}),
+    ('latest', [3], 2, {3, 2}),
+  ],
+)
+def test_only_what_is_used_is_verified(
+  kept, monkeypatch, capfd, which, damaged, step, read
+):
+  for other in damaged:
+    damage(kept, other)
+  seen, fingerprint = set(), seal.fingerprint
+
+  def note(path):
+    number, item, *_ = path.relative_to(kept.folder).parts
+    if item != 'host':
+      seen.add(int(number))
+    return fingerprint(path)
+
+  monkeypatch.setattr(seal, 'fingerprint', note)
+  assert trained._choose(kept, which) == step
+  assert seen == read
+  err = capfd.readouterr().err
+  gone = f'the best checkpoint, 1, is gone; using {step}'
+  assert (gone in err) == (which == 'best' and 1 in damaged)
+  for other in read - {step}:
+    assert err.count(f'checkpoint {other} is damaged') == 1
+
+
+@pytest.mark.parametrize('which', ['2', '4'])
+def test_a_step_that_cannot_be_used(kept, which):
+  damage(kept, 2)
+  with pytest.raises(UserError) as e:
+    trained._choose(kept, which)
+  allowed = 'best, latest or one of [3, 2, 1]'
+  assert str(e.value) == f"checkpoint is '{which}'; allowed: {allowed}"
+
+
+def test_no_step_can_be_used(kept, tmp_path):
+  for step in 1, 2, 3:
+    damage(kept, step)
+  for which in 'best', 'latest':
+    with pytest.raises(UserError, match=r'can be used; found: \[3, 2, 1\]'):
+      trained._choose(kept, which)
+    none = checkpoint.Checkpoints(tmp_path / 'none')
+    with pytest.raises(UserError, match='can be used; found: nothing'):
+      trained._choose(none, which)

@@ -1,0 +1,130 @@
+"""What --mode=eval scores, of a model that nobody trained."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from tests.modes import runs
+from txl_jax import models
+from txl_jax.errors import UserError
+from txl_jax.modes import evaluate, job
+
+
+class Corpus:
+  """A corpus of the run's vocabulary."""
+
+  name = digest = 'made here'
+  vocabulary = runs.VOCABULARY
+
+  def tokens(self, split):
+    del split
+    return np.random.default_rng(0).integers(3, size=30).astype(np.uint8)
+
+  def sentences(self, split):
+    del split
+
+
+@pytest.fixture
+def corpus(monkeypatch):
+  locate = lambda data: Corpus()
+  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  return Corpus()
+
+
+def config(**model):
+  c = runs.config(**model)
+  c.eval.update(segment_len=4, segments_per_call=2)
+  return c
+
+
+def refused(config, folder):
+  with pytest.raises(UserError) as e:
+    evaluate.run(runs.job(config, folder))
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+def test_another_vocabulary_of_the_same_size(tmp_path):
+  runs.write(tmp_path)
+  (tmp_path / 'text').write_text('x y\n' * 99)
+  c = config()
+  c.data.update(corpus='text', level='word', path=str(tmp_path / 'text'))
+  c.data.dir = str(tmp_path / 'data')
+  (tmp_path / 'data').mkdir()
+  message = refused(c, tmp_path)
+  assert '(3 symbols) than the run in ' in message
+  assert message.endswith('(3)')
+
+
+@pytest.mark.parametrize('boundaries', [1, 2])
+def test_other_boundaries_are_told(tmp_path, corpus, capfd, boundaries):
+  runs.write(tmp_path)
+  c = config()
+  c.data.boundaries = boundaries
+  evaluate.run(runs.job(c, tmp_path, silent=False))
+  told = 'warning: data.boundaries is 2 and was 1 in training' in (
+    capfd.readouterr().err
+  )
+  assert told == (boundaries == 2)
+
+
+@pytest.mark.parametrize(
+  'eos, starts, found',
+  [
+    (None, None, 'book has no <eos>'),
+    (0, [0, 4], 'book begins with a <S> already'),
+  ],
+)
+def test_first_token_needs_eos(eos, starts, found):
+  corpus = types.SimpleNamespace(
+    name='book',
+    vocabulary=types.SimpleNamespace(eos_id=eos),
+    sentences=lambda split: starts,
+  )
+  with pytest.raises(UserError) as error:
+    evaluate._from_first_token([], corpus, 'eos')
+  assert str(error.value) == (
+    f"eval.first_token is 'eos'; allowed: none, for corpus {found}"
+  )
+
+
+def by_hand(params, c, tokens, W):
+  """Nll of each token but the first, read anew from the W before it."""
+  model = models.build(c.model, 3, mem_len=0)
+  read = jax.jit(
+    lambda tokens: model.apply({'params': params}, tokens, (), method='logits')
+  )
+  nll = []
+  for i in range(1, len(tokens)):
+    context = tokens[max(i - W, 0) : i].astype(np.int32)
+    logits = np.float64(read(context[None])[0][0, -1])
+    nll.append(np.log(np.sum(np.exp(logits))) - logits[tokens[i]])
+  return nll
+
+
+@pytest.mark.parametrize('mem_len, window', [(0, 1), (4, 6)])
+def test_a_window(tmp_path, corpus, capfd, mem_len, window):
+  """Of a model without memory, or whose memory is switched off."""
+  params = runs.write(tmp_path, mem_len=mem_len, init_std=1.0)
+  c = config(mem_len=mem_len)
+  c.eval.update(window=window, nll_file=f'{tmp_path}/nll.npy')
+  if mem_len:
+    c.eval.model.mem_len = 0
+  score = evaluate.run(runs.job(c, tmp_path))
+  expected = by_hand(params, c, corpus.tokens('test'), window)
+  found = np.load(tmp_path / 'nll.npy')
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+  wider = by_hand(params, c, corpus.tokens('test'), window + 1)
+  assert np.abs(np.subtract(wider, expected)).max() > 0.1
+  np.testing.assert_allclose(score.nats, np.mean(expected), rtol=1e-5)
+  assert f'T 4, window {window}, ' in capfd.readouterr().out
+
+
+def test_a_window_is_for_models_without_memory(tmp_path, corpus):
+  runs.write(tmp_path)
+  c = config()
+  c.eval.window = 3
+  expected = 'eval.window is 3; allowed: 0, for the model has a memory'
+  assert refused(c, tmp_path) == expected

@@ -1,0 +1,133 @@
+"""What --mode=generate prints and refuses, of a model that nobody trained."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests.modes import runs
+from txl_jax import models
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+from txl_jax.modes import generate
+
+BYTES = Vocabulary((97, 98, 10))
+WORDS = Words.from_counts({'<eos>': 3, 'a': 2, 'b': 2}, eos='<eos>')
+
+
+def config(generate, **model):
+  c = runs.config(**model)
+  c.generate.update(max_new_tokens=20, segment_len=4)
+  c.generate.update(generate)
+  return c
+
+
+def printed(capsys, config, folder):
+  generate.run(runs.job(config, folder))
+  return capsys.readouterr().out
+
+
+def refused(config, folder):
+  with pytest.raises(UserError) as e:
+    generate.run(runs.job(config, folder))
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  runs.write(folder)
+  return folder
+
+
+def test_what_the_vocabulary_or_the_model_has_not(folder):
+  for key, value, allowed in (
+    ('forbid_unk', True, 'False, for the vocabulary has no unknown word'),
+    ('stop', 'line', 'none, for the vocabulary has no end of a line'),
+    ('window', 3, '0, for the model has a memory'),
+  ):
+    message = refused(config({'prompt': 'a', key: value}), folder)
+    assert message == f'generate.{key} is {value!r}; allowed: {allowed}'
+
+
+@pytest.fixture(scope='module', params=[BYTES, WORDS], ids=['bytes', 'words'])
+def at_random(request, tmp_path_factory):
+  """A run whose model draws all three symbols alike, one the end of a line."""
+  folder = tmp_path_factory.mktemp('run')
+  runs.write(folder, vocabulary=request.param, ones=True)
+  return folder
+
+
+def up_to_line_end(prompt, text):
+  """The text, of what follows the prompt up to the end of the first line."""
+  assert text.startswith(prompt)
+  ended = re.match(r'[^\n]*\n', text.removeprefix(prompt))
+  return prompt + ended[0] if ended else text
+
+
+@pytest.mark.parametrize('stream', [True, False])
+def test_a_line_ends_a_sample(at_random, capsys, stream):
+  # The end of a line within the prompt ends nothing.
+  prompt = 'a\nb'
+  lengths = set()
+  for seed in range(4):
+    asked = dict(prompt=prompt, seed=seed, stream=stream)
+    whole = printed(capsys, config(asked), at_random)[:-1]
+    line = printed(capsys, config({**asked, 'stop': 'line'}), at_random)[:-1]
+    assert line == up_to_line_end(prompt, whole)
+    lengths.add(len(whole) - len(line))
+  assert len(lengths) > 2 and min(lengths) > 0
+
+
+def test_samples_end_one_by_one_without_padding(at_random, capsys):
+  asked = dict(prompt='a\nb', samples=4, seed=1)
+
+  def samples(**more):
+    text = printed(capsys, config({**asked, **more}), at_random)
+    parts = re.split(r'=== sample (\d) of 4\n', text)
+    assert parts[0] == '' and parts[1::2] == ['1', '2', '3', '4']
+    return [part[:-1] for part in parts[2::2]]
+
+  whole, lines = samples(), samples(stop='line')
+  assert lines == [up_to_line_end('a\nb', text) for text in whole]
+  assert len({len(line) for line in lines}) > 2
+  assert all(line.endswith('\n') for line in lines)
+
+
+def by_hand(params, config, prompt, W):
+  """The greedy text after reading the last W tokens anew each time."""
+  model = models.build(config.model, len(BYTES))
+  read = jax.jit(
+    lambda tokens: model.apply({'params': params}, tokens, (), method='logits')
+  )
+  tokens = BYTES.encode(prompt.encode(), 'it').tolist()
+  for _ in range(config.generate.max_new_tokens):
+    logits, _ = read(np.array([tokens[-W:]], np.int32))
+    tokens.append(int(logits[0, -1].argmax()))
+  return BYTES.decode(tokens).decode()
+
+
+@pytest.mark.parametrize('window, segment_len', [(3, 9), (0, 4)])
+def test_a_model_without_memory_sees_a_window(
+  tmp_path, capsys, window, segment_len
+):
+  params = runs.write(tmp_path, vocabulary=BYTES, mem_len=0, init_std=2.0)
+  asked = dict(prompt='ab\nba', temperature=0.0, window=window)
+  c = config(asked, mem_len=0)
+  c.train.segment_len = segment_len  # the window where none is given
+  found = printed(capsys, c, tmp_path)[:-1]
+  W = window or segment_len
+  assert found == by_hand(params, c, 'ab\nba', W)
+  assert found != by_hand(params, c, 'ab\nba', W + 1)
+
+
+def test_samples_of_a_model_without_memory(tmp_path, capsys):
+  runs.write(tmp_path, vocabulary=BYTES, mem_len=0, init_std=2.0)
+  asked = dict(prompt='ab', temperature=0.0, window=3)
+  one = printed(capsys, config(asked, mem_len=0), tmp_path)
+  asked['samples'] = 2
+  two = printed(capsys, config(asked, mem_len=0), tmp_path)
+  assert two == f'=== sample 1 of 2\n{one}=== sample 2 of 2\n{one}'

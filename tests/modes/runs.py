@@ -1,0 +1,78 @@
+"""A run of a tiny model that nobody has trained, and jobs for it."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+
+from configs import common
+from txl_jax import models, settings
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.modes import sections
+from txl_jax.modes.job import Job
+from txl_jax.parallel.watchdog import Watch
+from txl_jax.runs import checkpoint
+from txl_jax.runs.console import Console
+from txl_jax.training import averaging, optim
+from txl_jax.training import state as state_lib
+
+STEP = 7
+VOCABULARY = Vocabulary((32, 97, 98), (5, 3, 2), (10,))
+
+
+def config(**model):
+  """Its config, with some keys of the model replaced."""
+  c = common.get_config()
+  c.model.update(n_layer=1, d_model=8, n_head=2, d_head=3, d_ff=10, mem_len=4)
+  c.model.update(model)
+  c.checkpoint = 'latest'
+  return c
+
+
+def filled(tree, x):
+  """The same pytree, but every number is x."""
+  return jax.tree.map(lambda a: jnp.full_like(a, x), tree)
+
+
+def write(folder, *, averaged=None, vocabulary=VOCABULARY, ones=False, **model):
+  """Writes a run.
+
+  Args:
+    folder: pathlib.Path of it.
+    averaged: how many steps its average is over; None is no average.
+    vocabulary: of the model.
+    ones: whether parameters are 1 and their average 2; else they are drawn.
+    **model: as for `config`.
+
+  Returns:
+    The parameters.
+  """
+  c = config(**model)
+  averager = None if averaged is None else averaging.Averager(1.0, 0)
+  state = jax.jit(
+    lambda: state_lib.create(
+      models.build(c.model, len(vocabulary)),
+      optim.optimiser(c.optim),
+      8,
+      jax.random.key(0),
+      averager,
+    )
+  )()
+  if ones:
+    state = state.replace(params=filled(state.params, 1))
+  if averaged is not None:
+    average = filled(state.average, 2).replace(count=jnp.int32(averaged))
+    state = state.replace(average=average)
+  folder.joinpath('config.json').write_text(settings.to_json(c))
+  text = json.dumps(vocabulary.to_json())
+  folder.joinpath('vocabulary.json').write_text(text)
+  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints')
+  checkpoints.save(STEP, host={}, **state_lib.split(state))
+  return state.params
+
+
+def job(config, folder, silent=True, export_file='unused.npz'):
+  """What a mode is given; the config is checked as in the program."""
+  sections.check(config)
+  console = Console(silent=silent)
+  return Job(config, folder, console, Watch(), export_file)

@@ -1,0 +1,69 @@
+"""Which parameters of a checkpoint are used."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.modes import runs
+from txl_jax.errors import UserError
+from txl_jax.modes import evaluate, export, generate, trained
+from txl_jax.parallel import mesh as mesh_lib
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Of a run that is only read."""
+  folder = tmp_path_factory.mktemp('run')
+  runs.write(folder)
+  return folder
+
+
+@pytest.mark.parametrize(
+  'averaged, expected', [(None, 1), (0, 1), (1, 2), (30, 2)]
+)
+def test_load(tmp_path, averaged, expected):
+  runs.write(tmp_path, averaged=averaged, ones=True)
+  mesh = mesh_lib.make_mesh()
+  found = trained.load(runs.config(), tmp_path, mesh)
+  assert (found.step, found.averaged) == (runs.STEP, averaged or 0)
+  assert found.vocabulary == runs.VOCABULARY
+  assert found.params['vocabulary']['table'].shape == (3, 8)
+  for x in jax.tree.leaves(found.params):
+    np.testing.assert_array_equal(x, expected)
+  over = f', weights averaged over {averaged} steps' if averaged else ''
+  assert trained.weights_line(found) == f'step {runs.STEP}{over}'
+
+
+@pytest.mark.parametrize('mode', [evaluate, generate, export])
+def test_another_model(folder, mode):
+  job = runs.job(runs.config(pre_norm=True), folder)
+  with pytest.raises(UserError, match=r'model\.pre_norm = False, this command'):
+    mode.run(job)
+
+
+@pytest.mark.parametrize(
+  'key, value', [('pre_norm', True), ('ln_eps', 1e-6), ('cutoffs', (2,))]
+)
+def test_keys_that_make_another_model(folder, key, value):
+  config, mesh = runs.config(), mesh_lib.make_mesh()
+  then = config.model[key]
+  # These may differ, and so may all that is not of the model.
+  config.model.update(dropout_embed=0.5, mem_len=7, dtype='bfloat16')
+  config.update(seed=3)
+  config.train.batch_size = 2
+  trained.load(config, folder, mesh)
+  config.model[key] = value
+  with pytest.raises(UserError) as e:
+    trained.load(config, folder, mesh)
+  assert str(e.value).startswith(
+    f'{folder} holds a model with model.{key} = {then!r}, this command has '
+    f'{value!r}; allowed: '
+  )
+
+
+def test_a_key_that_came_later_than_the_run(tmp_path):
+  runs.write(tmp_path)
+  path = tmp_path / 'config.json'
+  path.write_text(path.read_text().replace('"pre_norm": false,', ''))
+  config = runs.config(pre_norm=True)
+  assert trained.load(config, tmp_path, mesh_lib.make_mesh()).step == runs.STEP

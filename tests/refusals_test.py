@@ -1,0 +1,159 @@
+"""What the program refuses before it begins: a line, and status 1."""
+
+import sys
+
+import pytest
+
+from tests import programs
+from tests.programs import assert_refused
+from txl_jax.parallel import mesh as mesh_lib
+
+
+@pytest.fixture
+def corpus(tmp_path):
+  programs.write_corpus(tmp_path)
+  return tmp_path
+
+
+def here(folder, *overrides, **options):
+  """Trains in this process, whose eight devices share the batch."""
+  overrides = ('train.batch_size=8', *overrides)
+  return programs.here(programs.command(folder, *overrides, **options))
+
+
+@pytest.mark.parametrize(
+  ('override', 'words'),
+  [
+    ('train.stepz=3', ['stepz']),
+    ('eval.model.n_layer=3', ['n_layer']),
+    ('train.steps=many', ['steps', 'many']),
+    ('eval.model.mem_len=many', ['eval.model.mem_len', 'many']),
+    ('eval.model.mem_len=-1', ['eval.model.mem_len is -1', 'at least 0']),
+    ('train.steps=0', ['train.steps is 0', 'at least 1']),
+    ('eval.model.same_length=on', ["same_length is 'on'", 'off, M, M+1']),
+    ('data.path=/no/such', ['/no/such']),
+    ('train.segment_len=90000', ['720001', 'train.segment_len (90000)']),
+    ('train.resume=must', ['no checkpoint', 'train.resume is must']),
+    (
+      'data.corpus=enwik8',
+      ['data.path'],
+    ),
+  ],
+)
+def test_refused_values(corpus, override, words):
+  assert_refused(here(corpus, override), *words)
+
+
+def test_the_program_refuses(corpus):
+  done = programs.run(programs.command(corpus, 'train.steps=0'))
+  assert_refused(done, 'train.steps is 0', 'at least 1')
+
+
+def test_a_corpus_that_is_to_be_prepared(tmp_path):
+  done = programs.here(
+    [
+      *[sys.executable, '-m', 'txl_jax.main', '--config=configs/enwik8_12l.py'],
+      f'--workdir={tmp_path}/run',
+      f'--config.data.dir={tmp_path}/data',
+      '--config.train.batch_size=8',
+    ]
+  )
+  assert_refused(
+    done,
+    'python -m txl_jax.prepare --dataset=enwik8 --newline=drop '
+    f'--data_dir={tmp_path}/data',
+  )
+
+
+def test_an_empty_corpus(tmp_path):
+  (tmp_path / 'corpus.txt').touch()
+  assert_refused(here(tmp_path), 'corpus.txt', 'empty')
+
+
+MESHES = [
+  ((), 8),
+  (('mesh.data=2', 'mesh.fsdp=4', 'train.accumulate=2'), 16),
+  (('mesh.data=16', 'mesh.fsdp=8'), 128),
+  (('mesh.data=3', 'mesh.fsdp=7'), 21),
+]
+
+
+@pytest.mark.parametrize('mesh, parts', MESHES)
+def test_rows_that_the_devices_cannot_share(corpus, monkeypatch, mesh, parts):
+  words = 'train.batch_size is 4', f'multiples of {parts} '
+  if parts > 16:  # more devices than there are here
+    monkeypatch.setattr(mesh_lib, 'make_mesh', mesh_lib.abstract_mesh)
+  assert_refused(programs.here(programs.command(corpus, *mesh)), *words)
+  if mesh:  # what is summed up is over the devices that it names
+    command = programs.command(corpus, *mesh, flags=['--mode=summary'])
+    assert_refused(programs.here(command), *words)
+
+
+def test_a_mesh_of_other_devices(corpus):
+  done = programs.here(programs.command(corpus, 'mesh.data=3'))
+  assert_refused(done, 'mesh.data = 3', 'the number of devices, 8')
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  [
+    ((), ['--config is missing']),
+    (('--config=nowhere.py',), ['nowhere.py']),
+    (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval']),
+    (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),
+    (('--config=configs/common.py', '--worker=3'), ['worker']),
+  ],
+)
+def test_refused_flags(arguments, words):
+  command = [sys.executable, '-m', 'txl_jax.main', *arguments]
+  assert_refused(programs.here(command), *words)
+
+
+# The program, and at its end how often a compiled program was found.
+def test_a_cache_that_cannot_be_made(corpus):
+  (corpus / 'file').touch()
+  cache = f'{corpus}/file/cache'
+  done = here(corpus, f'train.compilation_cache={cache}')
+  assert_refused(
+    done, f"train.compilation_cache is '{cache}', which cannot be made"
+  )
+
+
+IN_LINE_6 = '/mine.py, line 6, '
+FREELY = 'with c.ignore_type(): '
+
+
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('c.model.layers = 3', [IN_LINE_6, 'layers']),
+    ("c.optim.lr = '0.003'", [IN_LINE_6, "c.optim.lr = '0.003': "]),
+    ('c.model.n_layer = 1.5', [IN_LINE_6, 'c.model.n_layer = 1.5: ']),
+    ('c.model.cutoffs = 5', [IN_LINE_6, 'c.model.cutoffs = 5: ']),
+    ("c.train.varlen = 'False'", [IN_LINE_6, "c.train.varlen = 'False': "]),
+    ("c.eval.model.mem_len = '3'", [IN_LINE_6, "c.eval.model.mem_len = '3'"]),
+    ("common.at_test_time(c, mem_len='3')", [IN_LINE_6, "mem_len='3'"]),
+    ('import nothing', [IN_LINE_6, "No module named 'nothing'"]),
+    (f"{FREELY}c.optim.lr = '0.003'", ["optim.lr is '0.003'; allowed: a num"]),
+    (f'{FREELY}c.model.n_layer = 1.5', ['model.n_layer is 1.5', 'a whole num']),
+    (f'{FREELY}c.model.cutoffs = 5', ['model.cutoffs is 5', 'a tuple']),
+    (f"{FREELY}c.train.varlen = 'False'", ["varlen is 'False'", 'True or']),
+    ('c.train.steps = None', ['train.steps is None', 'a whole number']),
+    ('c.eval.split = None', ['eval.split is None', 'train, validation, test']),
+    ('c.train = None', ['train']),
+    ('with c.unlocked(): del c.seed', ['seed is missing from the config']),
+    ('with c.unlocked(): c.spam = 3', ['spam = 3: there is no such key']),
+    ('c = 3', ['--config']),
+    ('1 +', ['mine.py, line 6']),
+  ],
+)
+def test_a_config_file_with_a_mistake(tmp_path, line, words):
+  path = tmp_path / 'mine.py'
+  path.write_text(
+    'from configs import common\n\n\ndef get_config():\n'
+    f'  c = common.get_config()\n  {line}\n  return c\n'
+  )
+  command = [sys.executable, '-m', 'txl_jax.main', f'--config={path}']
+  done = programs.here([*command, '--config.train.batch_size=8'])
+  assert_refused(done, *words)
+  assert len(done.stderr.splitlines()) == 1

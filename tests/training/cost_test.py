@@ -1,0 +1,89 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from configs import common
+from txl_jax import models
+from txl_jax.training import cost
+
+V = 50
+
+
+def small(**changes):
+  c = common.get_config()
+  c.model.update(
+    n_layer=3, d_model=32, n_head=2, d_head=8, d_ff=48, mem_len=24, **changes
+  )
+  c.train.update(batch_size=4, segment_len=16)
+  return c
+
+
+def count(f, *arguments):
+  return cost.flops(jax.make_jaxpr(f)(*arguments).jaxpr)
+
+
+def test_flops_of_products_and_scans():
+  a, b = jnp.ones([3, 4]), jnp.ones([4, 5])
+  assert count(jnp.dot, a, b) == 2 * 3 * 4 * 5
+  batched = lambda x, y: jnp.einsum('bij,bjk->bik', x, y)
+  assert count(batched, jnp.ones([7, 3, 4]), jnp.ones([7, 4, 5])) == 840
+  body = lambda x, _: (jax.jit(jnp.tanh)(x @ (b @ b.T)), None)
+  once = 2 * 4 * 5 * 4 + 2 * 3 * 4 * 4
+  loop = lambda x: jax.lax.scan(body, x, length=6)[0]
+  assert count(loop, a) == 6 * once
+  twice = lambda x: jax.lax.scan(lambda y, _: (loop(y), None), x, length=2)[0]
+  assert count(twice, a) == 12 * once
+  assert count(jnp.sin, a) == 0
+
+
+def test_flops_of_a_convolution():
+  x, kernel = jnp.ones([2, 9, 3]), jnp.ones([4, 3, 5])  # [B, T, C], [k, C, D]
+
+  def convolve(x, kernel, groups=1):
+    return jax.lax.conv_general_dilated(
+      x,
+      kernel,
+      window_strides=[1],
+      padding=[(3, 0)],
+      dimension_numbers=('NTC', 'TIO', 'NTC'),
+      feature_group_count=groups,
+    )
+
+  assert count(convolve, x, kernel) == 2 * (2 * 9 * 5) * (4 * 3)
+  depthwise = functools.partial(convolve, groups=3)
+  assert count(depthwise, x, jnp.ones([4, 1, 6])) == 2 * (2 * 9 * 6) * 4
+
+
+def multiplications(config):
+  """Of the matrix products of one segment of all rows, forward."""
+  m, B, T = config.model, config.train.batch_size, config.train.segment_len
+  D, H, K, F, S = m.d_model, m.n_head, m.d_head, m.d_ff, m.mem_len + T
+  queries_and_output = 2 * B * T * D * H * K
+  keys_and_values = 2 * B * S * D * H * K
+  positions = S * D * H * K  # the same for all rows
+  attention = 3 * B * H * T * S * K  # content, position, values
+  layer = queries_and_output + keys_and_values + positions + attention
+  return m.n_layer * (layer + 2 * B * T * D * F) + B * T * D * V
+
+
+def test_flops_of_a_model():
+  c = small()
+  forward, backward, _ = cost.of_rows(models.build(c.model, V), 4, 16)
+  assert forward == 2 * multiplications(c)
+  assert 1.8 * forward < backward < 2.01 * forward
+  # What a layer computes again is no work of the model.
+  c.model.remat = 'layer'
+  again = cost.of_rows(models.build(c.model, V), 4, 16)
+  assert again.backward > 1.2 * backward
+  assert cost.flops_per_token(c, V) == (forward + backward) / 64
+
+
+def test_tails_are_counted_for_one_chunk():
+  c = small()
+  plain = cost.of_rows(models.build(c.model, V), 4, 16).forward
+  c.model.cutoffs = (5, 9)
+  # 64 tokens in chunks of 4; a logit of the head for each of the two tails.
+  words = 64 * (5 + 2) + 4 * (V - 5)
+  found = cost.of_rows(models.build(c.model, V), 4, 16).forward
+  assert found == plain - 2 * 32 * (64 * V - words)
