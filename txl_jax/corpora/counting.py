@@ -4,9 +4,8 @@ A text is cut into blocks of whole lines, which worker processes read; results
 are taken in the order of the blocks, so nothing depends on the number of
 processes. Memory holds a few blocks for each process, however large the text.
 
-Looking a word up is what takes the time, and each is looked up once: `Numbers`
-gives it a number while it counts; once the vocabulary is known, numbers become
-token ids by a table.
+Each word is looked up once, for that takes the time: `Numbers` numbers it while
+it counts; once the vocabulary is known, a table makes numbers token ids.
 """
 
 import collections
@@ -26,7 +25,6 @@ from txl_jax.errors import UserError
 
 _BLOCK = 1 << 23  # bytes
 _MOST = 4  # processes unless the caller says how many
-_NONE = np.zeros([0], np.int32)
 
 
 def processes_by_default() -> int:
@@ -90,15 +88,15 @@ class Numbers:
       counted: whether its words count.
       processes: as for `in_order`.
     """
-    tables = {}  # of each process: its numbers to ours
+    # Of each process: its numbers to ours.
+    tables = collections.defaultdict(lambda: np.zeros([0], np.int32))
     work = _Reader(*self._options).read
     for process, new, numbers in in_order(work, blocks(chunks), processes):
       # What is new to all processes is new to the one that has read it, so
       # words come in the order of the text.
-      table = np.append(tables.get(process, _NONE), self.words.of(new))
+      table = np.append(tables[process], self.words.of(new))
       tables[process] = table
-      missing = len(self.words) - len(self._counts)
-      self._counts = np.append(self._counts, np.zeros([missing], np.int64))
+      self._counts.resize(len(self.words), refcheck=False)  # new ones are 0
       if counted:
         self._counts[table] += np.bincount(numbers, minlength=len(table))
       yield table[numbers]

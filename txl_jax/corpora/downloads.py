@@ -32,11 +32,7 @@ _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
 
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
-  """Size and sha256 of an archive.
-
-  Raises:
-    UserError: it is not there, or not the expected one.
-  """
+  """Size and sha256; UserError if it is not there, or not the archive."""
   expected = f'expected {_known(archive, " with ")}'
   if not path.is_file():
     raise UserError(

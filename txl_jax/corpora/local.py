@@ -50,11 +50,6 @@ class Part:
   size: int
 
   @property
-  def source(self) -> str:
-    """What error messages call it."""
-    return f'{self.path}'
-
-  @property
   def begins(self) -> bool:
     """Whether the file begins here."""
     return self.start == 0

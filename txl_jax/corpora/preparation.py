@@ -101,9 +101,6 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
   A local corpus is prepared if it is not there, one that needs a download is
   not: that is for `python -m txl_jax.prepare`.
 
-  Args:
-    config: the section `data` of a config.
-
   Raises:
     UserError: a key has a value that is not allowed, the text or data_dir
       cannot be read or written, or the corpus is to be prepared first.
@@ -122,12 +119,9 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
 
 
 def vocab_size(config: Mapping[str, Any]) -> int:
-  """How many tokens the vocabulary of a corpus has, prepared or not.
+  """The size of the vocabulary of a corpus, of the section `data`.
 
-  A text of words is prepared for it: only then it is known.
-
-  Args:
-    config: as for `locate_or_prepare`.
+  A text of words is prepared for it; the others need no data.
   """
   asked = settings.read(Data, config)
   asked.check()

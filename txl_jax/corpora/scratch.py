@@ -14,14 +14,9 @@ _LOCK = 'lock'  # in each of them, held as long as its process lives
 def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """A new folder beside a path, on the same disk; it is removed at the end.
 
-  It is named for the path, with an ending .tmp-*. The same place is cleared
-  of those whose processes were killed: their locks are free.
-
-  Args:
-    path: what is to be made; it need not be there, nor the folder it is in.
-
-  Yields:
-    The new folder, with nothing in it but a lock.
+  It is named for the path, with an ending .tmp-*, and has nothing in it but a
+  lock. The same place is cleared of those whose processes were killed: their
+  locks are free. The path need not be there, nor the folder it is in.
 
   Raises:
     OSError: it cannot be made.
@@ -44,11 +39,7 @@ def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def move(made: pathlib.Path, path: pathlib.Path) -> None:
-  """Gives a folder its name, unless another process was first.
-
-  Raises:
-    OSError: it cannot be moved.
-  """
+  """Gives a folder its name, unless another process was first."""
   try:
     made.rename(path)
   except OSError:
@@ -57,19 +48,14 @@ def move(made: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def replace(
-  made: pathlib.Path, path: pathlib.Path, aside: pathlib.Path
+  made: pathlib.Path, path: pathlib.Path, temporary: pathlib.Path
 ) -> None:
-  """Gives a folder a name that another may have, which then goes.
-
-  Args:
-    made: the folder.
-    path: the name.
-    aside: a folder that will be removed, for the other one.
+  """Gives a folder a name that another may have, which goes to `temporary`.
 
   Raises:
     OSError: it cannot be moved; the other one is where it was.
   """
-  old = aside / 'replaced'
+  old = temporary / 'replaced'
   with contextlib.suppress(FileNotFoundError):
     path.rename(old)
   try:

@@ -56,14 +56,13 @@ def write_bytes(
 
 
 class File:
-  """A file of numbers that is being written.
+  """A file of numbers that is being written; a context manager.
 
   Attributes:
     size: numbers written.
   """
 
   def __init__(self, path: pathlib.Path):
-    """Opens it; a context manager, which closes it."""
     self._file, self._digest = path.open('wb'), hashlib.sha256()
     self.size = 0
 
@@ -98,7 +97,7 @@ def write_words(
     asked: which corpus, and how its text becomes words.
     splits: its text.
     folder: where they go.
-    processes: that read the text; 0 is one for each CPU, up to four.
+    processes: see `preparation.prepare`.
     vocabulary: encodes the text; None counts one.
 
   Returns:
@@ -174,24 +173,17 @@ def _check_list(asked, vocabulary, train):
 
 
 class _Text:
-  """A split of a corpus of words; it is measured while it is worked on.
-
-  Attributes:
-    numbers: a file for the numbers of its words.
-    size: its bytes.
-    lines: its lines.
-    words: its words, <eos> among them.
-    unknown: its words that have no token id.
-    unks: these, and those that are unk in the text itself.
-  """
+  """A split of a corpus of words, which is measured on the way."""
 
   def __init__(self, asked, split, read, folder):
     self._asked, self._split, self._folder = asked, split, folder
     self._pieces = (_Whole(f'{asked.corpus}, split {split}', read),)
     if isinstance(read, local.Split):
       self._pieces = read.parts
-    self.numbers = folder / f'{split}.numbers'
-    self.size = self.lines = self.words = self.unknown = self.unks = 0
+    self.numbers = folder / f'{split}.numbers'  # a file for those of its words
+    self.size = self.lines = 0  # bytes, and newlines
+    self.words = self.unknown = 0  # with <eos>, and those without a token id
+    self.unks = 0  # unknown words, and those that are unk in the text itself
 
   def read(self):
     """The text in chunks."""
@@ -271,21 +263,21 @@ class _Text:
       for piece in self._pieces:
         line = piece.first_line()
         for block in counting.blocks(self._chunks(piece)):
-          vocabulary.encode(block, piece.source, line)
+          vocabulary.encode(block, f'{piece.path}', line)
           line += block.count(b'\n')
     except UserError as e:
       of_text = self._asked.corpus == 'text'
       advice = '; data.unk (--unk) adds <unk>' if of_text else ''
       raise UserError(f'{e}{advice}') from e
-    source = self._pieces[0].source
-    raise UserError(f'{source}: the text changed while it was read')
+    path = self._pieces[0].path
+    raise UserError(f'{path}: the text changed while it was read')
 
 
 @dataclasses.dataclass(frozen=True)
 class _Whole:
   """The text of a split of one piece, with what `local.Part` has."""
 
-  source: str
+  path: str  # for error messages
   read: Callable[[], Iterator[bytes]]
   begins = ends = True  # not fields
 

@@ -6,8 +6,8 @@ The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
 A stream of sentences (see `data.sentences`) is put into another order before
-it is cut, a new one in each epoch. Nothing here has a state:
-`Streams.batch(step)` is the same in every run.
+it is cut, a new one in each epoch. `Streams.batch(step)` is the same in every
+run, whatever was read before.
 """
 
 import dataclasses
@@ -134,12 +134,7 @@ class Streams:
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
-    """The Batch of a step.
-
-    Args:
-      step: counted from 0.
-      rows: int [b], which rows of the B to read; None is all.
-    """
+    """The Batch of a step, of all B rows or of those given, int [b]."""
     epoch, index = self.locate(step)
     text = self._text(epoch)
     start, end = self._segment(epoch, index)
@@ -157,10 +152,7 @@ class Streams:
 
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
-  """What a training step reads, of one batch or of several.
-
-  Args:
-    batches: list of K Batch.
+  """What a training step reads, of K batches.
 
   Returns:
     A dict of inputs, targets [K, B, T]; lengths [K, B] or None; reset [K, B].

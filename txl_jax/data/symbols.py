@@ -19,12 +19,11 @@ class Symbols(abc.ABC):
     kind: 'bytes' or 'words', in its JSON form.
     unit: in which an nll per token is reported, bpc or ppl.
     symbols: in the order of their token ids.
-    counts: how often each symbol occurs in the text that was counted, in the
-      same order, or empty where none was.
+    counts: how often each occurs in the text that was counted, in the same
+      order; empty where none was.
 
   Raises:
-    ValueError: a symbol occurs twice, or the number of counts is neither 0
-      nor the number of symbols.
+    ValueError: a symbol occurs twice, or counts are not of these symbols.
   """
 
   kind: ClassVar[str]

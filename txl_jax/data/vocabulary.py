@@ -1,6 +1,5 @@
 """Vocabularies of bytes, whose symbols are byte values."""
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
@@ -55,8 +54,7 @@ class Vocabulary(Symbols):
     """The byte values that occur, the most frequent one first.
 
     Args:
-      counts: occurrences of each byte value, as `count_bytes` gives them.
-        Values with equal counts keep the order that they have here.
+      counts: {byte value: occurrences}; equally frequent ones keep their order.
       dropped: byte values to leave out of the vocabulary and of all texts.
     """
     dropped = tuple(dropped)
@@ -117,12 +115,11 @@ def from_json(fields: Mapping) -> Vocabulary | Words:
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:
   """Occurrences of each byte value, keys in the order of first appearance."""
-  counts = collections.Counter()
+  counts = {}
   for chunk in chunks:
-    here = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)
-    new = [v for v in np.flatnonzero(here).tolist() if v not in counts]
-    for value in sorted(new, key=lambda v: chunk.index(v)):
-      counts[value] = 0
+    here = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()
+    new = [value for value, n in enumerate(here) if n and value not in counts]
+    counts |= dict.fromkeys(sorted(new, key=chunk.index), 0)
     for value in counts:
-      counts[value] += int(here[value])
-  return dict(counts)
+      counts[value] += here[value]
+  return counts

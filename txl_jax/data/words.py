@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import re
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -18,14 +19,15 @@ from txl_jax.data import detokenise
 from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.errors import UserError
 
+_LINE = re.compile(r'\s*(\S+)(?:\s+(\d+))?\s*')  # of a list of words
+
 
 @dataclasses.dataclass(frozen=True)
 class Words(Symbols):
   """A vocabulary of words.
 
   Attributes:
-    symbols: the words.
-    counts: see `Symbols`.
+    symbols, counts: see `Symbols`.
     eos: the word that every newline is; '' for none.
     unk: the word that stands for all others; '' for none.
     lower: whether texts are lower-cased.
@@ -66,8 +68,8 @@ class Words(Symbols):
     """The words of a text: eos first, then the most frequent one first.
 
     Args:
-      counts: occurrences of each word, eos among them. Words with equal
-        counts keep the order that they have here.
+      counts: {word: occurrences}, eos among them; equally frequent words keep
+        their order.
       eos: gets id 0; '' for none.
       unk: is kept however rare, and stands at the place of its count, that
         of the words left out included; '' for none.
@@ -116,8 +118,7 @@ class Words(Symbols):
       add_unk: put it after the last word unless the list has it: among the
         rarest ones, for cutoffs and sampling, however frequent it will be.
       lower: whether texts are to be lower-cased.
-      ranked: whether counts, if there are any, must not rise, but for eos,
-        which may come first with a count of its own.
+      ranked: whether counts must not rise, but after eos as the first word.
 
     Raises:
       UserError: a line is of another form, a word occurs twice, or a count
@@ -128,21 +129,20 @@ class Words(Symbols):
     if lines[-1] == '':
       lines.pop()
     for number, line in enumerate(lines, 1):
-      fields = line.split()
-      if not 1 <= len(fields) <= 2 or not all(
-        x.isdecimal() for x in fields[1:]
-      ):
+      form = _LINE.fullmatch(line)
+      if form is None:
         raise UserError(
           f'{source}: line {number} is {line[:80]!r}; allowed: a word, or a '
           'word and its count'
         )
-      if fields[0] in seen:
+      word, count = form.groups()
+      if word in seen:
         raise UserError(
-          f'{source}: line {number} has the word {fields[0]!r} of line '
-          f'{seen[fields[0]]} again'
+          f'{source}: line {number} has the word {word!r} of line {seen[word]} '
+          'again'
         )
-      seen[fields[0]] = number
-      counts += map(int, fields[1:])
+      seen[word] = number
+      counts += [int(count)] if count else []
     symbols = list(seen)
     counted = len(counts) == len(symbols)
     if not counted and counts:
@@ -168,12 +168,12 @@ class Words(Symbols):
   @property
   def eos_id(self) -> int | None:
     """Token id of eos, None if there is none."""
-    return self._ids[self.eos] if self.eos else None
+    return self._ids.get(self.eos)
 
   @property
   def unk_id(self) -> int | None:
     """Token id of unk, None if there is none."""
-    return self._ids[self.unk] if self.unk else None
+    return self._ids.get(self.unk)
 
   @property
   def line_end(self) -> int | None:
@@ -195,15 +195,12 @@ class Words(Symbols):
     return self.ids(split(text, self.eos, self.lower))
 
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
-    """Token ids of a text.
+    """Token ids, int32 [n], of words and, where there is eos, of newlines.
 
     Args:
       text: UTF-8.
       source: what the text is, for the error message.
       first_line: number of its first line there.
-
-    Returns:
-      int32 [words + newlines], or [words] where there is no eos.
 
     Raises:
       UserError: a word is not in the vocabulary, and there is no unk.
