@@ -34,8 +34,20 @@ def refused(config):
   return str(e.value)
 
 
+# A corpus that the other keys of the section go with.
+CORPORA = {
+  'data.newline': dict(data__corpus='enwik8'),
+  'data.boundaries': dict(data__corpus='lm1b'),
+}
+TEXT = dict(data__corpus='text', data__path='a.txt', data__level='word')
+
+
 def edge(key, value):
-  return changed(**{key.replace('.', '__'): value})
+  of_text = key.startswith('data.') and key != 'data.corpus'
+  fitting = CORPORA.get(key, TEXT if of_text else {})
+  if value == 'text':
+    fitting = dict(data__path='a.txt')
+  return changed(**{**fitting, key.replace('.', '__'): value})
 
 
 # Key, values at the edges that are allowed, values just outside.
