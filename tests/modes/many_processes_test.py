@@ -229,7 +229,7 @@ def test_a_workdir_that_cannot_be_written(fresh):
 def test_a_stall_is_told(fresh):
   # Nothing but steps: there is no stall in a save.
   options = [f'train.{name}=100000' for name in ('steps', 'save_every')]
-  options += ['train.eval_every=100000', 'train.stall_seconds=5']
+  options += ['train.eval_every=100000', 'watch.stall_seconds=5']
   started = programs.together(command(fresh, *options), 2, 1)
   after_lines(fresh, 15, started)
   started[1].send_signal(signal.SIGSTOP)

@@ -223,7 +223,7 @@ def test_averages_continue(tmp_path, average):
     'train.eval_every=10',
     'train.eval_tokens=0',
     'eval.batch_size=2',
-    'eval.mem_len=8',
+    'eval.model.mem_len=8',
     'checkpoint=latest',
   )
   folders = tmp_path / 'whole', tmp_path / 'stopped'
