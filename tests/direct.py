@@ -15,7 +15,10 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-KEEP = lambda place, x: x  # dropout that is off
+
+def undropped(place, x):
+  """Dropout that is off."""
+  return x
 
 
 def sinusoid(d, D):
@@ -29,7 +32,7 @@ def softmax(x):
   return e / e.sum(axis=0)
 
 
-def attend(q, k, v, W_r, u, v_bias, span=math.inf, clamp_len=0, drop=KEEP):
+def attend(q, k, v, W_r, u, v_bias, span=math.inf, clamp_len=0, drop=undropped):
   """q [T, H, K]; k, v [S, H, K], all real; W_r [D, H, K] -> [T, H, K]."""
   T, S, K, D = len(q), len(k), q.shape[-1], len(W_r)
   out = np.zeros(q.shape)
@@ -57,7 +60,7 @@ def layer_norm(x, p, eps):
   ]
 
 
-def feed_forward(x, p, drop=KEEP):
+def feed_forward(x, p, drop=undropped):
   hidden = np.maximum(x @ p['w1']['kernel'] + p['w1']['bias'], 0)
   hidden = drop('ff hidden', hidden)
   return hidden @ p['w2']['kernel'] + p['w2']['bias']
@@ -70,12 +73,18 @@ def span_of(model):
 
 def layer(model, p, biases, x, past, drop):
   """x [T, D], past [m, D] -> [T, D]."""
-  norm = lambda name, y: layer_norm(y, p[name], model.config.ln_eps)
+
+  def norm(name, y):
+    return layer_norm(y, p[name], model.config.ln_eps)
+
   w = {name: p['attention'][name]['kernel'] for name in 'qkvro'}
   states = np.concatenate([past, x])
   if model.config.pre_norm:
     states = norm('norm1', states)
-  project = lambda name, y: np.einsum('sd,dhk->shk', y, w[name])
+
+  def project(name, y):
+    return np.einsum('sd,dhk->shk', y, w[name])
+
   heads = attend(
     project('q', states[len(past) :]),
     project('k', states),
@@ -101,7 +110,7 @@ def init_memory(model):
   return [np.zeros([m, model.config.d_model])] * model.config.n_layer
 
 
-def segment(model, params, tokens, memory, drop=KEEP):
+def segment(model, params, tokens, memory, drop=undropped):
   """One row: tokens [T], N arrays [m, D] -> logits [T, V], new memory."""
   p = params['vocabulary']
   x = drop('words', p['table'])[tokens]
@@ -173,7 +182,8 @@ def random_params(model, seed=0, std=0.3):
     shapes = jax.eval_shape(init)['params']
   rng = np.random.default_rng(seed)
   flat = flax.traverse_util.flatten_dict(shapes)
-  draw = lambda path: (
-    (path[-1] == 'scale') + std * rng.normal(size=flat[path].shape)
-  )
+
+  def draw(path):
+    return (path[-1] == 'scale') + std * rng.normal(size=flat[path].shape)
+
   return flax.traverse_util.unflatten_dict({path: draw(path) for path in flat})

@@ -1,13 +1,10 @@
-"""Decoding from a model, and the text that it streams."""
+"""Decoding from a model."""
 
 import flax.linen as nn
-import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
-from txl_jax.generation.text import TextStream
 
 from txl_jax import models
 from txl_jax.generation import decoding
@@ -111,14 +108,20 @@ def test_sampling_frequencies_are_the_probabilities():
   probs = np.array([0.4, 0.25, 0.2, 0.1, 0.05])
   params = {'table': jnp.tile(jnp.log(probs), (5, 1))}
   settings = dict(max_new_tokens=64, samples=80, seed=1, segment_len=2)
-  draw = lambda sampling: np.concatenate(
-    list(
-      decoding.generate(Markov(5), params, [0], sampling=sampling, **settings)
-    ),
-    1,
-  )
+
+  def draw(sampling):
+    return np.concatenate(
+      list(
+        decoding.generate(Markov(5), params, [0], sampling=sampling, **settings)
+      ),
+      1,
+    )
+
   tokens = draw(Sampling())
-  chi2 = lambda seen, want: np.sum((seen - want) ** 2 / want)
+
+  def chi2(seen, want):
+    return np.sum((seen - want) ** 2 / want)
+
   counts = np.bincount(tokens.ravel(), minlength=5)
   assert chi2(counts, probs * tokens.size) < 18.5  # 0.999 quantile, 4 degrees
   # Independent along the text and across the samples.
@@ -263,7 +266,10 @@ def test_eos_ends_its_row_alone():
   plain, _ = write(state, **settings)
   # A token that each row first holds at another place, within the memory.
   ends = {t: np.argmax(plain == t, axis=1) + 1 for t in range(V)}
-  holds = lambda t: np.all(np.any(plain[:, :14] == t, axis=1))
+
+  def holds(t):
+    return np.all(np.any(plain[:, :14] == t, axis=1))
+
   eos = next(t for t in range(V) if holds(t) and len(set(ends[t])) == 3)
   lengths = ends[eos]
   tokens, state = write(state, eos=eos, **settings)
@@ -330,33 +336,3 @@ def test_equal_shapes_compile_once():
   assert set(traces) == {(1, 4), (1, 1)}
   assert two_turns(PROMPT[:6], 5, 1) == compiled
   assert Counted.traces == traces
-
-
-# TextStream
-
-SAMPLE = 'a é € 𝄞 z'.encode()
-
-
-@pytest.mark.parametrize('cut', range(len(SAMPLE) + 1))
-def test_text_stream_holds_incomplete_characters_back(cut):
-  stream = TextStream()
-  first = stream.push(SAMPLE[:cut])
-  assert 'a é € 𝄞 z'.startswith(first)
-  # Only the bytes of one incomplete character are held back.
-  assert cut - len(first.encode()) < 4
-  assert first + stream.push(SAMPLE[cut:]) + stream.close() == 'a é € 𝄞 z'
-
-
-def test_text_stream_by_single_bytes():
-  stream = TextStream()
-  pieces = [stream.push(bytes([byte])) for byte in '😀b'.encode()]
-  assert pieces == ['', '', '', '😀', 'b']
-  assert stream.close() == ''
-
-
-@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
-@hypothesis.given(st.lists(st.binary(max_size=3), max_size=6))
-def test_text_stream_equals_decoding_at_once(pieces):
-  stream = TextStream()
-  text = ''.join([stream.push(piece) for piece in pieces]) + stream.close()
-  assert text == b''.join(pieces).decode('utf-8', errors='replace')

@@ -106,9 +106,10 @@ def test_adjust_equals_a_direct_program(rows, sampling):
 
 def test_of_equal_logits_the_lower_id_counts_as_larger():
   logits, seen = jnp.zeros([1, 4]), jnp.zeros([1, 4], bool)
-  kept = lambda **kw: np.isfinite(
-    adjust(logits, seen, Sampling(**kw))[0]
-  ).tolist()
+
+  def kept(**kw):
+    return np.isfinite(adjust(logits, seen, Sampling(**kw))[0]).tolist()
+
   assert kept(top_k=3) == [True, True, True, False]
   assert kept(top_p=0.5) == [True, True, False, False]  # 2 / 4 reach 0.5
   assert kept(top_p=0.51) == [True, True, True, False]
@@ -117,9 +118,12 @@ def test_of_equal_logits_the_lower_id_counts_as_larger():
 def test_forbidden_tokens_are_excluded_before_all_else():
   logits = jnp.array([[3.0, 2.0, 1.0, 0.0]])
   seen = jnp.zeros([1, 4], bool)
-  kept = lambda **kw: np.isfinite(
-    adjust(logits, seen, Sampling(forbidden=(0, 2), **kw))[0]
-  ).tolist()
+
+  def kept(**kw):
+    return np.isfinite(
+      adjust(logits, seen, Sampling(forbidden=(0, 2), **kw))[0]
+    ).tolist()
+
   assert kept() == [False, True, False, True]
   assert kept(top_k=1) == [False, True, False, False]
   greedy = adjust(logits, seen, Sampling(temperature=0, forbidden=(0, 2)))

@@ -28,9 +28,10 @@ def test_output_types(name):
   with jax.enable_x64(False):
     tokens, targets = text(5)
     memory = model.init_memory(B)
-    init = lambda: model.init(
-      jax.random.key(0), tokens, targets, memory, train=False
-    )
+
+    def init():
+      return model.init(jax.random.key(0), tokens, targets, memory, train=False)
+
     variables = jax.eval_shape(init)
     out, (logits, after) = jax.eval_shape(
       lambda variables: (
@@ -45,7 +46,10 @@ def test_output_types(name):
   assert out.nll.shape == (B, 5) and out.nll.dtype == jnp.float32
   assert out.aux.shape == () and out.aux.dtype == jnp.float32
   assert logits.shape == (B, 5, V) and logits.dtype == jnp.float32
-  spec = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
+
+  def spec(tree):
+    return jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
+
   assert spec(out.memory) == spec(after) == spec(memory)
 
 

@@ -38,7 +38,10 @@ def x64():
 
 def weights(seed=0):
   rng = np.random.default_rng(seed)
-  draw = lambda *shape: jnp.array(rng.normal(size=shape), F)
+
+  def draw(*shape):
+    return jnp.array(rng.normal(size=shape), F)
+
   return softmax.Output(
     [draw(n, d) for n, d in zip(SIZES, WIDTHS)],
     [draw(n) for n in SIZES],
@@ -66,7 +69,10 @@ def placed(mesh, h, targets, output):
   tree = {f'{k}_{i}': x for k, v in names.items() for i, x in enumerate(v)}
   tree = {'vocabulary': tree}
   at = mesh_lib.by_rules(tree, mesh, embeddings.SHARDING)['vocabulary']
-  put = lambda name, i, x: jax.device_put(x, at[f'{name}_{i}'])
+
+  def put(name, i, x):
+    return jax.device_put(x, at[f'{name}_{i}'])
+
   output = output._replace(
     weights=[put('table', i, x) for i, x in enumerate(output.weights)],
     biases=[put('bias', i, x) for i, x in enumerate(output.biases)],
@@ -83,7 +89,10 @@ def placed(mesh, h, targets, output):
 def test_nll_and_gradients(mesh, case):
   h = jnp.array(np.random.default_rng(2).normal(size=[N, D]), F)
   targets, output = tokens(case), weights()
-  of = lambda f: jax.value_and_grad(functools.partial(loss, f), (0, 2))
+
+  def of(f):
+    return jax.value_and_grad(functools.partial(loss, f), (0, 2))
+
   expected = jax.jit(of(softmax.nll))(h, targets, output)
   mesh = mesh_lib.make_mesh(MESHES[mesh])
 
@@ -125,7 +134,9 @@ def test_embed_and_gradients(mesh):
     x = embed(ids, tables, output.projections, F)
     return jnp.sum(factor * x), x
 
-  of = lambda f: jax.grad(functools.partial(total, f), 1, has_aux=True)
+  def of(f):
+    return jax.grad(functools.partial(total, f), 1, has_aux=True)
+
   expected = jax.jit(of(softmax.embed))(ids, output.weights)
   mesh = mesh_lib.make_mesh(MESHES[mesh])
 

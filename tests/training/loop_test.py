@@ -255,7 +255,10 @@ def test_skip_leaves_the_update_out(make, tmp_path):
   with pytest.raises(KeyboardInterrupt):
     trainer.run()
   after, before = restore(trainer, 13), restore(trainer, 12)
-  same = lambda a, b: jax.tree.map(np.testing.assert_array_equal, a, b)
+
+  def same(a, b):
+    return jax.tree.map(np.testing.assert_array_equal, a, b)
+
   same(before.params, after.params)
   same(before.opt_state, after.opt_state)
   same(before.average, after.average)

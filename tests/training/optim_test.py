@@ -140,7 +140,10 @@ def test_optimiser(rule, changes, clip):
   scale = np.array([1, 0.01, 1, 0.01, 0.01, 1])[:, None]
   grads = scale * rng.normal(size=[6, 7])
   optimiser = optim.optimiser(config)
-  tree = lambda x: {'a': jnp.float32(x[:3]), 'b': [jnp.float32(x[3:])]}
+
+  def tree(x):
+    return {'a': jnp.float32(x[:3]), 'b': [jnp.float32(x[3:])]}
+
   state = optimiser.init(tree(np.zeros(7)))
   expected = rule(clipped(grads, clip), config)
   for g, update in zip(grads, expected, strict=True):
@@ -157,11 +160,16 @@ def test_weight_decay(rule, clip):
   rng = np.random.default_rng(0)
   optimiser = optim.optimiser(config)
   grads = rng.normal(size=[4, 8])
-  tree = lambda x: {
-    'w': jnp.float32(x[:6]).reshape(2, 3),
-    'b': jnp.float32(x[6:]),
-  }
-  flat = lambda tree: np.concatenate([np.ravel(tree['w']), tree['b']])
+
+  def tree(x):
+    return {
+      'w': jnp.float32(x[:6]).reshape(2, 3),
+      'b': jnp.float32(x[6:]),
+    }
+
+  def flat(tree):
+    return np.concatenate([np.ravel(tree['w']), tree['b']])
+
   params = tree(rng.normal(size=8))
   state, p, lr = optimiser.init(params), np.float64(flat(params)), 0.1
   expected = rule(clipped(grads, clip), config)
@@ -193,9 +201,12 @@ def test_updates_of_a_narrow_state_are_computed_in_float32(rule):
   optimiser = optim.optimiser(config)
   state = optimiser.init(jnp.zeros(500))
   rng = np.random.default_rng(0)
-  moments = lambda state: [
-    np.float64(x) for x in jax.tree.leaves(state) if x.dtype == jnp.bfloat16
-  ]
+
+  def moments(state):
+    return [
+      np.float64(x) for x in jax.tree.leaves(state) if x.dtype == jnp.bfloat16
+    ]
+
   for t in range(1, 6):
     g = np.float64(np.float32(rng.normal(size=500)))
     before = moments(state)
@@ -221,13 +232,16 @@ def test_updates_of_a_narrow_state_are_computed_in_float32(rule):
 
 def test_a_narrow_state_takes_half_the_memory():
   params = dict(w=jnp.zeros([64, 32]), b=jnp.zeros(32))
-  size = lambda dtype: sum(
-    x.nbytes
-    for x in jax.tree.leaves(
-      optim.optimiser(section(state_dtype=dtype)).init(params)
+
+  def size(dtype):
+    return sum(
+      x.nbytes
+      for x in jax.tree.leaves(
+        optim.optimiser(section(state_dtype=dtype)).init(params)
+      )
+      if x.ndim
     )
-    if x.ndim
-  )
+
   assert size('float32') == 2 * size('bfloat16') == 2 * 4 * (64 * 32 + 32)
 
 

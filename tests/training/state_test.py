@@ -62,7 +62,10 @@ def test_parameters_are_those_of_the_key_and_of_what_has_parameters(state):
   model = make(mem_len=0, dropout=0.5, dropatt=0.5)
   again, other = init_params(model, 0), init_params(model, 1)
   jax.tree.map(np.testing.assert_array_equal, state.params, again)
-  table = lambda params: params['vocabulary']['table']
+
+  def table(params):
+    return params['vocabulary']['table']
+
   assert table(again).shape == (V, D)
   assert not np.array_equal(table(again), table(other))
 
@@ -113,7 +116,10 @@ def test_every_device_holds_its_rows_of_the_memory(state):
 def test_an_average_is_there_where_it_is_asked_for(state):
   assert state.average == ()
   averaged = jax.eval_shape(lambda: create(make(), averaging.Averager(0.9, 3)))
-  kind = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
+  def kind(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
   assert kind(averaged.average.params) == kind(averaged.params)
   extra = len(jax.tree.leaves(averaged)) - len(jax.tree.leaves(state))
   assert extra == len(jax.tree.leaves(state.params)) + 2
@@ -126,7 +132,10 @@ def test_split_and_join(averager):
   names = {'params', 'training', 'memory'}
   names |= {'average'} if averager else set()
   assert items.keys() == names
+
   # Nothing is in two items.
-  count = lambda tree: len(jax.tree.leaves(tree))
+  def count(tree):
+    return len(jax.tree.leaves(tree))
+
   assert sum(map(count, items.values())) == count(state)
   assert state_lib.join(items) == state

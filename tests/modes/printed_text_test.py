@@ -1,0 +1,68 @@
+"""The text that is printed while it is made: UTF-8 in pieces."""
+
+import contextlib
+import io
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from configs import common
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.generation import decoding
+from txl_jax.modes import generate, trained
+from txl_jax.modes.job import Job
+
+SAMPLE = 'a é € 𝄞 z'
+
+
+class Output(io.StringIO):
+  """Keeps what is written at each call, up to the one that flushes it."""
+
+  def __init__(self):
+    super().__init__()
+    self.flushed = ['']
+
+  def flush(self):
+    self.flushed.append(self.getvalue()[len(''.join(self.flushed)) :])
+
+
+def printed(*pieces, prompt='', **changes):
+  """What is printed, flush by flush, of a model that writes these bytes."""
+  vocabulary = Vocabulary.all_bytes()
+  ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
+  found = trained.Trained(1, {}, 0, vocabulary)
+  c = common.get_config()
+  c.generate.prompt = prompt
+  c.generate.update(changes)
+  job = Job(c, None, None, None, '')
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(trained, 'load', lambda *_: found)
+    patch.setattr(decoding, 'generate', lambda *_, **__: iter(ids))
+    with contextlib.redirect_stdout(Output()) as out:
+      generate.run(job)
+  assert out.getvalue() == ''.join(out.flushed)
+  return out.flushed[1:]
+
+
+@pytest.mark.parametrize('cut', range(len(SAMPLE.encode()) + 1))
+def test_incomplete_characters_are_held_back(cut):
+  text = SAMPLE.encode()
+  first, *rest = printed(text[:cut], text[cut:])
+  assert SAMPLE.startswith(first)
+  # Only the bytes of one incomplete character are held back.
+  assert cut - len(first.encode()) < 4
+  assert first + ''.join(rest) == SAMPLE + '\n'
+
+
+def test_single_bytes_after_a_prompt():
+  pieces = [bytes([byte]) for byte in '😀b'.encode()]
+  assert printed(*pieces, prompt='é') == ['é', '', '', '😀', 'b', '\n']
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(st.lists(st.binary(max_size=3), max_size=6))
+def test_pieces_are_what_decoding_at_once_gives(pieces):
+  whole = b''.join(pieces).decode('utf-8', errors='replace') + '\n'
+  assert ''.join(printed(*pieces)) == whole
+  assert printed(*pieces, stream=False) == [whole]
