@@ -228,6 +228,19 @@ def test_softmax_is_float32_under_bfloat16():
   np.testing.assert_allclose(found[0], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize('other', [(7, 9), (5, 8)])
+def test_both_words_of_a_key_make_the_mask(monkeypatch, other):
+  """Another first word, or another second one, is another mask."""
+  masks = []
+  for words in ((7, 8), other):
+    bits = jnp.array(words, jnp.uint32)
+    monkeypatch.setattr(jax.random, 'bits', lambda *_, bits=bits: bits)
+    x = attention.dropout(jnp.ones([20_000]), 0.5, jax.random.key(0))
+    masks.append(np.asarray(x) > 0)
+  different = np.mean(masks[0] != masks[1])
+  assert abs(different - 0.5) < 5 * 0.5 / np.sqrt(20_000)
+
+
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
 def test_dropout(rate):
   n = 200_000

@@ -11,7 +11,7 @@ import pytest
 
 from tests import direct
 from tests.models.small import B, N, T, V, apply, make, text
-from txl_jax import models
+from txl_jax import attention, models
 from txl_jax.errors import UserError
 
 
@@ -260,6 +260,26 @@ def test_bfloat16():
     assert out.memory.states.dtype == m.config.dtype
     results.append(out.nll)
   np.testing.assert_allclose(*results, rtol=0, atol=0.15)
+
+
+def test_bfloat16_tells_far_distances_apart(monkeypatch):
+  """The table is made of 604 different distances, and rounded afterwards."""
+  model = make(mem_len=600, dtype='bfloat16')
+  tables, sinusoid = [], attention.sinusoid
+
+  def watched(d, D):
+    tables.append(np.asarray(d))
+    return sinusoid(d, D)
+
+  monkeypatch.setattr(attention, 'sinusoid', watched)
+  params = jax.tree.map(np.float32, direct.random_params(make()))
+  tokens, targets = text(1, T)
+  model.apply(
+    {'params': params}, tokens[0], targets[0], model.init_memory(B), train=False
+  )
+  (d,) = tables
+  assert d.dtype == np.float32
+  np.testing.assert_array_equal(d, np.arange(603, -1, -1))
 
 
 @pytest.mark.parametrize(
