@@ -271,8 +271,8 @@ def test_bfloat16_tells_far_distances_apart(monkeypatch):
     tables.append(np.asarray(d))
     return sinusoid(d, D)
 
-  monkeypatch.setattr(attention, 'sinusoid', watched)
   params = jax.tree.map(np.float32, direct.random_params(make()))
+  monkeypatch.setattr(attention, 'sinusoid', watched)
   tokens, targets = text(1, T)
   model.apply(
     {'params': params}, tokens[0], targets[0], model.init_memory(B), train=False
