@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from txl_jax.evaluation import figures
 from txl_jax.training import metrics
 
 
@@ -87,15 +86,3 @@ def test_bad_step_is_the_first(which, bad):
 def test_bad_step_zero_is_kept():
   sums = add(metrics.zeros(), math.nan, 1, 1.0, 0)
   assert add(sums, math.nan, 1, 1.0, 1).bad_step == 0
-
-
-def test_figures():
-  # A uniform guess among 8 is 3 bits, or a perplexity of 8.
-  nats = math.log(8)
-  assert figures.figures(nats, 'bpc') == pytest.approx(dict(nats=nats, bpc=3))
-  assert figures.figures(nats, 'ppl') == pytest.approx(dict(nats=nats, ppl=8))
-
-
-def test_perplexity_does_not_overflow():
-  ppl = figures.figures(1e6, 'ppl')['ppl']
-  assert ppl > 1e300 and math.isfinite(ppl)
