@@ -20,7 +20,8 @@ PACKAGE = pathlib.Path(__file__).parents[1] / 'txl_jax'
 SECTIONS = sections.sections()
 CLASSES = {c.__name__: name for name, c in SECTIONS.items() if '.' not in name}
 CLASSES |= {'ConfigDict': ''}
-del CLASSES['Sizes']  # a name that is used otherwise, too
+# Names that are used otherwise, too.
+del CLASSES['Sizes'], CLASSES['Config']
 METHODS = {'items', 'to_dict', 'update', 'get', 'get_type', 'lock'}
 # Read as the items of a mapping.
 MAPPED = {'model.name', *(f'mesh.{axis}' for axis in mesh_lib.AXES)}
@@ -38,6 +39,7 @@ class Reads(ast.NodeVisitor):
     """`config` stands for the section of that name, '' for a whole config."""
     self.found = []
     self._default = default
+    self._classes = CLASSES | {'Config': default}
     self._names = {}  # of variables, and the section that each stands for
 
   def section(self, node):
@@ -52,9 +54,11 @@ class Reads(ast.NodeVisitor):
         inner = f'{outer}.{attr}'.lstrip('.')
         return inner if outer is not None and inner in SECTIONS else None
       case ast.Call(
-        func=ast.Attribute(attr='read'), args=[ast.Name(id=name), _]
+        func=ast.Attribute(value=ast.Name(id='settings'), attr='read'),
+        args=[declared, _],
       ):
-        return CLASSES.get(name)
+        # The Config of a model, where it is no name.
+        return CLASSES.get(getattr(declared, 'id', ''), 'model')
     return None
 
   def visit_Attribute(self, node):
@@ -85,13 +89,13 @@ class Reads(ast.NodeVisitor):
       note = arg.annotation
       name = getattr(note, 'attr', getattr(note, 'id', ''))
       if arg.arg != 'self':
-        self._name(arg.arg, CLASSES.get(name))
+        self._name(arg.arg, self._classes.get(name))
     self.generic_visit(node)
     self._names = before
 
   def visit_ClassDef(self, node):
     before = dict(self._names)
-    self._name('self', CLASSES.get(node.name))
+    self._name('self', self._classes.get(node.name))
     self.generic_visit(node)
     self._names = before
 
@@ -118,7 +122,8 @@ def declared():
 def test_every_key_is_read_and_every_key_that_is_read_is_declared():
   read, unknown = set(MAPPED), []
   for path in PACKAGE.rglob('*.py'):
-    default = 'model' if 'models' in path.parts else ''
+    in_models = 'models' in path.parts and path.stem != '__init__'
+    default = 'model' if in_models else ''
     for section, attr, is_read in reads(path.read_text(), default):
       name = f'{section}.{attr}'.lstrip('.')
       if name not in declared():
@@ -137,6 +142,8 @@ def test_every_key_is_read_and_every_key_that_is_read_is_declared():
     ('def f(config): config.optim.lrr', '', [('optim', 'lrr', True)]),
     ('def f(config: Optim): config.lrr', '', [('optim', 'lrr', True)]),
     ('def f(g: options.Generate): g.a', '', [('generate', 'a', True)]),
+    ('def f(c: Config): c.train.a', '', [('train', 'a', True)]),
+    ('def f(c: Config): c.a', 'model', [('model', 'a', True)]),
     ('self.config.d_x', 'model', [('model', 'd_x', True)]),
     ('c, x = self.config, 3; c.d_x; x.d_x', 'model', [('model', 'd_x', True)]),
     ('t = job.config.train; t.a', '', [('train', 'a', True)]),
@@ -144,6 +151,7 @@ def test_every_key_is_read_and_every_key_that_is_read_is_declared():
     ('config.train.a = 3', '', [('train', 'a', False)]),
     ('config.a', '', [('', 'a', True)]),
     ('settings.read(Data, x).a', '', [('data', 'a', True)]),
+    ('settings.read(m.Config, x).a', '', [('model', 'a', True)]),
     ('class Data:\n  def f(self): self.a', '', [('data', 'a', True)]),
     ('class Data:\n  def problems(self): self.a', '', []),
     ('class Other:\n  def f(self): self.a', '', []),

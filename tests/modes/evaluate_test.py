@@ -62,7 +62,7 @@ def test_another_vocabulary_of_the_same_size(tmp_path):
 def test_other_boundaries_are_told(tmp_path, corpus, capfd, boundaries):
   runs.write(tmp_path)
   c = config()
-  c.data.boundaries = boundaries
+  c.data.update(corpus='lm1b', boundaries=boundaries)
   evaluate.run(runs.job(c, tmp_path, silent=False))
   told = 'warning: data.boundaries is 2 and was 1 in training' in (
     capfd.readouterr().err

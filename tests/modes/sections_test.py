@@ -60,6 +60,7 @@ RANGES = [
   ('model.d_embed', [0, 256], [-1]),
   ('model.div_val', [1], [0, -1]),
   ('data.boundaries', [1, 2], [0, 3]),
+  ('data.max_size', [0, 3, 10**6], [-1, 1, 2]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
@@ -93,7 +94,6 @@ SIZES = {
 }
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'softmax_samples'),
-  'data': ('max_size',),
   'train': ('eval_tokens',),
   'optim': ('average_start', 'average_patience'),
   'profile': ('start', 'stop'),

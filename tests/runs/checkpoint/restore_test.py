@@ -31,26 +31,28 @@ from txl_jax.training import state as state_lib
 # What comes back
 
 
+MODEL = models.build(
+  dict(
+    name='transformer_xl',
+    n_layer=2,
+    d_model=8,
+    n_head=2,
+    d_head=3,
+    d_ff=10,
+    mem_len=4,
+    dtype='bfloat16',
+  ),
+  11,
+)
+
+
 @functools.cache
 def state_of_training():
   """A TrainState as training has it, with numbers that are hard to keep."""
-  model = models.build(
-    dict(
-      name='transformer_xl',
-      n_layer=2,
-      d_model=8,
-      n_head=2,
-      d_head=3,
-      d_ff=10,
-      mem_len=4,
-      dtype='bfloat16',
-    ),
-    11,
-  )
   optimiser = optax.chain(
     optax.clip_by_global_norm(0.25), optax.scale_by_adam()
   )
-  create = lambda: state_lib.create(model, optimiser, 8, jax.random.key(0))
+  create = lambda: state_lib.create(MODEL, optimiser, 8, jax.random.key(0))
   rng = np.random.default_rng(0)
 
   def fill(x):
@@ -73,17 +75,19 @@ def test_training_comes_back_bit_for_bit(tmp_path, before, after):
     'float32',
     'int32',
   }
-  placed = jax.device_put(state, state_lib.shardings(state, mesh_of(before)))
+  before, after = (
+    state_lib.shardings(state, mesh_of(n), MODEL) for n in (before, after)
+  )
+  placed = jax.device_put(state, before)
   folder = tmp_path / 'checkpoints'
   checkpoint.Checkpoints(folder).save(
     7, HOST, params=placed.params, training=placed.replace(params=())
   )
 
-  shardings = state_lib.shardings(state, mesh_of(after))
   wanted = jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     state,
-    shardings,
+    after,
   )
   c = checkpoint.Checkpoints(folder)
   assert c.newest() == 7
@@ -91,7 +95,7 @@ def test_training_comes_back_bit_for_bit(tmp_path, before, after):
   got = got['training'].replace(params=got['params'])
   assert jax.tree.structure(got) == jax.tree.structure(state)
   assert bits(got) == bits(state)
-  assert jax.tree.map(lambda x: x.sharding, got) == shardings
+  assert jax.tree.map(lambda x: x.sharding, got) == after
 
 
 def test_an_average_beside_the_parameters(c):
