@@ -29,7 +29,15 @@ def pytest_unconfigure(config):
 
 
 # They start programs, which takes long: the last to begin would be waited for.
-FIRST = ('processes', 'resume', 'main', 'profiling', 'word_runs', 'bench')
+FIRST = (
+  'processes',
+  'stepping',
+  'resume',
+  'main',
+  'profiling',
+  'word_runs',
+  'bench',
+)
 
 
 def pytest_collection_modifyitems(items):
