@@ -29,7 +29,8 @@ def pytest_unconfigure(config):
 
 
 # They start programs, which takes long: the last to begin would be waited for.
-FIRST = ('many_processes', 'resume', 'main', 'profiling', 'word_runs')
+FIRST = ('many_processes', 'stepping', 'resume', 'main', 'profiling')
+FIRST += ('word_runs',)
 
 
 def pytest_collection_modifyitems(items):

@@ -83,9 +83,10 @@ def without_echoes() -> Iterator[None]:
 
   What it logs is left out, and the traceback of each thread of tensorstore that
   reports to an event loop which is closed by then: the failure itself reaches
-  us as an exception.
+  us as an exception. Of other libraries warnings are logged, and what is worse.
   """
   logger, hook = logging.get_absl_logger(), sys.unraisablehook
+  verbosity = logging.get_verbosity()
 
   def of_others(record):
     return 'orbax' not in record.pathname
@@ -95,9 +96,11 @@ def without_echoes() -> Iterator[None]:
       hook(event)
 
   logger.addFilter(of_others)
+  logging.set_verbosity(logging.WARNING)
   sys.unraisablehook = print_others
   try:
     yield
   finally:
     logger.removeFilter(of_others)
+    logging.set_verbosity(verbosity)
     sys.unraisablehook = hook

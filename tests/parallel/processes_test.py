@@ -1,7 +1,7 @@
 import glob
 import importlib.util
+import signal
 import socket
-import subprocess
 import sys
 
 import jax
@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests import programs
+from tests.parallel.store import Store
 from txl_jax.errors import UserError
 from txl_jax.parallel import placement, processes
 
@@ -96,30 +97,115 @@ def test_clusters_that_need_a_package(monkeypatch):
   assert processes.cluster(POD | {'JOB_COMPLETION_INDEX': '1'}) == 'k8s'
 
 
-@pytest.mark.parametrize('process', [0, 1])
-def test_the_others_do_not_come(process):
+def free_port():
   with socket.socket() as s:
     s.bind(('127.0.0.1', 0))
-    port = s.getsockname()[1]
-  program = (
-    'from txl_jax import distributed\n'
-    'distributed._TIMEOUT = 2\n'
-    f'distributed.start("auto", "127.0.0.1:{port}", 2, {process})\n'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=programs.ROOT,
-    env=programs.environment(),
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
+    return s.getsockname()[1]
+
+
+def run(program):
+  return programs.run([sys.executable, '-c', program], timeout=120)
+
+
+@pytest.mark.parametrize('process', [0, 1])
+def test_the_others_do_not_come(process):
+  port = free_port()
+  done = run(
+    'from txl_jax.parallel import processes\n'
+    'processes._TIMEOUT = 2\n'
+    f'processes.start("auto", "127.0.0.1:{port}", 2, {process})\n'
   )
   assert done.returncode == 1
   assert done.stderr.splitlines()[-1] == (
     f'error: process {process} of 2 on {socket.gethostname()} cannot join the '
     f'others at 127.0.0.1:{port}: not all were there within 2 s'
   )
+
+
+def test_sigterm_ends_a_process_that_is_not_asked():
+  """As one on its own; jax would have it wait."""
+  done = run(
+    'import os, signal, time\n'
+    'from txl_jax.parallel import processes\n'
+    f'processes.start("auto", "127.0.0.1:{free_port()}", 1, 0)\n'
+    'assert processes.count() == 1\n'
+    'os.kill(os.getpid(), signal.SIGTERM)\n'
+    'time.sleep(20)\n'
+  )
+  assert done.returncode == -signal.SIGTERM
+
+
+def test_in_place_of_an_abort():
+  """Also in a thread, while the main thread is busy; then as before."""
+  done = run(
+    'import os, threading, time\n'
+    'from txl_jax.parallel import processes\n'
+    'end = lambda: processes.leave("instead", 3)\n'
+    'with processes.on_abort(end):\n'
+    '  threading.Thread(target=os.abort).start()\n'
+    '  time.sleep(20)\n'
+  )
+  assert (done.returncode, done.stderr) == (3, 'instead\n')
+  done = run(
+    'import os\n'
+    'from txl_jax.parallel import processes\n'
+    'with processes.on_abort(print):\n'
+    '  pass\n'
+    'os.abort()\n'
+  )
+  assert (done.returncode, done.stdout) == (-signal.SIGABRT, '')
+
+
+@pytest.fixture
+def become(monkeypatch):
+  """Makes this one of two processes that share a store: process 0 or 1."""
+  store = Store()
+  monkeypatch.setattr(processes, 'store', lambda: store)
+  monkeypatch.setattr(processes, 'count', lambda: 2)
+  return lambda p: monkeypatch.setattr(processes, 'index', lambda: p)
+
+
+def test_what_process_0_decides(become):
+  def decide(value):
+    return processes.on_main(lambda: value)
+
+  def fail():
+    raise UserError('data.path: it is gone')
+
+  def full():
+    raise OSError('no space')
+
+  become(0)
+  assert decide('a') == 'a'
+  assert processes.main_first(lambda: 'first') == 'first'
+  processes.check_same({'seed': 1, 'mesh': (1, 2)})
+  with pytest.raises(UserError, match='it is gone'):
+    processes.on_main(fail)
+  with pytest.raises(OSError, match='no space'):
+    processes.on_main(full)
+  assert decide({'b': [2]}) == {'b': [2]}
+  become(1)
+  assert decide('not asked') == 'a'
+  assert processes.main_first(lambda: 'second') == 'second'
+  message = 'seed is 2 here, 1 on process 0; allowed: the same on every'
+  with pytest.raises(UserError, match=message):
+    processes.check_same({'seed': 2, 'mesh': (1, 2)})
+  for function, message in (
+    (fail, 'it is gone'),
+    (full, 'no space'),
+  ):
+    with pytest.raises(UserError, match=message):
+      processes.on_main(function)
+  assert decide('not asked') == {'b': [2]}
+
+
+def test_calls_in_another_order(become):
+  become(0)
+  processes.on_main(lambda: processes.on_main(list))
+  become(1)
+  processes.on_main(lambda: 'not asked')
+  with pytest.raises(RuntimeError, match='process 0 calls list, this one dict'):
+    processes.on_main(dict)
 
 
 class Elsewhere(NamedSharding):
@@ -171,3 +257,8 @@ def test_put():
   out = placement.put(np.float32(0.25), everywhere)
   assert out == 0.25 and out.dtype == np.float32 and out.shape == ()
   assert len(out.addressable_shards) == 8
+
+
+def test_the_highest_of_all_processes():
+  out = placement.highest(3)
+  assert out == 3 and out.dtype == np.int32 and out.shape == ()

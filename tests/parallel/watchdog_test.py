@@ -1,34 +1,16 @@
 """The watch of several processes: here threads with a made-up store."""
 
+import contextlib
 import signal
 import threading
 import time
 
 import pytest
 
+from tests.parallel.store import Store
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes, watchdog
 from txl_jax.parallel.watchdog import READING, STEPPING
-
-
-class Store:
-  """The store of jax.processes, as a dict."""
-
-  def __init__(self):
-    self.values, self.changed = {}, threading.Condition()
-
-  def key_value_set(self, key, value, allow_overwrite=False):
-    with self.changed:
-      assert allow_overwrite or key not in self.values
-      self.values[key] = value
-      self.changed.notify_all()
-
-  def key_value_dir_get(self, prefix):
-    with self.changed:
-      return [(k, v) for k, v in self.values.items() if k.startswith(prefix)]
-
-  def wait_at_barrier(self, name, timeout_ms):
-    raise RuntimeError('not all are there')
 
 
 class Left(BaseException):
@@ -47,23 +29,28 @@ def left(monkeypatch):
   store = Store()
   monkeypatch.setattr(processes, 'store', lambda: store)
   monkeypatch.setattr(processes, 'leave', leave)
+  nothing = contextlib.nullcontext()
+  monkeypatch.setattr(processes, 'on_abort', lambda function: nothing)
   monkeypatch.setattr(watchdog, '_BEAT', 0.01)
-  monkeypatch.setattr(watchdog, '_SUSPECT', 0.3)
-  monkeypatch.setattr(watchdog, '_LOST', 0.5)
+  monkeypatch.setattr(watchdog, '_LEAVE', 0.1)
   monkeypatch.setattr(threading, 'excepthook', lambda e: None)
   yield lines
+  store.fails = False
   for made in _made:
     made._done = True
-    made._wake.put(None)
-    if made._thread.ident:
-      made._thread.join(2)
+    made._wake.set()
+    if made._ending.locked():  # for ever: the process has left
+      made._ending.release()
+    for thread in (made._beating, made._judging):
+      if thread.ident:
+        thread.join(2)
   _made.clear()
 
 
 _made = []  # watches of the test
 
 
-def watches(monkeypatch, count, **options):
+def watches(monkeypatch, count, lost_seconds=0.5, **options):
   made = []
   for p in range(count):
     monkeypatch.setattr(processes, 'index', lambda p=p: p)
@@ -71,10 +58,15 @@ def watches(monkeypatch, count, **options):
     monkeypatch.setattr(
       processes, 'name', lambda p=p: f'process {p} of {count} on h{p}'
     )
-    made.append(watchdog.Watch(**options))
+    made.append(watchdog.Watch(lost_seconds, **options))
   _made.extend(made)
-  monkeypatch.setattr(watchdog.socket, 'gethostname', lambda: 'h')
   return made
+
+
+def beat_once(watch):
+  """And never again."""
+  with contextlib.suppress(RuntimeError):  # it hears nobody yet
+    watch._exchange()
 
 
 def wait_for(condition):
@@ -86,7 +78,7 @@ def wait_for(condition):
 
 def test_one_process_needs_no_thread():
   with watchdog.Watch() as w:
-    assert not w._thread.ident
+    assert not w._beating.ident and not w._judging.ident
     with w.signals():
       assert w.stopping() == 0
       signal.raise_signal(signal.SIGTERM)
@@ -95,101 +87,63 @@ def test_one_process_needs_no_thread():
         signal.raise_signal(signal.SIGINT)
 
 
-def test_all_stop_at_the_same_question(monkeypatch, left):
-  made, stopped = watches(monkeypatch, 3), {}
-  meeting = threading.Barrier(3)
-
-  def run(p):
-    with made[p] as w:
-      for question in range(10_000):
-        if p == 2 and question == 20:
-          w._asked = signal.SIGTERM
-          w._wake.put(None)
-        if number := w.stopping():
-          stopped[p] = question, number
-          return
-        if question % 5 == p:
-          time.sleep(0.002 * p)  # they drift apart by up to five questions
-        if question % 5 == 4:
-          meeting.wait(20)
-
-  threads = [threading.Thread(target=run, args=(p,)) for p in range(3)]
-  for t in threads:
-    t.start()
-  for t in threads:
-    t.join(30)
+@pytest.mark.parametrize('count', [2, 5, 9])
+def test_messages_are_two_for_each_process(monkeypatch, left, count):
+  made, store = watches(monkeypatch, count), processes.store()
+  for _ in range(3):
+    store.calls = 0
+    for w in made:
+      w._exchange()
+    assert store.calls == 2 * count
+  values = [v for k, v in store.values.items()]
+  assert len(values) == count
+  assert max(map(len, values)) < 300  # that of process 0 as well
   assert not left
-  assert len(stopped) == 3 and len(set(stopped.values())) == 1, stopped
-  question, number = stopped[0]
-  assert question >= 20 and number == signal.SIGTERM
 
 
-def test_one_that_is_lost_while_all_are_to_stop(monkeypatch, left):
-  made = watches(monkeypatch, 2)
-  made[1].at(7, STEPPING)
-  made[1]._send()  # once, and never again
-  with made[0] as w:
-    w.at(8, STEPPING)
-    w._asked = signal.SIGTERM
-    w._wake.put(None)
+def test_a_store_that_fails(monkeypatch, left):
+  """Up to the limit it is nothing; beyond it process 0, which has it, is."""
+  with watches(monkeypatch, 2, lost_seconds=2.0)[1] as w:
+    store = processes.store()
+    made = _made[0]
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+      made._exchange()
+      time.sleep(0.01)
+    store.fails = True
+    time.sleep(1)
+    store.fails = False
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+      made._exchange()
+      time.sleep(0.01)
+    assert not left
+    made.at(3, STEPPING)
+    made._exchange()
+    wait_for(lambda: w._seen[0][1]['step'] == 3)
+    store.fails = True
+    begin = time.monotonic()
     wait_for(lambda: left)
-  ((line, _),) = left
-  assert line.startswith('error: process 1 of 2 on h is lost, last seen at ')
-
-
-@pytest.mark.parametrize('first', [0, 1])
-def test_asked_when_one_is_done(monkeypatch, left, first):
-  """Nobody stops, and nobody waits for one that asks no more."""
-  made = watches(monkeypatch, 2)
-  last = made[1 - first]
-  with last:
-    with made[first]:
-      last.stopping()
-    last._asked = signal.SIGTERM
-    last._wake.put(None)
-    wait_for(lambda: f'{watchdog._TICKS}{last._me}' in processes.store().values)
-    assert last.stopping() == 0
-  assert not left
-
-
-def test_a_store_that_fails_for_a_moment(monkeypatch, left):
-  """What was told of the questions stays, for another may have read it."""
-  made = watches(monkeypatch, 2)
-  store, failures = processes.store(), [3]
-  get = store.key_value_dir_get
-
-  def sometimes(folder):
-    if folder == watchdog._TICKS and failures[0]:
-      failures[0] -= 1
-      raise RuntimeError('UNAVAILABLE')
-    return get(folder)
-
-  monkeypatch.setattr(store, 'key_value_dir_get', sometimes)
-  told = []
-  with made[0] as w, made[1] as other:
-    w._asked = signal.SIGTERM
-    w._wake.put(None)
-    while not (number := w.stopping()):
-      time.sleep(0.001)
-      told.append(store.values.get(f'{watchdog._TICKS}0'))
-    while not other.stopping():
-      time.sleep(0.001)
-    assert (number, w._stop_at) == (signal.SIGTERM, other._stop_at)
-  assert not failures[0]
-  assert len(set(told) - {None}) <= 1
-  assert not left
+    assert time.monotonic() - begin > 1.9
+  assert left == [
+    (
+      'error: process 0 of 2 on h0 is lost, last seen at step 3; '
+      'process 1 of 2 on h1 ends at step 0',
+      1,
+    )
+  ]
 
 
 def test_a_process_without_a_sign_ends_the_others(monkeypatch, left):
   made = watches(monkeypatch, 2)
   made[1].at(7, STEPPING)
-  made[1]._send()  # once, and never again
+  beat_once(made[1])
   with made[0] as w:
     w.at(8, STEPPING)
     wait_for(lambda: left)
   assert left == [
     (
-      'error: process 1 of 2 on h is lost, last seen at step 7; '
+      'error: process 1 of 2 on h1 is lost, last seen at step 7; '
       'process 0 of 2 on h0 ends at step 8',
       1,
     )
@@ -207,32 +161,62 @@ def test_one_that_is_done_is_not_lost(monkeypatch, left):
 
 
 def test_an_error_is_told_to_all(monkeypatch, left):
-  made = watches(monkeypatch, 2)
-  with made[0] as w:
+  made = watches(monkeypatch, 3)
+  with made[0] as w, made[2] as third:
     w.at(4, READING)
+    third.at(5, STEPPING)
     with pytest.raises(Left), made[1] as other:
       other.at(5, READING)
       raise UserError('data.path: it is gone')
-    wait_for(lambda: len(left) == 2)
-  assert left == [
-    ('error: process 1 of 2 on h1, step 5: data.path: it is gone', 1),
-    (
-      'error: process 1 of 2 on h1, step 5: data.path: it is gone; '
-      'process 0 of 2 on h0 ends at step 4',
-      1,
-    ),
+    wait_for(lambda: len(left) == 3)
+  line = 'error: process 1 of 3 on h1, step 5: data.path: it is gone'
+  assert sorted(left) == [
+    (line, 1),
+    (f'{line}; process 0 of 3 on h0 ends at step 4', 1),
+    (f'{line}; process 2 of 3 on h2 ends at step 5', 1),
   ]
 
 
-def test_an_error_that_another_process_causes(monkeypatch, left, capsys):
-  monkeypatch.setattr(watchdog, '_LOST', 20.0)
-  made = watches(monkeypatch, 2)
-  made[1]._send()
-  with pytest.raises(Left), made[0]:
+@pytest.mark.parametrize('failed', [0, 1])
+def test_an_error_that_another_process_causes(
+  monkeypatch, left, failed, capsys
+):
+  made = watches(monkeypatch, 3, lost_seconds=20.0)
+  beat_once(made[2])
+  with made[1 - failed], pytest.raises(Left), made[failed]:
     time.sleep(0.05)
     raise ValueError('Gloo: connection closed by peer')
-  assert left[0][0].startswith('error: process 1 of 2 on h is lost, last seen')
+  assert left[0][0].startswith('error: process 2 of 3 on h2 is lost, last seen')
   assert 'ValueError: Gloo' in capsys.readouterr().err
+
+
+def test_an_abort_of_the_runtime(monkeypatch, left):
+  made = watches(monkeypatch, 2, lost_seconds=3.0)
+  made[1].at(6, STEPPING)
+  made[1].__enter__()
+  with made[0], pytest.raises(Left):
+    made[1]._aborted()
+  assert left.pop(0) == (
+    'error: process 1 of 2 on h1, step 6: the lines above say what failed',
+    1,
+  )
+
+
+def test_an_abort_for_the_loss_of_process_0(monkeypatch, left):
+  made = watches(monkeypatch, 2, lost_seconds=3.0)
+  made[0].at(5, STEPPING)
+  beat_once(made[0])
+  made[1].at(6, STEPPING)
+  made[1].__enter__()
+  with pytest.raises(Left):
+    made[1]._aborted()
+  assert left == [
+    (
+      'error: process 0 of 2 on h0 is lost, last seen at step 5; '
+      'process 1 of 2 on h1 ends at step 6',
+      1,
+    )
+  ]
 
 
 def test_stopping_is_no_failure(monkeypatch, left):
@@ -247,9 +231,10 @@ def stalls(capsys):
   return [line for line in text.splitlines() if 'no step for' in line]
 
 
-def test_stalls(capsys):
+def test_stalls(monkeypatch, capsys):
+  monkeypatch.setattr(watchdog, '_BEAT', 0.01)
   with watchdog.Watch(stall_seconds=0.1) as w:
-    with_beats = lambda: (w._wake.put(None), time.sleep(0.01))
+    with_beats = lambda: time.sleep(0.01)
     for phase in ('compiles', 'evaluates', 'saves'):
       w.at(3, phase)
       for _ in range(30):
@@ -278,5 +263,5 @@ def test_a_stall_names_who_is_behind(monkeypatch, left, capsys):
     c.at(12, STEPPING)
     time.sleep(0.4)
     (line,) = stalls(capsys)
-  assert 'process 1 of 3 on h: it reads the batch of step 13' in line
+  assert 'process 1 of 3 on h1: it reads the batch of step 13' in line
   assert not left

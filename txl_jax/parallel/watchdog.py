@@ -260,7 +260,7 @@ class Watch:
     print(
       f'warning: no step for {seconds:.0f} s; farthest behind is '
       f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}'
-      f'{f", no sign for {mute:.0f} s" if mute > 3 * _BEAT else ""}',
+      f'{f", no sign for {mute:.0f} s" if mute > self._suspect else ""}',
       file=sys.stderr,
       flush=True,
     )
