@@ -130,7 +130,7 @@ def test_words_are_cut_between_files(tmp_path, spaces):
   splits, _ = local.read_text(tmp_path, words=True)
   assert texts(splits) == list(tree.values())
   parts = [split.parts for split in splits.values()]
-  assert [[p.source for p in part] for part in parts] == [
+  assert [[str(p.path) for p in part] for part in parts] == [
     [f'{tmp_path}/{name}'] for name in tree
   ]
   assert all(p.begins and p.ends for part in parts for p in part)

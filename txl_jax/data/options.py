@@ -49,9 +49,7 @@ class Data:
     'data', 'Folder that holds the prepared corpora.', may_change=ON_RESUME
   )
   path: str = key(
-    '',
-    'Corpus text: the file or folder to learn from.',
-    may_change=ON_RESUME,
+    '', 'Corpus text: the file or folder to learn from.', may_change=ON_RESUME
   )
   newline: str = key(
     'keep',

@@ -118,7 +118,7 @@ class Words(Symbols):
       add_unk: put it after the last word unless the list has it: among the
         rarest ones, for cutoffs and sampling, however frequent it will be.
       lower: whether texts are to be lower-cased.
-      ranked: whether counts must not rise, but after eos as the first word.
+      ranked: whether counts must not rise, that of eos left out if it is first.
 
     Raises:
       UserError: a line is of another form, a word occurs twice, or a count
@@ -174,16 +174,6 @@ class Words(Symbols):
   def unk_id(self) -> int | None:
     """Token id of unk, None if there is none."""
     return self._ids.get(self.unk)
-
-  @property
-  def line_end(self) -> int | None:
-    """The same as `eos_id`, for every newline is that word."""
-    return self.eos_id
-
-  @property
-  def start(self) -> int:
-    """The word eos, else token 0."""
-    return self.eos_id or 0
 
   def ids(self, words: Collection[str]) -> np.ndarray:
     """Token ids of words, int32 [n], -1 for those that have none."""
