@@ -258,7 +258,7 @@ def test_archive_of_another_length_is_told(server, register, tmp_path):
   register(f'{server.address}/enwik8.zip', sizes=sizes)
   splits, _ = builders.read('enwik8', tmp_path)
   with pytest.raises(
-    UserError, match='split test .*: it has 50000 bytes, not 60000'
+    UserError, match=r'split test .*: it has 50000 bytes, not 60000'
   ):
     b''.join(splits['test']())
 

@@ -110,11 +110,8 @@ def read(
   records = builder(name, root)  # a new one, which finds what was made
   splits = {}
   for split in archive.members:
-    path, size = (
-      pathlib.Path(f'{name}, split {split}'),
-      archive.cuts.get(split, 0),
-    )
-    part = _Recorded(path, 0, size, size, records, split)
+    shown, size = pathlib.Path(f'{name}, {split}'), archive.cuts.get(split, 0)
+    part = _Recorded(shown, 0, size, size, records, split)
     splits[split] = local.Split((part,))
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
 
