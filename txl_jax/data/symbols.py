@@ -89,11 +89,10 @@ class Symbols(abc.ABC):
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
-    made: dict[str, Any] = {'kind': self.kind}
-    for f in dataclasses.fields(self):
-      value = getattr(self, f.name)
-      made[f.name] = list(value) if isinstance(value, tuple) else value
-    return made
+    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return {'kind': self.kind} | {
+      k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
+    }
 
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:

@@ -149,8 +149,13 @@ class Words(Symbols):
       raise UserError(f'{source}: some lines have a count and others none')
     if not symbols:
       raise UserError(f'{source} has no words')
-    if ranked:
-      _check_ranked(counts, source, first=int(symbols[0] == eos))
+    for i in range(1 + (symbols[0] == eos), len(counts) if ranked else 0):
+      if counts[i] > counts[i - 1]:
+        raise UserError(
+          f'{source}: line {i + 1} has count {counts[i]} after '
+          f'{counts[i - 1]}; allowed: the most frequent word first, or words '
+          'without counts'
+        )
     if eos and eos not in seen:
       symbols.insert(0, eos)
       counts.insert(0, 0)
@@ -187,13 +192,7 @@ class Words(Symbols):
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
     """Token ids, int32 [n], of words and, where there is eos, of newlines.
 
-    Args:
-      text: UTF-8.
-      source: what the text is, for the error message.
-      first_line: number of its first line there.
-
-    Raises:
-      UserError: a word is not in the vocabulary, and there is no unk.
+    A UserError names the line of a word outside; the first is `first_line`.
     """
     ids = self.look_up(text)
     unknown = np.flatnonzero(ids < 0)
@@ -220,11 +219,9 @@ class Words(Symbols):
 
   def text(self) -> bytes:
     """The list of the words, as `from_list` reads it."""
-    if self.counts:
-      lines = (f'{w} {n}\n' for w, n in zip(self.symbols, self.counts))
-    else:
-      lines = (f'{w}\n' for w in self.symbols)
-    return _bytes(''.join(lines))
+    counted = zip(self.symbols, map(str, self.counts))
+    lines = map(' '.join, counted) if self.counts else self.symbols
+    return _bytes(''.join(f'{line}\n' for line in lines))
 
   def entry(self) -> dict:
     """All but the words, whose list is beside the manifest."""
@@ -249,17 +246,6 @@ class Words(Symbols):
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
     options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
     return cls.from_list(data, 'the list', **options)
-
-
-def _check_ranked(counts, source, first):
-  """Raises a UserError if a count is larger than the one before it."""
-  pairs = itertools.pairwise(counts[first:])
-  for line, (before, count) in enumerate(pairs, first + 2):
-    if count > before:
-      raise UserError(
-        f'{source}: line {line} has count {count} after {before}; allowed: the '
-        'most frequent word first, or words without counts'
-      )
 
 
 def _bytes(text):
