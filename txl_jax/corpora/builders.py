@@ -24,7 +24,7 @@ from txl_jax.corpora.published import ARCHIVES, Archive
 from txl_jax.data.options import CORPORA
 from txl_jax.errors import UserError
 
-_SOURCE = 'source.json'  # beside the records: what they came from
+_SOURCE = 'source.json'  # in the folder of the records: where they come from
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -89,8 +89,8 @@ def read(
     manual_dir.
 
   Raises:
-    UserError: the archive cannot be had or is not the expected one; when a
-      chunk is read: the records are damaged.
+    UserError: the archive is missing or is not the expected one; when a chunk
+      is read: the records are damaged.
   """
   archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'

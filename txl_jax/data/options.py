@@ -44,7 +44,7 @@ _OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
 class Data:
   """The section `data` of a config: a corpus and its options."""
 
-  corpus: str = key('pystdlib', 'What is learnt.', choices=CORPORA)
+  corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
   dir: str = key(
     'data', 'Folder that holds the prepared corpora.', may_change=ON_RESUME
   )

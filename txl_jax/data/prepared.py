@@ -15,9 +15,9 @@ split one after the other and nothing else, and manifest.json:
                stream of sentences: how many, and the sha256 of their file
   digest       see `digest_of`
 
-A vocabulary of words is a list of its own, vocabulary.txt: a word and its
-count a line. A stream of sentences (see `data.sentences`) has besides, per
-split, train.sentences.bin: int64, the index of the first token of each
+A vocabulary of words is in a file of its own, vocabulary.txt: a word and its
+count on each line. A stream of sentences (see `data.sentences`) also has, for
+each split, train.sentences.bin: int64, the index of the first token of each
 sentence, and of what would be the first one of the next.
 """
 
@@ -132,7 +132,7 @@ def write_manifest(
   vocabulary: Vocabulary | Words,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, beside the splits.
+  """Writes manifest.json, and the list of words, into the folder.
 
   Args:
     folder: holds the files of the splits.

@@ -1,9 +1,9 @@
 """Vocabularies of words: which token id stands for which word.
 
-A text is split at white space, as `str.split` does. Each newline is the word
-`eos`, blank lines' too, where the vocabulary has one. A word outside the
-vocabulary is `unk` where it has one, else an error. Text is UTF-8; bytes that
-are none are kept (surrogateescape).
+A text is split at white space, as `str.split` does. Each newline, also that of
+a blank line, is the word `eos` where the vocabulary has one. A word outside the
+vocabulary is `unk` where it has one, else an error. Text is UTF-8; other bytes
+are kept (surrogateescape).
 """
 
 import dataclasses
