@@ -119,9 +119,12 @@ def test_published_number_of_bytes(
   for published, right in ((6, True), (7, False)):
     changed = dataclasses.replace(archive, symbols=published)
     monkeypatch.setitem(builders.ARCHIVES, 'enwik8', changed)
-    again = lambda: prepare(
-      'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
-    )
+
+    def again():
+      return prepare(
+        'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
+      )
+
     if right:
       assert len(again().vocabulary) == symbols
       continue

@@ -47,10 +47,12 @@ SYMBOLS = {
 
 
 def test_published_digests_sizes_and_counts():
-  found = lambda name: {
-    corpus: getattr(archive, name)
-    for corpus, archive in builders.ARCHIVES.items()
-  }
+  def found(name):
+    return {
+      corpus: getattr(archive, name)
+      for corpus, archive in builders.ARCHIVES.items()
+    }
+
   assert found('sha256') == DIGESTS
   assert found('size') == BYTES
   assert found('symbols') == SYMBOLS == options.SIZES

@@ -102,9 +102,9 @@ def test_wikitext(wikitext, tmp_path):
 
 @pytest.mark.parametrize('left', ['', '{"si', '{}'])
 def test_source_that_was_cut_is_made_again(wikitext, tmp_path, left):
-  prepare = lambda **force: asking.prepare(
-    'wt103', tmp_path / 'd', manual_dir=wikitext, **force
-  )
+  def prepare(**force):
+    return asking.prepare('wt103', tmp_path / 'd', manual_dir=wikitext, **force)
+
   data = prepare()
   (path,) = (tmp_path / 'd' / 'tfds').glob('wt103/*/source.json')
   whole = path.read_text()
@@ -258,7 +258,10 @@ def test_published_figures_are_compared(
 ):
   archive = dataclasses.replace(builders.ARCHIVES['ptb'], **facts)
   monkeypatch.setitem(builders.ARCHIVES, 'ptb', archive)
-  prepare = lambda: asking.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
+
+  def prepare():
+    return asking.prepare('ptb', tmp_path / 'd', manual_dir=treebank)
+
   if found is None:
     assert len(prepare().vocabulary) == facts['symbols']
     return
@@ -291,20 +294,25 @@ def sentences(manual, monkeypatch):
 
 @pytest.mark.parametrize('boundaries', [1, 2])
 def test_one_billion_words(sentences, tmp_path, boundaries):
-  prepare = lambda **more: asking.prepare(
-    'lm1b',
-    tmp_path / 'd',
-    manual_dir=sentences,
-    boundaries=boundaries,
-    **more,
-  )
+  def prepare(**more):
+    return asking.prepare(
+      'lm1b',
+      tmp_path / 'd',
+      manual_dir=sentences,
+      boundaries=boundaries,
+      **more,
+    )
+
   data = prepare(vocab_file=sentences / 'list')
   assert data.name == ('lm1b' if boundaries == 1 else 'lm1b-boundaries_2')
   v = data.vocabulary
   assert v.symbols == tuple(LIST.split())
   assert (v.eos, v.unk, v.counts) == ('<S>', '<UNK>', ())
   between = ' <S> ' if boundaries == 1 else ' <S> <S> '
-  shown = lambda split: ' '.join(v.symbols[i] for i in data.tokens(split))
+
+  def shown(split):
+    return ' '.join(v.symbols[i] for i in data.tokens(split))
+
   train = ['the cat sat .', 'the <UNK> .', '. sat']
   assert shown('train') == f'<S> {between.join(train)} <S>'.replace('  ', ' ')
   assert shown('validation') == shown('test') == '<S> cat . <S>'

@@ -83,9 +83,10 @@ def test_tokens_and_vocabulary(book):
 @pytest.mark.parametrize('processes', [1, 2, 3])
 def test_processes_and_blocks_do_not_matter(book, monkeypatch, processes):
   whole = prepare(book)
-  contents = lambda data: {
-    p.name: p.read_bytes() for p in data.folder.iterdir()
-  }
+
+  def contents(data):
+    return {p.name: p.read_bytes() for p in data.folder.iterdir()}
+
   expected = contents(whole)
   real = counting.blocks
   size = {1: 50, 2: 7000, 3: 3001}[processes]

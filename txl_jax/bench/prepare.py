@@ -81,7 +81,10 @@ def run(megabytes, distinct, processes):
   processes = processes or counting.processes_by_default()
   # Linux counts in KiB, macOS in bytes.
   unit = 1 if sys.platform == 'darwin' else 1024
-  usage = lambda who: resource.getrusage(who).ru_maxrss * unit / 1e6
+
+  def usage(who):
+    return resource.getrusage(who).ru_maxrss * unit / 1e6
+
   ours, theirs = usage(resource.RUSAGE_SELF), usage(resource.RUSAGE_CHILDREN)
   print(
     f'prepare: {size / 1e6:,.0f} MB, {tokens:,} tokens, '
