@@ -12,9 +12,10 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tests import programs
-from txl_jax import prepare
+from txl_jax import prepare, settings
 from txl_jax.corpora import builders
 from txl_jax.data import prepared
+from txl_jax.data.options import Data
 
 ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))
@@ -53,6 +54,17 @@ def book(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_bytes(LINES)
   return path
+
+
+def test_flags_are_the_keys_of_the_section_data():
+  flags.FLAGS.mark_as_parsed()
+  names = {'corpus': 'dataset', 'dir': 'data_dir'}
+  for name, key in settings.keys(Data).items():
+    flag = flags.FLAGS[names.get(name, name)]
+    default = None if name == 'corpus' else getattr(Data, name)
+    assert (flag.default, type(flag.default)) == (default, type(default))
+    assert flag.help.startswith(key.meaning)
+    assert all(f'{x}: {key.choices[x]}' in flag.help for x in key.choices)
 
 
 def test_text_from_the_command_line(book, tmp_path):

@@ -287,3 +287,26 @@ assert 'tensorflow' not in sys.modules
 """
   root = pathlib.Path(builders.__file__).parents[2]
   subprocess.run([sys.executable, '-c', code], check=True, cwd=root)
+
+
+def test_training_needs_no_tfds(tmp_path):
+  book = tmp_path / 'my book.txt'
+  book.write_bytes(b'a few lines\n' * 99)
+  code = """
+import sys
+from txl_jax import settings
+from txl_jax.corpora import preparation
+from txl_jax.data.options import Data
+section = settings.defaults(Data)
+section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
+data = preparation.locate_or_prepare(section)
+assert data.tokens('train').size > 0
+for name in ('tensorflow', 'tensorflow_datasets', 'jax', 'requests'):
+  assert name not in sys.modules, name
+"""
+  root = pathlib.Path(builders.__file__).parents[2]
+  subprocess.run(
+    [sys.executable, '-c', code, str(tmp_path / 'data'), str(book)],
+    check=True,
+    cwd=root,
+  )

@@ -130,7 +130,7 @@ def test_words_are_cut_between_files(tmp_path, spaces):
   splits, _ = local.read_text(tmp_path, words=True)
   assert texts(splits) == list(tree.values())
   parts = [split.parts for split in splits.values()]
-  assert [[p.source for p in part] for part in parts] == [
+  assert [[str(p.path) for p in part] for part in parts] == [
     [f'{tmp_path}/{name}'] for name in tree
   ]
   assert all(p.begins and p.ends for part in parts for p in part)
@@ -262,7 +262,10 @@ def test_pystdlib_takes_sources_and_skips_tests(tmp_path):
   write_tree(tmp_path, kept | dict.fromkeys(skipped, b'no'))
   splits, source = local.read_pystdlib(tmp_path)
   expected = {'train': b'', 'validation': b'', 'test': b''}
-  digest = lambda name: hashlib.sha256(name.encode()).digest()
+
+  def digest(name):
+    return hashlib.sha256(name.encode()).digest()
+
   for name in sorted(kept, key=digest):
     number = int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) % 100
     split = ['train', 'validation', 'test'][(number >= 90) + (number >= 95)]

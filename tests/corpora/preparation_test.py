@@ -119,9 +119,12 @@ def test_published_number_of_bytes(
   for published, right in ((6, True), (7, False)):
     changed = dataclasses.replace(archive, symbols=published)
     monkeypatch.setitem(builders.ARCHIVES, 'enwik8', changed)
-    again = lambda: prepare(
-      'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
-    )
+
+    def again():
+      return prepare(
+        'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
+      )
+
     if right:
       assert len(again().vocabulary) == symbols
       continue
@@ -382,24 +385,3 @@ def test_manifest_is_plain_json(book, tmp_path):
   assert sum(sizes.values()) == len(LINES)
   assert manifest['dtype'] == 'uint8'
   assert manifest['corpus'] == 'text'
-
-
-def test_training_needs_no_tfds(book, tmp_path):
-  code = """
-import sys
-from txl_jax import settings
-from txl_jax.corpora import preparation
-from txl_jax.data.options import Data
-section = settings.defaults(Data)
-section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
-data = preparation.locate_or_prepare(section)
-assert data.tokens('train').size > 0
-for name in ('tensorflow', 'tensorflow_datasets', 'jax', 'requests'):
-  assert name not in sys.modules, name
-"""
-  root = pathlib.Path(preparation.__file__).parents[2]
-  subprocess.run(
-    [sys.executable, '-c', code, str(tmp_path / 'data'), str(book)],
-    check=True,
-    cwd=root,
-  )

@@ -3,7 +3,6 @@
 import collections
 import hashlib
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import asking
+from tests.corpora.books import TEXT, prepare, split_by_hand, words_of
 from txl_jax import settings
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared
@@ -20,39 +20,12 @@ from txl_jax.data.options import Data
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
-# 2000 lines, so the cuts at 90 and 95 percent lie near line 1800 and 1900.
-RNG = np.random.default_rng(0)
-LINES = [
-  ' '.join(f'w{i}' for i in RNG.zipf(1.5, 6) if i < 200) for _ in range(2000)
-]
-TEXT = ''.join(f'{line}\n' for line in LINES)
-
 
 @pytest.fixture
 def book(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_text(TEXT)
   return path
-
-
-def prepare(path, **options):
-  options = {'level': 'word', 'unk': True} | options
-  data_dir = path.parent / 'data'
-  return asking.prepare('text', data_dir, path=path, **options)
-
-
-def split_by_hand(text):
-  """90 / 5 / 5 by bytes, cut after newlines."""
-  cuts = [text.index('\n', len(text) * p // 100 - 1) + 1 for p in (90, 95)]
-  return dict(
-    train=text[: cuts[0]],
-    validation=text[cuts[0] : cuts[1]],
-    test=text[cuts[1] :],
-  )
-
-
-def words_of(text, eos=' <eos> '):
-  return text.replace('\n', eos).split()
 
 
 def test_tokens_and_vocabulary(book):
@@ -110,9 +83,10 @@ def test_tokens_and_vocabulary(book):
 @pytest.mark.parametrize('processes', [1, 2, 3])
 def test_processes_and_blocks_do_not_matter(book, monkeypatch, processes):
   whole = prepare(book)
-  contents = lambda data: {
-    p.name: p.read_bytes() for p in data.folder.iterdir()
-  }
+
+  def contents(data):
+    return {p.name: p.read_bytes() for p in data.folder.iterdir()}
+
   expected = contents(whole)
   real = counting.blocks
   size = {1: 50, 2: 7000, 3: 3001}[processes]
@@ -386,50 +360,6 @@ def test_unknown_word_without_unk(tmp_path):
   assert list((tmp_path / 'data').iterdir()) == []
 
 
-def test_list_of_words(book, tmp_path):
-  path = tmp_path / 'list'
-  path.write_text('w2\nw1\n<unk>\n')
-  data = prepare(book, unk=False, vocab_file=path)
-  assert data.vocabulary.symbols == ('<eos>', 'w2', 'w1', '<unk>')
-  sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-  assert data.name.endswith(f'-word-list_{sha256[:12]}')
-  assert data.manifest['source']['vocab_file'] == {
-    'file': 'list',
-    'sha256': sha256,
-  }
-  parts = split_by_hand(TEXT)
-  for split, part in parts.items():
-    found = [data.vocabulary.symbols[i] for i in data.tokens(split)]
-    known = ('w1', 'w2', '<eos>')
-    words = words_of(part)
-    assert found == [w if w in known else '<unk>' for w in words]
-    unknown = data.manifest['splits'][split]['unknown']
-    assert unknown == found.count('<unk>') > 0
-  with pytest.raises(UserError, match=r'data\.vocab_file: .*: No such file'):
-    prepare(book, vocab_file=tmp_path / 'none')
-
-
-@pytest.mark.parametrize('eos', [True, False])
-def test_list_of_another_text(tmp_path, eos):
-  path, words = tmp_path / 'book.txt', tmp_path / 'list'
-  path.write_text('one two\n' * 700 + 'one three\n' * 1300)
-  words.write_text('one\nfour\n<unk>\n')
-  options = {'vocab_file': words, 'unk': False, 'eos': eos}
-  data = prepare(path, **options)  # half of them exactly
-  assert data.manifest['splits']['train']['unknown'] == 1814
-  words.write_text('three\n<unk>\n')
-  with pytest.raises(UserError) as error:
-    prepare(path, **options)
-  assert str(error.value) == (
-    f'data.vocab_file: {words}: 69.3% of the 3628 words of the training split '
-    'are not in it; allowed: a list of words of this text, which has at least '
-    'half of them'
-  )
-  words.write_text('one 3\nfour 4\n<unk> 2\n')
-  with pytest.raises(UserError, match='line 2 has count 4 after 3; allowed'):
-    prepare(path, **options)
-
-
 def test_what_an_older_version_prepared_still_opens(book):
   data = prepare(book)
   path = data.folder / 'manifest.json'
@@ -438,56 +368,6 @@ def test_what_an_older_version_prepared_still_opens(book):
     del entry['unknown']
   path.write_text(json.dumps(manifest))
   assert prepare(book).digest == data.digest
-
-
-def test_a_word_outside_the_list_is_told_with_its_line(book, tmp_path):
-  path = tmp_path / 'list'
-  train = split_by_hand(TEXT)['train']
-  path.write_text('\n'.join(sorted(set(train.split()))))
-  rest = TEXT[len(train) :].split('\n')
-  words = set(train.split())
-  at = next(i for i, line in enumerate(rest) if set(line.split()) - words)
-  line = 1 + train.count('\n') + at
-  with pytest.raises(UserError, match=f' in line {line} is not among the '):
-    prepare(book, unk=False, vocab_file=path)
-
-
-def change_list(folder, change):
-  path = folder / 'vocabulary.txt'
-  path.write_bytes(change(path.read_bytes()))
-
-
-@pytest.mark.parametrize(
-  'change',
-  [
-    lambda data: data[:-3],
-    lambda data: b'',
-    lambda data: data.replace(b'w1', b'v1'),
-  ],
-)
-def test_damaged_list_is_told(book, change):
-  data = prepare(book)
-  change_list(data.folder, change)
-  with pytest.raises(UserError) as error:
-    prepared.load(data.folder)
-  message = str(error.value)
-  assert message.startswith(f'{data.folder}/vocabulary.txt: sha256 ')
-  assert '--force' in message
-  assert '\n' not in message
-  os.remove(data.folder / 'vocabulary.txt')
-  with pytest.raises(UserError, match=r'vocabulary\.txt: No such file'):
-    prepared.load(data.folder)
-
-
-def test_list_of_another_corpus_is_told(book, tmp_path):
-  data = prepare(book)
-  (tmp_path / 'other').mkdir()
-  path = tmp_path / 'other' / 'book.txt'
-  path.write_text('a b c\n' * 100)
-  other = prepare(path)
-  change_list(data.folder, lambda _: other.vocabulary.text())
-  with pytest.raises(UserError, match=r'vocabulary\.txt: sha256 .* expected '):
-    prepared.load(data.folder)
 
 
 def test_config_prepares_words_and_tells_their_number(book, tmp_path):

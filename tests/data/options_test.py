@@ -53,7 +53,7 @@ from txl_jax.errors import UserError
     ),
     (
       dict(corpus='text', path='x', level='word', vocab_file='y', max_size=9),
-      "data.vocab_file is 'y'; allowed: a list, which is a whole vocabulary, ",
+      "data.vocab_file is 'y'; allowed: '' with data.min_count or ",
     ),
     (dict(corpus='text'), "data.path is ''; allowed: a file or folder"),
     (

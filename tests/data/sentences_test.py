@@ -73,7 +73,10 @@ def test_shuffled_is_a_permutation_of_the_sentences(boundaries, corpus, seed):
 
 def test_orders_depend_on_seed_and_epoch():
   tokens, starts = laid_out([[1 + i % 9] * (1 + i) for i in range(30)], 1)
-  whole = lambda *seed: sentences.Shuffled(tokens, starts, seed)[0:300].tolist()
+
+  def whole(*seed):
+    return sentences.Shuffled(tokens, starts, seed)[0:300].tolist()
+
   assert whole(0, 0) == whole(0, 0)
   assert len({str(whole(*s)) for s in ((0, 0), (0, 1), (1, 0))}) == 3
 
@@ -84,9 +87,12 @@ def test_streams_read_every_sentence_once_an_epoch(boundaries, varlen):
   rng = np.random.default_rng(0)
   corpus = [rng.integers(1, 10, rng.integers(1, 9)).tolist() for _ in range(90)]
   tokens, starts = laid_out(corpus, boundaries)
-  make = lambda: streams.Streams(
-    tokens.astype(np.uint16), 3, 7, varlen=varlen, seed=5, sentences=starts
-  )
+
+  def make():
+    return streams.Streams(
+      tokens.astype(np.uint16), 3, 7, varlen=varlen, seed=5, sentences=starts
+    )
+
   s, step, orders = make(), 0, []
   L = (len(tokens) - 1) // 3
   for epoch in range(3):

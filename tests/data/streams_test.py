@@ -112,7 +112,10 @@ def test_fixed_length_segments(corpus):
 @hypothesis.given(corpora(), st.lists(st.integers(0, 150), max_size=20))
 def test_a_batch_depends_on_the_step_alone(varlen, corpus, order):
   n, B, T = corpus
-  make = lambda: streams.Streams(text(n), B, T, varlen=varlen, seed=3)
+
+  def make():
+    return streams.Streams(text(n), B, T, varlen=varlen, seed=3)
+
   used = make()
   for step in order:
     got, expected = used.batch(step), make().batch(step)
@@ -161,7 +164,9 @@ def test_varlen_segments_have_at_least_five_tokens():
 
 
 def test_varlen_lengths_depend_on_seed_and_epoch():
-  make = lambda seed: streams.Streams(text(900), 2, 9, varlen=True, seed=seed)
+  def make(seed):
+    return streams.Streams(text(900), 2, 9, varlen=True, seed=seed)
+
   first, second = drawn(make(0), 2)
   assert first != second
   assert drawn(make(0))[0] == first

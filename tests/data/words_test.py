@@ -134,7 +134,9 @@ def test_list_of_words():
 
 
 def test_counts_of_a_list_that_is_ranked():
-  read = lambda data: Words.from_list(data, 'list', eos='<eos>', ranked=True)
+  def read(data):
+    return Words.from_list(data, 'list', eos='<eos>', ranked=True)
+
   assert read(b'b 7\na 7\nc 0\n').counts == (0, 7, 7, 0)
   assert read(b'<eos> 3\nb 7\na 2\n').counts == (3, 7, 2)
   assert read(b'b 7\n<eos> 3\na 2\n').counts == (7, 3, 2)

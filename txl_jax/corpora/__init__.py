@@ -1,1 +1,1 @@
-"""What preparing a corpus does; the only place that needs TFDS."""
+"""What `txl_jax.prepare` does; the only package that imports TFDS."""

@@ -6,13 +6,14 @@ checksums are in `published`, and `downloads` gets the archive.
 """
 
 import contextlib
-import functools
+import dataclasses
 import io
 import json
 import os
 import pathlib
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -23,7 +24,7 @@ from txl_jax.corpora.published import ARCHIVES, Archive
 from txl_jax.data.options import CORPORA
 from txl_jax.errors import UserError
 
-_SOURCE = 'source.json'  # beside the records: what they came from
+_SOURCE = 'source.json'  # in the folder of the records: where they come from
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -83,13 +84,13 @@ def read(
     force: unpack the archive again although its records are there.
 
   Returns:
-    For each split a function that gives its bytes in chunks; and the file name
-    and urls of the archive, with its size and sha256, or with `texts`, the
-    sha256 of each text of ptb that was taken from manual_dir.
+    {split: Split}; and the file name and urls of the archive, with its size and
+    sha256, or with `texts`, the sha256 of each text of ptb that was taken from
+    manual_dir.
 
   Raises:
-    UserError: the archive cannot be had or is not the expected one; when a
-      chunk is read: the records are damaged.
+    UserError: the archive is missing or is not the expected one; when a chunk
+      is read: the records are damaged.
   """
   archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
@@ -107,10 +108,11 @@ def read(
       path.parent.mkdir(parents=True, exist_ok=True)
       scratch.replace(made, path, temporary)
   records = builder(name, root)  # a new one, which finds what was made
-  splits: local.Splits = {
-    split: functools.partial(_chunks, records, split, archive.cuts.get(split))
-    for split in archive.members
-  }
+  splits = {}
+  for split in archive.members:
+    shown, size = pathlib.Path(f'{name}, {split}'), archive.cuts.get(split, 0)
+    part = _Recorded(shown, 0, size, size, records, split)
+    splits[split] = local.Split((part,))
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
 
 
@@ -174,17 +176,24 @@ def _make_records(name, splits, folder):
   return pathlib.Path(records.data_path)
 
 
-def _chunks(records, split, size):
-  """The bytes of a split from its records; size is None if it is unknown."""
-  found = 0
-  try:
-    for record in records.as_data_source(split):
-      found += record['data'].size
-      yield record['data'].tobytes()
-    if found != (size or found):
-      raise ValueError(f'it has {found} bytes, not {size}')
-  except (OSError, RuntimeError, ValueError) as e:
-    raise UserError(
-      f'{records.data_dir}: split {split} cannot be read, prepare it again '
-      f'with --force: {e}'
-    ) from e
+@dataclasses.dataclass(frozen=True)
+class _Recorded(local.Part):
+  """A split from its records; its size is 0 where that is not known."""
+
+  records: Any  # those of the corpus
+  split: str
+
+  def __call__(self):
+    """The bytes; UserError if they are damaged."""
+    found = 0
+    try:
+      for record in self.records.as_data_source(self.split):
+        found += record['data'].size
+        yield record['data'].tobytes()
+      if found != (self.size or found):
+        raise ValueError(f'it has {found} bytes, not {self.size}')
+    except (OSError, RuntimeError, ValueError) as e:
+      raise UserError(
+        f'{self.records.data_dir}: split {self.split} cannot be read, prepare '
+        f'it again with --force: {e}'
+      ) from e

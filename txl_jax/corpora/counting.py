@@ -10,6 +10,7 @@ it counts; once the vocabulary is known, a table makes numbers token ids.
 
 import collections
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import os
@@ -90,7 +91,7 @@ class Numbers:
     """
     # Of each process: its numbers to ours.
     tables = collections.defaultdict(lambda: np.zeros([0], np.int32))
-    work = _Reader(*self._options).read
+    work = functools.partial(_number, _Growing(), *self._options)
     for process, new, numbers in in_order(work, blocks(chunks), processes):
       # What is new to all processes is new to the one that has read it, so
       # words come in the order of the text.
@@ -118,19 +119,11 @@ class _Growing(dict):
     return np.fromiter(map(self.__getitem__, words), np.int32, len(words))
 
 
-class _Reader:
-  """Numbers the words that one process reads."""
-
-  def __init__(self, eos, lower):
-    self._options = eos, lower
-    self._numbers = _Growing()
-
-  def read(self, block):
-    """The process, the words new to it, and int32 [n], all by its numbers."""
-    known = len(self._numbers)
-    found = self._numbers.of(split(block, *self._options))
-    new = list(itertools.islice(self._numbers, known, None))
-    return os.getpid(), new, found
+def _number(numbers, eos, lower, block):
+  """The process, the words new to it, and int32 [n], all by its numbers."""
+  known = len(numbers)
+  found = numbers.of(split(block, eos, lower))
+  return os.getpid(), list(itertools.islice(numbers, known, None)), found
 
 
 def in_order(

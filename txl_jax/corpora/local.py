@@ -13,7 +13,7 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from txl_jax.data.options import SPLITS
 from txl_jax.errors import UserError
@@ -30,7 +30,6 @@ _SKIPPED = {
 }
 
 File = tuple[pathlib.Path, int]  # a file and its size in bytes
-Splits = dict[str, Callable[[], Iterator[bytes]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +60,8 @@ class Part:
 
   def first_line(self) -> int:
     """Number, in the file, of the line that the part begins with."""
+    if self.begins:
+      return 1
     before = Part(self.path, 0, self.start, self.size)
     return 1 + sum(chunk.count(b'\n') for chunk in before())
 
@@ -82,7 +83,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Parts of files, none without bytes; called, it gives them end to end."""
+  """Parts of files; called, it gives their bytes, end to end."""
 
   parts: tuple[Part, ...]
 
@@ -90,6 +91,9 @@ class Split:
     """The bytes in chunks; UserError as in `Part.__call__`."""
     for part in self.parts:
       yield from part()
+
+
+Splits = dict[str, Split]
 
 
 def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:

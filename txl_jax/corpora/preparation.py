@@ -1,8 +1,8 @@
 """Preparing corpora: from text to the files that `prepared` reads.
 
-Corpora that lie on this machine, pystdlib and text, are prepared into folders
-that are named for the sha256 of their source, so a source that has changed
-never replaces data that an older run needs. The others are downloaded.
+Local corpora, pystdlib and text, are prepared into folders that are named for
+the sha256 of their source, so a source that has changed never replaces data
+that an older run needs. The others are downloaded.
 """
 
 import codecs
@@ -45,7 +45,7 @@ def prepare(
       The result does not depend on it.
 
   Raises:
-    UserError: an argument is not allowed, or the text cannot be had.
+    UserError: an argument is not allowed, or the text is missing or wrong.
     OSError: the data cannot be written.
   """
   asked.check()

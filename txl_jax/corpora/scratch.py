@@ -82,7 +82,7 @@ def _hold(folder):
     lock.close()
     return None
   except OSError:
-    return lock  # a file system without locks: nobody can tell, nor remove
+    return lock  # a file system without locks: none takes this for dead
   if not path.exists():
     lock.close()
     return None

@@ -5,12 +5,10 @@ what follows does not go on in the last line of the one before.
 """
 
 import codecs
-import dataclasses
 import hashlib
 import itertools
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import numpy as np
@@ -109,7 +107,7 @@ def write_words(
     OSError: a file cannot be written.
   """
   processes = processes or counting.processes_by_default()
-  texts = {s: _Text(asked, s, read, folder) for s, read in splits.items()}
+  texts = {s: _Text(asked, s, x.parts, folder) for s, x in splits.items()}
   entries, train = {}, texts['train']
   if vocabulary is None:
     advice = '; a larger --min_count (data.min_count) trains it'
@@ -175,11 +173,9 @@ def _check_list(asked, vocabulary, train):
 class _Text:
   """A split of a corpus of words, which is measured on the way."""
 
-  def __init__(self, asked, split, read, folder):
+  def __init__(self, asked, split, parts, folder):
     self._asked, self._split, self._folder = asked, split, folder
-    self._pieces = (_Whole(f'{asked.corpus}, split {split}', read),)
-    if isinstance(read, local.Split):
-      self._pieces = read.parts
+    self._parts = parts
     self.numbers = folder / f'{split}.numbers'  # a file for those of its words
     self.size = self.lines = 0  # bytes, and newlines
     self.words = self.unknown = 0  # with <eos>, and those without a token id
@@ -187,7 +183,7 @@ class _Text:
 
   def read(self):
     """The text in chunks."""
-    chunks = itertools.chain.from_iterable(map(self._chunks, self._pieces))
+    chunks = itertools.chain.from_iterable(map(self._chunks, self._parts))
     return counting.progress(chunks, f'reading {self._split}')
 
   def numbered(self, ids):
@@ -224,20 +220,20 @@ class _Text:
       **entry,
     }
 
-  def _chunks(self, piece):
-    """The chunks of a piece; the last line of a file gets a newline.
+  def _chunks(self, part):
+    """The chunks of a part; the last line of a file gets a newline.
 
     The byte-order mark that some editors put first is no part of a word.
     """
-    last, first = b'', piece.begins
-    for chunk in piece():
+    last, first = b'', part.begins
+    for chunk in part():
       self.size += len(chunk)
       if first:
         chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
       self.lines += chunk.count(b'\n')
       last = chunk[-1:] or last
       yield chunk
-    if piece.ends and last not in (b'', b'\n'):
+    if part.ends and last not in (b'', b'\n'):
       self.lines += 1
       yield b'\n'
 
@@ -260,29 +256,14 @@ class _Text:
     """Raises the UserError for a word that has no token id."""
     try:
       # Encoding the text itself finds the word, its file and its line.
-      for piece in self._pieces:
-        line = piece.first_line()
-        for block in counting.blocks(self._chunks(piece)):
-          vocabulary.encode(block, f'{piece.path}', line)
+      for part in self._parts:
+        line = part.first_line()
+        for block in counting.blocks(self._chunks(part)):
+          vocabulary.encode(block, f'{part.path}', line)
           line += block.count(b'\n')
     except UserError as e:
       of_text = self._asked.corpus == 'text'
       advice = '; data.unk (--unk) adds <unk>' if of_text else ''
       raise UserError(f'{e}{advice}') from e
-    path = self._pieces[0].path
+    path = self._parts[0].path
     raise UserError(f'{path}: the text changed while it was read')
-
-
-@dataclasses.dataclass(frozen=True)
-class _Whole:
-  """The text of a split of one piece, with what `local.Part` has."""
-
-  path: str  # for error messages
-  read: Callable[[], Iterator[bytes]]
-  begins = ends = True  # not fields
-
-  def first_line(self):
-    return 1
-
-  def __call__(self):
-    return self.read()

@@ -1,1 +1,1 @@
-"""Corpora: from text to streams of tokens."""
+"""What training reads: options, prepared corpora, streams, vocabularies."""

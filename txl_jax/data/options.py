@@ -44,14 +44,12 @@ _OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
 class Data:
   """The section `data` of a config: a corpus and its options."""
 
-  corpus: str = key('pystdlib', 'What is learnt.', choices=CORPORA)
+  corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
   dir: str = key(
     'data', 'Folder that holds the prepared corpora.', may_change=ON_RESUME
   )
   path: str = key(
-    '',
-    'Corpus text: the file or folder to learn from.',
-    may_change=ON_RESUME,
+    '', 'Corpus text: the file or folder to learn from.', may_change=ON_RESUME
   )
   newline: str = key(
     'keep',
@@ -111,7 +109,7 @@ class Data:
     return self.corpus == 'text' and self.level == 'word'
 
   def check(self) -> None:
-    """Raises a UserError unless every value is allowed, and with the others."""
+    """Raises a UserError unless all values are allowed and go together."""
     settings.check({'data': Data}, {'data': dataclasses.asdict(self)})
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -140,16 +138,14 @@ class Data:
     if self.vocab_file and (self.min_count > 1 or self.max_size):
       yield (
         'vocab_file',
-        'a list, which is a whole vocabulary, with data.min_count=1 and '
-        'data.max_size=0',
+        "'' with data.min_count or data.max_size, for a list is a whole "
+        'vocabulary',
       )
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
     # The prepared data would become part of the corpus.
-    source, prepared = (
-      pathlib.Path(p).resolve() for p in (self.path, self.dir)
-    )
-    if text and prepared.is_relative_to(source):
+    source = pathlib.Path(self.path).resolve()
+    if text and pathlib.Path(self.dir).resolve().is_relative_to(source):
       yield 'path', f'a folder that does not hold data.dir, {self.dir}'
 
   def suffix(self) -> str:

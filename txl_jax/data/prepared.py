@@ -15,9 +15,9 @@ split one after the other and nothing else, and manifest.json:
                stream of sentences: how many, and the sha256 of their file
   digest       see `digest_of`
 
-A vocabulary of words is a list of its own, vocabulary.txt: a word and its
-count a line. A stream of sentences (see `data.sentences`) has besides, per
-split, train.sentences.bin: int64, the index of the first token of each
+A vocabulary of words is in a file of its own, vocabulary.txt: a word and its
+count on each line. A stream of sentences (see `data.sentences`) also has, for
+each split, train.sentences.bin: int64, the index of the first token of each
 sentence, and of what would be the first one of the next.
 """
 
@@ -37,6 +37,7 @@ from txl_jax.errors import UserError
 
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
+_LIST = 'vocabulary.txt'
 _BLOCK = 1 << 20  # tokens checked at a time
 
 
@@ -131,19 +132,16 @@ def write_manifest(
   vocabulary: Vocabulary | Words,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, beside the splits.
+  """Writes manifest.json, and the list of words, into the folder.
 
   Args:
     folder: holds the files of the splits.
     source: the entries corpus, folder, options and source.
     vocabulary: what the token ids stand for.
     splits: the entry of the same name.
-
-  Raises:
-    OSError: they cannot be written.
   """
   if isinstance(vocabulary, Words):
-    _word_list(folder).write_bytes(vocabulary.text())
+    (folder / _LIST).write_bytes(vocabulary.text())
   manifest = {
     'format': FORMAT,
     **source,
@@ -163,12 +161,7 @@ def token_dtype(size: int) -> str:
 def digest_of(
   splits: Mapping[str, dict], vocabulary: Vocabulary | Words
 ) -> str:
-  """sha256, in hex, over the sha256 of each split and the vocabulary.
-
-  Args:
-    splits: the entry of the manifest.
-    vocabulary: what the token ids stand for.
-  """
+  """sha256, in hex, over the sha256 of each split and the vocabulary."""
   fields = [[splits[s]['sha256'] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
@@ -183,20 +176,15 @@ def _file(folder, split):
   return folder / f'{split}.bin'
 
 
-def _word_list(folder):
-  return folder / 'vocabulary.txt'
-
-
 def _vocabulary(folder, entry):
   """The vocabulary of an entry of the manifest."""
   if entry['kind'] != 'words':
     return Vocabulary.from_json(entry)
-  path = _word_list(folder)
-  data = path.read_bytes()
+  data = (folder / _LIST).read_bytes()
   try:
     return Words.from_entry(entry, data)
   except ValueError as e:
-    raise _damaged(f'{path}: {e}') from e
+    raise _damaged(f'{folder / _LIST}: {e}') from e
 
 
 def _damaged(found):

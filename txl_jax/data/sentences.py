@@ -1,4 +1,4 @@
-"""A corpus of sentences without an order: how they lie in one array.
+"""A corpus of shuffled sentences, laid out in one array.
 
 A sentence of n words is scored from a word <S> before it. The array keeps
 that word between any two sentences once or twice (`boundaries`):
@@ -10,7 +10,7 @@ that word between any two sentences once or twice (`boundaries`):
 
 1 is what the PyTorch original scores, 2 the TensorFlow original; nobody
 scores the first token of a split. Evaluation reads the array as it is. In
-training a sentence is what lies between two of its starts, '<S> a b' with 1
+training a sentence is what is between two starts, '<S> a b' with 1
 and '<S> a b <S>' with 2; an epoch is all sentences in a random order, end to
 end, with 1 closed by a last <S>. So every epoch has the same tokens.
 """

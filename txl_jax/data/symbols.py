@@ -74,26 +74,25 @@ class Symbols(abc.ABC):
     return None
 
   @property
-  @abc.abstractmethod
   def line_end(self) -> int | None:
     """Token id of a newline, None if there is none."""
+    return self.eos_id
 
   @property
-  @abc.abstractmethod
   def start(self) -> int:
-    """A token after which a text begins."""
+    """A token after which a text begins: the end of a line if there is one."""
+    return self.line_end or 0
 
-  @abc.abstractmethod
   def entry(self) -> dict:
     """The vocabulary in the manifest of a prepared corpus."""
+    return self.to_json()
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
-    made: dict[str, Any] = {'kind': self.kind}
-    for f in dataclasses.fields(self):
-      value = getattr(self, f.name)
-      made[f.name] = list(value) if isinstance(value, tuple) else value
-    return made
+    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return {'kind': self.kind} | {
+      k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
+    }
 
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
@@ -112,12 +111,7 @@ class Decoder:
   """Token ids of one text to its bytes, piece by piece."""
 
   def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
-    """Starts a text.
-
-    Args:
-      symbols: of the vocabulary.
-      shown: gives what each symbol, called in the order of the text, adds.
-    """
+    """Starts a text; `shown` gives the bytes that the next symbol adds."""
     self._symbols, self._shown = symbols, shown
 
   def push(self, ids: Iterable[int]) -> bytes:

@@ -98,10 +98,6 @@ class Vocabulary(Symbols):
       (self.symbols.index(s) for s in b'\n _' if s in self.symbols), 0
     )
 
-  def entry(self) -> dict:
-    """The same as `to_json`."""
-    return self.to_json()
-
 
 def from_json(fields: Mapping) -> Vocabulary | Words:
   """The vocabulary, of either kind, that `to_json` has written.

@@ -1,9 +1,9 @@
 """Vocabularies of words: which token id stands for which word.
 
-A text is split at white space, as `str.split` does. Each newline is the word
-`eos`, blank lines' too, where the vocabulary has one. A word outside the
-vocabulary is `unk` where it has one, else an error. Text is UTF-8; bytes that
-are none are kept (surrogateescape).
+A text is split at white space, as `str.split` does. Each newline, also that of
+a blank line, is the word `eos` where the vocabulary has one. A word outside the
+vocabulary is `unk` where it has one, else an error. Text is UTF-8; other bytes
+are kept (surrogateescape).
 """
 
 import dataclasses
@@ -118,7 +118,7 @@ class Words(Symbols):
       add_unk: put it after the last word unless the list has it: among the
         rarest ones, for cutoffs and sampling, however frequent it will be.
       lower: whether texts are to be lower-cased.
-      ranked: whether counts must not rise, but after eos as the first word.
+      ranked: whether counts must not rise, that of eos left out if it is first.
 
     Raises:
       UserError: a line is of another form, a word occurs twice, or a count
@@ -149,8 +149,13 @@ class Words(Symbols):
       raise UserError(f'{source}: some lines have a count and others none')
     if not symbols:
       raise UserError(f'{source} has no words')
-    if ranked:
-      _check_ranked(counts, source, first=int(symbols[0] == eos))
+    for i in range(1 + (symbols[0] == eos), len(counts) if ranked else 0):
+      if counts[i] > counts[i - 1]:
+        raise UserError(
+          f'{source}: line {i + 1} has count {counts[i]} after '
+          f'{counts[i - 1]}; allowed: the most frequent word first, or words '
+          'without counts'
+        )
     if eos and eos not in seen:
       symbols.insert(0, eos)
       counts.insert(0, 0)
@@ -175,16 +180,6 @@ class Words(Symbols):
     """Token id of unk, None if there is none."""
     return self._ids.get(self.unk)
 
-  @property
-  def line_end(self) -> int | None:
-    """The same as `eos_id`, for every newline is that word."""
-    return self.eos_id
-
-  @property
-  def start(self) -> int:
-    """The word eos, else token 0."""
-    return self.eos_id or 0
-
   def ids(self, words: Collection[str]) -> np.ndarray:
     """Token ids of words, int32 [n], -1 for those that have none."""
     found = map(self._ids.get, words, itertools.repeat(-1))
@@ -197,13 +192,7 @@ class Words(Symbols):
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
     """Token ids, int32 [n], of words and, where there is eos, of newlines.
 
-    Args:
-      text: UTF-8.
-      source: what the text is, for the error message.
-      first_line: number of its first line there.
-
-    Raises:
-      UserError: a word is not in the vocabulary, and there is no unk.
+    A UserError names the line of a word outside; the first is `first_line`.
     """
     ids = self.look_up(text)
     unknown = np.flatnonzero(ids < 0)
@@ -230,11 +219,9 @@ class Words(Symbols):
 
   def text(self) -> bytes:
     """The list of the words, as `from_list` reads it."""
-    if self.counts:
-      lines = (f'{w} {n}\n' for w, n in zip(self.symbols, self.counts))
-    else:
-      lines = (f'{w}\n' for w in self.symbols)
-    return _bytes(''.join(lines))
+    counted = zip(self.symbols, map(str, self.counts))
+    lines = map(' '.join, counted) if self.counts else self.symbols
+    return _bytes(''.join(f'{line}\n' for line in lines))
 
   def entry(self) -> dict:
     """All but the words, whose list is beside the manifest."""
@@ -259,17 +246,6 @@ class Words(Symbols):
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
     options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
     return cls.from_list(data, 'the list', **options)
-
-
-def _check_ranked(counts, source, first):
-  """Raises a UserError if a count is larger than the one before it."""
-  pairs = itertools.pairwise(counts[first:])
-  for line, (before, count) in enumerate(pairs, first + 2):
-    if count > before:
-      raise UserError(
-        f'{source}: line {line} has count {count} after {before}; allowed: the '
-        'most frequent word first, or words without counts'
-      )
 
 
 def _bytes(text):
