@@ -5,7 +5,7 @@ Not from the paper: a first run that needs no download, and the default job.
   python -m txl_jax.main --config=configs/pystdlib_tiny.py
 
 Expected: 1.87 bits per byte on the validation split, where gzip -9 needs
-1.92, after 6 minutes on 2 CPU cores; 1 GB of memory.
+1.92, after 6 minutes on 2 CPU cores; 1 GB of memory. It is for a CPU.
 """
 
 from configs import common

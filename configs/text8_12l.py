@@ -4,7 +4,7 @@
   python -m txl_jax.main --config=configs/text8_12l.py
 
 Published: nothing for this size; 40,964,635 parameters.
-Hardware: not measured here; as enwik8_12l.
+Hardware: compiled as enwik8_12l; not timed here.
 Never published: a recipe for text8 at this size. This is that of
 enwik8_12l.
 """

@@ -5,7 +5,9 @@
 
 Published: 24.0 perplexity on the test split (T 64, M 640, clamp_len 400,
 same_length); a public reproduction reached 23.68. 151,107,538 parameters.
-Hardware: the original ran on 4 GPUs; not measured here.
+Hardware: the original ran on 4 GPUs. Compiled for one in bfloat16
+(docs/scaling.md), a step takes 10 GiB, which fits a card of 24 GB; not timed
+here.
 Every value is published (the script of the original PyTorch code), whose order
 of the tail logits model.tail_order='descending' has.
 """
