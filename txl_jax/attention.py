@@ -41,12 +41,15 @@ A complete attention layer over a memory of three states:
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 
-def distances(S, clamp_len=0, dtype=jnp.float32):
+def distances(
+  S: int, clamp_len: int = 0, dtype: Any = jnp.float32
+) -> jax.Array:
   """Distances of the S rows of the position table, farthest first.
 
   Args:
@@ -61,7 +64,7 @@ def distances(S, clamp_len=0, dtype=jnp.float32):
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
 
 
-def sinusoid(d, D):
+def sinusoid(d: jax.Array, D: int) -> jax.Array:
   """Sinusoid position encoding, sines first, not interleaved.
 
   concat(sin(d w), cos(d w)) with w_k = 10000^(-2k/D), k = 0 .. D/2 - 1.
@@ -83,7 +86,7 @@ def sinusoid(d, D):
   return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
-def relative_shift(x):
+def relative_shift(x: jax.Array) -> jax.Array:
   """Moves row i of x left by T - 1 - i: from distances to key positions.
 
   Column c of the input belongs to distance S - 1 - c, whatever the row.
@@ -104,7 +107,9 @@ def relative_shift(x):
   return x.reshape(*lead, T, S)
 
 
-def visibility(T, M, filled=None, span=None):
+def visibility(
+  T: int, M: int, filled: jax.Array | None = None, span: int | None = None
+) -> jax.Array:
   """Which keys each query may look at: 0 <= d < span and j >= M - filled.
 
   Args:
@@ -127,7 +132,9 @@ def visibility(T, M, filled=None, span=None):
   return visible[None] & (j >= M - filled[:, None, None])
 
 
-def relative_scores(q, k, r, u, v_bias):
+def relative_scores(
+  q: jax.Array, k: jax.Array, r: jax.Array, u: jax.Array, v_bias: jax.Array
+) -> jax.Array:
   """Attention scores by content and by distance, scaled by 1 / sqrt(K).
 
   Args:
@@ -170,7 +177,12 @@ def _masked_exp(scores, mask):
   return weights, jnp.sum(weights, axis=-1, keepdims=True)
 
 
-def dropout(x, rate, key, shared=()):
+def dropout(
+  x: jax.Array,
+  rate: float,
+  key: jax.Array | None,
+  shared: tuple[int, ...] = (),
+) -> jax.Array:
   """Inverted dropout: zeroes an entry with probability rate, scales the rest.
 
   The mask depends on the key and on where in the array an entry stands, on
@@ -227,8 +239,17 @@ def _random_words(key, shape):
 
 
 def relative_attention(
-  q, k, v, r, u, v_bias, mask, *, dropout_rate=0.0, dropout_key=None
-):
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  r: jax.Array,
+  u: jax.Array,
+  v_bias: jax.Array,
+  mask: jax.Array,
+  *,
+  dropout_rate: float = 0.0,
+  dropout_key: jax.Array | None = None,
+) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
   Args:

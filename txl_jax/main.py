@@ -132,7 +132,7 @@ def main(argv: list[str]) -> None:
     MODES[mode](Job(config, folder, console, watch, _EXPORT_FILE.value))
 
 
-def entry():
+def entry() -> None:
   """The program: a mistake of the user is one line and status 1."""
   with command_line.without_echoes(), command_line.told():
     try:

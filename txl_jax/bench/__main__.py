@@ -144,7 +144,7 @@ def _compare(benchmark):
   side_by_side.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
   if benchmark in side_by_side.BENCHMARKS:

@@ -5,6 +5,7 @@ of its model, `params`; `run(steps)` returns a measurement.
 """
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ def config(spec: types.SimpleNamespace) -> Any:
   return c
 
 
-def prepare(spec: types.SimpleNamespace):
+def prepare(spec: types.SimpleNamespace) -> tuple[dict, Callable[[], dict]]:
   """See `worker.serve`; UserError if the devices cannot share the batch."""
   benchmark = _BENCHMARKS[spec.benchmark](config(spec), spec)
   benchmark.run(2)  # compiles

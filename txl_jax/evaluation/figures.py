@@ -3,7 +3,7 @@
 import math
 
 
-def figures(nats, unit):
+def figures(nats: float, unit: str) -> dict[str, float]:
   """A mean nll in nats and in the unit that people quote.
 
   Args:

@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
   SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING
   NOT_DECAYED: ClassVar[Sequence[str]] = ()
 
-  def setup(self):
+  def setup(self) -> None:
     c = self.config
     scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
     self.vocabulary = embeddings.Vocabulary(self.vocab_size, c, scale)

@@ -42,7 +42,7 @@ class Vocabulary(nn.Module):
   config: Config
   scale: float = 1.0
 
-  def setup(self):
+  def setup(self) -> None:
     c, D = self.config, self.config.d_model
     edges = 0, *c.cutoffs, self.vocab_size
     sizes = [b - a for a, b in itertools.pairwise(edges)]

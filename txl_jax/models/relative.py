@@ -7,6 +7,7 @@ Shapes
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
@@ -33,7 +34,7 @@ class RelativeAttention(nn.Module):
 
   config: Any
 
-  def setup(self):
+  def setup(self) -> None:
     c = self.config
     shared: dict[str, Any] = dict(
       use_bias=False,
@@ -47,7 +48,7 @@ class RelativeAttention(nn.Module):
     self.r = nn.DenseGeneral(heads, **shared)
     self.o = nn.DenseGeneral(c.d_model, axis=(-2, -1), **shared)
 
-  def project(self, states):
+  def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
     return self.k(states), self.v(states)
 

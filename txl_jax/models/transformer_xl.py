@@ -214,7 +214,7 @@ class TransformerXL(base.LanguageModel):
   )
   NOT_DECAYED = (r'biases/[uv]',)
 
-  def setup(self):
+  def setup(self) -> None:
     super().setup()
     c = self.config
     if not c.untie_biases:
@@ -230,15 +230,15 @@ class TransformerXL(base.LanguageModel):
     zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
     return self.cache_projections and not zeros_behind_norm
 
-  def at_test_time(self, **overrides):
+  def at_test_time(self, **overrides: Any) -> base.LanguageModel:
     """See `base.LanguageModel`; memory holds keys and values."""
     return super().at_test_time(**overrides).clone(cache_projections=True)
 
-  def without_remat(self):
+  def without_remat(self) -> 'TransformerXL':
     """See `base.LanguageModel`."""
     return self.clone(config=self.config.replace(remat='none'))
 
-  def init_memory(self, batch_size):
+  def init_memory(self, batch_size: int) -> Any:
     """A Memory: empty, or full of zero states; () where M is 0."""
     if not self.config.mem_len:
       return ()
@@ -247,7 +247,7 @@ class TransformerXL(base.LanguageModel):
     filled = jnp.full([batch_size], start, jnp.int32)
     return Memory(self._empty_states(batch_size), filled)
 
-  def row_axes(self):
+  def row_axes(self) -> Any:
     """See `base.LanguageModel`."""
     if not self.config.mem_len:
       return ()
@@ -261,7 +261,14 @@ class TransformerXL(base.LanguageModel):
     shape = (*lead, c.n_head, c.d_head)
     return jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype)
 
-  def states(self, tokens, memory, *, lengths=None, train=False):
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Any]:
     """int32 [B, T] -> final states [B, T, D] and the new memory."""
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.embed(tokens, train=train)
@@ -278,9 +285,9 @@ class TransformerXL(base.LanguageModel):
     arguments = R, biases, mask, lengths, train
     rngs = {'dropout': self.make_rng('dropout')} if train else {}
     h, states = self._run_layers(h, states, arguments, rngs)
-    if not M:
+    if filled is None:
       return h, ()
-    filled = filled + (T if lengths is None else lengths)
+    filled += T if lengths is None else lengths
     return h, Memory(states, jnp.minimum(filled, M))
 
   def _run_layers(self, h, states, arguments, rngs):

@@ -40,21 +40,21 @@ class Windowed(base.LanguageModel):
   model: Any = None
   window: int = 1
 
-  def setup(self):
+  def setup(self) -> None:
     nn.share_scope(self, self.model)
 
-  def init_memory(self, batch_size):
+  def init_memory(self, batch_size: int) -> Window:
     """An empty Window."""
     return Window(
       jnp.zeros([batch_size, self.window], jnp.int32),
       jnp.zeros([batch_size], jnp.int32),
     )
 
-  def row_axes(self):
+  def row_axes(self) -> Window:
     """See `base.LanguageModel`."""
     return Window(0, 0)
 
-  def inference_params(self, params):
+  def inference_params(self, params: Any) -> Any:
     """See `base.LanguageModel`."""
     return self.model.inference_params(params)
 

@@ -1,5 +1,7 @@
 """--mode=eval: scores a whole split and prints the figure."""
 
+from typing import Any
+
 from txl_jax import models, settings
 from txl_jax.data import streams
 from txl_jax.errors import UserError
@@ -62,7 +64,7 @@ def run(job: Job) -> perplexity.Score:
   return score
 
 
-def conditions(section) -> str:
+def conditions(section: Any) -> str:
   """The section `eval` in words: lengths and streams."""
   own = [f'{k} {x}' for k, x in section.model.items() if x is not None]
   window = [f'window {section.window}'] if section.window else []

@@ -45,7 +45,7 @@ class Root:
     may_change=ON_RESUME,
   )
 
-  def problems(self):
+  def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     which = self.checkpoint
     if which not in ('best', 'latest') and not which.isdecimal():

@@ -8,7 +8,14 @@ import jax
 import jax.numpy as jnp
 
 
-def nll(h, targets, weights, bias, samples, key):
+def nll(
+  h: jax.Array,
+  targets: jax.Array,
+  weights: jax.Array,
+  bias: jax.Array,
+  samples: int,
+  key: jax.Array,
+) -> jax.Array:
   """An estimate of -log p(target) from a few words instead of all V.
 
   n words are drawn, the same ones for all tokens, with replacement from the

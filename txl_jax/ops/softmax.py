@@ -134,7 +134,9 @@ class Bin:
   def __init__(self, words: int):
     self.words = words
 
-  def normaliser(self, f, h, ids, rows):
+  def normaliser(
+    self, f: Any, h: jax.Array, ids: jax.Array, rows: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
     """The `normaliser` over all words of the bin.
 
     Args:
@@ -148,7 +150,9 @@ class Bin:
     """
     return f(h, ids, rows)
 
-  def look_up(self, table, ids, inside):
+  def look_up(
+    self, table: jax.Array, ids: jax.Array, inside: jax.Array
+  ) -> jax.Array:
     """Embeddings: [N, d], 0 where a token is not inside the bin."""
     # A row that is not there: nothing is read, and nothing added to its
     # gradient, where row 0 would have to take it from most tokens.

@@ -4,6 +4,7 @@ Shapes: N rows, C rows in a chunk.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,7 +50,15 @@ def _on_rows_backward(f, chunk, kept, cotangent):
 _on_rows.defvjp(_on_rows_forward, _on_rows_backward)
 
 
-def on_rows(f, params, x, ids, rows, *, chunk):
+def on_rows(
+  f: Callable[..., jax.Array],
+  params: Any,
+  x: jax.Array,
+  ids: jax.Array,
+  rows: jax.Array,
+  *,
+  chunk: int,
+) -> jax.Array:
   """f of some rows, a chunk of them at a time; 0 at the others.
 
   The number of chunks is that of the rows, known when it runs; shapes are

@@ -11,14 +11,14 @@ class Console:
   On a terminal one line is rewritten in place; elsewhere each call is a line.
   """
 
-  def __init__(self, silent=False):
+  def __init__(self, silent: bool = False):
     """Shows nothing if it is silent, as in all processes but one."""
     self._silent = silent
     self._terminal = sys.stderr.isatty()
     self._open = False
     self._last = 0.0
 
-  def progress(self, text, pause=0.0):
+  def progress(self, text: str, pause: float = 0.0) -> None:
     """Shows where the run is, unless it did `pause` seconds ago or less."""
     if self._silent or time.monotonic() - self._last < pause:
       return
@@ -31,21 +31,21 @@ class Console:
     else:
       print(text, file=sys.stderr, flush=True)
 
-  def say(self, text):
+  def say(self, text: str) -> None:
     """Shows a line that stays."""
     if self._silent:
       return
     self.close()
     print(text, file=sys.stderr, flush=True)
 
-  def close(self):
+  def close(self) -> None:
     """Ends a line that is rewritten, so that what follows has its own."""
     if self._open:
       print(file=sys.stderr, flush=True)
       self._open = False
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
   """Seconds as people read them: 45s, 12m05s, 3h20m, 2d04h."""
   s = int(max(seconds, 0))
   if s < 60:

@@ -9,8 +9,10 @@ start, so they are cut back with it.
 import contextlib
 import json
 import os
+import pathlib
 import shutil
 import time
+from typing import Any
 
 from tensorboardX import event_file_writer, summary
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
@@ -23,7 +25,9 @@ _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
 class Log:
   """The record of a run in its workdir."""
 
-  def __init__(self, workdir, step, evaluated, tensorboard):
+  def __init__(
+    self, workdir: pathlib.Path, step: int, evaluated: int, tensorboard: bool
+  ):
     """Opens the record and cuts it back to a checkpoint.
 
     Args:
@@ -65,7 +69,7 @@ class Log:
       self._write_events(record)
     self._flush_events()
 
-  def write(self, record):
+  def write(self, record: dict[str, Any]) -> None:
     """Adds a dict with step, split and figures; stamps it with the time."""
     record = record | {'time': round(time.time(), 3)}
     with self._told():
@@ -92,13 +96,13 @@ class Log:
     if self._events:
       self._events.flush()
 
-  def sync(self):
+  def sync(self) -> None:
     """Makes sure that every line is on the disk."""
     with self._told():
       os.fsync(self._file.fileno())
       self._flush_events()
 
-  def close(self):
+  def close(self) -> None:
     """Closes the files; what they have failed with was told before."""
     with contextlib.suppress(OSError):
       self._file.close()
@@ -119,17 +123,17 @@ class Log:
 class Silent:
   """The Log of a process that writes none."""
 
-  def write(self, record):
+  def write(self, record: dict[str, Any]) -> None:
     """Does nothing."""
 
-  def sync(self):
+  def sync(self) -> None:
     """Does nothing."""
 
-  def close(self):
+  def close(self) -> None:
     """Does nothing."""
 
 
-def read(path):
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
   """The records of a metrics.jsonl, [] if there is none.
 
   A last line that was torn by a crash is left out.

@@ -37,7 +37,7 @@ class NotFinite(UserError):
     step: steps made before that one.
   """
 
-  def __init__(self, message, step):
+  def __init__(self, message: str, step: int):
     super().__init__(message)
     self.step = step
 

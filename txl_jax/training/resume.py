@@ -1,15 +1,22 @@
 """What a run that continues finds, compares and tells."""
 
 import importlib.metadata
+import pathlib
+from typing import Any
 
 import jax
 
 from txl_jax import settings
+from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes
+from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.training.progress import Progress
 
 
-def start(checkpoints, folder, resume):
+def start(
+  checkpoints: Checkpoints, folder: pathlib.Path, resume: str
+) -> int | None:
   """The step to continue from, or None for a new run.
 
   Args:
@@ -44,7 +51,9 @@ def start(checkpoints, folder, resume):
   return None
 
 
-def host_part(config, corpus, progress):
+def host_part(
+  config: Any, corpus: Prepared, progress: Progress
+) -> dict[str, Any]:
   """What a checkpoint holds besides arrays: a JSON dict.
 
   Args:
@@ -60,7 +69,7 @@ def host_part(config, corpus, progress):
   }
 
 
-def other_versions(host):
+def other_versions(host: dict[str, Any]) -> list[str]:
   """A line for each package, or device, that is not as in a `host_part`."""
   return [
     f'warning: {name} was {host["versions"].get(name)} and is {version}: the '
