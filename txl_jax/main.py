@@ -76,12 +76,6 @@ def _parse(argv):
   return rest
 
 
-def _config_name():
-  return pathlib.Path(
-    config_flags.get_config_filename(flags.FLAGS['config'])
-  ).stem
-
-
 def _use_compilation_cache(config):
   """Keeps compiled programs in a folder, if the config names one."""
   folder = config.train.compilation_cache
@@ -120,7 +114,8 @@ def main(argv: list[str]) -> None:
     _PROCESS.value,
     config.watch.lost_seconds,
   )
-  folder = pathlib.Path(_WORKDIR.value or f'runs/{_config_name()}')
+  file = config_flags.get_config_filename(flags.FLAGS['config'])
+  folder = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(file).stem}')
   console = Console(silent=not processes.is_main())
   watch = watchdog.Watch(config.watch.lost_seconds, config.watch.stall_seconds)
   # The console is closed first: the last line of a failure is one of its own.

@@ -41,28 +41,24 @@ class Key:
   Attributes:
     meaning: a sentence or more, for people.
     choices: {allowed value: its meaning}; empty is no such list.
-    at_least: lowest value.
-    above: a bound that is not itself allowed.
-    at_most: highest value.
+    at_least: lowest value; `above`, a bound that is not itself allowed;
+      `at_most`, the highest value.
     may_change: NEVER, IN_USE, AT_TEST_TIME or ON_RESUME; '' is as the section
       says in MAY_CHANGE, NEVER where it does not.
   """
 
   meaning: str
   choices: Mapping[Any, str]
-  at_least: float | None
-  above: float | None
-  at_most: float | None
-  may_change: str
+  at_least: float | None = None
+  above: float | None = None
+  at_most: float | None = None
+  may_change: str = ''
 
   def bounds(self) -> str:
     """The bounds of a number in words; '' if there are none."""
-    parts = (
-      ('at least', self.at_least),
-      ('above', self.above),
-      ('at most', self.at_most),
-    )
-    return ', '.join(f'{word} {x}' for word, x in parts if x is not None)
+    found = {k: getattr(self, k) for k in ('at_least', 'above', 'at_most')}
+    words = (f'{k} {x}' for k, x in found.items() if x is not None)
+    return ', '.join(words).replace('_', ' ')
 
   def holds(self, value: float) -> bool:
     """Whether a number is finite and within the bounds."""
@@ -74,20 +70,11 @@ class Key:
     )
 
 
-def key(
-  default: Any,
-  meaning: str,
-  *,
-  choices: Mapping[Any, str] | tuple = (),
-  at_least: float | None = None,
-  above: float | None = None,
-  at_most: float | None = None,
-  may_change: str = '',
-) -> Any:
+def key(default: Any, meaning: str, *, choices: Any = (), **more: Any) -> Any:
   """A field of a section; see `Key`. Choices may be a tuple of plain names."""
   if not isinstance(choices, Mapping):
     choices = dict.fromkeys(choices, '')
-  entry = Key(meaning, choices, at_least, above, at_most, may_change)
+  entry = Key(meaning, choices, **more)
   return dataclasses.field(default=default, metadata={'key': entry})
 
 
@@ -104,22 +91,22 @@ def count(default: float, meaning: str, **more: Any) -> Any:
 def keys(section: type) -> dict[str, Key]:
   """{name: Key} of a section, in the order of declaration."""
   may = getattr(section, 'MAY_CHANGE', NEVER)
-  entries = {f.name: f.metadata['key'] for f in dataclasses.fields(section)}
-  return {
-    name: dataclasses.replace(e, may_change=e.may_change or may)
-    for name, e in entries.items()
-  }
+  found = {}
+  for f in dataclasses.fields(section):
+    e = f.metadata['key']
+    found[f.name] = dataclasses.replace(e, may_change=e.may_change or may)
+  return found
 
 
 def overrides(section: type) -> type:
   """A section with the keys of another that change AT_TEST_TIME, all None."""
+  types = {f.name: f.type for f in dataclasses.fields(section)}
   fields = []
-  for f in dataclasses.fields(section):
-    entry = keys(section)[f.name]
+  for name, entry in keys(section).items():
     if entry.may_change == AT_TEST_TIME:
       entry = dataclasses.replace(entry, may_change=ON_RESUME)
       field = dataclasses.field(default=None, metadata={'key': entry})
-      fields.append((f.name, f.type, field))
+      fields.append((name, types[name], field))
   return dataclasses.make_dataclass('Overrides', fields, frozen=True)
 
 
@@ -135,17 +122,16 @@ def defaults(section: type) -> ml_collections.ConfigDict:
 def read(section: type, values: Mapping[str, Any]) -> Any:
   """A section of a config, or a dict from JSON, as its dataclass.
 
-  Raises:
-    TypeError: it has another key.
+  TypeError if it has another key.
   """
-  # JSON has no tuples.
-  return section(
-    **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-  )
+  return section(**flatten(values))
 
 
 def flatten(config: Any) -> dict[str, Any]:
-  """A ConfigDict or nested dict as {'section.key': value}."""
+  """A ConfigDict or nested dict as {'section.key': value}; lists are tuples.
+
+  JSON has no tuples.
+  """
   flat = {}
   for name, value in config.items():
     if hasattr(value, 'items'):
@@ -168,8 +154,7 @@ def check(sections: Mapping[str, type], config: Any) -> None:
       '' has the keys outside sections.
     config: ConfigDict, or nested dict.
 
-  Raises:
-    UserError: names the key, what was found and what is allowed.
+  A UserError names the key, what was found and what is allowed.
   """
   found = {name: {} for name in sections}
   for name, value in flatten(config).items():
@@ -222,16 +207,10 @@ def differences(
   then: Mapping[str, Any],
   *free: str,
 ) -> Iterator[tuple[str, Any, Any]]:
-  """Keys whose values differ and may not.
+  """Keys of flat configs that differ and may not: (key, now, then).
 
-  Args:
-    sections: as for `check`.
-    now: flat dict of a config.
-    then: flat dict of another.
-    *free: what `may_change` is of the keys that may differ.
-
-  Yields:
-    A key, its value now and its value then; None where it is missing.
+  A missing value is None. Keys whose `may_change` is one of `free` may differ;
+  the sections are as for `check`.
   """
   for name in sorted(now.keys() | then.keys()):
     section, _, own = name.rpartition('.')
@@ -249,9 +228,7 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 def to_python(config: ml_collections.ConfigDict, command: str) -> str:
   """A config as a Python file that --config takes.
 
-  Args:
-    config: the config.
-    command: the command that continues the run, for the docstring.
+  Its docstring has the command that continues the run.
   """
   lines = '\n'.join(f'  {line}' for line in _assignments('c', config))
   return f'''"""The config of this run, complete.

@@ -22,16 +22,10 @@ from txl_jax.parallel import placement, processes
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """The figures of a split.
+  """The figures of a split."""
 
-  Attributes:
-    nll: nats, summed over the scored tokens.
-    scored: tokens scored.
-    seconds: it took.
-  """
-
-  nll: float
-  scored: int
+  nll: float  # nats, summed over the scored tokens
+  scored: int  # tokens
   seconds: float
 
   @property
@@ -55,9 +49,8 @@ def score(
   segments_per_call: int,
   mesh: Mesh | None = None,
   nll_file: str = '',
-  stopped: Callable[[], Any] = lambda: False,
   progress: Callable[[int], None] = lambda scored: None,
-) -> Score | None:
+) -> Score:
   """Scores every token of a split once, but the first.
 
   The mean is over the n - 1 scored tokens. With B > 1 the split is cut into
@@ -76,11 +69,8 @@ def score(
     nll_file: path of a .npy for the nll of each scored token, float32
       [n - 1] in text order; it is in memory only piece by piece. Of several
       processes the first one writes it.
-    stopped: asked before each call; True ends the scoring.
-    progress: called with the tokens scored so far.
-
-  Returns:
-    A Score, or None if it was stopped.
+    progress: called with the tokens scored so far; what it raises ends the
+      scoring.
   """
   begin = time.monotonic()
   # No more segments in a call than a stream has: nothing is only padding.
@@ -96,8 +86,6 @@ def score(
     )
   parts = streams.segments(tokens, batch_size, segment_len, group)
   for inputs, targets, positions in parts:
-    if stopped():
-      return None
     memory, nll = scoring.jit_score(
       params,
       memory,

@@ -37,21 +37,12 @@ def build(
 
 
 def at_test_time(
-  config: Any,
-  vocab_size: int,
-  section: str,
-  window: int = 0,
+  config: Any, vocab_size: int, section: str, window: int = 0
 ) -> base.LanguageModel:
-  """The model of a config as a section of it uses it.
+  """The model of a config as its section 'eval' or 'generate' uses it.
 
-  Args:
-    config: ConfigDict.
-    vocab_size: V.
-    section: 'eval' or 'generate'; its section `model` has the overrides.
-    window: W, of a `windowed.Windowed` model; 0 is the model itself.
-
-  Raises:
-    UserError: there is a window, and the model has a memory.
+  With a window, it is a `windowed.Windowed` one; UserError if the model has a
+  memory.
   """
   given = config[section].model.items()
   overrides = {k: x for k, x in given if x is not None}

@@ -39,18 +39,11 @@ from txl_jax.models import embeddings, layers, regularisation
 
 
 class LMOutput(flax.struct.PyTreeNode):
-  """What a language model returns for one segment.
+  """What a language model returns for one segment."""
 
-  Attributes:
-    nll: float32 [B, T], -log p(target) in nats, in text order; 0 where the
-      target is -1.
-    memory: the memory after this segment.
-    aux: float32 scalar that training adds to the mean nll; 0 by default.
-  """
-
-  nll: jax.Array
-  memory: Any
-  aux: jax.Array
+  nll: jax.Array  # float32 [B, T], -log p(target) in nats, 0 for a target of -1
+  memory: Any  # after this segment
+  aux: jax.Array  # float32 scalar that training adds to the mean nll
 
 
 class LanguageModel(nn.Module):
@@ -99,9 +92,8 @@ class LanguageModel(nn.Module):
       shape = [-1 if i == axis else 1 for i in range(old.ndim)]
       return jnp.where(rows.reshape(shape), new, old)
 
-    return jax.tree.map(
-      reset, self.row_axes(), memory, self.init_memory(len(rows))
-    )
+    empty = self.init_memory(len(rows))
+    return jax.tree.map(reset, self.row_axes(), memory, empty)
 
   def remembers(self) -> bool:
     """Whether a segment sees anything of those before it."""
@@ -153,29 +145,21 @@ class LanguageModel(nn.Module):
   ) -> tuple[jax.Array, Any]:
     """Next-token logits, or log-probabilities, and the new memory.
 
-    Args:
-      tokens: int32 [B, T].
-      memory: the memory before them.
-      lengths: as in `__call__`.
-      last: only those after the last token of each row.
-
-    Returns:
-      float32 [B, T, V], or [B, V] of the last ones; and the memory.
+    They are float32 [B, T, V]; or [B, V], those after the last token of each
+    row alone.
     """
     h, memory = self.states(tokens, memory, lengths=lengths, train=False)
-    if last:
-      if lengths is None:
-        h = h[:, -1]
-      else:
-        at = jnp.maximum(lengths - 1, 0)[:, None, None]
-        h = jnp.take_along_axis(h, at, axis=1)[:, 0]
+    if last and lengths is None:
+      h = h[:, -1]
+    elif last:
+      at = jnp.maximum(jnp.asarray(lengths) - 1, 0)[:, None, None]
+      h = jnp.take_along_axis(h, at, axis=1)[:, 0]
     return self.vocabulary.logits(h), memory
 
   def at_test_time(self, **overrides: Any) -> 'LanguageModel':
     """The model for evaluation and generation, where the weights are frozen.
 
-    Args:
-      **overrides: keys of its config that change AT_TEST_TIME.
+    The overrides are keys of its config that change AT_TEST_TIME.
     """
     allowed = settings.keys(settings.overrides(type(self.config)))
     for name, value in overrides.items():
@@ -195,10 +179,9 @@ class LanguageModel(nn.Module):
 def init_params(model: LanguageModel, key: jax.Array) -> Any:
   """Fresh parameters of a model: a pytree of float32 arrays."""
   tokens = jnp.zeros([1, 1], jnp.int32)
+  arguments = tokens, tokens, model.init_memory(1)
   keys = {'params': key, 'dropout': key}
-  return model.init(keys, tokens, tokens, model.init_memory(1), train=True)[
-    'params'
-  ]
+  return model.init(keys, *arguments, train=True)['params']
 
 
 def repeat_rows(model: LanguageModel, memory: Any, times: int) -> Any:
@@ -213,15 +196,9 @@ def push(
 ) -> jax.Array:
   """The memory of one layer after a segment: the last M real states.
 
-  No gradient passes from what is kept to what it was made from.
-
-  Args:
-    memory: [B, M, ...], the states before the segment.
-    states: [B, T, ...], those of the segment.
-    lengths: int32 [B], the real ones among the T; None if all are.
-
-  Returns:
-    [B, M, ...] in the dtype of memory.
+  Memory is [B, M, ...], before and after, the states of the segment [B, T,
+  ...]; lengths, int32 [B], are how many of the T are real, None if all are. No
+  gradient passes from what is kept to what it was made from.
   """
   M, T = memory.shape[1], states.shape[1]
   memory, states = jax.lax.stop_gradient((memory, states.astype(memory.dtype)))

@@ -12,9 +12,8 @@ from txl_jax.settings import IN_USE, count, key, size
 
 def rate(default: float, meaning: str, at_least: float = 0) -> Any:
   """The key of a dropout rate."""
-  return key(
-    default, meaning, at_least=at_least, at_most=0.999, may_change=IN_USE
-  )
+  bounds = dict(at_least=at_least, at_most=0.999)
+  return key(default, meaning, **bounds, may_change=IN_USE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,8 +118,5 @@ class Config:
   def check_vocabulary(self, vocab_size: int) -> None:
     """Raises a UserError if a cutoff is not below V."""
     if self.cutoffs and self.cutoffs[-1] >= vocab_size:
-      settings.refuse(
-        'model.cutoffs',
-        self.cutoffs,
-        f'numbers below {vocab_size}, the size of the vocabulary',
-      )
+      allowed = f'numbers below {vocab_size}, the size of the vocabulary'
+      settings.refuse('model.cutoffs', self.cutoffs, allowed)

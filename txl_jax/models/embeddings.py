@@ -74,39 +74,30 @@ class Vocabulary(nn.Module):
     shared = [0] if widths[0] != D else []
     of = bins if c.div_val > 1 else shared
     self.projections = [project('proj', i) for i in of]
-    if c.tie_weights:
-      outputs = self.tables
-    else:
+    outputs = self.tables
+    if not c.tie_weights:
       outputs = [make(numbered('output', i), sizes[i], widths[i]) for i in bins]
     out_projections = [output_projection(i) for i in bins]
     biases = [make(numbered('bias', i), sizes[i], std=0.0) for i in bins]
-    tails = len(c.cutoffs)
-    if tails:
-      tail_weights = make('tail_weights', tails, widths[0])
-      tail_biases = make('tail_biases', tails, std=0.0)
-    else:
-      tail_weights, tail_biases = jnp.zeros([0, widths[0]]), jnp.zeros([0])
-    self.output = softmax.Output(
-      outputs, biases, out_projections, tail_weights, tail_biases
-    )
+    of_tails = jnp.zeros([0, widths[0]]), jnp.zeros([0])
+    if tails := len(c.cutoffs):
+      of_tails = (
+        make('tail_weights', tails, widths[0]),
+        make('tail_biases', tails, std=0.0),
+      )
+    self.output = softmax.Output(outputs, biases, out_projections, *of_tails)
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """int32 [B, T] -> [B, T, D], scaled."""
-    x = vocab_parallel.embed(
-      tokens.reshape(-1),
-      self.tables,
-      self.projections,
-      jnp.dtype(self.config.dtype),
-    )
+    flat, dtype = tokens.reshape(-1), jnp.dtype(self.config.dtype)
+    x = vocab_parallel.embed(flat, self.tables, self.projections, dtype)
     return x.reshape(*tokens.shape, self.config.d_model) * self.scale
 
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; with tails they are log-probabilities."""
+    c, flat = self.config, h.reshape(-1, self.config.d_model)
     out = softmax.logits(
-      h.reshape(-1, self.config.d_model),
-      self.output,
-      tail_order=self.config.tail_order,
-      dtype=jnp.dtype(self.config.dtype),
+      flat, self.output, tail_order=c.tail_order, dtype=jnp.dtype(c.dtype)
     )
     return out.reshape(*h.shape[:-1], self.vocab_size)
 

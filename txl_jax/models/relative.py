@@ -54,17 +54,10 @@ class RelativeAttention(nn.Module):
 
   def __call__(self, x, k, v, R, biases, mask, *, train):
     """x [B, T, D], k, v [B, S, H, K], R [S, D] and mask [B or 1, T, S]."""
-    u, v_bias = biases
     rate = self.config.dropatt if train else 0.0
+    key = self.make_rng('dropout') if rate else None
+    q, r, (u, v_bias) = self.q(x), self.r(R), biases
     out = attention.relative_attention(
-      self.q(x),
-      k,
-      v,
-      self.r(R),
-      u,
-      v_bias,
-      mask,
-      dropout_rate=rate,
-      dropout_key=self.make_rng('dropout') if rate else None,
+      q, k, v, r, u, v_bias, mask, dropout_rate=rate, dropout_key=key
     )  # [B, T, H, K]
     return self.o(out)  # [B, T, D]

@@ -108,15 +108,12 @@ class Config(config.Config):
 class Memory(flax.struct.PyTreeNode):
   """The past states of every layer.
 
-  Attributes:
-    states: [N, B, M, D], the inputs of the N layers, oldest first; or what
-      a model that caches keys and values keeps of them: a tuple of two
-      [N, B, M, H, K].
-    filled: int32 [B], how many slots of each row hold real states.
+  They are the inputs of the N layers, [N, B, M, D], oldest first; or what a
+  model that caches keys and values keeps of them: two of [N, B, M, H, K].
   """
 
   states: Any
-  filled: Any
+  filled: Any  # int32 [B], how many slots of each row hold real states
 
 
 class Layer(nn.Module):
@@ -135,10 +132,10 @@ class Layer(nn.Module):
 
   @nn.compact
   def __call__(self, x, memory, R, biases, mask, lengths, train):
-    """One segment.
+    """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
     Args:
-      x: [B, T, D].
+      x: the input.
       memory: [B, M, D], the inputs of this layer before the segment; with
         `cache` their keys and values instead, each [B, M, H, K].
       R: [S, D] position table.
@@ -146,9 +143,6 @@ class Layer(nn.Module):
       mask: bool [B or 1, T, S].
       lengths: int32 [B] or None, as in `base.push`.
       train: whether dropout is on.
-
-    Returns:
-      [B, T, D], and the new memory of this layer.
     """
     c, dtype = self.config, jnp.dtype(self.config.dtype)
 
@@ -156,9 +150,8 @@ class Layer(nn.Module):
       return layers.LayerNorm(c.ln_eps, c.init_std, dtype, name=name)
 
     def drop(y):
-      return layers.Dropout()(
-        y, c.dropout, train=train, locked=c.locked_dropout
-      )
+      locked = c.locked_dropout
+      return layers.Dropout()(y, c.dropout, train=train, locked=locked)
 
     if c.untie_biases:
       biases = relative.Biases(c, name='biases')()
@@ -293,14 +286,9 @@ class TransformerXL(base.LanguageModel):
   def _run_layers(self, h, states, arguments, rngs):
     """All layers, one after the other, in a loop or in a scan.
 
-    Args:
-      h: [B, T, D].
-      states: of the memory.
-      arguments: what every layer is given besides.
-      rngs: dict of keys; each layer has its own, made from them.
-
-    Returns:
-      [B, T, D], and the new states of the memory.
+    It takes h [B, T, D], the states of the memory, what every layer is given
+    besides, and a dict of keys; each layer has its own, made from them. It
+    returns [B, T, D], and the new states of the memory.
     """
     c = self.config
     if self.is_initializing():

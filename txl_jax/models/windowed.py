@@ -14,15 +14,10 @@ from txl_jax.models import base
 
 
 class Window(flax.struct.PyTreeNode):
-  """The last tokens of every row.
+  """The last tokens of every row."""
 
-  Attributes:
-    tokens: int32 [B, W], the newest one last.
-    filled: int32 [B], how many of them there are.
-  """
-
-  tokens: Any
-  filled: Any
+  tokens: Any  # int32 [B, W], the newest one last
+  filled: Any  # int32 [B], how many of them there are
 
 
 class Windowed(base.LanguageModel):
@@ -45,10 +40,8 @@ class Windowed(base.LanguageModel):
 
   def init_memory(self, batch_size: int) -> Window:
     """An empty Window."""
-    return Window(
-      jnp.zeros([batch_size, self.window], jnp.int32),
-      jnp.zeros([batch_size], jnp.int32),
-    )
+    tokens = jnp.zeros([batch_size, self.window], jnp.int32)
+    return Window(tokens, jnp.zeros([batch_size], jnp.int32))
 
   def row_axes(self) -> Window:
     """See `base.LanguageModel`."""

@@ -16,9 +16,8 @@ from txl_jax.runs import workdir
 def run(job: Job) -> perplexity.Score:
   """Scores the split of the section `eval`.
 
-  Raises:
-    UserError: see `trained.load`; or the corpus has another vocabulary, or
-      the split is too short.
+  UserError: see `trained.load`; or the corpus has another vocabulary, or the
+  split is too short.
   """
   config, ev = job.config, job.config.eval
   mesh = mesh_lib.make_mesh(config.mesh)
@@ -47,7 +46,6 @@ def run(job: Job) -> perplexity.Score:
     nll_file=ev.nll_file,
     progress=progress,
   )
-  assert score is not None  # nothing stops it
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(

@@ -10,11 +10,7 @@ from txl_jax.runs import weights_file, workdir
 
 
 def run(job: Job) -> None:
-  """Writes the file.
-
-  Raises:
-    UserError: see `trained.load`; or the file cannot be written.
-  """
+  """Writes the file; UserError: see `trained.load` and `weights_file.save`."""
   mesh = mesh_lib.make_mesh(job.config.mesh)
   found = trained.load(job.config, job.folder, mesh)
   params = jax.tree.map(placement.fetch, found.params)

@@ -2,7 +2,10 @@
 
 import codecs
 import io
+import pathlib
 import sys
+
+import numpy as np
 
 from txl_jax import models, settings
 from txl_jax.errors import UserError
@@ -18,8 +21,7 @@ from txl_jax.parallel import processes
 def run(job: Job) -> None:
   """Writes the samples of the section `generate`.
 
-  Raises:
-    UserError: see `trained.load`; or the prompt cannot be read or encoded.
+  UserError: see `trained.load`; or the prompt cannot be read or encoded.
   """
   g = job.config.generate
   # Standard input is that of process 0.
@@ -52,16 +54,11 @@ def run(job: Job) -> None:
         out.flush()
     out.write(utf8.decode(b'', final=True) + '\n')
   else:
-    rows = [tokens.tolist()] * g.samples
-    for piece in pieces:
-      # -1 stands in a row that has ended.
-      rows = [
-        row + [t for t in more.tolist() if t >= 0]
-        for row, more in zip(rows, piece)
-      ]
+    rows = np.concatenate([np.tile(tokens, (g.samples, 1)), *pieces], axis=1)
     for i, row in enumerate(rows):
       out.write(f'=== sample {i + 1} of {g.samples}\n')
-      out.write(vocabulary.decode(row).decode(errors='replace') + '\n')
+      text = vocabulary.decode(row[row >= 0])  # -1 is behind the end of a row
+      out.write(text.decode(errors='replace') + '\n')
   out.flush()
 
 
@@ -75,16 +72,10 @@ def _model(config, vocabulary):
 
 
 def _sampling(g: Generate, vocabulary):
-  forbidden: tuple[int, ...] = ()
-  if g.forbid_unk:
-    unk = vocabulary.unk_id
-    if unk is None:
-      settings.refuse(
-        'generate.forbid_unk',
-        True,
-        'False, for the vocabulary has no unknown word',
-      )
-    forbidden = (unk,)
+  forbidden = (vocabulary.unk_id,) if g.forbid_unk else ()
+  if None in forbidden:
+    allowed = 'False, for the vocabulary has no unknown word'
+    settings.refuse('generate.forbid_unk', True, allowed)
   return Sampling(
     g.temperature, g.top_k, g.top_p, g.repetition_penalty, forbidden
   )
@@ -95,9 +86,8 @@ def _end(g: Generate, vocabulary):
   if g.stop == 'none':
     return None
   if vocabulary.line_end is None:
-    settings.refuse(
-      'generate.stop', g.stop, 'none, for the vocabulary has no end of a line'
-    )
+    allowed = 'none, for the vocabulary has no end of a line'
+    settings.refuse('generate.stop', g.stop, allowed)
   return vocabulary.line_end
 
 
@@ -107,9 +97,7 @@ def _prompt(g: Generate):
   if g.prompt_file == '-':
     return sys.stdin.buffer.read()
   try:
-    with open(g.prompt_file, 'rb') as f:
-      return f.read()
+    return pathlib.Path(g.prompt_file).read_bytes()
   except OSError as e:
-    raise UserError(
-      f'generate.prompt_file: {g.prompt_file}: {e.strerror}'
-    ) from e
+    file = f'generate.prompt_file: {g.prompt_file}'
+    raise UserError(f'{file}: {e.strerror}') from e

@@ -30,11 +30,7 @@ class Job:
   export_file: str
 
   def corpus(self) -> Prepared:
-    """The corpus of the config; process 0 prepares it, if it must be.
-
-    Raises:
-      UserError: it cannot be had, or is not the same on every process.
-    """
+    """The corpus of the config; process 0 prepares it, if it must be."""
     found = processes.main_first(
       lambda: preparation.locate_or_prepare(self.config.data)
     )

@@ -62,11 +62,7 @@ class Config(options.Config, Protocol):
 
 
 def sections(model: str = 'transformer_xl') -> dict[str, type]:
-  """{name: dataclass} of a config with a model, in the order of the page.
-
-  Args:
-    model: a key of MODELS.
-  """
+  """{name: dataclass} of a config with a model of MODELS, as on the page."""
   of_model = MODELS[model].Config
   overrides = settings.overrides(of_model)
   return {
@@ -90,18 +86,14 @@ def compose(model: str = 'transformer_xl') -> Any:
   config = settings.defaults(Root)
   for name, section in sections(model).items():
     if name:
-      outer, _, own = name.rpartition('.')
-      within: Any = config[outer] if outer else config
+      *outer, own = name.split('.')
+      within: Any = config[outer[0]] if outer else config
       within[own] = settings.defaults(section)
   return config.lock()
 
 
 def of(config: Any) -> dict[str, type]:
-  """The `sections` of a config, or of the nested dict of one.
-
-  Raises:
-    UserError: it names no model that there is.
-  """
+  """The `sections` of a config; UserError if it names no model there is."""
   name = settings.flatten(config).get('model.name')
   if name not in MODELS:
     settings.refuse('model.name', name, ', '.join(MODELS))
@@ -109,11 +101,7 @@ def of(config: Any) -> dict[str, type]:
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Checks every value that can be checked without data and devices.
-
-  Raises:
-    UserError: names the key, what was found and what is allowed.
-  """
+  """`settings.check` of all sections, and of keys of different ones."""
   settings.check(of(config), config)
   flat = settings.flatten(config)
   for name, allowed in _together(flat):
@@ -145,35 +133,28 @@ def page() -> str:
     'those of Transformer-XL.',
   ]
   for name, section in sections().items():
-    lines += ['', f'## {name}' if name else '## outside sections', '']
-    lines.append('| key | default | meaning |')
-    lines.append('|---|---|---|')
-    for f in dataclasses.fields(section):
-      entry = settings.keys(section)[f.name]
-      lines.append(f'| {f.name} | {_shown(f.default)} | {_told(entry)} |')
+    lines += ['', f'## {name or "outside sections"}', '']
+    lines += ['| key | default | meaning |', '|---|---|---|']
+    told = map(_told, settings.keys(section).values())
+    for f, meaning in zip(dataclasses.fields(section), told, strict=True):
+      default = 'as trained' if f.default is None else f'`{f.default!r}`'
+      lines.append(f'| {f.name} | {default} | {meaning} |')
   return '\n'.join(lines)
 
 
-def _shown(default):
-  return 'as trained' if default is None else f'`{default!r}`'
+_MARKS = {
+  settings.ON_RESUME: '*Resume.*',
+  settings.IN_USE: '*Use.*',
+  settings.AT_TEST_TIME: '*Use; `eval.model` and `generate.model` override.*',
+  settings.NEVER: '',
+}
 
 
 def _told(entry):
-  parts = [entry.meaning]
-  if entry.choices:
-    choices = (
-      f'`{k}`: {v}' if v else f'`{k}`' for k, v in entry.choices.items()
-    )
-    parts.append('; '.join(choices) + '.')
-  if entry.bounds():
-    parts.append(entry.bounds().capitalize() + '.')
-  marks = {
-    settings.ON_RESUME: '*Resume.*',
-    settings.IN_USE: '*Use.*',
-    settings.AT_TEST_TIME: '*Use; `eval.model` and `generate.model` override.*',
-  }
-  parts.append(marks.get(entry.may_change, ''))
-  text = ' '.join(filter(None, parts))
+  choices = (f'`{k}`: {v}'.removesuffix(': ') for k, v in entry.choices.items())
+  sentences = '; '.join(choices), entry.bounds().capitalize()
+  parts = [entry.meaning, *(f'{s}.' for s in sentences if s)]
+  text = ' '.join(filter(None, [*parts, _MARKS[entry.may_change]]))
   return re.sub(r'([|<])', r'\\\1', text)
 
 

@@ -20,11 +20,7 @@ from txl_jax.training import step as step_lib
 
 
 def run(job: Job) -> None:
-  """Prints the table of the config.
-
-  Raises:
-    UserError: the batch cannot be divided over the mesh.
-  """
+  """Prints the table of the config."""
   vocab_size = preparation.vocab_size(job.config.data)
   processes.print_on_main(*table(job.config, vocab_size))
 
@@ -33,14 +29,8 @@ def table(config: Config, vocab_size: int) -> list[str]:
   """The lines of the summary, among them 'parameters: N'.
 
   How many of its chunks a tail of an adaptive softmax visits depends on the
-  text: one of each counts here.
-
-  Args:
-    config: ConfigDict.
-    vocab_size: V.
-
-  Raises:
-    UserError: the batch cannot be divided over the mesh.
+  text: one of each counts here. UserError if the batch cannot be divided over
+  the mesh.
   """
   train = config.train
   B, T = train.batch_size, train.segment_len
@@ -86,9 +76,7 @@ def _parameters(model, params):
 def _modules(params, placed):
   """The table of parameters: equal layers in one row, then the sums.
 
-  Args:
-    params: pytree of shapes.
-    placed: pytree of their shardings, or None.
+  `placed` is a pytree of their shardings, or None.
   """
   times, total, axes = collections.Counter(), collections.Counter(), {}
   flat = jax.tree_util.tree_leaves_with_path(params)

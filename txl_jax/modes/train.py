@@ -23,11 +23,7 @@ _LARGEST = 5_000_000
 
 
 def run(job: Job) -> None:
-  """Trains a run to its last step, from where it stands.
-
-  Raises:
-    UserError, Stopped: see `loop.Trainer`.
-  """
+  """Trains a run to its last step, from where it stands; see `loop.Trainer`."""
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, mesh_lib.row_parts(mesh))
@@ -75,12 +71,10 @@ def _closing(
 
 def _beside_compressors(config, corpus, params, mesh):
   """The model beside gzip and xz on the same bytes, where there are bytes."""
-  if corpus.manifest['corpus'] not in ('pystdlib', 'text'):
-    return []
-  if corpus.vocabulary.unit != 'bpc':
-    return []  # words do not tell the bytes between them
-  tokens = corpus.tokens('validation')
-  if len(tokens) > _LARGEST:
+  tokens, unit = corpus.tokens('validation'), corpus.vocabulary.unit
+  as_text = corpus.manifest['corpus'] in ('pystdlib', 'text')
+  # Words do not tell the bytes between them.
+  if not as_text or unit != 'bpc' or len(tokens) > _LARGEST:
     return []
   text = corpus.vocabulary.decode(tokens)
   ev = config.eval
@@ -93,7 +87,6 @@ def _beside_compressors(config, corpus, params, mesh):
     segments_per_call=ev.segments_per_call,
     mesh=mesh,
   )
-  assert score is not None  # nothing stops it
   if not processes.is_main():
     return []
   # The first byte is not scored: it is counted as eight bits.

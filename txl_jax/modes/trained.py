@@ -20,14 +20,10 @@ from txl_jax.training import averaging
 
 
 class Trained(NamedTuple):
-  """What `load` finds.
+  """What `load` finds: a checkpoint.
 
-  Attributes:
-    step: of the checkpoint.
-    params: of the model at test time, on the mesh; their average where the
-      checkpoint holds one.
-    averaged: how many steps they are averaged over, 0 for no average.
-    vocabulary: what the token ids stand for.
+  Its parameters are those of the model at test time, on the mesh; their
+  average over `averaged` steps where it holds one (0 is no average).
   """
 
   step: int
@@ -37,12 +33,7 @@ class Trained(NamedTuple):
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
-  """The model of the run in a folder.
-
-  Args:
-    config: ConfigDict; `checkpoint` chooses the step.
-    folder: of the run.
-    mesh: from `mesh.make_mesh`.
+  """The model of the run in a folder; the key `checkpoint` chooses the step.
 
   Raises:
     UserError: there is no such checkpoint, or it is of another model.
@@ -58,31 +49,27 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
 
   def restore(item, make):
     abstract = jax.eval_shape(make)
-    abstract = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      abstract,
-      mesh_lib.by_rules(abstract, mesh, model.SHARDING),
-    )
+    placed = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
+    abstract = mesh_lib.with_shardings(abstract, placed)
     return checkpoints.restore(step, **{item: abstract})[item]
 
+  params, averaged = None, 0
   if checkpoints.has_average(step):
     average = restore('average', lambda: averaging.empty(init()))
-    if averaged := averaging.count(average):
-      params = model.inference_params(average.params)
-      return Trained(step, params, averaged, vocabulary)
-  params = model.inference_params(restore('params', init))
-  return Trained(step, params, 0, vocabulary)
+    params, averaged = average.params, averaging.count(average)
+  if not averaged:
+    params = restore('params', init)
+  return Trained(step, model.inference_params(params), averaged, vocabulary)
 
 
 def _check_model(config, folder):
   """Raises a UserError unless the config has the model of the run."""
-  declared = sections.of(config)
-  then = workdir.config(folder)
-  now = settings.flatten(config)
-  of_model = {k: x for k, x in then.items() if k.startswith('model.')}
+  found = workdir.config(folder)
+  then = {k: x for k, x in found.items() if k.startswith('model.')}
+  now = {k: settings.flatten(config).get(k) for k in then}
   free = (settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME)
-  now = {k: now.get(k) for k in of_model}
-  for name, here, there in settings.differences(declared, now, of_model, *free):
+  differences = settings.differences(sections.of(config), now, then, *free)
+  for name, here, there in differences:
     raise UserError(
       f'{folder} holds a model with {name} = {there!r}, this command has '
       f'{here!r}; allowed: the same value, as in --config={folder}/config.py'

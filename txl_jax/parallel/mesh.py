@@ -203,6 +203,15 @@ def by_rules(
   return jax.tree_util.tree_map_with_path(place, tree)
 
 
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+  """Shapes of arrays (a pytree) with the shardings that they are to have."""
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    abstract,
+    shardings,
+  )
+
+
 def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> PartitionSpec:
   """The PartitionSpec of an array whose dimensions go over some axes.
 

@@ -126,9 +126,8 @@ class Checkpoints:
       keep: steps to keep besides the newest.
       **items: 'params', 'training' and so on: pytrees of arrays.
 
-    Raises:
-      UserError: this step or the one before cannot be written, as on a full
-        disk. Earlier ones are untouched.
+    UserError: this step or the one before cannot be written, as on a full disk.
+    Earlier ones are untouched.
     """
     self.wait()
     if processes.on_main(lambda: self._is_saved(step, host)):
@@ -193,9 +192,9 @@ class Checkpoints:
       saving.result()
 
   def wait(self) -> None:
-    """Waits until the save under way is sealed; all processes must call it.
+    """Waits until the save under way is sealed, or raises its error.
 
-    Raises the error of the save, see there.
+    All processes must call it.
     """
     if self._saving:
       concurrent.futures.wait([self._saving])
@@ -254,12 +253,8 @@ class Checkpoints:
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
     """Restores items of a `usable` step.
 
-    Args:
-      step: its number.
-      **abstract: for each item: a pytree of ShapeDtypeStruct with shardings.
-
-    Raises:
-      UserError: the step holds arrays of other names, shapes or dtypes.
+    Each is given as a pytree of ShapeDtypeStruct with shardings. UserError if
+    the step holds arrays of other names, shapes or dtypes.
     """
     folder, restored = self._path(step), {}
     handler = ocp.StandardCheckpointHandler()

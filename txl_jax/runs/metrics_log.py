@@ -30,15 +30,9 @@ class Log:
   ):
     """Opens the record and cuts it back to a checkpoint.
 
-    Args:
-      workdir: pathlib.Path.
-      step: the step the run continues from; later lines are dropped.
-      evaluated: the last step whose evaluation the checkpoint knows; later
-        lines of other splits than train are dropped.
-      tensorboard: whether to write events too.
-
-    Raises:
-      UserError: a file cannot be written, as from the other methods.
+    Lines of training after `step` are dropped, and those of other splits after
+    `evaluated`, the last step whose evaluation the checkpoint knows. UserError,
+    as from the other methods: a file cannot be written.
     """
     self._folder = workdir
     with self._told():

@@ -26,10 +26,8 @@ def write(folder: pathlib.Path) -> None:
 def damage(folder: pathlib.Path, item: str = '', read: bool = True) -> str:
   """What is wrong with a sealed folder, in a few words; '' if nothing is.
 
-  Args:
-    folder: with a seal, or without, which is damage.
-    item: the folder in it that alone is looked at; '' is all.
-    read: whether their contents are read; if not, only sizes are compared.
+  With an item, the folder in it of that name alone is looked at. Contents are
+  read only if asked for: sizes are always compared.
   """
   try:
     found = json.loads((folder / NAME).read_bytes())

@@ -43,11 +43,10 @@ def save(
   Args:
     path: of the file, ending in .npz.
     params: pytree (nested dict) of arrays.
-    model: dict, the section `model` of a config.
-    vocabulary: dict, as its `to_json` gives it.
+    model: the section `model` of a config.
+    vocabulary: as its `to_json` gives it.
 
-  Raises:
-    UserError: the path does not end in .npz, or cannot be written.
+  UserError: the path does not end in .npz, or cannot be written.
   """
   path = pathlib.Path(path)
   if path.suffix != '.npz':
@@ -75,16 +74,12 @@ def load(
 ) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
   """Reads a file that `save` has written.
 
-  Args:
-    path: of the file.
-
   Returns:
     The model as it was trained, unbound (`model.at_test_time(mem_len=1600)`
     changes its lengths); its parameters, a nested dict of numpy arrays; the
     vocabulary.
 
-  Raises:
-    UserError: the file cannot be read or is of another kind.
+  UserError: the file cannot be read or is of another kind.
   """
   try:
     with open(path, 'rb') as f, np.load(f, allow_pickle=False) as file:

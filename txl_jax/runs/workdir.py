@@ -3,7 +3,7 @@
 config.json, config.py   the config, the second one for --config
 vocabulary.json          what the token ids stand for
 corpus.json              name and digest of the data
-metrics.jsonl            see `log`
+metrics.jsonl            see `metrics_log`
 tensorboard/             the same for TensorBoard
 checkpoints/             see `checkpoint`
 lock                     held while a run writes here
@@ -30,11 +30,8 @@ from txl_jax.errors import UserError
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Holds the folder against a second run; the lock dies with the process.
 
-  Args:
-    folder: pathlib.Path, made if it is not there.
-
-  Raises:
-    UserError: another run holds it, or it cannot be written.
+  It is made if it is not there. UserError if another run holds it, or it cannot
+  be written.
   """
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,20 +63,24 @@ def describe(
   """Writes what tells this run from others, or checks that it is the same.
 
   Args:
-    folder: pathlib.Path.
+    folder: of the run.
     config: ConfigDict.
     sections: of the config, see `settings.check`.
     corpus: what is learnt.
     command: the command that continues this run.
 
-  Raises:
-    UserError: the folder holds a run of another config or corpus.
+  UserError: the folder holds a run of another config or corpus.
   """
-  now = json.loads(settings.to_json(config))
   corpus_now = {'name': corpus.name, 'digest': corpus.digest}
   if (folder / 'config.json').exists():
-    then = _read(folder / 'config.json')
-    _check_same(settings.flatten(now), settings.flatten(then), sections, folder)
+    now = settings.flatten(json.loads(settings.to_json(config)))
+    then = settings.flatten(_read(folder / 'config.json'))
+    found = settings.differences(sections, now, then, settings.ON_RESUME)
+    for name, here, there in found:
+      raise UserError(
+        f'{folder} holds a run with {name} = {there!r}, this command has '
+        f'{here!r}; continue with the same value or choose another --workdir'
+      )
     corpus_then = {'name': '?', 'digest': '?'} | _read(folder / 'corpus.json')
     if corpus_then['digest'] != corpus_now['digest']:
       raise UserError(
@@ -94,25 +95,10 @@ def describe(
   _write(folder / 'config.json', settings.to_json(config))
 
 
-def _check_same(now, then, sections, folder):
-  """Raises a UserError unless a run continues as it began."""
-  found = settings.differences(sections, now, then, settings.ON_RESUME)
-  for name, here, there in found:
-    raise UserError(
-      f'{folder} holds a run with {name} = {there!r}, this command has '
-      f'{here!r}; continue with the same value or choose another --workdir'
-    )
-
-
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """Checks that another process has described the folder that is seen here.
+  """UserError unless the folder here is the one that process 0 has described.
 
-  Args:
-    folder: pathlib.Path.
-    seconds: that a network file system may take to show it.
-
-  Raises:
-    UserError: the folder here is another one.
+  A network file system may take some seconds to show that.
   """
   deadline = time.monotonic() + seconds
   while not (folder / 'config.json').exists():
@@ -125,24 +111,15 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
 
 
 def config(folder: pathlib.Path) -> dict[str, Any]:
-  """The config of the run in a folder, as a flat dict.
-
-  Raises:
-    UserError: there is no run, or its file cannot be read.
-  """
-  _check_there(folder, 'config.json')
+  """The config of the run in a folder, flat; UserError if there is none."""
   return settings.flatten(_read(folder / 'config.json'))
 
 
 def vocabulary(folder: pathlib.Path) -> Vocabulary | Words:
-  """The vocabulary of the run in a folder.
-
-  Raises:
-    UserError: there is no run, or its file cannot be read.
-  """
-  _check_there(folder, 'vocabulary.json')
+  """The vocabulary of the run in a folder; UserError without one."""
+  found = _read(folder / 'vocabulary.json')
   try:
-    return vocabulary_lib.from_json(_read(folder / 'vocabulary.json'))
+    return vocabulary_lib.from_json(found)
   except (KeyError, TypeError, ValueError) as e:
     raise UserError(f'{folder}/vocabulary.json is damaged: {e}') from e
 
@@ -150,11 +127,6 @@ def vocabulary(folder: pathlib.Path) -> Vocabulary | Words:
 def checkpoints(folder: pathlib.Path) -> pathlib.Path:
   """Where the checkpoints of a run lie."""
   return pathlib.Path(folder) / 'checkpoints'
-
-
-def _check_there(folder, name):
-  if not (folder / name).exists():
-    raise UserError(f'--workdir={folder} holds no run; train one first')
 
 
 def _write(path, text):
@@ -167,9 +139,12 @@ def _write(path, text):
 
 
 def _read(path):
-  """A JSON object from a file."""
+  """A JSON object from a file of a run."""
   try:
     found = json.loads(path.read_text())
+  except FileNotFoundError as e:
+    folder = path.parent
+    raise UserError(f'--workdir={folder} holds no run; train one first') from e
   except (OSError, ValueError) as e:
     raise UserError(f'{path} cannot be read: {e}') from e
   if not isinstance(found, dict):

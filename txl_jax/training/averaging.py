@@ -31,29 +31,18 @@ NEVER = 2**31 - 1  # a step that no training reaches
 
 
 class Average(flax.struct.PyTreeNode):
-  """State of an average.
+  """State of an average."""
 
-  Attributes:
-    params: like the parameters, float32; zeros before the first.
-    count: int32, n, how many are averaged.
-    start: int32; the parameters after each later step are averaged.
-  """
-
-  params: Any
-  count: jax.Array
-  start: jax.Array
+  params: Any  # like the parameters, float32; zeros before the first
+  count: jax.Array  # int32, n, how many are averaged
+  start: jax.Array  # int32; the parameters after each later step are averaged
 
 
 @dataclasses.dataclass(frozen=True)
 class Averager:
-  """What a config wants to be averaged.
+  """What a config wants to be averaged: the decay d, and a first `start`."""
 
-  Attributes:
-    decay: d, 1 is the mean.
-    start: of a new `Average`.
-  """
-
-  decay: float
+  decay: float  # 1 is the mean
   start: int
 
   def init(self, params: Any) -> Average:
@@ -87,13 +76,12 @@ def empty(params: Any, start: int = NEVER) -> Average:
 
 def averager(config: Optim) -> Averager | None:
   """The Averager of the section `optim` of a config; None is no average."""
-  if config.average == 'off':
-    return None
-  if config.average == 'ema':
-    return Averager(config.ema_decay, 0)
-  return Averager(
-    1.0, config.average_start if config.average == 'swa' else NEVER
-  )
+  return {
+    'off': None,
+    'ema': Averager(config.ema_decay, 0),
+    'swa': Averager(1.0, config.average_start),
+    'nt': Averager(1.0, NEVER),
+  }[config.average]
 
 
 def count(average: Any) -> int:
@@ -112,19 +100,14 @@ class Trigger:
 
   It is that of the first evaluation whose figure is above the lowest of all
   that were made more than average_patience evaluations before it.
-
-  Attributes:
-    best: lowest figure of those.
-    recent: the last average_patience figures, oldest first.
-    start: the step, NEVER until it is found.
   """
 
-  best: float = math.inf
-  recent: list[float] = dataclasses.field(default_factory=list)
-  start: int = NEVER
+  best: float = math.inf  # lowest figure of those
+  recent: list[float] = dataclasses.field(default_factory=list)  # those after
+  start: int = NEVER  # the step, once it is found
 
   def update(self, figure: float, step: int, config: Optim) -> 'Trigger':
-    """The state after an evaluation; config is the section `optim`."""
+    """The state after an evaluation."""
     if self.start != NEVER:
       return self
     start = step if figure > self.best else NEVER

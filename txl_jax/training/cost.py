@@ -16,17 +16,11 @@ from txl_jax.training.options import Config
 
 
 class Cost(NamedTuple):
-  """Of a forward and a backward pass.
+  """Of a forward and a backward pass."""
 
-  Attributes:
-    forward: FLOPs of the products.
-    backward: the same of the backward pass.
-    kept: bytes that the one keeps for the other, parameters left out.
-  """
-
-  forward: int
-  backward: int
-  kept: int
+  forward: int  # FLOPs of products
+  backward: int  # the same of the backward pass
+  kept: int  # bytes that the one keeps for the other, parameters left out
 
 
 def flops_per_token(config: Config, vocab_size: int) -> float:
@@ -49,9 +43,8 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   """The Cost of B rows of T tokens."""
   tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
-  params = jax.eval_shape(
-    functools.partial(base.init_params, model), jax.random.key(0)
-  )
+  key = jax.random.key(0)
+  params = jax.eval_shape(functools.partial(base.init_params, model), key)
 
   def loss(params, tokens, memory):
     out: Any = model.apply(
@@ -61,7 +54,7 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
       memory,
       train=True,
       progress=jnp.float32(0),
-      rngs={'dropout': jax.random.key(0)},
+      rngs={'dropout': key},
     )
     return out.nll.sum() + out.aux
 

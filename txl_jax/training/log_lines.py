@@ -23,10 +23,7 @@ class Lines:
   """
 
   def __init__(
-    self,
-    config: Config,
-    vocabulary: Vocabulary | Words,
-    console: Console,
+    self, config: Config, vocabulary: Vocabulary | Words, console: Console
   ):
     """Measures nothing yet."""
     self.config, self._console = config, console
@@ -46,8 +43,7 @@ class Lines:
   def apart(self, state: Any) -> Iterator[None]:
     """What is done between two steps and does not count as training.
 
-    Args:
-      state: arrays; before they are there, it is still training.
+    Before the arrays of the state are there, it is still training.
     """
     with self.clock('device_wait'):
       jax.block_until_ready(state)
@@ -60,19 +56,12 @@ class Lines:
     step: int,
     lr: float,
     sums: metrics.Sums,
-    *,
     epoch: int,
     rollbacks: int,
   ) -> None:
-    """Writes the line of a step.
+    """Writes the line of a step: its rate and epoch, and the rollbacks so far.
 
-    Args:
-      log: where to.
-      step: steps made so far.
-      lr: learning rate of the last one.
-      sums: on the host, of the steps since the last line.
-      epoch: of the last one.
-      rollbacks: how many there were in the whole run.
+    The sums are on the host, those of the steps since the last line.
     """
     train = self.config.train
     seconds, shares = self.clock.read()

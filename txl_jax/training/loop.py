@@ -1,6 +1,7 @@
 """The training loop."""
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -31,11 +32,7 @@ from txl_jax.training.options import Config
 
 
 class NotFinite(UserError):
-  """A loss or gradient is not finite.
-
-  Attributes:
-    step: steps made before that one.
-  """
+  """A loss or gradient is not finite after `step` good steps."""
 
   def __init__(self, message: str, step: int):
     super().__init__(message)
@@ -56,52 +53,40 @@ class Trainer:
   ):
     """Builds the model and restores the newest good checkpoint.
 
-    Args:
-      config: ConfigDict, checked.
-      corpus: what is learnt.
-      folder: of the run, described and locked.
-      mesh: from `mesh.make_mesh`.
-      watch: open.
-      console: shows progress.
+    The config is checked, the folder of the run described and locked, the
+    watch open.
 
     Raises:
       UserError: the folder has checkpoints but none that can be used, or
         train.resume forbids what is found.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
-    self.watch, self.console = watch, console
+    self.mesh, self.watch, self.console = mesh, watch, console
     self.unit = corpus.vocabulary.unit
+    train, B = config.train, config.train.batch_size
     self.streams = streams.Streams(
       corpus.tokens('train'),
-      config.train.batch_size,
-      config.train.segment_len,
-      varlen=config.train.varlen,
+      B,
+      train.segment_len,
+      varlen=train.varlen,
       seed=config.seed,
       sentences=corpus.sentences('train'),
     )
-    most = config.train.eval_tokens or None
-    self.validation = corpus.tokens('validation')[:most]
+    self.validation = corpus.tokens('validation')[: train.eval_tokens or None]
     if len(self.validation) < 2:
       raise UserError(
         f'the validation split has {len(self.validation)} tokens; allowed: at '
         'least 2, of which one is scored'
       )
-    self.mesh = mesh
-    self.rows = placement.local_rows(
-      mesh_lib.rows(self.mesh), config.train.batch_size
-    )
+    self.rows = placement.local_rows(mesh_lib.rows(mesh), B)
     built = step_lib.build(config, len(corpus.vocabulary), mesh)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
     replicated = mesh_lib.replicated(mesh)
     self._no_sums = jax.jit(metrics.zeros, out_shardings=replicated)
-
-    def lr(step, scale):
-      return built.schedule(step - 1) * scale
-
-    self._lr = jax.jit(lr)
+    self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoint.Checkpoints(
-      workdir.checkpoints(folder), config.train.async_checkpoints
+      workdir.checkpoints(folder), train.async_checkpoints
     )
     self.progress = progress.Progress()
     self.lines = log_lines.Lines(config, corpus.vocabulary, console)
@@ -124,10 +109,9 @@ class Trainer:
     B, then = self.config.train.batch_size, host['config']['train.batch_size']
     abstract = self.abstract if then == B else self.abstract.replace(memory=())
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
-    self.state = state_lib.join(items)
     processes.on_main(lambda: self.checkpoints.clean(step))
+    self.step, self.state = step, state_lib.join(items)
     self.progress = progress.Progress.from_json(host['progress'])
-    self.step = step
     self.console.say(f'continuing from step {step}')
     if then != B:
       self._empty_memory()
@@ -139,28 +123,21 @@ class Trainer:
       self.console.say(line)
 
   def _empty_memory(self):
-    B = self.config.train.batch_size
-    memory = mesh_lib.make(
-      lambda: self.model.init_memory(B), self.abstract.memory
+    empty = functools.partial(
+      self.model.init_memory, self.config.train.batch_size
     )
+    memory = mesh_lib.make(empty, self.abstract.memory)
     self.state = self.state.replace(memory=memory)
 
   def _open_log(self):
     """Opens the log, cut back to this step."""
     self.log = metrics_log.Silent()
     if processes.is_main():
-      self.log = metrics_log.Log(
-        self.folder,
-        self.step,
-        self.progress.evaluated,
-        self.config.train.tensorboard,
-      )
+      events, known = self.config.train.tensorboard, self.progress.evaluated
+      self.log = metrics_log.Log(self.folder, self.step, known, events)
 
   def run(self) -> progress.Progress:
     """Trains to the last step, evaluating and saving on the way.
-
-    Returns:
-      The `progress.Progress`.
 
     Raises:
       Stopped: a signal came; the state is saved, if there is one yet.
@@ -180,10 +157,9 @@ class Trainer:
 
   def _train(self):
     """As `run`, which see, to the first loss that is not finite."""
-    train = self.config.train
+    train, clock = self.config.train, self.lines.clock
     pending = marker = None
-    compiled = False
-    clock = self.lines.clock
+    doing = 'compiles'
     self.lines.begin(self.step)
     while True:
       if self._due(train.eval_every) and self.progress.evaluated < self.step:
@@ -205,8 +181,8 @@ class Trainer:
       with self.trace.step(self.step):
         with clock('data_wait'):
           batch = self._next_batch()
-        self.watch.at(self.step, STEPPING if compiled else 'compiles')
-        compiled = True
+        self.watch.at(self.step, doing)
+        doing = STEPPING
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += train.steps_per_dispatch
@@ -235,23 +211,18 @@ class Trainer:
     return step > 0 and (step % every == 0 or step == self.config.train.steps)
 
   def _next_batch(self):
-    K = self.config.train.steps_per_dispatch
+    B, K = self.config.train.batch_size, self.config.train.steps_per_dispatch
     first = self.step + self.progress.passed_over
     batches = [self.streams.batch(first + k, self.rows) for k in range(K)]
     axis = 0 if K == 1 else 1
-    return placement.from_rows(
-      streams.arrays(batches),
-      self.rows,
-      self.config.train.batch_size,
-      mesh_lib.rows(self.mesh, axis),
-      axis,
-    )
+    placed = mesh_lib.rows(self.mesh, axis)
+    arrays = streams.arrays(batches)
+    return placement.from_rows(arrays, self.rows, B, placed, axis)
 
   def _write_line(self, pending):
-    """Writes the figures of a step to the log, if there are any waiting.
+    """Writes the figures of a step to the log, if any are waiting; not after.
 
-    Returns:
-      None, what is waiting now.
+    It returns what is waiting then: None.
     """
     if pending is None:
       return
@@ -261,9 +232,7 @@ class Trainer:
     self._check_finite(sums)
     p = self.progress
     epoch = self.streams.locate(step - 1 + p.passed_over)[0]
-    self.lines.write(
-      self.log, step, lr, sums, epoch=epoch, rollbacks=p.rollbacks
-    )
+    self.lines.write(self.log, step, lr, sums, epoch, p.rollbacks)
 
   def _check_finite(self, sums):
     bad, skipped = int(sums.bad_step), int(sums.skipped)
@@ -317,12 +286,10 @@ class Trainer:
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
     train = self.config.train
-    number = 0
 
-    def stopped():
-      nonlocal number
-      number = self.watch.stopping()
-      return bool(number)
+    def stop(_scored):
+      if number := self.watch.stopping():
+        self._halt(number)
 
     score = perplexity.score(
       self.model.at_test_time(),
@@ -332,11 +299,8 @@ class Trainer:
       segment_len=train.segment_len,
       segments_per_call=self.config.eval.segments_per_call,
       mesh=self.mesh,
-      stopped=stopped,
+      progress=stop,
     )
-    if score is None:
-      self._halt(number)
-    assert score is not None  # that raises
     record = {
       'step': self.step,
       'split': 'validation',
@@ -365,15 +329,15 @@ class Trainer:
 
   def _tell_devices(self):
     """Puts into the state what an evaluation has decided."""
-    p, average = self.progress, self.state.average
+    average, everywhere = self.state.average, mesh_lib.replicated(self.mesh)
+    scalars = (
+      np.float32(self.progress.plateau.scale),
+      np.int32(self.progress.trigger.start),
+    )
+    scale, start = (placement.put(x, everywhere) for x in scalars)
     if self.config.optim.average == 'nt':
-      average = average.replace(start=self._put(np.int32(p.trigger.start)))
-    scale = self._put(np.float32(p.plateau.scale))
+      average = average.replace(start=start)
     self.state = self.state.replace(lr_scale=scale, average=average)
-
-  def _put(self, x):
-    """A scalar on all devices."""
-    return placement.put(x, mesh_lib.replicated(self.mesh))
 
   def _save(self):
     self.watch.at(self.step, 'saves')

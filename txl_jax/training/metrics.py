@@ -13,24 +13,16 @@ _HIGH = 2**30  # tokens that the high half of their count counts by
 class Sums(flax.struct.PyTreeNode):
   """Sums over the steps since the last line of the log.
 
-  Attributes:
-    nll: float32, nats over all scored tokens.
-    tokens: int32 [2], scored tokens as multiples of 2^30 and the rest, since
-      their number may not fit into one int32; see `tokens_of`.
-    grad_norm: float32, global norms of the gradients before clipping.
-    steps: int32.
-    bad_step: int32, the first step whose loss or gradient was not finite,
-      -1 if none was.
-    skipped: int32, steps whose update was left out for that; they count in
-      `steps` alone.
+  The scored tokens are multiples of 2^30 and the rest, since their number may
+  not fit into one int32; see `tokens_of`.
   """
 
-  nll: jax.Array
-  tokens: jax.Array
-  grad_norm: jax.Array
-  steps: jax.Array
-  bad_step: jax.Array
-  skipped: jax.Array
+  nll: jax.Array  # float32, nats over all scored tokens
+  tokens: jax.Array  # int32 [2]
+  grad_norm: jax.Array  # float32, global norms before clipping
+  steps: jax.Array  # int32
+  bad_step: jax.Array  # int32, the first that was not finite, -1 if none was
+  skipped: jax.Array  # int32, those left out for that; in `steps` all the same
 
 
 def zeros() -> Sums:
@@ -48,13 +40,7 @@ def tokens_of(sums: Sums) -> int:
 
 
 def add(
-  sums: Sums,
-  *,
-  nll: jax.Array,
-  tokens: jax.Array,
-  grad_norm: jax.Array,
-  step: jax.Array,
-  skipped: Any = False,
+  sums: Sums, nll: Any, tokens: Any, grad_norm: Any, step: Any, skipped: Any
 ) -> Sums:
   """Sums with one more step, which has scored less than 2^30 tokens."""
   bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))

@@ -95,11 +95,8 @@ def optimiser(
   """Clipping, then Adam or SGD, then weight decay; without the learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
-  the parameters that `decays` names is added to the update, so that with the
-  learning rate lr a step takes lr weight_decay of each off it.
-
-  Its updates are to be scaled by -lr; they need the parameters where there is
-  weight decay.
+  the parameters that `decays` names is added to the update, which is to be
+  scaled by -lr.
   """
   if config.name == 'adam':
     rule = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
@@ -117,15 +114,10 @@ def optimiser(
 
 
 class Rounded(NamedTuple):
-  """State of `in_bfloat16`.
+  """State of `in_bfloat16`."""
 
-  Attributes:
-    count: int32, updates made so far.
-    state: of the rule, its float32 arrays in bfloat16.
-  """
-
-  count: jax.Array
-  state: Any
+  count: jax.Array  # int32, updates made so far
+  state: Any  # of the rule, its float32 arrays in bfloat16
 
 
 def in_bfloat16(
@@ -176,11 +168,10 @@ def _round(x, key):
 
 
 def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
-  """Which parameters weight decay acts on: matrices and embeddings.
+  """Which parameters weight decay acts on, as a pytree of bool.
 
-  Those are the arrays of two and more axes, as a pytree of bool. Vectors are
-  biases and norm scales; the model has regular expressions for the ends of
-  other paths to leave alone.
+  Those are the matrices and embeddings: arrays of two and more axes, but for
+  those whose path ends in one of the model's regular expressions.
   """
 
   def acts(path, x):
@@ -226,20 +217,14 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-  """Lowers the rate when evaluation stops getting better.
+  """Lowers the rate when evaluation stops getting better."""
 
-  Attributes:
-    best: lowest figure so far.
-    bad: evaluations in a row that were not lower.
-    scale: what the learning rate is multiplied by.
-  """
-
-  best: float = math.inf
-  bad: int = 0
-  scale: float = 1.0
+  best: float = math.inf  # lowest figure so far
+  bad: int = 0  # evaluations in a row that were not lower
+  scale: float = 1.0  # what the learning rate is multiplied by
 
   def update(self, figure: float, config: Optim) -> 'Plateau':
-    """The state after an evaluation; config is the section `optim`."""
+    """The state after an evaluation."""
     if figure < self.best:
       return Plateau(figure, 0, self.scale)
     if self.bad + 1 < config.plateau_patience:

@@ -89,12 +89,11 @@ class Clock:
   """
 
   def __init__(self):
-    self.restart()
-
-  def restart(self) -> None:
-    """Begins anew."""
+    """Begins, as `restart` does anew."""
     self._begin = time.monotonic()
     self._spent = {'data_wait': 0.0, 'dispatch': 0.0, 'device_wait': 0.0}
+
+  restart = __init__
 
   @contextlib.contextmanager
   def stopped(self) -> Iterator[None]:
@@ -121,14 +120,14 @@ class Clock:
 class Trace:
   """A trace of some steps for TensorBoard and Perfetto.
 
-  It lies in profile/plugins/profile/ of the run: *.xplane.pb is for
+  It lies in profile/plugins/profile/ of the run's folder: *.xplane.pb is for
   TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. Each of
   several processes writes its own, in profile/process_0/plugins/profile/ and so
   on: they would overwrite each other's files on one host.
   """
 
   def __init__(self, config: Profile, folder: pathlib.Path, console: Console):
-    """Traces nothing yet; config is the section `profile`."""
+    """Traces nothing yet."""
     self._start, self._stop = config.start, config.stop
     self._folder, self._console = folder / 'profile', console
     if processes.count() > 1:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import field
 from typing import Any
 
 from txl_jax.training import averaging, optim
@@ -11,52 +12,32 @@ from txl_jax.training import averaging, optim
 class Progress:
   """How far a run has come; in every checkpoint.
 
-  Attributes:
-    evaluated: last step that was evaluated.
-    best_step: the evaluated step with the lowest nll, -1 before the first.
-    best: its mean nll in nats.
-    last: mean nll of the last evaluation.
-    plateau: see `optim.Plateau`.
-    trigger: see `averaging.Trigger`.
-    rollbacks: how often the run went back to a checkpoint.
-    passed_over: batches that it has left out by that; step s reads batch
-      s + passed_over.
+  Batches are passed over by going back to a checkpoint: step s reads batch
+  s + passed_over.
   """
 
-  evaluated: int = 0
-  best_step: int = -1
-  best: float = math.inf
-  last: float = math.inf
-  plateau: optim.Plateau = dataclasses.field(default_factory=optim.Plateau)
-  trigger: averaging.Trigger = dataclasses.field(
-    default_factory=averaging.Trigger
-  )
-  rollbacks: int = 0
+  evaluated: int = 0  # last step that was
+  best_step: int = -1  # the evaluated step with the lowest nll
+  best: float = math.inf  # its mean nll in nats
+  last: float = math.inf  # mean nll of the last evaluation
+  plateau: optim.Plateau = field(default_factory=optim.Plateau)
+  trigger: averaging.Trigger = field(default_factory=averaging.Trigger)
+  rollbacks: int = 0  # how often the run went back to a checkpoint
   passed_over: int = 0
 
   def after(self, step: int, nats: float, config: optim.Optim) -> 'Progress':
-    """The Progress after an evaluation.
-
-    Args:
-      step: the step that was evaluated.
-      nats: its mean nll.
-      config: the section `optim` of a config.
-    """
+    """The Progress after a step was evaluated, with its mean nll in nats."""
     plateau, trigger = self.plateau, self.trigger
     if config.schedule == 'plateau':
       plateau = plateau.update(nats, config)
     if config.average == 'nt':
       trigger = trigger.update(nats, step, config)
-    better = nats < self.best
-    return dataclasses.replace(
-      self,
-      evaluated=step,
-      best_step=step if better else self.best_step,
-      best=nats if better else self.best,
-      last=nats,
-      plateau=plateau,
-      trigger=trigger,
+    new = dataclasses.replace(
+      self, evaluated=step, last=nats, plateau=plateau, trigger=trigger
     )
+    if nats < self.best:
+      new = dataclasses.replace(new, best_step=step, best=nats)
+    return new
 
   def to_json(self) -> dict[str, Any]:
     """A dict for a JSON file."""
@@ -65,8 +46,6 @@ class Progress:
   @classmethod
   def from_json(cls, fields: dict[str, Any]) -> 'Progress':
     """What `to_json` gave, as a Progress."""
-    parts = {
-      'plateau': optim.Plateau(**fields['plateau']),
-      'trigger': averaging.Trigger(**fields['trigger']),
-    }
-    return cls(**{**fields, **parts})
+    plateau = optim.Plateau(**fields['plateau'])
+    trigger = averaging.Trigger(**fields['trigger'])
+    return cls(**{**fields, 'plateau': plateau, 'trigger': trigger})

@@ -19,14 +19,8 @@ def start(
 ) -> int | None:
   """The step to continue from, or None for a new run.
 
-  Args:
-    checkpoints: a `checkpoint.Checkpoints`.
-    folder: of the run, for messages.
-    resume: the key train.resume.
-
-  Raises:
-    UserError: the folder has checkpoints but none that can be used, or
-      `resume` forbids what is found.
+  UserError: the folder of the run has checkpoints but none that can be used,
+  or `resume`, the key train.resume, forbids what is found.
   """
   processes.on_main(checkpoints.recover)
   found = processes.on_main(checkpoints.steps)
@@ -36,31 +30,23 @@ def start(
       'is never; allowed: auto, must, or another --workdir'
     )
   newest = checkpoints.newest()
-  if newest is not None:
-    return newest
-  if found:
+  if newest is None and found:
     raise UserError(
       f'{checkpoints.folder} holds checkpoints {found}, none of which can be '
       'used; restore one, or choose another --workdir'
     )
-  if resume == 'must':
+  if newest is None and resume == 'must':
     raise UserError(
       f'{folder} holds no checkpoint and train.resume is must; allowed: auto, '
       'never'
     )
-  return None
+  return newest
 
 
 def host_part(
   config: Any, corpus: Prepared, progress: Progress
 ) -> dict[str, Any]:
-  """What a checkpoint holds besides arrays: a JSON dict.
-
-  Args:
-    config: ConfigDict.
-    corpus: a `data.prepared.Prepared`.
-    progress: a `progress.Progress`.
-  """
+  """What a checkpoint holds besides arrays: a JSON dict."""
   return {
     'progress': progress.to_json(),
     'config': settings.flatten(config.to_dict()),

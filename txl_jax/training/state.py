@@ -13,25 +13,15 @@ from txl_jax.training import averaging, metrics
 
 
 class TrainState(flax.struct.PyTreeNode):
-  """State of training, saved and restored whole.
+  """State of training, saved and restored whole."""
 
-  Attributes:
-    step: int32, updates made so far.
-    params: float32 parameters.
-    opt_state: of the optimiser.
-    memory: of the model, for the rows of a batch.
-    sums: metrics since the last line of the log.
-    lr_scale: float32, what the schedule is multiplied by (`optim.Plateau`).
-    average: an `averaging.Average` of the parameters, or () for none.
-  """
-
-  step: jax.Array
-  params: Any
-  opt_state: Any
-  memory: Any
-  sums: metrics.Sums
-  lr_scale: jax.Array
-  average: Any = ()
+  step: jax.Array  # int32, updates made so far
+  params: Any  # float32
+  opt_state: Any  # of the optimiser
+  memory: Any  # of the model, for the rows of a batch
+  sums: metrics.Sums  # since the last line of the log
+  lr_scale: jax.Array  # float32, times the schedule: see `optim.Plateau`
+  average: Any = ()  # an `averaging.Average` of the parameters, or none
 
 
 def create(
@@ -54,22 +44,10 @@ def create(
   )
 
 
-def placed(
-  abstract: TrainState, mesh: mesh_lib.AnyMesh, model: base.LanguageModel
-) -> TrainState:
-  """The shapes of a TrainState with the shardings they have on a mesh."""
-  return jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    abstract,
-    shardings(abstract, mesh, model),
-  )
-
-
 def split(state: TrainState) -> dict[str, Any]:
   """The items of a checkpoint: what can be restored without the rest.
 
-  They are params, training, memory, and average; the last two only where
-  there is one.
+  params, training, and memory and average where there is one.
   """
   items = {
     'params': state.params,

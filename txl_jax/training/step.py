@@ -44,14 +44,14 @@ def train_step(
     state: before the step.
     batch: dict of inputs, targets [B, T], lengths [B] or None, reset [B].
     model: to be trained.
-    optimiser: from `optim.optimiser`.
-    schedule: from `optim.schedule`.
+    optimiser: from `optim.optimiser`; the schedule and the averager are from
+      `optim.schedule` and `averaging.averager`.
+    schedule: a function of the updates made before.
     key: dropout uses fold_in(key, step).
     steps: of the whole training.
     accumulate: A, a divisor of B.
     averager: that which the state was made with.
-    skip_nonfinite: leave the update out where the loss or the gradient is
-      not finite, see `_keep_nonfinite_out`.
+    skip_nonfinite: see `_keep_nonfinite_out`.
   """
   tokens = jnp.sum(batch['targets'] >= 0)
 
@@ -69,15 +69,16 @@ def train_step(
     nll = jnp.sum(out.nll)
     return nll / tokens + out.aux / accumulate, (nll, out.memory)
 
-  grads, nll, memory = _accumulate(
-    jax.grad(loss, has_aux=True),
-    state.params,
-    batch,
-    model.reset_memory(state.memory, batch['reset']),
-    model.row_axes(),
-    jax.random.fold_in(key, state.step),
-    accumulate,
-  )
+  gradient = jax.grad(loss, has_aux=True)
+  memory = model.reset_memory(state.memory, batch['reset'])
+  key = jax.random.fold_in(key, state.step)
+  if accumulate == 1:
+    grads, (nll, memory) = gradient(state.params, batch, memory, key)
+  else:
+    axes = model.row_axes()
+    grads, nll, memory = _accumulate(
+      gradient, state.params, batch, memory, axes, key, accumulate
+    )
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
   lr = schedule(state.step) * state.lr_scale
   params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
@@ -91,14 +92,7 @@ def train_step(
   if skip_nonfinite:
     empty = model.init_memory(len(batch['reset']))
     new, skipped = _keep_nonfinite_out(state, new, nll, grad_norm, empty)
-  sums = metrics.add(
-    state.sums,
-    nll=nll,
-    tokens=tokens,
-    grad_norm=grad_norm,
-    step=state.step,
-    skipped=skipped,
-  )
+  sums = metrics.add(state.sums, nll, tokens, grad_norm, state.step, skipped)
   return new.replace(step=state.step + 1, sums=sums)
 
 
@@ -122,12 +116,8 @@ def _accumulate(gradient, params, batch, memory, axes, key, A):
   """Gradients and nll summed over A parts, and the memory of all rows.
 
   The gradient is a function (params, batch, memory, key) -> grads, (nll,
-  memory); axes are those of the memory's rows. Part a uses fold_in(key, a), a
-  single part the key itself.
+  memory); axes are those of the memory's rows. Part a uses fold_in(key, a).
   """
-  if A == 1:
-    grads, (nll, memory) = gradient(params, batch, memory, key)
-    return grads, nll, memory
 
   # Every A-th row goes into a part: rows that are divided among devices in
   # blocks stay where they are.
@@ -171,12 +161,9 @@ def train_steps(
 class Built(NamedTuple):
   """What a config makes of training.
 
-  Attributes:
-    model: see `models.base`.
-    schedule: from `optim.schedule`.
-    create: function of nothing to the TrainState before the first step.
-    abstract: its shapes; with shardings, if there is a mesh.
-    step: from `jit_train_step`, or None without a mesh.
+  `create` makes the state before the first step, `abstract` are its shapes
+  (with shardings, if there is a mesh), `step` is that of `jit_train_step`, or
+  None without a mesh.
   """
 
   model: base.LanguageModel
@@ -193,17 +180,14 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)
   key = jax.random.key(config.seed)
+  B, first = config.train.batch_size, jax.random.fold_in(key, 0)
   create = functools.partial(
-    state_lib.create,
-    model,
-    optimiser,
-    config.train.batch_size,
-    jax.random.fold_in(key, 0),
-    averager,
+    state_lib.create, model, optimiser, B, first, averager
   )
   abstract, step = jax.eval_shape(create), None
   if mesh is not None:
-    abstract = state_lib.placed(abstract, mesh, model)
+    placed = state_lib.shardings(abstract, mesh, model)
+    abstract = mesh_lib.with_shardings(abstract, placed)
     step = jit_train_step(
       mesh,
       abstract,
@@ -222,14 +206,11 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
 
 def check_rows(config: Config, parts: int) -> None:
   """Raises a UserError unless batches can be divided into parts of a mesh."""
-  A = config.train.accumulate
-  if config.train.batch_size % (A * parts):
-    settings.refuse(
-      'train.batch_size',
-      config.train.batch_size,
-      f'multiples of {A * parts} (train.accumulate {A} x {parts}, the parts of '
-      'the mesh that batches are divided over)',
-    )
+  B, A = config.train.batch_size, config.train.accumulate
+  if B % (A * parts):
+    allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
+    allowed += 'the parts of the mesh that batches are divided over)'
+    settings.refuse('train.batch_size', B, allowed)
 
 
 def jit_train_step(
