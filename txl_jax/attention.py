@@ -50,15 +50,10 @@ import jax.numpy as jnp
 def distances(
   S: int, clamp_len: int = 0, dtype: Any = jnp.float32
 ) -> jax.Array:
-  """Distances of the S rows of the position table, farthest first.
+  """Distances of the S = M + T rows of the position table, farthest first.
 
-  Args:
-    S: number of keys, M + T.
-    clamp_len: a distance above it is replaced by it; 0 leaves all as they are.
-    dtype: floating; bfloat16 cannot tell distances above 256 apart.
-
-  Returns:
-    [S]: S - 1, ..., 1, 0, each at most clamp_len.
+  [S]: S - 1, ..., 1, 0, each at most clamp_len, where that is not 0. The dtype
+  is floating; bfloat16 cannot tell distances above 256 apart.
   """
   d = jnp.arange(S - 1, -1, -1, dtype=dtype)
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
@@ -67,17 +62,8 @@ def distances(
 def sinusoid(d: jax.Array, D: int) -> jax.Array:
   """Sinusoid position encoding, sines first, not interleaved.
 
-  concat(sin(d w), cos(d w)) with w_k = 10000^(-2k/D), k = 0 .. D/2 - 1.
-
-  Args:
-    d: float [S], distances.
-    D: width of the encoding, even.
-
-  Returns:
-    [S, D] in the dtype of d.
-
-  Raises:
-    ValueError: D is odd.
+  concat(sin(d w), cos(d w)) with w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, for
+  distances d, float [S]: [S, D] in their dtype. ValueError if D is odd.
   """
   if D % 2:
     raise ValueError(f'sinusoid needs an even width, got {D}')
@@ -94,12 +80,7 @@ def relative_shift(x: jax.Array) -> jax.Array:
   query i (paper, Appendix B). Padding one column and reading the rows at a
   stride of S instead of S + 1 does this without a gather. Entries with
   j > i + S - T wrap around and mean nothing; no visibility rule shows them.
-
-  Args:
-    x: [..., T, S], T <= S.
-
-  Returns:
-    [..., T, S] in the dtype of x.
+  x is [..., T, S] with T <= S, and so is the output.
   """
   *lead, T, S = x.shape
   x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, 0), (1, 0)])  # [..., T, S + 1]
@@ -252,19 +233,13 @@ def relative_attention(
 ) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
-  Args:
-    q: [B, T, H, K] queries of the segment.
-    k: [B, S, H, K] keys; stop gradients at the memory part beforehand.
-    v: [B, S, H, K] values.
-    r: [S, H, K] projected position table, farthest first.
-    u: [H, K] content bias.
-    v_bias: [H, K] position bias.
-    mask: bool [B or 1, T, S], from `visibility`.
-    dropout_rate: of the attention probabilities.
-    dropout_key: needed where dropout_rate > 0.
+  q, k, r, u and v_bias are those of `relative_scores`, v the values [B, S, H,
+  K], the mask bool [B or 1, T, S] from `visibility`. Stop gradients at the
+  memory part of k and v beforehand. A key is needed where attention
+  probabilities are dropped.
 
   Returns:
-    [B, T, H, K] in the dtype of q, before the output projection.
+    [B, T, H, K] in the dtype of v, before the output projection.
   """
   scores = relative_scores(q, k, r, u, v_bias)
   weights, total = _masked_exp(scores, mask)

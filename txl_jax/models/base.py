@@ -47,26 +47,18 @@ class LMOutput(flax.struct.PyTreeNode):
 
 
 class LanguageModel(nn.Module):
-  """What models have in common; the defaults are those of one without memory.
-
-  Attributes:
-    vocab_size: V.
-    config: an instance of `Config`.
-    vocabulary: its `embeddings.Vocabulary`.
-    Config: dataclass of the model's keys.
-    SCALES_EMBEDDINGS: whether embeddings are multiplied by sqrt(D).
-    SHARDING: (regular expression, axes of each dimension) for the paths of
-      its parameters, see `parallel.mesh`; each must fit one.
-    NOT_DECAYED: regular expressions for the paths of matrices that weight
-      decay leaves alone.
-  """
+  """What models have in common; the defaults are those of one without memory."""
 
   vocab_size: int
-  config: Any
+  config: Any  # an instance of Config, the dataclass of the model's keys
 
   Config: ClassVar[type[config_lib.Config]]
+  # Whether embeddings are multiplied by sqrt(D).
   SCALES_EMBEDDINGS: ClassVar[bool] = False
+  # (regular expression, axes of each dimension) for the paths of parameters,
+  # see `parallel.mesh`; each must fit one.
   SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING
+  # Regular expressions for the paths of matrices that do not decay.
   NOT_DECAYED: ClassVar[Sequence[str]] = ()
 
   def setup(self) -> None:

@@ -40,10 +40,6 @@ class WordDropout(nn.Module):
   sees itself alone: its state would be exactly zero in all layers, and each
   post-norm would multiply its gradient by 1 / sqrt(eps), beyond float32
   after a few layers.
-
-  Attributes:
-    vocab_size: V.
-    rate: in [0, 1).
   """
 
   vocab_size: int
@@ -62,17 +58,11 @@ class WordDropout(nn.Module):
 
 
 class LayerNorm(nn.Module):
-  """Layer normalisation, in float32 or wider; the scale starts at N(1, std).
+  """Layer normalisation, in float32 or wider; the scale starts at N(1, std)."""
 
-  Attributes:
-    eps: added to the variance.
-    init_std: of the scale.
-    dtype: of the result.
-  """
-
-  eps: float
-  init_std: float
-  dtype: Any
+  eps: float  # added to the variance
+  init_std: float  # of the scale
+  dtype: Any  # of the result
 
   @nn.compact
   def __call__(self, x):

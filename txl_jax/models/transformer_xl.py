@@ -121,14 +121,10 @@ class Layer(nn.Module):
 
   Post-norm: y = LN(x + Attn(x)), z = LN(y + FF(y)). Pre-norm: the same with
   the norm before each sublayer, memory un-normalised, no final norm.
-
-  Attributes:
-    config: of the model.
-    cache: whether memory holds keys and values instead of inputs.
   """
 
   config: Config
-  cache: bool
+  cache: bool  # whether memory holds keys and values instead of inputs
 
   @nn.compact
   def __call__(self, x, memory, R, biases, mask, lengths, train):
@@ -167,6 +163,9 @@ class Layer(nn.Module):
     def join(old, new):
       return jnp.concatenate([old, new], axis=1)
 
+    def push(old, new):
+      return base.push(old, new, lengths)
+
     query = before(x)
     if self.cache:
       new = attend.project(query)
@@ -174,9 +173,7 @@ class Layer(nn.Module):
     else:
       new = x
       k, v = attend.project(join(before(memory), query))
-    memory = jax.tree.map(
-      lambda old, new: base.push(old, new, lengths), memory, new
-    )
+    memory = jax.tree.map(push, memory, new)
     attended = attend(query, k, v, R, biases, mask, train=train)
     if c.pre_norm:
       y = x + drop(attended)

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from jax.sharding import Mesh
+
 from txl_jax import models, settings
 from txl_jax.data import streams
+from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.modes import trained
@@ -35,17 +38,8 @@ def run(job: Job) -> perplexity.Score:
   def progress(scored):
     job.console.progress(f'{scored:,} of {len(tokens) - 1:,} tokens', pause=5.0)
 
-  score = perplexity.score(
-    models.at_test_time(config, len(found.vocabulary), 'eval', ev.window),
-    found.params,
-    tokens,
-    batch_size=ev.batch_size,
-    segment_len=ev.segment_len,
-    segments_per_call=ev.segments_per_call,
-    mesh=mesh,
-    nll_file=ev.nll_file,
-    progress=progress,
-  )
+  more = dict(nll_file=ev.nll_file, progress=progress)
+  score = score_tokens(config, corpus, found.params, tokens, mesh, **more)
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(
@@ -60,6 +54,28 @@ def run(job: Job) -> perplexity.Score:
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
   return score
+
+
+def score_tokens(
+  config: Any,
+  corpus: Prepared,
+  params: Any,
+  tokens: Any,
+  mesh: Mesh,
+  **more: Any,
+) -> perplexity.Score:
+  """`perplexity.score` of tokens of a corpus as the section `eval` says."""
+  ev, V = config.eval, len(corpus.vocabulary)
+  return perplexity.score(
+    models.at_test_time(config, V, 'eval', ev.window),
+    params,
+    tokens,
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+    mesh=mesh,
+    **more,
+  )
 
 
 def conditions(section: Any) -> str:

@@ -5,11 +5,10 @@ import gzip
 import lzma
 from typing import Any
 
-from txl_jax import models
 from txl_jax.data.prepared import Prepared
-from txl_jax.evaluation import figures, perplexity
+from txl_jax.evaluation import figures
 from txl_jax.modes import sections
-from txl_jax.modes.evaluate import conditions
+from txl_jax.modes.evaluate import conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -35,8 +34,7 @@ def run(job: Job) -> None:
 
     def occupy():
       stack.enter_context(workdir.locked(folder))
-      declared = sections.of(config)
-      workdir.describe(folder, config, declared, corpus, command)
+      workdir.describe(folder, config, sections.of(config), corpus, command)
 
     processes.on_main(occupy)
     workdir.check_shared(folder)
@@ -77,16 +75,7 @@ def _beside_compressors(config, corpus, params, mesh):
   if not as_text or unit != 'bpc' or len(tokens) > _LARGEST:
     return []
   text = corpus.vocabulary.decode(tokens)
-  ev = config.eval
-  score = perplexity.score(
-    models.at_test_time(config, len(corpus.vocabulary), 'eval', ev.window),
-    params,
-    tokens,
-    batch_size=ev.batch_size,
-    segment_len=ev.segment_len,
-    segments_per_call=ev.segments_per_call,
-    mesh=mesh,
-  )
+  score = score_tokens(config, corpus, params, tokens, mesh)
   if not processes.is_main():
     return []
   # The first byte is not scored: it is counted as eight bits.
@@ -97,8 +86,8 @@ def _beside_compressors(config, corpus, params, mesh):
 
   return [
     f'bits per byte on the {len(text):,} validation bytes, final weights:',
-    f'  this model  {bits / len(text):.4f}  ({conditions(ev)}; its weights are '
-    'not counted, and it has seen the training files)',
+    f'  this model  {bits / len(text):.4f}  ({conditions(config.eval)}; its '
+    'weights are not counted, and it has seen the training files)',
     f'  gzip -9     {rate(gzip.compress(text, 9)):.4f}',
     f'  xz -9       {rate(lzma.compress(text, preset=9)):.4f}',
   ]

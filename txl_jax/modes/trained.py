@@ -95,10 +95,8 @@ def _choose(checkpoints, which):
       f'{checkpoints.steps() or "nothing"}'
     )
   if best >= 0 and processes.is_main():
-    print(
-      f'warning: the best checkpoint, {best}, is gone; using {newest}',
-      file=sys.stderr,
-    )
+    gone = f'warning: the best checkpoint, {best}, is gone; using {newest}'
+    print(gone, file=sys.stderr)
   return newest
 
 

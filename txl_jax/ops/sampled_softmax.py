@@ -48,9 +48,8 @@ def nll(
 
   own = jnp.sum(h * weights[at].astype(h.dtype), axis=-1, dtype=wide)
   own += bias[at]  # [N]
-  others = jnp.einsum(
-    'nd,sd->ns', h, weights[drawn].astype(h.dtype), preferred_element_type=wide
-  )
+  table = weights[drawn].astype(h.dtype)
+  others = jnp.einsum('nd,sd->ns', h, table, preferred_element_type=wide)
   others += bias[drawn] - jnp.log(samples * q)  # [N, samples]
   others = jnp.where(drawn == at[:, None], jnp.finfo(wide).min, others)
   total = jnp.logaddexp(own, jax.nn.logsumexp(others, axis=-1))

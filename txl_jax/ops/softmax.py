@@ -59,21 +59,13 @@ _CHUNKS = 16
 
 
 class Output(NamedTuple):
-  """Weights of an adaptive softmax.
+  """Weights of an adaptive softmax; the first three are lists of a bin each."""
 
-  Attributes:
-    weights: for each bin [V_i, d_i].
-    biases: for each bin [V_i].
-    projections: for each bin [d_i, D], or None for the identity.
-    tail_weights: [I, d_0], of the logits that stand for the tails.
-    tail_biases: [I].
-  """
-
-  weights: Any
-  biases: Any
-  projections: Any
-  tail_weights: Any
-  tail_biases: Any
+  weights: Any  # [V_i, d_i]
+  biases: Any  # [V_i]
+  projections: Any  # [d_i, D], or None for the identity
+  tail_weights: Any  # [I, d_0], of the logits that stand for the tails
+  tail_biases: Any  # [I]
 
 
 @jax.custom_vjp
@@ -123,12 +115,9 @@ def starts(sizes: Sequence[int]) -> list[int]:
 
 
 class Bin:
-  """The words of one bin, all of them here.
+  """So many words of one bin, all of them here.
 
   `parallel.vocab_parallel` has bins whose words lie on several devices.
-
-  Attributes:
-    words: how many there are.
   """
 
   def __init__(self, words: int):
@@ -137,16 +126,13 @@ class Bin:
   def normaliser(
     self, f: Any, h: jax.Array, ids: jax.Array, rows: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """The `normaliser` over all words of the bin.
+    """The `normaliser` over all words of the bin, two [N].
 
     Args:
       f: function (h, ids, rows) -> the normaliser over the words here.
       h: [N, D].
       ids: int32 [N], targets within the bin.
       rows: bool [N], the tokens whose target is in the bin.
-
-    Returns:
-      Two [N].
     """
     return f(h, ids, rows)
 
@@ -227,25 +213,16 @@ def logits(
   tail_order: str = 'ascending',
   dtype: Any = None,
 ) -> jax.Array:
-  """Logits of the whole vocabulary, for generation.
+  """Logits of the whole vocabulary, for generation; arguments as for `nll`.
 
-  Args:
-    h: [N, D].
-    output: an Output.
-    tail_order: as for `nll`.
-    dtype: as for `nll`.
-
-  Returns:
-    [N, V], float32 or wider; with tails they are log-probabilities.
+  [N, V], float32 or wider; with tails they are log-probabilities.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   words = _logits(dtype, _weights(output, 0), h)
   if len(output.weights) == 1:
     return words
-  tails = _tail_logits(dtype, output, h)
-  head = jnp.concatenate([words, tails], axis=-1)
-  head = jax.nn.log_softmax(head, axis=-1)
-  V_0 = words.shape[1]
+  head = jnp.concatenate([words, _tail_logits(dtype, output, h)], axis=-1)
+  head, V_0 = jax.nn.log_softmax(head, axis=-1), words.shape[1]
   parts = [head[:, :V_0]]
   for i in range(1, len(output.weights)):
     tail = jax.nn.log_softmax(_logits(dtype, _weights(output, i), h), axis=-1)
@@ -292,9 +269,8 @@ def embed(
   x = project(projections[0], found[0], tokens)
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
-    x += on_rows(
-      project, projections[i], found[i], tokens, inside[i], chunk=chunk
-    )
+    rows = found[i], tokens, inside[i]
+    x += on_rows(project, projections[i], *rows, chunk=chunk)
   return x
 
 
@@ -313,8 +289,7 @@ def _column(output, i, tail_order):
   if tail_order not in TAIL_ORDERS:
     names = ', '.join(TAIL_ORDERS)
     raise ValueError(f'tail_order {tail_order!r}; allowed: {names}')
-  tails = len(output.weights) - 1
-  return i - 1 if tail_order == 'ascending' else tails - i
+  return i - 1 if tail_order == 'ascending' else len(output.weights) - 1 - i
 
 
 def _logits(dtype, params, h):

@@ -66,14 +66,11 @@ def on_rows(
 
   Args:
     f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
-    params: pytree of floating arrays, differentiable.
-    x: floating [N, ...], differentiable.
+    params: pytree of floating arrays, differentiable, as is x.
+    x: floating [N, ...], as is what is returned.
     ids: int32 [N].
     rows: bool [N], the rows to compute.
     chunk: C.
-
-  Returns:
-    [N, ...].
   """
   out: Any = _on_rows(f, params, x, ids, rows, min(chunk, len(rows)))
   return out

@@ -13,10 +13,8 @@ class Console:
 
   def __init__(self, silent: bool = False):
     """Shows nothing if it is silent, as in all processes but one."""
-    self._silent = silent
-    self._terminal = sys.stderr.isatty()
-    self._open = False
-    self._last = 0.0
+    self._silent, self._terminal = silent, sys.stderr.isatty()
+    self._open, self._last = False, 0.0
 
   def progress(self, text: str, pause: float = 0.0) -> None:
     """Shows where the run is, unless it did `pause` seconds ago or less."""

@@ -77,13 +77,12 @@ class Log:
   def _write_events(self, record):
     if self._events is None:
       return
-    step, split, time_ = (record[name] for name in ('step', 'split', 'time'))
+    record = dict(record)
+    step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():
-      if name not in ('step', 'split', 'time'):
-        scalar = summary.scalar(f'{split}/{name}', value)
-        self._events.write_event(
-          Event(step=step, wall_time=time_, summary=scalar)
-        )
+      scalar = summary.scalar(f'{split}/{name}', value)
+      event = Event(step=step, wall_time=time_, summary=scalar)
+      self._events.write_event(event)
 
   def _flush_events(self):
     self._flushed = time.monotonic()
@@ -117,14 +116,10 @@ class Log:
 class Silent:
   """The Log of a process that writes none."""
 
-  def write(self, record: dict[str, Any]) -> None:
-    """Does nothing."""
+  def write(self, record: dict[str, Any] | None = None) -> None:
+    """Does nothing, as all of it."""
 
-  def sync(self) -> None:
-    """Does nothing."""
-
-  def close(self) -> None:
-    """Does nothing."""
+  sync = close = write
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -138,11 +133,10 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
   for line in path.read_text(errors='replace').splitlines(keepends=True):
     try:
       record = json.loads(line)
-      if not {'step', 'split', 'time'} <= record.keys():
-        break
+      whole = {'step', 'split', 'time'} <= record.keys()
     except (ValueError, AttributeError):
-      break
-    if not line.endswith('\n'):
+      whole = False
+    if not whole or not line.endswith('\n'):
       break
     records.append(record)
   return records

@@ -239,12 +239,9 @@ class Trainer:
     if bad < 0 or 0 < skipped <= self.config.train.nonfinite_limit:
       return
     self.checkpoints.wait()
-    newest = self.checkpoints.newest()
-    kept = (
-      'no checkpoint was saved before'
-      if newest is None
-      else f'the last good checkpoint is step {newest}'
-    )
+    newest, kept = self.checkpoints.newest(), 'no checkpoint was saved before'
+    if newest is not None:
+      kept = f'the last good checkpoint is step {newest}'
     again = f', nor in {skipped - 1} steps after it' if skipped else ''
     raise NotFinite(
       f'loss or gradient is not finite at step {bad + 1}{again}; {kept} in '
@@ -301,6 +298,7 @@ class Trainer:
       mesh=self.mesh,
       progress=stop,
     )
+    optim, averaged = self.config.optim, averaging.count(self.state.average)
     record = {
       'step': self.step,
       'split': 'validation',
@@ -308,13 +306,9 @@ class Trainer:
       'tokens': score.scored,
       'seconds': round(score.seconds, 3),
       'tokens_per_second': round(score.tokens_per_second, 1),
+      **({} if optim.average == 'off' else {'averaged': averaged}),
     }
-    averaged = averaging.count(self.state.average)
-    if self.config.optim.average != 'off':
-      record['averaged'] = averaged
-    self.progress = self.progress.after(
-      self.step, score.nats, self.config.optim
-    )
+    self.progress = self.progress.after(self.step, score.nats, optim)
     self._tell_devices()
     self.log.write(record)
     best = self.progress.best_step == self.step
@@ -344,12 +338,9 @@ class Trainer:
     self._check_finite(jax.device_get(self.state.sums))
     self.log.sync()
     host = resume.host_part(self.config, self.corpus, self.progress)
-    self.checkpoints.save(
-      self.step,
-      host=host,
-      keep=(self.progress.best_step,),
-      **state_lib.split(self.state),
-    )
+    items = state_lib.split(self.state)
+    best = self.progress.best_step
+    self.checkpoints.save(self.step, host=host, keep=(best,), **items)
 
   def _halt(self, number):
     """Saves and stops, for a signal."""
