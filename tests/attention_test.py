@@ -325,6 +325,29 @@ def test_dropout_with_one_draw_along_an_axis(shared):
     assert abs(pairs.mean() - p) < 5 * math.sqrt(p * (1 - p) / share.size)
 
 
+def test_dropout_hashes_where_an_entry_stands():
+  """Against triple32 in whole numbers, with two words of the key."""
+  shape, rate, key = (3, 5, 7), 0.4, jax.random.key(3)
+  before, halfway = map(int, jax.random.bits(key, [2], jnp.uint32))
+
+  def kept(index):
+    x = (index + before) % 2**32
+    x = ((x ^ x >> 17) * 0xED5AD4BB % 2**32) ^ halfway
+    x = (x ^ x >> 11) * 0xAC4C1B51 % 2**32
+    x = (x ^ x >> 15) * 0x31848BAB % 2**32
+    return (x ^ x >> 14) >= round(rate * 2**32)
+
+  out = attention.dropout(jnp.ones(shape), rate, key)
+  expected = [kept(index) for index in range(3 * 5 * 7)]
+  assert (np.asarray(out).ravel() > 0).tolist() == expected
+
+
+@pytest.mark.parametrize('rate', [-0.1, 1.0, 1.5])
+def test_dropout_rates_that_are_refused(rate):
+  with pytest.raises(ValueError, match=f'dropout rate {rate} is outside'):
+    attention.dropout(jnp.ones([2]), rate, jax.random.key(0))
+
+
 def test_dropout_of_rate_zero():
   x = jnp.ones([3])
   assert attention.dropout(x, 0.0, None) is x

@@ -225,36 +225,24 @@ def to_json(config: ml_collections.ConfigDict) -> str:
   return json.dumps(config.to_dict(), indent=1, sort_keys=True)
 
 
-def to_python(config: ml_collections.ConfigDict, command: str) -> str:
+def to_python(config: Any, command: str) -> str:
   """A config as a Python file that --config takes.
 
   Its docstring has the command that continues the run.
   """
-  lines = '\n'.join(f'  {line}' for line in _assignments('c', config))
+  values = flatten(config).items()
+  lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''"""The config of this run, complete.
 
 {command}
 """
 
-from ml_collections import config_dict
+from txl_jax.modes import sections
 
 
 def get_config():
   """The config."""
-  c = config_dict.ConfigDict()
+  c = sections.compose({config['model']['name']!r})
 {lines}
-  return c.lock()
+  return c
 '''
-
-
-def _assignments(name, config):
-  """The statements that give a ConfigDict its keys."""
-  for key_, value in config.items():
-    if hasattr(value, 'items'):
-      yield f'{name}.{key_} = config_dict.ConfigDict()'
-      yield from _assignments(f'{name}.{key_}', value)
-    elif value is None:  # not set, but of a type
-      unset = f'config_dict.placeholder({config.get_type(key_).__name__})'
-      yield f'{name}.{key_} = {unset}'
-    else:
-      yield f'{name}.{key_} = {value!r}'

@@ -47,7 +47,7 @@ class LMOutput(flax.struct.PyTreeNode):
 
 
 class LanguageModel(nn.Module):
-  """What models have in common; the defaults are those of one without memory."""
+  """What models have in common; by default, one without memory."""
 
   vocab_size: int
   config: Any  # an instance of Config, the dataclass of the model's keys

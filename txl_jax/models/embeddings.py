@@ -31,16 +31,11 @@ class Vocabulary(nn.Module):
   Tails are bins of ever rarer, narrower words (Grave et al. 2017; Baevski and
   Auli 2019). The parameters of several bins have names that end in the number
   of the bin.
-
-  Attributes:
-    vocab_size: V, sorted by frequency where there are tails.
-    config: its keys.
-    scale: what embeddings are multiplied by.
   """
 
-  vocab_size: int
+  vocab_size: int  # V, sorted by frequency where there are tails
   config: Config
-  scale: float = 1.0
+  scale: float = 1.0  # what embeddings are multiplied by
 
   def setup(self) -> None:
     c, D = self.config, self.config.d_model

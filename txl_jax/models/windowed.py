@@ -26,14 +26,10 @@ class Windowed(base.LanguageModel):
   The model reads every window anew and only its last position counts, so a
   token costs what a segment of W tokens costs the model itself (Al-Rfou et
   al. 2018; Dai et al. 2019, Table 9). It has the parameters of the model.
-
-  Attributes:
-    model: a LanguageModel without memory.
-    window: W.
   """
 
-  model: Any = None
-  window: int = 1
+  model: Any = None  # a LanguageModel without memory
+  window: int = 1  # W
 
   def setup(self) -> None:
     nn.share_scope(self, self.model)

@@ -13,21 +13,13 @@ from txl_jax.runs.console import Console
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One call of the program.
+  """One call of the program."""
 
-  Attributes:
-    config: the config, checked.
-    folder: of the run.
-    console: shows progress.
-    watch: of the processes, open.
-    export_file: where --mode=export writes.
-  """
-
-  config: Config
-  folder: pathlib.Path
+  config: Config  # checked
+  folder: pathlib.Path  # of the run
   console: Console
-  watch: Watch
-  export_file: str
+  watch: Watch  # of the processes, open
+  export_file: str  # where --mode=export writes
 
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""

@@ -87,8 +87,9 @@ def _modules(params, placed):
     total[name.split('/')[0]] += math.prod(x.shape)
     axes[name, x.shape] = f'  {_divided(at.spec)}' if at else ''
   row = '{:<40} {:<24} {:>14}{}'.format
-  heading = '  divided over' if placed else ''
-  lines = [row('module', 'shape', 'parameters', heading)]
+  lines = [
+    row('module', 'shape', 'parameters', '  divided over' if placed else '')
+  ]
   for (name, shape), n in times.items():
     shown = f'{n} x {shape}' if n > 1 else str(shape)
     count = f'{n * math.prod(shape):,}'

@@ -74,16 +74,11 @@ def normaliser(
 ) -> tuple[jax.Array, jax.Array]:
   """log sum exp of the logits, and the logits of the targets.
 
+  Of logits [..., V], float32 or wider, and targets, int32 [...], it makes two
+  [...] in the dtype of logits; the second is 0 for targets outside [0, V).
+
   Of what is as large as the logits, the backward pass keeps them alone and
   makes their gradient in one go; autodiff would keep the exponentials too.
-
-  Args:
-    logits: [..., V], float32 or wider.
-    targets: int32 [...].
-
-  Returns:
-    Two [...] in the dtype of logits; the second is 0 for targets outside
-    [0, V).
   """
   return _normaliser(logits, targets)[0]
 

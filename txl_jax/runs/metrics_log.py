@@ -34,19 +34,17 @@ class Log:
     `evaluated`, the last step whose evaluation the checkpoint knows. UserError,
     as from the other methods: a file cannot be written.
     """
-    self._folder = workdir
+    self._folder, last = workdir, {'train': step}
+    records = read(workdir / 'metrics.jsonl')
+    kept = [r for r in records if r['step'] <= last.get(r['split'], evaluated)]
     with self._told():
-      self._open(workdir, step, evaluated, tensorboard)
+      self._open(kept, tensorboard)
 
-  def _open(self, workdir, step, evaluated, tensorboard):
-    path = workdir / 'metrics.jsonl'
-    last = {'train': step}
-    kept = [
-      r for r in read(path) if r['step'] <= last.get(r['split'], evaluated)
-    ]
+  def _open(self, kept, tensorboard):
+    workdir, path = self._folder, self._folder / 'metrics.jsonl'
     temporary = path.with_name('metrics.jsonl.tmp')
     with temporary.open('w') as f:
-      f.writelines(_line(record) for record in kept)
+      f.writelines(map(_line, kept))
       f.flush()
       os.fsync(f.fileno())
     temporary.replace(path)

@@ -44,9 +44,8 @@ def train_step(
     state: before the step.
     batch: dict of inputs, targets [B, T], lengths [B] or None, reset [B].
     model: to be trained.
-    optimiser: from `optim.optimiser`; the schedule and the averager are from
-      `optim.schedule` and `averaging.averager`.
-    schedule: a function of the updates made before.
+    optimiser: from `optim.optimiser`.
+    schedule: from `optim.schedule`.
     key: dropout uses fold_in(key, step).
     steps: of the whole training.
     accumulate: A, a divisor of B.
@@ -147,17 +146,6 @@ def _accumulate(gradient, params, batch, memory, axes, key, A):
   return grads, nll, jax.tree.map(merge, axes, memories)
 
 
-def train_steps(
-  state: state_lib.TrainState, batches: dict[str, Any], **arguments: Any
-) -> state_lib.TrainState:
-  """K updates: of `train_step`, with an axis K before those of its batch."""
-
-  def step(state, batch):
-    return train_step(state, batch, **arguments), None
-
-  return jax.lax.scan(step, state, batches)[0]
-
-
 class Built(NamedTuple):
   """What a config makes of training.
 
@@ -221,14 +209,20 @@ def jit_train_step(
 ) -> Any:
   """`train_step` compiled for a mesh; the state given to it is used up.
 
-  Above 1, steps_per_dispatch is the K of `train_steps`, which is compiled then.
+  Above 1, steps_per_dispatch is K: a batch has an axis K before its own.
   """
   states = state_lib.shardings(abstract, mesh, arguments['model'])
   one = steps_per_dispatch == 1
 
   def step(state, batch):
     with mesh_lib.ambient(mesh):
-      return (train_step if one else train_steps)(state, batch, **arguments)
+      if one:
+        return train_step(state, batch, **arguments)
+
+      def body(state, batch):
+        return train_step(state, batch, **arguments), None
+
+      return jax.lax.scan(body, state, batch)[0]
 
   return jax.jit(
     step,
