@@ -22,16 +22,10 @@ from txl_jax.parallel import placement, processes
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """The figures of a split.
+  """The figures of a split."""
 
-  Attributes:
-    nll: nats, summed over the scored tokens.
-    scored: tokens scored.
-    seconds: it took.
-  """
-
-  nll: float
-  scored: int
+  nll: float  # nats, summed over the scored tokens
+  scored: int  # tokens
   seconds: float
 
   @property
@@ -58,7 +52,7 @@ def score(
   stopped: Callable[[], Any] = lambda: False,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score | None:
-  """Scores every token of a split once, but the first.
+  """Scores every token of a split but the first; None if it was stopped.
 
   The mean is over the n - 1 scored tokens. With B > 1 the split is cut into
   B streams that start with an empty memory, so the figure is a little
@@ -78,9 +72,6 @@ def score(
       processes the first one writes it.
     stopped: asked before each call; True ends the scoring.
     progress: called with the tokens scored so far.
-
-  Returns:
-    A Score, or None if it was stopped.
   """
   begin = time.monotonic()
   # No more segments in a call than a stream has: nothing is only padding.
@@ -88,7 +79,10 @@ def score(
   group = min(segments_per_call, -(-per_stream // segment_len))
   # Empty rows, so that every device has as many.
   more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
-  memory = _empty_memory(model, batch_size + more, mesh)
+  memory = jax.jit(
+    lambda: model.init_memory(batch_size + more),
+    out_shardings=scoring.memory_shardings(model, mesh),
+  )()
   total, scored, written = 0.0, 0, None
   if nll_file and processes.is_main():
     written = np.lib.format.open_memmap(
@@ -98,13 +92,12 @@ def score(
   for inputs, targets, positions in parts:
     if stopped():
       return None
+    padded = (
+      np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
+      for x, value in ((inputs, 0), (targets, -1))
+    )
     memory, nll = scoring.jit_score(
-      params,
-      memory,
-      _with_rows(inputs, more, 0),
-      _with_rows(targets, more, -1),
-      model=model,
-      mesh=mesh,
+      params, memory, *padded, model=model, mesh=mesh
     )
     real = targets >= 0
     values = placement.fetch(nll)[:, :batch_size][real]
@@ -118,21 +111,6 @@ def score(
   if written is not None:
     written.flush()
   return Score(total, scored, time.monotonic() - begin)
-
-
-def _with_rows(x, more, value):
-  """An array [G, B, T] with more rows of one value."""
-  return np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
-
-
-def _empty_memory(model, B, mesh):
-  """The memory before the first token, its rows divided over the mesh."""
-  places = None
-  if mesh is not None:
-    places = jax.tree.map(
-      lambda axis: mesh_lib.rows(mesh, axis), model.row_axes()
-    )
-  return jax.jit(lambda: model.init_memory(B), out_shardings=places)()
 
 
 def _release(array):
