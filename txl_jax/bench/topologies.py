@@ -76,9 +76,8 @@ _ARCHITECTURES = {
 def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   """The devices of a topology, and what is published of each.
 
-  Args:
-    topology: of TPUs as 'v3:4x4', see `jax.experimental.topologies`; 'h200'
-      for a GPU, 'h200:8' for eight of them in one host.
+  A topology of TPUs is written as 'v3:4x4', see `jax.experimental.topologies`;
+  of GPUs as 'h200', or 'h200:8' for eight of them in one host.
 
   Raises:
     UserError: the compiler is missing or does not know the topology.
@@ -90,7 +89,7 @@ def describe(topology: str) -> tuple[list[Any], Hardware | None]:
     card = _CARDS[name]
     links = _ARCHITECTURES[card.capability][3] * 1e9
     hardware = Hardware(card.memory * 2**20, links, pools=_POOLS)
-    return _gpus(card, int(count or 1)), hardware
+    return _gpus(card, count or '1'), hardware
   if not name.startswith('v'):
     raise UserError(
       f'--topology is {topology!r}; allowed: TPUs as v3:4x4, GPUs as h200 or '
@@ -125,23 +124,12 @@ def _gpus(card, count):
     f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_autotune_level=0 '
     '--xla_gpu_enable_triton_gemm=false'
   )
-  try:
-    return topologies.get_topology_desc(
-      '', 'cuda', target_config=_text(card), topology=f'1x1x{count}'
-    ).devices
-  except NotImplementedError as e:  # what JAX says of a platform without one
-    raise UserError(
-      'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
-    ) from e
-
-
-def _text(card):
-  """A GpuTargetConfigProto of XLA, as text."""
   threads, fpus, shared, _ = _ARCHITECTURES[card.capability]
   major, _, minor = card.capability.partition('.')
   # Instructions of one architecture alone exist from Hopper on.
   features = 'ACCELERATED_FEATURES' if int(major) >= 9 else 'NONE'
-  return f"""
+  # A GpuTargetConfigProto of XLA.
+  config = f"""
     platform_name: "CUDA"
     device_description_str: "{card.kind}"
     dnn_version_info {{ major: 9 minor: 10 }}
@@ -165,3 +153,12 @@ def _text(card):
       device_memory_size: {card.memory * 2**20}
     }}
   """
+  shape = f'1x1x{count}'
+  try:
+    return topologies.get_topology_desc(
+      '', 'cuda', target_config=config, topology=shape
+    ).devices
+  except NotImplementedError as e:  # what JAX says of a platform without one
+    raise UserError(
+      'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
+    ) from e
