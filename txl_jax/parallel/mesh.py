@@ -156,14 +156,9 @@ def by_rules(
 ) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
-  Args:
-    tree: pytree of arrays or their shapes; scalars are on every device.
-    mesh: from `make_mesh`, abstract or not.
-    rules: (regular expression that the path of an array ends with, axes of
-      each of its dimensions); the first that fits counts.
-
-  Raises:
-    ValueError: no rule fits the path of an array.
+  The tree is one of arrays or their shapes; scalars are on every device. Of the
+  rules, (regular expression that the path of an array ends with, axes of each
+  of its dimensions), the first that fits counts; ValueError if none does.
   """
 
   def place(path, x):

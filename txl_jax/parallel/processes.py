@@ -52,35 +52,24 @@ def start(
   """
   if mode not in ('auto', 'off'):
     raise UserError(f'--distributed={mode}; allowed: auto, off')
-  given = {
-    '--coordinator': coordinator,
-    '--num_processes': processes,
-    '--process_id': process,
-  }
-  found = [name for name, value in given.items() if value is not None]
-  if mode == 'off':
-    if found:
-      raise UserError(f'{found[0]} is given; allowed: --distributed=auto')
-  elif found:
-    missing = [name for name in given if name not in found]
-    if missing:
-      raise UserError(
-        f'{missing[0]} is missing; allowed: all of --coordinator=HOST:PORT '
-        '--num_processes=N --process_id=I, or none'
-      )
-    _check(coordinator, processes, process)
-    arguments = dict(
-      coordinator_address=coordinator,
-      num_processes=processes,
-      process_id=process,
-      cluster_detection_method='deactivate',
+  names = '--coordinator', '--num_processes', '--process_id'
+  values = coordinator, processes, process
+  found = [n for n, value in zip(names, values) if value is not None]
+  missing = [n for n in names if n not in found]
+  if mode == 'off' and found:
+    raise UserError(f'{found[0]} is given; allowed: --distributed=auto')
+  if found and missing:
+    raise UserError(
+      f'{missing[0]} is missing; allowed: all of --coordinator=HOST:PORT '
+      '--num_processes=N --process_id=I, or none'
     )
+  if found:
+    _check(*values)
     who = f'process {process} of {processes}'
-    _join(who, coordinator, lost_seconds, arguments)
-  elif method := cluster(os.environ):
-    arguments = {} if method == 'tpu' else {'cluster_detection_method': method}
+    _join(who, coordinator, lost_seconds, 'deactivate', *values)
+  elif mode == 'auto' and (method := cluster(os.environ)):
     where = f'the coordinator of {method}'
-    _join('a process', where, lost_seconds, arguments)
+    _join('a process', where, lost_seconds, None if method == 'tpu' else method)
 
 
 def _check(coordinator, processes, process):
@@ -128,7 +117,7 @@ def cluster(environ: Mapping[str, str]) -> str:
   return ''
 
 
-def _join(who, where, lost_seconds, arguments):
+def _join(who, where, lost_seconds, method, *values):
   """Starts jax.distributed, or ends the process with one line."""
 
   def fail(why):
@@ -143,16 +132,17 @@ def _join(who, where, lost_seconds, arguments):
   try:
     with on_abort(lambda: fail('; the lines above say why')):
       jax.distributed.initialize(
+        *values,
+        cluster_detection_method=method,
         heartbeat_timeout_seconds=int(2 * lost_seconds) + 30,
         initialization_timeout=2 * _TIMEOUT,
-        **arguments,
       )
       # Its handler would only note the signal, until it is asked.
       signal.signal(signal.SIGTERM, signal.SIG_DFL)
       count()  # all devices are counted
   except (ValueError, RuntimeError) as e:
     alone = 'coordinator_address should be' in str(e)  # a TPU on its own
-    if arguments or not alone:
+    if method or not alone:
       fail(f': {" ".join(str(e).split())}')
   finally:
     timer.cancel()
@@ -160,11 +150,10 @@ def _join(who, where, lost_seconds, arguments):
 
 @contextlib.contextmanager
 def on_abort(function: Callable[[], None]) -> Iterator[None]:
-  """Calls a function where the runtime would abort this process, to end it.
+  """Calls a function that ends this process where the runtime would abort it.
 
-  The runtime aborts when process 0 ends without a word, and leaves a stack
-  trace as the last lines. The function is called in the thread that aborts: a
-  handler of Python would run in the main thread, too late.
+  It aborts when process 0 ends without a word, and leaves a stack trace as the
+  last lines. A handler of Python would run in the main thread, too late.
   """
   prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
   setsig = prototype(('PyOS_setsig', ctypes.pythonapi))
@@ -221,7 +210,7 @@ def leave(line: str, status: int) -> None:
 def on_main(function: Callable[[], Any]) -> Any:
   """What a function returns on process 0, where alone it is called.
 
-  It returns what JSON can hold, and must not call `on_main` itself.
+  That is what JSON can hold. The function must not call `on_main` itself.
 
   Raises:
     UserError: it was raised on process 0, as was an OSError, which stays one

@@ -69,10 +69,7 @@ class Stopped(Exception):
 
 
 class Watch:
-  """Beats while this context is open, and signals while `signals` is.
-
-  A process counts as lost after lost_seconds without a sign. Who is behind is
-  told after stall_seconds without a step; 0 is never.
+  """Beats while this context is open; the seconds are those of `Watching`.
 
   An error that leaves the context ends the process, if there are others: they
   are told, and standard error ends with the line that names the cause.
@@ -118,10 +115,7 @@ class Watch:
     self._stack.close()
 
   def at(self, step: int, phase: str) -> None:
-    """Notes where this process is, after so many steps.
-
-    The phase is READING, STEPPING, or anything else, when no step is due.
-    """
+    """Notes the steps made; in phases but READING and STEPPING none is due."""
     self._step, self._phase = step, phase
 
   @contextlib.contextmanager
@@ -133,8 +127,7 @@ class Watch:
         raise KeyboardInterrupt
       self._asked = number
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {n: signal.signal(n, ask) for n in numbers}
+    before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
       yield
     finally:
