@@ -85,8 +85,7 @@ def find(text: str, watched: str | None = None) -> list[Collective]:
 
     Its collectives are counted, for it runs so many times.
     """
-    lines = {x.name: x for x in computations[name]}
-    held = {}
+    lines, held = computations[name], {}
     for x in lines.values():
       operands = [held[o] for o in x.operands if o in held]
       out = result(x, name, given, operands, times)
@@ -156,7 +155,7 @@ def _trips(loop, computations):
   if told := re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes):
     return int(told[1])
   (condition,) = re.findall(r'condition=%?([\w.\-]+)', loop.attributes)
-  inside = {x.name: x for x in computations[condition]}
+  inside = computations[condition]
   root = next(x for x in inside.values() if x.root)
   if root.opcode == 'compare' and 'direction=LT' in root.attributes:
     last = inside[root.operands[1]]
@@ -192,14 +191,15 @@ def _group(attributes):
 
 
 def _parse(text):
-  """{name: instructions} of all computations, and which is the entry."""
-  computations, entry, lines = {}, '', []
+  """{name: {name: instruction}} of all computations, and which is the entry."""
+  computations, entry, lines = {}, '', {}
   for line in text.splitlines():
     if head := re.match(r'(ENTRY )?%?([\w.\-]+) .*\{\s*$', line):
-      lines = computations[head[2]] = []
+      lines = computations[head[2]] = {}
       entry = head[2] if head[1] else entry
     elif line[:1] == ' ' and ' = ' in line:
-      lines.append(_instruction(line))
+      x = _instruction(line)
+      lines[x.name] = x
   return computations, entry
 
 
@@ -208,7 +208,7 @@ def _instruction(line):
   found = re.match(r' +(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)', line)
   assert found
   root, name, kind, opcode, rest = found.groups()
-  kind = re.sub(r'\{.*?\}', '', kind)  # without layouts
+  arrays = re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
   inside, *rest = re.split(r'\)(?:, |$)', rest, maxsplit=1)
   value = opcode in ('parameter', 'constant')
   source = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest[0])
@@ -217,10 +217,7 @@ def _instruction(line):
   called = ' '.join(re.findall(runs, attributes))
   return _Instruction(
     name,
-    tuple(
-      (dtype, tuple(map(int, re.findall(r'\d+', dims))))
-      for dtype, dims in re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
-    ),
+    tuple((t, tuple(map(int, re.findall(r'\d+', d)))) for t, d in arrays),
     opcode,
     [inside] if value else re.findall(r'%([\w.\-]+)', inside),
     attributes,

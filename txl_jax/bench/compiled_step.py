@@ -24,10 +24,8 @@ from txl_jax.training import step as step_lib
 def run(config: Any, topology: str, file: str = '') -> None:
   """Compiles a config for a topology, and prints what is to be seen.
 
-  Args:
-    config: of the run.
-    topology: see `topologies.describe`.
-    file: where the text of the compiled program is written, '' for nowhere.
+  The topology is one that `topologies.describe` knows. The text of the program
+  is written to a file, '' for none.
 
   Raises:
     UserError: the compiler is missing or does not know the topology, the mesh
@@ -91,10 +89,7 @@ def run(config: Any, topology: str, file: str = '') -> None:
 def compile_step(
   config: Any, vocab_size: int, mesh: jax.sharding.Mesh
 ) -> tuple[Any, Any]:
-  """What one call of training runs, compiled, and the shapes of parameters.
-
-  The mesh has devices or descriptions of them; the config is checked.
-  """
+  """What one call of training runs, compiled, and the shapes of parameters."""
   built = step_lib.build(config, vocab_size, mesh)
   shape = [config.train.batch_size, config.train.segment_len]
   if config.train.steps_per_dispatch > 1:
@@ -117,10 +112,7 @@ def fits(used: float, hardware: topologies.Hardware) -> str:
 
 
 def exchanges(compiled: Any) -> list[collectives.Collective]:
-  """The collectives of a compiled training step, the largest first.
-
-  Those that move memory states are marked as `moved`.
-  """
+  """The collectives of a step, largest first; `moved` if of memory states."""
   # An argument is called as the path in the arguments of the step.
   found = collectives.find(compiled.as_text(), 'state.memory')
   return sorted(found, key=lambda c: -c.sent * c.times)
@@ -170,10 +162,9 @@ def _estimate(flops, peak, sent, speed):
 
 
 def _shapes(shapes):
-  shown = [f'{d}[{",".join(map(str, dims))}]' for d, dims in shapes[:3]]
-  return ' '.join(shown) + (
-    f' and {n} more' if (n := len(shapes) - 3) > 0 else ''
-  )
+  shown = [f'{d}[{",".join(map(str, dims))}]' for d, dims in shapes]
+  more = f' and {len(shown) - 3} more' if len(shown) > 3 else ''
+  return ' '.join(shown[:3]) + more
 
 
 def _gib(n):

@@ -71,22 +71,18 @@ def run(
 ) -> None:
   """Measures both sides in turn and prints what came out.
 
-  Args:
-    benchmark: 'train' or 'eval'.
-    sizes: see `txl_jax.bench.__main__`.
-    pairs: measurements of each side.
-    hf_python: path of the interpreter for the other side; where it cannot
-      run, our side is measured alone.
+  The benchmark is 'train' or 'eval', the sizes those of the flags. Where the
+  interpreter hf_python cannot run the other side, ours is measured alone.
 
   Raises:
     UserError: our side cannot run with these sizes, the other has ended, or
       the two models have different numbers of parameters.
   """
   spec = _COMMON | sizes
-  told = ', '.join(f'{k} {v}' for k, v in spec.items())
   # Other work on the same cores spoils a comparison: the load is told.
-  machine = f'cpus {os.cpu_count()}, load {os.getloadavg()[0]:.1f}'
-  print(f'{benchmark}: {told}, {machine}', flush=True)
+  machine = {'cpus': os.cpu_count(), 'load': f'{os.getloadavg()[0]:.1f}'}
+  told = ', '.join(f'{k} {v}' for k, v in (spec | machine).items())
+  print(f'{benchmark}: {told}', flush=True)
   ready, measure = ours.prepare(benchmark, types.SimpleNamespace(**spec))
   about = '{versions}, {device}, {parameters} parameters'
   print(f'txl_jax: {about.format(**ready)}', flush=True)
@@ -121,10 +117,10 @@ def _rate(measured):
 
 def _line(mine, other):
   text = f'txl_jax {_rate(mine):.1f} tokens/s'
-  if other is None:
-    return text
-  ratio = _rate(mine) / _rate(other)
-  return f'{text}, transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
+  if other:
+    ratio = _rate(mine) / _rate(other)
+    text += f', transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
+  return text
 
 
 def summary(rounds: list[tuple[dict, dict | None]]) -> list[str]:

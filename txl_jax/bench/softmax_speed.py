@@ -10,10 +10,9 @@ The last two are timed with fewer tokens and scaled; their bytes are those of
 the compiled program for all tokens.
 """
 
-import dataclasses
 import statistics
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +24,7 @@ from txl_jax.ops import softmax
 _FEW = 1024  # tokens that the softmaxes over all words are timed with
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
   """What is measured."""
 
   vocab: int  # V
@@ -66,10 +64,10 @@ def _seconds(run, *arguments):
 
 def run(sizes: Sizes, rounds: int) -> None:
   """Measures each side so many times, and prints."""
-  rng = np.random.default_rng(sizes.seed)
-  N, D, V = sizes.tokens, sizes.width, sizes.vocab
-  bins = np.diff([0, *sizes.cutoffs, V]).tolist()  # words of each
-  widths = [D // sizes.div_val**i for i in range(len(bins))]
+  V, cutoffs, D, div_val, N, seed = sizes
+  rng = np.random.default_rng(seed)
+  bins = np.diff([0, *cutoffs, V]).tolist()  # words of each
+  widths = [D // div_val**i for i in range(len(bins))]
 
   def draw(*shape):
     return jnp.asarray(0.02 * rng.standard_normal(shape, np.float32))
@@ -86,13 +84,13 @@ def run(sizes: Sizes, rounds: int) -> None:
 
   p = 1 / np.arange(1, V + 1)
   targets = rng.choice(V, size=N, p=p / p.sum()).astype(np.int32)
-  place = np.searchsorted(sizes.cutoffs, targets, side='right')
+  place = np.searchsorted(cutoffs, targets, side='right')
   counts = np.bincount(place, minlength=len(bins)).tolist()
   output = draw_output(bins, widths)
   h = 20 * draw(N, D)
   shares = ', '.join(f'{n / N:.1%}' for n in counts)
   print(
-    f'softmax: {dataclasses.asdict(sizes)}; tokens in the bins: {shares}; '
+    f'softmax: {sizes._asdict()}; tokens in the bins: {shares}; '
     f'jax {jax.__version__}, {jax.default_backend()}',
     flush=True,
   )
@@ -100,7 +98,7 @@ def run(sizes: Sizes, rounds: int) -> None:
   ours, nbytes = _compile(_loss, h, targets, output)
   sides, memory = {'adaptive': [ours], 'bins': []}, {'adaptive': nbytes}
   # The head sees all tokens, and has a logit for each tail.
-  head = bins[0] + len(sizes.cutoffs)
+  head = bins[0] + len(cutoffs)
   for n, words, width in zip([N, *counts[1:]], [head, *bins[1:]], widths):
     if n:
       local = rng.integers(words, size=n, dtype=np.int32)
@@ -126,10 +124,9 @@ def run(sizes: Sizes, rounds: int) -> None:
     print(f'{name}: {spread(taken, ".3f")} s{size}')
   for name in ('bins', 'wide', 'narrow'):
     ratios = [a / b for a, b in zip(seconds[name], seconds['adaptive'])]
-    more = memory[name] / nbytes if name in memory else 0
-    size = f', {more:.1f} in memory' if more else ''
-    print(f'{name} / adaptive: {spread(ratios, ".2f")} in time{size}')
-  if sizes.cutoffs:
+    more = f', {memory[name] / nbytes:.1f} in memory' if name in memory else ''
+    print(f'{name} / adaptive: {spread(ratios, ".2f")} in time{more}')
+  if cutoffs:
     _crowded(ours[0], h, output, rng)
 
 

@@ -37,10 +37,6 @@ _TPUS = {
   'TPU v6 lite': Hardware(32e9, 400e9),
 }
 
-# JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
-# for what the CUDA context and its libraries need.
-_POOLS = 0.75, 0.95
-
 
 class _Card(NamedTuple):
   """A GPU, as its data sheet and the CUDA driver describe it."""
@@ -88,7 +84,9 @@ def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   if name in _CARDS and (not count or (count.isdecimal() and int(count))):
     card = _CARDS[name]
     links = _ARCHITECTURES[card.capability][3] * 1e9
-    hardware = Hardware(card.memory * 2**20, links, pools=_POOLS)
+    # JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
+    # for what the CUDA context and its libraries need.
+    hardware = Hardware(card.memory * 2**20, links, pools=(0.75, 0.95))
     return _gpus(card, count or '1'), hardware
   if not name.startswith('v'):
     raise UserError(
@@ -135,9 +133,8 @@ def _gpus(card, count):
     dnn_version_info {{ major: 9 minor: 10 }}
     gpu_device_info {{
       runtime_version: "13.0.0"
-      cuda_compute_capability {{
-        major: {major} minor: {minor} feature_extension: {features}
-      }}
+      cuda_compute_capability {{ major: {major} minor: {minor}
+                                 feature_extension: {features} }}
       core_count: {card.cores} fpus_per_core: {fpus}
       threads_per_warp: 32 threads_per_block_limit: 1024
       threads_per_core_limit: {threads}
@@ -147,17 +144,14 @@ def _gpus(card, count):
       shared_memory_per_core: {shared * 1024}
       block_dim_limit_x: {2**31 - 1}
       block_dim_limit_y: 65535 block_dim_limit_z: 65535
+      memory_bandwidth: {card.bandwidth * 10**9} clock_rate_ghz: {card.clock}
       l2_cache_size: {card.cache * 2**20}
-      memory_bandwidth: {card.bandwidth * 10**9}
-      clock_rate_ghz: {card.clock}
       device_memory_size: {card.memory * 2**20}
     }}
   """
-  shape = f'1x1x{count}'
+  options = dict(target_config=config, topology=f'1x1x{count}')
   try:
-    return topologies.get_topology_desc(
-      '', 'cuda', target_config=config, topology=shape
-    ).devices
+    return topologies.get_topology_desc('', 'cuda', **options).devices
   except NotImplementedError as e:  # what JAX says of a platform without one
     raise UserError(
       'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
