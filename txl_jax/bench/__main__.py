@@ -17,7 +17,6 @@ there, and tells whether it fits and what the devices exchange. See
 docs/benchmarks.md and docs/scaling.md.
 """
 
-import itertools
 import os
 import sys
 
@@ -25,20 +24,18 @@ from absl import app, flags
 from ml_collections import config_flags
 
 from txl_jax import command_line
-from txl_jax.bench import (
-  batch_speed,
-  compiled_step,
-  preparation_speed,
-  side_by_side,
-  softmax_speed,
-)
+from txl_jax.bench import compiled_step, data_speed, side_by_side, softmax_speed
 from txl_jax.errors import UserError
 
-
-def _size(name: str, default: int, what: str, at_least: int = 1):
-  return flags.DEFINE_integer(name, default, what, lower_bound=at_least)
+FLAGS = flags.FLAGS
 
 
+def _size(name, default, what, at_least=1):
+  flags.DEFINE_integer(name, default, what, lower_bound=at_least)
+  return name
+
+
+# Of train and eval, as both sides are told.
 _SIZES = (
   _size('layers', 12, 'Layers.'),
   _size('d_model', 512, 'Model width, even.', at_least=2),
@@ -52,72 +49,35 @@ _SIZES = (
   _size('steps', 20, 'Segments in a measurement, after warm-up.'),
   _size('segments_per_call', 16, 'eval: segments we score in one call.'),
 )
-_MEGABYTES = _size('megabytes', 540, 'prepare: size of the text.')
-_PROCESSES = _size(
-  'processes', 0, 'prepare: processes that read; 0 is the default.', at_least=0
+_size('megabytes', 540, 'prepare: size of the text.')
+_size('processes', 0, 'prepare: processes that read; 0 is the default.', 0)
+_size('megatokens', 100, 'data: million tokens of the corpus.')
+_size('pairs', 5, 'Measurements of each side, or of each corpus.')
+_size('words', 267_735, 'softmax and prepare: words of the vocabulary.', 2)
+_size('width', 1024, 'softmax: width of the head and of the model.')
+_size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
+_size('tokens', 8192, 'softmax: tokens of a step.')
+_size('threads', None, 'CPU threads of each side; all of them by default.')
+flags.DEFINE_list(
+  'cutoffs', '20000,40000,200000', 'softmax: first word of each tail.'
 )
-_DTYPE = flags.DEFINE_enum(
-  'dtype',
-  'float32',
-  ['float32', 'bfloat16'],
-  'Compute dtype; transformers is left out with bfloat16.',
+flags.DEFINE_enum(
+  'dtype', 'float32', ['float32', 'bfloat16'], 'In bfloat16 ours runs alone.'
 )
-_MEGATOKENS = _size('megatokens', 100, 'data: million tokens of the corpus.')
-_PAIRS = _size('pairs', 5, 'Measurements of each side, or of each corpus.')
-_THREADS = flags.DEFINE_integer(
-  'threads', None, 'CPU threads of each side; all of them by default.', 1
+flags.DEFINE_string(
+  'hf_python', sys.executable, 'Python that has torch and transformers.'
 )
-_HF_PYTHON = flags.DEFINE_string(
-  'hf_python',
-  sys.executable,
-  'Python interpreter that has torch and transformers.',
-)
-_WORDS = _size(
-  'words', 267_735, 'softmax and prepare: words of the vocabulary.', at_least=2
-)
-_CUTOFFS = flags.DEFINE_list(
-  'cutoffs', ['20000', '40000', '200000'], 'softmax: first word of each tail.'
-)
-_WIDTH = _size('width', 1024, 'softmax: width of the head and of the model.')
-_DIV_VAL = _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
-_TOKENS = _size('tokens', 8192, 'softmax: tokens of a step.')
-_TOPOLOGY = flags.DEFINE_string(
-  'topology', '', 'hlo: TPUs as v3:4x4, or GPUs as h200 or h200:8.'
-)
-_HLO_FILE = flags.DEFINE_string(
-  'hlo_file', '', 'hlo: where to write the text of the compiled program.'
-)
-_CONFIG = config_flags.DEFINE_config_file(
+flags.DEFINE_string('topology', '', 'hlo: TPUs as v3:4x4, GPUs as h200:8.')
+flags.DEFINE_string('hlo_file', '', 'hlo: where to write the compiled program.')
+config_flags.DEFINE_config_file(
   'config', None, 'hlo: config file; any key is set by --config.section.key.'
 )
-BENCHMARKS = (*side_by_side.BENCHMARKS, 'softmax', 'prepare', 'data', 'hlo')
 
 
-def _softmax_sizes():
-  """The flags of the benchmark softmax."""
-  found = ','.join(_CUTOFFS.value)
-  cutoffs = tuple(int(x) for x in _CUTOFFS.value if x.isdecimal())
-  edges = 0, *cutoffs, _WORDS.value
-  ascending = all(a < b for a, b in itertools.pairwise(edges))
-  if len(cutoffs) != len(_CUTOFFS.value) or not ascending:
-    raise UserError(
-      f'--cutoffs is {found}; allowed: ascending numbers from 1 to '
-      f'{_WORDS.value - 1}'
-    )
-  if _WIDTH.value < _DIV_VAL.value ** len(cutoffs):
-    raise UserError(
-      f'--div_val is {_DIV_VAL.value}; allowed: numbers that leave the last '
-      f'tail a width, of {_WIDTH.value}'
-    )
-  return softmax_speed.Sizes(
-    _WORDS.value, cutoffs, _WIDTH.value, _DIV_VAL.value, _TOKENS.value
-  )
-
-
-def _use_threads(threads):
+def _use_threads():
   """Limits the workers to come; XLA has no option of its own for it."""
   count = os.cpu_count() or 1
-  threads = threads or count
+  threads = FLAGS.threads or count
   if threads > count:
     raise UserError(f'--threads is {threads}; allowed: 1 to {count}')
   if threads < count:
@@ -127,42 +87,58 @@ def _use_threads(threads):
   return threads
 
 
-def _compile():
-  for flag in _TOPOLOGY, _CONFIG:
-    if not flag.value:
-      raise UserError(f'--{flag.name} is missing; hlo needs it')
-  compiled_step.run(_CONFIG.value, _TOPOLOGY.value, _HLO_FILE.value)
-
-
 def _compare(benchmark):
-  sizes = {flag.name: flag.value for flag in _SIZES}
-  if sizes['d_model'] % 2:
-    raise UserError(f'--d_model is {sizes["d_model"]}; allowed: even numbers')
-  threads = _use_threads(_THREADS.value)
-  spec = dict(sizes, dtype=_DTYPE.value, threads=threads)
-  hf_python = os.path.expanduser(_HF_PYTHON.value)
-  side_by_side.run(benchmark, spec, pairs=_PAIRS.value, hf_python=hf_python)
+  if FLAGS.d_model % 2:
+    raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
+  spec = {name: FLAGS[name].value for name in _SIZES}
+  spec |= dict(dtype=FLAGS.dtype, threads=_use_threads())
+  hf_python = os.path.expanduser(FLAGS.hf_python)
+  side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
+
+
+def _softmax():
+  words, width, div_val = FLAGS.words, FLAGS.width, FLAGS.div_val
+  cutoffs = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.cutoffs)
+  edges = [0, *cutoffs, words]
+  if edges != sorted(set(edges)):
+    raise UserError(
+      f'--cutoffs is {",".join(FLAGS.cutoffs)}; allowed: ascending numbers '
+      f'from 1 to {words - 1}'
+    )
+  if width < div_val ** len(cutoffs):
+    raise UserError(
+      f'--div_val is {div_val}; allowed: numbers that leave the last tail a '
+      f'width, of {width}'
+    )
+  _use_threads()
+  sizes = softmax_speed.Sizes(words, cutoffs, width, div_val, FLAGS.tokens)
+  softmax_speed.run(sizes, FLAGS.pairs)
+
+
+def _hlo():
+  for name in 'topology', 'config':
+    if not FLAGS[name].value:
+      raise UserError(f'--{name} is missing; hlo needs it')
+  compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file)
 
 
 def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
-  if benchmark in side_by_side.BENCHMARKS:
+  if benchmark in ('train', 'eval'):
     _compare(benchmark)
   elif benchmark == 'softmax':
-    _use_threads(_THREADS.value)
-    softmax_speed.run(_softmax_sizes(), _PAIRS.value)
+    _softmax()
   elif benchmark == 'prepare':
     # One of the words is that of the newlines.
-    preparation_speed.run(_MEGABYTES.value, _WORDS.value - 1, _PROCESSES.value)
+    data_speed.prepare(FLAGS.megabytes, FLAGS.words - 1, FLAGS.processes)
   elif benchmark == 'data':
-    batch_speed.run(_MEGATOKENS.value * 1_000_000, _PAIRS.value)
+    data_speed.cut(FLAGS.megatokens * 1_000_000, FLAGS.pairs)
   elif benchmark == 'hlo':
-    _compile()
+    _hlo()
   else:
-    raise UserError(
-      f'the benchmark is {benchmark!r}; allowed: {", ".join(BENCHMARKS)}'
-    )
+    allowed = 'train, eval, softmax, prepare, data, hlo'
+    raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')
 
 
 if __name__ == '__main__':

@@ -33,14 +33,12 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # ((dtype, dims), …)
 
 
 class _Instruction(NamedTuple):
-  """One line of a computation."""
-
   name: str  # unique in the module
   shapes: Shapes  # several of a tuple, nested ones flattened
   opcode: str
-  operands: tuple[str, ...]  # names; number of a parameter, value of a constant
-  called: tuple[str, ...]  # the computations that it runs
+  operands: list[str]  # names; number of a parameter, value of a constant
   attributes: str  # the rest of the line, without metadata
+  called: list[str]  # the computations that it runs
   source: str  # where in the Python program it comes from (`op_name`), or ''
   root: bool  # whether the computation returns it
 
@@ -65,58 +63,47 @@ class Collective(NamedTuple):
     """
     if self.kind == 'collective-permute':
       return _nbytes(self.shapes)
-    gathers = self.kind == 'all-gather'
-    whole = _nbytes(self.results if gathers else self.shapes)
+    whole = self.results if self.kind == 'all-gather' else self.shapes
     twice = 2 if self.kind == 'all-reduce' else 1
-    return whole * (self.group - 1) // self.group * twice
+    return _nbytes(whole) * (self.group - 1) // self.group * twice
 
 
 def find(text: str, watched: str | None = None) -> list[Collective]:
-  """The collectives of a compiled program.
+  """The collectives of a compiled module; equal ones are one, times added.
 
-  Args:
-    text: of the compiled module.
-    watched: what the sources of the arguments begin with whose numbers are
-      followed, such as 'state.memory'; None is no argument.
-
-  Returns:
-    Collectives; those that are equal are one, their times added.
+  The numbers of those arguments are followed whose source begins with
+  `watched`, such as 'state.memory'; None is no argument.
   """
   computations, entry = _parse(text)
   total = {}
 
+  # For every value a list of bools: which elements of the tuple, or of the one
+  # that it is, hold watched numbers. What is not known is False.
+
   def run(name, given, times):
-    """Follows the numbers of the watched arguments through a computation.
+    """From the lists of the arguments of a computation that of its result.
 
-    Args:
-      name: of the computation.
-      given: for each argument a tuple: which of its elements hold some.
-      times: how often it runs; 0 to count nothing.
-
-    Returns:
-      Such a tuple for the result.
+    Its collectives are counted, for it runs so many times.
     """
-    lines = {x.name: x for x in computations[name]}
-    held = {}
+    lines, held = computations[name], {}
     for x in lines.values():
       operands = [held[o] for o in x.operands if o in held]
       out = result(x, name, given, operands, times)
-      # False is also what is not known.
-      held[x.name] = (*out, *[False] * len(x.shapes))[: len(x.shapes)]
+      held[x.name] = [*out, *[False] * len(x.shapes)][: len(x.shapes)]
       if x.opcode.removesuffix('-start') in _KINDS and times:
-        moved = any(map(any, operands))
-        c = _collective(x, name, [lines[o] for o in x.operands], moved)
+        shapes = tuple(s for o in x.operands for s in lines[o].shapes)
+        c = _collective(x, name, shapes, moved=any(map(any, operands)))
         total[c] = total.get(c, 0) + times
     return next(held[x.name] for x in lines.values() if x.root)
 
   def result(x, name, given, operands, times):
-    """Which elements of the result of an instruction hold some."""
+    """The list of the result of an instruction, as long as it is known."""
+    if x.opcode == 'parameter' and name == entry:
+      watches = watched is not None and x.source.startswith(watched)
+      return [watches] * len(x.shapes)
     if x.opcode == 'parameter':
-      if name == entry:
-        watches = watched is not None and x.source.startswith(watched)
-        return [watches] * len(x.shapes)
       index = int(x.operands[0])
-      return given[index] if index < len(given) else ()
+      return given[index] if index < len(given) else []
     if x.opcode == 'while':
       (out,), (body,) = operands, x.called
       while (after := _either(out, run(body, [out], 0))) != out:
@@ -137,19 +124,18 @@ def find(text: str, watched: str | None = None) -> list[Collective]:
       return operands[0][int(index[0]) :][:1]
     if x.opcode in _MOVES or x.opcode.endswith(('-start', '-done')):
       return [any(map(any, operands))] * len(x.shapes)
-    return ()
+    return []
 
   run(entry, [], 1)
   return [c._replace(times=n) for c, n in total.items()]
 
 
 def _either(*held):
-  return tuple(map(any, zip(*held)))
+  return list(map(any, zip(*held)))
 
 
-def _collective(x, computation, operands, moved):
+def _collective(x, computation, shapes, moved):
   kind = x.opcode.removesuffix('-start')
-  shapes = tuple(s for o in operands for s in o.shapes)
   # A start yields its operands too.
   start = x.opcode != kind != 'all-reduce'
   results = x.shapes[len(shapes) : 2 * len(shapes)] if start else x.shapes
@@ -166,12 +152,10 @@ def _trips(loop, computations):
   Some compilers tell. Else it is n of a condition i < n: all loops that
   count do so from 0 in steps of 1.
   """
-  told = re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes)
-  if told:
+  if told := re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes):
     return int(told[1])
-  condition = re.search(r'condition=%?([\w.\-]+)', loop.attributes)
-  assert condition
-  inside = {x.name: x for x in computations[condition[1]]}
+  (condition,) = re.findall(r'condition=%?([\w.\-]+)', loop.attributes)
+  inside = computations[condition]
   root = next(x for x in inside.values() if x.root)
   if root.opcode == 'compare' and 'direction=LT' in root.attributes:
     last = inside[root.operands[1]]
@@ -183,8 +167,8 @@ def _trips(loop, computations):
 def _nbytes(shapes):
   total = 0
   for dtype, dims in shapes:
-    bits = re.search(r'\d+', 'u8' if dtype == 'pred' else dtype)
-    total += math.prod(dims) * int(bits[0] if bits else 0) // 8
+    bits = re.findall(r'\d+', 'u8' if dtype == 'pred' else dtype)
+    total += math.prod(dims, start=int(bits[0] if bits else 0)) // 8
   return total
 
 
@@ -207,17 +191,15 @@ def _group(attributes):
 
 
 def _parse(text):
-  """{name: instructions} of all computations, and the name of the first."""
-  computations, entry, lines = {}, '', []
+  """{name: {name: instruction}} of all computations, and which is the entry."""
+  computations, entry, lines = {}, '', {}
   for line in text.splitlines():
-    if line[:1] in ('%', 'E') and line.rstrip().endswith('{'):
-      name = re.match(r'(ENTRY )?%?([\w.\-]+)', line)
-      assert name
-      lines = computations.setdefault(name[2], [])
-      if name[1]:
-        entry = name[2]
+    if head := re.match(r'(ENTRY )?%?([\w.\-]+) .*\{\s*$', line):
+      lines = computations[head[2]] = {}
+      entry = head[2] if head[1] else entry
     elif line[:1] == ' ' and ' = ' in line:
-      lines.append(_instruction(line))
+      x = _instruction(line)
+      lines[x.name] = x
   return computations, entry
 
 
@@ -226,28 +208,20 @@ def _instruction(line):
   found = re.match(r' +(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)', line)
   assert found
   root, name, kind, opcode, rest = found.groups()
-  kind = re.sub(r'\{.*?\}', '', kind)  # without layouts
+  arrays = re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
   inside, *rest = re.split(r'\)(?:, |$)', rest, maxsplit=1)
   value = opcode in ('parameter', 'constant')
   source = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest[0])
   attributes = re.sub(r'metadata=\{(?:[^{}"]|"[^"]*")*\}', '', rest[0])
-  called = re.findall(
-    r'(?:calls|body|to_apply|(?:true|false)_computation)=%?([\w.\-]+)',
-    attributes,
-  )
-  lists = r'(?:branch|called)_computations=\{(.*?)\}'
-  for names in re.findall(lists, attributes):
-    called += re.findall(r'[\w.\-]+', names)
+  runs = r'(?:calls|body|to_apply|\w+_computations?)=(\{.*?\}|%?[\w.\-]+)'
+  called = ' '.join(re.findall(runs, attributes))
   return _Instruction(
-    name=name,
-    shapes=tuple(
-      (dtype, tuple(map(int, re.findall(r'\d+', dims))))
-      for dtype, dims in re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
-    ),
-    opcode=opcode,
-    operands=(inside,) if value else tuple(re.findall(r'%([\w.\-]+)', inside)),
-    called=tuple(called),
-    attributes=attributes,
-    source=source[1] if source else '',
-    root=bool(root),
+    name,
+    tuple((t, tuple(map(int, re.findall(r'\d+', d)))) for t, d in arrays),
+    opcode,
+    [inside] if value else re.findall(r'%([\w.\-]+)', inside),
+    attributes,
+    re.findall(r'[\w.\-]+', called),
+    source[1] if source else '',
+    bool(root),
   )

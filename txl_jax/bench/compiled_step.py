@@ -7,7 +7,6 @@ scale.
 
 import pathlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -25,10 +24,8 @@ from txl_jax.training import step as step_lib
 def run(config: Any, topology: str, file: str = '') -> None:
   """Compiles a config for a topology, and prints what is to be seen.
 
-  Args:
-    config: of the run.
-    topology: see `topologies.describe`.
-    file: where the text of the compiled program is written, '' for nowhere.
+  The topology is one that `topologies.describe` knows. The text of the program
+  is written to a file, '' for none.
 
   Raises:
     UserError: the compiler is missing or does not know the topology, the mesh
@@ -49,7 +46,14 @@ def run(config: Any, topology: str, file: str = '') -> None:
   if file:
     pathlib.Path(file).write_text(compiled.as_text())
 
-  used = _used(compiled)
+  m = compiled.memory_analysis()
+  used = {
+    'state and batch': m.argument_size_in_bytes,
+    # The new state takes the place of the old.
+    'results besides': m.output_size_in_bytes - m.alias_size_in_bytes,
+    'temporaries': m.temp_size_in_bytes,
+    'program': m.generated_code_size_in_bytes,
+  }
   parts = ', '.join(f'{name} {_gib(n)}' for name, n in used.items())
   print(f'each device: {_gib(sum(used.values()))} = {parts}')
   broken = []
@@ -63,11 +67,20 @@ def run(config: Any, topology: str, file: str = '') -> None:
       )
   found = exchanges(compiled)
   broken += check(found, tables(params))
-  print(*_listing(found), sep='\n')
-  flops = cost.flops_per_token(config, vocab_size)
+  row = '{:<19} {:>5} {:>6} {:>12}  {}'.format
+  print(row('collective', 'times', 'group', 'MB sent', 'operands; from'))
+  for c in found:
+    # The end of a source says which layer and operation it was.
+    text = f'{_shapes(c.shapes)}; {"/".join(c.source.split("/")[-5:])}'
+    print(row(c.kind, c.times, c.group, f'{c.sent * c.times / 1e6:,.3f}', text))
+  sent = sum(c.sent * c.times for c in found)
+  print(row('all, a call', '', '', f'{sent / 1e6:,.3f}', 'by each device'))
   peak = profiling.peak(config.model.dtype, kind, 1)
   if hardware and peak:
-    print(*_estimate(config, flops, peak, mesh, found, hardware), sep='\n')
+    c = config.train
+    tokens = c.batch_size * c.segment_len * c.steps_per_dispatch
+    flops = cost.flops_per_token(config, vocab_size) * tokens / mesh.size
+    _estimate(flops, peak, sent * hardware.cores, hardware.speed)
   if broken:
     raise UserError(f'{topology}: {"; ".join(broken)}')
   print('no exchange of memory states, no gathering of a whole table')
@@ -76,40 +89,16 @@ def run(config: Any, topology: str, file: str = '') -> None:
 def compile_step(
   config: Any, vocab_size: int, mesh: jax.sharding.Mesh
 ) -> tuple[Any, Any]:
-  """What one call of training runs, compiled for a mesh.
-
-  Args:
-    config: validated.
-    vocab_size: V.
-    mesh: from `mesh.make_mesh`, of devices or of descriptions of them.
-
-  Returns:
-    The program and the shapes of the parameters.
-  """
+  """What one call of training runs, compiled, and the shapes of parameters."""
   built = step_lib.build(config, vocab_size, mesh)
-  B, T = config.train.batch_size, config.train.segment_len
-  K = config.train.steps_per_dispatch
-  lead = [] if K == 1 else [K]
-  tokens = jax.ShapeDtypeStruct([*lead, B, T], jnp.int32)
-  batch = dict(
-    inputs=tokens,
-    targets=tokens,
-    lengths=None,
-    reset=jax.ShapeDtypeStruct([*lead, B], jnp.bool_),
-  )
+  shape = [config.train.batch_size, config.train.segment_len]
+  if config.train.steps_per_dispatch > 1:
+    shape = [config.train.steps_per_dispatch, *shape]
+  tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
+  reset = jax.ShapeDtypeStruct(shape[:-1], jnp.bool_)
+  batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
   compiled = built.step.lower(built.abstract, batch).compile()
   return compiled, built.abstract.params
-
-
-def _used(compiled) -> dict[str, int]:
-  """{what: bytes of a device}; the new state takes the place of the old."""
-  m = compiled.memory_analysis()
-  return {
-    'state and batch': m.argument_size_in_bytes,
-    'results besides': m.output_size_in_bytes - m.alias_size_in_bytes,
-    'temporaries': m.temp_size_in_bytes,
-    'program': m.generated_code_size_in_bytes,
-  }
 
 
 def fits(used: float, hardware: topologies.Hardware) -> str:
@@ -123,10 +112,7 @@ def fits(used: float, hardware: topologies.Hardware) -> str:
 
 
 def exchanges(compiled: Any) -> list[collectives.Collective]:
-  """The collectives of a compiled training step, the largest first.
-
-  Those that move memory states are marked as `moved`.
-  """
+  """The collectives of a step, largest first; `moved` if of memory states."""
   # An argument is called as the path in the arguments of the step.
   found = collectives.find(compiled.as_text(), 'state.memory')
   return sorted(found, key=lambda c: -c.sent * c.times)
@@ -144,12 +130,7 @@ def tables(params: Any) -> dict[str, tuple[int, ...]]:
 def check(
   found: list[collectives.Collective], tables: dict[str, tuple[int, ...]]
 ) -> list[str]:
-  """What is wrong with some collectives, one line for each.
-
-  Args:
-    found: from `exchanges`.
-    tables: {name: shape}.
-  """
+  """What is wrong with `exchanges` where such `tables` are, a line for each."""
   wrong = []
   whole = {tuple(sorted(shape)): name for name, shape in tables.items()}
   for c in found:
@@ -162,40 +143,21 @@ def check(
   return wrong
 
 
-def _listing(found) -> Iterator[str]:
-  """The table of collectives, of the steps that one call makes."""
-  row = '{:<19} {:>5} {:>6} {:>12}  {}'.format
-  yield row('collective', 'times', 'group', 'MB sent', 'operands; from')
-  for c in found:
-    # The end of a source says which layer and operation it was.
-    text = f'{_shapes(c.shapes)}; {"/".join(c.source.split("/")[-5:])}'
-    yield row(c.kind, c.times, c.group, _megabytes(c.sent * c.times), text)
-  total = sum(c.sent * c.times for c in found)
-  yield row('all, a call', '', '', _megabytes(total), 'by each device')
-
-
-def _estimate(config, flops, peak, mesh, found, hardware) -> Iterator[str]:
+def _estimate(flops, peak, sent, speed):
   """How much of its time a device would compute, from published speeds."""
-  tokens = config.train.batch_size * config.train.segment_len
-  tokens *= config.train.steps_per_dispatch
-  flops *= tokens / mesh.size
-  compute = flops / peak
-  sent = sum(c.sent * c.times for c in found) * hardware.cores
-  exchange = sent / hardware.speed
-  yield (
+  compute, exchange = flops / peak, sent / speed
+  print(
     f'arithmetic: {flops / 1e12:.3f} TFLOP a device, {compute * 1e3:.2f} ms at '
-    f'{peak / 1e12:.1f} TFLOP/s'
-  )
-  yield (
+    f'{peak / 1e12:.1f} TFLOP/s\n'
     f'exchange: {sent / 1e6:,.1f} MB a chip, {exchange * 1e3:.2f} ms at '
-    f'{hardware.speed / 1e9:.0f} GB/s'
+    f'{speed / 1e9:.0f} GB/s'
   )
   for share in 1.0, 0.4:
     busy = compute / share
-    yield (
-      f'at {share:.0%} of the peak: {busy / (busy + exchange):.1%} of the '
-      'time is arithmetic if nothing overlaps, '
-      f'{min(busy / exchange, 1.0) if exchange else 1.0:.1%} if all does'
+    print(
+      f'at {share:.0%} of the peak: {busy / (busy + exchange):.1%} of the time '
+      'is arithmetic if nothing overlaps, '
+      f'{busy / max(busy, exchange):.1%} if all does'
     )
 
 
@@ -203,10 +165,6 @@ def _shapes(shapes):
   shown = [f'{d}[{",".join(map(str, dims))}]' for d, dims in shapes]
   more = f' and {len(shown) - 3} more' if len(shown) > 3 else ''
   return ' '.join(shown[:3]) + more
-
-
-def _megabytes(n):
-  return f'{n / 1e6:,.3f}'
 
 
 def _gib(n):

@@ -1,21 +1,35 @@
-"""The other worker: Transformer-XL of Hugging Face transformers on PyTorch.
+"""Transformer-XL of Hugging Face transformers on PyTorch, for `side_by_side`.
 
-`side_by_side` starts it as a plain script, often with an interpreter of another
-environment, so it imports nothing but torch, transformers, the standard library
-and `worker`, which lies beside it. Version 4.35.2 of transformers is the last
-to hold this model as a maintained one.
+It is started as a plain script, often with an interpreter of another
+environment, so it imports nothing but torch, transformers and the standard
+library. Version 4.35.2 of transformers is the last to hold this model as a
+maintained one.
+
+Its argument is a specification, one JSON object. It answers with one JSON
+object per line:
+
+  once    {parameters, versions, device} when it is warm; or {error} where it
+          cannot run at all
+  then    {tokens, seconds, nats} for each line it is sent: what it processed in
+          one measurement, in how long, and the mean nll
+
+and ends when its input ends.
 """
 
+import json
 import os
 import sys
 import time
+import types
 import warnings
 
-import worker  # pyright: ignore[reportMissingImports]
 
+def prepare(spec):
+  """The first answer, and a function that makes so many steps and measures.
 
-def build(spec):
-  """Imports the libraries; the model of a specification on its device."""
+  Tokens are drawn at random on the device. A row of T tokens has T - 1
+  targets: the model shifts the labels itself.
+  """
   if spec.dtype != 'float32':
     raise RuntimeError('this side runs in float32 only')
   os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
@@ -47,27 +61,14 @@ def build(spec):
     dropout=spec.dropout,
     dropatt=0.0,
   )
-  return transformers.TransfoXLLMHeadModel(config).to(device)
-
-
-def prepare(spec):
-  """See `worker.serve`.
-
-  Tokens are drawn at random on the device. A row of T tokens has T - 1
-  targets: the model shifts the labels itself.
-  """
-  model = build(spec)
-  import torch  # pyright: ignore[reportMissingImports]
-
-  device = next(model.parameters()).device
-  train = spec.benchmark == 'train'
+  model = transformers.TransfoXLLMHeadModel(config).to(device)
+  train, shape = spec.benchmark == 'train', (spec.batch, spec.segment)
   optimiser = torch.optim.Adam(model.parameters(), lr=spec.lr)
   model.train(train)
   mems = None
 
   def step():
     nonlocal mems
-    shape = (spec.batch, spec.segment)
     tokens = torch.randint(spec.vocab, shape, device=device)
     with torch.set_grad_enabled(train):
       out = model(tokens, mems=mems, labels=tokens)
@@ -80,25 +81,45 @@ def prepare(spec):
       optimiser.step()
     return loss.detach()
 
-  def measure(steps=spec.steps):
+  def measure(steps):
     begin = time.perf_counter()
     nats = float(sum(step() for _ in range(steps))) / steps
-    if device.type == 'cuda':
+    if device == 'cuda':
       torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     tokens = steps * spec.batch * spec.segment
-    return dict(tokens=tokens, seconds=seconds, data_seconds=0.0, nats=nats)
+    return dict(tokens=tokens, seconds=seconds, nats=nats)
 
   measure(2)
-  libraries = (sys.modules[name] for name in ('torch', 'transformers'))
+  libraries = torch, transformers
   ready = dict(
     parameters=sum(p.numel() for p in model.parameters()),
     versions=', '.join(f'{m.__name__} {m.__version__}' for m in libraries),
-    device=device.type,
+    device=device,
   )
   return ready, measure
 
 
-if __name__ == '__main__':
+def main():
+  """Answers until the input ends."""
+  # What any library prints goes to stderr: stdout holds answers only.
+  answers = os.fdopen(os.dup(sys.stdout.fileno()), 'w')
+  os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+  def answer(message):
+    print(json.dumps(message), file=answers, flush=True)
+
+  spec = types.SimpleNamespace(**json.loads(sys.argv[1]))
+  try:
+    ready, measure = prepare(spec)
   # No library, one without the model, no GPU or one too small, bfloat16.
-  worker.serve(prepare, (ImportError, AttributeError, RuntimeError))
+  except (ImportError, AttributeError, RuntimeError) as e:
+    answer(dict(error=' '.join(str(e).split())))
+    return
+  answer(ready)
+  for _ in sys.stdin:
+    answer(measure(spec.steps))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,26 +1,32 @@
-"""Our worker, started by `side_by_side`.
+"""Training on random tokens and scoring them, for `side_by_side`.
 
-A benchmark is made of a config and the specification, and has the parameters
-of its model, `params`; `run(steps)` returns a measurement.
+Shapes: B batch, T segment, G segments in a call of scoring.
 """
 
+import math
+import time
 import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
-from txl_jax.bench import scoring_speed, training_speed, worker
+from txl_jax import models
+from txl_jax.data import streams
 from txl_jax.errors import UserError
+from txl_jax.evaluation import scoring
+from txl_jax.models import base
 from txl_jax.modes import sections
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
+from txl_jax.training import metrics
+from txl_jax.training import step as step_lib
 
-_BENCHMARKS = {
-  'train': training_speed.Training,
-  'eval': scoring_speed.Scoring,
-}
+_SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
 
 
-def config(spec: types.SimpleNamespace) -> Any:
+def _config(spec):
   """What a specification is as a config."""
   c = sections.compose()
   c.seed = spec.seed
@@ -41,17 +47,91 @@ def config(spec: types.SimpleNamespace) -> Any:
   return c
 
 
-def prepare(spec: types.SimpleNamespace) -> tuple[dict, Callable[[], dict]]:
-  """See `worker.serve`; UserError if the devices cannot share the batch."""
-  benchmark = _BENCHMARKS[spec.benchmark](config(spec), spec)
-  benchmark.run(2)  # compiles
-  ready = dict(
-    parameters=sum(x.size for x in jax.tree.leaves(benchmark.params)),
-    versions=f'jax {jax.__version__}',
-    device=jax.default_backend(),
-  )
-  return ready, lambda: benchmark.run(spec.steps)
+def _tokens(spec, segments):
+  """A corpus of so many segments in each row, int64."""
+  size = segments * spec.batch * spec.segment + 1
+  return np.random.default_rng(spec.seed).integers(spec.vocab, size=size)
 
 
-if __name__ == '__main__':
-  worker.serve(prepare, (UserError,))
+def _train(spec):
+  """The parameters, and the run: `training.step` on `data.streams`."""
+  B, T = spec.batch, spec.segment
+  if B % jax.device_count():
+    raise UserError(
+      f'--batch is {B}; allowed: multiples of {jax.device_count()} (devices)'
+    )
+  text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
+  mesh = mesh_lib.make_mesh()
+  rows, placed = np.arange(B), mesh_lib.rows(mesh)
+  built = step_lib.build(_config(spec), spec.vocab, mesh)
+  state = mesh_lib.make(built.create, built.abstract)
+
+  def run(steps):
+    nonlocal state
+    sums = jax.device_put(metrics.zeros(), mesh_lib.replicated(mesh))
+    first, state = int(state.step), state.replace(sums=sums)
+    data_seconds, marker = 0.0, None
+    for step in range(first, first + steps):
+      # The device may still be busy with the step before: the time that
+      # batches take is no less than the time waited for them.
+      start = time.perf_counter()
+      arrays = streams.arrays([text.batch(step)])
+      batch = placement.from_rows(arrays, rows, B, placed)
+      data_seconds += time.perf_counter() - start
+      state = built.step(state, batch)
+      # As in the loop of training: no more than one step waits.
+      jax.block_until_ready(marker)
+      marker = state.step + 0
+    jax.block_until_ready(state)
+    return steps * B * T, data_seconds, float(state.sums.nll)
+
+  return state.params, run
+
+
+def _score(spec):
+  """The parameters, and the run: whole calls of `evaluation.scoring`."""
+  B, T = spec.batch, spec.segment
+  G = min(spec.segments_per_call, spec.steps)
+  model = models.at_test_time(_config(spec), spec.vocab, 'eval')
+  corpus = _tokens(spec, spec.steps + G)  # enough for whole calls
+  key = jax.random.key(spec.seed)
+  params = jax.jit(base.init_params, static_argnums=0)(model, key)
+  memory = jax.jit(model.init_memory, static_argnums=0)(B)
+
+  def run(steps):
+    nonlocal memory
+    calls, data_seconds, nll = math.ceil(steps / G), 0.0, 0.0
+    parts = streams.segments(corpus, B, T, G)
+    for _ in range(calls):
+      start = time.perf_counter()
+      inputs, targets, _ = jax.device_put(next(parts))
+      data_seconds += time.perf_counter() - start
+      memory, scores = scoring.jit_score(
+        params, memory, inputs, targets, model=model
+      )
+      nll += float(np.asarray(scores).sum(dtype=np.float64))
+    return calls * G * B * T, data_seconds, nll
+
+  return params, run
+
+
+def prepare(
+  benchmark: str, spec: types.SimpleNamespace
+) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
+  """What is printed of our side, and a function that measures it once.
+
+  UserError if the devices cannot share the batch.
+  """
+  params, run = {'train': _train, 'eval': _score}[benchmark](spec)
+  parameters = sum(x.size for x in jax.tree.leaves(params))
+  ready = dict(parameters=parameters, versions=f'jax {jax.__version__}')
+
+  def measure():
+    begin = time.perf_counter()
+    tokens, data_seconds, nll = run(spec.steps)
+    seconds = time.perf_counter() - begin
+    measured = dict(tokens=tokens, seconds=seconds, nats=nll / tokens)
+    return measured | dict(data_seconds=data_seconds)
+
+  run(2)  # compiles
+  return ready | dict(device=jax.default_backend()), measure

@@ -1,18 +1,7 @@
-"""Two implementations measured in turn, each in a process that stays alive.
+"""Two implementations measured in turn: ours here, the other in a process.
 
-A process that compiled and warmed up waits until it is told to run, so only
-one of the two works at any time, and slow drifts of the machine meet both.
-
-The parent starts a worker with a specification, one JSON object, as its last
-argument. The worker answers with one JSON object per line:
-
-  once    {parameters, versions, device} when it is warm; or {error} where it
-          cannot run at all
-  then    {tokens, seconds, data_seconds, nats} for each line it is sent:
-          what it processed in one measurement, in how long, how much of that
-          went into making batches, and the mean nll
-
-and ends when its input ends.
+Each has compiled and is warm, and waits while the other runs: only one of the
+two works at any time, and slow drifts of the machine meet both.
 """
 
 import contextlib
@@ -21,112 +10,98 @@ import os
 import pathlib
 import statistics
 import subprocess
-import sys
+import types
 from collections.abc import Sequence
+from typing import Any
 
+from txl_jax.bench import ours
 from txl_jax.errors import UserError
-
-BENCHMARKS = ('train', 'eval')
 
 # What both sides have in common besides their sizes.
 _COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 
 @contextlib.contextmanager
-def _worker(name, command, spec):
-  """Starts a process with a specification; OSError if it cannot start.
+def _transformers(python, spec):
+  """The first answer of `hugging_face`, and a function that measures there.
 
-  Yields:
-    A function that sends it a line, where one is given, and returns its next
-    answer; UserError if it has ended.
+  It gives None where that side cannot run.
   """
-  # In a session of its own, an interrupt reaches the parent alone.
-  process = subprocess.Popen(
-    [*command, json.dumps(spec)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-  )
+  script = pathlib.Path(__file__).with_name('hugging_face.py')
+  try:
+    # In a session of its own, an interrupt reaches the parent alone.
+    process = subprocess.Popen(
+      [python, script, json.dumps(spec)],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      start_new_session=True,
+    )
+  except OSError as e:
+    yield dict(error=e.strerror), lambda: None
+    return
   stdin, stdout = process.stdin, process.stdout
   assert stdin and stdout  # they are pipes
 
-  def ask(line=''):
+  def answer():
+    if line := stdout.readline():
+      return json.loads(line)
+    raise UserError(
+      f'the transformers worker ended with status {process.wait()}; '
+      'its own message is above'
+    )
+
+  def measure():
+    if 'error' in ready:
+      return None
     with contextlib.suppress(BrokenPipeError):  # then it has no answer
-      print(line, file=stdin, end='', flush=True)
-    answer = stdout.readline()
-    if not answer:
-      raise UserError(
-        f'the {name} worker ended with status {process.wait()}; '
-        'its own message is above'
-      )
-    return json.loads(answer)
+      print('run', file=stdin, flush=True)
+    return answer()
 
   try:
-    yield ask
+    ready = answer()
+    yield ready, measure
   finally:
     process.kill()
-    process.wait()
-    stdout.close()
-    with contextlib.suppress(BrokenPipeError):
-      stdin.close()
+    process.communicate()  # closes the pipes
 
 
-def run(benchmark: str, spec: dict, *, pairs: int, hf_python: str) -> None:
+def run(
+  benchmark: str, sizes: dict[str, Any], pairs: int, hf_python: str
+) -> None:
   """Measures both sides in turn and prints what came out.
 
-  Args:
-    benchmark: one of BENCHMARKS.
-    spec: the sizes, see `txl_jax.bench.__main__`.
-    pairs: measurements of each side.
-    hf_python: path of the interpreter for the other side; where it cannot
-      run, our side is measured alone.
+  The benchmark is 'train' or 'eval', the sizes those of the flags. Where the
+  interpreter hf_python cannot run the other side, ours is measured alone.
 
   Raises:
-    UserError: our side cannot run with this spec, a worker ended, or the two
-      models have different numbers of parameters.
+    UserError: our side cannot run with these sizes, the other has ended, or
+      the two models have different numbers of parameters.
   """
-  spec = {**_COMMON, **spec, 'benchmark': benchmark}
-  sizes = ', '.join(f'{k} {v}' for k, v in spec.items() if k != 'benchmark')
+  spec = _COMMON | sizes
   # Other work on the same cores spoils a comparison: the load is told.
-  machine = f'cpus {os.cpu_count()}, load {os.getloadavg()[0]:.1f}'
-  print(f'{benchmark}: {sizes}, {machine}', flush=True)
-  with contextlib.ExitStack() as stack:
-
-    def start(name, *command):
-      ask = stack.enter_context(_worker(name, command, spec))
-      ready = ask()
-      if 'error' not in ready:
-        print(
-          f'{name}: {ready["versions"]}, {ready["device"]}, '
-          f'{ready["parameters"]} parameters',
-          flush=True,
-        )
-      return ask, ready
-
-    ours, ready = start('txl_jax', sys.executable, '-m', 'txl_jax.bench.ours')
-    if 'error' in ready:
-      raise UserError(ready['error'])
-    spec['device'] = ready['device']
-    script = pathlib.Path(__file__).with_name('hugging_face.py')
-    try:
-      theirs, other = start('transformers', hf_python, str(script))
-    except OSError as e:
-      theirs, other = None, dict(error=e.strerror)
+  machine = {'cpus': os.cpu_count(), 'load': f'{os.getloadavg()[0]:.1f}'}
+  told = ', '.join(f'{k} {v}' for k, v in (spec | machine).items())
+  print(f'{benchmark}: {told}', flush=True)
+  ready, measure = ours.prepare(benchmark, types.SimpleNamespace(**spec))
+  about = '{versions}, {device}, {parameters} parameters'
+  print(f'txl_jax: {about.format(**ready)}', flush=True)
+  spec |= dict(benchmark=benchmark, device=ready['device'])
+  with _transformers(hf_python, spec) as (other, measure_other):
     if 'error' in other:
       print(f'transformers: left out, {hf_python}: {other["error"]}')
-      theirs = None
-    elif ready['parameters'] != other['parameters']:
-      raise UserError(
-        f'txl_jax has {ready["parameters"]} parameters, transformers '
-        f'{other["parameters"]}'
-      )
+    else:
+      print(f'transformers: {about.format(**other)}', flush=True)
+      if ready['parameters'] != other['parameters']:
+        raise UserError(
+          f'txl_jax has {ready["parameters"]} parameters, transformers '
+          f'{other["parameters"]}'
+        )
     rounds = []
     for i in range(pairs):
-      rounds.append((ours('run\n'), theirs('run\n') if theirs else None))
+      rounds.append((measure(), measure_other()))
       print(f'{i + 1}/{pairs}: {_line(*rounds[-1])}', flush=True)
-  for line in summary(rounds):
-    print(line)
+  print(*summary(rounds), sep='\n')
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -142,31 +117,23 @@ def _rate(measured):
 
 def _line(mine, other):
   text = f'txl_jax {_rate(mine):.1f} tokens/s'
-  if other is None:
-    return text
-  ratio = _rate(mine) / _rate(other)
-  return f'{text}, transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
+  if other:
+    ratio = _rate(mine) / _rate(other)
+    text += f', transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
+  return text
 
 
 def summary(rounds: list[tuple[dict, dict | None]]) -> list[str]:
-  """The lines that tell medians, lowest and highest of all rounds.
-
-  Args:
-    rounds: pairs of measurements, ours and the other, or ours and None.
-  """
-  mine, others = zip(*rounds)
-  sides = {'txl_jax': mine}
-  if others[0] is not None:
-    sides['transformers'] = others
+  """Median, lowest and highest of measurements: ours and the other, or None."""
   lines = []
-  for name, measured in sides.items():
-    rates = spread([_rate(m) for m in measured], '.1f')
-    nats = statistics.mean(m['nats'] for m in measured)
-    lines.append(f'{name}: {rates} tokens/s, nll {nats:.3f} nats')
-  data = sum(m['data_seconds'] for m in mine)
-  share = data / sum(m['seconds'] for m in mine)
+  for name, measured in zip(('txl_jax', 'transformers'), zip(*rounds)):
+    if None not in measured:
+      rates = spread([_rate(m) for m in measured], '.1f')
+      nats = statistics.mean(m['nats'] for m in measured)
+      lines.append(f'{name}: {rates} tokens/s, nll {nats:.3f} nats')
+  data = sum(mine['data_seconds'] for mine, _ in rounds)
+  share = data / sum(mine['seconds'] for mine, _ in rounds)
   lines.append(f'txl_jax: {share:.3%} of the time spent on batches')
-  if len(sides) > 1:
-    ratios = [_rate(m) / _rate(o) for m, o in rounds]
+  if ratios := [_rate(mine) / _rate(other) for mine, other in rounds if other]:
     lines.append(f'ratio: {spread(ratios, ".3f")}')
   return lines

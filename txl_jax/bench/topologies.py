@@ -37,10 +37,6 @@ _TPUS = {
   'TPU v6 lite': Hardware(32e9, 400e9),
 }
 
-# JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
-# for what the CUDA context and its libraries need.
-_POOLS = 0.75, 0.95
-
 
 class _Card(NamedTuple):
   """A GPU, as its data sheet and the CUDA driver describe it."""
@@ -76,9 +72,8 @@ _ARCHITECTURES = {
 def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   """The devices of a topology, and what is published of each.
 
-  Args:
-    topology: of TPUs as 'v3:4x4', see `jax.experimental.topologies`; 'h200'
-      for a GPU, 'h200:8' for eight of them in one host.
+  A topology of TPUs is written as 'v3:4x4', see `jax.experimental.topologies`;
+  of GPUs as 'h200', or 'h200:8' for eight of them in one host.
 
   Raises:
     UserError: the compiler is missing or does not know the topology.
@@ -89,8 +84,10 @@ def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   if name in _CARDS and (not count or (count.isdecimal() and int(count))):
     card = _CARDS[name]
     links = _ARCHITECTURES[card.capability][3] * 1e9
-    hardware = Hardware(card.memory * 2**20, links, pools=_POOLS)
-    return _gpus(card, int(count or 1)), hardware
+    # JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
+    # for what the CUDA context and its libraries need.
+    hardware = Hardware(card.memory * 2**20, links, pools=(0.75, 0.95))
+    return _gpus(card, count or '1'), hardware
   if not name.startswith('v'):
     raise UserError(
       f'--topology is {topology!r}; allowed: TPUs as v3:4x4, GPUs as h200 or '
@@ -125,31 +122,19 @@ def _gpus(card, count):
     f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_autotune_level=0 '
     '--xla_gpu_enable_triton_gemm=false'
   )
-  try:
-    return topologies.get_topology_desc(
-      '', 'cuda', target_config=_text(card), topology=f'1x1x{count}'
-    ).devices
-  except NotImplementedError as e:  # what JAX says of a platform without one
-    raise UserError(
-      'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
-    ) from e
-
-
-def _text(card):
-  """A GpuTargetConfigProto of XLA, as text."""
   threads, fpus, shared, _ = _ARCHITECTURES[card.capability]
   major, _, minor = card.capability.partition('.')
   # Instructions of one architecture alone exist from Hopper on.
   features = 'ACCELERATED_FEATURES' if int(major) >= 9 else 'NONE'
-  return f"""
+  # A GpuTargetConfigProto of XLA.
+  config = f"""
     platform_name: "CUDA"
     device_description_str: "{card.kind}"
     dnn_version_info {{ major: 9 minor: 10 }}
     gpu_device_info {{
       runtime_version: "13.0.0"
-      cuda_compute_capability {{
-        major: {major} minor: {minor} feature_extension: {features}
-      }}
+      cuda_compute_capability {{ major: {major} minor: {minor}
+                                 feature_extension: {features} }}
       core_count: {card.cores} fpus_per_core: {fpus}
       threads_per_warp: 32 threads_per_block_limit: 1024
       threads_per_core_limit: {threads}
@@ -159,9 +144,15 @@ def _text(card):
       shared_memory_per_core: {shared * 1024}
       block_dim_limit_x: {2**31 - 1}
       block_dim_limit_y: 65535 block_dim_limit_z: 65535
+      memory_bandwidth: {card.bandwidth * 10**9} clock_rate_ghz: {card.clock}
       l2_cache_size: {card.cache * 2**20}
-      memory_bandwidth: {card.bandwidth * 10**9}
-      clock_rate_ghz: {card.clock}
       device_memory_size: {card.memory * 2**20}
     }}
   """
+  options = dict(target_config=config, topology=f'1x1x{count}')
+  try:
+    return topologies.get_topology_desc('', 'cuda', **options).devices
+  except NotImplementedError as e:  # what JAX says of a platform without one
+    raise UserError(
+      'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
+    ) from e

@@ -4,15 +4,10 @@ import math
 
 
 def figures(nats: float, unit: str) -> dict[str, float]:
-  """A mean nll in nats and in the unit that people quote.
+  """{'nats': nats, unit: figure} of a mean nll in nats, per token.
 
-  Args:
-    nats: float, per token.
-    unit: 'bpc', nats / ln 2, for tokens that are characters; 'ppl',
-      exp(nats), for words.
-
-  Returns:
-    {'nats': nats, unit: figure}.
+  The unit is 'bpc', nats / ln 2, for tokens that are characters; or 'ppl',
+  exp(nats), for words.
   """
   if unit == 'bpc':
     return {'nats': nats, 'bpc': nats / math.log(2)}

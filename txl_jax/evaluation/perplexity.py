@@ -78,7 +78,10 @@ def score(
   group = min(segments_per_call, -(-per_stream // segment_len))
   # Empty rows, so that every device has as many.
   more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
-  memory = _empty_memory(model, batch_size + more, mesh)
+  memory = jax.jit(
+    lambda: model.init_memory(batch_size + more),
+    out_shardings=scoring.memory_shardings(model, mesh),
+  )()
   total, scored, written = 0.0, 0, None
   if nll_file and processes.is_main():
     written = np.lib.format.open_memmap(
@@ -86,13 +89,12 @@ def score(
     )
   parts = streams.segments(tokens, batch_size, segment_len, group)
   for inputs, targets, positions in parts:
+    padded = (
+      np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
+      for x, value in ((inputs, 0), (targets, -1))
+    )
     memory, nll = scoring.jit_score(
-      params,
-      memory,
-      _with_rows(inputs, more, 0),
-      _with_rows(targets, more, -1),
-      model=model,
-      mesh=mesh,
+      params, memory, *padded, model=model, mesh=mesh
     )
     real = targets >= 0
     values = placement.fetch(nll)[:, :batch_size][real]
@@ -106,21 +108,6 @@ def score(
   if written is not None:
     written.flush()
   return Score(total, scored, time.monotonic() - begin)
-
-
-def _with_rows(x, more, value):
-  """An array [G, B, T] with more rows of one value."""
-  return np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
-
-
-def _empty_memory(model, B, mesh):
-  """The memory before the first token, its rows divided over the mesh."""
-  places = None
-  if mesh is not None:
-    places = jax.tree.map(
-      lambda axis: mesh_lib.rows(mesh, axis), model.row_axes()
-    )
-  return jax.jit(lambda: model.init_memory(B), out_shardings=places)()
 
 
 def _release(array):

@@ -12,6 +12,13 @@ from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 
 
+def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
+  """The rows of a memory divided over a mesh; None without one."""
+  if mesh is None:
+    return None
+  return jax.tree.map(lambda axis: mesh_lib.rows(mesh, axis), model.row_axes())
+
+
 def score(
   params: Any,
   memory: Any,
@@ -21,18 +28,10 @@ def score(
   model: base.LanguageModel,
   mesh: Mesh | None = None,
 ) -> tuple[Any, jax.Array]:
-  """Nll of G consecutive segments.
+  """The memory after G consecutive segments, and their nll float32 [G, B, T].
 
-  Args:
-    params: of the model.
-    memory: of the model, for B rows.
-    inputs: int32 [G, B, T].
-    targets: int32 [G, B, T], -1 is not scored.
-    model: see `models.base`.
-    mesh: that the parameters are on, from `mesh.make_mesh`.
-
-  Returns:
-    The memory after them, and nll float32 [G, B, T].
+  The memory is one of B rows; inputs and targets are int32 [G, B, T], a target
+  of -1 is not scored. The parameters are on the mesh.
   """
 
   def body(memory, segment):
@@ -41,15 +40,9 @@ def score(
 
   with mesh_lib.ambient(mesh):
     memory, nll = jax.lax.scan(body, memory, (inputs, targets))
-  if mesh is not None:
+  if places := memory_shardings(model, mesh):
     # Where it came from, or the next call would be compiled anew.
-    memory = jax.tree.map(
-      lambda axis, x: jax.lax.with_sharding_constraint(
-        x, mesh_lib.rows(mesh, axis)
-      ),
-      model.row_axes(),
-      memory,
-    )
+    memory = jax.lax.with_sharding_constraint(memory, places)
   return memory, nll
 
 

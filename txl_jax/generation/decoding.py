@@ -34,43 +34,27 @@ from txl_jax.models import base
 
 
 class State(flax.struct.PyTreeNode):
-  """Everything that decoding continues from.
+  """Everything that decoding continues from."""
 
-  Attributes:
-    logits: float32 [B, V], of the next token of each row.
-    memory: the model's memory, after all tokens so far.
-    seen: bool [B, V], the tokens that the row holds so far.
-    position: int32 [B], how many tokens those are.
-  """
-
-  logits: jax.Array
-  memory: Any
-  seen: jax.Array
-  position: jax.Array
+  logits: jax.Array  # float32 [B, V], of the next token of each row
+  memory: Any  # of the model, after all tokens so far
+  seen: jax.Array  # bool [B, V], the tokens that the row holds so far
+  position: jax.Array  # int32 [B], how many tokens those are
 
 
 def _advance(model, params, state, tokens, lengths):
   """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
-  V, T = model.vocab_size, tokens.shape[1]
+  options = dict(lengths=lengths, last=True, method='logits')
   logits, memory = model.apply(
-    {'params': params},
-    tokens,
-    state.memory,
-    lengths=lengths,
-    last=True,
-    method='logits',
+    {'params': params}, tokens, state.memory, **options
   )
-  real = jnp.arange(T) < lengths[:, None]  # [B, T]
+  n = lengths[:, None]
+  logits = jnp.where(n > 0, logits.astype(jnp.float32), state.logits)
+  # Padding is written to the column V, which does not exist.
+  columns = jnp.where(jnp.arange(tokens.shape[1]) < n, tokens, model.vocab_size)
   rows = jnp.arange(len(tokens))[:, None]
-  return State(
-    logits=jnp.where(
-      lengths[:, None] > 0, logits.astype(jnp.float32), state.logits
-    ),
-    memory=memory,
-    # Padding is written to the column V, which does not exist.
-    seen=state.seen.at[rows, jnp.where(real, tokens, V)].set(True, mode='drop'),
-    position=state.position + lengths,
-  )
+  seen = state.seen.at[rows, columns].set(True, mode='drop')
+  return State(logits, memory, seen, state.position + lengths)
 
 
 # What follows is compiled once per model (Linen modules with equal fields are
@@ -83,12 +67,9 @@ def _advance(model, params, state, tokens, lengths):
 def _start(model, params):
   """The state of one row before its first token."""
   del params
-  return State(
-    logits=jnp.zeros([1, model.vocab_size], jnp.float32),
-    memory=model.init_memory(1),
-    seen=jnp.zeros([1, model.vocab_size], bool),
-    position=jnp.zeros([1], jnp.int32),
-  )
+  logits = jnp.zeros([1, model.vocab_size], jnp.float32)
+  seen, position = jnp.zeros_like(logits, bool), jnp.zeros([1], jnp.int32)
+  return State(logits, model.init_memory(1), seen, position)
 
 
 _read_segment = jax.jit(_advance, static_argnames='model')
@@ -98,13 +79,10 @@ _read_segment = jax.jit(_advance, static_argnames='model')
 def _decode_chunk(
   model, params, state, done, key, left, eos, *, sampling, chunk
 ):
-  """Up to `chunk` tokens, no more than `left`, none in rows that are done.
+  """The state, done (bool [B]), and tokens int32 [B, chunk], -1 where none is.
 
   The number of steps is fixed, which keeps an accelerator from waiting for
   the host at each of them; steps past the end feed a segment of length 0.
-
-  Returns:
-    The state, done (bool [B]), and int32 [B, chunk], -1 where no token is.
   """
 
   def step(carry, t):
@@ -128,19 +106,10 @@ def prefill(
   segment_len: int,
   state: State | None = None,
 ) -> State:
-  """Reads tokens, the same into every row.
+  """Reads tokens, int [n], the same into every row; the State after them.
 
-  The last segment is padded: one compiled shape serves every length.
-
-  Args:
-    model: at test time, unbound, see `models.base`.
-    params: its parameters.
-    tokens: int [n].
-    segment_len: T.
-    state: the State to continue from; None starts a text, with one row.
-
-  Returns:
-    The State after the tokens.
+  The last segment is padded: one compiled shape serves every length. The
+  model is at test time, unbound. Without a state a text starts, with one row.
 
   Raises:
     ValueError: no token although none came before, or one outside [0, V).
@@ -165,12 +134,10 @@ def prefill(
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
   """A state of one row as one of B equal rows."""
-  return State(
-    logits=jnp.repeat(state.logits, B, 0),
-    memory=base.repeat_rows(model, state.memory, B),
-    seen=jnp.repeat(state.seen, B, 0),
-    position=jnp.repeat(state.position, B, 0),
-  )
+  rows = (state.logits, state.seen, state.position)
+  logits, seen, position = (jnp.repeat(x, B, axis=0) for x in rows)
+  memory = base.repeat_rows(model, state.memory, B)
+  return State(logits, memory, seen, position)
 
 
 def decode(
@@ -186,19 +153,13 @@ def decode(
 ) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
-  The token at position i of row b is drawn with a key made of (seed, b, i)
-  alone: chunk, B and earlier calls do not change it. (Another B or T may
-  change the last digits of the logits.)
+  The model is at test time, unbound, the state from `prefill` or from here. The
+  token at position i of row b is drawn with a key made of (seed, b, i) alone:
+  chunk, B and earlier calls do not change it. (Another B or T may change the
+  last digits of the logits.)
 
-  Args:
-    model: at test time, unbound, see `models.base`.
-    params: its parameters.
-    state: a State, from `prefill` or from here.
-    sampling: a Sampling.
-    max_new_tokens: per row.
-    seed: int.
-    chunk: tokens made per call of the device, at most.
-    eos: token id that ends its row, itself included; None for no such id.
+  At most `chunk` tokens are made per call of the device, and max_new_tokens per
+  row; the token id `eos` ends its row, itself included.
 
   Yields:
     int32 numpy array [B, n] with 1 <= n <= chunk, -1 in rows that ended
@@ -207,19 +168,13 @@ def decode(
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
   done = state.position < 0  # none, on the devices of the state
+  end = -1 if eos is None else eos
   for start in range(0, max_new_tokens, chunk):
     if np.all(done):
       return
+    left = max_new_tokens - start
     state, done, tokens = _decode_chunk(
-      model,
-      params,
-      state,
-      done,
-      key,
-      max_new_tokens - start,
-      -1 if eos is None else eos,
-      sampling=sampling,
-      chunk=chunk,
+      model, params, state, done, key, left, end, sampling=sampling, chunk=chunk
     )
     tokens = np.asarray(tokens)
     yield tokens[:, np.any(tokens >= 0, axis=0)], state
@@ -230,33 +185,16 @@ def generate(
   params: Any,
   prompt: Sequence[int] | np.ndarray,
   *,
-  sampling: Sampling,
-  max_new_tokens: int,
-  seed: int,
   segment_len: int,
   samples: int = 1,
-  chunk: int = 16,
   start: int | None = None,
-  eos: int | None = None,
+  **options: Any,
 ) -> Iterator[np.ndarray]:
-  """What follows a prompt, chunk by chunk.
+  """What follows a prompt, int [n]: the tokens of `decode`, chunk by chunk.
 
-  Args:
-    model: at test time, unbound, see `models.base`.
-    params: its parameters.
-    prompt: int [n], read once for all samples.
-    sampling: a Sampling.
-    max_new_tokens: per sample.
-    seed: int; the same seed gives the same text (see `decode`).
-    segment_len: T, of the segments that the prompt is read in.
-    samples: B.
-    chunk: tokens made per call of the device, at most.
-    start: token id that an empty prompt is replaced by, one after which a
-      text begins: a newline, or <eos>. It is not among the tokens returned.
-    eos: token id that ends its sample; None for no such id.
-
-  Returns:
-    An iterator over the int32 numpy arrays [samples, <= chunk] of `decode`.
+  The prompt is read once, for all samples. In place of an empty one `start` is
+  read, a token id after which a text begins: a newline, or <eos>. It is not
+  among the tokens returned. The options are those of `decode`.
 
   Raises:
     ValueError: as in `prefill`, or an empty prompt without `start`.
@@ -264,14 +202,5 @@ def generate(
   if not len(prompt) and start is not None:
     prompt = [start]
   state = prefill(model, params, prompt, segment_len=segment_len)
-  pieces = decode(
-    model,
-    params,
-    repeat_rows(model, state, samples),
-    sampling=sampling,
-    max_new_tokens=max_new_tokens,
-    seed=seed,
-    chunk=chunk,
-    eos=eos,
-  )
-  return (tokens for tokens, _ in pieces)
+  state = repeat_rows(model, state, samples)
+  return (tokens for tokens, _ in decode(model, params, state, **options))

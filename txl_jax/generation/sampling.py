@@ -17,22 +17,17 @@ from txl_jax.generation import options
 class Sampling:
   """How a token is drawn from the logits; see `adjust` for the equations.
 
-  Attributes:
-    temperature: divides the logits; 0 takes the most probable token.
-    top_k: draw among the k most probable tokens; 0 is off.
-    top_p: among the fewest tokens that hold this probability; 1 is off.
-    repetition_penalty: above 1, tokens already seen become rarer; 1 is off.
-    forbidden: token ids that are never drawn.
-
   Raises:
     ValueError: a value that the section `generate` of a config does not allow.
   """
 
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  repetition_penalty: float = 1.0
-  forbidden: tuple[int, ...] = ()
+  temperature: float = (
+    1.0  # divides the logits; 0 takes the most probable token
+  )
+  top_k: int = 0  # draw among the k most probable tokens; 0 is off
+  top_p: float = 1.0  # among the fewest with this probability; 1 is off
+  repetition_penalty: float = 1.0  # above 1, seen tokens become rarer; 1 is off
+  forbidden: tuple[int, ...] = ()  # token ids that are never drawn
 
   def __post_init__(self):
     for name, key in settings.keys(options.Generate).items():
@@ -51,9 +46,11 @@ class Sampling:
 
 
 def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
-  """Logits to draw from, in the order of the Hugging Face library.
+  """Logits to draw from, float32 [B, V]: -inf where a token is excluded.
 
-  Forbidden tokens are excluded before all else.
+  They are made of logits, float32 [B, V], and of the tokens that the penalty is
+  for, bool [B, V], in the order of the Hugging Face library. Forbidden tokens
+  are excluded before all else.
 
   1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the form that
      never rewards): a positive logit of a seen token is divided by it, a
@@ -66,14 +63,6 @@ def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   Of equal logits the one with the lower id counts as the larger, as it does
   in an argmax. (Hugging Face's top_k keeps every token that ties with the
   k-th.)
-
-  Args:
-    logits: float32 [B, V].
-    seen: bool [B, V], the tokens that the penalty is for.
-    sampling: a Sampling.
-
-  Returns:
-    float32 [B, V], -inf where a token is excluded.
   """
   B, V = logits.shape
   if sampling.forbidden:

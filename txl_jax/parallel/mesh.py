@@ -22,13 +22,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import (
-  AbstractMesh,
-  AxisType,
-  Mesh,
-  NamedSharding,
-  PartitionSpec,
-)
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from txl_jax.errors import UserError
 from txl_jax.settings import ON_RESUME, key
@@ -77,37 +72,40 @@ class Sizes:
 
 
 def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
-  """A mesh of all devices.
+  """A mesh of some devices, all by default.
 
-  Neighbours in the last axes are neighbours on the fast network.
-
-  Args:
-    sizes: mapping of AXES to sizes, as the section `mesh` of a config; -1,
-      for one of them, is what the others leave. None is all for data.
-    devices: all that there are by default.
+  Neighbours in the last axes are neighbours on the fast network. The sizes are
+  a mapping of AXES, as the section `mesh` of a config; -1, for one of them, is
+  what the others leave. None is all devices for data.
 
   Raises:
     UserError: the sizes do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
-  shape = _shape(sizes or {'data': -1}, len(devices))
+  asked = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
+  known = math.prod(size for size in asked if size > 0)
+  rest, left = divmod(len(devices), known)
+  if left or (-1 not in asked and rest > 1):
+    given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
+    kind = 'a divisor of ' if -1 in asked else ''
+    raise UserError(
+      f'{given}: {known} in all; allowed: {kind}the number of devices, '
+      f'{len(devices)}'
+    )
+  slices, *shape = (rest if size < 0 else size for size in asked)
   # Devices of a slice, or of a node, are consecutive.
   devices.sort(key=lambda d: getattr(d, 'slice_index', None) or 0)
   grids = [
     mesh_utils.create_device_mesh(
-      shape[1:], devices=list(part), allow_split_physical_axes=True
+      shape, devices=list(part), allow_split_physical_axes=True
     )
-    for part in np.array_split(np.array(devices), shape[0])
+    for part in np.array_split(np.array(devices), slices)
   ]
   return Mesh(np.stack(grids), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def abstract_mesh(sizes: Any) -> AbstractMesh:
-  """A mesh without devices, to ask what would lie where; -1 counts as 1.
-
-  Args:
-    sizes: as for `make_mesh`.
-  """
+  """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1."""
   return AbstractMesh(tuple(abs(sizes.get(axis, 1)) for axis in AXES), AXES)
 
 
@@ -126,21 +124,6 @@ def bytes_per_device(tree: Any, shardings: Any) -> int:
   return sum(jax.tree.leaves(jax.tree.map(part, tree, shardings)))
 
 
-def _shape(sizes, devices):
-  """The sizes of AXES, without -1."""
-  asked = [sizes.get(axis, 1) for axis in AXES]
-  known = math.prod(size for size in asked if size > 0)
-  rest = -1 in asked
-  if devices % known or (not rest and known != devices):
-    given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
-    kind = 'a divisor of ' if rest else ''
-    raise UserError(
-      f'{given}: {known} in all; allowed: {kind}the number of devices, '
-      f'{devices}'
-    )
-  return tuple(devices // known if size < 0 else size for size in asked)
-
-
 def row_parts(mesh: AnyMesh) -> int:
   """Into how many parts the rows of a batch are divided."""
   return math.prod(mesh.shape[axis] for axis in ROWS)
@@ -155,40 +138,27 @@ def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
 
 def replicated(mesh: AnyMesh) -> NamedSharding:
   """The sharding of what every device holds whole."""
-  return NamedSharding(mesh, PartitionSpec())
+  return NamedSharding(mesh, P())
 
 
 def rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
   """The sharding of an array whose given axis is the rows of a batch."""
-  return NamedSharding(mesh, PartitionSpec(*(None,) * axis, ROWS))
+  return NamedSharding(mesh, P(*(None,) * axis, ROWS))
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-  """The path of a leaf of a pytree as text, 'layers_0/ff/w1/kernel'.
-
-  Attributes of a dataclass, keys of a dict and places in a list read the same.
-  """
+  """The path of a leaf as text: 'layers_0/ff/w1/kernel', whatever the nodes."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def by_rules(
-  tree: Any,
-  mesh: AnyMesh,
-  rules: Sequence[tuple[str, tuple]],
+  tree: Any, mesh: AnyMesh, rules: Sequence[tuple[str, tuple]]
 ) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
-  Args:
-    tree: pytree of arrays or their shapes.
-    mesh: from `make_mesh`, abstract or not.
-    rules: (regular expression that the path of an array ends with, axes of
-      each of its dimensions); the first that fits counts.
-
-  Returns:
-    A pytree of NamedSharding; scalars are on every device.
-
-  Raises:
-    ValueError: no rule fits the path of an array.
+  The tree is one of arrays or their shapes; scalars are on every device. Of the
+  rules, (regular expression that the path of an array ends with, axes of each
+  of its dimensions), the first that fits counts; ValueError if none does.
   """
 
   def place(path, x):
@@ -212,17 +182,11 @@ def with_shardings(abstract: Any, shardings: Any) -> Any:
   )
 
 
-def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> PartitionSpec:
+def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> P:
   """The PartitionSpec of an array whose dimensions go over some axes.
 
-  A dimension that its axes do not divide is not divided, nor one whose axes
-  all have size 1.
-
-  Args:
-    axes: for each dimension an axis, a tuple of them, or None; dimensions
-      beyond are None.
-    shape: of the array.
-    mesh: has the sizes of the axes.
+  Each goes over an axis, a tuple of them, or None, as those beyond do. One that
+  its axes do not divide is not divided, nor one whose axes all have size 1.
   """
   dims = []
   for n, axis in zip(shape, axes):
@@ -232,4 +196,4 @@ def fit(axes: Sequence[Any], shape: Sequence[int], mesh: Any) -> PartitionSpec:
     dims.append(None if whole or not names else names)
   while dims and dims[-1] is None:
     dims.pop()
-  return PartitionSpec(*dims)
+  return P(*dims)

@@ -10,15 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 
 def local_rows(sharding: Sharding, size: int) -> np.ndarray:
-  """The rows of an array that lie on this process.
-
-  Args:
-    sharding: of an array whose first axis is the rows of a batch.
-    size: B, how many rows there are.
-
-  Returns:
-    int64 [b], ascending.
-  """
+  """Which rows of an array lie on this process: int64 [b], ascending."""
   pieces = sharding.addressable_devices_indices_map((size,)).values()
   rows = np.arange(size)
   return np.unique(np.concatenate([rows[piece] for piece in pieces]))
@@ -27,21 +19,16 @@ def local_rows(sharding: Sharding, size: int) -> np.ndarray:
 def from_rows(
   tree: Any, rows: np.ndarray, size: int, sharding: Sharding, axis: int = 0
 ) -> Any:
-  """Arrays [B, ...] on all devices, from the rows that each process has.
+  """Arrays on all devices, from the rows that each process has.
 
-  Args:
-    tree: pytree of numpy arrays [b, ...].
-    rows: int64 [b], from `local_rows`.
-    size: B.
-    sharding: of the results.
-    axis: of the rows.
+  The numpy arrays of the tree have b rows, those that `local_rows` tells, int64
+  [b]; the results all of them. The axis is that of the rows.
   """
 
   def one(x):
     def piece(index):
       first, last, _ = index[axis].indices(size)
-      at = np.searchsorted(rows, first)
-      here = slice(at, at + last - first)
+      here = slice(*np.searchsorted(rows, (first, last)))
       return x[*index[:axis], here, *index[axis + 1 :]]
 
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
@@ -72,6 +59,5 @@ def highest(number: int) -> jax.Array:
   devices = np.array(jax.devices())
   each = NamedSharding(Mesh(devices, 'all'), PartitionSpec('all'))
   piece = np.full(1, number, np.int32)
-  return jnp.max(
-    jax.make_array_from_callback(devices.shape, each, lambda at: piece)
-  )
+  numbers = jax.make_array_from_callback(devices.shape, each, lambda at: piece)
+  return jnp.max(numbers)

@@ -4,9 +4,8 @@ Process 0 writes files and the console; the others take part in computing. What
 it decides reaches them through the store of keys of jax.distributed, not
 through the devices: it works while these are busy, and once they are lost.
 
-All processes must call `on_main`, `main_first`, `check_same` and `fetch`, and
-what calls them, as most methods of `checkpoint.Checkpoints` do, in the same
-order.
+All must call `on_main`, `main_first`, `check_same` and `fetch`, and what calls
+them, as most methods of `checkpoint.Checkpoints` do, in the same order.
 """
 
 import contextlib
@@ -41,58 +40,41 @@ def start(
 ) -> None:
   """Joins the other processes, if there are any.
 
-  Args:
-    mode: 'auto' joins where the other arguments are given or where a cluster
-      is found: Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does.
-    coordinator: 'HOST:PORT' of process 0.
-    processes: how many there are.
-    process: which of them this is, from 0.
-    lost_seconds: limit of a `watchdog.Watch`. The runtime aborts later, after
-      half to all of a limit of its own, and does not name the lost process.
+  'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
+  (how many) and process (which, from 0) are given, or where a cluster is found:
+  Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does. lost_seconds is the
+  limit of a `watchdog.Watch`: the runtime aborts later, after half to all of a
+  limit of its own, and does not name the lost process.
 
   Raises:
     UserError: not all arguments are given, or one is not allowed, or the
       cluster does not say who its processes are.
   """
-  given = {
-    '--coordinator': coordinator,
-    '--num_processes': processes,
-    '--process_id': process,
-  }
-  found = [name for name, value in given.items() if value is not None]
   if mode not in ('auto', 'off'):
     raise UserError(f'--distributed={mode}; allowed: auto, off')
-  if mode == 'off':
-    if found:
-      raise UserError(f'{found[0]} is given; allowed: --distributed=auto')
-    return
-  if found:
-    _check(given)
-    _join(
-      f'process {process} of {processes}',
-      coordinator,
-      lost_seconds,
-      coordinator_address=coordinator,
-      num_processes=processes,
-      process_id=process,
-      cluster_detection_method='deactivate',
-    )
-  elif method := cluster(os.environ):
-    arguments = {} if method == 'tpu' else {'cluster_detection_method': method}
-    where = f'the coordinator of {method}'
-    _join('a process', where, lost_seconds, **arguments)
-
-
-def _check(given):
-  missing = [name for name, value in given.items() if value is None]
-  if missing:
+  names = '--coordinator', '--num_processes', '--process_id'
+  values = coordinator, processes, process
+  found = [n for n, value in zip(names, values) if value is not None]
+  missing = [n for n in names if n not in found]
+  if mode == 'off' and found:
+    raise UserError(f'{found[0]} is given; allowed: --distributed=auto')
+  if found and missing:
     raise UserError(
       f'{missing[0]} is missing; allowed: all of --coordinator=HOST:PORT '
       '--num_processes=N --process_id=I, or none'
     )
-  coordinator, processes, process = given.values()
-  port = re.fullmatch(r'[^\s:]+:(\d{1,5})|\[[^\]\s]+\]:(\d{1,5})', coordinator)
-  if not port or not 0 < int(port[1] or port[2]) < 65536:
+  if found:
+    _check(*values)
+    who = f'process {process} of {processes}'
+    _join(who, coordinator, lost_seconds, 'deactivate', *values)
+  elif mode == 'auto' and (method := cluster(os.environ)):
+    where = f'the coordinator of {method}'
+    _join('a process', where, lost_seconds, None if method == 'tpu' else method)
+
+
+def _check(coordinator, processes, process):
+  port = re.fullmatch(r'(?:[^\s:]+|\[[^\]\s]+\]):(\d{1,5})', coordinator)
+  if not port or not 0 < int(port[1]) < 65536:
     raise UserError(f'--coordinator={coordinator}; allowed: HOST:PORT')
   if processes < 1:
     raise UserError(f'--num_processes={processes}; allowed: at least 1')
@@ -103,19 +85,13 @@ def _check(given):
 def cluster(environ: Mapping[str, str]) -> str:
   """How jax finds the processes of the cluster that this one is a part of.
 
-  Args:
-    environ: environment variables.
-
-  Returns:
-    'slurm', 'ompi', 'k8s' or 'tpu'; '' for a process on its own.
-
-  Raises:
-    UserError: there are more processes, but jax cannot find them.
+  By environment variables: 'slurm', 'ompi', 'k8s' or 'tpu'; '' for a process on
+  its own. UserError if there are more, but jax cannot find them.
   """
   tasks = int(environ.get('SLURM_NTASKS', 1))
   # A shell in an allocation has SLURM_NTASKS too, but is no task of a step.
-  in_step = {'SLURM_STEP_NODELIST', 'SLURM_PROCID', 'SLURM_LOCALID'}
-  in_step = in_step <= environ.keys() and 'SLURM_JOB_ID' in environ
+  step = {'SLURM_JOB_ID', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'}
+  in_step = step | {'SLURM_LOCALID'} <= environ.keys()
   if in_step and int(environ.get('SLURM_STEP_NUM_TASKS', tasks)) > 1:
     return 'slurm'
   if int(environ.get('OMPI_COMM_WORLD_SIZE', 1)) > 1:
@@ -141,43 +117,43 @@ def cluster(environ: Mapping[str, str]) -> str:
   return ''
 
 
-def _join(who, where, lost_seconds, **arguments):
+def _join(who, where, lost_seconds, method, *values):
   """Starts jax.distributed, or ends the process with one line."""
-  failed = f'error: {who} on {socket.gethostname()} cannot join the others at '
-  failed += where
+
+  def fail(why):
+    here = f'{who} on {socket.gethostname()}'
+    leave(f'error: {here} cannot join the others at {where}{why}', 1)
 
   # The runtime aborts at its own timeout, so this one comes before.
-  late = f'{failed}: not all were there within {_TIMEOUT} s'
-  timer = threading.Timer(_TIMEOUT, leave, (late, 1))
+  late = f': not all were there within {_TIMEOUT} s'
+  timer = threading.Timer(_TIMEOUT, fail, [late])
   timer.daemon = True
   timer.start()
   try:
-    with on_abort(lambda: leave(f'{failed}; the lines above say why', 1)):
+    with on_abort(lambda: fail('; the lines above say why')):
       jax.distributed.initialize(
+        *values,
+        cluster_detection_method=method,
         heartbeat_timeout_seconds=int(2 * lost_seconds) + 30,
         initialization_timeout=2 * _TIMEOUT,
-        **arguments,
       )
       # Its handler would only note the signal, until it is asked.
       signal.signal(signal.SIGTERM, signal.SIG_DFL)
       count()  # all devices are counted
   except (ValueError, RuntimeError) as e:
     alone = 'coordinator_address should be' in str(e)  # a TPU on its own
-    if arguments or not alone:
-      leave(f'{failed}: {" ".join(str(e).split())}', 1)
+    if method or not alone:
+      fail(f': {" ".join(str(e).split())}')
   finally:
     timer.cancel()
 
 
 @contextlib.contextmanager
 def on_abort(function: Callable[[], None]) -> Iterator[None]:
-  """Calls a function where the runtime would abort this process.
+  """Calls a function that ends this process where the runtime would abort it.
 
-  It does so when process 0 ends without a word, and leaves a stack trace as
-  the last lines. A handler of Python would run in the main thread, too late.
-
-  Args:
-    function: called in the thread that aborts; must end the process.
+  It aborts when process 0 ends without a word, and leaves a stack trace as the
+  last lines. A handler of Python would run in the main thread, too late.
   """
   prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
   setsig = prototype(('PyOS_setsig', ctypes.pythonapi))
@@ -223,10 +199,7 @@ def store() -> Any:
 
 
 def leave(line: str, status: int) -> None:
-  """Ends this process at once, a line on standard error being its last.
-
-  No other process is waited for, as an ordinary exit would.
-  """
+  """Ends this process with a last line, without waiting for the others."""
   try:
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
@@ -237,12 +210,7 @@ def leave(line: str, status: int) -> None:
 def on_main(function: Callable[[], Any]) -> Any:
   """What a function returns on process 0, where alone it is called.
 
-  Args:
-    function: takes nothing, returns what JSON can hold. It must not call
-      `on_main` itself.
-
-  Returns:
-    The same on every process.
+  That is what JSON can hold. The function must not call `on_main` itself.
 
   Raises:
     UserError: it was raised on process 0, as was an OSError, which stays one
@@ -253,21 +221,19 @@ def on_main(function: Callable[[], Any]) -> Any:
     return function()
   # The store counts the calls of each process.
   call = store().key_value_increment(f'txl_jax/calls/{index()}', 1)
-  key, error = f'txl_jax/on_main/{call}', None
-  here: dict[str, Any] = {'function': getattr(function, '__qualname__', '')}
+  key, name = f'txl_jax/on_main/{call}', getattr(function, '__qualname__', '')
   if is_main():
+    told, error = {'function': name}, None
     try:
-      here['value'] = function()
+      told['value'] = function()
     except (UserError, OSError) as e:
-      error, here['error'] = e, str(e)
-    store().key_value_set(key, json.dumps(here))
+      told['error'], error = str(e), e
+    store().key_value_set(key, json.dumps(told))
     if error:
       raise error
   main = json.loads(store().blocking_key_value_get(key, _FOREVER))
-  if main['function'] != here['function']:
-    raise RuntimeError(
-      f'process 0 calls {main["function"]}, this one {here["function"]}'
-    )
+  if main['function'] != name:
+    raise RuntimeError(f'process 0 calls {main["function"]}, this one {name}')
   if 'error' in main:
     raise UserError(main['error'])
   return main['value']
@@ -279,19 +245,12 @@ def main_first(function: Callable[[], Any]) -> Any:
   For what prepares files that all processes of a file system share.
   """
   result = []
-
-  def first():
-    result.append(function())
-
-  on_main(first)
+  on_main(lambda: result.append(function()))
   return result[0] if result else function()
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-  """Checks that values are those of process 0.
-
-  Args:
-    values: {name: what JSON can hold}.
+  """Checks that values, {name: what JSON can hold}, are those of process 0.
 
   Raises:
     UserError: on the processes where one differs, which it names.

@@ -7,12 +7,13 @@ know. No device ever holds the words of another. Without a mesh, or on one
 device, they are those functions.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import PartitionSpec as P
 
 from txl_jax.ops import softmax
 from txl_jax.parallel import mesh as mesh_lib
@@ -27,29 +28,10 @@ def nll(
   dtype: Any = None,
 ) -> jax.Array:
   """See `softmax.nll`."""
-
-  def local(bins, h, targets, output):
-    return softmax.nll(
-      h, targets, output, tail_order=tail_order, dtype=dtype, bins=bins
-    )
-
-  mesh = _mesh()
-  if mesh is None:
-    return local(None, h, targets, output)
-  tokens, axes = _layout(mesh, len(targets), output.weights)
-  specs = softmax.Output(
-    _words(axes, output.weights),
-    _words(axes, output.biases),
-    _everywhere(output.projections),
-    PartitionSpec(),
-    PartitionSpec(),
-  )
-  return jax.shard_map(
-    lambda *parts: local(_bins(output.weights, axes, tokens), *parts),
-    in_specs=(tokens, tokens, specs),
-    out_specs=tokens,
-    check_vma=False,
-  )(h, targets, output)
+  run = functools.partial(softmax.nll, tail_order=tail_order, dtype=dtype)
+  words = _words(output.weights), _words(output.biases)
+  specs = softmax.Output(*words, P(), P(), P())
+  return _call(run, output.weights, (h, targets), (output,), (specs,))
 
 
 def embed(
@@ -59,47 +41,77 @@ def embed(
   dtype: Any,
 ) -> jax.Array:
   """See `softmax.embed`."""
-  mesh = _mesh()
-  if mesh is None:
-    return softmax.embed(tokens, tables, projections, dtype)
-  spec, axes = _layout(mesh, len(tokens), tables)
+  run = functools.partial(softmax.embed, dtype=dtype)
+  specs = _words(tables), P()
+  return _call(run, tables, (tokens,), (tables, projections), specs)
+
+
+def _call(run, weights, tokens, rest, specs):
+  """Runs a function of `ops.softmax`, on each device of the mesh.
+
+  Its arguments are arrays of tokens, and the rest with its specs; its bins are
+  those of the weights.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return run(*tokens, *rest)
+  spec = mesh_lib.fit((mesh_lib.ROWS,), tokens[0].shape, mesh)
+  bins = [
+    _Shared(len(w), _axes(words), _axes(spec))
+    for w, words in zip(weights, _words(weights))
+  ]
   return jax.shard_map(
-    lambda tokens, parts, projections: softmax.embed(
-      tokens, parts, projections, dtype, _bins(tables, axes, spec)
-    ),
-    in_specs=(spec, _words(axes, tables), _everywhere(projections)),
+    functools.partial(run, bins=bins),
+    in_specs=(*[spec] * len(tokens), *specs),
     out_specs=spec,
     check_vma=False,
-  )(tokens, tables, projections)
+  )(*tokens, *rest)
+
+
+def _words(arrays):
+  """The specs of what has one array for each bin, words first."""
+  mesh = jax.sharding.get_abstract_mesh()
+  axes = () if mesh.empty else mesh_lib.VOCABULARY
+  return jax.tree.map(lambda x: mesh_lib.fit((axes,), x.shape, mesh), arrays)
+
+
+def _axes(spec):
+  """The axes of the first dimension."""
+  first = spec[0] if spec else ()
+  return (first,) if isinstance(first, str) else first
 
 
 class _Shared(softmax.Bin):
   """A bin of which this device, under shard_map, has some of the words.
 
-  Attributes:
-    start: the first word here, counted within the bin.
+  Its words are divided over `axes`, the tokens over token_axes.
   """
 
   def __init__(self, words, axes, token_axes):
     super().__init__(words)
     self._axes = axes
-    here = words // jax.lax.axis_size(axes) if axes else words
-    self.start = jax.lax.axis_index(axes) * here if axes else 0
     # Devices that have different words and different tokens show each other
     # the tokens, never the words.
     self._shown = tuple(a for a in axes if a in token_axes)
 
-  def _show(self, *arrays):
-    """[N, ...] of this device -> those of all that share words with it."""
-    if not self._shown:
-      return arrays
-    return [jax.lax.all_gather(x, self._shown, tiled=True) for x in arrays]
+  def _show(self, ids, *arrays):
+    """[N, …] of this device -> those of all that share words with it.
+
+    The ids then count from the first word here.
+    """
+    if self._shown:
+      gather = functools.partial(jax.lax.all_gather, tiled=True)
+      ids, *arrays = (gather(x, self._shown) for x in (ids, *arrays))
+    if self._axes:
+      here = self.words // jax.lax.axis_size(self._axes)
+      ids -= jax.lax.axis_index(self._axes) * here
+    return ids, *arrays
 
   def normaliser(self, f, h, ids, rows):
     """See `softmax.Bin`."""
     n = len(ids)
-    h, ids, rows = self._show(h, ids, rows)
-    total, chosen = f(h, ids - self.start, rows)
+    ids, h, rows = self._show(ids, h, rows)
+    total, chosen = f(h, ids, rows)
     if self._axes:
       top = jax.lax.pmax(jax.lax.stop_gradient(total), self._axes)
       total = jax.lax.psum(jnp.exp(total - top), self._axes)
@@ -113,8 +125,7 @@ class _Shared(softmax.Bin):
 
   def look_up(self, table, ids, inside):
     """See `softmax.Bin`."""
-    ids, inside = self._show(ids, inside)
-    at = ids - self.start
+    at, inside = self._show(ids, inside)
     x = super().look_up(table, at, inside & (at >= 0) & (at < len(table)))
     for axis in self._axes:
       if axis in self._shown:
@@ -122,37 +133,3 @@ class _Shared(softmax.Bin):
       else:
         x = jax.lax.psum(x, axis)
     return x
-
-
-def _mesh():
-  """The ambient mesh, or None where there is nothing to share."""
-  mesh = jax.sharding.get_abstract_mesh()
-  return None if mesh.empty or mesh.size == 1 else mesh
-
-
-def _layout(mesh, n, weights):
-  """The spec of n tokens, and the axes over which each bin is divided."""
-  spec = mesh_lib.fit((mesh_lib.ROWS,), (n,), mesh)
-  words = (mesh_lib.fit((mesh_lib.VOCABULARY,), w.shape, mesh) for w in weights)
-  return spec, [_axes(x) for x in words]
-
-
-def _bins(weights, axes, tokens):
-  """The bins of whole weights as one device has them, under shard_map."""
-  return [_Shared(len(w), a, _axes(tokens)) for w, a in zip(weights, axes)]
-
-
-def _axes(spec):
-  """The axes of the first dimension."""
-  first = spec[0] if spec else ()
-  return (first,) if isinstance(first, str) else first
-
-
-def _words(axes, weights):
-  """The specs of what has one array for each bin, words first."""
-  specs = [PartitionSpec(*([a] if a else [])) for a in axes]
-  return jax.tree.unflatten(jax.tree.structure(weights), specs)
-
-
-def _everywhere(projections):
-  return jax.tree.map(lambda _: PartitionSpec(), projections)

@@ -1,14 +1,13 @@
 """What the processes of a run know of each other while it goes on.
 
-- A signal at one process stops all of them at the same step.
-- All end when one fails, or gives no sign any more and they could wait for it
-  for ever; the last line of each names that one.
-- Process 0 reports who is behind when no step is made any more.
+A signal at one stops all at the same step. All end when one fails, or gives no
+sign any more, and the last line of each names that one. Process 0 reports who
+is behind when no step is made.
 
-For the last two each process writes its beat once a second: where it is.
-Process 0 reads them all; the others read that of process 0, which sums them up:
-2 P messages a second for P processes. Time is measured by clocks that nobody
-sets; the time for which this process is paused does not count.
+For this each process writes its beat once a second: where it is. Process 0
+reads them all; the others read that of process 0, which sums them up: 2 P
+messages a second for P processes. Time is measured by clocks that nobody sets;
+the time for which this process is paused does not count.
 
 The signal goes through the devices. reached_preemption_sync_point of jax knows
 no Ctrl-C, and lets no thread of Python run while it waits for the others: one
@@ -25,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import placement, processes
@@ -59,37 +59,23 @@ READING, STEPPING = 'reads the batch of step', 'is in step'
 
 
 class Stopped(Exception):
-  """Training was asked to stop and has saved its state, after a step.
-
-  Attributes:
-    signal: number of the signal.
-  """
+  """Training was asked to stop by `signal` and has saved its state."""
 
   def __init__(self, number: int, step: int):
-    name = signal.Signals(number).name
-    super().__init__(
-      f'stopped by {name} at step {step}, which is saved; the same command '
-      'continues'
-      if step
-      else f'stopped by {name} before the first step'
-    )
     self.signal = number
+    when = f'at step {step}, which is saved; the same command continues'
+    when = when if step else 'before the first step'
+    super().__init__(f'stopped by {signal.Signals(number).name} {when}')
 
 
 class Watch:
-  """Beats while this context is open, and signals while `signals` is.
+  """Beats while this context is open; the seconds are those of `Watching`.
 
   An error that leaves the context ends the process, if there are others: they
   are told, and standard error ends with the line that names the cause.
   """
 
   def __init__(self, lost_seconds: float = 45.0, stall_seconds: float = 0.0):
-    """Nothing runs yet.
-
-    Args:
-      lost_seconds: without a sign until a process counts as lost.
-      stall_seconds: without a step until it is told who is behind; 0 is never.
-    """
     self._limit, self._stall = lost_seconds, stall_seconds
     # Enough after an error that the loss of a process would cause.
     self._suspect = max(lost_seconds / 10, 3 * _BEAT)
@@ -129,30 +115,19 @@ class Watch:
     self._stack.close()
 
   def at(self, step: int, phase: str) -> None:
-    """Notes where this process is.
-
-    Args:
-      step: steps made so far.
-      phase: READING, STEPPING, or anything else, during which no step is due.
-    """
+    """Notes the steps made; in phases but READING and STEPPING none is due."""
     self._step, self._phase = step, phase
 
   @contextlib.contextmanager
   def signals(self) -> Iterator[None]:
-    """SIGINT and SIGTERM ask to stop while this context is open.
+    """SIGINT and SIGTERM ask to stop; a second Ctrl-C interrupts at once."""
 
-    A second Ctrl-C interrupts at once, which loses only the steps since the
-    last checkpoint.
-    """
-
-    def ask(number, frame):
-      del frame
+    def ask(number, _):
       if self._asked and number == signal.SIGINT:
         raise KeyboardInterrupt
       self._asked = number
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {n: signal.signal(n, ask) for n in numbers}
+    before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
       yield
     finally:
@@ -162,8 +137,8 @@ class Watch:
   def stopping(self) -> int:
     """Number of the signal that all processes stop for now; 0 for none.
 
-    All must ask at the same places of the program. What several are told is
-    what they could know when they asked before: nobody waits for the others.
+    All ask at the same places. What several are told is what they could know
+    when they asked before: nobody waits for the others.
     """
     if self._count == 1:
       return self._asked
@@ -185,17 +160,10 @@ class Watch:
       self._wake.wait(_BEAT)
       self._wake.clear()
 
-  def _state(self, name):
-    """A beat."""
-    return {
-      'at': time.monotonic(),  # only that it changes matters
-      'name': name,
-      'step': self._step,
-      'phase': self._phase,
-      'failed': self._failed,
-      'done': self._done,
-      'lost': '',
-    }
+  def _state(self, name) -> dict[str, Any]:
+    """A beat; of the time in it only that it changes matters."""
+    state = dict(at=time.monotonic(), name=name, lost='', failed=self._failed)
+    return state | dict(step=self._step, phase=self._phase, done=self._done)
 
   def _exchange(self):
     beat = self._state(self._here)
@@ -208,7 +176,7 @@ class Watch:
       for name, text in processes.store().key_value_dir_get(_BEATS):
         self._hear(int(name.removeprefix(_BEATS)), text)
       lost = self._lost(self._suspect)
-      self._write(_MAIN_BEAT, beat | {'failed': self._failed, 'lost': lost})
+      self._write(_MAIN_BEAT, beat | dict(failed=self._failed, lost=lost))
 
   def _write(self, name, beat):
     text = json.dumps(beat)
@@ -251,16 +219,14 @@ class Watch:
     if seconds < self._stall:
       return
     self._moved = math.inf, steps  # once is enough
-
-    def progress(seen):
-      return seen[1]['step'], seen[1]['phase'] != READING
-
-    when, beat = min(beats, key=progress)
+    when, beat = min(
+      beats, key=lambda seen: (seen[1]['step'], seen[1]['phase'] != READING)
+    )
     mute = self._awake - when
+    silent = f', no sign for {mute:.0f} s' if mute > self._suspect else ''
     print(
       f'warning: no step for {seconds:.0f} s; farthest behind is '
-      f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}'
-      f'{f", no sign for {mute:.0f} s" if mute > self._suspect else ""}',
+      f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}',
       file=sys.stderr,
       flush=True,
     )
@@ -273,12 +239,12 @@ class Watch:
     if not expected:
       with contextlib.suppress(OSError):
         traceback.print_exception(error)
-    line = first_line(error)
-    cause = error.__cause__ if expected else error
+    cause, lost = error.__cause__ if expected else error, ''
     # What follows from the loss of another process is not the cause.
-    if not cause or isinstance(cause, OSError) or not (lost := self._culprit()):
-      lost = f'{self._here}, step {self._step}: {line}'
-    self._leave(lost, 130 if isinstance(error, KeyboardInterrupt) else 1)
+    if cause and not isinstance(cause, OSError):
+      lost = self._culprit()
+    line = lost or f'{self._here}, step {self._step}: {first_line(error)}'
+    self._leave(line, 130 if isinstance(error, KeyboardInterrupt) else 1)
 
   def _aborted(self):
     """Ends the process in place of the runtime, which leaves a stack trace."""

@@ -1,0 +1,142 @@
+"""Speed of preparing words, and of cutting the batches that training reads.
+
+Both make what they read in a temporary folder. Shapes: B batch, T segment.
+"""
+
+import os
+import pathlib
+import resource
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from txl_jax.bench.side_by_side import spread
+from txl_jax.corpora import counting, preparation
+from txl_jax.data import prepared, streams
+from txl_jax.data.options import Data
+
+_WORDS_A_LINE = 56  # as in WikiText-103
+_DRAWN = 1_000_000  # words or tokens drawn at a time
+_B, _T = 64, 768
+_SYMBOLS = {np.uint8: 204, np.int32: 793_471}  # as in enwik8 and in lm1b
+_LENGTHS = 2, 52  # of sentences, 26.5 tokens on average, as in lm1b
+
+
+def prepare(megabytes: int, distinct: int, processes: int) -> None:
+  """Makes a text, prepares it, and prints how long that took.
+
+  The text has so many 1,000,000 bytes, give or take a few, and different words;
+  0 processes that read it are the default.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'text'
+    _write_text(path, megabytes * 1_000_000, distinct)
+    size = path.stat().st_size / 1e6
+    asked = Data('text', f'{folder}/data', f'{path}', level='word')
+    begin = time.perf_counter()
+    data = preparation.prepare(asked, processes=processes)
+    seconds = time.perf_counter() - begin
+    tokens = sum(data.tokens(split).size for split in prepared.SPLITS)
+  processes = processes or counting.processes_by_default()
+  # Linux counts in KiB, macOS in bytes.
+  unit = 1 if sys.platform == 'darwin' else 1024
+  ours, theirs = (
+    resource.getrusage(who).ru_maxrss * unit / 1e6
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+  )
+  print(
+    f'prepare: {size:,.0f} MB, {tokens:,} tokens, '
+    f'{len(data.vocabulary):,} words in the vocabulary, {processes} processes, '
+    f'cpus {os.cpu_count()}\n'
+    f'txl_jax: {tokens / seconds:,.0f} tokens/s, {seconds:.1f} s with reading, '
+    'checksums and the check of what was written\n'
+    f'memory: at most {ours:,.0f} MB, and {theirs:,.0f} MB for each of the '
+    'processes'
+  )
+
+
+def _write_text(path, size, distinct):
+  """Writes words by Zipf's law, the r-th 1/r times as often as the first.
+
+  All of them occur at the start, so the vocabulary is as large as asked for.
+  """
+  rng = np.random.default_rng(0)
+  # With a space about 5.2 bytes a word, as in WikiText-103.
+  names = [f'{np.base_repr(i, 36).lower()}al' for i in range(distinct)]
+  names = np.array(names, object)
+  names[distinct // 1000] = '–'  # a text is seldom ASCII throughout
+  shares = np.cumsum(1 / np.arange(1, distinct + 1))
+  ids = rng.permutation(distinct)
+  with path.open('wb') as f:
+    while True:
+      words = names[ids].tolist()
+      for i in range(0, len(words), _WORDS_A_LINE):
+        line = ' '.join(words[i : i + _WORDS_A_LINE])
+        f.write(f' {line} \n'.encode())
+      if f.tell() >= size:
+        return
+      drawn = rng.random(_DRAWN) * shares[-1]
+      ids = np.minimum(np.searchsorted(shares, drawn), distinct - 1)
+
+
+def cut(tokens: int, repeats: int) -> None:
+  """Cuts three corpora of so many tokens into batches: prints how fast that is.
+
+  They are files of random tokens, mapped into memory and read once before: what
+  is measured is the copy from the page cache into int32 arrays.
+  """
+  steps = (tokens - 1) // _B // _T
+  print(
+    f'data: {tokens:,} tokens, {steps:,} batches of {_B} x {_T}, '
+    f'{repeats} repeats, cpus {os.cpu_count()}',
+    flush=True,
+  )
+
+  def measure(name, reader):
+    """What is printed of a corpus, and the median, in million tokens/s."""
+    rates = []
+    for _ in range(repeats):
+      begin = time.perf_counter()
+      for step in range(steps):
+        reader.batch(step)
+      rates.append(steps * _B * _T / 1e6 / (time.perf_counter() - begin))
+    text = f'{name}: median {spread(rates, ".1f")} M tokens/s'
+    return text, np.median(rates)
+
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / 'tokens'
+    for dtype in _SYMBOLS:
+      corpus = _corpus(path, tokens, dtype)
+      reader = streams.Streams(corpus, _B, _T)
+      print(measure(f'contiguous, {corpus.dtype}', reader)[0], flush=True)
+    rng, (low, high) = np.random.default_rng(1), _LENGTHS
+    starts = np.append(0, np.cumsum(rng.integers(low, high, tokens // low)))
+    starts = starts[starts < tokens]
+    # The array ends with the word that closes its last sentence.
+    corpus = corpus[: starts[-1] + 1]
+    reader = streams.Streams(corpus, _B, _T, sentences=starts)
+    begin = time.perf_counter()
+    reader.batch(0)
+    drawing = time.perf_counter() - begin
+    text, rate = measure('shuffled by sentence, int32', reader)
+    size = len(corpus) / 1e6
+    whole = size / (size / rate + drawing)
+    print(
+      f'{text}; with the {drawing:.2f} s that drawing the order of '
+      f'{len(starts) - 1:,} sentences takes, once an epoch: {whole:.1f}'
+    )
+
+
+def _corpus(path, tokens, dtype):
+  """A file of random tokens, mapped, in the page cache."""
+  rng = np.random.default_rng(0)
+  with path.open('wb') as f:
+    for start in range(0, tokens, _DRAWN):
+      n = min(_DRAWN, tokens - start)
+      drawn = rng.integers(_SYMBOLS[dtype], size=n, dtype=np.int32)
+      drawn.astype(dtype).tofile(f)
+  mapped = np.memmap(path, dtype, 'r')
+  mapped.max()  # reads every page
+  return mapped
