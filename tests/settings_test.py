@@ -10,6 +10,7 @@ import pytest
 
 from txl_jax import settings
 from txl_jax.errors import UserError
+from txl_jax.modes import sections
 from txl_jax.settings import AT_TEST_TIME, IN_USE, NEVER, ON_RESUME, key
 
 
@@ -250,19 +251,21 @@ def load(text, path):
 
 
 def test_a_python_file_gives_the_config_back(tmp_path):
-  label = 'say "é"\n\'\\ """ {x}'
-  made = config(label=label, heat=1e-7, steps=(1, 2))
-  made.oven.late.label = label
+  made = sections.compose()
+  made.data.path = 'say "é"\n\'\\ """ {x}'
+  made.optim.lr, made.model.cutoffs = 1e-7, (1, 2)
+  made.eval.model.mem_len = 5
   text = settings.to_python(made, 'python -m bake …')
   module = load(text, tmp_path / 'config.py')
   again = module.get_config()
   assert again.to_dict() == made.to_dict()
-  assert again.is_locked and again.oven.late.is_locked
+  assert again.is_locked and again.eval.model.is_locked
   assert 'python -m bake …' in module.__doc__
   # What is unset keeps its type.
-  again.oven.late.trays = 4
+  assert again.generate.model.mem_len is None
+  again.generate.model.mem_len = 4
   with pytest.raises(TypeError):
-    again.oven.late.trays = 'x'
+    again.generate.model.mem_len = 'x'
 
 
 def test_json_gives_the_config_back():
