@@ -15,18 +15,10 @@ from txl_jax.errors import UserError
 
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
-  """Parses the flags of a command line.
+  """Parses the flags of a command line, which begins with the program's name.
 
-  Args:
-    argv: name of the program, and what follows it.
-    arguments: how many may follow that are no flags.
-
-  Returns:
-    The name, and these arguments.
-
-  Raises:
-    UserError: a flag is unknown or has no such value, or there are too many
-      arguments.
+  It returns what is left of it; a UserError tells of an unknown flag, a value
+  that a flag cannot have, or more than so many arguments that are no flags.
   """
   try:
     rest = flags.FLAGS(argv)
@@ -81,9 +73,9 @@ def told() -> Iterator[None]:
 def without_echoes() -> Iterator[None]:
   """Keeps orbax from printing pages about what is one line here.
 
-  What it logs is left out, and the traceback of each thread of tensorstore that
-  reports to an event loop which is closed by then: the failure itself reaches
-  us as an exception. Of other libraries warnings are logged, and what is worse.
+  Its log is left out, of other libraries what is less than a warning, and the
+  traceback of each thread of tensorstore that reports to an event loop which is
+  closed by then: the failure itself reaches us as an exception.
   """
   logger, hook = logging.get_absl_logger(), sys.unraisablehook
   verbosity = logging.get_verbosity()

@@ -1,6 +1,5 @@
 r"""Prepares a corpus for training, downloading it if need be.
 
-python -m txl_jax.prepare --dataset=enwik8
 python -m txl_jax.prepare --dataset=enwik8 --newline=drop --data_dir=data
 python -m txl_jax.prepare --dataset=text8 --manual_dir=~/archives
 python -m txl_jax.prepare --dataset=text --path=notes/
@@ -18,21 +17,16 @@ from absl import app, flags, logging
 
 from txl_jax import command_line, settings
 from txl_jax.corpora import preparation
-from txl_jax.data.options import CORPORA, FLAGS, SPLITS, Data
+from txl_jax.data.options import CORPORA, FLAGS, Data
 from txl_jax.errors import UserError
-
-_DEFINE = {
-  bool: flags.DEFINE_bool,
-  int: flags.DEFINE_integer,
-  str: flags.DEFINE_string,
-}
 
 
 def _define(field: dataclasses.Field) -> flags.FlagHolder:
   """The flag of a key of `data`; its value is checked with all others."""
   key = field.metadata['key']
   choices = '; '.join(f'{x}: {meaning}' for x, meaning in key.choices.items())
-  return _DEFINE[field.type](
+  kinds = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer}
+  return kinds.get(field.type, flags.DEFINE_string)(
     FLAGS.get(field.name, field.name),
     None if field.name == 'corpus' else field.default,
     f'{key.meaning} {choices}'.strip(),
@@ -70,14 +64,11 @@ def main(argv: list[str]) -> None:
     processes=_PROCESSES.value,
     force=_FORCE.value,
   )
-  for split in SPLITS:
-    # None for bytes, and where an older version has prepared it.
-    unknown = corpus.manifest['splits'][split].get('unknown')
-    print(
-      f'{split}: {corpus.tokens(split).size} tokens from '
-      f'{corpus.source_bytes(split)} bytes'
-      f'{"" if unknown is None else f", {unknown} unknown words"}'
-    )
+  for split, entry in corpus.manifest['splits'].items():
+    line = f'{split}: {entry["tokens"]} tokens from {entry["bytes"]} bytes'
+    if 'unknown' in entry:  # of words, unless an older version prepared them
+      line += f', {entry["unknown"]} unknown words'
+    print(line)
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
 

@@ -1,8 +1,7 @@
 """Published corpora as TFDS records: an archive, cut into its splits.
 
-Only `txl_jax.prepare` needs this file; training never imports it. Nothing
-here needs TensorFlow: the records are array_record files. URLs, sizes and
-checksums are in `published`, and `downloads` gets the archive.
+Training never imports it. Nothing here needs TensorFlow: the records are
+array_record files.
 """
 
 import contextlib
@@ -30,19 +29,14 @@ _SOURCE = 'source.json'  # in the folder of the records: where they come from
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   """A corpus: each split in order, in records of up to 1 MiB.
 
-  Features of record i of a split: index int64, which is i, and data uint8
-  [n], its i-th piece.
+  A record has its index, int64, and data, uint8 [n], a piece of the text.
   """
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
 
+  url_infos = {}  # the archive was checked before TFDS reads its texts
   texts: local.Splits  # to be set before records are made
-
-  @property
-  def url_infos(self):
-    """None: the archive was checked before TFDS reads its texts."""
-    return {}
 
   def _info(self):
     return tfds.core.DatasetInfo(
@@ -58,10 +52,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     )
 
   def _split_generators(self, dl_manager):
-    del dl_manager  # see `downloads`
-    return {
-      split: self._generate_examples(text) for split, text in self.texts.items()
-    }
+    return {s: self._generate_examples(x) for s, x in self.texts.items()}
 
   def _generate_examples(self, text):
     for index, piece in enumerate(text()):
@@ -74,23 +65,16 @@ def read(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> tuple[local.Splits, dict]:
-  """The splits of a corpus, which is downloaded unless it is there already.
+  """The splits of a corpus of ARCHIVES, downloaded unless it is there already.
 
-  Args:
-    name: a key of `ARCHIVES`.
-    data_dir: downloads and records are kept in its folder tfds.
-    manual_dir: folder that holds the archive under its own file name, or the
-      texts of ptb; nothing is downloaded then.
-    force: unpack the archive again although its records are there.
+  Downloads and records are kept in the folder tfds of data_dir. manual_dir
+  holds the archive under its own file name, or the texts of ptb; nothing is
+  downloaded then. By force the archive is unpacked again. A UserError tells of
+  an archive that is not the expected one, or, later, of damaged records.
 
   Returns:
     {split: Split}; and the file name and urls of the archive, with its size and
-    sha256, or with `texts`, the sha256 of each text of ptb that was taken from
-    manual_dir.
-
-  Raises:
-    UserError: the archive is missing or is not the expected one; when a chunk
-      is read: the records are damaged.
+    sha256, or with `texts`, the sha256 of each text of ptb in manual_dir.
   """
   archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
@@ -126,7 +110,7 @@ def _texts(name, folder, download, temporary):
   """The texts of an archive, by their member; and what is known about it."""
   archive = ARCHIVES[name]
   path = folder / archive.file
-  members = {m for part in archive.members.values() for m in part}
+  members = dict.fromkeys(m for part in archive.members.values() for m in part)
   texts = {m: folder / pathlib.PurePath(m).name for m in members}
   if archive.md5 and not download and all(t.is_file() for t in texts.values()):
     found = {}
@@ -155,8 +139,8 @@ def _cut(archive: Archive, texts: dict[str, pathlib.Path]) -> local.Splits:
   """The splits of an archive, whose texts are files by now."""
   splits, start = {}, 0
   for split, members in archive.members.items():
-    files = [(texts[m], texts[m].stat().st_size) for m in members]
-    stop = start + archive.cuts.get(split, sum(size for _, size in files))
+    files = [local.Part.whole(texts[m]) for m in members]
+    stop = start + archive.cuts.get(split, sum(file.size for file in files))
     splits[split] = local.between(files, start, stop)
     start = stop if archive.cuts else 0
   return splits

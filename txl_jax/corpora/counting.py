@@ -82,13 +82,7 @@ class Numbers:
   def read(
     self, chunks: Iterable[bytes], counted: bool, processes: int
   ) -> Iterator[np.ndarray]:
-    """The numbers of the words of a text, int32 [n], block by block.
-
-    Args:
-      chunks: the text.
-      counted: whether its words count.
-      processes: as for `in_order`.
-    """
+    """The numbers of the words of a text, int32 [n], block by block."""
     # Of each process: its numbers to ours.
     tables = collections.defaultdict(lambda: np.zeros([0], np.int32))
     work = functools.partial(_number, _Growing(), *self._options)
@@ -131,13 +125,8 @@ def in_order(
 ) -> Iterator[Any]:
   """work(task) for each task, in order; a single task needs no process.
 
-  Args:
-    work: each process has a copy, which may keep what it finds.
-    tasks: what to work on.
-    processes: that work, at least 1.
-
-  Raises:
-    UserError: a process died.
+  Each process has a copy of the work, which may keep what it finds; if one
+  dies, that is a UserError.
   """
   tasks = iter(tasks)
   first = list(itertools.islice(tasks, 2))

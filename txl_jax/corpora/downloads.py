@@ -6,8 +6,8 @@ trusts the files it has kept, downloads what manual_dir lacks, and checks no
 archive of which only the size or only the sha256 is published. Its own
 extraction needs TensorFlow and takes every member.
 
-Downloads use requests, which is among the requirements of TFDS and honours
-HTTP_PROXY, HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
+Downloads use requests, a requirement of TFDS that honours proxies of the
+environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY) and REQUESTS_CA_BUNDLE.
 """
 
 import hashlib
@@ -61,16 +61,10 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   """Puts the archive of a corpus into a folder unless a good one is there.
 
   Each URL gets two attempts; each attempt continues where the last one broke
-  off, for every URL has the same bytes.
-
-  Returns:
-    Its size and sha256.
-
-  Raises:
-    UserError: no URL gave the expected archive.
+  off, for every URL has the same bytes. It returns size and sha256; a UserError
+  tells what each URL gave instead.
   """
-  path = folder / archive.file
-  part = folder / f'{archive.file}.part'
+  path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
   if path.exists():
     try:
@@ -100,13 +94,9 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
 def unpack(
   path: pathlib.Path, names: Collection[str], folder: pathlib.Path
 ) -> dict[str, pathlib.Path]:
-  """Takes members of a zip or tar archive, by their names, into a folder.
+  """Takes members of a zip or tar archive into a folder: {name: its file}.
 
-  Returns:
-    {name: path of the file}.
-
-  Raises:
-    UserError: the archive is damaged or has no such member.
+  A UserError tells that the archive is damaged or has no such member.
   """
   found, methods = {}, tfds.download.ExtractMethod
   method = methods.ZIP if zipfile.is_zipfile(path) else methods.TAR_STREAM
@@ -121,8 +111,7 @@ def unpack(
     if isinstance(e, OSError) and e.errno:
       raise  # it is not the archive, as where the disk is full
     raise UserError(f'{path} cannot be unpacked: {e}') from e
-  missing = sorted(set(names) - found.keys())
-  if missing:
+  if missing := sorted(set(names) - found.keys()):
     raise UserError(f'{path} has no member {missing[0]}')
   return found
 

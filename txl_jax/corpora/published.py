@@ -11,9 +11,6 @@ class Archive:
   """A zip or tar archive with the texts of a corpus.
 
   Attributes:
-    urls: where it is found, tried in order.
-    size: its bytes, None where nobody documents them.
-    sha256: in hex, None where nobody documents it.
     members: names, within the archive, of each split's files, in order.
     cuts: bytes of each split, where all are cut in order from one text; empty
       where a split is the whole of its files.
@@ -24,8 +21,8 @@ class Archive:
     tokens: of splits, as far as they are documented.
   """
 
-  urls: tuple[str, ...]
-  size: int | None
+  urls: tuple[str, ...]  # tried in order
+  size: int | None  # in bytes; None where nobody documents it, as sha256
   sha256: str | None
   members: Mapping[str, tuple[str, ...]]
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)

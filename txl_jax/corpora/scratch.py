@@ -17,9 +17,6 @@ def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
   It is named for the path, with an ending .tmp-*, and has nothing in it but a
   lock. The same place is cleared of those whose processes were killed: their
   locks are free. The path need not be there, nor the folder it is in.
-
-  Raises:
-    OSError: it cannot be made.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   for old in path.parent.glob('*.tmp-????????'):
@@ -52,8 +49,7 @@ def replace(
 ) -> None:
   """Gives a folder a name that another may have, which goes to `temporary`.
 
-  Raises:
-    OSError: it cannot be moved; the other one is where it was.
+  Where that fails, the other one is where it was.
   """
   old = temporary / 'replaced'
   with contextlib.suppress(FileNotFoundError):

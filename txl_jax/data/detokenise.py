@@ -23,13 +23,8 @@ class Joiner:
   """Words, one at a time, to text."""
 
   def __init__(self, eos: str = ''):
-    """Starts a text.
-
-    Args:
-      eos: the word that is a newline; '' for none.
-    """
-    self._eos = eos
-    self._previous = ''
+    """Starts a text; the word `eos` is a newline, '' for none."""
+    self._eos, self._previous = eos, ''
     self._glued = True  # no space before the next word
     self._open = set()  # straight quotes that wait for their second half
 

@@ -17,8 +17,6 @@ SIZES = {
   'ptb': 10_000,
   'lm1b': 793_471,
 }
-
-
 LOCAL = {
   'pystdlib': "bytes: the sources of Python's own standard library",
   'text': 'bytes or words: a text of your own, see data.path',
@@ -102,11 +100,8 @@ class Data:
   @property
   def words(self) -> bool:
     """Whether the tokens are words."""
-    return self.corpus in WORDS or self._text_of_words
-
-  @property
-  def _text_of_words(self):
-    return self.corpus == 'text' and self.level == 'word'
+    text_of_words = self.corpus == 'text' and self.level == 'word'
+    return self.corpus in WORDS or text_of_words
 
   def check(self) -> None:
     """Raises a UserError unless all values are allowed and go together."""
@@ -115,7 +110,7 @@ class Data:
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     text, lm1b = self.corpus == 'text', self.corpus == 'lm1b'
-    of_words = self._text_of_words
+    of_words = text and self.words
     rules = (
       ('enwik8', self.corpus == 'enwik8', ('newline',)),
       ('text', text, ('path',)),
@@ -125,14 +120,11 @@ class Data:
       ('lm1b', lm1b, ('boundaries',)),
     )
     for where, fits, names in rules:
-      for name in names:
+      for name in () if fits else names:
         default = getattr(Data, name)
-        if getattr(self, name) != default and not fits:
-          yield (
-            name,
-            f'{default!r} with corpus {self.corpus}; other values are for '
-            f'corpus {where}',
-          )
+        if getattr(self, name) != default:
+          allowed = f'{default!r} with corpus {self.corpus}'
+          yield name, f'{allowed}; other values are for corpus {where}'
     if 0 < self.max_size < 3:
       yield 'max_size', '0, or at least 3'
     if self.vocab_file and (self.min_count > 1 or self.max_size):
@@ -153,7 +145,7 @@ class Data:
     parts = (
       ('newline_drop', self.newline == 'drop'),
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
-      ('word', self._text_of_words),
+      ('word', self.corpus == 'text' and self.words),
       ('lower', self.lower),
       ('unk', self.unk),
       ('no_eos', not self.eos),
@@ -170,13 +162,12 @@ class Data:
 
   def command(self) -> str:
     """The command that prepares this corpus, if it is one to download."""
-    asked, names = self, ['newline', 'vocab_file', 'boundaries']
+    asked, flags = self, []
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
       asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
-    names = [n for n in names if getattr(asked, n) != getattr(Data, n)]
-    flags = (
-      f'--{FLAGS.get(n, n)}={shlex.quote(str(getattr(asked, n)))}'
-      for n in ('corpus', *names, 'dir')
-    )
+    for name in ('corpus', 'newline', 'vocab_file', 'boundaries', 'dir'):
+      value = getattr(asked, name)
+      if name in FLAGS or value != getattr(Data, name):
+        flags.append(f'--{FLAGS.get(name, name)}={shlex.quote(str(value))}')
     return f'python -m txl_jax.prepare {" ".join(flags)}'

@@ -30,13 +30,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from txl_jax.data.options import SPLITS
+from txl_jax.data.options import SPLITS, Data
+from txl_jax.data.symbols import Symbols
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
+TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 _LIST = 'vocabulary.txt'
 _BLOCK = 1 << 20  # tokens checked at a time
 
@@ -46,11 +48,6 @@ class Prepared:
   """A prepared corpus, checked by `load`.
 
   A split that is none of SPLITS is a UserError in each method.
-
-  Attributes:
-    folder: where it is.
-    manifest: the contents of manifest.json, see above.
-    vocabulary: what the token ids stand for.
   """
 
   folder: pathlib.Path
@@ -70,17 +67,18 @@ class Prepared:
   def tokens(self, split: str) -> np.memmap:
     """The token ids of a split, read-only, of the manifest's dtype [n]."""
     self._split(split)
-    return np.memmap(_file(self.folder, split), self.manifest['dtype'], 'r')
+    path = self.folder / TOKENS.format(split)
+    return np.memmap(path, self.manifest['dtype'], 'r')
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences start, int64 [sentences + 1], read-only.
 
-    The last number is where the next one would start, for the end of the
-    last one. None where the corpus is one text and no stream of sentences.
+    The last number is where the next one would start. None where the corpus is
+    one text and no stream of sentences.
     """
     if 'sentences' not in self._split(split):
       return None
-    return np.memmap(sentences_file(self.folder, split), np.int64, 'r')
+    return np.memmap(self.folder / SENTENCES.format(split), np.int64, 'r')
 
   def source_bytes(self, split: str) -> int:
     """Bytes of the split's text, those that became no token included."""
@@ -97,11 +95,8 @@ class Prepared:
 def load(folder: str | os.PathLike) -> Prepared:
   """Opens a prepared corpus and checks that it is undamaged.
 
-  Every file is read once, in pieces; 100 MB take a fraction of a second.
-
-  Raises:
-    UserError: a file is missing or is not what the manifest says, or the
-      manifest is of another format.
+  Every file is read once, in pieces; 100 MB take a fraction of a second. A
+  UserError tells of a file that is missing or not what the manifest says.
   """
   folder = pathlib.Path(folder)
   path = folder / 'manifest.json'
@@ -118,7 +113,17 @@ def load(folder: str | os.PathLike) -> Prepared:
     if manifest['dtype'] not in DTYPES:
       raise ValueError(f'dtype {manifest["dtype"]!r}, not one of {DTYPES}')
     for split in SPLITS:
-      _check_split(folder, split, manifest, len(vocabulary))
+      entry, file = manifest['splits'][split], folder / TOKENS.format(split)
+      largest = _check_file(
+        file, manifest['dtype'], entry['tokens'], entry['sha256']
+      )
+      if largest >= len(vocabulary):
+        raise _damaged(
+          f'{file} holds token {largest}, the vocabulary has {len(vocabulary)}'
+        )
+      if 'sentences' in entry:
+        file, count = folder / SENTENCES.format(split), entry['sentences'] + 1
+        _check_file(file, 'int64', count, entry['sentences_sha256'])
   except OSError as e:
     raise _damaged(f'{e.filename}: {e.strerror}') from e
   except (KeyError, TypeError, ValueError) as e:
@@ -128,23 +133,21 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def write_manifest(
   folder: pathlib.Path,
+  name: str,
+  asked: Data,
   source: dict,
-  vocabulary: Vocabulary | Words,
+  vocabulary: Symbols,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, into the folder.
-
-  Args:
-    folder: holds the files of the splits.
-    source: the entries corpus, folder, options and source.
-    vocabulary: what the token ids stand for.
-    splits: the entry of the same name.
-  """
+  """Writes manifest.json, and the list of words, into what will be `name`."""
   if isinstance(vocabulary, Words):
     (folder / _LIST).write_bytes(vocabulary.text())
   manifest = {
     'format': FORMAT,
-    **source,
+    'corpus': asked.corpus,
+    'folder': name,
+    'options': asked.recorded(),
+    'source': source,
     'vocabulary': vocabulary.entry(),
     'dtype': token_dtype(len(vocabulary)),
     'splits': splits,
@@ -158,22 +161,11 @@ def token_dtype(size: int) -> str:
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
 
 
-def digest_of(
-  splits: Mapping[str, dict], vocabulary: Vocabulary | Words
-) -> str:
+def digest_of(splits: Mapping[str, dict], vocabulary: Symbols) -> str:
   """sha256, in hex, over the sha256 of each split and the vocabulary."""
   fields = [[splits[s]['sha256'] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sentences_file(folder: pathlib.Path, split: str) -> pathlib.Path:
-  """The file with the starts of a split's sentences."""
-  return folder / f'{split}.sentences.bin'
-
-
-def _file(folder, split):
-  return folder / f'{split}.bin'
 
 
 def _vocabulary(folder, entry):
@@ -191,21 +183,6 @@ def _damaged(found):
   return UserError(
     f'{found}: the prepared corpus is damaged, prepare it again with --force'
   )
-
-
-def _check_split(folder, split, manifest, vocabulary_size):
-  """Raises a UserError unless a split's files are as the manifest says."""
-  path, entry = _file(folder, split), manifest['splits'][split]
-  largest = _check_file(
-    path, manifest['dtype'], entry['tokens'], entry['sha256']
-  )
-  if largest >= vocabulary_size:
-    raise _damaged(
-      f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
-    )
-  if 'sentences' in entry:
-    path, count = sentences_file(folder, split), entry['sentences'] + 1
-    _check_file(path, 'int64', count, entry['sentences_sha256'])
 
 
 def _check_file(path, dtype, count, sha256):

@@ -25,19 +25,14 @@ def lay_out(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Sentences as one array, piece by piece.
 
-  Args:
-    parts: int32 [n] each: whole sentences, each ended by eos.
-    eos: token id of <S>.
-    boundaries: 1 or 2, see above.
+  Parts are int32 [n]: whole sentences, each ended by eos, the token id of <S>.
 
   Yields:
     int32 [m], the tokens that a piece adds; and int64 [k], the starts that it
     adds to those of `Shuffled`.
   """
-  size = 0  # of the array so far
-  opening = np.full([boundaries % 2], eos, np.int32)
-  yield opening, np.zeros([1], np.int64)
-  size += len(opening)
+  size = boundaries % 2  # of the array so far
+  yield np.full([size], eos, np.int32), np.zeros([1], np.int64)
   for ids in parts:
     ends = np.flatnonzero(ids == eos)
     if boundaries == 2:
@@ -58,13 +53,9 @@ class Shuffled:
   def __init__(
     self, tokens: np.ndarray, starts: np.ndarray, seed: Sequence[int]
   ):
-    """Draws the order.
+    """Draws the order of sentences in an integer array of tokens [n].
 
-    Args:
-      tokens: integer array [n].
-      starts: integer array [sentences + 1], where each sentence starts and,
-        last, where the next one would.
-      seed: of the order.
+    Starts are integers [sentences + 1], the last one where the next would be.
     """
     # Elements of a memmap are slow to index.
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)

@@ -30,20 +30,16 @@ _LONGEST = 15  # above T
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """One segment of every stream.
+  """One segment of each of b streams.
 
-  Attributes:
-    inputs: int32 [b, T], for the b rows that were asked for.
-    targets: int32 [b, T], the tokens after the inputs; -1 where padded.
-    lengths: int32 [b], the real tokens of each row; None without variable
-      lengths, where padding ends an epoch and memory is emptied after it.
-    reset: whether the streams start here: memory is to be emptied.
+  Lengths are the real tokens of each row; None without variable lengths, where
+  padding ends an epoch and memory is emptied after it.
   """
 
-  inputs: np.ndarray
-  targets: np.ndarray
-  lengths: np.ndarray | None
-  reset: bool
+  inputs: np.ndarray  # int32 [b, T]
+  targets: np.ndarray  # int32 [b, T], the tokens after these; -1 where padded
+  lengths: np.ndarray | None  # int32 [b]
+  reset: bool  # whether the streams start here: memory is to be emptied
 
 
 class Streams:
@@ -59,19 +55,12 @@ class Streams:
     seed: int = 0,
     sentences: np.ndarray | None = None,
   ):
-    """Cuts the corpus into streams.
+    """Cuts integers [n], usually mapped from a file, into B streams.
 
-    Args:
-      tokens: integer array [n], usually mapped from a file.
-      batch_size: B.
-      segment_len: T.
-      varlen: draw the length of each segment around T.
-      seed: of these lengths, and of the order of the sentences.
-      sentences: integer array [sentences + 1], where sentences start, to read
-        them in another order in each epoch; None reads the text as it is.
-
-    Raises:
-      UserError: the corpus is shorter than one batch.
+    With varlen the length of each segment is drawn around T. Sentences are
+    integers [sentences + 1], where they start, to read them in another order in
+    each epoch; None reads the text as it is. The seed is of both. A UserError
+    tells of a corpus that is shorter than a batch.
     """
     needed = batch_size * segment_len + 1
     if len(tokens) < needed:
@@ -102,12 +91,6 @@ class Streams:
     epoch = int(np.searchsorted(first, step, side='right')) - 1
     return epoch, step - first[epoch]
 
-  def _segment(self, epoch, index):
-    """Where a segment starts and ends in each row."""
-    if self._varlen:
-      return self._varying(epoch)[index : index + 2]
-    return index * self._T, min((index + 1) * self._T, self._row_len)
-
   def _varying(self, epoch):
     """int64 [segments + 1]: where segments of varying length start, and L."""
     if epoch not in self._starts:
@@ -137,7 +120,10 @@ class Streams:
     """The Batch of a step, of all B rows or of those given, int [b]."""
     epoch, index = self.locate(step)
     text = self._text(epoch)
-    start, end = self._segment(epoch, index)
+    if self._varlen:
+      start, end = self._varying(epoch)[index : index + 2]
+    else:
+      start, end = index * self._T, min((index + 1) * self._T, self._row_len)
     rows = range(self._B) if rows is None else rows
     n = end - start
     inputs = np.empty((len(rows), self.width), np.int32)
@@ -152,11 +138,9 @@ class Streams:
 
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
-  """What a training step reads, of K batches.
+  """What a training step reads, of K batches, without the axis K if K = 1.
 
-  Returns:
-    A dict of inputs, targets [K, B, T]; lengths [K, B] or None; reset [K, B].
-    With K = 1 the axis K is left out.
+  It has inputs, targets [K, B, T]; lengths [K, B] or None; reset [K, B].
   """
 
   def stack(parts):
@@ -172,21 +156,20 @@ def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
 
 
 class Preceded:
-  """Tokens with one more before them, without a copy.
+  """Tokens [n] with one more before them, without a copy.
 
   Scoring it scores every token, the first one too.
   """
 
   def __init__(self, first: int, tokens: np.ndarray):
-    """Puts a token id before an integer array [n], maybe mapped from a file."""
-    self._first, self.base = first, tokens
+    self._first, self._tokens = first, tokens
 
   def __len__(self) -> int:
-    return len(self.base) + 1
+    return len(self._tokens) + 1
 
   def __getitem__(self, at: np.ndarray) -> np.ndarray:
     """The tokens at an integer array of places, int32 of its shape."""
-    found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
+    found = self._tokens[np.maximum(at - 1, 0)].astype(np.int32)
     return np.where(at == 0, self._first, found)
 
 
@@ -195,14 +178,9 @@ def segments(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """A split for scoring: every pair of neighbours once, in order.
 
-  The n - 1 pairs (token, next token) are cut into B consecutive pieces of
-  equal length, the last one possibly shorter.
-
-  Args:
-    tokens: integer array [n], n >= 2, or a Preceded.
-    batch_size: B.
-    segment_len: T.
-    group: segments handed out together, G.
+  The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
+  consecutive pieces of equal length, the last one possibly shorter. Segments
+  are handed out G, a group, at a time.
 
   Yields:
     inputs int32 [G, B, T]; targets int32 [G, B, T], -1 where padded, which

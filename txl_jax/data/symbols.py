@@ -13,24 +13,17 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Symbols(abc.ABC):
-  """A vocabulary of V symbols.
+  """A vocabulary of V symbols; ValueError if one occurs twice."""
 
-  Attributes:
-    kind: 'bytes' or 'words', in its JSON form.
-    unit: in which an nll per token is reported, bpc or ppl.
-    symbols: in the order of their token ids.
-    counts: how often each occurs in the text that was counted, in the same
-      order; empty where none was.
+  kind: ClassVar[str]  # 'bytes' or 'words', in its JSON form
+  unit: ClassVar[str]  # in which an nll per token is reported, bpc or ppl
+  # Token ids of the word that ends a line or sentence, and of the one that
+  # stands for all others; None without one.
+  eos_id: ClassVar[int | None] = None
+  unk_id: ClassVar[int | None] = None
 
-  Raises:
-    ValueError: a symbol occurs twice, or counts are not of these symbols.
-  """
-
-  kind: ClassVar[str]
-  unit: ClassVar[str]
-
-  symbols: tuple
-  counts: tuple[int, ...] = ()
+  symbols: tuple  # in the order of their token ids
+  counts: tuple[int, ...] = ()  # of each in the text, if one was counted
 
   def __post_init__(self):
     if len(set(self.symbols)) != len(self.symbols):
@@ -45,33 +38,15 @@ class Symbols(abc.ABC):
 
   @abc.abstractmethod
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids of a text, integers [n].
-
-    Args:
-      text: its bytes.
-      source: what the text is, for the error message.
-
-    Raises:
-      UserError: it has something that the vocabulary has no symbol for.
-    """
+    """Token ids, integers [n]; a UserError names what has none, and source."""
 
   @abc.abstractmethod
   def decoder(self) -> 'Decoder':
     """A new decoder, for the token ids of one text."""
 
   def decode(self, ids: Iterable[int]) -> bytes:
-    """The text of token ids; arguments and errors as in `Decoder.push`."""
+    """The text of token ids, as by `Decoder.push`."""
     return self.decoder().push(ids)
-
-  @property
-  def eos_id(self) -> int | None:
-    """Token id of the word that ends a line or sentence, None without one."""
-    return None
-
-  @property
-  def unk_id(self) -> int | None:
-    """Token id of the word that stands for all others, None without one."""
-    return None
 
   @property
   def line_end(self) -> int | None:
@@ -96,11 +71,7 @@ class Symbols(abc.ABC):
 
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
-    """The inverse of `to_json`.
-
-    Raises:
-      KeyError, TypeError, ValueError: it is not what `to_json` writes.
-    """
+    """The inverse of `to_json`; else a KeyError, TypeError or ValueError."""
     if fields['kind'] != cls.kind:
       raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
     found = (fields[f.name] for f in dataclasses.fields(cls))
@@ -115,14 +86,7 @@ class Decoder:
     self._symbols, self._shown = symbols, shown
 
   def push(self, ids: Iterable[int]) -> bytes:
-    """The bytes that these ids add.
-
-    Args:
-      ids: integers [n].
-
-    Raises:
-      ValueError: an id is not in [0, V).
-    """
+    """The bytes that integers [n] add; ValueError for one not in [0, V)."""
     ids, V = np.asarray(ids, np.int64), len(self._symbols)
     if ids.size and not 0 <= ids.min() <= ids.max() < V:
       raise ValueError(

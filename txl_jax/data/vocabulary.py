@@ -1,5 +1,6 @@
 """Vocabularies of bytes, whose symbols are byte values."""
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
@@ -10,29 +11,19 @@ from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
-_OUTSIDE = -1
-_DROPPED = -2
+_OUTSIDE, _DROPPED = -1, -2  # in the place of ids
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary(Symbols):
-  """A vocabulary of byte values.
-
-  Attributes:
-    symbols: the byte values, 0 to 255.
-    counts: see `Symbols`.
-    dropped: byte values that `encode` leaves out of any text without an error.
-
-  Raises:
-    ValueError: a value is out of range or occurs twice, or see `Symbols`.
-  """
+  """A vocabulary of byte values; ValueError if one is none or occurs twice."""
 
   kind = 'bytes'  # not a field
   unit = 'bpc'
 
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
-  dropped: tuple[int, ...] = ()
+  dropped: tuple[int, ...] = ()  # which `encode` leaves out of any text
 
   def __post_init__(self):
     super().__post_init__()
@@ -49,18 +40,15 @@ class Vocabulary(Symbols):
 
   @classmethod
   def from_counts(
-    cls, counts: Mapping[int, int], dropped: Iterable[int] = ()
+    cls, counts: Mapping[int, int], dropped: bytes = b''
   ) -> 'Vocabulary':
-    """The byte values that occur, the most frequent one first.
+    """The byte values of {value: occurrences}, the most frequent one first.
 
-    Args:
-      counts: {byte value: occurrences}; equally frequent ones keep their order.
-      dropped: byte values to leave out of the vocabulary and of all texts.
+    Equally frequent ones keep their order; those dropped are left out.
     """
-    dropped = tuple(dropped)
-    kept = [(v, n) for v, n in counts.items() if v not in dropped and n > 0]
-    kept.sort(key=lambda pair: -pair[1])  # stable
-    return cls(tuple(v for v, _ in kept), tuple(n for _, n in kept), dropped)
+    ranked = collections.Counter(counts).most_common()
+    kept = {value: n for value, n in ranked if value not in dropped}
+    return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
 
   @functools.cached_property
   def _ids(self) -> np.ndarray:
@@ -100,11 +88,7 @@ class Vocabulary(Symbols):
 
 
 def from_json(fields: Mapping) -> Vocabulary | Words:
-  """The vocabulary, of either kind, that `to_json` has written.
-
-  Raises:
-    KeyError, TypeError, ValueError: it is none.
-  """
+  """The vocabulary, of either kind, by its `from_json`."""
   kind = Words if fields['kind'] == 'words' else Vocabulary
   return kind.from_json(fields)
 

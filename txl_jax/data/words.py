@@ -6,6 +6,7 @@ vocabulary is `unk` where it has one, else an error. Text is UTF-8; other bytes
 are kept (surrogateescape).
 """
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -24,27 +25,16 @@ _LINE = re.compile(r'\s*(\S+)(?:\s+(\d+))?\s*')  # of a list of words
 
 @dataclasses.dataclass(frozen=True)
 class Words(Symbols):
-  """A vocabulary of words.
-
-  Attributes:
-    symbols, counts: see `Symbols`.
-    eos: the word that every newline is; '' for none.
-    unk: the word that stands for all others; '' for none.
-    lower: whether texts are lower-cased.
-
-  Raises:
-    ValueError: there is no word, one is empty or has white space, eos or unk
-      is not among them, or see `Symbols`.
-  """
+  """A vocabulary of words; ValueError if one is empty or has white space."""
 
   kind = 'words'  # not a field
   unit = 'ppl'
 
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
-  eos: str = ''
-  unk: str = ''
-  lower: bool = False
+  eos: str = ''  # the word that every newline is, if there is one
+  unk: str = ''  # the word that stands for all others, if there is one
+  lower: bool = False  # whether texts are lower-cased
 
   def __post_init__(self):
     super().__post_init__()
@@ -65,36 +55,25 @@ class Words(Symbols):
     min_count: int = 1,
     max_size: int = 0,
   ) -> 'Words':
-    """The words of a text: eos first, then the most frequent one first.
+    """The words of {word: occurrences}: eos first, then by falling frequency.
 
-    Args:
-      counts: {word: occurrences}, eos among them; equally frequent words keep
-        their order.
-      eos: gets id 0; '' for none.
-      unk: is kept however rare, and stands at the place of its count, that
-        of the words left out included; '' for none.
-      lower: whether the counted text was lower-cased.
-      min_count: words that occur less often are left out.
-      max_size: words to keep at most, eos and unk included; 0 is all.
+    Equally frequent words keep their order. Left out are those that are rarer
+    than min_count, and the rarest ones beyond max_size, unless that is 0. unk
+    stays however rare; its count includes the words left out.
     """
-    counts = dict(counts)
-    lines = counts.pop(eos, 0)
-    if unk:
-      counts.setdefault(unk, 0)
-    ranked = sorted(counts, key=lambda w: -counts[w])  # stable
-    room = max_size - bool(eos) - bool(unk) if max_size else len(ranked)
-    kept = [w for w in ranked if counts[w] >= min_count and w != unk][:room]
+    found = collections.Counter(counts)
+    lines = found.pop(eos, 0)
+    room = max_size - bool(eos) - bool(unk) if max_size else None
+    kept = [w for w, n in found.most_common() if n >= min_count and w != unk]
+    kept = kept[:room]
     if unk:
       # Its own occurrences are among those left out.
-      counts[unk] = sum(counts.values()) - sum(counts[w] for w in kept)
+      found[unk] = found.total() - sum(found[w] for w in kept)
       chosen = {unk, *kept}
-      kept = [w for w in counts if w in chosen]
-      kept.sort(key=lambda w: -counts[w])
-    symbols = [eos, *kept] if eos else kept
-    counts[eos] = lines
-    return cls(
-      tuple(symbols), tuple(counts[w] for w in symbols), eos, unk, lower
-    )
+      kept = [w for w, _ in found.most_common() if w in chosen]
+    if eos:
+      found[eos], kept = lines, [eos, *kept]
+    return cls(tuple(kept), tuple(found[w] for w in kept), eos, unk, lower)
 
   @classmethod
   def from_list(
@@ -110,25 +89,18 @@ class Words(Symbols):
   ) -> 'Words':
     """The words of a list: one a line, alone or before its count.
 
-    Args:
-      data: the list.
-      source: what it is, for error messages.
-      eos: put before the first word unless the list has it; '' for none.
-      unk: used as such where the list has it; '' for none.
-      add_unk: put it after the last word unless the list has it: among the
-        rarest ones, for cutoffs and sampling, however frequent it will be.
-      lower: whether texts are to be lower-cased.
-      ranked: whether counts must not rise, that of eos left out if it is first.
+    eos is put first unless the list has it; unk is used where the list has it,
+    and with add_unk put last where not: among the rarest ones, for cutoffs and
+    sampling, however frequent it will be.
 
     Raises:
-      UserError: a line is of another form, a word occurs twice, or a count
-        rises.
+      UserError: `source`, as messages call the list, has a line of another
+        form, a word twice, or, if ranked, a count that rises; that of eos does
+        not matter if it is first.
     """
-    counts, seen = [], {}
-    lines = data.decode('utf-8', 'surrogateescape').split('\n')
-    if lines[-1] == '':
-      lines.pop()
-    for number, line in enumerate(lines, 1):
+    counts = {}  # -1 where a word has none
+    text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
+    for number, line in enumerate(text.split('\n') if data else (), 1):
       form = _LINE.fullmatch(line)
       if form is None:
         raise UserError(
@@ -136,35 +108,31 @@ class Words(Symbols):
           'word and its count'
         )
       word, count = form.groups()
-      if word in seen:
+      if word in counts:
         raise UserError(
-          f'{source}: line {number} has the word {word!r} of line {seen[word]} '
-          'again'
+          f'{source}: line {number} has the word {word!r} of line '
+          f'{[*counts].index(word) + 1} again'
         )
-      seen[word] = number
-      counts += [int(count)] if count else []
-    symbols = list(seen)
-    counted = len(counts) == len(symbols)
-    if not counted and counts:
-      raise UserError(f'{source}: some lines have a count and others none')
-    if not symbols:
+      counts[word] = int(count or -1)
+    if not counts:
       raise UserError(f'{source} has no words')
-    for i in range(1 + (symbols[0] == eos), len(counts) if ranked else 0):
-      if counts[i] > counts[i - 1]:
+    numbers = [*counts.values()]
+    if min(numbers) < 0 <= max(numbers):
+      raise UserError(f'{source}: some lines have a count and others none')
+    first = 1 + (next(iter(counts)) == eos)
+    for i in range(first, len(numbers) if ranked else 0):
+      if numbers[i] > numbers[i - 1]:
         raise UserError(
-          f'{source}: line {i + 1} has count {counts[i]} after '
-          f'{counts[i - 1]}; allowed: the most frequent word first, or words '
+          f'{source}: line {i + 1} has count {numbers[i]} after '
+          f'{numbers[i - 1]}; allowed: the most frequent word first, or words '
           'without counts'
         )
-    if eos and eos not in seen:
-      symbols.insert(0, eos)
-      counts.insert(0, 0)
-    if unk not in seen:
-      symbols += [unk] if add_unk else []
-      counts += [0] if add_unk else []
-      unk = unk if add_unk else ''
-    numbers = tuple(counts) if counted else ()
-    return cls(tuple(symbols), numbers, eos, unk, lower)
+    if eos and eos not in counts:
+      counts = {eos: 0} | counts
+    if unk not in counts and add_unk:
+      counts[unk] = 0
+    counted = tuple(counts.values()) if numbers[0] >= 0 else ()
+    return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
@@ -202,14 +170,12 @@ class Words(Symbols):
       ids[unknown] = self.unk_id
       return ids
     word = split(text, self.eos, self.lower)[unknown[0]]
-    lines = text.split(b'\n')
-    at = next(
-      i for i, x in enumerate(lines) if word in split(x, '', self.lower)
-    )
+    lines = enumerate(text.split(b'\n'), first_line)
+    at = next(i for i, line in lines if word in split(line, '', self.lower))
     raise UserError(
-      f'{source}: word {word!r} in line {first_line + at} is not among the '
-      f'{len(self)} words of the vocabulary, which has no <unk>; words, and '
-      'punctuation beside them, are separated by spaces'
+      f'{source}: word {word!r} in line {at} is not among the {len(self)} '
+      'words of the vocabulary, which has no <unk>; words, and punctuation '
+      'beside them, are separated by spaces'
     )
 
   def decoder(self) -> Decoder:
@@ -236,11 +202,7 @@ class Words(Symbols):
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
-    """The inverse of `entry` and `text`.
-
-    Raises:
-      KeyError, TypeError, ValueError: the list is not the one of the entry.
-    """
+    """The inverse of `entry` and `text`; ValueError for another list."""
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
