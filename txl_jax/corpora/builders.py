@@ -12,7 +12,6 @@ import os
 import pathlib
 import sys
 import types
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -27,10 +26,7 @@ _SOURCE = 'source.json'  # in the folder of the records: where they come from
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A corpus: each split in order, in records of up to 1 MiB.
-
-  A record has its index, int64, and data, uint8 [n], a piece of the text.
-  """
+  """A corpus: each split in order, in records of up to 1 MiB, uint8 [n]."""
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
@@ -39,15 +35,11 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   texts: local.Splits  # to be set before records are made
 
   def _info(self):
+    piece = tfds.features.Tensor(shape=(None,), dtype=np.uint8)
     return tfds.core.DatasetInfo(
       builder=self,
       description=CORPORA[self.name],
-      features=tfds.features.FeaturesDict(
-        {
-          'index': np.int64,
-          'data': tfds.features.Tensor(shape=(None,), dtype=np.uint8),
-        }
-      ),
+      features=tfds.features.FeaturesDict({'index': np.int64, 'data': piece}),
       disable_shuffling=True,  # keys are integers: records stay in order
     )
 
@@ -65,18 +57,14 @@ def read(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> tuple[local.Splits, dict]:
-  """The splits of a corpus of ARCHIVES, downloaded unless it is there already.
+  """The splits of a corpus of ARCHIVES, and the source for the manifest.
 
   Downloads and records are kept in the folder tfds of data_dir. manual_dir
   holds the archive under its own file name, or the texts of ptb; nothing is
   downloaded then. By force the archive is unpacked again. A UserError tells of
   an archive that is not the expected one, or, later, of damaged records.
-
-  Returns:
-    {split: Split}; and the file name and urls of the archive, with its size and
-    sha256, or with `texts`, the sha256 of each text of ptb in manual_dir.
   """
-  archive = ARCHIVES[name]
+  archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
   path = pathlib.Path(builder(name, root).data_path)
   try:
@@ -87,7 +75,7 @@ def read(
     folder = pathlib.Path(manual_dir or root / 'downloads')
     with scratch.beside(root / name) as temporary:
       texts, source = _texts(name, folder, manual_dir is None, temporary)
-      made = _make_records(name, _cut(archive, texts), temporary)
+      made = _make_records(name, texts, temporary)
       (made / _SOURCE).write_text(json.dumps(source))
       path.parent.mkdir(parents=True, exist_ok=True)
       scratch.replace(made, path, temporary)
@@ -135,23 +123,17 @@ def _texts(name, folder, download, temporary):
   return texts, source
 
 
-def _cut(archive: Archive, texts: dict[str, pathlib.Path]) -> local.Splits:
-  """The splits of an archive, whose texts are files by now."""
-  splits, start = {}, 0
+def _make_records(name, texts, folder):
+  """Makes the records of a corpus from its unpacked texts; where they are."""
+  if not sys.stderr.isatty():
+    tfds.disable_progress_bar()
+  archive, records, start = ARCHIVES[name], builder(name, folder), 0
+  records.texts = {}
   for split, members in archive.members.items():
     files = [local.Part.whole(texts[m]) for m in members]
     stop = start + archive.cuts.get(split, sum(file.size for file in files))
-    splits[split] = local.between(files, start, stop)
+    records.texts[split] = local.between(files, start, stop)
     start = stop if archive.cuts else 0
-  return splits
-
-
-def _make_records(name, splits, folder):
-  """Makes the records of a corpus in a folder; where they are."""
-  if not sys.stderr.isatty():
-    tfds.disable_progress_bar()
-  records = builder(name, folder)
-  records.texts = splits
   with contextlib.redirect_stdout(io.StringIO()):  # it prints the folder
     records.download_and_prepare(
       download_config=tfds.download.DownloadConfig(try_download_gcs=False),
@@ -164,7 +146,7 @@ def _make_records(name, splits, folder):
 class _Recorded(local.Part):
   """A split from its records; its size is 0 where that is not known."""
 
-  records: Any  # those of the corpus
+  records: Records
   split: str
 
   def __call__(self):

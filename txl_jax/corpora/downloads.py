@@ -1,13 +1,10 @@
 """Archives of corpora: downloaded, checked, unpacked.
 
-TFDS hashes and unpacks them, but its download manager asks one URL alone,
-without a timeout, and starts a download that broke off from the beginning. It
-trusts the files it has kept, downloads what manual_dir lacks, and checks no
-archive of which only the size or only the sha256 is published. Its own
-extraction needs TensorFlow and takes every member.
-
-Downloads use requests, a requirement of TFDS that honours proxies of the
-environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY) and REQUESTS_CA_BUNDLE.
+The download manager of TFDS asks one URL alone, without a timeout, and starts a
+download that broke off from the beginning. It trusts the files it has kept,
+downloads what manual_dir lacks, and checks no archive of which only the size or
+only the sha256 is published. Its extraction needs TensorFlow and takes every
+member. Of requests come HTTP_PROXY, HTTPS_PROXY, NO_PROXY, REQUESTS_CA_BUNDLE.
 """
 
 import hashlib
@@ -94,10 +91,7 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
 def unpack(
   path: pathlib.Path, names: Collection[str], folder: pathlib.Path
 ) -> dict[str, pathlib.Path]:
-  """Takes members of a zip or tar archive into a folder: {name: its file}.
-
-  A UserError tells that the archive is damaged or has no such member.
-  """
+  """Members of a zip or tar archive, as files; UserError if it lacks one."""
   found, methods = {}, tfds.download.ExtractMethod
   method = methods.ZIP if zipfile.is_zipfile(path) else methods.TAR_STREAM
   try:
@@ -118,11 +112,12 @@ def unpack(
 
 def _known(archive, between):
   """What is published about an archive, in words."""
-  size = f'{archive.size} bytes' if archive.size else ''
-  sha256 = f'sha256 {archive.sha256}' if archive.sha256 else ''
-  if size and sha256:
-    return f'{size}{between}{sha256}'
-  return f'{size or sha256}; no {"size" if sha256 else "sha256"} is published'
+  size, sha256 = f'{archive.size} bytes', f'sha256 {archive.sha256}'
+  if not archive.sha256:
+    return f'{size}; no sha256 is published'
+  if not archive.size:
+    return f'{sha256}; no size is published'
+  return f'{size}{between}{sha256}'
 
 
 def _get(url, part, size):
@@ -135,9 +130,8 @@ def _get(url, part, size):
   headers = {'Accept-Encoding': 'identity'}
   if start:
     headers['Range'] = f'bytes={start}-'
-  with requests.get(
-    url, headers=headers, stream=True, timeout=_TIMEOUT
-  ) as response:
+  response = requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
+  with response:
     if start and response.status_code == 416:
       return  # there is no rest
     response.raise_for_status()

@@ -37,11 +37,8 @@ def prepare(
   killed leaves a folder *.tmp-* that nothing reads and the next one removes.
   Nothing is downloaded where manual_dir is to hold the archive. On the number
   of processes that read words the result does not depend; 0 is one for each
-  CPU, up to four.
-
-  Raises:
-    UserError: an argument is not allowed, or the text is missing or wrong.
-    OSError: the data cannot be written.
+  CPU, up to four. Data that cannot be written are an OSError, what else is
+  wrong a UserError.
   """
   asked.check()
   if manual_dir is not None and asked.corpus in options.LOCAL:
@@ -101,10 +98,7 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
 
 
 def vocab_size(config: Mapping[str, Any]) -> int:
-  """The size of the vocabulary of a corpus, of the section `data`.
-
-  A text of words is prepared for it; the others need no data.
-  """
+  """The size of its vocabulary, for which only a text of words is prepared."""
   asked = settings.read(Data, config)
   asked.check()
   if asked.corpus == 'text' and asked.words:

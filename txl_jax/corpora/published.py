@@ -8,26 +8,18 @@ from txl_jax.data.options import SIZES, SPLITS
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-  """A zip or tar archive with the texts of a corpus.
-
-  Attributes:
-    members: names, within the archive, of each split's files, in order.
-    cuts: bytes of each split, where all are cut in order from one text; empty
-      where a split is the whole of its files.
-    md5: of files, by their names without folders, where the archive has no
-      documented sha256. These files are taken from manual_dir as they are, if
-      it has all of them.
-    symbols: of the vocabulary that its text gives, None where none is known.
-    tokens: of splits, as far as they are documented.
-  """
+  """A zip or tar archive with the texts of a corpus, as far as documented."""
 
   urls: tuple[str, ...]  # tried in order
-  size: int | None  # in bytes; None where nobody documents it, as sha256
+  size: int | None  # in bytes
   sha256: str | None
-  members: Mapping[str, tuple[str, ...]]
+  members: Mapping[str, tuple[str, ...]]  # of each split, in order
+  # Bytes of splits that are cut from one text; else they are their whole files.
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  # Of files by their names without folders, where there is no sha256. If all of
+  # them are in manual_dir, they are taken as they are.
   md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  symbols: int | None = None
+  symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   @property
@@ -37,22 +29,11 @@ class Archive:
 
 
 _LM1B = '1-billion-word-language-modeling-benchmark-r13output'
+_CUTS = dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000)))
 _HELD_OUT = (
   f'{_LM1B}/heldout-monolingual.tokenized.shuffled/'
   'news.en.heldout-00000-of-00050',
 )
-
-
-def _characters(name: str, size: int, sha256: str, *mirrors: str) -> Archive:
-  """100 MB of one text: the first 90 to train on, 5 and 5 for the others."""
-  return Archive(
-    urls=(f'http://mattmahoney.net/dc/{name}.zip', *mirrors),
-    size=size,
-    sha256=sha256,
-    members=dict.fromkeys(SPLITS, (name,)),
-    cuts=dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000))),
-    symbols=SIZES[name],
-  )
 
 
 def _files(pattern: str) -> dict[str, tuple[str, ...]]:
@@ -79,16 +60,24 @@ def _wikitext(name: str, sha256: str, symbols: int) -> Archive:
 
 
 ARCHIVES = {
-  'enwik8': _characters(
-    'enwik8',
-    36_445_475,
-    '547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
-    'https://data.deepai.org/enwik8.zip',
+  'enwik8': Archive(
+    urls=(
+      'http://mattmahoney.net/dc/enwik8.zip',
+      'https://data.deepai.org/enwik8.zip',
+    ),
+    size=36_445_475,
+    sha256='547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
+    members=dict.fromkeys(SPLITS, ('enwik8',)),
+    cuts=_CUTS,
+    symbols=SIZES['enwik8'],
   ),
-  'text8': _characters(
-    'text8',
-    31_344_016,
-    'a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+  'text8': Archive(
+    urls=('http://mattmahoney.net/dc/text8.zip',),
+    size=31_344_016,
+    sha256='a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+    members=dict.fromkeys(SPLITS, ('text8',)),
+    cuts=_CUTS,
+    symbols=SIZES['text8'],
   ),
   'wt103': _wikitext(
     'wikitext-103',

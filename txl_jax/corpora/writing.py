@@ -58,20 +58,16 @@ def write(
 ) -> tuple[Vocabulary | Words, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
-  For words and processes see `preparation.prepare`; the words that are listed
-  are the vocabulary, which else is counted.
-
-  Returns:
-    The vocabulary; and for each split its entry of the manifest.
-
-  Raises:
-    UserError: no word is left, most words are not in the list, or a byte or
-      word has no token id.
+  Words that are listed are the vocabulary, which else is counted; for processes
+  see `preparation.prepare`. It returns the vocabulary, and for each split its
+  entry of the manifest. A UserError tells that no word is left, that a byte or
+  word has no token id, or that most words are not in the list.
   """
   if not asked.words:
     return _write_bytes(asked, splits, folder)
   processes = processes or counting.processes_by_default()
   texts = {s: _Text(asked, s, x.parts, folder) for s, x in splits.items()}
+  train = texts['train']
   if listed is None:
     vocabulary, ids = _count(asked, texts, processes)
     for text in texts.values():
@@ -81,8 +77,15 @@ def write(
     for text in texts.values():
       blocks = counting.blocks(text.read())
       text.write(listed, counting.in_order(listed.look_up, blocks, processes))
-    _check_list(asked, listed, texts['train'])
-  if vocabulary.unk and not texts['train'].unks:
+    unknown = train.entry['unknown']
+    words = train.words - (train.entry['lines'] if listed.eos else 0)
+    if 2 * unknown > words:
+      raise UserError(
+        f'data.vocab_file: {asked.vocab_file}: {unknown / words:.1%} of the '
+        f'{words} words of the training split are not in it; allowed: a list '
+        'of words of this text, which has at least half of them'
+      )
+  if vocabulary.unk and not train.unks:
     # No training can make it likely.
     warning = f'warning: {vocabulary.unk} never occurs in train'
     if listed is None:
@@ -136,18 +139,6 @@ def _count(asked, texts, processes):
     max_size=asked.max_size,
   )
   return vocabulary, vocabulary.ids(numbers.words)
-
-
-def _check_list(asked, listed, train):
-  """Raises a UserError if a list has less than half of the words."""
-  unknown = train.entry['unknown']
-  words = train.words - (train.entry['lines'] if listed.eos else 0)
-  if 2 * unknown > words:
-    raise UserError(
-      f'data.vocab_file: {asked.vocab_file}: {unknown / words:.1%} of the '
-      f'{words} words of the training split are not in it; allowed: a list of '
-      'words of this text, which has at least half of them'
-    )
 
 
 class _Text:
@@ -235,9 +226,9 @@ class _Text:
           vocabulary.encode(block, f'{part.path}', line)
           line += block.count(b'\n')
     except UserError as e:
-      of_text = self._asked.corpus == 'text'
-      raise UserError(
-        f'{e}{"; data.unk (--unk) adds <unk>" if of_text else ""}'
-      ) from e
+      advice = '; data.unk (--unk) adds <unk>'
+      if self._asked.corpus != 'text':
+        raise
+      raise UserError(f'{e}{advice}') from e
     path = self._parts[0].path
     raise UserError(f'{path}: the text changed while it was read')

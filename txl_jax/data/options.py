@@ -100,8 +100,7 @@ class Data:
   @property
   def words(self) -> bool:
     """Whether the tokens are words."""
-    text_of_words = self.corpus == 'text' and self.level == 'word'
-    return self.corpus in WORDS or text_of_words
+    return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
 
   def check(self) -> None:
     """Raises a UserError unless all values are allowed and go together."""
@@ -128,11 +127,8 @@ class Data:
     if 0 < self.max_size < 3:
       yield 'max_size', '0, or at least 3'
     if self.vocab_file and (self.min_count > 1 or self.max_size):
-      yield (
-        'vocab_file',
-        "'' with data.min_count or data.max_size, for a list is a whole "
-        'vocabulary',
-      )
+      counted = 'data.min_count or data.max_size'
+      yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
     # The prepared data would become part of the corpus.

@@ -15,10 +15,9 @@ split one after the other and nothing else, and manifest.json:
                stream of sentences: how many, and the sha256 of their file
   digest       see `digest_of`
 
-A vocabulary of words is in a file of its own, vocabulary.txt: a word and its
-count on each line. A stream of sentences (see `data.sentences`) also has, for
-each split, train.sentences.bin: int64, the index of the first token of each
-sentence, and of what would be the first one of the next.
+The words of a vocabulary are in vocabulary.txt, with its count each on a line.
+A stream of sentences (see `data.sentences`) has train.sentences.bin and so on:
+int64, where each sentence starts in the tokens, and where the next one would.
 """
 
 import dataclasses
@@ -45,10 +44,7 @@ _BLOCK = 1 << 20  # tokens checked at a time
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-  """A prepared corpus, checked by `load`.
-
-  A split that is none of SPLITS is a UserError in each method.
-  """
+  """A prepared corpus, as `load` opens it; UserError for an unknown split."""
 
   folder: pathlib.Path
   manifest: dict
@@ -71,10 +67,9 @@ class Prepared:
     return np.memmap(path, self.manifest['dtype'], 'r')
 
   def sentences(self, split: str) -> np.memmap | None:
-    """Where sentences start, int64 [sentences + 1], read-only.
+    """Where sentences start, and would next, int64 [sentences + 1], read-only.
 
-    The last number is where the next one would start. None where the corpus is
-    one text and no stream of sentences.
+    None where the corpus is one text and no stream of sentences.
     """
     if 'sentences' not in self._split(split):
       return None
@@ -86,9 +81,8 @@ class Prepared:
 
   def _split(self, split):
     if split not in SPLITS:
-      raise UserError(
-        f'split {split!r} does not exist; allowed: {", ".join(SPLITS)}'
-      )
+      allowed = ', '.join(SPLITS)
+      raise UserError(f'split {split!r} does not exist; allowed: {allowed}')
     return self.manifest['splits'][split]
 
 
@@ -110,17 +104,14 @@ def load(folder: str | os.PathLike) -> Prepared:
     vocabulary = _vocabulary(folder, manifest['vocabulary'])
     if manifest['digest'] != digest_of(manifest['splits'], vocabulary):
       raise ValueError('its digest does not fit its contents')
-    if manifest['dtype'] not in DTYPES:
-      raise ValueError(f'dtype {manifest["dtype"]!r}, not one of {DTYPES}')
+    dtype, V = manifest['dtype'], len(vocabulary)
+    if dtype not in DTYPES:
+      raise ValueError(f'dtype {dtype!r}, not one of {DTYPES}')
     for split in SPLITS:
       entry, file = manifest['splits'][split], folder / TOKENS.format(split)
-      largest = _check_file(
-        file, manifest['dtype'], entry['tokens'], entry['sha256']
-      )
-      if largest >= len(vocabulary):
-        raise _damaged(
-          f'{file} holds token {largest}, the vocabulary has {len(vocabulary)}'
-        )
+      largest = _check_file(file, dtype, entry['tokens'], entry['sha256'])
+      if largest >= V:
+        raise _damaged(f'{file} holds token {largest}, the vocabulary has {V}')
       if 'sentences' in entry:
         file, count = folder / SENTENCES.format(split), entry['sentences'] + 1
         _check_file(file, 'int64', count, entry['sentences_sha256'])

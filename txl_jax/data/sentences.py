@@ -23,13 +23,9 @@ import numpy as np
 def lay_out(
   parts: Iterable[np.ndarray], eos: int, boundaries: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Sentences as one array, piece by piece.
+  """Sentences as one array, and their starts, piece by piece: int32, int64 [n].
 
   Parts are int32 [n]: whole sentences, each ended by eos, the token id of <S>.
-
-  Yields:
-    int32 [m], the tokens that a piece adds; and int64 [k], the starts that it
-    adds to those of `Shuffled`.
   """
   size = boundaries % 2  # of the array so far
   yield np.full([size], eos, np.int32), np.zeros([1], np.int64)
@@ -45,18 +41,15 @@ def lay_out(
 
 
 class Shuffled:
-  """The sentences of an array in another order, sliced like an array.
+  """The sentences of tokens [n] in another order, sliced like an array.
 
-  It takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
+  Starts are integers [sentences + 1], the last one where the next would be. It
+  takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
   """
 
   def __init__(
     self, tokens: np.ndarray, starts: np.ndarray, seed: Sequence[int]
   ):
-    """Draws the order of sentences in an integer array of tokens [n].
-
-    Starts are integers [sentences + 1], the last one where the next would be.
-    """
     # Elements of a memmap are slow to index.
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1

@@ -6,8 +6,7 @@ The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
 A stream of sentences (see `data.sentences`) is put into another order before
-it is cut, a new one in each epoch. `Streams.batch(step)` is the same in every
-run, whatever was read before.
+it is cut, a new one in each epoch.
 """
 
 import dataclasses
@@ -30,15 +29,13 @@ _LONGEST = 15  # above T
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """One segment of each of b streams.
-
-  Lengths are the real tokens of each row; None without variable lengths, where
-  padding ends an epoch and memory is emptied after it.
-  """
+  """One segment of each of b streams."""
 
   inputs: np.ndarray  # int32 [b, T]
   targets: np.ndarray  # int32 [b, T], the tokens after these; -1 where padded
-  lengths: np.ndarray | None  # int32 [b]
+  # Real tokens of each row, int32 [b]; None without variable lengths, where
+  # padding ends an epoch and memory is emptied after it.
+  lengths: np.ndarray | None
   reset: bool  # whether the streams start here: memory is to be emptied
 
 
@@ -117,7 +114,7 @@ class Streams:
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
-    """The Batch of a step, of all B rows or of those given, int [b]."""
+    """The Batch of a step, whatever was read before, of B or these rows [b]."""
     epoch, index = self.locate(step)
     text = self._text(epoch)
     if self._varlen:
@@ -127,7 +124,7 @@ class Streams:
     rows = range(self._B) if rows is None else rows
     n = end - start
     inputs = np.empty((len(rows), self.width), np.int32)
-    targets = np.empty((len(rows), self.width), np.int32)
+    targets = np.empty_like(inputs)
     inputs[:, n:], targets[:, n:] = 0, -1
     for i, row in enumerate(rows):
       at = row * self._row_len + start
@@ -156,10 +153,7 @@ def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
 
 
 class Preceded:
-  """Tokens [n] with one more before them, without a copy.
-
-  Scoring it scores every token, the first one too.
-  """
+  """Tokens [n] with one before them, so that scoring scores all of them."""
 
   def __init__(self, first: int, tokens: np.ndarray):
     self._first, self._tokens = first, tokens
@@ -179,13 +173,10 @@ def segments(
   """A split for scoring: every pair of neighbours once, in order.
 
   The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
-  consecutive pieces of equal length, the last one possibly shorter. Segments
-  are handed out G, a group, at a time.
-
-  Yields:
-    inputs int32 [G, B, T]; targets int32 [G, B, T], -1 where padded, which
-    is behind all that is scored in its row; positions int64 [G, B, T], the
-    index of each target in tokens.
+  consecutive pieces of equal length, the last one possibly shorter. It yields,
+  for a group of G segments, inputs int32 [G, B, T]; targets int32 [G, B, T], -1
+  where padded, which is behind all that is scored in its row; and positions
+  int64 [G, B, T], the index of each target in tokens.
   """
   B, T, G = batch_size, segment_len, group
   pairs = len(tokens) - 1

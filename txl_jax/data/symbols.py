@@ -26,12 +26,11 @@ class Symbols(abc.ABC):
   counts: tuple[int, ...] = ()  # of each in the text, if one was counted
 
   def __post_init__(self):
-    if len(set(self.symbols)) != len(self.symbols):
+    V, n = len(self.symbols), len(self.counts)
+    if len(set(self.symbols)) != V:
       raise ValueError('a symbol occurs twice')
-    if len(self.counts) not in (0, len(self.symbols)):
-      raise ValueError(
-        f'{len(self.counts)} counts for {len(self.symbols)} symbols'
-      )
+    if n not in (0, V):
+      raise ValueError(f'{n} counts for {V} symbols')
 
   def __len__(self) -> int:
     return len(self.symbols)

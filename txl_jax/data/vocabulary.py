@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 import numpy as np
 
@@ -34,18 +35,13 @@ class Vocabulary(Symbols):
       raise ValueError('a byte value occurs twice')
 
   @classmethod
-  def all_bytes(cls) -> 'Vocabulary':
+  def all_bytes(cls) -> Self:
     """All 256 byte values, each its own token id: it encodes any text."""
     return cls(tuple(range(256)))
 
   @classmethod
-  def from_counts(
-    cls, counts: Mapping[int, int], dropped: bytes = b''
-  ) -> 'Vocabulary':
-    """The byte values of {value: occurrences}, the most frequent one first.
-
-    Equally frequent ones keep their order; those dropped are left out.
-    """
+  def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
+    """The values of {value: occurrences}, the most frequent one first."""
     ranked = collections.Counter(counts).most_common()
     kept = {value: n for value, n in ranked if value not in dropped}
     return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
@@ -61,8 +57,7 @@ class Vocabulary(Symbols):
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, uint8 [n], fewer than bytes where some are dropped."""
     ids = self._ids[np.frombuffer(text, np.uint8)]
-    outside = np.flatnonzero(ids == _OUTSIDE)
-    if outside.size:
+    if (outside := np.flatnonzero(ids == _OUTSIDE)).size:
       at = int(outside[0])
       raise UserError(
         f'{source}: byte 0x{text[at]:02x} at position {at} is not among the '
@@ -82,9 +77,8 @@ class Vocabulary(Symbols):
   @property
   def start(self) -> int:
     """A newline, else a space, else token 0."""
-    return next(
-      (self.symbols.index(s) for s in b'\n _' if s in self.symbols), 0
-    )
+    found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
+    return next(found, 0)
 
 
 def from_json(fields: Mapping) -> Vocabulary | Words:

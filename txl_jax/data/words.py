@@ -91,41 +91,34 @@ class Words(Symbols):
 
     eos is put first unless the list has it; unk is used where the list has it,
     and with add_unk put last where not: among the rarest ones, for cutoffs and
-    sampling, however frequent it will be.
-
-    Raises:
-      UserError: `source`, as messages call the list, has a line of another
-        form, a word twice, or, if ranked, a count that rises; that of eos does
-        not matter if it is first.
+    sampling, however frequent it will be. A UserError names a line, of
+    `source`, of another form, a word that is there twice, or, if ranked, a
+    count that rises; that of eos does not matter if it is first.
     """
     counts = {}  # -1 where a word has none
     text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
     for number, line in enumerate(text.split('\n') if data else (), 1):
-      form = _LINE.fullmatch(line)
+      here, form = f'{source}: line {number}', _LINE.fullmatch(line)
       if form is None:
-        raise UserError(
-          f'{source}: line {number} is {line[:80]!r}; allowed: a word, or a '
-          'word and its count'
-        )
+        allowed = 'a word, or a word and its count'
+        raise UserError(f'{here} is {line[:80]!r}; allowed: {allowed}')
       word, count = form.groups()
       if word in counts:
-        raise UserError(
-          f'{source}: line {number} has the word {word!r} of line '
-          f'{[*counts].index(word) + 1} again'
-        )
+        then = [*counts].index(word) + 1
+        raise UserError(f'{here} has the word {word!r} of line {then} again')
       counts[word] = int(count or -1)
     if not counts:
       raise UserError(f'{source} has no words')
     numbers = [*counts.values()]
     if min(numbers) < 0 <= max(numbers):
       raise UserError(f'{source}: some lines have a count and others none')
-    first = 1 + (next(iter(counts)) == eos)
-    for i in range(first, len(numbers) if ranked else 0):
-      if numbers[i] > numbers[i - 1]:
+    first = int(next(iter(counts)) == eos)  # of those that are ranked
+    for i in range(first + 1, len(numbers) if ranked else 0):
+      before, count = numbers[i - 1 : i + 1]
+      if count > before:
         raise UserError(
-          f'{source}: line {i + 1} has count {numbers[i]} after '
-          f'{numbers[i - 1]}; allowed: the most frequent word first, or words '
-          'without counts'
+          f'{source}: line {i + 1} has count {count} after {before}; allowed: '
+          'the most frequent word first, or words without counts'
         )
     if eos and eos not in counts:
       counts = {eos: 0} | counts
@@ -191,14 +184,9 @@ class Words(Symbols):
 
   def entry(self) -> dict:
     """All but the words, whose list is beside the manifest."""
-    return {
-      'kind': 'words',
-      'size': len(self),
-      'sha256': hashlib.sha256(self.text()).hexdigest(),
-      'eos': self.eos,
-      'unk': self.unk,
-      'lower': self.lower,
-    }
+    sha256 = hashlib.sha256(self.text()).hexdigest()
+    options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
+    return {'kind': 'words', 'size': len(self), 'sha256': sha256, **options}
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
