@@ -15,11 +15,7 @@ from txl_jax.errors import UserError
 
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
-  """Parses the flags of a command line, which begins with the program's name.
-
-  It returns what is left of it; a UserError tells of an unknown flag, a value
-  that a flag cannot have, or more than so many arguments that are no flags.
-  """
+  """What a command line has besides flags; UserError if it is not allowed."""
   try:
     rest = flags.FLAGS(argv)
   except flags.Error as e:
@@ -33,11 +29,8 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
 
 
 def _in_a_config(error):
-  """What the code of a config file has raised, or '' where none has.
-
-  ml_collections and absl put it into errors of their own.
-  """
-  while error:
+  """What the code of a config file has raised, or '' where none has."""
+  while error:  # ml_collections and absl put it into errors of their own
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
       if frame.name in ('get_config', '<module>'):
         where = f'{frame.filename}, line {frame.lineno}, {frame.line}'

@@ -3,7 +3,6 @@ r"""Prepares a corpus for training, downloading it if need be.
 python -m txl_jax.prepare --dataset=enwik8 --newline=drop --data_dir=data
 python -m txl_jax.prepare --dataset=text8 --manual_dir=~/archives
 python -m txl_jax.prepare --dataset=text --path=notes/
-python -m txl_jax.prepare --dataset=wt103
 python -m txl_jax.prepare --dataset=ptb --manual_dir=~/treebank
 python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
 python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
@@ -54,7 +53,6 @@ _FORCE = flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
   """Prepares the corpus of the flags and prints its size and folder."""
   logging.set_verbosity(logging.WARNING)  # TFDS logs every file
-  del argv
   given = {name: _expanded(flag.value) for name, flag in _DATA.items()}
   if given['corpus'] is None:
     raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')

@@ -1,8 +1,4 @@
-"""Published corpora as TFDS records: an archive, cut into its splits.
-
-Training never imports it. Nothing here needs TensorFlow: the records are
-array_record files.
-"""
+"""Published corpora as TFDS records, which need no TensorFlow: array_record."""
 
 import contextlib
 import dataclasses

@@ -45,7 +45,7 @@ def progress(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
 
 
 def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
-  """A text in blocks of about `size` bytes: whole lines, or words of a longer."""
+  """A text in blocks of about `size` bytes, of whole lines or else words."""
   pieces, n = [], 0
   for chunk in chunks:
     pieces.append(chunk)
@@ -113,10 +113,7 @@ def _number(numbers, eos, lower, block):
 def in_order(
   work: Callable[[bytes], Any], tasks: Iterable[bytes], processes: int
 ) -> Iterator[Any]:
-  """work(task) for each task, in order; UserError if a process dies.
-
-  Each has a copy of the work, which may keep what it finds.
-  """
+  """work(task) of each, in order; every process keeps its copy of the work."""
   tasks = iter(tasks)
   first = list(itertools.islice(tasks, 2))
   tasks = itertools.chain(first, tasks)

@@ -30,17 +30,14 @@ _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
   """Size and sha256; UserError if it is not there, or not the archive."""
-  expected = f'expected {_known(archive, " with ")}'
+  wanted = f'expected {_known(archive, " with ")}'
   if not path.is_file():
-    raise UserError(
-      f'{path}: no such file; {expected}, from {" or ".join(archive.urls)}'
-    )
+    urls = ' or '.join(archive.urls)
+    raise UserError(f'{path}: no such file; {wanted}, from {urls}')
   found = checksums.compute_url_info(path)
   size, sha256 = int(found.size), found.checksum
   if (archive.size or size, archive.sha256 or sha256) != (size, sha256):
-    raise UserError(
-      f'{path}: has {size} bytes with sha256 {sha256}; {expected}'
-    )
+    raise UserError(f'{path}: has {size} bytes with sha256 {sha256}; {wanted}')
   return {'size': size, 'sha256': sha256}
 
 

@@ -99,10 +99,8 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   validation, else test. So files keep their split from one Python version to
   the next. Within a split they are in the order of these hashes: streams
   that start at different places of it then differ in what they read, where
-  the order of the paths would keep, say, all character tables together.
-
-  Results and errors are those of `read_text`; the source has the Python version
-  besides.
+  the order of the paths would keep, say, all character tables together. The
+  source also has the Python version; a UserError is as by `read_text`.
   """
   root = pathlib.Path(root)
   files = _list(root, _is_library_source)
@@ -130,11 +128,9 @@ def read_text(
   there is none within 4096 bytes, to the first byte there that continues no
   UTF-8 character. A text of words is cut after white space instead, however
   far that is, and the end of a file is also that of a line. A UserError tells
-  of a path that cannot be read or gives no three splits.
-
-  Returns:
-    {split: Split}; and the source: path, number of files, bytes, and the
-    sha256 over the files' relative paths, sizes and contents.
+  of a path that cannot be read or gives no three splits. The source has path,
+  number of files, bytes, and the sha256 over the files' relative paths, sizes
+  and contents.
   """
   path = pathlib.Path(path)
   if path.is_dir():

@@ -51,7 +51,15 @@ def prepare(
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   folder = _folder(asked, source, listed)
   if folder.exists() and not force:
-    return _open(folder, asked, listed)
+    found = prepared.load(folder)
+    then = found.manifest['source'].get('vocab_file')
+    if listed and then['sha256'] != listed['sha256']:
+      raise UserError(
+        f'data.vocab_file: {asked.vocab_file} has sha256 {listed["sha256"]}, '
+        f'{folder} was made with {then["file"]}, sha256 {then["sha256"]}; '
+        'allowed: the same list, or to prepare the corpus again with --force'
+      )
+    return found
   if asked.corpus == 'lm1b' and not listed:
     raise UserError(
       f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,} '
@@ -82,9 +90,8 @@ def prepare(
 def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
   """The corpus that the section `data` of a config asks for.
 
-  A local corpus is prepared if it is not there, one that needs a download is
-  not: that is for `python -m txl_jax.prepare`, as a UserError says then. Others
-  are as by `prepare`, also where the data cannot be written.
+  A local corpus is prepared if it is not there; for one that needs a download a
+  UserError names the command. Data that cannot be written are one as well.
   """
   asked = settings.read(Data, config)
   asked.check()
@@ -145,19 +152,6 @@ def _folder(asked, source, listed):
   if source and listed:
     name += f'-list_{listed["sha256"][:12]}'
   return pathlib.Path(asked.dir) / name
-
-
-def _open(folder, asked, listed):
-  """Loads a corpus that is there; a list must be the one it was made with."""
-  found = prepared.load(folder)
-  then = found.manifest['source'].get('vocab_file')
-  if listed and then['sha256'] != listed['sha256']:
-    raise UserError(
-      f'data.vocab_file: {asked.vocab_file} has sha256 {listed["sha256"]}, '
-      f'{folder} was made with {then["file"]}, sha256 {then["sha256"]}; '
-      'allowed: the same list, or to prepare the corpus again with --force'
-    )
-  return found
 
 
 def _check(asked: Data, symbols: int, entries: dict) -> None:

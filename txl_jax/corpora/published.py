@@ -28,6 +28,7 @@ class Archive:
     return self.urls[0].rsplit('/', 1)[-1]
 
 
+_MAHONEY = 'http://mattmahoney.net/dc'
 _LM1B = '1-billion-word-language-modeling-benchmark-r13output'
 _CUTS = dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000)))
 _HELD_OUT = (
@@ -61,10 +62,7 @@ def _wikitext(name: str, sha256: str, symbols: int) -> Archive:
 
 ARCHIVES = {
   'enwik8': Archive(
-    urls=(
-      'http://mattmahoney.net/dc/enwik8.zip',
-      'https://data.deepai.org/enwik8.zip',
-    ),
+    urls=(f'{_MAHONEY}/enwik8.zip', 'https://data.deepai.org/enwik8.zip'),
     size=36_445_475,
     sha256='547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
     members=dict.fromkeys(SPLITS, ('enwik8',)),
@@ -72,7 +70,7 @@ ARCHIVES = {
     symbols=SIZES['enwik8'],
   ),
   'text8': Archive(
-    urls=('http://mattmahoney.net/dc/text8.zip',),
+    urls=(f'{_MAHONEY}/text8.zip',),
     size=31_344_016,
     sha256='a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
     members=dict.fromkeys(SPLITS, ('text8',)),

@@ -60,10 +60,7 @@ def replace(
 
 
 def _hold(folder):
-  """The open lock of a new folder; None if another process removes it.
-
-  For a moment the folder looks like one of a killed process.
-  """
+  """The open lock of a new folder; None if another takes it for a dead one."""
   path = folder / _LOCK
   with contextlib.suppress(FileNotFoundError):
     lock = path.open('w')

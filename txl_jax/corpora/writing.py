@@ -6,6 +6,7 @@ what follows does not go on in the last line of the one before.
 
 import codecs
 import hashlib
+import io
 import itertools
 import pathlib
 import sys
@@ -21,28 +22,20 @@ from txl_jax.data.vocabulary import Vocabulary, count_bytes
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
-_BLOCK = 1 << 20  # numbers that are read back at a time
 
-
-class File:
-  """A file of `size` numbers that is being written; a context manager."""
+class File(io.BufferedWriter):
+  """A file of `size` numbers that is being written."""
 
   def __init__(self, path: pathlib.Path):
-    self._file, self._digest = path.open('wb'), hashlib.sha256()
-    self.size = 0
+    super().__init__(io.FileIO(path, 'w'))
+    self._digest, self.size = hashlib.sha256(), 0
 
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    self._file.close()
-
-  def write(self, array: np.ndarray) -> None:
+  def write(self, array: np.ndarray) -> int:
     """Appends an array."""
     block = array.tobytes()
-    self._file.write(block)
     self._digest.update(block)
     self.size += array.size
+    return super().write(block)
 
   def sha256(self) -> str:
     """In hex, of what was written."""
@@ -161,7 +154,7 @@ class _Text:
   def numbered(self, ids):
     """The token ids of the words in the file of numbers, block by block."""
     with self.numbers.open('rb') as f:
-      while block := f.read(4 * _BLOCK):
+      while block := f.read(4 << 20):
         yield ids[np.frombuffer(block, np.int32)]
     self.numbers.unlink()
 
@@ -230,5 +223,6 @@ class _Text:
       if self._asked.corpus != 'text':
         raise
       raise UserError(f'{e}{advice}') from e
-    path = self._parts[0].path
-    raise UserError(f'{path}: the text changed while it was read')
+    raise UserError(
+      f'{self._parts[0].path}: the text changed while it was read'
+    )

@@ -32,27 +32,19 @@ class Joiner:
     """The text that a word adds."""
     previous, self._previous = self._previous, word
     space = '' if self._glued else ' '
-    self._glued = False
-    if self._eos and word == self._eos:
-      self._glued = True
+    self._glued = word == self._eos or word in _JOINERS or word in _BEFORE
+    if word == self._eos:
       self._open.clear()
       return '\n'
     if word in _JOINERS:
-      self._glued = True
       return _JOINERS[word]
     if word in ('"', "'"):
-      return self._quote(word, previous, space)
-    if word in _AFTER or _CLITIC.fullmatch(word):
+      # It closes, or is that of the players ' union.
+      if word in self._open or (word == "'" and previous.endswith('s')):
+        self._open.discard(word)
+        return word
+      self._open.add(word)
+      self._glued = True
+    elif word in _AFTER or _CLITIC.fullmatch(word):
       return word
-    self._glued = word in _BEFORE
     return space + word
-
-  def _quote(self, quote, previous, space):
-    if quote in self._open:
-      self._open.remove(quote)
-      return quote
-    if quote == "'" and previous.endswith('s'):
-      return quote  # the players ' union
-    self._open.add(quote)
-    self._glued = True
-    return space + quote

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from txl_jax import settings
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.settings import ON_RESUME, count, key, size
 
 # Of the published vocabularies; enwik8 with every byte.
 SIZES = {
@@ -17,21 +17,18 @@ SIZES = {
   'ptb': 10_000,
   'lm1b': 793_471,
 }
-LOCAL = {
+CORPORA = {
   'pystdlib': "bytes: the sources of Python's own standard library",
   'text': 'bytes or words: a text of your own, see data.path',
-}
-BYTES = {
   'enwik8': 'bytes: 100 MB of Wikipedia',
   'text8': 'bytes: 100 MB of Wikipedia, letters and spaces alone',
-}
-WORDS = {
   'wt103': 'words: WikiText-103',
   'wt2': 'words: WikiText-2',
   'ptb': 'words: Penn Treebank',
   'lm1b': 'words: One Billion Word, shuffled sentences',
 }
-CORPORA = LOCAL | BYTES | WORDS
+LOCAL = ('pystdlib', 'text')
+WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 # Keys with another name on the command line of `txl_jax.prepare`.
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}
@@ -76,11 +73,9 @@ class Data:
     'trained only where some words of the training split are left out, as with '
     'min_count 2.',
   )
-  min_count: int = key(
-    1, 'Text of words: rarer words are left out.', at_least=1
-  )
-  max_size: int = key(
-    0, 'Text of words: size of the vocabulary at most; 0 is any.', at_least=0
+  min_count: int = size(1, 'Text of words: rarer words are left out.')
+  max_size: int = count(
+    0, 'Text of words: size of the vocabulary at most; 0 is any.'
   )
   vocab_file: str = key(
     '',

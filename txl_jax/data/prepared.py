@@ -30,9 +30,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.data.symbols import Symbols
 from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.words import Symbols, Words
 from txl_jax.errors import UserError
 
 FORMAT = 1
@@ -67,10 +66,7 @@ class Prepared:
     return np.memmap(path, self.manifest['dtype'], 'r')
 
   def sentences(self, split: str) -> np.memmap | None:
-    """Where sentences start, and would next, int64 [sentences + 1], read-only.
-
-    None where the corpus is one text and no stream of sentences.
-    """
+    """Where sentences, if any, start and would next: int64 [sentences + 1]."""
     if 'sentences' not in self._split(split):
       return None
     return np.memmap(self.folder / SENTENCES.format(split), np.int64, 'r')
@@ -87,11 +83,7 @@ class Prepared:
 
 
 def load(folder: str | os.PathLike) -> Prepared:
-  """Opens a prepared corpus and checks that it is undamaged.
-
-  Every file is read once, in pieces; 100 MB take a fraction of a second. A
-  UserError tells of a file that is missing or not what the manifest says.
-  """
+  """Opens a corpus; UserError unless every file is as the manifest says."""
   folder = pathlib.Path(folder)
   path = folder / 'manifest.json'
   try:
@@ -187,7 +179,6 @@ def _check_file(path, dtype, count, sha256):
     while block := f.read(_BLOCK * width):
       digest.update(block)
       largest = max(largest, int(np.frombuffer(block, dtype).max()))
-  found = digest.hexdigest()
-  if found != sha256:
+  if (found := digest.hexdigest()) != sha256:
     raise _damaged(f'{path} has sha256 {found}, expected {sha256}')
   return largest

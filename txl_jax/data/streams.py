@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.data import sentences as sentences_lib
+from txl_jax.data.sentences import Shuffled
 from txl_jax.errors import UserError
 
 # Variable lengths (`train.varlen`), as in the paper's code: the mean is
@@ -39,49 +39,36 @@ class Batch:
   reset: bool  # whether the streams start here: memory is to be emptied
 
 
+@dataclasses.dataclass(eq=False)
 class Streams:
-  """The batches that training reads."""
+  """The batches that training reads; UserError if there is not even one."""
 
-  def __init__(
-    self,
-    tokens: np.ndarray,
-    batch_size: int,
-    segment_len: int,
-    *,
-    varlen: bool = False,
-    seed: int = 0,
-    sentences: np.ndarray | None = None,
-  ):
-    """Cuts integers [n], usually mapped from a file, into B streams.
+  tokens: np.ndarray  # integers [n], usually mapped from a file
+  batch_size: int  # B
+  segment_len: int  # T
+  _: dataclasses.KW_ONLY
+  varlen: bool = False  # draw the length of each segment around T
+  seed: int = 0  # of these lengths, and of the order of the sentences
+  # Integers [sentences + 1], where sentences start, to read them in another
+  # order in each epoch; None reads the text as it is.
+  sentences: np.ndarray | None = None
 
-    With varlen the length of each segment is drawn around T. Sentences are
-    integers [sentences + 1], where they start, to read them in another order in
-    each epoch; None reads the text as it is. The seed is of both. A UserError
-    tells of a corpus that is shorter than a batch.
-    """
-    needed = batch_size * segment_len + 1
-    if len(tokens) < needed:
+  def __post_init__(self):
+    n, B, T = len(self.tokens), self.batch_size, self.segment_len
+    if n < B * T + 1:
       raise UserError(
-        f'the training split has {len(tokens)} tokens, one batch needs '
-        f'{needed}; allowed: smaller train.batch_size ({batch_size}) or '
-        f'train.segment_len ({segment_len})'
+        f'the training split has {n} tokens, one batch needs {B * T + 1}; '
+        f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
-    self._tokens = np.asarray(tokens)  # slices of a memmap are slow
-    self._B, self._T = batch_size, segment_len
-    self._row_len = (len(tokens) - 1) // batch_size  # L
-    self._varlen, self._seed = varlen, seed
-    self._first_step, self._starts = [0], {}
-    self._sentences, self._shuffled = sentences, {}
-
-  @property
-  def width(self) -> int:
-    """Columns of every batch: the longest segment there can be."""
-    return self._T + (_LONGEST if self._varlen else 0)
+    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
+    self._row_len = (n - 1) // B  # L
+    self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
+    self._first_step, self._starts, self._shuffled = [0], {}, {}
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
-    if not self._varlen:
-      return divmod(step, math.ceil(self._row_len / self._T))
+    if not self.varlen:
+      return divmod(step, math.ceil(self._row_len / self.segment_len))
     first = self._first_step
     while first[-1] <= step:
       first.append(first[-1] + len(self._varying(len(first) - 1)) - 1)
@@ -91,12 +78,11 @@ class Streams:
   def _varying(self, epoch):
     """int64 [segments + 1]: where segments of varying length start, and L."""
     if epoch not in self._starts:
-      rng = np.random.default_rng([self._seed, epoch])
+      rng = np.random.default_rng([self.seed, epoch])
       count = self._row_len // _SHORTEST + 1  # enough, however short
-      mean = np.where(rng.random(count) < _HALVED, self._T / 2, self._T)
+      mean = self.segment_len * np.where(rng.random(count) < _HALVED, 0.5, 1)
       noise = _DEVIATION * rng.standard_normal(count)
-      lengths = (mean + noise).astype(np.int64)
-      lengths = np.clip(lengths, _SHORTEST, self.width)
+      lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, self.width)
       starts = np.append(0, np.cumsum(lengths))
       starts = np.append(starts[starts < self._row_len], self._row_len)
       self._starts = {epoch: starts}  # the last one makes room
@@ -104,24 +90,24 @@ class Streams:
 
   def _text(self, epoch):
     """What is cut into rows: an array, or what is sliced like one."""
-    if self._sentences is None:
-      return self._tokens
+    if self.sentences is None:
+      return self.tokens
     if epoch not in self._shuffled:
       self._shuffled = {}  # before another one is made
-      self._shuffled[epoch] = sentences_lib.Shuffled(
-        self._tokens, self._sentences, [self._seed, epoch]
-      )
+      seed = [self.seed, epoch]
+      self._shuffled[epoch] = Shuffled(self.tokens, self.sentences, seed)
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
     """The Batch of a step, whatever was read before, of B or these rows [b]."""
     epoch, index = self.locate(step)
     text = self._text(epoch)
-    if self._varlen:
+    if self.varlen:
       start, end = self._varying(epoch)[index : index + 2]
     else:
-      start, end = index * self._T, min((index + 1) * self._T, self._row_len)
-    rows = range(self._B) if rows is None else rows
+      start = index * self.segment_len
+      end = min(start + self.segment_len, self._row_len)
+    rows = range(self.batch_size) if rows is None else rows
     n = end - start
     inputs = np.empty((len(rows), self.width), np.int32)
     targets = np.empty_like(inputs)
@@ -130,15 +116,12 @@ class Streams:
       at = row * self._row_len + start
       piece = text[at : at + n + 1]
       inputs[i, :n], targets[i, :n] = piece[:-1], piece[1:]
-    lengths = np.full([len(rows)], n, np.int32) if self._varlen else None
+    lengths = np.full([len(rows)], n, np.int32) if self.varlen else None
     return Batch(inputs, targets, lengths, index == 0)
 
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
-  """What a training step reads, of K batches, without the axis K if K = 1.
-
-  It has inputs, targets [K, B, T]; lengths [K, B] or None; reset [K, B].
-  """
+  """What a step reads of K batches, [K, B, T] or [K, B]; for 1 without K."""
 
   def stack(parts):
     return parts[0] if len(parts) == 1 else np.stack(parts)

@@ -2,17 +2,13 @@
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from typing import Self
 
 import numpy as np
 
-from txl_jax.data.symbols import Decoder, Symbols
-from txl_jax.data.words import Words
+from txl_jax.data.words import Decoder, Symbols, Words
 from txl_jax.errors import UserError
-
-_OUTSIDE, _DROPPED = -1, -2  # in the place of ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,24 +42,17 @@ class Vocabulary(Symbols):
     kept = {value: n for value, n in ranked if value not in dropped}
     return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
 
-  @functools.cached_property
-  def _ids(self) -> np.ndarray:
-    """[256] int16: the id of each byte value, _DROPPED or _OUTSIDE."""
-    ids = np.full(256, _OUTSIDE, np.int16)
-    ids[list(self.symbols)] = np.arange(len(self.symbols))
-    ids[list(self.dropped)] = _DROPPED
-    return ids
-
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, uint8 [n], fewer than bytes where some are dropped."""
-    ids = self._ids[np.frombuffer(text, np.uint8)]
-    if (outside := np.flatnonzero(ids == _OUTSIDE)).size:
-      at = int(outside[0])
+    symbols, dropped = bytes(self.symbols), bytes(self.dropped)
+    if outside := text.translate(None, symbols + dropped):
+      at = text.index(outside[0])
       raise UserError(
-        f'{source}: byte 0x{text[at]:02x} at position {at} is not among the '
+        f'{source}: byte 0x{outside[0]:02x} at position {at} is not among the '
         f'{len(self)} byte values of the vocabulary'
       )
-    return ids[ids >= 0].astype(np.uint8)
+    table = bytes.maketrans(symbols, bytes(range(len(self))))
+    return np.frombuffer(text.translate(table, dropped), np.uint8).copy()
 
   def decoder(self) -> Decoder:
     """A new decoder; bytes that `encode` dropped do not come back."""
