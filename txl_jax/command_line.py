@@ -66,9 +66,8 @@ def told() -> Iterator[None]:
 def without_echoes() -> Iterator[None]:
   """Keeps orbax from printing pages about what is one line here.
 
-  Its log is left out, of other libraries what is less than a warning, and the
-  traceback of each thread of tensorstore that reports to an event loop which is
-  closed by then: the failure itself reaches us as an exception.
+  Its log is left out, what is less than a warning, and tracebacks of threads of
+  tensorstore whose event loop is closed: we get the failure as an exception.
   """
   logger, hook = logging.get_absl_logger(), sys.unraisablehook
   verbosity = logging.get_verbosity()

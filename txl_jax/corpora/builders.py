@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -26,7 +27,6 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
-
   url_infos = {}  # the archive was checked before TFDS reads its texts
   texts: local.Splits  # to be set before records are made
 
@@ -142,7 +142,7 @@ def _make_records(name, texts, folder):
 class _Recorded(local.Part):
   """A split from its records; its size is 0 where that is not known."""
 
-  records: Records
+  records: Any  # those of the corpus
   split: str
 
   def __call__(self):

@@ -1,10 +1,9 @@
 """Words of large texts: counted and encoded block by block, in order.
 
-Worker processes read blocks of whole lines; results are taken in the order of
-the blocks, so nothing depends on the number of processes. Memory holds a few
-blocks for each, however large the text. Each word is looked up once, for that
-takes the time: `Numbers` numbers it while it counts; once the vocabulary is
-known, a table makes numbers token ids.
+Results are taken in the order of the blocks, so nothing depends on the number
+of processes. Memory holds a few blocks for each, however large the text. Each
+word is looked up once, for that takes the time: `Numbers` numbers it while it
+counts; once the vocabulary is known, a table makes numbers token ids.
 """
 
 import collections
@@ -63,8 +62,7 @@ def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
 class Numbers:
   """Numbers for the words of texts, in the order of first appearance."""
 
-  def __init__(self, eos: str, lower: bool):
-    """Starts without words; eos and lower as of `Words`."""
+  def __init__(self, eos: str, lower: bool):  # as of `Words`
     self._options = eos, lower
     self.words = _Growing()  # {word: number}
     self._counts = np.zeros([0], np.int64)
@@ -88,8 +86,7 @@ class Numbers:
 
   def counts(self) -> dict[str, int]:
     """Occurrences of the words that were counted, in the same order."""
-    counts = zip(self.words, self._counts.tolist())
-    return {word: n for word, n in counts if n}
+    return {w: n for w, n in zip(self.words, self._counts.tolist()) if n}
 
 
 class _Growing(dict):

@@ -23,7 +23,6 @@ from tensorflow_datasets.core.download import checksums
 from txl_jax.corpora.published import Archive
 from txl_jax.errors import UserError
 
-_BLOCK = 1 << 16  # bytes of a download that reach the disk at a time
 _TIMEOUT = 20  # seconds until a server that does not answer is given up
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
 
@@ -54,9 +53,8 @@ def check_text(path: pathlib.Path, md5: str, name: str) -> None:
 def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   """Puts the archive of a corpus into a folder unless a good one is there.
 
-  Each URL gets two attempts; each attempt continues where the last one broke
-  off, for every URL has the same bytes. It returns size and sha256; a UserError
-  tells what each URL gave instead.
+  Each URL gets two attempts; each continues where the last one broke off, for
+  all have the same bytes. A UserError tells what each gave instead.
   """
   path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
@@ -134,5 +132,5 @@ def _get(url, part, size):
     response.raise_for_status()
     rest = response.status_code == requests.codes.partial_content
     with part.open('ab' if rest else 'wb') as f:
-      for block in response.iter_content(_BLOCK):
+      for block in response.iter_content(1 << 16):
         f.write(block)

@@ -84,8 +84,7 @@ class Split:
 
   def __call__(self) -> Iterator[bytes]:
     """The bytes in chunks; UserError as in `Part.__call__`."""
-    for part in self.parts:
-      yield from part()
+    return itertools.chain.from_iterable(part() for part in self.parts)
 
 
 Splits = dict[str, Split]
@@ -95,12 +94,12 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   """The Python sources of a standard library, split by file.
 
   A file goes by the first 8 bytes of the sha256 of its relative posix path,
-  taken as a big-endian number modulo 100: below 90 train, below 95
-  validation, else test. So files keep their split from one Python version to
-  the next. Within a split they are in the order of these hashes: streams
-  that start at different places of it then differ in what they read, where
-  the order of the paths would keep, say, all character tables together. The
-  source also has the Python version; a UserError is as by `read_text`.
+  taken as a big-endian number modulo 100: below 90 train, below 95 validation,
+  else test. So files keep their split from one Python version to the next.
+  Within a split they are in the order of these hashes: streams that start at
+  different places then differ in what they read, where the order of the paths
+  would keep, say, all character tables together. The source has the Python
+  version besides; a UserError is as by `read_text`.
   """
   root = pathlib.Path(root)
   files = _list(root, _is_library_source)
@@ -129,8 +128,7 @@ def read_text(
   UTF-8 character. A text of words is cut after white space instead, however
   far that is, and the end of a file is also that of a line. A UserError tells
   of a path that cannot be read or gives no three splits. The source has path,
-  number of files, bytes, and the sha256 over the files' relative paths, sizes
-  and contents.
+  number of files, bytes, and a sha256 over relative paths, sizes and contents.
   """
   path = pathlib.Path(path)
   if path.is_dir():

@@ -35,10 +35,9 @@ def prepare(
 
   The folder appears under its name only when it is complete; a run that is
   killed leaves a folder *.tmp-* that nothing reads and the next one removes.
-  Nothing is downloaded where manual_dir is to hold the archive. On the number
-  of processes that read words the result does not depend; 0 is one for each
-  CPU, up to four. Data that cannot be written are an OSError, what else is
-  wrong a UserError.
+  Nothing is downloaded where manual_dir is to hold the archive. Words are read
+  by so many processes, 0 is one for each CPU, up to four; the result is the
+  same. Data that cannot be written are an OSError, other errors a UserError.
   """
   asked.check()
   if manual_dir is not None and asked.corpus in options.LOCAL:
@@ -74,12 +73,11 @@ def prepare(
   if listed:
     source = {**source, 'vocab_file': listed}
   with scratch.beside(folder) as temporary:
-    made = temporary / 'made'
+    made = temporary / folder.name
     made.mkdir()
     vocabulary, entries = writing.write(asked, splits, made, processes, words)
     _check(asked, len(vocabulary), entries)
-    name = folder.name
-    prepared.write_manifest(made, name, asked, source, vocabulary, entries)
+    prepared.write_manifest(made, asked, source, vocabulary, entries)
     if force:
       scratch.replace(made, folder, temporary)
     else:

@@ -51,10 +51,9 @@ def write(
 ) -> tuple[Vocabulary | Words, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
-  Words that are listed are the vocabulary, which else is counted; for processes
-  see `preparation.prepare`. It returns the vocabulary, and for each split its
-  entry of the manifest. A UserError tells that no word is left, that a byte or
-  word has no token id, or that most words are not in the list.
+  It returns the vocabulary, which is counted unless words are listed, and for
+  each split its entry of the manifest. A UserError tells that no word is left,
+  that a byte or word has no token id, or that the list lacks most words.
   """
   if not asked.words:
     return _write_bytes(asked, splits, folder)
@@ -115,21 +114,16 @@ def _count(asked, texts, processes):
     with File(text.numbers) as f:
       for part in numbers.read(text.read(), ptb or split == 'train', processes):
         f.write(part)
-  counts = numbers.counts()
+  counts, least, most = numbers.counts(), asked.min_count, asked.max_size
   others = (n for word, n in counts.items() if word not in (eos, '<unk>'))
-  if max(others, default=0) < asked.min_count:
+  if max(others, default=0) < least:
     raise UserError(
-      f'{asked.path or asked.corpus}: no word is in the training split '
-      f'{asked.min_count} times; allowed: a text with words, and a '
-      'data.min_count that leaves some'
+      f'{asked.path or asked.corpus}: no word is in the training split {least} '
+      'times; allowed: a text with words, and a data.min_count that leaves some'
     )
+  unk = '<unk>' if asked.unk or '<unk>' in counts else ''
   vocabulary = Words.from_counts(
-    counts,
-    eos=eos,
-    unk='<unk>' if asked.unk or '<unk>' in counts else '',
-    lower=lower,
-    min_count=asked.min_count,
-    max_size=asked.max_size,
+    counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
   )
   return vocabulary, vocabulary.ids(numbers.words)
 
@@ -178,10 +172,7 @@ class _Text:
     self.entry |= {'tokens': tokens.size, 'sha256': tokens.sha256(), **entry}
 
   def _chunks(self, part):
-    """The chunks of a part; the last line of a file gets a newline.
-
-    The byte-order mark that some editors put first is no part of a word.
-    """
+    """A part without a byte-order mark; a file's last line gets a newline."""
     last, first = b'', part.begins
     for chunk in part():
       self.entry['bytes'] += len(chunk)

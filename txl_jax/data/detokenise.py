@@ -4,26 +4,21 @@ The corpora separate punctuation from words and write parts of words apart:
 WikiText's "10 @,@ 000", "well @-@ known", "( 1912 )", "the city 's"; Penn
 Treebank's "do n't" and "$ N"; lm1b's "don 't". Spaces that the tokenisation
 put there are taken out by rules of the word and of what stands before it, so
-text can be shown while it is written. What the original looked like is not
-known for certain: straight quotes are taken to open and close in turn.
+text can be shown while it is written. Straight quotes open and close in turn.
 """
 
 import re
 
-# These stand right after the word before them...
-_AFTER = frozenset(',.;:?!%)]}…”’') | {'...'}
-# ...these right before the word after them...
-_BEFORE = frozenset('([{$£€¥#“‘')
-# ...and these on both sides.
-_JOINERS = {'@-@': '-', '@,@': ',', '@.@': '.'}
+_AFTER = frozenset(',.;:?!%)]}…”’') | {'...'}  # no space before these,
+_BEFORE = frozenset('([{$£€¥#“‘')  # none after these,
+_JOINERS = {'@-@': '-', '@,@': ',', '@.@': '.'}  # and none on both sides
 _CLITIC = re.compile(r"(n['’]t|['’](s|t|re|ve|ll|d|m))", re.IGNORECASE)
 
 
 class Joiner:
-  """Words, one at a time, to text."""
+  """Words, one at a time, to text; the word `eos` is a newline."""
 
   def __init__(self, eos: str = ''):
-    """Starts a text; the word `eos` is a newline, '' for none."""
     self._eos, self._previous = eos, ''
     self._glued = True  # no space before the next word
     self._open = set()  # straight quotes that wait for their second half

@@ -30,8 +30,7 @@ CORPORA = {
 LOCAL = ('pystdlib', 'text')
 WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
-# Keys with another name on the command line of `txl_jax.prepare`.
-FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}
+FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 _OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
 
 

@@ -8,7 +8,7 @@ split one after the other and nothing else, and manifest.json:
   folder       the folder's own name
   options      how the text became tokens, see `options.Data.recorded`
   source       where the text came from, with its size and sha256
-  vocabulary   see `Symbols.entry`
+  vocabulary   see `entry` of the two kinds
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
                words: the line ends, and how many words are unknown; of a
@@ -38,7 +38,6 @@ FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 _LIST = 'vocabulary.txt'
-_BLOCK = 1 << 20  # tokens checked at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,19 +115,18 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def write_manifest(
   folder: pathlib.Path,
-  name: str,
   asked: Data,
   source: dict,
   vocabulary: Symbols,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, into what will be `name`."""
+  """Writes manifest.json, and the list of words, into a folder."""
   if isinstance(vocabulary, Words):
     (folder / _LIST).write_bytes(vocabulary.text())
   manifest = {
     'format': FORMAT,
     'corpus': asked.corpus,
-    'folder': name,
+    'folder': folder.name,
     'options': asked.recorded(),
     'source': source,
     'vocabulary': vocabulary.entry(),
@@ -176,7 +174,7 @@ def _check_file(path, dtype, count, sha256):
     raise _damaged(f'{path} has {size} bytes, expected {wanted}')
   digest, largest = hashlib.sha256(), 0
   with path.open('rb') as f:
-    while block := f.read(_BLOCK * width):
+    while block := f.read(width << 20):
       digest.update(block)
       largest = max(largest, int(np.frombuffer(block, dtype).max()))
   if (found := digest.hexdigest()) != sha256:

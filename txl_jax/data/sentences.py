@@ -8,11 +8,10 @@ that word between any two sentences once or twice (`boundaries`):
   2   <S> a b <S> <S> c d e <S>        n + 2: also the <S> that begins it,
                                        which always follows an <S>
 
-1 is what the PyTorch original scores, 2 the TensorFlow original; nobody
-scores the first token of a split. Evaluation reads the array as it is. In
-training a sentence is what is between two starts, '<S> a b' with 1
-and '<S> a b <S>' with 2; an epoch is all sentences in a random order, end to
-end, with 1 closed by a last <S>. So every epoch has the same tokens.
+1 is what the PyTorch original scores, 2 the TensorFlow original; nobody scores
+the first token of a split. Evaluation reads the array as it is. In training a
+sentence is '<S> a b' with 1 and '<S> a b <S>' with 2; an epoch is all of them
+in a random order, with 1 closed by a last <S>: always the same tokens.
 """
 
 from collections.abc import Iterable, Iterator

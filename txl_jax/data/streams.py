@@ -5,8 +5,7 @@ Shapes: B rows, T segment length, n tokens, L pairs in a row.
 The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
-A stream of sentences (see `data.sentences`) is put into another order before
-it is cut, a new one in each epoch.
+A stream of sentences (see `data.sentences`) gets a new order in each epoch.
 """
 
 import dataclasses

@@ -17,7 +17,6 @@ class Vocabulary(Symbols):
 
   kind = 'bytes'  # not a field
   unit = 'bpc'
-
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
   dropped: tuple[int, ...] = ()  # which `encode` leaves out of any text
@@ -72,8 +71,7 @@ class Vocabulary(Symbols):
 
 def from_json(fields: Mapping) -> Vocabulary | Words:
   """The vocabulary, of either kind, by its `from_json`."""
-  kind = Words if fields['kind'] == 'words' else Vocabulary
-  return kind.from_json(fields)
+  return (Words if fields['kind'] == 'words' else Vocabulary).from_json(fields)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:

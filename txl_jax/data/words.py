@@ -1,10 +1,9 @@
 """Vocabularies: what every one offers, and those of words.
 
 A token id is the place of its symbol in the vocabulary. A text is split at
-white space, as `str.split` does. Each newline, also that of a blank line, is
-the word `eos` where the vocabulary has one. A word outside is `unk` where the
-vocabulary has one, else an error. Text is UTF-8; other bytes are kept
-(surrogateescape).
+white space, as `str.split` does. Each newline, also of a blank line, is the
+word `eos` where the vocabulary has one. A word outside is `unk` where there is
+one, else an error. Text is UTF-8; other bytes are kept (surrogateescape).
 """
 
 import abc
@@ -31,11 +30,9 @@ class Symbols(abc.ABC):
 
   kind: ClassVar[str]  # 'bytes' or 'words', in its JSON form
   unit: ClassVar[str]  # in which an nll per token is reported, bpc or ppl
-  # Token ids of the word that ends a line or sentence, and of the one that
-  # stands for all others; None without one.
+  # Of the word that ends a line or sentence, and of that for all others.
   eos_id: ClassVar[int | None] = None
   unk_id: ClassVar[int | None] = None
-
   symbols: tuple  # in the order of their token ids
   counts: tuple[int, ...] = ()  # of each in the text, if one was counted
 
@@ -90,10 +87,9 @@ class Symbols(abc.ABC):
 
 
 class Decoder:
-  """Token ids of one text to its bytes, piece by piece."""
+  """Token ids of one text to the bytes that `shown` gives for each symbol."""
 
   def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
-    """Starts a text; `shown` gives the bytes that the next symbol adds."""
     self._symbols, self._shown = symbols, shown
 
   def push(self, ids: Iterable[int]) -> bytes:
@@ -112,7 +108,6 @@ class Words(Symbols):
 
   kind = 'words'  # not a field
   unit = 'ppl'
-
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
   eos: str = ''  # the word that every newline is, if there is one
