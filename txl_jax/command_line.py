@@ -15,19 +15,7 @@ from txl_jax.errors import UserError
 
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
-  """Parses the flags of a command line.
-
-  Args:
-    argv: name of the program, and what follows it.
-    arguments: how many may follow that are no flags.
-
-  Returns:
-    The name, and these arguments.
-
-  Raises:
-    UserError: a flag is unknown or has no such value, or there are too many
-      arguments.
-  """
+  """What a command line has besides flags; UserError if it is not allowed."""
   try:
     rest = flags.FLAGS(argv)
   except flags.Error as e:
@@ -41,11 +29,8 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
 
 
 def _in_a_config(error):
-  """What the code of a config file has raised, or '' where none has.
-
-  ml_collections and absl put it into errors of their own.
-  """
-  while error:
+  """What the code of a config file has raised, or '' where none has."""
+  while error:  # ml_collections and absl put it into errors of their own
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
       if frame.name in ('get_config', '<module>'):
         where = f'{frame.filename}, line {frame.lineno}, {frame.line}'
@@ -81,9 +66,8 @@ def told() -> Iterator[None]:
 def without_echoes() -> Iterator[None]:
   """Keeps orbax from printing pages about what is one line here.
 
-  What it logs is left out, and the traceback of each thread of tensorstore that
-  reports to an event loop which is closed by then: the failure itself reaches
-  us as an exception. Of other libraries warnings are logged, and what is worse.
+  Its log is left out, what is less than a warning, and tracebacks of threads of
+  tensorstore whose event loop is closed: we get the failure as an exception.
   """
   logger, hook = logging.get_absl_logger(), sys.unraisablehook
   verbosity = logging.get_verbosity()

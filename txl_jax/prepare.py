@@ -1,10 +1,7 @@
 r"""Prepares a corpus for training, downloading it if need be.
 
-python -m txl_jax.prepare --dataset=enwik8
 python -m txl_jax.prepare --dataset=enwik8 --newline=drop --data_dir=data
 python -m txl_jax.prepare --dataset=text8 --manual_dir=~/archives
-python -m txl_jax.prepare --dataset=text --path=notes/
-python -m txl_jax.prepare --dataset=wt103
 python -m txl_jax.prepare --dataset=ptb --manual_dir=~/treebank
 python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
 python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
@@ -18,21 +15,16 @@ from absl import app, flags, logging
 
 from txl_jax import command_line, settings
 from txl_jax.corpora import preparation
-from txl_jax.data.options import CORPORA, FLAGS, SPLITS, Data
+from txl_jax.data.options import CORPORA, FLAGS, Data
 from txl_jax.errors import UserError
-
-_DEFINE = {
-  bool: flags.DEFINE_bool,
-  int: flags.DEFINE_integer,
-  str: flags.DEFINE_string,
-}
 
 
 def _define(field: dataclasses.Field) -> flags.FlagHolder:
   """The flag of a key of `data`; its value is checked with all others."""
   key = field.metadata['key']
   choices = '; '.join(f'{x}: {meaning}' for x, meaning in key.choices.items())
-  return _DEFINE[field.type](
+  kinds = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer}
+  return kinds.get(field.type, flags.DEFINE_string)(
     FLAGS.get(field.name, field.name),
     None if field.name == 'corpus' else field.default,
     f'{key.meaning} {choices}'.strip(),
@@ -60,7 +52,6 @@ _FORCE = flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
   """Prepares the corpus of the flags and prints its size and folder."""
   logging.set_verbosity(logging.WARNING)  # TFDS logs every file
-  del argv
   given = {name: _expanded(flag.value) for name, flag in _DATA.items()}
   if given['corpus'] is None:
     raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')
@@ -70,14 +61,11 @@ def main(argv: list[str]) -> None:
     processes=_PROCESSES.value,
     force=_FORCE.value,
   )
-  for split in SPLITS:
-    # None for bytes, and where an older version has prepared it.
-    unknown = corpus.manifest['splits'][split].get('unknown')
-    print(
-      f'{split}: {corpus.tokens(split).size} tokens from '
-      f'{corpus.source_bytes(split)} bytes'
-      f'{"" if unknown is None else f", {unknown} unknown words"}'
-    )
+  for split, entry in corpus.manifest['splits'].items():
+    line = f'{split}: {entry["tokens"]} tokens from {entry["bytes"]} bytes'
+    if 'unknown' in entry:  # of words, unless an older version prepared them
+      line += f', {entry["unknown"]} unknown words'
+    print(line)
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
 

@@ -174,7 +174,7 @@ from txl_jax.data.options import Data
 write = writing.File.write
 def pause(self, array):
   write(self, array[:7])
-  self._file.flush()
+  self.flush()
   time.sleep(60)
 writing.File.write = pause
 preparation.prepare(Data('text', *sys.argv[1:], level='word'))

@@ -1,9 +1,4 @@
-"""Published corpora as TFDS records: an archive, cut into its splits.
-
-Only `txl_jax.prepare` needs this file; training never imports it. Nothing
-here needs TensorFlow: the records are array_record files. URLs, sizes and
-checksums are in `published`, and `downloads` gets the archive.
-"""
+"""Published corpora as TFDS records, which need no TensorFlow: array_record."""
 
 import contextlib
 import dataclasses
@@ -28,40 +23,24 @@ _SOURCE = 'source.json'  # in the folder of the records: where they come from
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A corpus: each split in order, in records of up to 1 MiB.
-
-  Features of record i of a split: index int64, which is i, and data uint8
-  [n], its i-th piece.
-  """
+  """A corpus: each split in order, in records of up to 1 MiB, uint8 [n]."""
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
-
+  url_infos = {}  # the archive was checked before TFDS reads its texts
   texts: local.Splits  # to be set before records are made
 
-  @property
-  def url_infos(self):
-    """None: the archive was checked before TFDS reads its texts."""
-    return {}
-
   def _info(self):
+    piece = tfds.features.Tensor(shape=(None,), dtype=np.uint8)
     return tfds.core.DatasetInfo(
       builder=self,
       description=CORPORA[self.name],
-      features=tfds.features.FeaturesDict(
-        {
-          'index': np.int64,
-          'data': tfds.features.Tensor(shape=(None,), dtype=np.uint8),
-        }
-      ),
+      features=tfds.features.FeaturesDict({'index': np.int64, 'data': piece}),
       disable_shuffling=True,  # keys are integers: records stay in order
     )
 
   def _split_generators(self, dl_manager):
-    del dl_manager  # see `downloads`
-    return {
-      split: self._generate_examples(text) for split, text in self.texts.items()
-    }
+    return {s: self._generate_examples(x) for s, x in self.texts.items()}
 
   def _generate_examples(self, text):
     for index, piece in enumerate(text()):
@@ -74,25 +53,14 @@ def read(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> tuple[local.Splits, dict]:
-  """The splits of a corpus, which is downloaded unless it is there already.
+  """The splits of a corpus of ARCHIVES, and the source for the manifest.
 
-  Args:
-    name: a key of `ARCHIVES`.
-    data_dir: downloads and records are kept in its folder tfds.
-    manual_dir: folder that holds the archive under its own file name, or the
-      texts of ptb; nothing is downloaded then.
-    force: unpack the archive again although its records are there.
-
-  Returns:
-    {split: Split}; and the file name and urls of the archive, with its size and
-    sha256, or with `texts`, the sha256 of each text of ptb that was taken from
-    manual_dir.
-
-  Raises:
-    UserError: the archive is missing or is not the expected one; when a chunk
-      is read: the records are damaged.
+  Downloads and records are kept in the folder tfds of data_dir. manual_dir
+  holds the archive under its own file name, or the texts of ptb; nothing is
+  downloaded then. By force the archive is unpacked again. A UserError tells of
+  an archive that is not the expected one, or, later, of damaged records.
   """
-  archive = ARCHIVES[name]
+  archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
   path = pathlib.Path(builder(name, root).data_path)
   try:
@@ -103,7 +71,7 @@ def read(
     folder = pathlib.Path(manual_dir or root / 'downloads')
     with scratch.beside(root / name) as temporary:
       texts, source = _texts(name, folder, manual_dir is None, temporary)
-      made = _make_records(name, _cut(archive, texts), temporary)
+      made = _make_records(name, texts, temporary)
       (made / _SOURCE).write_text(json.dumps(source))
       path.parent.mkdir(parents=True, exist_ok=True)
       scratch.replace(made, path, temporary)
@@ -126,7 +94,7 @@ def _texts(name, folder, download, temporary):
   """The texts of an archive, by their member; and what is known about it."""
   archive = ARCHIVES[name]
   path = folder / archive.file
-  members = {m for part in archive.members.values() for m in part}
+  members = dict.fromkeys(m for part in archive.members.values() for m in part)
   texts = {m: folder / pathlib.PurePath(m).name for m in members}
   if archive.md5 and not download and all(t.is_file() for t in texts.values()):
     found = {}
@@ -151,23 +119,17 @@ def _texts(name, folder, download, temporary):
   return texts, source
 
 
-def _cut(archive: Archive, texts: dict[str, pathlib.Path]) -> local.Splits:
-  """The splits of an archive, whose texts are files by now."""
-  splits, start = {}, 0
-  for split, members in archive.members.items():
-    files = [(texts[m], texts[m].stat().st_size) for m in members]
-    stop = start + archive.cuts.get(split, sum(size for _, size in files))
-    splits[split] = local.between(files, start, stop)
-    start = stop if archive.cuts else 0
-  return splits
-
-
-def _make_records(name, splits, folder):
-  """Makes the records of a corpus in a folder; where they are."""
+def _make_records(name, texts, folder):
+  """Makes the records of a corpus from its unpacked texts; where they are."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
-  records = builder(name, folder)
-  records.texts = splits
+  archive, records, start = ARCHIVES[name], builder(name, folder), 0
+  records.texts = {}
+  for split, members in archive.members.items():
+    files = [local.Part.whole(texts[m]) for m in members]
+    stop = start + archive.cuts.get(split, sum(file.size for file in files))
+    records.texts[split] = local.between(files, start, stop)
+    start = stop if archive.cuts else 0
   with contextlib.redirect_stdout(io.StringIO()):  # it prints the folder
     records.download_and_prepare(
       download_config=tfds.download.DownloadConfig(try_download_gcs=False),

@@ -1,11 +1,9 @@
 """Words of large texts: counted and encoded block by block, in order.
 
-A text is cut into blocks of whole lines, which worker processes read; results
-are taken in the order of the blocks, so nothing depends on the number of
-processes. Memory holds a few blocks for each process, however large the text.
-
-Each word is looked up once, for that takes the time: `Numbers` numbers it while
-it counts; once the vocabulary is known, a table makes numbers token ids.
+Results are taken in the order of the blocks, so nothing depends on the number
+of processes. Memory holds a few blocks for each, however large the text. Each
+word is looked up once, for that takes the time: `Numbers` numbers it while it
+counts; once the vocabulary is known, a table makes numbers token ids.
 """
 
 import collections
@@ -46,10 +44,7 @@ def progress(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
 
 
 def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
-  """A text in blocks of about `size` bytes, each but the last whole lines.
-
-  A line that is longer than a block is cut at a space.
-  """
+  """A text in blocks of about `size` bytes, of whole lines or else words."""
   pieces, n = [], 0
   for chunk in chunks:
     pieces.append(chunk)
@@ -57,38 +52,25 @@ def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
     if n < size:
       continue
     text = b''.join(pieces)
-    cut = text.rfind(b'\n') + 1 or text.rfind(b' ') + 1
-    if cut:
+    if cut := text.rfind(b'\n') + 1 or text.rfind(b' ') + 1:
       yield text[:cut]
-    pieces = [text[cut:]]
-    n = len(text) - cut
+    pieces, n = [text[cut:]], len(text) - cut
   if text := b''.join(pieces):
     yield text
 
 
 class Numbers:
-  """Numbers for the words of texts, in the order of first appearance.
+  """Numbers for the words of texts, in the order of first appearance."""
 
-  Attributes:
-    words: {word: number}.
-  """
-
-  def __init__(self, eos: str, lower: bool):
-    """Starts without words; eos and lower as of `Words`."""
+  def __init__(self, eos: str, lower: bool):  # as of `Words`
     self._options = eos, lower
-    self.words = _Growing()
+    self.words = _Growing()  # {word: number}
     self._counts = np.zeros([0], np.int64)
 
   def read(
     self, chunks: Iterable[bytes], counted: bool, processes: int
   ) -> Iterator[np.ndarray]:
-    """The numbers of the words of a text, int32 [n], block by block.
-
-    Args:
-      chunks: the text.
-      counted: whether its words count.
-      processes: as for `in_order`.
-    """
+    """The numbers of the words of a text, int32 [n], block by block."""
     # Of each process: its numbers to ours.
     tables = collections.defaultdict(lambda: np.zeros([0], np.int32))
     work = functools.partial(_number, _Growing(), *self._options)
@@ -104,8 +86,7 @@ class Numbers:
 
   def counts(self) -> dict[str, int]:
     """Occurrences of the words that were counted, in the same order."""
-    counts = zip(self.words, self._counts.tolist())
-    return {word: n for word, n in counts if n}
+    return {w: n for w, n in zip(self.words, self._counts.tolist()) if n}
 
 
 class _Growing(dict):
@@ -129,20 +110,11 @@ def _number(numbers, eos, lower, block):
 def in_order(
   work: Callable[[bytes], Any], tasks: Iterable[bytes], processes: int
 ) -> Iterator[Any]:
-  """work(task) for each task, in order; a single task needs no process.
-
-  Args:
-    work: each process has a copy, which may keep what it finds.
-    tasks: what to work on.
-    processes: that work, at least 1.
-
-  Raises:
-    UserError: a process died.
-  """
+  """work(task) of each, in order; every process keeps its copy of the work."""
   tasks = iter(tasks)
   first = list(itertools.islice(tasks, 2))
   tasks = itertools.chain(first, tasks)
-  if processes == 1 or len(first) < 2:
+  if processes == 1 or len(first) < 2:  # a single task needs no process
     yield from map(work, tasks)
     return
   busy = collections.deque()

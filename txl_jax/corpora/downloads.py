@@ -1,13 +1,10 @@
 """Archives of corpora: downloaded, checked, unpacked.
 
-TFDS hashes and unpacks them, but its download manager asks one URL alone,
-without a timeout, and starts a download that broke off from the beginning. It
-trusts the files it has kept, downloads what manual_dir lacks, and checks no
-archive of which only the size or only the sha256 is published. Its own
-extraction needs TensorFlow and takes every member.
-
-Downloads use requests, which is among the requirements of TFDS and honours
-HTTP_PROXY, HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
+The download manager of TFDS asks one URL alone, without a timeout, and starts a
+download that broke off from the beginning. It trusts the files it has kept,
+downloads what manual_dir lacks, and checks no archive of which only the size or
+only the sha256 is published. Its extraction needs TensorFlow and takes every
+member. Of requests come HTTP_PROXY, HTTPS_PROXY, NO_PROXY, REQUESTS_CA_BUNDLE.
 """
 
 import hashlib
@@ -26,24 +23,20 @@ from tensorflow_datasets.core.download import checksums
 from txl_jax.corpora.published import Archive
 from txl_jax.errors import UserError
 
-_BLOCK = 1 << 16  # bytes of a download that reach the disk at a time
 _TIMEOUT = 20  # seconds until a server that does not answer is given up
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
 
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
   """Size and sha256; UserError if it is not there, or not the archive."""
-  expected = f'expected {_known(archive, " with ")}'
+  wanted = f'expected {_known(archive, " with ")}'
   if not path.is_file():
-    raise UserError(
-      f'{path}: no such file; {expected}, from {" or ".join(archive.urls)}'
-    )
+    urls = ' or '.join(archive.urls)
+    raise UserError(f'{path}: no such file; {wanted}, from {urls}')
   found = checksums.compute_url_info(path)
   size, sha256 = int(found.size), found.checksum
   if (archive.size or size, archive.sha256 or sha256) != (size, sha256):
-    raise UserError(
-      f'{path}: has {size} bytes with sha256 {sha256}; {expected}'
-    )
+    raise UserError(f'{path}: has {size} bytes with sha256 {sha256}; {wanted}')
   return {'size': size, 'sha256': sha256}
 
 
@@ -60,17 +53,10 @@ def check_text(path: pathlib.Path, md5: str, name: str) -> None:
 def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   """Puts the archive of a corpus into a folder unless a good one is there.
 
-  Each URL gets two attempts; each attempt continues where the last one broke
-  off, for every URL has the same bytes.
-
-  Returns:
-    Its size and sha256.
-
-  Raises:
-    UserError: no URL gave the expected archive.
+  Each URL gets two attempts; each continues where the last one broke off, for
+  all have the same bytes. A UserError tells what each gave instead.
   """
-  path = folder / archive.file
-  part = folder / f'{archive.file}.part'
+  path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
   if path.exists():
     try:
@@ -100,14 +86,7 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
 def unpack(
   path: pathlib.Path, names: Collection[str], folder: pathlib.Path
 ) -> dict[str, pathlib.Path]:
-  """Takes members of a zip or tar archive, by their names, into a folder.
-
-  Returns:
-    {name: path of the file}.
-
-  Raises:
-    UserError: the archive is damaged or has no such member.
-  """
+  """Members of a zip or tar archive, as files; UserError if it lacks one."""
   found, methods = {}, tfds.download.ExtractMethod
   method = methods.ZIP if zipfile.is_zipfile(path) else methods.TAR_STREAM
   try:
@@ -121,19 +100,19 @@ def unpack(
     if isinstance(e, OSError) and e.errno:
       raise  # it is not the archive, as where the disk is full
     raise UserError(f'{path} cannot be unpacked: {e}') from e
-  missing = sorted(set(names) - found.keys())
-  if missing:
+  if missing := sorted(set(names) - found.keys()):
     raise UserError(f'{path} has no member {missing[0]}')
   return found
 
 
 def _known(archive, between):
   """What is published about an archive, in words."""
-  size = f'{archive.size} bytes' if archive.size else ''
-  sha256 = f'sha256 {archive.sha256}' if archive.sha256 else ''
-  if size and sha256:
-    return f'{size}{between}{sha256}'
-  return f'{size or sha256}; no {"size" if sha256 else "sha256"} is published'
+  size, sha256 = f'{archive.size} bytes', f'sha256 {archive.sha256}'
+  if not archive.sha256:
+    return f'{size}; no sha256 is published'
+  if not archive.size:
+    return f'{sha256}; no size is published'
+  return f'{size}{between}{sha256}'
 
 
 def _get(url, part, size):
@@ -146,13 +125,12 @@ def _get(url, part, size):
   headers = {'Accept-Encoding': 'identity'}
   if start:
     headers['Range'] = f'bytes={start}-'
-  with requests.get(
-    url, headers=headers, stream=True, timeout=_TIMEOUT
-  ) as response:
+  response = requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
+  with response:
     if start and response.status_code == 416:
       return  # there is no rest
     response.raise_for_status()
     rest = response.status_code == requests.codes.partial_content
     with part.open('ab' if rest else 'wb') as f:
-      for block in response.iter_content(_BLOCK):
+      for block in response.iter_content(1 << 16):
         f.write(block)

@@ -1,9 +1,8 @@
 """Corpora made from files of this machine: pystdlib and text.
 
-A corpus of bytes is the plain concatenation of the bytes of its files; nothing
-is put between two files and nothing is changed, so that bits per byte are
-honest. A corpus of words is read file by file, see `Split`. Files are read in
-pieces: memory does not grow with the corpus.
+A corpus of bytes is the plain concatenation of the bytes of its files, so that
+bits per byte are honest. A corpus of words is read file by file, see `Split`.
+Files are read in pieces: memory does not grow with the corpus.
 """
 
 import dataclasses
@@ -24,29 +23,25 @@ _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
 
 # Of the standard library: tests, what pip or the distribution adds, and what
 # is made when Python is built.
-_SKIPPED = {
-  *('test', 'tests', 'idle_test', 'lib2to3', '__pycache__'),
-  *('site-packages', 'dist-packages'),
-}
-
-File = tuple[pathlib.Path, int]  # a file and its size in bytes
+_SKIPPED = re.compile(
+  'test|tests|idle_test|lib2to3|__pycache__|(site|dist)-packages|config-.*'
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Some bytes of a file; called, it gives them in chunks.
-
-  Attributes:
-    path: the file.
-    start: its first byte here.
-    stop: the one after the last.
-    size: of the file.
-  """
+  """Bytes of a file, from start to stop; called, it gives them in chunks."""
 
   path: pathlib.Path
   start: int
   stop: int
-  size: int
+  size: int  # of the file
+
+  @classmethod
+  def whole(cls, path: pathlib.Path) -> 'Part':
+    """All of a file."""
+    size = path.stat().st_size
+    return cls(path, 0, size, size)
 
   @property
   def begins(self) -> bool:
@@ -89,8 +84,7 @@ class Split:
 
   def __call__(self) -> Iterator[bytes]:
     """The bytes in chunks; UserError as in `Part.__call__`."""
-    for part in self.parts:
-      yield from part()
+    return itertools.chain.from_iterable(part() for part in self.parts)
 
 
 Splits = dict[str, Split]
@@ -100,39 +94,26 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   """The Python sources of a standard library, split by file.
 
   A file goes by the first 8 bytes of the sha256 of its relative posix path,
-  taken as a big-endian number modulo 100: below 90 train, below 95
-  validation, else test. So files keep their split from one Python version to
-  the next. Within a split they are in the order of these hashes: streams
-  that start at different places of it then differ in what they read, where
-  the order of the paths would keep, say, all character tables together.
-
-  Args:
-    root: the library's folder, `sysconfig.get_path('stdlib')`.
-
-  Returns:
-    As `read_text`; the source has the Python version besides.
-
-  Raises:
-    UserError: a file cannot be read, or a split has no bytes.
+  taken as a big-endian number modulo 100: below 90 train, below 95 validation,
+  else test. So files keep their split from one Python version to the next.
+  Within a split they are in the order of these hashes: streams that start at
+  different places then differ in what they read, where the order of the paths
+  would keep, say, all character tables together. The source has the Python
+  version besides; a UserError is as by `read_text`.
   """
   root = pathlib.Path(root)
   files = _list(root, _is_library_source)
+  digests = {hashlib.sha256(name.encode()).digest(): name for name in files}
   parts = {split: [] for split in SPLITS}
-  for path in sorted(files, key=_digest):
-    number = int.from_bytes(_digest(path)[:8], 'big') % 100
-    parts[SPLITS[(number >= 90) + (number >= 95)]].append(files[path])
-  splits = {}
+  for digest in sorted(digests):
+    number = int.from_bytes(digest[:8], 'big') % 100
+    split = SPLITS[(number >= 90) + (number >= 95)]
+    parts[split].append(files[digests[digest]])
   for split, part in parts.items():
-    size = sum(n for _, n in part)
-    if not size:
+    if not any(file.size for file in part):
       raise UserError(f'{root}: no Python source for the split {split}')
-    splits[split] = between(part, 0, size)
-  source = _source(root, files) | {'python': platform.python_version()}
-  return splits, source
-
-
-def _digest(relative_path):
-  return hashlib.sha256(relative_path.encode()).digest()
+  splits = {split: Split(tuple(part)) for split, part in parts.items()}
+  return splits, _source(root, files) | {'python': platform.python_version()}
 
 
 def read_text(
@@ -145,25 +126,19 @@ def read_text(
   is moved from its offset to the first start of a line at or after it, or, if
   there is none within 4096 bytes, to the first byte there that continues no
   UTF-8 character. A text of words is cut after white space instead, however
-  far that is, and the end of a file is also that of a line.
-
-  Returns:
-    {split: Split}; and the source: path, number of files, bytes, and the
-    sha256 over the files' relative paths, sizes and contents.
-
-  Raises:
-    UserError: the path does not exist, cannot be read, has no bytes or too
-      few for three splits.
+  far that is, and the end of a file is also that of a line. A UserError tells
+  of a path that cannot be read or gives no three splits. The source has path,
+  number of files, bytes, and a sha256 over relative paths, sizes and contents.
   """
   path = pathlib.Path(path)
   if path.is_dir():
     found = _list(path, lambda relative: True)
   elif path.is_file():
-    found = {path.name: (path, path.stat().st_size)}
+    found = {path.name: Part.whole(path)}
   else:
     raise UserError(f'data.path: {path} does not exist')
   files = list(found.values())
-  total = sum(n for _, n in files)
+  total = sum(file.size for file in files)
   if not total:
     raise UserError(f'data.path: {path} holds no text, its files have 0 bytes')
   cuts = [0, *(_cut(files, total * p // 100, words) for p in (90, 95)), total]
@@ -173,24 +148,18 @@ def read_text(
       f'data.path: {path} has {total} bytes, too few lines to cut it into '
       'train, validation and test'
     )
-  splits: Splits = {
-    split: between(files, start, stop)
-    for split, (start, stop) in zip(SPLITS, parts)
-  }
-  return splits, _source(path, found)
+  splits = zip(SPLITS, (between(files, *part) for part in parts))
+  return dict(splits), _source(path, found)
 
 
 def _is_library_source(relative):
   """Whether a path is a Python source that pystdlib does not skip."""
-  folders = relative.parts[:-1]
-  return (
-    relative.suffix == '.py'
-    and not relative.name.startswith('_sysconfigdata')
-    and not any(d in _SKIPPED or d.startswith('config-') for d in folders)
-  )
+  *folders, name = relative.parts
+  is_source = name.endswith('.py') and not name.startswith('_sysconfigdata')
+  return is_source and not any(map(_SKIPPED.fullmatch, folders))
 
 
-def _list(root, wanted) -> dict[str, File]:
+def _list(root, wanted) -> dict[str, Part]:
   """Files below root that are not hidden, by relative posix paths, sorted."""
 
   def fail(error):
@@ -204,33 +173,31 @@ def _list(root, wanted) -> dict[str, File]:
       relative = path.relative_to(root)
       # is_file leaves out sockets, pipes and links that lead nowhere.
       if not name.startswith('.') and wanted(relative) and path.is_file():
-        found[relative.as_posix()] = path, path.stat().st_size
+        found[relative.as_posix()] = Part.whole(path)
   return dict(sorted(found.items()))
 
 
-def between(files: Iterable[File], start: int, stop: int) -> Split:
+def between(files: Iterable[Part], start: int, stop: int) -> Split:
   """Bytes start to stop of the concatenated files, as far as they go."""
-  parts = []
-  offset = 0  # of the file's first byte
-  for path, size in files:
-    at, end = max(start - offset, 0), min(stop - offset, size)
+  parts, offset = [], 0  # of the file's first byte
+  for file in files:
+    at, end = max(start - offset, 0), min(stop - offset, file.size)
     if at < end:
-      parts.append(Part(path, at, end, size))
-    offset += size
+      parts.append(dataclasses.replace(file, start=at, stop=end))
+    offset += file.size
   return Split(tuple(parts))
 
 
-def _cut(files: list[File], offset: int, words: bool) -> int:
+def _cut(files: list[Part], offset: int, words: bool) -> int:
   """Where the cut wanted at an offset is made, see `read_text`."""
-  ends = list(itertools.accumulate(size for _, size in files))
+  ends = list(itertools.accumulate(file.size for file in files))
   total = ends[-1]
   # A cut of words goes no further than the end of the file.
   end = next(n for n in ends if n >= offset) if words else total
   start, stop = max(offset - 1, 0), min(offset + _WINDOW, end)
   window = b''.join(between(files, start, stop)())
-  newline = window.find(b'\n')
-  if newline >= 0:
-    return start + newline + 1
+  if line := window.find(b'\n') + 1:
+    return start + line
   if not words:
     while offset < stop and window[offset - start] & 0xC0 == 0x80:
       offset += 1
@@ -244,16 +211,16 @@ def _cut(files: list[File], offset: int, words: bool) -> int:
   return end
 
 
-def _source(path: pathlib.Path, files: dict[str, File]) -> dict:
+def _source(path: pathlib.Path, files: dict[str, Part]) -> dict:
   """What the manifest says about files, by their relative paths."""
   digest = hashlib.sha256()
-  for name, (file, size) in files.items():
-    digest.update(f'{name}\0{size}\0'.encode('utf-8', 'surrogateescape'))
-    for chunk in Part(file, 0, size, size)():
+  for name, file in files.items():
+    digest.update(f'{name}\0{file.size}\0'.encode('utf-8', 'surrogateescape'))
+    for chunk in file():
       digest.update(chunk)
   return {
     'path': str(path),
     'files': len(files),
-    'bytes': sum(n for _, n in files.values()),
+    'bytes': sum(file.size for file in files.values()),
     'sha256': digest.hexdigest(),
   }

@@ -8,29 +8,18 @@ from txl_jax.data.options import SIZES, SPLITS
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-  """A zip or tar archive with the texts of a corpus.
+  """A zip or tar archive with the texts of a corpus, as far as documented."""
 
-  Attributes:
-    urls: where it is found, tried in order.
-    size: its bytes, None where nobody documents them.
-    sha256: in hex, None where nobody documents it.
-    members: names, within the archive, of each split's files, in order.
-    cuts: bytes of each split, where all are cut in order from one text; empty
-      where a split is the whole of its files.
-    md5: of files, by their names without folders, where the archive has no
-      documented sha256. These files are taken from manual_dir as they are, if
-      it has all of them.
-    symbols: of the vocabulary that its text gives, None where none is known.
-    tokens: of splits, as far as they are documented.
-  """
-
-  urls: tuple[str, ...]
-  size: int | None
+  urls: tuple[str, ...]  # tried in order
+  size: int | None  # in bytes
   sha256: str | None
-  members: Mapping[str, tuple[str, ...]]
+  members: Mapping[str, tuple[str, ...]]  # of each split, in order
+  # Bytes of splits that are cut from one text; others are their whole files.
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  # Of files by their names without folders, where there is no sha256. If all of
+  # them are in manual_dir, they are taken as they are.
   md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  symbols: int | None = None
+  symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
   @property
@@ -39,23 +28,13 @@ class Archive:
     return self.urls[0].rsplit('/', 1)[-1]
 
 
+_MAHONEY = 'http://mattmahoney.net/dc'
 _LM1B = '1-billion-word-language-modeling-benchmark-r13output'
+_CUTS: dict[str, int] = dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000)))
 _HELD_OUT = (
   f'{_LM1B}/heldout-monolingual.tokenized.shuffled/'
   'news.en.heldout-00000-of-00050',
 )
-
-
-def _characters(name: str, size: int, sha256: str, *mirrors: str) -> Archive:
-  """100 MB of one text: the first 90 to train on, 5 and 5 for the others."""
-  return Archive(
-    urls=(f'http://mattmahoney.net/dc/{name}.zip', *mirrors),
-    size=size,
-    sha256=sha256,
-    members=dict.fromkeys(SPLITS, (name,)),
-    cuts=dict(zip(SPLITS, (90_000_000, 5_000_000, 5_000_000))),
-    symbols=SIZES[name],
-  )
 
 
 def _files(pattern: str) -> dict[str, tuple[str, ...]]:
@@ -64,7 +43,7 @@ def _files(pattern: str) -> dict[str, tuple[str, ...]]:
   return {split: (pattern.format(name),) for split, name in names}
 
 
-def _wikitext(name: str, sha256: str, symbols: int) -> Archive:
+def _wikitext(name: str, sha256: str) -> Archive:
   """A WikiText; the size of its archive is not documented."""
   return Archive(
     urls=(
@@ -75,33 +54,32 @@ def _wikitext(name: str, sha256: str, symbols: int) -> Archive:
     size=None,
     sha256=sha256,
     members=_files(f'{name}/wiki.{{}}.tokens'),
-    symbols=symbols,
-    # Both have the same ones.
-    tokens={'validation': 217_646, 'test': 245_569},
+    tokens={'validation': 217_646, 'test': 245_569},  # of both
   )
 
 
-ARCHIVES = {
-  'enwik8': _characters(
-    'enwik8',
-    36_445_475,
-    '547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
-    'https://data.deepai.org/enwik8.zip',
+_ARCHIVES = {
+  'enwik8': Archive(
+    urls=(f'{_MAHONEY}/enwik8.zip', 'https://data.deepai.org/enwik8.zip'),
+    size=36_445_475,
+    sha256='547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc',
+    members=dict.fromkeys(SPLITS, ('enwik8',)),
+    cuts=_CUTS,
   ),
-  'text8': _characters(
-    'text8',
-    31_344_016,
-    'a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+  'text8': Archive(
+    urls=(f'{_MAHONEY}/text8.zip',),
+    size=31_344_016,
+    sha256='a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232',
+    members=dict.fromkeys(SPLITS, ('text8',)),
+    cuts=_CUTS,
   ),
   'wt103': _wikitext(
     'wikitext-103',
     '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
-    SIZES['wt103'],
   ),
   'wt2': _wikitext(
     'wikitext-2',
     '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
-    SIZES['wt2'],
   ),
   'ptb': Archive(
     urls=('http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz',),
@@ -113,7 +91,6 @@ ARCHIVES = {
       'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
       'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
     },
-    symbols=SIZES['ptb'],
     tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
   ),
   'lm1b': Archive(
@@ -130,6 +107,9 @@ ARCHIVES = {
       'validation': _HELD_OUT,
       'test': _HELD_OUT,
     },
-    symbols=SIZES['lm1b'],
   ),
+}
+ARCHIVES = {
+  name: dataclasses.replace(archive, symbols=SIZES[name])
+  for name, archive in _ARCHIVES.items()
 }

@@ -15,11 +15,8 @@ def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
   """A new folder beside a path, on the same disk; it is removed at the end.
 
   It is named for the path, with an ending .tmp-*, and has nothing in it but a
-  lock. The same place is cleared of those whose processes were killed: their
-  locks are free. The path need not be there, nor the folder it is in.
-
-  Raises:
-    OSError: it cannot be made.
+  lock. Those of killed processes, whose locks are free, are removed. The path
+  need not be there, nor the folder it is in.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   for old in path.parent.glob('*.tmp-????????'):
@@ -50,11 +47,7 @@ def move(made: pathlib.Path, path: pathlib.Path) -> None:
 def replace(
   made: pathlib.Path, path: pathlib.Path, temporary: pathlib.Path
 ) -> None:
-  """Gives a folder a name that another may have, which goes to `temporary`.
-
-  Raises:
-    OSError: it cannot be moved; the other one is where it was.
-  """
+  """As `move`, of a name that another may have, which goes to `temporary`."""
   old = temporary / 'replaced'
   with contextlib.suppress(FileNotFoundError):
     path.rename(old)
@@ -67,26 +60,21 @@ def replace(
 
 
 def _hold(folder):
-  """The open lock of a new folder; None if another process removes it.
-
-  For a moment the folder looks like one of a killed process.
-  """
+  """The open lock of a new folder; None if another takes it for a dead one."""
   path = folder / _LOCK
-  try:
+  with contextlib.suppress(FileNotFoundError):
     lock = path.open('w')
-  except FileNotFoundError:
-    return None
-  try:
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      held = path.exists()
+    except BlockingIOError:
+      held = False
+    except OSError:
+      held = True  # a file system without locks: none takes this for dead
+    if held:
+      return lock
     lock.close()
-    return None
-  except OSError:
-    return lock  # a file system without locks: none takes this for dead
-  if not path.exists():
-    lock.close()
-    return None
-  return lock
+  return None
 
 
 def _remove_if_dead(folder):

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from txl_jax import settings
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.settings import ON_RESUME, count, key, size
 
 # Of the published vocabularies; enwik8 with every byte.
 SIZES = {
@@ -17,26 +17,20 @@ SIZES = {
   'ptb': 10_000,
   'lm1b': 793_471,
 }
-
-
-LOCAL = {
+CORPORA = {
   'pystdlib': "bytes: the sources of Python's own standard library",
   'text': 'bytes or words: a text of your own, see data.path',
-}
-BYTES = {
   'enwik8': 'bytes: 100 MB of Wikipedia',
   'text8': 'bytes: 100 MB of Wikipedia, letters and spaces alone',
-}
-WORDS = {
   'wt103': 'words: WikiText-103',
   'wt2': 'words: WikiText-2',
   'ptb': 'words: Penn Treebank',
   'lm1b': 'words: One Billion Word, shuffled sentences',
 }
-CORPORA = LOCAL | BYTES | WORDS
+LOCAL = ('pystdlib', 'text')
+WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
-# Keys with another name on the command line of `txl_jax.prepare`.
-FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}
+FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 _OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
 
 
@@ -78,11 +72,9 @@ class Data:
     'trained only where some words of the training split are left out, as with '
     'min_count 2.',
   )
-  min_count: int = key(
-    1, 'Text of words: rarer words are left out.', at_least=1
-  )
-  max_size: int = key(
-    0, 'Text of words: size of the vocabulary at most; 0 is any.', at_least=0
+  min_count: int = size(1, 'Text of words: rarer words are left out.')
+  max_size: int = count(
+    0, 'Text of words: size of the vocabulary at most; 0 is any.'
   )
   vocab_file: str = key(
     '',
@@ -102,11 +94,7 @@ class Data:
   @property
   def words(self) -> bool:
     """Whether the tokens are words."""
-    return self.corpus in WORDS or self._text_of_words
-
-  @property
-  def _text_of_words(self):
-    return self.corpus == 'text' and self.level == 'word'
+    return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
 
   def check(self) -> None:
     """Raises a UserError unless all values are allowed and go together."""
@@ -115,7 +103,7 @@ class Data:
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     text, lm1b = self.corpus == 'text', self.corpus == 'lm1b'
-    of_words = self._text_of_words
+    of_words = text and self.words
     rules = (
       ('enwik8', self.corpus == 'enwik8', ('newline',)),
       ('text', text, ('path',)),
@@ -125,22 +113,16 @@ class Data:
       ('lm1b', lm1b, ('boundaries',)),
     )
     for where, fits, names in rules:
-      for name in names:
+      for name in () if fits else names:
         default = getattr(Data, name)
-        if getattr(self, name) != default and not fits:
-          yield (
-            name,
-            f'{default!r} with corpus {self.corpus}; other values are for '
-            f'corpus {where}',
-          )
+        if getattr(self, name) != default:
+          allowed = f'{default!r} with corpus {self.corpus}'
+          yield name, f'{allowed}; other values are for corpus {where}'
     if 0 < self.max_size < 3:
       yield 'max_size', '0, or at least 3'
     if self.vocab_file and (self.min_count > 1 or self.max_size):
-      yield (
-        'vocab_file',
-        "'' with data.min_count or data.max_size, for a list is a whole "
-        'vocabulary',
-      )
+      counted = 'data.min_count or data.max_size'
+      yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
     # The prepared data would become part of the corpus.
@@ -153,7 +135,7 @@ class Data:
     parts = (
       ('newline_drop', self.newline == 'drop'),
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
-      ('word', self._text_of_words),
+      ('word', self.corpus == 'text' and self.words),
       ('lower', self.lower),
       ('unk', self.unk),
       ('no_eos', not self.eos),
@@ -170,13 +152,12 @@ class Data:
 
   def command(self) -> str:
     """The command that prepares this corpus, if it is one to download."""
-    asked, names = self, ['newline', 'vocab_file', 'boundaries']
+    asked, flags = self, []
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
       asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
-    names = [n for n in names if getattr(asked, n) != getattr(Data, n)]
-    flags = (
-      f'--{FLAGS.get(n, n)}={shlex.quote(str(getattr(asked, n)))}'
-      for n in ('corpus', *names, 'dir')
-    )
+    for name in ('corpus', 'newline', 'vocab_file', 'boundaries', 'dir'):
+      value = getattr(asked, name)
+      if name in FLAGS or value != getattr(Data, name):
+        flags.append(f'--{FLAGS.get(name, name)}={shlex.quote(str(value))}')
     return f'python -m txl_jax.prepare {" ".join(flags)}'

@@ -8,17 +8,16 @@ split one after the other and nothing else, and manifest.json:
   folder       the folder's own name
   options      how the text became tokens, see `options.Data.recorded`
   source       where the text came from, with its size and sha256
-  vocabulary   see `Symbols.entry`
+  vocabulary   see `entry` of the two kinds
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
                words: the line ends, and how many words are unknown; of a
                stream of sentences: how many, and the sha256 of their file
   digest       see `digest_of`
 
-A vocabulary of words is in a file of its own, vocabulary.txt: a word and its
-count on each line. A stream of sentences (see `data.sentences`) also has, for
-each split, train.sentences.bin: int64, the index of the first token of each
-sentence, and of what would be the first one of the next.
+The words of a vocabulary are in vocabulary.txt, with its count each on a line.
+A stream of sentences (see `data.sentences`) has train.sentences.bin and so on:
+int64, where each sentence starts in the tokens, and where the next one would.
 """
 
 import dataclasses
@@ -30,28 +29,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from txl_jax.data.options import SPLITS
+from txl_jax.data.options import SPLITS, Data
 from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.words import Symbols, Words
 from txl_jax.errors import UserError
 
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
+TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 _LIST = 'vocabulary.txt'
-_BLOCK = 1 << 20  # tokens checked at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-  """A prepared corpus, checked by `load`.
-
-  A split that is none of SPLITS is a UserError in each method.
-
-  Attributes:
-    folder: where it is.
-    manifest: the contents of manifest.json, see above.
-    vocabulary: what the token ids stand for.
-  """
+  """A prepared corpus, as `load` opens it; UserError for an unknown split."""
 
   folder: pathlib.Path
   manifest: dict
@@ -70,17 +61,14 @@ class Prepared:
   def tokens(self, split: str) -> np.memmap:
     """The token ids of a split, read-only, of the manifest's dtype [n]."""
     self._split(split)
-    return np.memmap(_file(self.folder, split), self.manifest['dtype'], 'r')
+    path = self.folder / TOKENS.format(split)
+    return np.memmap(path, self.manifest['dtype'], 'r')
 
   def sentences(self, split: str) -> np.memmap | None:
-    """Where sentences start, int64 [sentences + 1], read-only.
-
-    The last number is where the next one would start, for the end of the
-    last one. None where the corpus is one text and no stream of sentences.
-    """
+    """Where sentences, if any, start and would next: int64 [sentences + 1]."""
     if 'sentences' not in self._split(split):
       return None
-    return np.memmap(sentences_file(self.folder, split), np.int64, 'r')
+    return np.memmap(self.folder / SENTENCES.format(split), np.int64, 'r')
 
   def source_bytes(self, split: str) -> int:
     """Bytes of the split's text, those that became no token included."""
@@ -88,21 +76,13 @@ class Prepared:
 
   def _split(self, split):
     if split not in SPLITS:
-      raise UserError(
-        f'split {split!r} does not exist; allowed: {", ".join(SPLITS)}'
-      )
+      allowed = ', '.join(SPLITS)
+      raise UserError(f'split {split!r} does not exist; allowed: {allowed}')
     return self.manifest['splits'][split]
 
 
 def load(folder: str | os.PathLike) -> Prepared:
-  """Opens a prepared corpus and checks that it is undamaged.
-
-  Every file is read once, in pieces; 100 MB take a fraction of a second.
-
-  Raises:
-    UserError: a file is missing or is not what the manifest says, or the
-      manifest is of another format.
-  """
+  """Opens a corpus; UserError unless every file is as the manifest says."""
   folder = pathlib.Path(folder)
   path = folder / 'manifest.json'
   try:
@@ -115,10 +95,17 @@ def load(folder: str | os.PathLike) -> Prepared:
     vocabulary = _vocabulary(folder, manifest['vocabulary'])
     if manifest['digest'] != digest_of(manifest['splits'], vocabulary):
       raise ValueError('its digest does not fit its contents')
-    if manifest['dtype'] not in DTYPES:
-      raise ValueError(f'dtype {manifest["dtype"]!r}, not one of {DTYPES}')
+    dtype, V = manifest['dtype'], len(vocabulary)
+    if dtype not in DTYPES:
+      raise ValueError(f'dtype {dtype!r}, not one of {DTYPES}')
     for split in SPLITS:
-      _check_split(folder, split, manifest, len(vocabulary))
+      entry, file = manifest['splits'][split], folder / TOKENS.format(split)
+      largest = _check_file(file, dtype, entry['tokens'], entry['sha256'])
+      if largest >= V:
+        raise _damaged(f'{file} holds token {largest}, the vocabulary has {V}')
+      if 'sentences' in entry:
+        file, count = folder / SENTENCES.format(split), entry['sentences'] + 1
+        _check_file(file, 'int64', count, entry['sentences_sha256'])
   except OSError as e:
     raise _damaged(f'{e.filename}: {e.strerror}') from e
   except (KeyError, TypeError, ValueError) as e:
@@ -128,23 +115,20 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def write_manifest(
   folder: pathlib.Path,
+  asked: Data,
   source: dict,
-  vocabulary: Vocabulary | Words,
+  vocabulary: Symbols,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, into the folder.
-
-  Args:
-    folder: holds the files of the splits.
-    source: the entries corpus, folder, options and source.
-    vocabulary: what the token ids stand for.
-    splits: the entry of the same name.
-  """
+  """Writes manifest.json, and the list of words, into a folder."""
   if isinstance(vocabulary, Words):
     (folder / _LIST).write_bytes(vocabulary.text())
   manifest = {
     'format': FORMAT,
-    **source,
+    'corpus': asked.corpus,
+    'folder': folder.name,
+    'options': asked.recorded(),
+    'source': source,
     'vocabulary': vocabulary.entry(),
     'dtype': token_dtype(len(vocabulary)),
     'splits': splits,
@@ -158,22 +142,11 @@ def token_dtype(size: int) -> str:
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
 
 
-def digest_of(
-  splits: Mapping[str, dict], vocabulary: Vocabulary | Words
-) -> str:
+def digest_of(splits: Mapping[str, dict], vocabulary: Symbols) -> str:
   """sha256, in hex, over the sha256 of each split and the vocabulary."""
   fields = [[splits[s]['sha256'] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sentences_file(folder: pathlib.Path, split: str) -> pathlib.Path:
-  """The file with the starts of a split's sentences."""
-  return folder / f'{split}.sentences.bin'
-
-
-def _file(folder, split):
-  return folder / f'{split}.bin'
 
 
 def _vocabulary(folder, entry):
@@ -193,21 +166,6 @@ def _damaged(found):
   )
 
 
-def _check_split(folder, split, manifest, vocabulary_size):
-  """Raises a UserError unless a split's files are as the manifest says."""
-  path, entry = _file(folder, split), manifest['splits'][split]
-  largest = _check_file(
-    path, manifest['dtype'], entry['tokens'], entry['sha256']
-  )
-  if largest >= vocabulary_size:
-    raise _damaged(
-      f'{path} holds token {largest}, the vocabulary has {vocabulary_size}'
-    )
-  if 'sentences' in entry:
-    path, count = sentences_file(folder, split), entry['sentences'] + 1
-    _check_file(path, 'int64', count, entry['sentences_sha256'])
-
-
 def _check_file(path, dtype, count, sha256):
   """The largest number of a file; UserError unless it has count and sha256."""
   width = np.dtype(dtype).itemsize
@@ -216,10 +174,9 @@ def _check_file(path, dtype, count, sha256):
     raise _damaged(f'{path} has {size} bytes, expected {wanted}')
   digest, largest = hashlib.sha256(), 0
   with path.open('rb') as f:
-    while block := f.read(_BLOCK * width):
+    while block := f.read(width << 20):
       digest.update(block)
       largest = max(largest, int(np.frombuffer(block, dtype).max()))
-  found = digest.hexdigest()
-  if found != sha256:
+  if (found := digest.hexdigest()) != sha256:
     raise _damaged(f'{path} has sha256 {found}, expected {sha256}')
   return largest

@@ -8,14 +8,13 @@ that word between any two sentences once or twice (`boundaries`):
   2   <S> a b <S> <S> c d e <S>        n + 2: also the <S> that begins it,
                                        which always follows an <S>
 
-1 is what the PyTorch original scores, 2 the TensorFlow original; nobody
-scores the first token of a split. Evaluation reads the array as it is. In
-training a sentence is what is between two starts, '<S> a b' with 1
-and '<S> a b <S>' with 2; an epoch is all sentences in a random order, end to
-end, with 1 closed by a last <S>. So every epoch has the same tokens.
+1 is what the PyTorch original scores, 2 the TensorFlow original; nobody scores
+the first token of a split. Evaluation reads the array as it is. In training a
+sentence is '<S> a b' with 1 and '<S> a b <S>' with 2; an epoch is all of them
+in a random order, with 1 closed by a last <S>: always the same tokens.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -23,21 +22,12 @@ import numpy as np
 def lay_out(
   parts: Iterable[np.ndarray], eos: int, boundaries: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Sentences as one array, piece by piece.
+  """Sentences as one array, and their starts, piece by piece: int32, int64 [n].
 
-  Args:
-    parts: int32 [n] each: whole sentences, each ended by eos.
-    eos: token id of <S>.
-    boundaries: 1 or 2, see above.
-
-  Yields:
-    int32 [m], the tokens that a piece adds; and int64 [k], the starts that it
-    adds to those of `Shuffled`.
+  Parts are int32 [n]: whole sentences, each ended by eos, the token id of <S>.
   """
-  size = 0  # of the array so far
-  opening = np.full([boundaries % 2], eos, np.int32)
-  yield opening, np.zeros([1], np.int64)
-  size += len(opening)
+  size = boundaries % 2  # of the array so far
+  yield np.full([size], eos, np.int32), np.zeros([1], np.int64)
   for ids in parts:
     ends = np.flatnonzero(ids == eos)
     if boundaries == 2:
@@ -50,22 +40,13 @@ def lay_out(
 
 
 class Shuffled:
-  """The sentences of an array in another order, sliced like an array.
+  """The sentences of tokens [n] in another order, sliced like an array.
 
-  It takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
+  Starts are integers [sentences + 1], the last one where the next would be. It
+  takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
   """
 
-  def __init__(
-    self, tokens: np.ndarray, starts: np.ndarray, seed: Sequence[int]
-  ):
-    """Draws the order.
-
-    Args:
-      tokens: integer array [n].
-      starts: integer array [sentences + 1], where each sentence starts and,
-        last, where the next one would.
-      seed: of the order.
-    """
+  def __init__(self, tokens: np.ndarray, starts: np.ndarray, seed: list[int]):
     # Elements of a memmap are slow to index.
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1

@@ -5,9 +5,7 @@ Shapes: B rows, T segment length, n tokens, L pairs in a row.
 The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
-A stream of sentences (see `data.sentences`) is put into another order before
-it is cut, a new one in each epoch. `Streams.batch(step)` is the same in every
-run, whatever was read before.
+A stream of sentences (see `data.sentences`) gets a new order in each epoch.
 """
 
 import dataclasses
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.data import sentences as sentences_lib
+from txl_jax.data.sentences import Shuffled
 from txl_jax.errors import UserError
 
 # Variable lengths (`train.varlen`), as in the paper's code: the mean is
@@ -30,93 +28,60 @@ _LONGEST = 15  # above T
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """One segment of every stream.
+  """One segment of each of b streams."""
 
-  Attributes:
-    inputs: int32 [b, T], for the b rows that were asked for.
-    targets: int32 [b, T], the tokens after the inputs; -1 where padded.
-    lengths: int32 [b], the real tokens of each row; None without variable
-      lengths, where padding ends an epoch and memory is emptied after it.
-    reset: whether the streams start here: memory is to be emptied.
-  """
-
-  inputs: np.ndarray
-  targets: np.ndarray
+  inputs: np.ndarray  # int32 [b, T]
+  targets: np.ndarray  # int32 [b, T], the tokens after these; -1 where padded
+  # Real tokens of each row, int32 [b]; None without variable lengths, where
+  # padding ends an epoch and memory is emptied after it.
   lengths: np.ndarray | None
-  reset: bool
+  reset: bool  # whether the streams start here: memory is to be emptied
 
 
+@dataclasses.dataclass(eq=False)
 class Streams:
-  """The batches that training reads."""
+  """The batches that training reads; UserError if there is not even one."""
 
-  def __init__(
-    self,
-    tokens: np.ndarray,
-    batch_size: int,
-    segment_len: int,
-    *,
-    varlen: bool = False,
-    seed: int = 0,
-    sentences: np.ndarray | None = None,
-  ):
-    """Cuts the corpus into streams.
+  tokens: np.ndarray  # integers [n], usually mapped from a file
+  batch_size: int  # B
+  segment_len: int  # T
+  _: dataclasses.KW_ONLY
+  varlen: bool = False  # draw the length of each segment around T
+  seed: int = 0  # of these lengths, and of the order of the sentences
+  # Integers [sentences + 1], where sentences start, to read them in another
+  # order in each epoch; None reads the text as it is.
+  sentences: np.ndarray | None = None
 
-    Args:
-      tokens: integer array [n], usually mapped from a file.
-      batch_size: B.
-      segment_len: T.
-      varlen: draw the length of each segment around T.
-      seed: of these lengths, and of the order of the sentences.
-      sentences: integer array [sentences + 1], where sentences start, to read
-        them in another order in each epoch; None reads the text as it is.
-
-    Raises:
-      UserError: the corpus is shorter than one batch.
-    """
-    needed = batch_size * segment_len + 1
-    if len(tokens) < needed:
+  def __post_init__(self):
+    n, B, T = len(self.tokens), self.batch_size, self.segment_len
+    if n < B * T + 1:
       raise UserError(
-        f'the training split has {len(tokens)} tokens, one batch needs '
-        f'{needed}; allowed: smaller train.batch_size ({batch_size}) or '
-        f'train.segment_len ({segment_len})'
+        f'the training split has {n} tokens, one batch needs {B * T + 1}; '
+        f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
-    self._tokens = np.asarray(tokens)  # slices of a memmap are slow
-    self._B, self._T = batch_size, segment_len
-    self._row_len = (len(tokens) - 1) // batch_size  # L
-    self._varlen, self._seed = varlen, seed
-    self._first_step, self._starts = [0], {}
-    self._sentences, self._shuffled = sentences, {}
-
-  @property
-  def width(self) -> int:
-    """Columns of every batch: the longest segment there can be."""
-    return self._T + (_LONGEST if self._varlen else 0)
+    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
+    self._row_len = (n - 1) // B  # L
+    self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
+    self._first_step, self._starts, self._shuffled = [0], {}, {}
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
-    if not self._varlen:
-      return divmod(step, math.ceil(self._row_len / self._T))
+    if not self.varlen:
+      return divmod(step, math.ceil(self._row_len / self.segment_len))
     first = self._first_step
     while first[-1] <= step:
       first.append(first[-1] + len(self._varying(len(first) - 1)) - 1)
     epoch = int(np.searchsorted(first, step, side='right')) - 1
     return epoch, step - first[epoch]
 
-  def _segment(self, epoch, index):
-    """Where a segment starts and ends in each row."""
-    if self._varlen:
-      return self._varying(epoch)[index : index + 2]
-    return index * self._T, min((index + 1) * self._T, self._row_len)
-
   def _varying(self, epoch):
     """int64 [segments + 1]: where segments of varying length start, and L."""
     if epoch not in self._starts:
-      rng = np.random.default_rng([self._seed, epoch])
+      rng = np.random.default_rng([self.seed, epoch])
       count = self._row_len // _SHORTEST + 1  # enough, however short
-      mean = np.where(rng.random(count) < _HALVED, self._T / 2, self._T)
+      mean = self.segment_len * np.where(rng.random(count) < _HALVED, 0.5, 1)
       noise = _DEVIATION * rng.standard_normal(count)
-      lengths = (mean + noise).astype(np.int64)
-      lengths = np.clip(lengths, _SHORTEST, self.width)
+      lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, self.width)
       starts = np.append(0, np.cumsum(lengths))
       starts = np.append(starts[starts < self._row_len], self._row_len)
       self._starts = {epoch: starts}  # the last one makes room
@@ -124,40 +89,38 @@ class Streams:
 
   def _text(self, epoch):
     """What is cut into rows: an array, or what is sliced like one."""
-    if self._sentences is None:
-      return self._tokens
+    if self.sentences is None:
+      return self.tokens
     if epoch not in self._shuffled:
       self._shuffled = {}  # before another one is made
-      self._shuffled[epoch] = sentences_lib.Shuffled(
-        self._tokens, self._sentences, [self._seed, epoch]
-      )
+      seed = [self.seed, epoch]
+      self._shuffled[epoch] = Shuffled(self.tokens, self.sentences, seed)
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
-    """The Batch of a step, of all B rows or of those given, int [b]."""
+    """The Batch of a step, whatever was read before, of B or these rows [b]."""
     epoch, index = self.locate(step)
     text = self._text(epoch)
-    start, end = self._segment(epoch, index)
-    rows = range(self._B) if rows is None else rows
+    if self.varlen:
+      start, end = self._varying(epoch)[index : index + 2]
+    else:
+      start = index * self.segment_len
+      end = min(start + self.segment_len, self._row_len)
+    rows = range(self.batch_size) if rows is None else rows
     n = end - start
     inputs = np.empty((len(rows), self.width), np.int32)
-    targets = np.empty((len(rows), self.width), np.int32)
+    targets = np.empty_like(inputs)
     inputs[:, n:], targets[:, n:] = 0, -1
     for i, row in enumerate(rows):
       at = row * self._row_len + start
       piece = text[at : at + n + 1]
       inputs[i, :n], targets[i, :n] = piece[:-1], piece[1:]
-    lengths = np.full([len(rows)], n, np.int32) if self._varlen else None
+    lengths = np.full([len(rows)], n, np.int32) if self.varlen else None
     return Batch(inputs, targets, lengths, index == 0)
 
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
-  """What a training step reads, of K batches.
-
-  Returns:
-    A dict of inputs, targets [K, B, T]; lengths [K, B] or None; reset [K, B].
-    With K = 1 the axis K is left out.
-  """
+  """What a step reads of K batches, [K, B, T] or [K, B]; for 1 without K."""
 
   def stack(parts):
     return parts[0] if len(parts) == 1 else np.stack(parts)
@@ -172,21 +135,17 @@ def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
 
 
 class Preceded:
-  """Tokens with one more before them, without a copy.
-
-  Scoring it scores every token, the first one too.
-  """
+  """Tokens [n] with one before them, so that scoring scores all of them."""
 
   def __init__(self, first: int, tokens: np.ndarray):
-    """Puts a token id before an integer array [n], maybe mapped from a file."""
-    self._first, self.base = first, tokens
+    self._first, self._tokens = first, tokens
 
   def __len__(self) -> int:
-    return len(self.base) + 1
+    return len(self._tokens) + 1
 
   def __getitem__(self, at: np.ndarray) -> np.ndarray:
     """The tokens at an integer array of places, int32 of its shape."""
-    found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
+    found = self._tokens[np.maximum(at - 1, 0)].astype(np.int32)
     return np.where(at == 0, self._first, found)
 
 
@@ -195,19 +154,11 @@ def segments(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """A split for scoring: every pair of neighbours once, in order.
 
-  The n - 1 pairs (token, next token) are cut into B consecutive pieces of
-  equal length, the last one possibly shorter.
-
-  Args:
-    tokens: integer array [n], n >= 2, or a Preceded.
-    batch_size: B.
-    segment_len: T.
-    group: segments handed out together, G.
-
-  Yields:
-    inputs int32 [G, B, T]; targets int32 [G, B, T], -1 where padded, which
-    is behind all that is scored in its row; positions int64 [G, B, T], the
-    index of each target in tokens.
+  The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
+  consecutive pieces of equal length, the last one possibly shorter. It yields,
+  for a group of G segments, inputs int32 [G, B, T]; targets int32 [G, B, T], -1
+  where padded, which is behind all that is scored in its row; and positions
+  int64 [G, B, T], the index of each target in tokens.
   """
   B, T, G = batch_size, segment_len, group
   pairs = len(tokens) - 1

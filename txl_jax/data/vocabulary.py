@@ -1,38 +1,25 @@
 """Vocabularies of bytes, whose symbols are byte values."""
 
+import collections
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
+from typing import Self
 
 import numpy as np
 
-from txl_jax.data.symbols import Decoder, Symbols
-from txl_jax.data.words import Words
+from txl_jax.data.words import Decoder, Symbols, Words
 from txl_jax.errors import UserError
-
-_OUTSIDE = -1
-_DROPPED = -2
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary(Symbols):
-  """A vocabulary of byte values.
-
-  Attributes:
-    symbols: the byte values, 0 to 255.
-    counts: see `Symbols`.
-    dropped: byte values that `encode` leaves out of any text without an error.
-
-  Raises:
-    ValueError: a value is out of range or occurs twice, or see `Symbols`.
-  """
+  """A vocabulary of byte values; ValueError if one is none or occurs twice."""
 
   kind = 'bytes'  # not a field
   unit = 'bpc'
-
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
-  dropped: tuple[int, ...] = ()
+  dropped: tuple[int, ...] = ()  # which `encode` leaves out of any text
 
   def __post_init__(self):
     super().__post_init__()
@@ -43,44 +30,28 @@ class Vocabulary(Symbols):
       raise ValueError('a byte value occurs twice')
 
   @classmethod
-  def all_bytes(cls) -> 'Vocabulary':
+  def all_bytes(cls) -> Self:
     """All 256 byte values, each its own token id: it encodes any text."""
     return cls(tuple(range(256)))
 
   @classmethod
-  def from_counts(
-    cls, counts: Mapping[int, int], dropped: Iterable[int] = ()
-  ) -> 'Vocabulary':
-    """The byte values that occur, the most frequent one first.
-
-    Args:
-      counts: {byte value: occurrences}; equally frequent ones keep their order.
-      dropped: byte values to leave out of the vocabulary and of all texts.
-    """
-    dropped = tuple(dropped)
-    kept = [(v, n) for v, n in counts.items() if v not in dropped and n > 0]
-    kept.sort(key=lambda pair: -pair[1])  # stable
-    return cls(tuple(v for v, _ in kept), tuple(n for _, n in kept), dropped)
-
-  @functools.cached_property
-  def _ids(self) -> np.ndarray:
-    """[256] int16: the id of each byte value, _DROPPED or _OUTSIDE."""
-    ids = np.full(256, _OUTSIDE, np.int16)
-    ids[list(self.symbols)] = np.arange(len(self.symbols))
-    ids[list(self.dropped)] = _DROPPED
-    return ids
+  def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
+    """The values of {value: occurrences}, the most frequent one first."""
+    ranked = collections.Counter(counts).most_common()
+    kept = {value: n for value, n in ranked if value not in dropped}
+    return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, uint8 [n], fewer than bytes where some are dropped."""
-    ids = self._ids[np.frombuffer(text, np.uint8)]
-    outside = np.flatnonzero(ids == _OUTSIDE)
-    if outside.size:
-      at = int(outside[0])
+    symbols, dropped = bytes(self.symbols), bytes(self.dropped)
+    if outside := text.translate(None, symbols + dropped):
+      at = text.index(outside[0])
       raise UserError(
-        f'{source}: byte 0x{text[at]:02x} at position {at} is not among the '
+        f'{source}: byte 0x{outside[0]:02x} at position {at} is not among the '
         f'{len(self)} byte values of the vocabulary'
       )
-    return ids[ids >= 0].astype(np.uint8)
+    table = bytes.maketrans(symbols, bytes(range(len(self))))
+    return np.frombuffer(text.translate(table, dropped), np.uint8).copy()
 
   def decoder(self) -> Decoder:
     """A new decoder; bytes that `encode` dropped do not come back."""
@@ -94,19 +65,13 @@ class Vocabulary(Symbols):
   @property
   def start(self) -> int:
     """A newline, else a space, else token 0."""
-    return next(
-      (self.symbols.index(s) for s in b'\n _' if s in self.symbols), 0
-    )
+    found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
+    return next(found, 0)
 
 
 def from_json(fields: Mapping) -> Vocabulary | Words:
-  """The vocabulary, of either kind, that `to_json` has written.
-
-  Raises:
-    KeyError, TypeError, ValueError: it is none.
-  """
-  kind = Words if fields['kind'] == 'words' else Vocabulary
-  return kind.from_json(fields)
+  """The vocabulary, of either kind, by its `from_json`."""
+  return (Words if fields['kind'] == 'words' else Vocabulary).from_json(fields)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:

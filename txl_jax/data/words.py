@@ -1,50 +1,118 @@
-"""Vocabularies of words: which token id stands for which word.
+"""Vocabularies: what every one offers, and those of words.
 
-A text is split at white space, as `str.split` does. Each newline, also that of
-a blank line, is the word `eos` where the vocabulary has one. A word outside the
-vocabulary is `unk` where it has one, else an error. Text is UTF-8; other bytes
-are kept (surrogateescape).
+A token id is the place of its symbol in the vocabulary. A text is split at
+white space, as `str.split` does. Each newline, also of a blank line, is the
+word `eos` where the vocabulary has one. A word outside is `unk` where there is
+one, else an error. Text is UTF-8; other bytes are kept (surrogateescape).
 """
 
+import abc
+import collections
 import dataclasses
 import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from txl_jax.data import detokenise
-from txl_jax.data.symbols import Decoder, Symbols
 from txl_jax.errors import UserError
 
 _LINE = re.compile(r'\s*(\S+)(?:\s+(\d+))?\s*')  # of a list of words
 
 
 @dataclasses.dataclass(frozen=True)
+class Symbols(abc.ABC):
+  """A vocabulary of V symbols; ValueError if one occurs twice."""
+
+  kind: ClassVar[str]  # 'bytes' or 'words', in its JSON form
+  unit: ClassVar[str]  # in which an nll per token is reported, bpc or ppl
+  # Of the word that ends a line or sentence, and of that for all others.
+  eos_id: ClassVar[int | None] = None
+  unk_id: ClassVar[int | None] = None
+  symbols: tuple  # in the order of their token ids
+  counts: tuple[int, ...] = ()  # of each in the text, if one was counted
+
+  def __post_init__(self):
+    V, n = len(self.symbols), len(self.counts)
+    if len(set(self.symbols)) != V:
+      raise ValueError('a symbol occurs twice')
+    if n not in (0, V):
+      raise ValueError(f'{n} counts for {V} symbols')
+
+  def __len__(self) -> int:
+    return len(self.symbols)
+
+  @abc.abstractmethod
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, integers [n]; a UserError names what has none, and source."""
+
+  @abc.abstractmethod
+  def decoder(self) -> 'Decoder':
+    """A new decoder, for the token ids of one text."""
+
+  def decode(self, ids: Iterable[int]) -> bytes:
+    """The text of token ids, as by `Decoder.push`."""
+    return self.decoder().push(ids)
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of a newline, None if there is none."""
+    return self.eos_id
+
+  @property
+  def start(self) -> int:
+    """A token after which a text begins: the end of a line if there is one."""
+    return self.line_end or 0
+
+  def to_json(self) -> dict:
+    """The whole vocabulary as a dict of JSON types."""
+    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return {'kind': self.kind} | {
+      k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
+    }
+
+  entry = to_json  # in the manifest of a prepared corpus
+
+  @classmethod
+  def from_json(cls, fields: Mapping) -> Self:
+    """The inverse of `to_json`; else a KeyError, TypeError or ValueError."""
+    if fields['kind'] != cls.kind:
+      raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
+    found = (fields[f.name] for f in dataclasses.fields(cls))
+    return cls(*(tuple(x) if isinstance(x, list) else x for x in found))
+
+
+class Decoder:
+  """Token ids of one text to the bytes that `shown` gives for each symbol."""
+
+  def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
+    self._symbols, self._shown = symbols, shown
+
+  def push(self, ids: Iterable[int]) -> bytes:
+    """The bytes that integers [n] add; ValueError for one not in [0, V)."""
+    ids, V = np.asarray(ids, np.int64), len(self._symbols)
+    if ids.size and not 0 <= ids.min() <= ids.max() < V:
+      raise ValueError(
+        f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
+      )
+    return b''.join(self._shown(self._symbols[i]) for i in ids.tolist())
+
+
+@dataclasses.dataclass(frozen=True)
 class Words(Symbols):
-  """A vocabulary of words.
-
-  Attributes:
-    symbols, counts: see `Symbols`.
-    eos: the word that every newline is; '' for none.
-    unk: the word that stands for all others; '' for none.
-    lower: whether texts are lower-cased.
-
-  Raises:
-    ValueError: there is no word, one is empty or has white space, eos or unk
-      is not among them, or see `Symbols`.
-  """
+  """A vocabulary of words; ValueError if one is empty or has white space."""
 
   kind = 'words'  # not a field
   unit = 'ppl'
-
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
-  eos: str = ''
-  unk: str = ''
-  lower: bool = False
+  eos: str = ''  # the word that every newline is, if there is one
+  unk: str = ''  # the word that stands for all others, if there is one
+  lower: bool = False  # whether texts are lower-cased
 
   def __post_init__(self):
     super().__post_init__()
@@ -65,36 +133,25 @@ class Words(Symbols):
     min_count: int = 1,
     max_size: int = 0,
   ) -> 'Words':
-    """The words of a text: eos first, then the most frequent one first.
+    """The words of {word: occurrences}: eos first, then by falling frequency.
 
-    Args:
-      counts: {word: occurrences}, eos among them; equally frequent words keep
-        their order.
-      eos: gets id 0; '' for none.
-      unk: is kept however rare, and stands at the place of its count, that
-        of the words left out included; '' for none.
-      lower: whether the counted text was lower-cased.
-      min_count: words that occur less often are left out.
-      max_size: words to keep at most, eos and unk included; 0 is all.
+    Equally frequent words keep their order. Left out are those that are rarer
+    than min_count, and the rarest ones beyond max_size, unless that is 0. unk
+    stays however rare; its count includes the words left out.
     """
-    counts = dict(counts)
-    lines = counts.pop(eos, 0)
-    if unk:
-      counts.setdefault(unk, 0)
-    ranked = sorted(counts, key=lambda w: -counts[w])  # stable
-    room = max_size - bool(eos) - bool(unk) if max_size else len(ranked)
-    kept = [w for w in ranked if counts[w] >= min_count and w != unk][:room]
+    found = collections.Counter(counts)
+    lines = found.pop(eos, 0)
+    room = max_size - bool(eos) - bool(unk) if max_size else None
+    kept = [w for w, n in found.most_common() if n >= min_count and w != unk]
+    kept = kept[:room]
     if unk:
       # Its own occurrences are among those left out.
-      counts[unk] = sum(counts.values()) - sum(counts[w] for w in kept)
+      found[unk] = found.total() - sum(found[w] for w in kept)
       chosen = {unk, *kept}
-      kept = [w for w in counts if w in chosen]
-      kept.sort(key=lambda w: -counts[w])
-    symbols = [eos, *kept] if eos else kept
-    counts[eos] = lines
-    return cls(
-      tuple(symbols), tuple(counts[w] for w in symbols), eos, unk, lower
-    )
+      kept = [w for w, _ in found.most_common() if w in chosen]
+    if eos:
+      found[eos], kept = lines, [eos, *kept]
+    return cls(tuple(kept), tuple(found[w] for w in kept), eos, unk, lower)
 
   @classmethod
   def from_list(
@@ -110,61 +167,43 @@ class Words(Symbols):
   ) -> 'Words':
     """The words of a list: one a line, alone or before its count.
 
-    Args:
-      data: the list.
-      source: what it is, for error messages.
-      eos: put before the first word unless the list has it; '' for none.
-      unk: used as such where the list has it; '' for none.
-      add_unk: put it after the last word unless the list has it: among the
-        rarest ones, for cutoffs and sampling, however frequent it will be.
-      lower: whether texts are to be lower-cased.
-      ranked: whether counts must not rise, that of eos left out if it is first.
-
-    Raises:
-      UserError: a line is of another form, a word occurs twice, or a count
-        rises.
+    eos is put first unless the list has it; unk is used where the list has it,
+    and with add_unk put last where not: among the rarest ones, for cutoffs and
+    sampling, however frequent it will be. A UserError names a line, of
+    `source`, of another form, a word that is there twice, or, if ranked, a
+    count that rises; that of eos does not matter if it is first.
     """
-    counts, seen = [], {}
-    lines = data.decode('utf-8', 'surrogateescape').split('\n')
-    if lines[-1] == '':
-      lines.pop()
-    for number, line in enumerate(lines, 1):
-      form = _LINE.fullmatch(line)
+    counts = {}  # -1 where a word has none
+    text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
+    for number, line in enumerate(text.split('\n') if data else (), 1):
+      here, form = f'{source}: line {number}', _LINE.fullmatch(line)
       if form is None:
-        raise UserError(
-          f'{source}: line {number} is {line[:80]!r}; allowed: a word, or a '
-          'word and its count'
-        )
+        allowed = 'a word, or a word and its count'
+        raise UserError(f'{here} is {line[:80]!r}; allowed: {allowed}')
       word, count = form.groups()
-      if word in seen:
-        raise UserError(
-          f'{source}: line {number} has the word {word!r} of line {seen[word]} '
-          'again'
-        )
-      seen[word] = number
-      counts += [int(count)] if count else []
-    symbols = list(seen)
-    counted = len(counts) == len(symbols)
-    if not counted and counts:
-      raise UserError(f'{source}: some lines have a count and others none')
-    if not symbols:
+      if word in counts:
+        then = [*counts].index(word) + 1
+        raise UserError(f'{here} has the word {word!r} of line {then} again')
+      counts[word] = int(count or -1)
+    if not counts:
       raise UserError(f'{source} has no words')
-    for i in range(1 + (symbols[0] == eos), len(counts) if ranked else 0):
-      if counts[i] > counts[i - 1]:
+    numbers = [*counts.values()]
+    if min(numbers) < 0 <= max(numbers):
+      raise UserError(f'{source}: some lines have a count and others none')
+    first = int(next(iter(counts)) == eos)  # of those that are ranked
+    for i in range(first + 1, len(numbers) if ranked else 0):
+      before, count = numbers[i - 1 : i + 1]
+      if count > before:
         raise UserError(
-          f'{source}: line {i + 1} has count {counts[i]} after '
-          f'{counts[i - 1]}; allowed: the most frequent word first, or words '
-          'without counts'
+          f'{source}: line {i + 1} has count {count} after {before}; allowed: '
+          'the most frequent word first, or words without counts'
         )
-    if eos and eos not in seen:
-      symbols.insert(0, eos)
-      counts.insert(0, 0)
-    if unk not in seen:
-      symbols += [unk] if add_unk else []
-      counts += [0] if add_unk else []
-      unk = unk if add_unk else ''
-    numbers = tuple(counts) if counted else ()
-    return cls(tuple(symbols), numbers, eos, unk, lower)
+    if eos and eos not in counts:
+      counts = {eos: 0} | counts
+    if unk not in counts and add_unk:
+      counts[unk] = 0
+    counted = tuple(counts.values()) if numbers[0] >= 0 else ()
+    return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
@@ -190,10 +229,7 @@ class Words(Symbols):
     return self.ids(split(text, self.eos, self.lower))
 
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
-    """Token ids, int32 [n], of words and, where there is eos, of newlines.
-
-    A UserError names the line of a word outside; the first is `first_line`.
-    """
+    """Token ids, int32 [n]; a UserError has the line, from first_line."""
     ids = self.look_up(text)
     unknown = np.flatnonzero(ids < 0)
     if not unknown.size:
@@ -202,14 +238,12 @@ class Words(Symbols):
       ids[unknown] = self.unk_id
       return ids
     word = split(text, self.eos, self.lower)[unknown[0]]
-    lines = text.split(b'\n')
-    at = next(
-      i for i, x in enumerate(lines) if word in split(x, '', self.lower)
-    )
+    lines = enumerate(text.split(b'\n'), first_line)
+    at = next(i for i, line in lines if word in split(line, '', self.lower))
     raise UserError(
-      f'{source}: word {word!r} in line {first_line + at} is not among the '
-      f'{len(self)} words of the vocabulary, which has no <unk>; words, and '
-      'punctuation beside them, are separated by spaces'
+      f'{source}: word {word!r} in line {at} is not among the {len(self)} '
+      'words of the vocabulary, which has no <unk>; words, and punctuation '
+      'beside them, are separated by spaces'
     )
 
   def decoder(self) -> Decoder:
@@ -225,22 +259,13 @@ class Words(Symbols):
 
   def entry(self) -> dict:
     """All but the words, whose list is beside the manifest."""
-    return {
-      'kind': 'words',
-      'size': len(self),
-      'sha256': hashlib.sha256(self.text()).hexdigest(),
-      'eos': self.eos,
-      'unk': self.unk,
-      'lower': self.lower,
-    }
+    sha256 = hashlib.sha256(self.text()).hexdigest()
+    options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
+    return {'kind': 'words', 'size': len(self), 'sha256': sha256, **options}
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
-    """The inverse of `entry` and `text`.
-
-    Raises:
-      KeyError, TypeError, ValueError: the list is not the one of the entry.
-    """
+    """The inverse of `entry` and `text`; ValueError for another list."""
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
