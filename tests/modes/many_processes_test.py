@@ -212,9 +212,9 @@ def test_a_full_disk(whole, tmp_path, limited):
   for process, (_, _, errors) in enumerate(ended):
     assert 'Traceback' not in errors
     last = errors.splitlines()[-1]
-    assert re.match(
-      rf'error: process {limited[0]} of 2 on \S+, step \d+: ', last
-    )
+    # Where both fail at nearly the same time, each may name itself.
+    named = re.match(r'error: process (\d) of 2 on \S+, step \d+: ', last)
+    assert named and int(named[1]) in limited
     assert f'{earlier[0]}: the checkpoint cannot be written' in last
     assert 'File too large' in last
     assert 'earlier checkpoints are untouched' in last

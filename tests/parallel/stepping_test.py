@@ -19,6 +19,7 @@ def begin(processes, *flags):
   started = programs.together(command, processes, 1)
   for process in started:
     steps(process, 80)
+  time.sleep(2)  # a beat a second: by now all have heard of all
   return started
 
 
