@@ -1,0 +1,154 @@
+"""Changes the core in small wrong ways, and counts those that a test notices.
+
+pip install cosmic-ray
+python -m tests.mutations --sample=40 --seed=0 --report=mutations.json
+
+For each module of the core: cosmic-ray names every small change of its code
+(another operator, constant, comparison, condition, decorator, exception; not
+those of annotations); so many are drawn of them, each is made in a copy of the
+repository, and tests run until the first one fails: those of the module first,
+then those of its neighbours. A change that no test notices has survived, and is
+printed as a diff. --sample=0 takes all of them: a day on two cores.
+"""
+
+import argparse
+import ast
+import collections
+import difflib
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+from cosmic_ray import plugins
+from cosmic_ray.commands import init
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.work_db import use_db
+
+MODELS = [
+  'tests/models/transformer_xl_test.py',
+  'tests/models/hf_golden_test.py',
+]
+MODELS += ['tests/models/interface_test.py', 'tests/models/layers_test.py']
+STEP = ['tests/training/step_test.py', 'tests/training/step_xl_test.py']
+LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
+VOCABULARY = ['tests/models/embeddings_test.py', 'tests/parallel']
+CHECKPOINTS = ['tests/runs/checkpoint']
+
+# {module: tests, those that most likely fail first}.
+CORE = {
+  'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
+  'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
+  'ops/sampled_softmax.py': ['tests/ops', *VOCABULARY],
+  'ops/some_rows.py': ['tests/ops', *VOCABULARY],
+  'models/base.py': ['tests/models/base_test.py', 'tests/models'],
+  'models/embeddings.py': [*VOCABULARY, 'tests/models', *STEP],
+  'models/layers.py': [*MODELS, 'tests/models', *STEP],
+  'models/regularisation.py': ['tests/models/regularisation_test.py'],
+  'models/relative.py': ['tests/models/relative_test.py', *MODELS],
+  'models/transformer_xl.py': [*MODELS, 'tests/models', *STEP],
+  'models/windowed.py': ['tests/models/windowed_test.py', 'tests/generation'],
+  'training/step.py': [*STEP, *LOOP],
+  'training/state.py': ['tests/training/state_test.py', *STEP, *LOOP],
+  'training/optim.py': ['tests/training/optim_test.py', *STEP],
+  'training/averaging.py': ['tests/training/averaging_test.py', *STEP, *LOOP],
+  'training/metrics.py': ['tests/training/metrics_test.py', *STEP, *LOOP],
+  'data/streams.py': ['tests/data/streams_test.py', *LOOP],
+  'runs/checkpoint.py': [*CHECKPOINTS, *LOOP],
+  'runs/seal.py': [*CHECKPOINTS],
+}
+
+
+def changes(path):
+  """Every change of a module, as its whole text."""
+  source = path.read_text()
+  spans = list(_annotations(ast.parse(source)))
+  found = set()
+  with use_db(':memory:') as db:
+    init([path], db, {})
+    items = list(db.work_items)
+  for item in items:
+    (change,) = item.mutations
+    inside = (a <= change.start_pos and change.end_pos <= b for a, b in spans)
+    if not any(inside):
+      operator = plugins.get_operator(change.operator_name)()
+      found.add(mutate_code(source, operator, change.occurrence))
+  return sorted(found - {None, source})
+
+
+def _annotations(tree):
+  """Where annotations begin and end."""
+  for node in ast.walk(tree):
+    for name in ('annotation', 'returns'):
+      if x := getattr(node, name, None):
+        yield (x.lineno, x.col_offset), (x.end_lineno, x.end_col_offset)
+
+
+def survives(root, tests, seconds):
+  """Whether tests pass in a copy of the repository."""
+  command = [sys.executable, '-m', 'pytest', '-x', '-q', '-m', 'not slow']
+  command += ['-o', 'addopts=', '-p', 'no:cacheprovider', *tests]
+  env = os.environ | {'PYTHONPATH': str(root), 'JAX_PLATFORMS': 'cpu'}
+  with subprocess.Popen(
+    command,
+    cwd=root,
+    env=env,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+    start_new_session=True,
+  ) as process:
+    try:
+      return process.wait(seconds) == 0
+    except subprocess.TimeoutExpired:
+      os.killpg(process.pid, 9)
+      return False
+
+
+def main():
+  """The program."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('modules', nargs='*', help=f'of {", ".join(CORE)}')
+  parser.add_argument('--sample', type=int, default=40, help='of each module')
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--timeout', type=float, default=900, help='seconds')
+  parser.add_argument('--report', type=pathlib.Path, default='mutations.json')
+  args = parser.parse_args()
+  counts, survivors = collections.Counter(), []
+  with tempfile.TemporaryDirectory() as root:
+    root = pathlib.Path(root)
+    archive = subprocess.Popen(['git', 'archive', 'HEAD'], stdout=-1)
+    subprocess.run(['tar', 'x', '-C', root], stdin=archive.stdout, check=True)
+    for name in args.modules or CORE:
+      path, tests = root / 'txl_jax' / name, list(dict.fromkeys(CORE[name]))
+      source, every = path.read_text(), changes(path)
+      random.Random(args.seed).shuffle(every)
+      drawn = every[: args.sample or None]
+      begin, alive = time.monotonic(), 0
+      for text in drawn:
+        path.write_text(text)
+        if survives(root, tests, args.timeout):
+          alive += 1
+          lines = source.splitlines(True), text.splitlines(True)
+          diff = ''.join(difflib.unified_diff(*lines, name, name, n=2))
+          survivors.append(diff)
+          print(diff, flush=True)
+      path.write_text(source)
+      counts += collections.Counter(drawn=len(drawn), alive=alive)
+      seconds = time.monotonic() - begin
+      print(
+        f'{name}: {len(drawn) - alive} of {len(drawn)} noticed, of {len(every)} '
+        f'possible, {seconds:.0f} s',
+        flush=True,
+      )
+      report = {'drawn': counts['drawn'], 'survivors': survivors}
+      args.report.write_text(json.dumps(report, indent=1))
+  killed = counts['drawn'] - counts['alive']
+  print(f'{killed} of {counts["drawn"]}, {killed / counts["drawn"]:.1%}')
+
+
+if __name__ == '__main__':
+  main()
