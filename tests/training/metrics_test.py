@@ -71,6 +71,14 @@ def test_more_tokens_than_an_int32_counts():
   assert metrics.tokens_of(skipped) == total
 
 
+def test_tokens_of_thousands_of_large_steps():
+  def step(sums, _):
+    return add(sums, 1.0, 2**30 - 1, 1.0, 0), None
+
+  sums, _ = jax.lax.scan(step, metrics.zeros(), None, length=4000)
+  assert metrics.tokens_of(jax.device_get(sums)) == 4000 * (2**30 - 1)
+
+
 @pytest.mark.parametrize('bad', [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize('which', ['nll', 'grad_norm'])
 def test_bad_step_is_the_first(which, bad):
