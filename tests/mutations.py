@@ -34,7 +34,8 @@ MODELS += ['tests/models/hf_golden_test.py', 'tests/models/interface_test.py']
 MODELS += ['tests/models/layers_test.py']
 STEP = ['tests/training/step_test.py', 'tests/training/step_xl_test.py']
 LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
-VOCABULARY = ['tests/models/embeddings_test.py', 'tests/parallel']
+VOCABULARY = ['tests/models/embeddings_test.py']
+VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
 CHECKPOINTS = ['tests/runs/checkpoint']
 
 # {module: tests, those that most likely fail first}.
@@ -112,7 +113,7 @@ def main():
   parser.add_argument('modules', nargs='*', help=f'of {", ".join(CORE)}')
   parser.add_argument('--sample', type=int, default=40, help='of each module')
   parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--timeout', type=float, default=900, help='seconds')
+  parser.add_argument('--timeout', type=float, default=300, help='seconds')
   parser.add_argument('--report', type=pathlib.Path, default='mutations.json')
   args = parser.parse_args()
   counts, survivors = collections.Counter(), []
