@@ -43,8 +43,7 @@ def run(job: Job) -> None:
         config, corpus, folder, mesh, job.watch, job.console
       )
       progress = trainer.run()
-    params = trainer.model.inference_params(trainer.weights())
-    lines = _closing(config, corpus, progress, params, mesh, command)
+    lines = _closing(config, corpus, progress, trainer.weights(), mesh, command)
   processes.print_on_main(*lines)
 
 

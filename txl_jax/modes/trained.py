@@ -55,7 +55,8 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
 
   params, averaged = None, 0
   if checkpoints.has_average(step):
-    average = restore('average', lambda: averaging.empty(init()))
+    none = averaging.Averager(1.0, averaging.NEVER)
+    average = restore('average', lambda: none.init(init()))
     params, averaged = average.params, averaging.count(average)
   if not averaged:
     params = restore('params', init)

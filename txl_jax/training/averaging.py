@@ -46,8 +46,9 @@ class Averager:
   start: int
 
   def init(self, params: Any) -> Average:
-    """The Average before the first step."""
-    return empty(params, self.start)
+    """The Average of no parameters; those given are for their shapes."""
+    zeros, start = jax.tree.map(jnp.zeros_like, params), jnp.int32(self.start)
+    return Average(zeros, jnp.int32(0), start)
 
   def update(self, average: Average, params: Any, step: jax.Array) -> Average:
     """The Average after a step that was made after `step` others."""
@@ -63,15 +64,6 @@ class Averager:
       lambda a, p: jnp.where(on, a + w * (p - a), a), average.params, params
     )
     return average.replace(params=mixed, count=n)
-
-
-def empty(params: Any, start: int = NEVER) -> Average:
-  """The Average of no parameters; those given are for their shapes."""
-  return Average(
-    params=jax.tree.map(jnp.zeros_like, params),
-    count=jnp.zeros([], jnp.int32),
-    start=jnp.full([], start, jnp.int32),
-  )
 
 
 def averager(config: Optim) -> Averager | None:

@@ -64,11 +64,8 @@ class Optim:
     'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
     'with the warm-up cutting its start off (PyTorch original).',
   )
-  lr_floor: float = key(
-    0.0,
-    'cosine and plateau: lowest rate, as a share of lr.',
-    at_least=0,
-    at_most=1,
+  lr_floor: float = count(
+    0.0, 'cosine and plateau: lowest rate, as a share of lr.', at_most=1
   )
   plateau_factor: float = key(0.5, 'plateau: see there.', above=0, at_most=1)
   plateau_patience: int = size(1, 'plateau: see there.')
@@ -175,10 +172,8 @@ def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
   """
 
   def acts(path, x):
-    name = path_name(path)
-    return x.ndim > 1 and not any(
-      re.search(f'(^|/)({pattern})$', name) for pattern in not_decayed
-    )
+    ends = (f'(^|/)({pattern})$' for pattern in not_decayed)
+    return x.ndim > 1 and not any(re.search(e, path_name(path)) for e in ends)
 
   return jax.tree_util.tree_map_with_path(acts, params)
 

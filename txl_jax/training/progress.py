@@ -27,17 +27,14 @@ class Progress:
 
   def after(self, step: int, nats: float, config: optim.Optim) -> 'Progress':
     """The Progress after a step was evaluated, with its mean nll in nats."""
-    plateau, trigger = self.plateau, self.trigger
-    if config.schedule == 'plateau':
-      plateau = plateau.update(nats, config)
-    if config.average == 'nt':
-      trigger = trigger.update(nats, step, config)
-    new = dataclasses.replace(
-      self, evaluated=step, last=nats, plateau=plateau, trigger=trigger
-    )
+    new: dict[str, Any] = {'evaluated': step, 'last': nats}
     if nats < self.best:
-      new = dataclasses.replace(new, best_step=step, best=nats)
-    return new
+      new |= {'best_step': step, 'best': nats}
+    if config.schedule == 'plateau':
+      new['plateau'] = self.plateau.update(nats, config)
+    if config.average == 'nt':
+      new['trigger'] = self.trigger.update(nats, step, config)
+    return dataclasses.replace(self, **new)
 
   def to_json(self) -> dict[str, Any]:
     """A dict for a JSON file."""

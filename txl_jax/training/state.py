@@ -1,5 +1,6 @@
 """Everything on the devices that the next training step depends on."""
 
+import functools
 from typing import Any
 
 import flax.struct
@@ -10,6 +11,9 @@ import optax
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics
+
+# Each is an item of a checkpoint; the rest is another, `training`.
+_ITEMS = ('params', 'memory', 'average')
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -49,21 +53,14 @@ def split(state: TrainState) -> dict[str, Any]:
 
   params, training, and memory and average where there is one.
   """
-  items = {
-    'params': state.params,
-    'training': state.replace(params=(), memory=(), average=()),
-  }
-  parts = {'memory': state.memory, 'average': state.average}
-  return items | {k: x for k, x in parts.items() if jax.tree.leaves(x)}
+  items = {name: getattr(state, name) for name in _ITEMS}
+  items['training'] = state.replace(**dict.fromkeys(_ITEMS, ()))
+  return {name: x for name, x in items.items() if jax.tree.leaves(x)}
 
 
 def join(items: dict[str, Any]) -> TrainState:
   """The TrainState of which `split` made the items."""
-  return items['training'].replace(
-    params=items['params'],
-    memory=items.get('memory', ()),
-    average=items.get('average', ()),
-  )
+  return items['training'].replace(**{k: items.get(k, ()) for k in _ITEMS})
 
 
 def shardings(
@@ -71,14 +68,10 @@ def shardings(
 ) -> TrainState:
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)
-  params, opt_state, average = (
-    mesh_lib.by_rules(tree, mesh, model.SHARDING)
-    for tree in (abstract.params, abstract.opt_state, abstract.average)
-  )
-  memory = () if abstract.memory == () else model.row_axes()
-  return everywhere.replace(
-    params=params,
-    opt_state=opt_state,
-    average=average,
-    memory=jax.tree.map(lambda axis: mesh_lib.rows(mesh, axis), memory),
-  )
+  parts = {
+    name: mesh_lib.by_rules(getattr(abstract, name), mesh, model.SHARDING)
+    for name in ('params', 'opt_state', 'average')
+  }
+  rows = functools.partial(mesh_lib.rows, mesh)
+  memory = jax.tree.map(rows, model.row_axes())
+  return everywhere.replace(**parts, memory=memory)
