@@ -15,7 +15,7 @@ from txl_jax.parallel import processes
 from txl_jax.runs import workdir
 from txl_jax.training import loop
 from txl_jax.training import step as step_lib
-from txl_jax.training.progress import Progress
+from txl_jax.training.resume import Progress
 
 # Bytes that are scored and compressed to compare; larger splits are left out.
 _LARGEST = 5_000_000

@@ -13,8 +13,7 @@ With p_n the n-th parameters that are averaged and d the decay, all are
   a_n = a_(n-1) + w_n (p_n - a_(n-1)),  w_n = (1 - d) / (1 - d^n)
 
 with w_n = 1 / n, the mean, in the limit d = 1. For d < 1 it is the moving
-average that starts at zero, divided by 1 - d^n as Adam divides its moments:
-no trace of the start is in it.
+average that starts at zero, divided by 1 - d^n as Adam divides its moments.
 """
 
 import dataclasses
@@ -90,8 +89,8 @@ def weights(params: Any, average: Any) -> Any:
 class Trigger:
   """Finds the step at which the average of `nt` starts.
 
-  It is that of the first evaluation whose figure is above the lowest of all
-  that were made more than average_patience evaluations before it.
+  That of the first evaluation whose figure is above the lowest of all that were
+  made more than average_patience evaluations before it.
   """
 
   best: float = math.inf  # lowest figure of those

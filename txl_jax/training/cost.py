@@ -85,8 +85,7 @@ def _of_product(eqn):
     (contracted, _), _ = dimensions
     summed = math.prod(shapes[0][i] for i in contracted)
   elif eqn.primitive.name == 'conv_general_dilated':
-    features = shapes[1][dimensions.rhs_spec[0]]
-    summed = math.prod(shapes[1]) // features
+    summed = math.prod(shapes[1]) // shapes[1][dimensions.rhs_spec[0]]
   else:
     return 0
   return 2 * math.prod(eqn.outvars[0].aval.shape) * summed

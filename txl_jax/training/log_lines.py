@@ -6,8 +6,7 @@ from typing import Any
 
 import jax
 
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
 from txl_jax.runs.console import Console, duration
 from txl_jax.runs.metrics_log import Log, Silent
@@ -18,19 +17,14 @@ from txl_jax.training.options import Config
 class Lines:
   """Writes the log lines of training steps, and measures their time."""
 
-  def __init__(
-    self, config: Config, vocabulary: Vocabulary | Words, console: Console
-  ):
+  def __init__(self, config: Config, corpus: Prepared, console: Console):
     """Measures nothing yet."""
-    self._train, self._unit, self._console = (
-      config.train,
-      vocabulary.unit,
-      console,
-    )
-    self.clock, self._timed_from = profiling.Clock(), 0
+    self._train, self._console = config.train, console
+    self._unit, self._timed_from = corpus.vocabulary.unit, 0
+    self.clock = profiling.Clock()
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:
-      self._flops = cost.flops_per_token(config, len(vocabulary))
+      self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
   def begin(self, step: int) -> None:
     """Steps are timed from here on, when `step` of them are made."""
@@ -71,20 +65,17 @@ class Lines:
       if self._peak:
         record['mfu'] = round(rate * self._flops / self._peak, 4)
       log.write(record)
-      self._show(record, (self._train.steps - step) * seconds / timed)
+      used = f'mfu {record["mfu"]:.1%}  ' if self._peak else ''
+      left = duration((self._train.steps - step) * seconds / timed)
+      self._console.progress(
+        f'step {step}/{self._train.steps}  '
+        f'{record[self._unit]:.4f} {self._unit}  lr {record["lr"]:.3g}  '
+        f'{record["tokens_per_second"]:,.0f} tokens/s  {used}'
+        f'data {shares["data_wait"]:.2%}  dispatch {shares["dispatch"]:.2%}  '
+        f'device {shares["device_wait"]:.2%}  ETA {left}'
+      )
     if skipped:
       self._console.say(
         f'warning: {skipped} updates left out, the first at step '
         f'{int(sums.bad_step) + 1}: loss or gradient not finite'
       )
-
-  def _show(self, record, left):
-    """Shows a record, and the seconds left, on the console."""
-    used = f'mfu {record["mfu"]:.1%}  ' if 'mfu' in record else ''
-    self._console.progress(
-      f'step {record["step"]}/{self._train.steps}  '
-      f'{record[self._unit]:.4f} {self._unit}  lr {record["lr"]:.3g}  '
-      f'{record["tokens_per_second"]:,.0f} tokens/s  {used}'
-      f'data {record["data_wait"]:.2%}  dispatch {record["dispatch"]:.2%}  '
-      f'device {record["device_wait"]:.2%}  ETA {duration(left)}'
-    )

@@ -22,7 +22,7 @@ from txl_jax.training import averaging, log_lines, metrics, profiling, resume
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
-from txl_jax.training.progress import Progress
+from txl_jax.training.resume import Progress
 
 
 class NotFinite(UserError):
@@ -52,7 +52,6 @@ class Trainer:
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
-    self.unit = corpus.vocabulary.unit
     train, B = config.train, config.train.batch_size
     order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
     self.streams = streams.Streams(
@@ -75,7 +74,7 @@ class Trainer:
     saved = workdir.checkpoints(folder)
     self.checkpoints = checkpoint.Checkpoints(saved, train.async_checkpoints)
     self.step, self.progress = 0, Progress()
-    self.lines = log_lines.Lines(config, corpus.vocabulary, console)
+    self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     start = resume.start(self.checkpoints, folder, train.resume)
     if start is None:
@@ -233,9 +232,8 @@ class Trainer:
   def _roll_back(self, error):
     """Goes back to a checkpoint, and on with the batches after a bad one.
 
-    A run that is killed before it saves again comes back to the same
-    checkpoint, finds the same batch and does the same. It raises the error if
-    the config does not allow this, or not again.
+    A run that is killed before it saves again does the same again. The error is
+    raised if the config does not allow this, or not again.
     """
     train, before = self.config.train, self.progress
     newest = self.checkpoints.newest()
@@ -258,7 +256,8 @@ class Trainer:
 
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
-    train, optim, unit = self.config.train, self.config.optim, self.unit
+    train, optim = self.config.train, self.config.optim
+    unit = self.corpus.vocabulary.unit
     score = perplexity.score(
       self.model.at_test_time(),
       self.weights(),
@@ -301,7 +300,7 @@ class Trainer:
     self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
     self.log.sync()
-    host = resume.host_part(self.config, self.corpus, self.progress)
+    host = resume.host_part(self.config, self.corpus.digest, self.progress)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     self.checkpoints.save(self.step, host, keep, **items)
 

@@ -35,11 +35,9 @@ class Optim:
   nesterov: bool = key(False, 'sgd: look ahead along the momentum.')
   state_dtype: str = key(
     'float32',
-    'What moments and momentum are kept in; the update is computed in float32.',
-    choices={
-      'float32': 'as computed',
-      'bfloat16': 'half as large, rounded at random',
-    },
+    'What moments and momentum are kept in, bfloat16 rounded at random; the '
+    'update is computed in float32.',
+    choices={'float32': 'as computed', 'bfloat16': 'half as large'},
   )
   clip: float = count(0.25, 'Global norm of the gradient at most; 0 is off.')
   weight_decay: float = count(
@@ -220,9 +218,7 @@ class Plateau:
 
   def update(self, figure: float, config: Optim) -> 'Plateau':
     """The state after an evaluation."""
-    if figure < self.best:
-      return Plateau(figure, 0, self.scale)
-    if self.bad + 1 < config.plateau_patience:
-      return Plateau(self.best, self.bad + 1, self.scale)
-    scale = max(self.scale * config.plateau_factor, config.lr_floor)
-    return Plateau(self.best, 0, scale)
+    bad, scale = 0 if figure < self.best else self.bad + 1, self.scale
+    if bad >= config.plateau_patience:
+      bad, scale = 0, max(scale * config.plateau_factor, config.lr_floor)
+    return Plateau(min(self.best, figure), bad, scale)  # best if it is nan

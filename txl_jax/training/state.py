@@ -1,6 +1,5 @@
 """Everything on the devices that the next training step depends on."""
 
-import functools
 from typing import Any
 
 import flax.struct
@@ -12,7 +11,6 @@ from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics
 
-# Each is an item of a checkpoint; the rest is another, `training`.
 _ITEMS = ('params', 'memory', 'average')
 
 
@@ -68,10 +66,8 @@ def shardings(
 ) -> TrainState:
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)
-  parts = {
-    name: mesh_lib.by_rules(getattr(abstract, name), mesh, model.SHARDING)
-    for name in ('params', 'opt_state', 'average')
-  }
-  rows = functools.partial(mesh_lib.rows, mesh)
-  memory = jax.tree.map(rows, model.row_axes())
-  return everywhere.replace(**parts, memory=memory)
+  names = ('params', 'opt_state', 'average')
+  ruled = {name: getattr(abstract, name) for name in names}
+  ruled = mesh_lib.by_rules(ruled, mesh, model.SHARDING)
+  rows = jax.tree.map(lambda i: mesh_lib.rows(mesh, i), model.row_axes())
+  return everywhere.replace(**ruled, memory=rows)

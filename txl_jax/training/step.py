@@ -18,10 +18,11 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
+from txl_jax.training.state import TrainState
 
 
 def train_step(
-  state: state_lib.TrainState,
+  state: TrainState,
   batch: dict[str, Any],
   *,
   model: base.LanguageModel,
@@ -32,7 +33,7 @@ def train_step(
   accumulate: int = 1,
   averager: averaging.Averager | None = None,
   skip_nonfinite: bool = False,
-) -> state_lib.TrainState:
+) -> TrainState:
   """One update of a model; optimiser and schedule are those of `optim`.
 
   The loss is the mean nll over the scored tokens of the whole batch, plus the
@@ -97,8 +98,7 @@ def _in_parts(gradient, A, axes):
   the rows a, a + A, a + 2 A, … and uses fold_in(key, a).
   """
 
-  # Every A-th row goes into a part: rows that are divided among devices in
-  # blocks stay where they are.
+  # Every A-th row: rows divided among devices in blocks stay where they are.
   def split(axis, x):
     shape = (*x.shape[:axis], x.shape[axis] // A, A, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
@@ -128,8 +128,8 @@ class Built(NamedTuple):
 
   model: base.LanguageModel
   schedule: Callable[[Any], jax.Array]
-  create: Callable[[], state_lib.TrainState]  # the state before the first step
-  abstract: state_lib.TrainState  # its shapes; with a mesh, the shardings too
+  create: Callable[[], TrainState]  # the state before the first step
+  abstract: TrainState  # its shapes; with a mesh, the shardings too
   step: Any  # that of `jit_train_step`; None without a mesh
 
 
@@ -172,20 +172,18 @@ def check_rows(config: Config, parts: int) -> None:
 
 
 def jit_train_step(
-  mesh: Mesh,
-  abstract: state_lib.TrainState,
-  steps_per_dispatch: int = 1,
-  **arguments: Any,
+  mesh: Mesh, abstract: TrainState, steps_per_dispatch: int = 1, **more: Any
 ) -> Any:
   """`train_step` compiled for a mesh; the state given to it is used up.
 
-  Above 1, steps_per_dispatch is K: a batch has an axis K before its own.
+  Above 1, steps_per_dispatch is K: a batch has an axis K before its own. The
+  other arguments are those of `train_step`.
   """
-  states = state_lib.shardings(abstract, mesh, arguments['model'])
+  states = state_lib.shardings(abstract, mesh, more['model'])
   several = steps_per_dispatch > 1
 
   def body(state, batch):
-    return train_step(state, batch, **arguments), None
+    return train_step(state, batch, **more), None
 
   def step(state, batch):
     with mesh_lib.ambient(mesh):
