@@ -5,12 +5,8 @@ python -m txl_jax.main --config=configs/enwik8_24l.py --workdir=runs/e24
 python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \
   --mode=eval --config.eval.split=test
 
-With several processes each of them runs the same command:
-
-python -m txl_jax.main --config=… --coordinator=HOST:PORT --num_processes=N \
-  --process_id=I
-
-The last three flags are not needed where a cluster tells them.
+Each of several processes runs the same command; where no cluster tells them who
+they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
 """
 
 import contextlib
@@ -100,9 +96,8 @@ def _make_deterministic(config):
     os.environ['XLA_FLAGS'] = f'{given} --xla_gpu_deterministic_ops=true'
 
 
-def main(argv: list[str]) -> None:
+def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
-  del argv
   config, mode = _CONFIG.value, _MODE.value
   sections.check(config)
   _make_deterministic(config)
@@ -116,7 +111,7 @@ def main(argv: list[str]) -> None:
   # The console is closed first: the last line of a failure is one of its own.
   with watch, contextlib.closing(console):
     _use_compilation_cache(config)
-    flat = settings.flatten(config) | {'--mode': mode, '--workdir': str(folder)}
+    flat = {'--mode': mode, '--workdir': str(folder)} | settings.flatten(config)
     processes.check_same({k: v for k, v in flat.items() if k not in _OWN})
     MODES[mode](Job(config, folder, console, watch, _EXPORT_FILE.value))
 

@@ -82,10 +82,8 @@ def _check_corpus(job, corpus, vocabulary):
   now = job.config.data.boundaries
   then = workdir.config(job.folder).get('data.boundaries', now)
   if then != now:
-    job.console.say(
-      f'warning: data.boundaries is {now} and was {then} in training: the '
-      'model has learnt another number of <S>'
-    )
+    warning = f'warning: data.boundaries is {now} and was {then} in training'
+    job.console.say(f'{warning}: the model has learnt another number of <S>')
 
 
 def _from_first_token(tokens, corpus, first_token):
@@ -95,7 +93,6 @@ def _from_first_token(tokens, corpus, first_token):
   eos = corpus.vocabulary.eos_id
   if eos is None or corpus.sentences('test') is not None:
     what = 'has no <eos>' if eos is None else 'begins with a <S> already'
-    settings.refuse(
-      'eval.first_token', first_token, f'none, for corpus {corpus.name} {what}'
-    )
+    allowed = f'none, for corpus {corpus.name} {what}'
+    settings.refuse('eval.first_token', first_token, allowed)
   return streams.Preceded(eos, tokens)

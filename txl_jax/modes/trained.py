@@ -38,12 +38,9 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
   model = models.build(config.model, len(vocabulary))
+  shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
 
-  def init():
-    return base.init_params(model, jax.random.key(0))
-
-  def restore(item, make):
-    abstract = jax.eval_shape(make)
+  def restore(item, abstract):
     placed = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
     abstract = mesh_lib.with_shardings(abstract, placed)
     return checkpoints.restore(step, **{item: abstract})[item]
@@ -51,10 +48,10 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   params, averaged = None, 0
   if checkpoints.has_average(step):
     none = averaging.Averager(1.0, averaging.NEVER)
-    average = restore('average', lambda: none.init(init()))
+    average = restore('average', jax.eval_shape(none.init, shapes))
     params, averaged = average.params, averaging.count(average)
   if not averaged:
-    params = restore('params', init)
+    params = restore('params', shapes)
   return Trained(step, model.inference_params(params), averaged, vocabulary)
 
 

@@ -70,7 +70,6 @@ class Trainer:
     self._everywhere = mesh_lib.replicated(mesh)
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
-    self._unwritten = None  # step, rate and sums for the next line of the log
     saved = workdir.checkpoints(folder)
     self.checkpoints = checkpoint.Checkpoints(saved, train.async_checkpoints)
     self.step, self.progress = 0, Progress()
@@ -120,9 +119,9 @@ class Trainer:
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
 
-    Stopped if a signal came, all that there is being saved. UserError if a
-    checkpoint cannot be written, or the loss or gradient is not finite more
-    often than the config allows.
+    Stopped if a signal came: the state is saved, if there is one yet. UserError
+    if a checkpoint cannot be written, or the loss or gradient is not finite
+    more often than the config allows.
     """
     try:
       while True:
@@ -200,7 +199,7 @@ class Trainer:
       do()
 
   def _write_line(self):
-    """Writes the figures of a step to the log, if any are waiting."""
+    """Writes a step's line of the log, if one is waiting: step, lr, sums."""
     if self._unwritten is None:
       return
     (step, lr, sums), self._unwritten = self._unwritten, None
