@@ -38,9 +38,8 @@ def run(job: Job) -> perplexity.Score:
 
   more = dict(mesh=mesh, nll_file=ev.nll_file, progress=progress)
   score = score_tokens(config, corpus, found.params, tokens, **more)
-  unit = found.vocabulary.unit
+  unit, checkpoint = found.vocabulary.unit, trained.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
-  checkpoint = trained.weights_line(found)
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
   processes.print_on_main(
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '

@@ -39,7 +39,6 @@ def run(job: Job) -> None:
     model,
     found.params,
     tokens,
-    start=vocabulary.start,
     **_choices(g, vocabulary),
     **{name: getattr(g, name) for name in names},
   )
@@ -64,7 +63,7 @@ def run(job: Job) -> None:
 
 
 def _choices(g, vocabulary) -> dict[str, Any]:
-  """How tokens are drawn, and which one ends a sample, None for none."""
+  """How tokens are drawn, and which start and end a sample, None for none."""
   forbidden = (vocabulary.unk_id,) if g.forbid_unk else ()
   if None in forbidden:
     allowed = 'False, for the vocabulary has no unknown word'
@@ -74,7 +73,8 @@ def _choices(g, vocabulary) -> dict[str, Any]:
     allowed = 'none, for the vocabulary has no end of a line'
     settings.refuse('generate.stop', g.stop, allowed)
   drawn = g.temperature, g.top_k, g.top_p, g.repetition_penalty
-  return {'sampling': Sampling(*drawn, forbidden), 'eos': end}
+  sampling = Sampling(*drawn, forbidden)
+  return dict(sampling=sampling, start=vocabulary.start, eos=end)
 
 
 def _prompt(g):

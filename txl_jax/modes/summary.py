@@ -8,7 +8,6 @@ import math
 import re
 
 import jax
-import optax
 
 from txl_jax.corpora import preparation
 from txl_jax.modes.job import Job
@@ -41,8 +40,9 @@ def table(config: Config, vocab_size: int) -> list[str]:
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
   lines = _modules(state.params, placed.params if mesh.size > 1 else None)
-  every = optax.tree.size(state.params)
-  used = optax.tree.size(model.inference_params(state.params))
+  leaves, inference = jax.tree.leaves, model.inference_params(state.params)
+  every = sum(x.size for x in leaves(state.params))
+  used = sum(x.size for x in leaves(inference))
   lines.append(f'parameters: {every}')
   if used != every:
     lines.append(f'parameters at inference: {used}')
