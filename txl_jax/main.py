@@ -5,12 +5,8 @@ python -m txl_jax.main --config=configs/enwik8_24l.py --workdir=runs/e24
 python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \
   --mode=eval --config.eval.split=test
 
-With several processes each of them runs the same command:
-
-python -m txl_jax.main --config=… --coordinator=HOST:PORT --num_processes=N \
-  --process_id=I
-
-The last three flags are not needed where a cluster tells them.
+Each of several processes runs the same command; where no cluster tells them who
+they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
 """
 
 import contextlib
@@ -78,52 +74,45 @@ def _parse(argv):
 
 def _use_compilation_cache(config):
   """Keeps compiled programs in a folder, if the config names one."""
-  folder = config.train.compilation_cache
-  if not folder:
+  if not (folder := config.train.compilation_cache):
     return
-  if '://' not in folder:  # a bucket has no folders to make
-    try:
+  try:
+    if '://' not in folder:  # a bucket has no folders to make
       pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-      raise UserError(
-        f'train.compilation_cache is {folder!r}, which cannot be made '
-        f"({e.strerror}); allowed: a folder, '' for none"
-      ) from e
+  except OSError as e:
+    raise UserError(
+      f'train.compilation_cache is {folder!r}, which cannot be made '
+      f"({e.strerror}); allowed: a folder, '' for none"
+    ) from e
   jax.config.update('jax_compilation_cache_dir', folder)
 
 
 def _make_deterministic(config):
   """Sets what XLA reads when a GPU is first used."""
-  cuda = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
-  if config.deterministic and any(map(importlib.util.find_spec, cuda)):
-    given = os.environ.get('XLA_FLAGS', '')
-    if 'xla_gpu_deterministic_ops' not in given:
-      os.environ['XLA_FLAGS'] = f'{given} --xla_gpu_deterministic_ops=true'
+  gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
+  given = os.environ.get('XLA_FLAGS', '')
+  free = config.deterministic and 'xla_gpu_deterministic_ops' not in given
+  if free and any(map(importlib.util.find_spec, gpus)):
+    os.environ['XLA_FLAGS'] = f'{given} --xla_gpu_deterministic_ops=true'
 
 
-def main(argv: list[str]) -> None:
+def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
-  del argv
   config, mode = _CONFIG.value, _MODE.value
   sections.check(config)
   _make_deterministic(config)
-  processes.start(
-    _DISTRIBUTED.value,
-    _COORDINATOR.value,
-    _PROCESSES.value,
-    _PROCESS.value,
-    config.watch.lost_seconds,
-  )
+  lost_seconds = config.watch.lost_seconds
+  own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
+  processes.start(_DISTRIBUTED.value, *own, lost_seconds)
   file = config_flags.get_config_filename(flags.FLAGS['config'])
   folder = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(file).stem}')
   console = Console(silent=not processes.is_main())
-  watch = watchdog.Watch(config.watch.lost_seconds, config.watch.stall_seconds)
+  watch = watchdog.Watch(lost_seconds, config.watch.stall_seconds)
   # The console is closed first: the last line of a failure is one of its own.
   with watch, contextlib.closing(console):
     _use_compilation_cache(config)
-    flat = settings.flatten(config)
-    same = {k: v for k, v in flat.items() if k not in _OWN}
-    processes.check_same({'--mode': mode, '--workdir': str(folder), **same})
+    flat = {'--mode': mode, '--workdir': str(folder)} | settings.flatten(config)
+    processes.check_same({k: v for k, v in flat.items() if k not in _OWN})
     MODES[mode](Job(config, folder, console, watch, _EXPORT_FILE.value))
 
 

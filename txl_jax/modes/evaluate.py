@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from jax.sharding import Mesh
-
 from txl_jax import models, settings
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
@@ -38,13 +36,11 @@ def run(job: Job) -> perplexity.Score:
   def progress(scored):
     job.console.progress(f'{scored:,} of {len(tokens) - 1:,} tokens', pause=5.0)
 
-  more = dict(nll_file=ev.nll_file, progress=progress)
-  score = score_tokens(config, corpus, found.params, tokens, mesh, **more)
-  unit = found.vocabulary.unit
+  more = dict(mesh=mesh, nll_file=ev.nll_file, progress=progress)
+  score = score_tokens(config, corpus, found.params, tokens, **more)
+  unit, checkpoint = found.vocabulary.unit, trained.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
-  job.console.say(
-    f'checkpoint: {trained.weights_line(found)}; corpus: {corpus.name}'
-  )
+  job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
   processes.print_on_main(
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{len(split)} tokens, {score.scored} scored, '
@@ -57,25 +53,14 @@ def run(job: Job) -> perplexity.Score:
 
 
 def score_tokens(
-  config: Any,
-  corpus: Prepared,
-  params: Any,
-  tokens: Any,
-  mesh: Mesh,
-  **more: Any,
+  config: Any, corpus: Prepared, params: Any, tokens: Any, **more: Any
 ) -> perplexity.Score:
   """`perplexity.score` of tokens of a corpus as the section `eval` says."""
   ev, V = config.eval, len(corpus.vocabulary)
-  return perplexity.score(
-    models.at_test_time(config, V, 'eval', ev.window),
-    params,
-    tokens,
-    batch_size=ev.batch_size,
-    segment_len=ev.segment_len,
-    segments_per_call=ev.segments_per_call,
-    mesh=mesh,
-    **more,
-  )
+  model = models.at_test_time(config, V, 'eval', ev.window)
+  names = ('batch_size', 'segment_len', 'segments_per_call')
+  sizes = {name: ev[name] for name in names}
+  return perplexity.score(model, params, tokens, **sizes, **more)
 
 
 def conditions(section: Any) -> str:
@@ -96,10 +81,8 @@ def _check_corpus(job, corpus, vocabulary):
   now = job.config.data.boundaries
   then = workdir.config(job.folder).get('data.boundaries', now)
   if then != now:
-    job.console.say(
-      f'warning: data.boundaries is {now} and was {then} in training: the '
-      'model has learnt another number of <S>'
-    )
+    warning = f'warning: data.boundaries is {now} and was {then} in training'
+    job.console.say(f'{warning}: the model has learnt another number of <S>')
 
 
 def _from_first_token(tokens, corpus, first_token):
@@ -109,7 +92,6 @@ def _from_first_token(tokens, corpus, first_token):
   eos = corpus.vocabulary.eos_id
   if eos is None or corpus.sentences('test') is not None:
     what = 'has no <eos>' if eos is None else 'begins with a <S> already'
-    settings.refuse(
-      'eval.first_token', first_token, f'none, for corpus {corpus.name} {what}'
-    )
+    allowed = f'none, for corpus {corpus.name} {what}'
+    settings.refuse('eval.first_token', first_token, allowed)
   return streams.Preceded(eos, tokens)

@@ -17,12 +17,7 @@ def run(job: Job) -> None:
   # What is free where a model is used is as it was trained.
   then = workdir.config(job.folder)
   model = {k: then.get(f'model.{k}', v) for k, v in job.config.model.items()}
-
-  def save():
-    vocabulary = found.vocabulary.to_json()
-    weights_file.save(job.export_file, params, model, vocabulary)
-
-  processes.on_main(save)
-  processes.print_on_main(
-    f'{trained.weights_line(found)}, written to {job.export_file}'
-  )
+  what = params, model, found.vocabulary.to_json()
+  processes.on_main(lambda: weights_file.save(job.export_file, *what))
+  line = trained.weights_line(found)
+  processes.print_on_main(f'{line}, written to {job.export_file}')

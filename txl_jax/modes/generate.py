@@ -4,13 +4,13 @@ import codecs
 import io
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 
 from txl_jax import models, settings
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
-from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
 from txl_jax.modes import trained
 from txl_jax.modes.job import Job
@@ -30,17 +30,17 @@ def run(job: Job) -> None:
   found = trained.load(job.config, job.folder, mesh)
   vocabulary = found.vocabulary
   tokens = vocabulary.encode(prompt.encode('latin-1'), 'the prompt')
+  own = job.config, len(vocabulary), 'generate'
+  model = models.at_test_time(*own, g.window)
+  if not model.remembers():  # then it sees a window
+    model = models.at_test_time(*own, job.config.train.segment_len)
+  names = ('max_new_tokens', 'seed', 'segment_len', 'samples')
   pieces = decoding.generate(
-    _model(job.config, vocabulary),
+    model,
     found.params,
     tokens,
-    sampling=_sampling(g, vocabulary),
-    max_new_tokens=g.max_new_tokens,
-    seed=g.seed,
-    segment_len=g.segment_len,
-    samples=g.samples,
-    start=vocabulary.start,
-    eos=_end(g, vocabulary),
+    **_choices(g, vocabulary),
+    **{name: getattr(g, name) for name in names},
   )
   out = sys.stdout if processes.is_main() else io.StringIO()
   if g.samples == 1:
@@ -62,36 +62,22 @@ def run(job: Job) -> None:
   out.flush()
 
 
-def _model(config, vocabulary):
-  """The model at test time; without memory, it sees a window."""
-  V = len(vocabulary)
-  model = models.at_test_time(config, V, 'generate', config.generate.window)
-  if model.remembers():
-    return model
-  return models.at_test_time(config, V, 'generate', config.train.segment_len)
-
-
-def _sampling(g: Generate, vocabulary):
+def _choices(g, vocabulary) -> dict[str, Any]:
+  """How tokens are drawn, and which start and end a sample, None for none."""
   forbidden = (vocabulary.unk_id,) if g.forbid_unk else ()
   if None in forbidden:
     allowed = 'False, for the vocabulary has no unknown word'
     settings.refuse('generate.forbid_unk', True, allowed)
-  return Sampling(
-    g.temperature, g.top_k, g.top_p, g.repetition_penalty, forbidden
-  )
-
-
-def _end(g: Generate, vocabulary):
-  """The token id that ends a sample, or None."""
-  if g.stop == 'none':
-    return None
-  if vocabulary.line_end is None:
+  end = None if g.stop == 'none' else vocabulary.line_end
+  if end is None and g.stop != 'none':
     allowed = 'none, for the vocabulary has no end of a line'
     settings.refuse('generate.stop', g.stop, allowed)
-  return vocabulary.line_end
+  drawn = g.temperature, g.top_k, g.top_p, g.repetition_penalty
+  sampling = Sampling(*drawn, forbidden)
+  return dict(sampling=sampling, start=vocabulary.start, eos=end)
 
 
-def _prompt(g: Generate):
+def _prompt(g):
   if not g.prompt_file:
     return g.prompt.encode()
   if g.prompt_file == '-':

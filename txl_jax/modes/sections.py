@@ -86,8 +86,8 @@ def compose(model: str = 'transformer_xl') -> Any:
   config = settings.defaults(Root)
   for name, section in sections(model).items():
     if name:
-      *outer, own = name.split('.')
-      within: Any = config[outer[0]] if outer else config
+      outer, _, own = name.rpartition('.')
+      within: Any = config[outer] if outer else config
       within[own] = settings.defaults(section)
   return config.lock()
 
@@ -121,17 +121,18 @@ def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield 'optim.average_start', f'a step of swa, from 1 to {steps - 1}'
 
 
+_INTRODUCTION = """# Keys of a config
+
+Made by `python -m txl_jax.modes.sections > docs/config.md`. A key is
+set on the command line as `--config.optim.lr=1e-3`. *Resume* marks those
+that may change when a run continues, *use* those that may differ when
+its model is evaluated, generates or is exported. The keys of `model` are
+those of Transformer-XL."""
+
+
 def page() -> str:
   """docs/config.md: every key with its default, meaning and bounds."""
-  lines = [
-    '# Keys of a config',
-    '',
-    'Made by `python -m txl_jax.modes.sections > docs/config.md`. A key is',
-    'set on the command line as `--config.optim.lr=1e-3`. *Resume* marks those',
-    'that may change when a run continues, *use* those that may differ when',
-    'its model is evaluated, generates or is exported. The keys of `model` are',
-    'those of Transformer-XL.',
-  ]
+  lines = [_INTRODUCTION]
   for name, section in sections().items():
     lines += ['', f'## {name or "outside sections"}', '']
     lines += ['| key | default | meaning |', '|---|---|---|']

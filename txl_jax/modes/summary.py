@@ -40,37 +40,29 @@ def table(config: Config, vocab_size: int) -> list[str]:
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
   lines = _modules(state.params, placed.params if mesh.size > 1 else None)
+  leaves, inference = jax.tree.leaves, model.inference_params(state.params)
+  every = sum(x.size for x in leaves(state.params))
+  used = sum(x.size for x in leaves(inference))
+  lines.append(f'parameters: {every}')
+  if used != every:
+    lines.append(f'parameters at inference: {used}')
   rows = B // train.accumulate
-  passes = cost.of_rows(model, rows, T)
-  forward, both = passes.forward, passes.forward + passes.backward
+  forward, backward, kept = cost.of_rows(model, rows, T)
+  scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
   memory, gradients = cost.nbytes(state.memory), cost.nbytes(state.params)
   sums = 1 if train.accumulate == 1 else 2  # of gradients
-  step = cost.nbytes(state) + sums * gradients + passes.kept
-  average = cost.nbytes(state.average)
-  return [
-    *lines,
-    *_parameters(model, state.params),
-    f'FLOPs per token: {forward / rows / T / 1e6:,.1f} M scored, '
-    f'{both / rows / T / 1e6:,.1f} M trained (products, T {T})',
+  step = cost.nbytes(state) + sums * gradients + kept
+  average = f'average {_mib(cost.nbytes(state.average))}, '
+  lines += [
+    f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
+    f'(products, T {T})',
     f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B})',
     f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
     f'optimiser {_mib(cost.nbytes(state.opt_state))}, '
-    f'{f"average {_mib(average)}, " if average else ""}memory {_mib(memory)}, '
-    f'gradients, and {_mib(passes.kept)} kept for the backward pass',
-    *(_on_a_mesh(state, placed, mesh) if mesh.size > 1 else []),
+    f'{average if state.average else ""}memory {_mib(memory)}, '
+    f'gradients, and {_mib(kept)} kept for the backward pass',
   ]
-
-
-def _parameters(model, params):
-  """The numbers of parameters, in training and without its own."""
-
-  def count(tree):
-    return sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
-
-  every, used = count(params), count(model.inference_params(params))
-  yield f'parameters: {every}'
-  if used != every:
-    yield f'parameters at inference: {used}'
+  return lines + (_on_a_mesh(state, placed, mesh) if mesh.size > 1 else [])
 
 
 def _modules(params, placed):
@@ -84,12 +76,10 @@ def _modules(params, placed):
   for (path, x), at in zip(flat, specs, strict=True):
     name = re.sub(r'_\d+', '_*', mesh_lib.path_name(path))
     times[name, x.shape] += 1
-    total[name.split('/')[0]] += math.prod(x.shape)
+    total[name.split('/')[0]] += x.size
     axes[name, x.shape] = f'  {_divided(at.spec)}' if at else ''
-  row = '{:<40} {:<24} {:>14}{}'.format
-  lines = [
-    row('module', 'shape', 'parameters', '  divided over' if placed else '')
-  ]
+  row, over = '{:<40} {:<24} {:>14}{}'.format, '  divided over'
+  lines = [row('module', 'shape', 'parameters', over if placed else '')]
   for (name, shape), n in times.items():
     shown = f'{n} x {shape}' if n > 1 else str(shape)
     count = f'{n * math.prod(shape):,}'
@@ -112,9 +102,8 @@ def _on_a_mesh(state, placed, mesh):
   """What each device of a mesh holds between two steps."""
 
   def on_one(what):
-    return _mib(
-      mesh_lib.bytes_per_device(getattr(state, what), getattr(placed, what))
-    )
+    part = getattr(state, what), getattr(placed, what)
+    return _mib(mesh_lib.bytes_per_device(*part))
 
   sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
   average = f'average {on_one("average")}, ' if state.average else ''

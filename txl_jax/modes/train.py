@@ -3,9 +3,7 @@
 import contextlib
 import gzip
 import lzma
-from typing import Any
 
-from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
 from txl_jax.modes import sections
 from txl_jax.modes.evaluate import conditions, score_tokens
@@ -13,9 +11,8 @@ from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.runs import workdir
-from txl_jax.training import loop
 from txl_jax.training import step as step_lib
-from txl_jax.training.progress import Progress
+from txl_jax.training.loop import Trainer
 
 # Bytes that are scored and compressed to compare; larger splits are left out.
 _LARGEST = 5_000_000
@@ -39,32 +36,22 @@ def run(job: Job) -> None:
     processes.on_main(occupy)
     workdir.check_shared(folder)
     with job.watch.signals():
-      trainer = loop.Trainer(
-        config, corpus, folder, mesh, job.watch, job.console
-      )
+      trainer = Trainer(config, corpus, folder, mesh, job.watch, job.console)
       progress = trainer.run()
-    params = trainer.model.inference_params(trainer.weights())
-    lines = _closing(config, corpus, progress, params, mesh, command)
-  processes.print_on_main(*lines)
-
-
-def _closing(
-  config, corpus: Prepared, progress: Progress, params: Any, mesh, command
-) -> list[str]:
-  """The lines that end a run: its figures, and what to do next."""
+    beside = _beside_compressors(config, corpus, trainer.weights(), mesh)
   unit = corpus.vocabulary.unit
 
   def figure(nats):
     return f'{figures.figures(nats, unit)[unit]:.4f} {unit}'
 
-  return [
+  processes.print_on_main(
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',
     f'final validation: {figure(progress.last)} at step {progress.evaluated}',
-    *_beside_compressors(config, corpus, params, mesh),
-    'evaluate:  ' + command + ' --mode=eval',
-    'sample:    ' + command + " --mode=generate --config.generate.prompt='…'",
-    'export:    ' + command + ' --mode=export --export_file=model.npz',
-  ]
+    *beside,
+    f'evaluate:  {command} --mode=eval',
+    f"sample:    {command} --mode=generate --config.generate.prompt='…'",
+    f'export:    {command} --mode=export --export_file=model.npz',
+  )
 
 
 def _beside_compressors(config, corpus, params, mesh):
@@ -75,7 +62,7 @@ def _beside_compressors(config, corpus, params, mesh):
   if not as_text or unit != 'bpc' or len(tokens) > _LARGEST:
     return []
   text = corpus.vocabulary.decode(tokens)
-  score = score_tokens(config, corpus, params, tokens, mesh)
+  score = score_tokens(config, corpus, params, tokens, mesh=mesh)
   if not processes.is_main():
     return []
   # The first byte is not scored: it is counted as eight bits.

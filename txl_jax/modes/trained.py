@@ -20,52 +20,45 @@ from txl_jax.training import averaging
 
 
 class Trained(NamedTuple):
-  """What `load` finds: a checkpoint.
-
-  Its parameters are those of the model at test time, on the mesh; their
-  average over `averaged` steps where it holds one (0 is no average).
-  """
+  """What `load` finds: a checkpoint."""
 
   step: int
-  params: Any
-  averaged: int
+  params: Any  # of the model at test time, on the mesh
+  averaged: int  # steps that they are an average over; 0 is no average
   vocabulary: Vocabulary | Words
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   """The model of the run in a folder; the key `checkpoint` chooses the step.
 
-  Raises:
-    UserError: there is no such checkpoint, or it is of another model.
+  UserError if there is no such checkpoint, or it is of another model.
   """
   vocabulary = workdir.vocabulary(folder)
   _check_model(config, folder)
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
   model = models.build(config.model, len(vocabulary))
+  shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
 
-  def init():
-    return base.init_params(model, jax.random.key(0))
-
-  def restore(item, make):
-    abstract = jax.eval_shape(make)
+  def restore(item, abstract):
     placed = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
     abstract = mesh_lib.with_shardings(abstract, placed)
     return checkpoints.restore(step, **{item: abstract})[item]
 
   params, averaged = None, 0
   if checkpoints.has_average(step):
-    average = restore('average', lambda: averaging.empty(init()))
+    none = averaging.Averager(1.0, averaging.NEVER)
+    average = restore('average', jax.eval_shape(none.init, shapes))
     params, averaged = average.params, averaging.count(average)
   if not averaged:
-    params = restore('params', init)
+    params = restore('params', shapes)
   return Trained(step, model.inference_params(params), averaged, vocabulary)
 
 
 def _check_model(config, folder):
   """Raises a UserError unless the config has the model of the run."""
-  found = workdir.config(folder)
-  then = {k: x for k, x in found.items() if k.startswith('model.')}
+  then = workdir.config(folder).items()
+  then = {k: x for k, x in then if k.startswith('model.')}
   now = {k: settings.flatten(config).get(k) for k in then}
   free = (settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME)
   differences = settings.differences(sections.of(config), now, then, *free)
@@ -90,10 +83,9 @@ def _choose(checkpoints, which):
       return best
   newest = checkpoints.newest()
   if newest is None:
-    raise UserError(
-      f'{checkpoints.folder} holds no checkpoint that can be used; found: '
-      f'{checkpoints.steps() or "nothing"}'
-    )
+    found = checkpoints.steps() or 'nothing'
+    none = 'holds no checkpoint that can be used'
+    raise UserError(f'{checkpoints.folder} {none}; found: {found}')
   if best >= 0 and processes.is_main():
     gone = f'warning: the best checkpoint, {best}, is gone; using {newest}'
     print(gone, file=sys.stderr)

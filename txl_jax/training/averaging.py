@@ -13,8 +13,7 @@ With p_n the n-th parameters that are averaged and d the decay, all are
   a_n = a_(n-1) + w_n (p_n - a_(n-1)),  w_n = (1 - d) / (1 - d^n)
 
 with w_n = 1 / n, the mean, in the limit d = 1. For d < 1 it is the moving
-average that starts at zero, divided by 1 - d^n as Adam divides its moments:
-no trace of the start is in it.
+average that starts at zero, divided by 1 - d^n as Adam divides its moments.
 """
 
 import dataclasses
@@ -46,8 +45,9 @@ class Averager:
   start: int
 
   def init(self, params: Any) -> Average:
-    """The Average before the first step."""
-    return empty(params, self.start)
+    """The Average of no parameters; those given are for their shapes."""
+    zeros, start = jax.tree.map(jnp.zeros_like, params), jnp.int32(self.start)
+    return Average(zeros, jnp.int32(0), start)
 
   def update(self, average: Average, params: Any, step: jax.Array) -> Average:
     """The Average after a step that was made after `step` others."""
@@ -63,15 +63,6 @@ class Averager:
       lambda a, p: jnp.where(on, a + w * (p - a), a), average.params, params
     )
     return average.replace(params=mixed, count=n)
-
-
-def empty(params: Any, start: int = NEVER) -> Average:
-  """The Average of no parameters; those given are for their shapes."""
-  return Average(
-    params=jax.tree.map(jnp.zeros_like, params),
-    count=jnp.zeros([], jnp.int32),
-    start=jnp.full([], start, jnp.int32),
-  )
 
 
 def averager(config: Optim) -> Averager | None:
@@ -98,8 +89,8 @@ def weights(params: Any, average: Any) -> Any:
 class Trigger:
   """Finds the step at which the average of `nt` starts.
 
-  It is that of the first evaluation whose figure is above the lowest of all
-  that were made more than average_patience evaluations before it.
+  That of the first evaluation whose figure is above the lowest of all that were
+  made more than average_patience evaluations before it.
   """
 
   best: float = math.inf  # lowest figure of those

@@ -34,9 +34,7 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
 
 def nbytes(tree: Any) -> int:
   """Bytes of the arrays of a pytree, or of their shapes."""
-  return sum(
-    math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree)
-  )
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
@@ -45,17 +43,10 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
   key = jax.random.key(0)
   params = jax.eval_shape(functools.partial(base.init_params, model), key)
+  more: Any = dict(train=True, progress=jnp.float32(0), rngs={'dropout': key})
 
   def loss(params, tokens, memory):
-    out: Any = model.apply(
-      {'params': params},
-      tokens,
-      tokens,
-      memory,
-      train=True,
-      progress=jnp.float32(0),
-      rngs={'dropout': key},
-    )
+    out: Any = model.apply({'params': params}, tokens, tokens, memory, **more)
     return out.nll.sum() + out.aux
 
   def vjp(params, *rest):
@@ -94,8 +85,7 @@ def _of_product(eqn):
     (contracted, _), _ = dimensions
     summed = math.prod(shapes[0][i] for i in contracted)
   elif eqn.primitive.name == 'conv_general_dilated':
-    features = shapes[1][dimensions.rhs_spec[0]]
-    summed = math.prod(shapes[1]) // features
+    summed = math.prod(shapes[1]) // shapes[1][dimensions.rhs_spec[0]]
   else:
     return 0
   return 2 * math.prod(eqn.outvars[0].aval.shape) * summed

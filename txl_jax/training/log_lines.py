@@ -6,8 +6,7 @@ from typing import Any
 
 import jax
 
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
 from txl_jax.runs.console import Console, duration
 from txl_jax.runs.metrics_log import Log, Silent
@@ -16,23 +15,16 @@ from txl_jax.training.options import Config
 
 
 class Lines:
-  """Writes the log lines of training steps, and measures their time.
+  """Writes the log lines of training steps, and measures their time."""
 
-  Attributes:
-    clock: a `profiling.Clock`.
-  """
-
-  def __init__(
-    self, config: Config, vocabulary: Vocabulary | Words, console: Console
-  ):
+  def __init__(self, config: Config, corpus: Prepared, console: Console):
     """Measures nothing yet."""
-    self.config, self._console = config, console
+    self._train, self._console = config.train, console
+    self._unit, self._timed_from = corpus.vocabulary.unit, 0
     self.clock = profiling.Clock()
-    self._unit = vocabulary.unit
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:
-      self._flops = cost.flops_per_token(config, len(vocabulary))
-    self._timed_from = 0
+      self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
   def begin(self, step: int) -> None:
     """Steps are timed from here on, when `step` of them are made."""
@@ -51,59 +43,39 @@ class Lines:
       yield
 
   def write(
-    self,
-    log: Log | Silent,
-    step: int,
-    lr: float,
-    sums: metrics.Sums,
-    epoch: int,
-    rollbacks: int,
+    self, log: Log | Silent, step: int, sums: metrics.Sums, **more: float
   ) -> None:
-    """Writes the line of a step: its rate and epoch, and the rollbacks so far.
+    """Writes the line of a step, with its lr and what else is given.
 
     The sums are on the host, those of the steps since the last line.
     """
-    train = self.config.train
     seconds, shares = self.clock.read()
     # Of the steps since the last line this program has made some, or all.
-    timed = step - self._timed_from
-    self._timed_from = step
-    updates = int(sums.steps - sums.skipped)
+    timed, self._timed_from = step - self._timed_from, step
+    skipped, updates = int(sums.skipped), int(sums.steps - sums.skipped)
     if updates:
       tokens = metrics.tokens_of(sums)
       rate = tokens * timed / int(sums.steps) / seconds
-      record = {
-        'step': step,
-        'split': 'train',
-        **figures.figures(float(sums.nll) / tokens, self._unit),
-        'lr': float(lr),
-        'grad_norm': float(sums.grad_norm) / updates,
-        'epoch': epoch,
-        'tokens_per_second': round(rate, 1),
-        **shares,
-      }
-      if train.nonfinite == 'skip':
-        record['skipped'] = int(sums.skipped)
-      if train.nonfinite == 'rollback':
-        record['rollbacks'] = rollbacks
+      record: Any = {'step': step, 'split': 'train'}
+      record |= figures.figures(float(sums.nll) / tokens, self._unit)
+      record |= more | {'grad_norm': float(sums.grad_norm) / updates}
+      record |= {'tokens_per_second': round(rate, 1), **shares}
+      if self._train.nonfinite == 'skip':
+        record['skipped'] = skipped
       if self._peak:
         record['mfu'] = round(rate * self._flops / self._peak, 4)
       log.write(record)
-      self._show(record, (train.steps - step) * seconds / timed)
-    if sums.skipped:
+      used = f'mfu {record["mfu"]:.1%}  ' if self._peak else ''
+      left = duration((self._train.steps - step) * seconds / timed)
+      self._console.progress(
+        f'step {step}/{self._train.steps}  '
+        f'{record[self._unit]:.4f} {self._unit}  lr {record["lr"]:.3g}  '
+        f'{record["tokens_per_second"]:,.0f} tokens/s  {used}'
+        f'data {shares["data_wait"]:.2%}  dispatch {shares["dispatch"]:.2%}  '
+        f'device {shares["device_wait"]:.2%}  ETA {left}'
+      )
+    if skipped:
       self._console.say(
-        f'warning: {int(sums.skipped)} updates left out, the first at step '
+        f'warning: {skipped} updates left out, the first at step '
         f'{int(sums.bad_step) + 1}: loss or gradient not finite'
       )
-
-  def _show(self, record, left):
-    """Shows a record, and the seconds left, on the console."""
-    used = f'mfu {record["mfu"]:.1%}  ' if 'mfu' in record else ''
-    self._console.progress(
-      f'step {record["step"]}/{self.config.train.steps}  '
-      f'{record[self._unit]:.4f} {self._unit}  lr {record["lr"]:.3g}  '
-      f'{record["tokens_per_second"]:,.0f} tokens/s  {used}'
-      f'data {record["data_wait"]:.2%}  dispatch {record["dispatch"]:.2%}  '
-      f'device {record["device_wait"]:.2%}  '
-      f'ETA {duration(left)}'
-    )

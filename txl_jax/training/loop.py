@@ -18,17 +18,11 @@ from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
 from txl_jax.runs import checkpoint, metrics_log, workdir
 from txl_jax.runs.console import Console, duration
-from txl_jax.training import (
-  averaging,
-  log_lines,
-  metrics,
-  profiling,
-  progress,
-  resume,
-)
+from txl_jax.training import averaging, log_lines, metrics, profiling, resume
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
+from txl_jax.training.resume import Progress
 
 
 class NotFinite(UserError):
@@ -54,23 +48,14 @@ class Trainer:
     """Builds the model and restores the newest good checkpoint.
 
     The config is checked, the folder of the run described and locked, the
-    watch open.
-
-    Raises:
-      UserError: the folder has checkpoints but none that can be used, or
-        train.resume forbids what is found.
+    watch open. UserError if a split is too short, or as from `resume.start`.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
-    self.unit = corpus.vocabulary.unit
     train, B = config.train, config.train.batch_size
+    order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
     self.streams = streams.Streams(
-      corpus.tokens('train'),
-      B,
-      train.segment_len,
-      varlen=train.varlen,
-      seed=config.seed,
-      sentences=corpus.sentences('train'),
+      corpus.tokens('train'), B, train.segment_len, varlen=train.varlen, **order
     )
     self.validation = corpus.tokens('validation')[: train.eval_tokens or None]
     if len(self.validation) < 2:
@@ -82,18 +67,16 @@ class Trainer:
     built = step_lib.build(config, len(corpus.vocabulary), mesh)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
-    replicated = mesh_lib.replicated(mesh)
-    self._no_sums = jax.jit(metrics.zeros, out_shardings=replicated)
+    self._everywhere = mesh_lib.replicated(mesh)
+    self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
-    self.checkpoints = checkpoint.Checkpoints(
-      workdir.checkpoints(folder), train.async_checkpoints
-    )
-    self.progress = progress.Progress()
-    self.lines = log_lines.Lines(config, corpus.vocabulary, console)
+    saved = workdir.checkpoints(folder)
+    self.checkpoints = checkpoint.Checkpoints(saved, train.async_checkpoints)
+    self.step, self.progress = 0, Progress()
+    self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
-    start = resume.start(self.checkpoints, folder, config.train.resume)
+    start = resume.start(self.checkpoints, folder, train.resume)
     if start is None:
-      self.step = 0
       self.state = mesh_lib.make(built.create, built.abstract)
     else:
       self._restore(start)
@@ -103,31 +86,28 @@ class Trainer:
   # part is read; arrays are restored; leftovers are put aside; the log is
   # cut back to the step. Config and corpus were compared before.
 
-  def _restore(self, step):
-    """Takes the state and the progress from a checkpoint."""
-    host = self.checkpoints.host(step)
+  def _restore(self, step, keep_memory=True):
+    """Takes state and progress from a checkpoint; a memory may start empty."""
+    host, abstract = self.checkpoints.host(step), self.abstract
     B, then = self.config.train.batch_size, host['config']['train.batch_size']
-    abstract = self.abstract if then == B else self.abstract.replace(memory=())
+    if not keep_memory or then != B:
+      abstract = abstract.replace(memory=())
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
     processes.on_main(lambda: self.checkpoints.clean(step))
     self.step, self.state = step, state_lib.join(items)
-    self.progress = progress.Progress.from_json(host['progress'])
+    self.progress = Progress.from_json(host['progress'])
     self.console.say(f'continuing from step {step}')
+    if abstract is not self.abstract:
+      empty = functools.partial(self.model.init_memory, B)
+      memory = mesh_lib.make(empty, self.abstract.memory)
+      self.state = self.state.replace(memory=memory)
     if then != B:
-      self._empty_memory()
       self.console.say(
         f'train.batch_size was {then} and is {B}: the memory starts empty, and '
         f'the text is cut into {B} streams, of which step {step} is the next'
       )
     for line in resume.other_versions(host):
       self.console.say(line)
-
-  def _empty_memory(self):
-    empty = functools.partial(
-      self.model.init_memory, self.config.train.batch_size
-    )
-    memory = mesh_lib.make(empty, self.abstract.memory)
-    self.state = self.state.replace(memory=memory)
 
   def _open_log(self):
     """Opens the log, cut back to this step."""
@@ -136,13 +116,12 @@ class Trainer:
       events, known = self.config.train.tensorboard, self.progress.evaluated
       self.log = metrics_log.Log(self.folder, self.step, known, events)
 
-  def run(self) -> progress.Progress:
+  def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
 
-    Raises:
-      Stopped: a signal came; the state is saved, if there is one yet.
-      UserError: a checkpoint cannot be written, or the loss or gradient is not
-        finite more often than the config allows.
+    Stopped if a signal came: the state is saved, if there is one yet. UserError
+    if a checkpoint cannot be written, or the loss or gradient is not finite
+    more often than the config allows.
     """
     try:
       while True:
@@ -158,25 +137,19 @@ class Trainer:
   def _train(self):
     """As `run`, which see, to the first loss that is not finite."""
     train, clock = self.config.train, self.lines.clock
-    pending = marker = None
+    self._unwritten = marker = None
     doing = 'compiles'
     self.lines.begin(self.step)
     while True:
       if self._due(train.eval_every) and self.progress.evaluated < self.step:
-        pending = self._write_line(pending)
-        with self.lines.apart(self.state):
-          self._evaluate()
+        self._between_steps(self._evaluate)
       if self._due(train.save_every) or self.step == self.progress.best_step:
-        pending = self._write_line(pending)
-        with self.lines.apart(self.state):
-          self._save()
+        self._between_steps(self._save)
       if self.step == train.steps:
         self.checkpoints.wait()
         return self.progress
       self.checkpoints.check()
-      if number := self.watch.stopping():
-        self._write_line(pending)
-        self._halt(number)
+      self._stop_if_asked()
       self.watch.at(self.step, READING)
       with self.trace.step(self.step):
         with clock('data_wait'):
@@ -194,16 +167,17 @@ class Trainer:
       if self.trace.ends(self.step):
         with self.lines.apart(self.state):
           self.trace.end(self.step)
-      pending = self._write_line(pending)
+      self._write_line()
       if self._due(train.log_every):
         # Before the next step, which this would otherwise wait for.
         lr = self._lr(self.state.step, self.state.lr_scale)
-        pending = self.step, lr, self.state.sums
+        self._unwritten = self.step, lr, self.state.sums
         self.state = self.state.replace(sums=self._no_sums())
 
   def weights(self) -> Any:
     """The parameters to evaluate: averaged where there is an average."""
-    return averaging.weights(self.state.params, self.state.average)
+    params = averaging.weights(self.state.params, self.state.average)
+    return self.model.inference_params(params)
 
   def _due(self, every):
     """Whether this step is a multiple, or the last."""
@@ -214,25 +188,29 @@ class Trainer:
     B, K = self.config.train.batch_size, self.config.train.steps_per_dispatch
     first = self.step + self.progress.passed_over
     batches = [self.streams.batch(first + k, self.rows) for k in range(K)]
-    axis = 0 if K == 1 else 1
+    arrays, axis = streams.arrays(batches), int(K > 1)
     placed = mesh_lib.rows(self.mesh, axis)
-    arrays = streams.arrays(batches)
     return placement.from_rows(arrays, self.rows, B, placed, axis)
 
-  def _write_line(self, pending):
-    """Writes the figures of a step to the log, if any are waiting; not after.
+  def _between_steps(self, do):
+    """Does what is not training, after all that was has been written."""
+    self._write_line()
+    with self.lines.apart(self.state):
+      do()
 
-    It returns what is waiting then: None.
-    """
-    if pending is None:
+  def _write_line(self):
+    """Writes a step's line of the log, if one is waiting: step, lr, sums."""
+    if self._unwritten is None:
       return
-    step, lr, sums = pending
+    (step, lr, sums), self._unwritten = self._unwritten, None
     with self.lines.clock('device_wait'):
       lr, sums = jax.device_get((lr, sums))
     self._check_finite(sums)
-    p = self.progress
-    epoch = self.streams.locate(step - 1 + p.passed_over)[0]
-    self.lines.write(self.log, step, lr, sums, epoch, p.rollbacks)
+    epoch, _ = self.streams.locate(step - 1 + self.progress.passed_over)
+    more = {'lr': float(lr), 'epoch': epoch}
+    if self.config.train.nonfinite == 'rollback':
+      more['rollbacks'] = self.progress.rollbacks
+    self.lines.write(self.log, step, sums, **more)
 
   def _check_finite(self, sums):
     bad, skipped = int(sums.bad_step), int(sums.skipped)
@@ -253,11 +231,8 @@ class Trainer:
   def _roll_back(self, error):
     """Goes back to a checkpoint, and on with the batches after a bad one.
 
-    A run that is killed before it saves again comes back to the same
-    checkpoint, finds the same batch and does the same.
-
-    Raises:
-      NotFinite: the error, if the config does not allow this, or not again.
+    A run that is killed before it saves again does the same again. The error is
+    raised if the config does not allow this, or not again.
     """
     train, before = self.config.train, self.progress
     newest = self.checkpoints.newest()
@@ -271,80 +246,68 @@ class Trainer:
     self.log.close()
     self.log = metrics_log.Silent()
     del self.state  # two of them may not fit
-    self._restore(newest)
-    self._empty_memory()
+    self._restore(newest, keep_memory=False)
+    over = error.step + 1 + before.passed_over - self.step
     self.progress = dataclasses.replace(
-      self.progress,
-      rollbacks=before.rollbacks + 1,
-      passed_over=error.step + 1 + before.passed_over - self.step,
+      self.progress, rollbacks=before.rollbacks + 1, passed_over=over
     )
     self._open_log()
 
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
-    train = self.config.train
-
-    def stop(_scored):
-      if number := self.watch.stopping():
-        self._halt(number)
-
+    train, optim = self.config.train, self.config.optim
+    unit = self.corpus.vocabulary.unit
     score = perplexity.score(
       self.model.at_test_time(),
-      self.model.inference_params(self.weights()),
+      self.weights(),
       self.validation,
       batch_size=train.eval_batch_size,
       segment_len=train.segment_len,
       segments_per_call=self.config.eval.segments_per_call,
       mesh=self.mesh,
-      progress=stop,
+      progress=lambda scored: self._stop_if_asked(),
     )
-    optim, averaged = self.config.optim, averaging.count(self.state.average)
-    record = {
-      'step': self.step,
-      'split': 'validation',
-      **figures.figures(score.nats, self.unit),
-      'tokens': score.scored,
-      'seconds': round(score.seconds, 3),
-      'tokens_per_second': round(score.tokens_per_second, 1),
-      **({} if optim.average == 'off' else {'averaged': averaged}),
-    }
+    averaged = averaging.count(self.state.average)
+    record: Any = {'step': self.step, 'split': 'validation'}
+    record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
+    record['seconds'] = round(score.seconds, 3)
+    record['tokens_per_second'] = round(score.tokens_per_second, 1)
+    if optim.average != 'off':
+      record['averaged'] = averaged
     self.progress = self.progress.after(self.step, score.nats, optim)
     self._tell_devices()
     self.log.write(record)
-    best = self.progress.best_step == self.step
+    best = ' (best)' if self.progress.best_step == self.step else ''
+    over = f', weights averaged over {averaged} steps' if averaged else ''
     self.console.say(
-      f'step {self.step}: validation {record[self.unit]:.4f} {self.unit}'
-      f'{" (best)" if best else ""}, {score.scored:,} tokens in '
-      f'{duration(score.seconds)}'
-      f'{f", weights averaged over {averaged} steps" if averaged else ""}'
+      f'step {self.step}: validation {record[unit]:.4f} {unit}{best}, '
+      f'{score.scored:,} tokens in {duration(score.seconds)}{over}'
     )
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
 
   def _tell_devices(self):
     """Puts into the state what an evaluation has decided."""
-    average, everywhere = self.state.average, mesh_lib.replicated(self.mesh)
-    scalars = (
-      np.float32(self.progress.plateau.scale),
-      np.int32(self.progress.trigger.start),
-    )
-    scale, start = (placement.put(x, everywhere) for x in scalars)
+    p, average = self.progress, self.state.average
     if self.config.optim.average == 'nt':
+      start = placement.put(np.int32(p.trigger.start), self._everywhere)
       average = average.replace(start=start)
+    scale = placement.put(np.float32(p.plateau.scale), self._everywhere)
     self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):
     self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
     self.log.sync()
-    host = resume.host_part(self.config, self.corpus, self.progress)
-    items = state_lib.split(self.state)
-    best = self.progress.best_step
-    self.checkpoints.save(self.step, host=host, keep=(best,), **items)
+    host = resume.host_part(self.config, self.corpus.digest, self.progress)
+    keep, items = (self.progress.best_step,), state_lib.split(self.state)
+    self.checkpoints.save(self.step, host, keep, **items)
 
-  def _halt(self, number):
-    """Saves and stops, for a signal."""
-    if self.step > 0:
-      self._save()
-      self.checkpoints.wait()
-    raise Stopped(number, self.step)
+  def _stop_if_asked(self):
+    """Saves and stops if a signal came."""
+    if number := self.watch.stopping():
+      self._write_line()
+      if self.step > 0:
+        self._save()
+        self.checkpoints.wait()
+      raise Stopped(number, self.step)

@@ -13,12 +13,11 @@ _HIGH = 2**30  # tokens that the high half of their count counts by
 class Sums(flax.struct.PyTreeNode):
   """Sums over the steps since the last line of the log.
 
-  The scored tokens are multiples of 2^30 and the rest, since their number may
-  not fit into one int32; see `tokens_of`.
+  The number of scored tokens may not fit into one int32: it is `tokens_of`.
   """
 
   nll: jax.Array  # float32, nats over all scored tokens
-  tokens: jax.Array  # int32 [2]
+  tokens: jax.Array  # int32 [2], multiples of 2^30 and the rest
   grad_norm: jax.Array  # float32, global norms before clipping
   steps: jax.Array  # int32
   bad_step: jax.Array  # int32, the first that was not finite, -1 if none was

@@ -35,11 +35,9 @@ class Optim:
   nesterov: bool = key(False, 'sgd: look ahead along the momentum.')
   state_dtype: str = key(
     'float32',
-    'What moments and momentum are kept in; the update is computed in float32.',
-    choices={
-      'float32': 'as computed',
-      'bfloat16': 'half as large, rounded at random',
-    },
+    'What moments and momentum are kept in, bfloat16 rounded at random; the '
+    'update is computed in float32.',
+    choices={'float32': 'as computed', 'bfloat16': 'half as large'},
   )
   clip: float = count(0.25, 'Global norm of the gradient at most; 0 is off.')
   weight_decay: float = count(
@@ -64,11 +62,8 @@ class Optim:
     'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
     'with the warm-up cutting its start off (PyTorch original).',
   )
-  lr_floor: float = key(
-    0.0,
-    'cosine and plateau: lowest rate, as a share of lr.',
-    at_least=0,
-    at_most=1,
+  lr_floor: float = count(
+    0.0, 'cosine and plateau: lowest rate, as a share of lr.', at_most=1
   )
   plateau_factor: float = key(0.5, 'plateau: see there.', above=0, at_most=1)
   plateau_patience: int = size(1, 'plateau: see there.')
@@ -175,10 +170,8 @@ def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
   """
 
   def acts(path, x):
-    name = path_name(path)
-    return x.ndim > 1 and not any(
-      re.search(f'(^|/)({pattern})$', name) for pattern in not_decayed
-    )
+    ends = (f'(^|/)({pattern})$' for pattern in not_decayed)
+    return x.ndim > 1 and not any(re.search(e, path_name(path)) for e in ends)
 
   return jax.tree_util.tree_map_with_path(acts, params)
 
@@ -225,9 +218,7 @@ class Plateau:
 
   def update(self, figure: float, config: Optim) -> 'Plateau':
     """The state after an evaluation."""
-    if figure < self.best:
-      return Plateau(figure, 0, self.scale)
-    if self.bad + 1 < config.plateau_patience:
-      return Plateau(self.best, self.bad + 1, self.scale)
-    scale = max(self.scale * config.plateau_factor, config.lr_floor)
-    return Plateau(self.best, 0, scale)
+    bad, scale = 0 if figure < self.best else self.bad + 1, self.scale
+    if bad >= config.plateau_patience:
+      bad, scale = 0, max(scale * config.plateau_factor, config.lr_floor)
+    return Plateau(min(self.best, figure), bad, scale)  # best if it is nan

@@ -57,9 +57,7 @@ class Train:
     'have the T and M of training.',
   )
   eval_batch_size: int = size(10, 'Streams that evaluations read at once.')
-  eval_tokens: int = count(
-    0, 'Tokens that they read, from the start of the split; 0 is all.'
-  )
+  eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
   save_every: int = size(
     4000,
     'Steps between two checkpoints; a better evaluation is saved besides.',

@@ -15,10 +15,9 @@ from txl_jax.settings import ON_RESUME, count
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-  """The section `profile` of a config: a trace of some steps.
+  """The section `profile` of a config: a `Trace` of some steps.
 
-  It is for TensorBoard and Perfetto, and lies in workdir/profile. The first
-  step of a run compiles: start at 10 or so.
+  The first step of a run compiles: start at 10 or so.
   """
 
   MAY_CHANGE = ON_RESUME
@@ -33,10 +32,9 @@ class Profile:
 
 
 # Most FLOPs a second of one device of JAX in matrix products, dense, by
-# device_kind: (bfloat16, float32). Float32 is what XLA makes of such products
-# at its default precision: bfloat16 passes on TPUs, TF32 on NVIDIA GPUs from
-# Ampere on. None is a dtype without units of its own.
-#
+# device_kind: (bfloat16, float32); None is a dtype without units of its own.
+# Float32 is what XLA makes of such products at its default precision: bfloat16
+# passes on TPUs, TF32 on NVIDIA GPUs from Ampere on.
 # TPU: 'peak compute per chip' of cloud.google.com/tpu/docs/v2 to v6e; v2 and
 # v3 have two cores to a chip, each a device of JAX. NVIDIA: the data sheet of
 # each card; where it quotes figures with sparsity, half of them.
@@ -65,9 +63,7 @@ _PEAKS = {
 }
 
 
-def peak(
-  dtype: str, kind: str | None = None, count: int | None = None
-) -> float | None:
+def peak(dtype: str, kind: str = '', count: int = 0) -> float | None:
   """FLOPs a second that devices can make at most, None if not known.
 
   By default they are all devices of this machine; kind is a device_kind.
@@ -126,10 +122,9 @@ class Trace:
   def __init__(self, config: Profile, folder: pathlib.Path, console: Console):
     """Traces nothing yet."""
     self._start, self._stop = config.start, config.stop
-    self._folder, self._console = folder / 'profile', console
-    if processes.count() > 1:
-      self._folder /= f'process_{processes.index()}'
-    self._on = False
+    self._on, self._console = False, console
+    own = f'process_{processes.index()}' if processes.count() > 1 else ''
+    self._folder = folder / 'profile' / own
 
   def step(self, step: int) -> jax.profiler.StepTraceAnnotation:
     """The context of a call that makes steps, the first one after `step`."""
@@ -156,8 +151,8 @@ class Trace:
     try:
       call(*arguments)
     except (RuntimeError, OSError) as e:
-      reason = ' '.join(str(e).split())
-      self._console.say(f'warning: no trace in {self._folder}: {reason}')
+      why = ' '.join(str(e).split())
+      self._console.say(f'warning: no trace in {self._folder}: {why}')
       self._start = self._stop  # not again at the next step
       return False
     return True

@@ -1,22 +1,58 @@
-"""What a run that continues finds, compares and tells."""
+"""What the host knows of a run, and finds and compares when it continues."""
 
+import dataclasses
 import importlib.metadata
-import pathlib
+import math
+from dataclasses import field
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from txl_jax import settings
-from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes
 from txl_jax.runs.checkpoint import Checkpoints
-from txl_jax.training.progress import Progress
+from txl_jax.training import averaging, optim
 
 
-def start(
-  checkpoints: Checkpoints, folder: pathlib.Path, resume: str
-) -> int | None:
+@dataclasses.dataclass(frozen=True)
+class Progress:
+  """How far a run has come; in every checkpoint.
+
+  Batches are passed over by going back to a checkpoint: step s reads batch
+  s + passed_over.
+  """
+
+  evaluated: int = 0  # last step that was
+  best_step: int = -1  # the evaluated step with the lowest nll
+  best: float = math.inf  # its mean nll in nats
+  last: float = math.inf  # mean nll of the last evaluation
+  plateau: optim.Plateau = field(default_factory=optim.Plateau)
+  trigger: averaging.Trigger = field(default_factory=averaging.Trigger)
+  rollbacks: int = 0  # how often the run went back to a checkpoint
+  passed_over: int = 0
+
+  def after(self, step: int, nats: float, config: optim.Optim) -> 'Progress':
+    """The Progress after a step was evaluated, with its mean nll in nats."""
+    new: dict[str, Any] = {'evaluated': step, 'last': nats}
+    if nats < self.best:
+      new |= {'best_step': step, 'best': nats}
+    if config.schedule == 'plateau':
+      new['plateau'] = self.plateau.update(nats, config)
+    if config.average == 'nt':
+      new['trigger'] = self.trigger.update(nats, step, config)
+    return dataclasses.replace(self, **new)
+
+  @classmethod
+  def from_json(cls, fields: dict[str, Any]) -> 'Progress':
+    """A Progress of which `dataclasses.asdict` made these fields."""
+    plateau = optim.Plateau(**fields['plateau'])
+    trigger = averaging.Trigger(**fields['trigger'])
+    return cls(**{**fields, 'plateau': plateau, 'trigger': trigger})
+
+
+def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
   """The step to continue from, or None for a new run.
 
   UserError: the folder of the run has checkpoints but none that can be used,
@@ -36,21 +72,17 @@ def start(
       'used; restore one, or choose another --workdir'
     )
   if newest is None and resume == 'must':
-    raise UserError(
-      f'{folder} holds no checkpoint and train.resume is must; allowed: auto, '
-      'never'
-    )
+    allowed = 'train.resume is must; allowed: auto, never'
+    raise UserError(f'{folder} holds no checkpoint and {allowed}')
   return newest
 
 
-def host_part(
-  config: Any, corpus: Prepared, progress: Progress
-) -> dict[str, Any]:
+def host_part(config: Any, digest: str, progress: Progress) -> dict[str, Any]:
   """What a checkpoint holds besides arrays: a JSON dict."""
   return {
-    'progress': progress.to_json(),
+    'progress': dataclasses.asdict(progress),
     'config': settings.flatten(config.to_dict()),
-    'corpus': corpus.digest,
+    'corpus': digest,
     'versions': _versions(),
   }
 

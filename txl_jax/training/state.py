@@ -11,6 +11,8 @@ from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics
 
+_ITEMS = ('params', 'memory', 'average')
+
 
 class TrainState(flax.struct.PyTreeNode):
   """State of training, saved and restored whole."""
@@ -49,21 +51,14 @@ def split(state: TrainState) -> dict[str, Any]:
 
   params, training, and memory and average where there is one.
   """
-  items = {
-    'params': state.params,
-    'training': state.replace(params=(), memory=(), average=()),
-  }
-  parts = {'memory': state.memory, 'average': state.average}
-  return items | {k: x for k, x in parts.items() if jax.tree.leaves(x)}
+  items = {name: getattr(state, name) for name in _ITEMS}
+  items['training'] = state.replace(**dict.fromkeys(_ITEMS, ()))
+  return {name: x for name, x in items.items() if jax.tree.leaves(x)}
 
 
 def join(items: dict[str, Any]) -> TrainState:
   """The TrainState of which `split` made the items."""
-  return items['training'].replace(
-    params=items['params'],
-    memory=items.get('memory', ()),
-    average=items.get('average', ()),
-  )
+  return items['training'].replace(**{k: items.get(k, ()) for k in _ITEMS})
 
 
 def shardings(
@@ -71,14 +66,8 @@ def shardings(
 ) -> TrainState:
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)
-  params, opt_state, average = (
-    mesh_lib.by_rules(tree, mesh, model.SHARDING)
-    for tree in (abstract.params, abstract.opt_state, abstract.average)
-  )
-  memory = () if abstract.memory == () else model.row_axes()
-  return everywhere.replace(
-    params=params,
-    opt_state=opt_state,
-    average=average,
-    memory=jax.tree.map(lambda axis: mesh_lib.rows(mesh, axis), memory),
-  )
+  names = ('params', 'opt_state', 'average')
+  ruled = {name: getattr(abstract, name) for name in names}
+  ruled = mesh_lib.by_rules(ruled, mesh, model.SHARDING)
+  rows = jax.tree.map(lambda i: mesh_lib.rows(mesh, i), model.row_axes())
+  return everywhere.replace(**ruled, memory=rows)

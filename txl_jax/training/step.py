@@ -18,10 +18,11 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
+from txl_jax.training.state import TrainState
 
 
 def train_step(
-  state: state_lib.TrainState,
+  state: TrainState,
   batch: dict[str, Any],
   *,
   model: base.LanguageModel,
@@ -32,61 +33,39 @@ def train_step(
   accumulate: int = 1,
   averager: averaging.Averager | None = None,
   skip_nonfinite: bool = False,
-) -> state_lib.TrainState:
-  """One update.
+) -> TrainState:
+  """One update of a model; optimiser and schedule are those of `optim`.
 
-  The loss is the mean nll over the scored tokens of the whole batch, plus
-  the model's aux. With A = accumulate > 1 the rows a, a + A, a + 2 A, … are
-  part a; the gradients of the parts are summed one after the other, each
-  part with its own rows of the memory, so the update is that of the batch.
+  The loss is the mean nll over the scored tokens of the whole batch, plus the
+  model's aux. With A = accumulate > 1, a divisor of B, it is that of A parts.
 
-  Args:
-    state: before the step.
-    batch: dict of inputs, targets [B, T], lengths [B] or None, reset [B].
-    model: to be trained.
-    optimiser: from `optim.optimiser`.
-    schedule: from `optim.schedule`.
-    key: dropout uses fold_in(key, step).
-    steps: of the whole training.
-    accumulate: A, a divisor of B.
-    averager: that which the state was made with.
-    skip_nonfinite: see `_keep_nonfinite_out`.
+  The batch is a dict of inputs, targets int32 [B, T], lengths int32 [B] or
+  None, reset bool [B]. Dropout draws with fold_in(key, step), `steps` are those
+  of the whole training, and the averager is that which the state was made with.
   """
   tokens = jnp.sum(batch['targets'] >= 0)
 
   def loss(params, part, memory, key):
-    out: Any = model.apply(
-      {'params': params},
-      part['inputs'],
-      part['targets'],
-      memory,
-      train=True,
-      lengths=part['lengths'],
-      progress=jnp.float32(state.step) / steps,
-      rngs={'dropout': key},
-    )
+    segment = part['inputs'], part['targets'], memory
+    progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
+    more: Any = dict(lengths=part['lengths'], progress=progress, rngs=rngs)
+    out: Any = model.apply({'params': params}, *segment, train=True, **more)
     nll = jnp.sum(out.nll)
     return nll / tokens + out.aux / accumulate, (nll, out.memory)
 
   gradient = jax.grad(loss, has_aux=True)
+  if accumulate > 1:
+    gradient = _in_parts(gradient, accumulate, model.row_axes())
   memory = model.reset_memory(state.memory, batch['reset'])
   key = jax.random.fold_in(key, state.step)
-  if accumulate == 1:
-    grads, (nll, memory) = gradient(state.params, batch, memory, key)
-  else:
-    axes = model.row_axes()
-    grads, nll, memory = _accumulate(
-      gradient, state.params, batch, memory, axes, key, accumulate
-    )
+  grads, (nll, memory) = gradient(state.params, batch, memory, key)
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
   lr = schedule(state.step) * state.lr_scale
   params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
-  average = state.average
+  new = state.replace(params=params, opt_state=opt_state, memory=memory)
   if averager:
-    average = averager.update(average, params, state.step)
-  new = state.replace(
-    params=params, opt_state=opt_state, memory=memory, average=average
-  )
+    average = averager.update(state.average, params, state.step)
+    new = new.replace(average=average)
   grad_norm, skipped = optax.tree.norm(grads), False
   if skip_nonfinite:
     empty = model.init_memory(len(batch['reset']))
@@ -103,7 +82,7 @@ def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
   """
 
   def choose(condition, tree, other):
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), tree, other)
+    return jax.tree.map(functools.partial(jnp.where, condition), tree, other)
 
   skipped = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
   kept = choose(skipped, old.replace(memory=()), new.replace(memory=()))
@@ -111,15 +90,15 @@ def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
   return kept.replace(memory=memory), skipped
 
 
-def _accumulate(gradient, params, batch, memory, axes, key, A):
-  """Gradients and nll summed over A parts, and the memory of all rows.
+def _in_parts(gradient, A, axes):
+  """A gradient summed over A parts of the rows, one after the other.
 
-  The gradient is a function (params, batch, memory, key) -> grads, (nll,
-  memory); axes are those of the memory's rows. Part a uses fold_in(key, a).
+  It is a function (params, batch, memory, key) -> grads, (nll, memory). Each
+  part has its own rows of the memory, of which `axes` are the axes; part a is
+  the rows a, a + A, a + 2 A, … and uses fold_in(key, a).
   """
 
-  # Every A-th row goes into a part: rows that are divided among devices in
-  # blocks stay where they are.
+  # Every A-th row: rows divided among devices in blocks stay where they are.
   def split(axis, x):
     shape = (*x.shape[:axis], x.shape[axis] // A, A, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
@@ -128,50 +107,41 @@ def _accumulate(gradient, params, batch, memory, axes, key, A):
     x = jnp.moveaxis(x, 0, axis + 1)
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
-  def body(carry, part):
-    grads, nll = carry
-    batch, memory, a = part
-    more, (part_nll, memory) = gradient(
-      params, batch, memory, jax.random.fold_in(key, a)
-    )
-    return (jax.tree.map(jnp.add, grads, more), nll + part_nll), memory
+  def summed(params, batch, memory, key):
+    def body(sums, part):
+      *rows, a = part
+      part_key = jax.random.fold_in(key, a)
+      grads, (nll, memory) = gradient(params, *rows, part_key)
+      return jax.tree.map(jnp.add, sums, (grads, nll)), memory
 
-  parts = (
-    jax.tree.map(functools.partial(split, 0), batch),
-    jax.tree.map(split, axes, memory),
-    jnp.arange(A),
-  )
-  zeros = jax.tree.map(jnp.zeros_like, params)
-  (grads, nll), memories = jax.lax.scan(body, (zeros, jnp.float32(0)), parts)
-  return grads, nll, jax.tree.map(merge, axes, memories)
+    batch = jax.tree.map(functools.partial(split, 0), batch)
+    parts = batch, jax.tree.map(split, axes, memory), jnp.arange(A)
+    zeros = jax.tree.map(jnp.zeros_like, params), jnp.float32(0)
+    (grads, nll), memories = jax.lax.scan(body, zeros, parts)
+    return grads, (nll, jax.tree.map(merge, axes, memories))
+
+  return summed
 
 
 class Built(NamedTuple):
-  """What a config makes of training.
-
-  `create` makes the state before the first step, `abstract` are its shapes
-  (with shardings, if there is a mesh), `step` is that of `jit_train_step`, or
-  None without a mesh.
-  """
+  """What a config makes of training."""
 
   model: base.LanguageModel
   schedule: Callable[[Any], jax.Array]
-  create: Callable[[], state_lib.TrainState]
-  abstract: state_lib.TrainState
-  step: Any
+  create: Callable[[], TrainState]  # the state before the first step
+  abstract: TrainState  # its shapes; with a mesh, the shardings too
+  step: Any  # that of `jit_train_step`; None without a mesh
 
 
 def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   """The model, the state and the step of a config; no mesh, no step."""
+  train, key = config.train, jax.random.key(config.seed)
   model = models.build(config.model, vocab_size)
-  schedule = optim.schedule(config.optim, config.train.steps)
+  schedule = optim.schedule(config.optim, train.steps)
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)
-  key = jax.random.key(config.seed)
-  B, first = config.train.batch_size, jax.random.fold_in(key, 0)
-  create = functools.partial(
-    state_lib.create, model, optimiser, B, first, averager
-  )
+  start = train.batch_size, jax.random.fold_in(key, 0), averager
+  create = functools.partial(state_lib.create, model, optimiser, *start)
   abstract, step = jax.eval_shape(create), None
   if mesh is not None:
     placed = state_lib.shardings(abstract, mesh, model)
@@ -179,15 +149,15 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
     step = jit_train_step(
       mesh,
       abstract,
-      config.train.steps_per_dispatch,
+      train.steps_per_dispatch,
       model=model,
       optimiser=optimiser,
       schedule=schedule,
       key=jax.random.fold_in(key, 1),
-      steps=config.train.steps,
-      accumulate=config.train.accumulate,
+      steps=train.steps,
+      accumulate=train.accumulate,
       averager=averager,
-      skip_nonfinite=config.train.nonfinite == 'skip',
+      skip_nonfinite=train.nonfinite == 'skip',
     )
   return Built(model, schedule, create, abstract, step)
 
@@ -202,31 +172,26 @@ def check_rows(config: Config, parts: int) -> None:
 
 
 def jit_train_step(
-  mesh: Mesh,
-  abstract: state_lib.TrainState,
-  steps_per_dispatch: int = 1,
-  **arguments: Any,
+  mesh: Mesh, abstract: TrainState, steps_per_dispatch: int = 1, **more: Any
 ) -> Any:
   """`train_step` compiled for a mesh; the state given to it is used up.
 
-  Above 1, steps_per_dispatch is K: a batch has an axis K before its own.
+  Above 1, steps_per_dispatch is K: a batch has an axis K before its own. The
+  other arguments are those of `train_step`.
   """
-  states = state_lib.shardings(abstract, mesh, arguments['model'])
-  one = steps_per_dispatch == 1
+  states = state_lib.shardings(abstract, mesh, more['model'])
+  several = steps_per_dispatch > 1
+
+  def body(state, batch):
+    return train_step(state, batch, **more), None
 
   def step(state, batch):
     with mesh_lib.ambient(mesh):
-      if one:
-        return train_step(state, batch, **arguments)
+      if several:
+        return jax.lax.scan(body, state, batch)[0]
+      return body(state, batch)[0]
 
-      def body(state, batch):
-        return train_step(state, batch, **arguments), None
-
-      return jax.lax.scan(body, state, batch)[0]
-
+  given = states, mesh_lib.rows(mesh, int(several))
   return jax.jit(
-    step,
-    in_shardings=(states, mesh_lib.rows(mesh, 0 if one else 1)),
-    out_shardings=states,
-    donate_argnums=0,
+    step, in_shardings=given, out_shardings=states, donate_argnums=0
   )

@@ -3,7 +3,7 @@ import json
 import math
 
 from configs import common
-from txl_jax.training import averaging, optim, progress
+from txl_jax.training import averaging, optim, resume
 
 
 def section(**changes):
@@ -13,14 +13,14 @@ def section(**changes):
 
 
 def after(figures, config):
-  p = progress.Progress()
+  p = resume.Progress()
   for n, figure in enumerate(figures, 1):
     p = p.after(10 * n, figure, config)
   return p
 
 
 def test_best_and_last():
-  assert progress.Progress().best_step == -1
+  assert resume.Progress().best_step == -1
   p = after([3.0, 2.0, 2.0, 2.5], section())
   assert (p.evaluated, p.last) == (40, 2.5)
   assert (p.best_step, p.best) == (20, 2.0)
@@ -42,10 +42,10 @@ def test_json_gives_it_back():
   config = section(schedule='plateau', average='nt', average_patience=2)
   for figures in [], [3.0], [3.0, 2.0, 0.1 + 0.2, 4.0, 5.0, 6.0]:
     p = after(figures, config)
-    text = json.dumps(p.to_json())
-    assert progress.Progress.from_json(json.loads(text)) == p
+    text = json.dumps(dataclasses.asdict(p))
+    assert resume.Progress.from_json(json.loads(text)) == p
     # What is in a checkpoint is compared with what would be written.
-    assert json.loads(text) == p.to_json()
+    assert json.loads(text) == dataclasses.asdict(p)
     assert json.loads(text).keys() == {
       field.name for field in dataclasses.fields(p)
     }
