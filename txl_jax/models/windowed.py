@@ -51,7 +51,6 @@ class Windowed(base.LanguageModel):
     self, tokens, targets, memory, *, train, lengths=None, progress=None
   ):
     """Nll of the targets; see `models.base` for the arguments."""
-    del progress
 
     def score(model, memory, column):
       token, real, target = column
@@ -83,7 +82,7 @@ class Windowed(base.LanguageModel):
 
   def _over_time(self, body, memory, arrays) -> Any:
     """A scan over the T columns of arrays [B, T], with the model in it."""
-    same = dict(variable_broadcast='params', split_rngs={'params': False})
+    same: Any = dict(variable_broadcast='params', split_rngs={'params': False})
     return nn.scan(body, **same)(self.model, memory, [x.T for x in arrays])
 
 
@@ -96,6 +95,7 @@ def _real(tokens, lengths):
 
 def _slide(memory, tokens, lengths):
   """The window after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
+  lengths = lengths.astype(jnp.int32)  # a bool for a single token
   filled = jnp.minimum(memory.filled + lengths, memory.tokens.shape[1])
   return Window(base.push(memory.tokens, tokens, lengths), filled)
 

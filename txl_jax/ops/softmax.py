@@ -162,13 +162,12 @@ def nll(
   def both(params, h, ids):
     return jnp.stack(normaliser(_logits(dtype, params, h), ids), axis=-1)
 
-  def of_head(h, ids, rows):
-    del rows
+  def of_head(h, ids, _):
     return normaliser(_logits(dtype, _weights(output, 0), h), ids)
 
   def of_tail(i, h, ids, rows):
     chunk = _chunk(len(ids), len(output.weights[i]))
-    found = on_rows(both, _weights(output, i), h, ids, rows, chunk)
+    found: Any = on_rows(both, _weights(output, i), h, ids, rows, chunk)
     return found[:, 0], found[:, 1]
 
   total, chosen = bins[0].normaliser(of_head, h, targets, inside[0])
@@ -233,15 +232,16 @@ def embed(
     x = sum(found[1:], found[0])
     return x @ projections[0].astype(dtype) if projections else x
 
-  def project(projection, x, ids):
-    del ids
+  def project(projection, x, _):
     return x @ projection.astype(dtype)
 
   # Most tokens are in the head; each tail projects its own tokens alone.
   x = project(projections[0], found[0], tokens)
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
-    x += on_rows(project, projections[i], found[i], tokens, inside[i], chunk)
+    rows = found[i], tokens, inside[i]
+    tail: Any = on_rows(project, projections[i], *rows, chunk)
+    x += tail
   return x
 
 
