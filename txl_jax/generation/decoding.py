@@ -142,16 +142,14 @@ def decode(
 ) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
-  The tokens are an int32 numpy array [B, n] with 1 <= n <= chunk, -1 in rows
-  that ended before the others.
+  The tokens are numpy int32 [B, n], n from 1 to `chunk`, made in one call of
+  the device; -1 in rows that ended before the others. A row ends after
+  max_new_tokens, or after the token id `eos`, itself included.
 
   The model is at test time, unbound, the state from `prefill` or from here. The
   token at position i of row b is drawn with a key made of (seed, b, i) alone:
   chunk, B and earlier calls do not change it. (Another B or T may change the
   last digits of the logits.)
-
-  At most `chunk` tokens are made per call of the device, and max_new_tokens per
-  row; the token id `eos` ends its row, itself included.
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')

@@ -1,7 +1,4 @@
-"""How a token is drawn from logits.
-
-Shapes: B rows (samples), V vocabulary.
-"""
+"""How a token is drawn from logits [B, V]: B rows (samples), V vocabulary."""
 
 import dataclasses
 from typing import Any
