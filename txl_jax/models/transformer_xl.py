@@ -155,7 +155,8 @@ class Layer(nn.Module):
       new = attend.project(query)
       k, v = jax.tree.map(join, memory, new)
     else:
-      new, old = x, norm1(memory) if c.pre_norm else memory
+      new = x
+      old = norm1(memory) if c.pre_norm else memory
       k, v = attend.project(join(old, query))
     memory = jax.tree.map(lambda m, y: base.push(m, y, lengths), memory, new)
     y = x + drop(attend(query, k, v, R, biases, mask, train=train))
