@@ -93,16 +93,10 @@ def visibility(
 ) -> jax.Array:
   """Which keys each query may look at: 0 <= d < span and j >= M - filled.
 
-  Args:
-    T: queries.
-    M: memory slots.
-    filled: int [B], how many memory slots of each row hold real states (the
-      last ones); None if all do.
-    span: how many keys a query sees at most, itself included. None is all
-      of them, M + T; M or M + 1 gives every query the same span.
-
-  Returns:
-    bool [B, T, S], or [1, T, S] where filled is None.
+  `filled`, int [B], is how many memory slots of each row hold real states, the
+  last ones; None if all do. A query sees at most `span` keys, itself included:
+  None is all M + T; M or M + 1 gives every query the same span. The result is
+  bool [B, T, S], or [1, T, S] where filled is None.
   """
   i = jnp.arange(T)[:, None]
   j = jnp.arange(M + T)[None, :]
@@ -146,18 +140,6 @@ def relative_scores(
   return content + relative_shift(position)
 
 
-def _masked_exp(scores, mask):
-  """The softmax before its division: weights [B, H, T, S], sums [.., T, 1].
-
-  A query that sees no key gets uniform weights, never NaN; the visibility
-  rule leaves none such with span >= 1.
-  """
-  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
-  top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-  weights = jnp.exp(scores - top)
-  return weights, jnp.sum(weights, axis=-1, keepdims=True)
-
-
 def dropout(
   x: jax.Array,
   rate: float,
@@ -172,16 +154,11 @@ def dropout(
 
   Args:
     x: any shape, floating.
-    rate: in [0, 1), a Python float, met to 2^-32. 0 returns x itself.
+    rate: a Python float, met to 2^-32; 0 returns x itself, and outside
+      [0, 1) it is a ValueError.
     key: a PRNG key; may be None where rate is 0.
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
-
-  Returns:
-    An array like x.
-
-  Raises:
-    ValueError: the rate is outside [0, 1).
   """
   threshold = round(rate * 2**32)
   if not 0 <= threshold < 2**32:
@@ -236,13 +213,16 @@ def relative_attention(
   q, k, r, u and v_bias are those of `relative_scores`, v the values [B, S, H,
   K], the mask bool [B or 1, T, S] from `visibility`. Stop gradients at the
   memory part of k and v beforehand. A key is needed where attention
-  probabilities are dropped.
-
-  Returns:
-    [B, T, H, K] in the dtype of v, before the output projection.
+  probabilities are dropped. The result, before the output projection, is
+  [B, T, H, K] in the dtype of v.
   """
   scores = relative_scores(q, k, r, u, v_bias)
-  weights, total = _masked_exp(scores, mask)
+  # A query that sees no key gets uniform weights, never NaN; the visibility
+  # rule leaves none such with span >= 1.
+  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
+  top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+  weights = jnp.exp(scores - top)
+  total = jnp.sum(weights, axis=-1, keepdims=True)  # [B, H, T, 1]
   weights = dropout(weights.astype(v.dtype), dropout_rate, dropout_key)
   out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
   # Dividing here instead of the weights touches T K numbers, not T S.

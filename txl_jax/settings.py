@@ -36,23 +36,14 @@ ON_RESUME = 'on resume'  # whenever
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-  """What is known of a key besides its name, type and default.
+  """What is known of a key besides its name, type and default."""
 
-  Attributes:
-    meaning: a sentence or more, for people.
-    choices: {allowed value: its meaning}; empty is no such list.
-    at_least: lowest value; `above`, a bound that is not itself allowed;
-      `at_most`, the highest value.
-    may_change: NEVER, IN_USE, AT_TEST_TIME or ON_RESUME; '' is as the section
-      says in MAY_CHANGE, NEVER where it does not.
-  """
-
-  meaning: str
-  choices: Mapping[Any, str]
+  meaning: str  # a sentence or more, for people
+  choices: Mapping[Any, str]  # {allowed value: its meaning}; empty is any
   at_least: float | None = None
-  above: float | None = None
+  above: float | None = None  # a bound that is not itself allowed
   at_most: float | None = None
-  may_change: str = ''
+  may_change: str = ''  # as the section says in MAY_CHANGE; NEVER without
 
   def bounds(self) -> str:
     """The bounds of a number in words; '' if there are none."""
@@ -100,13 +91,12 @@ def keys(section: type) -> dict[str, Key]:
 
 def overrides(section: type) -> type:
   """A section with the keys of another that change AT_TEST_TIME, all None."""
-  types = {f.name: f.type for f in dataclasses.fields(section)}
   fields = []
-  for name, entry in keys(section).items():
+  for f, entry in zip(dataclasses.fields(section), keys(section).values()):
     if entry.may_change == AT_TEST_TIME:
       entry = dataclasses.replace(entry, may_change=ON_RESUME)
       field = dataclasses.field(default=None, metadata={'key': entry})
-      fields.append((name, types[name], field))
+      fields.append((f.name, f.type, field))
   return dataclasses.make_dataclass('Overrides', fields, frozen=True)
 
 
@@ -120,18 +110,12 @@ def defaults(section: type) -> ml_collections.ConfigDict:
 
 
 def read(section: type, values: Mapping[str, Any]) -> Any:
-  """A section of a config, or a dict from JSON, as its dataclass.
-
-  TypeError if it has another key.
-  """
+  """A section, also from JSON, as its dataclass; TypeError for another key."""
   return section(**flatten(values))
 
 
 def flatten(config: Any) -> dict[str, Any]:
-  """A ConfigDict or nested dict as {'section.key': value}; lists are tuples.
-
-  JSON has no tuples.
-  """
+  """A nested config as {'section.key': value}, with tuples for JSON's lists."""
   flat = {}
   for name, value in config.items():
     if hasattr(value, 'items'):
@@ -149,17 +133,14 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 def check(sections: Mapping[str, type], config: Any) -> None:
   """Checks every value that can be checked without data and devices.
 
-  Args:
-    sections: {name: dataclass}, 'eval.model' for a section within another;
-      '' has the keys outside sections.
-    config: ConfigDict, or nested dict.
-
-  A UserError names the key, what was found and what is allowed.
+  The sections are {name: dataclass}, 'eval.model' for one within another, ''
+  for the keys outside sections; the config is a ConfigDict or nested dict. A
+  UserError names the key, what was found and what is allowed.
   """
   found = {name: {} for name in sections}
   for name, value in flatten(config).items():
     section, _, own = name.rpartition('.')
-    if own not in keys(sections[section]) if section in sections else True:
+    if section not in sections or own not in keys(sections[section]):
       raise UserError(f'{name} = {value!r}: there is no such key')
     found[section][own] = value
   for name, section in sections.items():
@@ -175,7 +156,12 @@ def check(sections: Mapping[str, type], config: Any) -> None:
       refuse(f'{prefix}{own}', values[own], allowed)
 
 
-_TYPES = {bool: bool, int: int, float: int | float, str: str}
+_TYPES = {
+  bool: (bool, 'True or False'),
+  int: (int, 'a whole number'),
+  float: (int | float, 'a number'),
+  str: (str, 'text'),
+}
 
 
 def _allowed(field: dataclasses.Field, value: Any) -> str:
@@ -187,25 +173,18 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
     # True == 1, and a set has no hash.
     there = any(x == value and type(x) is type(value) for x in entry.choices)
     return '' if there else ', '.join(map(str, entry.choices))
-  if field.type not in _TYPES:
-    return '' if isinstance(value, tuple) else 'a tuple'
-  name = {int: 'a whole number', float: 'a number', str: 'text'}
-  if not isinstance(value, _TYPES[field.type]):
-    return name.get(field.type, 'True or False')
-  if field.type in (bool, str):
+  kind, name = _TYPES.get(field.type, (tuple, 'a tuple'))
+  # A bool is an int.
+  if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+    return name
+  if kind in (bool, str, tuple) or entry.holds(value):
     return ''
-  if isinstance(value, bool):
-    return name[field.type]
-  finite = [] if entry.at_most is not None else ['finite']
-  bounds = [entry.bounds()] if entry.bounds() else []
-  return '' if entry.holds(value) else ', '.join(bounds + finite)
+  bounds = entry.bounds(), '' if entry.at_most is not None else 'finite'
+  return ', '.join(filter(None, bounds))
 
 
 def differences(
-  sections: Mapping[str, type],
-  now: Mapping[str, Any],
-  then: Mapping[str, Any],
-  *free: str,
+  sections: Mapping[str, type], now: dict, then: dict, *free: str
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
@@ -226,10 +205,7 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 
 def to_python(config: Any, command: str) -> str:
-  """A config as a Python file that --config takes.
-
-  Its docstring has the command that continues the run.
-  """
+  """A Python file for --config; the command that continues the run is told."""
   values = flatten(config).items()
   lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''"""The config of this run, complete.

@@ -7,6 +7,7 @@ import pytest
 
 from tests import direct
 from txl_jax.models import layers
+from txl_jax.models.transformer_xl import Config
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 3, 8]) * [[[3.0]], [[1e-2]]]  # eps matters in row 1
@@ -16,7 +17,7 @@ X = RNG.normal(size=[2, 3, 8]) * [[[3.0]], [[1e-2]]]  # eps matters in row 1
 def test_layer_norm(eps):
   params = {'norm': {'scale': RNG.normal(size=8), 'bias': RNG.normal(size=8)}}
   with jax.enable_x64(True):
-    module = layers.LayerNorm(eps, 0.02, jnp.dtype('float64'))
+    module = layers.LayerNorm(Config(ln_eps=eps, dtype='float64'))
     out = module.apply({'params': params}, jnp.array(X))
   expected = direct.layer_norm(X, params, eps)
   np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
@@ -26,7 +27,7 @@ def test_layer_norm(eps):
 def test_layer_norm_is_computed_in_float32(dtype):
   """A mean of 1,000 squares to 10^6 and would hide a variance of 1."""
   x = jnp.array(1000 + 8 * RNG.normal(size=[1, 1, 64]), dtype)
-  module = layers.LayerNorm(1e-5, 0.0, jnp.dtype(dtype))
+  module = layers.LayerNorm(Config(init_std=0.0, dtype=dtype))
   variables = module.init(jax.random.key(0), x)
   assert variables['params']['norm']['scale'].dtype == jnp.float32
   out = module.apply(variables, x)
@@ -45,7 +46,8 @@ def test_feed_forward():
     'w2': {'kernel': RNG.normal(size=[5, 8]), 'bias': RNG.normal(size=8)},
   }
   with jax.enable_x64(True):
-    module = layers.FeedForward(5, 0.5, False, 0.02, jnp.dtype('float64'))
+    config = Config(d_ff=5, dropout=0.5, dtype='float64')
+    module = layers.FeedForward(config)
     out = module.apply({'params': params}, jnp.array(X), train=False)
   expected = direct.feed_forward(X, params)
   np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
@@ -108,3 +110,18 @@ def test_word_dropout(dtype):
   expected = np.asarray(x, np.float64) * kept[..., None] / (1 - rate)
   rtol = 2**-8 if dtype == 'bfloat16' else 1e-6
   np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=rtol)
+
+
+def test_biases():
+  module = layers.Biases(
+    Config(n_head=40, d_head=50, init_std=0.1, dtype='bfloat16')
+  )
+  (u, v), variables = module.init_with_output(jax.random.key(0))
+  params = variables['params']
+  assert params.keys() == {'u', 'v'}
+  for x, param in zip((u, v), (params['u'], params['v'])):
+    assert param.shape == (40, 50) and param.dtype == jnp.float32
+    assert abs(param.std() - 0.1) < 0.01
+    assert x.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(x, param.astype(jnp.bfloat16))
+  assert (params['u'] != params['v']).all()

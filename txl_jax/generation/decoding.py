@@ -45,9 +45,8 @@ class State(flax.struct.PyTreeNode):
 def _advance(model, params, state, tokens, lengths):
   """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
   options = dict(lengths=lengths, last=True, method='logits')
-  logits, memory = model.apply(
-    {'params': params}, tokens, state.memory, **options
-  )
+  variables = {'params': params}
+  logits, memory = model.apply(variables, tokens, state.memory, **options)
   n = lengths[:, None]
   logits = jnp.where(n > 0, logits.astype(jnp.float32), state.logits)
   # Padding is written to the column V, which does not exist.
@@ -58,11 +57,9 @@ def _advance(model, params, state, tokens, lengths):
 
 
 # What follows is compiled once per model (Linen modules with equal fields are
-# equal) and shapes, whoever calls.
-
-
-# The unused parameters place the state on their devices, where the states
-# that follow are too: one placement is one compilation.
+# equal) and shapes, whoever calls. The unused parameters place the state on
+# their devices, where the states that follow are too: one placement is one
+# compilation.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
 def _start(model, params):
   """The state of one row before its first token."""
@@ -76,9 +73,7 @@ _read_segment = jax.jit(_advance, static_argnames='model')
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'sampling', 'chunk'))
-def _decode_chunk(
-  model, params, state, done, key, left, eos, *, sampling, chunk
-):
+def _decode_chunk(model, params, state, done, key, left, eos, sampling, chunk):
   """The state, done (bool [B]), and tokens int32 [B, chunk], -1 where none is.
 
   The number of steps is fixed, which keeps an accelerator from waiting for
@@ -89,9 +84,8 @@ def _decode_chunk(
     state, done = carry
     live = (t < left) & ~done  # [B]
     tokens = draw(state, key, sampling)
-    state = _advance(
-      model, params, state, tokens[:, None], live.astype(jnp.int32)
-    )
+    lengths = live.astype(jnp.int32)
+    state = _advance(model, params, state, tokens[:, None], lengths)
     return (state, done | (tokens == eos)), jnp.where(live, tokens, -1)
 
   (state, done), tokens = jax.lax.scan(step, (state, done), jnp.arange(chunk))
@@ -110,12 +104,9 @@ def prefill(
 
   The last segment is padded: one compiled shape serves every length. The
   model is at test time, unbound. Without a state a text starts, with one row.
-
-  Raises:
-    ValueError: no token although none came before, or one outside [0, V).
+  ValueError if no token is there and none came before, or one is not in [0, V).
   """
-  tokens = np.asarray(tokens, np.int32)
-  V = model.vocab_size
+  tokens, V = np.asarray(tokens, np.int32), model.vocab_size
   if state is None and not len(tokens):
     raise ValueError('a text starts with at least one token, got none')
   now: State = _start(model, params) if state is None else state
@@ -125,19 +116,17 @@ def prefill(
   B = len(now.position)
   for start in range(0, len(tokens), segment_len):
     segment = tokens[start : start + segment_len]
-    padded = np.zeros([B, segment_len], np.int32)
-    padded[:, : len(segment)] = segment
+    padded = np.pad(segment, (0, segment_len - len(segment)))
     lengths = np.full([B], len(segment), np.int32)
-    now = _read_segment(model, params, now, padded, lengths)
+    now = _read_segment(model, params, now, np.tile(padded, (B, 1)), lengths)
   return now
 
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
   """A state of one row as one of B equal rows."""
-  rows = (state.logits, state.seen, state.position)
-  logits, seen, position = (jnp.repeat(x, B, axis=0) for x in rows)
   memory = base.repeat_rows(model, state.memory, B)
-  return State(logits, memory, seen, position)
+  rows = jax.tree.map(lambda x: jnp.repeat(x, B, 0), state.replace(memory=()))
+  return rows.replace(memory=memory)
 
 
 def decode(
@@ -153,17 +142,14 @@ def decode(
 ) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
+  The tokens are numpy int32 [B, n], n from 1 to `chunk`, made in one call of
+  the device; -1 in rows that ended before the others. A row ends after
+  max_new_tokens, or after the token id `eos`, itself included.
+
   The model is at test time, unbound, the state from `prefill` or from here. The
   token at position i of row b is drawn with a key made of (seed, b, i) alone:
   chunk, B and earlier calls do not change it. (Another B or T may change the
   last digits of the logits.)
-
-  At most `chunk` tokens are made per call of the device, and max_new_tokens per
-  row; the token id `eos` ends its row, itself included.
-
-  Yields:
-    int32 numpy array [B, n] with 1 <= n <= chunk, -1 in rows that ended
-    before the others; and the State after it.
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
@@ -174,7 +160,7 @@ def decode(
       return
     left = max_new_tokens - start
     state, done, tokens = _decode_chunk(
-      model, params, state, done, key, left, end, sampling=sampling, chunk=chunk
+      model, params, state, done, key, left, end, sampling, chunk
     )
     tokens = np.asarray(tokens)
     yield tokens[:, np.any(tokens >= 0, axis=0)], state
@@ -194,10 +180,8 @@ def generate(
 
   The prompt is read once, for all samples. In place of an empty one `start` is
   read, a token id after which a text begins: a newline, or <eos>. It is not
-  among the tokens returned. The options are those of `decode`.
-
-  Raises:
-    ValueError: as in `prefill`, or an empty prompt without `start`.
+  among the tokens returned. The options are those of `decode`. ValueError as in
+  `prefill`, and at an empty prompt without `start`.
   """
   if not len(prompt) and start is not None:
     prompt = [start]

@@ -1,7 +1,4 @@
-"""How a token is drawn from logits.
-
-Shapes: B rows (samples), V vocabulary.
-"""
+"""How a token is drawn from logits [B, V]: B rows (samples), V vocabulary."""
 
 import dataclasses
 from typing import Any
@@ -17,13 +14,11 @@ from txl_jax.generation import options
 class Sampling:
   """How a token is drawn from the logits; see `adjust` for the equations.
 
-  Raises:
-    ValueError: a value that the section `generate` of a config does not allow.
+  ValueError at what the section `generate` of a config does not allow.
   """
 
-  temperature: float = (
-    1.0  # divides the logits; 0 takes the most probable token
-  )
+  # Divides the logits; 0 takes the most probable token.
+  temperature: float = 1.0
   top_k: int = 0  # draw among the k most probable tokens; 0 is off
   top_p: float = 1.0  # among the fewest with this probability; 1 is off
   repetition_penalty: float = 1.0  # above 1, seen tokens become rarer; 1 is off
@@ -36,11 +31,9 @@ class Sampling:
         raise ValueError(f'{name} is {value}; allowed: {key.bounds()}')
     if not isinstance(self.top_k, int):
       raise ValueError(f'top_k is {self.top_k}; allowed: a whole number')
-    if 0 < self.temperature < options.LOWEST_TEMPERATURE:
-      raise ValueError(
-        f'temperature is {self.temperature}; allowed: 0, or at least '
-        f'{options.LOWEST_TEMPERATURE}'
-      )
+    section = options.Generate(temperature=self.temperature)
+    for name, allowed in section.problems():
+      raise ValueError(f'{name} is {self.temperature}; allowed: {allowed}')
     if any(not isinstance(i, int) or i < 0 for i in self.forbidden):
       raise ValueError(f'forbidden is {self.forbidden}; allowed: token ids')
 
@@ -95,7 +88,6 @@ def draw(state: Any, key: jax.Array, sampling: Sampling) -> jax.Array:
   if sampling.temperature == 0:
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
   fold = jax.random.fold_in
-  keys = jax.vmap(lambda row, i: fold(fold(key, row), i))(
-    jnp.arange(len(logits)), state.position
-  )
+  keys = jax.vmap(fold, in_axes=(None, 0))(key, jnp.arange(len(logits)))
+  keys = jax.vmap(fold)(keys, state.position)
   return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

@@ -15,24 +15,17 @@ MODELS: dict[str, type[base.LanguageModel]] = {
 def build(
   section: Mapping[str, Any], vocab_size: int, **changes: Any
 ) -> base.LanguageModel:
-  """The model that a config's section `model` names.
+  """The model, an unbound Linen module, that a section `model` names.
 
-  Args:
-    section: `name`, a key of MODELS, and keys of that model's config; those
-      that are missing have their defaults.
-    vocab_size: V.
-    **changes: keys that have another value.
-
-  Returns:
-    An unbound Linen module.
-
-  Raises:
-    UserError: a cutoff is not below V.
-    TypeError: the model has no such key.
+  The section has its `name`, a key of MODELS, and keys of that model's config,
+  or else their defaults; the changes replace them. UserError if a cutoff is not
+  below V, TypeError if the model has no such key.
   """
   model = MODELS[section['name']]
   config = settings.read(model.Config, {**section, **changes})
-  config.check_vocabulary(vocab_size)
+  if config.cutoffs and config.cutoffs[-1] >= vocab_size:
+    allowed = f'numbers below {vocab_size}, the size of the vocabulary'
+    settings.refuse('model.cutoffs', config.cutoffs, allowed)
   return model(vocab_size, config)
 
 

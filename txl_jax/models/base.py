@@ -25,6 +25,7 @@ The methods that read no parameters are pure: call them on the unbound module.
 With train=True a 'dropout' key is needed in `apply`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -81,8 +82,8 @@ class LanguageModel(nn.Module):
     """The memory with the given rows (bool [B]) as before the first token."""
 
     def reset(axis, old, new):
-      shape = [-1 if i == axis else 1 for i in range(old.ndim)]
-      return jnp.where(rows.reshape(shape), new, old)
+      others = [i for i in range(old.ndim) if i != axis]
+      return jnp.where(jnp.expand_dims(rows, others), new, old)
 
     empty = self.init_memory(len(rows))
     return jax.tree.map(reset, self.row_axes(), memory, empty)
@@ -114,7 +115,6 @@ class LanguageModel(nn.Module):
     progress: jax.Array | None = None,
   ) -> LMOutput:
     """Nll of the targets; see above for the arguments."""
-    del progress  # for models with a loss that ends on a schedule
     c = self.config
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
     h = self._drop_ends(states, c.dropout_final, train)
@@ -122,9 +122,8 @@ class LanguageModel(nn.Module):
     aux = jnp.zeros([], nll.dtype)
     size, change = c.activation_reg, c.temporal_activation_reg
     if train and (size > 0 or change > 0):
-      aux += regularisation.activations(
-        states, h, targets >= 0, size=size, change=change
-      )
+      weights = dict(size=size, change=change)
+      aux += regularisation.activations(states, h, targets >= 0, **weights)
     return LMOutput(nll, memory, aux)
 
   def logits(
@@ -137,8 +136,7 @@ class LanguageModel(nn.Module):
   ) -> tuple[jax.Array, Any]:
     """Next-token logits, or log-probabilities, and the new memory.
 
-    They are float32 [B, T, V]; or [B, V], those after the last token of each
-    row alone.
+    They are float32 [B, T, V]; with `last` [B, V], after each row's last token.
     """
     h, memory = self.states(tokens, memory, lengths=lengths, train=False)
     if last and lengths is None:
@@ -199,8 +197,5 @@ def push(
       return states[:, T - M :]
     return jnp.concatenate([memory[:, T:], states], axis=1)
   both = jnp.concatenate([memory, states], axis=1)  # [B, M + T, ...]
-
-  def last(row, n):
-    return jax.lax.dynamic_slice_in_dim(row, n, M)
-
+  last = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=M)
   return jax.vmap(last)(both, lengths)

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from txl_jax import settings
 from txl_jax.ops import softmax
 from txl_jax.settings import IN_USE, count, key, size
 
@@ -114,9 +113,3 @@ class Config:
         yield name, f'{only} without model.cutoffs'
     if self.softmax_samples and (self.cutoffs or self.d_embed):
       yield 'softmax_samples', '0 with model.cutoffs or model.d_embed'
-
-  def check_vocabulary(self, vocab_size: int) -> None:
-    """Raises a UserError if a cutoff is not below V."""
-    if self.cutoffs and self.cutoffs[-1] >= vocab_size:
-      allowed = f'numbers below {vocab_size}, the size of the vocabulary'
-      settings.refuse('model.cutoffs', self.cutoffs, allowed)

@@ -6,6 +6,7 @@ Shapes
 """
 
 import itertools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -43,16 +44,13 @@ class Vocabulary(nn.Module):
     sizes = [b - a for a, b in itertools.pairwise(edges)]
     widths = [(c.d_embed or D) // c.div_val**i for i in range(len(sizes))]
     bins = range(len(sizes))
-    normal = nn.initializers.normal
+    ends = [f'_{i}' for i in bins] if c.cutoffs else ['']
 
     def make(name, *shape, std=c.init_std):
-      return self.param(name, normal(std), shape, jnp.float32)
-
-    def numbered(name, i):
-      return f'{name}_{i}' if c.cutoffs else name
+      return self.param(name, nn.initializers.normal(std), shape, jnp.float32)
 
     def project(name, i):
-      return make(numbered(name, i), widths[i], D, std=c.proj_init_std)
+      return make(name + ends[i], widths[i], D, std=c.proj_init_std)
 
     def output_projection(i):
       if not self.projections:
@@ -61,26 +59,23 @@ class Vocabulary(nn.Module):
         return self.projections[i if c.div_val > 1 else 0]
       return project('out_proj', i)
 
-    self.tables = [
-      make(numbered('table', i), sizes[i], widths[i]) for i in bins
-    ]
+    def words(name):
+      return [make(name + ends[i], sizes[i], widths[i]) for i in bins]
+
+    self.tables = words('table')
     # Bins of one width share one input projection. Where widths differ even
     # the head has one, as in the published models.
     shared = [0] if widths[0] != D else []
     of = bins if c.div_val > 1 else shared
     self.projections = [project('proj', i) for i in of]
-    outputs = self.tables
-    if not c.tie_weights:
-      outputs = [make(numbered('output', i), sizes[i], widths[i]) for i in bins]
+    outputs = self.tables if c.tie_weights else words('output')
     out_projections = [output_projection(i) for i in bins]
-    biases = [make(numbered('bias', i), sizes[i], std=0.0) for i in bins]
-    of_tails = jnp.zeros([0, widths[0]]), jnp.zeros([0])
-    if tails := len(c.cutoffs):
-      of_tails = (
-        make('tail_weights', tails, widths[0]),
-        make('tail_biases', tails, std=0.0),
-      )
-    self.output = softmax.Output(outputs, biases, out_projections, *of_tails)
+    biases = [make('bias' + ends[i], sizes[i], std=0.0) for i in bins]
+    tails = jnp.zeros([0, widths[0]]), jnp.zeros([0])
+    if n := len(c.cutoffs):
+      weights = make('tail_weights', n, widths[0])
+      tails = weights, make('tail_biases', n, std=0.0)
+    self.output = softmax.Output(outputs, biases, out_projections, *tails)
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """int32 [B, T] -> [B, T, D], scaled."""
@@ -91,9 +86,8 @@ class Vocabulary(nn.Module):
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; with tails they are log-probabilities."""
     c, flat = self.config, h.reshape(-1, self.config.d_model)
-    out = softmax.logits(
-      flat, self.output, tail_order=c.tail_order, dtype=jnp.dtype(c.dtype)
-    )
+    options: Any = dict(tail_order=c.tail_order, dtype=jnp.dtype(c.dtype))
+    out = softmax.logits(flat, self.output, **options)
     return out.reshape(*h.shape[:-1], self.vocab_size)
 
   def nll(self, h: jax.Array, targets: jax.Array, *, train: bool) -> jax.Array:
@@ -104,16 +98,10 @@ class Vocabulary(nn.Module):
     c, dtype = self.config, jnp.dtype(self.config.dtype)
     h, flat = h.reshape(-1, c.d_model), targets.reshape(-1)
     if train and c.softmax_samples:
-      out = sampled_softmax.nll(
-        h.astype(dtype),
-        flat,
-        self.output.weights[0],
-        self.output.biases[0],
-        c.softmax_samples,
-        self.make_rng('dropout'),
-      )
+      table, bias = self.output.weights[0], self.output.biases[0]
+      draw = c.softmax_samples, self.make_rng('dropout')
+      out = sampled_softmax.nll(h.astype(dtype), flat, table, bias, *draw)
     else:
-      out = vocab_parallel.nll(
-        h, flat, self.output, tail_order=c.tail_order, dtype=dtype
-      )
+      options: Any = dict(tail_order=c.tail_order, dtype=dtype)
+      out = vocab_parallel.nll(h, flat, self.output, **options)
     return out.reshape(targets.shape)

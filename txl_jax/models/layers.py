@@ -1,7 +1,10 @@
 """Building blocks that models share.
 
 Shapes
-  B batch, T segment, D model width, F feed-forward width, V vocabulary.
+  B batch, T segment, S = memory + T, H heads, K head width, D model width,
+  F feed-forward width, V vocabulary.
+
+`config` is that of a model, with the keys which are read here.
 """
 
 from typing import Any
@@ -60,44 +63,81 @@ class WordDropout(nn.Module):
 class LayerNorm(nn.Module):
   """Layer normalisation, in float32 or wider; the scale starts at N(1, std)."""
 
-  eps: float  # added to the variance
-  init_std: float  # of the scale
-  dtype: Any  # of the result
+  config: Any
 
   @nn.compact
   def __call__(self, x):
     """[..., D] -> [..., D]."""
+    c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
 
     def scale_init(*args):
-      return 1.0 + nn.initializers.normal(self.init_std)(*args)
+      return 1.0 + nn.initializers.normal(c.init_std)(*args)
 
-    return nn.LayerNorm(
-      epsilon=self.eps,
-      dtype=jnp.promote_types(x.dtype, jnp.float32),
-      scale_init=scale_init,
-      use_fast_variance=False,
-      name='norm',
-    )(x).astype(self.dtype)
+    options: Any = dict(scale_init=scale_init, use_fast_variance=False)
+    norm = nn.LayerNorm(c.ln_eps, dtype=wide, name='norm', **options)
+    return norm(x).astype(c.dtype)
 
 
 class FeedForward(nn.Module):
   """W2 dropout(relu(W1 x + b1)) + b2."""
 
-  d_ff: int
-  dropout: float
-  locked: bool
-  init_std: float
-  dtype: Any
+  config: Any
 
   @nn.compact
   def __call__(self, x, *, train):
     """[B, T, D] -> [B, T, D]."""
-    shared: dict[str, Any] = dict(
-      kernel_init=nn.initializers.normal(self.init_std), dtype=self.dtype
-    )
-    h = jax.nn.relu(nn.Dense(self.d_ff, name='w1', **shared)(x))  # [B, T, F]
-    h = Dropout()(h, self.dropout, train=train, locked=self.locked)
+    c = self.config
+    init = nn.initializers.normal(c.init_std)
+    shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
+    h = jax.nn.relu(nn.Dense(c.d_ff, name='w1', **shared)(x))  # [B, T, F]
+    h = Dropout()(h, c.dropout, train=train, locked=c.locked_dropout)
     return nn.Dense(x.shape[-1], name='w2', **shared)(h)
+
+
+class Biases(nn.Module):
+  """The global content and position biases u and v, each [H, K]."""
+
+  config: Any
+
+  @nn.compact
+  def __call__(self):
+    """(u, v)."""
+    c = self.config
+    init, shape = nn.initializers.normal(c.init_std), (c.n_head, c.d_head)
+    u = self.param('u', init, shape, jnp.float32)
+    v = self.param('v', init, shape, jnp.float32)
+    return u.astype(c.dtype), v.astype(c.dtype)
+
+
+class RelativeAttention(nn.Module):
+  """Projections around `attention.relative_attention`, no biases on them."""
+
+  config: Any
+
+  def setup(self) -> None:
+    c, heads = self.config, (self.config.n_head, self.config.d_head)
+    init = nn.initializers.normal(c.init_std)
+    shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
+    shared['use_bias'] = False
+    self.q = nn.DenseGeneral(heads, **shared)
+    self.k = nn.DenseGeneral(heads, **shared)
+    self.v = nn.DenseGeneral(heads, **shared)
+    self.r = nn.DenseGeneral(heads, **shared)
+    self.o = nn.DenseGeneral(c.d_model, axis=(-2, -1), **shared)
+
+  def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[B, any, D] -> keys and values, each [B, any, H, K]."""
+    return self.k(states), self.v(states)
+
+  def __call__(self, x, k, v, R, biases, mask, *, train):
+    """x [B, T, D], k, v [B, S, H, K], R [S, D] and mask [B or 1, T, S]."""
+    rate = self.config.dropatt if train else 0.0
+    key = self.make_rng('dropout') if rate else None
+    q, r, (u, v_bias) = self.q(x), self.r(R), biases
+    out = attention.relative_attention(
+      q, k, v, r, u, v_bias, mask, dropout_rate=rate, dropout_key=key
+    )  # [B, T, H, K]
+    return self.o(out)  # [B, T, D]
 
 
 # See `models.base.LanguageModel`.

@@ -20,24 +20,17 @@ def activations(
     size mean(dropped_t^2) + change mean((states_t - states_(t-1))^2)
 
   The means are over features and scored positions; both positions of a pair
-  are scored and in one segment. A mean over nothing is 0.
-
-  Args:
-    states: [B, T, D], the final states.
-    dropped: [B, T, D], the same after dropout.
-    scored: bool [B, T], positions that have a target.
-    size: weight of the first mean (activation regularisation, AR).
-    change: weight of the second (temporal, TAR).
-
-  Returns:
-    A scalar in float32, or wider where the states are.
+  are scored and in one segment. A mean over nothing is 0. States are [B, T, D],
+  `dropped` the same after dropout, `scored`, bool [B, T], says which positions
+  have a target; the weights `size` and `change` are those of AR and TAR,
+  activation and temporal activation regularisation. The result is a scalar in
+  float32, or wider where the states are.
   """
   wide = jnp.promote_types(states.dtype, jnp.float32)
   states, dropped = states.astype(wide), dropped.astype(wide)
   steps = states[:, 1:] - states[:, :-1]
-  return size * _mean_square(dropped, scored) + change * _mean_square(
-    steps, scored[:, 1:] & scored[:, :-1]
-  )
+  slow = _mean_square(steps, scored[:, 1:] & scored[:, :-1])
+  return size * _mean_square(dropped, scored) + change * slow
 
 
 def _mean_square(x, scored):

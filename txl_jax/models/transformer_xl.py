@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, config, layers, relative
+from txl_jax.models import base, config, layers
 from txl_jax.models.config import rate
 from txl_jax.settings import AT_TEST_TIME, IN_USE, count, key, size
 
@@ -130,67 +130,48 @@ class Layer(nn.Module):
   def __call__(self, x, memory, R, biases, mask, lengths, train):
     """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
-    Args:
-      x: the input.
-      memory: [B, M, D], the inputs of this layer before the segment; with
-        `cache` their keys and values instead, each [B, M, H, K].
-      R: [S, D] position table.
-      biases: u and v of all layers, or None where they are untied.
-      mask: bool [B or 1, T, S].
-      lengths: int32 [B] or None, as in `base.push`.
-      train: whether dropout is on.
+    Memory is [B, M, D], the inputs of this layer before the segment; with
+    `cache` their keys and values instead, each [B, M, H, K]. R is the position
+    table [S, D], biases are u and v of all layers, or None where they are
+    untied, the mask is bool [B or 1, T, S]; lengths are as in `base.push`.
     """
-    c, dtype = self.config, jnp.dtype(self.config.dtype)
-
-    def norm(name):
-      return layers.LayerNorm(c.ln_eps, c.init_std, dtype, name=name)
+    c = self.config
 
     def drop(y):
       locked = c.locked_dropout
       return layers.Dropout()(y, c.dropout, train=train, locked=locked)
 
-    if c.untie_biases:
-      biases = relative.Biases(c, name='biases')()
-    attend = relative.RelativeAttention(c, name='attention')
-    feed = layers.FeedForward(
-      c.d_ff, c.dropout, c.locked_dropout, c.init_std, dtype, name='ff'
-    )
-    norm1, norm2 = norm('norm1'), norm('norm2')
-
-    def before(y):
-      return norm1(y) if c.pre_norm else y
-
     def join(old, new):
       return jnp.concatenate([old, new], axis=1)
 
-    def push(old, new):
-      return base.push(old, new, lengths)
-
-    query = before(x)
+    if c.untie_biases:
+      biases = layers.Biases(c, name='biases')()
+    attend = layers.RelativeAttention(c, name='attention')
+    feed = layers.FeedForward(c, name='ff')
+    norm1 = layers.LayerNorm(c, name='norm1')
+    norm2 = layers.LayerNorm(c, name='norm2')
+    query = norm1(x) if c.pre_norm else x
     if self.cache:
       new = attend.project(query)
       k, v = jax.tree.map(join, memory, new)
     else:
       new = x
-      k, v = attend.project(join(before(memory), query))
-    memory = jax.tree.map(push, memory, new)
-    attended = attend(query, k, v, R, biases, mask, train=train)
+      old = norm1(memory) if c.pre_norm else memory
+      k, v = attend.project(join(old, query))
+    memory = jax.tree.map(lambda m, y: base.push(m, y, lengths), memory, new)
+    y = x + drop(attend(query, k, v, R, biases, mask, train=train))
     if c.pre_norm:
-      y = x + drop(attended)
       return y + drop(feed(norm2(y), train=train)), memory
-    y = norm1(x + drop(attended))
+    y = norm1(y)
     return norm2(y + drop(feed(y, train=train))), memory
 
 
 class TransformerXL(base.LanguageModel):
-  """Transformer-XL, see `models.base` and `Config`.
+  """Transformer-XL, see `models.base` and `Config`."""
 
-  Attributes:
-    cache_projections: memory holds the keys and values of the past states
-      instead of the states: the same function where the weights are frozen,
-      without projecting M states again for every segment or token.
-  """
-
+  # Whether memory holds keys and values of the past states instead of these:
+  # the same function where the weights are frozen, without projecting M states
+  # again for every segment or token.
   cache_projections: bool = False
 
   Config = Config
@@ -208,7 +189,7 @@ class TransformerXL(base.LanguageModel):
     super().setup()
     c = self.config
     if not c.untie_biases:
-      self.biases = relative.Biases(c)
+      self.biases = layers.Biases(c)
     # One set of weights per layer, side by side: a stack of them would be
     # copied out slice by slice in every step.
     self.layers = [Layer(c, cache=self._caches) for _ in range(c.n_layer)]
@@ -230,9 +211,9 @@ class TransformerXL(base.LanguageModel):
 
   def init_memory(self, batch_size: int) -> Any:
     """A Memory: empty, or full of zero states; () where M is 0."""
-    if not self.config.mem_len:
-      return ()
     c = self.config
+    if not c.mem_len:
+      return ()
     start = c.mem_len if c.memory_init == 'zeros' else 0
     filled = jnp.full([batch_size], start, jnp.int32)
     return Memory(self._empty_states(batch_size), filled)
@@ -245,11 +226,9 @@ class TransformerXL(base.LanguageModel):
 
   def _empty_states(self, B):
     c = self.config
-    lead = (c.n_layer, B, c.mem_len)
-    if not self._caches:
-      return jnp.zeros((*lead, c.d_model), c.dtype)
-    shape = (*lead, c.n_head, c.d_head)
-    return jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype)
+    width = (c.n_head, c.d_head) if self._caches else (c.d_model,)
+    empty = jnp.zeros((c.n_layer, B, c.mem_len, *width), c.dtype)
+    return (empty, jnp.zeros_like(empty)) if self._caches else empty
 
   def states(
     self,
@@ -268,24 +247,22 @@ class TransformerXL(base.LanguageModel):
     d = attention.distances(M + T, c.clamp_len, wide)
     R = attention.sinusoid(d, c.d_model).astype(c.dtype)
     R = self.drop(R, c.dropout, train=train)
-    states = memory.states if M else self._empty_states(B)
-    filled = memory.filled if M else None
-    mask = attention.visibility(T, M, filled, c.span)
+    past = memory if M else Memory(self._empty_states(B), None)
+    mask = attention.visibility(T, M, past.filled, c.span)
     biases = None if c.untie_biases else self.biases()
     arguments = R, biases, mask, lengths, train
     rngs = {'dropout': self.make_rng('dropout')} if train else {}
-    h, states = self._run_layers(h, states, arguments, rngs)
-    if filled is None:
+    h, states = self._run_layers(h, past.states, arguments, rngs)
+    if not M:
       return h, ()
-    filled += T if lengths is None else lengths
+    filled = past.filled + (T if lengths is None else lengths)
     return h, Memory(states, jnp.minimum(filled, M))
 
   def _run_layers(self, h, states, arguments, rngs):
-    """All layers, one after the other, in a loop or in a scan.
+    """h [B, T, D] and the states of the memory, after all layers.
 
-    It takes h [B, T, D], the states of the memory, what every layer is given
-    besides, and a dict of keys; each layer has its own, made from them. It
-    returns [B, T, D], and the new states of the memory.
+    The arguments are what every layer is given besides, rngs a dict of keys:
+    each layer has its own, made from them.
     """
     c = self.config
     if self.is_initializing():

@@ -51,45 +51,39 @@ class Windowed(base.LanguageModel):
     self, tokens, targets, memory, *, train, lengths=None, progress=None
   ):
     """Nll of the targets; see `models.base` for the arguments."""
-    del progress
 
     def score(model, memory, column):
       token, real, target = column
-      memory = _slide(memory, token, real)
+      memory = _slide(memory, token[:, None], real)
       window, last = _left_aligned(memory)
-      only = jnp.where(
-        jnp.arange(self.window) == last[:, None], target[:, None], -1
-      )
+      there = jnp.arange(self.window) == last[:, None]
+      only = jnp.where(there, target[:, None], -1)
       out = model(window, only, (), train=train, lengths=memory.filled)
       return memory, jnp.sum(out.nll, axis=1)
 
-    real = _real(tokens, lengths)
-    memory, nll = self._over_time(score, memory, (tokens, real, targets))
+    columns = tokens, _real(tokens, lengths), targets
+    memory, nll = self._over_time(score, memory, columns)
     return base.LMOutput(nll.T, memory, jnp.zeros([], nll.dtype))
 
   def logits(self, tokens, memory, *, lengths=None, last=False):
     """See `base.LanguageModel`."""
+    if last:
+      memory = _slide(memory, tokens, jnp.sum(_real(tokens, lengths), axis=1))
+      return _newest(self.model, memory), memory
 
     def read(model, memory, column):
       token, real = column
-      memory = _slide(memory, token, real)
-      if last:
-        return memory, None
+      memory = _slide(memory, token[:, None], real)
       return memory, _newest(model, memory)
 
     columns = tokens, _real(tokens, lengths)
     memory, each = self._over_time(read, memory, columns)
-    if last:
-      return _newest(self.model, memory), memory
     return jnp.swapaxes(each, 0, 1), memory
 
   def _over_time(self, body, memory, arrays) -> Any:
     """A scan over the T columns of arrays [B, T], with the model in it."""
-    columns = tuple(x.T for x in arrays)
-    scan = nn.scan(
-      body, variable_broadcast='params', split_rngs={'params': False}
-    )
-    return scan(self.model, memory, columns)
+    same: Any = dict(variable_broadcast='params', split_rngs={'params': False})
+    return nn.scan(body, **same)(self.model, memory, [x.T for x in arrays])
 
 
 def _real(tokens, lengths):
@@ -99,14 +93,11 @@ def _real(tokens, lengths):
   return jnp.arange(tokens.shape[1]) < lengths[:, None]
 
 
-def _slide(memory, token, real):
-  """The window moved by one token [B], in the rows where it is real [B]."""
-  W = memory.tokens.shape[1]
-  moved = jnp.concatenate([memory.tokens[:, 1:], token[:, None]], axis=1)
-  return Window(
-    jnp.where(real[:, None], moved, memory.tokens),
-    jnp.minimum(memory.filled + real, W),
-  )
+def _slide(memory, tokens, lengths):
+  """The window after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
+  lengths = lengths.astype(jnp.int32)  # a bool for a single token
+  filled = jnp.minimum(memory.filled + lengths, memory.tokens.shape[1])
+  return Window(base.push(memory.tokens, tokens, lengths), filled)
 
 
 def _left_aligned(memory):

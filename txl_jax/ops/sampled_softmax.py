@@ -27,16 +27,9 @@ def nll(
   other words that it stands for, so the sum is unbiased and the estimate
   tends to the exact nll (importance sampling, Bengio and Senecal 2003).
 
-  Args:
-    h: [N, D]; products are in its dtype.
-    targets: int32 [N]; a target of -1 is not scored.
-    weights: [V, D].
-    bias: [V].
-    samples: n.
-    key: PRNG key.
-
-  Returns:
-    [N], float32 or wider, 0 where the target is -1.
+  h is [N, D], in the dtype of the products; targets are int32 [N], weights
+  [V, D], bias [V], and n is `samples`. The result is [N], float32 or wider, 0
+  at a target of -1, which is not scored.
   """
   V = len(weights)
   wide = jnp.promote_types(h.dtype, jnp.float32)

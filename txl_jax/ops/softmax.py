@@ -123,11 +123,8 @@ class Bin:
   ) -> tuple[jax.Array, jax.Array]:
     """The `normaliser` over all words of the bin, two [N].
 
-    Args:
-      f: function (h, ids, rows) -> the normaliser over the words here.
-      h: [N, D].
-      ids: int32 [N], targets within the bin.
-      rows: bool [N], the tokens whose target is in the bin.
+    f (h, ids, rows) is that over the words here, of h [N, D], targets within
+    the bin, int32 [N], and bool [N], the tokens whose target is in the bin.
     """
     return f(h, ids, rows)
 
@@ -150,40 +147,28 @@ def nll(
   dtype: Any = None,
   bins: Sequence[Bin] | None = None,
 ) -> jax.Array:
-  """-log p(target) in nats.
+  """-log p(target) in nats, [N] in the order of the tokens.
 
-  Args:
-    h: [N, D].
-    targets: int32 [N]; a target of -1 is not scored.
-    output: an Output.
-    tail_order: one of TAIL_ORDERS.
-    dtype: of the products, default that of h; sums, softmax and result are
-      float32 or wider.
-    bins: where the words of each bin are; None is here.
-
-  Returns:
-    [N] in the order of the tokens, 0 where the target is -1.
-
-  Raises:
-    ValueError: the tail order is none of TAIL_ORDERS.
+  h is [N, D], targets int32 [N]; at a target of -1, which is not scored, the
+  result is 0. Products are made in dtype, by default that of h; sums, softmax
+  and result are float32 or wider. `bins` say where the words of each bin are;
+  None is here. ValueError if the tail order is none of TAIL_ORDERS.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   bins = bins or [Bin(len(w)) for w in output.weights]
-  first = starts([b.words for b in bins])
+  first, inside = _inside(targets, bins)
   tails = range(1, len(bins))
-  inside = [
-    (targets >= a) & (targets < b) for a, b in itertools.pairwise(first)
-  ]
 
-  def of_head(h, ids, rows):
-    del rows
+  def both(params, h, ids):
+    return jnp.stack(normaliser(_logits(dtype, params, h), ids), axis=-1)
+
+  def of_head(h, ids, _):
     return normaliser(_logits(dtype, _weights(output, 0), h), ids)
 
   def of_tail(i, h, ids, rows):
     chunk = _chunk(len(ids), len(output.weights[i]))
-    f = functools.partial(_tail_normaliser, dtype)
-    both = on_rows(f, _weights(output, i), h, ids, rows, chunk=chunk)
-    return both[:, 0], both[:, 1]
+    found: Any = on_rows(both, _weights(output, i), h, ids, rows, chunk)
+    return found[:, 0], found[:, 1]
 
   total, chosen = bins[0].normaliser(of_head, h, targets, inside[0])
   if tails:
@@ -194,9 +179,8 @@ def nll(
     total, chosen = jnp.logaddexp(total, every), chosen + share
   loss = total - chosen
   for i in tails:
-    total, chosen = bins[i].normaliser(
-      functools.partial(of_tail, i), h, targets - first[i], inside[i]
-    )
+    f, ids = functools.partial(of_tail, i), targets - first[i]
+    total, chosen = bins[i].normaliser(f, h, ids, inside[i])
     loss += jnp.where(inside[i], total - chosen, 0)
   return jnp.where(targets >= 0, loss, 0)
 
@@ -234,30 +218,21 @@ def embed(
 ) -> jax.Array:
   """Embeddings of tokens whose bins have widths of their own, not scaled.
 
-  Args:
-    tokens: int32 [N].
-    tables: for each bin [V_i, d_i].
-    projections: for each bin [d_i, D]; a single one for bins of one width;
-      none where that is the model's.
-    dtype: of the products and the result.
-    bins: as for `nll`.
-
-  Returns:
-    [N, D].
+  Tokens are int32 [N], the result is [N, D] in dtype, that of the products.
+  Each bin has a table [V_i, d_i] and a projection [d_i, D]: a single one for
+  bins of one width, none where that is the model's. `bins` are as for `nll`.
   """
   bins = bins or [Bin(len(table)) for table in tables]
-  first = starts([b.words for b in bins])
-  inside, found = [], []
-  for i, table in enumerate(tables):
-    inside.append((tokens >= first[i]) & (tokens < first[i + 1]))
-    x = bins[i].look_up(table, tokens - first[i], inside[i])
-    found.append(x.astype(dtype))  # [N, d_i]
+  first, inside = _inside(tokens, bins)
+  found = [
+    bins[i].look_up(table, tokens - first[i], inside[i]).astype(dtype)
+    for i, table in enumerate(tables)
+  ]  # [N, d_i]
   if len(projections) <= 1:
     x = sum(found[1:], found[0])
     return x @ projections[0].astype(dtype) if projections else x
 
-  def project(projection, x, ids):
-    del ids
+  def project(projection, x, _):
     return x @ projection.astype(dtype)
 
   # Most tokens are in the head; each tail projects its own tokens alone.
@@ -265,8 +240,16 @@ def embed(
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
     rows = found[i], tokens, inside[i]
-    x += on_rows(project, projections[i], *rows, chunk=chunk)
+    tail: Any = on_rows(project, projections[i], *rows, chunk)
+    x += tail
   return x
+
+
+def _inside(ids, bins):
+  """For each bin, its first token id, and which of the ids [N] are in it."""
+  first = starts([b.words for b in bins])
+  edges = itertools.pairwise(first)
+  return first, [(ids >= a) & (ids < b) for a, b in edges]
 
 
 def _chunk(n, width):
@@ -304,8 +287,3 @@ def _tail_logits(dtype, output, h):
   """The logits of the head that stand for the tails, [N, I]."""
   params = output.tail_weights, output.tail_biases, output.projections[0]
   return _logits(dtype, params, h)
-
-
-def _tail_normaliser(dtype, params, h, ids):
-  """[C, D], [C] -> [C, 2], see `normaliser`; ids within the words here."""
-  return jnp.stack(normaliser(_logits(dtype, params, h), ids), axis=-1)

@@ -12,51 +12,12 @@ import jax.numpy as jnp
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
-def _on_rows(f, params, x, ids, rows, chunk):
-  """See `on_rows`."""
-  out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
-  out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
-  index, chunks = _positions(rows, chunk)
-
-  def body(k, out):
-    at = jax.lax.dynamic_slice(index, [k * chunk], [chunk])
-    return out.at[at].set(f(params, _take(x, at), _take(ids, at)), mode='drop')
-
-  return jax.lax.fori_loop(0, chunks, body, out)
-
-
-def _on_rows_forward(f, params, x, ids, rows, chunk):
-  return _on_rows(f, params, x, ids, rows, chunk), (params, x, ids, rows)
-
-
-def _on_rows_backward(f, chunk, kept, cotangent):
-  params, x, ids, rows = kept
-  index, chunks = _positions(rows, chunk)
-
-  def body(k, sums):
-    at = jax.lax.dynamic_slice(index, [k * chunk], [chunk])
-    near = _take(ids, at)
-    _, back = jax.vjp(lambda p, y: f(p, y, near), params, _take(x, at))
-    # Slots behind the last row take a cotangent of 0: they add nothing.
-    more, dx = back(_take(cotangent, at))
-    dparams = jax.tree.map(jnp.add, sums[0], more)
-    return dparams, sums[1].at[at].set(dx, mode='drop')
-
-  zeros = jax.tree.map(jnp.zeros_like, (params, x))
-  dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
-  return dparams, dx, None, None
-
-
-_on_rows.defvjp(_on_rows_forward, _on_rows_backward)
-
-
 def on_rows(
   f: Callable[..., jax.Array],
   params: Any,
   x: jax.Array,
   ids: jax.Array,
   rows: jax.Array,
-  *,
   chunk: int,
 ) -> jax.Array:
   """f of some rows, a chunk of them at a time; 0 at the others.
@@ -72,16 +33,48 @@ def on_rows(
     rows: bool [N], the rows to compute.
     chunk: C.
   """
-  out: Any = _on_rows(f, params, x, ids, rows, min(chunk, len(rows)))
-  return out
+  out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
+  out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
+  index, chunks = _chunks(rows, chunk)
+
+  def body(k, out):
+    at = index[k]
+    return out.at[at].set(f(params, _take(x, at), _take(ids, at)), mode='drop')
+
+  return jax.lax.fori_loop(0, chunks, body, out)
 
 
-def _positions(rows, chunk):
-  """Where rows is true, padded with N to whole chunks; and their number."""
+def _forward(f, params, x, ids, rows, chunk):
+  return on_rows(f, params, x, ids, rows, chunk), (params, x, ids, rows)
+
+
+def _backward(f, chunk, kept, cotangent):
+  params, x, ids, rows = kept
+  index, chunks = _chunks(rows, chunk)
+
+  def body(k, sums):
+    at = index[k]
+    near = _take(ids, at)
+    _, back = jax.vjp(lambda p, y: f(p, y, near), params, _take(x, at))
+    # Slots behind the last row take a cotangent of 0: they add nothing.
+    more, dx = back(_take(cotangent, at))
+    dparams = jax.tree.map(jnp.add, sums[0], more)
+    return dparams, sums[1].at[at].set(dx, mode='drop')
+
+  zeros = jax.tree.map(jnp.zeros_like, (params, x))
+  dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
+  return dparams, dx, None, None
+
+
+on_rows.defvjp(_forward, _backward)
+
+
+def _chunks(rows, chunk):
+  """Where rows is true, [most chunks, C], padded with N; and how many are."""
   n = len(rows)
-  padded = -(-n // chunk) * chunk
-  index = jnp.nonzero(rows, size=padded, fill_value=n)[0]
-  return index, (jnp.sum(rows, dtype=jnp.int32) + chunk - 1) // chunk
+  C = min(chunk, n)
+  index = jnp.nonzero(rows, size=-(-n // C) * C, fill_value=n)[0]
+  return index.reshape(-1, C), -(-jnp.sum(rows, dtype=jnp.int32) // C)
 
 
 def _take(x, at):
