@@ -24,13 +24,10 @@ from txl_jax.training import step as step_lib
 def run(config: Any, topology: str, file: str = '') -> None:
   """Compiles a config for a topology, and prints what is to be seen.
 
-  The topology is one that `topologies.describe` knows. The text of the program
-  is written to a file, '' for none.
-
-  Raises:
-    UserError: the compiler is missing or does not know the topology, the mesh
-      does not fit it; or the program breaks a rule: it does not fit into the
-      memory, exchanges memory states, or gathers a whole embedding table.
+  The text of the program is written to a file, '' for none. UserError as from
+  `topologies.describe`, or if the mesh does not fit the topology; or the
+  program not into the memory, or if it exchanges memory states or gathers a
+  whole embedding table.
   """
   sections.check(config)
   devices, hardware = topologies.describe(topology)
@@ -47,18 +44,18 @@ def run(config: Any, topology: str, file: str = '') -> None:
     pathlib.Path(file).write_text(compiled.as_text())
 
   m = compiled.memory_analysis()
-  used = {
+  parts = {
     'state and batch': m.argument_size_in_bytes,
     # The new state takes the place of the old.
     'results besides': m.output_size_in_bytes - m.alias_size_in_bytes,
     'temporaries': m.temp_size_in_bytes,
     'program': m.generated_code_size_in_bytes,
   }
-  parts = ', '.join(f'{name} {_gib(n)}' for name, n in used.items())
-  print(f'each device: {_gib(sum(used.values()))} = {parts}')
-  broken = []
+  used, broken = sum(parts.values()), []
+  told = ', '.join(f'{name} {_gib(n)}' for name, n in parts.items())
+  print(f'each device: {_gib(used)} = {told}')
   if hardware:
-    how = fits(sum(used.values()), hardware)
+    how = fits(used, hardware)
     print(f'of {_gib(hardware.memory)}: {how or "does not fit"}')
     if not how:
       broken.append(
@@ -106,9 +103,8 @@ def fits(used: float, hardware: topologies.Hardware) -> str:
   default, most = hardware.pools
   if used <= default * hardware.memory:
     return 'fits'
-  if used <= most * hardware.memory:
-    return f'fits with XLA_PYTHON_CLIENT_MEM_FRACTION={most}'
-  return ''
+  more = f'fits with XLA_PYTHON_CLIENT_MEM_FRACTION={most}'
+  return more if used <= most * hardware.memory else ''
 
 
 def exchanges(compiled: Any) -> list[collectives.Collective]:
@@ -120,11 +116,8 @@ def exchanges(compiled: Any) -> list[collectives.Collective]:
 
 def tables(params: Any) -> dict[str, tuple[int, ...]]:
   """{name: shape} of the tables of the vocabulary, one for each bin."""
-  return {
-    name: x.shape
-    for name, x in params['vocabulary'].items()
-    if name.startswith(('table', 'output'))
-  }
+  found, kinds = params['vocabulary'].items(), ('table', 'output')
+  return {name: x.shape for name, x in found if name.startswith(kinds)}
 
 
 def check(

@@ -4,14 +4,13 @@ A signal at one stops all at the same step. All end when one fails, or gives no
 sign any more, and the last line of each names that one. Process 0 reports who
 is behind when no step is made.
 
-For this each process writes its beat once a second: where it is. Process 0
-reads them all; the others read that of process 0, which sums them up: 2 P
-messages a second for P processes. Time is measured by clocks that nobody sets;
-the time for which this process is paused does not count.
+For this each process writes its beat, where it is, once a second. Process 0
+reads them all, the others that of process 0, which sums them up: 2 P messages a
+second for P processes. No clock is used that can be set, and the time for which
+this process is paused does not count.
 
-The signal goes through the devices. reached_preemption_sync_point of jax knows
-no Ctrl-C, and lets no thread of Python run while it waits for the others: one
-that is lost by then would not be named.
+The signal goes through the devices: reached_preemption_sync_point of jax knows
+no Ctrl-C, and while it waits lets no thread of Python name a lost process.
 """
 
 import contextlib
@@ -224,12 +223,9 @@ class Watch:
     )
     mute = self._awake - when
     silent = f', no sign for {mute:.0f} s' if mute > self._suspect else ''
-    print(
-      f'warning: no step for {seconds:.0f} s; farthest behind is '
-      f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}',
-      file=sys.stderr,
-      flush=True,
-    )
+    who = f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}'
+    text = f'warning: no step for {seconds:.0f} s; farthest behind is {who}'
+    print(text, file=sys.stderr, flush=True)
 
   # The end.
 
@@ -239,10 +235,10 @@ class Watch:
     if not expected:
       with contextlib.suppress(OSError):
         traceback.print_exception(error)
-    cause, lost = error.__cause__ if expected else error, ''
+    cause = error.__cause__ if expected else error
+    own = not cause or isinstance(cause, OSError)
     # What follows from the loss of another process is not the cause.
-    if cause and not isinstance(cause, OSError):
-      lost = self._culprit()
+    lost = '' if own else self._culprit()
     line = lost or f'{self._here}, step {self._step}: {first_line(error)}'
     self._leave(line, 130 if isinstance(error, KeyboardInterrupt) else 1)
 
