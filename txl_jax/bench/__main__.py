@@ -86,15 +86,6 @@ def _use_threads():
   return threads
 
 
-def _compare(benchmark):
-  if FLAGS.d_model % 2:
-    raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
-  spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
-  spec['threads'] = _use_threads()
-  hf_python = os.path.expanduser(FLAGS.hf_python)
-  side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
-
-
 def _softmax():
   words, width, div_val = FLAGS.words, FLAGS.width, FLAGS.div_val
   cutoffs = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.cutoffs)
@@ -114,7 +105,12 @@ def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
   if benchmark in ('train', 'eval'):
-    _compare(benchmark)
+    if FLAGS.d_model % 2:
+      raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
+    spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
+    spec['threads'] = _use_threads()
+    hf_python = os.path.expanduser(FLAGS.hf_python)
+    side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
   elif benchmark == 'softmax':
     _softmax()
   elif benchmark == 'prepare':

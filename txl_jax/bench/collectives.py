@@ -24,10 +24,9 @@ _KINDS = {
 # them holds numbers of these, unchanged but for their dtype. TPUs concatenate
 # by the maximum of padded parts.
 _MOVES = {
-  *('bitcast', 'broadcast', 'concatenate', 'convert', 'copy', 'gather'),
-  *('dynamic-slice', 'dynamic-update-slice', 'optimization-barrier', 'pad'),
-  *('maximum', 'reshape', 'reverse', 'scatter', 'select', 'slice'),
-  'transpose',
+  *('bitcast', 'broadcast', 'concatenate', 'convert', 'copy', 'gather', 'pad'),
+  *('dynamic-slice', 'dynamic-update-slice', 'maximum', 'optimization-barrier'),
+  *('reshape', 'reverse', 'scatter', 'select', 'slice', 'transpose'),
 }
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # ((dtype, dims), …)
@@ -105,13 +104,14 @@ def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
       return next(iter(given[int(x.operands[0]) :]), [])
     if x.opcode == 'while':
       (out,), (body,) = operands, x.called
-      while (after := _either(out, run(body, [out], 0))) != out:
-        out = after
+      while any(more := [b > a for a, b in zip(out, run(body, [out], 0))]):
+        out = [a or b for a, b in zip(out, more)]
       run(body, [out], times * _trips(x, computations))
       return out
     if x.opcode == 'conditional':
       branches = zip(x.called, operands[1:])
-      return _either(*(run(c, [held], times) for c, held in branches))
+      results = [run(c, [held], times) for c, held in branches]
+      return [any(held) for held in zip(*results)]
     if x.opcode in ('fusion', 'call', 'async-start'):
       return run(x.called[0], operands, times)
     for called in x.called:
@@ -127,10 +127,6 @@ def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
 
   run(entry, [], 1)
   return [c._replace(times=n) for c, n in total.items()]
-
-
-def _either(*held):
-  return list(map(any, zip(*held)))
 
 
 def _collective(x, computation, shapes, moved):

@@ -102,8 +102,12 @@ def cut(tokens: int, repeats: int) -> None:
 
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'tokens'
-    for dtype in _SYMBOLS:
-      corpus = _corpus(path, tokens, dtype)
+    for dtype, symbols in _SYMBOLS.items():
+      rng = np.random.default_rng(0)
+      corpus = np.memmap(path, dtype, 'w+', shape=tokens)
+      for start in range(0, tokens, _DRAWN):
+        part = corpus[start : start + _DRAWN]
+        part[:] = rng.integers(symbols, size=len(part), dtype=np.int32)
       reader = streams.Streams(corpus, _B, _T)
       print(measure(f'contiguous, {corpus.dtype}', reader)[0], flush=True)
     rng, (low, high) = np.random.default_rng(1), _LENGTHS
@@ -122,15 +126,3 @@ def cut(tokens: int, repeats: int) -> None:
       f'{text}; with the {drawing:.2f} s that drawing the order of '
       f'{len(starts) - 1:,} sentences takes, once an epoch: {whole:.1f}'
     )
-
-
-def _corpus(path, tokens, dtype):
-  """A file of random tokens, mapped, in the page cache."""
-  rng, mapped = (
-    np.random.default_rng(0),
-    np.memmap(path, dtype, 'w+', 0, tokens),
-  )
-  for start in range(0, tokens, _DRAWN):
-    part = mapped[start : start + _DRAWN]
-    part[:] = rng.integers(_SYMBOLS[dtype], size=len(part), dtype=np.int32)
-  return mapped

@@ -1,9 +1,8 @@
 """Transformer-XL of Hugging Face transformers on PyTorch, for `side_by_side`.
 
-It is started as a plain script, often with an interpreter of another
-environment, so it imports nothing but torch, transformers and the standard
-library. Version 4.35.2 of transformers is the last to hold this model as a
-maintained one.
+A plain script for an interpreter of another environment, it imports nothing but
+torch, transformers, of which 4.35.2 is the last to maintain this model, and the
+standard library.
 
 Its argument is a specification, a JSON object. It answers with one JSON object
 per line until its input ends: when it is warm {parameters, versions, device},

@@ -5,7 +5,6 @@ Shapes: B batch, T segment, G segments in a call of scoring.
 
 import math
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -30,9 +29,8 @@ def _config(spec):
   """What a specification is as a config."""
   c = sections.compose()
   c.seed = spec.seed
-  on_cpu = jax.default_backend() == 'cpu'
-  c.model.update(n_layer=spec.layers, unroll=spec.layers if on_cpu else 1)
-  c.model.update(n_head=spec.heads, d_head=spec.d_head)
+  c.model.unroll = spec.layers if jax.default_backend() == 'cpu' else 1
+  c.model.update(n_layer=spec.layers, n_head=spec.heads, d_head=spec.d_head)
   c.model.update(d_model=spec.d_model, d_ff=spec.d_ff, mem_len=spec.memory)
   c.model.update(dropout=spec.dropout, dtype=spec.dtype)
   c.train.update(steps=spec.steps, batch_size=spec.batch)
@@ -103,9 +101,7 @@ def _score(spec):
   return params, run
 
 
-def prepare(
-  benchmark: str, spec: types.SimpleNamespace
-) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
+def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
   """What is printed of our side, and a function that measures it once.
 
   UserError if the devices cannot share the batch.
@@ -118,9 +114,8 @@ def prepare(
   def measure():
     begin = time.perf_counter()
     tokens, data_seconds, nll = run(spec.steps)
-    seconds = time.perf_counter() - begin
-    measured = dict(tokens=tokens, seconds=seconds, nats=nll / tokens)
-    return measured | dict(data_seconds=data_seconds)
+    times = dict(seconds=time.perf_counter() - begin, data_seconds=data_seconds)
+    return times | dict(tokens=tokens, nats=nll / tokens)
 
   run(2)  # compiles
   return ready, measure

@@ -23,10 +23,7 @@ _COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 @contextlib.contextmanager
 def _transformers(python, spec):
-  """The first answer of `hugging_face`, and a function that measures there.
-
-  It gives None where that side cannot run.
-  """
+  """The first answer of `hugging_face`, and what measures there, or is None."""
   script = pathlib.Path(__file__).with_name('hugging_face.py')
   try:
     # In a session of its own, an interrupt reaches the parent alone.
@@ -62,9 +59,7 @@ def _transformers(python, spec):
     process.communicate()  # closes the pipes
 
 
-def run(
-  benchmark: str, sizes: dict[str, Any], pairs: int, hf_python: str
-) -> None:
+def run(benchmark: str, sizes: dict, pairs: int, hf_python: str) -> None:
   """Measures both sides in turn and prints what came out.
 
   The benchmark is 'train' or 'eval', the sizes those of the flags. Where the

@@ -1,13 +1,9 @@
 """Speed and memory of the adaptive softmax, forward and backward.
 
-Beside it, measured in turn:
-
-  bins   plain softmaxes of exactly the tokens and words of each bin, summed
-  wide   one softmax over all words, each as wide as the head's
-  narrow one softmax over all words, each as wide as its bin's
-
-The last two are timed with fewer tokens and scaled; their bytes are those of
-the compiled program for all tokens.
+Beside it, in turn, "bins": plain softmaxes of exactly the tokens and words of
+each bin, summed; and one softmax over all words, each as wide as the head's,
+"wide", or as its bin's, "narrow". These two are timed with fewer tokens and
+scaled; their bytes are those of the compiled program for all tokens.
 """
 
 import statistics
@@ -85,11 +81,9 @@ def run(sizes: Sizes, rounds: int) -> None:
   output = draw_output(bins, widths)
   h = 20 * draw(N, D)
   shares = ', '.join(f'{n / N:.1%}' for n in counts)
-  print(
-    f'softmax: {sizes._asdict()}; tokens in the bins: {shares}; '
-    f'jax {jax.__version__}, {jax.default_backend()}',
-    flush=True,
-  )
+  told = f'{sizes._asdict()}; tokens in the bins: {shares}'
+  backend = f'jax {jax.__version__}, {jax.default_backend()}'
+  print(f'softmax: {told}; {backend}', flush=True)
 
   ours, nbytes = _compile(_loss, h, targets, output)
   sides, memory = {'adaptive': [ours], 'bins': []}, {'adaptive': nbytes}

@@ -112,8 +112,7 @@ def _gpus(card, count):
   features = 'ACCELERATED_FEATURES' if int(major) >= 9 else 'NONE'
   # A GpuTargetConfigProto of XLA.
   config = f"""
-    platform_name: "CUDA"
-    device_description_str: "NVIDIA {card.kind}"
+    platform_name: "CUDA" device_description_str: "NVIDIA {card.kind}"
     dnn_version_info {{ major: 9 minor: 10 }}
     gpu_device_info {{
       runtime_version: "13.0.0"

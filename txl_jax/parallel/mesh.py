@@ -34,15 +34,13 @@ ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 
 AnyMesh = Mesh | AbstractMesh
+Rules = Sequence[tuple[str, tuple]]
 _key = functools.partial(key, at_least=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """The section `mesh` of a config: sizes whose product is the devices.
-
-  -1, for one of them, is all devices that are left.
-  """
+  """The section `mesh` of a config; the product is all devices, -1 the rest."""
 
   MAY_CHANGE = ON_RESUME
 
@@ -58,9 +56,8 @@ class Sizes:
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     sizes = dataclasses.asdict(self)
-    for name, size in sizes.items():
-      if size == 0:
-        yield name, 'sizes above 0, or -1'
+    for name in (name for name, size in sizes.items() if size == 0):
+      yield name, 'sizes above 0, or -1'
     rest = [name for name, size in sizes.items() if size == -1]
     if len(rest) > 1:
       yield rest[-1], 'at least 1, for another axis is -1 too'
@@ -140,9 +137,7 @@ def path_name(path: tuple[Any, ...]) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def by_rules(
-  tree: Any, mesh: AnyMesh, rules: Sequence[tuple[str, tuple]]
-) -> Any:
+def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
   The tree is one of arrays or their shapes; scalars are on every device. Of the

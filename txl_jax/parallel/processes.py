@@ -43,9 +43,9 @@ def start(
   'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
   (how many) and process (which, from 0) are given, or where a cluster is found:
   Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does. lost_seconds is the
-  limit of a `watchdog.Watch`: the runtime aborts later, after half to all of a
-  limit of its own, and does not name the lost process. UserError if arguments
-  are missing or not allowed, or the cluster does not say who its processes are.
+  limit of a `watchdog.Watch`: the runtime, which does not name a lost process,
+  aborts after half to all of a longer one. UserError if arguments are missing
+  or not allowed, or the cluster does not say who its processes are.
   """
   if mode not in ('auto', 'off'):
     raise UserError(f'--distributed={mode}; allowed: auto, off')

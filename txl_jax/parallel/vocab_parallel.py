@@ -18,8 +18,6 @@ from jax.sharding import PartitionSpec as P
 from txl_jax.ops import softmax
 from txl_jax.parallel import mesh as mesh_lib
 
-Arrays = Sequence[jax.Array]
-
 
 def nll(
   h: jax.Array, targets: jax.Array, output: softmax.Output, **options: Any
@@ -32,7 +30,7 @@ def nll(
 
 
 def embed(
-  tokens: jax.Array, tables: Arrays, projections: Arrays, dtype: Any
+  tokens: jax.Array, tables: Sequence, projections: Sequence, dtype: Any
 ) -> jax.Array:
   """See `softmax.embed`."""
   run = functools.partial(softmax.embed, dtype=dtype)

@@ -6,8 +6,7 @@ is behind when no step is made.
 
 For this each process writes its beat, where it is, once a second. Process 0
 reads them all, the others that of process 0, which sums them up: 2 P messages a
-second for P processes. No clock is used that can be set, and the time for which
-this process is paused does not count.
+second for P processes. No clock is one that is set; pauses do not count.
 
 The signal goes through the devices: reached_preemption_sync_point of jax knows
 no Ctrl-C, and while it waits lets no thread of Python name a lost process.
@@ -227,8 +226,6 @@ class Watch:
     text = f'warning: no step for {seconds:.0f} s; farthest behind is {who}'
     print(text, file=sys.stderr, flush=True)
 
-  # The end.
-
   def _fail(self, error):
     """Ends the process for an error, once it is known who has caused it."""
     expected = isinstance(error, UserError | OSError | KeyboardInterrupt)
@@ -249,8 +246,7 @@ class Watch:
 
   def _culprit(self):
     """Says which process is lost, or '' if none is in some seconds."""
-    deadline = time.monotonic() + 2 * self._suspect + _BEAT
-    lost = ''
+    lost, deadline = '', time.monotonic() + 2 * self._suspect + _BEAT
     while not lost and time.monotonic() < deadline:
       time.sleep(_BEAT / 4)
       # Process 0 says who of the others is.

@@ -40,7 +40,7 @@ class Log:
     with self._told():
       temporary = path.with_name('metrics.jsonl.tmp')
       with temporary.open('w') as f:
-        f.writelines(map(_line, kept))
+        f.writelines(json.dumps(record) + '\n' for record in kept)
         f.flush()
         os.fsync(f.fileno())
       temporary.replace(path)
@@ -59,7 +59,7 @@ class Log:
     """Adds a dict with step, split and figures; stamps it with the time."""
     record = record | {'time': round(time.time(), 3)}
     with self._told():
-      self._file.write(_line(record))
+      self._file.write(json.dumps(record) + '\n')
       self._file.flush()
       self._write_events(record)
       # Each flush waits for the disk.
@@ -125,7 +125,3 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
         break
       records.append(record)
   return records
-
-
-def _line(record):
-  return json.dumps(record) + '\n'

@@ -46,8 +46,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       found = f'{folder} is in use by process {file.read().strip()}'
       raise UserError(f'--workdir={found}; allowed: one run at a time') from e
     file.truncate(0)
-    file.write(f'{os.getpid()}\n')
-    file.flush()
+    print(os.getpid(), file=file, flush=True)
     yield
 
 
