@@ -34,7 +34,7 @@ ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 
 AnyMesh = Mesh | AbstractMesh
-Rules = Sequence[tuple[str, tuple]]
+Rules = Sequence[tuple[str, tuple]]  # (regex of a path's end, axes)
 _key = functools.partial(key, at_least=-1)
 
 
@@ -67,9 +67,8 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh of some devices, all by default.
 
   Neighbours in the last axes are neighbours on the fast network. The sizes are
-  a mapping of AXES, as the section `mesh` of a config; -1, for one of them, is
-  what the others leave. None is all devices for data. UserError if they do not
-  fit the number of devices.
+  those of AXES, a mapping as the section `mesh`; None is all devices for data.
+  UserError if they do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
   asked = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
@@ -140,9 +139,8 @@ def path_name(path: tuple[Any, ...]) -> str:
 def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
-  The tree is one of arrays or their shapes; scalars are on every device. Of the
-  rules, (regular expression that the path of an array ends with, axes of each
-  of its dimensions), the first that fits counts; ValueError if none does.
+  Scalars are on every device; of other arrays, or of their shapes, the first
+  rule counts that fits the path. ValueError if none does.
   """
 
   def place(path, x):

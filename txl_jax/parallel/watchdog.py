@@ -6,7 +6,8 @@ is behind when no step is made.
 
 For this each process writes its beat, where it is, once a second. Process 0
 reads them all, the others that of process 0, which sums them up: 2 P messages a
-second for P processes. No clock is one that is set; pauses do not count.
+second for P processes. Time is that of clocks that nobody sets, and does not
+count while this process is paused.
 
 The signal goes through the devices: reached_preemption_sync_point of jax knows
 no Ctrl-C, and while it waits lets no thread of Python name a lost process.
@@ -88,11 +89,10 @@ class Watch:
     self._judging = threading.Thread(target=self._judge, daemon=True)
     self._stack = contextlib.ExitStack()
     self._awake = 0.0  # seconds
+    heard = [0] if self._me else range(self._count)
+    name = f'process {{}} of {self._count} on an unknown host'.format
     # {process: (when its beat changed last, the beat)}
-    self._seen = {
-      p: (0.0, self._state(f'process {p} of {self._count} on an unknown host'))
-      for p in ([0] if self._me else range(self._count))
-    }
+    self._seen = {p: (0.0, self._state(name(p))) for p in heard}
     self._moved = 0.0, ()  # when steps were made last, and how many by each
 
   def __enter__(self) -> 'Watch':
