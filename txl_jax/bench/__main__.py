@@ -9,14 +9,14 @@ python -m txl_jax.bench data --megatokens=100
 python -m txl_jax.bench hlo --topology=v3:4x4 --config=configs/enwik8_24l.py
 python -m txl_jax.bench hlo --topology=h200 --config=configs/enwik8_12l.py
 
-train and eval measure us beside Hugging Face transformers: both have the same
-sizes, run one at a time and in turn. softmax measures the adaptive softmax
-beside full ones, prepare the speed of preparing words, data that of cutting
-batches. hlo compiles the training step for TPUs or GPUs that need not be
-there, and tells whether it fits and what the devices exchange. See
-docs/benchmarks.md and docs/scaling.md.
+train and eval measure us and Hugging Face transformers in turn, with the same
+sizes; softmax the adaptive softmax beside full ones; prepare and data the speed
+of preparing words and of cutting batches. hlo compiles the training step for
+TPUs or GPUs that need not be there, and tells whether it fits and what the
+devices exchange. See docs/benchmarks.md and docs/scaling.md.
 """
 
+import functools
 import os
 import sys
 
@@ -77,23 +77,13 @@ config_flags.DEFINE_config_file(
 def _use_threads():
   """Limits the workers to come; XLA has no option of its own for it."""
   count = os.cpu_count() or 1
+  lowest = 1 if hasattr(os, 'sched_setaffinity') else count
   threads = FLAGS.threads or count
-  if threads > count:
-    raise UserError(f'--threads is {threads}; allowed: 1 to {count}')
+  if not lowest <= threads <= count:
+    raise UserError(f'--threads is {threads}; allowed: {lowest} to {count}')
   if threads < count:
-    if not hasattr(os, 'sched_setaffinity'):
-      raise UserError(f'--threads is {threads}; allowed here: only {count}')
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
   return threads
-
-
-def _compare(benchmark):
-  if FLAGS.d_model % 2:
-    raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
-  spec = {name: FLAGS[name].value for name in _SIZES}
-  spec |= dict(dtype=FLAGS.dtype, threads=_use_threads())
-  hf_python = os.path.expanduser(FLAGS.hf_python)
-  side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
 
 
 def _softmax():
@@ -101,32 +91,26 @@ def _softmax():
   cutoffs = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.cutoffs)
   edges = [0, *cutoffs, words]
   if edges != sorted(set(edges)):
-    raise UserError(
-      f'--cutoffs is {",".join(FLAGS.cutoffs)}; allowed: ascending numbers '
-      f'from 1 to {words - 1}'
-    )
+    found, allowed = ','.join(FLAGS.cutoffs), 'ascending numbers from 1 to'
+    raise UserError(f'--cutoffs is {found}; allowed: {allowed} {words - 1}')
   if width < div_val ** len(cutoffs):
-    raise UserError(
-      f'--div_val is {div_val}; allowed: numbers that leave the last tail a '
-      f'width, of {width}'
-    )
+    allowed = f'numbers that leave the last tail a width, of {width}'
+    raise UserError(f'--div_val is {div_val}; allowed: {allowed}')
   _use_threads()
   sizes = softmax_speed.Sizes(words, cutoffs, width, div_val, FLAGS.tokens)
   softmax_speed.run(sizes, FLAGS.pairs)
-
-
-def _hlo():
-  for name in 'topology', 'config':
-    if not FLAGS[name].value:
-      raise UserError(f'--{name} is missing; hlo needs it')
-  compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file)
 
 
 def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
   if benchmark in ('train', 'eval'):
-    _compare(benchmark)
+    if FLAGS.d_model % 2:
+      raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
+    spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
+    spec['threads'] = _use_threads()
+    hf_python = os.path.expanduser(FLAGS.hf_python)
+    side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
   elif benchmark == 'softmax':
     _softmax()
   elif benchmark == 'prepare':
@@ -135,14 +119,16 @@ def main(argv: list[str]) -> None:
   elif benchmark == 'data':
     data_speed.cut(FLAGS.megatokens * 1_000_000, FLAGS.pairs)
   elif benchmark == 'hlo':
-    _hlo()
+    for name in 'topology', 'config':
+      if not FLAGS[name].value:
+        raise UserError(f'--{name} is missing; hlo needs it')
+    compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file)
   else:
     allowed = 'train, eval, softmax, prepare, data, hlo'
     raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')
 
 
 if __name__ == '__main__':
+  parse = functools.partial(command_line.parse, arguments=1)
   with command_line.told():
-    app.run(
-      main, flags_parser=lambda argv: command_line.parse(argv, arguments=1)
-    )
+    app.run(main, flags_parser=parse)

@@ -4,12 +4,13 @@ XLA prints a module as computations, each a list of instructions
 
   %name = type opcode(%operand, …), attribute=…, …
 
-of which the one marked ENTRY runs, and calls others. See
-https://openxla.org/xla/operation_semantics for the operations. The text is
-what JAX offers: `cost_analysis` counts no collectives, and the HloModule of
-`runtime_executable` has neither shapes nor attributes.
+of which the one marked ENTRY runs, and calls others; the operations are those
+of https://openxla.org/xla/operation_semantics. JAX offers no more than a text:
+`cost_analysis` counts no collectives, and the HloModule of `runtime_executable`
+has neither shapes nor attributes.
 """
 
+import collections
 import math
 import re
 from typing import NamedTuple
@@ -23,10 +24,9 @@ _KINDS = {
 # them holds numbers of these, unchanged but for their dtype. TPUs concatenate
 # by the maximum of padded parts.
 _MOVES = {
-  *('bitcast', 'broadcast', 'concatenate', 'convert', 'copy', 'gather'),
-  *('dynamic-slice', 'dynamic-update-slice', 'optimization-barrier', 'pad'),
-  *('maximum', 'reshape', 'reverse', 'scatter', 'select', 'slice'),
-  'transpose',
+  *('bitcast', 'broadcast', 'concatenate', 'convert', 'copy', 'gather', 'pad'),
+  *('dynamic-slice', 'dynamic-update-slice', 'maximum', 'optimization-barrier'),
+  *('reshape', 'reverse', 'scatter', 'select', 'slice', 'transpose'),
 }
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # ((dtype, dims), …)
@@ -68,20 +68,20 @@ class Collective(NamedTuple):
     return _nbytes(whole) * (self.group - 1) // self.group * twice
 
 
-def find(text: str, watched: str | None = None) -> list[Collective]:
+def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
   """The collectives of a compiled module; equal ones are one, times added.
 
   The numbers of those arguments are followed whose source begins with
-  `watched`, such as 'state.memory'; None is no argument.
+  `watched`, such as 'state.memory'; () is no argument.
   """
   computations, entry = _parse(text)
-  total = {}
+  total = collections.Counter()
 
   # For every value a list of bools: which elements of the tuple, or of the one
   # that it is, hold watched numbers. What is not known is False.
 
   def run(name, given, times):
-    """From the lists of the arguments of a computation that of its result.
+    """The list of a computation's result, from those given as its arguments.
 
     Its collectives are counted, for it runs so many times.
     """
@@ -93,26 +93,25 @@ def find(text: str, watched: str | None = None) -> list[Collective]:
       if x.opcode.removesuffix('-start') in _KINDS and times:
         shapes = tuple(s for o in x.operands for s in lines[o].shapes)
         c = _collective(x, name, shapes, moved=any(map(any, operands)))
-        total[c] = total.get(c, 0) + times
+        total[c] += times
     return next(held[x.name] for x in lines.values() if x.root)
 
   def result(x, name, given, operands, times):
     """The list of the result of an instruction, as long as it is known."""
     if x.opcode == 'parameter' and name == entry:
-      watches = watched is not None and x.source.startswith(watched)
-      return [watches] * len(x.shapes)
+      return [x.source.startswith(watched)] * len(x.shapes)
     if x.opcode == 'parameter':
-      index = int(x.operands[0])
-      return given[index] if index < len(given) else []
+      return next(iter(given[int(x.operands[0]) :]), [])
     if x.opcode == 'while':
       (out,), (body,) = operands, x.called
-      while (after := _either(out, run(body, [out], 0))) != out:
-        out = after
+      while any(more := [b > a for a, b in zip(out, run(body, [out], 0))]):
+        out = [a or b for a, b in zip(out, more)]
       run(body, [out], times * _trips(x, computations))
       return out
     if x.opcode == 'conditional':
       branches = zip(x.called, operands[1:])
-      return _either(*(run(c, [held], times) for c, held in branches))
+      results = [run(c, [held], times) for c, held in branches]
+      return [any(held) for held in zip(*results)]
     if x.opcode in ('fusion', 'call', 'async-start'):
       return run(x.called[0], operands, times)
     for called in x.called:
@@ -120,18 +119,14 @@ def find(text: str, watched: str | None = None) -> list[Collective]:
     if x.opcode == 'tuple':
       return [e for held in operands for e in held]
     if x.opcode == 'get-tuple-element':
-      index = re.findall(r'index=(\d+)', x.attributes)
-      return operands[0][int(index[0]) :][:1]
+      (index,) = re.findall(r'index=(\d+)', x.attributes)
+      return operands[0][int(index) :][:1]
     if x.opcode in _MOVES or x.opcode.endswith(('-start', '-done')):
       return [any(map(any, operands))] * len(x.shapes)
     return []
 
   run(entry, [], 1)
   return [c._replace(times=n) for c, n in total.items()]
-
-
-def _either(*held):
-  return list(map(any, zip(*held)))
 
 
 def _collective(x, computation, shapes, moved):
@@ -209,19 +204,13 @@ def _instruction(line):
   assert found
   root, name, kind, opcode, rest = found.groups()
   arrays = re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
-  inside, *rest = re.split(r'\)(?:, |$)', rest, maxsplit=1)
+  shapes = tuple((t, tuple(map(int, re.findall(r'\d+', d)))) for t, d in arrays)
+  inside, rest = re.split(r'\)(?:, |$)', rest, maxsplit=1)
   value = opcode in ('parameter', 'constant')
-  source = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest[0])
-  attributes = re.sub(r'metadata=\{(?:[^{}"]|"[^"]*")*\}', '', rest[0])
+  operands = [inside] if value else re.findall(r'%([\w.\-]+)', inside)
+  source = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest)
+  attributes = re.sub(r'metadata=\{(?:[^{}"]|"[^"]*")*\}', '', rest)
   runs = r'(?:calls|body|to_apply|\w+_computations?)=(\{.*?\}|%?[\w.\-]+)'
-  called = ' '.join(re.findall(runs, attributes))
-  return _Instruction(
-    name,
-    tuple((t, tuple(map(int, re.findall(r'\d+', d)))) for t, d in arrays),
-    opcode,
-    [inside] if value else re.findall(r'%([\w.\-]+)', inside),
-    attributes,
-    re.findall(r'[\w.\-]+', called),
-    source[1] if source else '',
-    bool(root),
-  )
+  called = re.findall(r'[\w.\-]+', ' '.join(re.findall(runs, attributes)))
+  more = attributes, called, source[1] if source else ''
+  return _Instruction(name, shapes, opcode, operands, *more, bool(root))

@@ -1,8 +1,7 @@
 """The training step, compiled for TPUs or GPUs that need not be there.
 
-From what the compiler makes of a config one reads whether it fits, what the
-devices send to each other, and from their published speeds how far it could
-scale.
+One reads whether it fits, what the devices send to each other, and from their
+published speeds how far it could scale.
 """
 
 import pathlib
@@ -11,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from txl_jax.bench import collectives, topologies
 from txl_jax.corpora import preparation
@@ -24,13 +24,9 @@ from txl_jax.training import step as step_lib
 def run(config: Any, topology: str, file: str = '') -> None:
   """Compiles a config for a topology, and prints what is to be seen.
 
-  The topology is one that `topologies.describe` knows. The text of the program
-  is written to a file, '' for none.
-
-  Raises:
-    UserError: the compiler is missing or does not know the topology, the mesh
-      does not fit it; or the program breaks a rule: it does not fit into the
-      memory, exchanges memory states, or gathers a whole embedding table.
+  The text of the program is written to a file, '' for none. UserError as from
+  `topologies.describe`, or if the mesh does not fit it, or the program not into
+  the memory, or if that exchanges memory states or gathers a whole table.
   """
   sections.check(config)
   devices, hardware = topologies.describe(topology)
@@ -47,18 +43,18 @@ def run(config: Any, topology: str, file: str = '') -> None:
     pathlib.Path(file).write_text(compiled.as_text())
 
   m = compiled.memory_analysis()
-  used = {
+  parts = {
     'state and batch': m.argument_size_in_bytes,
     # The new state takes the place of the old.
     'results besides': m.output_size_in_bytes - m.alias_size_in_bytes,
     'temporaries': m.temp_size_in_bytes,
     'program': m.generated_code_size_in_bytes,
   }
-  parts = ', '.join(f'{name} {_gib(n)}' for name, n in used.items())
-  print(f'each device: {_gib(sum(used.values()))} = {parts}')
-  broken = []
+  used, broken = sum(parts.values()), []
+  told = ', '.join(f'{name} {_gib(n)}' for name, n in parts.items())
+  print(f'each device: {_gib(used)} = {told}')
   if hardware:
-    how = fits(sum(used.values()), hardware)
+    how = fits(used, hardware)
     print(f'of {_gib(hardware.memory)}: {how or "does not fit"}')
     if not how:
       broken.append(
@@ -80,15 +76,27 @@ def run(config: Any, topology: str, file: str = '') -> None:
     c = config.train
     tokens = c.batch_size * c.segment_len * c.steps_per_dispatch
     flops = cost.flops_per_token(config, vocab_size) * tokens / mesh.size
-    _estimate(flops, peak, sent * hardware.cores, hardware.speed)
+    sent, speed = sent * hardware.cores, hardware.speed
+    compute, exchange = flops / peak, sent / speed
+    print(
+      f'arithmetic: {flops / 1e12:.3f} TFLOP a device, {compute * 1e3:.2f} ms '
+      f'at {peak / 1e12:.1f} TFLOP/s\n'
+      f'exchange: {sent / 1e6:,.1f} MB a chip, {exchange * 1e3:.2f} ms at '
+      f'{speed / 1e9:.0f} GB/s'
+    )
+    for share in 1.0, 0.4:
+      busy = compute / share
+      apart, at_once = busy / (busy + exchange), busy / max(busy, exchange)
+      print(
+        f'at {share:.0%} of the peak: {apart:.1%} of the time is arithmetic if '
+        f'nothing overlaps, {at_once:.1%} if all does'
+      )
   if broken:
     raise UserError(f'{topology}: {"; ".join(broken)}')
   print('no exchange of memory states, no gathering of a whole table')
 
 
-def compile_step(
-  config: Any, vocab_size: int, mesh: jax.sharding.Mesh
-) -> tuple[Any, Any]:
+def compile_step(config: Any, vocab_size: int, mesh: Mesh) -> tuple[Any, Any]:
   """What one call of training runs, compiled, and the shapes of parameters."""
   built = step_lib.build(config, vocab_size, mesh)
   shape = [config.train.batch_size, config.train.segment_len]
@@ -106,9 +114,8 @@ def fits(used: float, hardware: topologies.Hardware) -> str:
   default, most = hardware.pools
   if used <= default * hardware.memory:
     return 'fits'
-  if used <= most * hardware.memory:
-    return f'fits with XLA_PYTHON_CLIENT_MEM_FRACTION={most}'
-  return ''
+  more = f'fits with XLA_PYTHON_CLIENT_MEM_FRACTION={most}'
+  return more if used <= most * hardware.memory else ''
 
 
 def exchanges(compiled: Any) -> list[collectives.Collective]:
@@ -120,11 +127,8 @@ def exchanges(compiled: Any) -> list[collectives.Collective]:
 
 def tables(params: Any) -> dict[str, tuple[int, ...]]:
   """{name: shape} of the tables of the vocabulary, one for each bin."""
-  return {
-    name: x.shape
-    for name, x in params['vocabulary'].items()
-    if name.startswith(('table', 'output'))
-  }
+  found, kinds = params['vocabulary'].items(), ('table', 'output')
+  return {name: x.shape for name, x in found if name.startswith(kinds)}
 
 
 def check(
@@ -141,24 +145,6 @@ def check(
       gathered = {tuple(sorted(dims)) for _, dims in c.results} & whole.keys()
       wrong += [f'{name} yields the whole {whole[dims]}' for dims in gathered]
   return wrong
-
-
-def _estimate(flops, peak, sent, speed):
-  """How much of its time a device would compute, from published speeds."""
-  compute, exchange = flops / peak, sent / speed
-  print(
-    f'arithmetic: {flops / 1e12:.3f} TFLOP a device, {compute * 1e3:.2f} ms at '
-    f'{peak / 1e12:.1f} TFLOP/s\n'
-    f'exchange: {sent / 1e6:,.1f} MB a chip, {exchange * 1e3:.2f} ms at '
-    f'{speed / 1e9:.0f} GB/s'
-  )
-  for share in 1.0, 0.4:
-    busy = compute / share
-    print(
-      f'at {share:.0%} of the peak: {busy / (busy + exchange):.1%} of the time '
-      'is arithmetic if nothing overlaps, '
-      f'{busy / max(busy, exchange):.1%} if all does'
-    )
 
 
 def _shapes(shapes):

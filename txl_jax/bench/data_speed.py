@@ -42,10 +42,8 @@ def prepare(megabytes: int, distinct: int, processes: int) -> None:
   processes = processes or counting.processes_by_default()
   # Linux counts in KiB, macOS in bytes.
   unit = 1 if sys.platform == 'darwin' else 1024
-  ours, theirs = (
-    resource.getrusage(who).ru_maxrss * unit / 1e6
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-  )
+  whose = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
+  ours, theirs = (resource.getrusage(w).ru_maxrss * unit / 1e6 for w in whose)
   print(
     f'prepare: {size:,.0f} MB, {tokens:,} tokens, '
     f'{len(data.vocabulary):,} words in the vocabulary, {processes} processes, '
@@ -58,7 +56,7 @@ def prepare(megabytes: int, distinct: int, processes: int) -> None:
 
 
 def _write_text(path, size, distinct):
-  """Writes words by Zipf's law, the r-th 1/r times as often as the first.
+  """Writes words by Zipf's law: the r-th is 1/r times as frequent as the first.
 
   All of them occur at the start, so the vocabulary is as large as asked for.
   """
@@ -84,15 +82,13 @@ def _write_text(path, size, distinct):
 def cut(tokens: int, repeats: int) -> None:
   """Cuts three corpora of so many tokens into batches: prints how fast that is.
 
-  They are files of random tokens, mapped into memory and read once before: what
-  is measured is the copy from the page cache into int32 arrays.
+  They are files of random tokens, mapped into memory: what is measured is the
+  copy from the page cache into int32 arrays.
   """
   steps = (tokens - 1) // _B // _T
-  print(
-    f'data: {tokens:,} tokens, {steps:,} batches of {_B} x {_T}, '
-    f'{repeats} repeats, cpus {os.cpu_count()}',
-    flush=True,
-  )
+  about = f'{repeats} repeats, cpus {os.cpu_count()}'
+  batches = f'{steps:,} batches of {_B} x {_T}'
+  print(f'data: {tokens:,} tokens, {batches}, {about}', flush=True)
 
   def measure(name, reader):
     """What is printed of a corpus, and the median, in million tokens/s."""
@@ -102,13 +98,16 @@ def cut(tokens: int, repeats: int) -> None:
       for step in range(steps):
         reader.batch(step)
       rates.append(steps * _B * _T / 1e6 / (time.perf_counter() - begin))
-    text = f'{name}: median {spread(rates, ".1f")} M tokens/s'
-    return text, np.median(rates)
+    return f'{name}: median {spread(rates, ".1f")} M tokens/s', np.median(rates)
 
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'tokens'
-    for dtype in _SYMBOLS:
-      corpus = _corpus(path, tokens, dtype)
+    for dtype, symbols in _SYMBOLS.items():
+      rng = np.random.default_rng(0)
+      corpus = np.memmap(path, dtype, 'w+', shape=tokens)
+      for start in range(0, tokens, _DRAWN):
+        part = corpus[start : start + _DRAWN]
+        part[:] = rng.integers(symbols, size=len(part), dtype=np.int32)
       reader = streams.Streams(corpus, _B, _T)
       print(measure(f'contiguous, {corpus.dtype}', reader)[0], flush=True)
     rng, (low, high) = np.random.default_rng(1), _LENGTHS
@@ -127,16 +126,3 @@ def cut(tokens: int, repeats: int) -> None:
       f'{text}; with the {drawing:.2f} s that drawing the order of '
       f'{len(starts) - 1:,} sentences takes, once an epoch: {whole:.1f}'
     )
-
-
-def _corpus(path, tokens, dtype):
-  """A file of random tokens, mapped, in the page cache."""
-  rng = np.random.default_rng(0)
-  with path.open('wb') as f:
-    for start in range(0, tokens, _DRAWN):
-      n = min(_DRAWN, tokens - start)
-      drawn = rng.integers(_SYMBOLS[dtype], size=n, dtype=np.int32)
-      drawn.astype(dtype).tofile(f)
-  mapped = np.memmap(path, dtype, 'r')
-  mapped.max()  # reads every page
-  return mapped

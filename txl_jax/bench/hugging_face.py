@@ -1,19 +1,13 @@
 """Transformer-XL of Hugging Face transformers on PyTorch, for `side_by_side`.
 
-It is started as a plain script, often with an interpreter of another
-environment, so it imports nothing but torch, transformers and the standard
-library. Version 4.35.2 of transformers is the last to hold this model as a
-maintained one.
+A plain script for an interpreter of another environment, it imports nothing but
+torch, transformers, of which 4.35.2 is the last to maintain this model, and the
+standard library.
 
-Its argument is a specification, one JSON object. It answers with one JSON
-object per line:
-
-  once    {parameters, versions, device} when it is warm; or {error} where it
-          cannot run at all
-  then    {tokens, seconds, nats} for each line it is sent: what it processed in
-          one measurement, in how long, and the mean nll
-
-and ends when its input ends.
+Its argument is a specification, a JSON object. It answers with one JSON object
+per line until its input ends: when it is warm {parameters, versions, device},
+or {error} where it cannot run at all; then, for each line it is sent, the
+{tokens, seconds, nats} of a measurement, nats the mean nll.
 """
 
 import json
@@ -44,23 +38,12 @@ def prepare(spec):
     if not torch.cuda.is_available():
       raise RuntimeError('torch sees no GPU')
     torch.set_float32_matmul_precision('high')  # TF32, as XLA has it
-  config = transformers.TransfoXLConfig(
-    vocab_size=spec.vocab,
-    cutoffs=[],
-    div_val=1,
-    n_layer=spec.layers,
-    d_model=spec.d_model,
-    d_embed=spec.d_model,
-    n_head=spec.heads,
-    d_head=spec.d_head,
-    d_inner=spec.d_ff,
-    mem_len=spec.memory,
-    clamp_len=0,
-    same_length=False,
-    untie_r=False,
-    dropout=spec.dropout,
-    dropatt=0.0,
-  )
+  sizes = dict(n_layer=spec.layers, n_head=spec.heads, d_head=spec.d_head)
+  sizes |= dict(d_model=spec.d_model, d_embed=spec.d_model, d_inner=spec.d_ff)
+  sizes |= dict(vocab_size=spec.vocab, cutoffs=[], div_val=1)
+  positions = dict(clamp_len=0, same_length=False, untie_r=False)
+  rest = dict(mem_len=spec.memory, dropout=spec.dropout, dropatt=0.0)
+  config = transformers.TransfoXLConfig(**sizes, **positions, **rest)
   model = transformers.TransfoXLLMHeadModel(config).to(device)
   train, shape = spec.benchmark == 'train', (spec.batch, spec.segment)
   optimiser = torch.optim.Adam(model.parameters(), lr=spec.lr)
@@ -91,12 +74,10 @@ def prepare(spec):
     return dict(tokens=tokens, seconds=seconds, nats=nats)
 
   measure(2)
+  parameters = sum(p.numel() for p in model.parameters())
   libraries = torch, transformers
-  ready = dict(
-    parameters=sum(p.numel() for p in model.parameters()),
-    versions=', '.join(f'{m.__name__} {m.__version__}' for m in libraries),
-    device=device,
-  )
+  versions = ', '.join(f'{m.__name__} {m.__version__}' for m in libraries)
+  ready = dict(parameters=parameters, versions=versions, device=device)
   return ready, measure
 
 

@@ -5,7 +5,6 @@ Shapes: B batch, T segment, G segments in a call of scoring.
 
 import math
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -30,18 +29,10 @@ def _config(spec):
   """What a specification is as a config."""
   c = sections.compose()
   c.seed = spec.seed
-  on_cpu = jax.default_backend() == 'cpu'
-  c.model.update(
-    n_layer=spec.layers,
-    d_model=spec.d_model,
-    n_head=spec.heads,
-    d_head=spec.d_head,
-    d_ff=spec.d_ff,
-    mem_len=spec.memory,
-    dropout=spec.dropout,
-    dtype=spec.dtype,
-    unroll=spec.layers if on_cpu else 1,
-  )
+  c.model.unroll = spec.layers if jax.default_backend() == 'cpu' else 1
+  c.model.update(n_layer=spec.layers, n_head=spec.heads, d_head=spec.d_head)
+  c.model.update(d_model=spec.d_model, d_ff=spec.d_ff, mem_len=spec.memory)
+  c.model.update(dropout=spec.dropout, dtype=spec.dtype)
   c.train.update(steps=spec.steps, batch_size=spec.batch)
   c.optim.update(lr=spec.lr, clip=spec.clip, schedule='constant')
   return c
@@ -56,10 +47,8 @@ def _tokens(spec, segments):
 def _train(spec):
   """The parameters, and the run: `training.step` on `data.streams`."""
   B, T = spec.batch, spec.segment
-  if B % jax.device_count():
-    raise UserError(
-      f'--batch is {B}; allowed: multiples of {jax.device_count()} (devices)'
-    )
+  if B % (n := jax.device_count()):
+    raise UserError(f'--batch is {B}; allowed: multiples of {n} (devices)')
   text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
   mesh = mesh_lib.make_mesh()
   rows, placed = np.arange(B), mesh_lib.rows(mesh)
@@ -72,8 +61,7 @@ def _train(spec):
     first, state = int(state.step), state.replace(sums=sums)
     data_seconds, marker = 0.0, None
     for step in range(first, first + steps):
-      # The device may still be busy with the step before: the time that
-      # batches take is no less than the time waited for them.
+      # No less than the time waited for: the device may still be busy.
       start = time.perf_counter()
       arrays = streams.arrays([text.batch(step)])
       batch = placement.from_rows(arrays, rows, B, placed)
@@ -104,34 +92,30 @@ def _score(spec):
     parts = streams.segments(corpus, B, T, G)
     for _ in range(calls):
       start = time.perf_counter()
-      inputs, targets, _ = jax.device_put(next(parts))
+      *batch, _ = jax.device_put(next(parts))
       data_seconds += time.perf_counter() - start
-      memory, scores = scoring.jit_score(
-        params, memory, inputs, targets, model=model
-      )
+      memory, scores = scoring.jit_score(params, memory, *batch, model=model)
       nll += float(np.asarray(scores).sum(dtype=np.float64))
     return calls * G * B * T, data_seconds, nll
 
   return params, run
 
 
-def prepare(
-  benchmark: str, spec: types.SimpleNamespace
-) -> tuple[dict[str, Any], Callable[[], dict[str, float]]]:
+def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
   """What is printed of our side, and a function that measures it once.
 
   UserError if the devices cannot share the batch.
   """
   params, run = {'train': _train, 'eval': _score}[benchmark](spec)
   parameters = sum(x.size for x in jax.tree.leaves(params))
-  ready = dict(parameters=parameters, versions=f'jax {jax.__version__}')
+  versions, device = f'jax {jax.__version__}', jax.default_backend()
+  ready = dict(parameters=parameters, versions=versions, device=device)
 
   def measure():
     begin = time.perf_counter()
     tokens, data_seconds, nll = run(spec.steps)
-    seconds = time.perf_counter() - begin
-    measured = dict(tokens=tokens, seconds=seconds, nats=nll / tokens)
-    return measured | dict(data_seconds=data_seconds)
+    times = dict(seconds=time.perf_counter() - begin, data_seconds=data_seconds)
+    return times | dict(tokens=tokens, nats=nll / tokens)
 
   run(2)  # compiles
-  return ready | dict(device=jax.default_backend()), measure
+  return ready, measure

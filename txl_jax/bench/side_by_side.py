@@ -23,20 +23,13 @@ _COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 @contextlib.contextmanager
 def _transformers(python, spec):
-  """The first answer of `hugging_face`, and a function that measures there.
-
-  It gives None where that side cannot run.
-  """
+  """The first answer of `hugging_face`, and what measures there, or is None."""
   script = pathlib.Path(__file__).with_name('hugging_face.py')
   try:
     # In a session of its own, an interrupt reaches the parent alone.
-    process = subprocess.Popen(
-      [python, script, json.dumps(spec)],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-      start_new_session=True,
-    )
+    command = [python, script, json.dumps(spec)]
+    pipes: Any = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, **pipes, start_new_session=True)
   except OSError as e:
     yield dict(error=e.strerror), lambda: None
     return
@@ -66,17 +59,14 @@ def _transformers(python, spec):
     process.communicate()  # closes the pipes
 
 
-def run(
-  benchmark: str, sizes: dict[str, Any], pairs: int, hf_python: str
-) -> None:
+def run(benchmark: str, sizes: dict, pairs: int, hf_python: str) -> None:
   """Measures both sides in turn and prints what came out.
 
   The benchmark is 'train' or 'eval', the sizes those of the flags. Where the
   interpreter hf_python cannot run the other side, ours is measured alone.
 
-  Raises:
-    UserError: our side cannot run with these sizes, the other has ended, or
-      the two models have different numbers of parameters.
+  UserError: our side cannot run with these sizes, the other has ended, or the
+  two models have different numbers of parameters.
   """
   spec = _COMMON | sizes
   # Other work on the same cores spoils a comparison: the load is told.
@@ -92,15 +82,18 @@ def run(
       print(f'transformers: left out, {hf_python}: {other["error"]}')
     else:
       print(f'transformers: {about.format(**other)}', flush=True)
-      if ready['parameters'] != other['parameters']:
-        raise UserError(
-          f'txl_jax has {ready["parameters"]} parameters, transformers '
-          f'{other["parameters"]}'
-        )
+      here, there = ready['parameters'], other['parameters']
+      if here != there:
+        raise UserError(f'txl_jax has {here} parameters, transformers {there}')
     rounds = []
     for i in range(pairs):
-      rounds.append((measure(), measure_other()))
-      print(f'{i + 1}/{pairs}: {_line(*rounds[-1])}', flush=True)
+      mine, other = measure(), measure_other()
+      rounds.append((mine, other))
+      text = f'{i + 1}/{pairs}: txl_jax {_rate(mine):.1f} tokens/s'
+      if other:
+        ratio = _rate(mine) / _rate(other)
+        text += f', transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
+      print(text, flush=True)
   print(*summary(rounds), sep='\n')
 
 
@@ -113,14 +106,6 @@ def spread(values: Sequence[float], form: str) -> str:
 
 def _rate(measured):
   return measured['tokens'] / measured['seconds']
-
-
-def _line(mine, other):
-  text = f'txl_jax {_rate(mine):.1f} tokens/s'
-  if other:
-    ratio = _rate(mine) / _rate(other)
-    text += f', transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
-  return text
 
 
 def summary(rounds: list[tuple[dict, dict | None]]) -> list[str]:

@@ -1,13 +1,9 @@
 """Speed and memory of the adaptive softmax, forward and backward.
 
-Beside it, measured in turn:
-
-  bins   plain softmaxes of exactly the tokens and words of each bin, summed
-  wide   one softmax over all words, each as wide as the head's
-  narrow one softmax over all words, each as wide as its bin's
-
-The last two are timed with fewer tokens and scaled; their bytes are those of
-the compiled program for all tokens.
+Beside it, in turn, "bins": plain softmaxes of exactly the tokens and words of
+each bin, summed; and one softmax over all words, each as wide as the head's,
+"wide", or as its bin's, "narrow". These two are timed with fewer tokens and
+scaled; their bytes are those of the compiled program for all tokens.
 """
 
 import statistics
@@ -73,14 +69,10 @@ def run(sizes: Sizes, rounds: int) -> None:
     return jnp.asarray(0.02 * rng.standard_normal(shape, np.float32))
 
   def draw_output(bins, widths):
-    tails = len(bins) - 1
-    return softmax.Output(
-      [draw(v, d) for v, d in zip(bins, widths)],
-      [draw(v) for v in bins],
-      [draw(d, D) for d in widths],
-      draw(tails, widths[0]),
-      draw(tails),
-    )
+    weights = [draw(v, d) for v, d in zip(bins, widths)]
+    biases, projections = [draw(v) for v in bins], [draw(d, D) for d in widths]
+    tails = draw(len(bins) - 1, widths[0]), draw(len(bins) - 1)
+    return softmax.Output(weights, biases, projections, *tails)
 
   p = 1 / np.arange(1, V + 1)
   targets = rng.choice(V, size=N, p=p / p.sum()).astype(np.int32)
@@ -89,11 +81,9 @@ def run(sizes: Sizes, rounds: int) -> None:
   output = draw_output(bins, widths)
   h = 20 * draw(N, D)
   shares = ', '.join(f'{n / N:.1%}' for n in counts)
-  print(
-    f'softmax: {sizes._asdict()}; tokens in the bins: {shares}; '
-    f'jax {jax.__version__}, {jax.default_backend()}',
-    flush=True,
-  )
+  told = f'{sizes._asdict()}; tokens in the bins: {shares}'
+  backend = f'jax {jax.__version__}, {jax.default_backend()}'
+  print(f'softmax: {told}; {backend}', flush=True)
 
   ours, nbytes = _compile(_loss, h, targets, output)
   sides, memory = {'adaptive': [ours], 'bins': []}, {'adaptive': nbytes}
@@ -105,10 +95,8 @@ def run(sizes: Sizes, rounds: int) -> None:
       one = draw_output([words], [width])
       sides['bins'].append(_compile(_loss, h[:n], local, one)[0])
   few = min(_FEW, N)
-  for name, loss, weights in (
-    ('wide', _loss, draw_output([V], [D])),
-    ('narrow', _narrow_loss, output),
-  ):
+  wide, narrow = (_loss, draw_output([V], [D])), (_narrow_loss, output)
+  for name, (loss, weights) in dict(wide=wide, narrow=narrow).items():
     _, memory[name] = _compile(loss, h, targets, weights)
     sides[name] = [_compile(loss, h[:few], targets[:few], weights)[0]]
 
@@ -143,8 +131,8 @@ def _crowded(program, h, output, rng):
   for at in range(0, len(h), 64):
     logs = np.asarray(log_probs(h[at : at + 64], output), np.float64)
     exact += logs[np.arange(len(logs)), targets[at : at + 64]].sum()
-  error = abs(loss + exact / len(h))
+  error = f'{abs(loss + exact / len(h)):.1e}'
   print(
-    f'all tokens in tail {tail}: {taken:.3f} s, mean nll {loss:.6f}, '
-    f'{error:.1e} from the log-probabilities of all words'
+    f'all tokens in tail {tail}: {taken:.3f} s, mean nll {loss:.6f}, {error} '
+    'from the log-probabilities of all words'
   )

@@ -41,7 +41,7 @@ _TPUS = {
 class _Card(NamedTuple):
   """A GPU, as its data sheet and the CUDA driver describe it."""
 
-  kind: str  # name of the device
+  kind: str  # name of the device, without NVIDIA
   capability: str  # compute capability
   cores: int  # multiprocessors
   cache: int  # MiB of L2
@@ -51,14 +51,12 @@ class _Card(NamedTuple):
 
 
 _CARDS = {
-  'h200': _Card('NVIDIA H200', '9.0', 132, 50, 4800, 1.98, 143_156),
-  'h100': _Card('NVIDIA H100 80GB HBM3', '9.0', 132, 50, 3350, 1.98, 81_008),
-  'a100-80': _Card('NVIDIA A100-SXM4-80GB', '8.0', 108, 40, 2039, 1.41, 81_158),
-  'a100-40': _Card('NVIDIA A100-SXM4-40GB', '8.0', 108, 40, 1555, 1.41, 40_370),
-  'rtx4090': _Card(
-    'NVIDIA GeForce RTX 4090', '8.9', 128, 72, 1008, 2.52, 24_217
-  ),
-  'l4': _Card('NVIDIA L4', '8.9', 58, 48, 300, 2.04, 22_563),
+  'h200': _Card('H200', '9.0', 132, 50, 4800, 1.98, 143_156),
+  'h100': _Card('H100 80GB HBM3', '9.0', 132, 50, 3350, 1.98, 81_008),
+  'a100-80': _Card('A100-SXM4-80GB', '8.0', 108, 40, 2039, 1.41, 81_158),
+  'a100-40': _Card('A100-SXM4-40GB', '8.0', 108, 40, 1555, 1.41, 40_370),
+  'rtx4090': _Card('GeForce RTX 4090', '8.9', 128, 72, 1008, 2.52, 24_217),
+  'l4': _Card('L4', '8.9', 58, 48, 300, 2.04, 22_563),
 }
 # By capability: threads that a multiprocessor holds at most, its float32 units
 # and KiB of shared memory; GB/s that a card sends over NVLink, or else PCIe.
@@ -73,44 +71,30 @@ def describe(topology: str) -> tuple[list[Any], Hardware | None]:
   """The devices of a topology, and what is published of each.
 
   A topology of TPUs is written as 'v3:4x4', see `jax.experimental.topologies`;
-  of GPUs as 'h200', or 'h200:8' for eight of them in one host.
-
-  Raises:
-    UserError: the compiler is missing or does not know the topology.
+  of GPUs as 'h200', or 'h200:8' for eight of them in one host. UserError if the
+  compiler is missing or does not know it.
   """
   # Arrays that the host makes need neither a TPU nor a GPU that is there.
   jax.config.update('jax_platforms', 'cpu')
   name, _, count = topology.partition(':')
   if name in _CARDS and (not count or (count.isdecimal() and int(count))):
-    card = _CARDS[name]
-    links = _ARCHITECTURES[card.capability][3] * 1e9
-    # JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
-    # for what the CUDA context and its libraries need.
-    hardware = Hardware(card.memory * 2**20, links, pools=(0.75, 0.95))
-    return _gpus(card, count or '1'), hardware
+    return _gpus(_CARDS[name], count or '1')
   if not name.startswith('v'):
-    raise UserError(
-      f'--topology is {topology!r}; allowed: TPUs as v3:4x4, GPUs as h200 or '
-      f'h200:8: {", ".join(_CARDS)}'
-    )
-  devices = _tpus(topology)
-  return devices, _TPUS.get(devices[0].device_kind)
-
-
-def _tpus(topology):
+    allowed = f'TPUs as v3:4x4, GPUs as h200 or h200:8: {", ".join(_CARDS)}'
+    raise UserError(f'--topology is {topology!r}; allowed: {allowed}')
   if not importlib.util.find_spec('libtpu'):
-    raise UserError(
-      'the TPU compiler is not installed; allowed: pip install "jax[tpu]"'
-    )
+    wanted = 'pip install "jax[tpu]"'
+    raise UserError(f'the TPU compiler is not installed; allowed: {wanted}')
   # There is no TPU to be asked who it is, or to be kept from others.
   os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
   os.environ.setdefault('TPU_ACCELERATOR_TYPE', topology.replace(':', '-'))
   os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
   os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
   try:
-    return topologies.get_topology_desc(topology, 'tpu').devices
+    devices = topologies.get_topology_desc(topology, 'tpu').devices
   except (ValueError, RuntimeError) as e:
     raise UserError(f'--topology is {topology!r}: {e}') from e
+  return devices, _TPUS.get(devices[0].device_kind)
 
 
 def _gpus(card, count):
@@ -122,14 +106,13 @@ def _gpus(card, count):
     f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_autotune_level=0 '
     '--xla_gpu_enable_triton_gemm=false'
   )
-  threads, fpus, shared, _ = _ARCHITECTURES[card.capability]
+  threads, fpus, shared, links = _ARCHITECTURES[card.capability]
   major, _, minor = card.capability.partition('.')
   # Instructions of one architecture alone exist from Hopper on.
   features = 'ACCELERATED_FEATURES' if int(major) >= 9 else 'NONE'
   # A GpuTargetConfigProto of XLA.
   config = f"""
-    platform_name: "CUDA"
-    device_description_str: "{card.kind}"
+    platform_name: "CUDA" device_description_str: "NVIDIA {card.kind}"
     dnn_version_info {{ major: 9 minor: 10 }}
     gpu_device_info {{
       runtime_version: "13.0.0"
@@ -151,8 +134,11 @@ def _gpus(card, count):
   """
   options = dict(target_config=config, topology=f'1x1x{count}')
   try:
-    return topologies.get_topology_desc('', 'cuda', **options).devices
+    found = topologies.get_topology_desc('', 'cuda', **options)
   except NotImplementedError as e:  # what JAX says of a platform without one
-    raise UserError(
-      'the CUDA compiler is not installed; allowed: pip install "jax[cuda13]"'
-    ) from e
+    why = 'the CUDA compiler is not installed'
+    raise UserError(f'{why}; allowed: pip install "jax[cuda13]"') from e
+  # JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
+  # for what the CUDA context and its libraries need.
+  pools = 0.75, 0.95
+  return found.devices, Hardware(card.memory * 2**20, links * 1e9, pools=pools)

@@ -14,6 +14,7 @@ whole model, so only gradients cross the slow network.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -33,39 +34,30 @@ ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 
 AnyMesh = Mesh | AbstractMesh
+Rules = Sequence[tuple[str, tuple]]  # (regex of a path's end, axes)
+_key = functools.partial(key, at_least=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """The section `mesh` of a config: sizes whose product is the devices.
-
-  -1, for one of them, is all devices that are left.
-  """
+  """The section `mesh` of a config; the product is all devices, -1 the rest."""
 
   MAY_CHANGE = ON_RESUME
 
-  slices: int = key(
-    1, 'TPU slices or GPU nodes, with a slow network between.', at_least=-1
-  )
-  data: int = key(
-    -1, 'Parts of the batch, each with a whole model.', at_least=-1
-  )
-  fsdp: int = key(
+  slices: int = _key(1, 'TPU slices or GPU nodes, with a slow network between.')
+  data: int = _key(-1, 'Parts of the batch, each with a whole model.')
+  fsdp: int = _key(
     1,
     'Parts of the batch and of the parameters, which are gathered where they '
     'are used.',
-    at_least=-1,
   )
-  tensor: int = key(
-    1, 'Parts of heads, feed-forward and vocabulary.', at_least=-1
-  )
+  tensor: int = _key(1, 'Parts of heads, feed-forward and vocabulary.')
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     sizes = dataclasses.asdict(self)
-    for name, size in sizes.items():
-      if size == 0:
-        yield name, 'sizes above 0, or -1'
+    for name in (name for name, size in sizes.items() if size == 0):
+      yield name, 'sizes above 0, or -1'
     rest = [name for name, size in sizes.items() if size == -1]
     if len(rest) > 1:
       yield rest[-1], 'at least 1, for another axis is -1 too'
@@ -75,11 +67,8 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh of some devices, all by default.
 
   Neighbours in the last axes are neighbours on the fast network. The sizes are
-  a mapping of AXES, as the section `mesh` of a config; -1, for one of them, is
-  what the others leave. None is all devices for data.
-
-  Raises:
-    UserError: the sizes do not fit the number of devices.
+  those of AXES, a mapping as the section `mesh`; None is all devices for data.
+  UserError if they do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
   asked = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
@@ -88,18 +77,14 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   if left or (-1 not in asked and rest > 1):
     given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
     kind = 'a divisor of ' if -1 in asked else ''
-    raise UserError(
-      f'{given}: {known} in all; allowed: {kind}the number of devices, '
-      f'{len(devices)}'
-    )
+    allowed = f'{kind}the number of devices, {len(devices)}'
+    raise UserError(f'{given}: {known} in all; allowed: {allowed}')
   slices, *shape = (rest if size < 0 else size for size in asked)
   # Devices of a slice, or of a node, are consecutive.
   devices.sort(key=lambda d: getattr(d, 'slice_index', None) or 0)
   grids = [
-    mesh_utils.create_device_mesh(
-      shape, devices=list(part), allow_split_physical_axes=True
-    )
-    for part in np.array_split(np.array(devices), slices)
+    mesh_utils.create_device_mesh(shape, part, allow_split_physical_axes=True)
+    for part in map(list, np.array_split(np.array(devices), slices))
   ]
   return Mesh(np.stack(grids), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
@@ -151,14 +136,11 @@ def path_name(path: tuple[Any, ...]) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def by_rules(
-  tree: Any, mesh: AnyMesh, rules: Sequence[tuple[str, tuple]]
-) -> Any:
+def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
-  The tree is one of arrays or their shapes; scalars are on every device. Of the
-  rules, (regular expression that the path of an array ends with, axes of each
-  of its dimensions), the first that fits counts; ValueError if none does.
+  Scalars are on every device; of other arrays, or of their shapes, the first
+  rule counts that fits the path. ValueError if none does.
   """
 
   def place(path, x):
@@ -176,9 +158,7 @@ def by_rules(
 def with_shardings(abstract: Any, shardings: Any) -> Any:
   """Shapes of arrays (a pytree) with the shardings that they are to have."""
   return jax.tree.map(
-    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-    abstract,
-    shardings,
+    lambda x, s: x.update(sharding=s, weak_type=False), abstract, shardings
   )
 
 

@@ -21,8 +21,8 @@ def from_rows(
 ) -> Any:
   """Arrays on all devices, from the rows that each process has.
 
-  The numpy arrays of the tree have b rows, those that `local_rows` tells, int64
-  [b]; the results all of them. The axis is that of the rows.
+  The numpy arrays of the tree have the b rows of `local_rows`, int64 [b], along
+  an axis; the results have all of them.
   """
 
   def one(x):

@@ -43,12 +43,9 @@ def start(
   'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
   (how many) and process (which, from 0) are given, or where a cluster is found:
   Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does. lost_seconds is the
-  limit of a `watchdog.Watch`: the runtime aborts later, after half to all of a
-  limit of its own, and does not name the lost process.
-
-  Raises:
-    UserError: not all arguments are given, or one is not allowed, or the
-      cluster does not say who its processes are.
+  limit of a `watchdog.Watch`: the runtime, which does not name a lost process,
+  aborts after half to all of a longer one. UserError if arguments are missing
+  or not allowed, or the cluster does not say who its processes are.
   """
   if mode not in ('auto', 'off'):
     raise UserError(f'--distributed={mode}; allowed: auto, off')
@@ -141,8 +138,8 @@ def _join(who, where, lost_seconds, method, *values):
       signal.signal(signal.SIGTERM, signal.SIG_DFL)
       count()  # all devices are counted
   except (ValueError, RuntimeError) as e:
-    alone = 'coordinator_address should be' in str(e)  # a TPU on its own
-    if method or not alone:
+    # Else it is a TPU on its own.
+    if method or 'coordinator_address should be' not in str(e):
       fail(f': {" ".join(str(e).split())}')
   finally:
     timer.cancel()
@@ -211,11 +208,8 @@ def on_main(function: Callable[[], Any]) -> Any:
   """What a function returns on process 0, where alone it is called.
 
   That is what JSON can hold. The function must not call `on_main` itself.
-
-  Raises:
-    UserError: it was raised on process 0, as was an OSError, which stays one
-      there; so every process fails alike.
-    RuntimeError: process 0 is at the call of another function.
+  Every process fails alike: a UserError of process 0 is one on all, its OSError
+  on the others. RuntimeError if process 0 is at the call of another function.
   """
   if count() == 1:
     return function()
@@ -240,27 +234,18 @@ def on_main(function: Callable[[], Any]) -> Any:
 
 
 def main_first(function: Callable[[], Any]) -> Any:
-  """Calls a function on process 0, then on the others; gives its result.
-
-  For what prepares files that all processes of a file system share.
-  """
+  """Calls what prepares shared files on process 0, then on the others."""
   result = []
   on_main(lambda: result.append(function()))
   return result[0] if result else function()
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-  """Checks that values, {name: what JSON can hold}, are those of process 0.
-
-  Raises:
-    UserError: on the processes where one differs, which it names.
-  """
+  """UserError where values, {name: what JSON can hold}, are not process 0's."""
   if count() == 1:
     return
   main = on_main(lambda: values)
   for name, here in json.loads(json.dumps(values)).items():
     if main[name] != here:
-      raise UserError(
-        f'{name} is {here!r} here, {main[name]!r} on process 0; allowed: the '
-        'same on every process'
-      )
+      found = f'{here!r} here, {main[name]!r} on process 0'
+      raise UserError(f'{name} is {found}; allowed: the same on every process')

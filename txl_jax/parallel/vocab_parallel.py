@@ -20,25 +20,17 @@ from txl_jax.parallel import mesh as mesh_lib
 
 
 def nll(
-  h: jax.Array,
-  targets: jax.Array,
-  output: softmax.Output,
-  *,
-  tail_order: str = 'ascending',
-  dtype: Any = None,
+  h: jax.Array, targets: jax.Array, output: softmax.Output, **options: Any
 ) -> jax.Array:
-  """See `softmax.nll`."""
-  run = functools.partial(softmax.nll, tail_order=tail_order, dtype=dtype)
+  """See `softmax.nll`; the options are its tail_order and dtype."""
+  run = functools.partial(softmax.nll, **options)
   words = _words(output.weights), _words(output.biases)
   specs = softmax.Output(*words, P(), P(), P())
   return _call(run, output.weights, (h, targets), (output,), (specs,))
 
 
 def embed(
-  tokens: jax.Array,
-  tables: Sequence[jax.Array],
-  projections: Sequence[jax.Array],
-  dtype: Any,
+  tokens: jax.Array, tables: Sequence, projections: Sequence, dtype: Any
 ) -> jax.Array:
   """See `softmax.embed`."""
   run = functools.partial(softmax.embed, dtype=dtype)
@@ -47,25 +39,17 @@ def embed(
 
 
 def _call(run, weights, tokens, rest, specs):
-  """Runs a function of `ops.softmax`, on each device of the mesh.
-
-  Its arguments are arrays of tokens, and the rest with its specs; its bins are
-  those of the weights.
-  """
+  """Runs a function of tokens and the rest, with its specs, on each device."""
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return run(*tokens, *rest)
   spec = mesh_lib.fit((mesh_lib.ROWS,), tokens[0].shape, mesh)
-  bins = [
-    _Shared(len(w), _axes(words), _axes(spec))
-    for w, words in zip(weights, _words(weights))
-  ]
-  return jax.shard_map(
-    functools.partial(run, bins=bins),
-    in_specs=(*[spec] * len(tokens), *specs),
-    out_specs=spec,
-    check_vma=False,
-  )(*tokens, *rest)
+  places = zip(weights, _words(weights))
+  bins = [_Shared(len(w), _axes(words), _axes(spec)) for w, words in places]
+  run = functools.partial(run, bins=bins)
+  specs = (*[spec] * len(tokens), *specs)
+  shared = jax.shard_map(run, in_specs=specs, out_specs=spec, check_vma=False)
+  return shared(*tokens, *rest)
 
 
 def _words(arrays):
@@ -82,23 +66,17 @@ def _axes(spec):
 
 
 class _Shared(softmax.Bin):
-  """A bin of which this device, under shard_map, has some of the words.
-
-  Its words are divided over `axes`, the tokens over token_axes.
-  """
+  """A bin of which this device, under shard_map, has some of the words."""
 
   def __init__(self, words, axes, token_axes):
     super().__init__(words)
-    self._axes = axes
+    self._axes = axes  # over which the words are divided
     # Devices that have different words and different tokens show each other
     # the tokens, never the words.
     self._shown = tuple(a for a in axes if a in token_axes)
 
   def _show(self, ids, *arrays):
-    """[N, …] of this device -> those of all that share words with it.
-
-    The ids then count from the first word here.
-    """
+    """[N, …] of those who share words, the ids from the first word here."""
     if self._shown:
       gather = functools.partial(jax.lax.all_gather, tiled=True)
       ids, *arrays = (gather(x, self._shown) for x in (ids, *arrays))
@@ -117,10 +95,9 @@ class _Shared(softmax.Bin):
       total = jax.lax.psum(jnp.exp(total - top), self._axes)
       total, chosen = top + jnp.log(total), jax.lax.psum(chosen, self._axes)
     if self._shown:
-      at = jax.lax.axis_index(self._shown) * n
-      total, chosen = (
-        jax.lax.dynamic_slice_in_dim(x, at, n) for x in (total, chosen)
-      )
+      here = jax.lax.axis_index(self._shown) * n, n
+      total = jax.lax.dynamic_slice_in_dim(total, *here)
+      chosen = jax.lax.dynamic_slice_in_dim(chosen, *here)
     return total, chosen
 
   def look_up(self, table, ids, inside):

@@ -4,14 +4,13 @@ A signal at one stops all at the same step. All end when one fails, or gives no
 sign any more, and the last line of each names that one. Process 0 reports who
 is behind when no step is made.
 
-For this each process writes its beat once a second: where it is. Process 0
-reads them all; the others read that of process 0, which sums them up: 2 P
-messages a second for P processes. Time is measured by clocks that nobody sets;
-the time for which this process is paused does not count.
+For this each process writes its beat, where it is, once a second. Process 0
+reads them all, the others that of process 0, which sums them up: 2 P messages a
+second for P processes. Time is that of clocks that nobody sets, and does not
+count while this process is paused.
 
-The signal goes through the devices. reached_preemption_sync_point of jax knows
-no Ctrl-C, and lets no thread of Python run while it waits for the others: one
-that is lost by then would not be named.
+The signal goes through the devices: reached_preemption_sync_point of jax knows
+no Ctrl-C, and while it waits lets no thread of Python name a lost process.
 """
 
 import contextlib
@@ -90,11 +89,10 @@ class Watch:
     self._judging = threading.Thread(target=self._judge, daemon=True)
     self._stack = contextlib.ExitStack()
     self._awake = 0.0  # seconds
+    heard = [0] if self._me else range(self._count)
+    name = f'process {{}} of {self._count} on an unknown host'.format
     # {process: (when its beat changed last, the beat)}
-    self._seen = {
-      p: (0.0, self._state(f'process {p} of {self._count} on an unknown host'))
-      for p in ([0] if self._me else range(self._count))
-    }
+    self._seen = {p: (0.0, self._state(name(p))) for p in heard}
     self._moved = 0.0, ()  # when steps were made last, and how many by each
 
   def __enter__(self) -> 'Watch':
@@ -224,14 +222,9 @@ class Watch:
     )
     mute = self._awake - when
     silent = f', no sign for {mute:.0f} s' if mute > self._suspect else ''
-    print(
-      f'warning: no step for {seconds:.0f} s; farthest behind is '
-      f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}',
-      file=sys.stderr,
-      flush=True,
-    )
-
-  # The end.
+    who = f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}'
+    text = f'warning: no step for {seconds:.0f} s; farthest behind is {who}'
+    print(text, file=sys.stderr, flush=True)
 
   def _fail(self, error):
     """Ends the process for an error, once it is known who has caused it."""
@@ -239,10 +232,10 @@ class Watch:
     if not expected:
       with contextlib.suppress(OSError):
         traceback.print_exception(error)
-    cause, lost = error.__cause__ if expected else error, ''
+    cause = error.__cause__ if expected else error
+    own = not cause or isinstance(cause, OSError)
     # What follows from the loss of another process is not the cause.
-    if cause and not isinstance(cause, OSError):
-      lost = self._culprit()
+    lost = '' if own else self._culprit()
     line = lost or f'{self._here}, step {self._step}: {first_line(error)}'
     self._leave(line, 130 if isinstance(error, KeyboardInterrupt) else 1)
 
@@ -253,8 +246,7 @@ class Watch:
 
   def _culprit(self):
     """Says which process is lost, or '' if none is in some seconds."""
-    deadline = time.monotonic() + 2 * self._suspect + _BEAT
-    lost = ''
+    lost, deadline = '', time.monotonic() + 2 * self._suspect + _BEAT
     while not lost and time.monotonic() < deadline:
       time.sleep(_BEAT / 4)
       # Process 0 says who of the others is.

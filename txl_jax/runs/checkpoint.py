@@ -1,10 +1,7 @@
 """Checkpoints that can be trusted: written by orbax, sealed, verified.
 
-Layout of the folder:
-
-  <step>/params, <step>/training, <step>/host   items written by orbax
-  <step>/memory, <step>/average                 the same, if there is one
-  <step>/seal.json                              see `seal`
+A step is a folder, <step>/, of items written by orbax: params, training, host,
+and memory and average if there are such; and of seal.json.
 
 Orbax restores a file with a flipped bit without an error, so a step is sealed,
 and verified before it is used. It is written as <step>.new and gets its name
@@ -47,10 +44,7 @@ class Checkpoints:
   """The checkpoints of one run."""
 
   def __init__(self, folder: str | pathlib.Path, asynchronous: bool = False):
-    """Opens a folder, which need not exist.
-
-    If asynchronous, `save` returns before the step is written.
-    """
+    """The folder need not exist. Asynchronous is of `save`, see there."""
     self.folder = pathlib.Path(folder).absolute()
     self._asynchronous = asynchronous
     self._verified = {}  # {step: when it was sealed}
@@ -74,33 +68,31 @@ class Checkpoints:
 
     If none is, the newest that is complete but has no seal, or None.
     """
-    return processes.on_main(lambda: self._newest(item))
 
-  def _newest(self, item):
-    for step in self.steps():
-      if self._usable(step, item):
-        return step
-    for step in self.steps():
-      complete = (self._path(step) / '_CHECKPOINT_METADATA').exists()
-      if complete and not seal.when(self._path(step)):
-        self._report(f'checkpoint {step} is complete, so it is tried')
-        return step
-    return None
+    def find():
+      for step in self.steps():
+        if self._usable(step, item):
+          return step
+      for step in self.steps():
+        complete = (self._path(step) / '_CHECKPOINT_METADATA').exists()
+        if complete and not seal.when(self._path(step)):
+          self._report(f'checkpoint {step} is complete, so it is tried')
+          return step
+      return None
+
+    return processes.on_main(find)
 
   def usable(self, step: int) -> bool:
-    """Whether a step is there and whole; damage is reported, once.
-
-    Contents that this process has read or written before are not read again.
-    """
+    """Whether a step is there and whole; damage is reported, once."""
     return processes.on_main(lambda: self._usable(step))
 
   def _usable(self, step, item=''):
     folder = self._path(step)
     if not folder.is_dir():
       return False
+    # What this process has read or written before is not read again.
     known = self._verified.get(step) == seal.when(folder)
-    problem = seal.damage(folder, item, read=not known)
-    if problem:
+    if problem := seal.damage(folder, item, read=not known):
       self._report(f'checkpoint {step} is damaged and not used: {problem}')
     elif not item:
       self._verified[step] = seal.when(folder)
@@ -116,18 +108,15 @@ class Checkpoints:
   ) -> None:
     """Writes a step, seals it, then deletes what is no longer kept.
 
+    Items are pytrees of arrays: 'params', 'training' and so on; `host` is a
+    JSON dict, the rest of the state; `keep` are steps to keep besides the
+    newest. A step of that number is replaced, unless it is whole and has the
+    same host part (an evaluation that was cut short has been made up for).
+
     If asynchronous, it returns when the arrays are copied to the host, so that
-    they may be donated; a thread does the rest: `wait` for it.
-
-    Args:
-      step: replaces one of that number, unless that is whole and has the same
-        host part (an evaluation that was cut short has been made up for).
-      host: JSON dict: the rest of the state on the host.
-      keep: steps to keep besides the newest.
-      **items: 'params', 'training' and so on: pytrees of arrays.
-
-    UserError: this step or the one before cannot be written, as on a full disk.
-    Earlier ones are untouched.
+    they may be donated; a thread does the rest: `wait` for it. UserError: this
+    step or the one before cannot be written, as on a full disk; earlier ones
+    are untouched.
     """
     self.wait()
     if processes.on_main(lambda: self._is_saved(step, host)):
@@ -180,10 +169,9 @@ class Checkpoints:
       if processes.is_main():
         shutil.rmtree(self._path(step, '.new'), ignore_errors=True)
         self.recover()
-      raise UserError(
-        f'{self._path(step)}: the checkpoint cannot be written ({_cause(e)}); '
-        'earlier checkpoints are untouched'
-      ) from e
+      why = f'the checkpoint cannot be written ({_cause(e)})'
+      rest = 'earlier checkpoints are untouched'
+      raise UserError(f'{self._path(step)}: {why}; {rest}') from e
 
   def check(self) -> None:
     """Raises the error of the save under way, if it failed on this process."""
@@ -192,10 +180,7 @@ class Checkpoints:
       saving.result()
 
   def wait(self) -> None:
-    """Waits until the save under way is sealed, or raises its error.
-
-    All processes must call it.
-    """
+    """Waits until the save under way is sealed, or raises; all must call it."""
     if self._saving:
       concurrent.futures.wait([self._saving])
       self.check()
@@ -203,10 +188,8 @@ class Checkpoints:
       processes.on_main(lambda: None)  # which has sealed by then
 
   def abandon(self) -> None:
-    """Before an error ends the program: completes the save under way.
-
-    Not with several processes: the others may never complete it.
-    """
+    """Before an error ends the program: completes the save under way."""
+    # With several processes the others may never complete it.
     if self._saving and processes.count() == 1:
       concurrent.futures.wait([self._saving])
 
@@ -223,9 +206,9 @@ class Checkpoints:
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
 
-    Later steps, and those that lack a file or a part of one, are moved to the
-    folder `damaged` beside it, which keeps the last one of each number: no step
-    is written twice. `newest` itself gets a seal if it has none.
+    No step is written twice: later ones, and those that lack a part, are moved
+    to the folder `damaged` beside it, which keeps the last one of each number.
+    `newest` itself gets a seal if it has none.
     """
     aside = self.folder.with_name('damaged')
     for step in self.steps():
@@ -272,9 +255,8 @@ def _compare(path, expected, found):
   for name in sorted(expected | found):
     want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
     if want != have:
-      raise UserError(
-        f'{path}/{name} is {have} in the checkpoint, {want} in this config'
-      )
+      where = f'{have} in the checkpoint, {want} in this config'
+      raise UserError(f'{path}/{name} is {where}')
 
 
 def _leaves(tree):

@@ -23,18 +23,16 @@ class Console:
     self._last = time.monotonic()
     if self._terminal:
       width = shutil.get_terminal_size().columns - 1
-      sys.stderr.write('\r' + text[:width].ljust(width))
-      sys.stderr.flush()
+      print(f'\r{text[:width]:{width}}', end='', file=sys.stderr, flush=True)
       self._open = True
     else:
       print(text, file=sys.stderr, flush=True)
 
   def say(self, text: str) -> None:
     """Shows a line that stays."""
-    if self._silent:
-      return
-    self.close()
-    print(text, file=sys.stderr, flush=True)
+    if not self._silent:
+      self.close()
+      print(text, file=sys.stderr, flush=True)
 
   def close(self) -> None:
     """Ends a line that is rewritten, so that what follows has its own."""

@@ -1,9 +1,8 @@
 """What a run writes about itself: metrics.jsonl, TensorBoard, the console.
 
-metrics.jsonl has one JSON object a line: step, split, and figures. It is the
-record of the run: but for what measures time, it is the same whether the run
-was interrupted or not. TensorBoard's events are made from it again at each
-start, so they are cut back with it.
+metrics.jsonl has one JSON object a line: step, split, and figures. But for what
+measures time, it is the same whether the run was interrupted or not.
+TensorBoard's events are made from it again at each start, cut back as it is.
 """
 
 import contextlib
@@ -34,38 +33,33 @@ class Log:
     `evaluated`, the last step whose evaluation the checkpoint knows. UserError,
     as from the other methods: a file cannot be written.
     """
-    self._folder, last = workdir, {'train': step}
-    records = read(workdir / 'metrics.jsonl')
+    self._folder, self._events = workdir, None
+    path, events = workdir / 'metrics.jsonl', workdir / 'tensorboard'
+    records, last = read(path), {'train': step}
     kept = [r for r in records if r['step'] <= last.get(r['split'], evaluated)]
     with self._told():
-      self._open(kept, tensorboard)
-
-  def _open(self, kept, tensorboard):
-    workdir, path = self._folder, self._folder / 'metrics.jsonl'
-    temporary = path.with_name('metrics.jsonl.tmp')
-    with temporary.open('w') as f:
-      f.writelines(map(_line, kept))
-      f.flush()
-      os.fsync(f.fileno())
-    temporary.replace(path)
-    self._file = path.open('a')
-    events = workdir / 'tensorboard'
-    shutil.rmtree(events, ignore_errors=True)
-    self._events = None
-    if tensorboard:
-      # On a network file system a reader may keep the old one from going.
-      events.mkdir(exist_ok=True)
-      # Not SummaryWriter: when its thread dies of a full disk, training hangs.
-      self._events = event_file_writer.EventsWriter(str(events / 'events'))
-    for record in kept:
-      self._write_events(record)
-    self._flush_events()
+      temporary = path.with_name('metrics.jsonl.tmp')
+      with temporary.open('w') as f:
+        f.writelines(json.dumps(record) + '\n' for record in kept)
+        f.flush()
+        os.fsync(f.fileno())
+      temporary.replace(path)
+      self._file = path.open('a')
+      shutil.rmtree(events, ignore_errors=True)
+      if tensorboard:
+        # On a network file system a reader may keep the old one from going.
+        events.mkdir(exist_ok=True)
+        # Not SummaryWriter: if its thread dies of a full disk, training hangs.
+        self._events = event_file_writer.EventsWriter(str(events / 'events'))
+      for record in kept:
+        self._write_events(record)
+      self._flush_events()
 
   def write(self, record: dict[str, Any]) -> None:
     """Adds a dict with step, split and figures; stamps it with the time."""
     record = record | {'time': round(time.time(), 3)}
     with self._told():
-      self._file.write(_line(record))
+      self._file.write(json.dumps(record) + '\n')
       self._file.flush()
       self._write_events(record)
       # Each flush waits for the disk.
@@ -95,20 +89,17 @@ class Log:
 
   def close(self) -> None:
     """Closes the files; what they have failed with was told before."""
-    with contextlib.suppress(OSError):
-      self._file.close()
-    if self._events:
+    for file in filter(None, (self._file, self._events)):
       with contextlib.suppress(OSError):
-        self._events.close()
+        file.close()
 
   @contextlib.contextmanager
   def _told(self):
     try:
       yield
     except OSError as e:
-      raise UserError(
-        f'{self._folder}: the log cannot be written ({e.strerror})'
-      ) from e
+      why = f'the log cannot be written ({e.strerror})'
+      raise UserError(f'{self._folder}: {why}') from e
 
 
 class Silent:
@@ -121,24 +112,16 @@ class Silent:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The records of a metrics.jsonl, [] if there is none.
+  """The records of a metrics.jsonl, without a last line that a crash has torn.
 
-  A last line that was torn by a crash is left out.
+  [] if there is no such file.
   """
-  if not path.exists():
-    return []
   records = []
-  for line in path.read_text(errors='replace').splitlines(keepends=True):
-    try:
+  with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
+    for line in path.read_text(errors='replace').splitlines(keepends=True):
       record = json.loads(line)
       whole = {'step', 'split', 'time'} <= record.keys()
-    except (ValueError, AttributeError):
-      whole = False
-    if not whole or not line.endswith('\n'):
-      break
-    records.append(record)
+      if not whole or not line.endswith('\n'):
+        break
+      records.append(record)
   return records
-
-
-def _line(record):
-  return json.dumps(record) + '\n'

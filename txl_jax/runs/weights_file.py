@@ -27,33 +27,25 @@ from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 from txl_jax.models import base
 
+AnyPath = str | os.PathLike[str]
+Fields = Mapping[str, Any]
+
 _HEADER = '__model__'
-_NOT_OURS = (OSError, ValueError, KeyError, TypeError, EOFError)
-_NOT_OURS += (zipfile.BadZipFile,)
+_BROKEN = zipfile.BadZipFile, EOFError, OSError, ValueError, KeyError, TypeError
 
 
-def save(
-  path: str | os.PathLike,
-  params: Any,
-  model: Mapping[str, Any],
-  vocabulary: Mapping[str, Any],
-) -> None:
+def save(path: AnyPath, params: Any, model: Fields, vocabulary: Fields) -> None:
   """Writes a file, whole or not at all.
 
-  Args:
-    path: of the file, ending in .npz.
-    params: pytree (nested dict) of arrays.
-    model: the section `model` of a config.
-    vocabulary: as its `to_json` gives it.
-
-  UserError: the path does not end in .npz, or cannot be written.
+  The parameters are a nested dict of arrays, the model is the section `model`
+  of a config, the vocabulary what its `to_json` gives. UserError: the path does
+  not end in .npz, or cannot be written.
   """
   path = pathlib.Path(path)
   if path.suffix != '.npz':
     raise UserError(f'--export_file={path}; allowed: a name that ends in .npz')
-  arrays: dict[str, Any] = dict(
-    flax.traverse_util.flatten_dict(jax.device_get(params), sep='/')
-  )
+  params = jax.device_get(params)
+  arrays: Any = flax.traverse_util.flatten_dict(params, sep='/')
   header = json.dumps({'model': model, 'vocabulary': vocabulary})
   arrays[_HEADER] = np.array(header)
   temporary = path.with_name(path.name + '.tmp')
@@ -69,16 +61,11 @@ def save(
     raise UserError(f'--export_file={path}: {e.strerror}') from e
 
 
-def load(
-  path: str | os.PathLike,
-) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
-  """Reads a file that `save` has written.
+def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
+  """The model, parameters and vocabulary of a file that `save` has written.
 
-  Returns:
-    The model as it was trained, unbound (`model.at_test_time(mem_len=1600)`
-    changes its lengths); its parameters, a nested dict of numpy arrays; the
-    vocabulary.
-
+  The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
+  changes its lengths. The parameters are a nested dict of numpy arrays.
   UserError: the file cannot be read or is of another kind.
   """
   try:
@@ -87,7 +74,7 @@ def load(
     header = json.loads(str(arrays.pop(_HEADER)))
     vocabulary = vocabulary_lib.from_json(header['vocabulary'])
     model = models.build(header['model'], len(vocabulary))
-  except _NOT_OURS as e:
+  except _BROKEN as e:
     raise UserError(f'{path} is no file of exported parameters: {e}') from e
   params = flax.traverse_util.unflatten_dict(arrays, sep='/')
   return model, params, vocabulary

@@ -43,13 +43,10 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as e:
       file.seek(0)
-      raise UserError(
-        f'--workdir={folder} is in use by process {file.read().strip()}; '
-        'allowed: one run at a time'
-      ) from e
+      found = f'{folder} is in use by process {file.read().strip()}'
+      raise UserError(f'--workdir={found}; allowed: one run at a time') from e
     file.truncate(0)
-    file.write(f'{os.getpid()}\n')
-    file.flush()
+    print(os.getpid(), file=file, flush=True)
     yield
 
 
@@ -62,16 +59,10 @@ def describe(
 ) -> None:
   """Writes what tells this run from others, or checks that it is the same.
 
-  Args:
-    folder: of the run.
-    config: ConfigDict.
-    sections: of the config, see `settings.check`.
-    corpus: what is learnt.
-    command: the command that continues this run.
-
-  UserError: the folder holds a run of another config or corpus.
+  The config is a ConfigDict of sections, see `settings.check`; the command is
+  that which continues this run. UserError: the folder holds a run of another
+  config or corpus.
   """
-  corpus_now = {'name': corpus.name, 'digest': corpus.digest}
   if (folder / 'config.json').exists():
     now = settings.flatten(json.loads(settings.to_json(config)))
     then = settings.flatten(_read(folder / 'config.json'))
@@ -81,31 +72,30 @@ def describe(
         f'{folder} holds a run with {name} = {there!r}, this command has '
         f'{here!r}; continue with the same value or choose another --workdir'
       )
-    corpus_then = {'name': '?', 'digest': '?'} | _read(folder / 'corpus.json')
-    if corpus_then['digest'] != corpus_now['digest']:
+    then = {'name': '?', 'digest': '?'} | _read(folder / 'corpus.json')
+    if then['digest'] != corpus.digest:
       raise UserError(
-        f'{folder} holds a run on corpus {corpus_then["name"]} (sha256 '
-        f'{corpus_then["digest"][:12]}), found {corpus.name} (sha256 '
+        f'{folder} holds a run on corpus {then["name"]} (sha256 '
+        f'{then["digest"][:12]}), found {corpus.name} (sha256 '
         f'{corpus.digest[:12]}); allowed: the same corpus, or another --workdir'
       )
     return
+  about = {'name': corpus.name, 'digest': corpus.digest}
   _write(folder / 'vocabulary.json', json.dumps(corpus.vocabulary.to_json()))
-  _write(folder / 'corpus.json', json.dumps(corpus_now))
+  _write(folder / 'corpus.json', json.dumps(about))
   _write(folder / 'config.py', settings.to_python(config, command))
   _write(folder / 'config.json', settings.to_json(config))
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """UserError unless the folder here is the one that process 0 has described.
-
-  A network file system may take some seconds to show that.
-  """
+  """UserError unless the folder is that which process 0 has described."""
+  # A network file system may take some seconds to show that.
   deadline = time.monotonic() + seconds
   while not (folder / 'config.json').exists():
     if time.monotonic() > deadline:
+      allowed = 'allowed: a folder that all hosts share'
       raise UserError(
-        f'--workdir={folder} of process 0 is not seen here; allowed: a folder '
-        'that all hosts share'
+        f'--workdir={folder} of process 0 is not seen here; {allowed}'
       )
     time.sleep(0.1)
 
@@ -117,9 +107,8 @@ def config(folder: pathlib.Path) -> dict[str, Any]:
 
 def vocabulary(folder: pathlib.Path) -> Vocabulary | Words:
   """The vocabulary of the run in a folder; UserError without one."""
-  found = _read(folder / 'vocabulary.json')
   try:
-    return vocabulary_lib.from_json(found)
+    return vocabulary_lib.from_json(_read(folder / 'vocabulary.json'))
   except (KeyError, TypeError, ValueError) as e:
     raise UserError(f'{folder}/vocabulary.json is damaged: {e}') from e
 
