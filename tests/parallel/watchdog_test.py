@@ -177,6 +177,23 @@ def test_an_error_is_told_to_all(monkeypatch, left):
   ]
 
 
+def test_an_error_in_the_midst_of_a_beat_is_told(monkeypatch, left):
+  """The next beat tells it, before the process waits for the others."""
+  main, failing = watches(monkeypatch, 2)
+  beat_once(main)
+  store, write = processes.store(), failing._write
+
+  def write_and_fail(name, beat):
+    write(name, beat)
+    failing._failed = 'process 1 of 2 on h1, step 0: broken'
+
+  monkeypatch.setattr(failing, '_write', write_and_fail)
+  failing._beating.start()
+  wait_for(
+    lambda: any('broken' in v for v in processes.store().values.values())
+  )
+
+
 @pytest.mark.parametrize('failed', [0, 1])
 def test_an_error_that_another_process_causes(
   monkeypatch, left, failed, capsys

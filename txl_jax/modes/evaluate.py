@@ -58,9 +58,15 @@ def score_tokens(
   """`perplexity.score` of tokens of a corpus as the section `eval` says."""
   ev, V = config.eval, len(corpus.vocabulary)
   model = models.at_test_time(config, V, 'eval', ev.window)
-  names = ('batch_size', 'segment_len', 'segments_per_call')
-  sizes = {name: ev[name] for name in names}
-  return perplexity.score(model, params, tokens, **sizes, **more)
+  return perplexity.score(
+    model,
+    params,
+    tokens,
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+    **more,
+  )
 
 
 def conditions(section: Any) -> str:

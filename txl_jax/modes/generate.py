@@ -11,6 +11,7 @@ import numpy as np
 from txl_jax import models, settings
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
+from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
 from txl_jax.modes import trained
 from txl_jax.modes.job import Job
@@ -34,13 +35,15 @@ def run(job: Job) -> None:
   model = models.at_test_time(*own, g.window)
   if not model.remembers():  # then it sees a window
     model = models.at_test_time(*own, job.config.train.segment_len)
-  names = ('max_new_tokens', 'seed', 'segment_len', 'samples')
   pieces = decoding.generate(
     model,
     found.params,
     tokens,
+    max_new_tokens=g.max_new_tokens,
+    seed=g.seed,
+    segment_len=g.segment_len,
+    samples=g.samples,
     **_choices(g, vocabulary),
-    **{name: getattr(g, name) for name in names},
   )
   out = sys.stdout if processes.is_main() else io.StringIO()
   if g.samples == 1:
@@ -62,7 +65,7 @@ def run(job: Job) -> None:
   out.flush()
 
 
-def _choices(g, vocabulary) -> dict[str, Any]:
+def _choices(g: Generate, vocabulary) -> dict[str, Any]:
   """How tokens are drawn, and which start and end a sample, None for none."""
   forbidden = (vocabulary.unk_id,) if g.forbid_unk else ()
   if None in forbidden:
@@ -77,7 +80,7 @@ def _choices(g, vocabulary) -> dict[str, Any]:
   return dict(sampling=sampling, start=vocabulary.start, eos=end)
 
 
-def _prompt(g):
+def _prompt(g: Generate):
   if not g.prompt_file:
     return g.prompt.encode()
   if g.prompt_file == '-':

@@ -147,13 +147,14 @@ class Watch:
 
   def _beat(self):
     while True:
-      done = self._done
+      # What happens during the exchange is told in the next one.
+      done, failed = self._done, self._failed
       with contextlib.suppress(RuntimeError):  # the store fails
         self._exchange()
-        if self._failed:
+        if failed:
           # The store ends with process 0: it waits until all have read why.
           processes.store().wait_at_barrier('txl_jax/leave', int(_LEAVE * 1000))
-        if done or self._failed:
+        if done or failed:
           return
       self._wake.wait(_BEAT)
       self._wake.clear()
@@ -184,7 +185,9 @@ class Watch:
     beat = json.loads(text)
     if beat != self._seen[p][1]:
       self._seen[p] = self._awake, beat
-    self._failed = self._failed or beat['failed']
+    if beat['failed'] and not self._failed:
+      self._failed = beat['failed']
+      self._wake.set()
 
   # Who is lost or behind, in a thread that never waits for the store.
 
