@@ -181,7 +181,7 @@ def test_an_error_in_the_midst_of_a_beat_is_told(monkeypatch, left):
   """The next beat tells it, before the process waits for the others."""
   main, failing = watches(monkeypatch, 2)
   beat_once(main)
-  store, write = processes.store(), failing._write
+  write = failing._write
 
   def write_and_fail(name, beat):
     write(name, beat)
@@ -189,9 +189,8 @@ def test_an_error_in_the_midst_of_a_beat_is_told(monkeypatch, left):
 
   monkeypatch.setattr(failing, '_write', write_and_fail)
   failing._beating.start()
-  wait_for(
-    lambda: any('broken' in v for v in processes.store().values.values())
-  )
+  told = processes.store().values
+  wait_for(lambda: any('broken' in beat for beat in told.values()))
 
 
 @pytest.mark.parametrize('failed', [0, 1])
