@@ -49,6 +49,12 @@ def test_mean(start):
     np.testing.assert_allclose(flat(average), expected, rtol=1e-6)
 
 
+def test_the_step_without_a_trigger_is_beyond_all():
+  averager = averaging.averager(section(average='nt'))
+  for average in run(averager, values(3), begin=2**31 - 4):
+    assert average.count == 0 and not flat(average).any()
+
+
 @pytest.mark.parametrize('decay', [0.01, 0.5, 0.9, 0.9999, 0.999999])
 def test_moving_average(decay):
   """The weights of the past fall by the decay with each step, and sum to 1."""

@@ -259,3 +259,17 @@ def test_batches_that_cannot_be_divided():
   with pytest.raises(UserError, match=r'train.batch_size is 12.* of 8 ') as e:
     step_lib.check_rows(c, 4)
   assert len(str(e.value).splitlines()) == 1
+
+
+def test_parameters_and_dropout_draw_with_keys_of_their_own(monkeypatch):
+  keys = []
+
+  def take(*_, key, **more):
+    keys.append(key)
+
+  monkeypatch.setattr(step_lib, 'jit_train_step', take)
+  c = common.get_config()
+  c.seed = 5
+  built = step_lib.build(c, V, mesh_of(1))
+  keys += [built.create.args[3], jax.random.key(5)]
+  assert len({tuple(jax.random.key_data(k).tolist()) for k in keys}) == 3
