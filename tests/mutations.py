@@ -36,6 +36,7 @@ STEP = ['tests/training/step_test.py', 'tests/training/step_xl_test.py']
 LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
 VOCABULARY = ['tests/models/embeddings_test.py']
 VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
+OPTIM = ['tests/training/optim_test.py', 'tests/modes/sections_test.py']
 CHECKPOINTS = ['tests/runs/checkpoint']
 
 # {module: tests, those that most likely fail first}.
@@ -52,7 +53,7 @@ CORE = {
   'models/windowed.py': ['tests/models/windowed_test.py', 'tests/generation'],
   'training/step.py': [*STEP, *LOOP],
   'training/state.py': ['tests/training/state_test.py', *STEP, *LOOP],
-  'training/optim.py': ['tests/training/optim_test.py', *STEP],
+  'training/optim.py': [*OPTIM, *STEP],
   'training/averaging.py': ['tests/training/averaging_test.py', *STEP, *LOOP],
   'training/metrics.py': ['tests/training/metrics_test.py', *STEP, *LOOP],
   'data/streams.py': ['tests/data/streams_test.py', *LOOP],
