@@ -173,15 +173,16 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
   assert max(norms) < 100, norms
 
 
+@pytest.mark.parametrize('size, change', [(2.0, 3.0), (2.0, 0.0), (0.0, 3.0)])
 @pytest.mark.parametrize('lengths', [None, (T, 2)])
-def test_aux(lengths, monkeypatch):
+def test_aux(lengths, size, change, monkeypatch):
   """Of the direct formula's final states that are scored, entry by entry."""
 
   def fake(x, rate, key, shared=()):
     return x * (1 + rate)
 
   monkeypatch.setattr(attention, 'dropout', fake)
-  weights = dict(activation_reg=2.0, temporal_activation_reg=3.0)
+  weights = dict(activation_reg=size, temporal_activation_reg=change)
   model = make(dropout_final=0.4, **weights)
   params = direct.random_params(model)
   tokens, targets = text(1, T)
@@ -210,5 +211,5 @@ def test_aux(lengths, monkeypatch):
     direct.segment(model, params, tokens[0, b, :n], memory, drop)
   squares = np.concatenate([(1.4 * x) ** 2 for x in final])
   changes = np.concatenate([(x[1:] - x[:-1]) ** 2 for x in final])
-  expected = 2 * squares.mean() + 3 * changes.mean()
+  expected = size * squares.mean() + change * changes.mean()
   np.testing.assert_allclose(out.aux, expected, rtol=1e-10)
