@@ -6,6 +6,7 @@ import json
 import math
 
 import ml_collections
+import numpy as np
 import pytest
 
 from txl_jax import settings
@@ -274,3 +275,13 @@ def test_json_gives_the_config_back():
   assert settings.flatten(found) == settings.flatten(made)
   assert settings.flatten(found)['oven.steps'] == (1, 2)
   assert found['oven']['late'] == {'trays': None, 'label': None}
+
+
+def test_a_python_file_of_odd_values(tmp_path):
+  """Numbers of numpy, and a command with what Python reads otherwise."""
+  made = sections.compose()
+  made.optim.lr = 1e-3 * np.sqrt(2)
+  command = 'python --workdir="runs/a\\xyz\\N" \'\'\' """'
+  module = load(settings.to_python(made, command), tmp_path / 'config.py')
+  assert module.get_config().to_dict() == made.to_dict()
+  assert command in module.__doc__

@@ -206,7 +206,8 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 def to_python(config: Any, command: str) -> str:
   """A Python file for --config; the command that continues the run is told."""
-  values = flatten(config).items()
+  values = flatten(json.loads(json.dumps(config.to_dict()))).items()
+  command = command.replace('\\', r'\\').replace('"', r'\"')
   lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''"""The config of this run, complete.
 

@@ -3,6 +3,7 @@
 import functools
 import math
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 
 from tests import compilations, direct, programs
 from txl_jax import models
+from txl_jax.data import streams
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
@@ -219,3 +221,21 @@ def test_what_progress_raises_ends_the_scoring():
   with pytest.raises(KeyboardInterrupt):
     score(make(), 1, 1, progress=stop)
   assert seen == [T, 2 * T]
+
+
+def test_mapped_tokens_behind_another_are_released(monkeypatch):
+  released = []
+
+  class Map:
+    def madvise(self, advice):
+      released.append(advice)
+
+  mapped = types.SimpleNamespace(base=Map())
+  monkeypatch.setattr(perplexity, 'mmap', mmap_of(Map))
+  perplexity._release(mapped)
+  perplexity._release(streams.Preceded(0, mapped))
+  assert released == [4, 4]
+
+
+def mmap_of(kind):
+  return types.SimpleNamespace(mmap=kind, MADV_DONTNEED=4)

@@ -363,6 +363,11 @@ def test_keys_of_the_model_that_may_differ_in_use():
     assert overrides.keys() == {'mem_len', 'clamp_len', 'same_length'}
 
 
+def test_a_config_of_a_model_that_there_is_not():
+  with pytest.raises(UserError, match=r'model.name is .lstn.; allowed: transf'):
+    common.get_config('lstn')
+
+
 def test_a_model_that_there_is_not():
   for value in 'rnn', None, 3:
     expected = f'model.name is {value!r}; allowed: transformer_xl'

@@ -159,7 +159,7 @@ def test_what_no_rule_fits_is_an_error(path):
   tree = jnp.zeros([8, 8])
   for name in reversed(path.split('/')):
     tree = {name: tree}
-  with pytest.raises(ValueError, match=f'no sharding rule .* fits {path}$'):
+  with pytest.raises(ValueError, match=f'no rule in SHARDING .* fits {path}$'):
     mesh_lib.by_rules(tree, MESH, RULES)
 
 

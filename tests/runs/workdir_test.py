@@ -166,3 +166,20 @@ def test_a_folder_that_is_not_shared(tmp_path):
   late.start()
   workdir.check_shared(tmp_path, seconds=20)
   late.join()
+
+
+@pytest.mark.parametrize('name', ['corpus.json', 'vocabulary.json'])
+def test_a_run_that_lacks_a_file(tmp_path, name):
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  (tmp_path / name).unlink()
+  with pytest.raises(UserError, match=f'{name} cannot be read'):
+    describe(tmp_path, config, corpus())
+    workdir.vocabulary(tmp_path)
+
+
+def test_a_file_is_no_run(tmp_path):
+  (tmp_path / 'file').write_text('')
+  for read in (workdir.config, workdir.vocabulary):
+    with pytest.raises(UserError, match='file holds no run'):
+      read(tmp_path / 'file')

@@ -139,3 +139,13 @@ def test_split_and_join(averager):
 
   assert sum(map(count, items.values())) == count(state)
   assert state_lib.join(items) == state
+
+
+def test_a_memory_that_is_one_array():
+  """Orbax saves no item that is a single array."""
+  state = jax.eval_shape(lambda: create(make(), None))
+  state = state.replace(memory=state.step)
+  items = state_lib.split(state)
+  assert items['memory'] is not state.step
+  assert jax.tree.leaves(items['memory']) == [state.step]
+  assert state_lib.join(items) == state

@@ -138,14 +138,14 @@ class Preceded:
   """Tokens [n] with one before them, so that scoring scores all of them."""
 
   def __init__(self, first: int, tokens: np.ndarray):
-    self._first, self._tokens = first, tokens
+    self._first, self.base = first, tokens  # base: what it is a view of
 
   def __len__(self) -> int:
-    return len(self._tokens) + 1
+    return len(self.base) + 1
 
   def __getitem__(self, at: np.ndarray) -> np.ndarray:
     """The tokens at an integer array of places, int32 of its shape."""
-    found = self._tokens[np.maximum(at - 1, 0)].astype(np.int32)
+    found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
     return np.where(at == 0, self._first, found)
 
 

@@ -61,8 +61,10 @@ class Config(options.Config, Protocol):
   generate: Generate
 
 
-def sections(model: str = 'transformer_xl') -> dict[str, type]:
-  """{name: dataclass} of a config with a model of MODELS, as on the page."""
+def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
+  """{name: dataclass} of a config with a model; UserError if it is unknown."""
+  if model not in MODELS:
+    settings.refuse('model.name', model, ', '.join(MODELS))
   of_model = MODELS[model].Config
   overrides = settings.overrides(of_model)
   return {
@@ -93,11 +95,8 @@ def compose(model: str = 'transformer_xl') -> Any:
 
 
 def of(config: Any) -> dict[str, type]:
-  """The `sections` of a config; UserError if it names no model there is."""
-  name = settings.flatten(config).get('model.name')
-  if name not in MODELS:
-    settings.refuse('model.name', name, ', '.join(MODELS))
-  return sections(name)
+  """The `sections` of a config."""
+  return sections(settings.flatten(config).get('model.name'))
 
 
 def check(config: ml_collections.ConfigDict) -> None:

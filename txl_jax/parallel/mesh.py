@@ -150,7 +150,7 @@ def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
     for pattern, axes in rules:
       if re.search(f'(^|/)({pattern})$', name):
         return NamedSharding(mesh, fit(axes, x.shape, mesh))
-    raise ValueError(f'no sharding rule of the model fits {name}')
+    raise ValueError(f'no rule in SHARDING of the model fits {name}')
 
   return jax.tree_util.tree_map_with_path(place, tree)
 

@@ -131,10 +131,11 @@ def _read(path):
   """A JSON object from a file of a run."""
   try:
     found = json.loads(path.read_text())
-  except FileNotFoundError as e:
-    folder = path.parent
-    raise UserError(f'--workdir={folder} holds no run; train one first') from e
   except (OSError, ValueError) as e:
+    folder = path.parent
+    if not path.exists() and not (folder / 'config.json').exists():
+      none = f'--workdir={folder} holds no run; train one first'
+      raise UserError(none) from e
     raise UserError(f'{path} cannot be read: {e}') from e
   if not isinstance(found, dict):
     raise UserError(f'{path} is damaged: {found!r} is no JSON object')

@@ -43,9 +43,15 @@ class Lines:
       yield
 
   def write(
-    self, log: Log | Silent, step: int, sums: metrics.Sums, **more: float
+    self,
+    log: Log | Silent,
+    step: int,
+    sums: metrics.Sums,
+    lr: float,
+    epoch: int,
+    **more: int,
   ) -> None:
-    """Writes the line of a step, with its lr and what else is given.
+    """Writes the line of a step, with what else is given.
 
     The sums are on the host, those of the steps since the last line.
     """
@@ -58,10 +64,12 @@ class Lines:
       rate = tokens * timed / int(sums.steps) / seconds
       record: Any = {'step': step, 'split': 'train'}
       record |= figures.figures(float(sums.nll) / tokens, self._unit)
-      record |= more | {'grad_norm': float(sums.grad_norm) / updates}
+      norm = float(sums.grad_norm) / updates
+      record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
       record |= {'tokens_per_second': round(rate, 1), **shares}
       if self._train.nonfinite == 'skip':
         record['skipped'] = skipped
+      record |= more
       if self._peak:
         record['mfu'] = round(rate * self._flops / self._peak, 4)
       log.write(record)

@@ -207,10 +207,10 @@ class Trainer:
       lr, sums = jax.device_get((lr, sums))
     self._check_finite(sums)
     epoch, _ = self.streams.locate(step - 1 + self.progress.passed_over)
-    more = {'lr': float(lr), 'epoch': epoch}
+    more = {}
     if self.config.train.nonfinite == 'rollback':
       more['rollbacks'] = self.progress.rollbacks
-    self.lines.write(self.log, step, sums, **more)
+    self.lines.write(self.log, step, sums, float(lr), epoch, **more)
 
   def _check_finite(self, sums):
     bad, skipped = int(sums.bad_step), int(sums.skipped)
@@ -257,6 +257,11 @@ class Trainer:
     self.watch.at(self.step, 'evaluates')
     train, optim = self.config.train, self.config.optim
     unit = self.corpus.vocabulary.unit
+
+    def stop(scored):
+      if scored < len(self.validation) - 1:  # else it is worth keeping
+        self._stop_if_asked()
+
     score = perplexity.score(
       self.model.at_test_time(),
       self.weights(),
@@ -265,7 +270,7 @@ class Trainer:
       segment_len=train.segment_len,
       segments_per_call=self.config.eval.segments_per_call,
       mesh=self.mesh,
-      progress=lambda scored: self._stop_if_asked(),
+      progress=stop,
     )
     averaged = averaging.count(self.state.average)
     record: Any = {'step': self.step, 'split': 'validation'}

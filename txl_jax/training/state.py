@@ -51,14 +51,17 @@ def split(state: TrainState) -> dict[str, Any]:
 
   params, training, and memory and average where there is one.
   """
-  items = {name: getattr(state, name) for name in _ITEMS}
+  items: dict[str, Any] = {name: getattr(state, name) for name in _ITEMS}
+  items['memory'] = {'rows': state.memory}  # orbax saves no array on its own
   items['training'] = state.replace(**dict.fromkeys(_ITEMS, ()))
   return {name: x for name, x in items.items() if jax.tree.leaves(x)}
 
 
 def join(items: dict[str, Any]) -> TrainState:
   """The TrainState of which `split` made the items."""
-  return items['training'].replace(**{k: items.get(k, ()) for k in _ITEMS})
+  memory = items.get('memory', {'rows': ()})['rows']
+  parts = {name: items.get(name, ()) for name in _ITEMS} | {'memory': memory}
+  return items['training'].replace(**parts)
 
 
 def shardings(
@@ -67,7 +70,9 @@ def shardings(
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
   everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)
   names = ('params', 'opt_state', 'average')
-  ruled = {name: getattr(abstract, name) for name in names}
-  ruled = mesh_lib.by_rules(ruled, mesh, model.SHARDING)
+  ruled = {
+    name: mesh_lib.by_rules(getattr(abstract, name), mesh, model.SHARDING)
+    for name in names
+  }
   rows = jax.tree.map(lambda i: mesh_lib.rows(mesh, i), model.row_axes())
   return everywhere.replace(**ruled, memory=rows)
