@@ -1,0 +1,81 @@
+"""Files that anyone may have written, and files that must be whole.
+
+What is read may be damaged, of another kind, or hostile: it is held to a size,
+and a name that leads to a pipe or device, which could block or never end, is
+no file. What is written has its name only when it is complete.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import stat
+from typing import Any, BinaryIO
+
+from txl_jax.errors import UserError
+
+_LARGEST = 1 << 28  # bytes of a file that is read into memory
+
+AnyPath = str | os.PathLike[str]
+
+
+def open_regular(path: AnyPath) -> BinaryIO:
+  """A file, opened for reading; OSError if it is not there, or none."""
+  # Without O_NONBLOCK, opening a pipe waits for who writes into it.
+  number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+  if stat.S_ISREG(os.fstat(number).st_mode):
+    return os.fdopen(number, 'rb')
+  os.close(number)
+  kind = 'a folder' if os.path.isdir(path) else 'a pipe or device'
+  raise OSError(0, f'it is {kind}, no file', str(path))
+
+
+def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
+  """The contents of a file.
+
+  UserError, which calls the file `name`, or else by its path: it cannot be
+  read, is no file, or has more bytes than `largest`.
+  """
+  name = name or f'{path}'
+  try:
+    with open_regular(path) as f:
+      data = f.read(largest + 1)
+  except OSError as e:
+    raise UserError(f'{name} cannot be read: {e.strerror}') from e
+  if len(data) > largest:
+    raise UserError(f'{name} has more than {largest:,} bytes, which is refused')
+  return data
+
+
+def read_json(path: AnyPath) -> dict[str, Any]:
+  """The JSON object in a file; UserError if there is none, or as by `read`."""
+  return parse_json(read(path), f'{path}')
+
+
+def parse_json(data: bytes, name: str) -> dict[str, Any]:
+  """The JSON object in a text; UserError, which calls it `name`, for others."""
+  try:
+    found = json.loads(data)
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{name} is damaged, it is no JSON: {e}') from e
+  if not isinstance(found, dict):
+    kind = type(found).__name__
+    raise UserError(f'{name} is damaged: it holds a {kind}, no JSON object')
+  return found
+
+
+def write(path: AnyPath, text: str, name: str = '') -> None:
+  """Writes a text, whole or not at all; UserError, as from `read`, if not."""
+  path = pathlib.Path(path)
+  temporary = path.with_name(path.name + '.tmp')
+  try:
+    with temporary.open('w') as f:
+      f.write(text)
+      f.flush()
+      os.fsync(f.fileno())
+    temporary.replace(path)
+  except OSError as e:
+    with contextlib.suppress(OSError):
+      temporary.unlink()
+    name = name or f'{path}'
+    raise UserError(f'{name} cannot be written: {e.strerror}') from e
