@@ -16,6 +16,10 @@ from txl_jax.errors import UserError
 
 _LARGEST = 1 << 28  # bytes of a file that is read into memory
 
+# What data of another form raise where they are used.
+ODD = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
+ODD = *ODD, RecursionError
+
 AnyPath = str | os.PathLike[str]
 
 

@@ -188,15 +188,18 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
-  A missing value is None. Keys whose `may_change` is one of `free` may differ;
-  the sections are as for `check`.
+  A key that is missing had its default, before it was declared. Keys whose
+  `may_change` is one of `free` may differ; the sections are as for `check`.
   """
   for name in sorted(now.keys() | then.keys()):
     section, _, own = name.rpartition('.')
-    entry = keys(sections[section]).get(own) if section in sections else None
-    may = entry is not None and entry.may_change in free
-    if now.get(name) != then.get(name) and not may:
-      yield name, now.get(name), then.get(name)
+    declared = sections.get(section)
+    fields = dataclasses.fields(declared) if declared else ()
+    default = {f.name: f.default for f in fields}.get(own)
+    entry = keys(declared).get(own) if declared else None
+    here, there = now.get(name, default), then.get(name, default)
+    if here != there and (entry is None or entry.may_change not in free):
+      yield name, here, there
 
 
 def to_json(config: ml_collections.ConfigDict) -> str:

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
+from tests.modes import runs
 from txl_jax.errors import UserError
 from txl_jax.modes import trained
 from txl_jax.runs import checkpoint, seal
@@ -13,7 +14,7 @@ def kept(tmp_path):
   """Steps 1, 2 and 3, of which 1 is the best."""
   checkpoints = checkpoint.Checkpoints(tmp_path / 'checkpoints')
   for step in 1, 2, 3:
-    host = {'progress': {'best_step': 1}}
+    host = runs.host({}, best_step=1)
     checkpoints.save(step, host, (1,), params={'x': jnp.ones(9)})
   return checkpoint.Checkpoints(checkpoints.folder)
 
@@ -76,5 +77,5 @@ def test_no_step_can_be_used(kept, tmp_path):
     with pytest.raises(UserError, match=r'can be used; found: \[3, 2, 1\]'):
       trained._choose(kept, which)
     none = checkpoint.Checkpoints(tmp_path / 'none')
-    with pytest.raises(UserError, match='can be used; found: nothing'):
+    with pytest.raises(UserError, match='holds no run; train one first'):
       trained._choose(none, which)

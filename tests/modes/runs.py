@@ -1,5 +1,6 @@
 """A run of a tiny model that nobody has trained, and jobs for it."""
 
+import dataclasses
 import json
 
 import jax
@@ -11,9 +12,9 @@ from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.modes import sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel.watchdog import Watch
-from txl_jax.runs import checkpoint
+from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.console import Console
-from txl_jax.training import averaging, optim
+from txl_jax.training import averaging, optim, resume
 from txl_jax.training import state as state_lib
 
 STEP = 7
@@ -34,7 +35,23 @@ def filled(tree, x):
   return jax.tree.map(lambda a: jnp.full_like(a, x), tree)
 
 
-def write(folder, *, averaged=None, vocabulary=VOCABULARY, ones=False, **model):
+def host(config, **progress):
+  """What a checkpoint holds besides arrays."""
+  progress = resume.Progress(**progress)
+  return dataclasses.asdict(
+    resume.Host(progress, metrics_log.Mark(), settings.flatten(config), '', {})
+  )
+
+
+def write(
+  folder,
+  *,
+  averaged=None,
+  vocabulary=VOCABULARY,
+  ones=False,
+  without='',
+  **model,
+):
   """Writes a run.
 
   Args:
@@ -42,6 +59,7 @@ def write(folder, *, averaged=None, vocabulary=VOCABULARY, ones=False, **model):
     averaged: how many steps its average is over; None is no average.
     vocabulary: of the model.
     ones: whether parameters are 1 and their average 2; else they are drawn.
+    without: a key that it was made before.
     **model: as for `config`.
 
   Returns:
@@ -67,7 +85,9 @@ def write(folder, *, averaged=None, vocabulary=VOCABULARY, ones=False, **model):
   text = json.dumps(vocabulary.to_json())
   folder.joinpath('vocabulary.json').write_text(text)
   checkpoints = checkpoint.Checkpoints(folder / 'checkpoints')
-  checkpoints.save(STEP, host={}, **state_lib.split(state))
+  about = host(c.to_dict())
+  about['config'].pop(without, None)
+  checkpoints.save(STEP, about, **state_lib.split(state))
   return state.params
 
 

@@ -62,8 +62,9 @@ def test_keys_that_make_another_model(folder, key, value):
 
 
 def test_a_key_that_came_later_than_the_run(tmp_path):
-  runs.write(tmp_path)
-  path = tmp_path / 'config.json'
-  path.write_text(path.read_text().replace('"pre_norm": false,', ''))
-  config = runs.config(pre_norm=True)
-  assert trained.load(config, tmp_path, mesh_lib.make_mesh()).step == runs.STEP
+  """It had the default before."""
+  runs.write(tmp_path, without='model.pre_norm')
+  mesh = mesh_lib.make_mesh()
+  assert trained.load(runs.config(), tmp_path, mesh).step == runs.STEP
+  with pytest.raises(UserError, match=r'model\.pre_norm = False, this command'):
+    trained.load(runs.config(pre_norm=True), tmp_path, mesh)

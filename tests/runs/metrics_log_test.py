@@ -1,5 +1,6 @@
 import resource
 import time
+import zlib
 
 import pytest
 from tensorboardX.proto import event_pb2
@@ -15,8 +16,9 @@ def fill(folder, tensorboard=True):
     record.write({'step': step, 'split': 'train', 'bpc': step / 10})
     if step % 10 == 0:
       record.write({'step': step, 'split': 'validation', 'bpc': step / 20})
-  record.sync()
+  mark = record.sync()
   record.close()
+  return mark
 
 
 def keys(folder):
@@ -136,11 +138,110 @@ def test_no_tensorboard(tmp_path):
     b'{"step": 31}\n',
   ],
 )
-def test_a_torn_line_is_left_out(tmp_path, torn):
-  fill(tmp_path)
+def test_what_came_after_the_checkpoint_goes(tmp_path, capsys, torn):
+  mark = fill(tmp_path)
   path = tmp_path / 'metrics.jsonl'
   whole = path.read_bytes()
   path.write_bytes(whole + torn)
   assert len(keys(tmp_path)) == 9
-  metrics_log.Log(tmp_path, 40, 40, False).close()
+  log = metrics_log.Log(tmp_path, 40, 40, False, mark)
+  assert log.sync() == mark
+  log.close()
   assert path.read_bytes() == whole
+  assert capsys.readouterr().err == ''
+  assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+def test_a_mark_is_of_what_is_written(tmp_path):
+  mark = fill(tmp_path)
+  data = (tmp_path / 'metrics.jsonl').read_bytes()
+  assert (mark.lines, mark.size) == (9, len(data))
+  assert mark.crc32 == zlib.crc32(data)
+  assert mark.beginning(data + b'more') == data
+  assert mark.beginning(data[:-1]) is None
+  assert mark.beginning(data.replace(b'5', b'6')) is None
+
+
+ODD = (
+  b'{"step": 5, "split": "tr\xffin", "time": 1.0}x',
+  b'\xff\xfe',
+  b'[' * 100_000,
+  b'[1]',
+  b'{"step": "5", "split": "train", "time": 1.0}',
+  b'{"step": 5.5, "split": "train", "time": 1.0}',
+  b'{"step": true, "split": "train", "time": 1.0}',
+  b'{"step": -5, "split": "train", "time": 1.0}',
+  b'{"step": 5, "split": 5, "time": 1.0}',
+  b'{"step": 5, "split": "train", "time": null}',
+  b'{"step": 5, "split": "train"}',
+  b'{"step": 5, "split": "train", "time": 1.0, "bpc": "1"}',
+  b'{"step": 5, "split": "train", "time": 1.0, "bpc": 1' + 400 * b'0' + b'}',
+  b'{"step": 5, "split": "train", "time": 1.0, "bpc": 1' + 9000 * b'0' + b'}',
+)
+
+
+@pytest.mark.parametrize('marked', [False, True])
+@pytest.mark.parametrize('at', [0, 4, 8])
+@pytest.mark.parametrize('line', ODD)
+def test_a_line_that_cannot_be_read(tmp_path, capsys, line, at, marked):
+  """All others stay, and the record as it was is kept."""
+  mark = fill(tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  lines = path.read_bytes().splitlines(keepends=True)
+  lines[at] = line + b'\n'
+  path.write_bytes(b''.join(lines))
+  log = metrics_log.Log(tmp_path, 30, 30, True, mark if marked else None)
+  log.write({'step': 35, 'split': 'train', 'bpc': 1.0})
+  log.close()
+  kept = path.read_bytes().splitlines(keepends=True)
+  assert kept[:-1] == lines[:at] + lines[at + 1 :]
+  assert (tmp_path / 'metrics.jsonl.kept-1').read_bytes() == b''.join(lines)
+  assert (tmp_path / 'tensorboard.kept-1').is_dir()
+  assert len(events(tmp_path)) == 9
+  err = capsys.readouterr().err
+  assert err.count('\n') == 1 and 'kept as metrics.jsonl.kept-1' in err
+  assert ('8 of 9 lines' in err) == marked
+
+
+@pytest.mark.parametrize('damage', [None, b'', b'\n', b'{"step": 5, "spl'])
+def test_a_record_that_is_gone(tmp_path, capsys, damage):
+  mark = fill(tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  path.unlink() if damage is None else path.write_bytes(damage)
+  metrics_log.Log(tmp_path, 30, 30, True, mark).close()
+  assert path.read_bytes() == b''
+  err = capsys.readouterr().err
+  assert err.count('\n') == 1 and '0 of 9 lines' in err
+  # The events still have its figures.
+  folder = tmp_path / 'kept'
+  (folder / 'tensorboard').mkdir(parents=True)
+  for events_file in (tmp_path / 'tensorboard.kept-1').iterdir():
+    events_file.rename(folder / 'tensorboard' / events_file.name)
+  assert len(events(folder)) == 9
+
+
+def test_a_changed_figure(tmp_path, capsys):
+  mark = fill(tmp_path)
+  path = tmp_path / 'metrics.jsonl'
+  path.write_bytes(path.read_bytes().replace(b'"bpc": 0.5', b'"bpc": 0.6', 1))
+  metrics_log.Log(tmp_path, 30, 30, False, mark).close()
+  err = capsys.readouterr().err
+  assert 'not as it was when the checkpoint was saved' in err
+  assert '9 of 9 lines' in err and (tmp_path / 'metrics.jsonl.kept-1').exists()
+
+
+@pytest.mark.parametrize('name', ['metrics.jsonl', 'tensorboard'])
+def test_what_is_in_the_way_is_told_before_anything_is_cut(tmp_path, name):
+  fill(tmp_path, tensorboard=False)
+  (tmp_path / 'metrics.jsonl').rename(tmp_path / 'before')
+  if name == 'tensorboard':
+    (tmp_path / 'before').rename(tmp_path / 'metrics.jsonl')
+    (tmp_path / name).write_text('')
+  else:
+    (tmp_path / name).mkdir()
+  before = {p: p.is_file() and p.read_bytes() for p in tmp_path.iterdir()}
+  with pytest.raises(UserError, match=f'{name}|File exists'):
+    metrics_log.Log(tmp_path, 10, 10, True)
+  assert {
+    p: p.is_file() and p.read_bytes() for p in tmp_path.iterdir()
+  } == before

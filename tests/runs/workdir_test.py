@@ -16,10 +16,12 @@ from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 from txl_jax.runs import workdir
+from txl_jax.training import resume
 
 HOLD = """
 import pathlib, sys, time
 from txl_jax.runs import workdir
+from txl_jax.training import resume
 with workdir.locked(pathlib.Path(sys.argv[1])):
   print('held', flush=True)
   time.sleep(60)
@@ -38,8 +40,20 @@ def one_line(call, *arguments):
   return str(e.value)
 
 
-def describe(folder, config, corpus, command=''):
-  workdir.describe(folder, config, sections.of(config), corpus, command)
+def run_of(config, corpus):
+  return config, sections.of(config), corpus
+
+
+def describe(folder, config, corpus, command='', begins=True):
+  workdir.describe(folder, *run_of(config, corpus), command, begins)
+
+
+def compare(folder, config, corpus, then):
+  workdir.compare(folder, *run_of(config, corpus), then)
+
+
+def checkpoint_of(config, corpus):
+  return resume.Host.of(None, None, config, corpus.digest)
 
 
 def lock(folder):
@@ -74,16 +88,20 @@ def test_lock_below_a_file(tmp_path):
   assert message.startswith(f'--workdir={tmp_path}/file/run cannot be written')
 
 
+def contents(folder):
+  return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
 def test_describe_writes_what_tells_the_run(tmp_path):
   config = common.get_config()
   describe(tmp_path, config, corpus(), 'go on')
-  names = ['config.json', 'config.py', 'corpus.json', 'vocabulary.json']
-  assert sorted(p.name for p in tmp_path.iterdir()) == names
+  names = ['config.json', 'config.py', 'corpus.json', 'unsaved']
+  assert sorted(contents(tmp_path)) == [*names, 'vocabulary.json']
   read = lambda name: json.loads((tmp_path / name).read_text())
   flat = settings.flatten
   assert flat(read('config.json')) == flat(config)
   assert read('corpus.json') == {'name': 'text-book', 'digest': 'a' * 64}
-  assert workdir.vocabulary(tmp_path) == corpus().vocabulary
+  assert read('vocabulary.json') == corpus().vocabulary.to_json()
   path = tmp_path / 'config.py'
   spec = importlib.util.spec_from_file_location('written', path)
   module = importlib.util.module_from_spec(spec)
@@ -91,66 +109,163 @@ def test_describe_writes_what_tells_the_run(tmp_path):
   assert module.get_config().to_dict() == config.to_dict()
 
 
-def test_describe_checks_a_run_that_is_there(tmp_path):
+def test_a_checkpoint_is_of_the_same_run(tmp_path):
   config = common.get_config()
-  describe(tmp_path, config, corpus(), 'go on')
-  before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+  then = checkpoint_of(config, corpus())
   config.eval.split = 'test'
-  describe(tmp_path, config, corpus(name='moved'), 'go on otherwise')
-
-  message = one_line(describe, tmp_path, config, corpus('b' * 64, 'other'))
-  for word in ('text-book', 'a' * 12, 'other', 'b' * 12, str(tmp_path)):
+  config.train.update(nonfinite='skip', nonfinite_limit=3)
+  compare(tmp_path, config, corpus(name='moved'), then)
+  message = one_line(compare, tmp_path, config, corpus('b' * 64, 'other'), then)
+  for word in ('a' * 12, 'other', 'b' * 12, str(tmp_path)):
     assert word in message
   config.seed = 1
-  message = one_line(describe, tmp_path, config, corpus())
+  message = one_line(compare, tmp_path, config, corpus(), then)
   assert 'seed = 0' in message and 'has 1' in message
-  assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+  assert not any(tmp_path.iterdir())
 
 
-def test_keys_that_may_change_are_named_whole(tmp_path):
+def test_keys_of_another_version(tmp_path):
   config = common.get_config()
-  describe(tmp_path, config, corpus())
-  config.train.update(nonfinite='skip', nonfinite_limit=3)
-  describe(tmp_path, config, corpus())
-  path = tmp_path / 'config.json'
-  then = json.loads(path.read_text())
-  then['train']['nonfinite_share'] = 0.5
-  path.write_text(json.dumps(then))
-  assert one_line(describe, tmp_path, config, corpus()).startswith(
+  then = checkpoint_of(config, corpus())
+  del then.config['optim.lr'], then.config['seed']
+  compare(tmp_path, config, corpus(), then)  # they had their defaults
+  config.seed = 1
+  message = one_line(compare, tmp_path, config, corpus(), then)
+  assert 'seed = 0, this command has 1' in message
+  then.config['train.nonfinite_share'] = 0.5
+  config.seed = 0
+  assert one_line(compare, tmp_path, config, corpus(), then).startswith(
     f'{tmp_path} holds a run with train.nonfinite_share = 0.5, this command '
     'has None; '
   )
+
+
+def test_a_record_whose_checkpoints_are_gone(tmp_path, capsys):
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  write = {'step': 40, 'split': 'train', 'time': 0.0}
+  line = (json.dumps(write) + '\n').encode()
+  (tmp_path / 'metrics.jsonl').write_bytes(line)
+  (tmp_path / 'checkpoints').mkdir()
+  compare(tmp_path, config, corpus(), None)  # none was complete yet
+  describe(tmp_path, config, corpus())
+  assert capsys.readouterr().err == ''
+  (tmp_path / 'unsaved').unlink()
+  before = contents(tmp_path)
+  message = one_line(compare, tmp_path, config, corpus(), None)
+  assert 'up to step 40' in message and 'train.resume=never' in message
+  assert contents(tmp_path) == before
+  config.train.resume = 'never'
+  compare(tmp_path, config, corpus(), None)
+  describe(tmp_path, config, corpus())
+  assert 'kept as metrics.jsonl.kept-1\n' in capsys.readouterr().err
+  assert (tmp_path / 'metrics.jsonl.kept-1').read_bytes() == line
+  assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_a_folder_without_a_checkpoint_is_taken_over(tmp_path, capsys):
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  (tmp_path / 'metrics.jsonl').write_text('what was recorded\n')
+  (tmp_path / 'metrics.jsonl.kept-1').write_text('before\n')
+  (tmp_path / 'tensorboard').mkdir()
+  (tmp_path / 'tensorboard/events').write_text('1')
+  config.optim.lr = 0.5
+  compare(tmp_path, config, corpus(), None)
+  describe(tmp_path, config, corpus())
+  err = capsys.readouterr().err.splitlines()
+  assert 'is taken over: config.json has optim.lr = 0.00025, this' in err[0]
+  assert 'metrics.jsonl.kept-2 and tensorboard.kept-2' in err[1] and not err[2:]
+  kept = contents(tmp_path)
+  assert kept['metrics.jsonl.kept-2'] == b'what was recorded\n'
+  assert (tmp_path / 'tensorboard.kept-2/events').read_text() == '1'
+  assert json.loads(kept['config.json'])['optim']['lr'] == 0.5
 
 
 def test_describe_begins_again_after_a_kill_on_the_way(tmp_path):
   (tmp_path / 'vocabulary.json').write_text('{"ki')
   (tmp_path / 'corpus.json').write_text('{"name": "old", "digest": "c"}')
   describe(tmp_path, common.get_config(), corpus())
-  assert workdir.vocabulary(tmp_path) == corpus().vocabulary
+  text = (tmp_path / 'vocabulary.json').read_text()
+  assert text == workdir.vocabulary_text(corpus().vocabulary)
 
 
-@pytest.mark.parametrize('name', ['config.json', 'corpus.json'])
-def test_describe_names_a_damaged_file(tmp_path, name):
-  arguments = tmp_path, common.get_config(), corpus()
-  describe(*arguments)
-  (tmp_path / name).write_text('{"seed": ')
-  message = one_line(describe, *arguments)
-  assert message.startswith(f'{tmp_path}/{name} cannot be read')
+@pytest.mark.parametrize(
+  'name', ['config.json', 'corpus.json', 'vocabulary.json']
+)
+@pytest.mark.parametrize('damage', [None, '{"seed": ', '[' * 10**5, '[]', '{}'])
+def test_a_run_that_goes_on_mends_its_files(tmp_path, capsys, name, damage):
+  config = common.get_config()
+  config.seed = 3
+  describe(tmp_path, config, corpus())
+  before = contents(tmp_path)
+  path = tmp_path / name
+  path.unlink() if damage is None else path.write_text(damage)
+  describe(tmp_path, config, corpus(), begins=False)
+  err = capsys.readouterr().err
+  assert err.startswith(f'warning: {path} ') and err.count('\n') == 1
+  assert contents(tmp_path) == {
+    k: x for k, x in before.items() if k != 'unsaved'
+  }
 
 
-def test_no_run(tmp_path):
-  message = one_line(workdir.vocabulary, tmp_path)
-  assert message == f'--workdir={tmp_path} holds no run; train one first'
+def test_the_config_that_a_run_began_with_is_kept(tmp_path, capsys):
+  """Of keys that may change on resume."""
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  before = (tmp_path / 'config.json').read_bytes()
+  config.train.save_every = 7
+  describe(tmp_path, config, corpus(), begins=False)
+  assert (tmp_path / 'config.json').read_bytes() == before
+  assert capsys.readouterr().err == ''
+
+
+def write_vocabularies(folder, ours, sealed):
+  (folder / 'checkpoints/7').mkdir(parents=True)
+  for path, text in (folder, ours), (folder / 'checkpoints/7', sealed):
+    if text is not None:
+      (path / 'vocabulary.json').write_text(text)
+
+
+TEXT = workdir.vocabulary_text(corpus().vocabulary)
+
+
+@pytest.mark.parametrize('other', [None, '{"kind"', TEXT.replace('97', '99')])
+def test_the_vocabulary_is_that_of_the_checkpoint(tmp_path, capsys, other):
+  write_vocabularies(tmp_path, other, TEXT)
+  assert workdir.vocabulary(tmp_path, 7) == corpus().vocabulary
+  err = capsys.readouterr().err
+  assert ('is not that of the run' in err) == (other is not None)
 
 
 @pytest.mark.parametrize(
   'text',
-  ['{"kind"', '{}', '[]', '{"kind": "words"}', '{"kind": "bytes"}'],
+  ['{"kind"', '{}', '[]', '{"kind": "words"}', '{"kind": "bytes"}', '[' * 9999],
 )
 def test_damaged_vocabulary(tmp_path, text):
-  (tmp_path / 'vocabulary.json').write_text(text)
-  message = one_line(workdir.vocabulary, tmp_path)
+  write_vocabularies(tmp_path, text, None)
+  message = one_line(workdir.vocabulary, tmp_path, 7)
   assert message.startswith(f'{tmp_path}/vocabulary.json ')
+
+
+def test_a_run_that_comes_to_nothing_leaves_nothing(tmp_path):
+  folder = tmp_path / 'a/b'
+  with pytest.raises(UserError), workdir.locked(folder):
+    describe(folder, common.get_config(), corpus())
+    (folder / 'metrics.jsonl').touch()
+    (folder / 'tensorboard').mkdir()
+    raise UserError
+  assert not (tmp_path / 'a').exists()
+  # What is not ours stays, and so does what was recorded.
+  folder.mkdir(parents=True)
+  (folder / 'note').touch()
+  with workdir.locked(folder):
+    describe(folder, common.get_config(), corpus())
+  assert sorted(contents(folder)) == ['lock', 'note']
+  with workdir.locked(folder):
+    describe(folder, common.get_config(), corpus())
+    (folder / 'metrics.jsonl').write_text('a line\n')
+  assert 'config.json' in contents(folder)
 
 
 def test_checkpoints(tmp_path):
@@ -166,20 +281,3 @@ def test_a_folder_that_is_not_shared(tmp_path):
   late.start()
   workdir.check_shared(tmp_path, seconds=20)
   late.join()
-
-
-@pytest.mark.parametrize('name', ['corpus.json', 'vocabulary.json'])
-def test_a_run_that_lacks_a_file(tmp_path, name):
-  config = common.get_config()
-  describe(tmp_path, config, corpus())
-  (tmp_path / name).unlink()
-  with pytest.raises(UserError, match=f'{name} cannot be read'):
-    describe(tmp_path, config, corpus())
-    workdir.vocabulary(tmp_path)
-
-
-def test_a_file_is_no_run(tmp_path):
-  (tmp_path / 'file').write_text('')
-  for read in (workdir.config, workdir.vocabulary):
-    with pytest.raises(UserError, match='file holds no run'):
-      read(tmp_path / 'file')

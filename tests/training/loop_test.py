@@ -18,9 +18,9 @@ from txl_jax.models import transformer_xl
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
+from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import console as console_lib
-from txl_jax.runs import metrics_log
-from txl_jax.training import loop, metrics
+from txl_jax.training import loop, metrics, resume
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -135,7 +135,12 @@ def make(tmp_path):
   def make(corpus, folder=tmp_path, crash=lambda trainer: False, **changes):
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
     c = config(**changes)
-    trainer = loop.Trainer(c, corpus, folder, mesh, watchdog.Watch(), Console())
+    checkpoints = checkpoint.Checkpoints(
+      folder / 'checkpoints', c.train.async_checkpoints
+    )
+    start = resume.start(checkpoints, folder, c.train.resume)
+    around = mesh, watchdog.Watch(), Console(), checkpoints, start
+    trainer = loop.Trainer(c, corpus, folder, *around)
     read, trainer.batches = trainer.streams.batch, []
 
     def batch(n, rows):
@@ -375,7 +380,6 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   same = make(corpus)
   assert same.state.memory.filled.tolist() == [M] * B
   assert same.console.said == ['continuing from step 10']
-  same.log.close()
   trainer = make(corpus, batch_size=2 * B)
   assert trainer.console.said[:2] == [
     'continuing from step 10',

@@ -11,7 +11,6 @@ from txl_jax.modes import trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
-from txl_jax.runs import workdir
 
 
 def run(job: Job) -> perplexity.Score:
@@ -24,7 +23,7 @@ def run(job: Job) -> perplexity.Score:
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained.load(config, job.folder, mesh)
   corpus = job.corpus()
-  _check_corpus(job, corpus, found.vocabulary)
+  _check_corpus(job, corpus, found)
   split = corpus.tokens(ev.split)
   if len(split) < ev.batch_size + 1:
     raise UserError(
@@ -77,15 +76,16 @@ def conditions(section: Any) -> str:
   return ', '.join([*parts, f'{section.batch_size} streams'])
 
 
-def _check_corpus(job, corpus, vocabulary):
+def _check_corpus(job, corpus, found):
   """Compares the corpus with that of the run."""
+  vocabulary = found.vocabulary
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
       f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
       f'symbols) than the run in {job.folder} ({len(vocabulary)})'
     )
   now = job.config.data.boundaries
-  then = workdir.config(job.folder).get('data.boundaries', now)
+  then = found.config.get('data.boundaries', now)
   if then != now:
     warning = f'warning: data.boundaries is {now} and was {then} in training'
     job.console.say(f'{warning}: the model has learnt another number of <S>')

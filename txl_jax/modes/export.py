@@ -6,7 +6,7 @@ from txl_jax.modes import trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
-from txl_jax.runs import weights_file, workdir
+from txl_jax.runs import weights_file
 
 
 def run(job: Job) -> None:
@@ -15,7 +15,7 @@ def run(job: Job) -> None:
   found = trained.load(job.config, job.folder, mesh)
   params = jax.tree.map(placement.fetch, found.params)
   # What is free where a model is used is as it was trained.
-  then = workdir.config(job.folder)
+  then = found.config
   model = {k: then.get(f'model.{k}', v) for k, v in job.config.model.items()}
   what = params, model, found.vocabulary.to_json()
   processes.on_main(lambda: weights_file.save(job.export_file, *what))

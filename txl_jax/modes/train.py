@@ -11,6 +11,8 @@ from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.runs import workdir
+from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.training import resume
 from txl_jax.training import step as step_lib
 from txl_jax.training.loop import Trainer
 
@@ -27,16 +29,24 @@ def run(job: Job) -> None:
     f'python -m txl_jax.main --config={folder}/config.py --workdir={folder}'
   )
   corpus = job.corpus()
+  run = folder, config, sections.of(config), corpus
+  texts = {workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)}
+  saved = workdir.checkpoints(folder), config.train.async_checkpoints
+  checkpoints = Checkpoints(*saved, texts)
   with contextlib.ExitStack() as stack:
 
     def occupy():
       stack.enter_context(workdir.locked(folder))
-      workdir.describe(folder, config, sections.of(config), corpus, command)
 
     processes.on_main(occupy)
-    workdir.check_shared(folder)
     with job.watch.signals():
-      trainer = Trainer(config, corpus, folder, mesh, job.watch, job.console)
+      start = resume.start(checkpoints, folder, config.train.resume)
+      then = None if start is None else resume.Host.read(checkpoints, start)
+      processes.on_main(lambda: workdir.compare(*run, then))
+      around = mesh, job.watch, job.console
+      trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
+      processes.on_main(lambda: workdir.describe(*run, command, start is None))
+      workdir.check_shared(folder)
       progress = trainer.run()
     beside = _beside_compressors(config, corpus, trainer.weights(), mesh)
   unit = corpus.vocabulary.unit

@@ -16,13 +16,14 @@ from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.runs import checkpoint, workdir
-from txl_jax.training import averaging
+from txl_jax.training import averaging, resume
 
 
 class Trained(NamedTuple):
   """What `load` finds: a checkpoint."""
 
   step: int
+  config: dict[str, Any]  # of the run, flat
   params: Any  # of the model at test time, on the mesh
   averaged: int  # steps that they are an average over; 0 is no average
   vocabulary: Vocabulary | Words
@@ -33,10 +34,11 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
 
   UserError if there is no such checkpoint, or it is of another model.
   """
-  vocabulary = workdir.vocabulary(folder)
-  _check_model(config, folder)
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
+  then = resume.Host.read(checkpoints, step).config
+  _check_model(config, folder, then)
+  vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
   shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
 
@@ -52,14 +54,16 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
     params, averaged = average.params, averaging.count(average)
   if not averaged:
     params = restore('params', shapes)
-  return Trained(step, model.inference_params(params), averaged, vocabulary)
+  params = model.inference_params(params)
+  return Trained(step, then, params, averaged, vocabulary)
 
 
-def _check_model(config, folder):
+def _check_model(config, folder, then):
   """Raises a UserError unless the config has the model of the run."""
-  then = workdir.config(folder).items()
-  then = {k: x for k, x in then if k.startswith('model.')}
-  now = {k: settings.flatten(config).get(k) for k in then}
+  flat = settings.flatten(config)
+  now, then = (
+    {k: x for k, x in c.items() if k.startswith('model.')} for c in (flat, then)
+  )
   free = (settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME)
   differences = settings.differences(sections.of(config), now, then, *free)
   for name, here, there in differences:
@@ -78,11 +82,14 @@ def _choose(checkpoints, which):
   best = -1  # nothing was evaluated yet
   # The newest knows which is the best.
   if which == 'best' and (knows := checkpoints.newest('host')) is not None:
-    best = checkpoints.host(knows)['progress']['best_step']
+    best = resume.Host.read(checkpoints, knows).progress.best_step
     if best >= 0 and checkpoints.usable(best):
       return best
   newest = checkpoints.newest()
   if newest is None:
+    if not checkpoints.folder.exists():
+      run = checkpoints.folder.parent
+      raise UserError(f'--workdir={run} holds no run; train one first')
     found = checkpoints.steps() or 'nothing'
     none = 'holds no checkpoint that can be used'
     raise UserError(f'{checkpoints.folder} {none}; found: {found}')

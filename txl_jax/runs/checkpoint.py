@@ -1,7 +1,8 @@
 """Checkpoints that can be trusted: written by orbax, sealed, verified.
 
 A step is a folder, <step>/, of items written by orbax: params, training, host,
-and memory and average if there are such; and of seal.json.
+and memory and average if there are such; of small files beside them, and of
+seal.json, which knows the step.
 
 Orbax restores a file with a flipped bit without an error, so a step is sealed,
 and verified before it is used. It is written as <step>.new and gets its name
@@ -25,15 +26,18 @@ import json
 import pathlib
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
 
+from txl_jax import files
 from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import processes
 from txl_jax.runs import seal
 
+UNSAVED = 'unsaved'  # a file beside the folder, until a step is complete
 _KEEP = 2  # newest steps
 # A save has 30 years: orbax measures by a clock that may be set, and a lost
 # process is noticed elsewhere. It raises at once if folders cannot be made.
@@ -43,10 +47,18 @@ _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 class Checkpoints:
   """The checkpoints of one run."""
 
-  def __init__(self, folder: str | pathlib.Path, asynchronous: bool = False):
-    """The folder need not exist. Asynchronous is of `save`, see there."""
+  def __init__(
+    self,
+    folder: str | pathlib.Path,
+    asynchronous: bool = False,
+    texts: Mapping[str, str] | None = None,
+  ):
+    """The folder need not exist. Asynchronous is of `save`, see there.
+
+    Texts, {name: text}, are files that are put into every step.
+    """
     self.folder = pathlib.Path(folder).absolute()
-    self._asynchronous = asynchronous
+    self._asynchronous, self._texts = asynchronous, texts or {}
     self._verified = {}  # {step: when it was sealed}
     self._reported = set()
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
@@ -56,8 +68,13 @@ class Checkpoints:
     return self.folder / f'{step}{suffix}'
 
   def steps(self) -> list[int]:
-    """Steps in the folder, newest first, whole or not."""
+    """Steps in the folder, newest first, whole or not; UserError if it is none.
+
+    It may not be there.
+    """
     if not self.folder.is_dir():
+      if self.folder.exists():
+        raise UserError(f'{self.folder} is no folder; allowed: to move it away')
       return []
     names = (p.name for p in self.folder.iterdir() if p.is_dir())
     numbers = (int(n) for n in names if n.isdecimal() and n == str(int(n)))
@@ -134,8 +151,9 @@ class Checkpoints:
       self.wait()
 
   def _is_saved(self, step, host):
-    host = json.loads(json.dumps(host))
-    return self._usable(step) and self._host(step) == host
+    if not self._usable(step):
+      return False
+    return self._host(step) == json.loads(json.dumps(host))
 
   def _complete(self, writer, step, keep):
     """The rest of a save, in a thread."""
@@ -144,11 +162,14 @@ class Checkpoints:
       writer.close()  # when all processes have written
       if not processes.is_main():
         return
-      seal.write(new)
+      for name, text in self._texts.items():
+        files.write(new / name, text)
+      seal.write(new, f'{step}')
       self._verified[step] = seal.when(new)
       if final.exists():
         final.rename(self._path(step, '.old'))
       new.rename(final)
+      self.folder.with_name(UNSAVED).unlink(missing_ok=True)
     found = [(s, seal.damage(self._path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
     for old in set(sound[_KEEP:]) - set(keep):
@@ -156,18 +177,18 @@ class Checkpoints:
       self._path(old).rename(self._path(old, '.old'))
       self._verified.pop(old, None)
     for path in self.folder.glob('*.old'):
-      shutil.rmtree(path)
+      _remove(path)
 
   @contextlib.contextmanager
   def _write_errors(self, step):
     """Turns what a save raises into one line, and removes its traces."""
     try:
       yield
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, UserError) as e:
       if isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
       if processes.is_main():
-        shutil.rmtree(self._path(step, '.new'), ignore_errors=True)
+        _remove(self._path(step, '.new'))
         self.recover()
       why = f'the checkpoint cannot be written ({_cause(e)})'
       rest = 'earlier checkpoints are untouched'
@@ -197,11 +218,11 @@ class Checkpoints:
     """Finishes or removes what an interrupted save has left; process 0."""
     for path in (*self.folder.glob('*.new'), *self.folder.glob('*.old')):
       final = path.with_suffix('')
-      if not final.exists() and not seal.damage(path):
+      if not final.exists() and not seal.damage(path, name=final.name):
         path.rename(final)
     for pattern in ('*.orbax-checkpoint-tmp*', '*.new', '*.old'):
       for path in self.folder.glob(pattern):
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
@@ -214,10 +235,10 @@ class Checkpoints:
     for step in self.steps():
       folder = self._path(step)
       if step == newest and not seal.when(folder):
-        seal.write(folder)
+        seal.write(folder, folder.name)
       elif step > newest or seal.damage(folder, read=False):
         aside.mkdir(exist_ok=True)
-        shutil.rmtree(aside / folder.name, ignore_errors=True)
+        _remove(aside / folder.name)
         folder.rename(aside / folder.name)
 
   def has_average(self, step: int) -> bool:
@@ -248,6 +269,15 @@ class Checkpoints:
         _compare(path, _leaves(tree), _leaves(found))
         restored[item] = reader.restore(path, args=args)
       return restored
+
+
+def _remove(path):
+  """Removes a folder, file or link as far as that can be."""
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path, ignore_errors=True)
+  else:
+    with contextlib.suppress(OSError):
+      path.unlink()
 
 
 def _compare(path, expected, found):

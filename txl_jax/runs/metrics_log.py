@@ -1,66 +1,116 @@
 """What a run writes about itself: metrics.jsonl, TensorBoard, the console.
 
 metrics.jsonl has one JSON object a line: step, split, and figures. But for what
-measures time, it is the same whether the run was interrupted or not.
-TensorBoard's events are made from it again at each start, cut back as it is.
+measures time, it is the same whether the run was interrupted or not: a
+checkpoint knows the `Mark` of the record, to which it is cut back. A record
+that does not bear its mark is put aside, what can be read of it goes on, and
+this is said. TensorBoard's events are made from it again at each start.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
 import shutil
+import sys
 import time
+import zlib
 from typing import Any
 
 from tensorboardX import event_file_writer, summary
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
 
+from txl_jax import files
 from txl_jax.errors import UserError
 
+NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+  """What a record was like when a checkpoint was made."""
+
+  lines: int = 0
+  size: int = 0  # bytes
+  crc32: int = 0
+
+  def after(self, line: bytes) -> 'Mark':
+    """The mark of the record with one more line."""
+    crc = zlib.crc32(line, self.crc32)
+    return Mark(self.lines + 1, self.size + len(line), crc)
+
+  def beginning(self, data: bytes) -> bytes | None:
+    """What data begin with, if that bears the mark; else None."""
+    found = data[: self.size]
+    same = len(found) == self.size and zlib.crc32(found) == self.crc32
+    return found if same else None
 
 
 class Log:
   """The record of a run in its workdir."""
 
   def __init__(
-    self, workdir: pathlib.Path, step: int, evaluated: int, tensorboard: bool
+    self,
+    workdir: pathlib.Path,
+    step: int,
+    evaluated: int,
+    tensorboard: bool,
+    mark: Mark | None = None,
   ):
-    """Opens the record and cuts it back to a checkpoint.
+    """Opens the record and cuts it back to a checkpoint, as its mark says.
 
-    Lines of training after `step` are dropped, and those of other splits after
-    `evaluated`, the last step whose evaluation the checkpoint knows. UserError,
-    as from the other methods: a file cannot be written.
+    Where there is no mark, or the record does not bear it, lines of training
+    after `step` are dropped, and those of other splits after `evaluated`, the
+    last step whose evaluation the checkpoint knows. UserError, as from the
+    other methods: a file cannot be written.
     """
     self._folder, self._events = workdir, None
-    path, events = workdir / 'metrics.jsonl', workdir / 'tensorboard'
-    records, last = read(path), {'train': step}
-    kept = [r for r in records if r['step'] <= last.get(r['split'], evaluated)]
+    path, events = workdir / NAME, workdir / EVENTS
+    data = files.read(path) if path.exists() else b''
+    kept = mark.beginning(data) if mark else None
+    aside = ''
+    if kept is None:
+      last = {'train': step}
+      found = [(line, _record(line)) for line in _lines(data)]
+      kept = b''.join(
+        line
+        for line, r in found
+        if r and r['step'] <= last.get(r['split'], evaluated)
+      )
+      if mark or any(r is None for _, r in found):
+        aside = _damage(path, mark, kept)
+    lines = _lines(kept)
     with self._told():
-      temporary = path.with_name('metrics.jsonl.tmp')
-      with temporary.open('w') as f:
-        f.writelines(json.dumps(record) + '\n' for record in kept)
-        f.flush()
-        os.fsync(f.fileno())
-      temporary.replace(path)
-      self._file = path.open('a')
+      if aside:
+        put_aside(workdir, aside)
+      # On a network file system a reader may keep the old one from going.
       shutil.rmtree(events, ignore_errors=True)
       if tensorboard:
-        # On a network file system a reader may keep the old one from going.
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if its thread dies of a full disk, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
-      for record in kept:
-        self._write_events(record)
+      temporary = path.with_name(f'{NAME}.tmp')
+      with temporary.open('wb') as f:
+        f.write(kept)
+        f.flush()
+        os.fsync(f.fileno())
+      temporary.replace(path)
+      self._file, self._mark = path.open('ab'), Mark()
+      for line in lines:
+        self._mark = self._mark.after(line)
+        self._write_events(json.loads(line))
       self._flush_events()
 
   def write(self, record: dict[str, Any]) -> None:
     """Adds a dict with step, split and figures; stamps it with the time."""
     record = record | {'time': round(time.time(), 3)}
+    line = f'{json.dumps(record)}\n'.encode()
     with self._told():
-      self._file.write(json.dumps(record) + '\n')
+      self._file.write(line)
       self._file.flush()
+      self._mark = self._mark.after(line)
       self._write_events(record)
       # Each flush waits for the disk.
       if time.monotonic() - self._flushed > _FLUSH:
@@ -81,11 +131,12 @@ class Log:
     if self._events:
       self._events.flush()
 
-  def sync(self) -> None:
-    """Makes sure that every line is on the disk."""
+  def sync(self) -> Mark:
+    """Makes sure that every line is on the disk; the mark of the record."""
     with self._told():
       os.fsync(self._file.fileno())
       self._flush_events()
+    return self._mark
 
   def close(self) -> None:
     """Closes the files; what they have failed with was told before."""
@@ -105,23 +156,61 @@ class Log:
 class Silent:
   """The Log of a process that writes none."""
 
-  def write(self, record: dict[str, Any] | None = None) -> None:
+  def write(self, record: dict[str, Any] | None = None) -> Mark:
     """Does nothing, as all of it."""
+    return Mark()
 
   sync = close = write
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The records of a metrics.jsonl, without a last line that a crash has torn.
+  """The records of a metrics.jsonl that can be read; [] without the file."""
+  data = files.read(path) if path.exists() else b''
+  return [r for r in map(_record, _lines(data)) if r]
 
-  [] if there is no such file.
-  """
-  records = []
-  with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
-    for line in path.read_text(errors='replace').splitlines(keepends=True):
-      record = json.loads(line)
-      whole = {'step', 'split', 'time'} <= record.keys()
-      if not whole or not line.endswith('\n'):
-        break
-      records.append(record)
-  return records
+
+def put_aside(workdir: pathlib.Path, why: str) -> None:
+  """Keeps the record and its events under names of their own, and says so."""
+  number, kept = 1, []
+  while (workdir / f'{NAME}.kept-{number}').exists():
+    number += 1
+  for name in NAME, EVENTS:
+    path = workdir / name
+    if path.exists():
+      kept.append(f'{name}.kept-{number}')
+      path.rename(workdir / kept[-1])
+  where = f'; kept as {" and ".join(kept)}' if kept else ''
+  print(f'warning: {workdir / NAME}: {why}{where}', file=sys.stderr)
+
+
+def _lines(data: bytes) -> list[bytes]:
+  """Whole lines: the last one may be torn, by a kill while it was written."""
+  return [line + b'\n' for line in data.split(b'\n')[:-1]]
+
+
+def _damage(path: pathlib.Path, mark: Mark | None, kept: bytes) -> str:
+  """Why a record is put aside, in words."""
+  if not path.exists():
+    why = 'it is not there'
+  elif mark is None:
+    why = 'some of its lines cannot be read'
+  else:
+    why = 'it is not as it was when the checkpoint was saved'
+  of = f' of {mark.lines}' if mark else ''
+  lines = kept.count(b'\n')
+  return f'{why}; the run goes on with {lines}{of} lines of the record'
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+  """The record in a line; None if there is none."""
+  try:
+    found = json.loads(line)
+    numbers = {k: x for k, x in found.items() if k != 'split'}
+    whole = [x for x in numbers.values() if not isinstance(x, float)]
+    # What TensorBoard takes.
+    right = all(type(x) is int and abs(x) < 2**63 for x in whole)
+    right = right and type(found['step']) is int and found['step'] >= 0
+    right = right and 'time' in numbers and isinstance(found['split'], str)
+  except files.ODD:
+    return None
+  return found if right else None

@@ -1,53 +1,66 @@
 """A seal tells whether a folder is whole.
 
-It is a file, seal.json, with the size and CRC-32 of every other file of the
-folder, and the SHA-256 of that list.
+It is a file, seal.json, with the name of the folder, the size and CRC-32 of
+every other file in it, and the SHA-256 of these.
 """
 
 import hashlib
 import json
-import os
 import pathlib
 import zlib
+
+from txl_jax import files
+from txl_jax.errors import UserError
 
 NAME = 'seal.json'
 
 
-def write(folder: pathlib.Path) -> None:
-  """Seals a folder that is complete."""
-  files = sorted(path for path in folder.rglob('*') if path.is_file())
-  entries = {f.relative_to(folder).as_posix(): fingerprint(f) for f in files}
-  with (folder / NAME).open('w') as f:
-    json.dump({'files': entries, 'sha256': _digest(entries)}, f)
-    f.flush()
-    os.fsync(f.fileno())
+def write(folder: pathlib.Path, name: str) -> None:
+  """Seals a folder that is complete, and is or will be called `name`."""
+  paths = sorted(path for path in folder.rglob('*') if path.is_file())
+  entries = {p.relative_to(folder).as_posix(): fingerprint(p) for p in paths}
+  sealed = {'name': name, 'files': entries}
+  files.write(folder / NAME, json.dumps(sealed | {'sha256': _digest(sealed)}))
 
 
-def damage(folder: pathlib.Path, item: str = '', read: bool = True) -> str:
+def damage(
+  folder: pathlib.Path, item: str = '', read: bool = True, name: str = ''
+) -> str:
   """What is wrong with a sealed folder, in a few words; '' if nothing is.
 
   With an item, the folder in it of that name alone is looked at. Contents are
-  read only if asked for: sizes are always compared.
+  read only if asked for: sizes are always compared. The folder was sealed as
+  `name`, its own unless another is given.
   """
-  try:
-    found = json.loads((folder / NAME).read_bytes())
-    entries, digest = found['files'], found['sha256']
-  except FileNotFoundError:
+  path = folder / NAME
+  if not path.exists():
     return 'it has no seal'
-  except (OSError, ValueError, TypeError, KeyError):
+  try:
+    sealed = files.read_json(path)
+    digest, entries = sealed.pop('sha256'), sealed['files']
+    if digest != _digest(sealed):
+      return f'{NAME} is damaged'
+    if (found := sealed.get('name', folder.name)) != (name or folder.name):
+      return f'it is a copy of {found}'
+    for part, (size, crc) in entries.items():
+      wanted = not item or part.startswith(f'{item}/')
+      if wanted and (why := _difference(folder / part, size, crc, read)):
+        return f'{part}{why}'
+  except (UserError, *files.ODD):
     return f'{NAME} cannot be read'
-  if digest != _digest(entries):
-    return f'{NAME} is damaged'
-  for name, expected in entries.items():
-    if item and not name.startswith(f'{item}/'):
-      continue
-    path = folder / name
-    try:
-      found = fingerprint(path) if read else [path.stat().st_size]
-    except OSError as e:
-      return f'{name}: {e.strerror}'
-    if found != expected[: len(found)]:
-      return f'{name} has [bytes, CRC-32] {found}, expected {expected}'
+  return ''
+
+
+def _difference(path, size, crc, read):
+  """How a file differs from what was sealed, '' if it does not."""
+  try:
+    found = path.stat().st_size
+    if found != size:
+      return f' has {found} bytes, expected {size}'
+    if read and fingerprint(path)[1] != crc:
+      return f' has not the CRC-32 {crc}'
+  except OSError as e:
+    return f': {e.strerror}'
   return ''
 
 
@@ -57,15 +70,16 @@ def when(folder: pathlib.Path) -> int:
   return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def _digest(entries):
-  body = json.dumps(entries, sort_keys=True)
-  return hashlib.sha256(body.encode()).hexdigest()
+def _digest(sealed):
+  # Older versions have sealed the files alone.
+  body = sealed if 'name' in sealed else sealed['files']
+  return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(path: pathlib.Path) -> list[int]:
   """Size in bytes and CRC-32 of a file."""
   crc = 0
-  with path.open('rb') as f:
+  with files.open_regular(path) as f:
     while block := f.read(1 << 20):
       crc = zlib.crc32(block, crc)
     return [f.tell(), crc]

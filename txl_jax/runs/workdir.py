@@ -6,7 +6,11 @@ corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
 tensorboard/             the same for TensorBoard
 checkpoints/             see `checkpoint`
+unsaved                  there until the first checkpoint is complete
 lock                     held while a run writes here
+
+What the run depends on is in every checkpoint too, and that is what counts: a
+file here that is not as the checkpoint says is told of and written anew.
 """
 
 import contextlib
@@ -14,40 +18,126 @@ import fcntl
 import json
 import os
 import pathlib
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from txl_jax import settings
+from txl_jax import files, settings
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
+from txl_jax.parallel import processes
+from txl_jax.runs import checkpoint, metrics_log
+
+VOCABULARY = 'vocabulary.json'
+_CONFIG, _CORPUS = 'config.json', 'corpus.json'
 
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Holds the folder against a second run; the lock dies with the process.
 
-  It is made if it is not there. UserError if another run holds it, or it cannot
-  be written.
+  It is made if it is not there. At the end, what a run has written here goes if
+  it has neither a checkpoint nor a record. UserError if another run holds the
+  folder, or it cannot be written.
   """
+  made = [path for path in (folder, *folder.parents) if not path.exists()]
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / 'lock').open('a+')
+    file = _hold(folder / 'lock')
   except OSError as e:
     raise UserError(f'--workdir={folder} cannot be written: {e}') from e
   with file:
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as e:
-      file.seek(0)
-      found = f'{folder} is in use by process {file.read().strip()}'
-      raise UserError(f'--workdir={found}; allowed: one run at a time') from e
+      yield
+    finally:
+      with contextlib.suppress(OSError):
+        _leave(folder, made)
+
+
+def _hold(path):
+  """The lock, opened and held."""
+  file = path.open('a+', errors='replace')
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not path.exists():  # it was removed by a run that has just ended
+      file.close()
+      return _hold(path)
     file.truncate(0)
     print(os.getpid(), file=file, flush=True)
-    yield
+  except BlockingIOError as e:
+    with file:
+      file.seek(0)
+      found = f'{path.parent} is in use by process {file.read(20).strip()}'
+    raise UserError(f'--workdir={found}; allowed: one run at a time') from e
+  except OSError:
+    file.close()
+    raise
+  return file
+
+
+def _leave(folder, made):
+  """Removes what a run has written that came to nothing."""
+  record = folder / metrics_log.NAME
+  if (folder / checkpoint.UNSAVED).exists() and not _size(record):
+    shutil.rmtree(folder / metrics_log.EVENTS, ignore_errors=True)
+    ours = _CONFIG, 'config.py', _CORPUS, VOCABULARY, metrics_log.NAME
+    for name in *ours, checkpoint.UNSAVED:
+      (folder / name).unlink(missing_ok=True)
+  if [path.name for path in folder.iterdir()] == ['lock']:
+    (folder / 'lock').unlink()
+    for path in made:
+      path.rmdir()
+
+
+def compare(
+  folder: pathlib.Path,
+  config: Any,
+  sections: Mapping[str, type],
+  corpus: Prepared,
+  then: Any,
+) -> None:
+  """Checks that a command may go on with the folder; writes nothing.
+
+  `then` has the config, flat, and the digest of the corpus that the checkpoint
+  knows which it goes on from; None without one. The config is a ConfigDict of
+  sections, see `settings.check`. UserError: the checkpoint is of another config
+  or corpus; or there is a record of steps, and checkpoints were saved, but are
+  gone, and train.resume does not say to begin again.
+  """
+  if then is None:
+    record = folder / metrics_log.NAME
+    young = (folder / checkpoint.UNSAVED).exists()
+    if _size(record) and not young and config.train.resume != 'never':
+      steps = [r['step'] for r in metrics_log.read(record)]
+      raise UserError(
+        f'{folder} has the record of a run up to step {max(steps, default=0)}, '
+        f'and {checkpoints(folder)} no checkpoint, as where a disk is not '
+        'mounted; allowed: to bring them back, another --workdir, or '
+        '--config.train.resume=never, which begins again and keeps the record'
+      )
+    return
+  for name, here, there in _differences(config, sections, then.config):
+    raise UserError(
+      f'{folder} holds a run with {name} = {there!r}, this command has '
+      f'{here!r}; continue with the same value or choose another --workdir'
+    )
+  if then.corpus != corpus.digest:
+    raise UserError(
+      f'{folder} holds a run on another corpus (sha256 {then.corpus[:12]}), '
+      f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
+      'corpus, or another --workdir'
+    )
+
+
+def _differences(config, sections, then):
+  now = settings.flatten(json.loads(settings.to_json(config)))
+  then = settings.flatten(then)
+  return settings.differences(sections, now, then, settings.ON_RESUME)
 
 
 def describe(
@@ -56,35 +146,62 @@ def describe(
   sections: Mapping[str, type],
   corpus: Prepared,
   command: str,
+  begins: bool,
 ) -> None:
-  """Writes what tells this run from others, or checks that it is the same.
+  """Writes what tells this run from others, after `compare`.
 
-  The config is a ConfigDict of sections, see `settings.check`; the command is
-  that which continues this run. UserError: the folder holds a run of another
-  config or corpus.
+  The command is that which continues the run. A run that begins takes the
+  folder over; the record of another one is put aside. One that goes on writes
+  what is not as it should be. Either is said on standard error. UserError: a
+  file cannot be written.
   """
-  if (folder / 'config.json').exists():
-    now = settings.flatten(json.loads(settings.to_json(config)))
-    then = settings.flatten(_read(folder / 'config.json'))
-    found = settings.differences(sections, now, then, settings.ON_RESUME)
-    for name, here, there in found:
-      raise UserError(
-        f'{folder} holds a run with {name} = {there!r}, this command has '
-        f'{here!r}; continue with the same value or choose another --workdir'
-      )
-    then = {'name': '?', 'digest': '?'} | _read(folder / 'corpus.json')
-    if then['digest'] != corpus.digest:
-      raise UserError(
-        f'{folder} holds a run on corpus {then["name"]} (sha256 '
-        f'{then["digest"][:12]}), found {corpus.name} (sha256 '
-        f'{corpus.digest[:12]}); allowed: the same corpus, or another --workdir'
-      )
-    return
   about = {'name': corpus.name, 'digest': corpus.digest}
-  _write(folder / 'vocabulary.json', json.dumps(corpus.vocabulary.to_json()))
-  _write(folder / 'corpus.json', json.dumps(about))
-  _write(folder / 'config.py', settings.to_python(config, command))
-  _write(folder / 'config.json', settings.to_json(config))
+  texts = {
+    VOCABULARY: vocabulary_text(corpus.vocabulary),
+    _CORPUS: json.dumps(about),
+    'config.py': settings.to_python(config, command),
+    _CONFIG: settings.to_json(config),
+  }
+  wrong = _not_as(folder, texts, config, sections)
+  if begins:
+    young = (folder / checkpoint.UNSAVED).exists()
+    files.write(folder / checkpoint.UNSAVED, 'No checkpoint is complete yet.\n')
+    if (folder / _CONFIG).exists() and wrong:
+      why = ', '.join(f'{name} {how}' for name, how in wrong.items())
+      why = f'{folder} holds no checkpoint and is taken over: {why}'
+      print(f'warning: {why}', file=sys.stderr)
+    if (wrong or not young) and _size(folder / metrics_log.NAME):
+      metrics_log.put_aside(folder, 'it is of a run without a checkpoint')
+    wrong = texts
+  else:
+    (folder / checkpoint.UNSAVED).unlink(missing_ok=True)
+    for name, how in wrong.items():
+      line = f'warning: {folder / name} {how}; it is written anew'
+      print(line, file=sys.stderr)
+  for name in wrong:
+    files.write(folder / name, texts[name])
+
+
+def _not_as(folder, texts, config, sections):
+  """{file: how} of those that are not as they should be, as far as it counts.
+
+  What may change on resume may be another one in the config.
+  """
+  wrong = {}
+  for name, text in texts.items():
+    try:
+      found = files.read(folder / name)
+      if name == _CONFIG:
+        then = files.parse_json(found, f'{folder / name}')
+        for key, here, there in _differences(config, sections, then):
+          wrong[name] = f'has {key} = {there!r}, this command {here!r}'
+          break
+      elif name != 'config.py' and found != text.encode():
+        wrong[name] = 'is of another run, or damaged'
+    except UserError as e:
+      gone = not (folder / name).exists()
+      wrong[name] = 'is not there' if gone else f'{e}'
+  return wrong
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
@@ -100,17 +217,28 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
     time.sleep(0.1)
 
 
-def config(folder: pathlib.Path) -> dict[str, Any]:
-  """The config of the run in a folder, flat; UserError if there is none."""
-  return settings.flatten(_read(folder / 'config.json'))
+def vocabulary(folder: pathlib.Path, step: int) -> Vocabulary | Words:
+  """The vocabulary of a checkpoint of the run in a folder; UserError without.
 
-
-def vocabulary(folder: pathlib.Path) -> Vocabulary | Words:
-  """The vocabulary of the run in a folder; UserError without one."""
+  It is said if that of the folder is another one.
+  """
+  ours = folder / VOCABULARY
+  sealed = checkpoints(folder) / f'{step}' / VOCABULARY
+  if not sealed.exists():  # the checkpoint is of an older version
+    sealed = ours
+  data = files.read(sealed)
+  if processes.is_main() and ours.exists() and files.read(ours) != data:
+    line = f'warning: {ours} is not that of the run; {sealed} is used'
+    print(line, file=sys.stderr)
   try:
-    return vocabulary_lib.from_json(_read(folder / 'vocabulary.json'))
-  except (KeyError, TypeError, ValueError) as e:
-    raise UserError(f'{folder}/vocabulary.json is damaged: {e}') from e
+    return vocabulary_lib.from_json(files.parse_json(data, f'{sealed}'))
+  except files.ODD as e:
+    raise UserError(f'{sealed} is damaged: {e}') from e
+
+
+def vocabulary_text(vocabulary: Vocabulary | Words) -> str:
+  """What vocabulary.json holds."""
+  return json.dumps(vocabulary.to_json())
 
 
 def checkpoints(folder: pathlib.Path) -> pathlib.Path:
@@ -118,25 +246,5 @@ def checkpoints(folder: pathlib.Path) -> pathlib.Path:
   return pathlib.Path(folder) / 'checkpoints'
 
 
-def _write(path, text):
-  temporary = path.with_name(path.name + '.tmp')
-  with temporary.open('w') as f:
-    f.write(text)
-    f.flush()
-    os.fsync(f.fileno())
-  temporary.replace(path)
-
-
-def _read(path):
-  """A JSON object from a file of a run."""
-  try:
-    found = json.loads(path.read_text())
-  except (OSError, ValueError) as e:
-    folder = path.parent
-    if not path.exists() and not (folder / 'config.json').exists():
-      none = f'--workdir={folder} holds no run; train one first'
-      raise UserError(none) from e
-    raise UserError(f'{path} cannot be read: {e}') from e
-  if not isinstance(found, dict):
-    raise UserError(f'{path} is damaged: {found!r} is no JSON object')
-  return found
+def _size(path):
+  return path.stat().st_size if path.exists() else 0

@@ -16,7 +16,7 @@ from txl_jax.evaluation import figures, perplexity
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
-from txl_jax.runs import checkpoint, metrics_log, workdir
+from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.console import Console, duration
 from txl_jax.training import averaging, log_lines, metrics, profiling, resume
 from txl_jax.training import state as state_lib
@@ -44,11 +44,15 @@ class Trainer:
     mesh: Mesh,
     watch: Watch,
     console: Console,
+    checkpoints: checkpoint.Checkpoints,
+    start: int | None,
   ):
-    """Builds the model and restores the newest good checkpoint.
+    """Builds the model and restores a checkpoint, that of `resume.start`.
 
-    The config is checked, the folder of the run described and locked, the
-    watch open. UserError if a split is too short, or as from `resume.start`.
+    The config is checked and compared with that of the checkpoint, the folder
+    of the run locked, the watch open. Nothing is written before `run`, but
+    what is damaged put aside. UserError if a split is too short, or the
+    checkpoint is of another model.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -70,32 +74,33 @@ class Trainer:
     self._everywhere = mesh_lib.replicated(mesh)
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
-    saved = workdir.checkpoints(folder)
-    self.checkpoints = checkpoint.Checkpoints(saved, train.async_checkpoints)
-    self.step, self.progress = 0, Progress()
+    self.checkpoints = checkpoints
+    self.step, self.progress, self.record = 0, Progress(), None
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
-    start = resume.start(self.checkpoints, folder, train.resume)
     if start is None:
       self.state = mesh_lib.make(built.create, built.abstract)
     else:
       self._restore(start)
-    self._open_log()
 
   # Resuming, in this order: the newest good checkpoint is found; the host's
-  # part is read; arrays are restored; leftovers are put aside; the log is
-  # cut back to the step. Config and corpus were compared before.
+  # part is read, and compared with config and corpus; arrays are restored;
+  # leftovers are put aside; the folder is described; the log is cut back.
 
   def _restore(self, step, keep_memory=True):
     """Takes state and progress from a checkpoint; a memory may start empty."""
-    host, abstract = self.checkpoints.host(step), self.abstract
-    B, then = self.config.train.batch_size, host['config']['train.batch_size']
+    host, abstract = resume.Host.read(self.checkpoints, step), self.abstract
+    B = self.config.train.batch_size
+    then = host.config.get('train.batch_size', B)
     if not keep_memory or then != B:
       abstract = abstract.replace(memory=())
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
-    processes.on_main(lambda: self.checkpoints.clean(step))
     self.step, self.state = step, state_lib.join(items)
-    self.progress = Progress.from_json(host['progress'])
+    self.progress, self.record = host.progress, host.record
+    if int(self.state.step) != step:
+      where = f'{self.checkpoints.folder}/{step}'
+      raise UserError(f'{where} holds the state of step {self.state.step}')
+    processes.on_main(lambda: self.checkpoints.clean(step))
     self.console.say(f'continuing from step {step}')
     if abstract is not self.abstract:
       empty = functools.partial(self.model.init_memory, B)
@@ -106,15 +111,16 @@ class Trainer:
         f'train.batch_size was {then} and is {B}: the memory starts empty, and '
         f'the text is cut into {B} streams, of which step {step} is the next'
       )
-    for line in resume.other_versions(host):
+    for line in host.other_versions():
       self.console.say(line)
 
   def _open_log(self):
     """Opens the log, cut back to this step."""
     self.log = metrics_log.Silent()
     if processes.is_main():
-      events, known = self.config.train.tensorboard, self.progress.evaluated
-      self.log = metrics_log.Log(self.folder, self.step, known, events)
+      at = self.step, self.progress.evaluated
+      events = self.config.train.tensorboard
+      self.log = metrics_log.Log(self.folder, *at, events, self.record)
 
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
@@ -123,6 +129,7 @@ class Trainer:
     if a checkpoint cannot be written, or the loss or gradient is not finite
     more often than the config allows.
     """
+    self._open_log()
     try:
       while True:
         try:
@@ -303,10 +310,10 @@ class Trainer:
   def _save(self):
     self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
-    self.log.sync()
-    host = resume.host_part(self.config, self.corpus.digest, self.progress)
+    run = self.config, self.corpus.digest
+    host = resume.Host.of(self.progress, self.log.sync(), *run)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
-    self.checkpoints.save(self.step, host, keep, **items)
+    self.checkpoints.save(self.step, dataclasses.asdict(host), keep, **items)
 
   def _stop_if_asked(self):
     """Saves and stops if a signal came."""

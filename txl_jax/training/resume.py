@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 
-from txl_jax import settings
+from txl_jax import files, settings
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes
 from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim
 
 
@@ -46,10 +47,51 @@ class Progress:
 
   @classmethod
   def from_json(cls, fields: dict[str, Any]) -> 'Progress':
-    """A Progress of which `dataclasses.asdict` made these fields."""
+    """A Progress of which `dataclasses.asdict` made these; or files.ODD."""
     plateau = optim.Plateau(**fields['plateau'])
     trigger = averaging.Trigger(**fields['trigger'])
     return cls(**{**fields, 'plateau': plateau, 'trigger': trigger})
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+  """What a checkpoint holds besides arrays."""
+
+  progress: Progress
+  record: Mark | None  # of the log; None in those of older versions
+  config: dict[str, Any]  # flat
+  corpus: str  # its digest
+  versions: dict[str, str]  # of packages, and the kind of the devices
+
+  @classmethod
+  def of(
+    cls, progress: Progress, record: Mark, config: Any, corpus: str
+  ) -> Any:
+    """That of a run now."""
+    flat = settings.flatten(config.to_dict())
+    return cls(progress, record, flat, corpus, _versions())
+
+  @classmethod
+  def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
+    """That of a checkpoint, made by `dataclasses.asdict`; or UserError."""
+    found = checkpoints.host(step)
+    try:
+      progress = Progress.from_json(found['progress'])
+      record = Mark(**found['record']) if 'record' in found else None
+      config, corpus = settings.flatten(found['config']), str(found['corpus'])
+      return cls(progress, record, config, corpus, {**found['versions']})
+    except files.ODD as e:
+      path = checkpoints.folder / f'{step}/host'
+      raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
+
+  def other_versions(self) -> list[str]:
+    """A line for each package, or device, that is another one now."""
+    return [
+      f'warning: {name} was {self.versions.get(name)} and is {version}: the '
+      'figures from here on may differ in their last digits'
+      for name, version in _versions().items()
+      if self.versions.get(name) != version
+    ]
 
 
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
@@ -75,26 +117,6 @@ def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
     allowed = 'train.resume is must; allowed: auto, never'
     raise UserError(f'{folder} holds no checkpoint and {allowed}')
   return newest
-
-
-def host_part(config: Any, digest: str, progress: Progress) -> dict[str, Any]:
-  """What a checkpoint holds besides arrays: a JSON dict."""
-  return {
-    'progress': dataclasses.asdict(progress),
-    'config': settings.flatten(config.to_dict()),
-    'corpus': digest,
-    'versions': _versions(),
-  }
-
-
-def other_versions(host: dict[str, Any]) -> list[str]:
-  """A line for each package, or device, that is not as in a `host_part`."""
-  return [
-    f'warning: {name} was {host["versions"].get(name)} and is {version}: the '
-    'figures from here on may differ in their last digits'
-    for name, version in _versions().items()
-    if host['versions'].get(name) != version
-  ]
 
 
 def _versions():

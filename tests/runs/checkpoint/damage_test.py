@@ -1,5 +1,7 @@
 """Damaged and unfinished checkpoints: found, passed over, set aside."""
 
+import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -9,15 +11,93 @@ import pytest
 from tests.runs.checkpoint.saves import (
   assert_whole,
   contents,
+  copy,
   cut,
   files,
   flip,
   names,
+  save,
   whole,
 )
+from txl_jax.errors import UserError
 from txl_jax.runs import checkpoint, seal
 
 # Damage
+
+
+def sealed(entries):
+  """The text of a seal with a digest that fits, whatever is in it."""
+  body = {'name': '2', 'files': entries}
+  text = json.dumps(body, sort_keys=True).encode()
+  return json.dumps(body | {'sha256': hashlib.sha256(text).hexdigest()})
+
+
+def test_a_copy_under_another_number_is_no_step_of_its_own(c, capfd):
+  shutil.copytree(c.folder / '2', c.folder / '3')
+  (c.folder / '4').symlink_to(c.folder / '1')
+  assert c.newest() == 2
+  err = capfd.readouterr().err
+  assert 'checkpoint 3 is damaged and not used: it is a copy of 2' in err
+  assert 'checkpoint 4 is damaged and not used: it is a copy of 1' in err
+  c.clean(2)
+  assert names(c.folder) == ['1', '2']
+  assert_whole(c, 2)
+
+
+def test_a_seal_of_an_older_version(c):
+  """It knew the files alone."""
+  path = c.folder / '2' / seal.NAME
+  entries = json.loads(path.read_text())['files']
+  text = json.dumps(entries, sort_keys=True).encode()
+  old = {'files': entries, 'sha256': hashlib.sha256(text).hexdigest()}
+  path.write_text(json.dumps(old))
+  assert c.newest() == 2
+  # The name cannot be taken out of a newer one.
+  new = json.loads((c.folder / '1' / seal.NAME).read_text())
+  del new['name']
+  (c.folder / '1' / seal.NAME).write_text(json.dumps(new))
+  assert not c.usable(1)
+
+
+@pytest.mark.parametrize(
+  'text',
+  ['[' * 100_000, '[]', '1', '{"files": [], "sha256": ""}', '{"files": 3}']
+  + [sealed(x) for x in ([], 'a', {'params/x': 3}, {'..': [1, 2]}, None)],
+)
+def test_an_odd_seal(c, text):
+  (c.folder / '2' / seal.NAME).write_text(text)
+  assert c.newest() == 1
+
+
+def test_a_part_that_is_a_pipe_or_has_no_end(c):
+  for step, name in ((2, '_CHECKPOINT_METADATA'), (1, seal.NAME)):
+    path = c.folder / f'{step}' / name
+    size = path.stat().st_size
+    path.unlink()
+    os.mkfifo(path)
+    assert not c.usable(step)
+    path.unlink()
+    path.write_bytes(bytes(size))
+    os.truncate(path, 1 << 40)
+    assert not c.usable(step)
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path):
+  (tmp_path / 'checkpoints').write_text('')
+  c = checkpoint.Checkpoints(tmp_path / 'checkpoints')
+  c.recover()
+  with pytest.raises(UserError, match=r'checkpoints is no folder; allowed:'):
+    c.newest()
+
+
+def test_files_in_the_place_of_folders(c):
+  """They are not steps, and in the way of none."""
+  for name in ('3', '3.new', '3.old', '7.orbax-checkpoint-tmp'):
+    (c.folder / name).write_text('')
+  c.recover()
+  assert c.steps() == [2, 1]
+  save(c, 3)
+  assert whole(c) == [3, 2]
 
 
 def test_whole_checkpoints_are_good_without_a_word(c, capfd):
@@ -220,7 +300,7 @@ def test_recover_removes_temporary_folders(c):
 
 def test_clean_moves_damaged_and_later_steps_aside(c):
   for step in '345':
-    shutil.copytree(c.folder / '1', c.folder / step)
+    copy(c, 1, step)
   cut(c.folder / '2' / '_CHECKPOINT_METADATA')
   (c.folder / '5' / 'seal.json').unlink()
   before = contents(c.folder)
@@ -239,5 +319,5 @@ def test_clean_again_with_the_same_step(c):
     c.clean(1)
     assert names(c.folder) == ['1']
     assert names(c.folder.with_name('damaged')) == ['2']
-    shutil.copytree(c.folder / '1', c.folder / '2')
+    copy(c, 1, 2)
     assert whole(c) == [2, 1], step

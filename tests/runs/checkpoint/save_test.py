@@ -56,9 +56,9 @@ def test_damaged_steps_take_no_place_and_are_not_deleted(c):
 def test_nothing_is_deleted_before_the_new_step_is_sealed(c, monkeypatch):
   write = seal.write
 
-  def check(folder):
+  def check(*args):
     assert whole(c) == c.steps() == [2, 1]
-    write(folder)
+    write(*args)
 
   monkeypatch.setattr(seal, 'write', check)
   save(c, 3)
@@ -108,7 +108,7 @@ def held(monkeypatch):
   """An event that every seal waits for."""
   event, write = threading.Event(), seal.write
   monkeypatch.setattr(
-    seal, 'write', lambda folder: (event.wait(60), write(folder))
+    seal, 'write', lambda *args: (event.wait(60), write(*args))
   )
   yield event
   event.set()

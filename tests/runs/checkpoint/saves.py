@@ -1,5 +1,7 @@
 """A small checkpoint: what is saved, and whether it is all there again."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +35,13 @@ def abstract(tree):
 
 def bits(tree):
   return jax.tree.map(lambda x: (x.dtype, np.asarray(x).tobytes()), tree)
+
+
+def copy(c, step, other):
+  """Another step with the contents of one, and a seal of its own."""
+  shutil.copytree(c.folder / f'{step}', c.folder / f'{other}')
+  (c.folder / f'{other}/seal.json').unlink()
+  seal.write(c.folder / f'{other}', f'{other}')
 
 
 def assert_whole(c, step):
