@@ -236,7 +236,7 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
   shutil.copytree(trained / 'run', tmp_path / 'run')
   programs.write_corpus(tmp_path, 19_000)
   done = here(tmp_path)
-  assert_refused(done, 'holds a run on corpus text-corpus', 'found text-corpus')
+  assert_refused(done, 'holds a run on another corpus', 'found text-corpus')
 
 
 def test_another_model(trained):

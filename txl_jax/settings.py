@@ -207,9 +207,12 @@ def to_json(config: ml_collections.ConfigDict) -> str:
   return json.dumps(config.to_dict(), indent=1, sort_keys=True)
 
 
-def to_python(config: Any, command: str) -> str:
-  """A Python file for --config; the command that continues the run is told."""
-  values = flatten(json.loads(json.dumps(config.to_dict()))).items()
+def to_python(config: Any, command: str, but: dict[str, Any]) -> str:
+  """A Python file for --config: the values of a config, but some keys.
+
+  It tells the command that continues the run.
+  """
+  values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
   lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''"""The config of this run, complete.

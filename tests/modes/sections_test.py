@@ -339,7 +339,7 @@ def test_keys_that_may_change_when_a_run_continues():
   for key in then.keys() - free:
     assert differ(then | {key: 'else'}) == [(key, 'else', then[key])]
     without = {k: x for k, x in then.items() if k != key}
-    assert differ(without) == [(key, None, then[key])]
+    assert not differ(without)  # it had its default
   # A name that begins like that of a key that may change.
   for key in 'train.nonfinite_', 'train.nonfinite_share', 'checkpoints':
     assert differ(then | {key: 1}) == [(key, 1, None)]

@@ -131,13 +131,13 @@ def test_export_has_the_vocabulary(trained, tmp_path):
   done = mode(trained, 'export', flags=[f'--export_file={path}'])
   assert done.returncode == 0, done.stderr
   _, _, vocabulary = weights_file.load(path)
-  assert vocabulary == workdir.vocabulary(trained / 'run')
+  assert vocabulary == workdir.vocabulary(trained / 'run', 60)
   assert vocabulary.symbols[0] == '<eos>'
 
 
 def test_summary_counts_the_words(trained):
   done = mode(trained, 'summary')
-  vocabulary = workdir.vocabulary(trained / 'run')
+  vocabulary = workdir.vocabulary(trained / 'run', 60)
   assert f'({len(vocabulary)}, 16)' in done.stdout
 
 

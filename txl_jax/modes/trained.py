@@ -23,10 +23,10 @@ class Trained(NamedTuple):
   """What `load` finds: a checkpoint."""
 
   step: int
-  config: dict[str, Any]  # of the run, flat
   params: Any  # of the model at test time, on the mesh
   averaged: int  # steps that they are an average over; 0 is no average
   vocabulary: Vocabulary | Words
+  config: dict[str, Any]  # of the run, flat
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
@@ -55,7 +55,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   if not averaged:
     params = restore('params', shapes)
   params = model.inference_params(params)
-  return Trained(step, then, params, averaged, vocabulary)
+  return Trained(step, params, averaged, vocabulary, then)
 
 
 def _check_model(config, folder, then):

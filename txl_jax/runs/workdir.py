@@ -34,6 +34,7 @@ from txl_jax.parallel import processes
 from txl_jax.runs import checkpoint, metrics_log
 
 VOCABULARY = 'vocabulary.json'
+_CONTINUING = {'train.resume': 'auto'}  # though it began with never
 _CONFIG, _CORPUS = 'config.json', 'corpus.json'
 
 
@@ -159,7 +160,7 @@ def describe(
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
     _CORPUS: json.dumps(about),
-    'config.py': settings.to_python(config, command),
+    'config.py': settings.to_python(config, command, _CONTINUING),
     _CONFIG: settings.to_json(config),
   }
   wrong = _not_as(folder, texts, config, sections)

@@ -46,7 +46,8 @@ class Train:
     choices={
       'auto': 'continue it, or start one',
       'must': 'continue it, or fail',
-      'never': 'fail if there are checkpoints',
+      'never': 'fail if there are checkpoints, and begin at step 0 where they '
+      'are gone: the record is kept beside',
     },
     may_change=ON_RESUME,
   )

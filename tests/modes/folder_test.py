@@ -1,0 +1,167 @@
+"""The folder of a run: what is lost, copied, changed or in the way of it."""
+
+import json
+import shutil
+
+import pytest
+
+from tests import programs
+from tests.programs import assert_refused, record
+
+OPTIONS = 'train.batch_size=8', 'train.log_every=2', 'model.dropout=0.1'
+STEPS = 'train.steps=30'
+
+
+def train(folder, *overrides, flags=()):
+  """In this process, whose eight devices share the batch."""
+  overrides = (*OPTIONS, STEPS, *overrides)
+  return programs.here(programs.command(folder, *overrides, flags=flags))
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """A finished run with checkpoints at 20 and 30."""
+  folder = tmp_path_factory.mktemp('whole')
+  programs.write_corpus(folder)
+  done = train(folder)
+  assert done.returncode == 0, done.stderr
+  return folder
+
+
+@pytest.fixture
+def copied(whole, tmp_path):
+  """The run, which has lost its last checkpoint and goes on from 20."""
+  shutil.copytree(whole / 'run', tmp_path / 'run')
+  shutil.copytree(whole / 'data', tmp_path / 'data')
+  shutil.copy(whole / 'corpus.txt', tmp_path)
+  shutil.rmtree(tmp_path / 'run/checkpoints/30')
+  return tmp_path
+
+
+@pytest.fixture
+def fresh(tmp_path):
+  programs.write_corpus(tmp_path)
+  return tmp_path
+
+
+def contents(folder):
+  paths = [p for p in folder.rglob('*') if p.is_file()]
+  return {p: p.read_bytes() for p in paths if p.name != 'lock'}
+
+
+@pytest.mark.parametrize(
+  'wrong, words',
+  [
+    ('model.cutoffs=(300,)', 'cutoffs'),
+    ('train.segment_len=9000', 'train.segment_len (9000)'),
+    ('train.batch_size=9', 'train.batch_size'),
+  ],
+)
+def test_a_refused_start_leaves_nothing(fresh, wrong, words):
+  assert_refused(train(fresh, wrong), words)
+  assert not (fresh / 'run').exists()
+
+
+def test_a_run_that_diverges_is_taken_over(fresh):
+  wrong = 'optim.lr=1e9', 'optim.warmup=0', 'train.log_every=1'
+  assert_refused(train(fresh, *wrong), 'not finite at step')
+  lines = (fresh / 'run/metrics.jsonl').read_bytes()
+  done = train(fresh, 'train.steps=2')
+  assert done.returncode == 0, done.stderr
+  assert 'is taken over: config.json has ' in done.stderr
+  assert lines == (fresh / 'run/metrics.jsonl.kept-1').read_bytes()
+  assert [r['step'] for r in record(fresh)] == [2, 2]
+
+
+@pytest.mark.parametrize('damage', [None, '{"optim": {"lr": ', '[[]]', '{}'])
+def test_the_config_of_the_checkpoint_counts(copied, whole, damage):
+  path = copied / 'run/config.json'
+  path.unlink() if damage is None else path.write_text(damage)
+  for key in 'optim.lr=2e-3', 'seed=1', 'model.dropout=0.0':
+    assert_refused(
+      train(copied, key), f'holds a run with {key.split("=")[0]} ='
+    )
+  done = train(copied)
+  assert done.returncode == 0, done.stderr
+  assert f'warning: {path} ' in done.stderr
+  assert record(copied) == record(whole)
+  assert json.loads(path.read_text())['seed'] == 0
+
+
+def test_a_copy_of_a_step_is_not_that_step(copied, whole):
+  checkpoints = copied / 'run/checkpoints'
+  shutil.copytree(checkpoints / '20', checkpoints / '30')
+  (checkpoints / '24').symlink_to(checkpoints / '20')
+  done = train(copied)
+  assert done.returncode == 0, done.stderr
+  assert (
+    'checkpoint 30 is damaged and not used: it is a copy of 20' in done.stderr
+  )
+  assert 'continuing from step 20' in done.stderr
+  assert record(copied) == record(whole)
+
+
+def test_an_unsealed_copy_is_refused(copied):
+  checkpoints = copied / 'run/checkpoints'
+  (checkpoints / '20').rename(checkpoints / '30')
+  (checkpoints / '30/seal.json').unlink()
+  before = contents(copied)
+  assert_refused(train(copied), 'checkpoints/30 holds the state of step 20')
+  assert contents(copied) == before
+
+
+def test_checkpoints_that_are_gone(copied):
+  shutil.rmtree(copied / 'run/checkpoints')
+  before = contents(copied)
+  for empty in False, True:
+    assert_refused(train(copied), 'up to step 30', 'train.resume=never')
+    assert contents(copied) == before
+    if not empty:
+      (copied / 'run/checkpoints').mkdir()
+  done = train(copied, 'train.resume=never', 'train.steps=2')
+  assert done.returncode == 0, done.stderr
+  lines = before[copied / 'run/metrics.jsonl']
+  assert (copied / 'run/metrics.jsonl.kept-1').read_bytes() == lines
+
+
+def test_a_file_in_the_place_of_the_checkpoints(copied):
+  shutil.rmtree(copied / 'run/checkpoints')
+  (copied / 'run/checkpoints').write_text('')
+  before = contents(copied)
+  assert_refused(train(copied), 'run/checkpoints is no folder')
+  assert contents(copied) == before
+
+
+@pytest.mark.parametrize('damage', ['bad byte', 'emptied', 'gone'])
+def test_a_damaged_record_is_kept(copied, whole, damage):
+  path = copied / 'run/metrics.jsonl'
+  data = path.read_bytes()
+  if damage == 'bad byte':
+    path.write_bytes(b'\xff' + data[1:])
+  elif damage == 'emptied':
+    path.write_bytes(b'')
+  else:
+    path.unlink()
+  done = train(copied)
+  assert done.returncode == 0, done.stderr
+  kept = record(whole)[1:] if damage == 'bad byte' else record(whole)[10:]
+  assert record(copied) == kept
+  assert f'warning: {path}: it is not' in done.stderr
+  if damage == 'bad byte':
+    assert (copied / 'run/metrics.jsonl.kept-1').read_bytes()[1:] == data[1:]
+
+
+def test_the_vocabulary_of_the_checkpoint_counts(copied):
+  path = copied / 'run/vocabulary.json'
+  text = path.read_text()
+  for damage in text.replace('97', '98', 1), '[' * 10_000, None:
+    path.unlink() if damage is None else path.write_text(damage)
+    printed = []
+    for name in 'eval', 'generate':
+      done = train(copied, flags=[f'--mode={name}'])
+      assert done.returncode == 0, done.stderr
+      assert ('is not that of the run' in done.stderr) == (damage is not None)
+      printed.append(done.stdout)
+  done = train(copied)
+  assert done.returncode == 0, done.stderr
+  assert path.read_text() == text
