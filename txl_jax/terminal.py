@@ -4,18 +4,19 @@
 imports little.
 """
 
+import atexit
 import contextlib
 import functools
 import io
 import os
-import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import NoReturn
 
 from txl_jax.errors import UserError
 
+_POLL = 0.01  # seconds
 _PATIENCE = 1.0  # seconds that the last words wait for who reads them
 
 _before_end: list[Callable[[], None]] = []
@@ -39,6 +40,8 @@ def begin() -> None:
   sys.stderr = _text(_ForPeople(2, 'w', closefd=False), sys.stderr)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
+    # The interpreter would die of one that comes when all is done.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
@@ -60,7 +63,7 @@ def unwind() -> None:
   raise KeyboardInterrupt
 
 
-def interrupt(*_) -> NoReturn:
+def interrupt(*_) -> None:
   """Ends the program, with a line and status 130; a handler of SIGINT.
 
   Libraries swallow a KeyboardInterrupt that is raised within them, or crash.
@@ -100,7 +103,7 @@ class _Stream(io.FileIO):
 
   def write(self, data):
     while (written := super().write(data)) is None:
-      select.select([], [self], [])
+      time.sleep(_POLL)
     return written
 
 

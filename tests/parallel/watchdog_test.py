@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.parallel.store import Store
+from txl_jax import terminal
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes, watchdog
 from txl_jax.parallel.watchdog import READING, STEPPING
@@ -76,15 +77,40 @@ def wait_for(condition):
     time.sleep(0.01)
 
 
-def test_one_process_needs_no_thread():
+@pytest.fixture
+def ended(monkeypatch):
+  """Statuses with which this process would have ended at once."""
+  statuses = []
+  monkeypatch.setattr(terminal, 'interrupt', lambda: statuses.append(130))
+  return statuses
+
+
+def test_one_process_needs_no_thread(ended):
   with watchdog.Watch() as w:
     assert not w._beating.ident and not w._judging.ident
-    with w.signals():
+    with pytest.raises(watchdog.Stopped, match='SIGINT at step 7'), w.signals():
+      w.at(7, STEPPING)
       assert w.stopping() == 0
       signal.raise_signal(signal.SIGTERM)
       assert w.stopping() == signal.SIGTERM
-      with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+      signal.raise_signal(signal.SIGINT)  # the first Ctrl-C asks as well
+      assert not ended
+      signal.raise_signal(signal.SIGINT)
+      assert ended == [130]
+
+
+def test_a_closed_terminal():
+  """It asks, but not where it was ignored at the start, as by nohup."""
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with watchdog.Watch() as w, w.signals():
+      signal.raise_signal(signal.SIGHUP)
+      assert w.stopping() == 0
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with pytest.raises(watchdog.Stopped, match='SIGHUP'), w.signals():
+      signal.raise_signal(signal.SIGHUP)
+  finally:
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize('count', [2, 5, 9])

@@ -160,6 +160,6 @@ def _worker(work):
 
 def _serve(work, connection):
   """Works until the other end is closed, as it is if the parent is killed."""
-  with contextlib.suppress(EOFError, ConnectionError):
+  with contextlib.suppress(EOFError, OSError):  # also within a block
     while True:
       connection.send(work(connection.recv()))

@@ -52,6 +52,7 @@ class Watching:
 
 _BEAT = 1.0  # seconds
 _LEAVE = 5.0  # seconds that a failed process waits for the others to read why
+_INTERRUPTED = ': interrupted'  # the end of why all leave at Ctrl-C
 _BEATS, _MAIN_BEAT = 'txl_jax/beats/', 'txl_jax/main_beat'
 
 # Phases in which a step is expected, and how they are called.
@@ -132,7 +133,10 @@ class Watch:
 
   @contextlib.contextmanager
   def signals(self) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP ask to stop; a second Ctrl-C ends at once."""
+    """SIGINT, SIGTERM and SIGHUP ask to stop; a second Ctrl-C ends at once.
+
+    Stopped at the end, where one came too late for the last step.
+    """
     heard = []
 
     def ask(number, _):
@@ -150,6 +154,9 @@ class Watch:
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
+    # What one is told now, all know the second time.
+    if number := self.stopping() or self.stopping():
+      raise Stopped(number, self._step)
 
   def stopping(self) -> int:
     """Number of the signal that all processes stop for now; 0 for none.
@@ -223,7 +230,7 @@ class Watch:
       # A pause up to the limit, and then a beat until it is written, one until
       # it is read, one until this counts it.
       if line := self._failed or self._lost(self._limit + 3 * _BEAT):
-        self._leave(line, 1)
+        self._leave(line)
       if self._stall and not self._me:
         self._check_stall()
 
@@ -280,7 +287,7 @@ class Watch:
   def _interrupted(self):
     """Tells the others of Ctrl-C, before it ends this process."""
     if self._ending.acquire(blocking=False):
-      self._tell(f'{self._here}, step {self._step}: interrupted')
+      self._tell(f'{self._here}, step {self._step}{_INTERRUPTED}')
 
   def _fail(self, error):
     """Ends the process for an error, once it is known who has caused it."""
@@ -296,12 +303,12 @@ class Watch:
     # What follows from the loss of another process is not the cause.
     lost = '' if own else self._culprit()
     line = lost or f'{self._here}, step {self._step}: {first_line(error)}'
-    self._leave(line, 1)
+    self._leave(line)
 
   def _aborted(self):
     """Ends the process in place of the runtime, which leaves a stack trace."""
     line = f'{self._here}, step {self._step}: the lines above say what failed'
-    self._leave(self._culprit() or line, 1)
+    self._leave(self._culprit() or line)
 
   def _culprit(self):
     """Says which process is lost, or '' if none is in some seconds."""
@@ -312,10 +319,11 @@ class Watch:
       lost = self._lost(self._suspect) or self._seen[0][1]['lost']
     return lost
 
-  def _leave(self, line, status):
+  def _leave(self, line):
     """Tells the others, then ends the process; the line is its last."""
     self._ending.acquire()  # of the threads that come here one goes on
     self._tell(line)
+    status = 130 if line.endswith(_INTERRUPTED) else 1
     if not line.startswith(self._here):
       line += f'; {self._here} ends at step {self._step}'
     processes.leave(f'error: {line}', status)
