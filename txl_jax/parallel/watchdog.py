@@ -143,7 +143,7 @@ class Watch:
       if number == signal.SIGINT and number in heard:
         terminal.interrupt()
       heard.append(number)
-      self._asked = number
+      self._asked = self._asked or number
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
