@@ -208,6 +208,9 @@ class _Group:
 
 def main(argv):
   """Starts the processes and waits for them; returns the status."""
+  # Where one is closed, nobody wants to know.
+  nowhere = os.fdopen(os.open(os.devnull, os.O_WRONLY), 'w')
+  sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
   options, command = _parse(argv)
   port = options.port or _free_port()
   starts = [
