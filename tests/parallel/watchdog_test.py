@@ -81,7 +81,7 @@ def wait_for(condition):
 def ended(monkeypatch):
   """Statuses with which this process would have ended at once."""
   statuses = []
-  monkeypatch.setattr(terminal, 'interrupt', lambda: statuses.append(130))
+  monkeypatch.setattr(terminal, 'interrupt', lambda *_: statuses.append(130))
   return statuses
 
 

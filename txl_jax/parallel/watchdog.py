@@ -52,7 +52,7 @@ class Watching:
 
 _BEAT = 1.0  # seconds
 _LEAVE = 5.0  # seconds that a failed process waits for the others to read why
-_INTERRUPTED = ': interrupted'  # the end of why all leave at Ctrl-C
+_INTERRUPTED = ': interrupted'  # why all leave at Ctrl-C
 _BEATS, _MAIN_BEAT = 'txl_jax/beats/', 'txl_jax/main_beat'
 
 # Phases in which a step is expected, and how they are called.
@@ -100,8 +100,7 @@ class Watch:
     self._beating = threading.Thread(target=self._beat, daemon=True)
     self._judging = threading.Thread(target=self._judge, daemon=True)
     self._stack = contextlib.ExitStack()
-    self._awake = 0.0  # seconds
-    self._looked = _now()
+    self._awake, self._looked = 0.0, _now()  # seconds
     self._paused = 0.0, 0.0  # seconds of the last pause, and when it ended
     heard = [0] if self._me else range(self._count)
     name = f'process {{}} of {self._count} on an unknown host'.format
@@ -137,13 +136,11 @@ class Watch:
 
     Stopped at the end, where one came too late for the last step.
     """
-    heard = []
 
     def ask(number, _):
-      if number == signal.SIGINT and number in heard:
-        terminal.interrupt()
-      heard.append(number)
       self._asked = self._asked or number
+      if number == signal.SIGINT:
+        signal.signal(number, terminal.interrupt)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
@@ -227,8 +224,7 @@ class Watch:
     while self._beating.is_alive() or self._failed:
       self._beating.join(_BEAT)
       self._look()
-      # A pause up to the limit, and then a beat until it is written, one until
-      # it is read, one until this counts it.
+      # After a pause up to the limit a beat is written, read, and counted here.
       if line := self._failed or self._lost(self._limit + 3 * _BEAT):
         self._leave(line)
       if self._stall and not self._me:
@@ -281,8 +277,7 @@ class Watch:
     mute = self._awake - when
     silent = f', no sign for {mute:.0f} s' if mute > self._suspect else ''
     who = f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}'
-    text = f'warning: no step for {seconds:.0f} s; farthest behind is {who}'
-    _say(text)
+    _say(f'warning: no step for {seconds:.0f} s; farthest behind is {who}')
 
   def _interrupted(self):
     """Tells the others of Ctrl-C, before it ends this process."""
@@ -323,10 +318,9 @@ class Watch:
     """Tells the others, then ends the process; the line is its last."""
     self._ending.acquire()  # of the threads that come here one goes on
     self._tell(line)
-    status = 130 if line.endswith(_INTERRUPTED) else 1
     if not line.startswith(self._here):
       line += f'; {self._here} ends at step {self._step}'
-    processes.leave(f'error: {line}', status)
+    processes.leave(f'error: {line}', 130 if _INTERRUPTED in line else 1)
 
   def _tell(self, line):
     """Lets the others know why this process ends."""
