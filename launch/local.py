@@ -9,9 +9,9 @@ python launch/local.py --processes=2 --devices=2 -- python mine.py
 What follows -- is the flags of txl_jax.main, or a whole command. It is given
 --coordinator, --num_processes and --process_id besides. Devices are shared
 out evenly: simulated ones of the CPU, or GPUs. Each line of output begins with
-the number of its process. SIGTERM and SIGINT go to every process. The status
-is that of the first process that fails, 128 + N if signal N ended it; the
-others are given some time to end by themselves, and are ended then.
+the number of its process. SIGTERM, SIGINT and SIGHUP go to every process. The
+status is that of the first process that fails, 128 + N if signal N ended it;
+the others are given some time to end by themselves, and are ended then.
 """
 
 import contextlib
@@ -112,6 +112,11 @@ def _arguments(options, command, process, port):
   ]
 
 
+def _say(text):
+  with contextlib.suppress(OSError):  # the terminal may be gone
+    print(text, file=sys.stderr)
+
+
 class _Group:
   """The processes of a run.
 
@@ -186,11 +191,11 @@ class _Group:
         name, code = failed[0]
         first = code if code > 0 else 128 - code
         deadline = time.monotonic() + grace
-        print(f'process {name} ended with status {first}', file=sys.stderr)
+        _say(f'process {name} ended with status {first}')
       if None not in codes:
         break
       if deadline is not None and time.monotonic() > deadline:
-        print('ending the others', file=sys.stderr)
+        _say('ending the others')
         self.end(number)
         number = signal.SIGKILL
         deadline = time.monotonic() + kill_after
@@ -203,6 +208,9 @@ class _Group:
 
 def main(argv):
   """Starts the processes and waits for them; returns the status."""
+  # Where one is closed, nobody wants to know.
+  nowhere = os.fdopen(os.open(os.devnull, os.O_WRONLY), 'w')
+  sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
   options, command = _parse(argv)
   port = options.port or _free_port()
   starts = [
@@ -215,8 +223,9 @@ def main(argv):
       print(shlex.join(['env', *settings, *arguments]))
     return 0
   group = _Group()
-  for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, group.forward)
+  for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+      signal.signal(number, group.forward)  # else it is under nohup
   for arguments, settings in starts:
     group.start(arguments, settings)
   return group.wait(options.grace, options.kill_after)

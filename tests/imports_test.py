@@ -20,7 +20,7 @@ RULES = {
   'generation': 'models data parallel',
   'training': 'models data parallel runs evaluation',
 }
-LEAVES = {'errors', 'files', 'settings'}
+LEAVES = {'errors', 'files', 'settings', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},

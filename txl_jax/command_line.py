@@ -4,13 +4,13 @@
 """
 
 import contextlib
-import os
 import sys
 import traceback
 from collections.abc import Iterator
 
 from absl import flags, logging
 
+from txl_jax import terminal
 from txl_jax.errors import UserError
 
 
@@ -52,14 +52,12 @@ def told() -> Iterator[None]:
     finally:
       sys.stdout.flush()  # what is left would fail when nobody catches it
   except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
   except (UserError, OSError) as e:
     print('error:', ' '.join(str(e).split()), file=sys.stderr)
     sys.exit(1)
   except KeyboardInterrupt:
-    print('interrupted', file=sys.stderr)
-    sys.exit(130)
+    terminal.interrupt()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,11 @@ Each of several processes runs the same command; where no cluster tells them who
 they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
 """
 
+from txl_jax import terminal
+
+if __name__ == '__main__':
+  terminal.begin()  # the other imports take a second
+
 import contextlib
 import importlib.util
 import os

@@ -8,6 +8,11 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
   --min_count=2
 """
 
+from txl_jax import terminal
+
+if __name__ == '__main__':
+  terminal.begin()  # before the other imports
+
 import dataclasses
 import os
 

@@ -17,6 +17,7 @@ def stop(number, _):
   sys.exit(128 + number)
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, stop)
+signal.signal(signal.SIGHUP, stop)
 print(os.environ['XLA_FLAGS'], *sys.argv[1:], flush=True)
 print('ready', file=sys.stderr, flush=True)
 time.sleep(60)
@@ -34,7 +35,9 @@ def local(*arguments):
   )
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+  'number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+)
 def test_local_forwards_signals(number):
   command = [sys.executable, '-c', CHILD, 'a b']
   with local('--devices=4', '--port=99', '--', *command) as group:
@@ -53,6 +56,32 @@ def test_local_forwards_signals(number):
     )
   ]
   assert err.endswith(f'ended with status {128 + number}\n')
+
+
+# Its second Ctrl-C ends it.
+TWICE = """
+import signal, time
+heard = []
+def ask(number, _):
+  if heard:
+    raise SystemExit(130)
+  heard.append(number)
+  print('asked', flush=True)
+signal.signal(signal.SIGINT, ask)
+print('ready', flush=True)
+time.sleep(60)
+"""
+
+
+def test_local_forwards_a_second_ctrl_c():
+  with local('--', sys.executable, '-c', TWICE) as group:
+    for said in 'ready', 'asked':
+      lines = {group.stdout.readline() for _ in range(2)}
+      assert lines == {f'[0] {said}\n', f'[1] {said}\n'}
+      group.send_signal(signal.SIGINT)
+    out, err = group.communicate(timeout=30)
+  assert (group.returncode, out) == (130, '')
+  assert err.startswith('process ') and err.endswith('ended with status 130\n')
 
 
 def test_local_succeeds():
@@ -114,6 +143,26 @@ def test_local_trains_together():
     out, err = group.communicate(timeout=60)
   assert group.returncode == 0, err
   assert sorted(out.splitlines()) == ['[0] 0 2 4', '[1] 1 2 4']
+
+
+@pytest.mark.parametrize(
+  'closed', ['>&-', '2>&-', '<&- >&- 2>&-', '>/dev/full']
+)
+def test_local_without_its_output(closed, tmp_path):
+  command = [*launchers.PROGRAMS['local'], '--', 'sh', '-c']
+  command.append(f'echo x; echo x >&2; touch {tmp_path}/${{2##*=}}; exit 3')
+  done = subprocess.run(
+    ['bash', '-c', f'exec "$@" {closed}', 'bash', *command],
+    cwd=launchers.ROOT,
+    env=launchers.environment(),
+    capture_output=True,
+    text=True,
+    check=False,
+    timeout=60,
+  )
+  assert done.returncode == 3
+  assert 'Traceback' not in done.stderr and 'Exception' not in done.stderr
+  assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_local_outlives_its_output():

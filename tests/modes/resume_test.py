@@ -95,7 +95,11 @@ def test_the_record_is_complete(uninterrupted):
 
 @pytest.mark.parametrize(
   'number',
-  [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+  [
+    signal.SIGTERM,
+    pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+  ],
 )
 def test_asked_to_stop(uninterrupted, fresh, number):
   process = start(fresh)

@@ -60,13 +60,19 @@ def test_all_stop_at_the_same_step():
 def test_a_pause_within_the_limit(paused):
   started = begin(2, '--lost_seconds=9')
   started[paused].send_signal(signal.SIGSTOP)
-  time.sleep(4)
+  time.sleep(5)
   started[paused].send_signal(signal.SIGCONT)
   steps(started[1 - paused], 50)
   started[1 - paused].send_signal(signal.SIGINT)
-  first, second = ends(started)
-  assert first == second
-  assert first[0] == 128 + signal.SIGINT
+  done = programs.ends(started)
+  assert [status for status, *_ in done] == [128 + signal.SIGINT] * 2
+  lines = [errors.splitlines() for *_, errors in done]
+  assert lines[paused] == lines[1 - paused][-1:]
+  assert len(lines[1 - paused]) == 2
+  assert re.fullmatch(
+    rf'process {paused} of 2 on \S+ gave no sign for [4-8] s and is back',
+    lines[1 - paused][0],
+  )
 
 
 @slow
@@ -96,10 +102,17 @@ def test_a_pause_beyond_the_limit(paused, asked):
   start = time.monotonic()
   ((status, line),) = ends([started[1 - paused]])
   assert 4 < time.monotonic() - start < 30
-  started[paused].kill()
-  programs.ends([started[paused]])
   assert status == 1
   assert is_lost(line, paused, 1 - paused)
+  # Who wakes after that has been the lost one.
+  started[paused].send_signal(signal.SIGCONT)
+  ((status, line),) = ends([started[paused]])
+  assert status == 1
+  assert re.fullmatch(
+    rf'error: process {paused} of 2 on \S+, step \d+: it was paused for \d+ s, '
+    'and the others have ended since',
+    line,
+  )
 
 
 @pytest.mark.parametrize('killed', [0, pytest.param(2, marks=slow)])

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.parallel.store import Store
+from txl_jax import terminal
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes, watchdog
 from txl_jax.parallel.watchdog import READING, STEPPING
@@ -76,15 +77,43 @@ def wait_for(condition):
     time.sleep(0.01)
 
 
-def test_one_process_needs_no_thread():
+@pytest.fixture
+def ended(monkeypatch):
+  """Statuses with which this process would have ended at once."""
+  statuses = []
+  monkeypatch.setattr(terminal, 'interrupt', lambda *_: statuses.append(130))
+  return statuses
+
+
+def test_one_process_needs_no_thread(ended):
   with watchdog.Watch() as w:
     assert not w._beating.ident and not w._judging.ident
-    with w.signals():
+    with (
+      pytest.raises(watchdog.Stopped, match='SIGTERM at step 7'),
+      w.signals(),
+    ):
+      w.at(7, STEPPING)
       assert w.stopping() == 0
       signal.raise_signal(signal.SIGTERM)
       assert w.stopping() == signal.SIGTERM
-      with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+      signal.raise_signal(signal.SIGINT)  # the first Ctrl-C asks as well
+      assert not ended
+      signal.raise_signal(signal.SIGINT)
+      assert ended == [130]
+
+
+def test_a_closed_terminal():
+  """It asks, but not where it was ignored at the start, as by nohup."""
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with watchdog.Watch() as w, w.signals():
+      signal.raise_signal(signal.SIGHUP)
+      assert w.stopping() == 0
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with pytest.raises(watchdog.Stopped, match='SIGHUP'), w.signals():
+      signal.raise_signal(signal.SIGHUP)
+  finally:
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize('count', [2, 5, 9])
@@ -233,6 +262,83 @@ def test_an_abort_for_the_loss_of_process_0(monkeypatch, left):
       1,
     )
   ]
+
+
+def test_ctrl_c_is_told_to_all(monkeypatch, left):
+  """Where it is no training, which stops by asking."""
+
+  def interrupt():
+    terminal._before_end.pop()()
+    left.append(('interrupted', 130))
+    raise Left
+
+  monkeypatch.setattr(terminal, 'interrupt', interrupt)
+  made = watches(monkeypatch, 2)
+  with made[0] as w:
+    w.at(4, READING)
+    with pytest.raises(Left), made[1] as other:
+      other.at(5, READING)
+      raise KeyboardInterrupt
+    wait_for(lambda: len(left) == 2)
+  assert sorted(left) == [
+    (
+      'error: process 1 of 2 on h1, step 5: interrupted; '
+      'process 0 of 2 on h0 ends at step 4',
+      130,
+    ),
+    ('interrupted', 130),
+  ]
+
+
+def test_a_pause_that_is_over_is_told_once(monkeypatch, left, capsys):
+  made = watches(monkeypatch, 3, lost_seconds=5.0)
+
+  def beat(*watches, seconds=1.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+      for watch in watches:
+        watch._exchange()
+      time.sleep(0.01)
+
+  with made[0]:
+    beat(made[2])  # the other begins late
+    beat(*made[1:])
+    beat(made[2])
+    beat(*made[1:])
+  assert not left
+  assert capsys.readouterr().err == (
+    'process 1 of 3 on h1 gave no sign for 1 s and is back\n'
+  )
+
+
+def test_who_was_paused_blames_nobody(monkeypatch, left, capsys):
+  """For more than the limit: so it is the one that was lost."""
+  now, (main, other) = watchdog._now, watches(monkeypatch, 2, lost_seconds=5.0)
+  beat_once(other)
+  with pytest.raises(Left), main:
+    time.sleep(0.1)
+    monkeypatch.setattr(watchdog, '_now', lambda: now() + 60)
+    raise ValueError('Gloo: connection closed by peer')
+  assert left[0] == (
+    'error: process 0 of 2 on h0, step 0: it was paused for 60 s, and the '
+    'others have ended since',
+    1,
+  )
+  assert not capsys.readouterr().err
+
+
+def test_all_were_paused(monkeypatch, left):
+  """As on a machine that sleeps: that is no reason for what comes later."""
+  now, made = watchdog._now, watches(monkeypatch, 2, lost_seconds=2.0)
+  with made[0] as w, made[1]:
+    time.sleep(0.1)
+    monkeypatch.setattr(watchdog, '_now', lambda: now() + 60)
+    time.sleep(0.5)
+    assert not left
+    monkeypatch.setattr(made[1], '_write', lambda *_: None)  # now it is lost
+    wait_for(lambda: left)
+    line = 'process 1 of 2 on h1 is lost, last seen at step 0'
+    assert w._lost(1.0).startswith(line)
 
 
 def test_stopping_is_no_failure(monkeypatch, left):

@@ -16,6 +16,11 @@ TPUs or GPUs that need not be there, and tells whether it fits and what the
 devices exchange. See docs/benchmarks.md and docs/scaling.md.
 """
 
+from txl_jax import terminal
+
+if __name__ == '__main__':
+  terminal.begin()  # before the other imports
+
 import functools
 import os
 import sys

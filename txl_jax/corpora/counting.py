@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -144,7 +145,11 @@ def _worker(work):
   context = multiprocessing.get_context('spawn')  # the parent may have threads
   ours, theirs = context.Pipe()
   process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+  resource_tracker.ensure_running()  # or it would unblock what we block
+  # Ctrl-C is for the parent: the new process blocks it from its start.
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
   process.start()
+  signal.pthread_sigmask(signal.SIG_SETMASK, before)
   theirs.close()
   try:
     with ours:
@@ -155,7 +160,6 @@ def _worker(work):
 
 def _serve(work, connection):
   """Works until the other end is closed, as it is if the parent is killed."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
-  with contextlib.suppress(EOFError, ConnectionError):
+  with contextlib.suppress(EOFError, OSError):  # also within a block
     while True:
       connection.send(work(connection.recv()))

@@ -7,6 +7,8 @@ import shutil
 import uuid
 from collections.abc import Iterator
 
+from txl_jax import terminal
+
 _LOCK = 'lock'  # in each of them, held as long as its process lives
 
 
@@ -23,12 +25,13 @@ def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
     _remove_if_dead(old)
   folder, lock = None, None
   try:
-    while lock is None:
-      folder = path.with_name(f'{path.name}.tmp-{uuid.uuid4().hex[:8]}')
-      folder.mkdir()
-      lock = _hold(folder)
-    assert folder is not None
-    yield folder
+    with terminal.before_end(terminal.unwind):
+      while lock is None:
+        folder = path.with_name(f'{path.name}.tmp-{uuid.uuid4().hex[:8]}')
+        folder.mkdir()
+        lock = _hold(folder)
+      assert folder is not None
+      yield folder
   finally:
     with lock or contextlib.nullcontext(), contextlib.suppress(OSError):
       if folder is not None:

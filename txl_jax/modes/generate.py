@@ -82,10 +82,11 @@ def _choices(g: Generate, vocabulary) -> dict[str, Any]:
 
 def _prompt(g: Generate):
   if not g.prompt_file:
-    return g.prompt.encode()
-  if g.prompt_file == '-':
-    return sys.stdin.buffer.read()
+    # What the command line had that is no text is in it as surrogates.
+    return g.prompt.encode('utf-8', 'surrogateescape')
   try:
+    if g.prompt_file == '-':
+      return sys.stdin.buffer.read()
     return pathlib.Path(g.prompt_file).read_bytes()
   except OSError as e:
     file = f'generate.prompt_file: {g.prompt_file}'

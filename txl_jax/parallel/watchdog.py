@@ -2,7 +2,7 @@
 
 A signal at one stops all at the same step. All end when one fails, or gives no
 sign any more, and the last line of each names that one. Process 0 reports who
-is behind when no step is made.
+is behind when no step is made. A pause that is over is told as well.
 
 For this each process writes its beat, where it is, once a second. Process 0
 reads them all, the others that of process 0, which sums them up: 2 P messages a
@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from txl_jax import terminal
 from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import placement, processes
 from txl_jax.settings import ON_RESUME, count, key
@@ -51,10 +52,21 @@ class Watching:
 
 _BEAT = 1.0  # seconds
 _LEAVE = 5.0  # seconds that a failed process waits for the others to read why
+_INTERRUPTED = ': interrupted'  # why all leave at Ctrl-C
 _BEATS, _MAIN_BEAT = 'txl_jax/beats/', 'txl_jax/main_beat'
 
 # Phases in which a step is expected, and how they are called.
 READING, STEPPING = 'reads the batch of step', 'is in step'
+
+
+def _now():
+  """Seconds of a clock that nobody sets, and that counts in a pause."""
+  clock = getattr(time, 'CLOCK_BOOTTIME', time.CLOCK_MONOTONIC)
+  return time.clock_gettime(clock)
+
+
+def _say(text):
+  print(text, file=sys.stderr, flush=True)
 
 
 class Stopped(Exception):
@@ -88,7 +100,8 @@ class Watch:
     self._beating = threading.Thread(target=self._beat, daemon=True)
     self._judging = threading.Thread(target=self._judge, daemon=True)
     self._stack = contextlib.ExitStack()
-    self._awake = 0.0  # seconds
+    self._awake, self._looked = 0.0, _now()  # seconds
+    self._paused = 0.0, 0.0  # seconds of the last pause, and when it ended
     heard = [0] if self._me else range(self._count)
     name = f'process {{}} of {self._count} on an unknown host'.format
     # {process: (when its beat changed last, the beat)}
@@ -98,6 +111,7 @@ class Watch:
   def __enter__(self) -> 'Watch':
     if self._count > 1:
       self._stack.enter_context(processes.on_abort(self._aborted))
+      self._stack.enter_context(terminal.before_end(self._interrupted))
     if self._count > 1 or self._stall:
       self._beating.start()
       self._judging.start()
@@ -118,19 +132,28 @@ class Watch:
 
   @contextlib.contextmanager
   def signals(self) -> Iterator[None]:
-    """SIGINT and SIGTERM ask to stop; a second Ctrl-C interrupts at once."""
+    """SIGINT, SIGTERM and SIGHUP ask to stop; a second Ctrl-C ends at once.
+
+    Stopped at the end, where one came too late for the last step.
+    """
 
     def ask(number, _):
-      if self._asked and number == signal.SIGINT:
-        raise KeyboardInterrupt
-      self._asked = number
+      self._asked = self._asked or number
+      if number == signal.SIGINT:
+        signal.signal(number, terminal.interrupt)
 
-    before = {n: signal.signal(n, ask) for n in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
+      numbers.append(signal.SIGHUP)
+    before = {n: signal.signal(n, ask) for n in numbers}
     try:
       yield
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
+    # What one is told now, all know the second time.
+    if number := self.stopping() or self.stopping():
+      raise Stopped(number, self._step)
 
   def stopping(self) -> int:
     """Number of the signal that all processes stop for now; 0 for none.
@@ -182,9 +205,15 @@ class Watch:
     processes.store().key_value_set(name, text, allow_overwrite=True)
 
   def _hear(self, p, text):
-    beat = json.loads(text)
-    if beat != self._seen[p][1]:
+    beat, (when, last) = json.loads(text), self._seen[p]
+    if beat != last:
       self._seen[p] = self._awake, beat
+      mute = self._awake - when
+      # One is enough to tell it, and not one that was paused itself.
+      told = self._me < 2 and self._awake > self._paused[1] + self._suspect
+      # What was never heard is not back.
+      if mute > self._suspect and told and last['name'] == beat['name']:
+        _say(f'{beat["name"]} gave no sign for {mute:.0f} s and is back')
     if beat['failed'] and not self._failed:
       self._failed = beat['failed']
       self._wake.set()
@@ -192,21 +221,43 @@ class Watch:
   # Who is lost or behind, in a thread that never waits for the store.
 
   def _judge(self):
-    last = time.monotonic()
     while self._beating.is_alive() or self._failed:
       self._beating.join(_BEAT)
-      now = time.monotonic()
-      self._awake += min(now - last, 2 * _BEAT)
-      last = now
-      if line := self._failed or self._lost(self._limit):
-        self._leave(line, 1)
+      self._look()
+      # After a pause up to the limit a beat is written, read, and counted here.
+      if line := self._failed or self._lost(self._limit + 3 * _BEAT):
+        self._leave(line)
       if self._stall and not self._me:
         self._check_stall()
+
+  def _look(self):
+    """Counts the time, but for pauses of this process."""
+    now = _now()
+    gone, self._looked = now - self._looked, now
+    self._awake += min(gone, 2 * _BEAT)
+    if gone > self._suspect:
+      self._paused = gone, self._awake
+
+  def _slept(self):
+    """Says that this process was paused beyond the limit, or ''.
+
+    The others count it as lost then, but not if all were paused.
+    """
+    seconds, woke = self._paused
+    # A first beat may have been under way when its sender ended.
+    alive = woke + self._suspect
+    others = [seen for p, seen in self._seen.items() if p != self._me]
+    if seconds < self._limit or all(when > alive for when, _ in others):
+      return ''
+    paused = f'{self._here}, step {self._step}: it was paused for {seconds:.0f}'
+    return f'{paused} s, and the others have ended since'
 
   def _lost(self, seconds):
     """Says which process gives no sign, or '' if all do."""
     for when, beat in self._seen.values():
       if self._awake - when > seconds and not beat['done']:
+        if slept := self._slept():
+          return slept
         return f'{beat["name"]} is lost, last seen at step {beat["step"]}'
     return ''
 
@@ -226,13 +277,20 @@ class Watch:
     mute = self._awake - when
     silent = f', no sign for {mute:.0f} s' if mute > self._suspect else ''
     who = f'{beat["name"]}: it {beat["phase"]} {beat["step"] + 1}{silent}'
-    text = f'warning: no step for {seconds:.0f} s; farthest behind is {who}'
-    print(text, file=sys.stderr, flush=True)
+    _say(f'warning: no step for {seconds:.0f} s; farthest behind is {who}')
+
+  def _interrupted(self):
+    """Tells the others of Ctrl-C, before it ends this process."""
+    if self._ending.acquire(blocking=False):
+      self._tell(f'{self._here}, step {self._step}{_INTERRUPTED}')
 
   def _fail(self, error):
     """Ends the process for an error, once it is known who has caused it."""
-    expected = isinstance(error, UserError | OSError | KeyboardInterrupt)
-    if not expected:
+    if isinstance(error, KeyboardInterrupt):
+      terminal.interrupt()
+    expected = isinstance(error, UserError | OSError)
+    self._look()
+    if not expected and not self._slept():
       with contextlib.suppress(OSError):
         traceback.print_exception(error)
     cause = error.__cause__ if expected else error
@@ -240,12 +298,12 @@ class Watch:
     # What follows from the loss of another process is not the cause.
     lost = '' if own else self._culprit()
     line = lost or f'{self._here}, step {self._step}: {first_line(error)}'
-    self._leave(line, 130 if isinstance(error, KeyboardInterrupt) else 1)
+    self._leave(line)
 
   def _aborted(self):
     """Ends the process in place of the runtime, which leaves a stack trace."""
     line = f'{self._here}, step {self._step}: the lines above say what failed'
-    self._leave(self._culprit() or line, 1)
+    self._leave(self._culprit() or line)
 
   def _culprit(self):
     """Says which process is lost, or '' if none is in some seconds."""
@@ -256,12 +314,16 @@ class Watch:
       lost = self._lost(self._suspect) or self._seen[0][1]['lost']
     return lost
 
-  def _leave(self, line, status):
-    """Lets the others know, then ends the process; the line is its last."""
+  def _leave(self, line):
+    """Tells the others, then ends the process; the line is its last."""
     self._ending.acquire()  # of the threads that come here one goes on
+    self._tell(line)
+    if not line.startswith(self._here):
+      line += f'; {self._here} ends at step {self._step}'
+    processes.leave(f'error: {line}', 130 if _INTERRUPTED in line else 1)
+
+  def _tell(self, line):
+    """Lets the others know why this process ends."""
     self._failed = line
     self._wake.set()
     self._beating.join(_LEAVE)
-    if not line.startswith(self._here):
-      line += f'; {self._here} ends at step {self._step}'
-    processes.leave(f'error: {line}', status)
