@@ -96,7 +96,7 @@ def test_damaged_list_is_told(book, change):
   assert '--force' in message
   assert '\n' not in message
   os.remove(data.folder / 'vocabulary.txt')
-  with pytest.raises(UserError, match=r'vocabulary\.txt: No such file'):
+  with pytest.raises(UserError, match=r'vocabulary\.txt .*: No such file'):
     prepared.load(data.folder)
 
 

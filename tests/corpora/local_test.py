@@ -229,7 +229,7 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch):
   def refuse(*args):
     raise PermissionError(13, 'Permission denied')
 
-  monkeypatch.setattr(pathlib.Path, 'open', refuse)
+  monkeypatch.setattr(local, 'open_regular', refuse)
   with pytest.raises(UserError, match=r'book.txt cannot be read: Permission'):
     local.read_text(path)
 
