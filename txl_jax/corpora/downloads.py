@@ -120,7 +120,8 @@ def _members(path, names, limited):
     with zipfile.ZipFile(path) as archive:
       for name in archive.namelist():
         if name in names:
-          yield name, limited(archive.open(name))
+          with archive.open(name) as member:
+            yield name, limited(member)
     return
   # A tar archive is decompressed to its end, whatever is wanted of it.
   with (

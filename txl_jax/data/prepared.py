@@ -43,6 +43,7 @@ _LIST = 'vocabulary.txt'
 _LARGEST_LIST = 1 << 30  # bytes of it
 # Of the values that others rely on, in the manifest and in that of a split.
 _TYPES = {
+  'format': int,
   'corpus': str,
   'folder': str,
   'source': dict,

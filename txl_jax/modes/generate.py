@@ -93,4 +93,7 @@ def _prompt(g: Generate):
     return files.read(g.prompt_file, name, _LARGEST)
   if sys.stdin is None:
     raise UserError(f'{name} is standard input, which is closed')
-  return files.limited(sys.stdin.buffer, name, _LARGEST)
+  try:
+    return files.limited(sys.stdin.buffer, name, _LARGEST)
+  except OSError as e:
+    raise UserError(f'{name} cannot be read: {e.strerror}') from e
