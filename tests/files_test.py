@@ -91,9 +91,9 @@ def test_a_device_is_not_replaced(tmp_path):
 
 
 def test_a_failed_write_is_named(tmp_path):
-  with pytest.raises(OSError, match="No space left on device: 'x'"):
-    with files.naming('x'), open('/dev/full', 'wb', 0) as f:
-      f.write(b'a')
+  full = pytest.raises(OSError, match="No space left on device: 'x'")
+  with full, files.naming('x'), open('/dev/full', 'wb', 0) as f:
+    f.write(b'a')
   with pytest.raises(OSError, match=str(tmp_path)), files.naming('x'):
     (tmp_path / 'no' / 'file').read_bytes()
   with pytest.raises(OSError) as error, files.naming('x'):

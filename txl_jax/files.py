@@ -111,13 +111,16 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
   if path.exists() and not path.is_file():
     raise _no_file(path)
   temporary = path.with_name(path.name + '.tmp')
+  f = temporary.open('wb')
   try:
-    with temporary.open('wb') as f:
-      yield f
-      f.flush()
-      os.fsync(f.fileno())
+    yield f
+    f.flush()
+    os.fsync(f.fileno())
+    f.close()
     temporary.replace(path)
   except BaseException:
     with contextlib.suppress(OSError):
       temporary.unlink()
+    with contextlib.suppress(OSError):  # what is left would fail again
+      f.close()
     raise
