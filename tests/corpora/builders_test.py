@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -283,6 +284,35 @@ def test_an_odd_source_is_told_and_mended(
   said = capsys.readouterr().err.splitlines()[-1]
   assert said.startswith(f'{path} ')
   assert said.endswith('; the records are made again')
+
+
+@pytest.mark.parametrize('odd', ['{', '[]', '', '[' * 100_000])
+def test_an_odd_description_is_told_and_mended(
+  register, archive_bytes, tmp_path, odd
+):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  builders.read('enwik8', tmp_path, tmp_path)
+  path = tmp_path / 'tfds/enwik8/1.0.0'
+  (path / 'dataset_info.json').write_text(odd)
+  with pytest.raises(UserError, match=f'^{path} cannot be read.* --force'):
+    builders.read('enwik8', tmp_path, tmp_path)
+  splits, _ = builders.read('enwik8', tmp_path, tmp_path, force=True)
+  assert texts(splits) == EXPECTED
+
+
+def test_records_that_cannot_be_written(register, archive_bytes, tmp_path):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+
+  def full(*_, **__):
+    raise RuntimeError('write() failed: No space left on device; writing x')
+
+  cannot = pytest.raises(UserError, match=r'records of enwik8 cannot .*ing x')
+  broken = mock.patch.object(builders.Records, 'download_and_prepare', full)
+  with broken, cannot:
+    builders.read('enwik8', tmp_path / 'data', tmp_path)
+  assert list((tmp_path / 'data/tfds').iterdir()) == []
 
 
 def test_no_folder_is_left(register, archive_bytes, tmp_path, monkeypatch):
