@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from tests import programs
 from txl_jax import files
 from txl_jax.errors import UserError
 
@@ -64,3 +65,37 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path):
   with pytest.raises(UserError, match='a cannot be written: Is a directory'):
     files.write(tmp_path / 'a', 'after')
   assert files.read(tmp_path / 'a') == b'before'
+
+
+def test_a_new_file_replaces_another_when_it_is_whole(tmp_path):
+  path = tmp_path / 'a'
+  for text in (b'first', b'second'):
+    before = path.read_bytes() if path.exists() else None
+    with files.replacing(path) as f:
+      f.write(text)
+      assert (path.read_bytes() if path.exists() else None) == before
+    assert path.read_bytes() == text
+  with pytest.raises(KeyboardInterrupt), files.replacing(path) as f:
+    f.write(b'third')
+    raise KeyboardInterrupt
+  assert path.read_bytes() == b'second'
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def test_a_device_is_not_replaced(tmp_path):
+  (tmp_path / 'a').symlink_to('/dev/null')
+  for path in (tmp_path / 'a', programs.make_pipe(tmp_path / 'b'), tmp_path):
+    with pytest.raises(OSError, match='no file'), files.replacing(path):
+      raise AssertionError('the block is not entered')
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['a', 'b']
+
+
+def test_a_failed_write_is_named(tmp_path):
+  full = pytest.raises(OSError, match="No space left on device: 'x'")
+  with full, files.naming('x'), open('/dev/full', 'wb', 0) as f:
+    f.write(b'a')
+  with pytest.raises(OSError, match=str(tmp_path)), files.naming('x'):
+    (tmp_path / 'no' / 'file').read_bytes()
+  with pytest.raises(OSError) as error, files.naming('x'):
+    raise OSError('no failure of the system')
+  assert str(error.value) == 'no failure of the system'

@@ -142,7 +142,10 @@ def test_enwik8_from_an_archive(tmp_path, monkeypatch, capsys):
     (('--dataset=imdb',), "data.corpus is 'imdb'; allowed: pystdlib, text, "),
     (('--dataset=text', '--path=/no/where'), '/no/where does not exist'),
     (('--dataset=wt103', '--lower'), 'data.lower is True; allowed: False with'),
-    (('--dataset=lm1b', '--vocab_file=/no'), 'data.vocab_file: /no: No such'),
+    (
+      ('--dataset=lm1b', '--vocab_file=/no'),
+      'data.vocab_file: /no cannot be read: No',
+    ),
     (('--dataset=lm1b',), 'corpus lm1b needs the published list of its 793,4'),
     (('enwik8',), "argument 'enwik8' is not expected"),
     (('--unc',), "Unknown command line flag 'unc'. Did you mean: unk"),
@@ -234,4 +237,5 @@ def test_full_disk(book, tmp_path):
   )
   result = run_command(programs.limited(arguments, 200))
   assert_error(result, 'File too large')
+  assert "train.bin'" in result.stderr.splitlines()[-1]
   assert list(data_dir.iterdir()) == []

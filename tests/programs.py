@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from unittest import mock
 
@@ -160,6 +161,13 @@ def here(arguments):
   return subprocess.CompletedProcess(
     arguments, status, out.getvalue(), errors.getvalue()
   )
+
+
+def make_pipe(path):
+  """A named pipe; whoever opens it to read does not wait for ever."""
+  os.mkfifo(path)
+  threading.Thread(target=path.write_bytes, args=[b''], daemon=True).start()
+  return path
 
 
 def assert_refused(done, *words):

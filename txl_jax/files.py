@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import stat
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from txl_jax.errors import UserError
@@ -30,8 +31,12 @@ def open_regular(path: AnyPath) -> BinaryIO:
   if stat.S_ISREG(os.fstat(number).st_mode):
     return os.fdopen(number, 'rb')
   os.close(number)
+  raise _no_file(path)
+
+
+def _no_file(path):
   kind = 'a folder' if os.path.isdir(path) else 'a pipe or device'
-  raise OSError(0, f'it is {kind}, no file', str(path))
+  return OSError(0, f'it is {kind}, no file', str(path))
 
 
 def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
@@ -43,9 +48,14 @@ def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
   name = name or f'{path}'
   try:
     with open_regular(path) as f:
-      data = f.read(largest + 1)
+      return limited(f, name, largest)
   except OSError as e:
     raise UserError(f'{name} cannot be read: {e.strerror}') from e
+
+
+def limited(f: BinaryIO, name: str, largest: int) -> bytes:
+  """What a stream gives; UserError, which calls it `name`, if it is more."""
+  data = f.read(largest + 1)
   if len(data) > largest:
     raise UserError(f'{name} has more than {largest:,} bytes, which is refused')
   return data
@@ -70,16 +80,51 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
 
 def write(path: AnyPath, text: str, name: str = '') -> None:
   """Writes a text, whole or not at all; UserError, as from `read`, if not."""
-  path = pathlib.Path(path)
-  temporary = path.with_name(path.name + '.tmp')
+  with writing(name or f'{path}'), replacing(path) as f:
+    f.write(text.encode())
+
+
+@contextlib.contextmanager
+def writing(name: str) -> Iterator[None]:
+  """Tells an OSError of the block in a UserError that calls the file `name`."""
   try:
-    with temporary.open('w') as f:
-      f.write(text)
-      f.flush()
-      os.fsync(f.fileno())
-    temporary.replace(path)
+    yield
   except OSError as e:
+    raise UserError(f'{name} cannot be written: {e.strerror}') from e
+
+
+@contextlib.contextmanager
+def naming(path: AnyPath) -> Iterator[None]:
+  """Puts a path into an OSError of the block: a failed write tells none."""
+  try:
+    yield
+  except OSError as e:
+    if e.errno and e.filename is None:
+      e.filename = str(path)
+    raise
+
+
+@contextlib.contextmanager
+def replacing(path: AnyPath) -> Iterator[BinaryIO]:
+  """A new file that gets its name when it is whole, at the end of the block.
+
+  If the block fails it is removed, and what had the name keeps it. OSError: it
+  cannot be written, or the name is not that of a file.
+  """
+  path = pathlib.Path(path)
+  if path.exists() and not path.is_file():
+    raise _no_file(path)
+  temporary = path.with_name(path.name + '.tmp')
+  f = temporary.open('wb')
+  try:
+    yield f
+    f.flush()
+    os.fsync(f.fileno())
+    f.close()
+    temporary.replace(path)
+  except BaseException:
     with contextlib.suppress(OSError):
       temporary.unlink()
-    name = name or f'{path}'
-    raise UserError(f'{name} cannot be written: {e.strerror}') from e
+    with contextlib.suppress(OSError):  # what is left would fail again
+      f.close()
+    raise

@@ -3,12 +3,15 @@ import http.server
 import pathlib
 import subprocess
 import sys
+import tempfile
 import threading
 import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from tests import programs
 from txl_jax.corpora import builders
 from txl_jax.errors import UserError
 
@@ -261,6 +264,65 @@ def test_archive_of_another_length_is_told(server, register, tmp_path):
     UserError, match=r'split test .*: it has 50000 bytes, not 60000'
   ):
     b''.join(splits['test']())
+
+
+@pytest.mark.parametrize('odd', ['{', '[]', '[' * 100_000, 'pipe'])
+def test_an_odd_source_is_told_and_mended(
+  register, archive_bytes, tmp_path, capsys, odd
+):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  _, source = builders.read('enwik8', tmp_path, tmp_path)
+  path = tmp_path / 'tfds/enwik8/1.0.0/source.json'
+  path.unlink()
+  if odd == 'pipe':
+    programs.make_pipe(path)
+  else:
+    path.write_text(odd)
+  splits, again = builders.read('enwik8', tmp_path, tmp_path)
+  assert again == source and texts(splits) == EXPECTED
+  said = capsys.readouterr().err.splitlines()[-1]
+  assert said.startswith(f'{path} ')
+  assert said.endswith('; the records are made again')
+
+
+@pytest.mark.parametrize('odd', ['{', '[]', '', '[' * 100_000])
+def test_an_odd_description_is_told_and_mended(
+  register, archive_bytes, tmp_path, odd
+):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  builders.read('enwik8', tmp_path, tmp_path)
+  path = tmp_path / 'tfds/enwik8/1.0.0'
+  (path / 'dataset_info.json').write_text(odd)
+  with pytest.raises(UserError, match=f'^{path} cannot be read.* --force'):
+    builders.read('enwik8', tmp_path, tmp_path)
+  splits, _ = builders.read('enwik8', tmp_path, tmp_path, force=True)
+  assert texts(splits) == EXPECTED
+
+
+def test_records_that_cannot_be_written(register, archive_bytes, tmp_path):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+
+  def full(*_, **__):
+    raise RuntimeError('write() failed: No space left on device; writing x')
+
+  cannot = pytest.raises(UserError, match=r'records of enwik8 cannot .*ing x')
+  broken = mock.patch.object(builders.Records, 'download_and_prepare', full)
+  with broken, cannot:
+    builders.read('enwik8', tmp_path / 'data', tmp_path)
+  assert list((tmp_path / 'data/tfds').iterdir()) == []
+
+
+def test_no_folder_is_left(register, archive_bytes, tmp_path, monkeypatch):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  (tmp_path / 'tmp').mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'tmp'))
+  splits, _ = builders.read('enwik8', tmp_path / 'data', tmp_path)
+  assert texts(splits) == EXPECTED
+  assert list((tmp_path / 'tmp').iterdir()) == []
 
 
 @pytest.mark.parametrize('name', ['enwik8', 'text8'])

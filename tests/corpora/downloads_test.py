@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 
+from tests import programs
 from txl_jax.corpora import downloads
 from txl_jax.corpora.published import Archive
 from txl_jax.errors import UserError
@@ -77,6 +78,76 @@ def test_a_full_disk_is_no_damage(write, tmp_path, monkeypatch):
   monkeypatch.setattr(downloads.shutil, 'copyfileobj', full)
   with pytest.raises(OSError, match='No space left'):
     downloads.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
+
+
+def padded_zip(path, member):
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr(member, bytes(30 << 20))
+
+
+def padded_tar(path, member):
+  with tarfile.open(path, 'w:gz') as archive:
+    info = tarfile.TarInfo(member)
+    info.size = 30 << 20
+    archive.addfile(info, io.BytesIO(bytes(info.size)))
+
+
+def tar_of_a_long_name(path, member):
+  del member
+  with tarfile.open(path, 'w:gz', format=tarfile.GNU_FORMAT) as archive:
+    archive.addfile(tarfile.TarInfo('a' * (30 << 20)))
+
+
+@pytest.mark.parametrize(
+  ('write', 'member'),
+  [
+    (padded_zip, 'a.txt'),
+    (padded_tar, 'a.txt'),
+    (padded_tar, 'what nobody reads'),
+    (tar_of_a_long_name, ''),
+  ],
+)
+def test_an_archive_that_grows_without_end(write, member, tmp_path):
+  """30 MB from 30 kB: what is written of it is a little more than 1 MB."""
+  path, folder = tmp_path / 'archive', tmp_path / 'out'
+  write(path, member)
+  folder.mkdir()
+  with pytest.raises(UserError, match='20 times its own size, which is refu'):
+    downloads.unpack(path, ['a.txt'], folder)
+  assert sum(p.stat().st_size for p in folder.iterdir()) < 3 << 20
+
+
+@pytest.mark.filterwarnings('ignore:Duplicate name')
+def test_a_member_that_is_there_twice(tmp_path):
+  path = tmp_path / 'archive'
+  with zipfile.ZipFile(path, 'w') as archive:
+    for name in 'aba':
+      archive.writestr(name, name)
+  with pytest.raises(UserError, match='has the member a twice'):
+    downloads.unpack(path, 'ab', tmp_path)
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+  write_tar(tmp_path / 'archive')
+  (tmp_path / '0').symlink_to('/dev/full')
+  with pytest.raises(OSError, match=r"No space left on device: '.*/0'$"):
+    downloads.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
+
+
+def test_an_archive_whose_md5_alone_is_published(tmp_path):
+  path = tmp_path / 'a.tgz'
+  path.write_bytes(b'abc')
+  url, right = ('http://corpus.invalid/a.tgz',), hashlib.md5(b'abc').hexdigest()
+  known = Archive(url, 3, None, {}, archive_md5=right)
+  assert downloads.check(path, known)['size'] == 3
+  path.write_bytes(b'abd')
+  found = hashlib.md5(b'abd').hexdigest()
+  with pytest.raises(UserError, match=f'md5 {found}; expected md5 {right}'):
+    downloads.check(path, known)
+  path.unlink()
+  programs.make_pipe(path)
+  with pytest.raises(UserError, match='it is no file; expected 3 bytes with'):
+    downloads.check(path, known)
 
 
 def test_check_with_facts_that_nobody_documents(tmp_path):

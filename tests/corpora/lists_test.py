@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests import programs
 from tests.corpora.books import TEXT, prepare, split_by_hand, words_of
 from txl_jax.data import prepared
 from txl_jax.errors import UserError
@@ -73,6 +74,44 @@ def test_a_word_outside_the_list_is_told_with_its_line(book, tmp_path):
     prepare(book, unk=False, vocab_file=path)
 
 
+def make_sparse(path):
+  path.touch()
+  os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize(
+  ('odd', 'found'),
+  [
+    (programs.make_pipe, 'it is a pipe or device'),
+    (lambda path: path.symlink_to('/dev/zero'), 'it is a pipe or device'),
+    (lambda path: path.mkdir(), 'it is a folder'),
+    (make_sparse, 'has more than 67,108,864 bytes'),
+  ],
+)
+def test_a_list_that_is_no_file_or_endless(book, tmp_path, odd, found):
+  odd(tmp_path / 'list')
+  with pytest.raises(UserError, match=f'^data.vocab_file: .*list .*{found}'):
+    prepare(book, vocab_file=tmp_path / 'list')
+
+
+@pytest.mark.parametrize(
+  'line',
+  [b'a ' + b'9' * 5000, b'a ' + b'9' * 19, b'a 1 1', b'a -1', b'\0 \xff'],
+)
+def test_a_line_that_is_no_word_and_count(book, tmp_path, line):
+  (tmp_path / 'list').write_bytes(b'b 1\n' + line)
+  with pytest.raises(UserError, match=r'list: line 2 is .*; allowed: a word'):
+    prepare(book, vocab_file=tmp_path / 'list')
+
+
+def test_a_list_that_is_no_utf_8(book, tmp_path):
+  words = sorted(set(TEXT.split()))
+  (tmp_path / 'list').write_bytes('\n'.join(words).encode() + b'\n\xff\xfe')
+  book.write_bytes(TEXT.encode() + b'\xff\xfe\n')
+  data = prepare(book, unk=False, vocab_file=tmp_path / 'list')
+  assert data.vocabulary.decode(data.tokens('test')).endswith(b'\xff\xfe\n')
+
+
 def change_list(folder, change):
   path = folder / 'vocabulary.txt'
   path.write_bytes(change(path.read_bytes()))
@@ -96,7 +135,7 @@ def test_damaged_list_is_told(book, change):
   assert '--force' in message
   assert '\n' not in message
   os.remove(data.folder / 'vocabulary.txt')
-  with pytest.raises(UserError, match=r'vocabulary\.txt: No such file'):
+  with pytest.raises(UserError, match=r'vocabulary\.txt .*: No such file'):
     prepared.load(data.folder)
 
 

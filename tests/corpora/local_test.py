@@ -1,6 +1,5 @@
 import hashlib
 import os
-import pathlib
 import platform
 import sysconfig
 
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import programs
 from txl_jax.corpora import local
 from txl_jax.errors import UserError
 
@@ -222,6 +222,29 @@ def test_missing_path(tmp_path):
     local.read_text(tmp_path / 'nothing')
 
 
+@pytest.mark.parametrize('odd', ['pipe', 'device'])
+def test_what_is_no_file(tmp_path, odd):
+  path = tmp_path / 'book.txt'
+  if odd == 'pipe':
+    programs.make_pipe(path)
+  else:
+    path.symlink_to('/dev/zero')
+  with pytest.raises(
+    UserError, match=r'data.path: .*\.txt is a pipe or device'
+  ):
+    local.read_text(path)
+
+
+def test_a_file_that_becomes_a_pipe(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_bytes(LINES)
+  splits, _ = local.read_text(path)
+  path.unlink()
+  programs.make_pipe(path)
+  with pytest.raises(UserError, match=r'txt cannot be read: it is a pipe'):
+    texts(splits)
+
+
 def test_file_that_cannot_be_read(tmp_path, monkeypatch):
   path = tmp_path / 'book.txt'
   path.write_bytes(LINES)
@@ -229,7 +252,7 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch):
   def refuse(*args):
     raise PermissionError(13, 'Permission denied')
 
-  monkeypatch.setattr(pathlib.Path, 'open', refuse)
+  monkeypatch.setattr(local, 'open_regular', refuse)
   with pytest.raises(UserError, match=r'book.txt cannot be read: Permission'):
     local.read_text(path)
 

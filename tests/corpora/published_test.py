@@ -17,6 +17,7 @@ def test_published_facts(tmp_path):
     assert list(archive.members) == list(prepared.SPLITS)
     assert builders.builder(name, tmp_path).name == name
     assert archive.sha256 or len(archive.md5) == 3
+    assert archive.sha256 or archive.archive_md5
 
 
 # Of archives, or of the texts in them: nobody has these archives in a test.

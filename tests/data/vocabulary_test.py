@@ -96,6 +96,68 @@ def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
     Vocabulary(symbols, counts, dropped)
 
 
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'symbols': [97, '98']},
+    {'symbols': [97, 98.0]},
+    {'symbols': [97, True]},
+    {'symbols': 'ab'},
+    {'symbols': {'97': 1}},
+    {'symbols': None},
+    {'counts': [2, -1]},
+    {'counts': [2, '1']},
+    {'counts': [2.0, 1.0]},
+    {'counts': 2},
+    {'dropped': [[10]]},
+    {'dropped': None},
+    {'kind': ['bytes']},
+    {'kind': None},
+  ],
+)
+def test_json_of_other_types_is_refused(changes):
+  fields = Vocabulary((97, 98), (2, 1), (10,)).to_json() | changes
+  with pytest.raises(ValueError):
+    vocabulary.from_json(fields)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'lower': 'no'},
+    {'lower': 0},
+    {'lower': None},
+    {'eos': None},
+    {'unk': ['a']},
+    {'eos': 3},
+    {'symbols': ['a', 1]},
+    {'symbols': ['a', None]},
+    {'symbols': ['a', ['b']]},
+    {'symbols': 'ab'},
+    {'counts': [1, None]},
+    {'counts': 'ab'},
+  ],
+)
+def test_json_of_words_of_other_types_is_refused(changes):
+  fields = words.Words(('a', 'b'), (2, 1), 'b').to_json() | changes
+  with pytest.raises(ValueError, match=next(iter(changes))):
+    vocabulary.from_json(fields)
+
+
+@pytest.mark.parametrize('missing', ['kind', 'symbols', 'counts', 'lower'])
+def test_json_that_lacks_something_is_refused(missing):
+  fields = words.Words(('a', 'b'), (2, 1), 'b').to_json()
+  del fields[missing]
+  with pytest.raises(ValueError):
+    vocabulary.from_json(fields)
+
+
+@pytest.mark.parametrize('found', [None, [], 'words', 3, True])
+def test_json_that_is_no_object_is_refused(found):
+  with pytest.raises(ValueError, match='the vocabulary is'):
+    vocabulary.from_json(found)
+
+
 def test_json_of_another_kind_is_refused():
   with pytest.raises(ValueError, match='words'):
     Vocabulary.from_json({'kind': 'words'})

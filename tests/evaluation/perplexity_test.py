@@ -2,6 +2,8 @@
 
 import functools
 import math
+import os
+import resource
 import sys
 import types
 
@@ -13,6 +15,7 @@ import pytest
 from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.data import streams
+from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
@@ -235,6 +238,62 @@ def test_mapped_tokens_behind_another_are_released(monkeypatch):
   perplexity._release(mapped)
   perplexity._release(streams.Preceded(0, mapped))
   assert released == [4, 4]
+
+
+@pytest.fixture
+def small_files():
+  """Files of 100 bytes at most: writing more fails as on a full disk."""
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+  yield
+  resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures('small_files')
+@pytest.mark.parametrize('reserved', [True, False])
+def test_a_full_disk_keeps_the_nll_of_before(tmp_path, monkeypatch, reserved):
+  if not reserved:  # as on a system that cannot
+    monkeypatch.delattr(os, 'posix_fallocate')
+  path, seen = tmp_path / 'nll.npy', []
+  path.write_bytes(b'before')
+  with pytest.raises(UserError) as error:
+    score(make(), nll_file=str(path), progress=seen.append)
+  message = 'eval.nll_file: {} cannot be written: File too large'
+  assert str(error.value) == message.format(path)
+  assert not seen
+  assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
+  assert path.read_bytes() == b'before'
+
+
+def test_scoring_that_ends_early_keeps_the_nll_of_before(tmp_path):
+  path = tmp_path / 'nll.npy'
+  path.write_bytes(b'before')
+
+  def stop(scored):
+    assert (tmp_path / 'nll.npy.tmp').stat().st_size == 128 + 4 * (N - 1)
+    raise BrokenPipeError(32, 'of the progress, not of the file')
+
+  with pytest.raises(BrokenPipeError):
+    score(make(), 1, 1, nll_file=str(path), progress=stop)
+  assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
+  assert path.read_bytes() == b'before'
+
+
+@pytest.mark.parametrize(
+  ('path', 'found'),
+  [
+    ('/dev/null', 'it is a pipe or device, no file'),
+    ('.', 'it is a folder, no file'),
+    ('no/where', 'No such file or directory'),
+  ],
+)
+def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(UserError) as error:
+    score(make(), nll_file=path)
+  message = f'eval.nll_file: {path} cannot be written: {found}'
+  assert str(error.value) == message
+  assert not list(tmp_path.iterdir())
 
 
 def mmap_of(kind):

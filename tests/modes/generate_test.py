@@ -1,11 +1,15 @@
 """What --mode=generate prints and refuses, of a model that nobody trained."""
 
+import io
+import os
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.data.vocabulary import Vocabulary
@@ -131,3 +135,37 @@ def test_samples_of_a_model_without_memory(tmp_path, capsys):
   asked['samples'] = 2
   two = printed(capsys, config(asked, mem_len=0), tmp_path)
   assert two == f'=== sample 1 of 2\n{one}=== sample 2 of 2\n{one}'
+
+
+def test_a_prompt_that_is_no_file_or_endless(folder, tmp_path, monkeypatch):
+  pipe = programs.make_pipe(tmp_path / 'pipe')
+  monkeypatch.setattr(generate, '_LARGEST', 1000)
+  (tmp_path / 'long').write_bytes(b'a' * 1001)
+  endless = types.SimpleNamespace(buffer=io.BytesIO(b'a' * 2000))
+  monkeypatch.setattr('sys.stdin', endless)
+  for path, found in (
+    (pipe, 'cannot be read: it is a pipe or device, no file'),
+    ('/dev/zero', 'cannot be read: it is a pipe or device, no file'),
+    (tmp_path, 'cannot be read: it is a folder, no file'),
+    (tmp_path / 'long', 'has more than 1,000 bytes, which is refused'),
+    ('-', 'has more than 1,000 bytes, which is refused'),
+  ):
+    message = refused(config({'prompt_file': str(path)}), folder)
+    assert message == f'generate.prompt_file: {path} {found}'
+  monkeypatch.setattr('sys.stdin', None)
+  message = refused(config({'prompt_file': '-'}), folder)
+  assert message == 'generate.prompt_file: - is standard input, which is closed'
+
+
+def test_a_prompt_that_is_no_utf_8(tmp_path, capsys):
+  """Bytes of a file and of a command line are what they are."""
+  run = tmp_path / 'run'
+  run.mkdir()
+  runs.write(run, vocabulary=Vocabulary.all_bytes())
+  (tmp_path / 'prompt').write_bytes(b'a\xffb')
+  asked = {'prompt_file': str(tmp_path / 'prompt')}
+  assert printed(capsys, config(asked), run)[:3] == 'a\ufffdb'
+  asked = {'prompt': os.fsdecode(b'a\xffb')}
+  assert printed(capsys, config(asked), run)[:3] == 'a\ufffdb'
+  message = refused(config({'prompt': '\ud800'}), run)
+  assert message.startswith("generate.prompt is '\\ud800'; allowed: text")

@@ -1,4 +1,5 @@
 import json
+import zipfile
 
 import flax.traverse_util
 import jax
@@ -6,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import direct
+from tests import direct, programs
 from txl_jax import models
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
@@ -119,13 +120,18 @@ def other_json(path):
   np.savez(path, __model__=np.array('[1]'))
 
 
+def pipe(path):
+  path.unlink()
+  programs.make_pipe(path)
+
+
 def incomplete(path):
   header = {'model': {'name': 'rnn'}, 'vocabulary': VOCABULARY.to_json()}
   np.savez(path, __model__=np.array(json.dumps(header)))
 
 
 SPOILED = (text, empty, missing, truncated, damaged)
-SPOILED += (array, pickled, foreign, other_json, incomplete)
+SPOILED += (array, pickled, foreign, other_json, incomplete, pipe)
 
 
 @pytest.mark.parametrize('spoil', SPOILED)
@@ -134,6 +140,116 @@ def test_loading_another_file(saved, spoil):
   assert refused(lambda: weights_file.load(saved)).startswith(
     f'{saved} is no file '
   )
+
+
+def arrays_of(path):
+  with np.load(path) as file:
+    return dict(file)
+
+
+TABLE = 'vocabulary/table'  # float32 [3, 6]
+
+
+@pytest.mark.parametrize(
+  'array, found',
+  [
+    (None, 'is missing'),
+    (
+      np.zeros([3, 7], np.float32),
+      'is float32 [3, 7]; expected float32 [3, 6]',
+    ),
+    (np.zeros([18], np.float32), 'is float32 [18]; expected float32 [3, 6]'),
+    (np.zeros([3, 6], np.int32), 'is int32 [3, 6]; expected float32 [3, 6]'),
+    (np.zeros([3, 6]), 'is float64 [3, 6]; expected float32 [3, 6]'),
+    (np.zeros([3, 6], '>f4'), 'is >f4 [3, 6]; expected float32 [3, 6]'),
+    (np.full([3, 6], np.nan, np.float32), 'has values that are not finite'),
+    (np.full([3, 6], np.inf, np.float32), 'has values that are not finite'),
+    (np.array(None), 'is object []; expected float32 [3, 6]'),
+  ],
+)
+def test_a_parameter_that_is_not_as_the_model_says(saved, array, found):
+  arrays = arrays_of(saved)
+  del arrays[TABLE]
+  if array is not None:
+    arrays[TABLE] = array
+  np.savez(saved, allow_pickle=True, **arrays)
+  message = refused(lambda: weights_file.load(saved))
+  assert message.endswith(f'parameters: {TABLE} {found}')
+
+
+def test_a_parameter_that_no_model_has(saved):
+  np.savez(saved, **arrays_of(saved), more=np.zeros(3, np.float32))
+  message = refused(lambda: weights_file.load(saved))
+  assert message.endswith('more is none of the model')
+
+
+def test_what_is_compressed_is_not_read(saved):
+  """Or a few MB could fill the memory."""
+  np.savez_compressed(saved, **arrays_of(saved))
+  message = refused(lambda: weights_file.load(saved))
+  assert message.endswith('is compressed')
+
+
+def test_arrays_that_share_their_bytes(saved):
+  """The directory of a zip file may send each name to the same place."""
+  total = sum(x.nbytes for x in jax.tree.leaves(random_params()))
+  with zipfile.ZipFile(saved) as archive:
+    members = weights_file._members(archive)
+    shapes = weights_file._shapes(models.build(FIELDS, 3), len(members))
+    weights_file._compare(archive, members, shapes, total)
+    with pytest.raises(ValueError, match=f'its arrays have {total:,} bytes'):
+      weights_file._compare(archive, members, shapes, total - 1)
+
+
+@pytest.mark.parametrize(
+  'model, found',
+  [
+    ({'d_model': 10**9}, 'expected float32 ['),
+    ({'d_model': '6'}, "model.d_model is '6'; allowed: a whole number"),
+    ({'d_model': True}, 'model.d_model is True; allowed: a whole number'),
+    ({'d_model': -6}, 'model.d_model is -6; allowed: at least 1'),
+    ({'n_layer': 1000}, 'arrays for 1000 layers'),
+    ({'n_layer': None}, 'model.n_layer is None'),
+    ({'cutoffs': [2, 1]}, 'model.cutoffs is (2, 1); allowed: whole numbers'),
+    ({'cutoffs': [1, 5]}, 'model.cutoffs is (1, 5); allowed: numbers below 3'),
+    ({'cutoffs': {'a': 1}}, 'there is no such key'),
+    ({'dropout': float('nan')}, 'model.dropout is nan'),
+    ({'colour': 1}, 'model.colour = 1: there is no such key'),
+    ({'name': ['transformer_xl']}, 'model.name is'),
+    ({'name': 'rnn'}, "model.name is 'rnn'; allowed: transformer_xl"),
+  ],
+)
+def test_a_model_that_cannot_be(saved, model, found):
+  arrays = arrays_of(saved)
+  header = {'model': {**FIELDS, **model}, 'vocabulary': VOCABULARY.to_json()}
+  np.savez(saved, **arrays | {'__model__': np.array(json.dumps(header))})
+  message = refused(lambda: weights_file.load(saved))
+  assert found in message and len(message) < 1000
+
+
+@pytest.mark.parametrize(
+  'header',
+  [
+    '[' * 100_000,
+    '{"model": [], "vocabulary": {}}',
+    json.dumps({'model': [], 'vocabulary': VOCABULARY.to_json()}),
+    json.dumps({'model': FIELDS, 'vocabulary': 'abc'}),
+    json.dumps({'model': FIELDS, 'vocabulary': {'kind': ['bytes']}}),
+    json.dumps({'model': FIELDS, 'vocabulary': Vocabulary(()).to_json()}),
+    json.dumps({'model': FIELDS}),
+    '{"model": ' + '9' * 5000 + '}',
+  ],
+)
+def test_a_header_of_other_types(saved, header):
+  np.savez(saved, **arrays_of(saved) | {'__model__': np.array(header)})
+  assert len(refused(lambda: weights_file.load(saved))) < 1000
+
+
+def test_a_file_of_an_older_version_has_the_defaults(saved):
+  arrays = arrays_of(saved)
+  header = json.loads(str(arrays['__model__']))
+  assert 'dropout' not in header['model']
+  assert weights_file.load(saved)[0].config.dropout == 0.1
 
 
 def test_paths_that_cannot_be_written(tmp_path):

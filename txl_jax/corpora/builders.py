@@ -14,12 +14,20 @@ import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
+from txl_jax import files
 from txl_jax.corpora import downloads, local, scratch
 from txl_jax.corpora.published import ARCHIVES, Archive
 from txl_jax.data.options import CORPORA
-from txl_jax.errors import UserError
+from txl_jax.errors import UserError, first_line
 
 _SOURCE = 'source.json'  # in the folder of the records: where they come from
+
+
+class _Info(tfds.core.DatasetInfo):
+  """What TFDS knows of a corpus before it is made: nothing."""
+
+  def initialize_from_bucket(self):
+    """Looks for it in no cloud; that would leave an empty temporary folder."""
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -32,7 +40,7 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   def _info(self):
     piece = tfds.features.Tensor(shape=(None,), dtype=np.uint8)
-    return tfds.core.DatasetInfo(
+    return _Info(
       builder=self,
       description=CORPORA[self.name],
       features=tfds.features.FeaturesDict({'index': np.int64, 'data': piece}),
@@ -62,20 +70,26 @@ def read(
   """
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
-  path = pathlib.Path(builder(name, root).data_path)
-  try:
-    source = {} if force else json.loads((path / _SOURCE).read_bytes())
-  except (FileNotFoundError, ValueError):
-    source = {}  # made by an older version, or damaged
+  path = root / name / str(Records.VERSION)  # as TFDS has it
+  source = {}
+  if not force and os.path.lexists(path / _SOURCE):  # not of an older version
+    try:
+      source = files.read_json(path / _SOURCE)
+    except UserError as e:
+      print(f'{e}; the records are made again', file=sys.stderr)
   if not source:
     folder = pathlib.Path(manual_dir or root / 'downloads')
     with scratch.beside(root / name) as temporary:
       texts, source = _texts(name, folder, manual_dir is None, temporary)
       made = _make_records(name, texts, temporary)
-      (made / _SOURCE).write_text(json.dumps(source))
+      files.write(made / _SOURCE, json.dumps(source))
       path.parent.mkdir(parents=True, exist_ok=True)
       scratch.replace(made, path, temporary)
-  records = builder(name, root)  # a new one, which finds what was made
+  try:
+    records = builder(name, root)  # a new one, which finds what was made
+  except Exception as e:  # whatever TFDS raises of files that are damaged
+    again = f'{path} cannot be read, prepare it again with --force'
+    raise UserError(f'{again}: {first_line(e)}') from e
   splits = {}
   for split in archive.members:
     shown, size = pathlib.Path(f'{name}, {split}'), archive.cuts.get(split, 0)
@@ -126,15 +140,20 @@ def _make_records(name, texts, folder):
   archive, records, start = ARCHIVES[name], builder(name, folder), 0
   records.texts = {}
   for split, members in archive.members.items():
-    files = [local.Part.whole(texts[m]) for m in members]
-    stop = start + archive.cuts.get(split, sum(file.size for file in files))
-    records.texts[split] = local.between(files, start, stop)
+    parts = [local.Part.whole(texts[m]) for m in members]
+    stop = start + archive.cuts.get(split, sum(part.size for part in parts))
+    records.texts[split] = local.between(parts, start, stop)
     start = stop if archive.cuts else 0
-  with contextlib.redirect_stdout(io.StringIO()):  # it prints the folder
-    records.download_and_prepare(
-      download_config=tfds.download.DownloadConfig(try_download_gcs=False),
-      file_format='array_record',
-    )
+  try:
+    # TFDS prints the folder.
+    with contextlib.redirect_stdout(io.StringIO()), files.naming(folder):
+      records.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+        file_format='array_record',
+      )
+  except RuntimeError as e:  # of array_record, as where the disk is full
+    what = f'the records of {name} cannot be written'
+    raise UserError(f'{folder}: {what}: {e}') from e
   return pathlib.Path(records.data_path)
 
 

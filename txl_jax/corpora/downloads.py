@@ -7,8 +7,11 @@ only the sha256 is published. Its extraction needs TensorFlow and takes every
 member. Of requests come HTTP_PROXY, HTTPS_PROXY, NO_PROXY, REQUESTS_CA_BUNDLE.
 """
 
+import functools
+import gzip
 import hashlib
 import pathlib
+import posixpath
 import shutil
 import sys
 import tarfile
@@ -17,26 +20,32 @@ import zlib
 from collections.abc import Collection
 
 import requests
-import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
+from txl_jax import files
 from txl_jax.corpora.published import Archive
 from txl_jax.errors import UserError
 
 _TIMEOUT = 20  # seconds until a server that does not answer is given up
-_DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
+# How many times its size an archive may hold; text becomes 3 times smaller.
+_MOST, _MORE = 20, 1 << 20  # and some bytes of padding
+_DAMAGED = zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError
+_DAMAGED += RuntimeError, ValueError
 
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
   """Size and sha256; UserError if it is not there, or not the archive."""
   wanted = f'expected {_known(archive, " with ")}'
   if not path.is_file():
+    what = 'it is no file' if path.exists() else 'no such file'
     urls = ' or '.join(archive.urls)
-    raise UserError(f'{path}: no such file; {wanted}, from {urls}')
+    raise UserError(f'{path}: {what}; {wanted}, from {urls}')
   found = checksums.compute_url_info(path)
   size, sha256 = int(found.size), found.checksum
   if (archive.size or size, archive.sha256 or sha256) != (size, sha256):
     raise UserError(f'{path}: has {size} bytes with sha256 {sha256}; {wanted}')
+  if archive.archive_md5:
+    check_text(path, archive.archive_md5, f'{path}')
   return {'size': size, 'sha256': sha256}
 
 
@@ -87,15 +96,15 @@ def unpack(
   path: pathlib.Path, names: Collection[str], folder: pathlib.Path
 ) -> dict[str, pathlib.Path]:
   """Members of a zip or tar archive, as files; UserError if it lacks one."""
-  found, methods = {}, tfds.download.ExtractMethod
-  method = methods.ZIP if zipfile.is_zipfile(path) else methods.TAR_STREAM
+  found, most = {}, _MOST * path.stat().st_size + _MORE
+  limited = functools.partial(_Limited, path, most)
   try:
-    with path.open('rb') as archive:
-      for name, member in tfds.download.iter_archive(archive, method):
-        if name in names:
-          found[name] = folder / str(len(found))
-          with found[name].open('wb') as f:
-            shutil.copyfileobj(member, f, 1 << 20)
+    for name, member in _members(path, names, limited):
+      if name in found:
+        raise UserError(f'{path} has the member {name} twice')
+      found[name] = folder / str(len(found))
+      with files.naming(found[name]), found[name].open('wb') as f:
+        shutil.copyfileobj(member, f, 1 << 20)
   except _DAMAGED as e:
     if isinstance(e, OSError) and e.errno:
       raise  # it is not the archive, as where the disk is full
@@ -105,9 +114,48 @@ def unpack(
   return found
 
 
+def _members(path, names, limited):
+  """(name, stream) of the members of an archive that have one of the names."""
+  if zipfile.is_zipfile(path):
+    with zipfile.ZipFile(path) as archive:
+      for name in archive.namelist():
+        if name in names:
+          with archive.open(name) as member:
+            yield name, limited(member)
+    return
+  # A tar archive is decompressed to its end, whatever is wanted of it.
+  with (
+    gzip.open(path) as stream,
+    tarfile.open(fileobj=limited(stream), mode='r|') as archive,
+  ):
+    for member in archive:
+      name = posixpath.normpath(member.name)
+      if name in names and member.isfile():
+        yield name, archive.extractfile(member)
+
+
+class _Limited:
+  """A stream from an archive, which may not become much larger than that."""
+
+  def __init__(self, path, most, stream):
+    self._path, self._most, self._stream, self._n = path, most, stream, 0
+
+  def read(self, size=-1):
+    data = self._stream.read(size)
+    self._n += len(data)
+    if self._n > self._most:
+      raise UserError(
+        f'{self._path} holds more than {self._most:,} bytes, {_MOST} times its '
+        'own size, which is refused'
+      )
+    return data
+
+
 def _known(archive, between):
   """What is published about an archive, in words."""
   size, sha256 = f'{archive.size} bytes', f'sha256 {archive.sha256}'
+  if archive.archive_md5:
+    return f'{size}{between}md5 {archive.archive_md5}'
   if not archive.sha256:
     return f'{size}; no sha256 is published'
   if not archive.size:
@@ -131,6 +179,6 @@ def _get(url, part, size):
       return  # there is no rest
     response.raise_for_status()
     rest = response.status_code == requests.codes.partial_content
-    with part.open('ab' if rest else 'wb') as f:
+    with files.naming(part), part.open('ab' if rest else 'wb') as f:
       for block in response.iter_content(1 << 16):
         f.write(block)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from txl_jax.data.options import SPLITS
 from txl_jax.errors import UserError
+from txl_jax.files import open_regular
 
 _CHUNK = 1 << 20  # bytes read at a time
 _WINDOW = 4096  # bytes within which a cut looks for the start of a line
@@ -64,7 +65,7 @@ class Part:
     """The bytes; UserError if the file is shorter by now or cannot be read."""
     at = self.start
     try:
-      with self.path.open('rb') as f:
+      with open_regular(self.path) as f:
         f.seek(at)
         while at < self.stop:
           chunk = f.read(min(_CHUNK, self.stop - at))
@@ -136,7 +137,8 @@ def read_text(
   elif path.is_file():
     found = {path.name: Part.whole(path)}
   else:
-    raise UserError(f'data.path: {path} does not exist')
+    what = 'is a pipe or device' if path.exists() else 'does not exist'
+    raise UserError(f'data.path: {path} {what}; allowed: a file or folder')
   files = list(found.values())
   total = sum(file.size for file in files)
   if not total:

@@ -15,13 +15,15 @@ import sysconfig
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax import settings
+from txl_jax import files, settings
 from txl_jax.corpora import local, published, scratch, writing
 from txl_jax.data import options, prepared
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
+
+_LARGEST_LIST = 1 << 26  # bytes of data.vocab_file
 
 
 def prepare(
@@ -116,10 +118,7 @@ def _read_list(asked) -> tuple[Words | None, dict]:
   if not asked.vocab_file:
     return None, {}
   path, lm1b = pathlib.Path(asked.vocab_file), asked.corpus == 'lm1b'
-  try:
-    data = path.read_bytes()
-  except OSError as e:
-    raise UserError(f'data.vocab_file: {path}: {e.strerror}') from e
+  data = files.read(path, f'data.vocab_file: {path}', _LARGEST_LIST)
   words = Words.from_list(
     data.removeprefix(codecs.BOM_UTF8),
     str(path),

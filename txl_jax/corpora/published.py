@@ -21,6 +21,7 @@ class Archive:
   md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
   symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  archive_md5: str | None = None  # where there is no sha256
 
   @property
   def file(self) -> str:
@@ -92,6 +93,8 @@ _ARCHIVES = {
       'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
     },
     tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
+    # PaddlePaddle checks it, under the same address.
+    archive_md5='30177ea32e27c525793142b6bf2c8e2d',
   ),
   'lm1b': Archive(
     urls=(f'http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz',),

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from txl_jax import files
 from txl_jax.corpora import counting, local
 from txl_jax.data import sentences
 from txl_jax.data.options import LOCAL, Data
@@ -28,14 +29,20 @@ class File(io.BufferedWriter):
 
   def __init__(self, path: pathlib.Path):
     super().__init__(io.FileIO(path, 'w'))
-    self._digest, self.size = hashlib.sha256(), 0
+    self._path, self._digest, self.size = path, hashlib.sha256(), 0
 
   def write(self, array: np.ndarray) -> int:
     """Appends an array."""
     block = array.tobytes()
     self._digest.update(block)
     self.size += array.size
-    return super().write(block)
+    with files.naming(self._path):
+      return super().write(block)
+
+  def close(self) -> None:
+    """Writes what is left."""
+    with files.naming(self._path):
+      super().close()
 
   def sha256(self) -> str:
     """In hex, of what was written."""

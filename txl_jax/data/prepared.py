@@ -29,6 +29,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from txl_jax import files
+from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Symbols, Words
@@ -38,6 +40,19 @@ FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 _LIST = 'vocabulary.txt'
+_LARGEST_LIST = 1 << 30  # bytes of it
+# Of the values that others rely on, in the manifest and in that of a split.
+_TYPES = {
+  'format': int,
+  'corpus': str,
+  'folder': str,
+  'source': dict,
+  'vocabulary': dict,
+  'dtype': str,
+  'splits': dict,
+  'digest': str,
+}
+_TYPES_OF_SPLIT = {'tokens': int, 'bytes': int, 'sha256': str}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,31 +101,19 @@ def load(folder: str | os.PathLike) -> Prepared:
   folder = pathlib.Path(folder)
   path = folder / 'manifest.json'
   try:
-    manifest = json.loads(path.read_bytes())
-    if manifest['format'] != FORMAT:
-      raise UserError(
-        f'{path}: format {manifest["format"]!r}, this version reads {FORMAT}; '
-        'prepare the corpus again with --force'
-      )
-    vocabulary = _vocabulary(folder, manifest['vocabulary'])
-    if manifest['digest'] != digest_of(manifest['splits'], vocabulary):
-      raise ValueError('its digest does not fit its contents')
-    dtype, V = manifest['dtype'], len(vocabulary)
-    if dtype not in DTYPES:
-      raise ValueError(f'dtype {dtype!r}, not one of {DTYPES}')
-    for split in SPLITS:
-      entry, file = manifest['splits'][split], folder / TOKENS.format(split)
-      largest = _check_file(file, dtype, entry['tokens'], entry['sha256'])
-      if largest >= V:
-        raise _damaged(f'{file} holds token {largest}, the vocabulary has {V}')
-      if 'sentences' in entry:
-        file, count = folder / SENTENCES.format(split), entry['sentences'] + 1
-        _check_file(file, 'int64', count, entry['sentences_sha256'])
+    manifest = files.read_json(path)
+    if manifest.get('format') == FORMAT:
+      return Prepared(folder, manifest, _check(folder, manifest))
   except OSError as e:
     raise _damaged(f'{e.filename}: {e.strerror}') from e
-  except (KeyError, TypeError, ValueError) as e:
-    raise _damaged(f'{path}: {type(e).__name__}: {e}') from e
-  return Prepared(folder, manifest, vocabulary)
+  except UserError as e:
+    raise _damaged(e) from e
+  except ValueError as e:
+    raise _damaged(f'{path}: {e}') from e
+  raise UserError(
+    f'{path}: format {manifest.get("format")!r:.80}, this version reads '
+    f'{FORMAT}; prepare the corpus again with --force'
+  )
 
 
 def write_manifest(
@@ -122,7 +125,8 @@ def write_manifest(
 ) -> None:
   """Writes manifest.json, and the list of words, into a folder."""
   if isinstance(vocabulary, Words):
-    (folder / _LIST).write_bytes(vocabulary.text())
+    with files.naming(folder / _LIST):
+      (folder / _LIST).write_bytes(vocabulary.text())
   manifest = {
     'format': FORMAT,
     'corpus': asked.corpus,
@@ -134,7 +138,7 @@ def write_manifest(
     'splits': splits,
     'digest': digest_of(splits, vocabulary),
   }
-  (folder / 'manifest.json').write_text(json.dumps(manifest, indent=1) + '\n')
+  files.write(folder / 'manifest.json', json.dumps(manifest, indent=1) + '\n')
 
 
 def token_dtype(size: int) -> str:
@@ -149,15 +153,54 @@ def digest_of(splits: Mapping[str, dict], vocabulary: Symbols) -> str:
   return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _check(folder, manifest):
+  """The vocabulary; ValueError or UserError if a file is not as is said."""
+  _check_types(manifest, _TYPES)
+  splits, dtype = manifest['splits'], manifest['dtype']
+  if dtype not in DTYPES:
+    raise ValueError(f'dtype {dtype!r:.80}, not one of {DTYPES}')
+  for split in SPLITS:
+    _check_types(splits, {split: dict})
+    _check_types(splits[split], _TYPES_OF_SPLIT)
+  vocabulary = _vocabulary(folder, manifest['vocabulary'])
+  if manifest['digest'] != digest_of(splits, vocabulary):
+    raise ValueError('its digest does not fit its contents')
+  V = len(vocabulary)
+  for split in SPLITS:
+    entry, file = splits[split], folder / TOKENS.format(split)
+    n, sha256 = entry['tokens'], entry['sha256']
+    least, most, _ = _check_file(file, dtype, n, sha256)
+    if least < 0 or most >= V:
+      wrong = most if most >= V else least
+      raise UserError(f'{file} holds token {wrong}, the vocabulary has {V}')
+    if 'sentences' in entry:
+      _check_types(entry, {'sentences': int, 'sentences_sha256': str})
+      file, count = folder / SENTENCES.format(split), entry['sentences'] + 1
+      sha256 = entry['sentences_sha256']
+      least, most, rises = _check_file(file, 'int64', count, sha256)
+      if not rises or least < 0 or most > n:
+        raise UserError(f'{file} holds no rising places in {n} tokens')
+  return vocabulary
+
+
+def _check_types(found, types):
+  """Raises a ValueError unless values of a dict from JSON are of their type."""
+  for name, kind in types.items():
+    value = found.get(name)
+    if type(value) is not kind:
+      what = f'is {value!r:.80}' if name in found else 'is missing'
+      raise ValueError(f'{name} {what}; expected {kind.__name__}')
+
+
 def _vocabulary(folder, entry):
   """The vocabulary of an entry of the manifest."""
-  if entry['kind'] != 'words':
-    return Vocabulary.from_json(entry)
-  data = (folder / _LIST).read_bytes()
+  if entry.get('kind') != 'words':
+    return vocabulary_lib.from_json(entry)
+  path = folder / _LIST
   try:
-    return Words.from_entry(entry, data)
+    return Words.from_entry(entry, files.read(path, largest=_LARGEST_LIST))
   except ValueError as e:
-    raise _damaged(f'{folder / _LIST}: {e}') from e
+    raise UserError(f'{path}: {e}') from e
 
 
 def _damaged(found):
@@ -167,16 +210,22 @@ def _damaged(found):
 
 
 def _check_file(path, dtype, count, sha256):
-  """The largest number of a file; UserError unless it has count and sha256."""
+  """The least and largest number of a file, and whether each is above the last.
+
+  UserError unless it has count and sha256.
+  """
   width = np.dtype(dtype).itemsize
-  size, wanted = path.stat().st_size, count * width
-  if size != wanted or not size:
-    raise _damaged(f'{path} has {size} bytes, expected {wanted}')
-  digest, largest = hashlib.sha256(), 0
-  with path.open('rb') as f:
-    while block := f.read(width << 20):
-      digest.update(block)
-      largest = max(largest, int(np.frombuffer(block, dtype).max()))
+  digest, least, most, rises, last = hashlib.sha256(), 0, 0, True, -1
+  with files.open_regular(path) as f:
+    size, wanted = os.fstat(f.fileno()).st_size, count * width
+    if size != wanted or not size:
+      raise UserError(f'{path} has {size} bytes, expected {wanted}')
+    while data := f.read(width << 20):
+      digest.update(data)
+      block = np.frombuffer(data, dtype)
+      least, most = min(least, int(block.min())), max(most, int(block.max()))
+      rises &= bool(block[0] > last and (block[1:] > block[:-1]).all())
+      last = block[-1]
   if (found := digest.hexdigest()) != sha256:
-    raise _damaged(f'{path} has sha256 {found}, expected {sha256}')
-  return largest
+    raise UserError(f'{path} has sha256 {found}, expected {sha256}')
+  return least, most, rises

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -69,8 +69,10 @@ class Vocabulary(Symbols):
     return next(found, 0)
 
 
-def from_json(fields: Mapping) -> Vocabulary | Words:
+def from_json(fields: Any) -> Vocabulary | Words:
   """The vocabulary, of either kind, by its `from_json`."""
+  if not isinstance(fields, dict) or 'kind' not in fields:
+    raise ValueError(f'the vocabulary is {fields!r:.80}')
   return (Words if fields['kind'] == 'words' else Vocabulary).from_json(fields)
 
 

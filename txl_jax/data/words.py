@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import re
+import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -21,7 +22,7 @@ import numpy as np
 from txl_jax.data import detokenise
 from txl_jax.errors import UserError
 
-_LINE = re.compile(r'\s*(\S+)(?:\s+(\d+))?\s*')  # of a list of words
+_LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Symbols(abc.ABC):
       raise ValueError('a symbol occurs twice')
     if n not in (0, V):
       raise ValueError(f'{n} counts for {V} symbols')
+    if min(self.counts, default=0) < 0:
+      raise ValueError('a count is below 0')
 
   def __len__(self) -> int:
     return len(self.symbols)
@@ -79,11 +82,28 @@ class Symbols(abc.ABC):
 
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
-    """The inverse of `to_json`; else a KeyError, TypeError or ValueError."""
+    """The inverse of `to_json`; ValueError for anything else."""
     if fields['kind'] != cls.kind:
       raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
-    found = (fields[f.name] for f in dataclasses.fields(cls))
-    return cls(*(tuple(x) if isinstance(x, list) else x for x in found))
+    return cls(**_typed(cls, fields))
+
+
+def _typed(kind, fields, *names):
+  """{name: value} of a vocabulary's fields from JSON; ValueError if it is odd.
+
+  They are all fields of the dataclass, or those that are named.
+  """
+  found = {}
+  for field in dataclasses.fields(kind):
+    name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
+    if names and name not in names:
+      continue
+    value = fields.get(name)
+    right = type(value) is (list if of else field.type)
+    if not right or (of and any(type(x) is not of[0] for x in value)):
+      raise ValueError(f'{name} is {value!r:.80}')
+    found[name] = tuple(value) if of else value
+  return found
 
 
 class Decoder:
@@ -269,7 +289,7 @@ class Words(Symbols):
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
-    options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
+    options = _typed(cls, entry, 'eos', 'unk', 'lower')
     return cls.from_list(data, 'the list', **options)
 
 

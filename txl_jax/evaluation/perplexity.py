@@ -3,8 +3,10 @@
 Shapes: B streams, T segment, G segments in one call of the device.
 """
 
+import contextlib
 import dataclasses
 import mmap
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from txl_jax import files
 from txl_jax.data import streams
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
@@ -67,8 +70,9 @@ def score(
     mesh: of the parameters; its devices share the streams, with empty ones
       besides where they cannot be divided. None for parameters on one device.
     nll_file: path of a .npy for the nll of each scored token, float32
-      [n - 1] in text order; it is in memory only piece by piece. Of several
-      processes the first one writes it.
+      [n - 1] in text order; it is in memory only piece by piece, and replaces
+      another when all is scored. Of several processes the first one writes it;
+      a UserError names eval.nll_file if that fails.
     progress: called with the tokens scored so far; what it raises ends the
       scoring.
   """
@@ -82,39 +86,69 @@ def score(
     lambda: model.init_memory(batch_size + more),
     out_shardings=scoring.memory_shardings(model, mesh),
   )()
-  total, scored, written = 0.0, 0, None
-  if nll_file and processes.is_main():
-    written = np.lib.format.open_memmap(
-      nll_file, 'w+', np.float32, (len(tokens) - 1,)
-    )
+  total, scored = 0.0, 0
   parts = streams.segments(tokens, batch_size, segment_len, group)
-  for inputs, targets, positions in parts:
-    padded = (
-      np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
-      for x, value in ((inputs, 0), (targets, -1))
-    )
-    memory, nll = scoring.jit_score(
-      params, memory, *padded, model=model, mesh=mesh
-    )
-    real = targets >= 0
-    values = placement.fetch(nll)[:, :batch_size][real]
-    total += float(values.sum(dtype=np.float64))
-    scored += values.size
-    if written is not None:
-      written[positions[real] - 1] = values
-    _release(tokens)
-    _release(written)
-    progress(scored)
-  if written is not None:
-    written.flush()
+  path = nll_file if processes.is_main() else ''
+  with _nll_file(path, len(tokens) - 1) as write:
+    for inputs, targets, positions in parts:
+      padded = (
+        np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
+        for x, value in ((inputs, 0), (targets, -1))
+      )
+      memory, nll = scoring.jit_score(
+        params, memory, *padded, model=model, mesh=mesh
+      )
+      real = targets >= 0
+      values = placement.fetch(nll)[:, :batch_size][real]
+      total += float(values.sum(dtype=np.float64))
+      scored += values.size
+      write(positions[real] - 1, values)
+      _release(tokens)
+      progress(scored)
   return Score(total, scored, time.monotonic() - begin)
+
+
+@contextlib.contextmanager
+def _nll_file(path, count):
+  """A function that writes values [k] to places [k] of a .npy, '' for none.
+
+  The file is there when the block ends. All of it is reserved at the beginning,
+  and not mapped: where the disk is full, writing to a map kills the process.
+  """
+  if not path:
+    yield lambda at, values: None
+    return
+  name = f'eval.nll_file: {path}'
+  kind = {'descr': '<f4', 'fortran_order': False, 'shape': (count,)}
+  with contextlib.ExitStack() as stack:
+    with files.writing(name):
+      f = stack.enter_context(files.replacing(path))
+      np.lib.format.write_array_header_1_0(f, kind)
+      f.flush()
+      start = f.tell()
+      if hasattr(os, 'posix_fallocate'):
+        os.posix_fallocate(f.fileno(), 0, start + 4 * count)
+
+    def write(at, values):
+      order = np.argsort(at)
+      at, values = at[order], values[order].astype('<f4')
+      gaps = np.flatnonzero(np.diff(at) > 1) + 1
+      with files.writing(name):
+        for places, run in zip(np.split(at, gaps), np.split(values, gaps)):
+          data, to = run.tobytes(), start + 4 * int(places[0])
+          while data:  # a full disk takes a part first
+            n = os.pwrite(f.fileno(), data, to)
+            data, to = data[n:], to + n
+
+    yield write
+    with files.writing(name):
+      stack.close()
 
 
 def _release(array):
   """Takes what a mapped file has brought into memory out of the process.
 
-  The file is as it was, what was written to it included; without this the
-  process would seem to grow with the text.
+  Without this the process would seem to grow with the text.
   """
   while array is not None and not isinstance(array, mmap.mmap):
     array = getattr(array, 'base', None)

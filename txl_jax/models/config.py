@@ -106,7 +106,7 @@ class Config:
     if ties and (len(ties) != len(edges) or set(map(type, ties)) != {bool}):
       yield 'tie_projs', f'() or {len(edges)} of True and False'
     width = self.d_embed or self.d_model
-    if width % self.div_val ** len(self.cutoffs):
+    if width % self.div_val ** min(len(self.cutoffs), 32):  # 2^32 > width
       yield 'div_val', f'numbers whose powers for each tail divide {width}'
     for name, only in ('div_val', 1), ('tail_order', 'ascending'):
       if not self.cutoffs and getattr(self, name) != only:

@@ -2,13 +2,12 @@
 
 import codecs
 import io
-import pathlib
 import sys
 from typing import Any
 
 import numpy as np
 
-from txl_jax import models, settings
+from txl_jax import files, models, settings
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
@@ -17,6 +16,8 @@ from txl_jax.modes import trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+
+_LARGEST = 1 << 26  # bytes of a prompt
 
 
 def run(job: Job) -> None:
@@ -82,12 +83,17 @@ def _choices(g: Generate, vocabulary) -> dict[str, Any]:
 
 def _prompt(g: Generate):
   if not g.prompt_file:
-    # What the command line had that is no text is in it as surrogates.
-    return g.prompt.encode('utf-8', 'surrogateescape')
+    try:
+      # What is no UTF-8 on a command line is an escape in Python.
+      return g.prompt.encode(errors='surrogateescape')
+    except UnicodeEncodeError:
+      settings.refuse('generate.prompt', g.prompt, 'text that UTF-8 can hold')
+  name = f'generate.prompt_file: {g.prompt_file}'
+  if g.prompt_file != '-':
+    return files.read(g.prompt_file, name, _LARGEST)
+  if sys.stdin is None:
+    raise UserError(f'{name} is standard input, which is closed')
   try:
-    if g.prompt_file == '-':
-      return sys.stdin.buffer.read()
-    return pathlib.Path(g.prompt_file).read_bytes()
+    return files.limited(sys.stdin.buffer, name, _LARGEST)
   except OSError as e:
-    file = f'generate.prompt_file: {g.prompt_file}'
-    raise UserError(f'{file}: {e.strerror}') from e
+    raise UserError(f'{name} cannot be read: {e.strerror}') from e

@@ -8,8 +8,8 @@ model and the vocabulary. Nothing in it is pickled.
   model, params, vocabulary = weights_file.load('model.npz')
 """
 
-import contextlib
 import json
+import math
 import os
 import pathlib
 import zipfile
@@ -20,7 +20,7 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from txl_jax import models
+from txl_jax import files, models, settings
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
@@ -31,7 +31,7 @@ AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]
 
 _HEADER = '__model__'
-_BROKEN = zipfile.BadZipFile, EOFError, OSError, ValueError, KeyError, TypeError
+_LARGEST = 1 << 28  # bytes of that text
 
 
 def save(path: AnyPath, params: Any, model: Fields, vocabulary: Fields) -> None:
@@ -48,33 +48,127 @@ def save(path: AnyPath, params: Any, model: Fields, vocabulary: Fields) -> None:
   arrays: Any = flax.traverse_util.flatten_dict(params, sep='/')
   header = json.dumps({'model': model, 'vocabulary': vocabulary})
   arrays[_HEADER] = np.array(header)
-  temporary = path.with_name(path.name + '.tmp')
-  try:
-    with temporary.open('wb') as f:
-      np.savez(f, allow_pickle=False, **arrays)
-      f.flush()
-      os.fsync(f.fileno())
-    temporary.replace(path)
-  except OSError as e:
-    with contextlib.suppress(OSError):
-      temporary.unlink()
-    raise UserError(f'--export_file={path}: {e.strerror}') from e
+  with files.writing(f'--export_file={path}'), files.replacing(path) as f:
+    np.savez(f, allow_pickle=False, **arrays)
 
 
 def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
   """The model, parameters and vocabulary of a file that `save` has written.
 
   The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
-  changes its lengths. The parameters are a nested dict of numpy arrays.
-  UserError: the file cannot be read or is of another kind.
+  changes its lengths. The parameters are a nested dict of numpy arrays. What
+  the file says of them is held to the model before they are read: it takes no
+  more memory than the file has bytes. UserError: the file cannot be read, or is
+  not as `save` writes it; or a parameter is not finite.
   """
   try:
-    with open(path, 'rb') as f, np.load(f, allow_pickle=False) as file:
-      arrays = dict(file)
-    header = json.loads(str(arrays.pop(_HEADER)))
-    vocabulary = vocabulary_lib.from_json(header['vocabulary'])
-    model = models.build(header['model'], len(vocabulary))
-  except _BROKEN as e:
-    raise UserError(f'{path} is no file of exported parameters: {e}') from e
+    with files.open_regular(path) as f, zipfile.ZipFile(f) as archive:
+      members = _members(archive)
+      model, vocabulary = _model(archive, members)
+      shapes = _shapes(model, len(members))
+      _compare(archive, members, shapes, os.fstat(f.fileno()).st_size)
+      arrays = {name: _read(archive, members[name], name) for name in shapes}
+  except Exception as e:  # whatever zipfile and numpy raise of a damaged file
+    what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
+    what = ' '.join(what.split())[:300]
+    raise UserError(f'{path} is no file of exported parameters: {what}') from e
   params = flax.traverse_util.unflatten_dict(arrays, sep='/')
   return model, params, vocabulary
+
+
+def _members(archive):
+  """{name: member} of the arrays of an archive, none of them compressed.
+
+  What is compressed could become a thousand times larger than the file.
+  """
+  found = {}
+  for member in archive.infolist():
+    name = member.filename.removesuffix('.npy')
+    if member.compress_type != zipfile.ZIP_STORED:
+      raise ValueError(f'{name} is compressed')
+    if name in found:
+      raise ValueError(f'{name} is there twice')
+    found[name] = member
+  return found
+
+
+def _model(archive, members):
+  """The model and vocabulary that the file tells of."""
+  if _HEADER not in members:
+    raise ValueError(f'it has no {_HEADER}')
+  with archive.open(members[_HEADER]) as f:
+    shape, dtype = _kind(f)
+    if shape or dtype.kind != 'U':
+      raise ValueError(f'{_HEADER} is no text')
+    # numpy writes text as UTF-32, which JSON may be.
+    header = files.parse_json(files.limited(f, _HEADER, _LARGEST), _HEADER)
+  vocabulary = vocabulary_lib.from_json(header.get('vocabulary'))
+  fields = header.get('model')
+  if not isinstance(fields, dict):
+    raise ValueError(f'its model is {fields!r}')
+  name = fields.get('name')
+  if name not in [*models.MODELS]:
+    settings.refuse('model.name', name, ', '.join(models.MODELS))
+  config = models.MODELS[name].Config
+  # A model of an older version lacks keys that were added since.
+  fields = {**settings.defaults(config), **fields}
+  settings.check({'model': config}, {'model': fields})
+  return models.build(fields, len(vocabulary)), vocabulary
+
+
+def _shapes(model, most):
+  """{name: shape and dtype} of the parameters of a model."""
+  # Tracing takes time for each layer and tail, which have arrays of their own.
+  parts = max(getattr(model.config, 'n_layer', 0), len(model.config.cutoffs))
+  if parts > most:
+    raise ValueError(f'it has {most} arrays for {parts} layers or tails')
+  found = jax.eval_shape(
+    lambda: model.inference_params(base.init_params(model, jax.random.key(0)))
+  )
+  return flax.traverse_util.flatten_dict(found, sep='/')
+
+
+def _compare(archive, members, shapes, size):
+  """Raises a ValueError unless the parameters are those of the model."""
+  for name in sorted(members.keys() ^ {_HEADER, *shapes}):
+    wrong = 'is none of the model' if name in members else 'is missing'
+    raise ValueError(f'{name} {wrong}')
+  for name, expected in shapes.items():
+    with archive.open(members[name]) as f:
+      found, wanted = _kind(f), (expected.shape, expected.dtype)
+      if found != wanted:
+        found, wanted = (
+          f'{dtype} {list(shape)}' for shape, dtype in (found, wanted)
+        )
+        raise ValueError(f'{name} is {found}; expected {wanted}')
+      rest, n = members[name].file_size - f.tell(), _bytes(expected)
+      if rest != n:
+        raise ValueError(f'{name} has {rest} bytes, expected {n}')
+  # Members could share the same bytes.
+  if (n := sum(map(_bytes, shapes.values()))) > size:
+    raise ValueError(f'its arrays have {n:,} bytes, the file {size:,}')
+
+
+def _bytes(kind):
+  return math.prod(kind.shape) * kind.dtype.itemsize
+
+
+def _kind(f):
+  """Shape and dtype of an array whose data follow in its file."""
+  if np.lib.format.read_magic(f) != (1, 0):
+    raise ValueError('it is not as numpy.savez writes it')
+  shape, _, dtype = np.lib.format.read_array_header_1_0(f)
+  return shape, dtype
+
+
+def _said(shape, dtype):
+  return f'{dtype} {list(shape)}'
+
+
+def _read(archive, member, name):
+  """The array of a member; ValueError if it is not finite."""
+  with archive.open(member) as f:
+    array = np.lib.format.read_array(f, allow_pickle=False)
+  if not np.isfinite(array).all():
+    raise ValueError(f'{name} has values that are not finite')
+  return array
