@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
 LOWEST_TEMPERATURE = 1e-6  # below, the quotient leaves the range of float32
 
@@ -15,7 +15,7 @@ class Generate:
   MAY_CHANGE = ON_RESUME
 
   prompt: str = key('', 'The text to continue.')
-  prompt_file: str = key('', 'A file instead of it; - is standard input.')
+  prompt_file: str = file_path('', 'A file instead of it; - is standard input.')
   max_new_tokens: int = count(400, 'Tokens of a sample at most.')
   stop: str = key(
     'none',
