@@ -241,11 +241,11 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
     return name
   if kind is str:
     return _unreadable(value, entry.is_path)
-  largest = _LARGEST.get(kind, math.inf) if entry.at_most is None else math.inf
-  if kind in (bool, tuple) or (entry.holds(value) and abs(value) <= largest):
+  if kind in (bool, tuple):
     return ''
-  bounds = entry.bounds(), f'at most {largest}' if largest < math.inf else ''
-  return ', '.join(filter(None, bounds))
+  if entry.at_most is None:
+    entry = dataclasses.replace(entry, at_most=_LARGEST[kind])
+  return '' if entry.holds(value) else entry.bounds()
 
 
 def _unreadable(text, is_path):

@@ -20,7 +20,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.runs import console as console_lib
 from txl_jax.runs import metrics_log
-from txl_jax.training import loop, metrics
+from txl_jax.training import loop, metrics, plan
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -135,7 +135,8 @@ def make(tmp_path):
   def make(corpus, folder=tmp_path, crash=lambda trainer: False, **changes):
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
     c = config(**changes)
-    trainer = loop.Trainer(c, corpus, folder, mesh, watchdog.Watch(), Console())
+    planned = mesh, watchdog.Watch(), Console(), plan.make(c, corpus, mesh)
+    trainer = loop.Trainer(c, corpus, folder, *planned)
     read, trainer.batches = trainer.streams.batch, []
 
     def batch(n, rows):

@@ -45,7 +45,9 @@ class Generate:
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)
   samples: int = size(1, 'How many.')
   stream: bool = key(True, 'Print a single sample as it is made.')
-  segment_len: int = size(128, 'The prompt is read in pieces of this length.')
+  segment_len: int = size(
+    128, 'The prompt is read in pieces of this length.', at_most=1_000_000
+  )
   window: int = count(
     0,
     'W: a model without memory sees the last W tokens; 0 is the segment '

@@ -6,11 +6,12 @@ import lzma
 
 from txl_jax.evaluation import figures
 from txl_jax.modes import sections
-from txl_jax.modes.evaluate import conditions, score_tokens
+from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.runs import workdir
+from txl_jax.training import plan as plan_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.loop import Trainer
 
@@ -27,18 +28,27 @@ def run(job: Job) -> None:
     f'python -m txl_jax.main --config={folder}/config.py --workdir={folder}'
   )
   corpus = job.corpus()
+  compared = _to_compare(corpus)
   with contextlib.ExitStack() as stack:
 
     def occupy():
       stack.enter_context(workdir.locked(folder))
       workdir.describe(folder, config, sections.of(config), corpus, command)
 
-    processes.on_main(occupy)
-    workdir.check_shared(folder)
     with job.watch.signals():
-      trainer = Trainer(config, corpus, folder, mesh, job.watch, job.console)
+      plan = plan_lib.make(config, corpus, mesh)
+      if compared is not None:
+        params = plan.built.model.inference_params(plan.built.abstract.params)
+        check_tokens(config, corpus, params, compared, mesh)
+      processes.on_main(occupy)
+      workdir.check_shared(folder)
+      how = mesh, job.watch, job.console, plan
+      trainer = Trainer(config, corpus, folder, *how)
       progress = trainer.run()
-    beside = _beside_compressors(config, corpus, trainer.weights(), mesh)
+    beside = []
+    if compared is not None:
+      given = config, corpus, trainer.weights(), compared, mesh
+      beside = _beside_compressors(*given)
   unit = corpus.vocabulary.unit
 
   def figure(nats):
@@ -54,13 +64,17 @@ def run(job: Job) -> None:
   )
 
 
-def _beside_compressors(config, corpus, params, mesh):
-  """The model beside gzip and xz on the same bytes, where there are bytes."""
+def _to_compare(corpus):
+  """The tokens to compare with compressors, where they are bytes, or None."""
   tokens, unit = corpus.tokens('validation'), corpus.vocabulary.unit
   as_text = corpus.manifest['corpus'] in ('pystdlib', 'text')
   # Words do not tell the bytes between them.
-  if not as_text or unit != 'bpc' or len(tokens) > _LARGEST:
-    return []
+  fits = as_text and unit == 'bpc' and len(tokens) <= _LARGEST
+  return tokens if fits else None
+
+
+def _beside_compressors(config, corpus, params, tokens, mesh):
+  """The model beside gzip and xz on the same bytes."""
   text = corpus.vocabulary.decode(tokens)
   score = score_tokens(config, corpus, params, tokens, mesh=mesh)
   if not processes.is_main():
