@@ -151,7 +151,7 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 def no_such_key(sections: Mapping[str, type], name: str) -> str:
   """That no key has this name, or this end of one, and which is nearest."""
-  if name in sections:
+  if name and name in sections:
     return f'it is a section, with the keys {", ".join(keys(sections[name]))}'
   there = [x for x in sections if x]
   there += [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]

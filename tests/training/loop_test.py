@@ -203,9 +203,9 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   """Its last segment is short; so is that of the validation split."""
   corpus = Corpus()
   corpus._train = corpus._train[: B * (11 * T + 3) + 1]
-  trainer = make(corpus, eval_every=15)
-  trainer.config.eval.segments_per_call = 2
   with compilations.counted() as compiled:
+    trainer = make(corpus, eval_every=15)
+    trainer.config.eval.segments_per_call = 2
     trainer.run()
   assert [trainer.streams.locate(n) for n in (11, 12, 24)] == [
     (0, 11),

@@ -69,9 +69,12 @@ def check_tokens(
 def _as_asked(config, corpus):
   """The model, and how the text is cut, as the section `eval` says."""
   ev, V = config.eval, len(corpus.vocabulary)
-  names = ('batch_size', 'segment_len', 'segments_per_call')
-  model = models.at_test_time(config, V, 'eval', ev.window)
-  return model, {name: getattr(ev, name) for name in names}
+  cut = dict(
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+  )
+  return models.at_test_time(config, V, 'eval', ev.window), cut
 
 
 def conditions(section: Any) -> str:

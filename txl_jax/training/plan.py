@@ -85,17 +85,17 @@ def _check_step(config, built, mesh, width):
   model = 'model.d_model, model.d_ff, model.n_layer or mesh.fsdp'
   held = {
     'the parameters': (state.params, model),
-    'the optimiser': (state.opt_state, f'{model} or optim.state_dtype'),
-    'the average': (state.average, f'{model} or optim.average'),
+    'the optimiser': (state.opt_state, f'optim.state_dtype, {model}'),
+    'the average': (state.average, f'optim.average, {model}'),
     'the memory': (state.memory, 'model.mem_len or train.batch_size'),
     'the batches': (batch, 'train.steps_per_dispatch or train.batch_size'),
   }
-  lower = 'train.segment_len, train.batch_size or train.accumulate'
+  lower = 'train.batch_size, train.accumulate, train.segment_len'
   parts = {k: (capacity.on_a_device(x), keys) for k, (x, keys) in held.items()}
   parts['one product'] = product / mesh.size, lower
   capacity.check('a training step', mesh, parts)
   held = sum(size for size, _ in parts.values()) - product / mesh.size
   between = capacity.between(program.lower().compile())
-  parts = {'its arguments': (held, f'{model} or model.mem_len')}
-  parts['what is computed'] = between, f'{lower}, model.remat'
+  parts = {'its arguments': (held, f'model.mem_len, {model}')}
+  parts['what is computed'] = between, f'{lower}, model.remat, {model}'
   capacity.check('a training step', mesh, parts)
