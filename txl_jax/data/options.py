@@ -1,6 +1,7 @@
 """The section `data` of a config: which corpus, and how it becomes tokens."""
 
 import dataclasses
+import os
 import pathlib
 import shlex
 from collections.abc import Iterator
@@ -125,9 +126,10 @@ class Data:
       yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
-    # The prepared data would become part of the corpus.
-    source = pathlib.Path(self.path).resolve()
-    if text and pathlib.Path(self.dir).resolve().is_relative_to(source):
+    # The prepared data would become part of the corpus. (Links in a circle are
+    # an error for pathlib.)
+    folder, source = map(os.path.realpath, (self.dir, self.path))
+    if text and pathlib.Path(folder).is_relative_to(source):
       yield 'path', f'a folder that does not hold data.dir, {self.dir}'
 
   def suffix(self) -> str:
