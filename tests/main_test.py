@@ -244,6 +244,9 @@ def test_another_model(trained):
   assert_refused(done, 'model.d_ff = 32', 'has 48', 'run/config.py')
 
 
+START = 'generate.prompt=the'
+
+
 def test_what_is_not_there(trained, tmp_path):
   def refused(folder, name, *overrides):
     return mode(folder, name, *overrides, run=programs.here)
@@ -252,9 +255,14 @@ def test_what_is_not_there(trained, tmp_path):
   assert_refused(refused(tmp_path, 'eval'), f'{tmp_path}/run holds no run')
   file = f'generate.prompt_file={tmp_path}/none'
   assert_refused(refused(trained, 'generate', file), 'prompt_file', 'none')
-  assert_refused(
-    refused(trained, 'eval', 'eval.batch_size=5000'), 'eval.batch_size 5000'
-  )
+  for name, override, word in (
+    ('eval', 'eval.batch_size=5000', 'eval.batch_size is 5000'),
+    ('eval', 'eval.model.mem_len=1000000000', 'eval.model.mem_len'),
+    ('generate', 'generate.model.mem_len=1000000000', 'the prompt needs'),
+    ('generate', 'generate.samples=1000000000', 'decoding needs'),
+    ('generate', 'generate.segment_len=1000000', 'generate.segment_len'),
+  ):
+    assert_refused(refused(trained, name, override, START), word)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import warnings
 from unittest import mock
 
 from absl.testing import flagsaver
@@ -149,10 +148,7 @@ def here(arguments):
     mock.patch.object(sys, 'argv', argv),
     contextlib.redirect_stdout(out),
     contextlib.redirect_stderr(errors),
-    warnings.catch_warnings(),
   ):
-    # Of the library that reads the file of a config.
-    warnings.filterwarnings('ignore', r'the load_module\(\) method')
     try:
       with command_line.told():
         main.main(main._parse(argv))

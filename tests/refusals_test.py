@@ -102,11 +102,73 @@ def test_a_mesh_of_other_devices(corpus):
     (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval']),
     (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),
     (('--config=configs/common.py', '--worker=3'), ['worker']),
+    (('--config.optim.lr=1',), ['--config.optim.lr: --config is missing']),
+    (('--noconfig.train.varlen',), ['--config is missing']),
+    (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
+    (('--config=configs/ptb.py', '--config.optin.lr=1'), ['is optim.lr']),
+    (('--config=configs/ptb.py', '--config.optim=1'), ['it is a section']),
+    (('--config=configs/ptb.py', '--workdir=a\udcff'), ['is not UTF-8']),
   ],
 )
 def test_refused_flags(arguments, words):
   command = [sys.executable, '-m', 'txl_jax.main', *arguments]
   assert_refused(programs.here(command), *words)
+
+
+TOO_LARGE = [
+  ('train', 'model.mem_len=1000000000', 'the memory', 'model.mem_len or'),
+  ('train', 'model.d_model=1000000000', 'the optimiser', 'model.d_model'),
+  ('train', 'model.softmax_samples=1000000000', 'one product', 'batch_size'),
+  ('train', 'eval.model.mem_len=900000000', 'the memory', 'eval.model.mem_len'),
+]
+
+
+@pytest.mark.parametrize('mode, override, part, keys', TOO_LARGE)
+def test_what_the_memory_cannot_hold(corpus, mode, override, part, keys):
+  done = here(corpus, override, flags=[f'--mode={mode}'])
+  assert_refused(done, 'GiB of memory', f'of it for {part}; there are', keys)
+  # Nothing is written: with another value the same folder can be used.
+  assert not (corpus / 'run').exists()
+  done = here(corpus, override, flags=['--mode=summary'])
+  assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+  'override, words',
+  [
+    ('model.n_layer=1000000000', 'model.n_layer is 1000000000; allowed: at'),
+    ('model.clamp_len=1000000000000', 'at most 1000000000'),
+    (f'train.steps={10**30}', 'at most 1000000000'),
+    ('train.eval_batch_size=1000000', '1000001 tokens, and 400 are to be'),
+    ('eval.batch_size=1000000', '1000001 tokens, and '),
+  ],
+)
+def test_sizes_of_nothing(corpus, override, words):
+  assert_refused(here(corpus, override), override.split('=')[0], words)
+  assert not (corpus / 'run').exists()
+
+
+def test_help_is_no_failure():
+  for program in 'main', 'prepare':
+    command = [sys.executable, '-m', f'txl_jax.{program}', '--help']
+    done = programs.run(command)
+    assert (done.returncode, done.stderr) == (0, '')
+    assert '--config' in done.stdout or '--dataset' in done.stdout
+
+
+def test_paths_below_the_home_folder(corpus, monkeypatch):
+  monkeypatch.setenv('HOME', str(corpus))
+  paths = 'data.path=~/corpus.txt', 'data.dir=~/data', 'train.steps=0'
+  done = here(corpus, *paths, flags=['--workdir=~/other'])
+  assert_refused(done, 'train.steps is 0')
+  cache = 'train.compilation_cache=~/corpus.txt/cache'
+  done = here(corpus, *paths[:2], cache, flags=['--workdir=~/other'])
+  assert_refused(
+    done, f"train.compilation_cache is '{corpus}/corpus.txt/cache'"
+  )
+  done = here(corpus, *paths[:2], 'model.mem_len=900000000')
+  assert_refused(done, 'GiB')
+  assert sorted(p.name for p in corpus.iterdir()) == ['corpus.txt', 'data']
 
 
 # The program, and at its end how often a compiled program was found.

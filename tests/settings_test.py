@@ -33,6 +33,7 @@ class Oven:
   fan_speed: float = key(0.0, 'How much.', at_least=-1)
   label: str = key('', 'What it is called.', may_change=AT_TEST_TIME)
   steps: tuple[int, ...] = key((), 'When.')
+  file: str = settings.file_path('~/a', 'Where it is written.')
 
   def problems(self):
     if self.fan_speed and not self.fan:
@@ -79,6 +80,7 @@ def test_a_config_has_the_defaults():
       'fan_speed': 0.0,
       'label': '',
       'steps': (),
+      'file': '~/a',
       'late': {'trays': None, 'label': None},
     },
   }
@@ -102,9 +104,13 @@ WRONG = [
   ('heat', 0.0, NUMBER),
   ('heat', 1.1, NUMBER),
   ('heat', math.nan, NUMBER),
-  ('trays', 0, 'at least 1, finite'),
-  ('heat', 10**400, NUMBER),
-  ('fan_speed', math.inf, 'at least -1, finite'),
+  ('trays', 0, 'at least 1, at most 1000000000'),
+  ('heat', 10**200, NUMBER),
+  ('trays', 10**9 + 1, 'at least 1, at most 1000000000'),
+  ('fan_speed', math.inf, 'at least -1, at most 1e+38'),
+  ('fan_speed', 1e39, 'at least -1, at most 1e+38'),
+  ('label', 'a\udcff', 'text that is UTF-8'),
+  ('file', 'a\0', 'a path without the character NUL'),
   ('fuel', 'coal', 'gas, wood'),
   ('level', 3, '1, 2'),
   # Of another type.
@@ -148,7 +154,8 @@ def test_a_value_that_is_not_allowed(name, value, allowed):
     ('heat', 1e-30),
     ('fan_speed', -1),
     ('trays', 1),
-    ('trays', 10**400),
+    ('trays', 10**9),
+    ('label', 'a\0'),
     ('level', 2),
     ('steps', (1, 'x')),
     ('steps', [1]),
@@ -168,7 +175,8 @@ def test_keys_that_do_not_go_together():
 def test_keys_that_are_not_declared_or_missing():
   found = config().to_dict()
   found['oven']['trayz'] = 3
-  assert refused(found) == 'oven.trayz = 3: there is no such key'
+  nearest = 'there is no such key; the nearest is oven.trays'
+  assert refused(found) == f'oven.trayz = 3: {nearest}'
   for name in 'grill', 'grill.heat', 'oven.late.heat', 'oven.heat.late':
     found = config().to_dict()
     *outer, own = name.split('.')
@@ -178,12 +186,65 @@ def test_keys_that_are_not_declared_or_missing():
         section[part] = {}
       section = section[part]
     section[own] = 1
-    assert refused(found) == f'{name} = 1: there is no such key'
+    assert refused(found).startswith(f'{name} = 1: there is no such key; ')
   found = config().to_dict()
   del found['oven']['heat']
   assert refused(found) == 'oven.heat is missing from the config'
   del found['seed']
   assert refused(found) == 'seed is missing from the config'
+
+
+@pytest.mark.parametrize(
+  'name, said',
+  [
+    ('oven.trayz', 'the nearest is oven.trays'),
+    ('trays', 'the nearest is oven.trays'),
+    ('ovem.heat', 'the nearest is oven.heat'),
+    ('oven.late.heat', 'the nearest is oven.heat'),
+    ('oven.late.tray', 'the nearest is oven.late.trays'),
+    ('sed', 'the nearest is seed'),
+    ('ovn', 'the nearest is oven'),
+    ('oven.zzz', 'see docs/config.md'),
+    ('', 'see docs/config.md'),
+    ('oven.late', 'it is a section, with the keys trays, label'),
+  ],
+)
+def test_the_nearest_key(name, said):
+  assert settings.no_such_key(SECTIONS, name).endswith(said)
+
+
+@pytest.mark.parametrize('value', [None, 5, 'x', ()])
+def test_a_value_in_place_of_a_section(value):
+  found = config().to_dict()
+  found['oven']['late'] = value
+  assert refused(found).startswith(f'oven.late is {value!r}; allowed: ')
+  found['oven'] = value
+  assert refused(found).startswith(f'oven is {value!r}; allowed: ')
+
+
+@pytest.mark.parametrize(
+  'value, said',
+  [
+    (10**5000, 'a int'),
+    ('x' * 10_000, "'" + 'x' * 299 + '…'),
+    (np.zeros(2), 'array([0., 0.])'),
+  ],
+  ids=['digits', 'text', 'array'],
+)
+def test_what_is_shown_of_a_value(value, said):
+  for name in 'trays', 'fuel':
+    message = refused(as_dict(**{name: value}))
+    assert message.startswith(f'oven.{name} is {said}; allowed: ')
+
+
+def test_the_home_folder(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/cook')
+  found = config(label='~/a')
+  settings.expand_home(SECTIONS, found)
+  assert (found.oven.file, found.oven.label) == ('/home/cook/a', '~/a')
+  odd = as_dict(file=3)
+  settings.expand_home(SECTIONS, odd)
+  assert refused(odd) == 'oven.file is 3; allowed: text'
 
 
 def test_overrides():

@@ -4,39 +4,44 @@
 """
 
 import contextlib
+import os
 import sys
-import traceback
 from collections.abc import Iterator
 
 from absl import flags, logging
 
 from txl_jax import terminal
-from txl_jax.errors import UserError
+from txl_jax.errors import UserError, first_line
+
+
+class Path(flags.ArgumentParser):
+  """Parses a flag that is a path, in which ~ is the home folder."""
+
+  def parse(self, argument: str) -> str:
+    """The path."""
+    return os.path.expanduser(argument)
 
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
   """What a command line has besides flags; UserError if it is not allowed."""
+  for argument in argv:
+    try:
+      argument.encode()
+    except UnicodeEncodeError as e:
+      raise UserError(f'argument {argument!r} is not UTF-8') from e
   try:
     rest = flags.FLAGS(argv)
+  except UserError:
+    raise
+  except SystemExit:  # after --help, where absl has status 1
+    sys.exit(0)
   except flags.Error as e:
-    raise UserError(_in_a_config(e) or f'{e}') from e
-  except Exception as e:  # whatever the config file raises, or its overrides
-    line = _in_a_config(e) or f'--config: {type(e).__name__}: {e}'
-    raise UserError(line) from e
+    raise UserError(f'{e}') from e
+  except Exception as e:  # of the overrides of a config
+    raise UserError(f'--config: {type(e).__name__}: {e}') from e
   if extra := rest[1 + arguments :]:
     raise UserError(f'argument {extra[0]!r} is not expected')
   return rest
-
-
-def _in_a_config(error):
-  """What the code of a config file has raised, or '' where none has."""
-  while error:  # ml_collections and absl put it into errors of their own
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-      if frame.name in ('get_config', '<module>'):
-        where = f'{frame.filename}, line {frame.lineno}, {frame.line}'
-        return f'{where}: {type(error).__name__}: {error}'
-    error = error.__context__
-  return ''
 
 
 @contextlib.contextmanager
@@ -55,6 +60,16 @@ def told() -> Iterator[None]:
     sys.exit(1)
   except (UserError, OSError) as e:
     print('error:', ' '.join(str(e).split()), file=sys.stderr)
+    sys.exit(1)
+  except (MemoryError, RuntimeError) as e:
+    # The latter is how XLA tells it.
+    if isinstance(e, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(e):
+      raise
+    print(
+      f'error: out of memory: {first_line(e)}; allowed: a smaller batch_size, '
+      'segment_len, mem_len or model, or more devices',
+      file=sys.stderr,
+    )
     sys.exit(1)
   except KeyboardInterrupt:
     terminal.interrupt()

@@ -25,7 +25,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax import command_line, settings
+from txl_jax import command_line, config_file, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, export, generate, sections, summary, train
 from txl_jax.modes.job import Job
@@ -46,12 +46,19 @@ _OWN = ('data.dir', 'data.path', 'data.vocab_file')
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Config file; any key is set by --config.section.key=value.'
 )
-_WORKDIR = flags.DEFINE_string(
-  'workdir', '', 'Folder of the run; default: runs/ and the name of the config.'
+flags.FLAGS['config'].parser = config_file.Parser()
+_WORKDIR = flags.DEFINE(
+  command_line.Path(),
+  'workdir',
+  '',
+  'Folder of the run; default: runs/ and the name of the config.',
 )
 _MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
-_EXPORT_FILE = flags.DEFINE_string(
-  'export_file', 'model.npz', 'Where --mode=export writes the parameters.'
+_EXPORT_FILE = flags.DEFINE(
+  command_line.Path(),
+  'export_file',
+  'model.npz',
+  'Where --mode=export writes the parameters.',
 )
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed', 'auto', 'auto: join the processes of a cluster; or off.'
@@ -69,9 +76,16 @@ def _parse(argv):
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  rest = command_line.parse(argv)
+  missing = '--config is missing, say --config=configs/enwik8_12l.py'
+  try:
+    rest = command_line.parse(argv)
+  except UserError as e:
+    unknown = getattr(e.__cause__, 'flagname', '')
+    if unknown.startswith(('config.', 'noconfig.')):  # without the file
+      raise UserError(f'--{unknown}: {missing}') from e
+    raise
   if _CONFIG.value is None:
-    raise UserError('--config is missing, say --config=configs/enwik8_12l.py')
+    raise UserError(missing)
   if _MODE.value not in MODES:
     raise UserError(f'--mode={_MODE.value}; allowed: {", ".join(MODES)}')
   return rest
@@ -104,6 +118,7 @@ def _make_deterministic(config):
 def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
   config, mode = _CONFIG.value, _MODE.value
+  settings.expand_home(sections.of(config), config)
   sections.check(config)
   _make_deterministic(config)
   lost_seconds = config.watch.lost_seconds

@@ -14,7 +14,6 @@ if __name__ == '__main__':
   terminal.begin()  # before the other imports
 
 import dataclasses
-import os
 
 from absl import app, flags, logging
 
@@ -37,7 +36,8 @@ def _define(field: dataclasses.Field) -> flags.FlagHolder:
 
 
 _DATA = {field.name: _define(field) for field in dataclasses.fields(Data)}
-_MANUAL_DIR = flags.DEFINE_string(
+_MANUAL_DIR = flags.DEFINE(
+  command_line.Path(),
   'manual_dir',
   None,
   'Folder with the archive of the corpus, or with the texts of ptb; nothing is '
@@ -57,12 +57,13 @@ _FORCE = flags.DEFINE_bool(
 def main(argv: list[str]) -> None:
   """Prepares the corpus of the flags and prints its size and folder."""
   logging.set_verbosity(logging.WARNING)  # TFDS logs every file
-  given = {name: _expanded(flag.value) for name, flag in _DATA.items()}
+  given = {name: flag.value for name, flag in _DATA.items()}
+  settings.expand_home({'': Data}, given)
   if given['corpus'] is None:
     raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')
   corpus = preparation.prepare(
     settings.read(Data, given),
-    manual_dir=_expanded(_MANUAL_DIR.value),
+    manual_dir=_MANUAL_DIR.value,
     processes=_PROCESSES.value,
     force=_FORCE.value,
   )
@@ -73,11 +74,6 @@ def main(argv: list[str]) -> None:
     print(line)
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
-
-
-def _expanded(value):
-  """The value of a flag, a path with the home folder in place of ~."""
-  return os.path.expanduser(value) if isinstance(value, str) else value
 
 
 if __name__ == '__main__':

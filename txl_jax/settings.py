@@ -17,8 +17,10 @@ ConfigDict of sections.
 """
 
 import dataclasses
+import difflib
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -33,6 +35,8 @@ IN_USE = 'in use'  # when the trained model is used, not when the run goes on
 AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
 
+_LINE = 300  # characters of a value that are shown
+
 
 @dataclasses.dataclass(frozen=True)
 class Key:
@@ -44,6 +48,7 @@ class Key:
   above: float | None = None  # a bound that is not itself allowed
   at_most: float | None = None
   may_change: str = ''  # as the section says in MAY_CHANGE; NEVER without
+  is_path: bool = False  # a path, in which ~ is the home folder
 
   def bounds(self) -> str:
     """The bounds of a number in words; '' if there are none."""
@@ -77,6 +82,11 @@ def size(default: int, meaning: str, **more: Any) -> Any:
 def count(default: float, meaning: str, **more: Any) -> Any:
   """A `key` that is at least 0."""
   return key(default, meaning, at_least=0, **more)
+
+
+def file_path(default: str, meaning: str, **more: Any) -> Any:
+  """A `key` that is a path; see `expand_home`."""
+  return key(default, meaning, is_path=True, **more)
 
 
 def keys(section: type) -> dict[str, Key]:
@@ -125,9 +135,66 @@ def flatten(config: Any) -> dict[str, Any]:
   return flat
 
 
+def shown(value: Any) -> str:
+  """A value as Python writes it, but of a length for a line."""
+  try:
+    text = repr(value)
+  except Exception:  # an integer of more digits than Python prints, or worse
+    return f'a {type(value).__name__}'
+  return text if len(text) <= _LINE else f'{text[:_LINE]}…'
+
+
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   """Raises the UserError for a value that is not allowed."""
-  raise UserError(f'{name} is {value!r}; allowed: {allowed}')
+  raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
+
+
+def no_such_key(sections: Mapping[str, type], name: str) -> str:
+  """That no key has this name, or this end of one, and which is nearest."""
+  if name and name in sections:
+    return f'it is a section, with the keys {", ".join(keys(sections[name]))}'
+  there = [x for x in sections if x]
+  there += [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
+  # Its own name says more than the section, which is often another one.
+  own = {x: x.rpartition('.')[2] for x in there}
+  near = difflib.get_close_matches(name.rpartition('.')[2], own.values(), 1)
+  like = [x for x in there if own[x] in near]
+  nearest = difflib.get_close_matches(name, like, 1, 0)
+  more = f'the nearest is {nearest[0]}' if nearest else 'see docs/config.md'
+  return f'there is no such key; {more}'
+
+
+def read_all(
+  sections: Mapping[str, type], config: Any
+) -> dict[str, dict[str, Any]]:
+  """{section: {key: value}} of a config, which has all that are declared.
+
+  The sections are as for `check`. UserError for a key too many, or too few.
+  """
+  found = {name: {} for name in sections}
+  for name, value in flatten(config).items():
+    section, _, own = name.rpartition('.')
+    if name in sections:
+      refuse(name, value, 'the section of that name, with all its keys')
+    if section not in sections or own not in keys(sections[section]):
+      no_key = no_such_key(sections, name)
+      raise UserError(f'{name} = {shown(value)}: {no_key}')
+    found[section][own] = value
+  for name, section in sections.items():
+    for own in keys(section):
+      if own not in found[name]:
+        whole = f'{name}.{own}'.lstrip('.')
+        raise UserError(f'{whole} is missing from the config')
+  return found
+
+
+def expand_home(sections: Mapping[str, type], config: Any) -> None:
+  """Puts the home folder in place of ~ in the paths of a config."""
+  for name, section in sections.items():
+    for own, entry in keys(section).items():
+      holder = config[name] if name and entry.is_path else config
+      if entry.is_path and isinstance(holder[own], str):
+        holder[own] = os.path.expanduser(holder[own])
 
 
 def check(sections: Mapping[str, type], config: Any) -> None:
@@ -137,17 +204,9 @@ def check(sections: Mapping[str, type], config: Any) -> None:
   for the keys outside sections; the config is a ConfigDict or nested dict. A
   UserError names the key, what was found and what is allowed.
   """
-  found = {name: {} for name in sections}
-  for name, value in flatten(config).items():
-    section, _, own = name.rpartition('.')
-    if section not in sections or own not in keys(sections[section]):
-      raise UserError(f'{name} = {value!r}: there is no such key')
-    found[section][own] = value
-  for name, section in sections.items():
-    values, prefix = found[name], f'{name}.' if name else ''
+  for name, values in read_all(sections, config).items():
+    section, prefix = sections[name], f'{name}.' if name else ''
     for f in dataclasses.fields(section):
-      if f.name not in values:
-        raise UserError(f'{prefix}{f.name} is missing from the config')
       if allowed := _allowed(f, values[f.name]):
         refuse(f'{prefix}{f.name}', values[f.name], allowed)
     # What does not go together is yielded as (key, what is allowed).
@@ -162,6 +221,9 @@ _TYPES = {
   float: (int | float, 'a number'),
   str: (str, 'text'),
 }
+# Of numbers without a bound: two such lengths add up within int32, and such a
+# rate is a float32.
+_LARGEST = {int: 10**9, int | float: 1e38}
 
 
 def _allowed(field: dataclasses.Field, value: Any) -> str:
@@ -171,16 +233,28 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
     return ''
   if entry.choices:
     # True == 1, and a set has no hash.
-    there = any(x == value and type(x) is type(value) for x in entry.choices)
+    there = any(type(x) is type(value) and x == value for x in entry.choices)
     return '' if there else ', '.join(map(str, entry.choices))
   kind, name = _TYPES.get(field.type, (tuple, 'a tuple'))
   # A bool is an int.
   if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
     return name
-  if kind in (bool, str, tuple) or entry.holds(value):
+  if kind is str:
+    return _unreadable(value, entry.is_path)
+  if kind in (bool, tuple):
     return ''
-  bounds = entry.bounds(), '' if entry.at_most is not None else 'finite'
-  return ', '.join(filter(None, bounds))
+  if entry.at_most is None:
+    entry = dataclasses.replace(entry, at_most=_LARGEST[kind])
+  return '' if entry.holds(value) else entry.bounds()
+
+
+def _unreadable(text, is_path):
+  """What a text may be, in words, if it cannot be one of a file; else ''."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return 'text that is UTF-8'
+  return 'a path without the character NUL' if is_path and '\0' in text else ''
 
 
 def differences(

@@ -20,7 +20,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import console as console_lib
-from txl_jax.training import loop, metrics, resume
+from txl_jax.training import loop, metrics, plan, resume
 
 V, T, B, M = 12, 8, 4, 8
 BAD = V - 1  # a token that makes the loss infinite
@@ -139,8 +139,8 @@ def make(tmp_path):
       folder / 'checkpoints', c.train.async_checkpoints
     )
     start = resume.start(checkpoints, folder, c.train.resume)
-    around = mesh, watchdog.Watch(), Console(), checkpoints, start
-    trainer = loop.Trainer(c, corpus, folder, *around)
+    around = mesh, watchdog.Watch(), Console(), plan.make(c, corpus, mesh)
+    trainer = loop.Trainer(c, corpus, folder, *around, checkpoints, start)
     read, trainer.batches = trainer.streams.batch, []
 
     def batch(n, rows):
@@ -207,9 +207,9 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   """Its last segment is short; so is that of the validation split."""
   corpus = Corpus()
   corpus._train = corpus._train[: B * (11 * T + 3) + 1]
-  trainer = make(corpus, eval_every=15)
-  trainer.config.eval.segments_per_call = 2
   with compilations.counted() as compiled:
+    trainer = make(corpus, eval_every=15)
+    trainer.config.eval.segments_per_call = 2
     trainer.run()
   assert [trainer.streams.locate(n) for n in (11, 12, 24)] == [
     (0, 11),

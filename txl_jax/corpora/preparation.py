@@ -141,7 +141,8 @@ def _folder(asked, source, listed):
   """Where a corpus is once it is prepared."""
   name = asked.corpus
   if name == 'text':
-    stem = re.sub(r'[^\w.-]', '_', pathlib.Path(asked.path).resolve().stem)
+    path = pathlib.Path(os.path.realpath(asked.path))
+    stem = re.sub(r'[^\w.-]', '_', path.stem)
     name += f'-{stem[:40]}'
   if source:
     name += f'-{source["sha256"][:12]}'

@@ -1,12 +1,13 @@
 """The section `data` of a config: which corpus, and how it becomes tokens."""
 
 import dataclasses
+import os
 import pathlib
 import shlex
 from collections.abc import Iterator
 
 from txl_jax import settings
-from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
 # Of the published vocabularies; enwik8 with every byte.
 SIZES = {
@@ -39,10 +40,10 @@ class Data:
   """The section `data` of a config: a corpus and its options."""
 
   corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
-  dir: str = key(
+  dir: str = file_path(
     'data', 'Folder that holds the prepared corpora.', may_change=ON_RESUME
   )
-  path: str = key(
+  path: str = file_path(
     '', 'Corpus text: the file or folder to learn from.', may_change=ON_RESUME
   )
   newline: str = key(
@@ -76,7 +77,7 @@ class Data:
   max_size: int = count(
     0, 'Text of words: size of the vocabulary at most; 0 is any.'
   )
-  vocab_file: str = key(
+  vocab_file: str = file_path(
     '',
     'Text of words, and lm1b when it is prepared: list of the words, one a '
     'line, or with its count.',
@@ -125,9 +126,10 @@ class Data:
       yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
-    # The prepared data would become part of the corpus.
-    source = pathlib.Path(self.path).resolve()
-    if text and pathlib.Path(self.dir).resolve().is_relative_to(source):
+    # The prepared data would become part of the corpus. (Links in a circle are
+    # an error for pathlib.)
+    folder, source = map(os.path.realpath, (self.dir, self.path))
+    if text and pathlib.Path(folder).is_relative_to(source):
       yield 'path', f'a folder that does not hold data.dir, {self.dir}'
 
   def suffix(self) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 
 from txl_jax.data.options import SPLITS
-from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,4 +33,4 @@ class Eval:
   segments_per_call: int = size(
     16, 'Segments that one call of the devices scores.'
   )
-  nll_file: str = key('', 'A .npy file for the nll of each scored token.')
+  nll_file: str = file_path('', 'A .npy file for the nll of each scored token.')

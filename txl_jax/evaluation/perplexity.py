@@ -8,7 +8,7 @@ import dataclasses
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,10 +17,13 @@ from jax.sharding import Mesh
 
 from txl_jax import files
 from txl_jax.data import streams
+from txl_jax.errors import UserError
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
+from txl_jax.parallel import capacity, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import placement, processes
+
+KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.model.mem_len'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +80,11 @@ def score(
       scoring.
   """
   begin = time.monotonic()
-  # No more segments in a call than a stream has: nothing is only padding.
-  per_stream = -(-(len(tokens) - 1) // batch_size)
-  group = min(segments_per_call, -(-per_stream // segment_len))
-  # Empty rows, so that every device has as many.
-  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  cut = len(tokens), batch_size, segment_len, segments_per_call
+  rows, segment_len, group = _shape(*cut, mesh)
+  more = rows - batch_size
   memory = jax.jit(
-    lambda: model.init_memory(batch_size + more),
+    lambda: model.init_memory(rows),
     out_shardings=scoring.memory_shardings(model, mesh),
   )()
   total, scored = 0.0, 0
@@ -143,6 +144,58 @@ def _nll_file(path, count):
     yield write
     with files.writing(name):
       stack.close()
+
+
+def check(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray | streams.Preceded,
+  *,
+  batch_size: int,
+  segment_len: int,
+  segments_per_call: int,
+  mesh: Mesh | None = None,
+  keys: Sequence[str] = KEYS,
+) -> None:
+  """Raises a UserError if `score` of the same cannot be.
+
+  There are fewer tokens than streams, or less memory than that needs; the keys
+  are those of B, T and M. The parameters may be shapes.
+  """
+  if len(tokens) <= batch_size:
+    raise UserError(
+      f'{keys[0]} is {batch_size}: that many streams need {batch_size + 1} '
+      f'tokens, and {len(tokens)} are to be scored; allowed: fewer streams'
+    )
+  cut = len(tokens), batch_size, segment_len, segments_per_call
+  rows, T, group = _shape(*cut, mesh)
+  memory = jax.eval_shape(lambda: model.init_memory(rows))
+  if places := scoring.memory_shardings(model, mesh):
+    memory = mesh_lib.with_shardings(memory, places)
+  inputs = jax.ShapeDtypeStruct((group, rows, T), np.int32)
+  # The same program is called later: it is traced once.
+  program = scoring.jit_score.trace(
+    params, memory, inputs, inputs, model=model, mesh=mesh
+  )
+  product = capacity.largest_product(program.jaxpr) / (mesh.size if mesh else 1)
+  size = capacity.on_a_device
+  parts = {
+    'the parameters': (size(params), 'mesh.fsdp on more devices'),
+    'the memory': (size(memory), f'{keys[2]} or {keys[0]}'),
+    'one product': (product, f'{keys[1]} or {keys[0]}'),
+  }
+  capacity.check('scoring', mesh, parts)
+
+
+def _shape(n, batch_size, segment_len, segments_per_call, mesh):
+  """(rows, T, G) of the calls that score n tokens."""
+  # No longer segments, and no more of them in a call, than a stream has:
+  # nothing is only padding.
+  per_stream = -(-(n - 1) // batch_size)
+  T = min(segment_len, per_stream)
+  # Empty rows, so that every device has as many.
+  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  return batch_size + more, T, min(segments_per_call, -(-per_stream // T))
 
 
 def _release(array):

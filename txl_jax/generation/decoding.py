@@ -31,6 +31,7 @@ import numpy as np
 
 from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
+from txl_jax.parallel import capacity
 
 
 class State(flax.struct.PyTreeNode):
@@ -120,6 +121,32 @@ def prefill(
     lengths = np.full([B], len(segment), np.int32)
     now = _read_segment(model, params, now, np.tile(padded, (B, 1)), lengths)
   return now
+
+
+def check(
+  model: base.LanguageModel, params: Any, *, samples: int, segment_len: int
+) -> None:
+  """Raises a UserError if there is less memory than `generate` needs."""
+  start = functools.partial(_start, model)
+  one = jax.eval_shape(start, params)
+  rows = jax.eval_shape(lambda state: repeat_rows(model, state, samples), one)
+
+  for what, state, T in ('the prompt', one, segment_len), ('decoding', rows, 1):
+    B = len(state.position)
+    shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((B, T), (B,))]
+    read = functools.partial(_advance, model)
+    product = capacity.largest_product(
+      jax.make_jaxpr(read)(params, state, *shapes)
+    )
+    size, held = capacity.on_a_device, 'mesh.fsdp on more devices'
+    of_rows = 'generate.samples, generate.model.mem_len or generate.window'
+    lengths = 'generate.model.mem_len, generate.window or generate.segment_len'
+    parts = {
+      'the parameters': (size(params), held),
+      'the state of the samples': (size(state), of_rows),
+      'one product': (product, lengths),
+    }
+    capacity.check(what, None, parts)
 
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
 LOWEST_TEMPERATURE = 1e-6  # below, the quotient leaves the range of float32
 
@@ -15,7 +15,7 @@ class Generate:
   MAY_CHANGE = ON_RESUME
 
   prompt: str = key('', 'The text to continue.')
-  prompt_file: str = key('', 'A file instead of it; - is standard input.')
+  prompt_file: str = file_path('', 'A file instead of it; - is standard input.')
   max_new_tokens: int = count(400, 'Tokens of a sample at most.')
   stop: str = key(
     'none',
@@ -45,7 +45,9 @@ class Generate:
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)
   samples: int = size(1, 'How many.')
   stream: bool = key(True, 'Print a single sample as it is made.')
-  segment_len: int = size(128, 'The prompt is read in pieces of this length.')
+  segment_len: int = size(
+    128, 'The prompt is read in pieces of this length.', at_most=1_000_000
+  )
   window: int = count(
     0,
     'W: a model without memory sees the last W tokens; 0 is the segment '

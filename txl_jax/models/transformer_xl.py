@@ -42,7 +42,7 @@ class Config(config.Config):
     'Which model it is.',
     choices={'transformer_xl': 'Transformer-XL'},
   )
-  n_layer: int = size(12, 'N: layers.')
+  n_layer: int = size(12, 'N: layers.', at_most=1000)
   n_head: int = size(8, 'H: attention heads.')
   d_head: int = size(64, 'K: width of a head.')
   d_ff: int = size(2048, 'Width of the feed-forward layers.')

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from jax.sharding import Mesh
+
 from txl_jax import models, settings
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
@@ -25,12 +27,8 @@ def run(job: Job) -> perplexity.Score:
   corpus = job.corpus()
   _check_corpus(job, corpus, found)
   split = corpus.tokens(ev.split)
-  if len(split) < ev.batch_size + 1:
-    raise UserError(
-      f'split {ev.split} has {len(split)} tokens; eval.batch_size '
-      f'{ev.batch_size} needs {ev.batch_size + 1}'
-    )
   tokens = _from_first_token(split, corpus, ev.first_token)
+  check_tokens(config, corpus, found.params, tokens, mesh=mesh)
 
   def progress(scored):
     job.console.progress(f'{scored:,} of {len(tokens) - 1:,} tokens', pause=5.0)
@@ -55,17 +53,27 @@ def score_tokens(
   config: Any, corpus: Prepared, params: Any, tokens: Any, **more: Any
 ) -> perplexity.Score:
   """`perplexity.score` of tokens of a corpus as the section `eval` says."""
+  model, cut = _as_asked(config, corpus)
+  return perplexity.score(model, params, tokens, **cut, **more)
+
+
+def check_tokens(
+  config: Any, corpus: Prepared, params: Any, tokens: Any, mesh: Mesh
+) -> None:
+  """`perplexity.check` for `score_tokens`."""
+  model, cut = _as_asked(config, corpus)
+  perplexity.check(model, params, tokens, **cut, mesh=mesh)
+
+
+def _as_asked(config, corpus):
+  """The model, and how the text is cut, as the section `eval` says."""
   ev, V = config.eval, len(corpus.vocabulary)
-  model = models.at_test_time(config, V, 'eval', ev.window)
-  return perplexity.score(
-    model,
-    params,
-    tokens,
+  cut = dict(
     batch_size=ev.batch_size,
     segment_len=ev.segment_len,
     segments_per_call=ev.segments_per_call,
-    **more,
   )
+  return models.at_test_time(config, V, 'eval', ev.window), cut
 
 
 def conditions(section: Any) -> str:

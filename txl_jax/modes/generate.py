@@ -36,14 +36,15 @@ def run(job: Job) -> None:
   model = models.at_test_time(*own, g.window)
   if not model.remembers():  # then it sees a window
     model = models.at_test_time(*own, job.config.train.segment_len)
+  lengths = dict(samples=g.samples, segment_len=g.segment_len)
+  decoding.check(model, found.params, **lengths)
   pieces = decoding.generate(
     model,
     found.params,
     tokens,
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,
-    segment_len=g.segment_len,
-    samples=g.samples,
+    **lengths,
     **_choices(g, vocabulary),
   )
   out = sys.stdout if processes.is_main() else io.StringIO()

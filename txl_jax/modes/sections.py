@@ -63,7 +63,7 @@ class Config(options.Config, Protocol):
 
 def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
   """{name: dataclass} of a config with a model; UserError if it is unknown."""
-  if model not in MODELS:
+  if not isinstance(model, str) or model not in MODELS:
     settings.refuse('model.name', model, ', '.join(MODELS))
   of_model = MODELS[model].Config
   overrides = settings.overrides(of_model)

@@ -6,12 +6,13 @@ import lzma
 
 from txl_jax.evaluation import figures
 from txl_jax.modes import sections
-from txl_jax.modes.evaluate import conditions, score_tokens
+from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.runs import workdir
 from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.training import plan as plan_lib
 from txl_jax.training import resume
 from txl_jax.training import step as step_lib
 from txl_jax.training.loop import Trainer
@@ -29,6 +30,7 @@ def run(job: Job) -> None:
     f'python -m txl_jax.main --config={folder}/config.py --workdir={folder}'
   )
   corpus = job.corpus()
+  compared = _to_compare(corpus)
   run = folder, config, sections.of(config), corpus
   texts = {workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)}
   saved = workdir.checkpoints(folder), config.train.async_checkpoints
@@ -43,12 +45,19 @@ def run(job: Job) -> None:
       start = resume.start(checkpoints, folder, config.train.resume)
       then = None if start is None else resume.Host.read(checkpoints, start)
       processes.on_main(lambda: workdir.compare(*run, then))
-      around = mesh, job.watch, job.console
+      plan = plan_lib.make(config, corpus, mesh)
+      if compared is not None:
+        params = plan.built.model.inference_params(plan.built.abstract.params)
+        check_tokens(config, corpus, params, compared, mesh)
+      around = mesh, job.watch, job.console, plan
       trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
       processes.on_main(lambda: workdir.describe(*run, command, start is None))
       workdir.check_shared(folder)
       progress = trainer.run()
-    beside = _beside_compressors(config, corpus, trainer.weights(), mesh)
+    beside = []
+    if compared is not None:
+      given = config, corpus, trainer.weights(), compared, mesh
+      beside = _beside_compressors(*given)
   unit = corpus.vocabulary.unit
 
   def figure(nats):
@@ -64,13 +73,17 @@ def run(job: Job) -> None:
   )
 
 
-def _beside_compressors(config, corpus, params, mesh):
-  """The model beside gzip and xz on the same bytes, where there are bytes."""
+def _to_compare(corpus):
+  """The tokens to compare with compressors, where they are bytes, or None."""
   tokens, unit = corpus.tokens('validation'), corpus.vocabulary.unit
   as_text = corpus.manifest['corpus'] in ('pystdlib', 'text')
   # Words do not tell the bytes between them.
-  if not as_text or unit != 'bpc' or len(tokens) > _LARGEST:
-    return []
+  fits = as_text and unit == 'bpc' and len(tokens) <= _LARGEST
+  return tokens if fits else None
+
+
+def _beside_compressors(config, corpus, params, tokens, mesh):
+  """The model beside gzip and xz on the same bytes."""
   text = corpus.vocabulary.decode(tokens)
   score = score_tokens(config, corpus, params, tokens, mesh=mesh)
   if not processes.is_main():

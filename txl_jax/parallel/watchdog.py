@@ -42,6 +42,7 @@ class Watching:
     'Seconds without a sign until a process counts as lost and the others '
     'end; a host that is moved or suspended may be away for so long.',
     at_least=5,
+    at_most=1_000_000,
   )
   stall_seconds: float = count(
     0.0,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from txl_jax import models
 from txl_jax.models import base
+from txl_jax.parallel import capacity
 from txl_jax.training.options import Config
 
 
@@ -71,9 +72,7 @@ def flops(jaxpr: Any) -> int:
   for eqn in jaxpr.eqns:
     total += _of_product(eqn)
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
-    inside = [x for v in eqn.params.values() for x in jax.tree.leaves(v)]
-    inside = (getattr(x, 'jaxpr', x) for x in inside)  # open a ClosedJaxpr
-    total += times * sum(flops(x) for x in inside if hasattr(x, 'eqns'))
+    total += times * sum(map(flops, capacity.inside(eqn)))
   return total
 
 

@@ -19,9 +19,10 @@ from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.console import Console, duration
 from txl_jax.training import averaging, log_lines, metrics, profiling, resume
+from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
-from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
+from txl_jax.training.plan import Plan
 from txl_jax.training.resume import Progress
 
 
@@ -44,31 +45,22 @@ class Trainer:
     mesh: Mesh,
     watch: Watch,
     console: Console,
+    plan: Plan,
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
   ):
-    """Builds the model and restores a checkpoint, that of `resume.start`.
+    """Restores a checkpoint, that of `resume.start`.
 
-    The config is checked and compared with that of the checkpoint, the folder
-    of the run locked, the watch open. Nothing is written before `run`, but
-    what is damaged put aside. UserError if a split is too short, or the
+    The config is checked and compared with that of the checkpoint, the plan
+    that of the config, the folder of the run locked, the watch open. Nothing is
+    written before `run`, but what is damaged put aside. UserError if the
     checkpoint is of another model.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
-    train, B = config.train, config.train.batch_size
-    order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
-    self.streams = streams.Streams(
-      corpus.tokens('train'), B, train.segment_len, varlen=train.varlen, **order
-    )
-    self.validation = corpus.tokens('validation')[: train.eval_tokens or None]
-    if len(self.validation) < 2:
-      raise UserError(
-        f'the validation split has {len(self.validation)} tokens; allowed: at '
-        'least 2, of which one is scored'
-      )
+    self.streams, self.validation, built = plan
+    B = config.train.batch_size
     self.rows = placement.local_rows(mesh_lib.rows(mesh), B)
-    built = step_lib.build(config, len(corpus.vocabulary), mesh)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
     self._everywhere = mesh_lib.replicated(mesh)
@@ -262,7 +254,7 @@ class Trainer:
 
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
-    train, optim = self.config.train, self.config.optim
+    optim = self.config.optim
     unit = self.corpus.vocabulary.unit
 
     def stop(scored):
@@ -273,9 +265,7 @@ class Trainer:
       self.model.at_test_time(),
       self.weights(),
       self.validation,
-      batch_size=train.eval_batch_size,
-      segment_len=train.segment_len,
-      segments_per_call=self.config.eval.segments_per_call,
+      **plan_lib.evaluation(self.config),
       mesh=self.mesh,
       progress=stop,
     )

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from txl_jax.evaluation.options import Eval
 from txl_jax.parallel.mesh import Sizes
-from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.settings import ON_RESUME, count, file_path, key, size
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -70,7 +70,7 @@ class Train:
     'copy of the state.',
     may_change=ON_RESUME,
   )
-  compilation_cache: str = key(
+  compilation_cache: str = file_path(
     '',
     'Folder of programs that were compiled before, for a quicker start on the '
     "same devices and jax; '' is none but JAX_COMPILATION_CACHE_DIR.",

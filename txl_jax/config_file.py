@@ -1,0 +1,86 @@
+"""The file of --config: what its code does wrong is told with the line.
+
+ml_collections then sets the keys that the command line overrides.
+"""
+
+import os
+import re
+import sys
+import traceback
+import types
+from typing import Any
+
+import ml_collections
+from absl import flags
+
+from txl_jax import files, settings
+from txl_jax.errors import UserError
+from txl_jax.modes import sections
+
+
+class Parser(flags.ArgumentParser):
+  """Makes the value of --config, if all overrides are of declared keys."""
+
+  def parse(self, path: str) -> Any:
+    """The locked config of a file; UserError: see `load`."""
+    config = load(path)
+    declared = sections.of(config)
+    names = settings.flatten(config)
+    argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+    for argument in argv:
+      found = re.match(r'--?(?:no)?config\.([^=]*)', argument)
+      if found and found[1] not in names:
+        no_key = settings.no_such_key(declared, found[1])
+        raise UserError(f'--config.{found[1]}: {no_key}')
+    return config.lock()
+
+
+def load(path: str) -> Any:
+  """What get_config() of a file returns; :TEXT after the path is its argument.
+
+  UserError if there is no such file, its code fails, or it returns another
+  thing than a config with the declared keys.
+  """
+  path, *argument = os.path.expanduser(path).split(':', 1)
+  source = files.read(path, f'--config={path}')
+  module = types.ModuleType('config_file')
+  module.__file__ = path
+  sys.modules[module.__name__] = module  # as dataclasses look it up there
+  try:
+    exec(compile(source, path, 'exec'), vars(module))
+    if not callable(get_config := getattr(module, 'get_config', None)):
+      raise UserError('it has no function get_config')
+    config = get_config(*argument)
+    if type(config) is not ml_collections.ConfigDict:
+      found = settings.shown(config)
+      allowed = 'allowed: that of configs/common.py, changed'
+      raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
+    settings.read_all(sections.of(config), config)
+  except KeyboardInterrupt:
+    raise
+  except BaseException as e:  # SystemExit would end the program in silence
+    raise UserError(f'{_where(e, path)}: {_what(e)}') from e
+  return config
+
+
+def _where(error, path):
+  """The line of a config that has raised an error, or else the file."""
+  for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    of_config = frame.name in ('get_config', '<module>')  # one that it imports
+    if frame.filename == path or of_config:
+      return f'{frame.filename}, line {frame.lineno}, {frame.line}'
+  return f'--config={path}'
+
+
+def _what(error):
+  """What an error says; of a key that ml_collections does not find, our way."""
+  if isinstance(error, UserError):
+    return f'{error}'
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  found = frame.f_locals
+  holder, name = found.get('self'), found.get('key', found.get('attribute'))
+  of_config = type(holder) is ml_collections.ConfigDict
+  missing = isinstance(error, AttributeError | KeyError)
+  if of_config and missing and name not in holder:
+    return settings.no_such_key(sections.sections(), f'{name}')
+  return f'{type(error).__name__}: {error}'.removesuffix(': ')

@@ -1,0 +1,114 @@
+"""Whether what will be computed fits the memory there is, told in time.
+
+What is counted is certain to be needed: the arrays that are there at once, and
+the largest product that is computed beside them, or, once a program is
+compiled, what XLA has reserved. What passes may still be too large, as other
+programs need memory too; what is refused could not have run.
+"""
+
+import contextlib
+import math
+import os
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from txl_jax.errors import UserError
+
+# Files with the limit of a group of processes, below its folder in each.
+_GROUPS = (
+  ('/sys/fs/cgroup', 'memory.max'),
+  ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'),
+)
+
+
+def check(
+  what: str, mesh: Mesh | None, parts: Mapping[str, tuple[float, str]]
+) -> None:
+  """Raises a UserError if there is less memory than `what` is known to need.
+
+  The parts are {name: (bytes on one device, keys that make it smaller)}; no
+  mesh is one device.
+  """
+  devices = mesh.local_devices if mesh else jax.local_devices()[:1]
+  needed, there = sum(size for size, _ in parts.values()), _there(devices)
+  if needed <= there:
+    return
+  name, (size, keys) = max(parts.items(), key=lambda item: item[1][0])
+  several = ' on each device' if len(devices) > 1 else ''
+  raise UserError(
+    f'{what} needs at least {_gib(needed)} of memory{several}, {_gib(size)} of '
+    f'it for {name}; there are {_gib(there)}{several}; allowed: less of it, '
+    f'by {keys}'
+  )
+
+
+def on_a_device(tree: Any) -> int:
+  """Bytes of a pytree of arrays, or of their shapes, on one device."""
+
+  def size(x):
+    at = getattr(x, 'sharding', None)
+    shape = at.shard_shape(x.shape) if at else x.shape
+    return math.prod(shape) * x.dtype.itemsize
+
+  return sum(map(size, jax.tree.leaves(tree)))
+
+
+def largest_product(jaxpr: Any) -> int:
+  """Bytes of the largest result of a matrix product in a jaxpr."""
+  sizes = [0]
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == 'dot_general':
+      (out,) = (x.aval for x in eqn.outvars)
+      sizes.append(math.prod(out.shape) * out.dtype.itemsize)
+    sizes += map(largest_product, inside(eqn))
+  return max(sizes)
+
+
+def between(compiled: Any) -> int:
+  """Bytes on a device between arguments and results; 0 if XLA does not say."""
+  return getattr(compiled.memory_analysis(), 'temp_size_in_bytes', 0)
+
+
+def inside(eqn: Any) -> Iterator[Any]:
+  """The jaxprs that an equation of a jaxpr computes with."""
+  for value in eqn.params.values():
+    for x in jax.tree.leaves(value):
+      x = getattr(x, 'jaxpr', x)  # open a ClosedJaxpr
+      if hasattr(x, 'eqns'):
+        yield x
+
+
+def _there(devices) -> float:
+  """Bytes for each of these devices; infinite where nothing is known."""
+  if devices[0].platform == 'cpu':
+    return _of_machine() / len(devices)
+  stats = [device.memory_stats() or {} for device in devices]
+  return min(s.get('bytes_limit', math.inf) for s in stats)
+
+
+def _of_machine() -> float:
+  """Bytes that this process may have in the memory of the machine."""
+  found = [os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')]
+  with contextlib.suppress(OSError):  # no Linux
+    groups = pathlib.Path('/proc/self/cgroup').read_text().splitlines()
+    for group in (line.split(':', 2)[-1] for line in groups):
+      # A group is held to the limits of those around it, too.
+      for inner in (pathlib.PurePath(group), *pathlib.PurePath(group).parents):
+        found += [_limit(f'{root}{inner}/{file}') for root, file in _GROUPS]
+  return min(found)
+
+
+def _limit(file):
+  """The number in a file; infinite without one."""
+  try:
+    return int(pathlib.Path(file).read_text())
+  except (OSError, ValueError):  # it may be 'max'
+    return math.inf
+
+
+def _gib(size):
+  return f'{size / 2**30:,.1f} GiB'

@@ -1,0 +1,101 @@
+"""What a run will compute; what it cannot is told before anything is written.
+
+Shapes: B batch, T segment, K steps in a call.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from txl_jax.data import streams
+from txl_jax.data.prepared import Prepared
+from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
+from txl_jax.parallel import capacity
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import step as step_lib
+from txl_jax.training.options import Config
+
+
+class Plan(NamedTuple):
+  """The parts of a run; all fit the memory, as far as is known."""
+
+  streams: streams.Streams
+  validation: np.ndarray  # the tokens that evaluations score
+  built: step_lib.Built
+
+
+def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
+  """The Plan; UserError if a split is too short, or the memory too small."""
+  train = config.train
+  order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
+  size: Any = dict(batch_size=train.batch_size, segment_len=train.segment_len)
+  text = streams.Streams(
+    corpus.tokens('train'), **size, varlen=train.varlen, **order
+  )
+  validation = corpus.tokens('validation')[: train.eval_tokens or None]
+  if len(validation) < 2:
+    raise UserError(
+      f'the validation split has {len(validation)} tokens; allowed: at least '
+      '2, of which one is scored'
+    )
+  built = step_lib.build(config, len(corpus.vocabulary), mesh)
+  _check_step(config, built, mesh, text.width)
+  perplexity.check(
+    built.model.at_test_time(),
+    built.model.inference_params(built.abstract.params),
+    validation,
+    **evaluation(config),
+    mesh=mesh,
+    keys=('train.eval_batch_size', 'train.segment_len', 'model.mem_len'),
+  )
+  return Plan(text, validation, built)
+
+
+def evaluation(config: Config) -> dict[str, Any]:
+  """How evaluations cut the text, for `perplexity`."""
+  return dict(
+    batch_size=config.train.eval_batch_size,
+    segment_len=config.train.segment_len,
+    segments_per_call=config.eval.segments_per_call,
+  )
+
+
+def _check_step(config, built, mesh, width):
+  """Holds the training step against the memory; the width is that of rows."""
+  K, B = config.train.steps_per_dispatch, config.train.batch_size
+  lead = (K,) if K > 1 else ()
+  placed = mesh_lib.rows(mesh, len(lead))
+
+  def rows(*shape, dtype: Any = np.int32):
+    return jax.ShapeDtypeStruct((*lead, B, *shape), dtype, sharding=placed)
+
+  batch = {
+    'inputs': rows(width),
+    'targets': rows(width),
+    'lengths': rows() if config.train.varlen else None,
+    'reset': rows(dtype=bool),
+  }
+  state = built.abstract
+  # The program that is called later: it is traced and compiled once.
+  program = built.step.trace(state, batch)
+  product = capacity.largest_product(program.jaxpr)
+  model = 'model.d_model, model.d_ff, model.n_layer or mesh.fsdp'
+  held = {
+    'the parameters': (state.params, model),
+    'the optimiser': (state.opt_state, f'optim.state_dtype, {model}'),
+    'the average': (state.average, f'optim.average, {model}'),
+    'the memory': (state.memory, 'model.mem_len or train.batch_size'),
+    'the batches': (batch, 'train.steps_per_dispatch or train.batch_size'),
+  }
+  lower = 'train.batch_size, train.accumulate, train.segment_len'
+  parts = {k: (capacity.on_a_device(x), keys) for k, (x, keys) in held.items()}
+  parts['one product'] = product / mesh.size, lower
+  capacity.check('a training step', mesh, parts)
+  held = sum(size for size, _ in parts.values()) - product / mesh.size
+  between = capacity.between(program.lower().compile())
+  parts = {'its arguments': (held, f'model.mem_len, {model}')}
+  parts['what is computed'] = between, f'{lower}, model.remat, {model}'
+  capacity.check('a training step', mesh, parts)
