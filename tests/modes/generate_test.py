@@ -158,14 +158,12 @@ def test_a_prompt_that_is_no_file_or_endless(folder, tmp_path, monkeypatch):
 
 
 def test_a_prompt_that_is_no_utf_8(tmp_path, capsys):
-  """Bytes of a file and of a command line are what they are."""
+  """Bytes of a file are what they are; a key is text."""
   run = tmp_path / 'run'
   run.mkdir()
   runs.write(run, vocabulary=Vocabulary.all_bytes())
   (tmp_path / 'prompt').write_bytes(b'a\xffb')
   asked = {'prompt_file': str(tmp_path / 'prompt')}
   assert printed(capsys, config(asked), run)[:3] == 'a\ufffdb'
-  asked = {'prompt': os.fsdecode(b'a\xffb')}
-  assert printed(capsys, config(asked), run)[:3] == 'a\ufffdb'
-  message = refused(config({'prompt': '\ud800'}), run)
-  assert message.startswith("generate.prompt is '\\ud800'; allowed: text")
+  with pytest.raises(UserError, match=r'generate\.prompt is .*; allowed: text'):
+    runs.job(config({'prompt': os.fsdecode(b'a\xffb')}), run)

@@ -68,6 +68,7 @@ RANGES = [
   ('optim.lr_floor', [0.0, 1.0], [-TINY, 1.001]),
   ('optim.warmup', [0, 400_000], [-1, 400_001]),
   ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
+  ('model.n_layer', [1, 1000], [0, -1, 1001]),
   ('mesh.data', [-1, 1, 8], [0, -2]),
   ('mesh.slices', [1, 8], [0, -2]),
   ('mesh.fsdp', [1, 8], [0, -1, -2]),  # mesh.data is -1 already
@@ -79,7 +80,7 @@ RANGES = [
 EVERY = ('log_every', 'eval_every', 'save_every')
 SIZES = {
   'data': ('min_count',),
-  'model': ('n_layer', 'n_head', 'd_head', 'd_ff', 'unroll'),
+  'model': ('n_head', 'd_head', 'd_ff', 'unroll'),
   'train': (
     'steps',
     'batch_size',
@@ -119,8 +120,8 @@ FROM_ZERO = {
 RANGES += [
   (f'{section}.{key}', allowed, outside)
   for keys, allowed, outside in (
-    (SIZES, [1, 10**6], [0, -1]),
-    (COUNTS, [0, 10**6], [-1]),
+    (SIZES, [1, 10**6], [0, -1, 10**9 + 1, 10**30]),
+    (COUNTS, [0, 10**6], [-1, 10**9 + 1, 10**30]),
     (BELOW_ONE, [0.0, 0.9], [-0.1, 1.0, math.nan]),
     (POSITIVE, [TINY, 10.0], [0.0, -1.0, math.nan, math.inf]),
     (FROM_ZERO, [0.0, 10.0], [-TINY, math.nan, math.inf]),

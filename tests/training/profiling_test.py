@@ -100,8 +100,6 @@ def test_shares_of_the_time(plain):
     assert sum(line[name] for name in shares) <= 1.0001
     # Nobody knows the peak of a CPU.
     assert 'mfu' not in line
-  # The first line is of steps that waited for the compiler.
-  assert lines[0]['dispatch'] > 0.5
   found = [s for s in done.stderr.splitlines() if s.startswith('step 15/30 ')]
   data, dispatch, device = (f'{lines[4][name]:.2%}' for name in shares)
   assert f'  data {data}  dispatch {dispatch}  device {device}  ' in found[0]

@@ -84,11 +84,7 @@ def _choices(g: Generate, vocabulary) -> dict[str, Any]:
 
 def _prompt(g: Generate):
   if not g.prompt_file:
-    try:
-      # What is no UTF-8 on a command line is an escape in Python.
-      return g.prompt.encode(errors='surrogateescape')
-    except UnicodeEncodeError:
-      settings.refuse('generate.prompt', g.prompt, 'text that UTF-8 can hold')
+    return g.prompt.encode()
   name = f'generate.prompt_file: {g.prompt_file}'
   if g.prompt_file != '-':
     return files.read(g.prompt_file, name, _LARGEST)

@@ -65,7 +65,7 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
     with files.open_regular(path) as f, zipfile.ZipFile(f) as archive:
       members = _members(archive)
       model, vocabulary = _model(archive, members)
-      shapes = _shapes(model, len(members))
+      shapes = _shapes(model)
       _compare(archive, members, shapes, os.fstat(f.fileno()).st_size)
       arrays = {name: _read(archive, members[name], name) for name in shapes}
   except Exception as e:  # whatever zipfile and numpy raise of a damaged file
@@ -113,15 +113,18 @@ def _model(archive, members):
   # A model of an older version lacks keys that were added since.
   fields = {**settings.defaults(config), **fields}
   settings.check({'model': config}, {'model': fields})
+  # Tracing takes time for each layer and tail, which have arrays of their own.
+  parts, most = (
+    max(fields.get('n_layer', 0), len(fields['cutoffs'])),
+    len(members),
+  )
+  if parts > most:
+    raise ValueError(f'it has {most} arrays for {parts} layers or tails')
   return models.build(fields, len(vocabulary)), vocabulary
 
 
-def _shapes(model, most):
+def _shapes(model):
   """{name: shape and dtype} of the parameters of a model."""
-  # Tracing takes time for each layer and tail, which have arrays of their own.
-  parts = max(getattr(model.config, 'n_layer', 0), len(model.config.cutoffs))
-  if parts > most:
-    raise ValueError(f'it has {most} arrays for {parts} layers or tails')
   found = jax.eval_shape(
     lambda: model.inference_params(base.init_params(model, jax.random.key(0)))
   )
@@ -135,11 +138,8 @@ def _compare(archive, members, shapes, size):
     raise ValueError(f'{name} {wrong}')
   for name, expected in shapes.items():
     with archive.open(members[name]) as f:
-      found, wanted = _kind(f), (expected.shape, expected.dtype)
+      found, wanted = _said(*_kind(f)), _said(expected.shape, expected.dtype)
       if found != wanted:
-        found, wanted = (
-          f'{dtype} {list(shape)}' for shape, dtype in (found, wanted)
-        )
         raise ValueError(f'{name} is {found}; expected {wanted}')
       rest, n = members[name].file_size - f.tell(), _bytes(expected)
       if rest != n:
