@@ -6,6 +6,7 @@
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 
 from absl import flags, logging
@@ -92,6 +93,8 @@ def without_echoes() -> Iterator[None]:
     if str(event.exc_value) != 'Event loop is closed':
       hook(event)
 
+  # Of a save of orbax that fails.
+  warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
   logger.addFilter(of_others)
   logging.set_verbosity(logging.WARNING)
   sys.unraisablehook = print_others

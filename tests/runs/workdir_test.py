@@ -277,7 +277,7 @@ def test_a_folder_that_is_not_shared(tmp_path):
     UserError, match=r'--workdir=\S+ of process 0 is not seen'
   ):
     workdir.check_shared(tmp_path, seconds=0.2)
-  late = threading.Timer(0.2, (tmp_path / 'config.json').touch)
+  late = threading.Timer(0.2, (tmp_path / 'lock').touch)
   late.start()
   workdir.check_shared(tmp_path, seconds=20)
   late.join()

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import lzma
+import shlex
 
 from txl_jax.evaluation import figures
 from txl_jax.modes import sections
@@ -26,9 +27,9 @@ def run(job: Job) -> None:
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, mesh_lib.row_parts(mesh))
-  command = (
-    f'python -m txl_jax.main --config={folder}/config.py --workdir={folder}'
-  )
+  quoted = shlex.quote(f'{folder}')
+  of_run = f'--config={quoted}/config.py --workdir={quoted}'
+  command = f'python -m txl_jax.main {of_run}'
   corpus = job.corpus()
   compared = _to_compare(corpus)
   run = folder, config, sections.of(config), corpus
@@ -41,6 +42,7 @@ def run(job: Job) -> None:
       stack.enter_context(workdir.locked(folder))
 
     processes.on_main(occupy)
+    workdir.check_shared(folder)
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
       then = None if start is None else resume.Host.read(checkpoints, start)
@@ -52,7 +54,6 @@ def run(job: Job) -> None:
       around = mesh, job.watch, job.console, plan
       trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
       processes.on_main(lambda: workdir.describe(*run, command, start is None))
-      workdir.check_shared(folder)
       progress = trainer.run()
     beside = []
     if compared is not None:

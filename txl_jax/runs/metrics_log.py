@@ -26,6 +26,7 @@ from txl_jax.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
+_LARGEST = 1 << 30  # bytes of a record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Log:
     """
     self._folder, self._events = workdir, None
     path, events = workdir / NAME, workdir / EVENTS
-    data = files.read(path) if path.exists() else b''
+    data = _contents(path)
     kept = mark.beginning(data) if mark else None
     aside = ''
     if kept is None:
@@ -165,8 +166,7 @@ class Silent:
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
   """The records of a metrics.jsonl that can be read; [] without the file."""
-  data = files.read(path) if path.exists() else b''
-  return [r for r in map(_record, _lines(data)) if r]
+  return [r for r in map(_record, _lines(_contents(path))) if r]
 
 
 def put_aside(workdir: pathlib.Path, why: str) -> None:
@@ -181,6 +181,10 @@ def put_aside(workdir: pathlib.Path, why: str) -> None:
       path.rename(workdir / kept[-1])
   where = f'; kept as {" and ".join(kept)}' if kept else ''
   print(f'warning: {workdir / NAME}: {why}{where}', file=sys.stderr)
+
+
+def _contents(path):
+  return files.read(path, largest=_LARGEST) if path.exists() else b''
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -35,7 +35,7 @@ from txl_jax.runs import checkpoint, metrics_log
 
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
-_CONFIG, _CORPUS = 'config.json', 'corpus.json'
+_CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 
 
 @contextlib.contextmanager
@@ -49,7 +49,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   made = [path for path in (folder, *folder.parents) if not path.exists()]
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    file = _hold(folder / 'lock')
+    file = _hold(folder / _LOCK)
   except OSError as e:
     raise UserError(f'--workdir={folder} cannot be written: {e}') from e
   with file:
@@ -89,8 +89,8 @@ def _leave(folder, made):
     ours = _CONFIG, 'config.py', _CORPUS, VOCABULARY, metrics_log.NAME
     for name in *ours, checkpoint.UNSAVED:
       (folder / name).unlink(missing_ok=True)
-  if [path.name for path in folder.iterdir()] == ['lock']:
-    (folder / 'lock').unlink()
+  if [path.name for path in folder.iterdir()] == [_LOCK]:
+    (folder / _LOCK).unlink()
     for path in made:
       path.rmdir()
 
@@ -206,10 +206,10 @@ def _not_as(folder, texts, config, sections):
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """UserError unless the folder is that which process 0 has described."""
+  """UserError unless the folder is that which process 0 has locked."""
   # A network file system may take some seconds to show that.
   deadline = time.monotonic() + seconds
-  while not (folder / 'config.json').exists():
+  while not (folder / _LOCK).exists():
     if time.monotonic() > deadline:
       allowed = 'allowed: a folder that all hosts share'
       raise UserError(
