@@ -147,6 +147,7 @@ def test_version():
 COUNTED = """
 import atexit, collections, sys
 from jax import monitoring
+from txl_jax import main
 counts = collections.Counter()
 monitoring.register_event_listener(lambda name, **_: counts.update([name]))
 found = lambda kind: counts[f'/jax/compilation_cache/cache_{kind}']

@@ -65,8 +65,9 @@ def _hold(path):
   file = path.open('a+', errors='replace')
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if not path.exists():  # it was removed by a run that has just ended
-      file.close()
+    same = path.exists() and path.stat().st_ino
+    if same != os.fstat(file.fileno()).st_ino:
+      file.close()  # a run that has just ended has removed it
       return _hold(path)
     file.truncate(0)
     print(os.getpid(), file=file, flush=True)
