@@ -125,6 +125,8 @@ def main(_: list[str]) -> None:
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   processes.start(_DISTRIBUTED.value, *own, lost_seconds)
   file = config_flags.get_config_filename(flags.FLAGS['config'])
+  if '://' in _WORKDIR.value:
+    raise UserError(f'--workdir={_WORKDIR.value}; allowed: a folder')
   folder = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(file).stem}')
   console = Console(silent=not processes.is_main())
   watch = watchdog.Watch(lost_seconds, config.watch.stall_seconds)
@@ -138,13 +140,18 @@ def main(_: list[str]) -> None:
 
 def entry() -> None:
   """The program: a mistake of the user is one line and status 1."""
-  with command_line.without_echoes(), command_line.told():
-    try:
-      app.run(main, flags_parser=_parse)
-    except watchdog.Stopped as e:
-      if processes.is_main():
-        print(e, file=sys.stderr)
-      sys.exit(128 + e.signal)
+  try:
+    with command_line.without_echoes(), command_line.told():
+      try:
+        app.run(main, flags_parser=_parse)
+      except watchdog.Stopped as e:
+        if processes.is_main():
+          print(e, file=sys.stderr)
+        sys.exit(128 + e.signal)
+  except SystemExit as e:
+    if e.code == 1:  # threads that a failed save has left would print pages
+      terminal.end(1)
+    raise
 
 
 if __name__ == '__main__':

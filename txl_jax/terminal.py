@@ -13,7 +13,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
+from txl_jax import files
 from txl_jax.errors import UserError
 
 _POLL = 0.01  # seconds
@@ -38,6 +40,13 @@ def begin() -> None:
   sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
   sys.stdout = _text(_Product(1, 'w', closefd=False), sys.stdout)
   sys.stderr = _text(_ForPeople(2, 'w', closefd=False), sys.stderr)
+  for argument, following in zip(sys.argv, [*sys.argv[1:], '']):
+    name, given, path = argument.lstrip('-').partition('=')
+    if name == 'flagfile':  # absl reads it when it likes, and to its end
+      try:
+        files.read(path if given else following, argument, 1 << 20)
+      except UserError as e:
+        sys.exit(f'error: {e}')
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -81,6 +90,13 @@ def interrupt(*_) -> None:
         write()
   finally:
     os._exit(130)
+
+
+def end(status: int) -> NoReturn:
+  """Ends the program after its last line, whatever threads still do or say."""
+  with contextlib.suppress(Exception):
+    sys.stdout.flush()
+  os._exit(status)
 
 
 def _give_up(*_):

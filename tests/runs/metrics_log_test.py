@@ -133,9 +133,9 @@ def test_no_tensorboard(tmp_path):
   [
     b'{"step": 31, "spl',
     b'{"step": 31, "split": "train", "time": 1.0}',
-    b'\x00\x00\xff\n',
-    b'[31]\n',
-    b'{"step": 31}\n',
+    b'{"step": 31, "split": "train", "time": 1.0}\n',
+    b'{"step": 31, "split": "validation", "time": 1.0}\n{"st',
+    b'\x00\x00\xff',
   ],
 )
 def test_what_came_after_the_checkpoint_goes(tmp_path, capsys, torn):
@@ -143,13 +143,60 @@ def test_what_came_after_the_checkpoint_goes(tmp_path, capsys, torn):
   path = tmp_path / 'metrics.jsonl'
   whole = path.read_bytes()
   path.write_bytes(whole + torn)
-  assert len(keys(tmp_path)) == 9
-  log = metrics_log.Log(tmp_path, 40, 40, False, mark)
+  log = metrics_log.Log(tmp_path, 30, 30, False, mark)
   assert log.sync() == mark
   log.close()
   assert path.read_bytes() == whole
   assert capsys.readouterr().err == ''
   assert [p.name for p in tmp_path.iterdir()] == ['metrics.jsonl']
+
+
+@pytest.mark.parametrize(
+  'more',
+  [
+    b'MY NOTE\n',
+    b'\x00\x00\xff\n',
+    b'[31]\n',
+    b'{"step": 31}\n',
+    b'{"step": 30, "split": "train", "time": 1.0}\n',
+  ],
+)
+def test_what_is_not_of_the_run_is_kept(tmp_path, capsys, more):
+  mark = fill(tmp_path, tensorboard=False)
+  path = tmp_path / 'metrics.jsonl'
+  whole = path.read_bytes()
+  path.write_bytes(whole + more)
+  metrics_log.Log(tmp_path, 30, 30, False, mark).close()
+  assert path.read_bytes() == whole
+  assert (tmp_path / 'metrics.jsonl.kept-1').read_bytes() == whole + more
+  assert 'has lines that are none of this run' in capsys.readouterr().err
+
+
+def test_names_to_keep_are_free_for_both(tmp_path):
+  mark = fill(tmp_path)
+  (tmp_path / 'tensorboard.kept-1').mkdir()
+  (tmp_path / 'metrics.jsonl.kept-2').touch()
+  (tmp_path / 'metrics.jsonl').write_text('')
+  metrics_log.Log(tmp_path, 30, 30, True, mark).close()
+  assert len(list((tmp_path / 'tensorboard.kept-3').iterdir())) == 1
+  assert (tmp_path / 'metrics.jsonl.kept-3').exists()
+
+
+def test_the_record_stays_where_a_new_one_cannot_be_written(tmp_path):
+  fill(tmp_path)
+  before = (tmp_path / 'metrics.jsonl').read_bytes()
+  (tmp_path / 'metrics.jsonl.tmp').mkdir()
+  with pytest.raises(UserError, match='log cannot be written'):
+    metrics_log.Log(tmp_path, 30, 30, True, metrics_log.Mark(1, 2, 3))
+  assert (tmp_path / 'metrics.jsonl').read_bytes() == before
+
+
+def test_files_beside_the_events_stay(tmp_path):
+  mark = fill(tmp_path)
+  (tmp_path / 'tensorboard/my_notes').write_text('')
+  for events in False, True:
+    metrics_log.Log(tmp_path, 30, 30, events, mark).close()
+    assert (tmp_path / 'tensorboard/my_notes').exists()
 
 
 def test_a_mark_is_of_what_is_written(tmp_path):

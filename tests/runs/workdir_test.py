@@ -158,7 +158,7 @@ def test_a_record_whose_checkpoints_are_gone(tmp_path, capsys):
   config.train.resume = 'never'
   compare(tmp_path, config, corpus(), None)
   describe(tmp_path, config, corpus())
-  assert 'kept as metrics.jsonl.kept-1\n' in capsys.readouterr().err
+  assert ', metrics.jsonl.kept-1\n' in capsys.readouterr().err
   assert (tmp_path / 'metrics.jsonl.kept-1').read_bytes() == line
   assert not (tmp_path / 'metrics.jsonl').exists()
 
@@ -175,11 +175,47 @@ def test_a_folder_without_a_checkpoint_is_taken_over(tmp_path, capsys):
   describe(tmp_path, config, corpus())
   err = capsys.readouterr().err.splitlines()
   assert 'is taken over: config.json has optim.lr = 0.00025, this' in err[0]
-  assert 'metrics.jsonl.kept-2 and tensorboard.kept-2' in err[1] and not err[2:]
+  kept = 'vocabulary.json.kept-2, metrics.jsonl.kept-2, tensorboard.kept-2'
+  assert err[0].endswith(kept) and not err[1:]
   kept = contents(tmp_path)
   assert kept['metrics.jsonl.kept-2'] == b'what was recorded\n'
   assert (tmp_path / 'tensorboard.kept-2/events').read_text() == '1'
   assert json.loads(kept['config.json'])['optim']['lr'] == 0.5
+
+
+def test_an_empty_folder_of_checkpoints_beside_a_config(tmp_path):
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  (tmp_path / 'unsaved').unlink()
+  compare(tmp_path, config, corpus(), None)  # it never had one
+  (tmp_path / 'checkpoints').mkdir()
+  message = one_line(compare, tmp_path, config, corpus(), None)
+  assert 'up to step 0' in message
+
+
+@pytest.mark.parametrize('link', [False, True])
+def test_a_lock_that_is_none(tmp_path, link):
+  (tmp_path / 'file').write_text('what is mine')
+  path = tmp_path / 'lock'
+  path.symlink_to('file') if link else (tmp_path / 'file').rename(path)
+  assert 'lock is' in one_line(lock, tmp_path)
+  assert path.read_text() == 'what is mine'
+
+
+def test_files_of_another_run_than_the_checkpoint(tmp_path, capsys):
+  config = common.get_config()
+  describe(tmp_path, config, corpus())
+  then = checkpoint_of(config, corpus())
+  workdir.compare_files(tmp_path, sections.of(config), then)
+  assert capsys.readouterr().err == ''
+  then = checkpoint_of(config, corpus('b' * 64))
+  then.config['seed'] = 1
+  workdir.compare_files(tmp_path, sections.of(config), then)
+  err = capsys.readouterr().err.splitlines()
+  assert [line.split()[1] for line in err] == [
+    f'{tmp_path}/config.json',
+    f'{tmp_path}/corpus.json',
+  ]
 
 
 def test_describe_begins_again_after_a_kill_on_the_way(tmp_path):
@@ -258,10 +294,12 @@ def test_a_run_that_comes_to_nothing_leaves_nothing(tmp_path):
   assert not (tmp_path / 'a').exists()
   # What is not ours stays, and so does what was recorded.
   folder.mkdir(parents=True)
-  (folder / 'note').touch()
+  for name in 'note', 'config.py':
+    (folder / name).write_text('mine')
   with workdir.locked(folder):
     describe(folder, common.get_config(), corpus())
-  assert sorted(contents(folder)) == ['lock', 'note']
+  assert contents(folder)['config.py.kept-1'] == b'mine'
+  assert sorted(contents(folder)) == ['config.py.kept-1', 'lock', 'note']
   with workdir.locked(folder):
     describe(folder, common.get_config(), corpus())
     (folder / 'metrics.jsonl').write_text('a line\n')

@@ -36,8 +36,11 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = _choose(checkpoints, config.checkpoint)
-  then = resume.Host.read(checkpoints, step).config
+  host = resume.Host.read(checkpoints, step)
+  then = host.config
   _check_model(config, folder, then)
+  if processes.is_main():
+    workdir.compare_files(folder, sections.of(config), host)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
   shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))

@@ -23,9 +23,12 @@ which they never do.
 import concurrent.futures
 import contextlib
 import json
+import os
 import pathlib
+import re
 import shutil
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +42,8 @@ from txl_jax.runs import seal
 
 UNSAVED = 'unsaved'  # a file beside the folder, until a step is complete
 _KEEP = 2  # newest steps
+_UNFINISHED = re.compile(r'\d+\.(new|old|(new\.)?orbax-checkpoint-tmp.*)')
+_PATIENCE = 10.0  # seconds that a thread of a failed save is waited for
 # A save has 30 years: orbax measures by a clock that may be set, and a lost
 # process is noticed elsewhere. It raises at once if folders cannot be made.
 _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
@@ -73,7 +78,7 @@ class Checkpoints:
     It may not be there.
     """
     if not self.folder.is_dir():
-      if self.folder.exists():
+      if os.path.lexists(self.folder):
         raise UserError(f'{self.folder} is no folder; allowed: to move it away')
       return []
     names = (p.name for p in self.folder.iterdir() if p.is_dir())
@@ -176,8 +181,9 @@ class Checkpoints:
       # Half deleted under its own name, it would be a damaged one.
       self._path(old).rename(self._path(old, '.old'))
       self._verified.pop(old, None)
-    for path in self.folder.glob('*.old'):
-      _remove(path)
+    for path in self._unfinished():
+      if path.suffix == '.old':
+        _remove(path)
 
   @contextlib.contextmanager
   def _write_errors(self, step):
@@ -187,6 +193,10 @@ class Checkpoints:
     except (OSError, ValueError, UserError) as e:
       if isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
+      # Those of orbax may still write.
+      for thread in threading.enumerate():
+        if type(thread).__module__.startswith('orbax'):
+          threading.Thread.join(thread, _PATIENCE)  # its own raises
       if processes.is_main():
         _remove(self._path(step, '.new'))
         self.recover()
@@ -216,13 +226,17 @@ class Checkpoints:
 
   def recover(self) -> None:
     """Finishes or removes what an interrupted save has left; process 0."""
-    for path in (*self.folder.glob('*.new'), *self.folder.glob('*.old')):
+    for path in self._unfinished():
       final = path.with_suffix('')
       if not final.exists() and not seal.damage(path, name=final.name):
         path.rename(final)
-    for pattern in ('*.orbax-checkpoint-tmp*', '*.new', '*.old'):
-      for path in self.folder.glob(pattern):
-        _remove(path)
+    for path in self._unfinished():
+      _remove(path)
+
+  def _unfinished(self):
+    """What the save of a step has made on the way, whole or not."""
+    found = [*self.folder.iterdir()] if self.folder.is_dir() else []
+    return [path for path in found if _UNFINISHED.fullmatch(path.name)]
 
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
@@ -232,6 +246,8 @@ class Checkpoints:
     `newest` itself gets a seal if it has none.
     """
     aside = self.folder.with_name('damaged')
+    if aside.exists() and not aside.is_dir():
+      raise UserError(f'{aside} is no folder; allowed: to move it away')
     for step in self.steps():
       folder = self._path(step)
       if step == newest and not seal.when(folder):

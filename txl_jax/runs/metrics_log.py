@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import sys
 import time
 import zlib
@@ -70,34 +69,30 @@ class Log:
     self._folder, self._events = workdir, None
     path, events = workdir / NAME, workdir / EVENTS
     data = _contents(path)
-    kept = mark.beginning(data) if mark else None
-    aside = ''
-    if kept is None:
-      last = {'train': step}
-      found = [(line, _record(line)) for line in _lines(data)]
-      kept = b''.join(
-        line
-        for line, r in found
-        if r and r['step'] <= last.get(r['split'], evaluated)
-      )
-      if mark or any(r is None for _, r in found):
-        aside = _damage(path, mark, kept)
+    before = mark.beginning(data) if mark else None
+    last, kept, strange = {'train': step}, before or b'', False
+    for line in _lines(data[len(kept) :]):
+      record = _record(line)
+      past = record and record['step'] > last.get(record['split'], evaluated)
+      # Of a marked record nothing else can follow.
+      strange |= record is None or (before is not None and not past)
+      if record and not past and before is None:
+        kept += line
     lines = _lines(kept)
     with self._told():
-      if aside:
-        put_aside(workdir, aside)
-      # On a network file system a reader may keep the old one from going.
-      shutil.rmtree(events, ignore_errors=True)
+      if tensorboard:
+        events.mkdir(exist_ok=True)
+      with files.replacing(path) as f:
+        f.write(kept)
+        f.flush()
+        if strange or (mark and before is None):
+          why = _damage(data, mark, len(lines))
+          put_aside(workdir, f'{path} {why}', NAME, EVENTS)
+      remove_events(events)
       if tensorboard:
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if its thread dies of a full disk, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
-      temporary = path.with_name(f'{NAME}.tmp')
-      with temporary.open('wb') as f:
-        f.write(kept)
-        f.flush()
-        os.fsync(f.fileno())
-      temporary.replace(path)
       self._file, self._mark = path.open('ab'), Mark()
       for line in lines:
         self._mark = self._mark.after(line)
@@ -169,18 +164,26 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
   return [r for r in map(_record, _lines(_contents(path))) if r]
 
 
-def put_aside(workdir: pathlib.Path, why: str) -> None:
-  """Keeps the record and its events under names of their own, and says so."""
-  number, kept = 1, []
-  while (workdir / f'{NAME}.kept-{number}').exists():
+def put_aside(workdir: pathlib.Path, why: str, *names: str) -> None:
+  """Keeps files and folders under names that are free, and says so."""
+  there = [name for name in names if os.path.lexists(workdir / name)]
+  number = 1
+  while any(os.path.lexists(workdir / f'{x}.kept-{number}') for x in there):
     number += 1
-  for name in NAME, EVENTS:
-    path = workdir / name
-    if path.exists():
-      kept.append(f'{name}.kept-{number}')
-      path.rename(workdir / kept[-1])
-  where = f'; kept as {" and ".join(kept)}' if kept else ''
-  print(f'warning: {workdir / NAME}: {why}{where}', file=sys.stderr)
+  kept = [f'{name}.kept-{number}' for name in there]
+  for old, new in zip(there, kept):
+    (workdir / old).rename(workdir / new)
+  where = f'; kept as {", ".join(kept)}' if kept else ''
+  print(f'warning: {why}{where}', file=sys.stderr)
+
+
+def remove_events(folder: pathlib.Path) -> None:
+  """Removes TensorBoard's events, and their folder if nothing else is in it."""
+  # On a network file system a reader may keep them from going.
+  with contextlib.suppress(OSError):
+    for path in folder.glob('events.out.tfevents.*'):
+      path.unlink()
+    folder.rmdir()
 
 
 def _contents(path):
@@ -192,17 +195,13 @@ def _lines(data: bytes) -> list[bytes]:
   return [line + b'\n' for line in data.split(b'\n')[:-1]]
 
 
-def _damage(path: pathlib.Path, mark: Mark | None, kept: bytes) -> str:
-  """Why a record is put aside, in words."""
-  if not path.exists():
-    why = 'it is not there'
-  elif mark is None:
-    why = 'some of its lines cannot be read'
-  else:
-    why = 'it is not as it was when the checkpoint was saved'
+def _damage(data: bytes, mark: Mark | None, lines: int) -> str:
+  """Why a record is put aside, in words; so many of its lines are kept."""
+  why = 'is not as it was when the checkpoint was saved'
+  if mark is None or mark.beginning(data) is not None:
+    why = 'has lines that are none of this run'
   of = f' of {mark.lines}' if mark else ''
-  lines = kept.count(b'\n')
-  return f'{why}; the run goes on with {lines}{of} lines of the record'
+  return f'{why}; the run goes on with {lines}{of} lines that can be read'
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

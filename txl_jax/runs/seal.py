@@ -6,6 +6,7 @@ every other file in it, and the SHA-256 of these.
 
 import hashlib
 import json
+import os
 import pathlib
 import zlib
 
@@ -33,7 +34,7 @@ def damage(
   `name`, its own unless another is given.
   """
   path = folder / NAME
-  if not path.exists():
+  if not os.path.lexists(path):
     return 'it has no seal'
   try:
     sealed = files.read_json(path)
@@ -46,6 +47,12 @@ def damage(
       wanted = not item or part.startswith(f'{item}/')
       if wanted and (why := _difference(folder / part, size, crc, read)):
         return f'{part}{why}'
+    for path in (folder / item).rglob('*'):
+      part = path.relative_to(folder).as_posix()
+      # A network file system renames what is deleted while it is open.
+      ours = part in entries or part == NAME or path.name.startswith('.nfs')
+      if not ours and not path.is_dir():
+        return f'{part} is not of it'
   except (UserError, *files.ODD):
     return f'{NAME} cannot be read'
   return ''
@@ -67,7 +74,7 @@ def _difference(path, size, crc, read):
 def when(folder: pathlib.Path) -> int:
   """When a folder was sealed, in ns; 0 if it was not."""
   path = folder / NAME
-  return path.stat().st_mtime_ns if path.is_file() else 0
+  return path.lstat().st_mtime_ns if os.path.lexists(path) else 0
 
 
 def _digest(sealed):

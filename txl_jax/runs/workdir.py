@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import pathlib
-import shutil
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -36,6 +36,7 @@ from txl_jax.runs import checkpoint, metrics_log
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
 _CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
+_OURS = _CONFIG, 'config.py', _CORPUS, VOCABULARY
 
 
 @contextlib.contextmanager
@@ -62,6 +63,8 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
 def _hold(path):
   """The lock, opened and held."""
+  if path.is_symlink():
+    raise OSError(0, f'{path} is a link')
   file = path.open('a+', errors='replace')
   try:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,6 +72,9 @@ def _hold(path):
     if same != os.fstat(file.fileno()).st_ino:
       file.close()  # a run that has just ended has removed it
       return _hold(path)
+    file.seek(0)
+    if not re.fullmatch(r'\d*\n?', file.read(100)):
+      raise OSError(0, f'{path} is not the lock of a run')
     file.truncate(0)
     print(os.getpid(), file=file, flush=True)
   except BlockingIOError as e:
@@ -86,9 +92,9 @@ def _leave(folder, made):
   """Removes what a run has written that came to nothing."""
   record = folder / metrics_log.NAME
   if (folder / checkpoint.UNSAVED).exists() and not _size(record):
-    shutil.rmtree(folder / metrics_log.EVENTS, ignore_errors=True)
-    ours = _CONFIG, 'config.py', _CORPUS, VOCABULARY, metrics_log.NAME
-    for name in *ours, checkpoint.UNSAVED:
+    metrics_log.remove_events(folder / metrics_log.EVENTS)
+    # What had these names before was put aside.
+    for name in *_OURS, metrics_log.NAME, checkpoint.UNSAVED:
       (folder / name).unlink(missing_ok=True)
   if [path.name for path in folder.iterdir()] == [_LOCK]:
     (folder / _LOCK).unlink()
@@ -112,14 +118,15 @@ def compare(
   gone, and train.resume does not say to begin again.
   """
   if then is None:
-    record = folder / metrics_log.NAME
+    record, saved = folder / metrics_log.NAME, checkpoints(folder)
+    was = _size(record) or ((folder / _CONFIG).exists() and saved.exists())
     young = (folder / checkpoint.UNSAVED).exists()
-    if _size(record) and not young and config.train.resume != 'never':
+    if was and not young and config.train.resume != 'never':
       steps = [r['step'] for r in metrics_log.read(record)]
       raise UserError(
         f'{folder} has the record of a run up to step {max(steps, default=0)}, '
-        f'and {checkpoints(folder)} no checkpoint, as where a disk is not '
-        'mounted; allowed: to bring them back, another --workdir, or '
+        f'and {saved} no checkpoint, as where a disk is not mounted; allowed: '
+        'to bring them back, another --workdir, or '
         '--config.train.resume=never, which begins again and keeps the record'
       )
     return
@@ -167,13 +174,14 @@ def describe(
   wrong = _not_as(folder, texts, config, sections)
   if begins:
     young = (folder / checkpoint.UNSAVED).exists()
+    found = [x for x in (*_OURS, metrics_log.NAME) if (folder / x).exists()]
+    same = all((folder / x).exists() for x in _OURS) and not wrong
+    if found and not (same and young):
+      # Of another run, or of the user.
+      how = next((f': {x} {wrong[x]}' for x in found if x in wrong), '')
+      why = f'{folder} has no checkpoint of a run and is taken over{how}'
+      metrics_log.put_aside(folder, why, *found, metrics_log.EVENTS)
     files.write(folder / checkpoint.UNSAVED, 'No checkpoint is complete yet.\n')
-    if (folder / _CONFIG).exists() and wrong:
-      why = ', '.join(f'{name} {how}' for name, how in wrong.items())
-      why = f'{folder} holds no checkpoint and is taken over: {why}'
-      print(f'warning: {why}', file=sys.stderr)
-    if (wrong or not young) and _size(folder / metrics_log.NAME):
-      metrics_log.put_aside(folder, 'it is of a run without a checkpoint')
     wrong = texts
   else:
     (folder / checkpoint.UNSAVED).unlink(missing_ok=True)
@@ -202,8 +210,27 @@ def _not_as(folder, texts, config, sections):
         wrong[name] = 'is of another run, or damaged'
     except UserError as e:
       gone = not (folder / name).exists()
-      wrong[name] = 'is not there' if gone else f'{e}'
+      how = f'{e}'.removeprefix(f'{folder / name} ')
+      wrong[name] = 'is not there' if gone else how
   return wrong
+
+
+def compare_files(
+  folder: pathlib.Path, sections: Mapping[str, type], then: Any
+) -> None:
+  """Says which files are of another run than the checkpoint; see `compare`."""
+  for name in _CONFIG, _CORPUS:
+    path, same = folder / name, False
+    with contextlib.suppress(UserError):
+      found = files.read_json(path)
+      if name == _CORPUS:
+        same = found.get('digest') == then.corpus
+      else:
+        flat = then.config, settings.flatten(found)
+        same = not [*settings.differences(sections, *flat, settings.ON_RESUME)]
+    if path.exists() and not same:
+      line = f'{path} is not that of the checkpoint, which is used'
+      print(f'warning: {line}', file=sys.stderr)
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:

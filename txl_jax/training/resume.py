@@ -75,11 +75,15 @@ class Host:
   def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
     """That of a checkpoint, made by `dataclasses.asdict`; or UserError."""
     found = checkpoints.host(step)
+    like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}))
+    if 'record' not in found:  # of an older version
+      del like['record']
     try:
+      _check_types('host', found, like)
       progress = Progress.from_json(found['progress'])
       record = Mark(**found['record']) if 'record' in found else None
-      config, corpus = settings.flatten(found['config']), str(found['corpus'])
-      return cls(progress, record, config, corpus, {**found['versions']})
+      config, corpus = settings.flatten(found['config']), found['corpus']
+      return cls(progress, record, config, corpus, found['versions'])
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
       raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
@@ -92,6 +96,15 @@ class Host:
       for name, version in _versions().items()
       if self.versions.get(name) != version
     ]
+
+
+def _check_types(name, found, like):
+  """Raises a ValueError unless a value from JSON has the types of another."""
+  kinds = (int, float) if type(like) is float else (type(like),)
+  if type(found) not in kinds:
+    raise ValueError(f'{name} is {found!r:.80}')
+  for key, value in like.items() if isinstance(like, dict) else ():
+    _check_types(key, found[key], value)
 
 
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:

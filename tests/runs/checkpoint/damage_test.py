@@ -82,6 +82,33 @@ def test_a_part_that_is_a_pipe_or_has_no_end(c):
     assert not c.usable(step)
 
 
+@pytest.mark.parametrize('name', ['params/more', 'average/x', 'seal.json.tmp'])
+def test_a_file_that_was_not_sealed(c, capfd, name):
+  path = c.folder / '2' / name
+  path.parent.mkdir(exist_ok=True)
+  path.write_text('')
+  assert c.newest() == 1
+  assert f'not used: {name} is not of it' in capfd.readouterr().err
+
+
+def test_what_is_not_of_a_save_is_left_alone(c):
+  found = ['60.old.mine', 'best.old', 'mine.new', 'x.orbax-checkpoint-tmp']
+  for name in found:
+    shutil.copytree(c.folder / '1', c.folder / name)
+  c.recover()
+  save(c, 3)
+  assert set(found) < set(names(c.folder))
+
+
+def test_a_seal_that_leads_nowhere(c):
+  """It is not the same as none, whose step is tried."""
+  for step in '12':
+    path = c.folder / step / seal.NAME
+    path.unlink()
+    path.symlink_to('/dev/zero')
+  assert c.newest() is None
+
+
 def test_a_file_in_the_place_of_the_folder(tmp_path):
   (tmp_path / 'checkpoints').write_text('')
   c = checkpoint.Checkpoints(tmp_path / 'checkpoints')
