@@ -70,20 +70,19 @@ class Log:
     path, events = workdir / NAME, workdir / EVENTS
     data = _contents(path)
     before = mark.beginning(data) if mark else None
-    last, kept, strange = {'train': step}, before or b'', False
-    for line in _lines(data[len(kept) :]):
+    last, lines, strange = {'train': step}, _lines(before or b''), False
+    for line in _lines(data[len(before or b'') :]):
       record = _record(line)
       past = record and record['step'] > last.get(record['split'], evaluated)
       # Of a marked record nothing else can follow.
       strange |= record is None or (before is not None and not past)
       if record and not past and before is None:
-        kept += line
-    lines = _lines(kept)
+        lines.append(line)
     with self._told():
       if tensorboard:
         events.mkdir(exist_ok=True)
       with files.replacing(path) as f:
-        f.write(kept)
+        f.writelines(lines)
         f.flush()
         if strange or (mark and before is None):
           why = _damage(data, mark, len(lines))

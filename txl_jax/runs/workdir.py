@@ -175,8 +175,7 @@ def describe(
   if begins:
     young = (folder / checkpoint.UNSAVED).exists()
     found = [x for x in (*_OURS, metrics_log.NAME) if (folder / x).exists()]
-    same = all((folder / x).exists() for x in _OURS) and not wrong
-    if found and not (same and young):
+    if found and (wrong or not young):
       # Of another run, or of the user.
       how = next((f': {x} {wrong[x]}' for x in found if x in wrong), '')
       why = f'{folder} has no checkpoint of a run and is taken over{how}'
