@@ -111,6 +111,20 @@ def test_newline_drop_is_the_published_protocol(enwik8, tmp_path):
   assert data.vocabulary.encode(b'a\nb', 'prompt').tolist() == [0, 1]
 
 
+def test_all_bytes_are_symbols(enwik8, tmp_path):
+  data = prepare(
+    'enwik8', tmp_path / 'data', alphabet='bytes', manual_dir=enwik8
+  )
+  assert data.name == 'enwik8-alphabet_bytes'
+  assert data.manifest['options'] == {'newline': 'keep', 'alphabet': 'bytes'}
+  assert data.vocabulary.symbols == tuple(range(256))
+  tokens = [data.tokens(split) for split in SIZES]
+  assert np.concatenate(tokens).tolist() == list(TEXT)
+  again = dict(corpus='enwik8', dir=f'{tmp_path}/data', alphabet='bytes')
+  assert preparation.vocab_size(again) == 256
+  assert preparation.locate_or_prepare(again).digest == data.digest
+
+
 @pytest.mark.parametrize('newline, symbols', [('keep', 6), ('drop', 5)])
 def test_published_number_of_bytes(
   enwik8, tmp_path, monkeypatch, newline, symbols

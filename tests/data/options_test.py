@@ -74,6 +74,7 @@ def test_options_that_do_not_fit(fields, found):
   [
     (dict(corpus='wt103', level='word'), ''),
     (dict(corpus='enwik8', newline='drop'), '-newline_drop'),
+    (dict(corpus='text8', alphabet='bytes'), '-alphabet_bytes'),
     (dict(corpus='lm1b', vocab_file='x', boundaries=2), '-boundaries_2'),
     (dict(corpus='text', path='x', level='word'), '-word'),
     (
@@ -95,7 +96,7 @@ def test_names_tell_the_options(fields, suffix):
   asked = Data(**fields)
   asked.check()
   assert asked.suffix() == suffix
-  assert asked.words == (asked.corpus != 'enwik8')
+  assert asked.words == (asked.corpus not in ('enwik8', 'text8'))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,10 @@ def test_names_tell_the_options(fields, suffix):
     (
       dict(corpus='enwik8', newline='drop'),
       '--dataset=enwik8 --newline=drop --data_dir=data',
+    ),
+    (
+      dict(corpus='text8', alphabet='bytes'),
+      '--dataset=text8 --alphabet=bytes --data_dir=data',
     ),
   ],
 )

@@ -108,9 +108,7 @@ def vocab_size(config: Mapping[str, Any]) -> int:
   """The size of its vocabulary, for which only a text of words is prepared."""
   asked = settings.read(Data, config)
   asked.check()
-  if asked.corpus == 'text' and asked.words:
-    return len(prepare(asked).vocabulary)
-  return options.SIZES.get(asked.corpus, 256) - (asked.newline == 'drop')
+  return asked.symbols or len(prepare(asked).vocabulary)
 
 
 def _read_list(asked) -> tuple[Words | None, dict]:
@@ -167,7 +165,7 @@ def _check(asked: Data, symbols: int, entries: dict) -> None:
     (f'tokens in the split {split}', entries[split]['tokens'], expected)
     for split, expected in archive.tokens.items()
   ]
-  if archive.symbols is not None:
+  if archive.symbols is not None and asked.alphabet == 'seen':
     expected = archive.symbols - (asked.newline == 'drop')
     figures.append(('symbols in the vocabulary', symbols, expected))
   for what, found, expected in figures:

@@ -95,7 +95,7 @@ def write(
 
 def _write_bytes(asked, splits, folder):
   """The same for bytes, of a published corpus those that it has."""
-  if asked.corpus in LOCAL:
+  if asked.corpus in LOCAL or asked.alphabet == 'bytes':
     vocabulary = Vocabulary.all_bytes()
   else:
     text = itertools.chain.from_iterable(read() for read in splits.values())

@@ -29,6 +29,7 @@ CORPORA = {
   'lm1b': 'words: One Billion Word, shuffled sentences',
 }
 LOCAL = ('pystdlib', 'text')
+BYTES = ('enwik8', 'text8')
 WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
@@ -53,6 +54,14 @@ class Data:
       'keep': 'every byte is a token, 205 symbols',
       'drop': 'they become no token, 204 symbols and shorter splits: the '
       'published protocol',
+    },
+  )
+  alphabet: str = key(
+    'seen',
+    'Which byte values enwik8 and text8 have as symbols.',
+    choices={
+      'seen': 'those that occur',
+      'bytes': 'all 256 (Al-Rfou et al. 2018)',
     },
   )
   level: str = key(
@@ -93,6 +102,15 @@ class Data:
   )
 
   @property
+  def symbols(self) -> int | None:
+    """The size of the vocabulary, None if it depends on a text."""
+    if self.corpus == 'text' and self.words:
+      return None
+    if self.alphabet == 'bytes':
+      return 256
+    return SIZES.get(self.corpus, 256) - (self.newline == 'drop')
+
+  @property
   def words(self) -> bool:
     """Whether the tokens are words."""
     return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
@@ -107,6 +125,7 @@ class Data:
     of_words = text and self.words
     rules = (
       ('enwik8', self.corpus == 'enwik8', ('newline',)),
+      ('enwik8 and text8', self.corpus in BYTES, ('alphabet',)),
       ('text', text, ('path',)),
       ('text', text or self.words, ('level',)),
       ('text at level word', of_words, _OF_WORDS),
@@ -119,6 +138,8 @@ class Data:
         if getattr(self, name) != default:
           allowed = f'{default!r} with corpus {self.corpus}'
           yield name, f'{allowed}; other values are for corpus {where}'
+    if self.alphabet == 'bytes' and self.newline == 'drop':
+      yield 'alphabet', 'seen with data.newline drop'
     if 0 < self.max_size < 3:
       yield 'max_size', '0, or at least 3'
     if self.vocab_file and (self.min_count > 1 or self.max_size):
@@ -136,6 +157,7 @@ class Data:
     """The options, as the name of the prepared folder has them."""
     parts = (
       ('newline_drop', self.newline == 'drop'),
+      ('alphabet_bytes', self.alphabet == 'bytes'),
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
       ('word', self.corpus == 'text' and self.words),
       ('lower', self.lower),
@@ -150,6 +172,8 @@ class Data:
     """The options, as the manifest of the prepared corpus has them."""
     names = {'text': ('level', *_OF_WORDS), 'lm1b': ('boundaries',)}
     found = names.get(self.corpus, ()) if self.words else ('newline',)
+    if self.alphabet == 'bytes':  # older manifests do not have it
+      found += ('alphabet',)
     return {name: getattr(self, name) for name in found}
 
   def command(self) -> str:
@@ -158,7 +182,9 @@ class Data:
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
       asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
-    for name in ('corpus', 'newline', 'vocab_file', 'boundaries', 'dir'):
+    for name in (
+      'corpus', 'newline', 'alphabet', 'vocab_file', 'boundaries', 'dir',
+    ):  # fmt: skip
       value = getattr(asked, name)
       if name in FLAGS or value != getattr(Data, name):
         flags.append(f'--{FLAGS.get(name, name)}={shlex.quote(str(value))}')
