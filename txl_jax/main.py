@@ -27,7 +27,15 @@ from ml_collections import config_flags
 import txl_jax
 from txl_jax import command_line, config_file, settings
 from txl_jax.errors import UserError
-from txl_jax.modes import evaluate, export, generate, sections, summary, train
+from txl_jax.modes import (
+  attention_length,
+  evaluate,
+  export,
+  generate,
+  sections,
+  summary,
+  train,
+)
 from txl_jax.modes.job import Job
 from txl_jax.parallel import processes, watchdog
 from txl_jax.runs.console import Console
@@ -38,6 +46,7 @@ MODES = {
   'generate': generate.run,
   'summary': summary.run,
   'export': export.run,
+  'attention_length': attention_length.run,
 }
 
 # Keys that may differ from one host to another.

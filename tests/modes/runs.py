@@ -50,6 +50,7 @@ def write(
   vocabulary=VOCABULARY,
   ones=False,
   without='',
+  segment_len=512,
   **model,
 ):
   """Writes a run.
@@ -60,12 +61,14 @@ def write(
     vocabulary: of the model.
     ones: whether parameters are 1 and their average 2; else they are drawn.
     without: a key that it was made before.
+    segment_len: T of its training.
     **model: as for `config`.
 
   Returns:
     The parameters.
   """
   c = config(**model)
+  c.train.segment_len = segment_len
   averager = None if averaged is None else averaging.Averager(1.0, 0)
   state = jax.jit(
     lambda: state_lib.create(

@@ -99,6 +99,7 @@ COUNTS = {
   'optim': ('average_start', 'average_patience'),
   'profile': ('start', 'stop'),
   'eval': ('window',),
+  'attention_length': ('tokens',),
   'eval.model': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'window'),
   'generate.model': ('mem_len', 'clamp_len'),
@@ -324,6 +325,7 @@ FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
+FREE_SECTIONS += ('attention_length',)
 
 
 def test_keys_that_may_change_when_a_run_continues():

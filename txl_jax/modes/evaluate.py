@@ -25,7 +25,7 @@ def run(job: Job) -> perplexity.Score:
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained.load(config, job.folder, mesh)
   corpus = job.corpus()
-  _check_corpus(job, corpus, found)
+  check_corpus(job, corpus, found)
   split = corpus.tokens(ev.split)
   tokens = _from_first_token(split, corpus, ev.first_token)
   check_tokens(config, corpus, found.params, tokens, mesh=mesh)
@@ -67,13 +67,18 @@ def check_tokens(
 
 def _as_asked(config, corpus):
   """The model, and how the text is cut, as the section `eval` says."""
-  ev, V = config.eval, len(corpus.vocabulary)
-  cut = dict(
+  V, window = len(corpus.vocabulary), config.eval.window
+  return models.at_test_time(config, V, 'eval', window), cut(config)
+
+
+def cut(config: Any) -> dict[str, Any]:
+  """B, T and G of `perplexity.score` as the section `eval` says."""
+  ev = config.eval
+  return dict(
     batch_size=ev.batch_size,
     segment_len=ev.segment_len,
     segments_per_call=ev.segments_per_call,
   )
-  return models.at_test_time(config, V, 'eval', ev.window), cut
 
 
 def conditions(section: Any) -> str:
@@ -84,8 +89,8 @@ def conditions(section: Any) -> str:
   return ', '.join([*parts, f'{section.batch_size} streams'])
 
 
-def _check_corpus(job, corpus, found):
-  """Compares the corpus with that of the run."""
+def check_corpus(job: Job, corpus: Prepared, found: trained.Trained) -> None:
+  """UserError if the corpus has another vocabulary than the run."""
   vocabulary = found.vocabulary
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(

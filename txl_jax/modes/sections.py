@@ -12,6 +12,7 @@ import ml_collections
 
 from txl_jax import settings
 from txl_jax.data.options import Data
+from txl_jax.evaluation.attention_length import AttentionLength
 from txl_jax.evaluation.options import Eval
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
@@ -59,6 +60,7 @@ class Config(options.Config, Protocol):
   deterministic: bool
   watch: Watching
   generate: Generate
+  attention_length: AttentionLength
 
 
 def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
@@ -80,6 +82,7 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'eval.model': overrides,
     'generate': Generate,
     'generate.model': overrides,
+    'attention_length': AttentionLength,
   }
 
 

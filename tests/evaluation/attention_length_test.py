@@ -1,0 +1,80 @@
+"""What a token sees, by models of one layer, which see nothing indirectly."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import direct
+from tests.models.convolution import CausalConvolution
+from txl_jax import models
+from txl_jax.errors import UserError
+from txl_jax.evaluation import attention_length
+
+V, N, LENGTHS = 11, 40, (1, 2, 3, 7)
+FIELDS = dict(name='transformer_xl', n_layer=1, d_model=6, n_head=2, d_head=3)
+FIELDS |= dict(d_ff=8)
+CUT = dict(batch_size=1, segment_len=5, segments_per_call=3)
+
+
+def make(mem_len):
+  model = models.build(FIELDS, V, mem_len=mem_len)
+  return model.at_test_time(), direct.random_params(model)
+
+
+def text():
+  return np.random.default_rng(1).integers(0, V, N).astype(np.uint8)
+
+
+def by_hand(L):
+  """Mean nll of each token but the first, from the L before it alone."""
+  model, params = make(0)
+  tokens, nll = text().astype(np.int64), []
+  for t in range(1, N):
+    start = direct.init_memory(model)
+    logits, _ = direct.segment(model, params, tokens[max(t - L, 0) : t], start)
+    nll.append(direct.nll(logits[-1:], tokens[t : t + 1]))
+  return np.mean(nll)
+
+
+@pytest.mark.parametrize('mem_len', [4, 0])
+def test_every_token_sees_the_last_ones(mem_len):
+  """With a memory and by a window, in one layer the same."""
+  model, params = make(mem_len)
+  params = jax.tree.map(jnp.float32, params)
+  seen = []
+  found = attention_length.sweep(
+    model, params, text(), (7, 2, 1, 3, 2), **CUT,
+    progress=lambda *x: seen.append(x),
+  )  # fmt: skip
+  assert [*found] == [*LENGTHS]
+  assert {length for length, _ in seen} == {*LENGTHS}
+  for L, score in found.items():
+    assert score.scored == N - 1
+    assert score.nats == pytest.approx(by_hand(L), rel=1e-5)
+  nats = [score.nats for score in found.values()]
+  assert np.abs(np.diff(nats)).min() > 1e-3
+
+
+def test_a_context_that_is_no_attention_length():
+  config = CausalConvolution.Config()
+  with pytest.raises(UserError, match='CausalConvolution is no attention'):
+    attention_length.at_length(CausalConvolution(V, config), 4)
+
+
+def test_a_length_that_does_not_fit_is_known_before_the_first_is_scored():
+  model, params = make(4)
+  with pytest.raises(UserError, match=r'GiB.*attention_length.lengths'):
+    attention_length.sweep(
+      model, params, text(), (1, 10**9), **CUT,
+      progress=lambda *_: pytest.fail('it has begun'),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize('lengths', [(), (0,), (3, -1), (True,), (2.0,), ([],)])
+def test_lengths_that_are_none(lengths):
+  section = attention_length.AttentionLength(lengths=lengths)
+  assert [name for name, _ in section.problems()] == ['lengths']
+  assert not [*dataclasses.replace(section, lengths=(1, 9)).problems()]

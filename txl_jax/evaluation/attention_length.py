@@ -1,0 +1,89 @@
+"""How good a model is when every token sees so many (Dai et al. 2019, Table 6).
+
+Shapes: B streams, T segment, M memory, n tokens, L attention length.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from txl_jax import settings
+from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
+from txl_jax.models import base, windowed
+from txl_jax.settings import ON_RESUME, count, key
+
+_KEYS = 'eval.batch_size', 'eval.segment_len', 'attention_length.lengths'
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionLength:
+  """The section `attention_length`: the lengths that are tried."""
+
+  MAY_CHANGE = ON_RESUME
+
+  lengths: tuple[int, ...] = key(
+    (64, 128, 256, 512),
+    'L: how many tokens each one sees, itself included; that of training is '
+    'tried besides.',
+  )
+  tokens: int = count(
+    0, 'Tokens of the split that are read, from its start; 0 is all.'
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    whole = all(type(x) is int and 0 < x <= 10**6 for x in self.lengths)
+    if not self.lengths or not whole:
+      yield 'lengths', 'one or more whole numbers from 1 to 1000000'
+    if self.tokens == 1:
+      yield 'tokens', '0, or at least 2'
+
+
+def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
+  """The model whose every token sees the last L, itself included.
+
+  One with a memory reads segments with mem_len = L and same_length = 'M'; one
+  without reads a window of L tokens anew for each token. UserError if what a
+  model sees is not an attention length.
+  """
+  if not model.remembers():
+    return windowed.Windowed(model.vocab_size, model.config, model, length)
+  if 'mem_len' not in settings.keys(settings.overrides(type(model.config))):
+    raise UserError(
+      f'the context of a {type(model).__name__} is no attention length; '
+      'allowed: a model with the key mem_len, or one without memory'
+    )
+  return model.at_test_time(mem_len=length, same_length='M')
+
+
+def sweep(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  lengths: Sequence[int],
+  *,
+  progress: Callable[[int, int], None] = lambda length, scored: None,
+  **cut: Any,
+) -> dict[int, perplexity.Score]:
+  """{L: score of integers [n]} of a model at test time.
+
+  `cut`, B and T among it, is for `perplexity.score`, progress is called with L
+  and the tokens scored so far. UserError: see `at_length`; or there is less
+  memory than a length needs, which is known before the first is scored.
+  """
+  at = {length: at_length(model, length) for length in sorted(set(lengths))}
+  for changed in at.values():
+    perplexity.check(changed, params, tokens, **cut, keys=_KEYS)
+  found = {}
+  for length, changed in at.items():
+
+    def told(scored, length=length):
+      progress(length, scored)
+
+    found[length] = perplexity.score(
+      changed, params, tokens, **cut, progress=told
+    )
+  return found

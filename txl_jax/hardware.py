@@ -1,0 +1,38 @@
+"""The machine that a figure was measured on."""
+
+import os
+import pathlib
+import platform
+import re
+from typing import Any
+
+import jax
+
+from txl_jax.parallel import processes
+
+
+def describe() -> dict[str, Any]:
+  """The devices and the processor, as a report names them; JSON types."""
+  device = jax.devices()[0]
+  cpu = _cpu()
+  kind = cpu if device.platform == 'cpu' else device.device_kind
+  return {
+    'device': kind,
+    'platform': device.platform,
+    'devices': jax.device_count(),
+    'processes': processes.count(),
+    'cpu': cpu,
+    'cpu_cores': os.cpu_count(),
+    'jax': jax.__version__,
+    'python': platform.python_version(),
+  }
+
+
+def _cpu(cpuinfo: str = '/proc/cpuinfo') -> str:
+  """The model of the processor."""
+  try:
+    text = pathlib.Path(cpuinfo).read_text(errors='replace')
+  except OSError:  # no Linux
+    text = ''
+  found = re.search(r'^model name\s*:\s*(\S.*)$', text, re.MULTILINE)
+  return found[1].strip() if found else platform.machine()

@@ -1,0 +1,150 @@
+"""What the evaluation programs share: the model, the text, and their report.
+
+A program NAME prints a table and writes analysis/NAME.json, with all that the
+table shows and what it was measured on, and analysis/NAME.png into the folder
+of the run.
+"""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from txl_jax import files, hardware, pictures, settings
+from txl_jax.data.prepared import Prepared
+from txl_jax.modes import evaluate, sections, trained
+from txl_jax.modes.job import Job
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
+
+FOLDER = 'analysis'
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+  """A trained model, and the tokens of eval.split that it is measured on."""
+
+  mesh: Mesh
+  found: trained.Trained
+  corpus: Prepared
+  tokens: np.ndarray  # integers [n]
+  begin: float  # of the clock, when it was opened
+
+  @property
+  def vocab_size(self) -> int:
+    """V."""
+    return len(self.found.vocabulary)
+
+  @property
+  def unit(self) -> str:
+    """In which an nll is reported, see `evaluation.figures`."""
+    return self.found.vocabulary.unit
+
+
+def open_run(job: Job, tokens: int = 0) -> Subject:
+  """The run of a job, and the first tokens of its split, 0 for all of them.
+
+  UserError: see `trained.load` and `evaluate.check_corpus`.
+  """
+  begin = time.monotonic()
+  mesh = mesh_lib.make_mesh(job.config.mesh)
+  found = trained.load(job.config, job.folder, mesh)
+  corpus = job.corpus()
+  evaluate.check_corpus(job, corpus, found)
+  split = corpus.tokens(job.config.eval.split)
+  return Subject(mesh, found, corpus, split[: tokens or None], begin)
+
+
+def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
+  """What the figures of a program were measured on, of JSON types."""
+  config, found = job.config, subject.found
+  return {
+    'program': name,
+    **model_of(job.folder, found),
+    'corpus': subject.corpus.name,
+    'split': config.eval.split,
+    'split_tokens': len(subject.corpus.tokens(config.eval.split)),
+    'tokens': len(subject.tokens),
+    'unit': subject.unit,
+    'options': _without_paths(config, name),
+    'eval': _without_paths(config, 'eval'),
+    'seconds': time.monotonic() - subject.begin,
+    'hardware': hardware.describe(),
+  }
+
+
+def model_of(folder: pathlib.Path, found: trained.Trained) -> dict[str, Any]:
+  """The trained model of a run: its checkpoint, and how it was made."""
+  made = {k: x for k, x in found.config.items() if k.startswith('model.')}
+  trained_with = ('train.segment_len', 'train.batch_size', 'train.steps')
+  return {
+    'run': folder.resolve().name,
+    'checkpoint_step': found.step,
+    'averaged_over_steps': found.averaged,
+    'config': made | {k: found.config.get(k) for k in trained_with},
+  }
+
+
+def _without_paths(config, name):
+  """The values of a section, but folders and files."""
+  values = config[name].to_dict()
+  paths = settings.keys(sections.of(config)[name])
+  return {
+    k: x for k, x in values.items() if not (k in paths and paths[k].is_path)
+  }
+
+
+def report(
+  job: Job,
+  record: Mapping[str, Any],
+  lines: Iterable[str],
+  plot: Callable[[Any], None],
+  size: tuple[float, float] = (7, 4),
+) -> None:
+  """Prints the lines; writes the record and its picture, see `pictures.draw`.
+
+  UserError: a file cannot be written.
+  """
+  folder, name = job.folder / FOLDER, record['program']
+  picture = folder / f'{name}.png'
+
+  def write() -> bool:
+    with files.writing(f'{folder}'):
+      folder.mkdir(parents=True, exist_ok=True)
+      picture.unlink(missing_ok=True)  # not that of another measurement
+    text = json.dumps(record, indent=1, allow_nan=False)
+    files.write(folder / f'{name}.json', text + '\n')
+    return pictures.draw(picture, plot, size)
+
+  drawn = processes.on_main(write)
+  processes.print_on_main(*lines)
+  job.console.say(f'written: {folder / name}.json{", .png" if drawn else ""}')
+  if not drawn:
+    job.console.say(pictures.MISSING)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+  """Lines of aligned columns; the first column is text, the others numbers."""
+  cells = [[*map(str, row)] for row in (header, *rows)]
+  widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+  return [
+    '  '.join(
+      f'{x:>{w}}' if i else f'{x:<{w}}'
+      for i, (x, w) in enumerate(zip(row, widths))
+    ).rstrip()
+    for row in cells
+  ]
+
+
+def heading(record: Mapping[str, Any]) -> str:
+  """What is measured, in a line above the table."""
+  return (
+    f'{record["run"]}, step {record["checkpoint_step"]}, {record["corpus"]} '
+    f'{record["split"]}, {record["tokens"]:,} of '
+    f'{record["split_tokens"]:,} tokens'
+  )
