@@ -11,11 +11,25 @@ import pytest
 
 from txl_jax import models, settings
 from txl_jax.corpora import preparation
+from txl_jax.errors import UserError
 from txl_jax.models import base
 from txl_jax.modes import sections
 
 ROOT = pathlib.Path(__file__).parents[1]
-NAMES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
+FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
+
+
+def variants(file):
+  """What a file's get_config takes, as it declares in VARIANTS."""
+  return getattr(importlib.import_module(f'configs.{file}'), 'VARIANTS', ())
+
+
+# Those of a file with variants are named as in --config, as file:variant.
+NAMES = {
+  f'{file}:{variant}' if variant else file
+  for file in FILES
+  for variant in variants(file) or ('',)
+}
 
 # Counted on the published code; None where widths were never published or the
 # model is not from the paper: those are counted by hand.
@@ -77,7 +91,8 @@ WORDS = {
 
 
 def load(name):
-  return importlib.import_module(f'configs.{name}').get_config()
+  file, *variant = name.split(':')
+  return importlib.import_module(f'configs.{file}').get_config(*variant)
 
 
 def at_test_time(config):
@@ -108,12 +123,24 @@ def test_no_config_is_missing_from_the_table():
   assert PARAMETERS.keys() == NAMES
 
 
+def test_variants():
+  """One of them is the default; another text is refused with their names."""
+  for file in filter(variants, FILES):
+    every = [load(f'{file}:{x}').to_dict() for x in variants(file)]
+    assert load(file).to_dict() in every
+    assert all(a != b for a, b in itertools.combinations(every, 2))
+    with pytest.raises(UserError) as e:
+      load(f'{file}:no such one')
+    assert '\n' not in str(e.value) and "'no such one'" in str(e.value)
+    assert ', '.join(variants(file)) in str(e.value)
+
+
 @pytest.mark.parametrize('name', sorted(NAMES))
 def test_config_is_valid_and_complete(name):
   config = load(name)
   sections.check(config)
   assert config.is_locked
-  declared = settings.flatten(sections.compose()).keys()
+  declared = settings.flatten(sections.compose(config.model.name)).keys()
   assert settings.flatten(config).keys() == declared
 
 
