@@ -4,6 +4,7 @@ ml_collections then sets the keys that the command line overrides.
 """
 
 import os
+import pathlib
 import re
 import sys
 import traceback
@@ -35,8 +36,17 @@ class Parser(flags.ArgumentParser):
     return config.lock()
 
 
+def name(path: str) -> str:
+  """FILE, or FILE:TEXT, of --config=configs/FILE.py:TEXT."""
+  path, *argument = path.split(':', 1)
+  return ':'.join([pathlib.Path(path).stem, *argument])
+
+
 def load(path: str) -> Any:
   """What get_config() of a file returns; :TEXT after the path is its argument.
+
+  Without TEXT it is the first of VARIANTS, if the file has them. The config
+  knows this name, as its `experiment`, unless it has one of its own.
 
   UserError if there is no such file, its code fails, or it returns another
   thing than a config with the declared keys.
@@ -50,12 +60,16 @@ def load(path: str) -> Any:
     exec(compile(source, path, 'exec'), vars(module))
     if not callable(get_config := getattr(module, 'get_config', None)):
       raise UserError('it has no function get_config')
+    if not argument and (variants := vars(module).get('VARIANTS')):
+      argument = [next(iter(variants))]
     config = get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
       found = settings.shown(config)
       allowed = 'allowed: that of configs/common.py, changed'
       raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
     settings.read_all(sections.of(config), config)
+    named = ':'.join([name(path), *argument])
+    config.experiment = config.experiment or named
   except KeyboardInterrupt:
     raise
   except BaseException as e:  # SystemExit would end the program in silence

@@ -18,6 +18,7 @@ import contextlib
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 
 import jax
@@ -60,7 +61,8 @@ _WORKDIR = flags.DEFINE(
   command_line.Path(),
   'workdir',
   '',
-  'Folder of the run; default: runs/ and the name of the config.',
+  'Folder of the run; default: runs/ and the name of the config, as '
+  'runs/wt103_128m-shaw.',
 )
 _MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
 _EXPORT_FILE = flags.DEFINE(
@@ -136,7 +138,8 @@ def main(_: list[str]) -> None:
   file = config_flags.get_config_filename(flags.FLAGS['config'])
   if '://' in _WORKDIR.value:
     raise UserError(f'--workdir={_WORKDIR.value}; allowed: a folder')
-  folder = pathlib.Path(_WORKDIR.value or f'runs/{pathlib.Path(file).stem}')
+  own = re.sub(r'[:/\\]', '-', config_file.name(file))
+  folder = pathlib.Path(_WORKDIR.value or f'runs/{own}')
   console = Console(silent=not processes.is_main())
   watch = watchdog.Watch(lost_seconds, config.watch.stall_seconds)
   # The console is closed first: the last line of a failure is one of its own.

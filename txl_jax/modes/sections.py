@@ -33,6 +33,12 @@ class Root:
     'Of initialisation, dropout, variable lengths and the order of sentences.',
     at_most=2**32 - 1,
   )
+  experiment: str = key(
+    '',
+    'Which experiment this is, by which the report finds the row of its '
+    "tables; '' is the name of the config file, with :VARIANT if it has some.",
+    may_change=ON_RESUME,
+  )
   checkpoint: str = key(
     'best',
     'What eval, generate and export read: best, latest or a step.',
@@ -56,6 +62,7 @@ class Root:
 class Config(options.Config, Protocol):
   """A whole config, checked; in truth it is a ConfigDict."""
 
+  experiment: str
   checkpoint: str
   deterministic: bool
   watch: Watching

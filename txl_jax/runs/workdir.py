@@ -35,8 +35,8 @@ from txl_jax.runs import checkpoint, metrics_log
 
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
-_CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
-_OURS = _CONFIG, 'config.py', _CORPUS, VOCABULARY
+CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
+_OURS = CONFIG, 'config.py', _CORPUS, VOCABULARY
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def compare(
   """
   if then is None:
     record, saved = folder / metrics_log.NAME, checkpoints(folder)
-    was = _size(record) or ((folder / _CONFIG).exists() and saved.exists())
+    was = _size(record) or ((folder / CONFIG).exists() and saved.exists())
     young = (folder / checkpoint.UNSAVED).exists()
     if was and not young and config.train.resume != 'never':
       steps = [r['step'] for r in metrics_log.read(record)]
@@ -169,7 +169,7 @@ def describe(
     VOCABULARY: vocabulary_text(corpus.vocabulary),
     _CORPUS: json.dumps(about),
     'config.py': settings.to_python(config, command, _CONTINUING),
-    _CONFIG: settings.to_json(config),
+    CONFIG: settings.to_json(config),
   }
   wrong = _not_as(folder, texts, config, sections)
   if begins:
@@ -200,7 +200,7 @@ def _not_as(folder, texts, config, sections):
   for name, text in texts.items():
     try:
       found = files.read(folder / name)
-      if name == _CONFIG:
+      if name == CONFIG:
         then = files.parse_json(found, f'{folder / name}')
         for key, here, there in _differences(config, sections, then):
           wrong[name] = f'has {key} = {there!r}, this command {here!r}'
@@ -218,7 +218,7 @@ def compare_files(
   folder: pathlib.Path, sections: Mapping[str, type], then: Any
 ) -> None:
   """Says which files are of another run than the checkpoint; see `compare`."""
-  for name in _CONFIG, _CORPUS:
+  for name in CONFIG, _CORPUS:
     path, same = folder / name, False
     with contextlib.suppress(UserError):
       found = files.read_json(path)

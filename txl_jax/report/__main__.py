@@ -1,0 +1,103 @@
+r"""Sets the runs in a folder beside the tables of the paper.
+
+python -m txl_jax.report --runs=runs --output=report
+
+writes report.md, report.html, which needs no other file, and pictures, which
+need the extra `report`.
+"""
+
+from txl_jax import terminal
+
+if __name__ == '__main__':
+  terminal.begin()  # the other imports take a second
+
+import collections
+import pathlib
+import sys
+
+from absl import app, flags
+
+from txl_jax import command_line, files, pictures
+from txl_jax.errors import UserError
+from txl_jax.report import collect, page, tables
+from txl_jax.runs.console import duration
+
+_RUNS = flags.DEFINE(
+  command_line.Path(), 'runs', 'runs', 'Folder with the folders of runs.'
+)
+_OUTPUT = flags.DEFINE(
+  command_line.Path(), 'output', 'report', 'Folder that the report is put in.'
+)
+
+
+_TITLE = 'Transformer-XL: the paper and these runs'
+
+
+def blocks(runs: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
+  """The report; its pictures are put into the folder."""
+  groups = collections.defaultdict(list)
+  for run in runs:
+    groups[run.identity].append(run)
+  # Where an experiment was changed, the variant with the most runs stands for
+  # it; the others are in the list of runs.
+  found: dict[str, list[collect.Run]] = {}
+  for members in sorted(groups.values(), key=len):
+    found[members[0].experiment] = members
+  found = dict(sorted(found.items()))
+  return [
+    page.Heading(1, _TITLE),
+    'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
+    'deviation over runs that differ in their seed alone; a row without a run '
+    'is empty. Figures of Tables 1 to 5 and 7 are of the test split '
+    '(--mode=eval --config.eval.split=test).',
+    *tables.of_paper(found, runs, folder),
+    page.Heading(2, 'Runs'),
+    _list(runs),
+  ]
+
+
+def _list(runs):
+  header = ['run', 'experiment', 'seed', 'step', 'best validation', 'time']
+  rows = [
+    [
+      run.name,
+      run.experiment,
+      str(run.config['seed']),
+      f'{run.step:,}' + ('' if run.finished else ' (not finished)'),
+      '' if run.best is None else f'{run.best:.4f} {run.unit}',
+      duration(run.seconds),
+    ]
+    for run in runs
+  ]
+  return page.Table(header, rows)
+
+
+def main(_: list[str]) -> None:
+  """Writes the report."""
+  source, output = pathlib.Path(_RUNS.value), pathlib.Path(_OUTPUT.value)
+  runs = []
+  for run in collect.runs(source):
+    if isinstance(run, UserError):
+      print(f'warning: left out: {run}', file=sys.stderr)
+    else:
+      runs.append(run)
+  if not runs:
+    raise UserError(f'--runs={source} holds no run')
+  with files.writing(f'{output}'):
+    output.mkdir(parents=True, exist_ok=True)
+  made = blocks(runs, output)
+  files.write(output / 'report.md', page.markdown(made))
+  files.write(output / 'report.html', page.web(made, _TITLE))
+  if not any(isinstance(block, page.Picture) for block in made):
+    print(pictures.MISSING, file=sys.stderr)
+  print(f'{len(runs)} runs: {output}/report.md, {output}/report.html')
+
+
+def entry() -> None:
+  """The program: a mistake of the user is one line and status 1."""
+  with command_line.without_echoes(), command_line.told():
+    app.run(main, flags_parser=command_line.parse)
+
+
+if __name__ == '__main__':
+  entry()

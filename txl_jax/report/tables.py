@@ -1,0 +1,184 @@
+"""The tables of the paper, beside the figures of runs."""
+
+import pathlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from txl_jax.report import curves, page, paper
+from txl_jax.report.collect import Run
+from txl_jax.runs.console import duration
+
+Groups = Mapping[str, Sequence[Run]]  # runs by their experiment
+
+
+class Figure(NamedTuple):
+  """Equal measurements of several runs."""
+
+  values: Sequence[float]
+
+  @property
+  def mean(self) -> float:
+    """Of the values."""
+    return statistics.fmean(self.values)
+
+  def __str__(self) -> str:
+    """The mean, and the standard deviation where there are several."""
+    digits = 3 if abs(self.mean) < 10 else 2 if abs(self.mean) < 1000 else 0
+    mean = f'{self.mean:.{digits}f}'
+    if len(self.values) == 1:
+      return mean
+    return f'{mean} ± {statistics.stdev(self.values):.{digits}f}'
+
+
+def of_paper(
+  groups: Groups, evaluations: Sequence[Run], folder: pathlib.Path
+) -> Iterator[page.Block]:
+  """Every table of the paper, the figures and curves of runs beside it.
+
+  The runs of an experiment are the groups; all runs besides, whose analyses may
+  be of several (RECL) or of none (evaluation speed). Pictures are put into the
+  folder.
+  """
+  for table in paper.TABLES:
+    yield page.Heading(2, f'Table {table.number}: {table.title}')
+    for small in False, True:
+      there = {
+        row.model: groups[experiment]
+        for row in table.rows
+        if (experiment := row.small if small else row.experiment) in groups
+      }
+      if small and there:
+        yield page.Heading(3, f'Table {table.number} in small')
+        yield 'The order of its rows, with models for a CPU.'
+      if there or not small:
+        yield _beside(table, groups, evaluations, small)
+      name = folder / f'table_{table.number}{"_small" if small else ""}'
+      yield from curves.learning(there, name)
+      if table.kind == 'lengths':
+        yield from curves.sweeps(there, name)
+      if table.kind == 'recl':
+        yield from curves.contexts(there, name)
+
+
+def _beside(table, groups, evaluations, small):
+  """A table of the paper, ours beside it; in small, those with a twin."""
+  columns = table.columns
+  ours = ['ours'] if len(columns) == 1 else [f'ours, {c}' for c in columns]
+  if small:
+    unit = _units(groups, table)
+    ours = [f'{c}, {unit}' if unit else c for c in ours]
+  differences = [] if small or table.kind == 'recl' else ['difference']
+  header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
+  rows = []
+  for row in table.rows:
+    experiment = row.small if small else row.experiment
+    if small and not experiment:
+      continue
+    runs = groups.get(experiment, ())
+    figures = MEASURES[table.kind](row, runs, evaluations, experiment)
+    cells = [row.model, *map(_plain, row.published)]
+    cells += [str(f) if f else '' for f in figures]
+    if differences:
+      main = min(1, len(columns) - 1)  # the best, where there are several
+      found = figures[main]
+      cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
+    counted = len(runs) if any(figures) else 0
+    cells += [str(counted or ''), *(_where(runs) if counted else ('', ''))]
+    rows.append(cells)
+  return page.Table(header, rows)
+
+
+def _units(groups, table):
+  """'bpc' or 'ppl' where the figures have it, of the runs in small."""
+  if table.kind not in ('test', 'lengths'):
+    return ''
+  found = {run.unit for row in table.rows for run in groups.get(row.small, ())}
+  return found.pop() if len(found) == 1 else ''
+
+
+def _plain(x):
+  return x if isinstance(x, str) else f'{x:,}'
+
+
+def _where(runs):
+  """The hardware of runs, and their mean time."""
+  kinds = dict.fromkeys(
+    _hardware(a['hardware']) for run in runs for a in run.analyses.values()
+  )
+  seconds = statistics.fmean(run.seconds for run in runs)
+  return ', '.join(kinds), duration(seconds)
+
+
+def _hardware(found: Mapping[str, Any]) -> str:
+  """What `hardware.describe` found, in words."""
+  if found['platform'] == 'cpu':
+    return f'{found["cpu_cores"]} x {found["device"]}'
+  return f'{found["devices"]} x {found["device"]}'
+
+
+def _figures(found: Sequence[Sequence[float]]) -> list[Figure | None]:
+  """A Figure for each column of rows of values; None without rows."""
+  return [Figure(column) for column in zip(*found, strict=True)]
+
+
+def _test(row, runs, evaluations, experiment):
+  """The figure on the test split, or else the best on validation."""
+  del row, evaluations, experiment
+  tested = [
+    [a[a['unit']]]
+    for run in runs
+    if (a := run.analyses.get('eval_test')) is not None
+  ]
+  return _figures(tested) or [None]
+
+
+def _lengths(row, runs, evaluations, experiment):
+  """Of the sweep over attention lengths: init, best, and its length."""
+  del row, evaluations, experiment
+  sweeps = [
+    [
+      a['init'][a['unit']],
+      a['best'][a['unit']],
+      a['best']['attention_length_tokens'],
+    ]
+    for run in runs
+    if (a := run.analyses.get('attention_length')) is not None
+  ]
+  return _figures(sweeps) or [None] * 3
+
+
+def _recl(row, runs, evaluations, experiment):
+  """Relative effective context lengths, of whichever run has measured them."""
+  del row, runs
+  found = [
+    [member['recl'][r] for r in sorted(member['recl'], key=float)]
+    for run in evaluations
+    if (a := run.analyses.get('recl')) is not None
+    for member in a['runs']
+    if member['experiment'] == experiment
+  ]
+  return _figures(found) or [None] * 3
+
+
+def _speed(row, runs, evaluations, experiment):
+  """The ratio at the attention length that the row names."""
+  del runs, experiment
+  length = int(row.model.split()[-1].replace(',', ''))
+  found = [
+    [measured['times_slower']]
+    for run in evaluations
+    if (a := run.analyses.get('eval_speed')) is not None
+    for measured in a['lengths']
+    if measured['attention_length_tokens'] == length
+  ]
+  return _figures(found) or [None]
+
+
+# How the figures of a table are found, by its kind.
+MEASURES = {
+  'test': _test,
+  'lengths': _lengths,
+  'recl': _recl,
+  'speed': _speed,
+}
