@@ -8,7 +8,7 @@ import re
 import pytest
 
 from configs import common
-from txl_jax import settings
+from txl_jax import models, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 from txl_jax.settings import AT_TEST_TIME, IN_USE, ON_RESUME
@@ -170,7 +170,7 @@ CHOICES = {
   'data.newline': 'keep, drop',
   'data.level': 'byte, word',
   'data.boundaries': '1, 2',
-  'model.name': 'transformer_xl',
+  'model.name': ', '.join(models.MODELS),
   'model.same_length': SPANS,
   'model.memory_init': 'empty, zeros',
   'model.tail_order': 'ascending, descending',
@@ -204,6 +204,8 @@ def test_every_choice_is_in_the_table():
     for name in names.split(', '):
       value = int(name) if name.isdecimal() else name
       entry = declared()[key].metadata['key']
+      if key == 'model.name':
+        continue  # each is a choice of its own keys alone
       assert value in entry.choices
       if key == 'optim.average':
         continue  # swa needs a start
@@ -373,10 +375,11 @@ def test_a_config_of_a_model_that_there_is_not():
 
 def test_a_model_that_there_is_not():
   for value in 'rnn', None, 3:
-    expected = f'model.name is {value!r}; allowed: transformer_xl'
+    names = ', '.join(models.MODELS)
+    expected = f'model.name is {value!r}; allowed: {names}'
     assert refused(edge('model.name', value)) == expected
   for config in {}, {'model': 3}, {'model': {}}:
-    assert refused(config) == 'model.name is None; allowed: transformer_xl'
+    assert refused(config) == f'model.name is None; allowed: {names}'
 
 
 def test_the_page_of_keys_is_current_and_can_be_read():
@@ -396,7 +399,13 @@ def test_the_page_of_keys_is_current_and_can_be_read():
       assert not re.search(r'(?<!\\)<', re.sub('`[^`]*`', '', meaning))
       name = '' if name == 'outside sections' else name
       found[f'{name}.{key}'.lstrip('.')] = default, meaning
-  assert list(found) == list(declared())
+  more = [key for key in found if key.startswith('model of ')]
+  assert list(found) == [*declared(), *more]
+  for name in models.MODELS.keys() - {'transformer_xl'}:
+    told = {key for key in more if key.startswith(f'model of {name}.')}
+    assert f'model of {name}.name' in told
+    assert f'model of {name}.dropout' not in told  # as above
+  assert found['model of gcnn.blocks'][0] == "`'[4,512]*8'`"
   assert found['optim.lr'][0] == '`0.00025`'
   assert found['eval.model.mem_len'][0] == 'as trained'
   assert found['train.nonfinite'][1].endswith('*Resume.*')

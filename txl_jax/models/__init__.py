@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import settings
-from txl_jax.models import base, transformer_xl, windowed
+from txl_jax.models import base, gcnn, transformer_xl, windowed
 
 # A model of any file: one line here, and its config is known everywhere.
 MODELS: dict[str, type[base.LanguageModel]] = {
   'transformer_xl': transformer_xl.TransformerXL,
+  'gcnn': gcnn.GCNN,
 }
 
 

@@ -93,6 +93,14 @@ class Config:
     """The same with other values."""
     return dataclasses.replace(self, **changes)
 
+  @property
+  def d_softmax(self) -> int:
+    """Width of a softmax that shares nothing with the embedding; 0 is none.
+
+    It is that of the final states. Embeddings are then one table.
+    """
+    return 0
+
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     for name in ('dropout_embed', 'dropout_final'):
@@ -106,7 +114,11 @@ class Config:
     if ties and (len(ties) != len(edges) or set(map(type, ties)) != {bool}):
       yield 'tie_projs', f'() or {len(edges)} of True and False'
     width = self.d_embed or self.d_model
-    if width % self.div_val ** min(len(self.cutoffs), 32):  # 2^32 > width
+    power = self.div_val ** min(len(self.cutoffs), 32)  # 2^32 > width
+    if own := self.d_softmax:
+      if power > own:
+        yield 'div_val', f'numbers whose power for each tail is at most {own}'
+    elif width % power:
       yield 'div_val', f'numbers whose powers for each tail divide {width}'
     for name, only in ('div_val', 1), ('tail_order', 'ascending'):
       if not self.cutoffs and getattr(self, name) != only:

@@ -31,7 +31,8 @@ class Vocabulary(nn.Module):
 
   Tails are bins of ever rarer, narrower words (Grave et al. 2017; Baevski and
   Auli 2019). The parameters of several bins have names that end in the number
-  of the bin.
+  of the bin. With `config.d_softmax` embeddings are one table, whatever the
+  bins, and it stands for D where final states are meant.
   """
 
   vocab_size: int  # V, sorted by frequency where there are tails
@@ -42,17 +43,21 @@ class Vocabulary(nn.Module):
     c, D = self.config, self.config.d_model
     edges = 0, *c.cutoffs, self.vocab_size
     sizes = [b - a for a, b in itertools.pairwise(edges)]
-    widths = [(c.d_embed or D) // c.div_val**i for i in range(len(sizes))]
     bins = range(len(sizes))
+    head = c.d_softmax or c.d_embed or D
+    widths = [head // c.div_val**i for i in bins]
     ends = [f'_{i}' for i in bins] if c.cutoffs else ['']
 
     def make(name, *shape, std=c.init_std):
       return self.param(name, nn.initializers.normal(std), shape, jnp.float32)
 
     def project(name, i):
-      return make(name + ends[i], widths[i], D, std=c.proj_init_std)
+      wide = c.d_softmax or D
+      return make(name + ends[i], widths[i], wide, std=c.proj_init_std)
 
     def output_projection(i):
+      if c.d_softmax:  # as Grave et al. have it
+        return project('out_proj', i) if widths[i] < head else None
       if not self.projections:
         return None
       if c.tie_projs and c.tie_projs[i]:
@@ -62,12 +67,16 @@ class Vocabulary(nn.Module):
     def words(name):
       return [make(name + ends[i], sizes[i], widths[i]) for i in bins]
 
-    self.tables = words('table')
-    # Bins of one width share one input projection. Where widths differ even
-    # the head has one, as in the published models.
-    shared = [0] if widths[0] != D else []
-    of = bins if c.div_val > 1 else shared
-    self.projections = [project('proj', i) for i in of]
+    if c.d_softmax:
+      self.tables = [make('table', self.vocab_size, D)]
+      self.projections = []
+    else:
+      self.tables = words('table')
+      # Bins of one width share one input projection. Where widths differ even
+      # the head has one, as in the published models.
+      shared = [0] if widths[0] != D else []
+      of = bins if c.div_val > 1 else shared
+      self.projections = [project('proj', i) for i in of]
     outputs = self.tables if c.tie_weights else words('output')
     out_projections = [output_projection(i) for i in bins]
     biases = [make('bias' + ends[i], sizes[i], std=0.0) for i in bins]
@@ -85,7 +94,7 @@ class Vocabulary(nn.Module):
 
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; with tails they are log-probabilities."""
-    c, flat = self.config, h.reshape(-1, self.config.d_model)
+    c, flat = self.config, h.reshape(-1, h.shape[-1])
     options: Any = dict(tail_order=c.tail_order, dtype=jnp.dtype(c.dtype))
     out = softmax.logits(flat, self.output, **options)
     return out.reshape(*h.shape[:-1], self.vocab_size)
@@ -96,7 +105,7 @@ class Vocabulary(nn.Module):
     With `softmax_samples` and train, an estimate under the 'dropout' key.
     """
     c, dtype = self.config, jnp.dtype(self.config.dtype)
-    h, flat = h.reshape(-1, c.d_model), targets.reshape(-1)
+    h, flat = h.reshape(-1, h.shape[-1]), targets.reshape(-1)
     if train and c.softmax_samples:
       table, bias = self.output.weights[0], self.output.biases[0]
       draw = c.softmax_samples, self.make_rng('dropout')

@@ -16,6 +16,7 @@ from txl_jax.evaluation.attention_length import AttentionLength
 from txl_jax.evaluation.options import Eval
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
+from txl_jax.models import config as model_config
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.settings import ON_RESUME, count, key
@@ -136,20 +137,30 @@ Made by `python -m txl_jax.modes.sections > docs/config.md`. A key is
 set on the command line as `--config.optim.lr=1e-3`. *Resume* marks those
 that may change when a run continues, *use* those that may differ when
 its model is evaluated, generates or is exported. The keys of `model` are
-those of Transformer-XL."""
+those of Transformer-XL; what other models have of their own, or with another
+default or meaning, is at the end."""
 
 
 def page() -> str:
   """docs/config.md: every key with its default, meaning and bounds."""
-  lines = [_INTRODUCTION]
+  lines, every_model = [_INTRODUCTION], dataclasses.fields(model_config.Config)
   for name, section in sections().items():
-    lines += ['', f'## {name or "outside sections"}', '']
-    lines += ['| key | default | meaning |', '|---|---|---|']
-    told = map(_told, settings.keys(section).values())
-    for f, meaning in zip(dataclasses.fields(section), told, strict=True):
-      default = 'as trained' if f.default is None else f'`{f.default!r}`'
-      lines.append(f'| {f.name} | {default} | {meaning} |')
+    lines += _table(name or 'outside sections', section)
+  for name, model in list(MODELS.items())[1:]:
+    lines += _table(f'model of {name}', model.Config, every_model)
   return '\n'.join(lines)
+
+
+def _table(title, section, but=()):
+  """The lines of a section, some of its fields left out."""
+  lines = ['', f'## {title}', '']
+  lines += ['| key | default | meaning |', '|---|---|---|']
+  entries = settings.keys(section)
+  for f in dataclasses.fields(section):
+    default = 'as trained' if f.default is None else f'`{f.default!r}`'
+    if f not in but:
+      lines.append(f'| {f.name} | {default} | {_told(entries[f.name])} |')
+  return lines
 
 
 _MARKS = {

@@ -1,0 +1,248 @@
+"""Gated convolutional network (Dauphin et al. 2017, arXiv 1612.08083).
+
+Shapes
+  B batch, T segment, D width of embeddings; a convolution has kernel k, input
+  width C and output width F.
+
+With X the input, of which a position sees itself and the k - 1 before it,
+
+  h = (X * W + b) x sigmoid(X * V + c)
+
+Blocks of such convolutions add their output to their input. What a text begins
+with is padded with zeros, so a memory that begins with zeros and holds the last
+k - 1 inputs of each convolution makes segments of any length the same function
+as one long one. There are no norms: weights are normalised instead.
+"""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from txl_jax.models import base, config, layers
+from txl_jax.settings import key, size
+
+# What a convolution's output is, by the choices of gate: of a = X * W + b
+# alone, or of b = X * V + c, too.
+PLAIN = {'relu': jax.nn.relu, 'tanh': jnp.tanh, 'linear': lambda a: a}
+GATED = {
+  'glu': lambda a, b: a * jax.nn.sigmoid(b),
+  'gtu': lambda a, b: jnp.tanh(a) * jax.nn.sigmoid(b),
+  'bilinear': lambda a, b: a * b,
+}
+
+_MOST = 1000  # convolutions
+_SIZE = '[1-9][0-9]{0,5}'
+_BLOCK = re.compile(r'\[(S,S(?: S,S)*)\](?:\*(S))?'.replace('S', _SIZE))
+
+
+class Shape(NamedTuple):
+  """Of a convolution."""
+
+  kernel: int  # k
+  width: int  # F
+
+
+def parse(text: str) -> list[list[Shape]]:
+  """The convolutions of each block of model.blocks; ValueError: what may be."""
+  blocks, total = [], 0
+  for part in re.split(r' (?=\[)', text):
+    found = _BLOCK.fullmatch(part)
+    block = found[1].split(' ') if found else []
+    times = int(found[2] or 1) if found else 0
+    total += len(block) * times
+    if not block or total > _MOST:
+      raise ValueError(
+        'blocks like [5,512] or [1,128 5,128 1,512]*3, with a space between: '
+        f'kernel,width of their convolutions, of which {_MOST} in all may be, '
+        'and how often; numbers from 1 to 999999'
+      )
+    shapes = [Shape(*map(int, pair.split(','))) for pair in block]
+    blocks += [shapes] * times
+  return blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+  """The section `model` of a config for `GCNN`."""
+
+  name: str = key(
+    'gcnn',
+    'Which model it is.',
+    choices={'gcnn': 'Gated convolutional network'},
+  )
+  d_model: int = size(
+    512, 'D: width of the embeddings, which the first block reads.'
+  )
+  tie_weights: bool = key(
+    True,
+    'Output weights are the embedding table, if the last block is as wide. '
+    'Else the two share nothing: embeddings are one table, whatever the '
+    'cutoffs, and the head of the softmax is as wide as the last block.',
+  )
+  blocks: str = key(
+    '[4,512]*8',
+    'kernel,width of the convolutions of each residual block, how often: '
+    "'[5,512] [1,128 5,128 1,512]*3' is one and three others.",
+  )
+  gate: str = key(
+    'glu',
+    'What a convolution makes of a = X * W + b and b = X * V + c; those of a '
+    'alone have no V.',
+    choices={
+      'glu': 'a sigmoid(b)',
+      'gtu': 'tanh(a) sigmoid(b)',
+      'bilinear': 'a b',
+      'relu': 'max(a, 0)',
+      'tanh': 'tanh(a)',
+      'linear': 'a',
+    },
+  )
+  weight_norm: bool = key(
+    True,
+    'Weights are g v / |v| for each output feature (Salimans and Kingma 2016).',
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    try:
+      last = parse(self.blocks)[-1][-1].width
+    except ValueError as e:
+      yield 'blocks', str(e)
+      return
+    if self.tie_weights and last != self.d_model:
+      yield 'tie_weights', f'False, for the last of model.blocks is {last} wide'
+    for name, none in ('d_embed', 0), ('tie_projs', ()):
+      if not self.tie_weights and getattr(self, name) != none:
+        yield name, f'{none} without model.tie_weights'
+    yield from super().problems()
+
+  @property
+  def d_softmax(self) -> int:
+    """See `config.Config`."""
+    return 0 if self.tie_weights else parse(self.blocks)[-1][-1].width
+
+
+class Convolution(nn.Module):
+  """X * W + b, of kernel k and output width F.
+
+  The initial weights are those of Kaiming He et al. 2015, of variance 2 / k C;
+  the scales g leave them as they are.
+  """
+
+  config: Config
+  shape: Shape
+  use_bias: bool = True
+
+  @nn.compact
+  def __call__(self, x):
+    """[B, k - 1 + T, C] -> [B, T, F]."""
+    c, (k, F) = self.config, self.shape
+    init = nn.initializers.variance_scaling(2.0, 'fan_in', 'normal')
+    w = self.param('kernel', init, (k, x.shape[-1], F), jnp.float32)
+    if c.weight_norm:
+      norm = jnp.sqrt(jnp.sum(jnp.square(w), axis=(0, 1)))
+      w *= self.param('scale', lambda _: norm) / norm
+    y = jax.lax.conv_general_dilated(
+      x,
+      w.astype(c.dtype),
+      window_strides=(1,),
+      padding='VALID',
+      dimension_numbers=('NTC', 'TIO', 'NTC'),
+    )
+    if self.use_bias:
+      bias = self.param('bias', nn.initializers.zeros, (F,), jnp.float32)
+      y += bias.astype(c.dtype)
+    return y
+
+
+class Block(nn.Module):
+  """Convolutions in a row, and their input added to what they make.
+
+  Where the widths differ it is projected (1 x 1, without bias). Dropout is on
+  what each convolution makes: so it reaches the narrow inner layers of a
+  bottleneck, memory holds what later positions would have seen in one long
+  segment, and nothing is dropped on the path of sums from block to block, where
+  every block would drop again.
+  """
+
+  config: Config
+  shapes: list[Shape]
+
+  @nn.compact
+  def __call__(self, x, memory, lengths, train):
+    """x [B, T, C] -> [B, T, F], and the new memory.
+
+    Memory is an iterator, whose next items are the last inputs, [B, k - 1, C],
+    of each convolution whose k is above 1; the new one is a list. Lengths are
+    as in `base.push`.
+    """
+    c, y, new = self.config, x, []
+    for i, shape in enumerate(self.shapes):
+      if shape.kernel > 1:
+        past = next(memory)
+        new.append(base.push(past, y, lengths))
+        y = jnp.concatenate([past, y], axis=1)
+      a = Convolution(c, shape, name=f'w_{i}')(y)
+      if c.gate in PLAIN:
+        y = PLAIN[c.gate](a)
+      else:
+        y = GATED[c.gate](a, Convolution(c, shape, name=f'v_{i}')(y))
+      locked = c.locked_dropout
+      y = layers.Dropout()(y, c.dropout, train=train, locked=locked)
+    if x.shape[-1] != y.shape[-1]:
+      one = Shape(1, y.shape[-1])
+      x = Convolution(c, one, use_bias=False, name='shortcut')(x)
+    return x + y, new
+
+
+class GCNN(base.LanguageModel):
+  """Gated convolutional network, see `models.base` and `Config`."""
+
+  Config = Config
+  SHARDING = (
+    *base.LanguageModel.SHARDING,
+    (r'(w_\d+|v_\d+|shortcut)/kernel', (None, 'fsdp', 'tensor')),  # [k, C, F]
+    (r'(w_\d+|v_\d+|shortcut)/(scale|bias)', ('tensor',)),  # [F]
+  )
+
+  def setup(self) -> None:
+    super().setup()
+    c = self.config
+    self.blocks = [Block(c, shapes) for shapes in parse(c.blocks)]
+
+  def init_memory(self, batch_size: int) -> Any:
+    """A list of zeros [B, k - 1, C] for each convolution whose k is above 1."""
+    c = self.config
+    shapes = list(itertools.chain(*parse(c.blocks)))
+    widths = [c.d_model, *(shape.width for shape in shapes)]
+    return [
+      jnp.zeros([batch_size, shape.kernel - 1, C], c.dtype)
+      for shape, C in zip(shapes, widths)
+      if shape.kernel > 1
+    ]
+
+  def row_axes(self) -> Any:
+    """See `base.LanguageModel`."""
+    shapes = itertools.chain(*parse(self.config.blocks))
+    return [0 for shape in shapes if shape.kernel > 1]
+
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """int32 [B, T] -> final states [B, T, F] and the new memory."""
+    x, old, new = self.embed(tokens, train=train), iter(memory), []
+    for block in self.blocks:
+      x, kept = block(x, old, lengths, train)
+      new += kept
+    return x, new
