@@ -37,6 +37,10 @@ PARAMETERS = {
   'enwik8_12l': 41_055_436,
   'enwik8_18l': None,
   'enwik8_24l': 277_231_820,
+  'gcnn:13': 307_252_779,  # these by hand, see tests/models/gcnn_test.py
+  'gcnn:14': 223_752_436,
+  'gcnn:14b': 427_201_730,
+  'gcnn:8': 145_437_728,
   'lm1b_300m': None,
   'lm1b_base': 469_020_530,
   'lm1b_large': 841_354_862,

@@ -27,13 +27,13 @@ import jax.numpy as jnp
 from txl_jax.models import base, config, layers
 from txl_jax.settings import key, size
 
-# What a convolution's output is, by the choices of gate: of a = X * W + b
-# alone, or of b = X * V + c, too.
+# What a layer makes, by the choices of gate: of a = X * W + b alone, or of
+# g = X * V + c, too.
 PLAIN = {'relu': jax.nn.relu, 'tanh': jnp.tanh, 'linear': lambda a: a}
 GATED = {
-  'glu': lambda a, b: a * jax.nn.sigmoid(b),
-  'gtu': lambda a, b: jnp.tanh(a) * jax.nn.sigmoid(b),
-  'bilinear': lambda a, b: a * b,
+  'glu': lambda a, g: a * jax.nn.sigmoid(g),
+  'gtu': lambda a, g: jnp.tanh(a) * jax.nn.sigmoid(g),
+  'bilinear': lambda a, g: a * g,
 }
 
 _MOST = 1000  # convolutions
@@ -92,12 +92,12 @@ class Config(config.Config):
   )
   gate: str = key(
     'glu',
-    'What a convolution makes of a = X * W + b and b = X * V + c; those of a '
-    'alone have no V.',
+    'What a layer makes of a = X * W + b and g = X * V + c, where X * W is a '
+    'convolution; those of a alone have no V.',
     choices={
-      'glu': 'a sigmoid(b)',
-      'gtu': 'tanh(a) sigmoid(b)',
-      'bilinear': 'a b',
+      'glu': 'a sigmoid(g), the gated linear unit',
+      'gtu': 'tanh(a) sigmoid(g), the gated tanh unit',
+      'bilinear': 'a g',
       'relu': 'max(a, 0)',
       'tanh': 'tanh(a)',
       'linear': 'a',

@@ -1,0 +1,67 @@
+"""Gated convolutional networks (Dauphin et al. 2017, arXiv 1612.08083).
+
+  python -m txl_jax.prepare --dataset=wt103
+  python -m txl_jax.main --config=configs/gcnn.py:14
+
+Baselines of the Transformer-XL paper, on WikiText-103 the variants 8 and 14, on
+One Billion Word 13 and 14b, which need
+
+  python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
+
+Published, perplexity on the test split: GCNN-8 44.9, GCNN-14 37.2, GCNN-13
+38.1, GCNN-14B 31.9. Published, too: the blocks, the widths of the embeddings,
+weight normalisation, an adaptive softmax, Nesterov momentum 0.99, gradients
+clipped at 0.1, a learning rate drawn from 1 to 2. The cutoffs, dropout 0.2 on
+WikiText-103 and a rate of 1 that is halved when the validation split gets no
+better are those of its authors' public code. B, T, the steps, the initial
+embeddings, how often the model is evaluated, and no dropout on One Billion Word
+are our choice, and nothing was tuned; a position sees 24 to 56 words before it,
+whatever T is.
+Hardware: not measured.
+"""
+
+from configs import common
+
+# The corpus, D, and the blocks.
+PUBLISHED = {
+  '8': ('wt103', 280, '[4,900]*8'),
+  '14': (
+    'wt103',
+    280,
+    '[6,850]*3 [1,850] [5,850]*4 [1,850] [4,850]*3 [4,1024] [4,2048]',
+  ),
+  '13': ('lm1b', 128, '[4,1268]*13'),
+  '14b': (
+    'lm1b',
+    128,
+    '[5,512] [1,128 5,128 1,512]*3 [1,512 5,512 1,1024]*3 '
+    '[1,1024 5,1024 1,2048]*6 [1,1024 5,1024 1,4096]',
+  ),
+}
+VARIANTS = tuple(PUBLISHED)
+
+
+def get_config(variant='14'):
+  """The config of GCNN-8, 14, 13 or 14B."""
+  common.check_variant(variant, VARIANTS)
+  c = common.get_config('gcnn')
+  c.data.corpus, c.model.d_model, c.model.blocks = PUBLISHED[variant]
+  words = c.data.corpus == 'wt103'
+  c.model.tie_weights = False
+  c.model.cutoffs = (10_000, 20_000 if words else 50_000, 200_000)
+  c.model.div_val = 4
+  c.model.init_std = 0.1
+  c.model.dropout = 0.2 if words else 0.0
+  c.train.steps = 200_000 if words else 500_000
+  c.train.batch_size = 64
+  c.train.segment_len = 128
+  c.train.eval_every = 10_000
+  c.train.save_every = 10_000
+  c.optim.name = 'sgd'
+  c.optim.momentum = 0.99
+  c.optim.nesterov = True
+  c.optim.lr = 1.0
+  c.optim.clip = 0.1
+  c.optim.schedule = 'plateau'
+  c.eval.split = 'test'
+  return c
