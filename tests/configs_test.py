@@ -44,9 +44,12 @@ PARAMETERS = {
   'lm1b_300m': None,
   'lm1b_base': 469_020_530,
   'lm1b_large': 841_354_862,
+  'lstm:ptb': 24_210_800,  # by hand, see tests/models/lstm_test.py
+  'lstm:wt103': 151_434_146,
   'ptb': None,
   'ptb_tiny': None,
   'pystdlib_tiny': None,
+  'qrnn': 150_886_638,  # by hand, see tests/models/qrnn_test.py
   'text8_12l': 40_964_635,
   'text8_24l': 277_050_395,
   'wt103_128m': None,

@@ -22,12 +22,16 @@ SETTINGS = {
     n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10, mem_len=M
   ),
   'gcnn': dict(d_model=8, blocks='[4,6] [1,3 4,5 1,8]'),
+  'lstm': dict(d_model=8, d_hidden=6),
+  'qrnn': dict(d_model=8, d_hidden=6, window=3),
   'convolution': dict(kernel=4),
 }
 # Changes under which a memory holds all of the nine tokens before.
 WHOLE = {
   'transformer_xl': [dict(mem_len=9), dict(mem_len=9, pre_norm=True)],
   'gcnn': [{}, dict(tie_weights=False, blocks='[3,7 2,4] [1,6]*2')],
+  'lstm': [{}],
+  'qrnn': [{}],
   'convolution': [{}],
 }
 NAMES = [*SETTINGS, 'window']

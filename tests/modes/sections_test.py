@@ -37,6 +37,7 @@ def refused(config):
 # A corpus that the other keys of the section go with.
 CORPORA = {
   'data.newline': dict(data__corpus='enwik8'),
+  'data.alphabet': dict(data__corpus='enwik8'),
   'data.boundaries': dict(data__corpus='lm1b'),
 }
 TEXT = dict(data__corpus='text', data__path='a.txt', data__level='word')
@@ -62,6 +63,7 @@ RANGES = [
   ('data.boundaries', [1, 2], [0, 3]),
   ('data.max_size', [0, 3, 10**6], [-1, 1, 2]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
+  ('optim.drop_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
   ('generate.temperature', [0.0, 1e-6, 10.0], [-TINY, 9e-7, math.inf]),
@@ -96,7 +98,7 @@ SIZES = {
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'softmax_samples'),
   'train': ('eval_tokens',),
-  'optim': ('average_start', 'average_patience'),
+  'optim': ('drop_at', 'average_start', 'average_patience'),
   'profile': ('start', 'stop'),
   'eval': ('window',),
   'attention_length': ('tokens',),
@@ -168,6 +170,7 @@ SPANS = 'off, M, M+1'
 CHOICES = {
   'data.corpus': 'pystdlib, text, enwik8, text8, wt103, wt2, ptb, lm1b',
   'data.newline': 'keep, drop',
+  'data.alphabet': 'seen, bytes',
   'data.level': 'byte, word',
   'data.boundaries': '1, 2',
   'model.name': ', '.join(models.MODELS),
@@ -180,7 +183,7 @@ CHOICES = {
   'train.nonfinite': 'stop, skip, rollback',
   'optim.name': 'adam, sgd',
   'optim.state_dtype': 'float32, bfloat16',
-  'optim.schedule': 'cosine, inverse_sqrt, constant, plateau',
+  'optim.schedule': 'cosine, inverse_sqrt, constant, drop, plateau',
   'optim.average': 'off, ema, swa, nt',
   'eval.split': 'train, validation, test',
   'eval.first_token': 'none, eos',
@@ -207,8 +210,8 @@ def test_every_choice_is_in_the_table():
       if key == 'model.name':
         continue  # each is a choice of its own keys alone
       assert value in entry.choices
-      if key == 'optim.average':
-        continue  # swa needs a start
+      if key == 'optim.average' or name == 'drop':
+        continue  # swa needs a start, and a drop a step
       if key != 'model.tail_order' or name == 'ascending':
         sections.check(edge(key, value))
 
@@ -271,6 +274,18 @@ def test_an_average_that_never_starts():
     )
 
 
+def test_the_step_of_a_drop():
+  steps = common.get_config().train.steps
+  for at in 1, steps - 1:
+    sections.check(changed(optim__schedule='drop', optim__drop_at=at))
+  sections.check(changed(optim__schedule='constant', optim__drop_at=steps))
+  for at in 0, steps:
+    wrong = changed(optim__schedule='drop', optim__drop_at=at)
+    assert refused(wrong) == (
+      f'optim.drop_at is {at}; allowed: a step of drop, from 1 to {steps - 1}'
+    )
+
+
 def test_a_trace_without_steps():
   sections.check(changed(profile__start=5, profile__stop=6))
   sections.check(changed(profile__start=5, profile__stop=0))
@@ -322,7 +337,7 @@ def test_limit_of_updates_left_out():
 
 
 # Keys that may change when a run continues, besides those of FREE_SECTIONS.
-FREE = {'checkpoint', 'deterministic', 'data.dir', 'data.path'}
+FREE = {'experiment', 'checkpoint', 'deterministic', 'data.dir', 'data.path'}
 FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
@@ -406,6 +421,7 @@ def test_the_page_of_keys_is_current_and_can_be_read():
     assert f'model of {name}.name' in told
     assert f'model of {name}.dropout' not in told  # as above
   assert found['model of gcnn.blocks'][0] == "`'[4,512]*8'`"
+  assert found['model of qrnn.window'][0] == '`2`'
   assert found['optim.lr'][0] == '`0.00025`'
   assert found['eval.model.mem_len'][0] == 'as trained'
   assert found['train.nonfinite'][1].endswith('*Resume.*')

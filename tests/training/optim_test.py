@@ -67,6 +67,16 @@ SCHEDULES = {
     100,
     {0: 0, 1: 0.5, 3: 1.5, 4: 2, 99: 2},
   ),
+  'drop': (
+    dict(schedule='drop', drop_at=60, drop_factor=0.25),
+    100,
+    {0: 2, 59: 2, 60: 0.5, 61: 0.5, 100: 0.5},
+  ),
+  'drop, warm-up': (
+    dict(schedule='drop', drop_at=5, warmup=4),
+    100,
+    {0: 0, 3: 1.5, 4: 2, 5: 0.2, 99: 0.2},
+  ),
   'plateau': (
     dict(schedule='plateau', warmup=4, lr_floor=0.3),
     100,

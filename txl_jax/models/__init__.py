@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import settings
-from txl_jax.models import base, gcnn, transformer_xl, windowed
+from txl_jax.models import base, gcnn, lstm, qrnn, transformer_xl, windowed
 
 # A model of any file: one line here, and its config is known everywhere.
 MODELS: dict[str, type[base.LanguageModel]] = {
   'transformer_xl': transformer_xl.TransformerXL,
   'gcnn': gcnn.GCNN,
+  'lstm': lstm.LSTM,
+  'qrnn': qrnn.QRNN,
 }
 
 

@@ -129,6 +129,8 @@ def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   start = flat['optim.average_start']
   if flat['optim.average'] == 'swa' and not 0 < start < steps:
     yield 'optim.average_start', f'a step of swa, from 1 to {steps - 1}'
+  if flat['optim.schedule'] == 'drop' and not 0 < flat['optim.drop_at'] < steps:
+    yield 'optim.drop_at', f'a step of drop, from 1 to {steps - 1}'
 
 
 _INTRODUCTION = """# Keys of a config

@@ -52,6 +52,7 @@ class Optim:
       'cosine': 'half a cosine down to lr_floor',
       'inverse_sqrt': '1 / sqrt(step)',
       'constant': 'it does not',
+      'drop': 'once, at the step drop_at',
       'plateau': 'times plateau_factor for each plateau_patience evaluations '
       'in a row without a better figure',
     },
@@ -67,6 +68,10 @@ class Optim:
   )
   plateau_factor: float = key(0.5, 'plateau: see there.', above=0, at_most=1)
   plateau_patience: int = size(1, 'plateau: see there.')
+  drop_at: int = count(0, 'drop: a step above 0.')
+  drop_factor: float = key(
+    0.1, 'drop: what the rate is multiplied by then.', above=0, at_most=1
+  )
   average: str = key(
     'off',
     'Average of the parameters over steps, for evaluation, generation and '
@@ -186,6 +191,7 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
                   x = (t - W) / (steps - W) if cosine_shifted
     inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
     constant      lr; plateau the same, times the scale of `Plateau`
+    drop          lr for t < drop_at, then lr drop_factor
 
   The rate is a float32 array; steps are those of the whole training.
   """
@@ -198,6 +204,8 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
       return floor + (1 - floor) * (1 + jnp.cos(math.pi * x)) / 2
     if config.schedule == 'inverse_sqrt':
       return 1 / jnp.sqrt(jnp.maximum(t, 1.0))
+    if config.schedule == 'drop':
+      return jnp.where(t < config.drop_at, 1.0, config.drop_factor)
     return jnp.ones_like(t)
 
   def rate(t):

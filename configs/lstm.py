@@ -1,0 +1,91 @@
+"""LSTM: a baseline on WikiText-103, and AWD-LSTM on Penn Treebank.
+
+  python -m txl_jax.prepare --dataset=wt103
+  python -m txl_jax.main --config=configs/lstm.py:wt103
+
+wt103 is a baseline of the Transformer-XL paper (Dai et al. 2019), which
+measured its relative effective context length in a group of models of 151M
+parameters; here 151,434,146. Published: no perplexity, no recipe. Two layers of
+width 1024 with embeddings of 500 are our own choice, the rest is as
+configs/qrnn.py.
+
+  python -m txl_jax.prepare --dataset=ptb
+  python -m txl_jax.main --config=configs/lstm.py:ptb
+
+ptb is AWD-LSTM (Merity et al. 2017, arXiv 1708.02182). Published: 58.8
+perplexity on the test split, and 57.3 with a second training from there, which
+is not here; 24M parameters, here 24,210,800 (the original has two biases for
+each gate, whose sum is one: 24,221,600).
+Published: every value but the initial weights, which are normal with deviation
+0.02, and the length of an epoch, 343 steps, as many as segments of varying
+length make on average. The original besides scales the rate with the length of
+a segment. Weight decay, taken off after clipping, is the same in plain gradient
+descent whether it is a part of the gradient or not; ours leaves biases out.
+Hardware: neither is timed here.
+"""
+
+from configs import common, qrnn
+
+VARIANTS = ('wt103', 'ptb')
+
+
+def get_config(variant='wt103'):
+  """The config."""
+  common.check_variant(variant, VARIANTS)
+  c = common.get_config('lstm')
+  if variant == 'wt103':
+    _wt103(c)
+  else:
+    _ptb(c)
+  return c
+
+
+def _wt103(c):
+  other = qrnn.get_config()
+  c.data.update(other.data)
+  c.train.update(other.train)
+  c.optim.update(other.optim)
+  c.model.n_layer = 2
+  c.model.d_model = 1024
+  c.model.d_hidden = 1024
+  c.model.d_embed = 500
+  c.model.tie_projs = (True,) * 4
+  c.model.cutoffs = other.model.cutoffs
+  c.model.dropout = 0.1
+  c.model.locked_dropout = True
+  c.eval.split = 'test'
+  c.eval.segment_len = 140
+  c.generate.segment_len = 140
+
+
+def _ptb(c):
+  epoch = 343
+  c.data.corpus = 'ptb'
+  c.model.n_layer = 3
+  c.model.d_model = 400
+  c.model.d_hidden = 1150
+  c.model.forget_bias = 0.0
+  c.model.weight_drop = 0.5
+  c.model.locked_dropout = True
+  c.model.dropout = 0.25
+  c.model.dropout_embed = 0.4
+  c.model.dropout_final = 0.4
+  c.model.word_dropout = 0.1
+  c.model.activation_reg = 2.0
+  c.model.temporal_activation_reg = 1.0
+  c.train.steps = 750 * epoch
+  c.train.batch_size = 40
+  c.train.segment_len = 70
+  c.train.varlen = True
+  c.train.eval_every = epoch
+  c.train.save_every = epoch
+  c.optim.name = 'sgd'
+  c.optim.lr = 30.0
+  c.optim.schedule = 'constant'
+  c.optim.clip = 0.25
+  c.optim.weight_decay = 1.2e-6
+  c.optim.average = 'nt'
+  c.optim.average_patience = 5
+  c.eval.split = 'test'
+  c.eval.segment_len = 70
+  c.generate.segment_len = 70

@@ -1,0 +1,111 @@
+"""Long short-term memory (Hochreiter and Schmidhuber 1997) as a language model.
+
+With weight_drop, locked_dropout and the penalties on activations it is
+AWD-LSTM (Merity et al. 2017).
+
+Shapes: B batch, T segment, J width of a layer's input, H of its states.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from txl_jax.models import base, layers, recurrent
+from txl_jax.settings import IN_USE, count, key
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(recurrent.Config):
+  """The section `model` of a config for `LSTM`."""
+
+  name: str = key('lstm', 'Which model it is.', choices={'lstm': 'LSTM'})
+  forget_bias: float = count(
+    1.0,
+    'Initial bias of the forget gates: 1 remembers from the start (Jozefowicz '
+    'et al. 2015).',
+    may_change=IN_USE,
+  )
+
+
+class State(flax.struct.PyTreeNode):
+  """What a layer carries from position to position."""
+
+  hidden: Any  # h [B, H], in the compute dtype
+  cell: Any  # c [B, H], float32, or wider where the compute dtype is
+
+
+class Layer(nn.Module):
+  """One layer.
+
+  i, f, g, o = W x_t + U h_(t-1) + b
+  c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g),  h_t = sigmoid(o) tanh(c_t)
+  """
+
+  config: Config
+  width: int  # H
+
+  @nn.compact
+  def __call__(self, x, state, lengths, train):
+    """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
+    c, H, (_, T, J) = self.config, self.width, x.shape
+    init, dtype = nn.initializers.normal(c.init_std), jnp.dtype(c.dtype)
+
+    def bias_init(key, shape, dtype):
+      del key
+      return jnp.zeros(shape, dtype).at[1].set(c.forget_bias)
+
+    W = self.param('input', init, (J, 4, H), jnp.float32)
+    U = self.param('hidden', init, (H, 4, H), jnp.float32)
+    b = self.param('bias', bias_init, (4, H), jnp.float32)
+    U = layers.Dropout()(U, c.weight_drop, train=train)
+    W, U, b = (w.astype(dtype) for w in (W, U, b))
+    # All that does not wait for the position before is one product.
+    inputs = jnp.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
+    real = None  # bool [T, B, 1]
+    if lengths is not None:
+      real = (jnp.arange(T)[:, None] < lengths)[..., None]
+
+    def step(old, position):
+      inputs, real = position
+      gates = inputs + jnp.einsum('bj,jgh->bgh', old.hidden, U)
+      gates = gates.astype(old.cell.dtype)
+      i, f, g, o = (gates[:, n] for n in range(4))  # [B, H]
+      kept = jax.nn.sigmoid(f) * old.cell
+      cell = kept + jax.nn.sigmoid(i) * jnp.tanh(g)
+      hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+      new = State(hidden.astype(dtype), cell)
+      if real is not None:
+        new = jax.tree.map(lambda a, b: jnp.where(real, a, b), new, old)
+      return new, new.hidden
+
+    state, h = jax.lax.scan(step, state, (inputs, real))
+    return h.swapaxes(0, 1), state
+
+
+class LSTM(recurrent.Recurrent):
+  """LSTM, see `models.base`, `models.recurrent` and `Config`."""
+
+  Config = Config
+  SHARDING = (
+    *base.LanguageModel.SHARDING,
+    (r'layers_\d+/(input|hidden)', ('fsdp', None, 'tensor')),  # [any, 4, H]
+    (r'layers_\d+/bias', (None, 'tensor')),  # [4, H]
+  )
+  NOT_DECAYED = (r'layers_\d+/bias',)
+
+  def setup(self) -> None:
+    super().setup()
+    self.layers = [Layer(self.config, H) for H in recurrent.widths(self.config)]
+
+  def init_memory(self, batch_size: int) -> Any:
+    """A State of zeros for each layer."""
+    c = self.config
+    wide = jnp.promote_types(c.dtype, jnp.float32)
+    shapes = [(batch_size, H) for H in recurrent.widths(c)]
+    return tuple(
+      State(jnp.zeros(s, c.dtype), jnp.zeros(s, wide)) for s in shapes
+    )

@@ -1,0 +1,130 @@
+"""Quasi-recurrent network (Bradbury et al. 2016) as a language model.
+
+Gates are convolutions over the inputs, so that only products of single
+numbers wait for the position before. The language model is that of Merity et
+al. 2018.
+
+Shapes: B batch, T segment, J width of a layer's input, H of its states, w
+window.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from txl_jax.models import base, layers, recurrent
+from txl_jax.settings import key, size
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(recurrent.Config):
+  """The section `model` of a config for `QRNN`."""
+
+  name: str = key('qrnn', 'Which model it is.', choices={'qrnn': 'QRNN'})
+  window: int = size(
+    2,
+    'w: inputs that the first layer sees at a position, the newest among them; '
+    'the others see 1.',
+  )
+  zoneout: float = key(
+    0.0,
+    'Probability that a number of a state stays as it is (Krueger et al. '
+    '2017); where the model is used the mean is taken.',
+    at_least=0,
+    at_most=0.999,
+  )
+
+
+class State(flax.struct.PyTreeNode):
+  """What a layer carries from segment to segment."""
+
+  cell: Any  # c [B, H], float32, or wider where the compute dtype is
+  inputs: Any  # the last w - 1 inputs [B, w - 1, J]; () where w is 1
+
+
+def pool(new: jax.Array, update: jax.Array, cell: jax.Array) -> jax.Array:
+  """Every c_t = (1 - update_t) c_(t-1) + update_t new_t, [T, B, H].
+
+  The first two are [T, B, H], `cell` is [B, H], the state before.
+  """
+
+  def step(cell, position):
+    new, update = position
+    cell += update * (new - cell)
+    return cell, cell
+
+  return jax.lax.scan(step, cell, (new, update))[1]
+
+
+class Layer(nn.Module):
+  """One layer with fo-pooling.
+
+    z, f, o = tanh(W_z * x), sigmoid(W_f * x), sigmoid(W_o * x)
+    c_t = f_t c_(t-1) + (1 - f_t) z_t,  h_t = o_t c_t
+
+  where * is a convolution over the w newest inputs, with a bias. Zoneout puts
+  1 in the place of some f in training, and f + p (1 - f) in use, p its rate.
+  """
+
+  config: Config
+  width: int  # H
+  window: int  # w
+
+  @nn.compact
+  def __call__(self, x, state, lengths, train):
+    """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
+    c, H, w, (_, T, J) = self.config, self.width, self.window, x.shape
+    init, dtype = nn.initializers.normal(c.init_std), jnp.dtype(c.dtype)
+    kernel = self.param('kernel', init, (w, J, 3, H), jnp.float32)
+    bias = self.param('bias', nn.initializers.zeros, (3, H), jnp.float32)
+    kernel = layers.Dropout()(kernel, c.weight_drop, train=train)
+    kernel, bias = kernel.astype(dtype), bias.astype(dtype)
+    seen, inputs = x[None], ()  # [w, B, T, J], the oldest first
+    if w > 1:
+      both = jnp.concatenate([state.inputs, x], axis=1)
+      seen = jnp.stack([both[:, n : n + T] for n in range(w)])
+      inputs = base.push(state.inputs, x, lengths)
+    gates = jnp.einsum('wbtj,wjgh->tbgh', seen, kernel) + bias
+    gates = gates.astype(state.cell.dtype)
+    z, f, o = (gates[:, :, n] for n in range(3))  # [T, B, H]
+    update = (1 - c.zoneout) * jax.nn.sigmoid(-f)  # 1 - f
+    update = layers.Dropout()(update, c.zoneout, train=train)
+    if lengths is not None:
+      real = jnp.arange(T)[:, None] < lengths  # [T, B]
+      update = jnp.where(real[..., None], update, 0)
+    cells = pool(jnp.tanh(z), update, state.cell)
+    h = (jax.nn.sigmoid(o) * cells).astype(dtype)
+    return h.swapaxes(0, 1), State(cells[-1], inputs)
+
+
+class QRNN(recurrent.Recurrent):
+  """QRNN, see `models.base`, `models.recurrent` and `Config`."""
+
+  Config = Config
+  SHARDING = (
+    *base.LanguageModel.SHARDING,
+    (r'layers_\d+/kernel', (None, 'fsdp', None, 'tensor')),  # [w, J, 3, H]
+    (r'layers_\d+/bias', (None, 'tensor')),  # [3, H]
+  )
+  NOT_DECAYED = (r'layers_\d+/bias',)
+
+  def setup(self) -> None:
+    super().setup()
+    self.layers = [
+      Layer(self.config, H, 1 if n else self.config.window)
+      for n, H in enumerate(recurrent.widths(self.config))
+    ]
+
+  def init_memory(self, batch_size: int) -> Any:
+    """A State of zeros for each layer."""
+    c, B = self.config, batch_size
+    wide = jnp.promote_types(c.dtype, jnp.float32)
+    cells = [jnp.zeros([B, H], wide) for H in recurrent.widths(c)]
+    inputs = [()] * c.n_layer
+    if c.window > 1:
+      inputs[0] = jnp.zeros([B, c.window - 1, c.d_model], c.dtype)
+    return tuple(map(State, cells, inputs))

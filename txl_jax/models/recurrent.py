@@ -1,0 +1,66 @@
+"""What recurrent language models have in common.
+
+Shapes: B batch, T segment, D model width, H width of a layer.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from txl_jax.models import base, config
+from txl_jax.models.config import rate
+from txl_jax.settings import size
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+  """Keys of every recurrent model."""
+
+  n_layer: int = size(2, 'N: layers.', at_most=1000)
+  d_hidden: int = size(
+    1024, 'Width of the layers but the last one, whose width is d_model.'
+  )
+  weight_drop: float = rate(
+    0.0,
+    'Of the weights that the states of a layer pass through from position to '
+    'position: one mask for a segment (DropConnect, Wan et al. 2013).',
+  )
+
+
+def widths(config: Config) -> list[int]:
+  """H of each layer."""
+  return [config.d_hidden] * (config.n_layer - 1) + [config.d_model]
+
+
+class Recurrent(base.LanguageModel):
+  """Layers of recurrence, one on the other, with dropout between them.
+
+  A model makes `self.layers` in its setup, modules (x [B, T, any], state,
+  lengths, train) -> [B, T, H], state; its memory is a tuple of their states,
+  whose arrays have their rows first. Gradients end where it is made: they go
+  back through a segment (truncated backpropagation through time).
+  """
+
+  def row_axes(self) -> Any:
+    """See `base.LanguageModel`."""
+    memory = jax.eval_shape(lambda: self.init_memory(1))
+    return jax.tree.map(lambda _: 0, memory)
+
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    c, new = self.config, []
+    x = self.embed(tokens, train=train)
+    for n, (layer, state) in enumerate(zip(self.layers, memory, strict=True)):
+      if n:
+        x = self.drop(x, c.dropout, train=train, locked=c.locked_dropout)
+      x, state = layer(x, state, lengths, train)
+      new.append(state)
+    return x, jax.lax.stop_gradient(tuple(new))
