@@ -375,3 +375,20 @@ def test_dropout_of_probabilities():
 def test_example_of_the_docstring():
   results = doctest.testmod(attention)
   assert results.attempted > 0 and results.failed == 0
+
+
+def test_content_scores_and_probabilities():
+  rng = np.random.default_rng(5)
+  q, k = rng.normal(size=[B, 3, H, K]), rng.normal(size=[B, 5, H, K])
+  mask = np.asarray(attention.visibility(3, 2, np.array([0, 2])))
+  with jax.enable_x64(True):
+    scores = attention.content_scores(jnp.array(q), jnp.array(k))
+    found = attention.probabilities(scores, mask)
+  assert attention.content_scores(*map(jnp.bfloat16, (q, k))).dtype == 'float32'
+  for b in range(B):
+    for h in range(H):
+      for i in range(3):
+        expected, seen = np.zeros(5), np.flatnonzero(mask[b, i])
+        products = [q[b, i, h] @ k[b, j, h] / math.sqrt(K) for j in seen]
+        expected[seen] = direct.softmax(np.array(products))
+        np.testing.assert_allclose(found[b, h, i], expected, atol=1e-12)

@@ -34,7 +34,19 @@ def softmax(x):
 
 def attend(q, k, v, W_r, u, v_bias, span=math.inf, clamp_len=0, drop=undropped):
   """q [T, H, K]; k, v [S, H, K], all real; W_r [D, H, K] -> [T, H, K]."""
-  T, S, K, D = len(q), len(k), q.shape[-1], len(W_r)
+
+  def score(q, k, d):
+    near = min(d, clamp_len) if clamp_len > 0 else d
+    R = drop('positions', sinusoid(near, len(W_r)))
+    r = np.einsum('d,dhk->hk', R, W_r)
+    return ((q + u) * k + (q + v_bias) * r).sum(axis=-1)
+
+  return attend_by(score, q, k, v, span, drop)
+
+
+def attend_by(score, q, k, v, span=math.inf, drop=undropped):
+  """The same with any score(q_i, k_j, distance) -> [H], not yet scaled."""
+  T, S, K = len(q), len(k), q.shape[-1]
   out = np.zeros(q.shape)
   for i in range(T):
     scores, values = [], []
@@ -42,10 +54,7 @@ def attend(q, k, v, W_r, u, v_bias, span=math.inf, clamp_len=0, drop=undropped):
       d = i + (S - T) - j
       if d < 0 or d >= span:
         continue
-      near = min(d, clamp_len) if clamp_len > 0 else d
-      r = np.einsum('d,dhk->hk', drop('positions', sinusoid(near, D)), W_r)
-      score = (q[i] + u) * k[j] + (q[i] + v_bias) * r
-      scores.append(score.sum(axis=-1) / math.sqrt(K))
+      scores.append(score(q[i], k[j], d) / math.sqrt(K))
       values.append(v[j])
     probs = drop('probabilities', softmax(np.stack(scores)))  # [visible, H]
     out[i] = np.einsum('jh,jhk->hk', probs, np.stack(values))

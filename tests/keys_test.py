@@ -6,12 +6,13 @@ the section `model`.
 """
 
 import ast
+import functools
 import pathlib
 
 import pytest
 
 from txl_jax import models, settings
-from txl_jax.models import gcnn, transformer_xl
+from txl_jax.models import gcnn, transformer, transformer_xl
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import averaging, optim
@@ -21,16 +22,17 @@ SECTIONS = sections.sections()
 MODELS = [sections.sections(name) for name in models.MODELS]
 CLASSES = {c.__name__: name for name, c in SECTIONS.items() if '.' not in name}
 CLASSES |= {'ConfigDict': ''}
+# The keys of a model may be declared in several classes.
+CLASSES |= {
+  c.__name__: 'model'
+  for model in models.MODELS.values()
+  for c in model.Config.__mro__[:-1]
+}
 # Names that are used otherwise, too.
 del CLASSES['Sizes'], CLASSES['Config']
 METHODS = {'items', 'to_dict', 'update', 'get', 'get_type', 'lock'}
 # Read as the items of a mapping.
 MAPPED = {'model.name', *(f'mesh.{axis}' for axis in mesh_lib.AXES)}
-MAPPED |= {
-  f'{name}.{key}'
-  for name in ('eval.model', 'generate.model')
-  for key in settings.keys(SECTIONS[name])
-}
 
 
 class Reads(ast.NodeVisitor):
@@ -112,17 +114,25 @@ def reads(source, default=''):
   return visitor.found
 
 
-def declared():
+def declared(model):
   return {
     f'{name}.{key}'.lstrip('.')
     for found in MODELS
     for name, section in found.items()
+    for name, section in sections.sections(model).items()
     for key in settings.keys(section)
   }
 
 
-def test_every_key_is_read_and_every_key_that_is_read_is_declared():
-  read, unknown = set(MAPPED), []
+def file_of(name):
+  """That of a class, as a path within the package."""
+  return PACKAGE.parent / f'{name.__module__.replace(".", "/")}.py'
+
+
+@functools.cache
+def every_read():
+  """(path, section, attribute) of the whole package, and of it what is read."""
+  found, read = set(), set()
   for path in PACKAGE.rglob('*.py'):
     in_models = 'models' in path.parts and path.stem != '__init__'
     default = 'model' if in_models else ''
@@ -132,11 +142,46 @@ def test_every_key_is_read_and_every_key_that_is_read_is_declared():
         there = any(hasattr(found[section], attr) for found in MODELS)
         if attr not in METHODS and not there:
           unknown.append((path, name))
+      found.add((path, section, attr))
       # What is measured with a key is not what it is for.
-      elif is_read and 'bench' not in path.parts:
-        read.add(name)
-  assert not unknown
-  assert read == declared()
+      if is_read and 'bench' not in path.parts:
+        read.add((path, section, attr))
+  return found, read
+
+
+def allowed(section, attr):
+  """Whether a section has it, or in some model the section `model`."""
+  own = [SECTIONS[section], *(m.Config for m in models.MODELS.values())]
+  there = own if section == 'model' else own[:1]
+  return attr in METHODS or any(hasattr(x, attr) for x in there)
+
+
+def test_every_key_that_is_read_is_declared():
+  known = set().union(*map(declared, models.MODELS))
+  for path, section, attr in every_read()[0]:
+    name = f'{section}.{attr}'.lstrip('.')
+    assert name in known or allowed(section, attr), (path, name)
+
+
+@pytest.mark.parametrize('model', models.MODELS)
+def test_every_key_is_read(model):
+  """By files of all models, or by those of this one."""
+  own = {file_of(c) for c in models.MODELS[model].__mro__}
+  others = set(map(file_of, models.MODELS.values())) - own
+  read = {
+    f'{section}.{attr}'.lstrip('.')
+    for path, section, attr in every_read()[1]
+    if path not in others
+  }
+  assert declared(model) - {*MAPPED, *overridden(model)} <= read
+
+
+def overridden(model):
+  """Keys of the model that evaluation and generation override."""
+  keys = settings.keys(sections.sections(model)['eval.model'])
+  return {
+    f'{mode}.model.{key}' for mode in ('eval', 'generate') for key in keys
+  }
 
 
 @pytest.mark.parametrize(
@@ -177,6 +222,8 @@ def test_choices_are_those_of_the_code():
   gates = settings.keys(gcnn.Config)['gate'].choices
   assert gates.keys() == gcnn.PLAIN.keys() | gcnn.GATED.keys()
   assert choices('model.remat') == {'none', *transformer_xl.POLICIES}
+  assert choices('model.name') == set(models.MODELS)
+  assert choices('model.remat') == {'none', *transformer.POLICIES}
   spans = [
     transformer_xl.Config(same_length=x, mem_len=7).span
     for x in choices('model.same_length')

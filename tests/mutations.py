@@ -49,6 +49,7 @@ CORE = {
   'models/embeddings.py': [*VOCABULARY, 'tests/models', *STEP],
   'models/layers.py': [*MODELS, 'tests/models', *STEP],
   'models/regularisation.py': ['tests/models/regularisation_test.py'],
+  'models/transformer.py': ['tests/models/transformer_test.py', *MODELS],
   'models/transformer_xl.py': [*MODELS, 'tests/models', *STEP],
   'models/windowed.py': ['tests/models/windowed_test.py', 'tests/generation'],
   'training/step.py': [*STEP, *LOOP],

@@ -107,8 +107,26 @@ def visibility(
   return visible[None] & (j >= M - filled[:, None, None])
 
 
+def content_scores(q: jax.Array, k: jax.Array) -> jax.Array:
+  """q_i . k_j / sqrt(K), attention without positions (Vaswani et al. 2017).
+
+  Queries are [B, T, H, K], keys [B, S, H, K], the scores [B, H, T, S], float32
+  or wider: a bfloat16 score of 10 would be off by up to 0.03, which the
+  exponential makes an error of 3 %.
+  """
+  wide = jnp.promote_types(q.dtype, jnp.float32)
+  scaled = q * q.shape[-1] ** -0.5
+  product = functools.partial(jnp.einsum, preferred_element_type=wide)
+  return product('bthk,bshk->bhts', scaled, k)
+
+
 def relative_scores(
-  q: jax.Array, k: jax.Array, r: jax.Array, u: jax.Array, v_bias: jax.Array
+  q: jax.Array,
+  k: jax.Array,
+  r: jax.Array,
+  u: jax.Array,
+  v_bias: jax.Array,
+  b: jax.Array | None = None,
 ) -> jax.Array:
   """Attention scores by content and by distance, scaled by 1 / sqrt(K).
 
@@ -118,10 +136,11 @@ def relative_scores(
     r: [S, H, K] projected position table, farthest first (`distances`).
     u: [H, K] content bias.
     v_bias: [H, K] position bias (the paper's v).
+    b: [S, H], added to the score of each distance before it is scaled, in the
+      order of r; None adds nothing.
 
   Returns:
-    [B, H, T, S], float32 or wider: a bfloat16 score of 10 would be off by
-    up to 0.03, which the exponential makes an error of 3 %.
+    [B, H, T, S], float32 or wider as those of `content_scores`.
   """
   # Heads in front: the products over T and S are plain matrix products.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)  # [B, H, T or S, K]
@@ -137,6 +156,8 @@ def relative_scores(
   # the product: no transposition of the large [B, H, T, S] scores.
   r = jnp.broadcast_to(r, (q.shape[0], *r.shape))
   position = product((q + v_bias[:, None]) * scale, r)
+  if b is not None:
+    position += (b.T * scale)[:, None].astype(wide)  # [H, 1, S]
   return content + relative_shift(position)
 
 
@@ -196,6 +217,46 @@ def _random_words(key, shape):
   return x ^ (x >> 14)
 
 
+def probabilities(scores: jax.Array, mask: jax.Array) -> jax.Array:
+  """Softmax over the visible keys: [B, H, T, S], a row sums to 1.
+
+  Scores [B, H, T, S] and the mask bool [B or 1, T, S] are those of `attend`.
+  """
+  weights, total = _exponentials(scores, mask)
+  return weights / total
+
+
+def _exponentials(scores, mask):
+  """Of scores less the largest of the row; and their sums [B, H, T, 1]."""
+  # A query that sees no key gets uniform weights, never NaN; the visibility
+  # rule leaves none such with span >= 1.
+  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
+  top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
+  weights = jnp.exp(scores - top)
+  return weights, jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def attend(
+  scores: jax.Array,
+  v: jax.Array,
+  mask: jax.Array,
+  *,
+  dropout_rate: float = 0.0,
+  dropout_key: jax.Array | None = None,
+) -> jax.Array:
+  """Values summed with the probabilities of their keys: [B, T, H, K].
+
+  Scores are [B, H, T, S], values [B, S, H, K], the mask bool [B or 1, T, S]
+  from `visibility`. A key is needed where probabilities are dropped. The result
+  has the dtype of v.
+  """
+  weights, total = _exponentials(scores, mask)
+  weights = dropout(weights.astype(v.dtype), dropout_rate, dropout_key)
+  out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
+  # Dividing here instead of the weights touches T K numbers, not T S.
+  return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
+
+
 def relative_attention(
   q: jax.Array,
   k: jax.Array,
@@ -204,26 +265,13 @@ def relative_attention(
   u: jax.Array,
   v_bias: jax.Array,
   mask: jax.Array,
-  *,
-  dropout_rate: float = 0.0,
-  dropout_key: jax.Array | None = None,
+  **dropped: Any,
 ) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
-  q, k, r, u and v_bias are those of `relative_scores`, v the values [B, S, H,
-  K], the mask bool [B or 1, T, S] from `visibility`. Stop gradients at the
-  memory part of k and v beforehand. A key is needed where attention
-  probabilities are dropped. The result, before the output projection, is
-  [B, T, H, K] in the dtype of v.
+  q, k, r, u and v_bias are those of `relative_scores`; v, the mask, the options
+  and the result, before the output projection, those of `attend`. Stop
+  gradients at the memory part of k and v beforehand.
   """
   scores = relative_scores(q, k, r, u, v_bias)
-  # A query that sees no key gets uniform weights, never NaN; the visibility
-  # rule leaves none such with span >= 1.
-  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
-  top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-  weights = jnp.exp(scores - top)
-  total = jnp.sum(weights, axis=-1, keepdims=True)  # [B, H, T, 1]
-  weights = dropout(weights.astype(v.dtype), dropout_rate, dropout_key)
-  out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
-  # Dividing here instead of the weights touches T K numbers, not T S.
-  return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
+  return attend(scores, v, mask, **dropped)

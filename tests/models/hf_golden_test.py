@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from txl_jax import models
-from txl_jax.models.transformer_xl import Memory
+from txl_jax.models.transformer import Memory
 
 FILES = sorted((pathlib.Path(__file__).parent / 'golden').glob('hf_*.npz'))
 

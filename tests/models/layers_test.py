@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import direct
-from txl_jax.models import layers
+from txl_jax.models import layers, transformer_xl
 from txl_jax.models.transformer_xl import Config
 
 RNG = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def test_word_dropout(dtype):
 
 
 def test_biases():
-  module = layers.Biases(
+  module = transformer_xl.Biases(
     Config(n_head=40, d_head=50, init_std=0.1, dtype='bfloat16')
   )
   (u, v), variables = module.init_with_output(jax.random.key(0))

@@ -56,6 +56,8 @@ class LanguageModel(nn.Module):
   Config: ClassVar[type[config_lib.Config]]
   # Whether embeddings are multiplied by sqrt(D).
   SCALES_EMBEDDINGS: ClassVar[bool] = False
+  # Whether it has `attention_maps`, see `models.transformer`.
+  ATTENDS: ClassVar[bool] = False
   # (regular expression, axes of each dimension) for the paths of parameters,
   # see `parallel.mesh`; each must fit one.
   SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING

@@ -7,6 +7,7 @@ Shapes
 `config` is that of a model, with the keys which are read here.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -94,54 +95,67 @@ class FeedForward(nn.Module):
     return nn.Dense(x.shape[-1], name='w2', **shared)(h)
 
 
-class Biases(nn.Module):
-  """The global content and position biases u and v, each [H, K]."""
+class Attention(nn.Module):
+  """Attention between its projections, which have no biases.
 
-  config: Any
-
-  @nn.compact
-  def __call__(self):
-    """(u, v)."""
-    c = self.config
-    init, shape = nn.initializers.normal(c.init_std), (c.n_head, c.d_head)
-    u = self.param('u', init, shape, jnp.float32)
-    v = self.param('v', init, shape, jnp.float32)
-    return u.astype(c.dtype), v.astype(c.dtype)
-
-
-class RelativeAttention(nn.Module):
-  """Projections around `attention.relative_attention`, no biases on them."""
+  This one knows no positions; others override `scores`.
+  """
 
   config: Any
 
   def setup(self) -> None:
-    c, heads = self.config, (self.config.n_head, self.config.d_head)
+    c = self.config
+    self.q, self.k, self.v = (self.to_heads() for _ in range(3))
+    shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
     init = nn.initializers.normal(c.init_std)
-    shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
-    shared['use_bias'] = False
-    self.q = nn.DenseGeneral(heads, **shared)
-    self.k = nn.DenseGeneral(heads, **shared)
-    self.v = nn.DenseGeneral(heads, **shared)
-    self.r = nn.DenseGeneral(heads, **shared)
-    self.o = nn.DenseGeneral(c.d_model, axis=(-2, -1), **shared)
+    out = nn.DenseGeneral(c.d_model, (-2, -1), kernel_init=init, **shared)
+    self.o = out
+
+  def to_heads(self) -> nn.Module:
+    """A projection of [..., D] to [..., H, K]."""
+    c = self.config
+    shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
+    init = nn.initializers.normal(c.init_std)
+    return nn.DenseGeneral((c.n_head, c.d_head), kernel_init=init, **shared)
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
     return self.k(states), self.v(states)
 
-  def __call__(self, x, k, v, R, biases, mask, *, train):
-    """x [B, T, D], k, v [B, S, H, K], R [S, D] and mask [B or 1, T, S]."""
+  def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
+    """q [B, T, H, K], k [B, S, H, K] -> [B, H, T, S].
+
+    Positions are what the model has made for all layers.
+    """
+    del positions
+    return attention.content_scores(q, k)
+
+  def __call__(self, x, k, v, positions, mask, *, train):
+    """x [B, T, D], k, v [B, S, H, K] and mask [B or 1, T, S] -> [B, T, D]."""
     rate = self.config.dropatt if train else 0.0
     key = self.make_rng('dropout') if rate else None
-    q, r, (u, v_bias) = self.q(x), self.r(R), biases
-    out = attention.relative_attention(
-      q, k, v, r, u, v_bias, mask, dropout_rate=rate, dropout_key=key
+    scores = self.scores(self.q(x), k, positions)
+    show(self, MAPS, lambda: attention.probabilities(scores, mask))
+    out = attention.attend(
+      scores, v, mask, dropout_rate=rate, dropout_key=key
     )  # [B, T, H, K]
-    return self.o(out)  # [B, T, D]
+    return self.o(out)
+
+
+# What layers show, if it is asked for: their attention, their output.
+MAPS, OUTPUTS = 'maps', 'outputs'
+
+
+def show(module: nn.Module, what: str, make: Callable[[], jax.Array]) -> None:
+  """Hands out what `make` returns, if a caller has made `what` mutable."""
+  if module.is_mutable_collection(what) and not module.is_initializing():
+    module.sow(what, 'shown', make())
 
 
 # See `models.base.LanguageModel`.
 SHARDING = (
+  (r'attention/[qkv]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
+  (r'attention/o/kernel', ('tensor', None, 'fsdp')),  # [H, K, D]
   (r'ff/w1/kernel', ('fsdp', 'tensor')),  # [D, F]
   (r'ff/w1/bias', ('tensor',)),  # [F]
   (r'ff/w2/kernel', ('tensor', 'fsdp')),  # [F, D]

@@ -1,8 +1,7 @@
 """Transformer-XL (Dai et al. 2019).
 
 Shapes
-  B batch, T segment, M memory, S = M + T, N layers, H heads, K head width,
-  D model width, V vocabulary.
+  B batch, T segment, M memory, S = M + T, H heads, K head width, D model width.
 """
 
 import dataclasses
@@ -10,31 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, config, layers
-from txl_jax.models.config import rate
-from txl_jax.settings import AT_TEST_TIME, IN_USE, count, key, size
-
-# The choices of same_length: how many keys a query sees, itself included.
-SPANS = {
-  'off': 'all that causality allows',
-  'M': 'M (PyTorch original)',
-  'M+1': 'M + 1 (TensorFlow original)',
-}
-
-# The choices of remat: what is kept for the backward pass.
-POLICIES = {
-  'scores': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-  'layer': jax.checkpoint_policies.nothing_saveable,
-}
+from txl_jax.models import layers, transformer
+from txl_jax.settings import key
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(transformer.WithMemory):
   """The section `model` of a config for `TransformerXL`."""
 
   name: str = key(
@@ -42,54 +26,8 @@ class Config(config.Config):
     'Which model it is.',
     choices={'transformer_xl': 'Transformer-XL'},
   )
-  n_layer: int = size(12, 'N: layers.', at_most=1000)
-  n_head: int = size(8, 'H: attention heads.')
-  d_head: int = size(64, 'K: width of a head.')
-  d_ff: int = size(2048, 'Width of the feed-forward layers.')
-  mem_len: int = count(
-    512,
-    'M: states of the memory; 0 is a model without memory.',
-    may_change=AT_TEST_TIME,
-  )
-  same_length: str = key(
-    'off', 'How many keys a query sees.', choices=SPANS, may_change=AT_TEST_TIME
-  )
-  clamp_len: int = count(
-    0, 'Farther distances count as this one; 0 is off.', may_change=AT_TEST_TIME
-  )
-  memory_init: str = key(
-    'empty',
-    'What a memory starts with.',
-    choices={
-      'empty': 'no visible slot',
-      'zeros': 'zero states that are attended to (TensorFlow original, Hugging '
-      'Face)',
-    },
-  )
   untie_biases: bool = key(
     False, 'u and v per layer instead of one pair for all.'
-  )
-  pre_norm: bool = key(
-    False, 'Norms before the sublayers, not after the residual sum.'
-  )
-  ln_eps: float = key(1e-5, 'Epsilon of the layer norms.', above=0)
-  dropatt: float = rate(0.0, 'Of the attention probabilities.')
-  unroll: int = size(
-    1,
-    'Layers per iteration of the layer loop: all of them is fastest on CPU, 1 '
-    'compiles fastest and is as fast on accelerators.',
-    may_change=IN_USE,
-  )
-  remat: str = key(
-    'none',
-    'What a layer computes again in the backward pass instead of keeping it.',
-    choices={
-      'none': 'nothing',
-      'scores': 'all but the results of products with its weights: nothing of '
-      'size T x S is kept',
-      'layer': 'all',
-    },
-    may_change=IN_USE,
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -98,203 +36,72 @@ class Config(config.Config):
       yield 'd_model', 'even numbers'
     yield from super().problems()
 
-  @property
-  def span(self) -> int | None:
-    """How many keys a query sees, itself included; None is all S."""
-    M = self.mem_len
-    return {'off': None, 'M': max(M, 1), 'M+1': M + 1}[self.same_length]
 
+class Biases(nn.Module):
+  """The global content and position biases u and v, each [H, K]."""
 
-class Memory(flax.struct.PyTreeNode):
-  """The past states of every layer.
-
-  They are the inputs of the N layers, [N, B, M, D], oldest first; or what a
-  model that caches keys and values keeps of them: two of [N, B, M, H, K].
-  """
-
-  states: Any
-  filled: Any  # int32 [B], how many slots of each row hold real states
-
-
-class Layer(nn.Module):
-  """One layer; its input is what memory keeps.
-
-  Post-norm: y = LN(x + Attn(x)), z = LN(y + FF(y)). Pre-norm: the same with
-  the norm before each sublayer, memory un-normalised, no final norm.
-  """
-
-  config: Config
-  cache: bool  # whether memory holds keys and values instead of inputs
+  config: Any
 
   @nn.compact
-  def __call__(self, x, memory, R, biases, mask, lengths, train):
-    """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
-
-    Memory is [B, M, D], the inputs of this layer before the segment; with
-    `cache` their keys and values instead, each [B, M, H, K]. R is the position
-    table [S, D], biases are u and v of all layers, or None where they are
-    untied, the mask is bool [B or 1, T, S]; lengths are as in `base.push`.
-    """
+  def __call__(self):
+    """(u, v)."""
     c = self.config
-
-    def drop(y):
-      locked = c.locked_dropout
-      return layers.Dropout()(y, c.dropout, train=train, locked=locked)
-
-    def join(old, new):
-      return jnp.concatenate([old, new], axis=1)
-
-    if c.untie_biases:
-      biases = layers.Biases(c, name='biases')()
-    attend = layers.RelativeAttention(c, name='attention')
-    feed = layers.FeedForward(c, name='ff')
-    norm1 = layers.LayerNorm(c, name='norm1')
-    norm2 = layers.LayerNorm(c, name='norm2')
-    query = norm1(x) if c.pre_norm else x
-    if self.cache:
-      new = attend.project(query)
-      k, v = jax.tree.map(join, memory, new)
-    else:
-      new = x
-      old = norm1(memory) if c.pre_norm else memory
-      k, v = attend.project(join(old, query))
-    memory = jax.tree.map(lambda m, y: base.push(m, y, lengths), memory, new)
-    y = x + drop(attend(query, k, v, R, biases, mask, train=train))
-    if c.pre_norm:
-      return y + drop(feed(norm2(y), train=train)), memory
-    y = norm1(y)
-    return norm2(y + drop(feed(y, train=train))), memory
+    init, shape = nn.initializers.normal(c.init_std), (c.n_head, c.d_head)
+    u = self.param('u', init, shape, jnp.float32)
+    v = self.param('v', init, shape, jnp.float32)
+    return u.astype(c.dtype), v.astype(c.dtype)
 
 
-class TransformerXL(base.LanguageModel):
+class RelativeAttention(layers.Attention):
+  """Scores by content and by distance, see `attention.relative_scores`."""
+
+  def setup(self) -> None:
+    super().setup()
+    self.r = self.to_heads()
+
+  def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
+    """See `layers.Attention`; positions are (table [S, D], (u, v))."""
+    R, (u, v_bias) = positions
+    return attention.relative_scores(q, k, self.r(R), u, v_bias)
+
+
+class Layer(transformer.Layer):
+  """A layer with biases of its own where they are untied."""
+
+  ATTENTION = RelativeAttention
+
+  def positions(self, shared: Any) -> Any:
+    """See `transformer.Layer`."""
+    R, biases = shared
+    if self.config.untie_biases:
+      biases = Biases(self.config, name='biases')()
+    return R, biases
+
+
+class TransformerXL(transformer.Transformer):
   """Transformer-XL, see `models.base` and `Config`."""
 
-  # Whether memory holds keys and values of the past states instead of these:
-  # the same function where the weights are frozen, without projecting M states
-  # again for every segment or token.
-  cache_projections: bool = False
-
   Config = Config
-  SCALES_EMBEDDINGS = True
+  LAYER = Layer
   SHARDING = (
-    *base.LanguageModel.SHARDING,
-    (r'attention/[qkvr]/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
-    (r'attention/o/kernel', ('tensor', None, 'fsdp')),  # [H, K, D]
+    *transformer.Transformer.SHARDING,
+    (r'attention/r/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
     (r'biases/[uv]', ('tensor', None)),  # [H, K]
-    *layers.SHARDING,
   )
   NOT_DECAYED = (r'biases/[uv]',)
 
   def setup(self) -> None:
     super().setup()
+    if not self.config.untie_biases:
+      self.biases = Biases(self.config)
+
+  def positions(self, S: int, train: bool) -> Any:
+    """The table [S, D], and u and v of all layers or None."""
     c = self.config
-    if not c.untie_biases:
-      self.biases = layers.Biases(c)
-    # One set of weights per layer, side by side: a stack of them would be
-    # copied out slice by slice in every step.
-    self.layers = [Layer(c, cache=self._caches) for _ in range(c.n_layer)]
-
-  @property
-  def _caches(self):
-    # A zero state has zero keys and values, but behind a norm it has not.
-    c = self.config
-    zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
-    return self.cache_projections and not zeros_behind_norm
-
-  def at_test_time(self, **overrides: Any) -> base.LanguageModel:
-    """See `base.LanguageModel`; memory holds keys and values."""
-    return super().at_test_time(**overrides).clone(cache_projections=True)
-
-  def without_remat(self) -> 'TransformerXL':
-    """See `base.LanguageModel`."""
-    return self.clone(config=self.config.replace(remat='none'))
-
-  def init_memory(self, batch_size: int) -> Any:
-    """A Memory: empty, or full of zero states; () where M is 0."""
-    c = self.config
-    if not c.mem_len:
-      return ()
-    start = c.mem_len if c.memory_init == 'zeros' else 0
-    filled = jnp.full([batch_size], start, jnp.int32)
-    return Memory(self._empty_states(batch_size), filled)
-
-  def row_axes(self) -> Any:
-    """See `base.LanguageModel`."""
-    if not self.config.mem_len:
-      return ()
-    return Memory((1, 1) if self._caches else 1, 0)
-
-  def _empty_states(self, B):
-    c = self.config
-    width = (c.n_head, c.d_head) if self._caches else (c.d_model,)
-    empty = jnp.zeros((c.n_layer, B, c.mem_len, *width), c.dtype)
-    return (empty, jnp.zeros_like(empty)) if self._caches else empty
-
-  def states(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    train: bool = False,
-  ) -> tuple[jax.Array, Any]:
-    """int32 [B, T] -> final states [B, T, D] and the new memory."""
-    c, (B, T), M = self.config, tokens.shape, self.config.mem_len
-    h = self.embed(tokens, train=train)
     # The table is made in float32 whatever the compute dtype: bfloat16 has
     # too few digits for the angles of far distances.
     wide = jnp.promote_types(c.dtype, jnp.float32)
-    d = attention.distances(M + T, c.clamp_len, wide)
+    d = attention.distances(S, c.clamp_len, wide)
     R = attention.sinusoid(d, c.d_model).astype(c.dtype)
     R = self.drop(R, c.dropout, train=train)
-    past = memory if M else Memory(self._empty_states(B), None)
-    mask = attention.visibility(T, M, past.filled, c.span)
-    biases = None if c.untie_biases else self.biases()
-    arguments = R, biases, mask, lengths, train
-    rngs = {'dropout': self.make_rng('dropout')} if train else {}
-    h, states = self._run_layers(h, past.states, arguments, rngs)
-    if not M:
-      return h, ()
-    filled = past.filled + (T if lengths is None else lengths)
-    return h, Memory(states, jnp.minimum(filled, M))
-
-  def _run_layers(self, h, states, arguments, rngs):
-    """h [B, T, D] and the states of the memory, after all layers.
-
-    The arguments are what every layer is given besides, rngs a dict of keys:
-    each layer has its own, made from them.
-    """
-    c = self.config
-    if self.is_initializing():
-      for n, layer in enumerate(self.layers):
-        h, _ = layer(h, _slice(states, n), *arguments)
-      return h, states
-
-    apply = self.layers[0].clone(parent=None).apply
-
-    def run(h, layer):
-      params, past, n = layer
-      own = {name: jax.random.fold_in(key, n) for name, key in rngs.items()}
-      return apply({'params': params}, h, past, *arguments, rngs=own)
-
-    if c.remat != 'none':
-      run = jax.checkpoint(run, policy=POLICIES[c.remat])
-    params = [layer.variables['params'] for layer in self.layers]
-    if c.unroll < c.n_layer:
-      each = _stack(params), states, jnp.arange(c.n_layer)
-      return jax.lax.scan(run, h, each, unroll=c.unroll)
-    new_states = []
-    for n in range(c.n_layer):
-      h, new = run(h, (params[n], _slice(states, n), n))
-      new_states.append(new)
-    return h, _stack(new_states)
-
-
-def _slice(tree, n):
-  """Row n of every leaf."""
-  return jax.tree.map(lambda leaf: leaf[n], tree)
-
-
-def _stack(trees):
-  """A list of trees -> one whose leaves have the list in front."""
-  return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return R, None if c.untie_biases else self.biases()
