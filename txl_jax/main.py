@@ -33,7 +33,9 @@ from txl_jax.modes import (
   evaluate,
   export,
   generate,
+  recl,
   sections,
+  sliding_window,
   summary,
   train,
 )
@@ -48,6 +50,8 @@ MODES = {
   'summary': summary.run,
   'export': export.run,
   'attention_length': attention_length.run,
+  'sliding_window': sliding_window.run,
+  'recl': recl.run,
 }
 
 # Keys that may differ from one host to another.

@@ -77,6 +77,9 @@ RANGES = [
   ('mesh.tensor', [1, 8], [0, -1, -2]),
   ('train.steps_per_dispatch', [1, 50, 100], [0, -1]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
+  ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
+  ('recl.step', [1, 500], [0, -1, 501]),
+  ('recl.longest', [200, 10**6], [1, 0, 10**6 + 1]),
   ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
 ]
 EVERY = ('log_every', 'eval_every', 'save_every')
@@ -93,6 +96,7 @@ SIZES = {
   ),
   'optim': ('plateau_patience',),
   'eval': ('batch_size', 'segment_len', 'segments_per_call'),
+  'recl': ('positions', 'batch_size'),
   'generate': ('samples', 'segment_len'),
 }
 COUNTS = {
@@ -102,6 +106,7 @@ COUNTS = {
   'profile': ('start', 'stop'),
   'eval': ('window',),
   'attention_length': ('tokens',),
+  'sliding_window': ('tokens',),
   'eval.model': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'window'),
   'generate.model': ('mem_len', 'clamp_len'),
@@ -342,7 +347,7 @@ FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
-FREE_SECTIONS += ('attention_length',)
+FREE_SECTIONS += ('attention_length', 'sliding_window', 'recl')
 
 
 def test_keys_that_may_change_when_a_run_continues():

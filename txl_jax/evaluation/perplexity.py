@@ -55,6 +55,7 @@ def score(
   segments_per_call: int,
   mesh: Mesh | None = None,
   nll_file: str = '',
+  each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score:
   """Scores every token of a split once, but the first.
@@ -76,6 +77,8 @@ def score(
       [n - 1] in text order; it is in memory only piece by piece, and replaces
       another when all is scored. Of several processes the first one writes it;
       a UserError names eval.nll_file if that fails.
+    each: called with places int64 [k] among the scored tokens, from 0, and
+      their nll float32 [k], of every process.
     progress: called with the tokens scored so far; what it raises ends the
       scoring.
   """
@@ -104,9 +107,19 @@ def score(
       total += float(values.sum(dtype=np.float64))
       scored += values.size
       write(positions[real] - 1, values)
+      each(positions[real] - 1, values)
       _release(tokens)
       progress(scored)
   return Score(total, scored, time.monotonic() - begin)
+
+
+def of_each(
+  model: base.LanguageModel, params: Any, tokens: Any, **options: Any
+) -> np.ndarray:
+  """Nll of each scored token, float32 [n - 1]; the options are of `score`."""
+  nll = np.zeros(len(tokens) - 1, np.float32)
+  score(model, params, tokens, **options, each=nll.__setitem__)
+  return nll
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from txl_jax import files, hardware, pictures, settings
 from txl_jax.data.prepared import Prepared
+from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, sections, trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -58,6 +59,24 @@ def open_run(job: Job, tokens: int = 0) -> Subject:
   evaluate.check_corpus(job, corpus, found)
   split = corpus.tokens(job.config.eval.split)
   return Subject(mesh, found, corpus, split[: tokens or None], begin)
+
+
+def open_other(
+  subject: Subject, folder: pathlib.Path
+) -> tuple[sections.Config, trained.Trained]:
+  """Another run, with the config that it was made with, to compare with.
+
+  UserError: see `trained.load`; or it has another vocabulary.
+  """
+  config = trained.recorded(folder)
+  found = trained.load(config, folder, subject.mesh)
+  here, there = subject.found.vocabulary, found.vocabulary
+  if there.symbols != here.symbols:
+    raise UserError(
+      f'the run in {folder} has another vocabulary ({len(there)} symbols) than '
+      f'that in --workdir ({len(here)}); allowed: the same one'
+    )
+  return config, found
 
 
 def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from txl_jax import settings
 from txl_jax.data.options import Data
 from txl_jax.evaluation.attention_length import AttentionLength
 from txl_jax.evaluation.options import Eval
+from txl_jax.evaluation.recl import Recl
+from txl_jax.evaluation.sliding_window import SlidingWindow
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
 from txl_jax.models import config as model_config
@@ -69,6 +71,8 @@ class Config(options.Config, Protocol):
   watch: Watching
   generate: Generate
   attention_length: AttentionLength
+  sliding_window: SlidingWindow
+  recl: Recl
 
 
 def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
@@ -91,6 +95,8 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'generate': Generate,
     'generate.model': overrides,
     'attention_length': AttentionLength,
+    'sliding_window': SlidingWindow,
+    'recl': Recl,
   }
 
 

@@ -61,6 +61,23 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   return Trained(step, params, averaged, vocabulary, then)
 
 
+def recorded(folder: pathlib.Path) -> sections.Config:
+  """The config that the newest checkpoint of the run in a folder was made with.
+
+  Keys that were declared later have their defaults. UserError if there is none.
+  """
+  checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
+  then = resume.Host.read(checkpoints, _choose(checkpoints, 'latest')).config
+  made = sections.compose(str(then.get('model.name')))
+  known = settings.flatten(made).keys()
+  with made.ignore_type():
+    made.update_from_flattened_dict(
+      {k: x for k, x in then.items() if k in known and x is not None}
+    )
+  sections.check(made)
+  return made
+
+
 def _check_model(config, folder, then):
   """Raises a UserError unless the config has the model of the run."""
   flat = settings.flatten(config)
