@@ -76,17 +76,46 @@ def feed_forward(x, p, drop=undropped):
 
 
 def span_of(model):
+  if not model.config.mem_len and model.config.span is None:
+    return math.inf
   M, choice = model.config.mem_len, model.config.same_length
   return {'off': math.inf, 'M': max(M, 1), 'M+1': M + 1}[choice]
 
 
+def scores_of(model, p, biases, drop):
+  """The function (q_i [H, K], k_j [H, K], distance) -> [H] of a layer."""
+  c, name = model.config, model.config.name
+
+  def transformer_xl(q, k, d):
+    near = min(d, c.clamp_len) if c.clamp_len > 0 else d
+    R = drop('positions', sinusoid(near, c.d_model))
+    r = np.einsum('d,dhk->hk', R, p['attention']['r']['kernel'])
+    return ((q + biases['u']) * k + (q + biases['v']) * r).sum(axis=-1)
+
+  def shaw(q, k, d):
+    own, rows = p['attention'], list(range(c.table_len))  # farthest first
+    rows = rows[-c.clamp_len :] if c.clamp_len else rows
+    row = rows[-1 - d] if d < len(rows) else rows[0]
+    r, b = own['table'][row], own['distance_bias'][row]
+    return ((q + own['u']) * k + q * r).sum(axis=-1) + b
+
+  def plain(q, k, d):
+    return (q * k).sum(axis=-1)
+
+  known = {'transformer_xl': transformer_xl, 'shaw': shaw}
+  return known.get(name, plain)
+
+
 def layer(model, p, biases, x, past, drop):
   """x [T, D], past [m, D] -> [T, D]."""
+  if model.config.name == 'al_rfou':
+    table = p['positions']
+    x = np.stack([y + table[len(table) - len(x) + i] for i, y in enumerate(x)])
 
   def norm(name, y):
     return layer_norm(y, p[name], model.config.ln_eps)
 
-  w = {name: p['attention'][name]['kernel'] for name in 'qkvro'}
+  w = {name: p['attention'][name]['kernel'] for name in 'qkvo'}
   states = np.concatenate([past, x])
   if model.config.pre_norm:
     states = norm('norm1', states)
@@ -94,15 +123,12 @@ def layer(model, p, biases, x, past, drop):
   def project(name, y):
     return np.einsum('sd,dhk->shk', y, w[name])
 
-  heads = attend(
+  heads = attend_by(
+    scores_of(model, p, biases, drop),
     project('q', states[len(past) :]),
     project('k', states),
     project('v', states),
-    w['r'],
-    biases['u'],
-    biases['v'],
     span_of(model),
-    model.config.clamp_len,
     drop,
   )
   a = drop('attention output', np.einsum('thk,hkd->td', heads, w['o']))
@@ -125,13 +151,16 @@ def segment(model, params, tokens, memory, drop=undropped):
   x = drop('words', p['table'])[tokens]
   x[:1] = p['table'][tokens[:1]]  # the first word is never dropped
   x = x * math.sqrt(model.config.d_model)
+  if model.config.name == 'vaswani':
+    left = range(len(x) - 1, -1, -1)
+    x = x + np.stack([sinusoid(n, model.config.d_model) for n in left])
   x = drop('embeddings', x)
   new_memory = []
   for n in range(model.config.n_layer):
     pn = params[f'layers_{n}']
     keep = np.concatenate([memory[n], x])
     new_memory.append(keep[max(0, len(keep) - model.config.mem_len) :])
-    biases = pn['biases'] if model.config.untie_biases else params['biases']
+    biases = pn.get('biases', params.get('biases'))
     x = layer(model, pn, biases, x, memory[n], drop)
   x = drop('final states', x)
   weights = p['table'] if model.config.tie_weights else p['output']

@@ -1,7 +1,8 @@
 """Every model there is, small, to hold its interface against.
 
 Those in MODELS, and two that it does not know: a small one of another family,
-and a Transformer-XL without memory behind a moving window.
+and a Transformer-XL without memory. Whoever has no memory is behind a moving
+window.
 """
 
 import functools
@@ -16,6 +17,7 @@ from txl_jax.models import windowed
 
 V, B, M = 13, 3, 4
 
+TINY = dict(n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10)
 # Small; a token matters to at least the five after it.
 SETTINGS = {
   'transformer_xl': dict(
@@ -24,6 +26,10 @@ SETTINGS = {
   'gcnn': dict(d_model=8, blocks='[4,6] [1,3 4,5 1,8]'),
   'lstm': dict(d_model=8, d_hidden=6),
   'qrnn': dict(d_model=8, d_hidden=6, window=3),
+  'transformer_xl': dict(TINY, mem_len=M),
+  'shaw': dict(TINY, mem_len=M, table_len=6),
+  'vaswani': dict(TINY),
+  'al_rfou': dict(TINY, table_len=9, layer_losses=True, second_target=0.5),
   'convolution': dict(kernel=4),
 }
 # Changes under which a memory holds all of the nine tokens before.
@@ -32,6 +38,9 @@ WHOLE = {
   'gcnn': [{}, dict(tie_weights=False, blocks='[3,7 2,4] [1,6]*2')],
   'lstm': [{}],
   'qrnn': [{}],
+  'shaw': [dict(mem_len=9), dict(mem_len=9, clamp_len=3)],
+  'vaswani': [dict(pre_norm=True)],
+  'al_rfou': [{}],
   'convolution': [{}],
 }
 NAMES = [*SETTINGS, 'window']
@@ -41,12 +50,14 @@ WINDOW = 9
 def build(name, **changes):
   """The model that computes in float64."""
   if name == 'window':
-    model = build('transformer_xl', mem_len=0, **changes)
-    return windowed.Windowed(V, model.config, model, WINDOW)
+    return build('transformer_xl', mem_len=0, **changes)
   fields = {'dtype': 'float64', **SETTINGS[name], **changes}
   if name == 'convolution':
     return CausalConvolution(V, CausalConvolution.Config(**fields))
-  return models.build({'name': name, **fields}, V)
+  model = models.build({'name': name, **fields}, V)
+  if model.remembers():
+    return model
+  return windowed.Windowed(V, model.config, model, WINDOW)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from tests.models.every import (
 )
 from txl_jax import models, settings
 from txl_jax.errors import UserError
-from txl_jax.models import base
+from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 
 # As it is trained, and as it is used.
@@ -131,7 +131,7 @@ def test_parameters_at_inference_are_some_of_all(name):
 def test_every_parameter_has_a_sharding_rule(name):
   """Those that only training has, too."""
   model, _ = make(name)
-  if name == 'window':
+  if isinstance(model, windowed.Windowed):
     model = model.model  # whose parameters they are
   mesh = mesh_lib.abstract_mesh(dict(fsdp=2, tensor=2))
   params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))

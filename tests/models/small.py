@@ -1,4 +1,4 @@
-"""A small Transformer-XL, and text for it."""
+"""A small Transformer-XL, or another Transformer, and text for it."""
 
 import functools
 
@@ -21,9 +21,11 @@ def make(vocab_size=V, **changes):
     dropout=0.0,
     dtype='float64',
   )
-  fields = {**fields, **changes}
+  fields = {'name': 'transformer_xl', **fields, **changes}
+  if fields['name'] in ('vaswani', 'al_rfou'):
+    del fields['mem_len']
   cache = fields.pop('cache_projections', False)
-  model = models.build({'name': 'transformer_xl', **fields}, vocab_size)
+  model = models.build(fields, vocab_size)
   return model.clone(cache_projections=cache)
 
 

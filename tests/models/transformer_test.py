@@ -1,15 +1,20 @@
 """What Transformers share, against the direct formula."""
 
 import functools
+import math
 
+import flax.traverse_util
 import jax
 import numpy as np
 import pytest
 
+from configs import wt103_base
 from tests import direct
 from tests.models.every import NAMES
 from tests.models.every import make as of_every
 from tests.models.small import B, N, T, make, text
+from txl_jax import models, settings
+from txl_jax.models import base
 
 CASES = {
   'default': dict(),
@@ -38,13 +43,131 @@ def maps_by_hand(model, params, tokens, memory):
   return maps, new
 
 
-@pytest.mark.parametrize('case', CASES)
+# The models that are not Transformer-XL.
+VARIANTS = {
+  'shaw': dict(name='shaw', table_len=9),
+  # Distances beyond the table, and beyond clamp_len.
+  'shaw_beyond': dict(name='shaw', table_len=4, unroll=2, pre_norm=True),
+  'shaw_clamped': dict(
+    name='shaw', table_len=6, clamp_len=3, mem_len=3, same_length='M'
+  ),
+  'shaw_all_clamped': dict(name='shaw', table_len=4, clamp_len=7),
+  'shaw_cache': dict(name='shaw', table_len=5, cache_projections=True),
+  'shaw_zeros': dict(
+    name='shaw', table_len=7, memory_init='zeros', cache_projections=True
+  ),
+  'vaswani': dict(name='vaswani', unroll=2),
+  'vaswani_pre_norm': dict(name='vaswani', pre_norm=True),
+  'al_rfou': dict(name='al_rfou', table_len=7, unroll=2),
+  'al_rfou_pre_norm': dict(name='al_rfou', table_len=4, pre_norm=True),
+}
+LENGTHS = (2, 0, T)  # of row 1 in each segment, where they vary
+
+
+@pytest.mark.parametrize('varied', [False, True])
+@pytest.mark.parametrize('case', VARIANTS)
+def test_direct_formula(case, varied):
+  """Three segments, each row by itself; padded rows without their padding."""
+  model = make(**VARIANTS[case])
+  params = direct.random_params(model)
+  tokens, targets = text(3, T)
+  lengths = [np.array([T, n], np.int32) for n in LENGTHS] if varied else None
+  kept = np.arange(T) < np.stack(lengths or [[T] * B] * 3)[..., None]
+  targets = np.where(kept, targets, -1)
+  segments = [
+    (tokens[s], targets[s], lengths and lengths[s], [False] * B)
+    for s in range(3)
+  ]
+  expected, rows = direct.score_rows(model, params, segments)
+  with jax.enable_x64(True):
+    run = jax.jit(functools.partial(model.apply, train=False))
+    memory = model.init_memory(B)
+    for s in range(3):
+      more = dict(lengths=segments[s][2])
+      out = run({'params': params}, *segments[s][:2], memory, **more)
+      memory = out.memory
+      np.testing.assert_allclose(out.nll, expected[s], rtol=0, atol=1e-10)
+  if not model.remembers():
+    assert memory == ()
+  elif not model.cache_projections:
+    direct.assert_memory(memory, rows)
+
+
+@pytest.mark.parametrize('case', ['shaw_beyond', 'vaswani', 'al_rfou'])
+def test_gradient(case):
+  """Of a padded segment, against differences of the direct formula."""
+  model = make(**VARIANTS[case])
+  params = direct.random_params(model)
+  tokens, targets = text(2, T)
+  lengths = np.array([T, T - 1], np.int32)
+  targets[1, 1, -1] = -1
+  with jax.enable_x64(True):
+    run = jax.jit(functools.partial(model.apply, train=False))
+    start = model.init_memory(B)
+    memory = run({'params': params}, tokens[0], targets[0], start).memory
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+      args = tokens[1], targets[1], memory
+      return run({'params': params}, *args, lengths=lengths).nll.sum()
+
+    grads = jax.tree.map(np.asarray, gradient(params))
+  first = tokens[0], targets[0], None, [False] * B
+  _, rows = direct.score_rows(model, params, [first])
+
+  def slow(params):
+    total = 0.0
+    for b, n in enumerate(lengths):
+      logits, _ = direct.segment(model, params, tokens[1, b, :n], rows[b])
+      total += direct.nll(logits, targets[1, b, :n]).sum()
+    return total
+
+  rng, step = np.random.default_rng(0), 1e-6
+  flat = flax.traverse_util.flatten_dict(params)
+  for path, grad in flax.traverse_util.flatten_dict(grads).items():
+    direction = rng.normal(size=grad.shape)
+    moved = lambda s, path=path, direction=direction: slow(
+      flax.traverse_util.unflatten_dict(
+        {**flat, path: flat[path] + s * direction}
+      )
+    )
+    expected = (moved(step) - moved(-step)) / (2 * step)
+    np.testing.assert_allclose(
+      np.sum(grad * direction), expected, rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+  'name, more, expected',
+  [
+    ('transformer_xl', {}, 151_107_538),
+    ('shaw', dict(table_len=300), 150_439_678),
+    ('vaswani', {}, 148_417_118),
+    ('al_rfou', dict(table_len=150), 149_401_118),
+  ],
+)
+def test_parameter_counts_of_the_ablations(name, more, expected):
+  """Of wt103_base with other positions, counted on the published code."""
+  fields = wt103_base.get_config().model.to_dict() | {'name': name} | more
+  known = settings.keys(models.MODELS[name].Config)
+  fields = {k: x for k, x in fields.items() if k in known}
+  model = models.build(fields, 267_735)
+  init = functools.partial(base.init_params, model)
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+  assert found == expected
+
+
+MAPPED = CASES | {
+  name: VARIANTS[name] for name in ('shaw_cache', 'vaswani', 'al_rfou')
+}
+
+
+@pytest.mark.parametrize('case', MAPPED)
 def test_attention_maps(case):
   """Of two segments, the second after a memory that is partly filled."""
-  check_maps(make(**CASES[case]), T)
-
-
-def check_maps(model, T):
+  model = make(**MAPPED[case])
   params = direct.random_params(model)
   tokens, _ = text(2, T)
   rows = [direct.init_memory(model) for _ in range(B)]

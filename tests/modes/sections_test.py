@@ -10,6 +10,7 @@ import pytest
 from configs import common
 from txl_jax import models, settings
 from txl_jax.errors import UserError
+from txl_jax.models import MODELS
 from txl_jax.modes import sections
 from txl_jax.settings import AT_TEST_TIME, IN_USE, ON_RESUME
 
@@ -400,6 +401,11 @@ def test_a_model_that_there_is_not():
     assert refused(edge('model.name', value)) == expected
   for config in {}, {'model': 3}, {'model': {}}:
     assert refused(config) == f'model.name is None; allowed: {names}'
+    expected = f'model.name is {value!r}; allowed: {", ".join(MODELS)}'
+    assert refused(edge('model.name', value)) == expected
+  for config in {}, {'model': 3}, {'model': {}}:
+    expected = f'model.name is None; allowed: {", ".join(MODELS)}'
+    assert refused(config) == expected
 
 
 def test_the_page_of_keys_is_current_and_can_be_read():

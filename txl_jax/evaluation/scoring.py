@@ -6,6 +6,7 @@ Shapes: B batch, T segment, G segments in a call.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from txl_jax.models import base
@@ -35,7 +36,11 @@ def score(
   """
 
   def body(memory, segment):
-    out: Any = model.apply({'params': params}, *segment, memory, train=False)
+    # What is padded is behind all that is scored. A memory may keep it: no
+    # segment follows. Without one, positions may count from the end of the row.
+    n = None if model.remembers() else jnp.sum(segment[1] >= 0, axis=1)
+    more: Any = dict(train=False, lengths=n)
+    out: Any = model.apply({'params': params}, *segment, memory, **more)
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):

@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import settings
-from txl_jax.models import base, gcnn, lstm, qrnn, transformer_xl, windowed
+from txl_jax.models import (
+  al_rfou,
+  base,
+  gcnn,
+  lstm,
+  qrnn,
+  shaw,
+  transformer_xl,
+  vaswani,
+  windowed,
+)
 
 # A model of any file: one line here, and its config is known everywhere.
 MODELS: dict[str, type[base.LanguageModel]] = {
@@ -12,6 +22,9 @@ MODELS: dict[str, type[base.LanguageModel]] = {
   'gcnn': gcnn.GCNN,
   'lstm': lstm.LSTM,
   'qrnn': qrnn.QRNN,
+  'shaw': shaw.Shaw,
+  'vaswani': vaswani.Vaswani,
+  'al_rfou': al_rfou.AlRfou,
 }
 
 

@@ -94,10 +94,21 @@ class LanguageModel(nn.Module):
     """Whether a segment sees anything of those before it."""
     return bool(jax.tree.leaves(self.row_axes()))
 
-  def embed(self, tokens: jax.Array, *, train: bool) -> jax.Array:
-    """int32 [B, T] -> [B, T, D], the input of the first layer."""
+  def embed(
+    self,
+    tokens: jax.Array,
+    *,
+    train: bool,
+    positions: jax.Array | None = None,
+  ) -> jax.Array:
+    """int32 [B, T] -> [B, T, D], the input of the first layer.
+
+    Positions, [T, D] or [B, T, D], are added before the last dropout.
+    """
     x = self.vocabulary.embed(tokens)
     x = self.drop_words(x, tokens, train=train)
+    if positions is not None:
+      x += positions
     return self._drop_ends(x, self.config.dropout_embed, train)
 
   def _drop_ends(self, x, own_rate, train):
@@ -117,8 +128,14 @@ class LanguageModel(nn.Module):
     progress: jax.Array | None = None,
   ) -> LMOutput:
     """Nll of the targets; see above for the arguments."""
-    c = self.config
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
+    return self.output(states, targets, memory, train=train)
+
+  def output(
+    self, states: jax.Array, targets: jax.Array, memory: Any, *, train: bool
+  ) -> LMOutput:
+    """What follows from final states [B, T, D]; the memory is that after."""
+    c = self.config
     h = self._drop_ends(states, c.dropout_final, train)
     nll = self.vocabulary.nll(h, targets, train=train)
     aux = jnp.zeros([], nll.dtype)

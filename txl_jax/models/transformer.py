@@ -324,6 +324,15 @@ class Transformer(base.LanguageModel):
     return h, _stack(found)
 
 
+def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
+  """How many tokens come after each one, in a row of n real tokens.
+
+  n - 1 - i for token i, 0 for padding: int32 [T], or [B, T] with lengths.
+  """
+  n = T if lengths is None else jnp.asarray(lengths)[:, None]
+  return jnp.maximum(n - 1 - jnp.arange(T), 0)
+
+
 def _slice(tree, n):
   """Row n of every leaf."""
   return jax.tree.map(lambda leaf: leaf[n], tree)

@@ -1,0 +1,201 @@
+"""The character Transformer of Al-Rfou et al. 2018, without memory.
+
+Shapes
+  B batch, T segment, N layers, D model width, V vocabulary, L rows of the
+  position table of a layer.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from txl_jax import attention, settings
+from txl_jax.models import layers, transformer
+from txl_jax.ops import softmax
+from txl_jax.parallel import vocab_parallel
+from txl_jax.parallel.mesh import VOCABULARY
+from txl_jax.settings import count, key, size
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(transformer.Config):
+  """The section `model` of a config for `AlRfou`."""
+
+  name: str = key(
+    'al_rfou',
+    'Which model it is.',
+    choices={
+      'al_rfou': 'learned positions in every layer (Al-Rfou et al. 2018)'
+    },
+  )
+  table_len: int = size(
+    512,
+    'L: positions in the table of a layer; no segment and no window is longer.',
+  )
+  layer_losses: bool = key(
+    False,
+    'In training every layer predicts, by an output of its own; layer l of N '
+    'until l / 2 N of the training is over.',
+  )
+  second_target: float = count(
+    0.0,
+    'In training the token after the next is predicted too, by another '
+    'output, of every layer that predicts; this is the weight of that loss (in '
+    'the paper 0.5), 0 is off.',
+  )
+
+
+class Layer(transformer.Layer):
+  """A layer that adds its own positions to what it reads."""
+
+  def inputs(self, x: jax.Array, lengths: jax.Array | None) -> jax.Array:
+    """x + the last n rows of the table, for a row of n real tokens."""
+    c, T = self.config, x.shape[1]
+    init, shape = nn.initializers.normal(c.init_std), (c.table_len, c.d_model)
+    table = self.param('positions', init, shape, jnp.float32)
+    if c.table_len < T:
+      allowed = f'at least {T}, the tokens of a segment or window'
+      settings.refuse('model.table_len', c.table_len, allowed)
+    table = table.astype(x.dtype)[c.table_len - T :]
+    if lengths is None:
+      return x + table
+    return x + table[T - 1 - transformer.tokens_left(T, lengths)]
+
+
+class Auxiliary(nn.Module):
+  """Outputs that only training has, and the sum of their losses.
+
+  Of layer l < N the output `next` predicts the next token, of every layer that
+  predicts `second` the one after it; they share nothing with each other.
+  """
+
+  vocab_size: int  # V
+  config: Any
+
+  def setup(self) -> None:
+    c = self.config
+    n = c.n_layer - 1 if c.layer_losses else 0
+    self.next = self._outputs('next', n)
+    self.second = self._outputs('second', n + 1 if c.second_target else 0)
+
+  def _outputs(self, name, n):
+    """Weights [n, V, D] and biases [n, V] of n layers, () for none."""
+    c, V = self.config, self.vocab_size
+    if not n:
+      return ()
+    init, zeros = nn.initializers.normal(c.init_std), nn.initializers.zeros
+    shape, wide = (n, V, c.d_model), jnp.float32
+    weights = self.param(f'{name}_weights', init, shape, wide)
+    return weights, self.param(f'{name}_biases', zeros, (n, V), wide)
+
+  def __call__(self, outputs, targets, progress):
+    """Of outputs [N, B, T, D] of the layers, targets int32 [B, T]: a scalar.
+
+    What a layer would add whose time has passed is not computed, nor is its
+    gradient.
+    """
+    if self.is_initializing():  # when no layer shows its output
+      return jnp.float32(0)
+    c = self.config
+    rate = c.dropout if c.dropout_final < 0 else c.dropout_final
+    shared = (1,) if c.locked_dropout else ()
+    key = self.make_rng('dropout') if rate else None
+    # Of the target after the next the two next ones are in the segment.
+    later = jnp.where(targets < 0, -1, jnp.roll(targets, -1, axis=1))
+    later = later.at[:, -1].set(-1)
+    dtype = jnp.dtype(c.dtype)
+    zero = jnp.zeros([], jnp.promote_types(dtype, jnp.float32))
+
+    def loss(h, n, weights):
+      """Of layer n, with its own weights of both kinds, () for none."""
+      if key is not None:
+        own = jax.random.fold_in(key, n)
+        h = attention.dropout(h, rate, own, shared)
+      total = zero
+      losses = (1.0, targets), (c.second_target, later)
+      for (weight, target), output in zip(losses, weights, strict=True):
+        if output:
+          total += weight * mean_nll(h, target, *output, dtype)
+      return total
+
+    N, total = c.n_layer, zero
+    if c.second_target:
+      last = jax.tree.map(lambda x: x[-1], ((), self.second))
+      total += loss(outputs[-1], N - 1, last)
+    if not self.next:
+      return total
+    before = jax.tree.map(lambda x: x[: N - 1], (self.next, self.second))
+    now = jnp.float32(0) if progress is None else progress
+
+    def add(total, layer):
+      h, n, weights = layer
+      on, off = on_until(n + 1, N, now), lambda *_: zero
+      return total + jax.lax.cond(on, loss, off, h, n, weights), None
+
+    each = outputs[: N - 1], jnp.arange(N - 1), before
+    return jax.lax.scan(add, total, each)[0]
+
+
+def on_until(l: Any, N: int, progress: Any) -> jax.Array:
+  """Whether layer l of N still predicts: progress < l / 2 N.
+
+  Progress, a quotient in float32, may have been rounded to either side.
+  """
+  return progress < jnp.float32(l) / (2 * N) - 1e-7
+
+
+def mean_nll(h, targets, weights, biases, dtype):
+  """Over scored positions, of h [B, T, D] and a plain softmax [V, D], [V]."""
+  D = h.shape[-1]
+  no_tails = dict(tail_weights=jnp.zeros([0, D]), tail_biases=jnp.zeros([0]))
+  output = softmax.Output([weights], [biases], [None], **no_tails)
+  flat = h.reshape(-1, D), targets.reshape(-1)
+  nll = vocab_parallel.nll(*flat, output, tail_order='ascending', dtype=dtype)
+  return jnp.sum(nll) / jnp.maximum(jnp.sum(targets >= 0), 1)
+
+
+class AlRfou(transformer.Transformer):
+  """Learned positions in every layer, see `models.base` and `Config`.
+
+  The layers are plain, h <- h + positions before each; training has losses
+  besides the one of the last layer's next token:
+
+    sum over layers l of [CE_1(l) + second_target CE_2(l)]
+
+  CE_k is the mean cross entropy of the token k places ahead, and of a layer
+  before the last one ends with its time, l / 2 N of the training.
+  """
+
+  Config = Config
+  LAYER = Layer
+  SHARDING = (
+    *transformer.Transformer.SHARDING,
+    (r'layers_\d+/positions', (None, 'fsdp')),  # [L, D]
+    (r'auxiliary/\w+_weights', (None, VOCABULARY, None)),  # [layers, V, D]
+    (r'auxiliary/\w+_biases', (None, VOCABULARY)),  # [layers, V]
+  )
+
+  def setup(self) -> None:
+    super().setup()
+    self.auxiliary = Auxiliary(self.vocab_size, self.config)
+
+  def inference_params(self, params: Any) -> Any:
+    """See `base.LanguageModel`."""
+    return {name: x for name, x in params.items() if name != 'auxiliary'}
+
+  def __call__(
+    self, tokens, targets, memory, *, train, lengths=None, progress=None
+  ):
+    """Nll of the targets; see `models.base` for the arguments."""
+    c = self.config
+    if not train or not (c.layer_losses or c.second_target):
+      more: Any = dict(train=train, lengths=lengths)
+      return super().__call__(tokens, targets, memory, **more)
+    watched = self.watched(tokens, memory, lengths, train, layers.OUTPUTS)
+    h, memory, outputs = watched
+    out = self.output(h, targets, memory, train=train)
+    aux = self.auxiliary(outputs, targets, progress)
+    return out.replace(aux=out.aux + aux)

@@ -1,0 +1,92 @@
+"""A Transformer with memory and learned relative positions.
+
+Those of Shaw et al. 2018, as the ablations of Dai et al. 2019 have them.
+
+Shapes
+  B batch, T segment, M memory, S = M + T, H heads, K head width, L rows of the
+  table.
+"""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from txl_jax import attention
+from txl_jax.models import layers, transformer
+from txl_jax.settings import key, size
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(transformer.WithMemory):
+  """The section `model` of a config for `Shaw`."""
+
+  name: str = key(
+    'shaw',
+    'Which model it is.',
+    choices={'shaw': 'learned relative positions (Shaw et al. 2018)'},
+  )
+  table_len: int = size(
+    1024,
+    'L: distances, from 0, that have a row in the position table of a layer: '
+    'train.segment_len + model.mem_len, those of training. Farther ones count '
+    'as the farthest of them, so that a memory may be longer later.',
+  )
+
+
+class Attention(layers.Attention):
+  """Scores by content and by distance, with a table of distances.
+
+  With tables r [L, H, K] and b [L, H], farthest distance first, and u [H, K],
+
+    score(i, j) = ((q_i + u) . k_j + q_i . r_d + b_d) / sqrt(K)
+  """
+
+  def setup(self) -> None:
+    super().setup()
+    c = self.config
+    init, shape = nn.initializers.normal(c.init_std), (c.n_head, c.d_head)
+    L, wide = c.table_len, jnp.float32
+    self.table = self.param('table', init, (L, *shape), wide)
+    self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)
+    self.u = self.param('u', init, shape, wide)
+
+  def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
+    """See `layers.Attention`; positions are the rows int32 [S] of the table."""
+    r = self.table.astype(q.dtype)[positions]  # [S, H, K]
+    u, b = self.u.astype(q.dtype), self.distance_bias[positions]
+    return attention.relative_scores(q, k, r, u, jnp.zeros_like(u), b)
+
+
+class Layer(transformer.Layer):
+  """A layer with tables of its own."""
+
+  ATTENTION = Attention
+
+
+class Shaw(transformer.Transformer):
+  """Learned relative positions, see `models.base` and `Config`."""
+
+  Config = Config
+  LAYER = Layer
+  SHARDING = (
+    *transformer.Transformer.SHARDING,
+    (r'attention/table', (None, 'tensor', None)),  # [L, H, K]
+    (r'attention/distance_bias', (None, 'tensor')),  # [L, H]
+    (r'attention/u', ('tensor', None)),  # [H, K]
+  )
+  NOT_DECAYED = (r'attention/(u|distance_bias)',)
+
+  def positions(self, S: int, train: bool) -> Any:
+    """The row of the table for each of S distances, int32, farthest first.
+
+    With clamp_len only the last rows are used, and the first of these for all
+    distances beyond them.
+    """
+    del train
+    c = self.config
+    used = min(c.table_len, c.clamp_len or c.table_len)
+    d = jnp.minimum(jnp.arange(S - 1, -1, -1), used - 1)
+    return c.table_len - 1 - d
