@@ -30,9 +30,11 @@ from txl_jax import command_line, config_file, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import (
   attention_length,
+  eval_speed,
   evaluate,
   export,
   generate,
+  heatmap,
   recl,
   sections,
   sliding_window,
@@ -52,6 +54,8 @@ MODES = {
   'attention_length': attention_length.run,
   'sliding_window': sliding_window.run,
   'recl': recl.run,
+  'eval_speed': eval_speed.run,
+  'heatmap': heatmap.run,
 }
 
 # Keys that may differ from one host to another.

@@ -98,6 +98,8 @@ SIZES = {
   'optim': ('plateau_patience',),
   'eval': ('batch_size', 'segment_len', 'segments_per_call'),
   'recl': ('positions', 'batch_size'),
+  'eval_speed': ('tokens', 'repeats'),
+  'heatmap': ('tokens',),
   'generate': ('samples', 'segment_len'),
 }
 COUNTS = {
@@ -108,6 +110,7 @@ COUNTS = {
   'eval': ('window',),
   'attention_length': ('tokens',),
   'sliding_window': ('tokens',),
+  'heatmap': ('start', 'context'),
   'eval.model': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'window'),
   'generate.model': ('mem_len', 'clamp_len'),
@@ -348,7 +351,13 @@ FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
-FREE_SECTIONS += ('attention_length', 'sliding_window', 'recl')
+FREE_SECTIONS += (
+  'attention_length',
+  'sliding_window',
+  'recl',
+  'eval_speed',
+  'heatmap',
+)
 
 
 def test_keys_that_may_change_when_a_run_continues():

@@ -9,9 +9,10 @@ import pytest
 from tests.modes import runs
 from txl_jax.modes import job
 
-WORDS = {'program', 'run', 'checkpoint_step', 'averaged_over_steps', 'config'}
-WORDS |= {'corpus', 'split', 'split_tokens', 'tokens', 'unit', 'options'}
-WORDS |= {'eval', 'seconds', 'hardware'}  # what every record has
+# What every record has, and what it has that is of a text.
+ALWAYS = {'program', 'run', 'checkpoint_step', 'averaged_over_steps', 'config'}
+ALWAYS |= {'options', 'eval', 'seconds', 'hardware'}
+OF_TEXT = {'corpus', 'split', 'split_tokens', 'tokens', 'unit'}
 
 
 class Corpus:
@@ -48,13 +49,13 @@ def write(folder, **model):
   return runs.write(folder, segment_len=6, init_std=0.7, **model)
 
 
-def measure(mode, config, folder, name):
+def measure(mode, config, folder, name, fields=ALWAYS | OF_TEXT):
   """Runs a mode; what it has written, and that all is as always."""
   mode.run(runs.job(config, folder))
   written = (folder / f'analysis/{name}.json').read_text()
   assert str(folder) not in written and '"/' not in written
   record = json.loads(written)
-  assert record.keys() >= WORDS and record['program'] == name
+  assert record.keys() >= fields and record['program'] == name
   assert record['run'] == folder.name and record['checkpoint_step'] == runs.STEP
   assert record['hardware']['device'] and record['hardware']['devices'] == 8
   assert record['config']['model.n_layer'] == config.model.n_layer

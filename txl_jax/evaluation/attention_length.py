@@ -51,6 +51,11 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
   """
   if not model.remembers():
     return windowed.Windowed(model.vocab_size, model.config, model, length)
+  return with_memory(model, length)
+
+
+def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
+  """The model whose every token sees the last L by a memory; UserError."""
   if 'mem_len' not in settings.keys(settings.overrides(type(model.config))):
     raise UserError(
       f'the context of a {type(model).__name__} is no attention length; '

@@ -56,10 +56,9 @@ class Recl:
       yield 'others', 'folders'
     if self.longest < 2 * self.step:
       yield 'step', f'at most half of recl.longest, {self.longest // 2}'
-    numbers = all(type(x) in (int, float) for x in self.shares)
-    if (
-      not self.shares or not numbers or not all(0 < x <= 1 for x in self.shares)
-    ):
+    numbers = [x for x in self.shares if type(x) in (int, float)]
+    within = [0 < x <= 1 for x in numbers]
+    if not within or not all(within) or len(within) < len(self.shares):
       yield 'shares', 'one or more numbers above 0, at most 1'
 
 

@@ -81,18 +81,24 @@ def open_other(
 
 def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
   """What the figures of a program were measured on, of JSON types."""
-  config, found = job.config, subject.found
   return {
-    'program': name,
-    **model_of(job.folder, found),
+    **setting(job, name, subject.begin),
+    **model_of(job.folder, subject.found),
     'corpus': subject.corpus.name,
-    'split': config.eval.split,
-    'split_tokens': len(subject.corpus.tokens(config.eval.split)),
+    'split': job.config.eval.split,
+    'split_tokens': len(subject.corpus.tokens(job.config.eval.split)),
     'tokens': len(subject.tokens),
     'unit': subject.unit,
-    'options': _without_paths(config, name),
-    'eval': _without_paths(config, 'eval'),
-    'seconds': time.monotonic() - subject.begin,
+  }
+
+
+def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
+  """The options of a program, its time since `begin`, and the machine."""
+  return {
+    'program': name,
+    'options': _without_paths(job.config, name),
+    'eval': _without_paths(job.config, 'eval'),
+    'seconds': time.monotonic() - begin,
     'hardware': hardware.describe(),
   }
 
@@ -122,28 +128,33 @@ def report(
   job: Job,
   record: Mapping[str, Any],
   lines: Iterable[str],
-  plot: Callable[[Any], None],
+  plot: Callable[[Any], None] | None = None,
   size: tuple[float, float] = (7, 4),
+  text: tuple[str, str] | None = None,
 ) -> None:
-  """Prints the lines; writes the record and its picture, see `pictures.draw`.
+  """Prints the lines; writes the record, and its picture and text if any.
 
+  The picture is as for `pictures.draw`, the text is (end of its name, text).
   UserError: a file cannot be written.
   """
   folder, name = job.folder / FOLDER, record['program']
   picture = folder / f'{name}.png'
 
-  def write() -> bool:
+  def write() -> list[str]:
     with files.writing(f'{folder}'):
       folder.mkdir(parents=True, exist_ok=True)
       picture.unlink(missing_ok=True)  # not that of another measurement
-    text = json.dumps(record, indent=1, allow_nan=False)
-    files.write(folder / f'{name}.json', text + '\n')
-    return pictures.draw(picture, plot, size)
+    whole = json.dumps(record, indent=1, allow_nan=False) + '\n'
+    ends = [('json', whole), *([text] if text else [])]
+    for end, contents in ends:
+      files.write(folder / f'{name}.{end}', contents)
+    drawn = plot is not None and pictures.draw(picture, plot, size)
+    return [end for end, _ in ends] + ['png'] * drawn
 
-  drawn = processes.on_main(write)
+  ends = processes.on_main(write)
   processes.print_on_main(*lines)
-  job.console.say(f'written: {folder / name}.json{", .png" if drawn else ""}')
-  if not drawn:
+  job.console.say(f'written: {folder / name}.{", .".join(ends)}')
+  if plot is not None and 'png' not in ends:
     job.console.say(pictures.MISSING)
 
 

@@ -13,6 +13,8 @@ import ml_collections
 from txl_jax import settings
 from txl_jax.data.options import Data
 from txl_jax.evaluation.attention_length import AttentionLength
+from txl_jax.evaluation.eval_speed import EvalSpeed
+from txl_jax.evaluation.heatmap import Heatmap
 from txl_jax.evaluation.options import Eval
 from txl_jax.evaluation.recl import Recl
 from txl_jax.evaluation.sliding_window import SlidingWindow
@@ -73,6 +75,8 @@ class Config(options.Config, Protocol):
   attention_length: AttentionLength
   sliding_window: SlidingWindow
   recl: Recl
+  eval_speed: EvalSpeed
+  heatmap: Heatmap
 
 
 def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
@@ -97,6 +101,8 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'attention_length': AttentionLength,
     'sliding_window': SlidingWindow,
     'recl': Recl,
+    'eval_speed': EvalSpeed,
+    'heatmap': Heatmap,
   }
 
 

@@ -77,8 +77,8 @@ def table(record: dict[str, Any]) -> list[str]:
   ]
   scored = f'{record["scored_tokens"]:,}'
   for name in ('nats', unit):
-    figure = (f'{record[way][name]:.4f}' for way in _WAYS)
-    rows.append((f'all, {name}', scored, *figure))
+    both = [f'{record[way][name]:.4f}' for way in _WAYS]
+    rows.append((f'all, {name}', scored, both[0], both[1]))
   W = record['window_tokens']
   header = (
     'position in the segment',

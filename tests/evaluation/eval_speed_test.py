@@ -1,0 +1,50 @@
+"""That both ways are measured, and what is refused."""
+
+import jax
+import pytest
+
+from tests.models.convolution import CausalConvolution
+from txl_jax import models
+from txl_jax.errors import UserError
+from txl_jax.evaluation import eval_speed
+from txl_jax.models import base, windowed
+
+FIELDS = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=2, d_head=3)
+FIELDS |= dict(d_ff=8, mem_len=3)
+OPTIONS = dict(segment_len=4, tokens=2, repeats=3)
+
+
+def test_both_ways_are_timed(monkeypatch):
+  model = models.build(FIELDS, 11)
+  params = base.init_params(model, jax.random.key(0))
+  timed, score = [], eval_speed.scoring.jit_score
+
+  def spy(params, memory, inputs, targets, *, model):
+    timed.append((model, inputs.shape[-1]))
+    return score(params, memory, inputs, targets, model=model)
+
+  clock = iter(range(1000))  # every reading of the clock is a second later
+  monkeypatch.setattr(eval_speed.time, 'perf_counter', lambda: next(clock))
+  spy.trace = score.trace
+  monkeypatch.setattr(eval_speed.scoring, 'jit_score', spy)
+  speed = eval_speed.measure(model.at_test_time(), params, 9, **OPTIONS)
+  assert speed == (1 / 4, 1 / 2) and speed.ratio == 2
+  assert len(timed) == 2 * (3 + 1)  # one more to compile
+  (ours, T), (window, tokens) = timed[0], timed[-1]
+  assert (ours.config.mem_len, ours.config.span, T) == (9, 9, 4)
+  assert isinstance(window, windowed.Windowed)
+  assert (window.window, window.model.config.mem_len, tokens) == (9, 0, 2)
+
+
+def test_a_model_without_attention():
+  model = CausalConvolution(11, CausalConvolution.Config())
+  with pytest.raises(UserError, match='is no attention length'):
+    eval_speed.measure(model, {}, 4, **OPTIONS)
+
+
+def test_the_table_of_the_paper():
+  assert eval_speed.EvalSpeed().lengths == (800, 1800, 2800, 3800)
+  assert [*eval_speed.PAPER.values()] == [363, 773, 1409, 1874]
+  for lengths in (), (0,), (True,), (1.5,), (10**7,):
+    section = eval_speed.EvalSpeed(lengths=lengths)
+    assert [name for name, _ in section.problems()] == ['lengths']

@@ -1,0 +1,50 @@
+"""--mode=eval_speed of a tiny run, and of none."""
+
+import pytest
+
+from tests.modes import runs, subjects
+from txl_jax.errors import UserError
+from txl_jax.evaluation import eval_speed as library
+from txl_jax.modes import eval_speed
+
+
+def config():
+  c = subjects.config()
+  c.eval_speed.update(lengths=(8, 9), tokens=1, repeats=2)
+  return c
+
+
+def measure(c, folder):
+  return subjects.measure(eval_speed, c, folder, 'eval_speed', subjects.ALWAYS)
+
+
+def test_a_run(folder, capfd, monkeypatch):
+  monkeypatch.setitem(library.PAPER, 9, 363)
+  record = measure(config(), folder)
+  assert record['parameters'] == 'trained'
+  for row, paper in zip(record['lengths'], (None, 363), strict=True):
+    ms = row['memory_seconds_per_token'], row['window_seconds_per_token']
+    assert min(ms) > 0
+    assert row['times_slower'] == pytest.approx(ms[1] / ms[0])
+    assert row['paper_times_slower'] == paper
+  subjects.assert_picture(folder / 'analysis/eval_speed.png')
+  lines = capfd.readouterr().out.splitlines()
+  assert lines[2].split()[0] == '8' and lines[2].split()[-1] == '-'
+  assert lines[3].split()[0] == '9' and lines[3].split()[-1] == '363'
+
+
+def test_no_run(tmp_path, capfd):
+  """enwik8 need not be there: its number of symbols is known."""
+  c = config()
+  c.data.corpus = 'enwik8'
+  c.eval_speed.lengths = (5,)
+  eval_speed.run(runs.job(c, tmp_path / 'new', silent=False))
+  told = capfd.readouterr()
+  assert 'fresh parameters' in told.out and 'no run in the folder' in told.err
+  assert (tmp_path / 'new/analysis/eval_speed.json').exists()
+
+
+def test_several_processes(folder, monkeypatch):
+  monkeypatch.setattr(eval_speed.processes, 'count', lambda: 2)
+  with pytest.raises(UserError, match='for one process; there are 2'):
+    eval_speed.run(runs.job(config(), folder))

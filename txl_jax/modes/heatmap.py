@@ -1,0 +1,93 @@
+"""--mode=heatmap: a text coloured by the nll of its tokens."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from txl_jax import models
+from txl_jax.errors import UserError
+from txl_jax.evaluation import heatmap, perplexity
+from txl_jax.modes import analysis, evaluate
+from txl_jax.modes.job import Job
+
+_MOST = 10  # tokens in the table
+
+
+def run(job: Job) -> None:
+  """Writes the page of the section `heatmap`.
+
+  UserError: see `analysis.open_run` and `analysis.open_other`; or the text
+  begins behind the split.
+  """
+  config, o = job.config, job.config.heatmap
+  subject = analysis.open_run(job)
+  n = len(subject.tokens)
+  if o.start > n - 2:
+    raise UserError(
+      f'heatmap.start is {o.start}, and eval.split has {n} tokens; allowed: 0 '
+      f'to {n - 2}'
+    )
+  first, end = max(0, o.start - o.context), min(o.start + o.tokens, n)
+  read, ids = subject.tokens[first:end], subject.tokens[o.start : end].tolist()
+
+  def score(own, found):
+    """Nll float [n] of the text; nan for a token that nothing is before."""
+    model = models.at_test_time(own, subject.vocab_size, 'eval')
+    options = evaluate.cut(own) | {'batch_size': 1, 'mesh': subject.mesh}
+    perplexity.check(model, found.params, read, **options)
+    nll = perplexity.of_each(model, found.params, read, **options)
+    return np.concatenate([[np.nan], nll.astype(np.float64)])[-len(ids) :]
+
+  nll, other, against = score(config, subject.found), None, None
+  if o.against:
+    folder = pathlib.Path(o.against)
+    own, found = analysis.open_other(subject, folder)
+    other, against = score(own, found), analysis.model_of(folder, found)
+  shown = heatmap.shown(subject.found.vocabulary, ids)
+  none = [None] * len(ids)
+  columns = shown, ids, _json(nll), none if other is None else _json(other)
+  names = 'text', 'id', 'nll_nats', 'other_nll_nats'
+  record = analysis.conditions(job, subject, 'heatmap') | {
+    'start': o.start,
+    'context_tokens': o.start - first,
+    'against': against,
+    'mean_nats': float(np.nanmean(nll)),
+    'other_mean_nats': None if other is None else float(np.nanmean(other)),
+    'text': [dict(zip(names, row)) for row in zip(*columns)],
+  }
+  lines = table(record)
+  page = heatmap.page(
+    f'{record["run"]}', '; '.join(lines[:2]), shown, nll, other
+  )
+  analysis.report(job, record, lines, text=('html', page))
+
+
+def _json(values):
+  return [None if np.isnan(x) else float(x) for x in values]
+
+
+def table(record: dict[str, Any]) -> list[str]:
+  """The lines that are printed."""
+  there = [(i, r) for i, r in enumerate(record['text']) if r['nll_nats']]
+  mean = f'mean nll {record["mean_nats"]:.4f} nats'
+  if against := record['against']:
+    other = f'{record["other_mean_nats"]:.4f} of {against["run"]}'
+    mean = f'{mean}, {other}'
+
+  def surprise(item):
+    return item[1]['nll_nats'] - (item[1]['other_nll_nats'] or 0)
+
+  rows = [
+    (
+      repr(r['text'].rstrip('\n')),
+      record['start'] + i,
+      f'{r["nll_nats"]:.3f}',
+      f'{np.exp(-r["nll_nats"]):.2g}',
+      *([f'{r["other_nll_nats"]:.3f}'] if against else []),
+    )
+    for i, r in sorted(there, key=surprise, reverse=True)[:_MOST]
+  ]
+  header = ['most surprising', 'place', 'nats', 'p']
+  header += [against['run']] if against else []
+  return [analysis.heading(record), mean, *analysis.table(header, rows)]
