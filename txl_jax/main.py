@@ -30,11 +30,13 @@ from txl_jax import command_line, config_file, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import (
   attention_length,
+  attention_maps,
   eval_speed,
   evaluate,
   export,
   generate,
   heatmap,
+  long_text,
   recl,
   sections,
   sliding_window,
@@ -56,6 +58,8 @@ MODES = {
   'recl': recl.run,
   'eval_speed': eval_speed.run,
   'heatmap': heatmap.run,
+  'attention_maps': attention_maps.run,
+  'long_text': long_text.run,
 }
 
 # Keys that may differ from one host to another.

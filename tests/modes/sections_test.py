@@ -79,6 +79,8 @@ RANGES = [
   ('train.steps_per_dispatch', [1, 50, 100], [0, -1]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
   ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
+  ('long_text.context', [1, 100_000], [0, 100_001]),
+  ('long_text.tokens', [1, 100_000], [0, 100_001]),
   ('recl.step', [1, 500], [0, -1, 501]),
   ('recl.longest', [200, 10**6], [1, 0, 10**6 + 1]),
   ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
@@ -111,6 +113,8 @@ COUNTS = {
   'attention_length': ('tokens',),
   'sliding_window': ('tokens',),
   'heatmap': ('start', 'context'),
+  'attention_maps': ('start', 'context'),
+  'long_text': ('start',),
   'eval.model': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'window'),
   'generate.model': ('mem_len', 'clamp_len'),
@@ -357,6 +361,8 @@ FREE_SECTIONS += (
   'recl',
   'eval_speed',
   'heatmap',
+  'attention_maps',
+  'long_text',
 )
 
 

@@ -60,3 +60,26 @@ class Generate:
       yield 'prompt_file', 'nothing while generate.prompt is given'
     if 0 < self.temperature < LOWEST_TEMPERATURE:
       yield 'temperature', f'0, or at least {LOWEST_TEMPERATURE}'
+
+
+@dataclasses.dataclass(frozen=True)
+class LongText:
+  """The section `long_text`: a text of thousands of tokens, and its context.
+
+  How tokens are drawn is in the section `generate`.
+  """
+
+  MAY_CHANGE = ON_RESUME
+
+  start: int = count(0, 'Where in eval.split the context begins.')
+  context: int = size(512, 'Tokens of it.', at_most=100_000)
+  tokens: int = size(2000, 'Tokens that are written.', at_most=100_000)
+  ngrams: tuple[int, ...] = key(
+    (1, 2, 4, 8, 16), 'Lengths of the n-grams whose repetition is counted.'
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    whole = all(type(x) is int and 0 < x <= 1000 for x in self.ngrams)
+    if not self.ngrams or not whole:
+      yield 'ngrams', 'one or more whole numbers from 1 to 1000'

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from txl_jax import files, models, settings
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
+from txl_jax.models import base
 from txl_jax.modes import trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -32,10 +35,7 @@ def run(job: Job) -> None:
   found = trained.load(job.config, job.folder, mesh)
   vocabulary = found.vocabulary
   tokens = vocabulary.encode(prompt.encode('latin-1'), 'the prompt')
-  own = job.config, len(vocabulary), 'generate'
-  model = models.at_test_time(*own, g.window)
-  if not model.remembers():  # then it sees a window
-    model = models.at_test_time(*own, job.config.train.segment_len)
+  model = reader(job.config, len(vocabulary))
   lengths = dict(samples=g.samples, segment_len=g.segment_len)
   decoding.check(model, found.params, **lengths)
   pieces = decoding.generate(
@@ -45,7 +45,7 @@ def run(job: Job) -> None:
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,
     **lengths,
-    **_choices(g, vocabulary),
+    **choices(g, vocabulary),
   )
   out = sys.stdout if processes.is_main() else io.StringIO()
   if g.samples == 1:
@@ -67,9 +67,21 @@ def run(job: Job) -> None:
   out.flush()
 
 
-def _choices(g: Generate, vocabulary) -> dict[str, Any]:
+def reader(config: Any, vocab_size: int) -> base.LanguageModel:
+  """The model as the section `generate` uses it, a window if it has no memory.
+
+  UserError if a window is asked for, and it has one.
+  """
+  own = config, vocab_size, 'generate'
+  model = models.at_test_time(*own, config.generate.window)
+  if model.remembers():
+    return model
+  return models.at_test_time(*own, config.train.segment_len)
+
+
+def choices(g: Generate, vocabulary: Vocabulary | Words) -> dict[str, Any]:
   """How tokens are drawn, and which start and end a sample, None for none."""
-  forbidden = (vocabulary.unk_id,) if g.forbid_unk else ()
+  forbidden: Any = (vocabulary.unk_id,) if g.forbid_unk else ()
   if None in forbidden:
     allowed = 'False, for the vocabulary has no unknown word'
     settings.refuse('generate.forbid_unk', True, allowed)

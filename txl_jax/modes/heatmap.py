@@ -78,9 +78,13 @@ def table(record: dict[str, Any]) -> list[str]:
   def surprise(item):
     return item[1]['nll_nats'] - (item[1]['other_nll_nats'] or 0)
 
+  def passage(i):
+    *before, last = (r['text'] for r in record['text'][max(i - 16, 0) : i + 1])
+    return f'{"".join(before)}[{last.strip() or last}]'.replace('\n', ' ')
+
   rows = [
     (
-      repr(r['text'].rstrip('\n')),
+      passage(i),
       record['start'] + i,
       f'{r["nll_nats"]:.3f}',
       f'{np.exp(-r["nll_nats"]):.2g}',
@@ -89,5 +93,6 @@ def table(record: dict[str, Any]) -> list[str]:
     for i, r in sorted(there, key=surprise, reverse=True)[:_MOST]
   ]
   header = ['most surprising', 'place', 'nats', 'p']
-  header += [against['run']] if against else []
+  if against:
+    header = ['most surprising beside the other', *header[1:], against['run']]
   return [analysis.heading(record), mean, *analysis.table(header, rows)]

@@ -13,12 +13,13 @@ import ml_collections
 from txl_jax import settings
 from txl_jax.data.options import Data
 from txl_jax.evaluation.attention_length import AttentionLength
+from txl_jax.evaluation.attention_maps import AttentionMaps
 from txl_jax.evaluation.eval_speed import EvalSpeed
 from txl_jax.evaluation.heatmap import Heatmap
 from txl_jax.evaluation.options import Eval
 from txl_jax.evaluation.recl import Recl
 from txl_jax.evaluation.sliding_window import SlidingWindow
-from txl_jax.generation.options import Generate
+from txl_jax.generation.options import Generate, LongText
 from txl_jax.models import MODELS
 from txl_jax.models import config as model_config
 from txl_jax.parallel import mesh
@@ -77,6 +78,8 @@ class Config(options.Config, Protocol):
   recl: Recl
   eval_speed: EvalSpeed
   heatmap: Heatmap
+  attention_maps: AttentionMaps
+  long_text: LongText
 
 
 def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
@@ -103,6 +106,8 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'recl': Recl,
     'eval_speed': EvalSpeed,
     'heatmap': Heatmap,
+    'attention_maps': AttentionMaps,
+    'long_text': LongText,
   }
 
 

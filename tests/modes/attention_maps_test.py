@@ -1,0 +1,44 @@
+"""--mode=attention_maps of a tiny run."""
+
+import numpy as np
+import pytest
+
+from tests.modes import runs, subjects
+from txl_jax.errors import UserError
+from txl_jax.modes import attention_maps
+
+
+def config(**values):
+  c = subjects.config()
+  c.attention_maps.update({'tokens': 30, 'passage': 7} | values)
+  return c
+
+
+def test_a_run(folder, corpus, capfd):
+  c = config(start=20, context=16)
+  record = subjects.measure(attention_maps, c, folder, 'attention_maps')
+  assert record['keys'] == 4 + 5 and record['averaged_tokens'] == 30
+  mean = np.array(record['mean_attention_by_distance'])
+  assert mean.shape == (1, 2, 9)
+  np.testing.assert_allclose(mean.sum(-1), 1, atol=1e-6)
+  far = mean @ np.arange(9)
+  np.testing.assert_allclose(record['mean_distance_tokens'], far, atol=1e-3)
+  beyond = mean[..., 5:].sum(-1)
+  np.testing.assert_allclose(record['beyond_segment'], beyond, atol=1e-5)
+  passage = np.array(record['passage_attention_by_distance_range'])
+  assert passage.shape == (1, 2, 7, 9)
+  symbols = [' ', 'a', 'b']
+  text = [symbols[i] for i in subjects.text(80)[20:27]]
+  assert record['passage_text'] == text
+  subjects.assert_picture(folder / 'analysis/attention_maps.png')
+  lines = capfd.readouterr().out.splitlines()
+  assert lines[3].split()[:2] == ['0', f'{far.mean():.1f}']
+
+
+def test_a_text_at_the_end(folder, corpus):
+  record = subjects.measure(
+    attention_maps, config(start=73), folder, 'attention_maps'
+  )
+  assert record['averaged_tokens'] == 7
+  with pytest.raises(UserError, match=r'attention_maps.start is 74, and'):
+    attention_maps.run(runs.job(config(start=74), folder))

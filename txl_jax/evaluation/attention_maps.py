@@ -1,0 +1,139 @@
+"""Where attention goes: by distance, for each layer and head.
+
+What Dai et al. (2019) show in Appendix D. A query attends to the token `d`
+before it, itself at 0, with the probability A[d]; over d they sum to 1.
+
+Shapes
+  N layers, H heads, T segment, M memory, S = M + T keys, n tokens, P tokens of
+  a passage, D distances or ranges of them.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from txl_jax.errors import UserError
+from txl_jax.models import base
+from txl_jax.parallel import capacity, placement
+from txl_jax.settings import ON_RESUME, count, size
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+  """The section `attention_maps`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  start: int = count(0, 'Where in the split the text begins.')
+  tokens: int = size(4096, 'Tokens whose attention is averaged.')
+  passage: int = size(
+    20, 'The first ones of them, of which each is shown.', at_most=1000
+  )
+  context: int = count(
+    1024,
+    'Tokens before them that fill the memory, in whole segments.',
+    at_most=10**6,
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.passage > self.tokens:
+      yield 'passage', f'at most attention_maps.tokens, {self.tokens}'
+
+
+class Maps(NamedTuple):
+  """Probabilities by distance, from 0 on."""
+
+  mean: np.ndarray  # float64 [N, H, S], of all n tokens
+  passage: np.ndarray  # float32 [N, H, P, S], of the first ones
+
+
+def by_distance(maps: jax.Array) -> jax.Array:
+  """A[..., i, d] of [..., T, S] maps whose query i is key M + i; 0 for none."""
+  T, S = maps.shape[-2:]
+  key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # [T, S]
+  there = jnp.take_along_axis(
+    maps, jnp.broadcast_to(jnp.maximum(key, 0), maps.shape), axis=-1
+  )
+  return jnp.where(key >= 0, there, 0)
+
+
+@functools.partial(jax.jit, static_argnames='model')
+def _read(model, params, memory, tokens):
+  """The memory after int32 [1, T], and their attention [N, H, T, S]."""
+  maps, memory = model.apply(
+    {'params': params}, tokens, memory, method='attention_maps'
+  )
+  return memory, by_distance(maps[:, 0])
+
+
+def measure(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  start: int,
+  *,
+  segment_len: int,
+  context: int,
+  passage: int,
+  mesh: Mesh | None = None,
+  progress: Callable[[int], None] = lambda read: None,
+) -> Maps:
+  """The attention of tokens[start:], one row in segments of T.
+
+  The memory has read the `context` tokens before them, in whole segments.
+  Progress is called with the tokens averaged so far. UserError: the model does
+  not attend, or there is not the memory for the maps of a segment.
+  """
+  if not model.ATTENDS:
+    raise UserError(
+      f'a {type(model).__name__} has no attention to show; allowed: models '
+      'that attend'
+    )
+  T, n = segment_len, len(tokens) - start
+  memory = jax.jit(lambda: model.init_memory(1))()
+  _check(model, params, memory, T, mesh)
+  total, first, read = 0.0, [], -(min(context, start) // T) * T
+  for at in range(start + read, len(tokens), T):
+    segment = np.asarray(tokens[at : at + T], np.int32)
+    real = len(segment)
+    padded = np.pad(segment, (0, T - real))[None]  # behind what is looked at
+    memory, maps = _read(model, params, memory, padded)
+    if at < start:
+      continue
+    found = placement.fetch(maps)[:, :, :real]
+    total = total + found.sum(axis=2, dtype=np.float64)
+    if at - start < passage:
+      first.append(found[:, :, : passage - (at - start)])
+    progress(at - start + real)
+  return Maps(np.asarray(total) / n, np.concatenate(first, axis=2))
+
+
+def _check(model, params, memory, T, mesh):
+  tokens = jax.ShapeDtypeStruct((1, T), np.int32)
+  _, maps = jax.eval_shape(
+    functools.partial(_read, model), params, memory, tokens
+  )
+  lengths = 'eval.segment_len or eval.model.mem_len'
+  parts = {
+    'the parameters': (capacity.on_a_device(params), 'mesh.fsdp'),
+    'the maps of a segment': (2 * capacity.on_a_device(maps), lengths),
+  }
+  capacity.check('attention_maps', mesh, parts)
+
+
+def edges(S: int, most: int) -> np.ndarray:
+  """Borders int64 of at most that many equal ranges of distances 0 to S - 1."""
+  width = -(-S // most)
+  return np.append(np.arange(0, S, width), S)
+
+
+def in_ranges(maps: np.ndarray, borders: np.ndarray) -> np.ndarray:
+  """Sums of [..., S] over each range of distances: [..., D]."""
+  return np.add.reduceat(maps, borders[:-1], axis=-1)
