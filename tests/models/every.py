@@ -20,9 +20,6 @@ V, B, M = 13, 3, 4
 TINY = dict(n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10)
 # Small; a token matters to at least the five after it.
 SETTINGS = {
-  'transformer_xl': dict(
-    n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10, mem_len=M
-  ),
   'gcnn': dict(d_model=8, blocks='[4,6] [1,3 4,5 1,8]'),
   'lstm': dict(d_model=8, d_hidden=6),
   'qrnn': dict(d_model=8, d_hidden=6, window=3),
