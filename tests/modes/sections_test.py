@@ -192,6 +192,7 @@ CHOICES = {
   'model.tail_order': 'ascending, descending',
   'model.dtype': 'float32, bfloat16',
   'model.remat': 'none, scores, layer',
+  'train.loss': 'full, half',
   'train.resume': 'auto, must, never',
   'train.nonfinite': 'stop, skip, rollback',
   'optim.name': 'adam, sgd',
@@ -209,7 +210,8 @@ CHOICES = {
 @pytest.mark.parametrize('key', CHOICES)
 @pytest.mark.parametrize('value', ['', 'on', 'M-1'])
 def test_choices(key, value):
-  expected = f'{key} is {value!r}; allowed: {CHOICES[key]}'
+  allowed = ', '.join(MODELS) if key == 'model.name' else CHOICES[key]
+  expected = f'{key} is {value!r}; allowed: {allowed}'
   assert refused(edge(key, value)) == expected
 
 
@@ -425,6 +427,9 @@ def test_the_page_of_keys_is_current_and_can_be_read():
   found = {}
   for part in page.split('\n## ')[1:]:
     name, table = part.split('\n\n', 1)
+    if name.startswith('model, '):
+      check_other_model(name.rpartition(' ')[2], table)
+      continue
     assert table.startswith(head)
     for line in table.removeprefix(head).strip().splitlines():
       first, *row, last = re.split(r'(?<!\\)\|', line)
@@ -447,3 +452,27 @@ def test_the_page_of_keys_is_current_and_can_be_read():
   assert found['eval.model.mem_len'][0] == 'as trained'
   assert found['train.nonfinite'][1].endswith('*Resume.*')
   assert r'the word \<eos>' in found['data.eos'][1]
+
+
+def check_other_model(name, text):
+  """It has a row for each key that Transformer-XL has not, or otherwise."""
+  first, own = (sections.sections(x)['model'] for x in ('transformer_xl', name))
+  there, keys = settings.keys(first), settings.keys(own)
+  defaults = [
+    {f.name: f.default for f in dataclasses.fields(x)} for x in (first, own)
+  ]
+  differ = [
+    k
+    for k in keys
+    if (keys[k], defaults[1][k]) != (there.get(k), defaults[0].get(k))
+  ]
+  rows = [x.split(' | ')[0] for x in text.splitlines() if x.startswith('| ')]
+  assert rows == ['| key', *(f'| {k}' for k in differ)]
+  without = ', '.join(f'`{k}`' for k in there if k not in keys)
+  assert text.startswith(f'Without {without}.' if without else '| key')
+
+
+def test_the_page_tells_of_every_model():
+  page = (ROOT / 'docs/config.md').read_text()
+  heads = re.findall('## model, where model.name is (.*)', page)
+  assert ['transformer_xl', *heads] == list(MODELS)

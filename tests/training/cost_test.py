@@ -77,6 +77,8 @@ def test_flops_of_a_model():
   again = cost.of_rows(models.build(c.model, V), 4, 16)
   assert again.backward > 1.2 * backward
   assert cost.flops_per_token(c, V) == (forward + backward) / 64
+  c.train.loss = 'half'
+  assert cost.flops_per_token(c, V) == (forward + backward) / 32
 
 
 def test_tails_are_counted_for_one_chunk():

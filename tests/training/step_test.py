@@ -86,7 +86,7 @@ def toy_by_hand(w, batches, lrs):
 
 
 @functools.cache
-def toy(devices=1, accumulate=1, seed=0, averager=None, K=1):
+def toy(devices=1, accumulate=1, seed=0, averager=None, K=1, half=False):
   """The jitted step of the toy, and a function that makes its start."""
   model, optimiser, mesh = Toy(), sgd(clip=0.0), mesh_of(devices)
   state = state_lib.create(model, optimiser, B, jax.random.key(1), averager)
@@ -101,6 +101,7 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, K=1):
     steps=STEPS,
     accumulate=accumulate,
     averager=averager,
+    half_loss=half,
   )
   rows = mesh_lib.rows(mesh, 0 if K == 1 else 1)
 
@@ -142,6 +143,35 @@ def test_train_step_by_hand(devices, accumulate, K):
   assert state.sums.steps == state.step == 5
   assert state.sums.bad_step == -1
   assert state.lr_scale == scale
+
+
+@pytest.mark.parametrize('devices, accumulate', [(1, 1), (8, 2)])
+def test_half_loss_by_hand(devices, accumulate):
+  """Rows of any length, each scored from its own middle on."""
+  step, start = toy(devices, accumulate, half=True)
+  batches = [
+    make_batch(seed, width=7, padded=seed != 1, reset=seed == 0)
+    for seed in range(3)
+  ]
+  state, halves = start(), []
+  w = np.float64(state.params['w'])
+  for batch in batches:
+    state = step(state, batch)
+    half = batch['targets'].copy()
+    for row in half:
+      end = max([t + 1 for t, y in enumerate(row) if y >= 0], default=0)
+      row[: end // 2] = -1
+    lengths = np.full(B, 7) if batch['lengths'] is None else batch['lengths']
+    halves.append(batch | dict(targets=half, lengths=lengths))
+  lrs = [0.2 / (1 + t) for t in range(3)]
+  w, sums, _, log = toy_by_hand(w, halves, lrs)
+  close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
+  close(state.params['w'], w)
+  close(state.memory['sum'][0, :, 0], sums)
+  nll, tokens, _ = log.sum(axis=0)
+  close(state.sums.nll, nll)
+  assert metrics.tokens_of(state.sums) == tokens
+  assert tokens < 0.7 * sum((b['targets'] >= 0).sum() for b in batches)
 
 
 @pytest.mark.parametrize('devices', [1, 8])

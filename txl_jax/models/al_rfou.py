@@ -118,7 +118,7 @@ class Auxiliary(nn.Module):
       losses = (1.0, targets), (c.second_target, later)
       for (weight, target), output in zip(losses, weights, strict=True):
         if output:
-          total += weight * mean_nll(h, target, *output, dtype)
+          total += weight * mean_nll(h, target, output, dtype)
       return total
 
     N, total = c.n_layer, zero
@@ -147,13 +147,13 @@ def on_until(l: Any, N: int, progress: Any) -> jax.Array:
   return progress < jnp.float32(l) / (2 * N) - 1e-7
 
 
-def mean_nll(h, targets, weights, biases, dtype):
+def mean_nll(h, targets, output, dtype):
   """Over scored positions, of h [B, T, D] and a plain softmax [V, D], [V]."""
-  D = h.shape[-1]
+  (weights, biases), D = output, h.shape[-1]
   no_tails = dict(tail_weights=jnp.zeros([0, D]), tail_biases=jnp.zeros([0]))
-  output = softmax.Output([weights], [biases], [None], **no_tails)
+  plain = softmax.Output([weights], [biases], [None], **no_tails)
   flat = h.reshape(-1, D), targets.reshape(-1)
-  nll = vocab_parallel.nll(*flat, output, tail_order='ascending', dtype=dtype)
+  nll = vocab_parallel.nll(*flat, plain, tail_order='ascending', dtype=dtype)
   return jnp.sum(nll) / jnp.maximum(jnp.sum(targets >= 0), 1)
 
 

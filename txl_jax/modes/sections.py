@@ -21,7 +21,6 @@ from txl_jax.evaluation.recl import Recl
 from txl_jax.evaluation.sliding_window import SlidingWindow
 from txl_jax.generation.options import Generate, LongText
 from txl_jax.models import MODELS
-from txl_jax.models import config as model_config
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.settings import ON_RESUME, count, key
@@ -156,30 +155,40 @@ Made by `python -m txl_jax.modes.sections > docs/config.md`. A key is
 set on the command line as `--config.optim.lr=1e-3`. *Resume* marks those
 that may change when a run continues, *use* those that may differ when
 its model is evaluated, generates or is exported. The keys of `model` are
-those of Transformer-XL; what other models have of their own, or with another
-default or meaning, is at the end."""
+those of Transformer-XL; what other models have instead is at the end."""
 
 
 def page() -> str:
-  """docs/config.md: every key with its default, meaning and bounds."""
-  lines, every_model = [_INTRODUCTION], dataclasses.fields(model_config.Config)
-  for name, section in sections().items():
-    lines += _table(name or 'outside sections', section)
-  for name, model in list(MODELS.items())[1:]:
-    lines += _table(f'model of {name}', model.Config, every_model)
+  """docs/config.md: every key with its default, meaning and bounds.
+
+  Of the models the first is told whole, of others what differs from it.
+  """
+  lines, (first, *others) = [_INTRODUCTION], MODELS
+  for name, section in sections(first).items():
+    lines += ['', f'## {name or "outside sections"}', '', *_table(section)]
+  there = dict(_rows(MODELS[first].Config))
+  for other in others:
+    own = dict(_rows(MODELS[other].Config))
+    lines += ['', f'## model, where model.name is {other}', '']
+    if missing := ', '.join(f'`{name}`' for name in there if name not in own):
+      lines += [f'Without {missing}.', '']
+    lines += _table(MODELS[other].Config, there)
   return '\n'.join(lines)
 
 
-def _table(title, section, but=()):
-  """The lines of a section, some of its fields left out."""
-  lines = ['', f'## {title}', '']
-  lines += ['| key | default | meaning |', '|---|---|---|']
-  entries = settings.keys(section)
-  for f in dataclasses.fields(section):
+def _table(section, but=()):
+  """The lines of the keys of a section, but for rows {name: row} told before."""
+  told = dict(but).items()
+  rows = [f'| {k} {row}' for k, row in _rows(section) if (k, row) not in told]
+  return ['| key | default | meaning |', '|---|---|---|', *rows]
+
+
+def _rows(section):
+  """(name, the rest of its row) of every key."""
+  told = map(_told, settings.keys(section).values())
+  for f, meaning in zip(dataclasses.fields(section), told, strict=True):
     default = 'as trained' if f.default is None else f'`{f.default!r}`'
-    if f not in but:
-      lines.append(f'| {f.name} | {default} | {_told(entries[f.name])} |')
-  return lines
+    yield f.name, f'| {default} | {meaning} |'
 
 
 _MARKS = {

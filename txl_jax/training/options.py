@@ -35,6 +35,15 @@ class Train:
     'trace are multiples of it. XLA may add in another order: figures agree '
     'to 1e-5.',
   )
+  loss: str = key(
+    'full',
+    'Which tokens of a segment training scores.',
+    choices={
+      'full': 'all',
+      'half': 'the last half of each row, as in the ablations of the paper; '
+      'the figures of the log are of these',
+    },
+  )
   varlen: bool = key(
     False,
     'Segment lengths are drawn per step: T with probability 0.95, else T/2, '

@@ -33,6 +33,7 @@ def train_step(
   accumulate: int = 1,
   averager: averaging.Averager | None = None,
   skip_nonfinite: bool = False,
+  half_loss: bool = False,
 ) -> TrainState:
   """One update of a model; optimiser and schedule are those of `optim`.
 
@@ -42,7 +43,10 @@ def train_step(
   The batch is a dict of inputs, targets int32 [B, T], lengths int32 [B] or
   None, reset bool [B]. Dropout draws with fold_in(key, step), `steps` are those
   of the whole training, and the averager is that which the state was made with.
+  With half_loss the last half of each row is scored.
   """
+  if half_loss:
+    batch = batch | {'targets': _last_half(batch['targets'])}
   tokens = jnp.sum(batch['targets'] >= 0)
 
   def loss(params, part, memory, key):
@@ -72,6 +76,16 @@ def train_step(
     new, skipped = _keep_nonfinite_out(state, new, nll, grad_norm, empty)
   sums = metrics.add(state.sums, nll, tokens, grad_norm, state.step, skipped)
   return new.replace(step=state.step + 1, sums=sums)
+
+
+def _last_half(targets):
+  """Targets [B, T] of the last n - n // 2 of the n tokens of a row, else -1.
+
+  A row ends with its last target; padding is behind it.
+  """
+  at = jnp.arange(targets.shape[1])
+  n = jnp.max(jnp.where(targets >= 0, at + 1, 0), axis=1, keepdims=True)
+  return jnp.where(at < n // 2, -1, targets)
 
 
 def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
@@ -158,6 +172,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
       accumulate=train.accumulate,
       averager=averager,
       skip_nonfinite=train.nonfinite == 'skip',
+      half_loss=train.loss == 'half',
     )
   return Built(model, schedule, create, abstract, step)
 
