@@ -6,8 +6,8 @@
 wt103 is a baseline of the Transformer-XL paper (Dai et al. 2019), which
 measured its relative effective context length in a group of models of 151M
 parameters; here 151,434,146. Published: no perplexity, no recipe. Two layers of
-width 1024 with embeddings of 500 are our own choice, the rest is as
-configs/qrnn.py.
+width 1024, embeddings of 500 and their initial projection are our own choice,
+the rest is as configs/qrnn.py.
 
   python -m txl_jax.prepare --dataset=ptb
   python -m txl_jax.main --config=configs/lstm.py:ptb
@@ -50,6 +50,7 @@ def _wt103(c):
   c.model.d_hidden = 1024
   c.model.d_embed = 500
   c.model.tie_projs = (True,) * 4
+  c.model.proj_init_std = 0.05  # with 0.01 the first layer would see almost 0
   c.model.cutoffs = other.model.cutoffs
   c.model.dropout = 0.1
   c.model.locked_dropout = True
