@@ -81,6 +81,8 @@ RANGES = [
   ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
   ('long_text.context', [1, 100_000], [0, 100_001]),
   ('long_text.tokens', [1, 100_000], [0, 100_001]),
+  ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
+  ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
   ('recl.step', [1, 500], [0, -1, 501]),
   ('recl.longest', [200, 10**6], [1, 0, 10**6 + 1]),
   ('checkpoint', ['best', 'latest', '0', '120'], ['', 'newest', '-1', '1.5']),
