@@ -38,3 +38,47 @@ def check_variant(variant, variants):
   """Raises a UserError unless a file has the variant."""
   if variant not in variants:
     settings.refuse('the variant', variant, ', '.join(variants))
+
+
+# The rows of Table 6 of the paper: which model, by its encoding of positions;
+# whether it has a memory; and which positions of a segment the loss is of.
+ABLATIONS = {
+  'xl': ('transformer_xl', True, 'full'),
+  'shaw': ('shaw', True, 'full'),
+  'xl_half': ('transformer_xl', True, 'half'),
+  'xl_no_recurrence': ('transformer_xl', False, 'full'),
+  'xl_no_recurrence_half': ('transformer_xl', False, 'half'),
+  'shaw_no_recurrence': ('shaw', False, 'full'),
+  'shaw_no_recurrence_half': ('shaw', False, 'half'),
+  'vaswani_half': ('vaswani', False, 'half'),
+  'al_rfou_half': ('al_rfou', False, 'half'),
+}
+
+
+def ablate(c, variant):
+  """A Transformer-XL as one of ABLATIONS; one without memory sees T tokens.
+
+  A number at the end, as in xl_no_recurrence_176, is another T (Table 10).
+  """
+  name, _, number = variant.rpartition('_')
+  if number.isdecimal():
+    variant, c.train.segment_len = name, int(number)
+  model, recurrence, loss = ABLATIONS[variant]
+  c = with_model(c, model)
+  c.train.loss = loss
+  T = c.train.segment_len
+  if not recurrence:
+    without_memory(c, T)
+  if 'table_len' in c.model:
+    c.model.table_len = T + (c.model.get('mem_len') or 0)
+  return c
+
+
+def without_memory(c, window):
+  """No recurrence: evaluation and generation see a window that moves."""
+  if 'mem_len' in c.model:
+    c.model.mem_len = 0
+  for section in c.eval, c.generate:
+    section.window = window
+    for key in section.model:
+      section.model[key] = None

@@ -34,6 +34,9 @@ NAMES = {
 # Counted on the published code; None where widths were never published or the
 # model is not from the paper: those are counted by hand.
 PARAMETERS = {
+  # Al-Rfou et al. 2018, in training.
+  **dict.fromkeys(('al_rfou:enwik8_12l', 'al_rfou:text8_12l'), 44_232_704),
+  **dict.fromkeys(('al_rfou:enwik8_64l', 'al_rfou:text8_64l'), 235_339_776),
   'enwik8_12l': 41_055_436,
   'enwik8_18l': None,
   'enwik8_24l': 277_231_820,
@@ -41,18 +44,27 @@ PARAMETERS = {
   'gcnn:14': 223_752_436,
   'gcnn:14b': 427_201_730,
   'gcnn:8': 145_437_728,
-  'lm1b_300m': None,
+  **dict.fromkeys(f'lm1b_300m:{x}' for x in variants('lm1b_300m')),
   'lm1b_base': 469_020_530,
   'lm1b_large': 841_354_862,
   'lstm:ptb': 24_210_800,  # by hand, see tests/models/lstm_test.py
   'lstm:wt103': 151_434_146,
   'ptb': None,
-  'ptb_tiny': None,
+  **dict.fromkeys(f'ptb_tiny:{x}' for x in variants('ptb_tiny')),
+  **dict.fromkeys(
+    f'pystdlib_ablations:{x}' for x in variants('pystdlib_ablations')
+  ),
+  # By hand: bytes and layers, each with its biases.
+  'pystdlib_ablations:gcnn': 24_832 + 5 * 2 * (4 * 96 * 96 + 2 * 96),
+  'pystdlib_ablations:lstm': 24_832 + 4 * (216 * (96 + 217) + 96 * (216 + 97)),
+  'pystdlib_ablations:qrnn': (
+    24_832 + 3 * (244 * (2 * 96 + 1) + 244 * 245 + 96 * 245)
+  ),
   'pystdlib_tiny': None,
   'qrnn': 150_886_638,  # by hand, see tests/models/qrnn_test.py
   'text8_12l': 40_964_635,
   'text8_24l': 277_050_395,
-  'wt103_128m': None,
+  **dict.fromkeys(f'wt103_128m:{x}' for x in variants('wt103_128m')),
   'wt103_base': 151_107_538,
   'wt103_large': 285_205_322,
   'wt2': None,
@@ -61,9 +73,9 @@ PARAMETERS = {
 # Sizes that were published without widths: parameters, and how near we are.
 SIZES = {
   'enwik8_18l': (88e6, 0.01),
-  'lm1b_300m': (300e6, 0.01),
+  'lm1b_300m:xl': (300e6, 0.01),
   'ptb': (24e6, 0.03),
-  'wt103_128m': (128e6, 0.01),
+  'wt103_128m:xl': (128e6, 0.01),
 }
 
 # As published: N, dropout, dropatt, warm-up, lr floor, T, M, B; then T, M and
@@ -113,17 +125,25 @@ def at_test_time(config):
 
 
 def count(config):
-  """Parameters by hand: 5 projections, 2 layers, 2 norms, 1 pair of biases."""
+  """Parameters of a Transformer by hand: projections, layers, norms, rest."""
   m, V = config.model, preparation.vocab_size(config.data)
-  D, HK, F = m.d_model, m.n_head * m.d_head, m.d_ff
-  layer = 5 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
+  H, D, F = m.n_head, m.d_model, m.d_ff
+  HK, L = H * m.d_head, m.get('table_len') or 0
+  layer = 4 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
+  layer += {
+    'transformer_xl': D * HK,  # W_r
+    'shaw': L * HK + L * H + HK,  # two tables, u
+    'vaswani': 0,
+    'al_rfou': L * D,  # a table
+  }[m.name]
   words, edges = 0, [0, *m.cutoffs, V]
   for i, (start, stop) in enumerate(itertools.pairwise(edges)):
     width = D // m.div_val**i
     words += (stop - start) * (width + 1)
     words += 2 * width * D if m.div_val > 1 else 0  # in and out
   words += len(m.cutoffs) * (D + 1)
-  return words + 2 * HK + m.n_layer * layer
+  biases = 2 * HK if m.name == 'transformer_xl' else 0  # u, v
+  return words + biases + m.n_layer * layer
 
 
 def test_no_config_is_missing_from_the_table():
@@ -159,6 +179,11 @@ def test_parameters(name):
   shapes = jax.eval_shape(init, jax.random.key(0))
   found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
   assert found == (PARAMETERS[name] or count(config))
+  if name.startswith('al_rfou'):
+    used = jax.eval_shape(model.inference_params, shapes)
+    expected = 41_212_160 if name.endswith('12l') else 218_661_120
+    found = sum(math.prod(x.shape) for x in jax.tree.leaves(used))
+    assert found == expected
   if name in SIZES:
     published, distance = SIZES[name]
     assert abs(found / published - 1) < distance

@@ -177,7 +177,7 @@ def page() -> str:
 
 
 def _table(section, but=()):
-  """The lines of the keys of a section, but for rows {name: row} told before."""
+  """The lines of the keys of a section, but for {name: row} told before."""
   told = dict(but).items()
   rows = [f'| {k} {row}' for k, row in _rows(section) if (k, row) not in told]
   return ['| key | default | meaning |', '|---|---|---|', *rows]

@@ -1,0 +1,63 @@
+"""The ablations and baselines of Dai et al. 2019, each on a CPU in minutes.
+
+  python -m txl_jax.main --config=configs/pystdlib_ablations.py:xl
+  python -m txl_jax.main --config=configs/pystdlib_ablations.py:shaw
+
+Not from the paper: twins of the rows of its Tables 6, 8 and 10 that show the
+*order* of its results on the sources of Python's own standard library, with
+the same tokens for all. Segments of 32 bytes and a memory of as many, 3 layers
+of width 96; the figures are in docs/results.md.
+"""
+
+from configs import common, pystdlib_tiny
+
+# The baselines, with about as many parameters as `xl`, 387,040.
+BASELINES = {
+  'vaswani': ('vaswani', {}),
+  'al_rfou': ('al_rfou', dict(table_len=32)),
+  'lstm': ('lstm', dict(n_layer=2, d_hidden=216, init_std=0.1)),
+  'qrnn': ('qrnn', dict(d_hidden=244, init_std=0.1)),
+  'gcnn': ('gcnn', dict(blocks='[4,96]*5')),
+}
+
+# Beside the rows of Table 6, those of Table 10, with the longer segments that
+# the memory of recurrence would pay for, and the other models of Table 8.
+VARIANTS = (
+  *common.ABLATIONS,
+  'xl_no_recurrence_44',
+  'xl_no_recurrence_half_43',
+  *BASELINES,
+)
+
+
+def get_config(variant='xl'):
+  """The config of a variant."""
+  common.check_variant(variant, VARIANTS)
+  c = pystdlib_tiny.get_config()
+  c.model.n_layer = 3
+  c.model.d_model = 96
+  c.model.n_head = 3
+  c.model.d_ff = 384
+  c.model.mem_len = 32
+  c.model.unroll = 3
+  c.train.steps = 2000
+  c.train.batch_size = 32
+  c.train.segment_len = 32
+  c.train.eval_every = 500
+  c.eval.segment_len = 32
+  c.attention_length.lengths = (16, 32, 64, 96, 128, 192, 256)
+  c.attention_length.tokens = 20_000
+  c.recl.step = 16
+  c.recl.longest = 256
+  c.recl.positions = 500
+  if variant in BASELINES:
+    name, model = BASELINES[variant]
+    c = common.with_model(c, name)
+    c.model.update(model)
+    if name in ('lstm', 'qrnn'):  # at the others' rate they learn more slowly
+      c.optim.lr = 5e-3
+      c.optim.clip = 1.0
+    if 'mem_len' not in c.model and name in ('vaswani', 'al_rfou'):
+      common.without_memory(c, 32)
+    return c
+  return common.ablate(c, variant)
