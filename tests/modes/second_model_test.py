@@ -1,6 +1,9 @@
-"""A model that the package does not know does all that Transformer-XL does."""
+"""Every model does all that Transformer-XL does; one is not of the package."""
 
+import functools
+import itertools
 import json
+import math
 import pathlib
 import shutil
 
@@ -11,8 +14,8 @@ import pytest
 from tests import programs
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.generation import decoding
-from txl_jax.generation.sampling import Sampling
+from txl_jax.errors import UserError
+from txl_jax.models import base
 from txl_jax.modes import evaluate, export, generate, sections, summary, train
 from txl_jax.modes.job import Job
 from txl_jax.parallel.watchdog import Watch
@@ -20,6 +23,16 @@ from txl_jax.runs import weights_file
 from txl_jax.runs.console import Console
 
 STEPS = 20
+TINY = dict(n_layer=2, d_model=16, n_head=2, d_head=8, d_ff=24, unroll=2)
+# Small; a memory holds what a test generates. One line for each model.
+SETTINGS = {
+  'convolution': {},
+  'shaw': dict(TINY, mem_len=32, table_len=24),
+  'vaswani': dict(TINY),
+  'al_rfou': dict(TINY, table_len=8, layer_losses=True, second_target=0.5),
+}
+# Other keys of a run.
+MORE = {'vaswani': {'train.loss': 'half'}}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -37,8 +50,10 @@ def corpus(tmp_path_factory):
   return folder
 
 
-def config(corpus, **mesh):
-  c = sections.compose('convolution')
+def config(corpus, name='convolution', **mesh):
+  c = sections.compose(name)
+  c.model.update(SETTINGS[name])
+  c.update_from_flattened_dict(MORE.get(name, {}))
   c.data.update(
     corpus='text', path=f'{corpus}/corpus.txt', dir=f'{corpus}/data'
   )
@@ -62,11 +77,11 @@ def job(config, folder, **changes):
     )  # fmt: skip
 
 
-@pytest.fixture(scope='module')
-def run(corpus, tmp_path_factory):
+@pytest.fixture(scope='module', params=SETTINGS)
+def run(request, corpus, tmp_path_factory):
   """A finished run on one device's worth of mesh, and its job."""
   folder = tmp_path_factory.mktemp('run')
-  made = job(config(corpus), folder)
+  made = job(config(corpus, request.param), folder)
   train.run(made)
   return made
 
@@ -82,7 +97,7 @@ def record(folder):
 def test_trains(run):
   figures = [r['nats'] for r in record(run.folder) if r['split'] == 'train']
   assert len(figures) == STEPS // 5
-  assert figures[-1] < figures[0] - 0.5
+  assert figures[-1] < figures[0] - 0.3
 
 
 def test_resumes_bit_for_bit(run, tmp_path):
@@ -102,17 +117,53 @@ def exported(config, folder, tmp_path):
   return weights_file.load(path)
 
 
-def test_evaluates_as_token_by_token(run, tmp_path):
-  """The split's figure is that of the whole text in one segment."""
-  run.config.eval.batch_size = 1
+def test_evaluates_as_segment_by_segment(run, tmp_path):
+  """The figure is that of the text read by hand, the short end included."""
+  run.config.eval.update(batch_size=1, window=0)
   score = evaluate.run(run)
   tokens = run.corpus().tokens('validation').astype(np.int32)[None]
   model, params, _ = exported(run.config, run.folder, tmp_path)
-  out = model.apply(
-    {'params': params},
-    tokens[:, :-1], tokens[:, 1:], model.init_memory(1), train=False,
-  )  # fmt: skip
-  np.testing.assert_allclose(score.nll, np.sum(out.nll), rtol=1e-5)
+  memory, total = model.init_memory(1), 0.0
+
+  @jax.jit
+  def read(x, y, memory):
+    return model.apply({'params': params}, x, y, memory, train=False)
+
+  for start in range(0, tokens.shape[1] - 1, 8):
+    part = tokens[:, start : start + 9]
+    out = read(part[:, :-1], part[:, 1:], memory)
+    memory, total = out.memory, total + float(out.nll.sum())
+  assert (tokens.shape[1] - 1) % 8  # the end is short
+  np.testing.assert_allclose(score.nll, total, rtol=1e-5)
+
+
+def test_evaluates_behind_a_window(run, tmp_path):
+  """Of models without memory: each token after the five before it."""
+  run.config.eval.update(batch_size=2, window=5)
+  model, params, _ = exported(run.config, run.folder, tmp_path)
+  if model.remembers():
+    with pytest.raises(UserError, match=r'eval\.window is 5; allowed: 0'):
+      evaluate.run(run)
+    return
+  score = evaluate.run(run)
+  tokens = run.corpus().tokens('validation').astype(np.int32)
+  pairs = len(tokens) - 1
+  starts = [0, -(-pairs // 2), pairs]  # two streams
+  total = 0.0
+  for a, b in itertools.pairwise(starts):
+    early = [tokens[a : a + n + 1] for n in range(1, 5)]
+    for piece in early:
+      total += last_nll(model, params, piece[None])
+    windows = np.stack([tokens[n : n + 6] for n in range(a, b - 4)])
+    total += last_nll(model, params, windows)
+  np.testing.assert_allclose(score.nll, total, rtol=1e-5)
+
+
+def last_nll(model, params, rows):
+  """Summed over rows, of the last token of int [rows, n], after the others."""
+  none, (inputs, targets) = (), (rows[:, :-1], rows[:, 1:])
+  run = jax.jit(functools.partial(model.apply, train=False))
+  return float(run({'params': params}, inputs, targets, none).nll[:, -1].sum())
 
 
 def test_generates_what_rereading_gives(run, capfd, tmp_path):
@@ -121,28 +172,50 @@ def test_generates_what_rereading_gives(run, capfd, tmp_path):
   printed = capfd.readouterr().out
   model, params, vocabulary = exported(run.config, run.folder, tmp_path)
   text = list(vocabulary.encode(b'the memory', 'it'))
+  seen = 24 if model.remembers() else 8  # a window as long as a segment
+
+  @jax.jit
+  def after(tokens, lengths):
+    more = dict(lengths=lengths, last=True, method='logits')
+    memory = model.init_memory(1)
+    return model.apply({'params': params}, tokens, memory, **more)[0]
+
   for _ in range(12):
-    logits, _ = model.apply(
-      {'params': params},
-      np.array([text], np.int32), model.init_memory(1), method='logits',
-    )  # fmt: skip
-    text.append(int(logits[0, -1].argmax()))
+    window = np.array(text[-seen:], np.int32)
+    padded = np.pad(window, (0, seen - len(window)))[None]
+    text.append(int(after(padded, np.array([len(window)])).argmax()))
   assert printed == vocabulary.decode(text).decode(errors='replace') + '\n'
-  pieces = decoding.generate(
-    model, params, text, sampling=Sampling(), max_new_tokens=5, seed=0,
-    segment_len=4, samples=3,
-  )  # fmt: skip
-  assert np.concatenate(list(pieces), axis=1).shape == (3, 5)
 
 
-def test_exports_without_the_head_of_training(run, tmp_path):
+def test_exports_without_what_only_training_has(run, tmp_path):
   model, params, _ = exported(run.config, run.folder, tmp_path)
-  assert isinstance(model, CausalConvolution)
-  assert params.keys() == {'vocabulary', 'first', 'second'}
+  assert type(model) is models.MODELS[run.config.model.name]
+  assert not params.keys() & {'head', 'auxiliary'}
+  expected = model.inference_params(shapes(model))
+  assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, expected)
+
+
+def shapes(model):
+  return jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
 
 
 def test_is_summed_up(run):
   lines = summary.table(run.config, 256)
+  model = models.build(run.config.model, 256)
+  every = shapes(model)
+  sizes = [
+    sum(math.prod(x.shape) for x in jax.tree.leaves(tree))
+    for tree in (every, model.inference_params(every))
+  ]
+  assert f'parameters: {sizes[0]}' in lines
+  line = f'parameters at inference: {sizes[1]}'
+  assert (line in lines) == (sizes[0] != sizes[1])
+  trained_alone = run.config.model.name in ('convolution', 'al_rfou')
+  assert (sizes[0] != sizes[1]) == trained_alone
+
+
+def test_the_convolution_is_summed_up(corpus):
+  lines = summary.table(config(corpus), 256)
   D, C, k, V = 12, 16, 3, 256
   used = V * D + V + k * D * C + C + k * C * D + D
   assert f'parameters: {used + C * V + V}' in lines
@@ -157,15 +230,17 @@ def test_is_summed_up(run):
 
 def test_is_divided_over_devices(corpus, run, tmp_path):
   """Eight devices, each axis in use: the same figures."""
-  c = config(corpus, data=2, fsdp=2, tensor=2)
+  c = config(corpus, run.config.model.name, data=2, fsdp=2, tensor=2)
   train.run(job(c, tmp_path))
   for ours, theirs in zip(record(tmp_path), record(run.folder)):
     assert ours['step'] == theirs['step']
     np.testing.assert_allclose(ours['nats'], theirs['nats'], rtol=1e-4)
-  (line,) = (x for x in summary.table(c, 256) if x.startswith('mesh: '))
+  lines = summary.table(c, 256)
+  (line,) = (x for x in lines if x.startswith('mesh: '))
   assert line.endswith('8 devices')
-  parts = [x.split() for x in summary.table(c, 256) if x.startswith('first/')]
-  assert parts and all('tensor' in ' '.join(words) for words in parts)
+  own = '' if c.model.name != 'convolution' else 'first/'
+  parts = [x for x in lines if x.startswith(own or 'layers_*/attention')]
+  assert parts and all('tensor' in x for x in parts)
 
 
 def test_refuses_what_it_has_not(corpus):

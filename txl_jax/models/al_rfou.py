@@ -59,7 +59,7 @@ class Layer(transformer.Layer):
     if c.table_len < T:
       allowed = f'at least {T}, the tokens of a segment or window'
       settings.refuse('model.table_len', c.table_len, allowed)
-    table = table.astype(x.dtype)[c.table_len - T :]
+    table = jnp.asarray(table, x.dtype)[c.table_len - T :]
     if lengths is None:
       return x + table
     return x + table[T - 1 - transformer.tokens_left(T, lengths)]

@@ -55,8 +55,9 @@ class Attention(layers.Attention):
 
   def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
     """See `layers.Attention`; positions are the rows int32 [S] of the table."""
-    r = self.table.astype(q.dtype)[positions]  # [S, H, K]
-    u, b = self.u.astype(q.dtype), self.distance_bias[positions]
+    table, u = (jnp.asarray(x, q.dtype) for x in (self.table, self.u))
+    b = jnp.asarray(self.distance_bias)[positions]  # [S, H]
+    r = table[positions]  # [S, H, K]
     return attention.relative_scores(q, k, r, u, jnp.zeros_like(u), b)
 
 

@@ -39,9 +39,6 @@ POLICIES = {
 class Config(config.Config):
   """Keys of every Transformer; it has no memory."""
 
-  mem_len: ClassVar[int] = 0  # M
-  memory_init: ClassVar[str] = 'empty'
-
   n_layer: int = size(12, 'N: layers.', at_most=1000)
   n_head: int = size(8, 'H: attention heads.')
   d_head: int = size(64, 'K: width of a head.')
@@ -68,6 +65,9 @@ class Config(config.Config):
     },
     may_change=IN_USE,
   )
+
+  mem_len: ClassVar[int] = 0  # M
+  memory_init: ClassVar[str] = 'empty'
 
   @property
   def span(self) -> int | None:

@@ -179,6 +179,11 @@ def page() -> str:
 def _table(section, but=()):
   """The lines of the keys of a section, but for {name: row} told before."""
   told = dict(but).items()
+
+
+def _table(section, there=()):
+  """The lines of the keys of a section, but for rows that are there."""
+  told = dict(there).items()
   rows = [f'| {k} {row}' for k, row in _rows(section) if (k, row) not in told]
   return ['| key | default | meaning |', '|---|---|---|', *rows]
 
