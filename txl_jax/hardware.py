@@ -34,5 +34,5 @@ def _cpu(cpuinfo: str = '/proc/cpuinfo') -> str:
     text = pathlib.Path(cpuinfo).read_text(errors='replace')
   except OSError:  # no Linux
     text = ''
-  found = re.search(r'^model name\s*:\s*(\S.*)$', text, re.MULTILINE)
+  found = re.search(r'^model name[ \t]*:[ \t]*(\S.*)$', text, re.MULTILINE)
   return found[1].strip() if found else platform.machine()

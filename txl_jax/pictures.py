@@ -67,10 +67,11 @@ def lines(
   for i, (label, (x, y)) in enumerate(series.items()):
     colour = COLOURS[i % len(COLOURS)]
     axes.plot(x, y, marker=marker, color=colour)
-    ends.append((y[-1], x[-1], label, colour))
+    ends.append((y[-1], sum(y), x[-1], label, colour))
+  axes.margins(x=0.02)
   low, high = axes.get_ylim()
   gap, below = 0.055 * (high - low), -float('inf')
-  for y, x, label, colour in sorted(ends):
+  for y, _, x, label, colour in sorted(ends):
     below = max(y, below + gap)  # not on top of another one
     axes.annotate(
       label, (x, below), (7, 0), textcoords='offset points', color=colour,

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from tests.models import every
+from txl_jax.errors import UserError
 from txl_jax.evaluation import recl
+from txl_jax.models import transformer_xl
 from txl_jax.parallel import mesh as mesh_lib
 
 
@@ -112,6 +114,35 @@ def test_after_exactly_c_tokens(name, changes):
       logits = np.float64(logits[0, -1])
       expected = np.log(np.sum(np.exp(logits))) - logits[tokens[t]]
       assert nll == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_model_that_can_be_given_no_more():
+  """The last five tokens, whatever c is; the others do not matter."""
+
+  class Short(transformer_xl.TransformerXL):
+    def reach(self):
+      return 5
+
+  whole, params = every.make('transformer_xl', mem_len=0, dtype='float32')
+  params = jax.tree.map(jnp.float32, params)
+  short = Short(whole.vocab_size, whole.config)
+  tokens = np.random.default_rng(0).integers(0, every.V, 40).astype(np.uint8)
+  at, own = np.array([7, 20]), dict(batch_size=2, segment_len=3)
+  expected = recl.after_context(whole, params, tokens, at, 5, **own)
+  found = recl.after_context(short, params, tokens, at, 7, **own)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  assert (recl.reads(short, 7), recl.reads(short, 4)) == (5, 4)
+  assert recl.reads(whole, 7) == 7
+  # With a memory, its segments are what is short.
+  remembers = Short(whole.vocab_size, whole.config.replace(mem_len=4))
+  assert recl.reads(remembers, 7) == 7
+
+
+def test_a_context_that_does_not_fit():
+  model, params = every.make('transformer_xl', mem_len=0, dtype='float32')
+  params = jax.tree.map(jnp.float32, params)
+  with pytest.raises(UserError, match=r'recl.longest or recl.batch_size'):
+    recl.check(model, params, 10**6, batch_size=8, segment_len=4)
 
 
 @pytest.mark.parametrize(

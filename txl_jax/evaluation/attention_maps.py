@@ -65,11 +65,10 @@ def by_distance(maps: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames='model')
-def _read(model, params, memory, tokens):
+def _read(model, params, memory, tokens, lengths):
   """The memory after int32 [1, T], and their attention [N, H, T, S]."""
-  maps, memory = model.apply(
-    {'params': params}, tokens, memory, method='attention_maps'
-  )
+  options = dict(lengths=lengths, method='attention_maps')
+  maps, memory = model.apply({'params': params}, tokens, memory, **options)
   return memory, by_distance(maps[:, 0])
 
 
@@ -103,8 +102,9 @@ def measure(
   for at in range(start + read, len(tokens), T):
     segment = np.asarray(tokens[at : at + T], np.int32)
     real = len(segment)
-    padded = np.pad(segment, (0, T - real))[None]  # behind what is looked at
-    memory, maps = _read(model, params, memory, padded)
+    padded = np.pad(segment, (0, T - real))[None]
+    lengths = np.full([1], real, np.int32)
+    memory, maps = _read(model, params, memory, padded, lengths)
     if at < start:
       continue
     found = placement.fetch(maps)[:, :, :real]
@@ -116,10 +116,9 @@ def measure(
 
 
 def _check(model, params, memory, T, mesh):
-  tokens = jax.ShapeDtypeStruct((1, T), np.int32)
-  _, maps = jax.eval_shape(
-    functools.partial(_read, model), params, memory, tokens
-  )
+  shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, T), (1,))]
+  read = functools.partial(_read, model)
+  _, maps = jax.eval_shape(read, params, memory, *shapes)
   lengths = 'eval.segment_len or eval.model.mem_len'
   parts = {
     'the parameters': (capacity.on_a_device(params), 'mesh.fsdp'),

@@ -72,9 +72,34 @@ def positions(n: int, longest: int, count: int) -> np.ndarray:
   return np.unique(np.linspace(longest, n - 1, count).astype(np.int64))
 
 
-def reach(model: base.LanguageModel) -> float:
-  """How many tokens a model can be given at once; infinity for any number."""
-  return getattr(model.config, 'table_len', math.inf)
+def reads(model: base.LanguageModel, c: int) -> int:
+  """How many of c tokens a model can be given: all, or the last `reach`."""
+  return c if model.remembers() else int(min(c, model.reach()))
+
+
+def _shape(model, c, batch_size, segment_len, mesh):
+  """(rows, G, T) of the segments that contexts of c are read in."""
+  T = min(segment_len, c) if model.remembers() else c
+  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  return batch_size + more, -(-c // T), T
+
+
+def check(
+  model: base.LanguageModel,
+  params: Any,
+  c: int,
+  *,
+  batch_size: int,
+  segment_len: int,
+  mesh: Mesh | None = None,
+) -> None:
+  """Raises a UserError if there is not the memory for `after_context`."""
+  shape = _shape(model, reads(model, c), batch_size, segment_len, mesh)
+  B, G, T = shape
+  perplexity.check(
+    model, params, np.zeros(B * G * T + 1, np.int32), mesh=mesh,
+    batch_size=B, segment_len=T, segments_per_call=G, keys=_KEYS,
+  )  # fmt: skip
 
 
 def after_context(
@@ -91,17 +116,11 @@ def after_context(
   """l(c, t): nll of tokens[t] after exactly the c before it, float32 [P].
 
   Every t of int64 [P], at least c, starts with an empty memory. A model with
-  memory reads the c tokens in segments, one without at once, and no more than
-  the last `reach`. UserError if there is not the memory for c.
+  memory reads the c tokens in segments; one without reads them at once, or the
+  last ones only, see `reads`.
   """
-  c = int(min(c, reach(model)))
-  B, T = batch_size, min(segment_len, c) if model.remembers() else c
-  G = -(-c // T)
-  rows = B + (-B % mesh_lib.row_parts(mesh) if mesh else 0)
-  perplexity.check(
-    model, params, np.zeros(rows * G * T + 1, np.int32), mesh=mesh,
-    batch_size=rows, segment_len=T, segments_per_call=G, keys=_KEYS,
-  )  # fmt: skip
+  c = reads(model, c)
+  rows, G, T = _shape(model, c, batch_size, segment_len, mesh)
   nll = np.zeros(len(at), np.float32)
   start = jax.jit(
     lambda: model.init_memory(rows),

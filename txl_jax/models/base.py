@@ -19,13 +19,14 @@ and it has from here what follows from these four:
 
   __call__(tokens, targets, memory, *, train, lengths, progress) -> LMOutput
   logits(tokens, memory, *, lengths, last) -> logits, memory
-  reset_memory, at_test_time, inference_params
+  reset_memory, at_test_time, inference_params, reach
 
 The methods that read no parameters are pure: call them on the unbound module.
 With train=True a 'dropout' key is needed in `apply`.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -105,6 +106,13 @@ class LanguageModel(nn.Module):
 
     Positions, [T, D] or [B, T, D], are added before the last dropout.
     """
+
+  def reach(self) -> float:
+    """How many tokens a segment may have at most; infinity for any number."""
+    return math.inf
+
+  def embed(self, tokens: jax.Array, *, train: bool) -> jax.Array:
+    """int32 [B, T] -> [B, T, D], the input of the first layer."""
     x = self.vocabulary.embed(tokens)
     x = self.drop_words(x, tokens, train=train)
     if positions is not None:

@@ -144,7 +144,9 @@ def report(
     with files.writing(f'{folder}'):
       folder.mkdir(parents=True, exist_ok=True)
       picture.unlink(missing_ok=True)  # not that of another measurement
-    whole = json.dumps(record, indent=1, allow_nan=False) + '\n'
+    # A line for each entry, however many numbers it has.
+    each = (f'{json.dumps(k)}: {_json(x)}' for k, x in record.items())
+    whole = '{\n ' + ',\n '.join(each) + '\n}\n'
     ends = [('json', whole), *([text] if text else [])]
     for end, contents in ends:
       files.write(folder / f'{name}.{end}', contents)
@@ -156,6 +158,10 @@ def report(
   job.console.say(f'written: {folder / name}.{", .".join(ends)}')
   if plot is not None and 'png' not in ends:
     job.console.say(pictures.MISSING)
+
+
+def _json(value):
+  return json.dumps(value, allow_nan=False)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
@@ -173,8 +179,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 def heading(record: Mapping[str, Any]) -> str:
   """What is measured, in a line above the table."""
+  n, split = record['tokens'], record['split_tokens']
+  of = f'{n:,} of ' if n < split else ''
   return (
     f'{record["run"]}, step {record["checkpoint_step"]}, {record["corpus"]} '
-    f'{record["split"]}, {record["tokens"]:,} of '
-    f'{record["split_tokens"]:,} tokens'
+    f'{record["split"]}, {of}{split:,} tokens'
   )

@@ -33,19 +33,25 @@ def run(job: Job) -> None:
   for name in o.others:
     folder = pathlib.Path(os.path.expanduser(name))
     group.append((folder, *analysis.open_other(subject, folder)))
-  nll, members = [], []
-  for i, (folder, own, found) in enumerate(group):
+  nll, members, readers = [], [], []
+  for _, own, found in group:  # all of them, before the first is measured
     model = models.at_test_time(own, subject.vocab_size, 'eval')
-    read = functools.partial(
-      recl.after_context, model, found.params, tokens, at,
-      batch_size=o.batch_size, segment_len=own.eval.segment_len,
+    options: Any = dict(
+      batch_size=o.batch_size,
+      segment_len=own.eval.segment_len,
       mesh=subject.mesh,
-    )  # fmt: skip
+    )
+    recl.check(model, found.params, lengths[-1], **options)
+    readers.append((model, options))
+  for i, (folder, _, found) in enumerate(group):
+    model, options = readers[i]
+    read = functools.partial(
+      recl.after_context, model, found.params, tokens, at, **options
+    )
     name = folder.resolve().name
     told = lambda c, name=name: job.console.progress(f'{name}: context {c:,}')
     nll.append(recl.table(read, lengths, told))
-    reach = recl.reach(model)
-    longest = min(reach, lengths[-1])
+    longest = recl.reads(model, lengths[-1])
     again = sum(name == x['run'] for x in members)
     members.append(
       analysis.model_of(folder, found)
