@@ -11,9 +11,9 @@ and 218,661,120).
 Hardware: 64 layers on a cluster of TPUs; not timed here.
 As published: all 256 bytes as symbols; segments of 512 that know nothing of
 each other; three auxiliary losses; momentum 0.99, rate 0.003, dropout 0.55,
-batch 16 and 4M steps, of which the last five could not be confirmed; a window of 512 that moves by
-one byte for evaluation. Never published: how weights are initialised and
-gradients are clipped, which is as Transformer-XL.
+batch 16 and 4M steps, of which the last five could not be confirmed; a window
+of 512 that moves by one byte for evaluation. Never published: how weights are
+initialised and gradients are clipped, which is as Transformer-XL.
 """
 
 from configs import common

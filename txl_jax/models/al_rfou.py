@@ -182,6 +182,10 @@ class AlRfou(transformer.Transformer):
     super().setup()
     self.auxiliary = Auxiliary(self.vocab_size, self.config)
 
+  def reach(self) -> float:
+    """See `base.LanguageModel`: the rows of the tables."""
+    return self.config.table_len
+
   def inference_params(self, params: Any) -> Any:
     """See `base.LanguageModel`."""
     return {name: x for name, x in params.items() if name != 'auxiliary'}

@@ -95,6 +95,10 @@ class LanguageModel(nn.Module):
     """Whether a segment sees anything of those before it."""
     return bool(jax.tree.leaves(self.row_axes()))
 
+  def reach(self) -> float:
+    """How many tokens a segment may have at most; infinity for any number."""
+    return math.inf
+
   def embed(
     self,
     tokens: jax.Array,
@@ -106,13 +110,6 @@ class LanguageModel(nn.Module):
 
     Positions, [T, D] or [B, T, D], are added before the last dropout.
     """
-
-  def reach(self) -> float:
-    """How many tokens a segment may have at most; infinity for any number."""
-    return math.inf
-
-  def embed(self, tokens: jax.Array, *, train: bool) -> jax.Array:
-    """int32 [B, T] -> [B, T, D], the input of the first layer."""
     x = self.vocabulary.embed(tokens)
     x = self.drop_words(x, tokens, train=train)
     if positions is not None:

@@ -176,11 +176,6 @@ def page() -> str:
   return '\n'.join(lines)
 
 
-def _table(section, but=()):
-  """The lines of the keys of a section, but for {name: row} told before."""
-  told = dict(but).items()
-
-
 def _table(section, there=()):
   """The lines of the keys of a section, but for rows that are there."""
   told = dict(there).items()

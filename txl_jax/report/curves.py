@@ -42,15 +42,17 @@ def sweeps(rows: Rows, name: pathlib.Path) -> Iterator[page.Picture]:
   yield from _drawn(name, 'lengths', bands, 'attention length, tokens', shown)
 
 
-def contexts(rows: Rows, name: pathlib.Path) -> Iterator[page.Picture]:
-  """The mean nll against the tokens of context, of runs with a RECL."""
+def contexts(
+  rows: Rows, evaluations: Sequence[Run], name: pathlib.Path
+) -> Iterator[page.Picture]:
+  """The mean nll against the tokens of context, from the groups of RECL."""
   bands = {}
   for label, runs in rows.items():
     own = {run.experiment for run in runs}
     found = [
-      (a['context_tokens'], member['mean_nats'])
-      for a in _analyses(runs, 'recl')
-      for member in a['runs']
+      (a['contexts_tokens'], member['mean_nats'])
+      for a in _analyses(evaluations, 'recl')
+      for member in a['group']
       if member['experiment'] in own
     ]
     if found:

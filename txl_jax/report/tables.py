@@ -58,7 +58,7 @@ def of_paper(
       if table.kind == 'lengths':
         yield from curves.sweeps(there, name)
       if table.kind == 'recl':
-        yield from curves.contexts(there, name)
+        yield from curves.contexts(there, evaluations, name)
 
 
 def _beside(table, groups, evaluations, small):
@@ -151,13 +151,14 @@ def _lengths(row, runs, evaluations, experiment):
 def _recl(row, runs, evaluations, experiment):
   """Relative effective context lengths, of whichever run has measured them."""
   del row, runs
-  found = [
-    [member['recl'][r] for r in sorted(member['recl'], key=float)]
-    for run in evaluations
-    if (a := run.analyses.get('recl')) is not None
-    for member in a['runs']
-    if member['experiment'] == experiment
-  ]
+  found = []
+  for run in evaluations:
+    a = run.analyses.get('recl', {'group': (), 'results': ()})
+    names = {m['name'] for m in a['group'] if m['experiment'] == experiment}
+    for name in names:
+      own = [r for r in a['results'] if r['name'] == name]
+      own.sort(key=lambda r: r['share'])
+      found.append([r['recl_tokens'] for r in own])
   return _figures(found) or [None] * 3
 
 
