@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from txl_jax import files, hardware, pictures, settings
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
-from txl_jax.modes import evaluate, sections, trained
+from txl_jax.modes import sections, trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -50,15 +50,30 @@ class Subject:
 def open_run(job: Job, tokens: int = 0) -> Subject:
   """The run of a job, and the first tokens of its split, 0 for all of them.
 
-  UserError: see `trained.load` and `evaluate.check_corpus`.
+  UserError: see `trained.load`; or the corpus has another vocabulary.
   """
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
   found = trained.load(job.config, job.folder, mesh)
   corpus = job.corpus()
-  evaluate.check_corpus(job, corpus, found)
+  _check_corpus(job, corpus, found)
   split = corpus.tokens(job.config.eval.split)
   return Subject(mesh, found, corpus, split[: tokens or None], begin)
+
+
+def _check_corpus(job, corpus, found):
+  """Compares the corpus with that of the run."""
+  vocabulary = found.vocabulary
+  if corpus.vocabulary.symbols != vocabulary.symbols:
+    raise UserError(
+      f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
+      f'symbols) than the run in {job.folder} ({len(vocabulary)})'
+    )
+  now = job.config.data.boundaries
+  then = found.config.get('data.boundaries', now)
+  if then != now:
+    warning = f'warning: data.boundaries is {now} and was {then} in training'
+    job.console.say(f'{warning}: the model has learnt another number of <S>')
 
 
 def open_other(
@@ -109,6 +124,7 @@ def model_of(folder: pathlib.Path, found: trained.Trained) -> dict[str, Any]:
   trained_with = ('train.segment_len', 'train.batch_size', 'train.steps')
   return {
     'run': folder.resolve().name,
+    'experiment': found.config.get('experiment', ''),
     'checkpoint_step': found.step,
     'averaged_over_steps': found.averaged,
     'config': made | {k: found.config.get(k) for k in trained_with},
@@ -137,6 +153,8 @@ def report(
   The picture is as for `pictures.draw`, the text is (end of its name, text).
   UserError: a file cannot be written.
   """
+  # First: it has taken long, and a folder may be full.
+  processes.print_on_main(*lines)
   folder, name = job.folder / FOLDER, record['program']
   picture = folder / f'{name}.png'
 
@@ -154,7 +172,6 @@ def report(
     return [end for end, _ in ends] + ['png'] * drawn
 
   ends = processes.on_main(write)
-  processes.print_on_main(*lines)
   job.console.say(f'written: {folder / name}.{", .".join(ends)}')
   if plot is not None and 'png' not in ends:
     job.console.say(pictures.MISSING)

@@ -9,24 +9,21 @@ from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
-from txl_jax.modes import trained
+from txl_jax.modes import analysis, trained
 from txl_jax.modes.job import Job
-from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import processes
 
 
 def run(job: Job) -> perplexity.Score:
   """Scores the split of the section `eval`.
 
-  UserError: see `trained.load`; or the corpus has another vocabulary, or the
-  split is too short.
+  The record of the report is eval_SPLIT.json. UserError: see
+  `analysis.open_run`; or the split is too short.
   """
   config, ev = job.config, job.config.eval
-  mesh = mesh_lib.make_mesh(config.mesh)
-  found = trained.load(config, job.folder, mesh)
-  corpus = job.corpus()
-  check_corpus(job, corpus, found)
-  split = corpus.tokens(ev.split)
+  subject = analysis.open_run(job)
+  mesh, found, corpus, split = (
+    subject.mesh, subject.found, subject.corpus, subject.tokens
+  )  # fmt: skip
   tokens = _from_first_token(split, corpus, ev.first_token)
   check_tokens(config, corpus, found.params, tokens, mesh=mesh)
 
@@ -38,12 +35,22 @@ def run(job: Job) -> perplexity.Score:
   unit, checkpoint = found.vocabulary.unit, trained.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
-  processes.print_on_main(
+  line = (
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
     f'({conditions(ev)})'
   )
+  record = analysis.conditions(job, subject, 'eval') | {
+    'program': f'eval_{ev.split}',
+    'scored_tokens': score.scored,
+    'tokens_per_second': score.tokens_per_second,
+    **figures.figures(score.nats, unit),
+  }
+  try:
+    analysis.report(job, record, [line])
+  except UserError as e:  # as in a folder that can only be read
+    job.console.say(f'warning: {e}')
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
   return score
@@ -87,21 +94,6 @@ def conditions(section: Any) -> str:
   window = [f'window {section.window}'] if section.window else []
   parts = [f'T {section.segment_len}', *window, *own]
   return ', '.join([*parts, f'{section.batch_size} streams'])
-
-
-def check_corpus(job: Job, corpus: Prepared, found: trained.Trained) -> None:
-  """UserError if the corpus has another vocabulary than the run."""
-  vocabulary = found.vocabulary
-  if corpus.vocabulary.symbols != vocabulary.symbols:
-    raise UserError(
-      f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
-      f'symbols) than the run in {job.folder} ({len(vocabulary)})'
-    )
-  now = job.config.data.boundaries
-  then = found.config.get('data.boundaries', now)
-  if then != now:
-    warning = f'warning: data.boundaries is {now} and was {then} in training'
-    job.console.say(f'{warning}: the model has learnt another number of <S>')
 
 
 def _from_first_token(tokens, corpus, first_token):
