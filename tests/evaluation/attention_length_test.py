@@ -73,6 +73,15 @@ def test_a_length_that_does_not_fit_is_known_before_the_first_is_scored():
     )  # fmt: skip
 
 
+def test_farther_than_a_table():
+  """The model itself says that its positions end."""
+  fields = FIELDS | dict(name='al_rfou', table_len=3)
+  model, L = models.build(fields, V), 3
+  params = jax.tree.map(jnp.float32, direct.random_params(model))
+  with pytest.raises(UserError, match=rf'model.table_len is {L}; .* {L + 1},'):
+    attention_length.sweep(model, params, text(), (2, L, L + 1), **CUT)
+
+
 @pytest.mark.parametrize('lengths', [(), (0,), (3, -1), (True,), (2.0,), ([],)])
 def test_lengths_that_are_none(lengths):
   section = attention_length.AttentionLength(lengths=lengths)

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from tests.models import every
+from txl_jax import models
 from txl_jax.errors import UserError
 from txl_jax.evaluation import recl
-from txl_jax.models import transformer_xl
 from txl_jax.parallel import mesh as mesh_lib
 
 
@@ -82,16 +83,25 @@ def test_positions():
   assert [*recl.contexts(100, 350)] == [100, 200, 300]
 
 
-# With less memory than the context, the third one.
-CASES = [(name, {}) for name in every.NAMES if name != 'window']
-CASES += [('transformer_xl', dict(mem_len=0))]
+def make(name, **changes):
+  """A small model, also one without memory, and its parameters."""
+  if name == 'convolution':
+    model = every.build(name, dtype='float32')
+  else:
+    fields = every.SETTINGS[name] | changes
+    model = models.build({'name': name, **fields}, every.V)
+  params = jax.tree.map(jnp.float32, direct.random_params(model))
+  return model.at_test_time(), params
+
+
+# With less memory than the context; with what it needs; and without.
+CASES = [('transformer_xl', {}), ('convolution', {}), ('al_rfou', {})]
 
 
 @pytest.mark.parametrize('name, changes', CASES)
 def test_after_exactly_c_tokens(name, changes):
   """Segments of 3 and contexts of 2, 3 and 7, on a mesh: as read alone."""
-  model, params = every.make(name, used=True, dtype='float32', **changes)
-  params = jax.tree.map(jnp.float32, params)
+  model, params = make(name, **changes)
   tokens = np.random.default_rng(0).integers(0, every.V, 40).astype(np.uint8)
   at = np.array([7, 20, 21, 39])
   read = jax.jit(
@@ -119,28 +129,21 @@ def test_after_exactly_c_tokens(name, changes):
 def test_a_model_that_can_be_given_no_more():
   """The last five tokens, whatever c is; the others do not matter."""
 
-  class Short(transformer_xl.TransformerXL):
-    def reach(self):
-      return 5
-
-  whole, params = every.make('transformer_xl', mem_len=0, dtype='float32')
-  params = jax.tree.map(jnp.float32, params)
-  short = Short(whole.vocab_size, whole.config)
+  model, params = make('al_rfou', table_len=5)
   tokens = np.random.default_rng(0).integers(0, every.V, 40).astype(np.uint8)
   at, own = np.array([7, 20]), dict(batch_size=2, segment_len=3)
-  expected = recl.after_context(whole, params, tokens, at, 5, **own)
-  found = recl.after_context(short, params, tokens, at, 7, **own)
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
-  assert (recl.reads(short, 7), recl.reads(short, 4)) == (5, 4)
-  assert recl.reads(whole, 7) == 7
-  # With a memory, its segments are what is short.
-  remembers = Short(whole.vocab_size, whole.config.replace(mem_len=4))
-  assert recl.reads(remembers, 7) == 7
+  expected = recl.after_context(model, params, tokens, at, 5, **own)
+  found = recl.after_context(model, params, tokens, at, 7, **own)
+  np.testing.assert_array_equal(found, expected)
+  assert (recl.reads(model, 7), recl.reads(model, 4)) == (5, 4)
+  # Others have no such limit, nor has one whose memory goes on.
+  for name in 'transformer_xl', 'shaw':
+    assert recl.reads(make(name)[0], 700) == 700
+    assert recl.reads(make(name, mem_len=0)[0], 700) == 700
 
 
 def test_a_context_that_does_not_fit():
-  model, params = every.make('transformer_xl', mem_len=0, dtype='float32')
-  params = jax.tree.map(jnp.float32, params)
+  model, params = make('transformer_xl', mem_len=0)
   with pytest.raises(UserError, match=r'recl.longest or recl.batch_size'):
     recl.check(model, params, 10**6, batch_size=8, segment_len=4)
 

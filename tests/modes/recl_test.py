@@ -40,6 +40,21 @@ def test_a_group(folder, plain, corpus, capfd):
   assert [line.split()[0] for line in lines[3:]] == ['xl', 'plain', 'plain']
 
 
+def test_all_are_read_in_the_same_way(folder, corpus):
+  """The lengths of the command hold for the other runs, too."""
+  c = config(others=(str(folder),))
+  c.eval.segment_len = 2
+  c.eval.model.mem_len = 1
+  short = subjects.measure(recl, c, folder, 'recl')
+  one, other = (m['mean_nats'] for m in short['group'])
+  assert one == pytest.approx(other)
+  c.eval.model.mem_len = 9
+  long = subjects.measure(recl, c, folder, 'recl')
+  one, other = (m['mean_nats'] for m in long['group'])
+  assert one == pytest.approx(other)
+  assert one != pytest.approx(short['group'][0]['mean_nats'])
+
+
 def refused(folder, c):
   with pytest.raises(UserError) as e:
     recl.run(runs.job(c, folder))

@@ -38,7 +38,9 @@ def score(
   def body(memory, segment):
     # What is padded is behind all that is scored. A memory may keep it: no
     # segment follows. Without one, positions may count from the end of the row.
-    n = None if model.remembers() else jnp.sum(segment[1] >= 0, axis=1)
+    places = jnp.arange(1, inputs.shape[-1] + 1)
+    ends = jnp.where(segment[1] >= 0, places, 0)
+    n = None if model.remembers() else jnp.max(ends, axis=1)
     more: Any = dict(train=False, lengths=n)
     out: Any = model.apply({'params': params}, *segment, memory, **more)
     return out.memory, out.nll

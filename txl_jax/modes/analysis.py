@@ -77,13 +77,19 @@ def _check_corpus(job, corpus, found):
 
 
 def open_other(
-  subject: Subject, folder: pathlib.Path
+  job: Job, subject: Subject, folder: pathlib.Path
 ) -> tuple[sections.Config, trained.Trained]:
   """Another run, with the config that it was made with, to compare with.
 
+  Both are read in the same way: it takes eval.segment_len of the job, and what
+  is given of eval.model, as far as its model has these keys.
   UserError: see `trained.load`; or it has another vocabulary.
   """
-  config = trained.recorded(folder)
+  config: Any = trained.recorded(folder)
+  ev: Any = job.config.eval
+  config.eval.segment_len = ev.segment_len
+  given = ((k, x) for k, x in ev.model.items() if x is not None)
+  config.eval.model.update({k: x for k, x in given if k in config.eval.model})
   found = trained.load(config, folder, subject.mesh)
   here, there = subject.found.vocabulary, found.vocabulary
   if there.symbols != here.symbols:

@@ -42,7 +42,7 @@ def run(job: Job) -> None:
   nll, other, against = score(config, subject.found), None, None
   if o.against:
     folder = pathlib.Path(o.against)
-    own, found = analysis.open_other(subject, folder)
+    own, found = analysis.open_other(job, subject, folder)
     other, against = score(own, found), analysis.model_of(folder, found)
   shown = heatmap.shown(subject.found.vocabulary, ids)
   none = [None] * len(ids)

@@ -32,7 +32,7 @@ def run(job: Job) -> None:
   group = [(job.folder, config, subject.found)]
   for name in o.others:
     folder = pathlib.Path(os.path.expanduser(name))
-    group.append((folder, *analysis.open_other(subject, folder)))
+    group.append((folder, *analysis.open_other(job, subject, folder)))
   nll, members, readers = [], [], []
   for _, own, found in group:  # all of them, before the first is measured
     model = models.at_test_time(own, subject.vocab_size, 'eval')
