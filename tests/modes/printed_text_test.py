@@ -31,7 +31,7 @@ def printed(*pieces, prompt='', **changes):
   """What is printed, flush by flush, of a model that writes these bytes."""
   vocabulary = Vocabulary.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
-  found = trained.Trained(1, {}, 0, vocabulary, {})
+  found = trained.Trained(1, {}, 0, vocabulary, {}, '')
   c = common.get_config()
   c.generate.prompt = prompt
   c.generate.update(changes)

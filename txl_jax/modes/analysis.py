@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax import files, hardware, pictures, settings
+from txl_jax import files, pictures, settings
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.modes import sections, trained
 from txl_jax.modes.job import Job
+from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import processes
 
 FOLDER = 'analysis'
 
@@ -132,6 +132,7 @@ def model_of(folder: pathlib.Path, found: trained.Trained) -> dict[str, Any]:
     'run': folder.resolve().name,
     'experiment': found.config.get('experiment', ''),
     'checkpoint_step': found.step,
+    'trained_on': found.trained_on,
     'averaged_over_steps': found.averaged,
     'config': made | {k: found.config.get(k) for k in trained_with},
   }

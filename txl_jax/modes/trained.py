@@ -27,6 +27,7 @@ class Trained(NamedTuple):
   averaged: int  # steps that they are an average over; 0 is no average
   vocabulary: Vocabulary | Words
   config: dict[str, Any]  # of the run, flat
+  trained_on: str  # the kind of its devices
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
@@ -58,7 +59,8 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   if not averaged:
     params = restore('params', shapes)
   params = model.inference_params(params)
-  return Trained(step, params, averaged, vocabulary, then)
+  on = host.versions.get('platform', '')
+  return Trained(step, params, averaged, vocabulary, then, on)
 
 
 def recorded(folder: pathlib.Path) -> sections.Config:

@@ -3,7 +3,7 @@
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txl_jax.report import curves, page, paper
 from txl_jax.report.collect import Run
@@ -103,18 +103,11 @@ def _plain(x):
 
 def _where(runs):
   """The hardware of runs, and their mean time."""
-  kinds = dict.fromkeys(
-    _hardware(a['hardware']) for run in runs for a in run.analyses.values()
-  )
+  found = (a for run in runs for a in run.analyses.values())
+  # One without a run has no such entry: it may be of fresh weights.
+  kinds = dict.fromkeys(a['trained_on'] for a in found if 'trained_on' in a)
   seconds = statistics.fmean(run.seconds for run in runs)
   return ', '.join(kinds), duration(seconds)
-
-
-def _hardware(found: Mapping[str, Any]) -> str:
-  """What `hardware.describe` found, in words."""
-  if found['platform'] == 'cpu':
-    return f'{found["cpu_cores"]} x {found["device"]}'
-  return f'{found["devices"]} x {found["device"]}'
 
 
 def _figures(found: Sequence[Sequence[float]]) -> list[Figure | None]:

@@ -7,11 +7,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from txl_jax import files, settings
 from txl_jax.errors import UserError
-from txl_jax.parallel import processes
+from txl_jax.parallel import hardware, processes
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim
@@ -135,4 +133,4 @@ def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
 def _versions():
   names = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
   versions = {name: importlib.metadata.version(name) for name in names}
-  return versions | {'platform': jax.devices()[0].device_kind}
+  return versions | {'platform': hardware.describe()['device']}

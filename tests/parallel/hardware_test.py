@@ -2,7 +2,7 @@
 
 import json
 
-from txl_jax import hardware
+from txl_jax.parallel import hardware
 
 
 def test_the_processor_is_named(tmp_path):
