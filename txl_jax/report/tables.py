@@ -25,6 +25,8 @@ class Figure(NamedTuple):
   def __str__(self) -> str:
     """The mean, and the standard deviation where there are several."""
     digits = 3 if abs(self.mean) < 10 else 2 if abs(self.mean) < 1000 else 0
+    if all(isinstance(x, int) for x in self.values):  # tokens
+      digits = 0
     mean = f'{self.mean:.{digits}f}'
     if len(self.values) == 1:
       return mean

@@ -1,0 +1,203 @@
+"""Runs that were written by hand, and the report of them."""
+
+import json
+import math
+import statistics
+import sys
+
+import pytest
+
+from tests import programs
+from txl_jax.modes import sections
+from txl_jax.report import __main__ as report
+from txl_jax.report import collect, curves, page, paper, tables
+
+
+def write(folder, experiment, seed=0, figures=(3.0, 2.5), **analyses):
+  """A run of 20 steps with an evaluation after each ten."""
+  folder.mkdir(parents=True)
+  c = sections.compose()
+  c.experiment, c.seed = experiment, seed
+  c.train.update(steps=20, batch_size=2, segment_len=8, log_every=5)
+  (folder / 'config.json').write_text(json.dumps(c.to_dict()))
+  records = [
+    {'step': s, 'split': 'train', 'nats': 2.0, 'bpc': 3.0, 'time': 100.0 + s}
+    for s in (5, 10, 15, 20)
+  ]
+  records += [
+    {'step': s, 'split': 'validation', 'nats': x, 'bpc': x, 'time': 100.0 + s}
+    for s, x in zip((10, 20), figures)
+  ]
+  lines = ''.join(json.dumps(r) + '\n' for r in records)
+  (folder / 'metrics.jsonl').write_text(lines)
+  for name, found in analyses.items():
+    (folder / 'analysis').mkdir(exist_ok=True)
+    found = {'trained_on': 'A card', **found}
+    (folder / f'analysis/{name}.json').write_text(json.dumps(found))
+
+
+def sweep(init, best, length):
+  lengths = [
+    {'attention_length_tokens': L, 'ppl': x}
+    for L, x in ((128, init), (length, best))
+  ]
+  return {'unit': 'ppl', 'init': lengths[0], 'best': lengths[1],
+          'lengths': lengths}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """Runs of several rows, one of them with three seeds."""
+  for seed, x in enumerate((27.0, 28.0, 29.0)):
+    found = sweep(x + 1, x, 400 + 100 * seed)
+    name, experiment = f'xl-{seed}', 'wt103_128m:xl'
+    write(tmp_path / name, experiment, seed, attention_length=found)
+  tested = {'unit': 'ppl', 'ppl': 24.5}
+  write(tmp_path / 'of/base', 'wt103_base', eval_test=tested)
+  small = 'pystdlib_ablations:xl'
+  write(tmp_path / 'small', small, attention_length=sweep(2.2, 2.1, 64))
+  group = {
+    'group': [
+      {'name': 'a', 'experiment': 'qrnn', 'mean_nats': [3.0, 2.0]},
+      {'name': 'b', 'experiment': 'wt103_128m:xl', 'mean_nats': [2.5, 1.5]},
+    ],
+    'contexts_tokens': [100, 200],
+    'results': [
+      {'name': name, 'share': share, 'recl_tokens': length}
+      for name, lengths in (('a', (300, 200, 100)), ('b', (700, 500, 600)))
+      for share, length in zip((1.0, 0.5, 0.1), lengths)
+    ],
+  }
+  speed = {'lengths': [{'attention_length_tokens': 800, 'times_slower': 412.3}]}
+  write(tmp_path / 'mine', '', recl=group, eval_speed=speed)
+  return tmp_path
+
+
+def cells(text, table, row):
+  """The cells of a row of a table of report.md."""
+  part = text.split(f'## Table {table}: ')[1].split('\n## ')[0]
+  part = part.split('\n### ')[0]
+  (line,) = (x for x in part.splitlines() if x.startswith(f'| {row} |'))
+  return [x.strip() for x in line.split('|')[1:-1]]
+
+
+def test_a_report(folder, tmp_path, capsys):
+  found = list(collect.runs(folder))
+  output = tmp_path / 'out'
+  output.mkdir()
+  blocks = report.blocks(found, output)
+  text = page.markdown(blocks)
+  base = cells(text, 1, 'Transformer-XL standard, 151M')
+  assert base[1:6] == ['24.0', '24.50', '+0.50', '1', 'A card']
+  empty = cells(text, 1, 'QRNN, 151M (Merity et al. 2018)')
+  assert empty[1:] == ['33.0', '', '', '', '', '']
+  # Means and standard deviations of 28, 29, 30 and of 27, 28, 29.
+  xl = cells(text, 6, 'Transformer-XL, 128M')
+  assert xl[1:4] == ['27.02', '26.77', '500']
+  assert xl[4:9] == [
+    '29.00 ± 1.00', '28.00 ± 1.00', '500 ± 100', '+1.23', '3'
+  ]  # fmt: skip
+  assert cells(text, 8, 'QRNN')[4:7] == ['100', '200', '300']
+  assert cells(text, 8, 'Transformer-XL, 128M')[4:7] == [
+    '600', '500', '700'
+  ]  # fmt: skip
+  speed = cells(text, 9, 'attention length 800')
+  assert speed[1:4] == ['363', '412.30', '+49.30']
+  assert '### Table 6 in small' in text
+  assert '### Table 7 in small' not in text
+  assert '| of/base | wt103_base | 0 | 20 | 2.5000 bpc |' in text
+  # Every picture is there, and in the page itself.
+  pictures = [b for b in blocks if isinstance(b, page.Picture)]
+  assert pictures and all(p.path.stat().st_size > 5000 for p in pictures)
+  names = {p.path.name for p in pictures}
+  assert {'table_6_lengths.png', 'table_8_context.png'} <= names
+  web = page.web(blocks, 'A <title>')
+  assert web.count('<img src="data:image/png;base64,') == len(pictures)
+  assert 'src="table' not in web and '<title>A &lt;title&gt;</title>' in web
+
+
+def test_the_program(folder, tmp_path):
+  args = f'--runs={folder}', f'--output={tmp_path}/made'
+  command = [sys.executable, '-m', 'txl_jax.report', *args]
+  out = programs.run(command)
+  assert out.returncode == 0, out.stderr
+  assert out.stdout.startswith('6 runs: ')
+  assert (tmp_path / 'made/report.md').exists()
+  assert (tmp_path / 'made/report.html').exists()
+
+
+@pytest.mark.parametrize('name', ['config.json', 'analysis/eval_test.json'])
+def test_a_damaged_run_is_told_and_left_out(folder, name):
+  (folder / 'of/base' / name).write_text('{"a": ')
+  found = list(collect.runs(folder))
+  (error,) = (x for x in found if not isinstance(x, collect.Run))
+  assert name in str(error) and '\n' not in str(error)
+  assert len(found) == 6
+
+
+def test_time_is_that_of_training(tmp_path):
+  """Five seconds between two lines, but for a night in which it stood."""
+  write(tmp_path / 'run', '')
+  path = tmp_path / 'run/metrics.jsonl'
+  records = list(map(json.loads, path.read_text().splitlines()))
+  for r in records:
+    r['time'] += 30_000 if r['step'] > 15 else 0
+  path.write_text(''.join(json.dumps(r) + '\n' for r in records))
+  run = collect.read(tmp_path / 'run', 'run')
+  assert math.isclose(run.seconds, 20.0)
+
+
+def test_runs_of_one_experiment(folder):
+  """Another seed is the same experiment, another key is not."""
+  a, b, c = (collect.read(folder / f'xl-{i}', '') for i in range(3))
+  assert a.identity == b.identity == c.identity
+  path = folder / 'xl-2/config.json'
+  config = json.loads(path.read_text())
+  config['optim']['lr'] *= 2
+  path.write_text(json.dumps(config))
+  assert collect.read(folder / 'xl-2', '').identity != a.identity
+  config['optim']['lr'] /= 2
+  config['data']['dir'], config['seed'] = 'elsewhere', 7
+  path.write_text(json.dumps(config))
+  assert collect.read(folder / 'xl-2', '').identity == a.identity
+
+
+def test_a_figure():
+  values = [2.0, 2.25, 2.75]
+  deviation = statistics.stdev(values)
+  assert str(tables.Figure(values)) == f'2.333 ± {deviation:.3f}'
+  assert str(tables.Figure([24.123])) == '24.12'
+  assert str(tables.Figure([1400.4])) == '1400'
+
+
+def test_a_page():
+  blocks = [page.Heading(2, 'a <b>'), page.Table(['', 'x'], [['r|s', '<1']])]
+  assert page.markdown(blocks) == (
+    '## a <b>\n\n|  | x |\n| --- | ---: |\n| r\\|s | <1 |\n'
+  )
+  web = page.web(blocks, 't')
+  assert '<h2>a &lt;b&gt;</h2>' in web
+  assert '<tr><td>r|s</td><td>&lt;1</td></tr>' in web
+
+
+def test_curves_of_several_seeds_meet():
+  """Where all of them have a figure."""
+  band = curves._band([([1, 2, 3], [4.0, 3.0, 2.0]), ([1, 2], [6.0, 5.0])])
+  assert band == ([1, 2], [5.0, 4.0], [4.0, 3.0], [6.0, 5.0])
+
+
+def test_every_row_is_one_of_a_config():
+  """And every experiment of a table is a config that there is."""
+  from tests import configs_test
+
+  for table in paper.TABLES:
+    for row in table.rows:
+      assert len(row.published) == len(table.columns)
+      for name in filter(None, (row.experiment, row.small)):
+        assert name in configs_test.NAMES
+
+
+def test_without_matplotlib(folder, tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'matplotlib', None)
+  blocks = report.blocks(list(collect.runs(folder)), tmp_path)
+  assert not any(isinstance(b, page.Picture) for b in blocks)
