@@ -30,7 +30,12 @@ SETTINGS = {
   'shaw': dict(TINY, mem_len=32, table_len=24),
   'vaswani': dict(TINY),
   'al_rfou': dict(TINY, table_len=8, layer_losses=True, second_target=0.5),
+  'gcnn': dict(d_model=16, blocks='[4,16] [1,8 3,8 1,16]', init_std=0.2),
+  'lstm': dict(d_model=16, d_hidden=24, init_std=0.2),
+  'qrnn': dict(d_model=16, d_hidden=24, init_std=0.2),
 }
+# Half a minute each; those that are like another one are tried by `-m slow`.
+SLOW = 'shaw', 'vaswani', 'qrnn'
 # Other keys of a run.
 MORE = {'vaswani': {'train.loss': 'half'}}
 
@@ -61,7 +66,8 @@ def config(corpus, name='convolution', **mesh):
     steps=STEPS, batch_size=8, segment_len=8, eval_batch_size=3,
     eval_tokens=300, log_every=5, eval_every=10, save_every=10,
   )  # fmt: skip
-  c.optim.update(lr=1e-2, weight_decay=0.01, average='ema')
+  # An eps that keeps Adam from making much of a gradient's last digits.
+  c.optim.update(lr=1e-2, eps=1e-4, weight_decay=0.01, average='ema')
   c.eval.update(segment_len=8, batch_size=2)
   c.generate.max_new_tokens = 12
   c.mesh.update(mesh)
@@ -77,7 +83,13 @@ def job(config, folder, **changes):
     )  # fmt: skip
 
 
-@pytest.fixture(scope='module', params=SETTINGS)
+@pytest.fixture(
+  scope='module',
+  params=[
+    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+    for name in SETTINGS
+  ],
+)
 def run(request, corpus, tmp_path_factory):
   """A finished run on one device's worth of mesh, and its job."""
   folder = tmp_path_factory.mktemp('run')
@@ -238,8 +250,10 @@ def test_is_divided_over_devices(corpus, run, tmp_path):
   lines = summary.table(c, 256)
   (line,) = (x for x in lines if x.startswith('mesh: '))
   assert line.endswith('8 devices')
-  own = '' if c.model.name != 'convolution' else 'first/'
-  parts = [x for x in lines if x.startswith(own or 'layers_*/attention')]
+  own = {'convolution': 'first/', 'gcnn': 'blocks_*/'}
+  own |= dict.fromkeys(('lstm', 'qrnn'), 'layers_*/')
+  start = own.get(c.model.name, 'layers_*/attention')
+  parts = [x for x in lines if x.startswith(start)]
   assert parts and all('tensor' in x for x in parts)
 
 

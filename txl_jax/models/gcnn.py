@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import base, config, layers
+from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import key, size
 
 # What a layer makes, by the choices of gate: of a = X * W + b alone, or of
@@ -207,8 +208,8 @@ class GCNN(base.LanguageModel):
   Config = Config
   SHARDING = (
     *base.LanguageModel.SHARDING,
-    (r'(w_\d+|v_\d+|shortcut)/kernel', (None, 'fsdp', 'tensor')),  # [k, C, F]
-    (r'(w_\d+|v_\d+|shortcut)/(scale|bias)', ('tensor',)),  # [F]
+    (r'(w_\d+|v_\d+|shortcut)/kernel', (None, None, OUTPUTS)),  # [k, C, F]
+    (r'(w_\d+|v_\d+|shortcut)/(scale|bias)', (OUTPUTS,)),  # [F]
   )
 
   def setup(self) -> None:

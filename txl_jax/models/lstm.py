@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import base, layers, recurrent
+from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import IN_USE, count, key
 
 
@@ -92,8 +93,8 @@ class LSTM(recurrent.Recurrent):
   Config = Config
   SHARDING = (
     *base.LanguageModel.SHARDING,
-    (r'layers_\d+/(input|hidden)', ('fsdp', None, 'tensor')),  # [any, 4, H]
-    (r'layers_\d+/bias', (None, 'tensor')),  # [4, H]
+    (r'layers_\d+/(input|hidden)', (None, None, OUTPUTS)),  # [any, 4, H]
+    (r'layers_\d+/bias', (None, OUTPUTS)),  # [4, H]
   )
   NOT_DECAYED = (r'layers_\d+/bias',)
 

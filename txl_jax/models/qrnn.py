@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import base, layers, recurrent
+from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import key, size
 
 
@@ -107,8 +108,8 @@ class QRNN(recurrent.Recurrent):
   Config = Config
   SHARDING = (
     *base.LanguageModel.SHARDING,
-    (r'layers_\d+/kernel', (None, 'fsdp', None, 'tensor')),  # [w, J, 3, H]
-    (r'layers_\d+/bias', (None, 'tensor')),  # [3, H]
+    (r'layers_\d+/kernel', (None, None, None, OUTPUTS)),  # [w, J, 3, H]
+    (r'layers_\d+/bias', (None, OUTPUTS)),  # [3, H]
   )
   NOT_DECAYED = (r'layers_\d+/bias',)
 
