@@ -158,19 +158,23 @@ def report(
   """Prints the lines; writes the record, and its picture and text if any.
 
   The picture is as for `pictures.draw`, the text is (end of its name, text).
-  UserError: a file cannot be written.
+  UserError: a figure is not finite, or a file cannot be written.
   """
   # First: it has taken long, and a folder may be full.
   processes.print_on_main(*lines)
   folder, name = job.folder / FOLDER, record['program']
   picture = folder / f'{name}.png'
+  try:
+    # A line for each entry, however many numbers it has.
+    each = [f'{json.dumps(k)}: {_json(x)}' for k, x in record.items()]
+  except ValueError as e:
+    why = 'not written, a figure is not finite'
+    raise UserError(f'{folder / name}.json: {why}') from e
 
   def write() -> list[str]:
     with files.writing(f'{folder}'):
       folder.mkdir(parents=True, exist_ok=True)
       picture.unlink(missing_ok=True)  # not that of another measurement
-    # A line for each entry, however many numbers it has.
-    each = (f'{json.dumps(k)}: {_json(x)}' for k, x in record.items())
     whole = '{\n ' + ',\n '.join(each) + '\n}\n'
     ends = [('json', whole), *([text] if text else [])]
     for end, contents in ends:
