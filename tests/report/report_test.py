@@ -41,8 +41,8 @@ def sweep(init, best, length):
     {'attention_length_tokens': L, 'ppl': x}
     for L, x in ((128, init), (length, best))
   ]
-  return {'unit': 'ppl', 'init': lengths[0], 'best': lengths[1],
-          'lengths': lengths}  # fmt: skip
+  return {'unit': 'ppl', 'split': 'validation', 'init': lengths[0],
+          'best': lengths[1], 'lengths': lengths}  # fmt: skip
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_figure():
 def test_a_page():
   blocks = [page.Heading(2, 'a <b>'), page.Table(['', 'x'], [['r|s', '<1']])]
   assert page.markdown(blocks) == (
-    '## a <b>\n\n|  | x |\n| --- | ---: |\n| r\\|s | <1 |\n'
+    '## a <b>\n\n|  | x |\n| --- | ---: |\n| r\\|s | \\<1 |\n'
   )
   web = page.web(blocks, 't')
   assert '<h2>a &lt;b&gt;</h2>' in web
@@ -201,3 +201,96 @@ def test_without_matplotlib(folder, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
   blocks = report.blocks(list(collect.runs(folder)), tmp_path)
   assert not any(isinstance(b, page.Picture) for b in blocks)
+
+
+def test_what_a_row_counts(folder, tmp_path):
+  """Runs that were measured, on the split of the table; and unfinished ones."""
+  write(tmp_path / 'xl-3', 'wt103_128m:xl', 3)
+  path = folder / 'xl-0/analysis/attention_length.json'
+  path.write_text(path.read_text().replace('validation', 'test'))
+  path = folder / 'xl-1/metrics.jsonl'
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text(''.join(x for x in lines if '"step": 20' not in x))
+  text = page.markdown(report.blocks(list(collect.runs(folder)), tmp_path))
+  row = cells(text, 6, 'Transformer-XL, 128M')
+  assert row[4] == '29.50 ± 0.71' and row[8] == '2 (1 not finished)'
+
+
+def test_effective_lengths_of_several_groups(folder, tmp_path):
+  """The largest group counts, by the shares that the paper has."""
+  more = {
+    'contexts_tokens': [50],
+    'group': [{'name': 'a', 'experiment': 'qrnn', 'mean_nats': [3.0]}],
+    'results': [{'name': 'a', 'share': x, 'recl_tokens': 9} for x in (0.1, 1)],
+  }
+  write(tmp_path / 'other', '', recl=more)
+  more['results'] += [{'name': 'a', 'share': 0.5, 'recl_tokens': 9}]
+  write(tmp_path / 'third', '', recl=more)
+  text = page.markdown(report.blocks(list(collect.runs(folder)), tmp_path))
+  assert cells(text, 8, 'QRNN')[4:8] == ['100', '200', '300', '1']
+
+
+def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
+  """Whatever their folders are called."""
+  write(tmp_path / 'zz', 'wt103_base', eval_test={'unit': 'ppl', 'ppl': 900.0})
+  path = tmp_path / 'zz/config.json'
+  path.write_text(path.read_text().replace('"steps": 20', '"steps": 2000'))
+  text = page.markdown(report.blocks(list(collect.runs(folder)), tmp_path))
+  row = cells(text, 1, 'Transformer-XL standard, 151M')
+  assert row[2] == '24.50'
+
+
+def test_another_batch_is_another_experiment(folder):
+  path = folder / 'xl-2/config.json'
+  path.write_text(
+    path.read_text().replace('"batch_size": 2', '"batch_size": 4')
+  )
+  a, b = (collect.read(folder / f'xl-{i}', '') for i in (1, 2))
+  assert a.identity != b.identity
+
+
+def test_a_figure_of_an_older_checkpoint_is_left_out(folder):
+  path = folder / 'of/base/analysis/eval_test.json'
+  found = json.loads(path.read_text())
+  for step, kept in (20, True), (10, False):
+    path.write_text(json.dumps(found | {'checkpoint_step': step}))
+    every = list(collect.runs(folder))
+    (run,) = (x for x in every if getattr(x, 'name', '') == 'of/base')
+    assert ('eval_test' in run.analyses) == kept
+    told = [f'{x}' for x in every if not isinstance(x, collect.Run)]
+    assert len(told) == (not kept)
+    assert kept or ('is of step 10' in told[0] and 'step 20' in told[0])
+
+
+@pytest.mark.parametrize(
+  'config', [{}, {'seed': 'x'}, {'model': {'name': 'bert'}}, {'experiment': 1}]
+)
+def test_a_config_of_something_else(folder, config):
+  path = folder / 'of/base/config.json'
+  path.write_text(json.dumps(config and json.loads(path.read_text()) | config))
+  (error,) = (x for x in collect.runs(folder) if not hasattr(x, 'name'))
+  assert 'config.json' in str(error) and '\n' not in str(error)
+
+
+def test_speed_without_a_run(tmp_path):
+  found = {'lengths': [{'attention_length_tokens': 800, 'times_slower': 99.0}]}
+  folder = tmp_path / 'runs/speed/analysis'
+  folder.mkdir(parents=True)
+  (folder / 'eval_speed.json').write_text(json.dumps(found))
+  text = page.markdown(report.blocks([*collect.runs(tmp_path)], tmp_path))
+  assert cells(text, 9, 'attention length 800')[2] == '99.00'
+
+
+def test_curves_that_do_not_meet(tmp_path):
+  """Are left out: of two seeds, each was evaluated at another step."""
+  figures = {'a': ([1, 2], [4.0, 3.0])}
+  bands = {k: curves._band([v, ([5], [2.0])]) for k, v in figures.items()}
+  assert not list(curves._drawn(tmp_path / 'x', 'y', bands, '', ''))
+
+
+def test_a_name_that_is_markup():
+  table = page.Table(['', 'x'], [['<b>*a*', '[x](y)'], ['a\nb', 'c\\|d']])
+  assert page.markdown([table]).splitlines()[2:] == [
+    r'| \<b>\*a\* | \[x\](y) |',
+    r'| a b | c\\\|d |',
+  ]

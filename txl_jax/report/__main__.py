@@ -33,15 +33,20 @@ _OUTPUT = flags.DEFINE(
 _TITLE = 'Transformer-XL: the paper and these runs'
 
 
-def blocks(runs: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
+def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
   """The report; its pictures are put into the folder."""
-  groups = collections.defaultdict(list)
+  groups, runs = collections.defaultdict(list), [r for r in all_ if r.trained]
   for run in runs:
     groups[run.identity].append(run)
+
+  def weight(members):
+    finished = sum(run.finished for run in members)
+    return finished, len(members), max(run.step for run in members)
+
   # Where an experiment was changed, the variant with the most runs stands for
-  # it; the others are in the list of runs.
+  # it, finished ones before others; the rest is in the list of runs.
   found: dict[str, list[collect.Run]] = {}
-  for members in sorted(groups.values(), key=len):
+  for members in sorted(groups.values(), key=weight):
     found[members[0].experiment] = members
   found = dict(sorted(found.items()))
   return [
@@ -49,8 +54,8 @@ def blocks(runs: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
     'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
     'deviation over runs that differ in their seed alone; a row without a run '
     'is empty. Figures of Tables 1 to 5 and 7 are of the test split '
-    '(--mode=eval --config.eval.split=test).',
-    *tables.of_paper(found, runs, folder),
+    '(--mode=eval --config.eval.split=test), of Tables 6 and 10 of validation.',
+    *tables.of_paper(found, all_, folder),
     page.Heading(2, 'Runs'),
     _list(runs),
   ]
@@ -90,7 +95,8 @@ def main(_: list[str]) -> None:
   files.write(output / 'report.html', page.web(made, _TITLE))
   if not any(isinstance(block, page.Picture) for block in made):
     print(pictures.MISSING, file=sys.stderr)
-  print(f'{len(runs)} runs: {output}/report.md, {output}/report.html')
+  count = sum(run.trained for run in runs)
+  print(f'{count} runs: {output}/report.md, {output}/report.html')
 
 
 def entry() -> None:

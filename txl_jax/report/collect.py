@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,21 @@ from typing import Any
 
 from txl_jax import files, settings
 from txl_jax.errors import UserError
+from txl_jax.models import MODELS
 from txl_jax.modes import analysis, sections
 from txl_jax.runs import metrics_log, workdir
 
 # Of a gap between two lines of the log, as a multiple of the usual one: the
 # run was stopped in between.
 _STOPPED = 10
+# Keys that a config must have, to be that of a run.
+_NEEDED = {
+  'seed': int,
+  'model.name': str,
+  'train.steps': int,
+  'train.batch_size': int,
+  'train.segment_len': int,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +37,11 @@ class Run:
   config: Mapping[str, Any]  # flat
   records: Sequence[Mapping[str, Any]]  # of metrics.jsonl
   analyses: Mapping[str, Mapping[str, Any]]  # by their file, without .json
+
+  @property
+  def trained(self) -> bool:
+    """Whether there is a run; speed is also measured of fresh weights."""
+    return bool(self.config)
 
   @property
   def experiment(self) -> str:
@@ -50,9 +65,18 @@ class Run:
 
   def curve(self, split: str = 'validation') -> tuple[list[int], list[float]]:
     """(Tokens that were trained on, figures) of the evaluations of a split."""
-    found = [r for r in self.records if r['split'] == split]
+    steps, figures = self._evaluations(split)
     a_step = self.config['train.batch_size'] * self.config['train.segment_len']
-    return [r['step'] * a_step for r in found], [r[self.unit] for r in found]
+    return [step * a_step for step in steps], figures
+
+  def _evaluations(self, split):
+    """(Steps, figures) of a split, those that are finite."""
+    pairs = [
+      (r['step'], r[self.unit])
+      for r in self.records
+      if r['split'] == split and math.isfinite(r.get(self.unit, math.nan))
+    ]
+    return [step for step, _ in pairs], [x for _, x in pairs]
 
   @property
   def best(self) -> float | None:
@@ -81,35 +105,85 @@ class Run:
     }
     return json.dumps([self.experiment, kept], sort_keys=True)
 
+  @property
+  def best_step(self) -> int:
+    """That of the best figure on the validation split, 0 before the first."""
+    steps, figures = self._evaluations('validation')
+    return steps[figures.index(min(figures))] if steps else 0
+
 
 def _is_free(declared, name):
-  """Whether a key may change on resume: it does not make another experiment."""
+  """Whether a key may change on resume: it does not make another experiment.
+
+  The size of a batch does.
+  """
+  if name == 'train.batch_size':
+    return False
   section, _, own = name.rpartition('.')
   there = settings.keys(declared[section]) if section in declared else {}
   return own in there and there[own].may_change == settings.ON_RESUME
 
 
 def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
-  """The runs in a folder, or within those in it; errors of which are damaged.
+  """The runs in a folder, or within those in it; errors of what is left out.
 
-  UserError: it is no folder.
+  That are damaged runs, and analyses of an older checkpoint than the best one
+  of now. A folder where there is no run, but speed was measured, has a Run
+  without a config. UserError: it is no folder.
   """
   if not folder.is_dir():
     raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
-  for path in sorted(folder.rglob(workdir.CONFIG)):
-    if (path.parent / metrics_log.NAME).exists():
-      try:
-        yield read(path.parent, f'{path.parent.relative_to(folder)}')
-      except UserError as e:
-        yield e
+  trained = {
+    path.parent
+    for path in folder.rglob(workdir.CONFIG)
+    if (path.parent / metrics_log.NAME).exists()
+  }
+  speed = folder.rglob(f'{analysis.FOLDER}/eval_speed.json')
+  for path in sorted(trained | {path.parents[1] for path in speed}):
+    name = f'{path.relative_to(folder)}'
+    try:
+      run = read(path, name) if path in trained else _fresh(path, name)
+    except UserError as e:
+      yield e
+      continue
+    current = {}
+    for program, found in run.analyses.items():
+      step = found.get('checkpoint_step')
+      if type(step) is int and step < run.best_step:
+        yield UserError(
+          f'{path / analysis.FOLDER / program}.json is of step {step}, and the '
+          f'best checkpoint of the run is now that of step {run.best_step}'
+        )
+      else:
+        current[program] = found
+    yield dataclasses.replace(run, analyses=current)
 
 
 def read(folder: pathlib.Path, name: str) -> Run:
   """The run in a folder; UserError if a file of it is damaged."""
-  config = settings.flatten(files.read_json(folder / workdir.CONFIG))
+  path = folder / workdir.CONFIG
+  config = settings.flatten(files.read_json(path))
+  needed = _NEEDED | ({'experiment': str} if 'experiment' in config else {})
+  for key, kind in needed.items():
+    if type(config.get(key)) is not kind:
+      value = settings.shown(config.get(key))
+      raise UserError(f'{path} is no config of a run: {key} is {value}')
+  if config['model.name'] not in MODELS:
+    settings.refuse(
+      f'{path}: model.name', config['model.name'], ', '.join(MODELS)
+    )
   records = metrics_log.read(folder / metrics_log.NAME)
-  analyses = {
+  return Run(name, config, records, _analyses(folder))
+
+
+def _fresh(folder, name):
+  """What was measured where there is no run."""
+  found = _analyses(folder)
+  return Run(name, {}, [], {'eval_speed': found['eval_speed']})
+
+
+def _analyses(folder):
+  return {
     path.stem: files.read_json(path)
     for path in sorted((folder / analysis.FOLDER).glob('*.json'))
   }
-  return Run(name, config, records, analyses)

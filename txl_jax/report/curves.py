@@ -83,6 +83,7 @@ def _band(curves):
 
 def _drawn(name, kind, bands: Bands, x_name, y_name):
   """The picture of lines, each between its lowest and highest."""
+  bands = {label: band for label, band in bands.items() if band[0]}
   if not bands:
     return
 

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import html
 import pathlib
+import re
 from collections.abc import Sequence
 
 
@@ -48,8 +49,13 @@ def _markdown(block):
     return block
   rule = ['---', *['---:'] * (len(block.header) - 1)]
   rows = [block.header, rule, *block.rows]
-  cells = ([cell.replace('|', r'\|') for cell in row] for row in rows)
+  cells = ([_plain(cell) for cell in row] for row in rows)
   return '\n'.join(f'| {" | ".join(row)} |' for row in cells)
+
+
+def _plain(cell):
+  """The Markdown of text that is a name of a file, and may be anything."""
+  return re.sub(r'([\\|<*`\[\]])', r'\\\1', ' '.join(cell.split()))
 
 
 _STYLE = """

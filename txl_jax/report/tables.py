@@ -85,8 +85,7 @@ def _beside(table, groups, evaluations, small):
       main = min(1, len(columns) - 1)  # the best, where there are several
       found = figures[main]
       cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
-    counted = len(runs) if any(figures) else 0
-    cells += [str(counted or ''), *(_where(runs) if counted else ('', ''))]
+    cells += _counted(figures[0], runs)
     rows.append(cells)
   return page.Table(header, rows)
 
@@ -101,6 +100,16 @@ def _units(groups, table):
 
 def _plain(x):
   return x if isinstance(x, str) else f'{x:,}'
+
+
+def _counted(figure, runs):
+  """How many runs a figure is of, their hardware and their mean time."""
+  if not figure:
+    return ['', '', '']
+  count, young = f'{len(figure.values)}', sum(not r.finished for r in runs)
+  if young:
+    count += f' ({young} not finished)'
+  return [count, *(_where(runs) if runs else ('', ''))]
 
 
 def _where(runs):
@@ -118,7 +127,7 @@ def _figures(found: Sequence[Sequence[float]]) -> list[Figure | None]:
 
 
 def _test(row, runs, evaluations, experiment):
-  """The figure on the test split, or else the best on validation."""
+  """The figure on the test split."""
   del row, evaluations, experiment
   tested = [
     [a[a['unit']]]
@@ -129,7 +138,10 @@ def _test(row, runs, evaluations, experiment):
 
 
 def _lengths(row, runs, evaluations, experiment):
-  """Of the sweep over attention lengths: init, best, and its length."""
+  """Of the sweep over attention lengths: init, best, and its length.
+
+  Those of the validation split, as in the paper.
+  """
   del row, evaluations, experiment
   sweeps = [
     [
@@ -139,22 +151,29 @@ def _lengths(row, runs, evaluations, experiment):
     ]
     for run in runs
     if (a := run.analyses.get('attention_length')) is not None
+    and a['split'] == 'validation'
   ]
   return _figures(sweeps) or [None] * 3
 
 
 def _recl(row, runs, evaluations, experiment):
-  """Relative effective context lengths, of whichever run has measured them."""
+  """Relative effective context lengths, of whichever run has measured them.
+
+  They depend on the group: of several the largest counts.
+  """
   del row, runs
-  found = []
+  groups = []
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
-    names = {m['name'] for m in a['group'] if m['experiment'] == experiment}
-    for name in names:
-      own = [r for r in a['results'] if r['name'] == name]
-      own.sort(key=lambda r: r['share'])
-      found.append([r['recl_tokens'] for r in own])
-  return _figures(found) or [None] * 3
+    there = {(r['name'], r['share']): r['recl_tokens'] for r in a['results']}
+    own = [
+      [there.get((m['name'], share)) for share in paper.SHARES]
+      for m in a['group']
+      if m['experiment'] == experiment
+    ]
+    if found := [lengths for lengths in own if None not in lengths]:
+      groups.append((len(a['group']), found))
+  return _figures(max(groups, default=(0, []))[1]) or [None] * 3
 
 
 def _speed(row, runs, evaluations, experiment):
