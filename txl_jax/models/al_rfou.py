@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention, settings
-from txl_jax.models import layers, transformer
+from txl_jax.models import layers, transformer, transformer_config
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.mesh import VOCABULARY
@@ -21,7 +21,7 @@ from txl_jax.settings import count, key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer.Config):
+class Config(transformer_config.Config):
   """The section `model` of a config for `AlRfou`."""
 
   name: str = key(

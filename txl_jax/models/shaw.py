@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import layers, transformer
+from txl_jax.models import layers, transformer, transformer_config
 from txl_jax.settings import key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer.WithMemory):
+class Config(transformer_config.WithMemory):
   """The section `model` of a config for `Shaw`."""
 
   name: str = key(

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import transformer
+from txl_jax.models import transformer, transformer_config
 from txl_jax.settings import key
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer.Config):
+class Config(transformer_config.Config):
   """The section `model` of a config for `Vaswani`."""
 
   name: str = key(

@@ -1,0 +1,90 @@
+"""Keys of the section `model` that Transformers have in common.
+
+Shapes: N layers, H heads, K head width, M memory, S = M + T keys.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from txl_jax.models import config
+from txl_jax.models.config import rate
+from txl_jax.settings import AT_TEST_TIME, IN_USE, count, key, size
+
+# The choices of same_length: how many keys a query sees, itself included.
+SPANS = {
+  'off': 'all that causality allows',
+  'M': 'M (PyTorch original)',
+  'M+1': 'M + 1 (TensorFlow original)',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+  """Keys of every Transformer; it has no memory."""
+
+  n_layer: int = size(12, 'N: layers.', at_most=1000)
+  n_head: int = size(8, 'H: attention heads.')
+  d_head: int = size(64, 'K: width of a head.')
+  d_ff: int = size(2048, 'Width of the feed-forward layers.')
+  pre_norm: bool = key(
+    False, 'Norms before the sublayers, not after the residual sum.'
+  )
+  ln_eps: float = key(1e-5, 'Epsilon of the layer norms.', above=0)
+  dropatt: float = rate(0.0, 'Of the attention probabilities.')
+  unroll: int = size(
+    1,
+    'Layers per iteration of the layer loop: all of them is fastest on CPU, 1 '
+    'compiles fastest and is as fast on accelerators.',
+    may_change=IN_USE,
+  )
+  remat: str = key(
+    'none',
+    'What a layer computes again in the backward pass instead of keeping it.',
+    choices={
+      'none': 'nothing',
+      'scores': 'all but the results of products with its weights: nothing of '
+      'size T x S is kept',
+      'layer': 'all',
+    },
+    may_change=IN_USE,
+  )
+
+  mem_len: ClassVar[int] = 0  # M
+  memory_init: ClassVar[str] = 'empty'
+
+  @property
+  def span(self) -> int | None:
+    """How many keys a query sees, itself included; None is all S."""
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class WithMemory(Config):
+  """Keys of a Transformer with relative positions, which has a memory."""
+
+  mem_len: int = count(  # pyright: ignore
+    512,
+    'M: states of the memory; 0 is a model without memory.',
+    may_change=AT_TEST_TIME,
+  )
+  same_length: str = key(
+    'off', 'How many keys a query sees.', choices=SPANS, may_change=AT_TEST_TIME
+  )
+  clamp_len: int = count(
+    0, 'Farther distances count as this one; 0 is off.', may_change=AT_TEST_TIME
+  )
+  memory_init: str = key(  # pyright: ignore
+    'empty',
+    'What a memory starts with.',
+    choices={
+      'empty': 'no visible slot',
+      'zeros': 'zero states that are attended to (TensorFlow original, Hugging '
+      'Face)',
+    },
+  )
+
+  @property
+  def span(self) -> int | None:
+    """See `Config`."""
+    M = self.mem_len
+    return {'off': None, 'M': max(M, 1), 'M+1': M + 1}[self.same_length]
