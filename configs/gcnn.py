@@ -41,7 +41,7 @@ PUBLISHED = {
 VARIANTS = tuple(PUBLISHED)
 
 
-def get_config(variant='14'):
+def get_config(variant='8'):
   """The config of GCNN-8, 14, 13 or 14B."""
   common.check_variant(variant, VARIANTS)
   c = common.get_config('gcnn')

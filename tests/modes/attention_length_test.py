@@ -1,5 +1,7 @@
 """--mode=attention_length of a tiny run."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
+from txl_jax.models import transformer_xl
 from txl_jax.modes import attention_length, trained
 from txl_jax.parallel import mesh as mesh_lib
 
@@ -54,6 +57,16 @@ def test_a_model_without_memory(plain, corpus):
   lengths = [r['attention_length_tokens'] for r in record['lengths']]
   assert lengths == [2, 6, 12]
   assert record['init']['attention_length_tokens'] == 6
+
+
+def test_lengths_that_a_model_does_not_reach(plain, corpus, monkeypatch, capfd):
+  monkeypatch.setattr(transformer_xl.TransformerXL, 'reach', lambda self: 6)
+  c = config(mem_len=0)
+  attention_length.run(runs.job(c, plain, silent=False))
+  record = json.loads((plain / 'analysis/attention_length.json').read_text())
+  lengths = [r['attention_length_tokens'] for r in record['lengths']]
+  assert lengths == [2, 6]
+  assert 'attention_length.lengths above 6 are left' in capfd.readouterr().err
 
 
 def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):

@@ -16,22 +16,29 @@ _INIT = (
 def run(job: Job) -> None:
   """Scores the split at the lengths of the section `attention_length`.
 
-  UserError: see `analysis.open_run` and `attention_length.sweep`.
+  Lengths that the model does not reach are left out. UserError: see
+  `analysis.open_run` and `attention_length.sweep`.
   """
   config, o = job.config, job.config.attention_length
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
   init = then['train.segment_len'] + then.get('model.mem_len', 0)
 
+  model = models.at_test_time(config, subject.vocab_size, 'eval')
+  lengths = [length for length in o.lengths if length <= model.reach()]
+  if len(lengths) < len(o.lengths):
+    which = f'attention_length.lengths above {model.reach()} are left out'
+    job.console.say(f'{which}: the model reads no more tokens')
+
   def progress(length, scored):
     of = f'{scored:,} of {len(subject.tokens) - 1:,} tokens'
     job.console.progress(f'length {length:,}: {of}', pause=5.0)
 
   scores = attention_length.sweep(
-    models.at_test_time(config, subject.vocab_size, 'eval'),
+    model,
     subject.found.params,
     subject.tokens,
-    (*o.lengths, init),
+    (*lengths, init),
     **evaluate.cut(config),
     mesh=subject.mesh,
     progress=progress,
