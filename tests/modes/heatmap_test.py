@@ -32,6 +32,18 @@ def test_the_nll_is_that_of_an_evaluation(folder, corpus, tmp_path, capfd):
   assert lines[3].split()[-2] == f'{expected.max():.3f}'
 
 
+def test_a_window(plain, corpus, tmp_path):
+  c = subjects.config(mem_len=0)
+  c.heatmap.update(start=30, tokens=9, context=30)
+  c.eval.window = 4
+  record = subjects.measure(heatmap, c, plain, 'heatmap')
+  c.eval.nll_file = f'{tmp_path}/nll.npy'
+  evaluate.run(runs.job(c, plain))
+  expected = np.load(tmp_path / 'nll.npy')[29:38]
+  found = [r['nll_nats'] for r in record['text']]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_against_another_run_from_the_first_token(folder, plain, corpus):
   c = config(tokens=90, against=str(plain))
   record = subjects.measure(heatmap, c, folder, 'heatmap')

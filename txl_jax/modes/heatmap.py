@@ -33,7 +33,8 @@ def run(job: Job) -> None:
 
   def score(own, found):
     """Nll float [n] of the text; nan for a token that nothing is before."""
-    model = models.at_test_time(own, subject.vocab_size, 'eval')
+    at = subject.vocab_size, 'eval', own.eval.window
+    model = models.at_test_time(own, *at)
     options = evaluate.cut(own) | {'batch_size': 1, 'mesh': subject.mesh}
     perplexity.check(model, found.params, read, **options)
     nll = perplexity.of_each(model, found.params, read, **options)
