@@ -12,7 +12,9 @@ from tests import direct
 from tests.models.small import B, T, make, text
 from txl_jax import models
 from txl_jax.errors import UserError
+from txl_jax.evaluation import perplexity
 from txl_jax.models import al_rfou, base
+from txl_jax.modes import sections
 
 N = 3
 BOTH = dict(layer_losses=True, second_target=0.5)
@@ -222,3 +224,16 @@ def test_words_of_an_adaptive_softmax():
 
   out = jax.eval_shape(score)
   assert out.nll.shape == (B, T) and out.aux.shape == ()
+
+
+def test_longer_segments_and_windows_are_refused_by_their_keys():
+  """Of a trained model the table cannot be another one."""
+  c = sections.compose('al_rfou')
+  c.model.table_len = 6
+  expected = r'eval\.window is 7; allowed: at most 6'
+  with pytest.raises(UserError, match=expected):
+    models.at_test_time(c, 3, 'eval', 7)
+  model = models.at_test_time(c, 3, 'eval')
+  cut = dict(batch_size=1, segment_len=7, segments_per_call=1)
+  with pytest.raises(UserError, match=r'eval\.segment_len is 7; .* at most 6'):
+    perplexity.check(model, {}, np.zeros(9, np.int32), **cut)

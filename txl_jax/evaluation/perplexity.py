@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax import files
+from txl_jax import files, settings
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import scoring
@@ -172,8 +172,9 @@ def check(
 ) -> None:
   """Raises a UserError if `score` of the same cannot be.
 
-  There are fewer tokens than streams, or less memory than that needs; the keys
-  are those of B, T and M. The parameters may be shapes.
+  There are fewer tokens than streams, longer segments than the model reads, or
+  less memory than that needs; the keys are those of B, T and M. The parameters
+  may be shapes.
   """
   if len(tokens) <= batch_size:
     raise UserError(
@@ -182,6 +183,9 @@ def check(
     )
   cut = len(tokens), batch_size, segment_len, segments_per_call
   rows, T, group = _shape(*cut, mesh)
+  if model.reach() < T:
+    allowed = f'at most {model.reach()} for this model'
+    settings.refuse(keys[1], segment_len, allowed)
   memory = jax.eval_shape(lambda: model.init_memory(rows))
   if places := scoring.memory_shardings(model, mesh):
     memory = mesh_lib.with_shardings(memory, places)

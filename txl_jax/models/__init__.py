@@ -51,14 +51,16 @@ def at_test_time(
   """The model of a config as its section 'eval' or 'generate' uses it.
 
   With a window, it is a `windowed.Windowed` one; UserError if the model has a
-  memory.
+  memory, or reads no window as long.
   """
   given = config[section].model.items()
   overrides = {k: x for k, x in given if x is not None}
   model = build(config.model, vocab_size).at_test_time(**overrides)
   if not window:
     return model
+  name = f'{section}.window'
   if model.remembers():
-    name = f'{section}.window'
     settings.refuse(name, window, '0, for the model has a memory')
+  if window > model.reach():
+    settings.refuse(name, window, f'at most {model.reach()} for this model')
   return windowed.Windowed(vocab_size, model.config, model, window)
