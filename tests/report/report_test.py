@@ -273,11 +273,15 @@ def test_a_config_of_something_else(folder, config):
 
 
 def test_speed_without_a_run(tmp_path):
+  """And nothing to draw, which is no missing program."""
   found = {'lengths': [{'attention_length_tokens': 800, 'times_slower': 99.0}]}
   folder = tmp_path / 'runs/speed/analysis'
   folder.mkdir(parents=True)
   (folder / 'eval_speed.json').write_text(json.dumps(found))
-  text = page.markdown(report.blocks([*collect.runs(tmp_path)], tmp_path))
+  args = f'--runs={tmp_path}', f'--output={tmp_path}/made'
+  out = programs.run([sys.executable, '-m', 'txl_jax.report', *args])
+  assert (out.returncode, out.stderr) == (0, '')
+  text = (tmp_path / 'made/report.md').read_text()
   assert cells(text, 9, 'attention length 800')[2] == '99.00'
 
 

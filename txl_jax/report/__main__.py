@@ -12,6 +12,7 @@ if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
 import collections
+import importlib.util
 import pathlib
 import sys
 
@@ -93,7 +94,7 @@ def main(_: list[str]) -> None:
   made = blocks(runs, output)
   files.write(output / 'report.md', page.markdown(made))
   files.write(output / 'report.html', page.web(made, _TITLE))
-  if not any(isinstance(block, page.Picture) for block in made):
+  if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
   count = sum(run.trained for run in runs)
   print(f'{count} runs: {output}/report.md, {output}/report.html')
