@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 import sys
+from typing import Any
 
 import pytest
 
@@ -73,6 +74,11 @@ def folder(tmp_path):
   return tmp_path
 
 
+def read(folder) -> Any:
+  """The runs in a folder, and errors of what is left out."""
+  return list(collect.runs(folder))
+
+
 def cells(text, table, row):
   """The cells of a row of a table of report.md."""
   part = text.split(f'## Table {table}: ')[1].split('\n## ')[0]
@@ -82,7 +88,7 @@ def cells(text, table, row):
 
 
 def test_a_report(folder, tmp_path, capsys):
-  found = list(collect.runs(folder))
+  found = read(folder)
   output = tmp_path / 'out'
   output.mkdir()
   blocks = report.blocks(found, output)
@@ -129,7 +135,7 @@ def test_the_program(folder, tmp_path):
 @pytest.mark.parametrize('name', ['config.json', 'analysis/eval_test.json'])
 def test_a_damaged_run_is_told_and_left_out(folder, name):
   (folder / 'of/base' / name).write_text('{"a": ')
-  found = list(collect.runs(folder))
+  found = read(folder)
   (error,) = (x for x in found if not isinstance(x, collect.Run))
   assert name in str(error) and '\n' not in str(error)
   assert len(found) == 6
@@ -199,7 +205,7 @@ def test_every_row_is_one_of_a_config():
 
 def test_without_matplotlib(folder, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  blocks = report.blocks(list(collect.runs(folder)), tmp_path)
+  blocks = report.blocks(read(folder), tmp_path)
   assert not any(isinstance(b, page.Picture) for b in blocks)
 
 
@@ -211,7 +217,7 @@ def test_what_a_row_counts(folder, tmp_path):
   path = folder / 'xl-1/metrics.jsonl'
   lines = path.read_text().splitlines(keepends=True)
   path.write_text(''.join(x for x in lines if '"step": 20' not in x))
-  text = page.markdown(report.blocks(list(collect.runs(folder)), tmp_path))
+  text = page.markdown(report.blocks(read(folder), tmp_path))
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.50 ± 0.71' and row[8] == '2 (1 not finished)'
 
@@ -226,7 +232,7 @@ def test_effective_lengths_of_several_groups(folder, tmp_path):
   write(tmp_path / 'other', '', recl=more)
   more['results'] += [{'name': 'a', 'share': 0.5, 'recl_tokens': 9}]
   write(tmp_path / 'third', '', recl=more)
-  text = page.markdown(report.blocks(list(collect.runs(folder)), tmp_path))
+  text = page.markdown(report.blocks(read(folder), tmp_path))
   assert cells(text, 8, 'QRNN')[4:8] == ['100', '200', '300', '1']
 
 
@@ -235,7 +241,7 @@ def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
   write(tmp_path / 'zz', 'wt103_base', eval_test={'unit': 'ppl', 'ppl': 900.0})
   path = tmp_path / 'zz/config.json'
   path.write_text(path.read_text().replace('"steps": 20', '"steps": 2000'))
-  text = page.markdown(report.blocks(list(collect.runs(folder)), tmp_path))
+  text = page.markdown(report.blocks(read(folder), tmp_path))
   row = cells(text, 1, 'Transformer-XL standard, 151M')
   assert row[2] == '24.50'
 
@@ -254,7 +260,7 @@ def test_a_figure_of_an_older_checkpoint_is_left_out(folder):
   found = json.loads(path.read_text())
   for step, kept in (20, True), (10, False):
     path.write_text(json.dumps(found | {'checkpoint_step': step}))
-    every = list(collect.runs(folder))
+    every = read(folder)
     (run,) = (x for x in every if getattr(x, 'name', '') == 'of/base')
     assert ('eval_test' in run.analyses) == kept
     told = [f'{x}' for x in every if not isinstance(x, collect.Run)]
@@ -268,7 +274,7 @@ def test_a_figure_of_an_older_checkpoint_is_left_out(folder):
 def test_a_config_of_something_else(folder, config):
   path = folder / 'of/base/config.json'
   path.write_text(json.dumps(config and json.loads(path.read_text()) | config))
-  (error,) = (x for x in collect.runs(folder) if not hasattr(x, 'name'))
+  (error,) = (x for x in read(folder) if not hasattr(x, 'name'))
   assert 'config.json' in str(error) and '\n' not in str(error)
 
 
