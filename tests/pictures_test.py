@@ -49,3 +49,9 @@ def test_labels_are_apart(tmp_path):
 
   assert pictures.draw(tmp_path / 'a.png', plot)
   assert min(np.diff(sorted(heights))) > 0.05
+
+
+def test_a_name_is_no_formula(tmp_path):
+  """As that of a folder, which may be anything."""
+  plot = lambda figure: figure.subplots().set_title('a$b_{$')
+  assert pictures.draw(tmp_path / 'x.png', plot)

@@ -17,6 +17,7 @@ _STYLE: Any = {
   'figure.facecolor': 'white',
   'font.size': 9.5,
   'text.color': INK,
+  'text.parse_math': False,  # names of folders are no formulas
   'axes.edgecolor': PALE,
   'axes.labelcolor': INK,
   'axes.titlesize': 10.5,

@@ -123,6 +123,8 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   own.set_xlabel('distance, tokens')
   bar = figure.colorbar(image, ax=[*axes.values()], shrink=0.6, pad=0.02)
   bar.outline.set_visible(False)
+  ticks = 0.001, 0.01, 0.1, 1
+  bar.set_ticks(ticks, labels=[f'{x:g}' for x in ticks])
   bar.set_label('probability in a range of distances')
 
 
