@@ -219,6 +219,8 @@ def test_what_a_row_counts(folder, tmp_path):
   path.write_text(''.join(x for x in lines if '"step": 20' not in x))
   text = page.markdown(report.blocks(read(folder), tmp_path))
   row = cells(text, 6, 'Transformer-XL, 128M')
+  rows = {'xl': [x for x in read(folder) if x.name == 'xl-0']}
+  assert not list(curves.sweeps(rows, tmp_path / 'seen'))
   assert row[4] == '29.50 ± 0.71' and row[8] == '2 (1 not finished)'
 
 

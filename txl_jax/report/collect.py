@@ -79,6 +79,12 @@ class Run:
     return [step for step, _ in pairs], [x for _, x in pairs]
 
   @property
+  def sweep(self) -> Mapping[str, Any] | None:
+    """That over attention lengths, of the validation split, as in the paper."""
+    found = self.analyses.get('attention_length')
+    return found if found and found['split'] == 'validation' else None
+
+  @property
   def best(self) -> float | None:
     """The best figure on the validation split, None before the first."""
     return min(self.curve()[1], default=None)

@@ -34,7 +34,7 @@ def sweeps(rows: Rows, name: pathlib.Path) -> Iterator[page.Picture]:
   """Figures against the attention length at evaluation."""
   bands, unit = {}, ''
   for label, runs in rows.items():
-    if found := _analyses(runs, 'attention_length'):
+    if found := [run.sweep for run in runs if run.sweep]:
       unit = found[0]['unit']
       curves = [_columns(a, unit) for a in found]
       bands[label] = _band(curves)

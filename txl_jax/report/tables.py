@@ -138,10 +138,7 @@ def _test(row, runs, evaluations, experiment):
 
 
 def _lengths(row, runs, evaluations, experiment):
-  """Of the sweep over attention lengths: init, best, and its length.
-
-  Those of the validation split, as in the paper.
-  """
+  """Of the sweep over attention lengths: init, best, and its length."""
   del row, evaluations, experiment
   sweeps = [
     [
@@ -150,8 +147,7 @@ def _lengths(row, runs, evaluations, experiment):
       a['best']['attention_length_tokens'],
     ]
     for run in runs
-    if (a := run.analyses.get('attention_length')) is not None
-    and a['split'] == 'validation'
+    if (a := run.sweep) is not None
   ]
   return _figures(sweeps) or [None] * 3
 
