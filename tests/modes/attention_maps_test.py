@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
 from txl_jax.errors import UserError
@@ -31,6 +32,10 @@ def test_a_run(folder, corpus, capfd):
   text = [symbols[i] for i in subjects.text(80)[20:27]]
   assert record['passage_text'] == text
   subjects.assert_picture(folder / 'analysis/attention_maps.png')
+  figure = Figure()  # two heads, where there is room for three
+  attention_maps.plot(figure, record)
+  named = [x.get_xlabel() for x in figure.axes if x.axison]
+  assert named == ['distance, tokens', '', 'distance, tokens', '']
   lines = capfd.readouterr().out.splitlines()
   assert lines[3].split()[:2] == ['0', f'{far.mean():.1f}']
 

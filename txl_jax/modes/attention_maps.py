@@ -109,9 +109,10 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   top.set_xlabel('distance, tokens')
   top.set_title('attention by distance')
   far = np.array(record['mean_distance_tokens']).reshape(-1)
+  shown = min(_SHOWN, N * H)
   for k in range(_SHOWN):
     own = axes[f'head {k}']
-    if k >= N * H:
+    if k >= shown:
       own.set_axis_off()
       continue
     layer, head = divmod(int(np.argsort(-far, kind='stable')[k]), H)
@@ -119,8 +120,8 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
     own.set_title(f'passage, layer {layer}, head {head}')
     own.set_yticks([])
     own.set_ylabel('token')
-    own.tick_params(labelbottom=k == _SHOWN - 1)
-  own.set_xlabel('distance, tokens')
+    own.tick_params(labelbottom=k == shown - 1)
+  axes[f'head {shown - 1}'].set_xlabel('distance, tokens')
   bar = figure.colorbar(image, ax=[*axes.values()], shrink=0.6, pad=0.02)
   bar.outline.set_visible(False)
   ticks = 0.001, 0.01, 0.1, 1

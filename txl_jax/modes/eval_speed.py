@@ -111,7 +111,7 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
     if (there := [r for r in rows if r[k]])
   }
   pictures.lines(axes, series)
-  axes.set_ylim(0)
+  axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
   axes.set_xlabel('attention length, tokens')
   axes.set_ylabel('times slower with a window')
   axes.set_title(f'{record["run"]}: {record["hardware"]["device"]}')
