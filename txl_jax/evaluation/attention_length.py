@@ -51,15 +51,17 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
   """
   if not model.remembers():
     return windowed.Windowed(model.vocab_size, model.config, model, length)
-  return with_memory(model, length)
+  return with_memory(model, length, ', or one without memory')
 
 
-def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
+def with_memory(
+  model: base.LanguageModel, length: int, allowed: str = ''
+) -> base.LanguageModel:
   """The model whose every token sees the last L by a memory; UserError."""
   if 'mem_len' not in settings.keys(settings.overrides(type(model.config))):
     raise UserError(
       f'the context of a {type(model).__name__} is no attention length; '
-      'allowed: a model with the key mem_len, or one without memory'
+      f'allowed: a model with the key mem_len{allowed}'
     )
   return model.at_test_time(mem_len=length, same_length='M')
 
