@@ -345,3 +345,9 @@ def test_a_python_file_of_odd_values(tmp_path):
   module = load(settings.to_python(made, command, {}), tmp_path / 'config.py')
   assert module.get_config().to_dict() == made.to_dict()
   assert command in module.__doc__
+
+
+def test_a_model_of_another_name_is_told_by_its_name():
+  now, then = {'model.name': 'b', 'model.a': 1}, {'model.name': 'a'}
+  found = [name for name, *_ in settings.differences({}, now, then)]
+  assert found == ['model.name', 'model.a']

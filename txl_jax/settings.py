@@ -265,7 +265,9 @@ def differences(
   A key that is missing had its default, before it was declared. Keys whose
   `may_change` is one of `free` may differ; the sections are as for `check`.
   """
-  for name in sorted(now.keys() | then.keys()):
+  # What differs besides differs because the model does.
+  first = lambda name: (name != 'model.name', name)
+  for name in sorted(now.keys() | then.keys(), key=first):
     section, _, own = name.rpartition('.')
     declared = sections.get(section)
     fields = dataclasses.fields(declared) if declared else ()
