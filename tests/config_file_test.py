@@ -85,6 +85,7 @@ def test_a_line_that_fails(mine, line, words):
     ('c.eval.model = None', 'eval.model is None; allowed: the section'),
     ('c.model = None', 'model.name is None; allowed: transformer_xl'),
     ("c.model.name = ['a', {}]", 'model.name is '),
+    ("c.model.name = 'lstm'", "'lstm'; allowed: transformer_xl, whose keys"),
     ('c.train.more = 3', 'train.more = 3: there is no such key'),
     ('c.optim.lr.x = 3', 'AttributeError'),
     ('c.optim.lr = dict(x=3)', 'optim.lr.x = 3: there is no such key'),
@@ -143,6 +144,11 @@ def test_a_config_that_is_none(mine, line, words):
 )
 def test_a_file_without_a_config(mine, text, words):
   assert words in mine(text)
+
+
+def test_a_variant_of_a_file_without_any():
+  said = refused(f'{CONFIGS[0].parent}/wt103_base.py:large')
+  assert said.endswith("wt103_base.py: it has no variants, and is told 'large'")
 
 
 def test_what_is_no_file(tmp_path):

@@ -3,6 +3,7 @@
 ml_collections then sets the keys that the command line overrides.
 """
 
+import inspect
 import os
 import pathlib
 import re
@@ -60,6 +61,8 @@ def load(path: str) -> Any:
     exec(compile(source, path, 'exec'), vars(module))
     if not callable(get_config := getattr(module, 'get_config', None)):
       raise UserError('it has no function get_config')
+    if argument and not inspect.signature(get_config).parameters:
+      raise UserError(f'it has no variants, and is told {argument[0]!r}')
     if not argument and (variants := vars(module).get('VARIANTS')):
       argument = [next(iter(variants))]
     config = get_config(*argument)

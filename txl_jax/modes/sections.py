@@ -122,8 +122,21 @@ def compose(model: str = 'transformer_xl') -> Any:
 
 
 def of(config: Any) -> dict[str, type]:
-  """The `sections` of a config."""
-  return sections(settings.flatten(config).get('model.name'))
+  """The `sections` of a config; UserError if its keys are another model's."""
+  flat = settings.flatten(config)
+  name, found = flat.get('model.name'), {k for k in flat if k[:6] == 'model.'}
+  declared = sections(name)
+  own = {
+    model: {f'model.{k}' for k in settings.keys(MODELS[model].Config)}
+    for model in MODELS
+  }
+  for model, keys in own.items():
+    if found == keys != own[name]:
+      begin = f'a config of another begins with common.get_config({name!r})'
+      settings.refuse(
+        'model.name', name, f'{model}, whose keys these are; {begin}'
+      )
+  return declared
 
 
 def check(config: ml_collections.ConfigDict) -> None:
