@@ -43,3 +43,11 @@ def test_both_ways(plain, corpus, capfd):
 def test_a_model_with_memory_is_refused(folder, corpus):
   with pytest.raises(UserError, match=r'allowed: .*eval.model.mem_len=0'):
     sliding_window.run(runs.job(config(), folder))
+
+
+def test_a_memory_that_cannot_be_taken_away(folder, corpus):
+  job = runs.job(config(), folder)
+  with job.config.eval.unlocked():
+    job.config.eval.model = {}  # as of a recurrent model
+  with pytest.raises(UserError, match=r'allowed: such a model$'):
+    sliding_window.run(job)

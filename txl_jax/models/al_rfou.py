@@ -57,7 +57,7 @@ class Layer(transformer.Layer):
     init, shape = nn.initializers.normal(c.init_std), (c.table_len, c.d_model)
     table = self.param('positions', init, shape, jnp.float32)
     if c.table_len < T:
-      allowed = f'at least {T}, the tokens of a segment or window'
+      allowed = f'at least {T}, the tokens of a segment or window, or fewer'
       settings.refuse('model.table_len', c.table_len, allowed)
     table = jnp.asarray(table, x.dtype)[c.table_len - T :]
     if lengths is None:

@@ -22,6 +22,7 @@ from txl_jax.modes import sections, trained
 from txl_jax.modes.job import Job
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.runs import workdir
 
 FOLDER = 'analysis'
 
@@ -83,8 +84,10 @@ def open_other(
 
   Both are read in the same way: it takes eval.segment_len of the job, and what
   is given of eval.model, as far as its model has these keys.
-  UserError: see `trained.load`; or it has another vocabulary.
+  UserError: see `trained.load`; or it is no run, or has another vocabulary.
   """
+  if not workdir.checkpoints(folder).exists():
+    raise UserError(f'{folder} holds no run; allowed: one to compare with')
   config: Any = trained.recorded(folder)
   ev: Any = job.config.eval
   config.eval.segment_len = ev.segment_len

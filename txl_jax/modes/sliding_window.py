@@ -22,9 +22,12 @@ def run(job: Job) -> None:
   subject = analysis.open_run(job, o.tokens)
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   if model.remembers():
+    without = ''
+    if 'mem_len' in config.eval.model:
+      without = ', or --config.eval.model.mem_len=0'
     raise UserError(
       'a sliding window is for models without memory, and this one has one; '
-      'allowed: such a model, or --config.eval.model.mem_len=0'
+      f'allowed: such a model{without}'
     )
   W = o.window or subject.found.config['train.segment_len']
   n = len(subject.tokens) - 1
