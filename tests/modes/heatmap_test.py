@@ -62,3 +62,16 @@ def test_against_another_run_from_the_first_token(folder, plain, corpus):
 def test_behind_the_end(folder, corpus):
   with pytest.raises(UserError, match=r'heatmap.start is 79, .* 0 to 78'):
     heatmap.run(runs.job(config(start=79), folder))
+
+
+def test_long_words_leave_the_table_narrow():
+  text = [
+    {'text': f'{"word" * 9} ', 'nll_nats': 1.0, 'other_nll_nats': None}
+    for _ in range(20)
+  ]
+  record = {
+    'text': text, 'against': None, 'mean_nats': 1.0, 'start': 0, 'tokens': 20,
+    'split_tokens': 20, 'run': 'r', 'checkpoint_step': 1, 'corpus': 'c',
+    'split': 'test',
+  }  # fmt: skip
+  assert max(map(len, heatmap.table(record))) < 110

@@ -12,6 +12,7 @@ from txl_jax.modes import analysis, evaluate
 from txl_jax.modes.job import Job
 
 _MOST = 10  # tokens in the table
+_BEFORE = 40  # characters shown before each, at most
 
 
 def run(job: Job) -> None:
@@ -81,7 +82,8 @@ def table(record: dict[str, Any]) -> list[str]:
 
   def passage(i):
     *before, last = (r['text'] for r in record['text'][max(i - 16, 0) : i + 1])
-    return f'{"".join(before)}[{last.strip() or last}]'.replace('\n', ' ')
+    before = ''.join(before)[-_BEFORE:]
+    return f'{before}[{last.strip() or last}]'.replace('\n', ' ')
 
   rows = [
     (
