@@ -22,9 +22,9 @@ def run(job: Job) -> None:
   subject = analysis.open_run(job, o.tokens)
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   if model.remembers():
-    without = ''
-    if 'mem_len' in config.eval.model:
-      without = ', or --config.eval.model.mem_len=0'
+    ev: Any = config.eval
+    has = 'mem_len' in ev.model
+    without = ', or --config.eval.model.mem_len=0' if has else ''
     raise UserError(
       'a sliding window is for models without memory, and this one has one; '
       f'allowed: such a model{without}'
