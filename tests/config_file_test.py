@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -172,6 +173,26 @@ def test_the_home_folder_and_an_argument(tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(text.replace('int(seed)', '123456789'))
   assert config_file.load('~/mine.py:7').seed == 123456789
   assert not list(tmp_path.glob('__pycache__'))
+
+
+def test_an_experiment_has_the_name_of_its_file(tmp_path, monkeypatch):
+  text = "VARIANTS = 'a', 'b'\n\n\n" + HEAD.replace('()', '(variant)')
+  text += '  c = common.get_config()\n  return c\n'
+  (tmp_path / 'mine.py').write_text(text)
+  assert config_file.load(f'{tmp_path}/mine.py').experiment == 'mine:a'
+  assert config_file.load(f'{tmp_path}/mine.py:b').experiment == 'mine:b'
+  own = text.replace('return c', "c.experiment = 'x'\n  return c")
+  (tmp_path / 'own.py').write_text(own)
+  assert config_file.load(f'{tmp_path}/own.py').experiment == 'x'
+
+  def parsed(*overrides):
+    monkeypatch.setattr(sys, 'argv', ['main', *overrides])
+    return config_file.Parser().parse(f'{tmp_path}/mine.py').experiment
+
+  same = '--config.seed=3', '--config.data.dir=d', '--config.eval.window=2'
+  assert parsed(*same) == 'mine:a'
+  for other in 'optim.lr=1', 'model.dropout=0.5', 'train.batch_size=3':
+    assert parsed(*same, f'--config.{other}') == 'mine:a+'
 
 
 def test_interrupted(tmp_path):

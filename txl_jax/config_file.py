@@ -29,11 +29,14 @@ class Parser(flags.ArgumentParser):
     declared = sections.of(config)
     names = settings.flatten(config)
     argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
-    for argument in argv:
-      found = re.match(r'--?(?:no)?config\.([^=]*)', argument)
-      if found and found[1] not in names:
-        no_key = settings.no_such_key(declared, found[1])
-        raise UserError(f'--config.{found[1]}: {no_key}')
+    matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
+    changed = [found[1] for found in matches if found]
+    for key in changed:
+      if key not in names:
+        no_key = settings.no_such_key(declared, key)
+        raise UserError(f'--config.{key}: {no_key}')
+    if not all(sections.same_experiment(declared, key) for key in changed):
+      config.experiment += '+'  # unless its name is given, too
     return config.lock()
 
 

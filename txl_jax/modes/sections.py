@@ -41,7 +41,8 @@ class Root:
   experiment: str = key(
     '',
     'Which experiment this is, by which the report finds the row of its '
-    "tables; '' is the name of the config file, with :VARIANT if it has some.",
+    "tables; '' is the name of the config file, with :VARIANT if it has some, "
+    'and with + if the command changes a key that makes it another one.',
     may_change=ON_RESUME,
   )
   checkpoint: str = key(
@@ -145,6 +146,18 @@ def check(config: ml_collections.ConfigDict) -> None:
   flat = settings.flatten(config)
   for name, allowed in _together(flat):
     settings.refuse(name, flat[name], allowed)
+
+
+def same_experiment(declared: Mapping[str, type], name: str) -> bool:
+  """Whether runs that differ in a key are still of one experiment.
+
+  They are with another seed, and with most of what may change on resume; the
+  sections are those of their model.
+  """
+  section, _, own = name.rpartition('.')
+  entry = settings.keys(declared[section]).get(own)
+  may = entry is not None and entry.may_change == ON_RESUME
+  return name == 'seed' or (may and name != 'train.batch_size')
 
 
 def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

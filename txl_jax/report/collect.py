@@ -107,7 +107,8 @@ class Run:
     kept = {
       name: value
       for name, value in self.config.items()
-      if not _is_free(declared, name) and name not in ('seed', 'experiment')
+      if name.rpartition('.')[0] in declared
+      and not sections.same_experiment(declared, name)
     }
     return json.dumps([self.experiment, kept], sort_keys=True)
 
@@ -116,18 +117,6 @@ class Run:
     """That of the best figure on the validation split, 0 before the first."""
     steps, figures = self._evaluations('validation')
     return steps[figures.index(min(figures))] if steps else 0
-
-
-def _is_free(declared, name):
-  """Whether a key may change on resume: it does not make another experiment.
-
-  The size of a batch does.
-  """
-  if name == 'train.batch_size':
-    return False
-  section, _, own = name.rpartition('.')
-  there = settings.keys(declared[section]) if section in declared else {}
-  return own in there and there[own].may_change == settings.ON_RESUME
 
 
 def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:

@@ -47,7 +47,7 @@ TABLES = (
     'WikiText-103',
     ('perplexity',),
     (
-      Row('LSTM (Grave et al. 2016)', (48.7,), 'lstm:wt103'),
+      Row('LSTM (Grave et al. 2016)', (48.7,)),  # of another size than ours
       Row('GCNN-8 (Dauphin et al. 2017)', (44.9,), 'gcnn:8'),
       Row('GCNN-14 (Dauphin et al. 2017)', (37.2,), 'gcnn:14'),
       Row('QRNN, 151M (Merity et al. 2018)', (33.0,), 'qrnn'),
