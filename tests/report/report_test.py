@@ -141,6 +141,17 @@ def test_a_damaged_run_is_told_and_left_out(folder, name):
   assert len(found) == 6
 
 
+def test_runs_behind_links(folder, tmp_path):
+  """Each once, also where links lead in a circle."""
+  links = tmp_path / 'links'
+  links.mkdir()
+  (links / 'a').symlink_to(folder / 'of')
+  (links / 'b').symlink_to(folder / 'of/base')
+  (links / 'c').symlink_to(links)
+  (found,) = collect.runs(links)
+  assert found.experiment == 'wt103_base'
+
+
 def test_time_is_that_of_training(tmp_path):
   """Five seconds between two lines, but for a night in which it stood."""
   write(tmp_path / 'run', '')

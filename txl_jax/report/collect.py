@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import math
+import os
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,13 +129,11 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
   """
   if not folder.is_dir():
     raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
-  trained = {
-    path.parent
-    for path in folder.rglob(workdir.CONFIG)
-    if (path.parent / metrics_log.NAME).exists()
-  }
-  speed = folder.rglob(f'{analysis.FOLDER}/eval_speed.json')
-  for path in sorted(trained | {path.parents[1] for path in speed}):
+  every = list(_folders(folder))
+  both = workdir.CONFIG, metrics_log.NAME
+  trained = {x for x in every if all((x / name).exists() for name in both)}
+  speed = f'{analysis.FOLDER}/eval_speed.json'
+  for path in sorted(trained | {x for x in every if (x / speed).exists()}):
     name = f'{path.relative_to(folder)}'
     try:
       run = read(path, name) if path in trained else _fresh(path, name)
@@ -152,6 +151,17 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
       else:
         current[program] = found
     yield dataclasses.replace(run, analyses=current)
+
+
+def _folders(folder):
+  """A folder and those within it, also by links, each of them once."""
+  seen = set()
+  for path, inside, _ in os.walk(folder, followlinks=True):
+    if (real := os.path.realpath(path)) in seen:
+      inside.clear()
+      continue
+    seen.add(real)
+    yield pathlib.Path(path)
 
 
 def read(folder: pathlib.Path, name: str) -> Run:

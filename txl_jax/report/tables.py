@@ -46,7 +46,7 @@ def of_paper(
     yield page.Heading(2, f'Table {table.number}: {table.title}')
     for small in False, True:
       there = {
-        row.model: groups[experiment]
+        _label(row, small): groups[experiment]
         for row in table.rows
         if (experiment := row.small if small else row.experiment) in groups
       }
@@ -69,7 +69,9 @@ def _beside(table, groups, evaluations, small):
   ours = ['ours'] if len(columns) == 1 else [f'ours, {c}' for c in columns]
   if small:
     unit = _units(groups, table)
-    ours = [f'{c}, {unit}' if unit else c for c in ours]
+    if table.kind == 'test':
+      ours = [f'ours, {unit}']
+    ours = [c.replace('ppl ', f'{unit} ') for c in ours]
   differences = [] if small or table.kind == 'recl' else ['difference']
   header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
   rows = []
@@ -79,7 +81,7 @@ def _beside(table, groups, evaluations, small):
       continue
     runs = groups.get(experiment, ())
     figures = MEASURES[table.kind](row, runs, evaluations, experiment)
-    cells = [row.model, *map(_plain, row.published)]
+    cells = [_label(row, small), *map(_plain, row.published)]
     cells += [str(f) if f else '' for f in figures]
     if differences:
       main = min(1, len(columns) - 1)  # the best, where there are several
@@ -90,12 +92,15 @@ def _beside(table, groups, evaluations, small):
   return page.Table(header, rows)
 
 
+def _label(row, small):
+  """The model of a row; the small one has another size."""
+  return row.model.removesuffix(', 128M') if small else row.model
+
+
 def _units(groups, table):
   """'bpc' or 'ppl' where the figures have it, of the runs in small."""
-  if table.kind not in ('test', 'lengths'):
-    return ''
   found = {run.unit for row in table.rows for run in groups.get(row.small, ())}
-  return found.pop() if len(found) == 1 else ''
+  return ' or '.join(sorted(found))
 
 
 def _plain(x):
@@ -155,10 +160,11 @@ def _lengths(row, runs, evaluations, experiment):
 def _recl(row, runs, evaluations, experiment):
   """Relative effective context lengths, of whichever run has measured them.
 
-  They depend on the group: of several the largest counts.
+  They depend on the group: the largest counts, with all of the same models,
+  as of other seeds.
   """
   del row, runs
-  groups = []
+  groups = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
     there = {(r['name'], r['share']): r['recl_tokens'] for r in a['results']}
@@ -168,8 +174,9 @@ def _recl(row, runs, evaluations, experiment):
       if m['experiment'] == experiment
     ]
     if found := [lengths for lengths in own if None not in lengths]:
-      groups.append((len(a['group']), found))
-  return _figures(max(groups, default=(0, []))[1]) or [None] * 3
+      models = tuple(sorted(m['experiment'] for m in a['group']))
+      groups.setdefault(models, []).extend(found)
+  return _figures(groups[max(groups, key=len)] if groups else []) or [None] * 3
 
 
 def _speed(row, runs, evaluations, experiment):
