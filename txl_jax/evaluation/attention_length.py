@@ -60,8 +60,8 @@ def with_memory(
   """The model whose every token sees the last L by a memory; UserError."""
   if 'mem_len' not in settings.keys(settings.overrides(type(model.config))):
     raise UserError(
-      f'the context of a {type(model).__name__} is no attention length; '
-      f'allowed: a model with the key mem_len{allowed}'
+      f'model.name is {model.config.name}, whose context is no attention '
+      f'length; allowed: a model with the key mem_len{allowed}'
     )
   return model.at_test_time(mem_len=length, same_length='M')
 

@@ -71,7 +71,9 @@ def _json(values):
 
 def table(record: dict[str, Any]) -> list[str]:
   """The lines that are printed."""
-  there = [(i, r) for i, r in enumerate(record['text']) if r['nll_nats']]
+  there = [
+    (i, r) for i, r in enumerate(record['text']) if r['nll_nats'] is not None
+  ]
   mean = f'mean nll {record["mean_nats"]:.4f} nats'
   if against := record['against']:
     other = f'{record["other_mean_nats"]:.4f} of {against["run"]}'
