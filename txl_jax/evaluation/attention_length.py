@@ -60,7 +60,7 @@ def with_memory(
   """The model whose every token sees the last L by a memory; UserError."""
   if 'mem_len' not in settings.keys(settings.overrides(type(model.config))):
     raise UserError(
-      f'model.name is {model.config.name}, whose context is no attention '
+      f'the context of {type(model).__name__} is no attention '
       f'length; allowed: a model with the key mem_len{allowed}'
     )
   return model.at_test_time(mem_len=length, same_length='M')

@@ -92,8 +92,8 @@ def measure(
   """
   if not model.ATTENDS:
     raise UserError(
-      f'model.name is {model.config.name}, which has no attention to show; '
-      'allowed: models that attend'
+      f'{type(model).__name__} has no attention to show; allowed: models that '
+      'attend'
     )
   T, n = segment_len, len(tokens) - start
   memory = jax.jit(lambda: model.init_memory(1))()
