@@ -1,0 +1,24 @@
+"""Configs with keys changed, and what they are refused with."""
+
+import pytest
+
+from configs import common
+from txl_jax.errors import UserError
+from txl_jax.modes import sections
+
+
+def changed(**values):
+  """The defaults with section__key=value replaced."""
+  config = common.get_config()
+  with config.ignore_type():
+    config.update_from_flattened_dict(
+      {key.replace('__', '.'): value for key, value in values.items()}
+    )
+  return config
+
+
+def refused(config):
+  with pytest.raises(UserError) as e:
+    sections.check(config)
+  assert '\n' not in str(e.value)
+  return str(e.value)

@@ -1,0 +1,127 @@
+"""Values of a config that are allowed, but not together."""
+
+import pytest
+
+from configs import common
+from tests.modes.changes import changed, refused
+from txl_jax.modes import sections
+
+
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [
+    (
+      'model.cutoffs',
+      (5, 5),
+      'whole numbers above 0, each above the one before',
+    ),
+    (
+      'model.cutoffs',
+      (0, 5),
+      'whole numbers above 0, each above the one before',
+    ),
+    ('model.cutoffs', (5, 7.5), 'whole numbers above 0, each above the one'),
+    ('model.tie_projs', (True,), '() or 3 of True and False'),
+    ('model.tie_projs', (True, [True], 1), '() or 3 of True and False'),
+    ('model.div_val', 3, 'numbers whose powers for each tail divide 512'),
+    ('model.softmax_samples', 9, '0 with model.cutoffs or model.d_embed'),
+  ],
+)
+def test_adaptive_softmax(key, value, allowed):
+  good = dict(cutoffs=(5, 7), tie_projs=(False, True, True), div_val=4)
+  config = changed(**{f'model__{k}': v for k, v in good.items()})
+  sections.check(config)
+  config[key.split('.')[0]][key.split('.')[1]] = value
+  assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
+
+
+@pytest.mark.parametrize(
+  'key, value, allowed',
+  [('div_val', 2, 1), ('tail_order', 'descending', 'asc')],
+)
+def test_options_of_tails_without_tails(key, value, allowed):
+  config = changed(**{f'model__{key}': value})
+  assert refused(config).startswith(
+    f'model.{key} is {value!r}; allowed: {allowed}'
+  )
+
+
+def test_an_evaluation_of_one_token():
+  sections.check(changed(train__eval_tokens=2))
+  assert refused(changed(train__eval_tokens=1)) == (
+    'train.eval_tokens is 1; allowed: 0, or at least 2'
+  )
+
+
+def test_an_average_that_never_starts():
+  steps = common.get_config().train.steps
+  for start in 1, steps - 1:
+    sections.check(changed(optim__average='swa', optim__average_start=start))
+  sections.check(changed(optim__average='nt', optim__average_start=steps))
+  for start in 0, steps:
+    wrong = changed(optim__average='swa', optim__average_start=start)
+    assert refused(wrong).startswith(
+      f'optim.average_start is {start}; allowed: a step of swa, from 1 to '
+    )
+
+
+def test_the_step_of_a_drop():
+  steps = common.get_config().train.steps
+  for at in 1, steps - 1:
+    sections.check(changed(optim__schedule='drop', optim__drop_at=at))
+  sections.check(changed(optim__schedule='constant', optim__drop_at=steps))
+  for at in 0, steps:
+    wrong = changed(optim__schedule='drop', optim__drop_at=at)
+    assert refused(wrong) == (
+      f'optim.drop_at is {at}; allowed: a step of drop, from 1 to {steps - 1}'
+    )
+
+
+def test_a_trace_without_steps():
+  sections.check(changed(profile__start=5, profile__stop=6))
+  sections.check(changed(profile__start=5, profile__stop=0))
+  message = refused(changed(profile__start=5, profile__stop=5))
+  assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
+
+
+def test_what_happens_between_dispatches():
+  sections.check(changed(train__steps_per_dispatch=100))
+  message = refused(changed(train__steps_per_dispatch=7))
+  expected = 'multiples of train.steps_per_dispatch, 7'
+  assert message == f'train.steps is 400000; allowed: {expected}'
+  every = {f'train__{key}_every': 8 for key in ('log', 'eval', 'save')}
+  every |= dict(train__steps_per_dispatch=4, train__steps=80, profile__stop=16)
+  sections.check(changed(**every))
+  for key in (*every.keys() - {'train__steps_per_dispatch'}, 'profile__start'):
+    message = refused(changed(**(every | {key: 10})))
+    name = key.replace('__', '.')
+    assert message.startswith(f'{name} is 10; allowed: multiples of ')
+
+
+def test_two_prompts():
+  config = changed(generate__prompt='a', generate__prompt_file='b')
+  assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
+
+
+def test_mesh():
+  assert refused(changed(mesh__tensor=-1)) == (
+    'mesh.tensor is -1; allowed: at least 1, for another axis is -1 too'
+  )
+  sections.check(changed(mesh__tensor=-1, mesh__data=1))
+  assert refused(changed(mesh__slices=-1)) == (
+    'mesh.data is -1; allowed: at least 1, for another axis is -1 too'
+  )
+  sections.check(changed(mesh__slices=-1, mesh__data=1))
+
+
+def test_limit_of_updates_left_out():
+  config = changed(train__nonfinite='skip', train__nonfinite_limit=99)
+  sections.check(config)
+  for limit in 100, 101:
+    config.train.nonfinite_limit = limit
+    assert refused(config) == (
+      f'train.nonfinite_limit is {limit}; allowed: less than train.log_every'
+    )
+    sections.check(
+      changed(train__nonfinite='rollback', train__nonfinite_limit=limit)
+    )
