@@ -144,6 +144,12 @@ def shown(value: Any) -> str:
   return text if len(text) <= _LINE else f'{text[:_LINE]}…'
 
 
+def are_sizes(values: tuple, at_most: int) -> bool:
+  """Whether a tuple has only whole numbers from 1 to a bound, and some."""
+  whole = all(type(x) is int and 0 < x <= at_most for x in values)
+  return whole and bool(values)
+
+
 def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   """Raises the UserError for a value that is not allowed."""
   raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')

@@ -35,8 +35,7 @@ class AttentionLength:
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
-    whole = all(type(x) is int and 0 < x <= 10**6 for x in self.lengths)
-    if not self.lengths or not whole:
+    if not settings.are_sizes(self.lengths, 10**6):
       yield 'lengths', 'one or more whole numbers from 1 to 1000000'
     if self.tokens == 1:
       yield 'tokens', '0, or at least 2'

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from txl_jax import settings
 from txl_jax.evaluation import attention_length, perplexity, scoring
 from txl_jax.models import base
 from txl_jax.settings import ON_RESUME, key, size
@@ -36,8 +37,7 @@ class EvalSpeed:
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
-    whole = all(type(x) is int and 0 < x <= 10**6 for x in self.lengths)
-    if not self.lengths or not whole:
+    if not settings.are_sizes(self.lengths, 10**6):
       yield 'lengths', 'one or more whole numbers from 1 to 1000000'
 
 

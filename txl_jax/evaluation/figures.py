@@ -2,6 +2,8 @@
 
 import math
 
+NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # of units
+
 
 def figures(nats: float, unit: str) -> dict[str, float]:
   """{'nats': nats, unit: figure} of a mean nll in nats, per token.

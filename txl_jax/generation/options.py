@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
+from txl_jax import settings
 from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
 LOWEST_TEMPERATURE = 1e-6  # below, the quotient leaves the range of float32
@@ -80,6 +81,5 @@ class LongText:
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
-    whole = all(type(x) is int and 0 < x <= 1000 for x in self.ngrams)
-    if not self.ngrams or not whole:
+    if not settings.are_sizes(self.ngrams, 1000):
       yield 'ngrams', 'one or more whole numbers from 1 to 1000'

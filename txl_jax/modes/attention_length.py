@@ -101,5 +101,5 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
       color=pictures.COLOURS[1] if mark == 'best' else pictures.INK,
     )
   pictures.lengths_axis(axes, lengths, 'attention length, tokens')
-  axes.set_ylabel({'bpc': 'bits per character', 'ppl': 'perplexity'}[unit])
+  axes.set_ylabel(figures.NAMES[unit])
   axes.set_title(f'{record["run"]}, {record["corpus"]} {record["split"]}')

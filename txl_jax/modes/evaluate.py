@@ -21,9 +21,8 @@ def run(job: Job) -> perplexity.Score:
   """
   config, ev = job.config, job.config.eval
   subject = analysis.open_run(job)
-  mesh, found, corpus, split = (
-    subject.mesh, subject.found, subject.corpus, subject.tokens
-  )  # fmt: skip
+  mesh, found = subject.mesh, subject.found
+  corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
   check_tokens(config, corpus, found.params, tokens, mesh=mesh)
 

@@ -5,10 +5,9 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from txl_jax import pictures
+from txl_jax.evaluation import figures
 from txl_jax.report import page
 from txl_jax.report.collect import Run
-
-_NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}
 
 Rows = Mapping[str, Sequence[Run]]  # runs that differ in their seed, by label
 # {label: (x, mean y, lowest y, highest y)}
@@ -26,7 +25,8 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[page.Picture]:
     if found := [c for c in (run.curve() for run in runs) if c[0]]:
       bands[label] = _band(found)
   units = {run.unit for runs in rows.values() for run in runs}
-  shown = f'validation, {" or ".join(_NAMES[unit] for unit in sorted(units))}'
+  names = ' or '.join(figures.NAMES[unit] for unit in sorted(units))
+  shown = f'validation, {names}'
   yield from _drawn(name, 'learning', bands, 'tokens of training', shown)
 
 
@@ -38,7 +38,7 @@ def sweeps(rows: Rows, name: pathlib.Path) -> Iterator[page.Picture]:
       unit = found[0]['unit']
       curves = [_columns(a, unit) for a in found]
       bands[label] = _band(curves)
-  shown = _NAMES.get(unit, '')
+  shown = figures.NAMES.get(unit, '')
   yield from _drawn(name, 'lengths', bands, 'attention length, tokens', shown)
 
 
