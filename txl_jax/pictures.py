@@ -10,6 +10,7 @@ from txl_jax import files
 
 # Of Okabe and Ito (2008), which the colour-blind can tell apart.
 COLOURS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'
+STYLES = '-', '--', ':'  # of lines, where there are more than colours
 INK, PALE = '#333333', '#8a8a8a'
 MISSING = "picture left out: pip install 'txl_jax[report]'"
 
@@ -66,8 +67,8 @@ def lines(
   """Lines of {label: (x, y)}, each with its label behind its last point."""
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
-    colour = COLOURS[i % len(COLOURS)]
-    axes.plot(x, y, marker=marker, color=colour)
+    colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
+    axes.plot(x, y, style, marker=marker, color=colour)
     ends.append((y[-1], sum(y), x[-1], label, colour))
   axes.margins(x=0.02)
   low, high = axes.get_ylim()

@@ -46,6 +46,11 @@ def sweep(init, best, length):
           'best': lengths[1], 'lengths': lengths}  # fmt: skip
 
 
+def speed(ratio, device='A card'):
+  lengths = [{'attention_length_tokens': 800, 'times_slower': ratio}]
+  return {'lengths': lengths, 'hardware': {'device': device}}
+
+
 @pytest.fixture
 def folder(tmp_path):
   """Runs of several rows, one of them with three seeds."""
@@ -69,8 +74,7 @@ def folder(tmp_path):
       for share, length in zip((1.0, 0.5, 0.1), lengths)
     ],
   }
-  speed = {'lengths': [{'attention_length_tokens': 800, 'times_slower': 412.3}]}
-  write(tmp_path / 'mine', '', recl=group, eval_speed=speed)
+  write(tmp_path / 'mine', '', recl=group, eval_speed=speed(412.3))
   return tmp_path
 
 
@@ -107,8 +111,8 @@ def test_a_report(folder, tmp_path, capsys):
   assert cells(text, 8, 'Transformer-XL, 128M')[4:7] == [
     '600', '500', '700'
   ]  # fmt: skip
-  speed = cells(text, 9, 'attention length 800')
-  assert speed[1:4] == ['363', '412.30', '+49.30']
+  ratio = cells(text, 9, 'attention length 800')
+  assert ratio[1:6] == ['363', '412.30', '+49.30', '1', 'A card']
   assert '### Table 6 in small' in text
   assert '### Table 7 in small' not in text
   assert '| of/base | wt103_base | 0 | 20 | 2.5000 bpc |' in text
@@ -249,6 +253,21 @@ def test_effective_lengths_of_several_groups(folder, tmp_path):
   assert cells(text, 8, 'QRNN')[4:8] == ['100', '200', '300', '1']
 
 
+def test_measured_in_two_ways(folder, tmp_path):
+  """Only equal measurements are averaged, and the others are counted."""
+  path = folder / 'xl-1/analysis/attention_length.json'
+  cut = json.loads(path.read_text()) | {'options': {'tokens': 10}}
+  path.write_text(json.dumps(cut))
+  for i, (ratio, device) in enumerate([(9.0, 'B'), (11.0, 'B')]):
+    write(tmp_path / f's-{i}', '', eval_speed=speed(ratio, device))
+  text = page.markdown(report.blocks(read(folder), tmp_path))
+  row = cells(text, 6, 'Transformer-XL, 128M')
+  assert row[4] == '29.00 ± 1.41' and row[8] == '2 (1 measured otherwise)'
+  row = cells(text, 9, 'attention length 800')
+  assert row[2] == '10.00 ± 1.41'
+  assert row[4:6] == ['2 (1 measured otherwise)', 'B']
+
+
 def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
   """Whatever their folders are called."""
   write(tmp_path / 'zz', 'wt103_base', eval_test={'unit': 'ppl', 'ppl': 900.0})
@@ -291,12 +310,34 @@ def test_a_config_of_something_else(folder, config):
   assert 'config.json' in str(error) and '\n' not in str(error)
 
 
+@pytest.mark.parametrize(
+  'program, change, told',
+  [
+    ('attention_length', {'best': 3.5}, 'best of {} is 3.5; allowed: dict'),
+    ('attention_length', {'unit': 'bpc'}, 'bpc of init of {} is None; allo'),
+    ('eval_test', {'unit': 'bpc'}, 'bpc of {} is None; allowed: float'),
+    ('recl', {'results': [{}]}, 'name of an entry of results of {} is None'),
+    ('eval_speed', {'hardware': None}, 'hardware of {} is None; allowed: dict'),
+  ],
+)
+def test_a_record_of_something_else(folder, program, change, told):
+  run = {'attention_length': 'xl-0', 'eval_test': 'of/base'}.get(
+    program, 'mine'
+  )
+  path = folder / run / f'analysis/{program}.json'
+  for wrong in json.loads(path.read_text()) | change, [], 'text':
+    path.write_text(json.dumps(wrong))
+    (error,) = (x for x in read(folder) if not hasattr(x, 'name'))
+    assert f'{path}' in str(error) and '\n' not in str(error)
+    if isinstance(wrong, dict):
+      assert str(error).startswith(told.format(path))
+
+
 def test_speed_without_a_run(tmp_path):
   """And nothing to draw, which is no missing program."""
-  found = {'lengths': [{'attention_length_tokens': 800, 'times_slower': 99.0}]}
   folder = tmp_path / 'runs/speed/analysis'
   folder.mkdir(parents=True)
-  (folder / 'eval_speed.json').write_text(json.dumps(found))
+  (folder / 'eval_speed.json').write_text(json.dumps(speed(99.0)))
   args = f'--runs={tmp_path}', f'--output={tmp_path}/made'
   out = programs.run([sys.executable, '-m', 'txl_jax.report', *args])
   assert (out.returncode, out.stderr) == (0, '')

@@ -188,7 +188,53 @@ def _fresh(folder, name):
 
 
 def _analyses(folder):
-  return {
-    path.stem: files.read_json(path)
-    for path in sorted((folder / analysis.FOLDER).glob('*.json'))
+  paths = sorted((folder / analysis.FOLDER).glob('*.json'))
+  return {path.stem: _analysis(path) for path in paths}
+
+
+def _analysis(path):
+  """What a program has measured; UserError if it has not that form."""
+  found = files.read_json(path)
+  unit = found.get('unit') if isinstance(found, dict) else None
+  _check(f'{path}', found, _form(path.stem, f'{unit}'))
+  return found
+
+
+def _form(program, unit):
+  """What is read here of the record of a program, see `_check`."""
+  length = {'attention_length_tokens': int, unit: float}
+  forms = {
+    'attention_length': {
+      'unit': str,
+      'split': str,
+      'init': length,
+      'best': length,
+      'lengths': [length],
+    },
+    'recl': {
+      'contexts_tokens': [int],
+      'group': [{'name': str, 'experiment': str, 'mean_nats': [float]}],
+      'results': [{'name': str, 'share': float, 'recl_tokens': int}],
+    },
+    'eval_speed': {
+      'hardware': {'device': str},
+      'lengths': [{'attention_length_tokens': int, 'times_slower': float}],
+    },
+    'eval_test': {'unit': str, unit: float},
   }
+  return forms.get(program, {})
+
+
+def _check(name, value, form):
+  """Holds a value of JSON against a type, or {key: form}, or [form] of all."""
+  kind = form if isinstance(form, type) else type(form)
+  if type(value) not in ((int, float) if kind is float else (kind,)):
+    raise UserError(
+      f'{name} is {settings.shown(value)}; allowed: {kind.__name__}'
+    )
+  if isinstance(form, list):
+    for each in value:
+      _check(f'an entry of {name}', each, form[0])
+  elif isinstance(form, dict):
+    for key, inner in form.items():
+      _check(f'{key} of {name}', value.get(key), inner)

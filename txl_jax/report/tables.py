@@ -1,21 +1,25 @@
 """The tables of the paper, beside the figures of runs."""
 
+import json
 import pathlib
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from txl_jax.report import curves, page, paper
 from txl_jax.report.collect import Run
 from txl_jax.runs.console import duration
 
 Groups = Mapping[str, Sequence[Run]]  # runs by their experiment
+_T = TypeVar('_T')
 
 
 class Figure(NamedTuple):
   """Equal measurements of several runs."""
 
   values: Sequence[float]
+  others: int = 0  # runs that were measured in another way, not among these
+  where: str = ''  # the hardware, where it matters
 
   @property
   def mean(self) -> float:
@@ -111,10 +115,11 @@ def _counted(figure, runs):
   """How many runs a figure is of, their hardware and their mean time."""
   if not figure:
     return ['', '', '']
-  count, young = f'{len(figure.values)}', sum(not r.finished for r in runs)
-  if young:
-    count += f' ({young} not finished)'
-  return [count, *(_where(runs) if runs else ('', ''))]
+  young = sum(not r.finished for r in runs)
+  notes = [f'{young} not finished'] * bool(young)
+  notes += [f'{figure.others} measured otherwise'] * bool(figure.others)
+  count = f'{len(figure.values)}' + (f' ({", ".join(notes)})' if notes else '')
+  return [count, *(_where(runs) if runs else (figure.where, ''))]
 
 
 def _where(runs):
@@ -126,35 +131,50 @@ def _where(runs):
   return ', '.join(kinds), duration(seconds)
 
 
-def _figures(found: Sequence[Sequence[float]]) -> list[Figure | None]:
-  """A Figure for each column of rows of values; None without rows."""
-  return [Figure(column) for column in zip(*found, strict=True)]
+def _figures(
+  groups: Mapping[Any, Sequence[Sequence[float]]], columns: int
+) -> list[Figure | None]:
+  """A Figure for each column of rows of values, in groups of equal ones.
+
+  That of the largest group, the first of those; None without any.
+  """
+  if not groups:
+    return [None] * columns
+  kept = max(groups.values(), key=len)
+  others = sum(map(len, groups.values())) - len(kept)
+  return [Figure(column, others) for column in zip(*kept, strict=True)]
+
+
+def _grouped(measured: Iterable[tuple[Any, _T]]) -> dict[str, list[_T]]:
+  """Pairs of (how, what) -> what was measured in each way."""
+  groups: dict[str, list[_T]] = {}
+  for how, what in measured:
+    groups.setdefault(json.dumps(how, sort_keys=True), []).append(what)
+  return groups
 
 
 def _test(row, runs, evaluations, experiment):
   """The figure on the test split."""
   del row, evaluations, experiment
-  tested = [
-    [a[a['unit']]]
+  tested = _grouped(
+    (a.get('eval'), [a[a['unit']]])
     for run in runs
     if (a := run.analyses.get('eval_test')) is not None
-  ]
-  return _figures(tested) or [None]
+  )
+  return _figures(tested, 1)
 
 
 def _lengths(row, runs, evaluations, experiment):
   """Of the sweep over attention lengths: init, best, and its length."""
   del row, evaluations, experiment
-  sweeps = [
-    [
-      a['init'][a['unit']],
-      a['best'][a['unit']],
-      a['best']['attention_length_tokens'],
-    ]
-    for run in runs
-    if (a := run.sweep) is not None
-  ]
-  return _figures(sweeps) or [None] * 3
+
+  def values(a):
+    init, best, unit = a['init'], a['best'], a['unit']
+    return [init[unit], best[unit], best['attention_length_tokens']]
+
+  sweeps = [a for run in runs if (a := run.sweep) is not None]
+  ways = (([a.get('options'), a.get('eval')], values(a)) for a in sweeps)
+  return _figures(_grouped(ways), 3)
 
 
 def _recl(row, runs, evaluations, experiment):
@@ -164,7 +184,7 @@ def _recl(row, runs, evaluations, experiment):
   as of other seeds.
   """
   del row, runs
-  groups = {}
+  groups: dict[Any, list[list[int]]] = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
     there = {(r['name'], r['share']): r['recl_tokens'] for r in a['results']}
@@ -176,21 +196,28 @@ def _recl(row, runs, evaluations, experiment):
     if found := [lengths for lengths in own if None not in lengths]:
       models = tuple(sorted(m['experiment'] for m in a['group']))
       groups.setdefault(models, []).extend(found)
-  return _figures(groups[max(groups, key=len)] if groups else []) or [None] * 3
+  if not groups:
+    return [None] * 3
+  largest = max(groups, key=len)
+  return _figures({largest: groups[largest]}, 3)
 
 
 def _speed(row, runs, evaluations, experiment):
-  """The ratio at the attention length that the row names."""
+  """The ratio at the attention length that the row names, on one device."""
   del runs, experiment
   length = int(row.model.split()[-1].replace(',', ''))
-  found = [
-    [measured['times_slower']]
+  found = _grouped(
+    (a['hardware']['device'], [measured['times_slower']])
     for run in evaluations
     if (a := run.analyses.get('eval_speed')) is not None
     for measured in a['lengths']
     if measured['attention_length_tokens'] == length
-  ]
-  return _figures(found) or [None]
+  )
+  (figure,) = _figures(found, 1)
+  if figure:
+    where = json.loads(max(found, key=lambda how: len(found[how])))
+    figure = figure._replace(where=where)
+  return [figure]
 
 
 # How the figures of a table are found, by its kind.
