@@ -123,6 +123,24 @@ TOO_LARGE = [
 ]
 
 
+def test_what_makes_a_model_smaller_are_its_own_keys(corpus):
+  """An LSTM has no feed-forward layers and no length of memory."""
+  done = programs.here(
+    [
+      *[sys.executable, '-m', 'txl_jax.main'],
+      '--config=configs/pystdlib_ablations.py:lstm',
+      f'--workdir={corpus}/run',
+      '--config.data.corpus=text',
+      f'--config.data.path={corpus}/corpus.txt',
+      f'--config.data.dir={corpus}/data',
+      '--config.model.d_hidden=100000000',
+    ]
+  )
+  words = 'optim.state_dtype, model.d_model, model.d_hidden, model.n_layer or'
+  assert_refused(done, words)
+  assert 'd_ff' not in done.stderr and 'mem_len' not in done.stderr
+
+
 @pytest.mark.parametrize('mode, override, part, keys', TOO_LARGE)
 def test_what_the_memory_cannot_hold(corpus, mode, override, part, keys):
   done = here(corpus, override, flags=[f'--mode={mode}'])

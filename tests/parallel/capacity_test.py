@@ -66,15 +66,15 @@ def test_what_other_devices_tell():
 def test_what_is_told(monkeypatch):
   monkeypatch.setattr(capacity, '_of_machine', lambda: 8 * GIB)
   mesh = mesh_lib.make_mesh()  # eight devices, a GiB each
-  capacity.check('it', mesh, {'a': (GIB / 2, 'x'), 'b': (GIB / 2, 'y')})
+  capacity.check('it', mesh, {'a': (GIB / 2, ['x']), 'b': (GIB / 2, ['y'])})
   with pytest.raises(UserError) as e:
-    capacity.check('it', mesh, {'a': (GIB / 2, 'x'), 'b': (GIB, 'y or z')})
+    capacity.check('it', mesh, {'a': (GIB / 2, ['x']), 'b': (GIB, 'yz')})
   assert str(e.value) == (
     'it needs at least 1.5 GiB of memory on each device, 1.0 GiB of it for b; '
     'there are 1.0 GiB on each device; allowed: less of it, by y or z'
   )
   with pytest.raises(UserError, match=r'needs at least 8\.5 GiB of memory, 8'):
-    capacity.check('it', None, {'a': (8.5 * GIB, 'x')})
+    capacity.check('it', None, {'a': (8.5 * GIB, ['x'])})
 
 
 def test_bytes_on_a_device():

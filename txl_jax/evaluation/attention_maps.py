@@ -119,9 +119,9 @@ def _check(model, params, memory, T, mesh):
   shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, T), (1,))]
   read = functools.partial(_read, model)
   _, maps = jax.eval_shape(read, params, memory, *shapes)
-  lengths = 'eval.segment_len or eval.model.mem_len'
+  lengths = 'eval.segment_len', 'eval.model.mem_len'
   parts = {
-    'the parameters': (capacity.on_a_device(params), 'mesh.fsdp'),
+    'the parameters': (capacity.on_a_device(params), ['mesh.fsdp']),
     'the maps of a segment': (2 * capacity.on_a_device(maps), lengths),
   }
   capacity.check('attention_maps', mesh, parts)

@@ -196,10 +196,11 @@ def check(
   )
   product = capacity.largest_product(program.jaxpr) / (mesh.size if mesh else 1)
   size = capacity.on_a_device
+  shorter = keys[2:] if hasattr(model.config, 'mem_len') else ()
   parts = {
-    'the parameters': (size(params), 'mesh.fsdp on more devices'),
-    'the memory': (size(memory), f'{keys[2]} or {keys[0]}'),
-    'one product': (product, f'{keys[1]} or {keys[0]}'),
+    'the parameters': (size(params), ['mesh.fsdp on more devices']),
+    'the memory': (size(memory), [*shorter, keys[0]]),
+    'one product': (product, [keys[1], keys[0]]),
   }
   capacity.check('scoring', mesh, parts)
 

@@ -138,13 +138,13 @@ def check(
     product = capacity.largest_product(
       jax.make_jaxpr(read)(params, state, *shapes)
     )
-    size, held = capacity.on_a_device, 'mesh.fsdp on more devices'
-    of_rows = 'generate.samples, generate.model.mem_len or generate.window'
-    lengths = 'generate.model.mem_len, generate.window or generate.segment_len'
+    size, held = capacity.on_a_device, ['mesh.fsdp on more devices']
+    remembers = hasattr(model.config, 'mem_len')
+    length = ['generate.model.mem_len'] * remembers + ['generate.window']
     parts = {
       'the parameters': (size(params), held),
-      'the state of the samples': (size(state), of_rows),
-      'one product': (product, lengths),
+      'the state of the samples': (size(state), ['generate.samples', *length]),
+      'one product': (product, [*length, 'generate.segment_len']),
     }
     capacity.check(what, None, parts)
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ _GROUPS = (
 
 
 def check(
-  what: str, mesh: Mesh | None, parts: Mapping[str, tuple[float, str]]
+  what: str, mesh: Mesh | None, parts: Mapping[str, tuple[float, Sequence[str]]]
 ) -> None:
   """Raises a UserError if there is less memory than `what` is known to need.
 
@@ -38,11 +38,12 @@ def check(
   if needed <= there:
     return
   name, (size, keys) = max(parts.items(), key=lambda item: item[1][0])
+  *first, last = keys
   several = ' on each device' if len(devices) > 1 else ''
   raise UserError(
     f'{what} needs at least {_gib(needed)} of memory{several}, {_gib(size)} of '
     f'it for {name}; there are {_gib(there)}{several}; allowed: less of it, '
-    f'by {keys}'
+    f'by {" or ".join(filter(None, [", ".join(first), last]))}'
   )
 
 

@@ -18,6 +18,9 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
 
+# Keys of the width of a layer: each model has some of them.
+_WIDTHS = 'd_ff', 'd_hidden', 'blocks'
+
 
 class Plan(NamedTuple):
   """The parts of a run; all fit the memory, as far as is known."""
@@ -82,20 +85,27 @@ def _check_step(config, built, mesh, width):
   # The program that is called later: it is traced and compiled once.
   program = built.step.trace(state, batch)
   product = capacity.largest_product(program.jaxpr)
-  model = 'model.d_model, model.d_ff, model.n_layer or mesh.fsdp'
+  sizes = *_of_model(config, 'd_model', *_WIDTHS, 'n_layer'), 'mesh.fsdp'
+  length, rows_too = _of_model(config, 'mem_len'), 'train.batch_size'
   held = {
-    'the parameters': (state.params, model),
-    'the optimiser': (state.opt_state, f'optim.state_dtype, {model}'),
-    'the average': (state.average, f'optim.average, {model}'),
-    'the memory': (state.memory, 'model.mem_len or train.batch_size'),
-    'the batches': (batch, 'train.steps_per_dispatch or train.batch_size'),
+    'the parameters': (state.params, sizes),
+    'the optimiser': (state.opt_state, ('optim.state_dtype', *sizes)),
+    'the average': (state.average, ('optim.average', *sizes)),
+    'the memory': (state.memory, (*length, rows_too)),
+    'the batches': (batch, ('train.steps_per_dispatch', rows_too)),
   }
-  lower = 'train.batch_size, train.accumulate, train.segment_len'
+  lower = rows_too, 'train.accumulate', 'train.segment_len'
   parts = {k: (capacity.on_a_device(x), keys) for k, (x, keys) in held.items()}
   parts['one product'] = product / mesh.size, lower
   capacity.check('a training step', mesh, parts)
   held = sum(size for size, _ in parts.values()) - product / mesh.size
   between = capacity.between(program.lower().compile())
-  parts = {'its arguments': (held, f'model.mem_len, {model}')}
-  parts['what is computed'] = between, f'{lower}, model.remat, {model}'
+  parts = {'its arguments': (held, (*length, *sizes))}
+  remat = _of_model(config, 'remat')
+  parts['what is computed'] = between, (*lower, *remat, *sizes)
   capacity.check('a training step', mesh, parts)
+
+
+def _of_model(config, *names):
+  """The keys of the model with these names, those that it has."""
+  return tuple(f'model.{name}' for name in names if name in config.model)
