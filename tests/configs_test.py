@@ -51,6 +51,9 @@ PARAMETERS = {
   'lstm:wt103': 151_434_146,
   'ptb': None,
   **dict.fromkeys(f'ptb_tiny:{x}' for x in variants('ptb_tiny')),
+  # By hand: words and tails, and layers, each with its biases.
+  'ptb_tiny:gcnn': 1_290_258 + 5 * 2 * (4 * 128 * 128 + 2 * 128),
+  'ptb_tiny:lstm': 1_290_258 + 4 * (256 * (128 + 257) + 128 * (256 + 129)),
   **dict.fromkeys(
     f'pystdlib_ablations:{x}' for x in variants('pystdlib_ablations')
   ),
