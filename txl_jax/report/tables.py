@@ -184,7 +184,7 @@ def _recl(row, runs, evaluations, experiment):
   as of other seeds.
   """
   del row, runs
-  groups: dict[Any, list[list[int]]] = {}
+  groups: dict[Any, list] = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
     there = {(r['name'], r['share']): r['recl_tokens'] for r in a['results']}
