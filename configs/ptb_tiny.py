@@ -60,4 +60,8 @@ def get_config(variant='xl'):
   c.model.update(model)
   if name == 'vaswani':
     common.without_memory(c, c.train.segment_len)
+  if name == 'lstm':  # at the others' rate it learns more slowly
+    c.optim.lr = 1e-2
+    c.optim.clip = 1.0
+    c.optim.weight_decay = 0.01
   return c

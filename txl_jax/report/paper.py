@@ -14,7 +14,11 @@ class Row:
   model: str
   published: tuple[float | str, ...]  # a figure for each column of its table
   experiment: str = ''  # its config
-  small: str = ''  # that of its twin for a CPU
+  small: tuple[str, ...] = ()  # those of its twins for a CPU
+
+  def twin(self, file: str) -> str:
+    """The experiment of a row in a file of small twins, '' for none."""
+    return next((x for x in self.small if x.startswith(f'{file}:')), '')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +36,19 @@ _XL = 'Transformer-XL'
 SHARES = (0.1, 0.5, 1.0)  # r, of the hardest positions (Table 8)
 
 
-def _small(variant: str) -> str:
+def _bytes(variant: str) -> str:
   return f'pystdlib_ablations:{variant}'
 
 
-def _ablation(model: str, figures: tuple, variant: str, small: str = '') -> Row:
-  small = _small(small or variant)
-  return Row(model, figures, f'wt103_128m:{variant}', small)
+def _words(variant: str) -> str:
+  return f'ptb_tiny:{variant}'
+
+
+def _ablation(
+  model: str, figures: tuple, variant: str, small: str = '', words: str = ''
+) -> Row:
+  twins = _bytes(small or variant), *([_words(words)] if words else [])
+  return Row(model, figures, f'wt103_128m:{variant}', twins)
 
 
 TABLES = (
@@ -104,10 +114,17 @@ TABLES = (
     'Ablations, WikiText-103, validation',
     ('ppl init', 'ppl best', 'attention length'),
     (
-      _ablation(f'{_XL}, 128M', (27.02, 26.77, 500), 'xl'),
-      _ablation('Shaw et al. encoding', (27.94, 27.94, 256), 'shaw'),
+      _ablation(f'{_XL}, 128M', (27.02, 26.77, 500), 'xl', words='xl'),
+      _ablation(
+        'Shaw et al. encoding', (27.94, 27.94, 256), 'shaw', words='shaw'
+      ),
       _ablation('half loss', (28.69, 28.33, 460), 'xl_half'),
-      _ablation('no recurrence', (29.59, 29.02, 260), 'xl_no_recurrence'),
+      _ablation(
+        'no recurrence',
+        (29.59, 29.02, 260),
+        'xl_no_recurrence',
+        words='xl_no_recurrence',
+      ),
       _ablation(
         'no recurrence, half loss', (30.10, 30.10, 120), 'xl_no_recurrence_half'
       ),
@@ -138,13 +155,13 @@ TABLES = (
     'Ablations, One Billion Word',
     ('perplexity',),
     (
-      Row(_XL, (25.2,), 'lm1b_300m:xl', 'ptb_tiny:xl'),
-      Row('Shaw et al. encoding', (25.7,), 'lm1b_300m:shaw', 'ptb_tiny:shaw'),
+      Row(_XL, (25.2,), 'lm1b_300m:xl', (_words('xl'),)),
+      Row('Shaw et al. encoding', (25.7,), 'lm1b_300m:shaw', (_words('shaw'),)),
       Row(
         'no recurrence',
         (27.1,),
         'lm1b_300m:xl_no_recurrence',
-        'ptb_tiny:xl_no_recurrence',
+        (_words('xl_no_recurrence'),),
       ),
     ),
   ),
@@ -154,12 +171,24 @@ TABLES = (
     tuple(f'r = {share:g}' for share in SHARES),
     (
       Row(f'{_XL}, 151M', (900, 800, 700), 'wt103_base'),
-      Row('QRNN', (500, 400, 300), 'qrnn', _small('qrnn')),
-      Row('LSTM', (400, 300, 200), 'lstm:wt103', _small('lstm')),
-      _ablation(f'{_XL}, 128M', (700, 600, 500), 'xl'),
-      _ablation('Shaw et al. encoding', (400, 400, 300), 'shaw'),
-      _ablation('no recurrence', (300, 300, 300), 'xl_no_recurrence'),
-      _ablation('Transformer', (128, 128, 128), 'al_rfou_half', 'al_rfou'),
+      Row('QRNN', (500, 400, 300), 'qrnn', (_bytes('qrnn'),)),
+      Row(
+        'LSTM',
+        (400, 300, 200),
+        'lstm:wt103',
+        (_bytes('lstm'), _words('lstm')),
+      ),
+      _ablation(f'{_XL}, 128M', (700, 600, 500), 'xl', words='xl'),
+      _ablation('Shaw et al. encoding', (400, 400, 300), 'shaw', words='shaw'),
+      _ablation(
+        'no recurrence',
+        (300, 300, 300),
+        'xl_no_recurrence',
+        words='xl_no_recurrence',
+      ),
+      _ablation(
+        'Transformer', (128, 128, 128), 'al_rfou_half', 'al_rfou', 'vaswani'
+      ),
     ),
     'recl',
   ),

@@ -48,18 +48,19 @@ def of_paper(
   """
   for table in paper.TABLES:
     yield page.Heading(2, f'Table {table.number}: {table.title}')
-    for small in False, True:
+    twins = {x.partition(':')[0] for row in table.rows for x in row.small}
+    for file in '', *sorted(twins):
       there = {
-        _label(row, small): groups[experiment]
+        _label(row, file): groups[experiment]
         for row in table.rows
-        if (experiment := row.small if small else row.experiment) in groups
+        if (experiment := _experiment(row, file)) in groups
       }
-      if small and there:
-        yield page.Heading(3, f'Table {table.number} in small')
+      if file and there:
+        yield page.Heading(3, f'Table {table.number} in small: {file}')
         yield 'The order of its rows, with models for a CPU.'
-      if there or not small:
-        yield _beside(table, groups, evaluations, small)
-      name = folder / f'table_{table.number}{"_small" if small else ""}'
+      if there or not file:
+        yield _beside(table, groups, evaluations, file)
+      name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
       yield from curves.learning(there, name)
       if table.kind == 'lengths':
         yield from curves.sweeps(there, name)
@@ -67,25 +68,30 @@ def of_paper(
         yield from curves.contexts(there, evaluations, name)
 
 
-def _beside(table, groups, evaluations, small):
-  """A table of the paper, ours beside it; in small, those with a twin."""
+def _experiment(row, file):
+  """The experiment of a row; in small, its twin in a file."""
+  return row.twin(file) if file else row.experiment
+
+
+def _beside(table, groups, evaluations, file):
+  """A table of the paper, ours beside it; in small, the twins in a file."""
   columns = table.columns
   ours = ['ours'] if len(columns) == 1 else [f'ours, {c}' for c in columns]
-  if small:
-    unit = _units(groups, table)
+  if file:
+    unit = _units(groups, table, file)
     if table.kind == 'test':
       ours = [f'ours, {unit}']
     ours = [c.replace('ppl ', f'{unit} ') for c in ours]
-  differences = [] if small or table.kind == 'recl' else ['difference']
+  differences = [] if file or table.kind == 'recl' else ['difference']
   header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
   rows = []
   for row in table.rows:
-    experiment = row.small if small else row.experiment
-    if small and not experiment:
+    experiment = _experiment(row, file)
+    if file and not experiment:
       continue
     runs = groups.get(experiment, ())
     figures = MEASURES[table.kind](row, runs, evaluations, experiment)
-    cells = [_label(row, small), *map(_plain, row.published)]
+    cells = [_label(row, file), *map(_plain, row.published)]
     cells += [str(f) if f else '' for f in figures]
     if differences:
       main = min(1, len(columns) - 1)  # the best, where there are several
@@ -96,14 +102,15 @@ def _beside(table, groups, evaluations, small):
   return page.Table(header, rows)
 
 
-def _label(row, small):
+def _label(row, file):
   """The model of a row; the small one has another size."""
-  return row.model.removesuffix(', 128M') if small else row.model
+  return row.model.removesuffix(', 128M') if file else row.model
 
 
-def _units(groups, table):
-  """'bpc' or 'ppl' where the figures have it, of the runs in small."""
-  found = {run.unit for row in table.rows for run in groups.get(row.small, ())}
+def _units(groups, table, file):
+  """'bpc' or 'ppl' where the figures have it, of the twins in a file."""
+  twins = (row.twin(file) for row in table.rows)
+  found = {run.unit for twin in twins for run in groups.get(twin, ())}
   return ' or '.join(sorted(found))
 
 
