@@ -12,7 +12,8 @@ RULES = {
   'attention': '',
   'ops': '',
   'parallel': 'ops',
-  'models': 'attention ops parallel',
+  'ring': 'attention',
+  'models': 'attention ring ops parallel',
   'data': '',
   'corpora': 'data',
   'runs': 'models data parallel',
@@ -24,6 +25,7 @@ LEAVES = {'errors', 'files', 'settings', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},
+  'ring': {'flax', 'numpy', 'optax', 'orbax'},
   'ops': {'flax', 'optax', 'orbax'},
   'parallel': {'flax', 'optax', 'orbax'},
   'data': {'jax', 'flax', 'optax', 'orbax'},

@@ -222,12 +222,17 @@ def probabilities(scores: jax.Array, mask: jax.Array) -> jax.Array:
 
   Scores [B, H, T, S] and the mask bool [B or 1, T, S] are those of `attend`.
   """
-  weights, total = _exponentials(scores, mask)
+  weights, total = exponentials(scores, mask)
   return weights / total
 
 
-def _exponentials(scores, mask):
-  """Of scores less the largest of the row; and their sums [B, H, T, 1]."""
+def exponentials(
+  scores: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """Of scores less the largest of the row; and their sums [B, H, T, 1].
+
+  `probabilities` are their quotient.
+  """
   # A query that sees no key gets uniform weights, never NaN; the visibility
   # rule leaves none such with span >= 1.
   scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
@@ -250,7 +255,7 @@ def attend(
   from `visibility`. A key is needed where probabilities are dropped. The result
   has the dtype of v.
   """
-  weights, total = _exponentials(scores, mask)
+  weights, total = exponentials(scores, mask)
   weights = dropout(weights.astype(v.dtype), dropout_rate, dropout_key)
   out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
   # Dividing here instead of the weights touches T K numbers, not T S.

@@ -33,8 +33,8 @@ FIELDS = dict(
 )
 
 
-def make(cache=False, **changes):
-  return models.build(FIELDS, V, **changes).clone(cache_projections=cache)
+def make(longest=0, **changes):
+  return models.build(FIELDS, V, **changes).at_test_time(longest)
 
 
 @functools.cache
@@ -81,8 +81,8 @@ def score(model, B=1, G=3, n=N, mesh=None, **options):
   'changes',
   [
     {},
-    dict(cache=True),
-    dict(same_length='M', clamp_len=3, mem_len=9, cache=True),
+    dict(longest=T),
+    dict(same_length='M', clamp_len=3, mem_len=9, longest=T + 1),
     dict(mem_len=0),
   ],
 )
@@ -128,13 +128,16 @@ def test_devices_share_the_streams(tmp_path, monkeypatch, B, rows, mem_len):
   """Each has as many rows, some of them empty; that changes no figure."""
   mesh, n = mesh_lib.make_mesh(), 60
   assert mesh.size == 8
-  model, jit_score = make(mem_len=mem_len).at_test_time(), scoring.jit_score
+  model, jit_score = make(T, mem_len=mem_len), scoring.jit_score
   on_one = []
 
   def spy(params, memory, *arguments, **options):
     after, nll = jit_score(params, memory, *arguments, **options)
     for axis, *leaves in zip(*map(jax.tree.leaves, (axes, memory, after))):
-      on_one.extend(x.sharding.shard_shape(x.shape)[axis] for x in leaves)
+      heads = FIELDS['n_head'] if leaves[0].ndim > 1 else 1
+      shapes = [x.sharding.shard_shape(x.shape) for x in leaves]
+      if axis != base.SHARED:
+        on_one.extend(shape[axis] // heads for shape in shapes)
     on_one.append(nll.sharding.shard_shape(nll.shape)[1])
     return after, nll
 
@@ -150,7 +153,7 @@ def test_devices_share_the_streams(tmp_path, monkeypatch, B, rows, mem_len):
 
 @pytest.mark.parametrize('sizes', [dict(data=8), dict(data=4, tensor=2)])
 def test_one_compilation_serves_all_segments(sizes):
-  mesh, model = mesh_lib.make_mesh(sizes), make(n_head=4).at_test_time()
+  mesh, model = mesh_lib.make_mesh(sizes), make(T, n_head=4)
   params = base.init_params(model, jax.random.key(0))
   places = mesh_lib.by_rules(params, mesh, model.SHARDING)
   with compilations.counted() as compiled:

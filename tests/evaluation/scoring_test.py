@@ -10,6 +10,7 @@ import pytest
 from tests import direct
 from txl_jax import models
 from txl_jax.evaluation import scoring
+from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 
 V, T = 11, 4
@@ -25,8 +26,8 @@ FIELDS = dict(
 )
 
 
-def transformer():
-  return models.build(FIELDS, V)
+def transformer(longest=0):
+  return models.build(FIELDS, V).at_test_time(longest)
 
 
 @functools.cache
@@ -56,11 +57,13 @@ def calls(padded):
 
 @pytest.mark.parametrize('devices', [1, 8])
 @pytest.mark.parametrize('padded', [False, True])
-def test_score(devices, padded):
-  model = transformer()
+@pytest.mark.parametrize('longest', [0, T])
+def test_score(devices, padded, longest):
+  model = transformer(longest)
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
   everywhere = mesh_lib.replicated(mesh)
   params = jax.device_put(jax.tree.map(jnp.float32, weights()), everywhere)
+  variables = base.freeze(model, params)
   memory = jax.tree.map(
     lambda axis, x: jax.device_put(x, mesh_lib.rows(mesh, axis)),
     model.row_axes(),
@@ -71,7 +74,7 @@ def test_score(devices, padded):
     arrays = jax.device_put((inputs, targets), mesh_lib.rows(mesh, 1))
     given = memory
     memory, nll = scoring.jit_score(
-      params, memory, *arrays, model=transformer(), mesh=mesh
+      variables, memory, *arrays, model=transformer(longest), mesh=mesh
     )
     assert all(x.is_deleted() for x in jax.tree.leaves(given))
     assert nll.dtype == jnp.float32 and nll.shape == (G, R, T)
@@ -81,7 +84,7 @@ def test_score(devices, padded):
       segments.append((inputs[g], targets[g], lengths[g], never))
   expected, memories = direct.score_rows(model, weights(), segments)
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
-  if not padded:
+  if not padded and not longest:
     direct.assert_memory(jax.device_get(memory), memories)
 
 
@@ -92,6 +95,7 @@ def test_score_is_compiled_once_for_equal_models():
   for _ in range(2):
     model = transformer()
     memory = model.init_memory(R)
-    scoring.jit_score(params, memory, inputs, targets, model=model)
+    variables = base.freeze(model, params)
+    scoring.jit_score(variables, memory, inputs, targets, model=model)
     sizes.append(scoring.jit_score._cache_size())
   assert sizes[0] == sizes[1] > 0

@@ -1,5 +1,7 @@
 """Decoding from a model."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import pytest
 from txl_jax import models
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
-from txl_jax.models import transformer_xl
+from txl_jax.models import base, transformer_xl
 
 V = 13
 FIELDS = dict(
@@ -22,7 +24,7 @@ FIELDS = dict(
   init_std=0.5,
   tie_weights=False,  # tied, so small a model repeats one token
 )
-MODEL = models.build(dict(name='transformer_xl', **FIELDS), V)
+PLAIN = models.build(dict(name='transformer_xl', **FIELDS), V)
 PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 GREEDY = Sampling(temperature=0)
 
@@ -34,7 +36,17 @@ def init(model):
   return variables['params']
 
 
-PARAMS = init(MODEL)
+PARAMS = init(PLAIN)
+MODEL: Any = None
+VARIABLES: Any = None
+
+
+@pytest.fixture(autouse=True, params=[0, 4, 16])
+def kinds_of_memory(request, monkeypatch):
+  """That of training; a ring with room for segments of 4, and for more."""
+  model = PLAIN.at_test_time(longest=request.param)
+  monkeypatch.setitem(globals(), 'MODEL', model)
+  monkeypatch.setitem(globals(), 'VARIABLES', base.freeze(model, PARAMS))
 
 
 def run(**changes):
@@ -51,7 +63,7 @@ def run(**changes):
 
 @jax.jit
 def apply(tokens, memory):
-  return MODEL.apply({'params': PARAMS}, tokens, memory, method='logits')
+  return PLAIN.apply({'params': PARAMS}, tokens, memory, method='logits')
 
 
 def feed(tokens, memory):
@@ -68,13 +80,19 @@ def reread(text):
   assert len(text) <= 25  # the last token sees itself and the memory
   padded = np.zeros(25, np.int32)
   padded[: len(text)] = text
-  return feed(padded, MODEL.init_memory(1))[0][len(text) - 1]
+  return feed(padded, PLAIN.init_memory(1))[0][len(text) - 1]
 
 
 def write(state, **settings):
   """All tokens of a `decode`, and the last state."""
-  pieces = list(decoding.decode(MODEL, PARAMS, state, **settings))
+  pieces = list(decoding.decode(MODEL, VARIABLES, state, **settings))
   return np.concatenate([t for t, _ in pieces], axis=1), pieces[-1][1]
+
+
+def same_memory(a, b):
+  if not MODEL.rewinds():
+    close(a, b)
+  assert min(a.filled[0], FIELDS['mem_len']) == b.filled[0]
 
 
 def close(a, b):
@@ -94,6 +112,10 @@ class Markov(nn.Module):
 
   def row_axes(self):
     return ()
+
+  frozen = base.LanguageModel.frozen
+  repeat_rows = base.LanguageModel.repeat_rows
+  rewinds = base.LanguageModel.rewinds
 
   @nn.compact
   def logits(self, tokens, memory, *, lengths, last):
@@ -168,22 +190,23 @@ def test_greedy_equals_rereading_the_whole_text(n):
 
 
 def test_the_state_is_that_of_exactly_the_tokens_yielded():
-  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
-  memory = MODEL.init_memory(1)
+  state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
+  memory = PLAIN.init_memory(1)
   for segment in (PROMPT[:4], PROMPT[4:8], PROMPT[8:]):
     logits, memory = feed(segment, memory)
-  close((state.logits[0], state.memory), (logits[-1], memory))
+  close(state.logits[0], logits[-1])
 
   # 22 tokens: more than the memory holds, and 2 in the last chunk of 5.
   settings = dict(sampling=Sampling(), max_new_tokens=22, seed=0, chunk=5)
   lengths, text = [], PROMPT.tolist()
-  for tokens, after in decoding.decode(MODEL, PARAMS, state, **settings):
+  for tokens, after in decoding.decode(MODEL, VARIABLES, state, **settings):
     assert tokens.dtype == np.int32
     lengths.append(tokens.shape[1])
     text += tokens[0].tolist()
     for token in tokens[0]:
       logits, memory = feed([token], memory)
-    close((after.logits[0], after.memory), (logits[-1], memory))
+    close(after.logits[0], logits[-1])
+    same_memory(after.memory, memory)
     seen = np.flatnonzero(after.seen[0])
     np.testing.assert_array_equal(seen, np.unique(text))
     assert after.position.tolist() == [len(text)]
@@ -229,26 +252,31 @@ def test_the_default_key_implementation_does_not_matter():
 
 
 def test_continuing_equals_one_longer_text():
-  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
   state = decoding.repeat_rows(MODEL, state, 2)
   sampling = Sampling(repetition_penalty=1.2)
   settings = dict(sampling=sampling, seed=7, chunk=6)
   whole, last = write(state, max_new_tokens=18, **settings)
   first, state = write(state, max_new_tokens=7, **settings)
   # Reading nothing changes nothing.
-  state = decoding.prefill(MODEL, PARAMS, [], segment_len=4, state=state)
+  state = decoding.prefill(MODEL, VARIABLES, [], segment_len=4, state=state)
   second, state = write(state, max_new_tokens=11, **settings)
   np.testing.assert_array_equal(np.concatenate([first, second], 1), whole)
-  close(state, last)
+  close(state.logits, last.logits)
+  assert state.position.tolist() == last.position.tolist()
+  # What follows from both is the same, too.
+  settings |= dict(max_new_tokens=9)
+  after, also = (write(x, **settings)[0] for x in (state, last))
+  np.testing.assert_array_equal(after, also)
 
 
 def test_a_dialogue_reads_into_all_rows():
-  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
   state = decoding.repeat_rows(MODEL, state, 2)
   tokens, state = write(state, sampling=Sampling(), max_new_tokens=5, seed=3)
   assert np.any(tokens[0] != tokens[1])
   answer = [7, 8, 7, 0, 2]
-  state = decoding.prefill(MODEL, PARAMS, answer, segment_len=4, state=state)
+  state = decoding.prefill(MODEL, VARIABLES, answer, segment_len=4, state=state)
   assert state.position.tolist() == state.memory.filled.tolist() == [21, 21]
   for b in range(2):
     close(state.logits[b], reread([*PROMPT, *tokens[b], *answer]))
@@ -261,7 +289,7 @@ def test_eos_ends_its_row_alone():
     seed=0,
     chunk=4,
   )
-  state = decoding.prefill(MODEL, PARAMS, PROMPT, segment_len=4)
+  state = decoding.prefill(MODEL, VARIABLES, PROMPT, segment_len=4)
   state = decoding.repeat_rows(MODEL, state, 3)
   plain, _ = write(state, **settings)
   # A token that each row first holds at another place, within the memory.
@@ -308,12 +336,15 @@ def test_equal_shapes_compile_once():
 
   def two_turns(prompt, max_new_tokens, seed):
     model = Counted(V, Counted.Config(**FIELDS))  # anew, but equal
-    state = None
+    model = model.at_test_time(longest=MODEL.longest)
+    state, variables = None, base.freeze(model, params)
     for text in (prompt, [1]):
-      state = decoding.prefill(model, params, text, segment_len=4, state=state)
+      state = decoding.prefill(
+        model, variables, text, segment_len=4, state=state
+      )
       pieces = decoding.decode(
         model,
-        params,
+        variables,
         state,
         sampling=Sampling(top_k=3),
         max_new_tokens=max_new_tokens,

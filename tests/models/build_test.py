@@ -39,7 +39,7 @@ def test_model_at_test_time(section):
   model = models.at_test_time(c, V, section)
   assert model == models.build(
     c.model, V, mem_len=20, clamp_len=7, same_length='M+1'
-  ).clone(cache_projections=True)
+  ).clone(longest=c[section].segment_len)
   assert model.vocab_size == V
   assert (model.config.n_layer, model.config.mem_len) == (2, 20)
   other = 'generate' if section == 'eval' else 'eval'

@@ -62,7 +62,8 @@ def make(name, used=False, **changes):
   """A model, at test time if it is used, and parameters for it."""
   model = build(name, **changes)
   params = direct.random_params(model)
-  return model.at_test_time() if used else model, params
+  # Segments there have at most nine tokens.
+  return model.at_test_time(longest=9) if used else model, params
 
 
 @functools.cache

@@ -24,9 +24,9 @@ def make(vocab_size=V, **changes):
   fields = {'name': 'transformer_xl', **fields, **changes}
   if fields['name'] in ('vaswani', 'al_rfou'):
     del fields['mem_len']
-  cache = fields.pop('cache_projections', False)
+  longest = fields.pop('longest', 0)
   model = models.build(fields, vocab_size)
-  return model.clone(cache_projections=cache)
+  return model.clone(longest=longest)
 
 
 def apply(model, *args, **kwargs):

@@ -18,7 +18,6 @@ from txl_jax.models import base
 
 CASES = {
   'default': dict(),
-  'cache': dict(cache_projections=True, clamp_len=3, unroll=2),
   'span': dict(same_length='M+1', pre_norm=True, memory_init='zeros'),
   'remat': dict(mem_len=2, untie_biases=True, remat='layer', dropatt=0.5),
   'no_memory': dict(mem_len=0),
@@ -52,10 +51,8 @@ VARIANTS = {
     name='shaw', table_len=6, clamp_len=3, mem_len=3, same_length='M'
   ),
   'shaw_all_clamped': dict(name='shaw', table_len=4, clamp_len=7),
-  'shaw_cache': dict(name='shaw', table_len=5, cache_projections=True),
-  'shaw_zeros': dict(
-    name='shaw', table_len=7, memory_init='zeros', cache_projections=True
-  ),
+  'shaw_ring': dict(name='shaw', table_len=5, longest=T),
+  'shaw_zeros': dict(name='shaw', table_len=7, memory_init='zeros', longest=7),
   'vaswani': dict(name='vaswani', unroll=2),
   'vaswani_pre_norm': dict(name='vaswani', pre_norm=True),
   'al_rfou': dict(name='al_rfou', table_len=7, unroll=2),
@@ -89,7 +86,7 @@ def test_direct_formula(case, varied):
       np.testing.assert_allclose(out.nll, expected[s], rtol=0, atol=1e-10)
   if not model.remembers():
     assert memory == ()
-  elif not model.cache_projections:
+  elif not model.rewinds():
     direct.assert_memory(memory, rows)
 
 
@@ -160,7 +157,7 @@ def test_parameter_counts_of_the_ablations(name, more, expected):
 
 
 MAPPED = CASES | {
-  name: VARIANTS[name] for name in ('shaw_cache', 'vaswani', 'al_rfou')
+  name: VARIANTS[name] for name in ('shaw', 'vaswani', 'al_rfou')
 }
 
 

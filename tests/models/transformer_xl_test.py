@@ -38,13 +38,13 @@ CASES = {
   'T_above_M': dict(mem_len=2, same_length='M', ln_eps=1e-2),
   'no_memory': dict(mem_len=0, tie_weights=False),
   'no_memory_span': dict(mem_len=0, same_length='M', n_layer=1),
-  'cache': dict(cache_projections=True, memory_init='zeros', clamp_len=3),
-  'cache_pre_norm': dict(cache_projections=True, pre_norm=True),
-  'cache_pre_norm_zeros': dict(
-    cache_projections=True, pre_norm=True, memory_init='zeros'
-  ),
+  'ring': dict(longest=T, memory_init='zeros', clamp_len=3),
+  'ring_pre_norm': dict(longest=T, pre_norm=True, untie_biases=True),
+  'ring_span': dict(longest=T + 1, mem_len=3, same_length='M', unroll=2),
+  'ring_span_M+1': dict(longest=2 * T, same_length='M+1'),
+  'no_ring': dict(longest=T, pre_norm=True, memory_init='zeros'),
 }
-PADDED = 'default', 'pre_norm', 'T_above_M', 'cache'
+PADDED = 'default', 'pre_norm', 'T_above_M', 'ring', 'ring_span'
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_direct_formula(case, lengths):
         if not model.remembers():
           assert memory == ()
           continue
-        assert memory.filled[b] == filled
-        if model.cache_projections:
+        assert min(memory.filled[b], model.config.mem_len) == filled
+        if model.rewinds():
           continue  # memory is keys and values; nll shows that they are right
         np.testing.assert_allclose(
           memory.states[:, b, model.config.mem_len - filled :],

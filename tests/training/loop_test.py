@@ -189,7 +189,7 @@ def test_averages_are_evaluated(make, tmp_path):
   average = trainer.state.average
   nats = [
     perplexity.score(
-      trainer.model.clone(cache_projections=True),
+      trainer.model.at_test_time(T),
       params,
       trainer.corpus.tokens('validation'),
       batch_size=2,

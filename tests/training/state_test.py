@@ -78,10 +78,9 @@ def test_parameters_are_float32_whatever_the_compute_dtype():
   assert state.memory.states.dtype == jnp.bfloat16
 
 
-@pytest.mark.parametrize('cache', [False, True])
-def test_shardings_divide_the_memory_alone(cache):
+def test_shardings_divide_the_memory_alone():
   mesh = mesh_lib.make_mesh()
-  model = make().clone(cache_projections=cache)
+  model = make()
   averager = averaging.Averager(1.0, 0)
   abstract = jax.eval_shape(lambda: create(model, averager))
   out = state_lib.shardings(abstract, mesh, model)

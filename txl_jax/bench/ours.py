@@ -84,7 +84,8 @@ def _score(spec):
   corpus = _tokens(spec, spec.steps + G)  # enough for whole calls
   key = jax.random.key(spec.seed)
   params = jax.jit(base.init_params, static_argnums=0)(model, key)
-  memory = jax.jit(model.init_memory, static_argnums=0)(B)
+  variables = base.freeze(model, params)
+  memory = jax.jit(lambda: model.init_memory(B))()
 
   def run(steps):
     nonlocal memory
@@ -94,7 +95,7 @@ def _score(spec):
       start = time.perf_counter()
       *batch, _ = jax.device_put(next(parts))
       data_seconds += time.perf_counter() - start
-      memory, scores = scoring.jit_score(params, memory, *batch, model=model)
+      memory, scores = scoring.jit_score(variables, memory, *batch, model=model)
       nll += float(np.asarray(scores).sum(dtype=np.float64))
     return calls * G * B * T, data_seconds, nll
 

@@ -84,11 +84,12 @@ def _per_token(model, T, params, repeats):
   """Median seconds for one of T tokens, scored in one call."""
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
+  variables = base.freeze(model, params)
   memory, seconds = jax.jit(lambda: model.init_memory(1))(), []
   for _ in range(repeats + 1):
     begin = time.perf_counter()
     memory, nll = scoring.jit_score(
-      params, memory, inputs, targets, model=model
+      variables, memory, inputs, targets, model=model
     )
     nll.block_until_ready()
     seconds.append(time.perf_counter() - begin)

@@ -90,6 +90,7 @@ def score(
     lambda: model.init_memory(rows),
     out_shardings=scoring.memory_shardings(model, mesh),
   )()
+  variables = base.freeze(model, params)
   total, scored = 0.0, 0
   parts = streams.segments(tokens, batch_size, segment_len, group)
   path = nll_file if processes.is_main() else ''
@@ -100,7 +101,7 @@ def score(
         for x, value in ((inputs, 0), (targets, -1))
       )
       memory, nll = scoring.jit_score(
-        params, memory, *padded, model=model, mesh=mesh
+        variables, memory, *padded, model=model, mesh=mesh
       )
       real = targets >= 0
       values = placement.fetch(nll)[:, :batch_size][real]
@@ -190,17 +191,18 @@ def check(
   if places := scoring.memory_shardings(model, mesh):
     memory = mesh_lib.with_shardings(memory, places)
   inputs = jax.ShapeDtypeStruct((group, rows, T), np.int32)
+  variables = jax.eval_shape(model.frozen, params)
   # The same program is called later: it is traced once.
   program = scoring.jit_score.trace(
-    params, memory, inputs, inputs, model=model, mesh=mesh
+    variables, memory, inputs, inputs, model=model, mesh=mesh
   )
   product = capacity.largest_product(program.jaxpr) / (mesh.size if mesh else 1)
   size = capacity.on_a_device
   shorter = keys[2:] if hasattr(model.config, 'mem_len') else ()
   parts = {
-    'the parameters': (size(params), ['mesh.fsdp on more devices']),
+    'the parameters': (size(variables), ['mesh.fsdp on more devices']),
     'the memory': (size(memory), [*shorter, keys[0]]),
-    'one product': (product, [keys[1], keys[0]]),
+    'one product': (product, [keys[1], *shorter, keys[0]]),
   }
   capacity.check('scoring', mesh, parts)
 

@@ -126,6 +126,7 @@ def after_context(
     lambda: model.init_memory(rows),
     out_shardings=scoring.memory_shardings(model, mesh),
   )
+  variables = base.freeze(model, params)
   for first in range(0, len(at), rows):
     here = at[first : first + rows]
     inputs = np.zeros([rows, G * T], np.int32)
@@ -134,7 +135,7 @@ def after_context(
     targets[: len(here), c - 1] = tokens[here]
     fold = lambda x: x.reshape(rows, G, T).swapaxes(0, 1)  # [G, B, T]
     _, found = scoring.jit_score(
-      params, start(), fold(inputs), fold(targets), model=model, mesh=mesh
+      variables, start(), fold(inputs), fold(targets), model=model, mesh=mesh
     )
     last = placement.fetch(found)[-1, : len(here), c - 1 - (G - 1) * T]
     nll[first : first + rows] = last

@@ -21,7 +21,7 @@ def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
 
 
 def score(
-  params: Any,
+  variables: Any,
   memory: Any,
   inputs: jax.Array,
   targets: jax.Array,
@@ -32,7 +32,7 @@ def score(
   """The memory after G consecutive segments, and their nll float32 [G, B, T].
 
   The memory is one of B rows; inputs and targets are int32 [G, B, T], a target
-  of -1 is not scored. The parameters are on the mesh.
+  of -1 is not scored. The variables are from `base.freeze`, on the mesh.
   """
 
   def body(memory, segment):
@@ -42,7 +42,7 @@ def score(
     ends = jnp.where(segment[1] >= 0, places, 0)
     n = None if model.remembers() else jnp.max(ends, axis=1)
     more: Any = dict(train=False, lengths=n)
-    out: Any = model.apply({'params': params}, *segment, memory, **more)
+    out: Any = model.apply(variables, *segment, memory, **more)
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):

@@ -5,10 +5,11 @@ Shapes: B rows (samples), V vocabulary, n prompt tokens, T segment length.
 `generate` is one prompt and what follows it. `prefill` and `decode` are its
 two halves; a dialogue calls them in turns and passes the `State` along:
 
-  state = prefill(model, params, question, segment_len=128)
-  for tokens, now in decode(model, params, state, ...):
+  variables = base.freeze(model, params)
+  state = prefill(model, variables, question, segment_len=128)
+  for tokens, now in decode(model, variables, state, ...):
     ...
-  state = prefill(model, params, answer, segment_len=128, state=now)
+  state = prefill(model, variables, answer, segment_len=128, state=now)
 
 A state holds the logits of the token that comes next, and its memory holds
 every token before that one: all that was read and all that was yielded,
@@ -43,10 +44,13 @@ class State(flax.struct.PyTreeNode):
   position: jax.Array  # int32 [B], how many tokens those are
 
 
-def _advance(model, params, state, tokens, lengths):
-  """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
-  options = dict(lengths=lengths, last=True, method='logits')
-  variables = {'params': params}
+def _advance(model, variables, state, tokens, lengths, to_rewind=False):
+  """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row.
+
+  The memory is as if all tokens were real if it is to be rewound later.
+  """
+  real = None if to_rewind else lengths
+  options = dict(lengths=real, last=True, method='logits')
   logits, memory = model.apply(variables, tokens, state.memory, **options)
   n = lengths[:, None]
   logits = jnp.where(n > 0, logits.astype(jnp.float32), state.logits)
@@ -58,44 +62,63 @@ def _advance(model, params, state, tokens, lengths):
 
 
 # What follows is compiled once per model (Linen modules with equal fields are
-# equal) and shapes, whoever calls. The unused parameters place the state on
+# equal) and shapes, whoever calls. The unused variables place the state on
 # their devices, where the states that follow are too: one placement is one
 # compilation.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
-def _start(model, params):
+def _start(model, variables):
   """The state of one row before its first token."""
-  del params
+  del variables
   logits = jnp.zeros([1, model.vocab_size], jnp.float32)
   seen, position = jnp.zeros_like(logits, bool), jnp.zeros([1], jnp.int32)
   return State(logits, model.init_memory(1), seen, position)
 
 
-_read_segment = jax.jit(_advance, static_argnames='model')
-
-
-@functools.partial(jax.jit, static_argnames=('model', 'sampling', 'chunk'))
-def _decode_chunk(model, params, state, done, key, left, eos, sampling, chunk):
+@functools.partial(
+  jax.jit,
+  static_argnames=('model', 'sampling', 'chunk'),
+  donate_argnames='state',
+)
+def _decode_chunk(
+  model, variables, state, done, key, left, eos, sampling, chunk
+):
   """The state, done (bool [B]), and tokens int32 [B, chunk], -1 where none is.
 
   The number of steps is fixed, which keeps an accelerator from waiting for
-  the host at each of them; steps past the end feed a segment of length 0.
+  the host at each of them; steps past the end feed a segment of length 0, or
+  a token that is taken back at the end where the memory can do that.
   """
+  rewinds, before = model.rewinds() >= chunk, state.position
 
   def step(carry, t):
     state, done = carry
     live = (t < left) & ~done  # [B]
     tokens = draw(state, key, sampling)
-    lengths = live.astype(jnp.int32)
-    state = _advance(model, params, state, tokens[:, None], lengths)
+    given = tokens[:, None], live.astype(jnp.int32), rewinds
+    state = _advance(model, variables, state, *given)
     return (state, done | (tokens == eos)), jnp.where(live, tokens, -1)
 
   (state, done), tokens = jax.lax.scan(step, (state, done), jnp.arange(chunk))
+  if rewinds:
+    more = chunk - (state.position - before)
+    state = state.replace(memory=model.rewind(state.memory, more))
   return state, done, tokens.T
+
+
+@functools.partial(jax.jit, static_argnames='model', donate_argnames='state')
+def _read_segment(model, variables, state, tokens, lengths):
+  return _advance(model, variables, state, tokens, lengths)
+
+
+@jax.jit
+def _copy(state):
+  """For what is called next uses a state up: its memory is written over."""
+  return jax.tree.map(jnp.copy, state)
 
 
 def prefill(
   model: base.LanguageModel,
-  params: Any,
+  variables: Any,
   tokens: Sequence[int] | np.ndarray,
   *,
   segment_len: int,
@@ -104,13 +127,14 @@ def prefill(
   """Reads tokens, int [n], the same into every row; the State after them.
 
   The last segment is padded: one compiled shape serves every length. The
-  model is at test time, unbound. Without a state a text starts, with one row.
+  model is at test time, unbound, the variables are from `base.freeze`. Without
+  a state a text starts, with one row.
   ValueError if no token is there and none came before, or one is not in [0, V).
   """
   tokens, V = np.asarray(tokens, np.int32), model.vocab_size
   if state is None and not len(tokens):
     raise ValueError('a text starts with at least one token, got none')
-  now: State = _start(model, params) if state is None else state
+  now: State = _start(model, variables) if state is None else _copy(state)
   outside = tokens[(tokens < 0) | (tokens >= V)]
   if len(outside):
     raise ValueError(f'token {outside[0]}: allowed are 0 to {V - 1}')
@@ -119,7 +143,8 @@ def prefill(
     segment = tokens[start : start + segment_len]
     padded = np.pad(segment, (0, segment_len - len(segment)))
     lengths = np.full([B], len(segment), np.int32)
-    now = _read_segment(model, params, now, np.tile(padded, (B, 1)), lengths)
+    rows = np.tile(padded, (B, 1))
+    now = _read_segment(model, variables, now, rows, lengths)
   return now
 
 
@@ -127,8 +152,8 @@ def check(
   model: base.LanguageModel, params: Any, *, samples: int, segment_len: int
 ) -> None:
   """Raises a UserError if there is less memory than `generate` needs."""
-  start = functools.partial(_start, model)
-  one = jax.eval_shape(start, params)
+  variables = jax.eval_shape(model.frozen, params)
+  one = jax.eval_shape(functools.partial(_start, model), variables)
   rows = jax.eval_shape(lambda state: repeat_rows(model, state, samples), one)
 
   for what, state, T in ('the prompt', one, segment_len), ('decoding', rows, 1):
@@ -136,13 +161,13 @@ def check(
     shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((B, T), (B,))]
     read = functools.partial(_advance, model)
     product = capacity.largest_product(
-      jax.make_jaxpr(read)(params, state, *shapes)
+      jax.make_jaxpr(read)(variables, state, *shapes)
     )
     size, held = capacity.on_a_device, ['mesh.fsdp on more devices']
     remembers = hasattr(model.config, 'mem_len')
     length = ['generate.model.mem_len'] * remembers + ['generate.window']
     parts = {
-      'the parameters': (size(params), held),
+      'the parameters': (size(variables), held),
       'the state of the samples': (size(state), ['generate.samples', *length]),
       'one product': (product, [*length, 'generate.segment_len']),
     }
@@ -151,14 +176,14 @@ def check(
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
   """A state of one row as one of B equal rows."""
-  memory = base.repeat_rows(model, state.memory, B)
+  memory = model.repeat_rows(state.memory, B)
   rows = jax.tree.map(lambda x: jnp.repeat(x, B, 0), state.replace(memory=()))
   return rows.replace(memory=memory)
 
 
 def decode(
   model: base.LanguageModel,
-  params: Any,
+  variables: Any,
   state: State,
   *,
   sampling: Sampling,
@@ -166,17 +191,20 @@ def decode(
   seed: int,
   chunk: int = 16,
   eos: int | None = None,
+  keep: bool = True,
 ) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
   The tokens are numpy int32 [B, n], n from 1 to `chunk`, made in one call of
   the device; -1 in rows that ended before the others. A row ends after
-  max_new_tokens, or after the token id `eos`, itself included.
+  max_new_tokens, or after the token id `eos`, itself included. Without `keep`
+  the states that were given and yielded are used up: their memory is written
+  over, and not copied.
 
-  The model is at test time, unbound, the state from `prefill` or from here. The
-  token at position i of row b is drawn with a key made of (seed, b, i) alone:
-  chunk, B and earlier calls do not change it. (Another B or T may change the
-  last digits of the logits.)
+  The model and variables are those of `prefill`, where the state is from, or
+  from here. The token at position i of row b is drawn with a key made of
+  (seed, b, i) alone: chunk, B and earlier calls do not change it. (Another B or
+  T may change the last digits of the logits.)
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
@@ -187,8 +215,9 @@ def decode(
       return
     left = max_new_tokens - start
     state, done, tokens = _decode_chunk(
-      model, params, state, done, key, left, end, sampling, chunk
-    )
+      model, variables, _copy(state) if keep else state,
+      done, key, left, end, sampling, chunk,
+    )  # fmt: skip
     tokens = np.asarray(tokens)
     yield tokens[:, np.any(tokens >= 0, axis=0)], state
 
@@ -212,6 +241,8 @@ def generate(
   """
   if not len(prompt) and start is not None:
     prompt = [start]
-  state = prefill(model, params, prompt, segment_len=segment_len)
+  variables = base.freeze(model, params)
+  state = prefill(model, variables, prompt, segment_len=segment_len)
   state = repeat_rows(model, state, samples)
-  return (tokens for tokens, _ in decode(model, params, state, **options))
+  states = decode(model, variables, state, **options, keep=False)
+  return (tokens for tokens, _ in states)

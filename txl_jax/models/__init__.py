@@ -55,7 +55,8 @@ def at_test_time(
   """
   given = config[section].model.items()
   overrides = {k: x for k, x in given if x is not None}
-  model = build(config.model, vocab_size).at_test_time(**overrides)
+  model = build(config.model, vocab_size)
+  model = model.at_test_time(config[section].segment_len, **overrides)
   if not window:
     return model
   name = f'{section}.window'

@@ -51,15 +51,19 @@ class Config(transformer_config.Config):
 class Layer(transformer.Layer):
   """A layer that adds its own positions to what it reads."""
 
+  def setup(self) -> None:
+    super().setup()
+    c = self.config
+    init, shape = nn.initializers.normal(c.init_std), (c.table_len, c.d_model)
+    self.table = self.param('positions', init, shape, jnp.float32)
+
   def inputs(self, x: jax.Array, lengths: jax.Array | None) -> jax.Array:
     """x + the last n rows of the table, for a row of n real tokens."""
     c, T = self.config, x.shape[1]
-    init, shape = nn.initializers.normal(c.init_std), (c.table_len, c.d_model)
-    table = self.param('positions', init, shape, jnp.float32)
     if c.table_len < T:
       allowed = f'at least {T}, the tokens of a segment or window, or fewer'
       settings.refuse('model.table_len', c.table_len, allowed)
-    table = jnp.asarray(table, x.dtype)[c.table_len - T :]
+    table = jnp.asarray(self.table, x.dtype)[c.table_len - T :]
     if lengths is None:
       return x + table
     return x + table[T - 1 - transformer.tokens_left(T, lengths)]

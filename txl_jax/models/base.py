@@ -39,6 +39,9 @@ from txl_jax import settings
 from txl_jax.models import config as config_lib
 from txl_jax.models import embeddings, layers, regularisation
 
+# In `row_axes`, of an array that all rows share.
+SHARED = -1
+
 
 class LMOutput(flax.struct.PyTreeNode):
   """What a language model returns for one segment."""
@@ -78,18 +81,38 @@ class LanguageModel(nn.Module):
     return ()
 
   def row_axes(self) -> Any:
-    """A pytree like a memory: the axis of each leaf that is the batch."""
+    """A pytree like a memory: the axis of each leaf that is the batch.
+
+    Or that has the batch and heads, as one; SHARED for what has no rows.
+    """
     return ()
 
   def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
     """The memory with the given rows (bool [B]) as before the first token."""
 
     def reset(axis, old, new):
+      if axis == SHARED:
+        return old
       others = [i for i in range(old.ndim) if i != axis]
       return jnp.where(jnp.expand_dims(rows, others), new, old)
 
     empty = self.init_memory(len(rows))
     return jax.tree.map(reset, self.row_axes(), memory, empty)
+
+  def repeat_rows(self, memory: Any, times: int) -> Any:
+    """A memory whose every row is there `times` times, one after the other."""
+    return jax.tree.map(
+      lambda axis, x: jnp.repeat(x, times, axis), self.row_axes(), memory
+    )
+
+  def rewinds(self) -> int:
+    """How many tokens `rewind` takes back at most, 0 if it cannot."""
+    return 0
+
+  def rewind(self, memory: Any, counts: jax.Array) -> Any:
+    """The memory without the last counts[b] tokens of row b, int32 [B]."""
+    del memory, counts
+    raise TypeError(f'{type(self).__name__} cannot take tokens back')
 
   def remembers(self) -> bool:
     """Whether a segment sees anything of those before it."""
@@ -170,11 +193,16 @@ class LanguageModel(nn.Module):
       h = jnp.take_along_axis(h, at, axis=1)[:, 0]
     return self.vocabulary.logits(h), memory
 
-  def at_test_time(self, **overrides: Any) -> 'LanguageModel':
+  def at_test_time(
+    self, longest: int | None = None, **overrides: Any
+  ) -> 'LanguageModel':
     """The model for evaluation and generation, where the weights are frozen.
 
-    The overrides are keys of its config that change AT_TEST_TIME.
+    The overrides are keys of its config that change AT_TEST_TIME. It may keep
+    what it has computed of past states, see `frozen`, if it is told how many
+    tokens the longest segment will have.
     """
+    del longest
     allowed = settings.keys(settings.overrides(type(self.config)))
     for name, value in overrides.items():
       if name not in allowed:
@@ -184,6 +212,13 @@ class LanguageModel(nn.Module):
   def without_remat(self) -> 'LanguageModel':
     """The same model, with nothing computed again in the backward pass."""
     return self
+
+  def frozen(self, params: Any) -> dict[str, Any]:
+    """The variables for `apply` with parameters that do not change.
+
+    What depends on these alone is computed here: once, for many calls.
+    """
+    return {'params': params}
 
   def inference_params(self, params: Any) -> Any:
     """The parameters without those that only training needs."""
@@ -198,11 +233,10 @@ def init_params(model: LanguageModel, key: jax.Array) -> Any:
   return model.init(keys, *arguments, train=True)['params']
 
 
-def repeat_rows(model: LanguageModel, memory: Any, times: int) -> Any:
-  """A memory whose every row is there `times` times, one after the other."""
-  return jax.tree.map(
-    lambda axis, x: jnp.repeat(x, times, axis), model.row_axes(), memory
-  )
+@functools.partial(jax.jit, static_argnames='model')
+def freeze(model: LanguageModel, params: Any) -> dict[str, Any]:
+  """`LanguageModel.frozen`, compiled."""
+  return model.frozen(params)
 
 
 def push(

@@ -8,13 +8,13 @@ Shapes
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention
+from txl_jax import attention, ring
 
 
 class Dropout(nn.Module):
@@ -95,10 +95,19 @@ class FeedForward(nn.Module):
     return nn.Dense(x.shape[-1], name='w2', **shared)(h)
 
 
+class Distances(NamedTuple):
+  """What scores by distance are made of, see `attention.relative_scores`."""
+
+  r: jax.Array  # [S, H, K], farthest first; for a ring [H, C, K]
+  u: jax.Array  # [H, K]
+  v_bias: jax.Array  # [H, K]
+  b: jax.Array | None = None  # [S, H]
+
+
 class Attention(nn.Module):
   """Attention between its projections, which have no biases.
 
-  This one knows no positions; others override `scores`.
+  This one knows no positions; others override `distances`.
   """
 
   config: Any
@@ -122,24 +131,38 @@ class Attention(nn.Module):
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
     return self.k(states), self.v(states)
 
-  def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
-    """q [B, T, H, K], k [B, S, H, K] -> [B, H, T, S].
-
-    Positions are what the model has made for all layers.
-    """
+  def distances(self, positions: Any) -> Distances | None:
+    """What positions, made by the model for all layers, are in this one."""
     del positions
-    return attention.content_scores(q, k)
 
   def __call__(self, x, k, v, positions, mask, *, train):
     """x [B, T, D], k, v [B, S, H, K] and mask [B or 1, T, S] -> [B, T, D]."""
     rate = self.config.dropatt if train else 0.0
     key = self.make_rng('dropout') if rate else None
-    scores = self.scores(self.q(x), k, positions)
+    q, distances = self.q(x), self.distances(positions)
+    if distances is None:
+      scores = attention.content_scores(q, k)
+    else:
+      scores = attention.relative_scores(q, k, *distances)
     show(self, MAPS, lambda: attention.probabilities(scores, mask))
     out = attention.attend(
       scores, v, mask, dropout_rate=rate, dropout_key=key
     )  # [B, T, H, K]
     return self.o(out)
+
+  def over_ring(
+    self,
+    x: jax.Array,
+    rings: tuple[jax.Array, jax.Array],
+    distances: Distances,
+    at: jax.Array,
+    mask: jax.Array,
+  ) -> jax.Array:
+    """The same over rings of keys and values, see `ring`: -> [B, T, D]."""
+    q, (k, v) = jnp.swapaxes(self.q(x), 1, 2), rings
+    r, u, v_bias, b = distances
+    scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
+    return self.o(jnp.swapaxes(ring.attend(scores, v, mask), 1, 2))
 
 
 # What layers show, if it is asked for: their attention, their output.

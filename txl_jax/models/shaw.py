@@ -11,10 +11,8 @@ import dataclasses
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
-from txl_jax import attention
 from txl_jax.models import layers, transformer, transformer_config
 from txl_jax.settings import key, size
 
@@ -53,12 +51,12 @@ class Attention(layers.Attention):
     self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)
     self.u = self.param('u', init, shape, wide)
 
-  def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
+  def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are the rows int32 [S] of the table."""
-    table, u = (jnp.asarray(x, q.dtype) for x in (self.table, self.u))
+    dtype = jnp.dtype(self.config.dtype)
+    table, u = (jnp.asarray(x, dtype) for x in (self.table, self.u))
     b = jnp.asarray(self.distance_bias)[positions]  # [S, H]
-    r = table[positions]  # [S, H, K]
-    return attention.relative_scores(q, k, r, u, jnp.zeros_like(u), b)
+    return layers.Distances(table[positions], u, jnp.zeros_like(u), b)
 
 
 class Layer(transformer.Layer):

@@ -15,7 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention
+from txl_jax import attention, ring
 from txl_jax.models import base, layers
 
 # The choices of remat: what is kept for the backward pass.
@@ -26,14 +26,18 @@ POLICIES = {
 
 
 class Memory(flax.struct.PyTreeNode):
-  """The past states of every layer.
+  """The past inputs of every layer."""
 
-  They are the inputs of the N layers, [N, B, M, D], oldest first; or what a
-  model that caches keys and values keeps of them: two of [N, B, M, H, K].
-  """
-
-  states: Any
+  states: Any  # [N, B, M, D], oldest first
   filled: Any  # int32 [B], how many slots of each row hold real states
+
+
+class Ring(flax.struct.PyTreeNode):
+  """Keys and values of the past inputs of every layer, see `txl_jax.ring`."""
+
+  states: Any  # of each layer two of [B H, C, K]
+  at: Any  # int32 [], the slot that is written next
+  filled: Any  # int32 [B], how many real states each row has had, at most M + C
 
 
 class Layer(nn.Module):
@@ -46,7 +50,13 @@ class Layer(nn.Module):
   ATTENTION: ClassVar[type[layers.Attention]] = layers.Attention
 
   config: Any
-  cache: bool  # whether memory holds keys and values instead of inputs
+
+  def setup(self) -> None:
+    c = self.config
+    self.attention = self.ATTENTION(c)
+    self.ff = layers.FeedForward(c)
+    self.norm1 = layers.LayerNorm(c)
+    self.norm2 = layers.LayerNorm(c)
 
   def inputs(self, x: jax.Array, lengths: jax.Array | None) -> jax.Array:
     """x [B, T, D] as the layer reads it, the same by default."""
@@ -57,56 +67,64 @@ class Layer(nn.Module):
     """What its attention is given of the positions that all layers share."""
     return shared
 
-  @nn.compact
   def __call__(self, x, memory, shared, mask, lengths, train):
     """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
-    Memory is [B, M, D], the inputs of this layer before the segment; with
-    `cache` their keys and values instead, each [B, M, H, K]. `shared` is
-    `Transformer.positions`, the mask bool [B or 1, T, S]; lengths are as in
+    Memory is [B, M, D], the inputs of this layer before the segment. `shared`
+    is `Transformer.positions`, the mask bool [B or 1, T, S]; lengths are as in
     `base.push`.
     """
+    positions = self.positions(shared)
+    x = self.inputs(x, lengths)
+    query, old = self._normed(x), self._normed(memory)
+    k, v = self.attention.project(jnp.concatenate([old, query], axis=1))
+    attended = self.attention(query, k, v, positions, mask, train=train)
+    return self._rest(x, attended, train), base.push(memory, x, lengths)
+
+  def over_ring(self, x, rings, distances, at, mask):
+    """The same with frozen weights: memory is rings of keys and values.
+
+    `distances` is `ring_table`, mask and `at` are as in `txl_jax.ring`.
+    """
+    query = self._normed(x)
+    k, v = (jnp.swapaxes(y, 1, 2) for y in self.attention.project(query))
+    rings = ring.write(rings[0], k, at), ring.write(rings[1], v, at)
+    attended = self.attention.over_ring(query, rings, distances, at, mask)
+    return self._rest(x, attended, False), rings
+
+  def ring_table(self, shared: Any) -> layers.Distances:
+    """What `over_ring` needs of positions, once for all calls."""
+    found: Any = self.attention.distances(self.positions(shared))
+    return found._replace(r=jnp.swapaxes(found.r, 0, 1))
+
+  def _normed(self, x):
+    return self.norm1(x) if self.config.pre_norm else x
+
+  @nn.compact
+  def _rest(self, x, attended, train):
+    """What follows attention, of the input [B, T, D] and its output."""
     c = self.config
 
     def drop(y):
       locked = c.locked_dropout
       return layers.Dropout()(y, c.dropout, train=train, locked=locked)
 
-    def join(old, new):
-      return jnp.concatenate([old, new], axis=1)
-
-    attend = self.ATTENTION(c, name='attention')
-    feed = layers.FeedForward(c, name='ff')
-    norm1 = layers.LayerNorm(c, name='norm1')
-    norm2 = layers.LayerNorm(c, name='norm2')
-    positions = self.positions(shared)
-    x = self.inputs(x, lengths)
-    query = norm1(x) if c.pre_norm else x
-    if self.cache:
-      new = attend.project(query)
-      k, v = jax.tree.map(join, memory, new)
-    else:
-      new = x
-      old = norm1(memory) if c.pre_norm else memory
-      k, v = attend.project(join(old, query))
-    memory = jax.tree.map(lambda m, y: base.push(m, y, lengths), memory, new)
-    y = x + drop(attend(query, k, v, positions, mask, train=train))
+    y = x + drop(attended)
     if not c.pre_norm:
-      y = norm1(y)
-    z = y + drop(feed(norm2(y) if c.pre_norm else y, train=train))
+      y = self.norm1(y)
+    z = y + drop(self.ff(self.norm2(y) if c.pre_norm else y, train=train))
     if not c.pre_norm:
-      z = norm2(z)
+      z = self.norm2(z)
     layers.show(self, layers.OUTPUTS, lambda: z)
-    return z, memory
+    return z
 
 
 class Transformer(base.LanguageModel):
   """A Transformer, see `models.base` and `models.transformer_config`."""
 
-  # Whether memory holds keys and values of the past states instead of these:
-  # the same function where the weights are frozen, without projecting M states
-  # again for every segment or token.
-  cache_projections: bool = False
+  # Where the weights are frozen, T of the longest segment: memory is a Ring
+  # then, and no state is projected twice. 0 is none: memory is a Memory.
+  longest: int = 0
 
   LAYER: ClassVar[type[Layer]] = Layer
   ATTENDS = True
@@ -118,43 +136,105 @@ class Transformer(base.LanguageModel):
     # One set of weights per layer, side by side: a stack of them would be
     # copied out slice by slice in every step.
     c = self.config
-    self.layers = [self.LAYER(c, cache=self._caches) for _ in range(c.n_layer)]
+    self.layers = [self.LAYER(c) for _ in range(c.n_layer)]
 
   @property
-  def _caches(self):
+  def _has_ring(self):
     # A zero state has zero keys and values, but behind a norm it has not.
     c = self.config
     zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
-    return self.cache_projections and not zeros_behind_norm
+    return bool(self.longest and c.mem_len and not zeros_behind_norm)
 
-  def at_test_time(self, **overrides: Any) -> base.LanguageModel:
-    """See `base.LanguageModel`; memory holds keys and values."""
-    return super().at_test_time(**overrides).clone(cache_projections=True)
+  @property
+  def _slots(self):
+    """C: M and a segment, in whole segments, which none then is cut by."""
+    T = self.longest
+    return -(-(self.config.mem_len + T) // T) * T
+
+  def at_test_time(
+    self, longest: int | None = None, **overrides: Any
+  ) -> base.LanguageModel:
+    """See `base.LanguageModel`."""
+    model = super().at_test_time(**overrides)
+    return model if longest is None else model.clone(longest=longest)
+
+  def frozen(self, params: Any) -> dict[str, Any]:
+    """See `base.LanguageModel`: also the position tables of all layers."""
+    variables = super().frozen(params)
+    if not self._has_ring:
+      return variables
+    tables = self.apply(variables, method='ring_tables')
+    return {**variables, 'frozen': {'tables': tables}}
+
+  def ring_tables(self) -> tuple[layers.Distances, ...]:
+    """Of each layer `Layer.ring_table`."""
+    shared = self.positions(self._slots, False)
+    return tuple(layer.ring_table(shared) for layer in self.layers)
 
   def without_remat(self) -> 'Transformer':
     """See `base.LanguageModel`."""
     return self.clone(config=self.config.replace(remat='none'))
 
   def init_memory(self, batch_size: int) -> Any:
-    """A Memory: empty, or full of zero states; () where M is 0."""
+    """A Memory or a Ring: empty, or full of zero states; () where M is 0."""
     c = self.config
     if not c.mem_len:
       return ()
     start = c.mem_len if c.memory_init == 'zeros' else 0
     filled = jnp.full([batch_size], start, jnp.int32)
-    return Memory(self._empty_states(batch_size), filled)
+    if not self._has_ring:
+      return Memory(self._empty_states(batch_size), filled)
+    shape = batch_size * c.n_head, self._slots, c.d_head
+    empty = lambda: jnp.zeros(shape, c.dtype)
+    states = tuple((empty(), empty()) for _ in range(c.n_layer))
+    return Ring(states, jnp.zeros([], jnp.int32), filled)
 
   def row_axes(self) -> Any:
     """See `base.LanguageModel`."""
-    if not self.config.mem_len:
+    c = self.config
+    if not c.mem_len:
       return ()
-    return Memory((1, 1) if self._caches else 1, 0)
+    if not self._has_ring:
+      return Memory(1, 0)
+    return Ring(((0, 0),) * c.n_layer, base.SHARED, 0)
+
+  def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
+    """See `base.LanguageModel`."""
+    if not self._has_ring:
+      return super().reset_memory(memory, rows)
+    empty = self.init_memory(len(rows))
+    filled = jnp.where(rows, empty.filled, memory.filled)
+    heads = jnp.repeat(rows, self.config.n_head)[:, None, None]
+    clear = lambda x: jnp.where(heads, 0, x)
+    return memory.replace(
+      states=jax.tree.map(clear, memory.states), filled=filled
+    )
+
+  def repeat_rows(self, memory: Any, times: int) -> Any:
+    """See `base.LanguageModel`."""
+    if not self._has_ring:
+      return super().repeat_rows(memory, times)
+
+    def repeat(x):
+      x = x.reshape(len(memory.filled), -1, *x.shape[1:])  # [B, H, C, K]
+      return jnp.repeat(x, times, axis=0).reshape(-1, *x.shape[2:])
+
+    states = jax.tree.map(repeat, memory.states)
+    filled = jnp.repeat(memory.filled, times)
+    return memory.replace(states=states, filled=filled)
+
+  def rewinds(self) -> int:
+    """See `base.LanguageModel`."""
+    return self.longest if self._has_ring else 0
+
+  def rewind(self, memory: Any, counts: jax.Array) -> Any:
+    """See `base.LanguageModel`."""
+    states, at = ring.rewind(memory.states, memory.at, counts)
+    return Ring(states, at, memory.filled - counts)
 
   def _empty_states(self, B):
     c = self.config
-    width = (c.n_head, c.d_head) if self._caches else (c.d_model,)
-    empty = jnp.zeros((c.n_layer, B, c.mem_len, *width), c.dtype)
-    return (empty, jnp.zeros_like(empty)) if self._caches else empty
+    return jnp.zeros((c.n_layer, B, c.mem_len, c.d_model), c.dtype)
 
   def inputs(
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool
@@ -176,8 +256,33 @@ class Transformer(base.LanguageModel):
     train: bool = False,
   ) -> tuple[jax.Array, Any]:
     """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    if self._has_ring:
+      return self._over_ring(tokens, memory, lengths)
     h, memory, _ = self.watched(tokens, memory, lengths, train)
     return h, memory
+
+  def _over_ring(self, tokens, memory, lengths):
+    """`states` of a model whose memory is a Ring; T is at most `longest`."""
+    c, T, C = self.config, tokens.shape[1], self._slots
+    if self.longest < T:
+      raise ValueError(
+        f'a segment of {T} tokens; allowed: at most {self.longest}, for which '
+        'the model was made by at_test_time(longest=...)'
+      )
+    h = self.inputs(tokens, lengths, False)
+    at = memory.at
+    filled = jnp.minimum(memory.filled, c.mem_len)
+    mask = ring.visibility(at, T, C, filled, c.span)
+    tables = self.get_variable('frozen', 'tables') or self.ring_tables()
+    new = []
+    for layer, rings, table in zip(
+      self.layers, memory.states, tables, strict=True
+    ):
+      h, rings = layer.over_ring(h, rings, table, at, mask)
+      new.append(rings)
+    filled = jnp.minimum(memory.filled + T, c.mem_len + C)
+    memory = Ring(tuple(new), (at + T) % C, filled)
+    return h, memory if lengths is None else self.rewind(memory, T - lengths)
 
   def attention_maps(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
@@ -186,7 +291,10 @@ class Transformer(base.LanguageModel):
 
     They are those of `states` without dropout, float32 [N, B, H, T, S]; the
     first M of the S keys are the slots of the memory, the newest one last.
+    ValueError where memory is a Ring, whose slots have no such order.
     """
+    if self._has_ring:
+      raise ValueError('attention maps need at_test_time(longest=0)')
     arguments = tokens, memory, lengths, False
     _, memory, maps = self.watched(*arguments, layers.MAPS)
     return maps, memory

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
@@ -59,10 +58,10 @@ class RelativeAttention(layers.Attention):
     super().setup()
     self.r = self.to_heads()
 
-  def scores(self, q: jax.Array, k: jax.Array, positions: Any) -> jax.Array:
+  def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are (table [S, D], (u, v))."""
     R, (u, v_bias) = positions
-    return attention.relative_scores(q, k, self.r(R), u, v_bias)
+    return layers.Distances(self.r(R), u, v_bias)
 
 
 class Layer(transformer.Layer):
@@ -70,12 +69,15 @@ class Layer(transformer.Layer):
 
   ATTENTION = RelativeAttention
 
+  def setup(self) -> None:
+    super().setup()
+    if self.config.untie_biases:
+      self.biases = Biases(self.config)
+
   def positions(self, shared: Any) -> Any:
     """See `transformer.Layer`."""
     R, biases = shared
-    if self.config.untie_biases:
-      biases = Biases(self.config, name='biases')()
-    return R, biases
+    return R, self.biases() if self.config.untie_biases else biases
 
 
 class TransformerXL(transformer.Transformer):

@@ -33,8 +33,9 @@ def run(job: Job) -> None:
     of = min(o.tokens, n - o.start)
     job.console.progress(f'{read:,} of {of:,} tokens', pause=5.0)
 
+  model = models.at_test_time(config, subject.vocab_size, 'eval')
   found = attention_maps.measure(
-    models.at_test_time(config, subject.vocab_size, 'eval'),
+    model.at_test_time(longest=0),  # keys in their order, not in a ring
     subject.found.params,
     subject.tokens[:end],
     o.start,

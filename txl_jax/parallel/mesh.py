@@ -132,7 +132,12 @@ def replicated(mesh: AnyMesh) -> NamedSharding:
 
 
 def rows(mesh: AnyMesh, axis: int = 0) -> NamedSharding:
-  """The sharding of an array whose given axis is the rows of a batch."""
+  """The sharding of an array whose given axis is the rows of a batch.
+
+  A negative axis is none: every device holds it whole.
+  """
+  if axis < 0:
+    return replicated(mesh)
   return NamedSharding(mesh, P(*(None,) * axis, ROWS))
 
 

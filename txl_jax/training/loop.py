@@ -262,7 +262,7 @@ class Trainer:
         self._stop_if_asked()
 
     score = perplexity.score(
-      self.model.at_test_time(),
+      self.model.at_test_time(self.config.train.segment_len),
       self.weights(),
       self.validation,
       **plan_lib.evaluation(self.config),

@@ -47,7 +47,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
   built = step_lib.build(config, len(corpus.vocabulary), mesh)
   _check_step(config, built, mesh, text.width)
   perplexity.check(
-    built.model.at_test_time(),
+    built.model.at_test_time(train.segment_len),
     built.model.inference_params(built.abstract.params),
     validation,
     **evaluation(config),
