@@ -1,18 +1,20 @@
-"""Speed of training, scoring and data; programs for TPUs and GPUs.
+"""Speed of training, scoring, writing and data; programs for TPUs and GPUs.
 
 python -m txl_jax.bench train
 python -m txl_jax.bench eval --hf_python=~/hf/bin/python
 python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
+python -m txl_jax.bench decode --batch=1 --segment=16 --memory=1600 --steps=4
 python -m txl_jax.bench softmax
 python -m txl_jax.bench prepare --megabytes=540
 python -m txl_jax.bench data --megatokens=100
 python -m txl_jax.bench hlo --topology=v3:4x4 --config=configs/enwik8_24l.py
 python -m txl_jax.bench hlo --topology=h200 --config=configs/enwik8_12l.py
 
-train and eval measure us and Hugging Face transformers in turn, with the same
-sizes; softmax the adaptive softmax beside full ones; prepare and data the speed
-of preparing words and of cutting batches. hlo compiles the training step for
-TPUs or GPUs that need not be there, and tells whether it fits and what the
+train, eval and decode measure us and Hugging Face transformers in turn, with
+the same sizes; decode writes segments token by token after a text as long as
+the memory; softmax the adaptive softmax beside full ones; prepare and data the
+speed of preparing words and of cutting batches. hlo compiles the training step
+for TPUs or GPUs that need not be there, and tells whether it fits and what the
 devices exchange. See docs/benchmarks.md and docs/scaling.md.
 """
 
@@ -40,7 +42,7 @@ def _size(name, default, what, at_least=1):
   return name
 
 
-# Of train and eval, as both sides are told.
+# Of train, eval and decode, as both sides are told.
 _SIZES = (
   _size('layers', 12, 'Layers.'),
   _size('d_model', 512, 'Model width, even.', at_least=2),
@@ -109,7 +111,7 @@ def _softmax():
 def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
-  if benchmark in ('train', 'eval'):
+  if benchmark in ('train', 'eval', 'decode'):
     if FLAGS.d_model % 2:
       raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
     spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
@@ -129,7 +131,7 @@ def main(argv: list[str]) -> None:
         raise UserError(f'--{name} is missing; hlo needs it')
     compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file)
   else:
-    allowed = 'train, eval, softmax, prepare, data, hlo'
+    allowed = 'train, eval, decode, softmax, prepare, data, hlo'
     raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')
 
 

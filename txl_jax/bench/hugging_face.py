@@ -46,6 +46,7 @@ def prepare(spec):
   config = transformers.TransfoXLConfig(**sizes, **positions, **rest)
   model = transformers.TransfoXLLMHeadModel(config).to(device)
   train, shape = spec.benchmark == 'train', (spec.batch, spec.segment)
+  decode = spec.benchmark == 'decode'
   optimiser = torch.optim.Adam(model.parameters(), lr=spec.lr)
   model.train(train)
   mems = None
@@ -64,6 +65,27 @@ def prepare(spec):
       optimiser.step()
     return loss.detach()
 
+  def read(tokens):
+    """Continues the memory; the likeliest next tokens."""
+    nonlocal mems
+    with torch.no_grad():
+      out = model(tokens, mems=mems)
+    mems = out.mems
+    return out.logits[:, -1:].argmax(-1)
+
+  def write():
+    """As many tokens as a segment has, one after the other."""
+    nonlocal token
+    for _ in range(spec.segment):
+      token = read(token)
+    return token.new_zeros([], dtype=torch.float)
+
+  if decode:
+    step = write
+    token = torch.randint(spec.vocab, (spec.batch, 1), device=device)
+    for _ in range(0, spec.memory, spec.segment):
+      token = read(torch.randint(spec.vocab, shape, device=device))
+
   def measure(steps):
     begin = time.perf_counter()
     nats = float(sum(step() for _ in range(steps))) / steps
@@ -73,7 +95,7 @@ def prepare(spec):
     tokens = steps * spec.batch * spec.segment
     return dict(tokens=tokens, seconds=seconds, nats=nats)
 
-  measure(2)
+  measure(min(2, spec.steps))
   parameters = sum(p.numel() for p in model.parameters())
   libraries = torch, transformers
   versions = ', '.join(f'{m.__name__} {m.__version__}' for m in libraries)

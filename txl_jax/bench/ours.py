@@ -1,4 +1,4 @@
-"""Training on random tokens and scoring them, for `side_by_side`.
+"""Training on random tokens, scoring and writing them, for `side_by_side`.
 
 Shapes: B batch, T segment, G segments in a call of scoring.
 """
@@ -15,6 +15,8 @@ from txl_jax import models
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import scoring
+from txl_jax.generation import decoding
+from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
@@ -35,6 +37,7 @@ def _config(spec):
   c.model.update(dropout=spec.dropout, dtype=spec.dtype)
   c.train.update(steps=spec.steps, batch_size=spec.batch)
   c.optim.update(lr=spec.lr, clip=spec.clip, schedule='constant')
+  c.eval.segment_len = c.generate.segment_len = spec.segment
   return c
 
 
@@ -76,14 +79,19 @@ def _train(spec):
   return state.params, run
 
 
+def _at_test_time(spec, section):
+  """The model as a section uses it, and fresh parameters."""
+  model = models.at_test_time(_config(spec), spec.vocab, section)
+  key = jax.random.key(spec.seed)
+  return model, jax.jit(base.init_params, static_argnums=0)(model, key)
+
+
 def _score(spec):
   """The parameters, and the run: whole calls of `evaluation.scoring`."""
   B, T = spec.batch, spec.segment
   G = min(spec.segments_per_call, spec.steps)
-  model = models.at_test_time(_config(spec), spec.vocab, 'eval')
+  model, params = _at_test_time(spec, 'eval')
   corpus = _tokens(spec, spec.steps + G)  # enough for whole calls
-  key = jax.random.key(spec.seed)
-  params = jax.jit(base.init_params, static_argnums=0)(model, key)
   variables = base.freeze(model, params)
   memory = jax.jit(lambda: model.init_memory(B))()
 
@@ -102,12 +110,37 @@ def _score(spec):
   return params, run
 
 
+def _decode(spec):
+  """The parameters, and the run: as many tokens as segments have, by B rows.
+
+  One after the other, the likeliest; a text as long as the memory is before.
+  """
+  model, params = _at_test_time(spec, 'generate')
+  variables = base.freeze(model, params)
+  text = np.random.default_rng(spec.seed).integers(spec.vocab, size=spec.memory)
+  text = text if len(text) else [0]
+  state = decoding.prefill(model, variables, text, segment_len=spec.segment)
+  state = decoding.repeat_rows(model, state, spec.batch)
+  greedy: Any = dict(sampling=Sampling(temperature=0), seed=0, keep=False)
+
+  def run(steps):
+    nonlocal state
+    n = steps * spec.segment
+    given: Any = dict(max_new_tokens=n, **greedy)
+    for _, now in decoding.decode(model, variables, state, **given):
+      state = now
+    return n * spec.batch, 0.0, 0.0
+
+  return params, run
+
+
 def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
   """What is printed of our side, and a function that measures it once.
 
   UserError if the devices cannot share the batch.
   """
-  params, run = {'train': _train, 'eval': _score}[benchmark](spec)
+  runs = {'train': _train, 'eval': _score, 'decode': _decode}
+  params, run = runs[benchmark](spec)
   parameters = sum(x.size for x in jax.tree.leaves(params))
   versions, device = f'jax {jax.__version__}', jax.default_backend()
   ready = dict(parameters=parameters, versions=versions, device=device)
@@ -118,5 +151,5 @@ def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
     times = dict(seconds=time.perf_counter() - begin, data_seconds=data_seconds)
     return times | dict(tokens=tokens, nats=nll / tokens)
 
-  run(2)  # compiles
+  run(min(2, spec.steps))  # compiles
   return ready, measure

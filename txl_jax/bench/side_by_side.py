@@ -62,8 +62,9 @@ def _transformers(python, spec):
 def run(benchmark: str, sizes: dict, pairs: int, hf_python: str) -> None:
   """Measures both sides in turn and prints what came out.
 
-  The benchmark is 'train' or 'eval', the sizes those of the flags. Where the
-  interpreter hf_python cannot run the other side, ours is measured alone.
+  The benchmark is train, eval or decode, the sizes are those of the flags.
+  Where the interpreter hf_python cannot run the other side, ours is measured
+  alone.
 
   UserError: our side cannot run with these sizes, the other has ended, or the
   two models have different numbers of parameters.
@@ -115,10 +116,11 @@ def summary(rounds: list[tuple[dict, dict | None]]) -> list[str]:
     if None not in measured:
       rates = spread([_rate(m) for m in measured], '.1f')
       nats = statistics.mean(m['nats'] for m in measured)
-      lines.append(f'{name}: {rates} tokens/s, nll {nats:.3f} nats')
-  data = sum(mine['data_seconds'] for mine, _ in rounds)
-  share = data / sum(mine['seconds'] for mine, _ in rounds)
-  lines.append(f'txl_jax: {share:.3%} of the time spent on batches')
+      loss = f', nll {nats:.3f} nats' if nats else ''  # decoding has none
+      lines.append(f'{name}: {rates} tokens/s{loss}')
+  if data := sum(mine['data_seconds'] for mine, _ in rounds):
+    share = data / sum(mine['seconds'] for mine, _ in rounds)
+    lines.append(f'txl_jax: {share:.3%} of the time spent on batches')
   if ratios := [_rate(mine) / _rate(other) for mine, other in rounds if other]:
     lines.append(f'ratio: {spread(ratios, ".3f")}')
   return lines
