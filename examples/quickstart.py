@@ -43,9 +43,9 @@ for start, end in ((0, half), (half, len(tokens) - 1)):
   total, memory = total + float(out.nll.sum()), out.memory
 print(f'{total / (len(tokens) - 1):.3f} nats per byte (untrained: ln 256)')
 
-# Generate.
+# Generate. Told of the longest segment, a model keeps keys and values.
 pieces = decoding.generate(
-  model,
+  model.at_test_time(longest=16),
   params,
   tokens,
   sampling=sampling.Sampling(temperature=0.8, top_k=40),

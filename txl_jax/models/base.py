@@ -19,7 +19,7 @@ and it has from here what follows from these four:
 
   __call__(tokens, targets, memory, *, train, lengths, progress) -> LMOutput
   logits(tokens, memory, *, lengths, last) -> logits, memory
-  reset_memory, at_test_time, inference_params, reach
+  reset_memory, repeat_rows, at_test_time, frozen, inference_params, reach
 
 The methods that read no parameters are pure: call them on the unbound module.
 With train=True a 'dropout' key is needed in `apply`.

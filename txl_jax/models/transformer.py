@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention, ring
-from txl_jax.models import base, layers
+from txl_jax.models import base, layers, ring_memory
 
 # The choices of remat: what is kept for the backward pass.
 POLICIES = {
@@ -30,14 +30,6 @@ class Memory(flax.struct.PyTreeNode):
 
   states: Any  # [N, B, M, D], oldest first
   filled: Any  # int32 [B], how many slots of each row hold real states
-
-
-class Ring(flax.struct.PyTreeNode):
-  """Keys and values of the past inputs of every layer, see `txl_jax.ring`."""
-
-  states: Any  # of each layer two of [B H, C, K]
-  at: Any  # int32 [], the slot that is written next
-  filled: Any  # int32 [B], how many real states each row has had, at most M + C
 
 
 class Layer(nn.Module):
@@ -182,46 +174,30 @@ class Transformer(base.LanguageModel):
       return ()
     start = c.mem_len if c.memory_init == 'zeros' else 0
     filled = jnp.full([batch_size], start, jnp.int32)
-    if not self._has_ring:
-      return Memory(self._empty_states(batch_size), filled)
-    shape = batch_size * c.n_head, self._slots, c.d_head
-    empty = lambda: jnp.zeros(shape, c.dtype)
-    states = tuple((empty(), empty()) for _ in range(c.n_layer))
-    return Ring(states, jnp.zeros([], jnp.int32), filled)
+    if self._has_ring:
+      return ring_memory.Ring.zeros(c, self._slots, filled)
+    return Memory(self._empty_states(batch_size), filled)
 
   def row_axes(self) -> Any:
     """See `base.LanguageModel`."""
     c = self.config
     if not c.mem_len:
       return ()
-    if not self._has_ring:
-      return Memory(1, 0)
-    return Ring(((0, 0),) * c.n_layer, base.SHARED, 0)
+    if self._has_ring:
+      return ring_memory.Ring.row_axes(c.n_layer)
+    return Memory(1, 0)
 
   def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
     """See `base.LanguageModel`."""
-    if not self._has_ring:
-      return super().reset_memory(memory, rows)
-    empty = self.init_memory(len(rows))
-    filled = jnp.where(rows, empty.filled, memory.filled)
-    heads = jnp.repeat(rows, self.config.n_head)[:, None, None]
-    clear = lambda x: jnp.where(heads, 0, x)
-    return memory.replace(
-      states=jax.tree.map(clear, memory.states), filled=filled
-    )
+    if self._has_ring:
+      return memory.reset(rows, self.init_memory(len(rows)).filled)
+    return super().reset_memory(memory, rows)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
     """See `base.LanguageModel`."""
-    if not self._has_ring:
-      return super().repeat_rows(memory, times)
-
-    def repeat(x):
-      x = x.reshape(len(memory.filled), -1, *x.shape[1:])  # [B, H, C, K]
-      return jnp.repeat(x, times, axis=0).reshape(-1, *x.shape[2:])
-
-    states = jax.tree.map(repeat, memory.states)
-    filled = jnp.repeat(memory.filled, times)
-    return memory.replace(states=states, filled=filled)
+    if self._has_ring:
+      return memory.repeat(times)
+    return super().repeat_rows(memory, times)
 
   def rewinds(self) -> int:
     """See `base.LanguageModel`."""
@@ -229,8 +205,7 @@ class Transformer(base.LanguageModel):
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
     """See `base.LanguageModel`."""
-    states, at = ring.rewind(memory.states, memory.at, counts)
-    return Ring(states, at, memory.filled - counts)
+    return memory.rewind(counts)
 
   def _empty_states(self, B):
     c = self.config
@@ -270,19 +245,18 @@ class Transformer(base.LanguageModel):
         'the model was made by at_test_time(longest=...)'
       )
     h = self.inputs(tokens, lengths, False)
-    at = memory.at
     filled = jnp.minimum(memory.filled, c.mem_len)
-    mask = ring.visibility(at, T, C, filled, c.span)
+    mask = ring.visibility(memory.at, T, C, filled, c.span)
     tables = self.get_variable('frozen', 'tables') or self.ring_tables()
-    new = []
-    for layer, rings, table in zip(
-      self.layers, memory.states, tables, strict=True
-    ):
-      h, rings = layer.over_ring(h, rings, table, at, mask)
-      new.append(rings)
+    states = []
+    for n, layer in enumerate(self.layers):
+      h, rings = layer.over_ring(
+        h, memory.states[n], tables[n], memory.at, mask
+      )
+      states.append(rings)
     filled = jnp.minimum(memory.filled + T, c.mem_len + C)
-    memory = Ring(tuple(new), (at + T) % C, filled)
-    return h, memory if lengths is None else self.rewind(memory, T - lengths)
+    memory = ring_memory.Ring(tuple(states), (memory.at + T) % C, filled)
+    return h, memory if lengths is None else memory.rewind(T - lengths)
 
   def attention_maps(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
