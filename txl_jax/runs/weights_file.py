@@ -55,7 +55,7 @@ def save(path: AnyPath, params: Any, model: Fields, vocabulary: Fields) -> None:
 def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
   """The model, parameters and vocabulary of a file that `save` has written.
 
-  The model is as it was trained, unbound; `model.at_test_time(128, mem_len=1600)`
+  The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
   changes its lengths. The parameters are a nested dict of numpy arrays. What
   the file says of them is held to the model before they are read: it takes no
   more memory than the file has bytes. UserError: the file cannot be read, or is
