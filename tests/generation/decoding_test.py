@@ -1,5 +1,6 @@
 """Decoding from a model."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -280,6 +281,31 @@ def test_a_dialogue_reads_into_all_rows():
   assert state.position.tolist() == state.memory.filled.tolist() == [21, 21]
   for b in range(2):
     close(state.logits[b], reread([*PROMPT, *tokens[b], *answer]))
+
+
+def test_prompts_of_different_lengths():
+  """Each is continued as if it were alone, from an empty memory or not."""
+  prompts = [PROMPT[:n] for n in (3, 11, 8, 1)]
+  read = functools.partial(decoding.prefill, MODEL, VARIABLES, segment_len=4)
+  state = read(prompts)
+  assert state.position.tolist() == [3, 11, 8, 1]
+  greedy = dict(sampling=GREEDY, max_new_tokens=9, seed=0, chunk=4)
+  together, state = write(state, **greedy)
+  answers = [[7, 8], [], [0] * 6, [5]]
+  more, _ = write(read(answers, state=state), **greedy)
+  for b, (prompt, answer) in enumerate(zip(prompts, answers)):
+    alone, state = write(read(prompt), **greedy)
+    np.testing.assert_array_equal(together[b], alone[0])
+    alone, _ = write(read(answer, state=state), **greedy)
+    np.testing.assert_array_equal(more[b], alone[0])
+  both = run(prompt=prompts[:2], sampling=GREEDY, samples=2)
+  np.testing.assert_array_equal(both[::2], both[1::2])
+  one = run(prompt=prompts[1], sampling=GREEDY)
+  np.testing.assert_array_equal(both[2:3], one)
+  with pytest.raises(ValueError, match='at least one token, got none'):
+    read([[1], []])
+  with pytest.raises(ValueError, match='3 texts for 4 rows'):
+    read(prompts[:3], state=read(prompts))
 
 
 def test_eos_ends_its_row_alone():

@@ -119,32 +119,43 @@ def _copy(state):
 def prefill(
   model: base.LanguageModel,
   variables: Any,
-  tokens: Sequence[int] | np.ndarray,
+  tokens: Sequence[int] | np.ndarray | Sequence[Sequence[int] | np.ndarray],
   *,
   segment_len: int,
   state: State | None = None,
 ) -> State:
-  """Reads tokens, int [n], the same into every row; the State after them.
+  """Reads int [n] into every row, or [n_b] into row b; the State after them.
 
-  The last segment is padded: one compiled shape serves every length. The
-  model is at test time, unbound, the variables are from `base.freeze`. Without
-  a state a text starts, with one row.
-  ValueError if no token is there and none came before, or one is not in [0, V).
+  The last segment of a row is padded: one compiled shape serves every length,
+  and a row becomes what it would be alone. The model is at test time, unbound,
+  the variables are from `base.freeze`. Without a state a text starts, with one
+  row, or as many as there are texts.
+  ValueError if a row has no token and none came before, a token is not in
+  [0, V), or there are more or fewer texts than rows.
   """
-  tokens, V = np.asarray(tokens, np.int32), model.vocab_size
-  if state is None and not len(tokens):
+  several = len(tokens) > 0 and np.ndim(tokens[0]) == 1
+  texts = [np.asarray(x, np.int32) for x in (tokens if several else [tokens])]
+  V, longest = model.vocab_size, max(map(len, texts))
+  if state is None and not min(map(len, texts)):
     raise ValueError('a text starts with at least one token, got none')
-  now: State = _start(model, variables) if state is None else _copy(state)
-  outside = tokens[(tokens < 0) | (tokens >= V)]
+  every = np.concatenate(texts)
+  outside = every[(every < 0) | (every >= V)]
   if len(outside):
     raise ValueError(f'token {outside[0]}: allowed are 0 to {V - 1}')
+  if state is None:
+    now = repeat_rows(model, _start(model, variables), len(texts))
+  else:
+    now = _copy(state)
   B = len(now.position)
-  for start in range(0, len(tokens), segment_len):
-    segment = tokens[start : start + segment_len]
-    padded = np.pad(segment, (0, segment_len - len(segment)))
-    lengths = np.full([B], len(segment), np.int32)
-    rows = np.tile(padded, (B, 1))
-    now = _read_segment(model, variables, now, rows, lengths)
+  if not several:
+    texts *= B
+  if len(texts) != B:
+    raise ValueError(f'{len(texts)} texts for {B} rows; allowed: one for each')
+  for start in range(0, longest, segment_len):
+    segments = [x[start : start + segment_len] for x in texts]
+    lengths = np.array([len(x) for x in segments], np.int32)
+    rows = [np.pad(x, (0, segment_len - len(x))) for x in segments]
+    now = _read_segment(model, variables, now, np.stack(rows), lengths)
   return now
 
 
@@ -225,7 +236,7 @@ def decode(
 def generate(
   model: base.LanguageModel,
   params: Any,
-  prompt: Sequence[int] | np.ndarray,
+  prompt: Sequence[int] | np.ndarray | Sequence[Sequence[int] | np.ndarray],
   *,
   segment_len: int,
   samples: int = 1,
@@ -234,7 +245,8 @@ def generate(
 ) -> Iterator[np.ndarray]:
   """What follows a prompt, int [n]: the tokens of `decode`, chunk by chunk.
 
-  The prompt is read once, for all samples. In place of an empty one `start` is
+  The prompt is read once, for all samples. Of several prompts, of any lengths,
+  those of the first come first. In place of an empty one `start` is
   read, a token id after which a text begins: a newline, or <eos>. It is not
   among the tokens returned. The options are those of `decode`. ValueError as in
   `prefill`, and at an empty prompt without `start`.
