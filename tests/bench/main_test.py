@@ -227,10 +227,13 @@ def test_data():
 @pytest.mark.parametrize(
   'args, found',
   [
-    ((), "the benchmark is ''; allowed: train, eval, softmax, prepare, data"),
+    (
+      (),
+      "the benchmark is ''; allowed: train, eval, decode, softmax, prepare, data",
+    ),
     (
       ('speed',),
-      "the benchmark is 'speed'; allowed: train, eval, softmax, prepare, data",
+      "the benchmark is 'speed'; allowed: train, eval, decode, softmax",
     ),
     (('train', 'eval'), "argument 'eval' is not expected"),
     (('train', '--steps=0'), 'flag --steps=0'),
