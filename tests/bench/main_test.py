@@ -229,7 +229,7 @@ def test_data():
   [
     (
       (),
-      "the benchmark is ''; allowed: train, eval, decode, softmax, prepare, data",
+      "the benchmark is ''; allowed: train, eval, decode, softmax, prepare",
     ),
     (
       ('speed',),
