@@ -7,8 +7,11 @@ Published: 54.52 perplexity on the test split with 24M parameters, variational
 dropout and weight averaging; here 23,845,904 parameters.
 Hardware: three epochs on a CPU (docs/results.md). Compiled for one GPU in
 float32 (docs/scaling.md), a step takes 1.4 GiB, which fits any card.
-Never published: all else. Widths, rates and schedule are our own first choice
-and have not been tuned: nobody has reached the figure with them yet.
+Never published: all else. Widths, rates and schedule are our own choice, and
+nobody has reached the figure with them yet. What mattered on a small model, in
+15 epochs on a CPU (docs/results.md): dropout, by far; the average of the
+weights; depth rather than width; weight decay. A memory up to twice as long as
+in training made no difference, a longer one was worse.
 """
 
 from configs import common
@@ -37,11 +40,11 @@ def get_config():
   c.train.save_every = 1000
   c.optim.lr = 3.5e-4
   c.optim.warmup = 2000
-  c.optim.weight_decay = 0.05
+  c.optim.weight_decay = 0.1
   c.optim.average = 'ema'
   c.optim.ema_decay = 0.999
   c.eval.split = 'test'
   c.eval.segment_len = 70
   c.generate.segment_len = 70
-  common.at_test_time(c, mem_len=350, same_length='M')
+  common.at_test_time(c, mem_len=140, same_length='M')
   return c
