@@ -135,7 +135,7 @@ def test_a_config_that_is_none(mine, line, words):
     ('import sys\nsys.exit(0)', 'mine.py, line 2, sys.exit(0): SystemExit: 0'),
     (bytes(range(256)), 'mine.py: '),
     (b'\xff\xfe', 'mine.py: SyntaxError'),
-    (b'x = "\0"', 'mine.py: SyntaxError'),
+    (b'x = "\0"', 'cannot contain null bytes'),
     ('(' * 5000, 'mine.py: '),
     (
       HEAD + '  from ml_collections import ConfigDict\n  return ConfigDict()',

@@ -67,9 +67,9 @@ def test_numpy_alone_reads_it(saved):
 
 def test_lengths_can_be_replaced(saved):
   model, _, _ = weights_file.load(saved)
-  model = model.at_test_time(mem_len=9, same_length='M')
+  model = model.at_test_time(4, mem_len=9, same_length='M')
   expected = models.build({**FIELDS, 'mem_len': 9, 'same_length': 'M'}, 3)
-  assert model == expected.at_test_time() != expected
+  assert model == expected.at_test_time(4) != expected
 
 
 def test_saving_replaces_a_file(saved):
