@@ -74,6 +74,15 @@ def ablate(c, variant):
   return c
 
 
+def baseline(c, name, model):
+  """Another model with some keys; an absolute Transformer sees T tokens."""
+  c = with_model(c, name)
+  c.model.update(model)
+  if name in ('vaswani', 'al_rfou'):
+    without_memory(c, c.train.segment_len)
+  return c
+
+
 def without_memory(c, window):
   """No recurrence: evaluation and generation see a window that moves."""
   if 'mem_len' in c.model:

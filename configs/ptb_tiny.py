@@ -55,12 +55,8 @@ def get_config(variant='xl'):
   common.at_test_time(c, mem_len=128)
   if variant not in BASELINES:
     return common.ablate(c, variant)
-  name, model = BASELINES[variant]
-  c = common.with_model(c, name)
-  c.model.update(model)
-  if name == 'vaswani':
-    common.without_memory(c, c.train.segment_len)
-  if name == 'lstm':  # at the others' rate it learns more slowly
+  c = common.baseline(c, *BASELINES[variant])
+  if variant == 'lstm':  # at the others' rate it learns more slowly
     c.optim.lr = 1e-2
     c.optim.clip = 1.0
     c.optim.weight_decay = 0.01

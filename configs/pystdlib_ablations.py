@@ -52,13 +52,9 @@ def get_config(variant='xl'):
   c.recl.longest = 256
   c.recl.positions = 500
   if variant in BASELINES:
-    name, model = BASELINES[variant]
-    c = common.with_model(c, name)
-    c.model.update(model)
-    if name in ('lstm', 'qrnn'):  # at the others' rate they learn more slowly
+    c = common.baseline(c, *BASELINES[variant])
+    if variant in ('lstm', 'qrnn'):  # at the others' rate they learn slowly
       c.optim.lr = 5e-3
       c.optim.clip = 1.0
-    if name in ('vaswani', 'al_rfou'):
-      common.without_memory(c, 32)
     return c
   return common.ablate(c, variant)
