@@ -181,40 +181,51 @@ def dropout(
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
   """
-  threshold = round(rate * 2**32)
-  if not 0 <= threshold < 2**32:
-    raise ValueError(f'dropout rate {rate} is outside [0, 1)')
-  if threshold == 0:
+  if _threshold(rate) == 0:
     return x
 
   def drop(x, key):
     shape = [1 if axis in shared else n for axis, n in enumerate(x.shape)]
-    keep = _random_words(key, shape) >= jnp.uint32(threshold)
+    index = jnp.zeros(shape, jnp.uint32)
+    for axis, n in enumerate(shape):
+      index = index * n + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     # bfloat16 has too few digits for the scale itself.
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return jnp.where(keep, (wide / (1 - rate)).astype(x.dtype), 0)
+    scaled = (wide / (1 - rate)).astype(x.dtype)
+    return jnp.where(keep(index, dropout_words(key), rate), scaled, 0)
 
   # The backward pass makes the mask again from the key.
   return jax.checkpoint(drop, prevent_cse=False)(x, key)
 
 
-def _random_words(key, shape):
-  """uint32 of a shape: the index of each entry, hashed with the key.
+def dropout_words(key: jax.Array) -> jax.Array:
+  """What `keep` takes of a PRNG key, uint32 [2]."""
+  return jax.random.bits(key, [2], jnp.uint32)
 
-  The hash is triple32 (C. Wellons, hash-prospector), with one word of the
-  key added before it and another mixed in after its first round. Unlike the
-  words of `jax.random`, these take no memory and a tenth of the time: the
-  compiler makes them inside the operation that uses them.
+
+def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
+  """Which entries dropout keeps: bool, of the shape of their index, uint32.
+
+  Each index is hashed with the words. The hash is triple32 (C. Wellons,
+  hash-prospector), with one word added before it and the other mixed in after
+  its first round. Unlike the words of `jax.random`, these take no memory and a
+  tenth of the time: the compiler, or a kernel, makes them inside the operation
+  that uses them.
   """
-  before, halfway = jax.random.bits(key, [2], jnp.uint32)
-  index = jnp.zeros(shape, jnp.uint32)
-  for axis, n in enumerate(shape):
-    index = index * n + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-  x = index + before
-  x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB) ^ halfway
+  x = index + words[0]
+  x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB) ^ words[1]
   x = (x ^ (x >> 11)) * jnp.uint32(0xAC4C1B51)
   x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
-  return x ^ (x >> 14)
+  x = x ^ (x >> 14)
+  return x >= jnp.uint32(_threshold(rate))
+
+
+def _threshold(rate):
+  """Below which a word of 32 bits drops its entry."""
+  threshold = round(rate * 2**32)
+  if not 0 <= threshold < 2**32:
+    raise ValueError(f'dropout rate {rate} is outside [0, 1)')
+  return threshold
 
 
 def probabilities(scores: jax.Array, mask: jax.Array) -> jax.Array:
