@@ -11,9 +11,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 RULES = {
   'attention': '',
   'ops': '',
-  'parallel': 'ops',
+  'kernels': 'attention',
+  'parallel': 'ops kernels',
   'ring': 'attention',
-  'models': 'attention ring ops parallel',
+  'models': 'attention ring ops kernels parallel',
   'data': '',
   'corpora': 'data',
   'runs': 'models data parallel',
@@ -21,11 +22,12 @@ RULES = {
   'generation': 'models data parallel',
   'training': 'models data parallel runs evaluation',
 }
-LEAVES = {'errors', 'files', 'settings', 'terminal'}
+LEAVES = {'errors', 'files', 'settings', 'target', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},
   'ring': {'flax', 'numpy', 'optax', 'orbax'},
+  'kernels': {'flax', 'numpy', 'optax', 'orbax'},
   'ops': {'flax', 'optax', 'orbax'},
   'parallel': {'flax', 'optax', 'orbax'},
   'data': {'jax', 'flax', 'optax', 'orbax'},

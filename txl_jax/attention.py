@@ -177,14 +177,14 @@ def dropout(
     x: any shape, floating.
     rate: a Python float, met to 2^-32; 0 returns x itself, and outside
       [0, 1) it is a ValueError.
-    key: a PRNG key; may be None where rate is 0.
+    key: a PRNG key, or its `dropout_words`; may be None where rate is 0.
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
   """
   if _threshold(rate) == 0:
     return x
 
-  def drop(x, key):
+  def drop(x, words):
     shape = [1 if axis in shared else n for axis, n in enumerate(x.shape)]
     index = jnp.zeros(shape, jnp.uint32)
     for axis, n in enumerate(shape):
@@ -192,15 +192,22 @@ def dropout(
     # bfloat16 has too few digits for the scale itself.
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     scaled = (wide / (1 - rate)).astype(x.dtype)
-    return jnp.where(keep(index, dropout_words(key), rate), scaled, 0)
+    return jnp.where(keep(index, words, rate), scaled, 0)
 
-  # The backward pass makes the mask again from the key.
-  return jax.checkpoint(drop, prevent_cse=False)(x, key)
+  # The backward pass makes the mask again from the words.
+  return jax.checkpoint(drop, prevent_cse=False)(x, dropout_words(key))
 
 
-def dropout_words(key: jax.Array) -> jax.Array:
-  """What `keep` takes of a PRNG key, uint32 [2]."""
-  return jax.random.bits(key, [2], jnp.uint32)
+def dropout_words(key: jax.Array | None) -> jax.Array:
+  """What `keep` takes of a PRNG key, uint32 [2].
+
+  Of what are such words already, as many draws at once are, themselves.
+  """
+  if key is None:
+    raise ValueError('dropout needs a key')
+  if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    return jax.random.bits(key, [2], jnp.uint32)
+  return key
 
 
 def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
@@ -281,13 +288,14 @@ def relative_attention(
   u: jax.Array,
   v_bias: jax.Array,
   mask: jax.Array,
+  b: jax.Array | None = None,
   **dropped: Any,
 ) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
-  q, k, r, u and v_bias are those of `relative_scores`; v, the mask, the options
-  and the result, before the output projection, those of `attend`. Stop
+  q, k, r, u, v_bias and b are those of `relative_scores`; v, the mask, the
+  options and the result, before the output projection, those of `attend`. Stop
   gradients at the memory part of k and v beforehand.
   """
-  scores = relative_scores(q, k, r, u, v_bias)
+  scores = relative_scores(q, k, r, u, v_bias, b)
   return attend(scores, v, mask, **dropped)

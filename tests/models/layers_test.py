@@ -48,7 +48,7 @@ def test_feed_forward():
   with jax.enable_x64(True):
     config = Config(d_ff=5, dropout=0.5, dtype='float64')
     module = layers.FeedForward(config)
-    out = module.apply({'params': params}, jnp.array(X), train=False)
+    out = module.apply({'params': params}, jnp.array(X))
   expected = direct.feed_forward(X, params)
   np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
 

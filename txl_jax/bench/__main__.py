@@ -4,6 +4,9 @@ python -m txl_jax.bench train
 python -m txl_jax.bench eval --hf_python=~/hf/bin/python
 python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
 python -m txl_jax.bench decode --batch=1 --segment=16 --memory=1600 --steps=4
+python -m txl_jax.bench attention --batch=16 --segment=768 --memory=768
+python -m txl_jax.bench sliding --lengths=800,1800,2800,3800 --segment=64
+python -m txl_jax.bench startup
 python -m txl_jax.bench softmax
 python -m txl_jax.bench prepare --megabytes=540
 python -m txl_jax.bench data --megatokens=100
@@ -12,8 +15,12 @@ python -m txl_jax.bench hlo --topology=h200 --config=configs/enwik8_12l.py
 
 train, eval and decode measure us and Hugging Face transformers in turn, with
 the same sizes; decode writes segments token by token after a text as long as
-the memory; softmax the adaptive softmax beside full ones; prepare and data the
-speed of preparing words and of cutting batches. hlo compiles the training step
+the memory. attention measures every implementation of relative attention that
+the machine has, beside attention without positions; sliding a memory beside a
+window that is read anew; startup how long it takes until something happens;
+softmax the adaptive softmax beside full ones; prepare and data the speed of
+preparing words and of cutting batches. --json=FILE keeps what they measured,
+with versions and hardware. hlo compiles the training step
 for TPUs or GPUs that need not be there, and tells whether it fits and what the
 devices exchange. See docs/benchmarks.md and docs/scaling.md.
 """
@@ -26,12 +33,22 @@ if __name__ == '__main__':
 import functools
 import os
 import sys
+import types
 
 from absl import app, flags
 from ml_collections import config_flags
 
 from txl_jax import command_line
-from txl_jax.bench import compiled_step, data_speed, side_by_side, softmax_speed
+from txl_jax.bench import (
+  attention_speed,
+  compiled_step,
+  data_speed,
+  results,
+  side_by_side,
+  sliding_speed,
+  softmax_speed,
+  startup_speed,
+)
 from txl_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -64,6 +81,12 @@ _size('words', 267_735, 'softmax and prepare: words of the vocabulary.', 2)
 _size('width', 1024, 'softmax: width of the head and of the model.')
 _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
 _size('tokens', 8192, 'softmax: tokens of a step.')
+_size('window_tokens', 4, 'sliding: tokens that a measurement predicts.')
+flags.DEFINE_list('lengths', '800,1800', 'sliding: attention lengths.')
+flags.DEFINE_float(
+  'dropatt', 0.0, 'attention: dropout of the probabilities.', 0, 0.999
+)
+flags.DEFINE_string('json', '', 'File for the measurements; not for hlo.')
 _size('threads', None, 'CPU threads of each side; all of them by default.')
 flags.DEFINE_list(
   'cutoffs', '20000,40000,200000', 'softmax: first word of each tail.'
@@ -105,33 +128,84 @@ def _softmax():
     raise UserError(f'--div_val is {div_val}; allowed: {allowed}')
   _use_threads()
   sizes = softmax_speed.Sizes(words, cutoffs, width, div_val, FLAGS.tokens)
-  softmax_speed.run(sizes, FLAGS.pairs)
+  return sizes._asdict(), softmax_speed.run(sizes, FLAGS.pairs)
+
+
+def _spec():
+  """The sizes of a model and what it reads, as both sides are told."""
+  if FLAGS.d_model % 2:
+    raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
+  spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
+  return spec | dict(threads=_use_threads())
+
+
+def _models(benchmark):
+  spec, hf_python = _spec(), os.path.expanduser(FLAGS.hf_python)
+  return spec, side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
+
+
+def _attention():
+  sizes = attention_speed.Sizes(
+    FLAGS.batch, FLAGS.segment, FLAGS.memory, FLAGS.heads, FLAGS.d_head,
+    FLAGS.dtype, FLAGS.dropatt,
+  )  # fmt: skip
+  _use_threads()
+  return sizes._asdict(), attention_speed.run(sizes, FLAGS.pairs)
+
+
+def _sliding():
+  lengths = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.lengths)
+  if not lengths or min(lengths) < 1:
+    found = ','.join(FLAGS.lengths)
+    raise UserError(f'--lengths is {found}; allowed: whole numbers from 1')
+  spec = side_by_side.COMMON | _spec()
+  given = types.SimpleNamespace(**spec)
+  tokens, pairs = FLAGS.window_tokens, FLAGS.pairs
+  return spec, sliding_speed.run(given, lengths, tokens, pairs)
+
+
+def _startup():
+  return {}, startup_speed.run(FLAGS.pairs)
+
+
+def _prepare():
+  # One of the words is that of the newlines.
+  sizes = FLAGS.megabytes, FLAGS.words - 1, FLAGS.processes
+  names = 'megabytes', 'distinct', 'processes'
+  return dict(zip(names, sizes)), data_speed.prepare(*sizes)
+
+
+def _data():
+  tokens = FLAGS.megatokens * 1_000_000
+  return {'tokens': tokens}, data_speed.cut(tokens, FLAGS.pairs)
+
+
+# Each returns the sizes and what was measured.
+_BENCHMARKS = {
+  **{x: functools.partial(_models, x) for x in ('train', 'eval', 'decode')},
+  'attention': _attention,
+  'sliding': _sliding,
+  'startup': _startup,
+  'softmax': _softmax,
+  'prepare': _prepare,
+  'data': _data,
+}
 
 
 def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
-  if benchmark in ('train', 'eval', 'decode'):
-    if FLAGS.d_model % 2:
-      raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
-    spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
-    spec['threads'] = _use_threads()
-    hf_python = os.path.expanduser(FLAGS.hf_python)
-    side_by_side.run(benchmark, spec, FLAGS.pairs, hf_python)
-  elif benchmark == 'softmax':
-    _softmax()
-  elif benchmark == 'prepare':
-    # One of the words is that of the newlines.
-    data_speed.prepare(FLAGS.megabytes, FLAGS.words - 1, FLAGS.processes)
-  elif benchmark == 'data':
-    data_speed.cut(FLAGS.megatokens * 1_000_000, FLAGS.pairs)
+  if benchmark in _BENCHMARKS:
+    sizes, measured = _BENCHMARKS[benchmark]()
+    if FLAGS.json:
+      results.write(FLAGS.json, benchmark, sizes, measured)
   elif benchmark == 'hlo':
     for name in 'topology', 'config':
       if not FLAGS[name].value:
         raise UserError(f'--{name} is missing; hlo needs it')
     compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file)
   else:
-    allowed = 'train, eval, decode, softmax, prepare, data, hlo'
+    allowed = f'{", ".join(_BENCHMARKS)}, hlo'
     raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')
 
 

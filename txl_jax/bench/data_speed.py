@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from txl_jax.bench.side_by_side import spread
+from txl_jax.bench.results import Measured, spread
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared, streams
 from txl_jax.data.options import Data
@@ -24,8 +24,10 @@ _SYMBOLS = {np.uint8: 204, np.int32: 793_471}  # as in enwik8 and in lm1b
 _LENGTHS = 2, 52  # of sentences, 26.5 tokens on average, as in lm1b
 
 
-def prepare(megabytes: int, distinct: int, processes: int) -> None:
-  """Makes a text, prepares it, and prints how long that took.
+def prepare(
+  megabytes: int, distinct: int, processes: int
+) -> dict[str, Measured]:
+  """Makes a text, prepares it, and prints and returns how fast that was.
 
   The text has so many 1,000,000 bytes, give or take a few, and different words;
   0 processes that read it are the default.
@@ -53,6 +55,7 @@ def prepare(megabytes: int, distinct: int, processes: int) -> None:
     f'memory: at most {ours:,.0f} MB, and {theirs:,.0f} MB for each of the '
     'processes'
   )
+  return {'txl_jax': Measured([tokens / seconds], 'tokens/s')}
 
 
 def _write_text(path, size, distinct):
@@ -79,8 +82,8 @@ def _write_text(path, size, distinct):
       ids = np.minimum(np.searchsorted(shares, drawn), distinct - 1)
 
 
-def cut(tokens: int, repeats: int) -> None:
-  """Cuts three corpora of so many tokens into batches: prints how fast that is.
+def cut(tokens: int, repeats: int) -> dict[str, Measured]:
+  """Cuts three corpora of so many tokens into batches, and tells how fast.
 
   They are files of random tokens, mapped into memory: what is measured is the
   copy from the page cache into int32 arrays.
@@ -89,6 +92,7 @@ def cut(tokens: int, repeats: int) -> None:
   about = f'{repeats} repeats, cpus {os.cpu_count()}'
   batches = f'{steps:,} batches of {_B} x {_T}'
   print(f'data: {tokens:,} tokens, {batches}, {about}', flush=True)
+  results = {}
 
   def measure(name, reader):
     """What is printed of a corpus, and the median, in million tokens/s."""
@@ -98,6 +102,7 @@ def cut(tokens: int, repeats: int) -> None:
       for step in range(steps):
         reader.batch(step)
       rates.append(steps * _B * _T / 1e6 / (time.perf_counter() - begin))
+    results[name] = Measured(rates, 'M tokens/s')
     return f'{name}: median {spread(rates, ".1f")} M tokens/s', np.median(rates)
 
   with tempfile.TemporaryDirectory() as folder:
@@ -126,3 +131,4 @@ def cut(tokens: int, repeats: int) -> None:
       f'{text}; with the {drawing:.2f} s that drawing the order of '
       f'{len(starts) - 1:,} sentences takes, once an epoch: {whole:.1f}'
     )
+  return results

@@ -27,7 +27,7 @@ from txl_jax.training import step as step_lib
 _SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
 
 
-def _config(spec):
+def config(spec):
   """What a specification is as a config."""
   c = sections.compose()
   c.seed = spec.seed
@@ -55,7 +55,7 @@ def _train(spec):
   text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
   mesh = mesh_lib.make_mesh()
   rows, placed = np.arange(B), mesh_lib.rows(mesh)
-  built = step_lib.build(_config(spec), spec.vocab, mesh)
+  built = step_lib.build(config(spec), spec.vocab, mesh)
   state = mesh_lib.make(built.create, built.abstract)
 
   def run(steps):
@@ -81,7 +81,7 @@ def _train(spec):
 
 def _at_test_time(spec, section):
   """The model as a section uses it, and fresh parameters."""
-  model = models.at_test_time(_config(spec), spec.vocab, section)
+  model = models.at_test_time(config(spec), spec.vocab, section)
   key = jax.random.key(spec.seed)
   return model, jax.jit(base.init_params, static_argnums=0)(model, key)
 

@@ -11,14 +11,14 @@ import pathlib
 import statistics
 import subprocess
 import types
-from collections.abc import Sequence
 from typing import Any
 
 from txl_jax.bench import ours
+from txl_jax.bench.results import Measured, spread
 from txl_jax.errors import UserError
 
 # What both sides have in common besides their sizes.
-_COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
+COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)
 
 
 @contextlib.contextmanager
@@ -59,8 +59,10 @@ def _transformers(python, spec):
     process.communicate()  # closes the pipes
 
 
-def run(benchmark: str, sizes: dict, pairs: int, hf_python: str) -> None:
-  """Measures both sides in turn and prints what came out.
+def run(
+  benchmark: str, sizes: dict, pairs: int, hf_python: str
+) -> dict[str, Measured]:
+  """Measures both sides in turn, and prints and returns what came out.
 
   The benchmark is train, eval or decode, the sizes are those of the flags.
   Where the interpreter hf_python cannot run the other side, ours is measured
@@ -69,7 +71,7 @@ def run(benchmark: str, sizes: dict, pairs: int, hf_python: str) -> None:
   UserError: our side cannot run with these sizes, the other has ended, or the
   two models have different numbers of parameters.
   """
-  spec = _COMMON | sizes
+  spec = COMMON | sizes
   # Other work on the same cores spoils a comparison: the load is told.
   machine = {'cpus': os.cpu_count(), 'load': f'{os.getloadavg()[0]:.1f}'}
   told = ', '.join(f'{k} {v}' for k, v in (spec | machine).items())
@@ -96,13 +98,12 @@ def run(benchmark: str, sizes: dict, pairs: int, hf_python: str) -> None:
         text += f', transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
       print(text, flush=True)
   print(*summary(rounds), sep='\n')
-
-
-def spread(values: Sequence[float], form: str) -> str:
-  """'median (lowest to highest)' of numbers, in a format like '.1f'."""
-  low, high = min(values), max(values)
-  median = statistics.median(values)
-  return f'{median:{form}} ({low:{form}} to {high:{form}})'
+  sides = zip(('txl_jax', 'transformers'), zip(*rounds))
+  return {
+    name: Measured([_rate(m) for m in measured], 'tokens/s')
+    for name, measured in sides
+    if None not in measured
+  }
 
 
 def _rate(measured):

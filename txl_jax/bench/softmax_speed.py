@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.bench.side_by_side import spread
+from txl_jax.bench.results import Measured, spread
 from txl_jax.ops import softmax
 
 _FEW = 1024  # tokens that the softmaxes over all words are timed with
@@ -58,8 +58,8 @@ def _seconds(run, *arguments):
   return time.perf_counter() - begin
 
 
-def run(sizes: Sizes, rounds: int) -> None:
-  """Measures each side so many times, and prints."""
+def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
+  """Measures each side so many times, and prints and returns that."""
   V, cutoffs, D, div_val, N, seed = sizes
   rng = np.random.default_rng(seed)
   bins = np.diff([0, *cutoffs, V]).tolist()  # words of each
@@ -116,6 +116,7 @@ def run(sizes: Sizes, rounds: int) -> None:
     print(f'{name} / adaptive: {spread(ratios, ".2f")} in time{more}')
   if cutoffs:
     _crowded(ours[0], h, output, rng)
+  return {name: Measured(taken, 's') for name, taken in seconds.items()}
 
 
 def _crowded(program, h, output, rng):

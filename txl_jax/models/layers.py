@@ -14,7 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention, ring
+from txl_jax import attention, kernels, ring, settings
+from txl_jax.parallel import attention_parallel
 
 
 class Dropout(nn.Module):
@@ -28,8 +29,14 @@ class Dropout(nn.Module):
   def __call__(self, x, rate, *, train, locked=False):
     if not train or rate == 0.0:
       return x
-    shared = (1,) if locked else ()
-    return attention.dropout(x, rate, self.make_rng('dropout'), shared)
+    return drop(x, rate, self.make_rng('dropout'), locked)
+
+
+def drop(x: jax.Array, rate: float, key: Any, locked: bool) -> jax.Array:
+  """x [B, T, ...] after dropout, locked as in `Dropout`; no key, no dropout."""
+  if key is None or rate == 0.0:
+    return x
+  return attention.dropout(x, rate, key, (1,) if locked else ())
 
 
 class WordDropout(nn.Module):
@@ -85,13 +92,13 @@ class FeedForward(nn.Module):
   config: Any
 
   @nn.compact
-  def __call__(self, x, *, train):
-    """[B, T, D] -> [B, T, D]."""
+  def __call__(self, x, key=None):
+    """[B, T, D] -> [B, T, D]; the key is for dropout, None is without."""
     c = self.config
     init = nn.initializers.normal(c.init_std)
     shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
     h = jax.nn.relu(nn.Dense(c.d_ff, name='w1', **shared)(x))  # [B, T, F]
-    h = Dropout()(h, c.dropout, train=train, locked=c.locked_dropout)
+    h = drop(h, c.dropout, key, c.locked_dropout)
     return nn.Dense(x.shape[-1], name='w2', **shared)(h)
 
 
@@ -135,19 +142,43 @@ class Attention(nn.Module):
     """What positions, made by the model for all layers, are in this one."""
     del positions
 
-  def __call__(self, x, k, v, positions, mask, *, train):
-    """x [B, T, D], k, v [B, S, H, K] and mask [B or 1, T, S] -> [B, T, D]."""
-    rate = self.config.dropatt if train else 0.0
-    key = self.make_rng('dropout') if rate else None
+  def __call__(self, x, k, v, positions, filled, key=None):
+    """x [B, T, D], k, v [B, S, H, K] and filled int32 [B] -> [B, T, D].
+
+    filled is how many slots of the memory are real, None is all; the key is for
+    dropout, None is without.
+    """
+    c, T, S = self.config, x.shape[1], k.shape[1]
+    rate = 0.0 if key is None else c.dropatt
     q, distances = self.q(x), self.distances(positions)
+
+    def scores():
+      if distances is None:
+        return attention.content_scores(q, k)
+      return attention.relative_scores(q, k, *distances)
+
+    def mask():
+      return attention.visibility(T, S - T, filled, c.span)
+
+    show(self, MAPS, lambda: attention.probabilities(scores(), mask()))
     if distances is None:
-      scores = attention.content_scores(q, k)
-    else:
-      scores = attention.relative_scores(q, k, *distances)
-    show(self, MAPS, lambda: attention.probabilities(scores, mask))
-    out = attention.attend(
-      scores, v, mask, dropout_rate=rate, dropout_key=key
-    )  # [B, T, H, K]
+      dropped: Any = dict(dropout_rate=rate, dropout_key=key)
+      return self.o(attention.attend(scores(), v, mask(), **dropped))
+    r, u, v_bias, b = distances
+    inputs = kernels.Inputs(q, k, v, r, u, v_bias, b, filled)
+    name = None if c.attention == 'auto' else c.attention
+    if self.is_initializing():  # parameters may be made on another device
+      name = 'xla'
+    try:
+      out = attention_parallel.attend(
+        inputs,
+        span=min(c.span or S, S),
+        rate=rate,
+        key=key,
+        implementation=name,
+      )  # [B, T, H, K]
+    except kernels.Unable as e:
+      settings.refuse('model.attention', name, f'auto, xla; {e}')
     return self.o(out)
 
   def over_ring(

@@ -8,6 +8,8 @@ A model of this family is a `Transformer` whose layers are of its own class
 LAYER, with its own ATTENTION; see `inputs` and `positions` of both.
 """
 
+import functools
+import re
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -15,7 +17,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention, ring
+from txl_jax import ring
 from txl_jax.models import base, layers, ring_memory
 
 # The choices of remat: what is kept for the backward pass.
@@ -23,6 +25,11 @@ POLICIES = {
   'scores': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
   'layer': jax.checkpoint_policies.nothing_saveable,
 }
+
+
+# Where a layer drops: probabilities, what attention adds, the hidden features
+# of the feed-forward layer, what that adds.
+PLACES = 4
 
 
 class Memory(flax.struct.PyTreeNode):
@@ -59,19 +66,21 @@ class Layer(nn.Module):
     """What its attention is given of the positions that all layers share."""
     return shared
 
-  def __call__(self, x, memory, shared, mask, lengths, train):
+  def __call__(self, x, memory, shared, filled, lengths, words=None):
     """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
     Memory is [B, M, D], the inputs of this layer before the segment. `shared`
-    is `Transformer.positions`, the mask bool [B or 1, T, S]; lengths are as in
-    `base.push`.
+    is `Transformer.positions`, filled int32 [B] how many slots of the memory
+    are real, None for all; lengths are as in `base.push`. The words, uint32
+    [PLACES, 2], are those of dropout (`attention.dropout_words`), None without.
     """
     positions = self.positions(shared)
     x = self.inputs(x, lengths)
     query, old = self._normed(x), self._normed(memory)
     k, v = self.attention.project(jnp.concatenate([old, query], axis=1))
-    attended = self.attention(query, k, v, positions, mask, train=train)
-    return self._rest(x, attended, train), base.push(memory, x, lengths)
+    inside, *outside = _each(words)
+    attended = self.attention(query, k, v, positions, filled, inside)
+    return self._rest(x, attended, outside), base.push(memory, x, lengths)
 
   def over_ring(self, x, rings, distances, at, mask):
     """The same with frozen weights: memory is rings of keys and values.
@@ -82,7 +91,7 @@ class Layer(nn.Module):
     k, v = (jnp.swapaxes(y, 1, 2) for y in self.attention.project(query))
     rings = ring.write(rings[0], k, at), ring.write(rings[1], v, at)
     attended = self.attention.over_ring(query, rings, distances, at, mask)
-    return self._rest(x, attended, False), rings
+    return self._rest(x, attended, _each(None)[1:]), rings
 
   def ring_table(self, shared: Any) -> layers.Distances:
     """What `over_ring` needs of positions, once for all calls."""
@@ -93,18 +102,18 @@ class Layer(nn.Module):
     return self.norm1(x) if self.config.pre_norm else x
 
   @nn.compact
-  def _rest(self, x, attended, train):
+  def _rest(self, x, attended, words):
     """What follows attention, of the input [B, T, D] and its output."""
     c = self.config
+    first, inside, last = words
 
-    def drop(y):
-      locked = c.locked_dropout
-      return layers.Dropout()(y, c.dropout, train=train, locked=locked)
+    def drop(y, words):
+      return layers.drop(y, c.dropout, words, c.locked_dropout)
 
-    y = x + drop(attended)
+    y = x + drop(attended, first)
     if not c.pre_norm:
       y = self.norm1(y)
-    z = y + drop(self.ff(self.norm2(y) if c.pre_norm else y, train=train))
+    z = y + drop(self.ff(self.norm2(y) if c.pre_norm else y, inside), last)
     if not c.pre_norm:
       z = self.norm2(z)
     layers.show(self, layers.OUTPUTS, lambda: z)
@@ -151,7 +160,13 @@ class Transformer(base.LanguageModel):
     return model if longest is None else model.clone(longest=longest)
 
   def frozen(self, params: Any) -> dict[str, Any]:
-    """See `base.LanguageModel`: also the position tables of all layers."""
+    """See `base.LanguageModel`.
+
+    The weights of products are cast to the dtype of these, and the position
+    tables of all layers projected.
+    """
+    cast = functools.partial(_cast_weights, dtype=self.config.dtype)
+    params = jax.tree_util.tree_map_with_path(cast, params)
     variables = super().frozen(params)
     if not self._has_ring:
       return variables
@@ -279,21 +294,23 @@ class Transformer(base.LanguageModel):
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)
     past = memory if M else Memory(self._empty_states(B), None)
-    mask = attention.visibility(T, M, past.filled, c.span)
-    arguments = positions, mask, lengths, train
-    rngs = {'dropout': self.make_rng('dropout')} if train else {}
-    h, (states, shown) = self._run(h, past.states, arguments, rngs, what)
+    words = None
+    if train and (c.dropout or c.dropatt):
+      key, shape = self.make_rng('dropout'), (c.n_layer, PLACES, 2)
+      words = jax.random.bits(key, shape, jnp.uint32)  # one draw for them all
+    arguments = positions, past.filled, lengths
+    h, (states, shown) = self._run(h, past.states, arguments, words, what)
     shown = next(iter(jax.tree.leaves(shown)), None)
     if not M:
       return h, (), shown
     filled = past.filled + (T if lengths is None else lengths)
     return h, Memory(states, jnp.minimum(filled, M)), shown
 
-  def _run(self, h, states, arguments, rngs, what):
+  def _run(self, h, states, arguments, words, what):
     """h [B, T, D] after all layers, and of each its memory and what it shows.
 
-    The arguments are what every layer is given besides, rngs a dict of keys:
-    each layer has its own, made from them.
+    The arguments are what every layer is given besides; words, uint32
+    [N, PLACES, 2] or None, are those of each.
     """
     c = self.config
     if self.is_initializing():
@@ -305,23 +322,30 @@ class Transformer(base.LanguageModel):
     mutable = [what] if what else []
 
     def run(h, layer):
-      params, past, n = layer
-      own = {name: jax.random.fold_in(key, n) for name, key in rngs.items()}
-      more: Any = dict(rngs=own, mutable=mutable)
-      (h, new), shown = apply({'params': params}, h, past, *arguments, **more)
+      params, past, own = layer
+      given = h, past, *arguments, own
+      (h, new), shown = apply({'params': params}, *given, mutable=mutable)
       return h, (new, shown)
 
     if c.remat != 'none':
       run = jax.checkpoint(run, policy=POLICIES[c.remat])
     params = [layer.variables['params'] for layer in self.layers]
     if c.unroll < c.n_layer:
-      each = _stack(params), states, jnp.arange(c.n_layer)
+      each = _stack(params), states, words
       return jax.lax.scan(run, h, each, unroll=c.unroll)
     found = []
     for n in range(c.n_layer):
-      h, new = run(h, (params[n], _slice(states, n), n))
+      own = _slice((states, words), n)
+      h, new = run(h, (params[n], *own))
       found.append(new)
     return h, _stack(found)
+
+
+def _cast_weights(path, x, dtype):
+  """A parameter in the dtype in which the products of a layer have it."""
+  name = jax.tree_util.keystr(path, simple=True, separator='/')
+  used = re.search(r'^layers_\d+/(attention|ff)/.*(kernel|bias)$', name)
+  return x.astype(dtype) if used else x
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
@@ -331,6 +355,11 @@ def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
   """
   n = T if lengths is None else jnp.asarray(lengths)[:, None]
   return jnp.maximum(n - 1 - jnp.arange(T), 0)
+
+
+def _each(words):
+  """The words of each place of a layer."""
+  return [None] * PLACES if words is None else list(words)
 
 
 def _slice(tree, n):

@@ -83,6 +83,19 @@ class WithMemory(Config):
     },
   )
 
+  attention: str = key(
+    'auto',
+    'What computes attention in training.',
+    choices={
+      'auto': 'the fastest that can (`--mode=summary` tells which)',
+      'xla': 'plain operations',
+      'cudnn': 'cuDNN, with the position scores as its bias',
+      'triton': 'a kernel for NVIDIA GPUs from Ampere on',
+      'tpu': 'a kernel for TPUs',
+    },
+    may_change=IN_USE,
+  )
+
   @property
   def span(self) -> int | None:
     """See `Config`."""

@@ -9,6 +9,7 @@ import re
 
 import jax
 
+from txl_jax import kernels, target
 from txl_jax.corpora import preparation
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
@@ -17,6 +18,13 @@ from txl_jax.parallel import processes
 from txl_jax.training import cost
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
+
+# What else a config may run on.
+_OTHERS = (
+  target.Device('gpu', 'NVIDIA H100'),
+  target.Device('gpu', 'NVIDIA A100'),
+  target.Device('tpu', 'TPU v5e'),
+)
 
 
 def run(job: Job) -> None:
@@ -56,6 +64,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(products, T {T})',
+    *_attention(model.config, T),
     f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B})',
     f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
     f'optimiser {_mib(cost.nbytes(state.opt_state))}, '
@@ -63,6 +72,24 @@ def table(config: Config, vocab_size: int) -> list[str]:
     f'gradients, and {_mib(kept)} kept for the backward pass',
   ]
   return lines + (_on_a_mesh(state, placed, mesh) if mesh.size > 1 else [])
+
+
+def _attention(config, T):
+  """What computes attention in training here, and elsewhere; [] of others."""
+  if not hasattr(config, 'attention'):
+    return []
+  sizes = config.dtype, T, config.mem_len, config.d_head, config.dropatt
+  if config.attention != 'auto':
+    return [f'attention: {config.attention}, as model.attention says']
+
+  def choose(device):
+    return kernels.choose(kernels.Case(device, *sizes))
+
+  here = target.device()
+  name, why = choose(here)
+  others = [d for d in _OTHERS if d.platform != here.platform]
+  told = ', '.join(f'{d.kind}: {choose(d)[0]}' for d in others)
+  return [f'attention: {name} ({why}); elsewhere: {told}']
 
 
 def _modules(params, placed):

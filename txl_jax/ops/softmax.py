@@ -1,9 +1,9 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs some_rows.py alone,
-so that any JAX model can lift both. The vocabulary is sorted by frequency and
-cut into bins: a head of frequent words and tails of ever rarer ones, which may
-be narrower.
+Pure functions on plain arrays; besides jax this file needs some_rows.py and
+target.py alone, so that any JAX model can lift them. The vocabulary is sorted
+by frequency and cut into bins: a head of frequent words and tails of ever rarer
+ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from txl_jax import target
 from txl_jax.ops.some_rows import on_rows
 
 TAIL_ORDERS = {
@@ -52,9 +53,11 @@ TAIL_ORDERS = {
 }
 
 # Logits that one chunk of a tail holds at most, and the fewest chunks that
-# all tokens would make: few enough to stay in cache, many enough that the
-# last, partly empty one costs little.
-_CHUNK_LOGITS = 2**23
+# all tokens would make: on a CPU few enough to stay in cache, elsewhere enough
+# to fill the device, which waits for the host between chunks; and many enough
+# chunks that the last, partly empty one costs little.
+_CHUNK_LOGITS = {'cpu': 2**23}
+_CHUNK_LOGITS_ELSEWHERE = 2**26
 _CHUNKS = 16
 
 
@@ -254,7 +257,9 @@ def _inside(ids, bins):
 
 def _chunk(n, width):
   """Rows of a chunk: a power of two."""
-  most = min(_CHUNK_LOGITS // width, -(-n // _CHUNKS))
+  platform = target.device().platform
+  logits = _CHUNK_LOGITS.get(platform, _CHUNK_LOGITS_ELSEWHERE)
+  most = min(logits // width, -(-n // _CHUNKS))
   return 1 << max(most, 1).bit_length() - 1
 
 

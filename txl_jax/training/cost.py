@@ -29,7 +29,7 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
   model = models.build(config.model, vocab_size).without_remat()
-  cost = of_rows(model, rows, T)
+  cost = _of_rows(_plain(model), rows, T)
   scored = T - T // 2 if config.train.loss == 'half' else T
   return (cost.forward + cost.backward) / (rows * scored)
 
@@ -40,7 +40,23 @@ def nbytes(tree: Any) -> int:
 
 
 def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
-  """The Cost of B rows of T tokens."""
+  """The Cost of B rows of T tokens.
+
+  FLOPs are those of plain operations: what a kernel leaves out, or computes
+  again, changes nothing.
+  """
+  kept = _of_rows(model, B, T).kept
+  return _of_rows(_plain(model), B, T)._replace(kept=kept)
+
+
+def _plain(model):
+  """The model with plain operations for attention."""
+  if not hasattr(model.config, 'attention'):
+    return model
+  return model.clone(config=model.config.replace(attention='xla'))
+
+
+def _of_rows(model, B, T):
   tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
   key = jax.random.key(0)

@@ -1,0 +1,86 @@
+"""The choice among implementations."""
+
+import doctest
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.kernels import plain_kernel
+from txl_jax import attention, kernels, target
+from txl_jax.kernels import api
+
+CPU = target.Device('cpu', 'cpu')
+CASE = kernels.Case(CPU, 'bfloat16', T=64, M=64, K=64, rate=0.0)
+
+
+def on(platform, kind, **changes):
+  return CASE._replace(device=target.Device(platform, kind), **changes)
+
+
+@pytest.mark.parametrize(
+  'kind,capability',
+  [
+    ('NVIDIA H100 80GB HBM3', 90),
+    ('NVIDIA A100-SXM4-40GB', 80),
+    ('NVIDIA A10G', 86),
+    ('NVIDIA L4', 89),
+    ('NVIDIA L40S', 89),
+    ('NVIDIA GeForce RTX 4090', 89),
+    ('Tesla T4', 75),
+    ('NVIDIA B200', 100),
+    ('AMD Instinct MI300X', 0),
+  ],
+)
+def test_capability(kind, capability):
+  assert target.Device('gpu', kind).capability == capability
+  assert target.Device('tpu', kind).capability == 0
+
+
+def test_plain_operations_where_there_is_no_kernel():
+  assert kernels.choose(CASE) == ('xla', 'no kernel for a cpu')
+  name, why = kernels.choose(on('gpu', 'Tesla T4'))
+  assert name == 'xla' and 'triton' in why
+
+
+@pytest.mark.parametrize('name', ['cudnn', 'triton', 'tpu'])
+def test_asked_for_by_name_and_unable(name):
+  x = jnp.ones([1, 2, 1, 64])
+  r, u = jnp.ones([2, 1, 64]), jnp.ones([1, 64])
+  with pytest.raises(kernels.Unable, match=f'{name} cannot do this: it needs'):
+    kernels.relative_attention(x, x, x, r, u, u, implementation=name)
+
+
+def test_no_such_implementation():
+  x = jnp.ones([1, 2, 1, 64])
+  r, u = jnp.ones([2, 1, 64]), jnp.ones([1, 64])
+  allowed = 'None, xla, cudnn, triton, tpu'
+  with pytest.raises(ValueError, match=f"'flash'; allowed: {allowed}"):
+    kernels.relative_attention(x, x, x, r, u, u, implementation='flash')
+
+
+@pytest.mark.parametrize('filled', [None, [2, 0]])
+@pytest.mark.parametrize('span', [None, 3, 100])
+def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
+  """By plain operations, and by a kernel that is chosen where there is one."""
+  B, T, M, H, K = 2, 3, 2, 2, 64
+  keys = jax.random.split(jax.random.key(0), 7)
+  shapes = (B, T, H, K), (B, M + T, H, K), (B, M + T, H, K), (M + T, H, K)
+  arrays = [
+    jax.random.normal(k, s) for k, s in zip(keys, (*shapes, (H, K), (H, K)))
+  ]
+  filled = None if filled is None else jnp.array(filled)
+  mask = attention.visibility(T, M, filled, span)
+  dropped = dict(dropout_rate=0.2, dropout_key=keys[-1])
+  expected = attention.relative_attention(*arrays, mask, **dropped)
+  given = dict(filled=filled, span=span, **dropped)
+  found = kernels.relative_attention(*arrays, **given)
+  assert jnp.allclose(found, expected, atol=1e-6)
+  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  found = kernels.relative_attention(*arrays, **given)
+  assert jnp.allclose(found, expected, atol=1e-6)
+
+
+def test_example():
+  assert not doctest.testmod(kernels).failed

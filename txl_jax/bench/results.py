@@ -1,0 +1,63 @@
+"""What benchmarks measure, as text and as a JSON file."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import txl_jax
+from txl_jax import files
+from txl_jax.parallel import hardware
+
+
+class Measured(NamedTuple):
+  """All measurements of one thing, in the order in which they were made."""
+
+  values: Sequence[float]
+  unit: str
+
+
+def spread(values: Sequence[float], form: str) -> str:
+  """'median (lowest to highest)' of numbers, in a format like '.1f'."""
+  low, high = min(values), max(values)
+  median = statistics.median(values)
+  return f'{median:{form}} ({low:{form}} to {high:{form}})'
+
+
+def write(
+  path: str,
+  benchmark: str,
+  sizes: Mapping[str, Any],
+  results: Mapping[str, Measured],
+) -> None:
+  """Writes results, what they are of, the versions and the machine.
+
+  UserError if the file cannot be written.
+  """
+  record = {
+    'benchmark': benchmark,
+    'command': sys.argv[1:],
+    'sizes': dict(sizes),
+    'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
+    'versions': {
+      'txl_jax': txl_jax.__version__,
+      'jaxlib': importlib.metadata.version('jaxlib'),
+    },
+    'hardware': hardware.describe(),
+    'load': os.getloadavg()[0],
+    'results': {
+      name: {
+        'unit': unit,
+        'median': statistics.median(values),
+        'lowest': min(values),
+        'highest': max(values),
+        'values': list(values),
+      }
+      for name, (values, unit) in results.items()
+    },
+  }
+  files.write(path, json.dumps(record, indent=2) + '\n')

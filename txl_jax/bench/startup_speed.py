@@ -1,0 +1,56 @@
+"""How long a user waits: from the command to what it does first.
+
+Every measurement is a process of its own, on the text that is built in.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from txl_jax.bench.results import Measured, spread
+from txl_jax.errors import UserError
+
+_CONFIG = 'pystdlib_tiny.py'
+_MAIN = ('-m', 'txl_jax.main')
+
+
+def run(repeats: int) -> dict[str, Measured]:
+  """Starts each program so many times, prints and returns the seconds.
+
+  UserError if one fails.
+  """
+  root = pathlib.Path(__file__).parents[2]
+  config = f'--config={root / "configs" / _CONFIG}'
+  short = ('train.steps=1', 'optim.warmup=1', 'train.eval_tokens=1000')
+  programs = {
+    'Python': ('-c', ''),
+    'import jax': ('-c', 'import jax'),
+    'import txl_jax.main': ('-c', 'import txl_jax.main'),
+    'main --help': (*_MAIN, '--help'),
+    'main --mode=summary': (*_MAIN, config, '--mode=summary'),
+    'main, one step': (*_MAIN, config, *(f'--config.{x}' for x in short)),
+  }
+  # They work in a folder of their own, where the text is prepared once.
+  paths = [str(root), os.environ.get('PYTHONPATH', '')]
+  env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, paths))}
+  results = {}
+  with tempfile.TemporaryDirectory() as folder:
+    there: Any = dict(cwd=folder, env=env, capture_output=True, text=True)
+    for name, arguments in programs.items():
+      taken = []
+      for n in range(repeats + 1):
+        own = [f'--workdir={folder}/{n}'] if config in arguments else []
+        begin = time.perf_counter()
+        done = subprocess.run([sys.executable, *arguments, *own], **there)
+        if n:  # the first one fills the caches of the system
+          taken.append(time.perf_counter() - begin)
+        # absl ends with 1 after its help.
+        if done.returncode and '--help' not in arguments:
+          raise UserError(f'{name} failed: {done.stderr.strip()[-300:]}')
+      print(f'{name}: {spread(taken, ".2f")} s', flush=True)
+      results[name] = Measured(taken, 's')
+  return results

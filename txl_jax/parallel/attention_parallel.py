@@ -1,0 +1,63 @@
+"""Relative attention whose rows and heads many devices share.
+
+Plain operations are divided by the compiler. A kernel is not: each device of
+the ambient mesh runs it on its own rows and heads (`jax.shard_map`), and drops
+what one device would drop.
+"""
+
+import functools
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from txl_jax.kernels import api, base
+from txl_jax.parallel import mesh as mesh_lib
+
+_HEADS = 'tensor'
+
+
+def attend(
+  inputs: base.Inputs,
+  *,
+  span: int,
+  rate: float,
+  key: jax.Array | None,
+  implementation: str | None,
+) -> jax.Array:
+  """`kernels.relative_attention`, on every device of the ambient mesh.
+
+  ValueError as from there.
+  """
+  case = api.case_of(inputs.q, inputs.k, rate)
+  name = implementation or api.choose(case)[0]
+  run = functools.partial(api.attend(name, case), span=span, rate=rate)
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1 or not api.is_kernel(name):
+    return run(inputs, key=key)
+
+  B, _, H, _ = inputs.q.shape
+  axes = mesh_lib.ROWS, None, (_HEADS,)
+  spec = mesh_lib.fit(axes, inputs.q.shape, mesh)
+  rows, _, heads, *_ = (*spec, None, None, None)
+  states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
+  specs = states, states, states, table, bias, bias, table, P(rows)
+  there = zip(specs, inputs)  # arrays that are not have no specs
+  specs = [spec if x is not None else None for spec, x in there]
+  given: Any = base.Inputs(*specs)  # pyright: ignore[reportArgumentType]
+
+  def on_one(inputs, key):
+    first_row = _first(rows, B)
+    before = first_row * H + _first(heads, H)
+    return run(inputs, key=key, before=before, heads=H)
+
+  return jax.shard_map(
+    on_one, in_specs=(given, P()), out_specs=states, check_vma=False
+  )(inputs, key)
+
+
+def _first(axes: Any, n: int) -> Any:
+  """Which of n is the first that this device has, of those over some axes."""
+  if not axes:
+    return 0
+  return jax.lax.axis_index(axes) * (n // jax.lax.axis_size(axes))
