@@ -88,6 +88,16 @@ def test_score(devices, padded, longest):
     direct.assert_memory(jax.device_get(memory), memories)
 
 
+@pytest.mark.parametrize(
+  'longest, G, rows, n',
+  [(T, 6, 1, 6), (T, 6, 32, 3), (T, 5, 32, 1), (T, 6, 999, 1), (T + 1, 6, 1, 1),
+   (0, 6, 1, 1)],
+)  # fmt: skip
+def test_how_many_segments_are_read_together(longest, G, rows, n):
+  """As many as share products of 512 tokens, if the model has such segments."""
+  assert scoring._together(transformer(longest), G, rows, T) == n
+
+
 def test_score_is_compiled_once_for_equal_models():
   params = jax.tree.map(jnp.float32, weights())
   inputs, targets, _ = next(calls(False))

@@ -87,6 +87,47 @@ def test_direct_formula(case, lengths):
         )
 
 
+@pytest.mark.parametrize('case', [case for case in CASES if 'ring' in case])
+def test_several_segments_in_one_call(case):
+  """As if in calls of their own, from any slot on and more than a ring has."""
+  model = make(**CASES[case])
+  T, params = model.segments_of(), direct.random_params(model)
+  if case == 'no_ring':
+    assert T == 0
+    return
+  tokens, targets = text(8, T)
+  with jax.enable_x64(True):
+    run = jax.jit(
+      functools.partial(model.apply, {'params': params}, train=False)
+    )
+    one, several, expected = model.init_memory(B), model.init_memory(B), []
+    for s in range(8):
+      out = run(tokens[s], targets[s], one)
+      expected.append(out.nll)
+      one = out.memory
+    for first, last in (0, 1), (1, 4), (4, 8):
+      given, wanted, nll = (
+        np.concatenate(x[first:last], axis=1)
+        for x in (tokens, targets, expected)
+      )
+      out = run(given, wanted, several)
+      several = out.memory
+      np.testing.assert_allclose(out.nll, nll, rtol=0, atol=1e-10)
+  assert several.at == one.at
+  np.testing.assert_array_equal(several.filled, one.filled)
+
+
+def test_parts_of_segments_and_padding_are_refused():
+  model = make(longest=T, dtype='float32')
+  params, memory = direct.random_params(model), model.init_memory(B)
+  for count, lengths in (T + 1, None), (2 * T, np.array([1, 2])):
+    tokens = np.zeros([B, count], np.int32)
+    with pytest.raises(ValueError, match=f'{count} tokens; allowed: at most'):
+      model.apply(
+        {'params': params}, tokens, memory, lengths=lengths, method='logits'
+      )
+
+
 def test_gradient():
   """Of a segment after a memory, against differences of the direct formula."""
   model = make(pre_norm=True, untie_biases=True, same_length='M+1')

@@ -105,6 +105,14 @@ class LanguageModel(nn.Module):
       lambda axis, x: jnp.repeat(x, times, axis), self.row_axes(), memory
     )
 
+  def segments_of(self) -> int:
+    """T, if a call may have several segments of T tokens, none of them padded.
+
+    It returns what calls with each of them, one after the other, would; but
+    the products of their states are common. 0 if a call is one segment.
+    """
+    return 0
+
   def rewinds(self) -> int:
     """How many tokens `rewind` takes back at most, 0 if it cannot."""
     return 0

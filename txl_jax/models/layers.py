@@ -184,16 +184,34 @@ class Attention(nn.Module):
   def over_ring(
     self,
     x: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
     rings: tuple[jax.Array, jax.Array],
     distances: Distances,
     at: jax.Array,
     mask: jax.Array,
-  ) -> jax.Array:
-    """The same over rings of keys and values, see `ring`: -> [B, T, D]."""
-    q, (k, v) = jnp.swapaxes(self.q(x), 1, 2), rings
-    r, u, v_bias, b = distances
-    scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
-    return self.o(jnp.swapaxes(ring.attend(scores, v, mask), 1, 2))
+  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The same over rings of keys and values, see `ring`, and the new rings.
+
+    x is [B, n T, D], n segments one after the other, k and v are its own keys
+    and values [B, n T, H, K]; at [n] and mask [n, B, T, C] are those of each
+    segment, which sees what the segments before it have written.
+    """
+    (n, B, T, _), (r, u, v_bias, b) = mask.shape, distances
+
+    def attend(rings, segment):
+      (q, *new), at, mask = segment
+      k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
+      scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
+      return (k, v), ring.attend(scores, v, mask)
+
+    def cut(y):  # [B, n T, H, K] -> [n, B, H, T, K]
+      return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
+
+    segments = [cut(y) for y in (self.q(x), k, v)], at, mask
+    rings, out = jax.lax.scan(attend, rings, segments)
+    out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
+    return self.o(out.reshape(B, n * T, *out.shape[3:])), rings
 
 
 # What layers show, if it is asked for: their attention, their output.

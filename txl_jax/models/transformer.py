@@ -85,12 +85,13 @@ class Layer(nn.Module):
   def over_ring(self, x, rings, distances, at, mask):
     """The same with frozen weights: memory is rings of keys and values.
 
-    `distances` is `ring_table`, mask and `at` are as in `txl_jax.ring`.
+    x may be several segments, see `layers.Attention.over_ring`; `distances` is
+    `ring_table`.
     """
     query = self._normed(x)
-    k, v = (jnp.swapaxes(y, 1, 2) for y in self.attention.project(query))
-    rings = ring.write(rings[0], k, at), ring.write(rings[1], v, at)
-    attended = self.attention.over_ring(query, rings, distances, at, mask)
+    k, v = self.attention.project(query)
+    arguments = query, k, v, rings, distances, at, mask
+    attended, rings = self.attention.over_ring(*arguments)
     return self._rest(x, attended, _each(None)[1:]), rings
 
   def ring_table(self, shared: Any) -> layers.Distances:
@@ -214,6 +215,10 @@ class Transformer(base.LanguageModel):
       return memory.repeat(times)
     return super().repeat_rows(memory, times)
 
+  def segments_of(self) -> int:
+    """See `base.LanguageModel`."""
+    return self.longest if self._has_ring else 0
+
   def rewinds(self) -> int:
     """See `base.LanguageModel`."""
     return self.longest if self._has_ring else 0
@@ -252,25 +257,29 @@ class Transformer(base.LanguageModel):
     return h, memory
 
   def _over_ring(self, tokens, memory, lengths):
-    """`states` of a model whose memory is a Ring; T is at most `longest`."""
-    c, T, C = self.config, tokens.shape[1], self._slots
-    if self.longest < T:
+    """`states` of a model whose memory is a Ring, see `segments_of`."""
+    c, count, C = self.config, tokens.shape[1], self._slots
+    T = min(count, self.longest)
+    n = count // T
+    if n * T < count or (n > 1 and lengths is not None):
       raise ValueError(
-        f'a segment of {T} tokens; allowed: at most {self.longest}, for which '
-        'the model was made by at_test_time(longest=...)'
+        f'a segment of {count} tokens; allowed: at most {T}, for which the '
+        'model was made by at_test_time(longest=...), or whole segments of '
+        f'{T}, none of them padded'
       )
     h = self.inputs(tokens, lengths, False)
-    filled = jnp.minimum(memory.filled, c.mem_len)
-    mask = ring.visibility(memory.at, T, C, filled, c.span)
+    before = jnp.arange(n) * T  # tokens before each segment
+    at = (memory.at + before) % C
+    filled = jnp.minimum(memory.filled + before[:, None], c.mem_len)  # [n, B]
+    visible = lambda at, filled: ring.visibility(at, T, C, filled, c.span)
+    mask = jax.vmap(visible)(at, filled)  # [n, B, T, C]
     tables = self.get_variable('frozen', 'tables') or self.ring_tables()
     states = []
     for n, layer in enumerate(self.layers):
-      h, rings = layer.over_ring(
-        h, memory.states[n], tables[n], memory.at, mask
-      )
+      h, rings = layer.over_ring(h, memory.states[n], tables[n], at, mask)
       states.append(rings)
-    filled = jnp.minimum(memory.filled + T, c.mem_len + C)
-    memory = ring_memory.Ring(tuple(states), (memory.at + T) % C, filled)
+    filled = jnp.minimum(memory.filled + count, c.mem_len + C)
+    memory = ring_memory.Ring(tuple(states), (memory.at + count) % C, filled)
     return h, memory if lengths is None else memory.rewind(T - lengths)
 
   def attention_maps(
