@@ -39,9 +39,9 @@ def test_attention(T, M, C, span):
   @jax.jit
   def over_ring(at):
     mask = ring.visibility(at, T, C, filled, span)
-    swapped = jnp.swapaxes(r, 0, 1)
+    table = jnp.transpose(r, (1, 2, 0))
     queries = jnp.swapaxes(q, 1, 2)
-    scores = ring.scores(queries, k, swapped, u, v_bias, at, b)
+    scores = ring.scores(queries, k, table, u, v_bias, at, b)
     return jnp.swapaxes(ring.attend(scores, v, mask), 1, 2)
 
   mask = attention.visibility(T, M, filled, span)
@@ -97,7 +97,7 @@ def test_it_is_written_in_place():
       T, C = new.shape[2], k.shape[1]
       q, bias = new, jnp.zeros([H, K])
       mask = ring.visibility(at, T, C, jnp.full([B], 100))
-      scores = ring.scores(q, k, jnp.ones([H, C, K]), bias, bias, at)
+      scores = ring.scores(q, k, jnp.ones([H, K, C]), bias, bias, at)
       return (k, v, (at + T) % C), ring.attend(scores, v, mask)
 
     return jax.lax.scan(turn, (*rings, at), new)

@@ -105,7 +105,7 @@ class FeedForward(nn.Module):
 class Distances(NamedTuple):
   """What scores by distance are made of, see `attention.relative_scores`."""
 
-  r: jax.Array  # [S, H, K], farthest first; for a ring [H, C, K]
+  r: jax.Array  # [S, H, K], farthest first; for a ring [H, K, C]
   u: jax.Array  # [H, K]
   v_bias: jax.Array  # [H, K]
   b: jax.Array | None = None  # [S, H]

@@ -97,7 +97,7 @@ class Layer(nn.Module):
   def ring_table(self, shared: Any) -> layers.Distances:
     """What `over_ring` needs of positions, once for all calls."""
     found: Any = self.attention.distances(self.positions(shared))
-    return found._replace(r=jnp.swapaxes(found.r, 0, 1))
+    return found._replace(r=jnp.transpose(found.r, (1, 2, 0)))
 
   def _normed(self, x):
     return self.norm1(x) if self.config.pre_norm else x
