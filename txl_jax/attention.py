@@ -273,8 +273,12 @@ def attend(
   from `visibility`. A key is needed where probabilities are dropped. The result
   has the dtype of v.
   """
-  weights, total = exponentials(scores, mask)
-  weights = dropout(weights.astype(v.dtype), dropout_rate, dropout_key)
+  return _attend(*exponentials(scores, mask), v, dropout_rate, dropout_key)
+
+
+def _attend(weights, total, v, rate, key):
+  """`attend` of `exponentials`."""
+  weights = dropout(weights.astype(v.dtype), rate, key)
   out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
   # Dividing here instead of the weights touches T K numbers, not T S.
   return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
@@ -289,13 +293,107 @@ def relative_attention(
   v_bias: jax.Array,
   mask: jax.Array,
   b: jax.Array | None = None,
-  **dropped: Any,
+  *,
+  dropout_rate: float = 0.0,
+  dropout_key: jax.Array | None = None,
 ) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
   q, k, r, u, v_bias and b are those of `relative_scores`; v, the mask, the
   options and the result, before the output projection, those of `attend`. Stop
-  gradients at the memory part of k and v beforehand.
+  gradients at the memory part of k and v beforehand. The backward pass is
+  written out, so there is no forward-mode derivative.
   """
-  scores = relative_scores(q, k, r, u, v_bias, b)
-  return attend(scores, v, mask, **dropped)
+  arrays = q, k, v, r, u, v_bias, b
+  return _relative_attention(dropout_rate, arrays, mask, dropout_key)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _relative_attention(rate, arrays, mask, key):
+  return _forward(rate, arrays, mask, key)[0]
+
+
+def _forward(rate, arrays, mask, key):
+  q, k, v, *positional = arrays
+  scores = relative_scores(q, k, *positional)
+  weights, total = exponentials(scores, mask)
+  out = _attend(weights, total, v, rate, key)
+  return out, (arrays, mask, key, weights, total, out)
+
+
+def _backward(rate, kept, g):
+  """Gradients of the arrays, from that of the result, [B, T, H, K].
+
+  With weights w, t = sum_j w_j, out = dropout(w) v / t and dw = (g / t) v^T,
+  that of the scores is w (dropout(dw) - sum_k (g / t) out); both drop the same.
+  """
+  (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
+  wide, scale = weights.dtype, q.shape[-1] ** -0.5
+  product = functools.partial(jnp.einsum, preferred_element_type=wide)
+  q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
+  r = jnp.swapaxes(r, 0, 1)
+  g = g.astype(wide) / total
+  dropped = dropout(weights.astype(v.dtype), rate, key)
+  dv = _of_keys(g.astype(v.dtype), dropped)
+  # The weights of hidden keys are 0 but for a query that sees none, whose
+  # scores have no gradient.
+  g = jnp.where(jnp.any(mask, axis=-1)[:, None, :, None], g, 0)
+  mean = jnp.sum(g * out, axis=-1, keepdims=True)
+  dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
+  ds = weights * (dropout(dw, rate, key) - mean)
+  by_distance = _shifted_back(ds)
+  # The table has no rows, see `relative_scores`.
+  rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
+  dqk = product('bhts,bhsk->bhtk', ds, k) * scale
+  dqr = product('bhts,bhsk->bhtk', by_distance, rows) * scale
+  dk = _of_keys((q + u[:, None]) * scale, ds)
+  dr = jnp.sum(_of_keys((q + v_bias[:, None]) * scale, by_distance), axis=0)
+  db = None
+  if b is not None:
+    db = (jnp.sum(by_distance, axis=(0, 2)) * scale).T.astype(b.dtype)
+  dq, dk, dv = (
+    jnp.swapaxes(d, 1, 2).astype(x.dtype)
+    for d, x in ((dqk + dqr, q), (dk, k), (dv, v))
+  )
+  dr = jnp.swapaxes(dr, 0, 1).astype(r.dtype)
+  du = jnp.sum(dqk, axis=(0, 2)).astype(u.dtype)
+  dv_bias = jnp.sum(dqr, axis=(0, 2)).astype(v_bias.dtype)
+  return (dq, dk, dv, dr, du, dv_bias, db), None, None
+
+
+_relative_attention.defvjp(_forward, _backward)
+
+
+def _shifted_back(x):
+  """The gradient of `relative_shift`: column S - 1 - d of row i is d apart.
+
+  Of x [..., T, S], where no entry counts that has wrapped around.
+  """
+  *lead, T, S = x.shape
+  flat = x.reshape(*lead, T * S)
+  flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(T, 0)])
+  return flat.reshape(*lead, T, S + 1)[..., 1:]
+
+
+def _of_keys(x, weights):
+  """sum_t weights_ts x_t, of [..., T, K] and [..., T, S]: [..., S, K]."""
+  return jax.lax.platform_dependent(x, weights, cpu=_turned, default=_plain)
+
+
+def _plain(x, weights):
+  """`_of_keys` as one product."""
+  wide = dict(preferred_element_type=weights.dtype)
+  return jnp.einsum('...tk,...ts->...sk', x, weights, **wide)
+
+
+def _turned(x, weights):
+  """`_of_keys` where the large array is not read by columns.
+
+  XLA would turn one product into the other; on a CPU this one is twice as fast.
+  """
+  keep, wide = jax.lax.optimization_barrier, weights.dtype
+  x = keep(jnp.swapaxes(x, -2, -1))
+  out = jnp.einsum(
+    '...kt,...ts->...ks', x, weights, preferred_element_type=wide
+  )
+  return jnp.swapaxes(keep(out), -2, -1)
