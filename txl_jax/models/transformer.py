@@ -337,7 +337,11 @@ class Transformer(base.LanguageModel):
       return h, (new, shown)
 
     if c.remat != 'none':
-      run = jax.checkpoint(run, policy=POLICIES[c.remat])
+      # Two loops have nothing in common that could be computed once; the
+      # barrier against that is slow. Layers outside of a loop need it.
+      loops = c.unroll < c.n_layer and c.n_layer % c.unroll == 0
+      policy = POLICIES[c.remat]
+      run = jax.checkpoint(run, policy=policy, prevent_cse=not loops)
     params = [layer.variables['params'] for layer in self.layers]
     if c.unroll < c.n_layer:
       each = _stack(params), states, words
