@@ -43,8 +43,8 @@ def device() -> Device:
   """What a program traced now is for: the ambient mesh, or else the default."""
   found: Any = jax.sharding.get_abstract_mesh().abstract_device
   if found is None:
-    config: Any = jax.config
-    found = config.jax_default_device or jax.devices()[0]
+    options: Any = jax.config
+    found = options.jax_default_device or jax.devices()[0]
     if isinstance(found, str):
       found = jax.devices(found)[0]
   gpus = ('cuda', 'rocm')

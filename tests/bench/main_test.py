@@ -1,3 +1,4 @@
+import json
 import math
 import os
 import pathlib
@@ -9,6 +10,8 @@ import pytest
 
 import txl_jax
 
+WHAT = 'forward', 'both'
+SIDES = 'memory', 'window'
 ROOT = pathlib.Path(txl_jax.__file__).parents[1]
 DEVICES = '--xla_force_host_platform_device_count'
 TINY = (
@@ -64,6 +67,54 @@ def fake(tmp_path):
     return path
 
   return write
+
+
+def measured(path, benchmark):
+  """The results in a JSON file, {name: (unit, values)}."""
+  record = json.loads(path.read_text())
+  assert record['benchmark'] == benchmark and record['hardware']['cpu_cores']
+  assert record['versions']['txl_jax'] == txl_jax.__version__
+  for found in record['results'].values():
+    assert found['lowest'] <= found['median'] <= found['highest']
+  return {n: (x['unit'], x['values']) for n, x in record['results'].items()}
+
+
+def test_attention(tmp_path):
+  sizes = '--batch=2', '--segment=6', '--memory=5', '--heads=2', '--d_head=8'
+  file = tmp_path / 'attention.json'
+  result = run('attention', *sizes, '--pairs=2', f'--json={file}')
+  assert result.returncode == 0, result.stderr
+  what, *lines = result.stdout.splitlines()
+  assert what.startswith('attention: ') and what.endswith('chosen: xla')
+  assert lines[0].startswith('cudnn: left out, it needs an NVIDIA GPU')
+  found = measured(file, 'attention')
+  names = [f'{a}, {b}' for a in ('xla', 'without positions') for b in WHAT]
+  assert list(found) == names
+  for name, line in zip(names, lines[-4:], strict=True):
+    assert line.startswith(f'{name}: ') and 'GB of temporaries' in line
+    unit, values = found[name]
+    assert unit == 'ms' and len(values) == 2 and min(values) > 0
+
+
+def test_sliding(tmp_path):
+  file = tmp_path / 'sliding.json'
+  sizes = '--lengths=8,800', '--window_tokens=1', '--pairs=1', f'--json={file}'
+  result = run('sliding', *TINY, *sizes)
+  assert result.returncode == 0, result.stderr
+  _, short, long = result.stdout.splitlines()
+  assert short.startswith('attention length 8: memory ')
+  assert long.endswith(', paper 363 x')
+  found = measured(file, 'sliding')
+  assert list(found) == [f'{x}, {n}' for n in (8, 800) for x in SIDES]
+
+
+@pytest.mark.slow
+def test_startup(tmp_path):
+  file = tmp_path / 'startup.json'
+  result = run('startup', '--pairs=1', f'--json={file}')
+  assert result.returncode == 0, result.stderr
+  seconds = [x for _, (x,) in measured(file, 'startup').values()]
+  assert len(seconds) == 6 and seconds[0] < seconds[2] < seconds[-1]
 
 
 def test_softmax():
@@ -229,11 +280,11 @@ def test_data():
   [
     (
       (),
-      "the benchmark is ''; allowed: train, eval, decode, softmax, prepare",
+      "the benchmark is ''; allowed: train, eval, decode, attention, sliding",
     ),
     (
       ('speed',),
-      "the benchmark is 'speed'; allowed: train, eval, decode, softmax",
+      "the benchmark is 'speed'; allowed: train, eval, decode, attention",
     ),
     (('train', 'eval'), "argument 'eval' is not expected"),
     (('train', '--steps=0'), 'flag --steps=0'),
@@ -243,6 +294,7 @@ def test_data():
       ('hlo', '--config=configs/ptb.py', '--config.model.nokey=1'),
       '--config: AttributeError: ',
     ),
+    (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
     (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
     (
       ('train', '--threads=100000'),

@@ -22,5 +22,6 @@ def attend(
   q, k, v, r, u, v_bias, b, filled = inputs
   T, S = q.shape[1], k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
-  dropped = dict(dropout_rate=rate, dropout_key=key)
-  return attention.relative_attention(q, k, v, r, u, v_bias, mask, b, **dropped)
+  return attention.relative_attention(
+    q, k, v, r, u, v_bias, mask, b, dropout_rate=rate, dropout_key=key
+  )

@@ -221,6 +221,10 @@ class LanguageModel(nn.Module):
     """The same model, with nothing computed again in the backward pass."""
     return self
 
+  def without_kernels(self) -> 'LanguageModel':
+    """The same model in plain operations, whose products can be counted."""
+    return self
+
   def frozen(self, params: Any) -> dict[str, Any]:
     """The variables for `apply` with parameters that do not change.
 

@@ -17,7 +17,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax import ring
+from txl_jax import ring, target
 from txl_jax.models import base, layers, ring_memory
 
 # The choices of remat: what is kept for the backward pass.
@@ -183,6 +183,12 @@ class Transformer(base.LanguageModel):
     """See `base.LanguageModel`."""
     return self.clone(config=self.config.replace(remat='none'))
 
+  def without_kernels(self) -> 'Transformer':
+    """See `base.LanguageModel`."""
+    if not hasattr(self.config, 'attention'):
+      return self
+    return self.clone(config=self.config.replace(attention='xla'))
+
   def init_memory(self, batch_size: int) -> Any:
     """A Memory or a Ring: empty, or full of zero states; () where M is 0."""
     c = self.config
@@ -327,6 +333,8 @@ class Transformer(base.LanguageModel):
         h, _ = layer(h, _slice(states, n), *arguments)
       return h, (states, ())
 
+    on_gpu = target.device().platform == 'gpu'
+    unroll = c.unroll or (c.n_layer if on_gpu else 1)
     apply = self.layers[0].clone(parent=None).apply
     mutable = [what] if what else []
 
@@ -339,13 +347,13 @@ class Transformer(base.LanguageModel):
     if c.remat != 'none':
       # Two loops have nothing in common that could be computed once; the
       # barrier against that is slow. Layers outside of a loop need it.
-      loops = c.unroll < c.n_layer and c.n_layer % c.unroll == 0
+      loops = unroll < c.n_layer and c.n_layer % unroll == 0
       policy = POLICIES[c.remat]
       run = jax.checkpoint(run, policy=policy, prevent_cse=not loops)
     params = [layer.variables['params'] for layer in self.layers]
-    if c.unroll < c.n_layer:
+    if unroll < c.n_layer:
       each = _stack(params), states, words
-      return jax.lax.scan(run, h, each, unroll=c.unroll)
+      return jax.lax.scan(run, h, each, unroll=unroll)
     found = []
     for n in range(c.n_layer):
       own = _slice((states, words), n)

@@ -31,10 +31,10 @@ class Config(config.Config):
   )
   ln_eps: float = key(1e-5, 'Epsilon of the layer norms.', above=0)
   dropatt: float = rate(0.0, 'Of the attention probabilities.')
-  unroll: int = size(
-    1,
-    'Layers per iteration of the layer loop: all of them is fastest on CPU, 1 '
-    'compiles fastest and is as fast on accelerators.',
+  unroll: int = count(
+    0,
+    'Layers per iteration of the layer loop: all of them is fastest on CPUs '
+    'and GPUs, 1 compiles fastest; 0 is all of them on a GPU, 1 elsewhere.',
     may_change=IN_USE,
   )
   remat: str = key(

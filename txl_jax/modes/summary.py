@@ -74,13 +74,13 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return lines + (_on_a_mesh(state, placed, mesh) if mesh.size > 1 else [])
 
 
-def _attention(config, T):
+def _attention(own, T):
   """What computes attention in training here, and elsewhere; [] of others."""
-  if not hasattr(config, 'attention'):
+  if not hasattr(own, 'attention'):
     return []
-  sizes = config.dtype, T, config.mem_len, config.d_head, config.dropatt
-  if config.attention != 'auto':
-    return [f'attention: {config.attention}, as model.attention says']
+  sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
+  if own.attention != 'auto':
+    return [f'attention: {own.attention}, as model.attention says']
 
   def choose(device):
     return kernels.choose(kernels.Case(device, *sizes))

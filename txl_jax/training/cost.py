@@ -29,7 +29,7 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
   model = models.build(config.model, vocab_size).without_remat()
-  cost = _of_rows(_plain(model), rows, T)
+  cost = _of_rows(model.without_kernels(), rows, T)
   scored = T - T // 2 if config.train.loss == 'half' else T
   return (cost.forward + cost.backward) / (rows * scored)
 
@@ -46,14 +46,7 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   again, changes nothing.
   """
   kept = _of_rows(model, B, T).kept
-  return _of_rows(_plain(model), B, T)._replace(kept=kept)
-
-
-def _plain(model):
-  """The model with plain operations for attention."""
-  if not hasattr(model.config, 'attention'):
-    return model
-  return model.clone(config=model.config.replace(attention='xla'))
+  return _of_rows(model.without_kernels(), B, T)._replace(kept=kept)
 
 
 def _of_rows(model, B, T):
@@ -89,7 +82,9 @@ def flops(jaxpr: Any) -> int:
   for eqn in jaxpr.eqns:
     total += _of_product(eqn)
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
-    total += times * sum(map(flops, capacity.inside(eqn)))
+    # Of the branches of a condition one is run.
+    every = max if eqn.primitive.name == 'cond' else sum
+    total += times * every([*map(flops, capacity.inside(eqn)), 0])
   return total
 
 
