@@ -17,6 +17,9 @@ class Generate:
 
   prompt: str = key('', 'The text to continue.')
   prompt_file: str = file_path('', 'A file instead of it; - is standard input.')
+  prompt_lines: bool = key(
+    False, 'Every line of the prompt is one of its own, without its end.'
+  )
   max_new_tokens: int = count(400, 'Tokens of a sample at most.')
   stop: str = key(
     'none',
@@ -44,7 +47,7 @@ class Generate:
   )
   forbid_unk: bool = key(False, 'Words: never write <unk>.')
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)
-  samples: int = size(1, 'How many.')
+  samples: int = size(1, 'How many of a prompt.')
   stream: bool = key(True, 'Print a single sample as it is made.')
   segment_len: int = size(
     128, 'The prompt is read in pieces of this length.', at_most=1_000_000

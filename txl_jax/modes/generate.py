@@ -34,21 +34,24 @@ def run(job: Job) -> None:
   mesh = mesh_lib.make_mesh(job.config.mesh)
   found = trained.load(job.config, job.folder, mesh)
   vocabulary = found.vocabulary
-  tokens = vocabulary.encode(prompt.encode('latin-1'), 'the prompt')
+  chosen = choices(g, vocabulary)
+  prompts = _encode(g, prompt.encode('latin-1'), vocabulary, chosen['start'])
   model = reader(job.config, len(vocabulary))
-  lengths = dict(samples=g.samples, segment_len=g.segment_len)
-  decoding.check(model, found.params, **lengths)
+  rows, T = g.samples * len(prompts), g.segment_len
+  decoding.check(model, found.params, samples=rows, segment_len=T)
   pieces = decoding.generate(
     model,
     found.params,
-    tokens,
+    _begun(prompts, chosen['start']) if g.prompt_lines else prompts[0],
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,
-    **lengths,
-    **choices(g, vocabulary),
+    samples=g.samples,
+    segment_len=T,
+    **chosen,
   )
   out = sys.stdout if processes.is_main() else io.StringIO()
-  if g.samples == 1:
+  if rows == 1:
+    (tokens,) = prompts
     decoder = vocabulary.decoder()
     # An incomplete character waits for its last byte.
     utf8 = codecs.getincrementaldecoder('utf-8')('replace')
@@ -59,10 +62,13 @@ def run(job: Job) -> None:
         out.flush()
     out.write(utf8.decode(b'', final=True) + '\n')
   else:
-    rows = np.concatenate([np.tile(tokens, (g.samples, 1)), *pieces], axis=1)
-    for i, row in enumerate(rows):
-      out.write(f'=== sample {i + 1} of {g.samples}\n')
-      text = vocabulary.decode(row[row >= 0])  # -1 is behind the end of a row
+    new = np.concatenate([np.zeros([rows, 0], np.int32), *pieces], axis=1)
+    for row, tokens in enumerate(new):
+      n, i = divmod(row, g.samples)
+      which = f'prompt {n + 1} of {len(prompts)}, ' if g.prompt_lines else ''
+      out.write(f'=== {which}sample {i + 1} of {g.samples}\n')
+      tokens = tokens[tokens >= 0]  # -1 is behind the end of a row
+      text = vocabulary.decode(np.concatenate([prompts[n], tokens]))
       out.write(text.decode(errors='replace') + '\n')
   out.flush()
 
@@ -92,6 +98,27 @@ def choices(g: Generate, vocabulary: Vocabulary | Words) -> dict[str, Any]:
   drawn = g.temperature, g.top_k, g.top_p, g.repetition_penalty
   sampling = Sampling(*drawn, forbidden)
   return dict(sampling=sampling, start=vocabulary.start, eos=end)
+
+
+def _encode(g, text, vocabulary, start):
+  """The tokens of each prompt.
+
+  UserError if a line is empty and the vocabulary has nothing to start with.
+  """
+  if not g.prompt_lines:
+    return [vocabulary.encode(text, 'the prompt')]
+  lines, prompts = text.splitlines() or [b''], []
+  for n, line in enumerate(lines, 1):
+    name = f'line {n} of the prompt'
+    prompts.append(vocabulary.encode(line, name))
+    if start is None and not len(prompts[-1]):
+      raise UserError(f'{name} is empty; allowed: at least one token')
+  return prompts
+
+
+def _begun(prompts, start):
+  """Prompts to be read: in place of an empty one what a text begins after."""
+  return [tokens if len(tokens) else [start] for tokens in prompts]
 
 
 def _prompt(g: Generate):
