@@ -201,13 +201,14 @@ def dropout(
 def dropout_words(key: jax.Array | None) -> jax.Array:
   """What `keep` takes of a PRNG key, uint32 [2].
 
-  Of what are such words already, as many draws at once are, themselves.
+  Words are returned as they are: many may have been drawn at once. So is a key
+  of `jax.random.PRNGKey`, which has their form. ValueError at anything else.
   """
-  if key is None:
-    raise ValueError('dropout needs a key')
-  if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    return jax.random.bits(key, [2], jnp.uint32)
-  return key
+  if key is not None and key.dtype == jnp.uint32 and key.shape == (2,):
+    return key
+  if key is None or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    raise ValueError(f'dropout needs a key or two words, not {key}')
+  return jax.random.bits(key, [2], jnp.uint32)
 
 
 def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
@@ -391,9 +392,9 @@ def _turned(x, weights):
 
   XLA would turn one product into the other; on a CPU this one is twice as fast.
   """
-  keep, wide = jax.lax.optimization_barrier, weights.dtype
-  x = keep(jnp.swapaxes(x, -2, -1))
+  fence, wide = jax.lax.optimization_barrier, weights.dtype
+  x = fence(jnp.swapaxes(x, -2, -1))
   out = jnp.einsum(
     '...kt,...ts->...ks', x, weights, preferred_element_type=wide
   )
-  return jnp.swapaxes(keep(out), -2, -1)
+  return jnp.swapaxes(fence(out), -2, -1)

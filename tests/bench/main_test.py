@@ -85,7 +85,9 @@ def test_attention(tmp_path):
   result = run('attention', *sizes, '--pairs=2', f'--json={file}')
   assert result.returncode == 0, result.stderr
   what, *lines = result.stdout.splitlines()
-  assert what.startswith('attention: ') and what.endswith('chosen: xla')
+  assert what.startswith('attention: ') and what.endswith(
+    'chosen: xla; without positions: xla'
+  )
   assert lines[0].startswith('cudnn: left out, it needs an NVIDIA GPU')
   found = measured(file, 'attention')
   names = [f'{a}, {b}' for a in ('xla', 'without positions') for b in WHAT]
@@ -295,6 +297,8 @@ def test_data():
       '--config: AttributeError: ',
     ),
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
+    (('hlo', '--json=a'), '--json is not for hlo; allowed: --hlo_file'),
+    (('data', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
     (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
     (
       ('train', '--threads=100000'),

@@ -73,7 +73,7 @@ RANGES = [
 ]
 SIZES = {
   'data': ('min_count',),
-  'model': ('n_head', 'd_head', 'd_ff', 'unroll'),
+  'model': ('n_head', 'd_head', 'd_ff'),
   'train': (
     'steps',
     'batch_size',
@@ -92,7 +92,7 @@ SIZES = {
   'generate': ('samples', 'segment_len'),
 }
 COUNTS = {
-  'model': ('mem_len', 'clamp_len', 'softmax_samples'),
+  'model': ('mem_len', 'clamp_len', 'softmax_samples', 'unroll'),
   'train': ('eval_tokens',),
   'optim': ('drop_at', 'average_start', 'average_patience'),
   'profile': ('start', 'stop'),
@@ -179,6 +179,7 @@ CHOICES = {
   'model.tail_order': 'ascending, descending',
   'model.dtype': 'float32, bfloat16',
   'model.remat': 'none, scores, layer',
+  'model.attention': 'auto, xla, cudnn, triton, tpu',
   'train.loss': 'full, half',
   'train.resume': 'auto, must, never',
   'train.nonfinite': 'stop, skip, rollback',
@@ -261,7 +262,7 @@ def test_keys_that_may_change_when_a_run_continues():
 USED = {'dropout', 'dropout_embed', 'dropout_final', 'dropatt', 'word_dropout'}
 USED |= {'locked_dropout', 'activation_reg', 'temporal_activation_reg'}
 USED |= {'softmax_samples', 'init_std', 'proj_init_std', 'dtype', 'unroll'}
-USED |= {'remat', 'mem_len', 'clamp_len', 'same_length'}
+USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
 
 
 def test_keys_of_the_model_that_may_differ_in_use():

@@ -42,9 +42,11 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
   above = jax.random.normal(keys[-1], shapes[0], dtype)
   device = target.device()
   case = kernels.Case(device, dtype, T, M, K, rate)
+  able = not api.why_not('cudnn', case._replace(rate=0.0))
+  plain = 'cudnn' if able else 'xla'
   print(
     f'attention: {sizes._asdict()}; jax {jax.__version__}, {device.kind}; '
-    f'chosen: {kernels.choose(case)[0]}',
+    f'chosen: {kernels.choose(case)[0]}; without positions: {plain}',
     flush=True,
   )
   sides = {}
@@ -54,7 +56,6 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
       continue
     given: Any = dict(implementation=name, dropout_rate=rate, dropout_key=key)
     sides[name] = functools.partial(kernels.relative_attention, **given)
-  plain = 'cudnn' if device.platform == 'gpu' else 'xla'
   sides['without positions'] = lambda q, k, v, *_: jax.nn.dot_product_attention(
     q, k, v, implementation=plain
   )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import txl_jax
 from txl_jax import files
+from txl_jax.errors import UserError
 from txl_jax.parallel import hardware
 
 
@@ -26,6 +27,13 @@ def spread(values: Sequence[float], form: str) -> str:
   low, high = min(values), max(values)
   median = statistics.median(values)
   return f'{median:{form}} ({low:{form}} to {high:{form}})'
+
+
+def check(path: str) -> None:
+  """Raises a UserError where there is no folder for a file of results."""
+  folder = os.path.dirname(path) or '.'
+  if os.path.isdir(path) or not os.path.isdir(folder):
+    raise UserError(f'--json is {path!r}; allowed: a file in a folder that is')
 
 
 def write(

@@ -41,7 +41,8 @@ def relative_attention(
     q: [B, T, H, K] queries, float32 or bfloat16.
     k: [B, S, H, K] keys, those of the S - T memory slots first.
     v: [B, S, H, K] values.
-    r: [S, H, K] projected position table, farthest first.
+    r: [S, H, K] projected position table, farthest first. All are of the
+      dtype of q.
     u: [H, K] content bias.
     v_bias: [H, K] position bias (the paper's v).
     b: [S, H], added to the score of each distance before it is scaled, in the

@@ -49,6 +49,8 @@ def why_not(case: base.Case) -> str:
   kind = case.device.kind
   if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
     return 'it needs a TPU v4 or newer'
+  if case.dtype not in ('float32', 'bfloat16'):
+    return f'it needs float32 or bfloat16, not {case.dtype}'
   if case.K > 128:
     return f'heads of width {case.K}: it needs 128 or less'
   return ''

@@ -40,6 +40,8 @@ def why_not(case: base.Case) -> str:
   """See `base`."""
   if case.device.platform != 'gpu' or case.device.capability < 80:
     return 'it needs an NVIDIA GPU of compute capability 8.0 or above'
+  if case.dtype not in ('float32', 'bfloat16'):
+    return f'it needs float32 or bfloat16, not {case.dtype}'
   if case.K > 128:
     return f'heads of width {case.K}: it needs 128 or less'
   return ''
@@ -420,7 +422,10 @@ def _dq_kernel(
   jax.lax.fori_loop(last + 1, beyond + 1, write_nothing, None)
   zeros = jnp.zeros([n, problem.width], jnp.float32)
   dq, *_ = jax.lax.fori_loop(
-    nearest, last + 1, step, (zeros, *positions.begin(nearest))
+    nearest,
+    last + 1,
+    step,
+    (zeros, *positions.begin(jnp.minimum(nearest, last))),
   )
   dq = dq * problem.scale
   _store_rows(dq_ref, b, local, h, dq, problem)

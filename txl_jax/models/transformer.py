@@ -157,7 +157,8 @@ class Transformer(base.LanguageModel):
     self, longest: int | None = None, **overrides: Any
   ) -> base.LanguageModel:
     """See `base.LanguageModel`."""
-    model = super().at_test_time(**overrides)
+    model: Any = super().at_test_time(**overrides)
+    model = model.without_kernels()
     return model if longest is None else model.clone(longest=longest)
 
   def frozen(self, params: Any) -> dict[str, Any]:
@@ -365,7 +366,7 @@ class Transformer(base.LanguageModel):
 def _cast_weights(path, x, dtype):
   """A parameter in the dtype in which the products of a layer have it."""
   name = jax.tree_util.keystr(path, simple=True, separator='/')
-  used = re.search(r'^layers_\d+/(attention|ff)/.*(kernel|bias)$', name)
+  used = re.search(r'^layers_\d+/(attention|ff)/(.*/)?(kernel|bias)$', name)
   return x.astype(dtype) if used else x
 
 

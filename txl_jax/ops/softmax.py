@@ -56,8 +56,7 @@ TAIL_ORDERS = {
 # all tokens would make: on a CPU few enough to stay in cache, elsewhere enough
 # to fill the device, which waits for the host between chunks; and many enough
 # chunks that the last, partly empty one costs little.
-_CHUNK_LOGITS = {'cpu': 2**23}
-_CHUNK_LOGITS_ELSEWHERE = 2**26
+_CPU_LOGITS, _CHUNK_LOGITS = 2**23, 2**26
 _CHUNKS = 16
 
 
@@ -257,8 +256,8 @@ def _inside(ids, bins):
 
 def _chunk(n, width):
   """Rows of a chunk: a power of two."""
-  platform = target.device().platform
-  logits = _CHUNK_LOGITS.get(platform, _CHUNK_LOGITS_ELSEWHERE)
+  on_cpu = target.device().platform == 'cpu'
+  logits = _CPU_LOGITS if on_cpu else _CHUNK_LOGITS
   most = min(logits // width, -(-n // _CHUNKS))
   return 1 << max(most, 1).bit_length() - 1
 

@@ -1,0 +1,117 @@
+"""Models whose attention a kernel computes, and what depends on the device."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.kernels import plain_kernel
+from tests.models.small import B, N, T, make, text
+from txl_jax import target
+from txl_jax.errors import UserError
+from txl_jax.kernels import api
+from txl_jax.models import base
+
+CASES = {
+  'plain': {},
+  'no memory': dict(mem_len=0),
+  'dropout': dict(dropout=0.2, dropatt=0.3),
+  'remat': dict(remat='layer', dropatt=0.3),
+  'unrolled': dict(unroll=N, dropatt=0.3),
+  'remat, unrolled': dict(remat='scores', unroll=N),
+  'a span': dict(same_length='M', untie_biases=True, pre_norm=True),
+  'shaw': dict(name='shaw', table_len=6, dropatt=0.3),
+}
+
+
+def gradient(model, params, tokens, targets, memory):
+  def loss(params):
+    rngs = {'dropout': jax.random.key(1)}
+    segment = tokens, targets, memory
+    out = model.apply({'params': params}, *segment, train=True, rngs=rngs)
+    return out.nll.sum(), out.memory
+
+  return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_a_kernel_changes_nothing(case, monkeypatch):
+  """The loss, the memory and every gradient, over two segments."""
+  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  options = dict(CASES[case], dtype='float32', init_std=0.3)
+  plain, fused = (make(**options, attention=x) for x in ('xla', 'triton'))
+  params = base.init_params(plain, jax.random.key(0))
+  memories = [plain.init_memory(B)] * 2
+  for segment in zip(*text(2, T)):
+    results = [
+      gradient(model, params, *segment, memory)
+      for model, memory in zip((plain, fused), memories)
+    ]
+    memories = [memory for (_, memory), _ in results]
+    for x, y in zip(*map(jax.tree.leaves, results), strict=True):
+      np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
+
+
+def test_a_kernel_that_is_not_there():
+  """Training is refused; parameters are made, and used at test time."""
+  model = make(attention='triton', dtype='float32')
+  params = base.init_params(model, jax.random.key(0))
+  (tokens,), (targets,) = text(1, T)
+  memory = model.init_memory(B)
+  with pytest.raises(UserError) as e:
+    gradient(model, params, tokens, targets, memory)
+  start = "model.attention is 'triton'; allowed: auto, xla; triton cannot do"
+  assert str(e.value).startswith(start)
+  model = model.at_test_time()
+  segment = tokens, targets, memory
+  assert model.apply({'params': params}, *segment, train=False).nll.shape
+
+
+@pytest.mark.parametrize('longest', [0, T])
+@pytest.mark.parametrize('name', ['transformer_xl', 'shaw'])
+def test_frozen_weights_are_those_of_training(name, longest):
+  """Cast once, in bfloat16, they give the same bits."""
+  more = dict(table_len=6) if name == 'shaw' else {}
+  model = make(name=name, dtype='bfloat16', init_std=0.3, **more)
+  params = base.init_params(model, jax.random.key(0))
+  model = model.at_test_time(longest=longest)
+  (tokens,), (targets,) = text(1, T)
+  segment = tokens, targets, model.init_memory(B)
+  run = jax.jit(lambda variables: model.apply(variables, *segment, train=False))
+  frozen = base.freeze(model, params)
+  casts = {x.dtype.name for x in jax.tree.leaves(frozen['params'])}
+  assert casts == {'float32', 'bfloat16'}
+  for x, y in zip(
+    jax.tree.leaves(run({'params': params})), jax.tree.leaves(run(frozen))
+  ):
+    np.testing.assert_array_equal(
+      np.asarray(x, np.float32), np.asarray(y, np.float32)
+    )
+
+
+@pytest.mark.parametrize(
+  'platform, unroll, loops',
+  [('gpu', 0, False), ('gpu', 1, True), ('tpu', 0, True), ('cpu', N, False)],
+)
+def test_layers_are_unrolled_on_a_gpu(platform, unroll, loops, monkeypatch):
+  monkeypatch.setattr(target, 'device', lambda: target.Device(platform))
+  model = make(attention='xla', unroll=unroll, dtype='float32')
+  params = base.init_params(model, jax.random.key(0))
+  (tokens,), _ = text(1, T)
+
+  def states(params):
+    memory = model.init_memory(B)
+    return model.apply({'params': params}, tokens, memory, method='states')
+
+  equations = jax.make_jaxpr(states)(params).eqns
+  assert loops == any(e.primitive.name == 'scan' for e in equations)
+
+
+def test_device():
+  here = target.device()
+  assert here == ('cpu', jax.devices()[0].device_kind)
+  for default in 'cpu', jax.devices()[1]:
+    with jax.default_device(default):
+      assert target.device() == here
+  mesh = jax.make_mesh((2,), ('x',))
+  with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    assert target.device() == here
