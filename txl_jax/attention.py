@@ -305,8 +305,28 @@ def relative_attention(
   gradients at the memory part of k and v beforehand. The backward pass is
   written out, so there is no forward-mode derivative.
   """
-  arrays = q, k, v, r, u, v_bias, b
+  arrays = vary_alike((q, k, v, r, u, v_bias, b))
   return _relative_attention(dropout_rate, arrays, mask, dropout_key)
+
+
+def vary_alike(arrays: Any) -> Any:
+  """A pytree of arrays as the custom gradient of a function needs them.
+
+  Under `shard_map` weights may be the same on all devices where the data are
+  not: then the sum of their gradients over the devices is made here.
+  """
+
+  def varying(x):
+    kind: Any = jax.typeof(x)
+    return kind.mat.varying  # the axes of the mesh over which it differs
+
+  axes = frozenset().union(*map(varying, jax.tree.leaves(arrays)))
+
+  def vary(x):
+    missing = tuple(axes - varying(x))
+    return jax.lax.pcast(x, missing, to='varying') if missing else x
+
+  return jax.tree.map(vary, arrays)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -146,6 +146,8 @@ def _models(benchmark):
 
 
 def _attention():
+  if not 0 <= FLAGS.dropatt < 1:
+    raise UserError(f'--dropatt is {FLAGS.dropatt}; allowed: 0 to 0.999')
   sizes = attention_speed.Sizes(
     FLAGS.batch, FLAGS.segment, FLAGS.memory, FLAGS.heads, FLAGS.d_head,
     FLAGS.dtype, FLAGS.dropatt,
@@ -156,9 +158,11 @@ def _attention():
 
 def _sliding():
   lengths = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.lengths)
-  if not lengths or min(lengths) < 1:
+  if not lengths or not 1 <= min(lengths) <= max(lengths) <= 10**6:
     found = ','.join(FLAGS.lengths)
-    raise UserError(f'--lengths is {found}; allowed: whole numbers from 1')
+    raise UserError(
+      f'--lengths is {found}; allowed: whole numbers from 1 to 1000000'
+    )
   spec = side_by_side.COMMON | _spec()
   given = types.SimpleNamespace(**spec)
   tokens, pairs = FLAGS.window_tokens, FLAGS.pairs

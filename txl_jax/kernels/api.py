@@ -56,17 +56,21 @@ def relative_attention(
 
   Returns:
     [B, T, H, K], in the dtype of v. It is differentiable in all but filled and
-    the key. The kernels keep nothing of size T x S.
+    the key, in reverse mode alone. The kernels keep nothing of size T x S.
 
   Raises:
     ValueError: where there is no such implementation; `Unable`, one of them,
       where it cannot compute this.
   """
+  T, S = q.shape[1], k.shape[1]
+  if S < T:
+    raise ValueError(f'{S} keys for {T} queries; allowed: as many, or more')
+  span = S if span is None else min(span, S)
+  if span < 1:
+    raise ValueError(f'span is {span}; allowed: at least 1')
   case = case_of(q, k, dropout_rate)
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
   run = attend(implementation or choose(case)[0], case)
-  S = k.shape[1]
-  span = S if span is None else min(span, S)
   return run(inputs, span=span, rate=dropout_rate, key=dropout_key)
 
 

@@ -50,7 +50,7 @@ def run(job: Job) -> None:
     **chosen,
   )
   out = sys.stdout if processes.is_main() else io.StringIO()
-  if rows == 1:
+  if rows == 1 and not g.prompt_lines:
     (tokens,) = prompts
     decoder = vocabulary.decoder()
     # An incomplete character waits for its last byte.
