@@ -37,21 +37,21 @@ def test_model_at_test_time(section):
   c = config(same_length='off', clamp_len=0)
   c[section].model.update(mem_len=20, clamp_len=7, same_length='M+1')
   model = models.at_test_time(c, V, section)
-  assert model == models.build(
-    c.model, V, mem_len=20, clamp_len=7, same_length='M+1'
-  ).clone(longest=c[section].segment_len)
+  changes = dict(mem_len=20, clamp_len=7, same_length='M+1', attention='xla')
+  expected = models.build(c.model, V, **changes)
+  assert model == expected.clone(longest=c[section].segment_len)
   assert model.vocab_size == V
   assert (model.config.n_layer, model.config.mem_len) == (2, 20)
   other = 'generate' if section == 'eval' else 'eval'
   as_trained = models.at_test_time(c, V, other)
-  assert as_trained.config == models.build(c.model, V).config
+  assert as_trained.config == models.build(c.model, V, attention='xla').config
 
 
 def test_what_is_not_overridden_is_as_trained():
   c = config(same_length='M', clamp_len=5)
   c.eval.model.mem_len = 0
   model = models.at_test_time(c, V, 'eval')
-  expected = models.build(c.model, V, mem_len=0).config
+  expected = models.build(c.model, V, mem_len=0, attention='xla').config
   assert model.config == expected and expected.clamp_len == 5
 
 
