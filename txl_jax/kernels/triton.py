@@ -31,7 +31,8 @@ from txl_jax.kernels import base
 
 _LOG2_E = math.log2(math.e)
 _UNSEEN = -1e30  # a score: finite, so that no difference of two is NaN
-_PROGRAMS = 256  # of the kernel for dq at a time, at least: two to a processor
+_PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
+_BUFFER = 80 << 20  # bytes, of the gradients by distance
 # Columns of a product that the tensor cores take without padding.
 _ALIGNED = 8
 
@@ -112,36 +113,29 @@ def _power(x, scale, offset, problem):
   return result
 
 
-def _unskew(late, early, axis, loop, problem):
-  """Merges two products with chunks of r, and moves them to their keys.
+def _turn(x, to, axis, loop, problem):
+  """Moves the elements of float32 x [n, n] along an axis, to places `to`.
 
-  Both are float32 [n, n], of one chunk and the chunk before it; chunks are
-  along the axis. That moves each row (axis 1) or column (axis 0) round by its
-  own distance, and Triton cannot gather from registers: the elements go
-  through shared memory that the assembly declares for itself, whatever the
-  layout they are in. One instance holds all elements of a thread, and the
-  barriers keep the reads of the last call, the writes and the reads apart.
-  `loop` is the index of the loop around: addresses that did not depend on it
-  would all be kept in registers from step to step.
+  Triton cannot gather from registers: the elements go through shared memory
+  that the assembly declares for itself, whatever the layout they are in. One
+  instance holds all elements of a thread, and the barriers keep the reads of
+  the last call, the writes and the reads apart. `loop` is the index of the
+  loop around: addresses that did not depend on it would all be kept in
+  registers from step to step.
   """
   n, warps = problem.n, problem.tiling.warps
-  u = jax.lax.broadcasted_iota(jnp.int32, (n, n), 0)
-  w = jax.lax.broadcasted_iota(jnp.int32, (n, n), 1)
-  y, a = (w, u) if axis else (u, w)
-  start = n - 1 - a
-  merged = jnp.where(y < start, late, early)
   if problem.interpret:
-    to = y - start + jnp.where(y < start, n, 0)
-    return jnp.put_along_axis(
-      jnp.zeros_like(merged), to, merged, axis=axis, inplace=False
-    )
+    moved = jnp.zeros_like(x)
+    return jnp.put_along_axis(moved, to, x, axis=axis, inplace=False)
   if n < 16 * warps:
     # Some warps would hold the same elements, in several instances.
     raise ValueError(f'{warps} warps do not share out {n} rows')
+  row = jax.lax.broadcasted_iota(jnp.int32, (n, n), 0)
+  column = jax.lax.broadcasted_iota(jnp.int32, (n, n), 1)
   pitch = n + 3  # of all residues, the fewest bank conflicts
   stride = 4 if axis else 4 * pitch
-  read = ((u + (loop >> 30)) * pitch + w) * 4
-  write = read - start * stride + jnp.where(y < start, n * stride, 0)
+  read = ((row + (loop >> 30)) * pitch + column) * 4
+  write = read + (to - (column if axis else row)) * stride
   count = n * n // (32 * warps)
   lines = [
     '{',
@@ -162,12 +156,43 @@ def _unskew(late, early, axis, loop, problem):
   constraints = ['=&f'] * count + ['f'] * count + ['r'] * (2 * count)
   [moved] = plgpu.elementwise_inline_asm(
     '\n'.join(lines),
-    args=[merged, write, read],
+    args=[x, write, read],
     constraints=','.join(constraints),
     pack=count,
     result_shape_dtypes=[jax.ShapeDtypeStruct((n, n), jnp.float32)],
   )
   return moved
+
+
+def _places(axis, problem):
+  """Where rows of r are in a chunk, and where query a begins: int32 [n, n].
+
+  Chunks are along the axis, queries along the other.
+  """
+  n = problem.n
+  y = jax.lax.broadcasted_iota(jnp.int32, (n, n), axis)
+  return y, n - 1 - jax.lax.broadcasted_iota(jnp.int32, (n, n), 1 - axis)
+
+
+def _by_key(late, early, axis, loop, problem):
+  """Merges two products with chunks of r, and moves them to their keys.
+
+  Both are float32 [n, n], of one chunk and the chunk before it.
+  """
+  y, start = _places(axis, problem)
+  merged = jnp.where(y < start, late, early)
+  to = y - start + jnp.where(y < start, problem.n, 0)
+  return _turn(merged, to, axis, loop, problem)
+
+
+def _by_distance(x, loop, problem):
+  """Moves x [n, n] of queries and keys to where their rows of r are.
+
+  What of row a is before its start belongs to the later of the two chunks.
+  """
+  y, start = _places(1, problem)
+  to = y + start - jnp.where(y + start < problem.n, 0, problem.n)
+  return _turn(x, to, 1, loop, problem)
 
 
 def _dot(x, y, axis_x, axis_y, problem):
@@ -266,26 +291,27 @@ class _Positions:
 
     # A loop, since Triton keeps what a product read until the loop after it.
     def step(J, _):
-      return self._product(J, self._load(J))
+      return self._product(J, self.chunk(J))
 
     nothing = jnp.zeros([self.problem.n, self.problem.n], jnp.float32)
     early = jax.lax.fori_loop(J, J + 1, step, nothing)
     return (
-      (early, self._load(J + 1)) if self.problem.tiling.direct else (early,)
+      (early, self.chunk(J + 1)) if self.problem.tiling.direct else (early,)
     )
 
   def step(self, J, state):
     """The products for tile J, later chunk first, and the next state."""
     early, *r = state
-    late = self._product(J + 1, r[0] if r else self._load(J + 1))
-    return late, early, (late, self._load(J + 2)) if r else (late,)
+    late = self._product(J + 1, r[0] if r else self.chunk(J + 1))
+    return late, early, (late, self.chunk(J + 2)) if r else (late,)
 
   def _rows(self, J):
     """The rows of the chunk that tile J begins in: int32 [n]."""
     first = self.base + J * self.problem.n
     return first + jnp.arange(self.problem.n, dtype=jnp.int32)
 
-  def _load(self, J):
+  def chunk(self, J):
+    """The rows of r [n, width] that tile J begins in."""
     return _rows(self.r_ref, None, self._rows(J), self.h, self.problem)
 
   def _product(self, J, r):
@@ -318,8 +344,8 @@ def _forward_kernel(
     k = _rows(k_ref, b, there, h, problem)
     score = _dot(q, k, 1, 1, problem)
     late, early, state = positions.step(J, state)
-    by_distance = _unskew(late, early, 1, J, problem)
-    score = score + (by_distance + plgpu.load(c_ref.at[b, h, there]))
+    of_positions = _by_key(late, early, 1, J, problem)
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
     score = _masked(score, _UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
@@ -356,48 +382,52 @@ def _forward_kernel(
 def _dq_kernel(
   first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
   dout_ref, logsum_ref, delta_ref,
-  dq_ref, skewed_ref,
+  dq_ref, by_distance_ref,
   *, problem: _Problem,
 ):  # fmt: skip
-  """dq by way of the keys, and the gradients of the scores, by distance.
+  """dq, and the gradients of the scores by distance.
 
-  q, dout and the results are of a group of queries, whose first is in
-  first_ref. The columns of skewed [H, B, group, S] are the rows of r.
+  The results are of a group of queries, whose first is in first_ref. The
+  columns of by_distance [H, B, group, columns] are the rows of r as the kernel
+  has it.
   """
-  n, T, M, S = problem.n, problem.T, problem.M, problem.S
+  n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * _LOG2_E
   tile, h, b = pl.program_id(0), pl.program_id(1), pl.program_id(2)
   local = tile * n + jnp.arange(n, dtype=jnp.int32)
   i0 = pl.multiple_of(first_ref[0], n) + tile * n
   i = i0 + jnp.arange(n, dtype=jnp.int32)
+  present = jnp.minimum(i, T - 1)
   filled = filled_ref[b]
-  q = _rows(q_ref, b, local, h, problem)
-  dout = _rows(dout_ref, b, local, h, problem)
-  logsum = plgpu.load(logsum_ref.at[b, h, local]) * _LOG2_E
-  delta = plgpu.load(delta_ref.at[b, h, local])
+  q = _rows(q_ref, b, present, h, problem)
+  dout = _rows(dout_ref, b, present, h, problem)
+  logsum = plgpu.load(logsum_ref.at[b, h, present]) * _LOG2_E
+  delta = plgpu.load(delta_ref.at[b, h, present])
   # A group may have tiles that no query is in: any row of r will do.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
   positions = _Positions(q, r_ref, p_ref, h, base, problem)
+  y, start = _places(1, problem)
 
-  def write(j, dscore):
-    """Stores [n, n] of keys j by distance: at a stride of S - 1 by key."""
-    column = T - 1 - i[:, None] + j[None, :]
-    to = skewed_ref.at[h, b, local[:, None], column]
-    inside = (column >= 0) & (column < S)
-    plgpu.store(to, dscore.astype(skewed_ref.dtype), mask=inside)
+  def write(J, chunk):
+    """Stores [n, n], what the chunk has that the tile of keys J begins in."""
+    columns = base + J * n + jnp.arange(n, dtype=jnp.int32)
+    to = by_distance_ref.at[h, b, local[:, None], columns[None, :]]
+    chunk = chunk.astype(by_distance_ref.dtype)
+    inside = columns < by_distance_ref.shape[-1]
+    plgpu.store(to, chunk, mask=jnp.broadcast_to(inside[None, :], chunk.shape))
 
   def step(J, carry):
-    dq, *state = carry
+    dq, before, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = _within(j, S, n)
+    there = _within(j, problem.S, n)
     k = _rows(k_ref, b, there, h, problem)
     score = _dot(q, k, 1, 1, problem)
     v = _rows(v_ref, b, there, h, problem)
     dweights = _dot(dout, v, 1, 1, problem)
     late, early, state = positions.step(J, state)
-    by_distance = _unskew(late, early, 1, J, problem)
-    score = score + (by_distance + plgpu.load(c_ref.at[b, h, there]))
+    of_positions = _by_key(late, early, 1, J, problem)
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
     weights = _power(score, scale, logsum[:, None], problem)
     if problem.rate:
       index = _index(b, h, i[:, None], j[None, :], words_ref, problem)
@@ -406,28 +436,41 @@ def _dq_kernel(
     dscore = weights * (dweights - delta[:, None])
     dscore = _masked(dscore, 0, i, j, i0, j0, filled, problem, 1)
     dq = dq + _dot(dscore.astype(k.dtype), k, 1, 0, problem)
-    write(j, dscore)
-    return dq, *state
+    now = _by_distance(dscore, J, problem).astype(k.dtype)
+    chunk = jnp.where(y < start, before, now)
+    write(J, chunk)
+    dq = dq + _dot(chunk, positions.chunk(J), 1, 0, problem)
+    return dq, now, *state
 
-  nearest = jnp.maximum(i0 + M - problem.span + 1, M - filled) // n
   last = (jnp.minimum(i0 + n, T) - 1 + M) // n
-  nothing = jnp.zeros([n, n], jnp.float32)
+  nearest = jnp.maximum(i0 + M - problem.span + 1, M - filled) // n
+  nearest = jnp.minimum(nearest, last + 1)
+  nothing = jnp.zeros([n, n], k_ref.dtype)
 
   def write_nothing(J, _):
-    write(J * n + jnp.arange(n, dtype=jnp.int32), nothing)
+    write(J, nothing)
 
-  # Columns that no key has been at: of queries before, and after the last key.
-  beyond = (i0 + n - 1 + M) // n
-  jax.lax.fori_loop((i0 - (T - 1)) // n, nearest, write_nothing, None)
-  jax.lax.fori_loop(last + 1, beyond + 1, write_nothing, None)
-  zeros = jnp.zeros([n, problem.width], jnp.float32)
-  dq, *_ = jax.lax.fori_loop(
+  dq, before, *_ = jax.lax.fori_loop(
     nearest,
     last + 1,
     step,
-    (zeros, *positions.begin(jnp.minimum(nearest, last))),
+    (
+      jnp.zeros([n, problem.width], jnp.float32),
+      nothing,
+      *positions.begin(jnp.minimum(nearest, last)),
+    ),
   )
-  dq = dq * problem.scale
+
+  def end(J, dq):
+    chunk = jnp.where(y < start, before, nothing)
+    write(J, chunk)
+    return dq + _dot(chunk, positions.chunk(J), 1, 0, problem)
+
+  dq = jax.lax.fori_loop(last + 1, last + 2, end, dq)
+  chunks = by_distance_ref.shape[-1] // n
+  jax.lax.fori_loop(-(base // n), nearest, write_nothing, None)
+  jax.lax.fori_loop(last + 2, chunks - base // n, write_nothing, None)
+  dq = (dq * problem.scale).astype(dq_ref.dtype)
   _store_rows(dq_ref, b, local, h, dq, problem)
 
 
@@ -466,7 +509,7 @@ def _dkv_kernel(
       by_distance = plgpu.load(p_ref.at[h, rows])[:, None]
       products.append(_dot(r, q, 1, 1, problem) + by_distance)
     early, late = products
-    score = _unskew(late, early, 0, I, problem)
+    score = _by_key(late, early, 0, I, problem)
     score = _dot(k, q, 1, 1, problem) + (score + bias[:, None])
     logsum = plgpu.load(logsum_ref.at[b, h, present]) * _LOG2_E
     weights = _power(score, scale, logsum[None, :], problem)
@@ -618,65 +661,66 @@ def _distance_gradients(
 ):
   """dq, dr and dp.
 
-  The gradients of the scores in the order of r are stored, [H, B, group, S]
-  for a group of queries at a time, and multiplied as matrices.
+  The gradients of the scores by distance are stored, for a group of queries at
+  a time, and multiplied by the queries as matrices.
   """
   B, T, H, K = q.shape
   S, n = problem.S, problem.n
-  # As few queries as keep all multiprocessors of a large GPU busy.
-  group = n * min(pl.cdiv(T, n), pl.cdiv(_PROGRAMS, B * H))
+  before = -T % n
+  columns = pl.cdiv(before + S, n) * n
+  tiles = pl.cdiv(T, n)
+  group = n * _tiles_at_once(tiles, B * H, n * columns * q.dtype.itemsize)
   count = pl.cdiv(T, group)
   operands = _operands(r, c, p, problem)
-
-  def groups(x, axis):
-    """Pads T to count * group, and takes the groups to the front."""
-    pad = [(0, 0)] * x.ndim
-    pad[axis] = (0, count * group - T)
-    x = jnp.pad(x, pad)
-    shape = (*x.shape[:axis], count, group, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis, 0)
+  # Heads in front, rows and queries as one: plain products, no copy of what is
+  # large. The sum for dp is one more column of that for dr.
+  with_ones = jnp.pad(
+    jnp.concatenate([q, jnp.ones([B, T, H, _ALIGNED], q.dtype)], axis=-1),
+    [(0, 0), (0, count * group - T), (0, 0), (0, 0)],
+  )
+  with_ones = with_ones.reshape(B, count, group, H, K + _ALIGNED)
+  with_ones = with_ones.transpose(1, 3, 0, 2, 4)
+  with_ones = with_ones.reshape(count, H, B * group, K + _ALIGNED)
 
   def step(sums, x):
-    first, q, dout, logsum, delta = x
-    dq, skewed = _call(
+    first, q_of_group = x
+    dq, by_distance = _call(
       _dq_kernel,
       problem,
       (group // n, H, B),
-      [
-        (q.shape, jnp.float32),
-        ((H, B, group, S), q.dtype),
-      ],
+      [((B, group, H, K), q.dtype), ((H, B, group, columns), q.dtype)],
       *(first, q, k, v, *operands, filled, words, dout, logsum, delta),
     )
-    # Heads in front, rows and queries as one: plain products, no copy of what
-    # is large. The sum for dp is one more column of that for dr.
-    skewed = skewed.reshape(H, B * group, S)
-    product = functools.partial(
-      jnp.einsum,
+    sums += jnp.einsum(
+      'hns,hnk->hsk',
+      by_distance.reshape(H, B * group, columns),
+      q_of_group,
       precision='highest' if q.dtype == jnp.float32 else None,
       preferred_element_type=jnp.float32,
     )
-    more = product('hns,hsk->hnk', skewed, jnp.swapaxes(r, 0, 1))
-    more = more.reshape(H, B, group, K).transpose(1, 2, 0, 3)
-    ones = jnp.ones([B, group, H, _ALIGNED], q.dtype)
-    with_ones = jnp.concatenate([q, ones], axis=-1).transpose(2, 0, 1, 3)
-    with_ones = with_ones.reshape(H, B * group, K + _ALIGNED)
-    sums += product('hns,hnk->hsk', skewed, with_ones)
-    return sums, (dq + more * problem.scale).astype(q.dtype)
+    return sums, dq
 
-  zeros = jnp.zeros([H, S, K + _ALIGNED], jnp.float32)
+  zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
-  sums, dq = jax.lax.scan(
-    step,
-    zeros,
-    (
-      firsts,
-      groups(q, 1),
-      groups(dout, 1),
-      groups(logsum, 2),
-      groups(delta, 2),
-    ),
-  )
+  sums, dq = jax.lax.scan(step, zeros, (firsts, with_ones))
   dq = jnp.moveaxis(dq, 0, 1).reshape(B, count * group, H, K)[:, :T]
+  sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
   return dq, dr, sums[..., K]
+
+
+def _tiles_at_once(tiles, programs, size):
+  """How many tiles of queries a call of the kernel for dq takes.
+
+  All rows and heads have `programs` of each, and a buffer of so many bytes. The
+  multiprocessors of a large GPU should be busy to the end of each call.
+  """
+  best, most = 1, 0.0
+  for count in range(1, tiles + 1):
+    if count > 1 and count * programs * size > _BUFFER:
+      break
+    calls, waves = pl.cdiv(tiles, count), pl.cdiv(count * programs, _PROGRAMS)
+    busy = tiles * programs / (calls * waves * _PROGRAMS)
+    if busy > most:
+      best, most = count, busy
+  return best
