@@ -51,7 +51,9 @@ def attend(
   q, k, v, r, u, v_bias, b, filled = inputs
   B, T, H, K = q.shape
   scale, wide = K**-0.5, dict(preferred_element_type=jnp.float32)
-  c = scale * jnp.einsum('hk,bshk->bhs', u.astype(k.dtype), k, **wide)
+  # As a product of matrices this would first copy the keys in float32.
+  c = jnp.sum(k.astype(jnp.float32) * (scale * u.astype(jnp.float32)), axis=-1)
+  c = jnp.swapaxes(c, 1, 2)
   p = jnp.einsum('hk,shk->hs', v_bias.astype(r.dtype), r, **wide)
   p = scale * (p if b is None else p + b.T.astype(jnp.float32))
   if filled is None:

@@ -593,12 +593,13 @@ def _tiling(name, q):
   wide = q.shape[-1] > 64
   if q.dtype == jnp.float32:
     return Tiling(16, 1, 1) if wide else Tiling(32, 2, 1)
+  # Shared memory is for two programs to a multiprocessor; what does not fit
+  # twice goes through registers, or is loaded when it is needed.
   if not wide:
-    return Tiling(64, 4, 2)
-  # Two programs to a multiprocessor leave shared memory for no more.
-  if name == 'forward':
-    return Tiling(64, 4, 2, direct=True)
-  return Tiling(64, 4, 1)
+    return Tiling(64, 4, 2, direct=name == 'dq')
+  return (
+    Tiling(64, 4, 2, direct=True) if name == 'forward' else Tiling(64, 4, 1)
+  )
 
 
 def forward(
