@@ -14,7 +14,7 @@ class TestTriton(suite.Suite):
   def test_a_few_queries_at_a_time(self, shape, monkeypatch):
     """Of more rows, by more calls than one, whose sums are the gradients."""
     monkeypatch.setattr(triton, '_BUFFER', 1)
-    B, T, H, K, M, filled, span = suite.SHAPES[shape]
+    _, T, H, K, M, filled, span = suite.SHAPES[shape]
     assert T > 32, 'one tile of float32'
     shape = 2, T, H, K, M, (*filled, 0), span
     given, *rest = suite.draw(shape)
