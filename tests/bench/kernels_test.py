@@ -243,6 +243,36 @@ def test_attention_of_cudnn():
     assert some['attend'].products.flops == n * 2 * 16 * (2 * 3 * 8 * 24)
 
 
+CONVOLUTIONS = """\
+HloModule jit_step, is_scheduled=true
+
+ENTRY %main (x: f32[2,16,10], w: f32[24,16,4], y: f32[2,24,7]) -> \
+f32[2,24,7] {
+  %x = f32[2,16,10]{2,1,0} parameter(0)
+  %w = f32[24,16,4]{2,1,0} parameter(1)
+  %y = f32[2,24,7]{2,1,0} parameter(2)
+  %dx = (f32[2,16,10]{2,1,0}, u8[64]{0}) custom-call(%y, %w), \
+window={size=4}, dim_labels=bf0_oi0->bf0, \
+custom_call_target="__cudnn$convBackwardInput"
+  %dw = (f32[24,16,4]{2,1,0}, u8[64]{0}) custom-call(%x, %y), \
+window={size=4}, dim_labels=bf0_oi0->bf0, \
+custom_call_target="__cudnn$convBackwardFilter"
+  %c = (f32[2,24,7]{2,1,0}, u8[64]{0}) custom-call(%x, %w), \
+window={size=4}, dim_labels=bf0_oi0->bf0, \
+custom_call_target="__cudnn$convForward"
+  ROOT %out = f32[2,24,7]{2,1,0} get-tuple-element(%c), index=0
+}
+"""
+
+
+def test_convolutions_of_cudnn_and_their_gradients():
+  some = kernels.find(CONVOLUTIONS).kernels
+  made = products.Products(2 * 2 * 24 * 7 * 16 * 4, 'f32')
+  assert [k.products for k in some] == [made] * 3
+  moved = 4 * (2 * 16 * 10 + 24 * 16 * 4 + 2 * 24 * 7)
+  assert [k.nbytes for k in some] == [moved] * 3
+
+
 TPU = """\
 HloModule jit_step, is_scheduled=true
 

@@ -193,8 +193,9 @@ def _written(x, results, lines, computations):
     return _written_inside(x.called[0], computations)
   if x.opcode in _UPDATES:
     return [program.nbytes(_update(x, lines))]
-  if products.target(x).startswith('__cublas') and results[-1][0] == 's8':
-    whole[-1] = 0  # the room that cuBLAS works in
+  library = products.target(x).startswith(('__cublas', '__cudnn'))
+  if library and results[-1][0] in ('s8', 'u8'):
+    whole[-1] = 0  # the room that it works in
   return whole
 
 

@@ -47,7 +47,8 @@ def of(
   if x.opcode == 'dot':
     return _of_dot(x, lines, r'lhs_contracting_dims=\{([\d,]*)\}')
   if x.opcode == 'convolution':
-    return _of_convolution(x, *(lines[o].shapes[0] for o in x.operands))
+    lhs, rhs = (lines[o].shapes[0] for o in x.operands)
+    return _of_convolution(x, lhs, rhs, x.shapes[0])
   if x.opcode == 'custom-call':
     return _of_call(x, lines, visible)
   if not x.opcode.startswith(('fusion', 'call')):
@@ -78,6 +79,14 @@ def _of_call(x, lines, visible):
     # It multiplies with hidden keys too: they are told by a bias.
     products, visible = (5 if 'Backward' in called else 2), 1.0
     return _of_attention(given, products, visible, keys=1)
+  if called.startswith('__cudnn$conv'):
+    # The gradients are described by the convolution that they are of.
+    image, kernel, out = given[0], given[1], x.shapes[0]
+    if 'BackwardInput' in called:
+      image, out = out, image
+    if 'BackwardFilter' in called:
+      kernel, out = out, kernel
+    return _of_convolution(x, image, kernel, out)
   kernel = re.search(r'(\w+)/pallas_call', x.source)
   if kernel and kernel[1] in ATTENTION:
     keys = 2 if called == 'tpu_custom_call' else 1
@@ -104,10 +113,11 @@ def _of_attention(given: Shapes, products: int, visible: float, keys: int):
   return Products(flops, dtype, flops)
 
 
-def _of_convolution(x, lhs, rhs):
+def _of_convolution(x, lhs, rhs, out):
   """2 x the products with numbers that are there: no padding, no holes.
 
-  Products with a batch are such convolutions on TPUs, padded to its size.
+  lhs, rhs and out are (dtype, dims). Products with a batch are such
+  convolutions on TPUs, padded to its size.
   """
   labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', x.attributes)
   assert labels
@@ -126,7 +136,7 @@ def _of_convolution(x, lhs, rhs):
     total *= _overlaps(
       image[labels[1].index(axis)],
       rhs[1][labels[2].index(axis)],
-      x.shapes[0][1][labels[3].index(axis)],
+      out[1][labels[3].index(axis)],
       *(int(step or 1) for step in steps),
       int(pad.split('_')[0] or 0),
     )
