@@ -6,6 +6,7 @@ of one compiler; `python -m txl_jax.bench hlo` shows it for the other.
 
 import functools
 import importlib.util
+import json
 import pathlib
 import re
 import subprocess
@@ -16,8 +17,10 @@ import pytest
 
 import txl_jax
 from configs import common
-from txl_jax.bench import compiled_step, topologies
+from txl_jax import attention
+from txl_jax.bench import compiled_step, kernels, topologies
 from txl_jax.errors import UserError
+from txl_jax.models import lstm, transformer_xl
 from txl_jax.parallel import mesh as mesh_lib
 
 V, B, T, M, D = 84, 16, 8, 12, 32
@@ -95,31 +98,73 @@ def test_gradients_are_summed_over_the_rows():
   ],
 )
 def test_what_fits_into_a_device(used, how):
-  gpu = topologies.Hardware(memory=100, speed=1, pools=(0.75, 0.95))
+  gpu = topologies.Hardware(
+    memory=100, speed=1, bandwidth=1, pools=(0.75, 0.95)
+  )
   assert compiled_step.fits(used, gpu) == how
-  tpu = topologies.Hardware(memory=used, speed=1)
+  tpu = topologies.Hardware(memory=used, speed=1, bandwidth=1)
   assert compiled_step.fits(used, tpu) == 'fits'
   assert compiled_step.fits(used + 1, tpu) == ''
 
 
 def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
   """Its bytes and collectives are printed all the same."""
-  hardware = topologies.Hardware(memory=1000, speed=1e9)
+  hardware = topologies.Hardware(memory=1000, speed=1e9, bandwidth=1e9)
   monkeypatch.setattr(
     topologies, 'describe', lambda topology: (jax.devices()[:2], hardware)
   )
   c = config('characters', 'data')
   c.mesh.data = 2
   c.data.corpus = 'enwik8'
+  files = tmp_path / 'text', tmp_path / 'json'
   with pytest.raises(UserError, match=r'^v9:2x1: it does not fit'):
-    compiled_step.run(c, 'v9:2x1', str(tmp_path / 'text'))
-  first, _, used, of, head, *_ = capsys.readouterr().out.splitlines()
+    compiled_step.run(c, 'v9:2x1', *map(str, files))
+  first, _, used, of, *rest = capsys.readouterr().out.splitlines()
   assert first.startswith('v9:2x1: 2 devices of kind cpu; mesh: slices 1, data')
   total, *parts = map(float, re.findall(r'([\d.]+) GiB', used))
   assert total == pytest.approx(sum(parts), abs=0.03)
   assert of == 'of 0.00 GiB: does not fit'
-  assert head.startswith('collective ')
-  assert (tmp_path / 'text').read_text().startswith('HloModule jit_step')
+  heads = [re.split(r'  +', line.strip())[0] for line in rest]
+  for head in 'MiB each', 'roofline', 'a layer, forward', 'all', 'collective':
+    assert head in heads
+  assert files[0].read_text().startswith('HloModule jit_step')
+
+  record = json.loads(files[1].read_text())
+  assert record['benchmark'] == 'hlo' and record['sizes']['data'] == 2
+  measured = {k: x['median'] for k, x in record['results'].items()}
+  # What is counted in the program is what is counted in the model.
+  model = measured['products of the model']
+  assert measured['products, all'] == pytest.approx(model, rel=0.01)
+  each = [measured[f'products, a layer, {x}ward'] for x in ('for', 'back')]
+  rest = measured['products, the rest']
+  assert measured['products, all'] == pytest.approx(3 * sum(each) + rest)
+  assert each[1] == pytest.approx(2 * each[0], rel=0.1)
+  assert measured['sent'] > 0 and measured['accessed, all'] > 1e6
+
+
+def test_bytes_as_xla_counts_them():
+  """Its own analysis has each loop once; that of the layers is unrolled."""
+  c = config('characters', 'data')
+  c.mesh.data = 1
+  c.model.unroll = c.model.n_layer
+  mesh = mesh_lib.make_mesh(c.mesh, jax.devices()[:1])
+  program, _ = compiled_step.compile_step(c, V, mesh)
+  found = kernels.find(program.as_text()).kernels
+  moved = program.cost_analysis()['bytes accessed']
+  assert sum(k.nbytes for k in found) == pytest.approx(moved, rel=0.01)
+
+
+@pytest.mark.parametrize('M', [0, 5, 12])
+@pytest.mark.parametrize('same_length', ['off', 'M', 'M+1'])
+def test_keys_that_queries_see(M, same_length):
+  model = transformer_xl.Config(mem_len=M, same_length=same_length)
+  visible = attention.visibility(T, M, span=model.span)
+  share = compiled_step.visible_keys(model, T)
+  assert share == pytest.approx(float(visible.mean()))
+
+
+def test_models_without_attention_see_all():
+  assert compiled_step.visible_keys(lstm.Config(), T) == 1
 
 
 COMPILERS = {'h200': 'jax_plugins.xla_cuda13', 'v5p:2x2x1': 'libtpu'}

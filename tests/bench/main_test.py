@@ -297,7 +297,7 @@ def test_data():
       '--config: AttributeError: ',
     ),
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
-    (('hlo', '--json=a'), '--json is not for hlo; allowed: --hlo_file'),
+    (('hlo', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
     (('data', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
     (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
     (

@@ -9,7 +9,7 @@ from txl_jax.errors import UserError
 
 # GiB of memory that each card is sold with.
 SOLD = {'h200': 141, 'h100': 80, 'a100-80': 80, 'a100-40': 40}
-SOLD |= {'rtx4090': 24, 'l4': 24}
+SOLD |= {'rtx4090': 24, 'l4': 24, 'a100': 80}
 
 
 VARIABLES = 'CUDA_VISIBLE_DEVICES', 'JAX_SKIP_CUDA_CONSTRAINTS_CHECK'
@@ -49,6 +49,7 @@ def test_cards(asked, name):
   assert re.sub(r'"[^"]*"|[^{}]', '', text) == '{}{{}}'
   fields = dict(re.findall(r'(\w+): (\S+)', text))
   assert int(fields['device_memory_size']) == hardware.memory
+  assert int(fields['memory_bandwidth']) == hardware.bandwidth
   # What a block can ask for is 1 KiB less than what its processor has.
   shared = int(fields['shared_memory_per_core'])
   assert int(fields['shared_memory_per_block_optin']) == shared - 1024
@@ -75,7 +76,7 @@ def test_unknown_topology(asked, topology):
     topologies.describe(topology)
   assert str(e.value) == (
     f'--topology is {topology!r}; allowed: TPUs as v3:4x4, GPUs as h200 or '
-    'h200:8: h200, h100, a100-80, a100-40, rtx4090, l4'
+    'h200:8: h200, h100, a100-80, a100-40, rtx4090, l4, a100'
   )
   assert not asked
 

@@ -20,9 +20,10 @@ the machine has, beside attention without positions; sliding a memory beside a
 window that is read anew; startup how long it takes until something happens;
 softmax the adaptive softmax beside full ones; prepare and data the speed of
 preparing words and of cutting batches. --json=FILE keeps what they measured,
-with versions and hardware. hlo compiles the training step
-for TPUs or GPUs that need not be there, and tells whether it fits and what the
-devices exchange. See docs/benchmarks.md and docs/scaling.md.
+with versions and hardware. hlo compiles the training step for TPUs or GPUs that
+need not be there, and tells whether it fits, what its kernels read and compute
+and must take at least, and what the devices exchange. See docs/benchmarks.md
+and docs/scaling.md.
 """
 
 from txl_jax import terminal
@@ -87,7 +88,7 @@ flags.DEFINE_list('lengths', '800,1800', 'sliding: attention lengths.')
 flags.DEFINE_float(
   'dropatt', 0.0, 'attention: dropout of the probabilities.', 0, 0.999
 )
-flags.DEFINE_string('json', '', 'File for the measurements; not for hlo.')
+flags.DEFINE_string('json', '', 'File for the measurements.')
 _size('threads', None, 'CPU threads of each side; all of them by default.')
 flags.DEFINE_list(
   'cutoffs', '20000,40000,200000', 'softmax: first word of each tail.'
@@ -203,8 +204,6 @@ _BENCHMARKS = {
 def main(argv: list[str]) -> None:
   """Runs the benchmark that the command names."""
   benchmark = argv[1] if argv[1:] else ''
-  if FLAGS.json and benchmark == 'hlo':
-    raise UserError('--json is not for hlo; allowed: --hlo_file')
   if FLAGS.json:
     results.check(FLAGS.json)
   if benchmark in _BENCHMARKS:
@@ -215,7 +214,8 @@ def main(argv: list[str]) -> None:
     for name in 'topology', 'config':
       if not FLAGS[name].value:
         raise UserError(f'--{name} is missing; hlo needs it')
-    compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file)
+    files = FLAGS.hlo_file, FLAGS.json
+    compiled_step.run(FLAGS.config, FLAGS.topology, *files)
   else:
     allowed = f'{", ".join(_BENCHMARKS)}, hlo'
     raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')

@@ -1,19 +1,12 @@
-"""The collectives of a compiled program, read from its HLO text.
-
-XLA prints a module as computations, each a list of instructions
-
-  %name = type opcode(%operand, …), attribute=…, …
-
-of which the one marked ENTRY runs, and calls others; the operations are those
-of https://openxla.org/xla/operation_semantics. JAX offers no more than a text:
-`cost_analysis` counts no collectives, and the HloModule of `runtime_executable`
-has neither shapes nor attributes.
-"""
+"""The collectives of a compiled program, read from its HLO text."""
 
 import collections
 import math
 import re
 from typing import NamedTuple
+
+from txl_jax.bench import program
+from txl_jax.bench.program import Shapes
 
 _KINDS = {
   *('all-gather', 'all-reduce', 'reduce-scatter', 'all-to-all'),
@@ -28,19 +21,6 @@ _MOVES = {
   *('dynamic-slice', 'dynamic-update-slice', 'maximum', 'optimization-barrier'),
   *('reshape', 'reverse', 'scatter', 'select', 'slice', 'transpose'),
 }
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # ((dtype, dims), …)
-
-
-class _Instruction(NamedTuple):
-  name: str  # unique in the module
-  shapes: Shapes  # several of a tuple, nested ones flattened
-  opcode: str
-  operands: list[str]  # names; number of a parameter, value of a constant
-  attributes: str  # the rest of the line, without metadata
-  called: list[str]  # the computations that it runs
-  source: str  # where in the Python program it comes from (`op_name`), or ''
-  root: bool  # whether the computation returns it
 
 
 class Collective(NamedTuple):
@@ -62,10 +42,10 @@ class Collective(NamedTuple):
     reduced or exchanged, twice that of an all-reduce.
     """
     if self.kind == 'collective-permute':
-      return _nbytes(self.shapes)
+      return program.nbytes(self.shapes)
     whole = self.results if self.kind == 'all-gather' else self.shapes
     twice = 2 if self.kind == 'all-reduce' else 1
-    return _nbytes(whole) * (self.group - 1) // self.group * twice
+    return program.nbytes(whole) * (self.group - 1) // self.group * twice
 
 
 def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
@@ -74,7 +54,7 @@ def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
   The numbers of those arguments are followed whose source begins with
   `watched`, such as 'state.memory'; () is no argument.
   """
-  computations, entry = _parse(text)
+  computations, entry = program.parse(text)
   total = collections.Counter()
 
   # For every value a list of bools: which elements of the tuple, or of the one
@@ -94,7 +74,7 @@ def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
         shapes = tuple(s for o in x.operands for s in lines[o].shapes)
         c = _collective(x, name, shapes, moved=any(map(any, operands)))
         total[c] += times
-    return next(held[x.name] for x in lines.values() if x.root)
+    return held[program.root(lines).name]
 
   def result(x, name, given, operands, times):
     """The list of the result of an instruction, as long as it is known."""
@@ -106,7 +86,8 @@ def find(text: str, watched: str | tuple[()] = ()) -> list[Collective]:
       (out,), (body,) = operands, x.called
       while any(more := [b > a for a, b in zip(out, run(body, [out], 0))]):
         out = [a or b for a, b in zip(out, more)]
-      run(body, [out], times * _trips(x, computations))
+      trips = program.trips(x, computations)
+      run(body, [out], times * (1 if trips is None else trips))
       return out
     if x.opcode == 'conditional':
       branches = zip(x.called, operands[1:])
@@ -141,32 +122,6 @@ def _collective(x, computation, shapes, moved):
   return Collective(kind, shapes, results, group, 0, x.source, moved)
 
 
-def _trips(loop, computations):
-  """How often a loop runs; 1 if that is not known before it does.
-
-  Some compilers tell. Else it is n of a condition i < n: all loops that
-  count do so from 0 in steps of 1.
-  """
-  if told := re.search(r'known_trip_count"?:\{"?n"?:"?(\d+)', loop.attributes):
-    return int(told[1])
-  (condition,) = re.findall(r'condition=%?([\w.\-]+)', loop.attributes)
-  inside = computations[condition]
-  root = next(x for x in inside.values() if x.root)
-  if root.opcode == 'compare' and 'direction=LT' in root.attributes:
-    last = inside[root.operands[1]]
-    if last.opcode == 'constant':
-      return int(last.operands[0])
-  return 1
-
-
-def _nbytes(shapes):
-  total = 0
-  for dtype, dims in shapes:
-    bits = re.findall(r'\d+', 'u8' if dtype == 'pred' else dtype)
-    total += math.prod(dims, start=int(bits[0] if bits else 0)) // 8
-  return total
-
-
 def _group(attributes):
   """How many devices are in a group.
 
@@ -183,34 +138,3 @@ def _group(attributes):
     used = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", axes[2])
     return math.prod(int(part or sizes[name]) for name, part in used)
   raise ValueError(f'groups of a collective: {attributes[:200]}')
-
-
-def _parse(text):
-  """{name: {name: instruction}} of all computations, and which is the entry."""
-  computations, entry, lines = {}, '', {}
-  for line in text.splitlines():
-    if head := re.match(r'(ENTRY )?%?([\w.\-]+) .*\{\s*$', line):
-      lines = computations[head[2]] = {}
-      entry = head[2] if head[1] else entry
-    elif line[:1] == ' ' and ' = ' in line:
-      x = _instruction(line)
-      lines[x.name] = x
-  return computations, entry
-
-
-def _instruction(line):
-  line = re.sub(r'/\*.*?\*/', '', line)
-  found = re.match(r' +(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\((.*)', line)
-  assert found
-  root, name, kind, opcode, rest = found.groups()
-  arrays = re.findall(r'([a-z]\w*)\[([\d,<=]*)\]', kind)
-  shapes = tuple((t, tuple(map(int, re.findall(r'\d+', d)))) for t, d in arrays)
-  inside, rest = re.split(r'\)(?:, |$)', rest, maxsplit=1)
-  value = opcode in ('parameter', 'constant')
-  operands = [inside] if value else re.findall(r'%([\w.\-]+)', inside)
-  source = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest)
-  attributes = re.sub(r'metadata=\{(?:[^{}"]|"[^"]*")*\}', '', rest)
-  runs = r'(?:calls|body|to_apply|\w+_computations?)=(\{.*?\}|%?[\w.\-]+)'
-  called = re.findall(r'[\w.\-]+', ' '.join(re.findall(runs, attributes)))
-  more = attributes, called, source[1] if source else ''
-  return _Instruction(name, shapes, opcode, operands, *more, bool(root))

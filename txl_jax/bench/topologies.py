@@ -19,6 +19,7 @@ class Hardware(NamedTuple):
 
   memory: float  # bytes
   speed: float  # bytes a second that a chip sends over all its links
+  bandwidth: float  # bytes a second that a device reads or writes
   cores: int = 1  # devices of a chip
   # Shares of the memory that JAX takes, by default and at most.
   pools: tuple[float, float] = (1.0, 1.0)
@@ -27,19 +28,20 @@ class Hardware(NamedTuple):
 # By device_kind. The speed is half the 'bidirectional ICI bandwidth per chip'
 # of cloud.google.com/tpu/docs/v5e, v5p and v6e, and for v3 and v4 the
 # 'all-reduce bandwidth per Pod' of their pages divided by the chips of a pod,
-# which on v5e and v6e is the same figure.
+# which on v5e and v6e is the same figure. The bandwidth is that of the HBM of a
+# chip on the same pages, halved where a chip is two devices.
 _TPUS = {
-  'TPU v3': Hardware(16 * 2**30, 340e12 / 1024, cores=2),
-  'TPU v4': Hardware(32 * 2**30, 1.1e15 / 4096),
-  'TPU v5 lite': Hardware(16e9, 200e9),
-  'TPU v5': Hardware(95e9, 600e9),
-  'TPU v5p': Hardware(95e9, 600e9),
-  'TPU v6 lite': Hardware(32e9, 400e9),
+  'TPU v3': Hardware(16 * 2**30, 340e12 / 1024, 900e9 / 2, cores=2),
+  'TPU v4': Hardware(32 * 2**30, 1.1e15 / 4096, 1200e9),
+  'TPU v5 lite': Hardware(16e9, 200e9, 819e9),
+  'TPU v5': Hardware(95e9, 600e9, 2765e9),
+  'TPU v5p': Hardware(95e9, 600e9, 2765e9),
+  'TPU v6 lite': Hardware(32e9, 400e9, 1640e9),
 }
 
 
 class _Card(NamedTuple):
-  """A GPU, as its data sheet and the CUDA driver describe it."""
+  """A GPU, as its data sheet (nvidia.com) and the CUDA driver describe it."""
 
   kind: str  # name of the device, without NVIDIA
   capability: str  # compute capability
@@ -58,6 +60,7 @@ _CARDS = {
   'rtx4090': _Card('GeForce RTX 4090', '8.9', 128, 72, 1008, 2.52, 24_217),
   'l4': _Card('L4', '8.9', 58, 48, 300, 2.04, 22_563),
 }
+_CARDS['a100'] = _CARDS['a100-80']
 # By capability: threads that a multiprocessor holds at most, its float32 units
 # and KiB of shared memory; GB/s that a card sends over NVLink, or else PCIe.
 _ARCHITECTURES = {
@@ -141,4 +144,7 @@ def _gpus(card, count):
   # JAX takes 75 % of a GPU; XLA_PYTHON_CLIENT_MEM_FRACTION gives it more, but
   # for what the CUDA context and its libraries need.
   pools = 0.75, 0.95
-  return found.devices, Hardware(card.memory * 2**20, links * 1e9, pools=pools)
+  hardware = Hardware(
+    card.memory * 2**20, links * 1e9, card.bandwidth * 1e9, pools=pools
+  )
+  return found.devices, hardware
