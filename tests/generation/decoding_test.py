@@ -335,6 +335,41 @@ def test_eos_ends_its_row_alone():
     close(state.logits[b], reread([*PROMPT, *tokens[b, :n]]))
 
 
+@pytest.mark.parametrize('keep', [True, False])
+@pytest.mark.parametrize('ends', [True, False])
+def test_the_next_call_is_dispatched_before_tokens_are_read(
+  monkeypatch, keep, ends
+):
+  calls, plain = [], decoding._decode_chunk
+
+  def counted(*arguments):
+    calls.append(len(calls))
+    return plain(*arguments)
+
+  monkeypatch.setattr(decoding, '_decode_chunk', counted)
+  read = functools.partial(decoding.prefill, MODEL, VARIABLES, segment_len=4)
+  settings: Any = dict(sampling=Sampling(), seed=0, chunk=4)
+  whole, _ = write(read(PROMPT), max_new_tokens=20, **settings)
+  assert len(calls) == 5
+  # In the second call a token ends the text, or its greatest length does.
+  n = next(i + 1 for i in range(4, 8) if whole[0, i] not in whole[0, :i])
+  eos = dict(max_new_tokens=20, eos=int(whole[0, n - 1]))
+  stop = eos if ends else dict(max_new_tokens=n)
+  calls.clear()
+  settings |= dict(keep=keep)
+  pieces = decoding.decode(MODEL, VARIABLES, read(PROMPT), **stop, **settings)
+  first, _ = next(pieces)
+  assert len(calls) == 2
+  second, state = next(pieces)
+  assert next(pieces, None) is None
+  assert len(calls) == 2 + ends  # one call in vain, at most
+  tokens = np.concatenate([first, second], axis=1)
+  np.testing.assert_array_equal(tokens, whole[:, :n])
+  # The last state goes on where the text ended, whatever was called in vain.
+  more, _ = write(state, max_new_tokens=20 - n, **settings)
+  np.testing.assert_array_equal(more, whole[:, n:])
+
+
 def test_an_empty_prompt_begins_with_the_start_token():
   np.testing.assert_array_equal(run(prompt=[], start=4), run(prompt=[4]))
   np.testing.assert_array_equal(run(start=4), run())

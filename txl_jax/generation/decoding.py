@@ -208,9 +208,12 @@ def decode(
 
   The tokens are numpy int32 [B, n], n from 1 to `chunk`, made in one call of
   the device; -1 in rows that ended before the others. A row ends after
-  max_new_tokens, or after the token id `eos`, itself included. Without `keep`
-  the states that were given and yielded are used up: their memory is written
-  over, and not copied.
+  max_new_tokens, or after the token id `eos`, itself included.
+
+  The call of the next chunk is dispatched before the tokens of this one are
+  read, for a device not to wait for the host; where all rows end at `eos`, it
+  was in vain. Without `keep` memory is written over, and not copied: the state
+  that was given and those yielded are used up, except the last.
 
   The model and variables are those of `prefill`, where the state is from, or
   from here. The token at position i of row b is drawn with a key made of
@@ -219,18 +222,27 @@ def decode(
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
-  done = state.position < 0  # none, on the devices of the state
   end = -1 if eos is None else eos
-  for start in range(0, max_new_tokens, chunk):
+
+  def dispatch(state):
+    done = state.position < 0  # none, on the devices of the state
+    for start in range(0, max_new_tokens, chunk):
+      state, done, tokens = _decode_chunk(
+        model, variables, _copy(state) if keep else state,
+        done, key, max_new_tokens - start, end, sampling, chunk,
+      )  # fmt: skip
+      yield state, done, tokens
+
+  calls = dispatch(state)
+  call = next(calls, None)
+  while call:
+    (now, done, tokens), call = call, next(calls, None)
     if np.all(done):
-      return
-    left = max_new_tokens - start
-    state, done, tokens = _decode_chunk(
-      model, variables, _copy(state) if keep else state,
-      done, key, left, end, sampling, chunk,
-    )  # fmt: skip
+      if call and not keep:
+        now, *_ = call  # equal to that before, which is used up
+      call = None
     tokens = np.asarray(tokens)
-    yield tokens[:, np.any(tokens >= 0, axis=0)], state
+    yield tokens[:, np.any(tokens >= 0, axis=0)], now
 
 
 def generate(
