@@ -17,7 +17,7 @@ from txl_jax.bench.program import Computation, Instruction, Shapes
 # whose dkv multiplies two chunks of r for a tile, and `kernels.tpu`.
 ATTENTION = {
   'txl_forward': 3,
-  'txl_dq': 4,
+  'txl_dq': 5,
   'txl_dkv': 6,
   'relative_attention': 3,
   'relative_attention_gradient': 8,
