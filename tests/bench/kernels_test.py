@@ -232,6 +232,15 @@ def test_a_program_as_gpus_have_it():
   assert by_name['d'].source == 'jit(step)/_run/while'
 
 
+def test_a_group_of_queries():
+  """A call for dq has all queries given, and makes 4 of the 8."""
+  text = GPU.replace('txl_forward', 'txl_dq')
+  text = text.replace('(bf16[2,8,3,16]{3,2,1,0}, f32', '(bf16[2,4,3,16], f32')
+  found = kernels.find(text, visible=0.75).kernels
+  (attend,) = (k for k in found if k.name == 'attend')
+  assert attend.products.flops == 5 * 2 * 16 * (2 * 3 * 4 * 18)
+
+
 def test_attention_of_cudnn():
   text = GPU.replace('txl_forward/pallas_call', 'dot_product_attention_fwd')
   for target, n in ('fmhaSoftmax', 2), ('fmhaSoftmaxBackward', 5):
