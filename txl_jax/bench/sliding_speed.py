@@ -26,9 +26,8 @@ def run(
   """
   config = ours.config(spec)
   model = models.at_test_time(config, spec.vocab, 'eval')
-  params = jax.jit(base.init_params, static_argnums=0)(
-    model, jax.random.key(spec.seed)
-  )
+  key = jax.random.key(spec.seed)
+  params = jax.jit(lambda: base.init_params(model, key))()
   device = jax.devices()[0].device_kind
   print(f'sliding: {vars(spec)}; jax {jax.__version__}, {device}', flush=True)
   results = {}
