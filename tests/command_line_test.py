@@ -55,6 +55,10 @@ def test_echoes_alone_are_left_out(monkeypatch, caplog):
       jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory\nmore'),
       'RESOURCE_EXHAUSTED: Out of memory',
     ),
+    (
+      jax.errors.JaxRuntimeError('INTERNAL: Out of memory allocating 9 bytes.'),
+      'INTERNAL: Out of memory allocating 9 bytes.',
+    ),
   ],
 )
 def test_out_of_memory(capsys, error, line):

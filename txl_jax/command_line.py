@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from absl import flags, logging
 
 from txl_jax import terminal
 from txl_jax.errors import UserError, first_line
+
+_NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 
 
 class Path(flags.ArgumentParser):
@@ -46,11 +49,14 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def told(
+  smaller: str = 'a smaller batch_size, segment_len, mem_len or model',
+) -> Iterator[None]:
   """Ends the program with a line and a status where the block raises.
 
-  A UserError or OSError is status 1, Ctrl-C is 130; whoever closes our output
-  early, as head does, gets status 1 and no line.
+  A UserError or OSError is status 1, as is a lack of memory, against which
+  `smaller` helps; Ctrl-C is 130; whoever closes our output early, as head does,
+  gets status 1 and no line.
   """
   try:
     try:
@@ -63,14 +69,11 @@ def told() -> Iterator[None]:
     print('error:', ' '.join(str(e).split()), file=sys.stderr)
     sys.exit(1)
   except (MemoryError, RuntimeError) as e:
-    # The latter is how XLA tells it.
-    if isinstance(e, RuntimeError) and 'RESOURCE_EXHAUSTED' not in str(e):
+    # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.
+    if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
       raise
-    print(
-      f'error: out of memory: {first_line(e)}; allowed: a smaller batch_size, '
-      'segment_len, mem_len or model, or more devices',
-      file=sys.stderr,
-    )
+    text = f'{first_line(e)}; allowed: {smaller}, or more devices'
+    print(f'error: out of memory: {text}', file=sys.stderr)
     sys.exit(1)
   except KeyboardInterrupt:
     terminal.interrupt()

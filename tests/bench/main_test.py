@@ -103,7 +103,10 @@ def test_sliding(tmp_path):
   sizes = '--lengths=8,800', '--window_tokens=1', '--pairs=1', f'--json={file}'
   result = run('sliding', *TINY, *sizes)
   assert result.returncode == 0, result.stderr
-  _, short, long = result.stdout.splitlines()
+  what, short, long = result.stdout.splitlines()
+  assert what.startswith('sliding: seed 0, layers 2, ')
+  assert 'batch' not in what and 'memory' not in what
+  assert ', lengths (8, 800), window_tokens 1; jax ' in what
   assert short.startswith('attention length 8: memory ')
   assert long.endswith(', paper 363 x')
   found = measured(file, 'sliding')
@@ -299,6 +302,8 @@ def test_data():
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
     (('hlo', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
     (('data', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
+    (('data', '--json=/dev/null'), "--json is '/dev/null'; allowed: a file"),
+    (('data', f'--json={"x" * 254}'), '--json: xxx'),  # too long with .tmp
     (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
     (
       ('train', '--threads=100000'),
@@ -312,6 +317,15 @@ def test_errors_of_the_user(args, found):
   assert result.stdout == ''
   (line,) = result.stderr.splitlines()
   assert line.startswith(f'error: {found}')
+
+
+def test_more_memory_than_there_is():
+  sizes = '--batch=1000000', '--segment=200000', '--memory=1', '--pairs=1'
+  result = run('attention', *sizes)
+  assert result.returncode == 1
+  (line,) = result.stderr.splitlines()
+  assert line.startswith('error: out of memory: ')
+  assert line.endswith('; allowed: smaller sizes, or more devices')
 
 
 def test_batch_that_the_devices_cannot_share():

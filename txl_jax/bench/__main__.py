@@ -74,7 +74,6 @@ _SIZES = (
   _size('steps', 20, 'Segments in a measurement, after warm-up.'),
   _size('segments_per_call', 16, 'eval: segments we score in one call.'),
 )
-_NOT_OF_SLIDING = 'batch', 'memory', 'steps', 'segments_per_call'
 _size('megabytes', 540, 'prepare: size of the text.')
 _size('processes', 0, 'prepare: processes that read; 0 is the default.', 0)
 _size('megatokens', 100, 'data: million tokens of the corpus.')
@@ -167,9 +166,7 @@ def _sliding():
   spec = side_by_side.COMMON | _spec()
   given = types.SimpleNamespace(**spec)
   tokens, pairs = FLAGS.window_tokens, FLAGS.pairs
-  # One row with memories of these lengths, whatever the other flags say.
-  used = {k: x for k, x in spec.items() if k not in _NOT_OF_SLIDING}
-  sizes = used | dict(lengths=lengths, window_tokens=tokens)
+  sizes = sliding_speed.sizes(given, lengths, tokens)
   return sizes, sliding_speed.run(given, lengths, tokens, pairs)
 
 
@@ -223,5 +220,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == '__main__':
   parse = functools.partial(command_line.parse, arguments=1)
-  with command_line.told():
+  with command_line.told('smaller sizes'):
     app.run(main, flags_parser=parse)

@@ -83,7 +83,7 @@ def _at_test_time(spec, section):
   """The model as a section uses it, and fresh parameters."""
   model = models.at_test_time(config(spec), spec.vocab, section)
   key = jax.random.key(spec.seed)
-  return model, jax.jit(base.init_params, static_argnums=0)(model, key)
+  return model, jax.jit(lambda: base.init_params(model, key))()
 
 
 def _score(spec):

@@ -4,6 +4,7 @@ import datetime
 import importlib.metadata
 import json
 import os
+import pathlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,10 +31,15 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def check(path: str) -> None:
-  """Raises a UserError where there is no folder for a file of results."""
-  folder = os.path.dirname(path) or '.'
-  if os.path.isdir(path) or not os.path.isdir(folder):
+  """Raises a UserError where a file of results could not be written."""
+  folder, there = os.path.dirname(path) or '.', os.path.exists(path)
+  if not os.path.isdir(folder) or (there and not os.path.isfile(path)):
     raise UserError(f'--json is {path!r}; allowed: a file in a folder that is')
+  # As `write` does, which is called when all is measured.
+  with files.writing(f'--json: {path}'):
+    temporary = pathlib.Path(f'{path}.tmp')
+    temporary.touch()
+    temporary.unlink()
 
 
 def write(

@@ -14,6 +14,18 @@ from txl_jax.bench.results import Measured
 from txl_jax.evaluation import eval_speed
 from txl_jax.models import base
 
+# One row with memories of the lengths, and nothing is trained: what a
+# specification says besides has no meaning here.
+_NOT_USED = (
+  'batch', 'memory', 'steps', 'segments_per_call', 'dropout', 'lr', 'clip',
+)  # fmt: skip
+
+
+def sizes(spec: Any, lengths: tuple[int, ...], tokens: int) -> dict[str, Any]:
+  """What is measured, of the arguments of `run`."""
+  used = {k: x for k, x in vars(spec).items() if k not in _NOT_USED}
+  return used | dict(lengths=lengths, window_tokens=tokens)
+
 
 def run(
   spec: Any, lengths: tuple[int, ...], tokens: int, repeats: int
@@ -26,11 +38,11 @@ def run(
   """
   config = ours.config(spec)
   model = models.at_test_time(config, spec.vocab, 'eval')
-  params = jax.jit(base.init_params, static_argnums=0)(
-    model, jax.random.key(spec.seed)
-  )
+  key = jax.random.key(spec.seed)
+  params = jax.jit(lambda: base.init_params(model, key))()
   device = jax.devices()[0].device_kind
-  print(f'sliding: {vars(spec)}; jax {jax.__version__}, {device}', flush=True)
+  told = ', '.join(f'{k} {v}' for k, v in sizes(spec, lengths, tokens).items())
+  print(f'sliding: {told}; jax {jax.__version__}, {device}', flush=True)
   results = {}
   for length in lengths:
     speed = eval_speed.measure(

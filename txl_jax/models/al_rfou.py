@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention, settings
-from txl_jax.models import layers, transformer, transformer_config
+from txl_jax.models import initial, layers, transformer, transformer_config
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.mesh import VOCABULARY
@@ -54,7 +54,7 @@ class Layer(transformer.Layer):
   def setup(self) -> None:
     super().setup()
     c = self.config
-    init, shape = nn.initializers.normal(c.init_std), (c.table_len, c.d_model)
+    init, shape = initial.normal(c.init_std), (c.table_len, c.d_model)
     self.table = self.param('positions', init, shape, jnp.float32)
 
   def inputs(self, x: jax.Array, lengths: jax.Array | None) -> jax.Array:
@@ -90,7 +90,7 @@ class Auxiliary(nn.Module):
     c, V = self.config, self.vocab_size
     if not n:
       return ()
-    init, zeros = nn.initializers.normal(c.init_std), nn.initializers.zeros
+    init, zeros = initial.normal(c.init_std), nn.initializers.zeros
     shape, wide = (n, V, c.d_model), jnp.float32
     weights = self.param(f'{name}_weights', init, shape, wide)
     return weights, self.param(f'{name}_biases', zeros, (n, V), wide)

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 
 from txl_jax import settings
 from txl_jax.models import config as config_lib
-from txl_jax.models import embeddings, layers, regularisation
+from txl_jax.models import embeddings, initial, layers, regularisation
 
 # In `row_axes`, of an array that all rows share.
 SHARED = -1
@@ -237,12 +237,18 @@ class LanguageModel(nn.Module):
     return params
 
 
+@functools.partial(jax.jit, static_argnames='model')
 def init_params(model: LanguageModel, key: jax.Array) -> Any:
-  """Fresh parameters of a model: a pytree of float32 arrays."""
+  """Fresh parameters of a model: a pytree of float32 arrays.
+
+  Within a program whose constant the key is, it compiles fastest: the keys of
+  all parameters are constants then, too.
+  """
   tokens = jnp.zeros([1, 1], jnp.int32)
   arguments = tokens, tokens, model.init_memory(1)
   keys = {'params': key, 'dropout': key}
-  return model.init(keys, *arguments, train=True)['params']
+  init = functools.partial(model.init, keys, *arguments, train=True)
+  return initial.together(lambda: init()['params'])
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from txl_jax.models import initial
 from txl_jax.models.config import Config
 from txl_jax.ops import sampled_softmax, softmax
 from txl_jax.parallel import vocab_parallel
@@ -49,7 +50,7 @@ class Vocabulary(nn.Module):
     ends = [f'_{i}' for i in bins] if c.cutoffs else ['']
 
     def make(name, *shape, std=c.init_std):
-      return self.param(name, nn.initializers.normal(std), shape, jnp.float32)
+      return self.param(name, initial.normal(std), shape, jnp.float32)
 
     def project(name, i):
       wide = c.d_softmax or D

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention, kernels, ring, settings
+from txl_jax.models import initial
 from txl_jax.parallel import attention_parallel
 
 
@@ -77,10 +78,7 @@ class LayerNorm(nn.Module):
   def __call__(self, x):
     """[..., D] -> [..., D]."""
     c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
-
-    def scale_init(*args):
-      return 1.0 + nn.initializers.normal(c.init_std)(*args)
-
+    scale_init = initial.normal(c.init_std, mean=1.0)
     options: Any = dict(scale_init=scale_init, use_fast_variance=False)
     norm = nn.LayerNorm(c.ln_eps, dtype=wide, name='norm', **options)
     return norm(x).astype(c.dtype)
@@ -95,7 +93,7 @@ class FeedForward(nn.Module):
   def __call__(self, x, key=None):
     """[B, T, D] -> [B, T, D]; the key is for dropout, None is without."""
     c = self.config
-    init = nn.initializers.normal(c.init_std)
+    init = initial.normal(c.init_std)
     shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
     h = jax.nn.relu(nn.Dense(c.d_ff, name='w1', **shared)(x))  # [B, T, F]
     h = drop(h, c.dropout, key, c.locked_dropout)
@@ -123,7 +121,7 @@ class Attention(nn.Module):
     c = self.config
     self.q, self.k, self.v = (self.to_heads() for _ in range(3))
     shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
-    init = nn.initializers.normal(c.init_std)
+    init = initial.normal(c.init_std)
     out = nn.DenseGeneral(c.d_model, (-2, -1), kernel_init=init, **shared)
     self.o = out
 
@@ -131,7 +129,7 @@ class Attention(nn.Module):
     """A projection of [..., D] to [..., H, K]."""
     c = self.config
     shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
-    init = nn.initializers.normal(c.init_std)
+    init = initial.normal(c.init_std)
     return nn.DenseGeneral((c.n_head, c.d_head), kernel_init=init, **shared)
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax.models import base, layers, recurrent
+from txl_jax.models import base, initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import IN_USE, count, key
 
@@ -53,7 +53,7 @@ class Layer(nn.Module):
   def __call__(self, x, state, lengths, train):
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
     c, H, (_, T, J) = self.config, self.width, x.shape
-    init, dtype = nn.initializers.normal(c.init_std), jnp.dtype(c.dtype)
+    init, dtype = initial.normal(c.init_std), jnp.dtype(c.dtype)
 
     def bias_init(key, shape, dtype):
       del key

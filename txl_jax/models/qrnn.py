@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax.models import base, layers, recurrent
+from txl_jax.models import base, initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import key, size
 
@@ -79,7 +79,7 @@ class Layer(nn.Module):
   def __call__(self, x, state, lengths, train):
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
     c, H, w, (_, T, J) = self.config, self.width, self.window, x.shape
-    init, dtype = nn.initializers.normal(c.init_std), jnp.dtype(c.dtype)
+    init, dtype = initial.normal(c.init_std), jnp.dtype(c.dtype)
     kernel = self.param('kernel', init, (w, J, 3, H), jnp.float32)
     bias = self.param('bias', nn.initializers.zeros, (3, H), jnp.float32)
     kernel = layers.Dropout()(kernel, c.weight_drop, train=train)

@@ -10,10 +10,9 @@ Shapes
 import dataclasses
 from typing import Any
 
-import flax.linen as nn
 import jax.numpy as jnp
 
-from txl_jax.models import layers, transformer, transformer_config
+from txl_jax.models import initial, layers, transformer, transformer_config
 from txl_jax.settings import key, size
 
 
@@ -45,7 +44,7 @@ class Attention(layers.Attention):
   def setup(self) -> None:
     super().setup()
     c = self.config
-    init, shape = nn.initializers.normal(c.init_std), (c.n_head, c.d_head)
+    init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
     L, wide = c.table_len, jnp.float32
     self.table = self.param('table', init, (L, *shape), wide)
     self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)

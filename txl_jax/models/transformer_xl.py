@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import layers, transformer, transformer_config
+from txl_jax.models import initial, layers, transformer, transformer_config
 from txl_jax.settings import key
 
 
@@ -45,7 +45,7 @@ class Biases(nn.Module):
   def __call__(self):
     """(u, v)."""
     c = self.config
-    init, shape = nn.initializers.normal(c.init_std), (c.n_head, c.d_head)
+    init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
     u = self.param('u', init, shape, jnp.float32)
     v = self.param('v', init, shape, jnp.float32)
     return u.astype(c.dtype), v.astype(c.dtype)

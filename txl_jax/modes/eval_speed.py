@@ -60,7 +60,8 @@ def _model(job):
   job.console.say(_FRESH)
   V = preparation.vocab_size(job.config.data)
   model = models.build(job.config.model, V)
-  make = jax.jit(lambda key: base.init_params(model, key))
+  key = jax.random.key(job.config.seed)
+  make = jax.jit(lambda: base.init_params(model, key))
   about = {
     'run': job.folder.resolve().name,
     'checkpoint_step': None,
@@ -68,7 +69,7 @@ def _model(job):
     'config': settings.flatten({'model': job.config.model}),
     'parameters': 'fresh',
   }
-  params = model.inference_params(make(jax.random.key(job.config.seed)))
+  params = model.inference_params(make())
   return params, about, V
 
 

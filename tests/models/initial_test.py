@@ -1,0 +1,74 @@
+"""Initial weights: what is drawn together is what would be drawn alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import every
+from txl_jax.models import base, initial
+from txl_jax.parallel import mesh as mesh_lib
+
+KEY = jax.random.key(3)
+
+
+def alone(model):
+  """The parameters as Flax draws them, one after the other."""
+  tokens = jnp.zeros([1, 1], jnp.int32)
+  arguments = tokens, tokens, model.init_memory(1)
+  keys = {'params': KEY, 'dropout': KEY}
+  return model.init(keys, *arguments, train=True)['params']
+
+
+def same(a, b):
+  assert jax.tree.structure(a) == jax.tree.structure(b)
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)):
+    assert x.dtype == y.dtype
+    np.testing.assert_array_equal(x, y)
+
+
+CHANGES = [
+  *((name, {}) for name in every.NAMES),
+  # A module that is called twice: Flax checks the shapes of its parameters.
+  ('transformer_xl', dict(pre_norm=True, untie_biases=True)),
+  ('transformer_xl', dict(cutoffs=[4, 8], div_val=2, tie_projs=[True] * 3)),
+]
+
+
+@pytest.mark.parametrize('name, changes', CHANGES)
+def test_values_are_those_of_draws_alone(name, changes):
+  model = every.build(name, dtype='float32', **changes)
+  same(
+    jax.jit(lambda: base.init_params(model, KEY))(),
+    jax.jit(lambda: alone(model))(),
+  )
+
+
+def test_values_are_the_same_on_several_devices():
+  model = every.build('transformer_xl', dtype='float32')
+  mesh = mesh_lib.make_mesh(dict(fsdp=4, tensor=2))
+  make = functools.partial(base.init_params, model, KEY)
+  abstract = jax.eval_shape(make)
+  places = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
+  made = mesh_lib.make(make, mesh_lib.with_shardings(abstract, places))
+  assert any(not x.is_fully_replicated for x in jax.tree.leaves(made))
+  same(made, jax.jit(lambda: alone(model))())
+
+
+def test_equal_layers_are_one_draw():
+  def draws(layers):
+    model = every.build('transformer_xl', dtype='float32', n_layer=layers)
+    program = jax.jit(lambda: base.init_params(model, KEY)).lower().as_text()
+    return program.count('erf_inv')
+
+  assert draws(5) == draws(2) < 12
+
+
+def test_draws_are_normal():
+  init = initial.normal(0.5, mean=3.0)
+  x = initial.together(lambda: init(KEY, (100, 100)))
+  assert x.dtype == jnp.float32
+  np.testing.assert_allclose(np.mean(x), 3.0, atol=0.02)  # 4 deviations
+  np.testing.assert_allclose(np.std(x), 0.5, atol=0.015)
