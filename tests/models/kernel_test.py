@@ -1,6 +1,9 @@
 """Models whose attention a kernel computes, and what depends on the device."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -86,6 +89,40 @@ def test_frozen_weights_are_those_of_training(name, longest):
     np.testing.assert_array_equal(
       np.asarray(x, np.float32), np.asarray(y, np.float32)
     )
+
+
+@pytest.mark.parametrize('name', ['transformer_xl', 'shaw'])
+def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
+  """And what is computed with them is the same: T tokens, then one."""
+  more = dict(table_len=6) if name == 'shaw' else {}
+  model = make(name=name, dtype='float32', init_std=0.3, **more)
+  params = base.init_params(model, jax.random.key(0))
+  model = model.at_test_time(longest=T)
+  (tokens,), _ = text(1, T)
+  plain = model.frozen(params)
+  monkeypatch.setattr(target, 'device', lambda: target.Device('gpu'))
+  turned = model.frozen(params)
+
+  def shape(variables, layer):
+    return jax.tree.map(jnp.shape, variables['layers_1'][layer])
+
+  D, F, H, K = 8, 10, 2, 3
+  names = {'q', 'k', 'v'}
+  heads = shape(turned['frozen'], 'attention')
+  assert heads == {name: {'kernel': (H, K, D)} for name in names}
+  ff = {'w1': {'kernel': (F, D)}, 'w2': {'kernel': (D, F)}}
+  assert shape(turned['frozen'], 'ff') == ff
+  ff = {'w1': {'bias': (F,)}, 'w2': {'bias': (D,)}}
+  assert shape(turned['params'], 'ff') == ff
+  assert not names & set(turned['params']['layers_1']['attention'])
+
+  def run(variables):
+    read = functools.partial(model.apply, variables, method='logits')
+    first, memory = read(tokens, model.init_memory(B))
+    return first, read(tokens[:, :1], memory)
+
+  for x, y in zip(*map(jax.tree.leaves, map(run, (plain, turned)))):
+    np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,25 @@ class LayerNorm(nn.Module):
     return norm(x).astype(c.dtype)
 
 
+class Product(nn.DenseGeneral):
+  """Its kernel is [inputs, *outputs]; frozen, it may be [*outputs, inputs].
+
+  The latter is its variable 'kernel' in 'frozen' and not in 'params', see
+  `transformer.Transformer.frozen`.
+  """
+
+  def __call__(self, x):
+    """[..., inputs] -> [..., *outputs]."""
+    kernel = self.get_variable('frozen', 'kernel')
+    if kernel is None:
+      return super().__call__(x)
+    last = (x.ndim - 1,), (kernel.ndim - 1,)
+    y = jax.lax.dot_general(x.astype(self.dtype), kernel, (last, ((), ())))
+    if self.use_bias:
+      y += self.get_variable('params', 'bias').astype(self.dtype)
+    return y
+
+
 class FeedForward(nn.Module):
   """W2 dropout(relu(W1 x + b1)) + b2."""
 
@@ -95,9 +114,9 @@ class FeedForward(nn.Module):
     c = self.config
     init = initial.normal(c.init_std)
     shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
-    h = jax.nn.relu(nn.Dense(c.d_ff, name='w1', **shared)(x))  # [B, T, F]
+    h = jax.nn.relu(Product(c.d_ff, name='w1', **shared)(x))  # [B, T, F]
     h = drop(h, c.dropout, key, c.locked_dropout)
-    return nn.Dense(x.shape[-1], name='w2', **shared)(h)
+    return Product(x.shape[-1], name='w2', **shared)(h)
 
 
 class Distances(NamedTuple):
@@ -130,7 +149,7 @@ class Attention(nn.Module):
     c = self.config
     shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
     init = initial.normal(c.init_std)
-    return nn.DenseGeneral((c.n_head, c.d_head), kernel_init=init, **shared)
+    return Product((c.n_head, c.d_head), kernel_init=init, **shared)
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""

@@ -16,6 +16,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 
 from txl_jax import ring, target
 from txl_jax.models import base, layers, ring_memory
@@ -165,15 +166,21 @@ class Transformer(base.LanguageModel):
     """See `base.LanguageModel`.
 
     The weights of products are cast to the dtype of these, and the position
-    tables of all layers projected.
+    tables of all layers projected. On a GPU, where memory is a Ring, kernels of
+    `layers.Product` have their outputs first.
     """
     cast = functools.partial(_cast_weights, dtype=self.config.dtype)
     params = jax.tree_util.tree_map_with_path(cast, params)
     variables = super().frozen(params)
     if not self._has_ring:
       return variables
-    tables = self.apply(variables, method='ring_tables')
-    return {**variables, 'frozen': {'tables': tables}}
+    frozen = {'tables': self.apply(variables, method='ring_tables')}
+    if target.device().platform == 'gpu':
+      # A product with one row, that of a token which is written, is sums there:
+      # along the last axis they are one kernel that reads memory in order.
+      params, kernels = _outputs_first(params)
+      variables, frozen = super().frozen(params), frozen | kernels
+    return {**variables, 'frozen': frozen}
 
   def ring_tables(self) -> tuple[layers.Distances, ...]:
     """Of each layer `Layer.ring_table`."""
@@ -368,6 +375,16 @@ def _cast_weights(path, x, dtype):
   name = jax.tree_util.keystr(path, simple=True, separator='/')
   used = re.search(r'^layers_\d+/(attention|ff)/(.*/)?(kernel|bias)$', name)
   return x.astype(dtype) if used else x
+
+
+def _outputs_first(params):
+  """Parameters without the kernels of `layers.Product`; and these, turned."""
+  rest = traverse_util.flatten_dict(params, sep='/')
+  used = r'^layers_\d+/(attention/[qkv]|ff/w[12])/kernel$'
+  names = [name for name in rest if re.search(used, name)]
+  turned = {name: jnp.moveaxis(rest.pop(name), 0, -1) for name in names}
+  nested = functools.partial(traverse_util.unflatten_dict, sep='/')
+  return nested(rest), nested(turned)
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
