@@ -45,6 +45,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import core
 
 
 def distances(
@@ -176,11 +177,12 @@ def dropout(
   Args:
     x: any shape, floating.
     rate: a Python float, met to 2^-32; 0 returns x itself, and outside
-      [0, 1) it is a ValueError.
+      [0, 1), or traced, it is a ValueError.
     key: a PRNG key, or its `dropout_words`; may be None where rate is 0.
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
   """
+  check_rate(rate, 'rate')
   if _threshold(rate) == 0:
     return x
 
@@ -226,6 +228,13 @@ def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
   x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
   x = x ^ (x >> 14)
   return x >= jnp.uint32(_threshold(rate))
+
+
+def check_rate(rate: float, name: str = 'dropout_rate') -> None:
+  """Raises a ValueError unless a rate of dropout is a number in [0, 1)."""
+  if isinstance(rate, core.Tracer):
+    raise ValueError(f'{name} is traced; allowed: a Python float')
+  _threshold(rate)
 
 
 def _threshold(rate):
@@ -274,6 +283,7 @@ def attend(
   from `visibility`. A key is needed where probabilities are dropped. The result
   has the dtype of v.
   """
+  check_rate(dropout_rate)
   return _attend(*exponentials(scores, mask), v, dropout_rate, dropout_key)
 
 
@@ -303,8 +313,10 @@ def relative_attention(
   q, k, r, u, v_bias and b are those of `relative_scores`; v, the mask, the
   options and the result, before the output projection, those of `attend`. Stop
   gradients at the memory part of k and v beforehand. The backward pass is
-  written out, so there is no forward-mode derivative.
+  written out, so there is no forward-mode derivative. ValueError at a rate that
+  is traced or outside [0, 1).
   """
+  check_rate(dropout_rate)
   arrays = vary_alike((q, k, v, r, u, v_bias, b))
   return _relative_attention(dropout_rate, arrays, mask, dropout_key)
 

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.kernels import plain_kernel
@@ -102,6 +103,54 @@ def test_arguments_that_mean_nothing(keys, span, found):
   r, u = jnp.ones([keys, 1, 8]), jnp.ones([1, 8])
   with pytest.raises(ValueError, match=found):
     kernels.relative_attention(q, x, x, r, u, u, span=span)
+
+
+@pytest.mark.parametrize('filled', [[3, 2], [0, -1]])
+def test_filled_out_of_range(filled):
+  q, x = jnp.ones([2, 4, 1, 8]), jnp.ones([2, 6, 1, 8])
+  r, u = jnp.ones([6, 1, 8]), jnp.ones([1, 8])
+  attend = functools.partial(kernels.relative_attention, q, x, x, r, u, u)
+  found = next(n for n in filled if not 0 <= n <= 2)
+  for array in jnp.array(filled), np.array(filled):
+    with pytest.raises(ValueError, match=f'filled is {found}; allowed: 0 to 2'):
+      attend(filled=array)
+    # Also where it is a constant of a program, but not where it is traced.
+    with pytest.raises(ValueError, match=f'filled is {found}; allowed: 0 to 2'):
+      jax.jit(lambda array=array: attend(filled=array))()
+  jax.jit(lambda filled: attend(filled=filled))(jnp.array(filled))
+  attend(filled=jnp.array([0, 2]))
+
+
+def test_a_rate_that_is_traced():
+  """A line that names the argument, of every public function that has one."""
+  q, key = jnp.ones([1, 4, 1, 8]), jax.random.key(0)
+  r, u, mask = jnp.ones([4, 1, 8]), jnp.ones([1, 8]), attention.visibility(4, 0)
+  scores = jnp.ones([1, 1, 4, 4])
+
+  def relative(rate):
+    given = dict(dropout_rate=rate, dropout_key=key)
+    return attention.relative_attention(q, q, q, r, u, u, mask, **given)
+
+  def chosen(rate):
+    given = dict(dropout_rate=rate, dropout_key=key)
+    return kernels.relative_attention(q, q, q, r, u, u, **given)
+
+  def attend(rate):
+    given = dict(dropout_rate=rate, dropout_key=key)
+    return attention.attend(scores, q, mask, **given)
+
+  def dropout(rate):
+    return attention.dropout(q, rate, key)
+
+  for name, function in (
+    ('dropout_rate', relative),
+    ('dropout_rate', chosen),
+    ('dropout_rate', attend),
+    ('rate', dropout),
+  ):
+    with pytest.raises(ValueError, match='is traced') as e:
+      jax.jit(function)(0.1)
+    assert str(e.value) == f'{name} is traced; allowed: a Python float'
 
 
 @pytest.mark.parametrize('implementation', ['xla', 'triton'])

@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 
 from txl_jax import models
+from txl_jax.generation import decoding
+from txl_jax.generation.sampling import Sampling
+from txl_jax.models import base
 from txl_jax.models.transformer import Memory
 
 FILES = sorted((pathlib.Path(__file__).parent / 'golden').glob('hf_*.npz'))
@@ -134,7 +137,7 @@ def our_params(config, weights):
 
 
 def test_files_of_all_cases():
-  assert len(FILES) == 9
+  assert len(FILES) == 10
 
 
 @pytest.mark.parametrize('file', FILES, ids=lambda file: file.stem)
@@ -172,3 +175,61 @@ def test_hugging_face(file):
   empty = Memory(memory.states * 0, memory.filled * 0)
   ours, _ = score(inputs[0], targets[0], empty)
   assert np.abs(ours - golden['log_probs'][0]).max() > 0.01
+
+
+@pytest.fixture(scope='module')
+def over_ring():
+  """A model whose memory is a ring, its variables, and a text far longer."""
+  (file,) = (file for file in FILES if file.stem == 'hf_ring')
+  header, weights, golden = load(file)
+  segments, B, T, _ = golden['log_probs'].shape
+  model = our_model(header['config']).at_test_time(longest=T)
+  slots = model.init_memory(B).states[0][0].shape[1]
+  assert segments * T > 3 * slots and len(golden['more_ids']) > 3 * slots
+  params = our_params(header['config'], weights)
+  return model, base.freeze(model, params), golden
+
+
+def close(logits, log_probs):
+  found = jax.nn.log_softmax(logits)
+  np.testing.assert_allclose(found, log_probs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('together', [1, 11])
+def test_scoring_while_the_ring_turns(over_ring, together):
+  """A segment in each call, or all of them in one."""
+  model, variables, golden = over_ring
+  segments, B, T, V = golden['log_probs'].shape
+
+  @jax.jit
+  def read(tokens, memory):
+    return model.apply(variables, tokens, memory, method='logits')
+
+  rows = np.moveaxis(golden['ids'][..., :-1], 0, 1).reshape(B, -1)
+  expected = np.moveaxis(golden['log_probs'], 0, 1).reshape(B, -1, V)
+  memory, n = model.init_memory(B), together * T
+  for start in range(0, segments * T, n):
+    part = slice(start, start + n)
+    logits, memory = read(rows[:, part].astype(np.int32), memory)
+    close(logits, expected[:, part])
+
+
+@pytest.mark.parametrize('chunk', [1, 5, 16])
+def test_writing_while_the_ring_turns(over_ring, chunk):
+  """In chunks that a ring takes back tokens of, and in longer ones."""
+  model, variables, golden = over_ring
+  T = golden['log_probs'].shape[2]
+  rows = np.concatenate(golden['ids'][..., :-1], axis=1)
+  state = decoding.prefill(model, variables, rows, segment_len=T)
+  close(state.logits, golden['log_probs'][-1, :, -1])
+  n, at = len(golden['more_ids']), 0
+  settings = dict(max_new_tokens=n, seed=0, chunk=chunk)
+  greedy = Sampling(temperature=0)
+  for tokens, after in decoding.decode(
+    model, variables, state, sampling=greedy, **settings
+  ):
+    expected = golden['more_ids'][at : at + chunk].T
+    np.testing.assert_array_equal(tokens, expected)
+    at += tokens.shape[1]
+    close(after.logits, golden['more_log_probs'][at - 1])
+  assert at == n

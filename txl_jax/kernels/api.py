@@ -5,8 +5,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 import jax
+from jax import core
 
-from txl_jax import target
+from txl_jax import attention, target
 from txl_jax.kernels import base, cudnn, fused, tpu, triton, xla
 
 _MODULES: dict[str, ModuleType] = {
@@ -48,9 +49,10 @@ def relative_attention(
     b: [S, H], added to the score of each distance before it is scaled, in the
       order of r; None adds nothing.
     filled: int32 [B], how many memory slots of each row hold real states, the
-      last ones; None is all of them.
+      last ones; None is all of them. Outside [0, S - T] it has no meaning,
+      which is found out where it is not traced.
     span: how many keys a query sees at most, itself included; None is all.
-    dropout_rate: of the probabilities.
+    dropout_rate: of the probabilities; a Python float.
     dropout_key: needed where the rate is not 0; may be traced.
     implementation: one of IMPLEMENTATIONS; None is `choose`.
 
@@ -59,19 +61,33 @@ def relative_attention(
     the key, in reverse mode alone. The kernels keep nothing of size T x S.
 
   Raises:
-    ValueError: where there is no such implementation; `Unable`, one of them,
-      where it cannot compute this.
+    ValueError: where there is no such implementation, or an argument is not
+      as above; `Unable`, one of them, where it cannot compute this.
   """
+  attention.check_rate(dropout_rate)
   T, S = q.shape[1], k.shape[1]
   if S < T:
     raise ValueError(f'{S} keys for {T} queries; allowed: as many, or more')
   span = S if span is None else min(span, S)
   if span < 1:
     raise ValueError(f'span is {span}; allowed: at least 1')
+  _check_filled(filled, S - T)
   case = case_of(q, k, dropout_rate)
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
   run = attend(implementation or choose(case)[0], case)
   return run(inputs, span=span, rate=dropout_rate, key=dropout_key)
+
+
+def _check_filled(filled, M):
+  """Raises a ValueError if a number of real states is not within [0, M]."""
+  # What is traced, or lies on other hosts too, is not known here.
+  if filled is None or isinstance(filled, core.Tracer):
+    return
+  if not getattr(filled, 'is_fully_addressable', True):
+    return
+  for n in filled.tolist():
+    if not 0 <= n <= M:
+      raise ValueError(f'filled is {n}; allowed: 0 to {M} (S - T)')
 
 
 def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:

@@ -90,7 +90,7 @@ def forward(
     logarithm of the sum of exp(score) over the visible keys.
   """
   run = functools.partial(_forward, span=span, rate=rate)
-  return _on_platform(run, interpret, q, k, v, r, c, p, filled, words)
+  return _run(run, interpret, q, k, v, r, c, p, filled, words)
 
 
 def backward(
@@ -118,21 +118,18 @@ def backward(
   """
   run = functools.partial(_backward, span=span, rate=rate)
   args = q, k, v, r, c, p, filled, words, out, logsum, dout
-  return _on_platform(run, interpret, *args)
+  return _run(run, interpret, *args)
 
 
-def _on_platform(run, interpret, *args):
+def _run(run, interpret, *args):
   # The scalar core has no unsigned numbers.
   args = [
     lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.uint32 else x
     for x in args
   ]
-  if interpret is not None:
-    return run(*args, interpret=interpret)
-  # The platform is known when the program is lowered, not now: it may be
-  # compiled here for TPUs that are elsewhere.
-  on = lambda interpret: functools.partial(run, interpret=interpret)
-  return lax.platform_dependent(*args, cpu=on(True), default=on(False))
+  if interpret is None:
+    interpret = target.device().platform == 'cpu'
+  return run(*args, interpret=interpret)
 
 
 class _Task(NamedTuple):

@@ -5,13 +5,17 @@
 needs torch and transformers 4.35.2, the last release that runs this model
 with current versions of torch. Every case is a tiny model with random
 weights over a few segments with carried memory, which Hugging Face starts as
-attended zero states. A file holds
+attended zero states. In the last case there are so many that our ring of keys
+and values turns more than three times, and after them as many more tokens, one
+by one, each the likeliest. A file holds
 
   header      JSON text: config, versions, shapes {weight name: shape}
   weights     float16 (the weights are rounded to it, so it is exact): all
               weights, flattened, one after the other in the order of shapes
   ids         int8 [segments, B, T + 1]: inputs, and one more for targets
   log_probs   float32 [segments, B, T, V]
+  more_ids    int8 [tokens, B]: inputs, one by one, in the last case
+  more_log_probs  float32 [tokens, B, V]
   memory      float32 [N, B, M, D], after the last segment
 """
 
@@ -44,6 +48,8 @@ BASE = dict(
 )
 ADAPTIVE = dict(vocab_size=31, cutoffs=[6, 15])
 SEGMENT_LENS = {'hf_same_length': 8}  # longer than the memory
+SEGMENTS = {'hf_ring': 11}  # in others 4
+MORE = {'hf_ring': 48}  # tokens, one by one
 CASES = {
   'hf_tied': dict(),
   'hf_untied': dict(untie_r=True, n_layer=3, n_head=3),
@@ -62,8 +68,9 @@ CASES = {
     proj_share_all_but_first=False,
     tie_word_embeddings=False,
   ),
+  'hf_ring': dict(untie_r=True),
 }
-B, T, SEGMENTS = 2, 5, 4
+B, T = 2, 5
 
 
 def randomise(model, generator):
@@ -85,20 +92,33 @@ def make(name, changes, seed):
   model.eval()
   generator = torch.Generator().manual_seed(seed)
   randomise(model, generator)
-  length = SEGMENT_LENS.get(name, T)
+  length, segments = SEGMENT_LENS.get(name, T), SEGMENTS.get(name, 4)
   text = torch.randint(
     config['vocab_size'],
-    (B, SEGMENTS * length + 1),
+    (B, segments * length + 1),
     generator=generator,
   )
   ids, log_probs, mems = [], [], None
-  for s in range(SEGMENTS):
+  for s in range(segments):
     segment = text[:, s * length : (s + 1) * length + 1]
     with torch.no_grad():
       out = model(segment[:, :-1], mems=mems)
     mems = out.mems
     ids.append(segment.numpy())
     log_probs.append(out.prediction_scores.reshape(B, length, -1).numpy())
+  more_ids, more_log_probs, memory = [], [], mems
+  for _ in range(MORE.get(name, 0)):
+    token = out.prediction_scores.reshape(B, -1, config['vocab_size'])
+    token = token[:, -1:].argmax(-1)
+    with torch.no_grad():
+      out = model(token, mems=mems)
+    mems = out.mems
+    more_ids.append(token[:, 0].numpy())
+    more_log_probs.append(out.prediction_scores.reshape(B, -1).numpy())
+  more = {}
+  if name in MORE:
+    more['more_ids'] = np.stack(more_ids).astype(np.int8)
+    more['more_log_probs'] = np.stack(more_log_probs)
   # A tied parameter is listed once, under its first name.
   weights = {
     key: p.detach().numpy().astype(np.float16)
@@ -118,8 +138,9 @@ def make(name, changes, seed):
     header=np.array(json.dumps(header)),
     ids=np.stack(ids).astype(np.int8),
     log_probs=np.stack(log_probs),
-    memory=torch.stack(mems).transpose(1, 2).numpy(),
+    memory=torch.stack(memory).transpose(1, 2).numpy(),
     weights=np.concatenate([w.ravel() for w in weights.values()]),
+    **more,
   )
 
 
