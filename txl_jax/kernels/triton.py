@@ -381,13 +381,13 @@ def _forward_kernel(
 
 def _dq_kernel(
   first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
-  dout_ref, logsum_ref, delta_ref,
+  dout_ref, logsum_ref, delta_ref, _,
   dq_ref, by_distance_ref,
   *, problem: _Problem,
 ):  # fmt: skip
-  """dq, and the gradients of the scores by distance.
+  """dq, and the gradients of the scores by distance, of a group of queries.
 
-  The results are of a group of queries, whose first is in first_ref. The
+  The first query is in first_ref. dq is of all, what it was for the others. The
   columns of by_distance [H, B, group, columns] are the rows of r as the kernel
   has it.
   """
@@ -471,7 +471,7 @@ def _dq_kernel(
   jax.lax.fori_loop(-(base // n), nearest, write_nothing, None)
   jax.lax.fori_loop(last + 2, chunks - base // n, write_nothing, None)
   dq = (dq * problem.scale).astype(dq_ref.dtype)
-  _store_rows(dq_ref, b, local, h, dq, problem)
+  _store_rows(dq_ref, b, i, h, dq, problem)
 
 
 def _dkv_kernel(
@@ -574,18 +574,24 @@ def _padded(problem, *states):
   ]
 
 
-def _call(kernel, problem, grid, results, *args):
-  """A kernel over a grid, its arrays whole."""
+def _call(kernel, problem, grid, results, *args, over=()):
+  """A kernel over a grid, its arrays whole.
+
+  The first results take the places of the arrays `over`, its last arguments.
+  """
+  over = list(over)
+  shapes = [(x.shape, x.dtype) for x in over] + results
   return pl.pallas_call(
     functools.partial(kernel, problem=problem),
     grid=grid,
-    out_shape=[jax.ShapeDtypeStruct(*result) for result in results],
+    out_shape=[jax.ShapeDtypeStruct(*shape) for shape in shapes],
+    input_output_aliases={len(args) + n: n for n in range(len(over))},
     compiler_params=plgpu.CompilerParams(
       num_warps=problem.tiling.warps, num_stages=problem.tiling.stages
     ),
     interpret=problem.interpret,
     name='txl' + kernel.__name__.removesuffix('_kernel'),
-  )(*args)
+  )(*args, *over)
 
 
 def _tiling(name, q):
@@ -683,14 +689,15 @@ def _distance_gradients(
   with_ones = with_ones.transpose(1, 3, 0, 2, 4)
   with_ones = with_ones.reshape(count, H, B * group, K + _ALIGNED)
 
-  def step(sums, x):
-    first, q_of_group = x
+  def step(carry, x):
+    (dq, sums), (first, q_of_group) = carry, x
     dq, by_distance = _call(
       _dq_kernel,
       problem,
       (group // n, H, B),
-      [((B, group, H, K), q.dtype), ((H, B, group, columns), q.dtype)],
+      [((H, B, group, columns), q.dtype)],
       *(first, q, k, v, *operands, filled, words, dout, logsum, delta),
+      over=[dq],
     )
     sums += jnp.einsum(
       'hns,hnk->hsk',
@@ -699,12 +706,12 @@ def _distance_gradients(
       precision='highest' if q.dtype == jnp.float32 else None,
       preferred_element_type=jnp.float32,
     )
-    return sums, dq
+    return (dq, sums), None
 
   zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
-  sums, dq = jax.lax.scan(step, zeros, (firsts, with_ones))
-  dq = jnp.moveaxis(dq, 0, 1).reshape(B, count * group, H, K)[:, :T]
+  carry = jax.lax.empty(q.shape, q.dtype), zeros
+  (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones))
   sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
   return dq, dr, sums[..., K]
