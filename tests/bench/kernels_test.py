@@ -235,7 +235,7 @@ def test_a_program_as_gpus_have_it():
 def test_a_group_of_queries():
   """A call for dq has all queries given, and makes 4 of the 8."""
   text = GPU.replace('txl_forward', 'txl_dq')
-  text = text.replace('(bf16[2,8,3,16]{3,2,1,0}, f32', '(bf16[2,4,3,16], f32')
+  text = text.replace('f32[2,3,8]{2,1,0}) custom', 'bf16[3,2,4,24]) custom')
   found = kernels.find(text, visible=0.75).kernels
   (attend,) = (k for k in found if k.name == 'attend')
   assert attend.products.flops == 5 * 2 * 16 * (2 * 3 * 4 * 18)

@@ -90,9 +90,11 @@ def _of_call(x, lines, visible):
   kernel = re.search(r'(\w+)/pallas_call', x.source)
   if kernel and kernel[1] in ATTENTION:
     keys = 2 if called == 'tpu_custom_call' else 1
-    # The queries of a call for dq are a group, which only its results show.
-    several = [s for s in given if len(s[1]) == 4]
-    given = (x.shapes[0] if kernel[1] == 'txl_dq' else several[0], several[1])
+    if kernel[1] == 'txl_dq':
+      # A call for dq has a group of the queries, which its results show.
+      dtype, (H, B, group, _) = x.shapes[-1]
+      (_, k) = [s for s in given if len(s[1]) == 4][1]
+      given = (dtype, (B, group, H, k[3])), (dtype, k)
     return _of_attention(given, ATTENTION[kernel[1]], visible, keys)
   # Not where it only makes room, or finds places.
   return Products(unknown=any('f' in dtype for dtype, _ in given))
