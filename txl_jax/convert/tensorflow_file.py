@@ -63,7 +63,9 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
   try:
     entries = _table(index)
     count = _header(entries.pop(b'', b''))
-    found = {k.decode(): _entry(v) for k, v in entries.items()}
+    # Those of the parts of a partitioned variable are no text.
+    names = {k: k.decode('utf-8', 'backslashreplace') for k in entries}
+    found = {names[k]: _entry(v) for k, v in entries.items()}
     kept = {k: e for k, e in found.items() if not _is_of_training(k)}
     wrong = [_reason(k, e, count) for k, e in kept.items()]
     if wrong := [said for said in wrong if said]:

@@ -20,6 +20,7 @@ AnyPath = str | os.PathLike[str]
 ODD = *files.ODD, struct.error  # what damaged data raise where they are used
 
 _MAGIC = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # of the older form
+_ZIP = b'PK\x03\x04'
 _VERSION = b'\x80\x02M\xe9\x03.'
 _PICKLE = 1 << 28  # bytes of the pickle of an archive
 _RANK = 8
@@ -48,13 +49,18 @@ def load(path: AnyPath) -> tuple[Any, 'Storages']:
   """
   data = map_file(path)
   try:
-    if bytes(data[:4]) == b'PK\x03\x04':
+    if bytes(data[:4]) == _ZIP:
       return _load_archive(data, path)
     if bytes(data[: len(_MAGIC)]) == _MAGIC:
       return _load_old(data, path)
   except ODD as e:
     raise refusal(path, e) from None
   raise UserError(f'{path} is no file of torch.save: it begins otherwise')
+
+
+def is_torch(data: memoryview) -> bool:
+  """Whether a file begins as those of torch.save do, in either form."""
+  return bytes(data[:4]) == _ZIP or bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
 def refusal(path: AnyPath, e: Exception) -> UserError:
