@@ -35,6 +35,8 @@ def members(data: memoryview) -> dict[str, Member]:
     name, member, at = _entry(data, at)
     if name in found:
       raise ValueError(f'it has {name!r:.80} twice')
+    if name.startswith('/') or '..' in name.replace('\\', '/').split('/'):
+      raise ValueError(f'{name!r:.80} leads out of it')
     found[name] = member
   if at != start + size:
     raise ValueError('its directory has another length than it says')

@@ -99,8 +99,9 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
       state[name] = rest.pop(of)
   _embeddings_to(rest, state)
   if rest:
+    names = f'{", ".join(rest):.2000}'
     raise UserError(
-      f'variables of no Transformer-XL of the original code: {", ".join(rest)}'
+      f'variables of no Transformer-XL of the original code: {names}'
     )
   return state
 
@@ -185,9 +186,10 @@ def from_original(
       found[of] = rest.pop(name)
   _embeddings_from(rest, found, cutoffs)
   if rest:
+    names = f'{", ".join(rest):.2000}'
     raise UserError(
-      f'the TensorFlow code has nothing like {", ".join(rest)}; allowed: the '
-      'default attention'
+      f'the TensorFlow code has nothing like {names}; allowed: the default '
+      'attention'
     )
   return found
 

@@ -17,15 +17,15 @@ import struct
 import numpy as np
 
 from txl_jax import files
+from txl_jax.convert import torch_storage
 from txl_jax.convert.crc32c import masked
-from txl_jax.convert.torch_storage import map_file
 from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER = 48  # bytes
-_INDEX = 1 << 26  # bytes of an index
+_INDEX = 1 << 24  # bytes of an index
 _ENTRIES = 100_000
 _SHARDS = 10_000
 _RANK = 8
@@ -74,7 +74,7 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
     raise _refusal(path, e) from None
   names = [f'{prefix}.data-{i:05}-of-{count:05}' for i in range(count)]
   used = sorted({e['shard'] for e in kept.values()})
-  shards = {i: map_file(names[i]) for i in used}
+  shards = {i: torch_storage.map_file(names[i]) for i in used}
   total = sum(e['size'] for e in kept.values())
   if total > sum(map(len, shards.values())):
     raise UserError(f'{path}: its variables have more bytes than the data')
@@ -125,8 +125,7 @@ def _table(data):
   footer = data[-_FOOTER:]
   if struct.unpack_from('<Q', footer, _FOOTER - 8)[0] != _MAGIC:
     raise ValueError('it does not end as a table does')
-  at, (_, _, place, size) = 0, [0] * 4
-  numbers = []
+  numbers, at = [], 0
   for _ in range(4):  # places and sizes of two blocks
     number, at = _varint(footer, at)
     numbers.append(number)
@@ -135,6 +134,7 @@ def _table(data):
   for _, handle in _block(data, place, size):
     place, at = _varint(handle, 0)
     size, _ = _varint(handle, at)
+    before = len(found)
     for key, value in _block(data, place, size):
       if last is not None and key <= last:
         raise ValueError('its keys are not in order, or one is there twice')
@@ -142,6 +142,8 @@ def _table(data):
       last = key
       if len(found) > _ENTRIES:
         raise ValueError(f'it has more than {_ENTRIES:,} entries')
+    if len(found) == before:  # or it could be there any number of times
+      raise ValueError('a block is empty')
   return found
 
 
@@ -235,8 +237,8 @@ def _shape(data):
     if number == 2:
       size = dict(_fields(value)).get(1, 0)
       shape.append(size - (1 << 64) if size >> 63 else size)
-    elif number == 3 and value:
-      raise ValueError('a variable has an unknown shape')
+    if len(shape) > _RANK or (number == 3 and value):
+      raise ValueError('a variable has an unknown shape, or too many axes')
   return shape
 
 
@@ -244,17 +246,19 @@ def _reason(name, entry, count):
   """Why a variable cannot be read; '' if it can."""
   shape, dtype = entry['shape'], entry['dtype']
   said = f'{name!r:.200}'
+  if not torch_storage.is_name(name):
+    return f'{said} is no name'
   if name == _OBJECTS:
     return 'it was written by TensorFlow 2, for objects'
   if entry['slices']:
     return f'{said} is partitioned'
   if dtype not in _DTYPES:
     return f'{said} is of type {"string" if dtype == _STRING else dtype}'
-  if len(shape) > _RANK or any(not 0 <= n < 1 << 48 for n in shape):
-    return f'{said} has the shape {shape!r:.80}'
+  if any(not 0 <= n < 1 << 48 for n in shape):
+    return f'{said} has the shape {shape}'
   size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
   if size != entry['size']:
-    return f'{said} has {entry["size"]} bytes for the shape {shape!r:.80}'
+    return f'{said} has {entry["size"]} bytes for the shape {shape}'
   if entry['shard'] >= count:
     return f'{said} is in file {entry["shard"]} of {count}'
   return ''

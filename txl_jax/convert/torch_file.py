@@ -22,6 +22,9 @@ from txl_jax.errors import UserError
 AnyPath = str | os.PathLike[str]
 
 _DEPTH = 20  # of modules within modules
+_FIELDS = 200_000  # of all modules
+_ITEMS = 100  # of an option
+_PLAIN = int, float, bool, str, type(None)
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
 
 
@@ -47,10 +50,12 @@ def read(path: AnyPath) -> Contents:
   root, storages = torch_storage.load(path)
   try:
     named, options = _model(root)
-    tensors = {k: torch_storage.array(x, storages) for k, x in named.items()}
-    total, size = sum(x.nbytes for x in tensors.values()), storages.size
-    if total > 4 * size:  # tied weights are there twice
-      raise ValueError(f'its tensors have {total:,} bytes, the file {size:,}')
+    tensors, total, size = {}, 0, storages.size
+    for name, tensor in named.items():
+      tensors[name] = torch_storage.array(tensor, storages)
+      total += tensors[name].nbytes
+      if total > 4 * size:  # tied weights are there twice
+        raise ValueError(f'its tensors have more bytes than 4 x {size:,}')
   except torch_storage.ODD as e:
     raise torch_storage.refusal(path, e) from None
   return Contents(tensors, options)
@@ -182,8 +187,10 @@ def _model(root):
     options |= _options({k: x for k, x in root.items() if k not in named})
   else:
     raise ValueError(f'it holds a {type(root).__name__}')
-  if not named or any(type(name) is not str for name in named):
-    raise ValueError('it has no tensors with names')
+  if not named or not all(
+    type(k) is str and torch_storage.is_name(k) for k in named
+  ):
+    raise ValueError('it has no tensors, or they have no names')
   if all(name.startswith('module.') for name in named):  # of DataParallel
     named = {k.removeprefix('module.'): x for k, x in named.items()}
   return {name: _tensor(x, name) for name, x in named.items()}, options
@@ -192,45 +199,41 @@ def _model(root):
 def _module(root):
   """{name: tensor} and attributes of a module that was pickled whole."""
   named, attributes = {}, {}
-  waiting, seen = [('', root, 0)], 0
+  waiting, left = [('', root, 0)], _FIELDS
   while waiting:
     prefix, module, depth = waiting.pop()
-    seen += 1
-    if type(module) is not Object or depth > _DEPTH or seen > 100_000:
+    if type(module) is not Object or depth > _DEPTH:
       raise ValueError(f'{prefix!r:.80} is no module')
     fields = module.fields
-    for kind in '_parameters', '_buffers':
-      for name, x in fields.get(kind, {}).items():
-        if x is not None:
-          named[f'{prefix}{name}'] = _tensor(x, f'{prefix}{name}')
+    children = fields.get('_modules', {})
+    tensors = fields.get('_parameters', {}) | fields.get('_buffers', {})
+    # A module may be in many others, and they in many more.
+    left -= 1 + len(fields) + len(children) + len(tensors)
+    if left < 0 or any(len(f'{k}') > 100 for k in (*children, *tensors)):
+      raise ValueError('it has too many modules, or too long names')
+    for name, x in tensors.items():
+      if x is not None:
+        named[f'{prefix}{name}'] = _tensor(x, name)
     own = {k: x for k, x in fields.items() if f'{k}'[:1] != '_'}
-    attributes |= {f'{prefix}{k}': x for k, x in _options(own).items()}
-    children = fields.get('_modules', {}).items()
-    inside = [(f'{prefix}{k}.', m, depth + 1) for k, m in children if m]
+    attributes |= {f'{prefix}{k:.100}': x for k, x in _options(own).items()}
+    inside = [(f'{prefix}{k}.', m, depth + 1) for k, m in children.items() if m]
     waiting += inside[::-1]
   return named, attributes
 
 
 def _options(fields):
-  """What is plain of a dict, and of the namespaces in it."""
-  found = {}
+  """What is plain of a dict, and of the dicts and namespaces in it."""
+  found = {k: x for k, x in fields.items() if type(k) is str and _is_plain(x)}
   for key, value in fields.items():
-    if type(value) is Object:  # such as argparse's
-      value = value.fields if value.kind.name == 'Namespace' else value
-    plain, value = _plain(value, 3)
-    if plain and type(key) is str:
-      found[key] = value
+    if type(value) is Object and value.kind.name == 'Namespace':  # argparse's
+      value = value.fields
+    if type(key) is str and type(value) is dict and len(value) <= _ITEMS:
+      found[key] = {k: x for k, x in value.items() if _is_plain(x)}
   return found
 
 
-def _plain(value, depth):
-  """Whether a value is of numbers and text, and it; what is not is left out."""
-  if type(value) in (int, float, bool, str, type(None)):
-    return True, value
-  if not depth or type(value) not in (list, tuple, dict) or len(value) > 1000:
-    return False, None
-  if type(value) is dict:
-    pairs = {k: _plain(x, depth - 1) for k, x in value.items()}
-    return True, {k: x for k, (plain, x) in pairs.items() if plain}
-  inside = [_plain(x, depth - 1) for x in value]
-  return all(plain for plain, _ in inside), [x for _, x in inside]
+def _is_plain(value):
+  """Whether a value is a number or text, or a few of these."""
+  if type(value) in (list, tuple):
+    return len(value) <= _ITEMS and all(type(x) in _PLAIN for x in value)
+  return type(value) in _PLAIN

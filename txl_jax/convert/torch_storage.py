@@ -24,6 +24,7 @@ _ZIP = b'PK\x03\x04'
 _VERSION = b'\x80\x02M\xe9\x03.'
 _PICKLE = 1 << 28  # bytes of the pickle of an archive
 _RANK = 8
+_NAME = 1000  # characters of the name of a tensor
 
 DTYPES = {
   'Float': '<f4', 'Double': '<f8', 'Half': '<f2', 'BFloat16': '<u2',
@@ -61,6 +62,11 @@ def load(path: AnyPath) -> tuple[Any, 'Storages']:
 def is_torch(data: memoryview) -> bool:
   """Whether a file begins as those of torch.save do, in either form."""
   return bytes(data[:4]) == _ZIP or bytes(data[: len(_MAGIC)]) == _MAGIC
+
+
+def is_name(text: str) -> bool:
+  """Whether a text can be the name of a tensor, and be told in one line."""
+  return 0 < len(text) <= _NAME and text.isprintable()
 
 
 def refusal(path: AnyPath, e: Exception) -> UserError:
@@ -146,8 +152,8 @@ def _load_old(data, path):
   keys, at = pickles.loads(data, f'{path}', start=at)
   storages = Storages(data)
   for key in keys:
-    if key not in kinds or key in storages.found:
-      raise ValueError(f'storage {key!r:.80} is unknown, or there twice')
+    if type(key) is not str or key not in kinds or key in storages.found:
+      raise ValueError('a storage is unknown, or there twice')
     (count,) = struct.unpack_from('<q', data, at)
     size = count * np.dtype(DTYPES[kinds[key]]).itemsize
     at += 8
@@ -160,12 +166,12 @@ def _load_old(data, path):
 
 def _storage(identity):
   """The storage of a persistent id, or the class of a module."""
-  kind, *rest = identity
+  kind, name, *rest = identity
   if kind == 'module':  # class, file and source text
-    return rest[0]
-  if kind != 'storage':
-    raise ValueError(f'it refers to {kind!r:.80}')
-  name, key, _, size, *view = rest
+    return name
+  if kind != 'storage' or type(name) is not pickles.Name:
+    raise ValueError('it refers to what is no storage')
+  key, _, size, *view = rest
   dtype = name.name.removesuffix('Storage')
   if dtype not in DTYPES:
     raise pickles.Refused(f'it has a {name}, whose type is not read')
@@ -180,18 +186,19 @@ def _storage(identity):
 def array(tensor: pickles.Object, storages: Storages) -> np.ndarray:
   """The array of a tensor, a view of its storage; ValueError if it has none."""
   storage, offset, shape, strides = tensor.args[:4]
-  numbers = [offset, *shape, *strides]
-  if not isinstance(storage, Storage) or any(
-    type(n) is not int or not 0 <= n < 1 << 48 for n in numbers
-  ):
-    raise ValueError(f'a tensor of shape {shape!r:.80} cannot be')
-  if len(shape) != len(strides) or len(shape) > _RANK:
-    raise ValueError(f'a tensor has {len(shape)} axes')
+  for numbers in shape, strides, (offset,):
+    few = type(numbers) is tuple and len(numbers) <= _RANK
+    if not few or any(type(n) is not int for n in numbers):
+      raise ValueError('a tensor is not described as one')
+    if any(not 0 <= n < 1 << 48 for n in numbers):
+      raise ValueError(f'a tensor has the shape {shape}, which cannot be')
+  if not isinstance(storage, Storage) or len(shape) != len(strides):
+    raise ValueError('a tensor is not described as one')
   dtype = np.dtype(DTYPES[storage.dtype])
   last = offset + sum((n - 1) * step for n, step in zip(shape, strides))
   count = math.prod(shape)
   if count and (last >= storage.size or count > storage.size):
-    raise ValueError(f'a tensor of shape {shape!r:.80} is not in its storage')
+    raise ValueError(f'a tensor of shape {shape} is not in its storage')
   data = storages[storage.key]
   if (storage.offset + storage.size) * dtype.itemsize > len(data):
     raise ValueError(f'storage {storage.key!r:.80} has {len(data)} bytes')

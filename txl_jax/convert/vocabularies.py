@@ -177,6 +177,8 @@ def _checked(fields):
     raise ValueError(f'idx2sym is no list of 1 to {_MOST:,} symbols')
   if any(type(s) is not str or len(s) > 10_000 for s in symbols):
     raise ValueError('a symbol is no text')
+  if len(set(symbols)) != len(symbols):
+    raise ValueError('a symbol is there twice')
   counter = fields.get('counter')
   counts = fields.get('counts') or []
   if type(counter) is dict and counter:
@@ -186,8 +188,6 @@ def _checked(fields):
   if 2 * sum(map(bool, counts)) < len(counts):
     counts = []
   symbols = _repaired(symbols)
-  if len(set(symbols)) != len(symbols):
-    raise ValueError('a symbol is there twice')
   eos = next((s for s in _EOS if s in symbols), '')
   unk = next((s for s in _UNK if s in symbols), '')
   return Contents(symbols, counts, bool(fields.get('lower_case')), eos, unk)
@@ -195,7 +195,8 @@ def _checked(fields):
 
 def _ordered(ids):
   """Symbols in the order of their ids, which count from 0."""
-  if type(ids) is not dict or sorted(ids.values()) != [*range(len(ids))]:
+  right = type(ids) is dict and all(type(i) is int for i in ids.values())
+  if not right or sorted(ids.values()) != [*range(len(ids))]:
     raise ValueError('sym2idx is no dict of ids from 0 on')
   return sorted(ids, key=ids.get)
 
