@@ -216,7 +216,7 @@ def scores(c, w, ids):
       tokens = ids[s, row]
       x = np.array([embed(c, w, t) for t in tokens[:-1]])
       for n in range(c['n_layer']):
-        before = memory[n]
+        before = memory[n].copy()
         memory[n] = np.concatenate([before, x])[-c['mem_len'] :]
         x = feed_forward(w, n, attention(c, w, n, before, x))
       out[s, row] = [nll(c, w, h, t) for h, t in zip(x, tokens[1:])]
