@@ -59,8 +59,10 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
       f'{prefix} has no .index beside it; allowed: a checkpoint of the form '
       'V2, as tf.train.Saver writes it since TensorFlow 0.12'
     )
-  index = memoryview(files.read(path, largest=_INDEX))
+  index = torch_storage.map_file(path)
   try:
+    if len(index) > _INDEX:
+      raise ValueError(f'it has more than {_INDEX:,} bytes')
     entries = _table(index)
     count = _header(entries.pop(b'', b''))
     # Those of the parts of a partitioned variable are no text.

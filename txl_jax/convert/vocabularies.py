@@ -27,16 +27,17 @@ from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 
-_NAMES = (  # of files in a folder, the first that is there
-  'vocab.json',
+NAMES = (  # of files in a folder, the first that is there
   'vocab.bin',
   'vocab.pkl',
+  'vocab.json',
   'cache.pkl',
   'cache.pt',
   'vocab.txt',
   '1b_word_vocab.txt',
 )
 _MOST = 4_000_000  # symbols
+_TEXT = 1 << 25  # bytes of a list or of JSON
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 _CORPUS_INFO = 'vocab_size', 'cutoffs', 'dataset'
 
@@ -60,11 +61,11 @@ def read(path: AnyPath) -> Contents:
   """
   path = pathlib.Path(path)
   if path.is_dir():
-    found = [path / n for n in _NAMES if (path / n).is_file()]
+    found = [path / n for n in NAMES if (path / n).is_file()]
     if not found:
       raise UserError(
         f'{path} has no vocabulary; allowed: a folder with '
-        f'{", ".join(_NAMES[:-1])} or {_NAMES[-1]}'
+        f'{", ".join(NAMES[:-1])} or {NAMES[-1]}'
       )
     path = found[0]
   try:
@@ -138,9 +139,12 @@ def write(folder: AnyPath, vocabulary: Vocabulary | Words) -> None:
 def _fields(path):
   """The attributes of a vocabulary in a file."""
   if path.suffix == '.json':
-    return _within(files.read_json(path))
+    found = files.parse_json(files.read(path, largest=_TEXT), f'{path}')
+    if all(type(i) is int for i in found.values()):
+      return {'sym2idx': found}
+    return _within(found)
   if path.suffix == '.txt':
-    words = Words.from_list(files.read(path), f'{path}')
+    words = Words.from_list(files.read(path, largest=_TEXT), f'{path}')
     return {'idx2sym': [*words.symbols], 'counts': [*words.counts]}
   data = torch_storage.map_file(path)
   if torch_storage.is_torch(data):
