@@ -45,7 +45,8 @@ def run_of(config, corpus):
 
 
 def describe(folder, config, corpus, command='', begins=True):
-  workdir.describe(folder, *run_of(config, corpus), command, begins)
+  then = None if begins else checkpoint_of(config, corpus)
+  workdir.describe(folder, *run_of(config, corpus), command, then)
 
 
 def compare(folder, config, corpus, then):

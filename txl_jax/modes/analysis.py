@@ -134,6 +134,7 @@ def model_of(folder: pathlib.Path, found: trained.Trained) -> dict[str, Any]:
   return {
     'run': folder.resolve().name,
     'experiment': found.config.get('experiment', ''),
+    'origin': found.config.get('origin', ''),
     'checkpoint_step': found.step,
     'trained_on': found.trained_on,
     'averaged_over_steps': found.averaged,

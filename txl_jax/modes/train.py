@@ -53,7 +53,7 @@ def run(job: Job) -> None:
         check_tokens(config, corpus, params, compared, mesh)
       around = mesh, job.watch, job.console, plan
       trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
-      processes.on_main(lambda: workdir.describe(*run, command, start is None))
+      processes.on_main(lambda: workdir.describe(*run, command, then))
       progress = trainer.run()
     beside = []
     if compared is not None:
