@@ -43,7 +43,7 @@ CASES = {
   'tf_narrow': dict(**BINS, d_embed=6, proj_share_all_but_first=True),
   'tf_one_width': dict(**BINS),
   'tf_div4': dict(
-    **BINS, div_val=4, d_model=16, d_embed=16, untie_r=True, clamp_len=6,
+    **BINS, div_val=4, d_model=16, d_embed=16, untie_r=True, clamp_len=3,
     proj_share_all_but_first=True,
   ),
   'tf_same_width': dict(
@@ -216,7 +216,7 @@ def scores(c, w, ids):
       tokens = ids[s, row]
       x = np.array([embed(c, w, t) for t in tokens[:-1]])
       for n in range(c['n_layer']):
-        before = memory[n]
+        before = memory[n].copy()
         memory[n] = np.concatenate([before, x])[-c['mem_len'] :]
         x = feed_forward(w, n, attention(c, w, n, before, x))
       out[s, row] = [nll(c, w, h, t) for h, t in zip(x, tokens[1:])]
