@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
-from txl_jax.convert import pickles
+from txl_jax.convert import inert, pickles
 from txl_jax.errors import UserError
 
 P = pickling.PROTOCOL
@@ -132,10 +132,10 @@ def test_names_of_code_run_nothing_either():
   """Were a name allowed by mistake, still nothing would be called."""
   machine = pickles._Machine(memoryview(b''), None, 0)
   with guard.nothing_runs():
-    machine.stack = [pickles.Name('os', 'system'), ('touch /tmp/x',)]
+    machine.stack = [inert.Name('os', 'system'), ('touch /tmp/x',)]
     machine.call()
   (found,) = machine.stack
-  assert type(found) is pickles.Object and found.args == ('touch /tmp/x',)
+  assert type(found) is inert.Object and found.args == ('touch /tmp/x',)
 
 
 def repeated(piece, size=1 << 20):

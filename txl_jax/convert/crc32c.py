@@ -37,8 +37,10 @@ def crc32c(data: np.ndarray | bytes | memoryview) -> int:
     if start <= 0:
       fresh[before : before + 4] ^= 0xFF
     _fold(work, (stop - start) // 4)
-  bits = np.unpackbits(work[:_LEFT].view(np.uint8), bitorder='little')
-  return int(np.bitwise_xor.reduce(_powers()[bits.view(bool)])) ^ 0xFFFFFFFF
+  words = min((before + n + 4) // 4, _LEFT)  # those before are zero
+  left = work[_LEFT - words : _LEFT].view(np.uint8)
+  bits = np.unpackbits(left, bitorder='little').view(bool)
+  return int(np.bitwise_xor.reduce(_powers()[-bits.size :][bits])) ^ 0xFFFFFFFF
 
 
 def masked(data: np.ndarray | bytes | memoryview) -> int:

@@ -9,6 +9,7 @@ tensor_bundle.proto and LevelDB's doc/table_format.md.
 All checksums are verified. Arrays are views of the files in memory.
 """
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -59,13 +60,15 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
       f'{prefix} has no .index beside it; allowed: a checkpoint of the form '
       'V2, as tf.train.Saver writes it since TensorFlow 0.12'
     )
-  index = memoryview(files.read(path, largest=_INDEX))
+  index = torch_storage.map_file(path)
   try:
+    if len(index) > _INDEX:
+      raise ValueError(f'it has more than {_INDEX:,} bytes')
     entries = _table(index)
     count = _header(entries.pop(b'', b''))
     # Those of the parts of a partitioned variable are no text.
     names = {k: k.decode('utf-8', 'backslashreplace') for k in entries}
-    found = {names[k]: _entry(v) for k, v in entries.items()}
+    found = {names[k]: _Entry.parse(v) for k, v in entries.items()}
     kept = {k: e for k, e in found.items() if not _is_of_training(k)}
     wrong = [_reason(k, e, count) for k, e in kept.items()]
     if wrong := [said for said in wrong if said]:
@@ -73,17 +76,17 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
   except _ODD as e:
     raise _refusal(path, e) from None
   names = [f'{prefix}.data-{i:05}-of-{count:05}' for i in range(count)]
-  used = sorted({e['shard'] for e in kept.values()})
+  used = sorted({e.shard for e in kept.values()})
   shards = {i: torch_storage.map_file(names[i]) for i in used}
-  total = sum(e['size'] for e in kept.values())
+  total = sum(e.size for e in kept.values())
   if total > sum(map(len, shards.values())):
     raise UserError(f'{path}: its variables have more bytes than the data')
   arrays = {}
   for name, entry in kept.items():
     try:
-      arrays[name] = _array(entry, shards[entry['shard']])
+      arrays[name] = _array(entry, shards[entry.shard])
     except _ODD as e:
-      said = f'{names[entry["shard"]]}: {name}'
+      said = f'{names[entry.shard]}: {name}'
       raise UserError(f'{said} is damaged: {e}') from None
   return arrays
 
@@ -113,6 +116,33 @@ def _is_of_training(name):
 def _refusal(path, e):
   what = ' '.join(f'{e}'.split())[:2000] or type(e).__name__
   return UserError(f'{path} is no index of a checkpoint that is read: {what}')
+
+
+@dataclasses.dataclass
+class _Entry:
+  """What the index tells of a variable."""
+
+  dtype: int = 0
+  shape: tuple[int, ...] = ()
+  shard: int = 0
+  offset: int = 0
+  size: int = 0
+  crc: int = 0
+  partitioned: bool = False
+
+  @classmethod
+  def parse(cls, data):
+    """That of a BundleEntryProto; ValueError if it is none."""
+    found = cls()
+    names = {1: 'dtype', 3: 'shard', 4: 'offset', 5: 'size', 6: 'crc'}
+    for number, value in _fields(data):
+      if number == 2:
+        found.shape = tuple(_shape(value))
+      elif number == 7:
+        found.partitioned = True
+      elif number in names and type(value) is int:
+        setattr(found, names[number], value)
+    return found
 
 
 # The table
@@ -217,20 +247,6 @@ def _header(data):
   return count
 
 
-def _entry(data):
-  """What the index tells of a variable."""
-  found = dict(dtype=0, shape=[], shard=0, offset=0, size=0, crc=0, slices=0)
-  names = {1: 'dtype', 3: 'shard', 4: 'offset', 5: 'size', 6: 'crc'}
-  for number, value in _fields(data):
-    if number in names:
-      found[names[number]] = value
-    elif number == 2:
-      found['shape'] = _shape(value)
-    elif number == 7:
-      found['slices'] += 1
-  return found
-
-
 def _shape(data):
   shape = []
   for number, value in _fields(data):
@@ -244,36 +260,36 @@ def _shape(data):
 
 def _reason(name, entry, count):
   """Why a variable cannot be read; '' if it can."""
-  shape, dtype = entry['shape'], entry['dtype']
+  shape, dtype = [*entry.shape], entry.dtype
   said = f'{name!r:.200}'
   if not torch_storage.is_name(name):
     return f'{said} is no name'
   if name == _OBJECTS:
     return 'it was written by TensorFlow 2, for objects'
-  if entry['slices']:
+  if entry.partitioned:
     return f'{said} is partitioned'
   if dtype not in _DTYPES:
     return f'{said} is of type {"string" if dtype == _STRING else dtype}'
   if any(not 0 <= n < 1 << 48 for n in shape):
     return f'{said} has the shape {shape}'
   size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
-  if size != entry['size']:
-    return f'{said} has {entry["size"]} bytes for the shape {shape}'
-  if entry['shard'] >= count:
-    return f'{said} is in file {entry["shard"]} of {count}'
+  if size != entry.size:
+    return f'{said} has {entry.size} bytes for the shape {shape}'
+  if entry.shard >= count:
+    return f'{said} is in file {entry.shard} of {count}'
   return ''
 
 
 def _array(entry, data):
   """The array of a variable, a view of the data."""
-  offset, size = entry['offset'], entry['size']
+  offset, size = entry.offset, entry.size
   if offset + size > len(data):
     raise ValueError('the file is too short')
   piece = data[offset : offset + size]
-  if masked(piece) != entry['crc']:
+  if masked(piece) != entry.crc:
     raise ValueError('its checksum is wrong')
-  dtype = np.dtype(_DTYPES[entry['dtype']])
-  found = np.frombuffer(piece, dtype).reshape(entry['shape'])
-  if entry['dtype'] == _BFLOAT16:
+  dtype = np.dtype(_DTYPES[entry.dtype])
+  found = np.frombuffer(piece, dtype).reshape(entry.shape)
+  if entry.dtype == _BFLOAT16:
     return (found.astype(np.uint32) << 16).view(np.float32)
   return found

@@ -16,7 +16,7 @@ import numpy as np
 
 from txl_jax import files
 from txl_jax.convert import torch_storage
-from txl_jax.convert.pickles import Name, Object
+from txl_jax.convert.inert import Name, Object
 from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
@@ -89,7 +89,7 @@ def write(path: AnyPath, tensors: Mapping[str, np.ndarray]) -> None:
       fill = -begin % 64
       member.extra = struct.pack('<2sH', b'FB', fill) + bytes(fill)
       with archive.open(member, 'w', force_zip64=True) as out:
-        out.write(memoryview(x.reshape(-1)).cast('B'))
+        out.write(x.reshape(-1).view(np.uint8).data)
     archive.writestr('archive/version', '3\n')
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from txl_jax import files
-from txl_jax.convert import archive, pickles
+from txl_jax.convert import archive, inert, pickles
 from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
@@ -169,12 +169,12 @@ def _storage(identity):
   kind, name, *rest = identity
   if kind == 'module':  # class, file and source text
     return name
-  if kind != 'storage' or type(name) is not pickles.Name:
+  if kind != 'storage' or type(name) is not inert.Name:
     raise ValueError('it refers to what is no storage')
   key, _, size, *view = rest
   dtype = name.name.removesuffix('Storage')
   if dtype not in DTYPES:
-    raise pickles.Refused(f'it has a {name}, whose type is not read')
+    raise inert.Refused(f'it has a {name}, whose type is not read')
   offset = 0
   if view and view[0] is not None:
     _, offset, size = view[0]
@@ -183,7 +183,7 @@ def _storage(identity):
   return Storage(dtype, key, size, offset)
 
 
-def array(tensor: pickles.Object, storages: Storages) -> np.ndarray:
+def array(tensor: inert.Object, storages: Storages) -> np.ndarray:
   """The array of a tensor, a view of its storage; ValueError if it has none."""
   storage, offset, shape, strides = tensor.args[:4]
   for numbers in shape, strides, (offset,):

@@ -20,25 +20,25 @@ import pathlib
 from typing import Any, NamedTuple
 
 from txl_jax import files
-from txl_jax.convert import pickles, torch_storage
+from txl_jax.convert import inert, pickles, torch_storage
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 
-_NAMES = (  # of files in a folder, the first that is there
-  'vocab.json',
+NAMES = (  # of files in a folder, the first that is there
   'vocab.bin',
   'vocab.pkl',
+  'vocab.json',
   'cache.pkl',
   'cache.pt',
   'vocab.txt',
   '1b_word_vocab.txt',
 )
 _MOST = 4_000_000  # symbols
+_TEXT = 1 << 25  # bytes of a list or of JSON
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
-_CORPUS_INFO = 'vocab_size', 'cutoffs', 'dataset'
 
 
 class Contents(NamedTuple):
@@ -60,11 +60,11 @@ def read(path: AnyPath) -> Contents:
   """
   path = pathlib.Path(path)
   if path.is_dir():
-    found = [path / n for n in _NAMES if (path / n).is_file()]
+    found = [path / n for n in NAMES if (path / n).is_file()]
     if not found:
       raise UserError(
         f'{path} has no vocabulary; allowed: a folder with '
-        f'{", ".join(_NAMES[:-1])} or {_NAMES[-1]}'
+        f'{", ".join(NAMES[:-1])} or {NAMES[-1]}'
       )
     path = found[0]
   try:
@@ -80,11 +80,16 @@ def read_corpus_info(path: AnyPath) -> dict[str, Any]:
   The cutoffs are without the 0 and the size of the vocabulary at their ends.
   """
   found = files.read_json(path)
-  size, cutoffs, dataset = map(found.get, _CORPUS_INFO)
-  right = type(size) is int and type(cutoffs) is list and type(dataset) is str
-  if not right or any(type(x) is not int for x in cutoffs):
-    raise UserError(f'{path} is damaged: it has no {", ".join(_CORPUS_INFO)}')
-  return dict(vocab_size=size, cutoffs=tuple(cutoffs[1:-1]), dataset=dataset)
+  match found:
+    case {
+      'vocab_size': int(size),
+      'cutoffs': list(edges),
+      'dataset': str(name),
+    }:
+      if all(type(x) is int for x in edges):
+        cutoffs = tuple(edges[1:-1])
+        return dict(vocab_size=size, cutoffs=cutoffs, dataset=name)
+  raise UserError(f'{path} is damaged: it has no vocab_size, cutoffs, dataset')
 
 
 def convert(found: Contents) -> Vocabulary | Words:
@@ -99,8 +104,8 @@ def convert(found: Contents) -> Vocabulary | Words:
       # enwik8 without newlines: they were left out of every text.
       digits = found.symbols[0].isdigit() and 10 not in values
       return Vocabulary(values, counts, (10,) if digits else ())
-    options = dict(eos=found.eos, unk=found.unk, lower=found.lower)
-    return Words(tuple(found.symbols), counts, **options)
+    options = found.eos, found.unk, found.lower
+    return Words(tuple(found.symbols), counts, *options)
   except ValueError as e:
     raise UserError(f'the vocabulary cannot be used: {e}') from e
 
@@ -138,9 +143,12 @@ def write(folder: AnyPath, vocabulary: Vocabulary | Words) -> None:
 def _fields(path):
   """The attributes of a vocabulary in a file."""
   if path.suffix == '.json':
-    return _within(files.read_json(path))
+    found = files.parse_json(files.read(path, largest=_TEXT), f'{path}')
+    if all(type(i) is int for i in found.values()):
+      return {'sym2idx': found}
+    return _within(found)
   if path.suffix == '.txt':
-    words = Words.from_list(files.read(path), f'{path}')
+    words = Words.from_list(files.read(path, largest=_TEXT), f'{path}')
     return {'idx2sym': [*words.symbols], 'counts': [*words.counts]}
   data = torch_storage.map_file(path)
   if torch_storage.is_torch(data):
@@ -153,7 +161,7 @@ def _fields(path):
 def _within(root):
   """The attributes of the vocabulary within a corpus or checkpoint."""
   for _ in range(3):
-    if isinstance(root, pickles.Object):
+    if isinstance(root, inert.Object):
       root = root.fields
     if not isinstance(root, dict):
       break
@@ -198,7 +206,7 @@ def _ordered(ids):
   right = type(ids) is dict and all(type(i) is int for i in ids.values())
   if not right or sorted(ids.values()) != [*range(len(ids))]:
     raise ValueError('sym2idx is no dict of ids from 0 on')
-  return sorted(ids, key=ids.get)
+  return sorted(ids, key=lambda symbol: ids[symbol])
 
 
 def _repaired(symbols):

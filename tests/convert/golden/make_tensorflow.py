@@ -43,7 +43,7 @@ CASES = {
   'tf_narrow': dict(**BINS, d_embed=6, proj_share_all_but_first=True),
   'tf_one_width': dict(**BINS),
   'tf_div4': dict(
-    **BINS, div_val=4, d_model=16, d_embed=16, untie_r=True, clamp_len=6,
+    **BINS, div_val=4, d_model=16, d_embed=16, untie_r=True, clamp_len=3,
     proj_share_all_but_first=True,
   ),
   'tf_same_width': dict(
