@@ -33,7 +33,7 @@ def close(found: Weights, ids, expected, T=T):
 @pytest.mark.parametrize('name', ['hf_div4', 'hf_div1', 'hf_narrow_bin'])
 def test_what_it_saves_gives_its_figures(name):
   found = reading.read(GOLDEN / name)
-  expected = np.load(GOLDEN / name / 'expected.npz')
+  expected = dict(np.load(GOLDEN / name / 'expected.npz'))
   close(found, expected['ids'], expected['nll'])
   config = json.loads((GOLDEN / name / 'config.json').read_text())
   fields = found.fields
@@ -63,7 +63,7 @@ def test_other_models_of_its_code(file, tmp_path):
 
 @pytest.mark.parametrize('case', make_back.CASES)
 def test_models_of_ours_have_the_same_figures_there(case, tmp_path):
-  golden = np.load(GOLDEN / 'back.npz')
+  golden = dict(np.load(GOLDEN / 'back.npz'))
   weights = make_back.weights(case)
   writing.to_hugging_face(tmp_path / case, weights)
   there = json.loads(str(golden['digests']))
@@ -169,6 +169,6 @@ def test_its_code_now(tmp_path):
   make_back.write(tmp_path / 'folders')
   command = [python, str(copied), str(tmp_path / 'folders')]
   subprocess.run(command, check=True, capture_output=True)
-  golden = np.load(tmp_path / 'back.npz')
+  golden = dict(np.load(tmp_path / 'back.npz'))
   for case in make_back.CASES:
     close(make_back.weights(case), golden['ids'], golden[case])

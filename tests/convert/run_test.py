@@ -142,12 +142,32 @@ def test_training_learns(tmp_path):
   assert evaluated[-1] < evaluated[0]
 
 
+def test_a_corpus_whose_words_are_in_another_order(tmp_path):
+  """As those of the published vocabularies are that occur equally often."""
+  a, state, _ = make(tmp_path)
+  run, nll = tmp_path / 'run', tmp_path / 'nll.npy'
+  (tmp_path / 'list.txt').write_text('\n'.join(map(str, range(30, -1, -1))))
+  other = f'data.vocab_file={tmp_path}/list.txt'
+  done = program.use(run, 'eval', other, f'eval.nll_file={nll}')
+  assert done.returncode == 0, done.stderr
+  tokens = 30 - program.validation(run)
+  expected = originals.score(a, state, tokens)
+  np.testing.assert_allclose(np.load(nll), expected, rtol=0, atol=1e-5)
+  for said in 'beginning with converted weights', 'continuing from step 4':
+    done = program.use(run, 'train', other, *STEPS)
+    assert done.returncode == 0 and said in done.stderr
+    assert 'warning' not in done.stderr
+  assert reading.read(run).vocabulary.symbols[:2] == ('0', '1')
+
+
 def test_training_of_another_model_or_on_another_vocabulary(tmp_path):
   make(tmp_path)
   run = tmp_path / 'run'
   done = program.use(run, 'train', *STEPS, 'model.d_ff=12')
   assert_refused(done, 'model.d_ff = 10', '12')
-  (tmp_path / 'list.txt').write_text('\n'.join(map(str, range(30, -1, -1))))
+  words = [*range(30), 'another']
+  (tmp_path / 'list.txt').write_text('\n'.join(map(str, words)))
+  (run / 'text.txt').write_text('1 2 3\n' * 400)
   other = f'data.vocab_file={tmp_path}/list.txt'
   done = program.use(run, 'train', *STEPS, other)
   assert_refused(done, 'another vocabulary (31 symbols)')

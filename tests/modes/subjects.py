@@ -29,6 +29,10 @@ class Corpus:
   def sentences(self, split):
     del split
 
+  def ordered_like(self, vocabulary):
+    del vocabulary
+    return self
+
 
 def text(n):
   """uint8 [n] of the three symbols."""

@@ -27,6 +27,9 @@ _CUTOFFS = {
 }
 
 
+UNSAID = 'said by nothing, a flag can'
+
+
 class Model(NamedTuple):
   """What is known of the model of a state dict."""
 
@@ -49,7 +52,7 @@ def model_of(
   """
   shapes = _Shapes(state, options)
   name = shapes.attention()
-  vocab_size, vocabulary = _vocabulary(shapes)
+  vocab_size, vocabulary = _vocabulary(shapes, source)
   fields = {'name': name, **_sizes(shapes, name), **vocabulary}
   notes = {}
 
@@ -58,8 +61,8 @@ def model_of(
 
   _ties(shapes, fields, say)
   said = 'said beside the weights'
-  if 'pre_lnorm' in options:
-    say('pre_norm', bool(options['pre_lnorm']), said)
+  pre_norm = bool(options.get('pre_lnorm'))
+  say('pre_norm', pre_norm, said if 'pre_lnorm' in options else UNSAID)
   for key in 'dropout', 'dropatt':
     if key in options:
       say(key, min(max(float(options[key]), 0.0), 0.999), said)
@@ -73,10 +76,12 @@ def model_of(
     say('tail_order', source.tail_order, by_source)
   if name in ('transformer_xl', 'shaw'):
     say('memory_init', source.memory_init, by_source)
-    if options.get('same_length'):
-      say('same_length', source.span, f'{said}; {by_source}')
-    if options.get('clamp_len', -1) > 0:
-      say('clamp_len', int(options['clamp_len']), said)
+    same = options.get('same_length')
+    span = f'{said}; {by_source}' if same else said
+    span = UNSAID if same is None else span
+    say('same_length', source.span if same else 'off', span)
+    if 'clamp_len' in options:
+      say('clamp_len', options['clamp_len'], said)
   elif fields.get('pre_norm'):
     say('norm_queries', False, by_source)
   declared = models.MODELS[name].Config
@@ -174,7 +179,7 @@ def _sizes(shapes, name):
   return fields
 
 
-def _vocabulary(shapes):
+def _vocabulary(shapes, source):
   """V, and the bins: cutoffs, d_embed, div_val."""
   table = r'word_emb\.emb_layers\.{}\.weight'
   count = shapes.numbered(table.format(r'(\d+)'))
@@ -194,7 +199,7 @@ def _vocabulary(shapes):
     if 'crit.cluster_weight' in shapes.state:
       tails = shapes.size('', r'crit\.cluster_weight', 0, 2)
     if tails and told is None:
-      edges = _CUTOFFS.get(V, ())
+      edges = [x - source.before_cutoffs for x in _CUTOFFS.get(V, ())]
     if tails and not told and len(edges) != tails:
       raise UserError(
         f'the {tails} cutoffs of {V} words are in no tensor; allowed: '

@@ -17,6 +17,7 @@ class Source(NamedTuple):
   span: str  # same_length, where it is on
   tail_order: str  # of the logits that stand for tails
   ln_eps: float
+  before_cutoffs: int = 0  # words by which published cutoffs are fewer
 
 
 SOURCES = {
@@ -27,5 +28,5 @@ SOURCES = {
     'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12
   ),
   'hugging_face': Source('Hugging Face', 'zeros', 'M', 'ascending', 1e-5),
-  'nvidia': Source("NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5),
+  'nvidia': Source("NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3),
 }

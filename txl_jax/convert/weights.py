@@ -93,11 +93,12 @@ def _lengths(fields, options, like, version: Source):
         if L:
           T = T or max(L // 2, 1)
           M = max(L - T, 0)
-        notes['model.mem_len'] = 'said by nothing'
+        notes['model.mem_len'] = infer.UNSAID
     found = {'model.mem_len': M, **at_test}
   if T is None:
     T = like.test[0] if like else min(M or 512, 512)
-  notes['train.segment_len'] = said if 'tgt_len' in options else 'a choice'
+  named = 'tgt_len' in options
+  notes['train.segment_len'] = said if named else infer.UNSAID
   given = dict.fromkeys(
     ('train.segment_len', 'eval.segment_len', 'generate.segment_len'), T
   )
