@@ -199,10 +199,20 @@ def test_what_is_no_vocabulary(tmp_path, data, said):
 
 
 def test_symbols_that_cannot_be_words(tmp_path):
-  data = pickle.dumps(Vocab(['a b', '', 'c'], [1, 1, 1]).__dict__)
+  data = pickle.dumps(Vocab(['a', '', 'c'], [1, 1, 1]).__dict__)
   found = read(saved(tmp_path, data))
-  with pytest.raises(UserError, match='white space'):
+  with pytest.raises(UserError, match='a word is empty'):
     vocabularies.convert(found)
+
+
+def test_white_space_that_python_2_did_not_split_at(tmp_path):
+  symbols = ['<S>', '<UNK>', '10\u00a0km', '\u3000']
+  data = pickling.python2(Corpus(Vocab(symbols, [1] * 4)))
+  found = read(saved(tmp_path, data))
+  assert found.symbols == symbols
+  words = vocabularies.convert(found)
+  assert words.symbols == ('<S>', '<UNK>', r'10\xa0km', r'\u3000')
+  assert words.encode('10\u00a0km'.encode(), 'x').tolist() == [1, 1]
 
 
 def test_files_that_are_none(tmp_path):

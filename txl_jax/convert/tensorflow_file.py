@@ -41,7 +41,7 @@ _ENDINGS = '.index', '.meta', '.data-00000-of-00001'
 _ODD = *files.ODD, struct.error
 
 # What optimisers and training loops keep beside the variables.
-_SLOTS = 'Adam', 'Adam_1', 'Momentum', 'ExponentialMovingAverage'
+_SLOTS = 'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage'
 _COUNTERS = 'global_step', 'beta1_power', 'beta2_power'
 
 

@@ -96,7 +96,9 @@ def convert(found: Contents) -> Vocabulary | Words:
   """The vocabulary as `data` has it: of bytes where all symbols are bytes.
 
   Byte values in digits, as in enwik8, or single letters, with _ for a space in
-  text8. UserError: a symbol is there twice or cannot be one.
+  text8. White space within words, which Python 2 did not split at (a no-break
+  space), is escaped: no text has such a word. UserError: a symbol is empty, or
+  there twice.
   """
   counts, values = tuple(found.counts), _byte_values(found.symbols)
   try:
@@ -105,7 +107,7 @@ def convert(found: Contents) -> Vocabulary | Words:
       digits = found.symbols[0].isdigit() and 10 not in values
       return Vocabulary(values, counts, (10,) if digits else ())
     options = found.eos, found.unk, found.lower
-    return Words(tuple(found.symbols), counts, *options)
+    return Words(tuple(map(_escaped, found.symbols)), counts, *options)
   except ValueError as e:
     raise UserError(f'the vocabulary cannot be used: {e}') from e
 
@@ -220,6 +222,11 @@ def _repaired(symbols):
   with contextlib.suppress(UnicodeError):
     return [s.encode('latin-1').decode('utf-8') for s in symbols]
   return symbols
+
+
+def _escaped(symbol):
+  """A symbol without white space, which Python's escapes replace."""
+  return ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
 
 
 def _byte_values(symbols):
