@@ -11,7 +11,7 @@ from tests.convert import program
 from tests.convert.hugging_face_test import close
 from tests.convert.original_test import refused
 from txl_jax import config_file
-from txl_jax.convert import published, reading, run, weights
+from txl_jax.convert import lengths, published, reading, run, sources
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
@@ -90,8 +90,8 @@ def test_a_published_model_is_known_by_its_sizes(one):
 
 def test_a_published_model_has_the_lengths_of_its_figure():
   one = next(x for x in published.ALL if x.name == 'enwik8_24l')
-  source = weights.SOURCES['tensorflow']
-  found, notes = weights._lengths(with_sizes(one), {}, one, source)
+  source = sources.SOURCES['tensorflow']
+  found, notes = lengths.of(with_sizes(one), {}, one, source)
   assert found['model.mem_len'] == found['train.segment_len'] == 768
   assert found['eval.segment_len'] == found['generate.segment_len'] == 128
   assert found['eval.model.mem_len'] == 3800
@@ -99,7 +99,7 @@ def test_a_published_model_has_the_lengths_of_its_figure():
   assert found['eval.model.same_length'] == 'M+1'
   assert 'enwik8_24l' in notes['model.mem_len']
   told = {'mem_len': 10, 'tgt_len': 5}
-  found, _ = weights._lengths(with_sizes(one), told, one, source)
+  found, _ = lengths.of(with_sizes(one), told, one, source)
   assert found == {
     'model.mem_len': 10,
     'train.segment_len': 5,

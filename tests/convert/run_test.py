@@ -61,6 +61,8 @@ def test_what_is_printed_and_recorded(made):
     'from': 'as the original PyTorch code has it',
   }
   assert switches['model.ln_eps']['value'] == 1e-5
+  untied = switches['model.untie_biases']
+  assert untied['from'] == 'whether layers have pairs of their own'
   assert switches['model.mem_len']['from'] == 'said beside the weights'
   text = (folder / 'config.py').read_text()
   line = "  c.model.tail_order = 'descending'  # as the original PyTorch code"

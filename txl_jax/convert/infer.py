@@ -27,7 +27,10 @@ _CUTOFFS = {
 }
 
 
+# Where a value is from.
+SAID = 'said beside the weights'
 UNSAID = 'said by nothing, a flag can'
+_TIES = 'whether the tensors are the same'
 
 
 class Model(NamedTuple):
@@ -60,28 +63,30 @@ def model_of(
     fields[key], notes[key] = value, note
 
   _ties(shapes, fields, say)
-  said = 'said beside the weights'
+  if name == 'transformer_xl':
+    untied = 'r_w_bias' not in state
+    say('untie_biases', untied, 'whether layers have pairs of their own')
   pre_norm = bool(options.get('pre_lnorm'))
-  say('pre_norm', pre_norm, said if 'pre_lnorm' in options else UNSAID)
+  say('pre_norm', pre_norm, SAID if 'pre_lnorm' in options else UNSAID)
   for key in 'dropout', 'dropatt':
     if key in options:
-      say(key, min(max(float(options[key]), 0.0), 0.999), said)
+      say(key, min(max(float(options[key]), 0.0), 0.999), SAID)
   by_source = f'as {source.title} has it'
   eps = options.get('layer_norm_epsilon')
   if eps is None:
     say('ln_eps', source.ln_eps, by_source)
   else:
-    say('ln_eps', float(eps), said)
+    say('ln_eps', float(eps), SAID)
   if fields['cutoffs']:
     say('tail_order', source.tail_order, by_source)
   if name in ('transformer_xl', 'shaw'):
     say('memory_init', source.memory_init, by_source)
     same = options.get('same_length')
-    span = f'{said}; {by_source}' if same else said
+    span = f'{SAID}; {by_source}' if same else SAID
     span = UNSAID if same is None else span
     say('same_length', source.span if same else 'off', span)
     if 'clamp_len' in options:
-      say('clamp_len', options['clamp_len'], said)
+      say('clamp_len', options['clamp_len'], SAID)
   elif fields.get('pre_norm'):
     say('norm_queries', False, by_source)
   declared = models.MODELS[name].Config
@@ -174,8 +179,6 @@ def _sizes(shapes, name):
     fields['d_head'] = shapes.size('d_head', pattern, axis + 1, ndim)
   if name in ('shaw', 'al_rfou'):
     fields['table_len'] = shapes.size('', 'r_emb', 1, 4)
-  if name == 'transformer_xl':
-    fields['untie_biases'] = 'r_w_bias' not in shapes.state
   return fields
 
 
@@ -235,7 +238,7 @@ def _ties(shapes, fields, say):
       tied(f'crit.out_layers.{i}.weight', f'word_emb.emb_layers.{i}.weight')
       for i in range(count)
     )
-  say('tie_weights', bool(weights), 'whether the tensors are the same')
+  say('tie_weights', bool(weights), _TIES)
   if not fields['d_embed'] and fields['div_val'] == 1:
     return
   projections = options.get('tie_projs')
@@ -246,7 +249,7 @@ def _ties(shapes, fields, say):
       for i in range(bins)
     ]
   ties = tuple(map(bool, projections))
-  say('tie_projs', ties, 'whether the tensors are the same')
+  say('tie_projs', ties, _TIES)
 
 
 def _whole(name, value):

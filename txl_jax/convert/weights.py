@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from txl_jax import models, settings
-from txl_jax.convert import ids, infer, original, published
-from txl_jax.convert.sources import SOURCES, Source
+from txl_jax.convert import ids, infer, lengths, original, published
+from txl_jax.convert.sources import SOURCES
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
@@ -50,13 +50,9 @@ def of_state(
     )
   params = original.to_params(state, model.section, V)
   like = published.like(fields, V)
-  lengths, notes = _lengths(fields, options, like, version)
-  fields |= {
-    name.removeprefix('model.'): x
-    for name, x in lengths.items()
-    if name.startswith('model.')
-  }
-  keys = {k: x for k, x in lengths.items() if not k.startswith('model.')}
+  keys, notes = lengths.of(fields, options, like, version)
+  if 'model.mem_len' in keys:
+    fields['mem_len'] = keys.pop('model.mem_len')
   notes = {f'model.{k}': x for k, x in model.notes.items()} | notes
   if like:
     keys['eval.split'] = 'test'
@@ -69,60 +65,3 @@ def of_state(
       notes[f'model.{name}'] = f'of the published {like.name}'
   found = vocabulary or ids.words(V)
   return Weights(fields, params, found, origin, notes, keys)
-
-
-def _lengths(fields, options, like, version: Source):
-  """{key: length} of T and M, and where each is from."""
-  T, M = options.get('tgt_len'), options.get('mem_len')
-  said, L = 'said beside the weights', fields.get('table_len')
-  notes = {}
-  if fields['name'] in ('vaswani', 'al_rfou'):
-    T = _without_memory(fields, options, T or L or 512)
-    M, found = 0, {}
-  else:
-    if like and M is None:
-      T = T or like.train[0]
-      M = like.train[1]
-      notes['model.mem_len'] = f'of the published {like.name}'
-      at_test = _at_test_time(like, options, version)
-    else:
-      notes['model.mem_len'] = said
-      at_test = {}
-      if M is None:
-        M = T or 512
-        if L:
-          T = T or max(L // 2, 1)
-          M = max(L - T, 0)
-        notes['model.mem_len'] = infer.UNSAID
-    found = {'model.mem_len': M, **at_test}
-  if T is None:
-    T = like.test[0] if like else min(M or 512, 512)
-  named = 'tgt_len' in options
-  notes['train.segment_len'] = said if named else infer.UNSAID
-  given = dict.fromkeys(
-    ('train.segment_len', 'eval.segment_len', 'generate.segment_len'), T
-  )
-  return given | found, notes
-
-
-def _at_test_time(like, options, version):
-  """The lengths that a published model was measured with."""
-  T, M, clamp_len = like.test
-  model = {'mem_len': M, 'clamp_len': clamp_len, 'same_length': version.span}
-  if 'clamp_len' in options:
-    model['clamp_len'] = options['clamp_len']
-  found = {}
-  for mode in 'eval', 'generate':
-    found[f'{mode}.segment_len'] = options.get('tgt_len', T)
-    found |= {f'{mode}.model.{k}': x for k, x in model.items()}
-  return found
-
-
-def _without_memory(fields, options, T):
-  """T of a model without memory; UserError if it is to have one."""
-  if M := options.get('mem_len'):
-    settings.refuse('mem_len', M, f'0 for {fields["name"]}, as --mem_len=0')
-  clamp_len = options.get('clamp_len')
-  if fields['name'] == 'vaswani' and clamp_len and clamp_len < T - 1:
-    settings.refuse('clamp_len', clamp_len, '0 for vaswani, as --clamp_len=0')
-  return T
