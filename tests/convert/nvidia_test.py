@@ -56,8 +56,8 @@ def test_figures_and_round_trip(case):
   expected = originals.score(a, state, tokens, longer=1)
   ours = nll(found, tokens, a['tgt_len'])
   np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
-  whole = original.from_params(found.params, found.config, a['n_token'])
-  again = nvidia.from_original(whole, found.config)
+  whole = original.from_params(found.params, found.section, a['n_token'])
+  again = nvidia.from_original(whole, found.section)
   assert {*again} == {*theirs}
   for name in theirs.keys() - {layout.FREQUENCIES}:
     np.testing.assert_array_equal(again[name], theirs[name])

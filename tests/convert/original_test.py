@@ -66,7 +66,7 @@ def test_round_trip_is_exact(case):
   a = originals.arguments(case)
   state = originals.state(a)
   found = convert(a, state)
-  back = original.from_params(found.params, found.config, a['n_token'])
+  back = original.from_params(found.params, found.section, a['n_token'])
   assert {*back} == {*state}
   for name, x in state.items():
     assert back[name].dtype == np.float32
@@ -75,7 +75,7 @@ def test_round_trip_is_exact(case):
   np.testing.assert_allclose(
     back.get(layout.FREQUENCIES, 0), state.get(layout.FREQUENCIES, 0), 1e-6
   )
-  again = original.to_params(back, found.config, a['n_token'])
+  again = original.to_params(back, found.section, a['n_token'])
   jax.tree.map(np.testing.assert_array_equal, again, found.params)
 
 
@@ -136,7 +136,7 @@ def test_untied_biases_of_each_layer():
   tokens = text(a['n_token'])
   expected = originals.score(a, state, tokens)
   np.testing.assert_allclose(nll(found, tokens, 4), expected, atol=1e-5)
-  back = original.from_params(found.params, found.config, a['n_token'])
+  back = original.from_params(found.params, found.section, a['n_token'])
   for name, x in state.items():
     if name != layout.FREQUENCIES:
       np.testing.assert_array_equal(back[name], x)

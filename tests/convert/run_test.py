@@ -119,7 +119,7 @@ def test_training_goes_on_from_them(tmp_path):
   assert 'beginning with converted weights' in done.stderr
   assert 'warning' not in done.stderr
   found = reading.read(run)
-  back = original.from_params(found.params, found.config, a['n_token'])
+  back = original.from_params(found.params, found.section, a['n_token'])
   for name in state.keys() - {'pos_emb.inv_freq'}:
     np.testing.assert_allclose(back[name], state[name], atol=1e-6)
   assert found.fields['dropout'] == 0.2
@@ -233,6 +233,13 @@ def test_nothing_is_written_over(made, tmp_path):
   done = program.run(folder, tmp_path / 'file')
   assert_refused(done, 'is there already')
   assert (tmp_path / 'file').read_text() == 'mine'
+
+
+def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  done = program.run(made[0], '.')
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'config.py').exists()
 
 
 def test_missing_flags_and_files(tmp_path):

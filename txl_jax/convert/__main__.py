@@ -121,6 +121,8 @@ def main(_: list[str]) -> None:
     if not flag.value:
       raise UserError(f'--{flag.name} is missing; see --help')
   to = pathlib.Path(_TO.value)
+  if to.name in ('', '..'):  # as of --to=.
+    to = to.resolve()
   form = _format(to)
   given = _SOURCE.value, _told(), _VOCABULARY.value
   weights = reading.read(pathlib.Path(_FROM.value), *given)
@@ -158,8 +160,8 @@ def _back(form: str, to: pathlib.Path, weights: Weights) -> None:
     writing.to_hugging_face(to, weights)
     if not writing.has_tokenizer(weights.vocabulary):
       print(
-        'warning: no tokenizer of Hugging Face has this vocabulary, which is '
-        f'in {to}/vocabulary.json: it has words, <unk> among them',
+        "warning: Hugging Face's tokenizer needs words, <unk> among them; this "
+        f'vocabulary is in {to}/vocabulary.json alone',
         file=sys.stderr,
       )
   for line in writing.left_out(weights, form):

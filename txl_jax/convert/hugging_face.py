@@ -58,16 +58,16 @@ def to_original(
   return state
 
 
-def from_original(state: original.State, config: Any) -> dict[str, np.ndarray]:
+def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   """The tensors of its file: without tied weights, which it makes itself.
 
   Biases that all layers share are in each of them besides. The state is
-  `original.from_params` of a model with that config.
+  `original.from_params` of a model with that section `model`.
   """
-  tied = layout.copies(config)
+  tied = layout.copies(section)
   kept = {name: x for name, x in state.items() if name not in tied}
   for bias in _BIASES:
-    for n in range(config.n_layer):
+    for n in range(section.n_layer):
       if bias in kept:
         kept[f'layers.{n}.dec_attn.{bias}'] = kept[bias]
   of_head = lambda name: name.startswith('crit.')
@@ -92,32 +92,32 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of(
-  config: Any, vocab_size: int, eos: int | None = None
+  section: Any, vocab_size: int, eos: int | None = None
 ) -> dict[str, Any]:
-  """The config.json of our model; `options_of` is back.
+  """The config.json of a section `model`; `options_of` is back.
 
   UserError if it has none like it.
   """
-  if config.name != 'transformer_xl':
+  if section.name != 'transformer_xl':
     raise UserError(
-      f'model.name is {config.name!r}; allowed for Hugging Face: '
+      f'model.name is {section.name!r}; allowed for Hugging Face: '
       'transformer_xl, the only attention that its code kept'
     )
-  found = {theirs: getattr(config, ours) for ours, theirs in _KEYS.items()}
-  M, span = config.mem_len, config.span
+  found = {theirs: getattr(section, ours) for ours, theirs in _KEYS.items()}
+  M, span = section.mem_len, section.span
   return {
     'architectures': ['TransfoXLLMHeadModel'],
     'model_type': 'transfo-xl',
     'vocab_size': vocab_size,
-    'cutoffs': [*config.cutoffs],
-    'd_embed': config.d_embed or config.d_model,
+    'cutoffs': [*section.cutoffs],
+    'd_embed': section.d_embed or section.d_model,
     **found,
     # A query sees as many keys as the memory is long.
     'mem_len': M if span is None else max(M, span),
     'same_length': span is not None,
-    'clamp_len': config.clamp_len or -1,
-    'tie_projs': [*(config.tie_projs or [False] * (len(config.cutoffs) + 1))],
-    'proj_share_all_but_first': all(config.tie_projs[1:] or [False]),
+    'clamp_len': section.clamp_len or -1,
+    'tie_projs': [*(section.tie_projs or [False] * (len(section.cutoffs) + 1))],
+    'proj_share_all_but_first': all(section.tie_projs[1:] or [False]),
     'attn_type': 0,
     'sample_softmax': -1,
     'adaptive': True,

@@ -38,7 +38,7 @@ class Model(NamedTuple):
   notes: dict[str, str]  # {key: where its value is from}, where not the shapes
 
   @property
-  def config(self) -> Any:
+  def section(self) -> Any:
     """The fields as the dataclass of their model."""
     return settings.read(models.MODELS[self.fields['name']].Config, self.fields)
 

@@ -34,25 +34,28 @@ class Tensor(NamedTuple):
   transposed: bool = False  # whether a part is, before it has our shape
 
 
-def tensors(config: Any, vocab_size: int) -> list[Tensor]:
-  """Every tensor of a model, once; the config is that of one of ATTENTION."""
-  found = [*_vocabulary(config, vocab_size), *_positions(config)]
-  for n in range(config.n_layer):
-    found += _layer(config, n)
+def tensors(section: Any, vocab_size: int) -> list[Tensor]:
+  """Every tensor of a model, once.
+
+  The section is `model` of a config, as the dataclass of one of ATTENTION.
+  """
+  found = [*_vocabulary(section, vocab_size), *_positions(section)]
+  for n in range(section.n_layer):
+    found += _layer(section, n)
   return found
 
 
-def copies(config: Any) -> dict[str, str]:
+def copies(section: Any) -> dict[str, str]:
   """{name: tensor} of tied weights, which a state dict has twice."""
   found = {}
-  _, widths, projected = _bins(config)
-  several = len(widths) if config.div_val > 1 else 1
-  if config.tie_weights:
+  _, widths, projected = _bins(section)
+  several = len(widths) if section.div_val > 1 else 1
+  if section.tie_weights:
     for i in range(several):
       found[f'crit.out_layers.{i}.weight'] = f'word_emb.emb_layers.{i}.weight'
-  for i, tied in enumerate(config.tie_projs if projected else ()):
+  for i, tied in enumerate(section.tie_projs if projected else ()):
     if tied:
-      of = i if config.div_val > 1 else 0
+      of = i if section.div_val > 1 else 0
       found[f'crit.out_projs.{i}'] = f'word_emb.emb_projs.{of}'
   return found
 

@@ -57,12 +57,12 @@ def to_original(
   return found
 
 
-def from_original(state: original.State, config: Any) -> dict[str, np.ndarray]:
+def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   """The state dict with its names, of a state that `original.from_params` made.
 
-  The config is that of the model.
+  The section is `model` of its config.
   """
-  tied, found = layout.copies(config), {}
+  tied, found = layout.copies(section), {}
   for name, x in state.items():
     if name in tied:
       continue
@@ -73,7 +73,7 @@ def from_original(state: original.State, config: Any) -> dict[str, np.ndarray]:
     found[name] = x
     if name.startswith('word_emb.emb_projs.'):
       found[name.replace('word_emb.emb_projs.', _SHARED)] = x
-  if config.name == 'al_rfou':
+  if section.name == 'al_rfou':
     N, L = found['r_emb'].shape[:2]
     found['r_emb'] = found['r_emb'].reshape(N, L, -1)
   return found

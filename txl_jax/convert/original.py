@@ -19,16 +19,16 @@ State = Mapping[str, np.ndarray]
 _TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
 
 
-def to_params(state: State, config: Any, vocab_size: int) -> dict[str, Any]:
+def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
   """Our parameters, a nested dict of float32 arrays; `from_params` is back.
 
-  The config is that of a model, see `layout.ATTENTION`. Tied weights may be
-  there twice, if they are the same. UserError, which names them all, if tensors
+  The section `model` is as for `layout.tensors`. Tied weights may be there
+  twice, if they are the same. UserError, which names them all, if tensors
   are missing, not of the model, or of other shapes; or if one has values that
   are not finite.
   """
-  tensors = layout.tensors(config, vocab_size)
-  state = _without_copies(state, config)
+  tensors = layout.tensors(section, vocab_size)
+  state = _without_copies(state, section)
   layout.compare(state, {t.name: t.shape for t in tensors})
   _check_values({t.name: state[t.name] for t in tensors})
   flat = {}
@@ -44,16 +44,16 @@ def to_params(state: State, config: Any, vocab_size: int) -> dict[str, Any]:
 
 
 def from_params(
-  params: Any, config: Any, vocab_size: int
+  params: Any, section: Any, vocab_size: int
 ) -> dict[str, np.ndarray]:
   """The whole state dict, tied weights twice and buffers included.
 
   The inverse of `to_params`, exact. UserError, as there, for parameters of
   another model; or if the original has no model like it.
   """
-  _check_known(config)
+  _check_known(section)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
-  tensors = layout.tensors(config, vocab_size)
+  tensors = layout.tensors(section, vocab_size)
   expected = {path: shape for t in tensors for path, shape in t.parts}
   layout.compare(flat, expected)
   state = {}
@@ -66,10 +66,10 @@ def from_params(
       pieces.append(back.reshape(piece))
     whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     state[t.name] = np.ascontiguousarray(whole)
-  for name, of in layout.copies(config).items():
+  for name, of in layout.copies(section).items():
     state[name] = state[of]
-  if config.name in ('transformer_xl', 'vaswani'):
-    state[layout.FREQUENCIES] = frequencies(config.d_model)
+  if section.name in ('transformer_xl', 'vaswani'):
+    state[layout.FREQUENCIES] = frequencies(section.d_model)
   return state
 
 
@@ -87,11 +87,11 @@ def turn_tails(state: State) -> dict[str, np.ndarray]:
   }
 
 
-def _without_copies(state, config):
+def _without_copies(state, section):
   """The state without buffers, and without tied weights a second time."""
   state = {k: x for k, x in state.items() if k != layout.FREQUENCIES}
   other = []
-  for name, of in layout.copies(config).items():
+  for name, of in layout.copies(section).items():
     found = state.pop(name, None)
     if found is not None and of in state and not same(found, state[of]):
       other.append(f'{name} is not {of}')
@@ -126,13 +126,13 @@ def finite(x: np.ndarray) -> bool:
   return bool(np.isfinite(total) and largest <= np.finfo(np.float32).max)
 
 
-def _check_known(config):
+def _check_known(section):
   """UserError if the original code has no such model."""
-  name = config.name
+  name = section.name
   if name not in layout.ATTENTION:
     allowed = ', '.join(layout.ATTENTION)
     raise UserError(f'model.name is {name!r}; allowed: {allowed}')
-  H, K, D = config.n_head, config.d_head, config.d_model
+  H, K, D = section.n_head, section.d_head, section.d_model
   if name == 'al_rfou' and H * K != D:
     raise UserError(
       f'al_rfou with {H} heads of width {K} and d_model {D} is no model of the '

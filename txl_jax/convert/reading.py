@@ -71,7 +71,7 @@ def read(
   if source == 'tensorflow' or (bundle and (prefix != path or not is_file)):
     return _tensorflow(prefix, source, told, vocabulary)
   found: dict[str, Any] = {}
-  config = path.with_name(_CONFIG)
+  beside = path.with_name(_CONFIG)
   if path.suffix == '.safetensors':
     state = safe_tensors(path)
   else:
@@ -79,16 +79,16 @@ def read(
     state, found = contents.tensors, options.of_file(contents.options)
   state = {name.removeprefix('module.'): x for name, x in state.items()}
   source = _source(state, source)
-  if source == 'hugging_face' and config.exists():
-    found |= hugging_face.options_of(files.read_json(config))
+  if source == 'hugging_face' and beside.exists():
+    found |= hugging_face.options_of(files.read_json(beside))
   known = options.known({**found, **told}, f'{path}')
   if source == 'hugging_face':
     _check_kind(known)
   turn = {'hugging_face': hugging_face, 'nvidia': nvidia}.get(source)
   if turn:
     state = turn.to_original(state, known)
-  beside = path.parent if source == 'hugging_face' else None
-  words = _vocabulary(vocabulary, beside)
+  folder = path.parent if source == 'hugging_face' else None
+  words = _vocabulary(vocabulary, folder)
   if words is None and source == 'nvidia':
     with contextlib.suppress(UserError):  # a state dict alone
       words = vocabularies.convert(vocabularies.read(path))

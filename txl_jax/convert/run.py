@@ -54,12 +54,10 @@ def config_of(folder: pathlib.Path, weights: Weights) -> Any:
   c.origin = weights.origin
   data = _data(folder, weights.vocabulary)
   lm1b = data['corpus'] == 'lm1b'
-  for name, value in {f'data.{k}': x for k, x in data.items()}.items():
-    c.update_from_flattened_dict({name: value})
+  c.data.update(data)
   for name, value in weights.keys.items():
     if name != 'data.boundaries' or lm1b:
       c.update_from_flattened_dict({name: value})
-  c.eval.segments_per_call = 16
   sections.check(c)
   return c
 

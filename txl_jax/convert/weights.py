@@ -22,7 +22,7 @@ class Weights(NamedTuple):
   keys: Mapping[str, Any] = {}  # other keys of a config, flat
 
   @property
-  def config(self) -> Any:
+  def section(self) -> Any:
     """The fields as the dataclass of their model."""
     return settings.read(models.MODELS[self.fields['name']].Config, self.fields)
 
@@ -48,7 +48,7 @@ def of_state(
       f'the vocabulary has {len(vocabulary)} symbols, the model {V}; allowed: '
       'the one that it was trained with'
     )
-  params = original.to_params(state, model.config, V)
+  params = original.to_params(state, model.section, V)
   like = published.like(fields, V)
   lengths, notes = _lengths(fields, options, like, version)
   fields |= {

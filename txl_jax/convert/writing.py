@@ -30,9 +30,9 @@ def state_dict(weights: Weights, target: str) -> dict[str, Any]:
 
   The target is one of SOURCES.
   """
-  config, V = weights.config, len(weights.vocabulary)
-  state = original.from_params(weights.params, config, V)
-  if config.cutoffs and config.tail_order != SOURCES[target].tail_order:
+  section, V = weights.section, len(weights.vocabulary)
+  state = original.from_params(weights.params, section, V)
+  if section.cutoffs and section.tail_order != SOURCES[target].tail_order:
     state = original.turn_tails(state)
   return state
 
@@ -44,7 +44,7 @@ def to_original(path: pathlib.Path, weights: Weights) -> None:
 
 def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
   """Those with which the original code makes a model for the state dict."""
-  c = weights.config
+  c = weights.section
   T, M = segment_len, c.mem_len
   if hasattr(c, 'table_len'):  # which is as long as both
     M = min(M, c.table_len - 1)
@@ -85,10 +85,10 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
     raise UserError(f'--to={folder} is there already; allowed: a new folder')
   vocabulary = weights.vocabulary
   config = hugging_face.config_of(
-    weights.config, len(vocabulary), vocabulary.eos_id
+    weights.section, len(vocabulary), vocabulary.eos_id
   )
   state = state_dict(weights, 'hugging_face')
-  state = hugging_face.from_original(state, weights.config)
+  state = hugging_face.from_original(state, weights.section)
   with files.writing(f'--to={folder}'), scratch.beside(folder) as temporary:
     made = temporary / folder.name
     made.mkdir()
@@ -122,7 +122,7 @@ def left_out(weights: Weights, target: str) -> Iterator[str]:
 
   The target is one of SOURCES; there the figures differ by this.
   """
-  c, version = weights.config, SOURCES[target]
+  c, version = weights.section, SOURCES[target]
   does, of_hf = version.title, target == 'hugging_face'
   if c.mem_len and c.memory_init != version.memory_init:
     starts = {'empty': 'empty', 'zeros': 'with zero states that are seen'}
