@@ -315,7 +315,7 @@ def test_a_file_that_was_cut(path, tmp_path):
 @hypothesis.given(st.data())
 @hypothesis.settings(
   deadline=None,
-  max_examples=150,
+  max_examples=200,
   database=None,
   suppress_health_check=list(hypothesis.HealthCheck),
 )
@@ -336,10 +336,11 @@ def test_damage(path, tmp_path_factory, data):
       whole[at : at + 8] = struct.pack('<q', n)
   damaged = tmp_path_factory.mktemp('damaged') / path.name
   damaged.write_bytes(whole)
+  found = None
   with guard.nothing_runs(memory=8 << 20):
     try:
       found = torch_file.read(damaged)
     except UserError as e:
       assert '\n' not in str(e) and len(str(e)) < 3000
-    else:
-      assert sum(x.nbytes for x in found.tensors.values()) <= 4 * len(whole)
+  if found:
+    assert sum(x.nbytes for x in found.tensors.values()) <= 4 * len(whole)
