@@ -136,3 +136,11 @@ def test_a_vocabulary_of_another_size(tmp_path):
   path.write_text('\n'.join('abcdefghij') + '\n<eos>\n')
   found = reading.read(prefix, 'auto', told, str(path))
   assert found.vocabulary.eos == '<eos>' and len(found.vocabulary) == 11
+
+
+@pytest.mark.parametrize('lower, eos', [(True, '<eos>'), (False, '')])
+def test_a_text_is_split_as_the_vocabulary_says(lower, eos, tmp_path):
+  words = Words(('<eos>', 'a', '<unk>'), (), eos, '<unk>', lower)
+  fields = reading.read(*tensorflow('tf_plain')[:1]).fields
+  c = run.config_of(tmp_path / 'run', Weights(fields, {}, words))
+  assert (c.data.lower, c.data.eos) == (lower, bool(eos))

@@ -81,6 +81,7 @@ def _data(folder, vocabulary):
     'path': f'{folder.absolute() / _TEXT}',
     'vocab_file': f'{folder.absolute() / _WORDS}',
     'eos': vocabulary.eos == '<eos>',
+    'lower': vocabulary.lower,
   }
 
 
