@@ -110,8 +110,7 @@ STEPS = (
 )
 
 
-def test_training_goes_on_from_them(tmp_path):
-  """With any options but the model; then as any run."""
+def test_training_begins_with_them_under_any_options(tmp_path):
   a, state, _ = make(tmp_path, 'adaptive_div4')
   run = tmp_path / 'run'
   # At such a rate what is saved are the weights that it began with.
@@ -125,27 +124,13 @@ def test_training_goes_on_from_them(tmp_path):
   for name in state.keys() - {'pos_emb.inv_freq'}:
     np.testing.assert_allclose(back[name], state[name], atol=1e-6)
   assert found.fields['dropout'] == 0.2
-  done = program.use(run, 'train', *options, 'train.steps=6')
-  assert_refused(done, 'train.steps')
-  done = program.use(run, 'train', *options)
-  assert done.returncode == 0 and 'continuing from step 4' in done.stderr
-  assert 'warning' not in done.stderr
-  assert {'corpus.json', 'origin.json'} <= {x.name for x in run.iterdir()}
-
-
-def test_training_learns(tmp_path):
-  make(tmp_path)
-  run, options = tmp_path / 'run', (*STEPS, 'train.steps=30', 'optim.lr=3e-3')
-  done = program.use(run, 'train', *options)
-  assert done.returncode == 0, done.stderr
-  lines = (run / 'metrics.jsonl').read_text().splitlines()
-  records = [json.loads(x) for x in lines]
-  evaluated = [x['nats'] for x in records if x['split'] == 'validation']
-  assert evaluated[-1] < evaluated[0]
 
 
 def test_a_corpus_whose_words_are_in_another_order(tmp_path):
-  """As those of the published vocabularies are that occur equally often."""
+  """As those of the published vocabularies are that occur equally often.
+
+  Training learns from it, and continues as any run does.
+  """
   a, state, _ = make(tmp_path)
   run, nll = tmp_path / 'run', tmp_path / 'nll.npy'
   (tmp_path / 'list.txt').write_text('\n'.join(map(str, range(30, -1, -1))))
@@ -155,11 +140,20 @@ def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   tokens = 30 - program.validation(run)
   expected = originals.score(a, state, tokens)
   np.testing.assert_allclose(np.load(nll), expected, rtol=0, atol=1e-5)
-  for said in 'beginning with converted weights', 'continuing from step 4':
-    done = program.use(run, 'train', other, *STEPS)
-    assert done.returncode == 0 and said in done.stderr
+
+  options = (other, *STEPS, 'train.steps=20', 'optim.lr=3e-3')
+  for said in 'beginning with converted weights', 'continuing from step 20':
+    done = program.use(run, 'train', *options)
+    assert done.returncode == 0 and said in done.stderr, done.stderr
     assert 'warning' not in done.stderr
+  lines = (run / 'metrics.jsonl').read_text().splitlines()
+  records = [json.loads(x) for x in lines]
+  evaluated = [x['nats'] for x in records if x['split'] == 'validation']
+  assert evaluated[-1] < evaluated[0]
+  assert {'corpus.json', 'origin.json'} <= {x.name for x in run.iterdir()}
   assert reading.read(run).vocabulary.symbols[:2] == ('0', '1')
+  done = program.use(run, 'train', *options, 'train.steps=30')
+  assert_refused(done, 'train.steps')  # it is a run like any other by now
 
 
 def test_training_of_another_model_or_on_another_vocabulary(tmp_path):
