@@ -125,7 +125,7 @@ def layer(model, p, biases, x, past, drop):
 
   heads = attend_by(
     scores_of(model, p, biases, drop),
-    project('q', states[len(past) :]),
+    project('q', states[len(past) :] if model.config.norm_queries else x),
     project('k', states),
     project('v', states),
     span_of(model),

@@ -22,6 +22,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import ml_collections
@@ -289,14 +290,24 @@ def to_json(config: ml_collections.ConfigDict) -> str:
   return json.dumps(config.to_dict(), indent=1, sort_keys=True)
 
 
-def to_python(config: Any, command: str, but: dict[str, Any]) -> str:
+def to_python(
+  config: Any,
+  command: str,
+  but: dict[str, Any],
+  notes: Mapping[str, str] = MappingProxyType({}),
+) -> str:
   """A Python file for --config: the values of a config, but some keys.
 
-  It tells the command that continues the run.
+  It tells the command that continues the run. The notes, {key: text in one
+  line}, are comments.
   """
   values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
-  lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
+  lines = '\n'.join(
+    f'  c.{k} = {x!r}' + (f'  # {notes[k]}' if k in notes else '')
+    for k, x in values
+    if x is not None
+  )
   return f'''"""The config of this run, complete.
 
 {command}

@@ -67,6 +67,23 @@ def test_tokens_are_a_read_only_map(tmp_path):
     tokens[0] = 1
 
 
+@pytest.mark.parametrize('dtype', ['uint8', 'int32'])
+def test_token_ids_of_a_vocabulary_in_another_order(tmp_path, dtype):
+  data = prepared.load(write(tmp_path / 'c', dtype))
+  other = Vocabulary((99, 97, 98))
+  found = data.ordered_like(other)
+  assert found.vocabulary == other and found.name == data.name
+  assert found.digest != data.digest == prepared.load(data.folder).digest
+  assert found.digest == data.ordered_like(other).digest
+  for split in prepared.SPLITS:
+    tokens = found.tokens(split)
+    assert tokens.dtype == dtype
+    assert other.decode(tokens) == VOCABULARY.decode(data.tokens(split))
+  # Of the same order, and of other symbols.
+  for same in Vocabulary(VOCABULARY.symbols), Vocabulary((97, 98, 100)):
+    assert data.ordered_like(same) is data
+
+
 def test_unknown_split(tmp_path):
   data = prepared.load(write(tmp_path / 'a'))
   for call in (data.tokens, data.source_bytes):

@@ -55,8 +55,14 @@ VARIANTS = {
   'shaw_zeros': dict(name='shaw', table_len=7, memory_init='zeros', longest=7),
   'vaswani': dict(name='vaswani', unroll=2),
   'vaswani_pre_norm': dict(name='vaswani', pre_norm=True),
+  'vaswani_plain_queries': dict(
+    name='vaswani', pre_norm=True, norm_queries=False
+  ),
   'al_rfou': dict(name='al_rfou', table_len=7, unroll=2),
   'al_rfou_pre_norm': dict(name='al_rfou', table_len=4, pre_norm=True),
+  'al_rfou_plain_queries': dict(
+    name='al_rfou', table_len=4, pre_norm=True, norm_queries=False
+  ),
 }
 LENGTHS = (2, 0, T)  # of row 1 in each segment, where they vary
 

@@ -220,8 +220,8 @@ def test_every_choice_is_in_the_table():
 
 
 # Keys that may change when a run continues, besides those of FREE_SECTIONS.
-FREE = {'experiment', 'checkpoint', 'deterministic', 'data.dir', 'data.path'}
-FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
+FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
+FREE |= {'data.path', 'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')

@@ -11,7 +11,7 @@ from txl_jax.modes import job
 
 # What every record has, and what it has that is of a text.
 ALWAYS = {'program', 'run', 'checkpoint_step', 'averaged_over_steps', 'config'}
-ALWAYS |= {'experiment', 'trained_on'}
+ALWAYS |= {'experiment', 'origin', 'trained_on'}
 ALWAYS |= {'options', 'eval', 'seconds', 'hardware'}
 OF_TEXT = {'corpus', 'split', 'split_tokens', 'tokens', 'unit'}
 
@@ -28,6 +28,10 @@ class Corpus:
 
   def sentences(self, split):
     del split
+
+  def ordered_like(self, vocabulary):
+    del vocabulary
+    return self
 
 
 def text(n):

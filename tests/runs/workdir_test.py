@@ -45,7 +45,8 @@ def run_of(config, corpus):
 
 
 def describe(folder, config, corpus, command='', begins=True):
-  workdir.describe(folder, *run_of(config, corpus), command, begins)
+  then = None if begins else checkpoint_of(config, corpus)
+  workdir.describe(folder, *run_of(config, corpus), command, then)
 
 
 def compare(folder, config, corpus, then):
@@ -319,3 +320,52 @@ def test_a_folder_that_is_not_shared(tmp_path):
   late.start()
   workdir.check_shared(tmp_path, seconds=20)
   late.join()
+
+
+def converted(folder, config, vocabulary):
+  """A folder with weights that nobody has trained, and what it knows."""
+  (folder / 'checkpoints/0').mkdir(parents=True)
+  text = workdir.vocabulary_text(vocabulary)
+  for path in folder, folder / 'checkpoints/0':
+    (path / 'vocabulary.json').write_text(text)
+  (folder / 'config.json').write_text(settings.to_json(config))
+  (folder / 'config.py').write_text('# with notes')
+  return resume.Host.of(None, None, config, '')
+
+
+def test_converted_weights_are_trained_with_any_options(tmp_path):
+  config = common.get_config()
+  then = converted(tmp_path, config, corpus().vocabulary)
+  for key, value in {
+    'optim.lr': 1.0,
+    'train.steps': 3,
+    'data.corpus': 'text8',
+    'model.dropout': 0.5,
+    'model.mem_len': 7,
+  }.items():
+    now = common.get_config()
+    now.update_from_flattened_dict({key: value})
+    compare(tmp_path, now, corpus(), then)
+  now = common.get_config()
+  now.model.d_ff = 7
+  assert 'model.d_ff' in one_line(compare, tmp_path, now, corpus(), then)
+  other = corpus()
+  other.vocabulary = Vocabulary((97, 99))
+  said = one_line(compare, tmp_path, config, other, then)
+  assert 'another vocabulary (2 symbols)' in said
+
+
+@pytest.mark.parametrize('changed', [False, True])
+def test_the_files_of_converted_weights_become_those_of_a_run(
+  tmp_path, capsys, changed
+):
+  config = common.get_config()
+  then = converted(tmp_path, config, corpus().vocabulary)
+  now = common.get_config()
+  now.seed += changed
+  workdir.describe(tmp_path, *run_of(now, corpus()), 'command', then)
+  assert capsys.readouterr().err == ''
+  assert (tmp_path / 'corpus.json').exists()
+  assert ('# with notes' in (tmp_path / 'config.py').read_text()) != changed
+  kept = json.loads((tmp_path / 'config.json').read_text())
+  assert kept['seed'] == now.seed

@@ -62,6 +62,7 @@ class Prepared:
   folder: pathlib.Path
   manifest: dict
   vocabulary: Vocabulary | Words
+  ids: np.ndarray | None = None  # of each token id of the files; None, itself
 
   @property
   def name(self) -> str:
@@ -71,13 +72,34 @@ class Prepared:
   @property
   def digest(self) -> str:
     """64 hex digits that are the same only for the same tokens and symbols."""
-    return self.manifest['digest']
+    digest = self.manifest['digest']
+    if self.ids is None:
+      return digest
+    return hashlib.sha256(digest.encode() + self.ids.tobytes()).hexdigest()
 
-  def tokens(self, split: str) -> np.memmap:
-    """The token ids of a split, read-only, of the manifest's dtype [n]."""
+  def tokens(self, split: str) -> np.ndarray:
+    """The token ids of a split, read-only, of the manifest's dtype [n].
+
+    They are mapped from the file, or in memory if their ids are others.
+    """
     self._split(split)
     path = self.folder / TOKENS.format(split)
-    return np.memmap(path, self.manifest['dtype'], 'r')
+    found = np.memmap(path, self.manifest['dtype'], 'r')
+    return found if self.ids is None else self.ids[found]
+
+  def ordered_like(self, vocabulary: Vocabulary | Words) -> 'Prepared':
+    """The corpus with the token ids that another vocabulary has.
+
+    It must have the same symbols, in whatever order: the published lists have
+    equally frequent words in orders of their own. Of others the corpus is
+    returned as it is.
+    """
+    ours, theirs = self.vocabulary.symbols, vocabulary.symbols
+    if ours == theirs or {*ours} != {*theirs} or self.ids is not None:
+      return self
+    place = {symbol: i for i, symbol in enumerate(theirs)}
+    ids = np.array([*map(place.get, ours)], self.manifest['dtype'])
+    return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences, if any, start and would next: int64 [sentences + 1]."""

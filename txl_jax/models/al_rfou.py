@@ -21,7 +21,7 @@ from txl_jax.settings import count, key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer_config.Config):
+class Config(transformer_config.Absolute):
   """The section `model` of a config for `AlRfou`."""
 
   name: str = key(

@@ -77,8 +77,9 @@ class Layer(nn.Module):
     """
     positions = self.positions(shared)
     x = self.inputs(x, lengths)
-    query, old = self._normed(x), self._normed(memory)
-    k, v = self.attention.project(jnp.concatenate([old, query], axis=1))
+    normed, old = self._normed(x), self._normed(memory)
+    k, v = self.attention.project(jnp.concatenate([old, normed], axis=1))
+    query = normed if self.config.norm_queries else x
     inside, *outside = _each(words)
     attended = self.attention(query, k, v, positions, filled, inside)
     return self._rest(x, attended, outside), base.push(memory, x, lengths)

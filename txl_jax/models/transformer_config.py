@@ -4,6 +4,7 @@ Shapes: N layers, H heads, K head width, M memory, S = M + T keys.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import ClassVar
 
 from txl_jax.models import config
@@ -51,11 +52,29 @@ class Config(config.Config):
 
   mem_len: ClassVar[int] = 0  # M
   memory_init: ClassVar[str] = 'empty'
+  norm_queries: ClassVar[bool] = True
 
   @property
   def span(self) -> int | None:
     """How many keys a query sees, itself included; None is all S."""
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Absolute(Config):
+  """Keys of a Transformer whose inputs tell their positions."""
+
+  norm_queries: bool = key(  # pyright: ignore
+    True,
+    'With pre_norm, queries are made of normed states, as keys and values are; '
+    'False: of the states themselves (PyTorch original).',
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if not self.norm_queries and not self.pre_norm:
+      yield 'norm_queries', 'True without model.pre_norm'
+    yield from super().problems()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from txl_jax.settings import key
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer_config.Config):
+class Config(transformer_config.Absolute):
   """The section `model` of a config for `Vaswani`."""
 
   name: str = key(

@@ -56,7 +56,7 @@ def open_run(job: Job, tokens: int = 0) -> Subject:
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
   found = trained.load(job.config, job.folder, mesh)
-  corpus = job.corpus()
+  corpus = job.corpus().ordered_like(found.vocabulary)
   _check_corpus(job, corpus, found)
   split = corpus.tokens(job.config.eval.split)
   return Subject(mesh, found, corpus, split[: tokens or None], begin)
@@ -134,6 +134,7 @@ def model_of(folder: pathlib.Path, found: trained.Trained) -> dict[str, Any]:
   return {
     'run': folder.resolve().name,
     'experiment': found.config.get('experiment', ''),
+    'origin': found.config.get('origin', ''),
     'checkpoint_step': found.step,
     'trained_on': found.trained_on,
     'averaged_over_steps': found.averaged,

@@ -45,6 +45,12 @@ class Root:
     'and with + if the command changes a key that makes it another one.',
     may_change=ON_RESUME,
   )
+  origin: str = key(
+    '',
+    'Where the weights that a run began with were converted from; written by '
+    '`txl_jax.convert`.',
+    may_change=ON_RESUME,
+  )
   checkpoint: str = key(
     'best',
     'What eval, generate and export read: best, latest or a step.',
@@ -69,6 +75,7 @@ class Config(options.Config, Protocol):
   """A whole config, checked; in truth it is a ConfigDict."""
 
   experiment: str
+  origin: str
   checkpoint: str
   deterministic: bool
   watch: Watching

@@ -31,11 +31,7 @@ def run(job: Job) -> None:
   of_run = f'--config={quoted}/config.py --workdir={quoted}'
   command = f'python -m txl_jax.main {of_run}'
   corpus = job.corpus()
-  compared = _to_compare(corpus)
-  run = folder, config, sections.of(config), corpus
-  texts = {workdir.VOCABULARY: workdir.vocabulary_text(corpus.vocabulary)}
-  saved = workdir.checkpoints(folder), config.train.async_checkpoints
-  checkpoints = Checkpoints(*saved, texts)
+  checkpoints = _checkpoints(job, corpus)
   with contextlib.ExitStack() as stack:
 
     def occupy():
@@ -46,6 +42,14 @@ def run(job: Job) -> None:
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
       then = None if start is None else resume.Host.read(checkpoints, start)
+      if (
+        then is not None and start is not None and then.corpus != corpus.digest
+      ):
+        # Converted weights may have the same symbols in another order.
+        corpus = corpus.ordered_like(workdir.vocabulary(folder, start))
+        checkpoints = _checkpoints(job, corpus)
+      run = folder, config, sections.of(config), corpus
+      compared = _to_compare(corpus)
       processes.on_main(lambda: workdir.compare(*run, then))
       plan = plan_lib.make(config, corpus, mesh)
       if compared is not None:
@@ -53,7 +57,7 @@ def run(job: Job) -> None:
         check_tokens(config, corpus, params, compared, mesh)
       around = mesh, job.watch, job.console, plan
       trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
-      processes.on_main(lambda: workdir.describe(*run, command, start is None))
+      processes.on_main(lambda: workdir.describe(*run, command, then))
       progress = trainer.run()
     beside = []
     if compared is not None:
@@ -72,6 +76,13 @@ def run(job: Job) -> None:
     f"sample:    {command} --mode=generate --config.generate.prompt='…'",
     f'export:    {command} --mode=export --export_file=model.npz',
   )
+
+
+def _checkpoints(job, corpus):
+  """Those of a run, which know the vocabulary of its corpus."""
+  text = workdir.vocabulary_text(corpus.vocabulary)
+  saved = workdir.checkpoints(job.folder), job.config.train.async_checkpoints
+  return Checkpoints(*saved, {workdir.VOCABULARY: text})
 
 
 def _to_compare(corpus):

@@ -52,7 +52,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
     return checkpoints.restore(step, **{item: abstract})[item]
 
   params, averaged = None, 0
-  if checkpoints.has_average(step):
+  if checkpoints.has(step, 'average'):
     none = averaging.Averager(1.0, averaging.NEVER)
     average = restore('average', jax.eval_shape(none.init, shapes))
     params, averaged = average.params, averaging.count(average)

@@ -1,8 +1,8 @@
 """Checkpoints that can be trusted: written by orbax, sealed, verified.
 
 A step is a folder, <step>/, of items written by orbax: params, training, host,
-and memory and average if there are such; of small files beside them, and of
-seal.json, which knows the step.
+and memory and average if there are such (converted weights are params and
+host); of small files beside them, and of seal.json, which knows the step.
 
 Orbax restores a file with a flipped bit without an error, so a step is sealed,
 and verified before it is used. It is written as <step>.new and gets its name
@@ -257,9 +257,9 @@ class Checkpoints:
         _remove(aside / folder.name)
         folder.rename(aside / folder.name)
 
-  def has_average(self, step: int) -> bool:
-    """Whether an average of the parameters was saved with a step."""
-    return processes.on_main((self._path(step) / 'average').exists)
+  def has(self, step: int, item: str) -> bool:
+    """Whether an item was saved with a step."""
+    return processes.on_main((self._path(step) / item).exists)
 
   def host(self, step: int) -> dict:
     """The JSON dict that was saved with a step."""

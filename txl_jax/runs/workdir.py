@@ -111,11 +111,12 @@ def compare(
 ) -> None:
   """Checks that a command may go on with the folder; writes nothing.
 
-  `then` has the config, flat, and the digest of the corpus that the checkpoint
-  knows which it goes on from; None without one. The config is a ConfigDict of
-  sections, see `settings.check`. UserError: the checkpoint is of another config
-  or corpus; or there is a record of steps, and checkpoints were saved, but are
-  gone, and train.resume does not say to begin again.
+  `then` is the `resume.Host` of the checkpoint which it goes on from; None
+  without one. The config is a ConfigDict of sections, see `settings.check`.
+  UserError: the checkpoint is of another config or corpus, or, where weights
+  were converted, of another model or vocabulary; or there is a record of steps,
+  and checkpoints were saved, but are gone, and train.resume does not say to
+  begin again.
   """
   if then is None:
     record, saved = folder / metrics_log.NAME, checkpoints(folder)
@@ -130,12 +131,17 @@ def compare(
         '--config.train.resume=never, which begins again and keeps the record'
       )
     return
-  for name, here, there in _differences(config, sections, then.config):
+  free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
+  for name, here, there in _differences(config, sections, then.config, *free):
+    if not then.trained and not name.startswith('model.'):
+      continue
     raise UserError(
       f'{folder} holds a run with {name} = {there!r}, this command has '
       f'{here!r}; continue with the same value or choose another --workdir'
     )
-  if then.corpus != corpus.digest:
+  if not then.trained:
+    _compare_vocabulary(folder, corpus)
+  elif then.corpus != corpus.digest:
     raise UserError(
       f'{folder} holds a run on another corpus (sha256 {then.corpus[:12]}), '
       f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
@@ -143,10 +149,20 @@ def compare(
     )
 
 
-def _differences(config, sections, then):
+def _differences(config, sections, then, *free):
   now = settings.flatten(json.loads(settings.to_json(config)))
-  then = settings.flatten(then)
-  return settings.differences(sections, now, then, settings.ON_RESUME)
+  then, free = settings.flatten(then), (settings.ON_RESUME, *free)
+  return settings.differences(sections, now, then, *free)
+
+
+def _compare_vocabulary(folder, corpus):
+  """Raises a UserError unless a corpus has that of converted weights."""
+  ours, there = corpus.vocabulary, vocabulary(folder, 0)
+  if ours.symbols != there.symbols:
+    raise UserError(
+      f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) than '
+      f'the weights in {folder} ({len(there)}); allowed: the same one'
+    )
 
 
 def describe(
@@ -155,14 +171,14 @@ def describe(
   sections: Mapping[str, type],
   corpus: Prepared,
   command: str,
-  begins: bool,
+  then: Any,
 ) -> None:
   """Writes what tells this run from others, after `compare`.
 
-  The command is that which continues the run. A run that begins takes the
-  folder over; the record of another one is put aside. One that goes on writes
-  what is not as it should be. Either is said on standard error. UserError: a
-  file cannot be written.
+  The command is that which continues the run, `then` is as for `compare`. A run
+  that begins takes the folder over; the record of another one is put aside. One
+  that goes on writes what is not as it should be. Either is said on standard
+  error. UserError: a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
   texts = {
@@ -172,7 +188,7 @@ def describe(
     CONFIG: settings.to_json(config),
   }
   wrong = _not_as(folder, texts, config, sections)
-  if begins:
+  if then is None:
     young = (folder / checkpoint.UNSAVED).exists()
     found = [x for x in (*_OURS, metrics_log.NAME) if (folder / x).exists()]
     if found and (wrong or not young):
@@ -184,7 +200,9 @@ def describe(
     wrong = texts
   else:
     (folder / checkpoint.UNSAVED).unlink(missing_ok=True)
-    for name, how in wrong.items():
+    if not then.trained and CONFIG in wrong:
+      wrong = texts  # the first run with converted weights
+    for name, how in wrong.items() if then.trained else ():
       line = f'warning: {folder / name} {how}; it is written anew'
       print(line, file=sys.stderr)
   for name in wrong:

@@ -63,6 +63,7 @@ class Trainer:
     self.rows = placement.local_rows(mesh_lib.rows(mesh), B)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
+    self._create = functools.partial(mesh_lib.make, built.create)
     self._everywhere = mesh_lib.replicated(mesh)
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
@@ -71,7 +72,7 @@ class Trainer:
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
-      self.state = mesh_lib.make(built.create, built.abstract)
+      self.state = self._create(built.abstract)
     else:
       self._restore(start)
 
@@ -82,6 +83,9 @@ class Trainer:
   def _restore(self, step, keep_memory=True):
     """Takes state and progress from a checkpoint; a memory may start empty."""
     host, abstract = resume.Host.read(self.checkpoints, step), self.abstract
+    if not host.trained:
+      self._begin_with(step)
+      return
     B = self.config.train.batch_size
     then = host.config.get('train.batch_size', B)
     if not keep_memory or then != B:
@@ -105,6 +109,15 @@ class Trainer:
       )
     for line in host.other_versions():
       self.console.say(line)
+
+  def _begin_with(self, step):
+    """Takes converted weights; the rest of the state is new."""
+    wanted: Any = dict(params=self.abstract.params)
+    found = self.checkpoints.restore(step, **wanted)
+    self.step, self.progress, self.record = step, Progress(), None
+    self.state = self._create(self.abstract).replace(**found)
+    processes.on_main(lambda: self.checkpoints.clean(step))
+    self.console.say('beginning with converted weights')
 
   def _open_log(self):
     """Opens the log, cut back to this step."""

@@ -58,7 +58,7 @@ class Host:
   progress: Progress
   record: Mark | None  # of the log; None in those of older versions
   config: dict[str, Any]  # flat
-  corpus: str  # its digest
+  corpus: str  # its digest; '' of weights that were converted
   versions: dict[str, str]  # of packages, and the kind of the devices
 
   @classmethod
@@ -85,6 +85,11 @@ class Host:
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
       raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
+
+  @property
+  def trained(self) -> bool:
+    """Whether a run has saved it, on a corpus; else weights were converted."""
+    return bool(self.corpus)
 
   def other_versions(self) -> list[str]:
     """A line for each package, or device, that is another one now."""

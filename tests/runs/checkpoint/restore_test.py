@@ -99,10 +99,10 @@ def test_training_comes_back_bit_for_bit(tmp_path, before, after):
 
 
 def test_an_average_beside_the_parameters(c):
-  assert not c.has_average(2)
+  assert not c.has(2, 'average')
   average = {'params': PARAMS, 'count': np.int32(3)}
   save(c, 3, average=jax.tree.map(jnp.asarray, average))
-  assert c.has_average(3) and c.newest() == 3
+  assert c.has(3, 'average') and c.newest() == 3
   got = c.restore(3, average=abstract(average))
   assert got.keys() == {'average'} and bits(got['average']) == bits(average)
   assert_whole(c, 3)

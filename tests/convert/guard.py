@@ -1,0 +1,42 @@
+"""Whether anything was run, imported or opened, and how much memory it took."""
+
+import contextlib
+import sys
+import threading
+import time
+import tracemalloc
+
+_EVENTS = (
+  'exec', 'compile', 'import', 'marshal.', 'os.system', 'os.exec', 'os.spawn',
+  'os.posix_spawn', 'subprocess.', 'pickle.find_class', 'socket.', 'ctypes.',
+  'shutil.', 'os.remove', 'os.rename', 'builtins.input',
+)  # fmt: skip
+_SEEN = []
+_WATCHING = []  # the thread whose events count
+
+
+def _hook(event, args):
+  if threading.get_ident() in _WATCHING and event.startswith(_EVENTS):
+    _SEEN.append((event, repr(args)[:200]))
+
+
+sys.addaudithook(_hook)
+
+
+@contextlib.contextmanager
+def nothing_runs(seconds=20.0, memory=64 << 20):
+  """Fails if the block runs code, is slow, or takes more bytes at a time."""
+  _SEEN.clear()
+  tracemalloc.start()
+  started = time.monotonic()
+  _WATCHING.append(threading.get_ident())
+  try:
+    yield
+  finally:
+    _WATCHING.pop()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+  # An error of the block is told as it is.
+  assert not _SEEN, [*_SEEN]
+  assert time.monotonic() - started < seconds
+  assert peak < memory, f'{peak:,} bytes'

@@ -1,0 +1,174 @@
+"""Folders of Hugging Face, both ways, against what its code computed.
+
+golden/make_hugging_face.py and golden/make_back.py made the files.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.convert.golden import make_back
+from tests.convert.original_test import nll, refused
+from tests.models import hf_golden_test
+from txl_jax.convert import reading, writing
+from txl_jax.convert.weights import Weights
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+T = make_back.T
+
+
+def close(found: Weights, ids, expected, T=T):
+  for row, wanted in zip(ids, expected):
+    ours = nll(found, row, T)
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['hf_div4', 'hf_div1', 'hf_narrow_bin'])
+def test_what_it_saves_gives_its_figures(name):
+  found = reading.read(GOLDEN / name)
+  expected = dict(np.load(GOLDEN / name / 'expected.npz'))
+  close(found, expected['ids'], expected['nll'])
+  config = json.loads((GOLDEN / name / 'config.json').read_text())
+  fields = found.fields
+  assert fields['memory_init'] == 'zeros'
+  assert fields['tail_order'] == 'ascending'
+  assert fields['untie_biases'] == config['untie_r']
+  assert fields['ln_eps'] == config['layer_norm_epsilon']
+  assert found.origin.startswith('Hugging Face, ')
+  assert len(found.origin.split('sha256 ')[1]) == 64
+
+
+@pytest.mark.parametrize(
+  'file', hf_golden_test.FILES, ids=lambda file: file.stem
+)
+def test_other_models_of_its_code(file, tmp_path):
+  header, weights, golden = hf_golden_test.load(file)
+  safetensors.numpy.save_file(weights, tmp_path / 'model.safetensors')
+  config = header['config'] | {'untie_r': header['config']['untie_r']}
+  (tmp_path / 'config.json').write_text(json.dumps(config))
+  found = reading.read(tmp_path)
+  ids = golden['ids'].astype(np.int32)  # [segments, B, T + 1]
+  targets = ids[..., 1:, None]
+  expected = -np.take_along_axis(golden['log_probs'], targets, -1)[..., 0]
+  text = np.concatenate([*ids[..., :-1], ids[-1][:, -1:]], axis=1)
+  close(found, text, np.concatenate([*expected], axis=1), ids.shape[2] - 1)
+
+
+@pytest.mark.parametrize('case', make_back.CASES)
+def test_models_of_ours_have_the_same_figures_there(case, tmp_path):
+  golden = dict(np.load(GOLDEN / 'back.npz'))
+  weights = make_back.weights(case)
+  writing.to_hugging_face(tmp_path / case, weights)
+  there = json.loads(str(golden['digests']))
+  assert make_back.digest(tmp_path / case) == there[case]
+  close(weights, golden['ids'], golden[case])
+
+
+@pytest.mark.parametrize('case', make_back.CASES)
+def test_there_and_back_is_exact(case, tmp_path):
+  weights = make_back.weights(case)
+  writing.to_hugging_face(tmp_path / case, weights)
+  found = reading.read(tmp_path / case)
+  same = jax.tree.map(np.array_equal, found.params, weights.params)
+  tails = same['vocabulary'].pop('tail_weights', True)
+  tails &= same['vocabulary'].pop('tail_biases', True)
+  assert all(jax.tree.leaves(same))
+  assert tails == (
+    weights.fields['tail_order'] == 'ascending' or case != 'div1'
+  )
+  assert found.vocabulary == weights.vocabulary
+  again = tmp_path / 'again'
+  writing.to_hugging_face(again, found)
+  text = (again / 'config.json').read_text()
+  assert text == (tmp_path / case / 'config.json').read_text()
+  one, other = (
+    (x / 'model.safetensors').read_bytes() for x in (again, tmp_path / case)
+  )
+  assert one == other
+
+
+def copy(name, folder):
+  shutil.copytree(GOLDEN / name, folder / name)
+  return folder / name
+
+
+def change(folder, **changes):
+  path = folder / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+  'changes, word',
+  [
+    ({'model_type': 'bert'}, "model_type is 'bert'"),
+    ({'attn_type': 1}, 'attn_type is 1'),
+    ({'n_layer': 3}, 'missing: layers.2.'),
+    ({'n_layer': 1}, 'not of the model: layers.1.'),
+    ({'n_layer': 10**9}, 'model.n_layer'),
+    ({'n_layer': 'many'}, "n_layer is 'many'"),
+    ({'d_model': 32}, 'expected [32, '),
+    ({'vocab_size': 32}, 'expected'),
+    ({'cutoffs': [6, 16]}, 'expected [10, 4]'),
+    ({'cutoffs': {}}, 'cutoffs is {}'),
+    ({'tie_word_embeddings': False}, 'missing: crit.out_layers.0.weight'),
+    ({'dropout': 2}, 'dropout is 2'),
+    ({'layer_norm_epsilon': None, 'ln': 'x', 'div_val': 0}, 'div_val is 0'),
+  ],
+)
+def test_a_config_that_does_not_fit(changes, word, tmp_path):
+  folder = copy('hf_div4', tmp_path)
+  change(folder, **changes)
+  assert word in refused(reading.read, folder)
+
+
+def test_a_file_that_is_damaged(tmp_path):
+  path = copy('hf_div4', tmp_path) / 'model.safetensors'
+  data = path.read_bytes()
+  for size in 0, 5, 8, 100, len(data) - 1:
+    path.write_bytes(data[:size])
+    said = refused(reading.read, tmp_path / 'hf_div4')
+    assert said.startswith(f'{path} is no file of safetensors')
+  path.write_bytes(b'\xff' * 8 + data[8:])
+  assert 'no file of safetensors' in refused(reading.read, path)
+  path.unlink()
+  os.mkfifo(path)
+  assert 'pipe' in refused(reading.read, path)
+  path.unlink()
+  assert 'has no weights' in refused(reading.read, tmp_path / 'hf_div4')
+  assert 'cannot be read' in refused(reading.read, path)
+
+
+def test_what_its_code_has_not(tmp_path):
+  weights = make_back.weights('plain')
+  fields = weights.fields | {'name': 'shaw', 'table_len': 9}
+  del fields['untie_biases']
+  said = refused(
+    writing.to_hugging_face, tmp_path / 'x', weights._replace(fields=fields)
+  )
+  assert 'transformer_xl' in said and not (tmp_path / 'x').exists()
+  writing.to_hugging_face(tmp_path / 'x', weights)
+  assert 'new folder' in refused(
+    writing.to_hugging_face, tmp_path / 'x', weights
+  )
+
+
+@pytest.mark.slow
+def test_its_code_now(tmp_path):
+  """With HF_PYTHON, a Python that has torch and transformers 4.35.2."""
+  if not (python := os.environ.get('HF_PYTHON')):
+    pytest.skip('HF_PYTHON is not set')
+  copied = tmp_path / 'make_back.py'
+  shutil.copy(GOLDEN / 'make_back.py', copied)
+  make_back.write(tmp_path / 'folders')
+  command = [python, str(copied), str(tmp_path / 'folders')]
+  subprocess.run(command, check=True, capture_output=True)
+  golden = dict(np.load(tmp_path / 'back.npz'))
+  for case in make_back.CASES:
+    close(make_back.weights(case), golden['ids'], golden[case])

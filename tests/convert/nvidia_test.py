@@ -1,0 +1,75 @@
+"""State dicts of NVIDIA's version: names, figures, round trips."""
+
+import numpy as np
+import pytest
+
+from tests.convert import originals
+from tests.convert.original_test import convert, nll, refused, text
+from txl_jax.convert import layout, nvidia, original
+
+CASES = (
+  'default',
+  'pre_norm',
+  'untied',
+  'adaptive_narrow',
+  'adaptive_div4',
+  'adaptive_div4_untied',
+  'shaw_pre_norm',
+  'vaswani_pre_norm',
+  'al_rfou',
+)
+
+
+def named(a, state):
+  """The tensors as its modules have them."""
+  found = dict(state)
+  projected = a['div_val'] > 1 or a['d_embed'] != a['d_model']
+  for i in range(len(a['cutoffs']) + 1):
+    bias = found.pop(f'crit.out_layers.{i}.bias', None)
+    if bias is not None:
+      found[f'crit.out_layers_biases.{i}'] = bias
+    weight = found.pop(f'crit.out_layers.{i}.weight', None)
+    if weight is not None and not a['tie_weight']:
+      found[f'crit.out_layers_weights.{i}'] = weight
+    if projected and a['tie_projs'][i]:
+      del found[f'crit.out_projs.{i}']
+    if f'word_emb.emb_projs.{i}' in found:
+      same = found[f'word_emb.emb_projs.{i}']
+      found[f'crit.shared_out_projs.{i}'] = same
+  if a['attn_type'] == 3:
+    N, L = found['r_emb'].shape[:2]
+    found['r_emb'] = found['r_emb'].reshape(N, L, -1)
+  return found
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_figures_and_round_trip(case):
+  a = originals.arguments(case)
+  state = originals.state(a)
+  theirs = named(a, state)
+  assert nvidia.is_state(theirs) and not nvidia.is_state(state)
+  back = nvidia.to_original(theirs, {'n_head': a['n_head']})
+  # As its model_config says.
+  more = {'tie_projs': a['tie_projs'], 'tie_weight': a['tie_weight']}
+  found = convert(a, back, 'nvidia', more)
+  tokens = text(a['n_token'])
+  expected = originals.score(a, state, tokens, longer=1)
+  ours = nll(found, tokens, a['tgt_len'])
+  np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+  whole = original.from_params(found.params, found.section, a['n_token'])
+  again = nvidia.from_original(whole, found.section)
+  assert {*again} == {*theirs}
+  for name in theirs.keys() - {layout.FREQUENCIES}:
+    np.testing.assert_array_equal(again[name], theirs[name])
+
+
+def test_what_does_not_fit():
+  a = originals.arguments('al_rfou')
+  theirs = named(a, originals.state(a))
+  assert '--n_head' in refused(nvidia.to_original, theirs, {})
+  assert '--n_head' in refused(nvidia.to_original, theirs, {'n_head': 3})
+  a = originals.arguments('adaptive_div4')
+  theirs = named(a, originals.state(a))
+  name = 'crit.shared_out_projs.1'
+  theirs[name] = theirs[name] + np.float32(1)
+  assert name in refused(nvidia.to_original, theirs, {})

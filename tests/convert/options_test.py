@@ -1,0 +1,82 @@
+"""What files and flags say of a model: names, types, bounds."""
+
+import numpy as np
+import pytest
+
+from tests.convert.original_test import refused
+from txl_jax.convert import options
+
+
+def test_known_options_become_plain_values():
+  found = {
+    'n_head': np.int64(4),
+    'clamp_len': -1,
+    'd_embed': 8,
+    'same_length': 1,
+    'dropout': np.float32(0.5),
+    'cutoffs': [3, 5],
+    'tie_projs': (False, True),
+    'mem_len': None,
+    'lr': 'what nobody asks for',
+  }
+  assert options.known(found, 'x') == {
+    'n_head': 4,
+    'd_embed': 8,
+    'same_length': True,
+    'dropout': 0.5,
+    'cutoffs': (3, 5),
+    'tie_projs': (False, True),
+  }
+
+
+@pytest.mark.parametrize(
+  'name, value',
+  [
+    ('n_layer', 0),
+    ('n_layer', 1.0),
+    ('n_layer', True),
+    ('n_layer', 10**30),
+    ('mem_len', -1),
+    ('mem_len', '3'),
+    ('same_length', 'yes'),
+    ('same_length', []),
+    ('dropout', float('nan')),
+    ('dropatt', {}),
+    ('layer_norm_epsilon', 'x'),
+    ('cutoffs', 3),
+    ('cutoffs', [1, 'x']),
+    ('cutoffs', [*range(1, 2000)]),
+    ('tie_projs', [2]),
+    ('attn_type', object()),
+  ],
+)
+def test_values_of_another_kind(name, value):
+  said = refused(options.known, {name: value}, 'config.json')
+  assert said.startswith(f'config.json: {name} is ')
+
+
+def test_where_files_of_pytorch_keep_them():
+  """As modules of the original code and checkpoints of NVIDIA's do."""
+  module = {
+    'n_layer': 2,
+    'word_emb.cutoffs': [5, 9],
+    'word_emb.div_val': 4,
+    'layers.0.dec_attn.pre_lnorm': True,
+    'layers.0.dec_attn.dropatt.p': 0.3,
+    'drop.p': 0.2,
+  }
+  found = options.known(options.of_file(module), 'x')
+  assert found == {
+    'n_layer': 2,
+    'cutoffs': (5, 9),
+    'div_val': 4,
+    'pre_lnorm': True,
+    'dropatt': 0.3,
+    'dropout': 0.2,
+  }
+  for file in (
+    {'model_config': {'n_head': 3, 'mem_len': 7}, 'n_head': 2},
+    {'model_config.n_head': 3, 'model_config.mem_len': 7},
+  ):
+    found = options.known(options.of_file(file), 'x')
+    assert found == {'n_head': 3, 'mem_len': 7}

@@ -1,0 +1,243 @@
+"""State dicts of the original code: figures, round trips, what is refused."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from tests.convert import originals
+from txl_jax import models
+from txl_jax.convert import infer, layout, options, original, weights
+from txl_jax.convert.sources import SOURCES
+from txl_jax.errors import UserError
+
+# What a bare state dict does not say.
+SAID = 'tgt_len', 'mem_len', 'clamp_len', 'same_length', 'pre_lnorm'
+
+
+def told(a, *names):
+  found = {name: a[name] for name in (*SAID, *names)}
+  if a['attn_type'] == 2:
+    found['n_head'] = a['n_head']
+  if a['div_val'] == 1 and a['cutoffs']:
+    found['cutoffs'] = a['cutoffs']
+  return options.known(found, 'the test')
+
+
+def convert(a, state, source='original', more=()):
+  known = {**told(a), **dict(more)}
+  return weights.of_state(state, known, source, None)
+
+
+def nll(found, tokens, T):
+  """Ours, float32 [n] of tokens [n + 1] in segments of T."""
+  model = models.build(found.fields, len(found.vocabulary))
+  memory = model.init_memory(1)
+  run = jax.jit(
+    lambda *args: model.apply({'params': found.params}, *args, train=False)
+  )
+  pieces = []
+  for start in range(0, len(tokens) - 1, T):
+    inputs = tokens[start : start + T][: len(tokens) - 1 - start]
+    targets = tokens[start + 1 :][: len(inputs)]
+    out = run(inputs[None], targets[None], memory)
+    memory = out.memory
+    pieces.append(out.nll[0])
+  return np.concatenate(pieces)
+
+
+def text(V, segments=4, T=4, seed=1):
+  rng = np.random.default_rng(seed)
+  return rng.integers(V, size=segments * T + 1).astype(np.int32)
+
+
+@pytest.mark.parametrize('case', originals.CASES)
+def test_figures_are_those_of_the_formulas(case):
+  a = originals.arguments(case)
+  state = originals.state(a)
+  tokens = text(a['n_token'], T=a['tgt_len'])
+  found = convert(a, state)
+  expected = originals.score(a, state, tokens)
+  ours = nll(found, tokens, a['tgt_len'])
+  np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('case', originals.CASES)
+def test_round_trip_is_exact(case):
+  a = originals.arguments(case)
+  state = originals.state(a)
+  found = convert(a, state)
+  back = original.from_params(found.params, found.section, a['n_token'])
+  assert {*back} == {*state}
+  for name, x in state.items():
+    assert back[name].dtype == np.float32
+    if name != layout.FREQUENCIES:
+      np.testing.assert_array_equal(back[name], x, name)
+  np.testing.assert_allclose(
+    back.get(layout.FREQUENCIES, 0), state.get(layout.FREQUENCIES, 0), 1e-6
+  )
+  again = original.to_params(back, found.section, a['n_token'])
+  jax.tree.map(np.testing.assert_array_equal, again, found.params)
+
+
+@pytest.mark.parametrize('case', originals.CASES)
+def test_parameters_are_those_of_the_model(case):
+  a = originals.arguments(case)
+  found = convert(a, originals.state(a))
+  model = models.build(found.fields, a['n_token'])
+  tokens = np.zeros([1, 1], np.int32)
+  fresh = jax.eval_shape(
+    lambda: model.init(
+      jax.random.key(0), tokens, tokens, model.init_memory(1), train=False
+    )
+  )['params']
+  shapes = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+  assert shapes(found.params) == shapes(fresh)
+  fields = found.fields
+  names = ('n_layer', 'n_head', 'd_head', 'd_model', 'div_val', 'cutoffs')
+  for name in names:
+    assert fields[name] == a[name]
+  assert fields['d_ff'] == a['d_inner']
+  assert fields['tie_weights'] == a['tie_weight']
+  assert fields['pre_norm'] == a['pre_lnorm']
+  assert layout.ATTENTION[fields['name']] == a['attn_type']
+
+
+def test_what_other_versions_do_makes_other_figures():
+  a = originals.arguments('adaptive_div4') | {'same_length': True}
+  state, figures = originals.state(a), {}
+  tokens = text(a['n_token'])
+  for source, version in SOURCES.items():
+    figures[source] = originals.score(
+      a,
+      state,
+      tokens,
+      descending=version.tail_order == 'descending',
+      zeros=version.memory_init == 'zeros',
+      eps=version.ln_eps,
+      longer=int(version.span == 'M+1'),
+    )
+    ours = nll(convert(a, state, source), tokens, a['tgt_len'])
+    np.testing.assert_allclose(ours, figures[source], rtol=0, atol=1e-5)
+  for one, other in itertools.combinations(figures.values(), 2):
+    assert np.abs(one - other).max() > 0.01
+
+
+def test_untied_biases_of_each_layer():
+  a = originals.arguments('default')
+  state = originals.state(a)
+  for bias in 'r_w_bias', 'r_r_bias':
+    shared = state.pop(bias)
+    for n in range(a['n_layer']):
+      state[f'layers.{n}.dec_attn.{bias}'] = shared + np.float32(n)
+  found = convert(a, state)
+  assert found.fields['untie_biases']
+  tokens = text(a['n_token'])
+  expected = originals.score(a, state, tokens)
+  np.testing.assert_allclose(nll(found, tokens, 4), expected, atol=1e-5)
+  back = original.from_params(found.params, found.section, a['n_token'])
+  for name, x in state.items():
+    if name != layout.FREQUENCIES:
+      np.testing.assert_array_equal(back[name], x)
+
+
+def test_tails_turned_twice_are_as_they_were():
+  state = originals.state(originals.arguments('adaptive'))
+  turned = original.turn_tails(state)
+  expected = state['crit.cluster_weight'][::-1]
+  np.testing.assert_array_equal(turned['crit.cluster_weight'], expected)
+  for name, x in original.turn_tails(turned).items():
+    np.testing.assert_array_equal(x, state[name])
+
+
+def refused(call, *args):
+  with pytest.raises(UserError) as e:
+    call(*args)
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+def test_tensors_that_do_not_fit_are_named_all_of_them():
+  a = originals.arguments('default')
+  state = originals.state(a)
+  del state['layers.0.dec_attn.o_net.weight'], state['crit.out_layers.0.bias']
+  state['layers.0.more'] = state['other'] = np.zeros(3, np.float32)
+  state['r_r_bias'] = np.zeros([2, 4], np.float32)
+  state['layers.1.pos_ff.layer_norm.bias'] = np.zeros([9], np.float32)
+  said = refused(convert, a, state)
+  for name in (
+    'missing: ',
+    'crit.out_layers.0.bias',
+    'layers.0.dec_attn.o_net.weight',
+    'not of the model: layers.0.more, other',
+    'r_r_bias is [2, 4], expected [2, 3]',
+    'layers.1.pos_ff.layer_norm.bias is [9], expected [8]',
+  ):
+    assert name in said
+
+
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite(value):
+  a = originals.arguments('default')
+  state = originals.state(a)
+  x = state['layers.1.pos_ff.CoreNet.3.weight'] = np.array(
+    state['layers.1.pos_ff.CoreNet.3.weight']
+  )
+  x[3, 2] = value
+  said = refused(convert, a, state)
+  assert (
+    said == 'layers.1.pos_ff.CoreNet.3.weight has values that are not finite'
+  )
+
+
+@pytest.mark.parametrize(
+  'case, more, word',
+  [
+    ('default', {'attn_type': 1}, 'attn_type is 1'),
+    ('vaswani', {'n_head': 4}, '--n_head is 4; allowed: divisors of 6'),
+    ('vaswani', {'mem_len': 3}, '--mem_len=0'),
+    ('al_rfou', {'mem_len': 3}, '--mem_len=0'),
+    ('adaptive', {'cutoffs': (7,)}, 'crit.cluster_weight is [2, 8]'),
+    ('adaptive', {'cutoffs': (7, 31, 40)}, 'numbers below 31'),
+    ('adaptive', {'cutoffs': (15, 7)}, 'model.cutoffs is (15, 7)'),
+    ('adaptive_div4', {'div_val': 3}, 'div_val'),
+    ('default', {'n_layer': 3}, 'missing: layers.2.'),
+    ('default', {'tie_weight': False, 'd_embed': 4}, 'expected [31, 4]'),
+    ('untied', {'tie_weight': True}, 'crit.out_layers.0.weight is not'),
+  ],
+)
+def test_options_that_do_not_fit(case, more, word):
+  a = originals.arguments(case)
+  said = refused(convert, a, originals.state(a), 'original', more)
+  assert word in said
+
+
+def test_cutoffs_and_heads_are_asked_for_by_their_flags():
+  a = originals.arguments('adaptive')
+  state = originals.state(a)
+  known = options.known({'mem_len': 5}, 'x')
+  said = refused(weights.of_state, state, known, 'original', None)
+  assert '--cutoffs' in said
+  a = originals.arguments('vaswani')
+  known = options.known({'mem_len': 0}, 'x')
+  said = refused(weights.of_state, originals.state(a), known, 'original', None)
+  assert '--n_head' in said
+
+
+def test_a_state_dict_alone_has_lengths():
+  a = originals.arguments('shaw')
+  found = weights.of_state(originals.state(a), {}, 'original', None)
+  assert found.fields['mem_len'] == 5
+  assert found.keys['train.segment_len'] == 4
+  a = originals.arguments('default')
+  found = weights.of_state(originals.state(a), {}, 'original', None)
+  assert found.fields['mem_len'] == 512
+
+
+def test_something_else():
+  said = refused(convert, originals.DEFAULTS, {'fc.weight': np.zeros([2, 2])})
+  assert 'word_emb.emb_layers.0.weight' in said and 'fc.weight' in said
+  names = {'word_emb.emb_layers.0.weight': np.zeros([3, 2], np.float32)}
+  known = infer.model_of, names, {}, SOURCES['original']
+  assert 'missing' in refused(*known)

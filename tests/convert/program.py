@@ -1,0 +1,84 @@
+"""`python -m txl_jax.convert` in this process, and what it has made in use."""
+
+import contextlib
+import io
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+from absl.testing import flagsaver
+
+from tests import programs
+from tests.convert import originals
+from txl_jax import command_line
+from txl_jax.convert import __main__ as convert
+from txl_jax.convert import torch_file
+
+
+def run(source, target, *flags):
+  """A CompletedProcess with text output."""
+  argv = ['convert', f'--from={source}', f'--to={target}', *flags]
+  out, errors, status = io.StringIO(), io.StringIO(), 0
+  with (
+    flagsaver.flagsaver(),
+    mock.patch.object(sys, 'argv', argv),
+    contextlib.redirect_stdout(out),
+    contextlib.redirect_stderr(errors),
+  ):
+    try:
+      with command_line.told():
+        convert.main(command_line.parse(argv))
+    except SystemExit as e:
+      status = e.code
+  return subprocess.CompletedProcess(
+    argv, status, out.getvalue(), errors.getvalue()
+  )
+
+
+def use(folder, mode, *overrides, flags=()):
+  """A mode of the program with a workdir, on the text of ids beside it."""
+  arguments = [
+    'python',
+    '-m',
+    'txl_jax.main',
+    f'--config={folder}/config.py',
+    f'--workdir={folder}',
+    f'--mode={mode}',
+    *flags,
+    f'--config.data.dir={folder}/../data',
+    *(f'--config.{x}' for x in overrides),
+  ]
+  return programs.here(arguments)
+
+
+def write_state(folder, case):
+  """A file of a case of `originals`; its arguments and state dict."""
+  a = originals.arguments(case)
+  state = originals.state(a)
+  torch_file.write(folder / 'state.pt', state)
+  return a, state
+
+
+def flags_for(a):
+  """What the state dict does not say, as flags."""
+  found = {x: a[x] for x in ('tgt_len', 'mem_len', 'clamp_len')}
+  if a['attn_type'] == 2:
+    found['n_head'] = a['n_head']
+  if a['cutoffs'] and a['div_val'] == 1:
+    found['cutoffs'] = ','.join(map(str, a['cutoffs']))
+  switches = [f'--{x}' for x in ('same_length', 'pre_lnorm') if a[x]]
+  return [*(f'--{k}={x}' for k, x in found.items()), *switches]
+
+
+def write_text(folder, V, size=1200, seed=1):
+  """A text of token ids; the ids of its validation split."""
+  ids = np.random.default_rng(seed).integers(V, size=size)
+  lines = [' '.join(map(str, ids[i : i + 20])) for i in range(0, size, 20)]
+  (folder / 'text.txt').write_text('\n'.join(lines) + '\n')
+
+
+def validation(folder):
+  """Token ids of the validation split of the prepared text."""
+  (path,) = (folder / '../data').glob('text-*')
+  return np.fromfile(path / 'validation.bin', np.uint8).astype(np.int32)

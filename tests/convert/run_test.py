@@ -1,0 +1,246 @@
+"""One command makes a workdir, and every mode uses it."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.convert import originals, program
+from tests.programs import assert_refused
+from txl_jax.convert import original, reading, torch_file
+from txl_jax.runs import weights_file
+
+# One of each kind, and what is told apart by figures alone.
+EVALUATED = (
+  'default',
+  'pre_norm',
+  'adaptive',
+  'adaptive_div4',
+  'shaw_pre_norm',
+  'vaswani_pre_norm',
+  'al_rfou_pre_norm',
+)
+
+
+def make(folder, case='default', name='run'):
+  a, state = program.write_state(folder, case)
+  done = program.run(folder / 'state.pt', folder / name, *program.flags_for(a))
+  assert done.returncode == 0, done.stderr
+  program.write_text(folder / name, a['n_token'])
+  return a, state, done.stdout
+
+
+@pytest.mark.parametrize('case', EVALUATED)
+def test_a_state_dict_is_evaluated_by_two_commands(case, tmp_path):
+  a, state, _ = make(tmp_path, case)
+  nll_file = tmp_path / 'nll.npy'
+  run = tmp_path / 'run'
+  done = program.use(run, 'eval', f'eval.nll_file={nll_file}')
+  assert done.returncode == 0, done.stderr
+  tokens = program.validation(run)
+  expected = originals.score(a, state, tokens)
+  ours = np.load(nll_file)
+  np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('made')
+  return folder / 'run', *make(folder, 'adaptive_div4')
+
+
+def test_what_is_printed_and_recorded(made):
+  folder, _, _, printed = made
+  origin = json.loads((folder / 'origin.json').read_text())
+  named = 'the original PyTorch code, state.pt, sha256 '
+  assert origin['origin'].startswith(named)
+  switches = origin['switches']
+  assert switches['model.tail_order'] == {
+    'value': 'descending',
+    'from': 'as the original PyTorch code has it',
+  }
+  assert switches['model.ln_eps']['value'] == 1e-5
+  untied = switches['model.untie_biases']
+  assert untied['from'] == 'whether layers have pairs of their own'
+  assert switches['model.mem_len']['from'] == 'said beside the weights'
+  text = (folder / 'config.py').read_text()
+  line = "  c.model.tail_order = 'descending'  # as the original PyTorch code"
+  assert line in text and f'c.origin = {origin["origin"]!r}' in text
+  assert "model.memory_init = 'empty', as the original" in printed
+  config = json.loads((folder / 'config.json').read_text())
+  assert config['origin'] == origin['origin']
+
+
+def test_generating_and_exporting(made, tmp_path):
+  folder, a, state, _ = made
+  done = program.use(
+    folder,
+    'generate',
+    'generate.prompt=1 2 3',
+    'generate.max_new_tokens=4',
+  )
+  assert done.returncode == 0, done.stderr
+  ids = done.stdout.split()
+  assert ids[:3] == ['1', '2', '3'] and len(ids) == 7
+  assert all(0 <= int(x) < a['n_token'] for x in ids)
+  path = tmp_path / 'model.npz'
+  done = program.use(folder, 'export', flags=[f'--export_file={path}'])
+  assert done.returncode == 0, done.stderr
+  model, params, _ = weights_file.load(path)
+  back = original.from_params(params, model.config, a['n_token'])
+  for name in state.keys() - {'pos_emb.inv_freq'}:
+    np.testing.assert_array_equal(back[name], state[name])
+
+
+def test_the_record_of_an_evaluation_says_where_weights_are_from(made):
+  folder = made[0]
+  done = program.use(folder, 'eval')
+  assert done.returncode == 0, done.stderr
+  record = json.loads((folder / 'analysis/eval_validation.json').read_text())
+  assert record['origin'].startswith('the original PyTorch code, state.pt')
+
+
+STEPS = (
+  'train.steps=4',
+  'train.batch_size=8',
+  'train.eval_every=2',
+  'train.log_every=1',
+  'train.eval_tokens=40',
+)
+
+
+def test_training_begins_with_them_under_any_options(tmp_path):
+  a, state, _ = make(tmp_path, 'adaptive_div4')
+  run = tmp_path / 'run'
+  # At such a rate what is saved are the weights that it began with.
+  options = (*STEPS, 'optim.lr=1e-12', 'model.dropout=0.2', 'optim.average=ema')
+  done = program.use(run, 'train', *options)
+  assert done.returncode == 0, done.stderr
+  assert 'beginning with converted weights' in done.stderr
+  assert 'warning' not in done.stderr
+  found = reading.read(run)
+  back = original.from_params(found.params, found.section, a['n_token'])
+  for name in state.keys() - {'pos_emb.inv_freq'}:
+    np.testing.assert_allclose(back[name], state[name], atol=1e-6)
+  assert found.fields['dropout'] == 0.2
+
+
+def test_a_corpus_whose_words_are_in_another_order(tmp_path):
+  """As those of the published vocabularies are that occur equally often.
+
+  Training learns from it, and continues as any run does.
+  """
+  a, state, _ = make(tmp_path)
+  run, nll = tmp_path / 'run', tmp_path / 'nll.npy'
+  (tmp_path / 'list.txt').write_text('\n'.join(map(str, range(30, -1, -1))))
+  other = f'data.vocab_file={tmp_path}/list.txt'
+  done = program.use(run, 'eval', other, f'eval.nll_file={nll}')
+  assert done.returncode == 0, done.stderr
+  tokens = 30 - program.validation(run)
+  expected = originals.score(a, state, tokens)
+  np.testing.assert_allclose(np.load(nll), expected, rtol=0, atol=1e-5)
+
+  options = (other, *STEPS, 'train.steps=20', 'optim.lr=3e-3')
+  for said in 'beginning with converted weights', 'continuing from step 20':
+    done = program.use(run, 'train', *options)
+    assert done.returncode == 0 and said in done.stderr, done.stderr
+    assert 'warning' not in done.stderr
+  lines = (run / 'metrics.jsonl').read_text().splitlines()
+  records = [json.loads(x) for x in lines]
+  evaluated = [x['nats'] for x in records if x['split'] == 'validation']
+  assert evaluated[-1] < evaluated[0]
+  assert {'corpus.json', 'origin.json'} <= {x.name for x in run.iterdir()}
+  assert reading.read(run).vocabulary.symbols[:2] == ('0', '1')
+  done = program.use(run, 'train', *options, 'train.steps=30')
+  assert_refused(done, 'train.steps')  # it is a run like any other by now
+
+
+def test_training_of_another_model_or_on_another_vocabulary(tmp_path):
+  make(tmp_path)
+  run = tmp_path / 'run'
+  done = program.use(run, 'train', *STEPS, 'model.d_ff=12')
+  assert_refused(done, 'model.d_ff = 10', '12')
+  words = [*range(30), 'another']
+  (tmp_path / 'list.txt').write_text('\n'.join(map(str, words)))
+  (run / 'text.txt').write_text('1 2 3\n' * 400)
+  other = f'data.vocab_file={tmp_path}/list.txt'
+  done = program.use(run, 'train', *STEPS, other)
+  assert_refused(done, 'another vocabulary (31 symbols)')
+  assert not (run / 'metrics.jsonl').exists()
+
+
+def test_a_run_goes_back_to_a_state_dict(made, tmp_path):
+  folder, a, state, _ = made
+  done = program.run(folder, tmp_path / 'back.pt')
+  assert done.returncode == 0, done.stderr
+  found = torch_file.read(tmp_path / 'back.pt').tensors
+  assert {*found} == {*state}
+  for name in state.keys() - {'pos_emb.inv_freq'}:
+    np.testing.assert_array_equal(found[name], state[name])
+  for name in 'n_token', 'd_inner', 'cutoffs', 'div_val', 'mem_len', 'tgt_len':
+    value = [*a[name]] if name == 'cutoffs' else a[name]
+    assert f'{name}={value}' in done.stdout
+  assert done.stderr == ''
+
+
+def test_a_run_goes_to_hugging_face_and_an_export(made, tmp_path):
+  folder = made[0]
+  done = program.run(folder, tmp_path / 'hf', '--format=hugging_face')
+  assert done.returncode == 0, done.stderr
+  assert 'model.memory_init is empty' in done.stderr
+  found = reading.read(tmp_path / 'hf')
+  assert found.fields['tail_order'] == 'ascending'
+  done = program.run(folder, tmp_path / 'model.npz')
+  assert done.returncode == 0, done.stderr
+  done = program.run(tmp_path / 'model.npz', tmp_path / 'again')
+  assert done.returncode == 0, done.stderr
+  one, other = reading.read(folder), reading.read(tmp_path / 'again')
+  jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+  assert one.fields == other.fields and one.vocabulary == other.vocabulary
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['--source=nvidia'], ['--source=nvidia', 'names of original']),
+    (['--source=tensorflow'], ['.index']),
+    (['--source=x'], ['--source']),
+    (['--n_head=0'], ['n_head is 0']),
+    (['--cutoffs=a'], ['--cutoffs=a']),
+    (['--vocabulary=bytes'], ['256 symbols, the model 31']),
+    (['--vocabulary=nothing.txt'], ['nothing.txt']),
+    (['--clamp_len=x'], ['--clamp_len']),
+    (['extra'], ["'extra'"]),
+  ],
+)
+def test_mistakes_are_one_line(flags, words, tmp_path):
+  program.write_state(tmp_path, 'default')
+  done = program.run(tmp_path / 'state.pt', tmp_path / 'run', *flags)
+  assert_refused(done, *words)
+  assert [x.name for x in tmp_path.iterdir()] == ['state.pt']
+
+
+def test_nothing_is_written_over(made, tmp_path):
+  folder = made[0]
+  done = program.run(folder, folder)
+  assert_refused(done, 'is there already')
+  (tmp_path / 'file').write_text('mine')
+  done = program.run(folder, tmp_path / 'file')
+  assert_refused(done, 'is there already')
+  assert (tmp_path / 'file').read_text() == 'mine'
+
+
+def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  done = program.run(made[0], '.')
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'config.py').exists()
+
+
+def test_missing_flags_and_files(tmp_path):
+  assert_refused(program.run('', tmp_path / 'x'), '--from is missing')
+  assert_refused(program.run(tmp_path, ''), '--to is missing')
+  assert_refused(program.run(tmp_path, tmp_path / 'x'), 'has no weights')
+  done = program.run(tmp_path / 'none.pt', tmp_path / 'x')
+  assert_refused(done, 'none.pt')

@@ -1,0 +1,106 @@
+"""The original TensorFlow code's models, against golden/make_tensorflow.py."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from txl_jax import models, settings
+from txl_jax.convert import tensorflow, tensorflow_file, torch_file
+from txl_jax.errors import UserError
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+CASES = sorted(p.stem for p in GOLDEN.glob('tf_*.npz'))
+
+
+def load(name):
+  """Variables and the arguments of their model."""
+  with np.load(GOLDEN / f'{name}.npz') as file:
+    c = json.loads(str(file['config']))
+  return tensorflow_file.read(GOLDEN / f'{name}.ckpt-0'), c
+
+
+def same(x, y):
+  assert {*x} == {*y}
+  for name in x:
+    np.testing.assert_array_equal(x[name], y[name], name)
+    assert x[name].dtype == y[name].dtype
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_there_and_back_to_the_bit(name, tmp_path):
+  variables, c = load(name)
+  state = tensorflow.to_original(variables)
+  assert tensorflow.cutoffs(variables) == tuple(c['cutoffs'])
+  back = tensorflow.from_original(state, c['cutoffs'])
+  same(back, variables)
+  same(tensorflow.to_original(back), state)
+  # By the file that torch reads, too.
+  torch_file.write(tmp_path / 'model.pt', state)
+  same(torch_file.read(tmp_path / 'model.pt').tensors, state)
+
+
+def test_matrices_are_turned():
+  variables, c = load('tf_div4')
+  state = tensorflow.to_original(variables)
+  D, H, K, F = (c[k] for k in ('d_model', 'n_head', 'd_head', 'd_inner'))
+  layer = 'layers.1.'
+  shapes = {
+    layer + 'dec_attn.qkv_net.weight': (3 * H * K, D),
+    layer + 'dec_attn.o_net.weight': (D, H * K),
+    layer + 'dec_attn.r_net.weight': (H * K, D),
+    layer + 'dec_attn.r_r_bias': (H, K),
+    layer + 'pos_ff.CoreNet.0.weight': (F, D),
+    'word_emb.emb_layers.2.weight': (14, 1),
+    'word_emb.emb_projs.2': (D, 1),
+    'crit.out_projs.0': (D, D),
+    'crit.cluster_weight': (2, D),
+  }
+  for name, shape in shapes.items():
+    assert state[name].shape == shape
+  assert state['crit.out_projs.1'] is state['word_emb.emb_projs.1']
+  assert not np.array_equal(
+    state['crit.out_projs.0'], state['word_emb.emb_projs.0']
+  )
+
+
+def test_no_projection_is_the_identity():
+  variables, c = load('tf_same_width')
+  assert 'transformer/adaptive_embed/cutoff_0/proj_W' not in variables
+  state = tensorflow.to_original(variables)
+  eye = np.eye(c['d_model'], dtype=np.float32)
+  for name in 'word_emb.emb_projs.0', 'crit.out_projs.0':
+    np.testing.assert_array_equal(state[name], eye)
+
+
+def test_what_is_unknown_is_named():
+  variables, _ = load('tf_plain')
+  x = variables['transformer/r_w_bias']
+  more = {'transformer/x': x, 'other': x, 'transformer/layer_00/ff/x': x}
+  with pytest.raises(UserError) as e:
+    tensorflow.to_original({**variables, **more})
+  assert all(name in str(e.value) for name in more)
+  state = tensorflow.to_original(variables)
+  with pytest.raises(UserError, match='nothing like r_emb, x'):
+    tensorflow.from_original({**state, 'r_emb': x, 'x': x})
+
+
+def test_what_the_other_code_does_not_have():
+  state = tensorflow.to_original(load('tf_plain')[0])
+  other = state['crit.out_layers.0.weight'] + 1
+  with pytest.raises(UserError, match='are no embeddings'):
+    tensorflow.from_original({**state, 'crit.out_layers.0.weight': other})
+  narrow = tensorflow.to_original(load('tf_one_width')[0])
+  with pytest.raises(UserError, match='2 numbers'):
+    tensorflow.from_original(narrow)
+  with pytest.raises(UserError, match='2 numbers'):
+    tensorflow.from_original(narrow, (9, 5))
+
+
+def test_switches_are_keys_of_the_config():
+  config = models.MODELS['transformer_xl'].Config
+  fields = settings.defaults(config)
+  assert {*tensorflow.switches()} < {*fields}
+  changed = {**fields, 'cutoffs': (5,), **tensorflow.switches()}
+  settings.check({'model': config}, {'model': changed})

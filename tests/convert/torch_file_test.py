@@ -1,0 +1,346 @@
+"""Files that torch wrote; golden/make_torch.py made them."""
+
+import io
+import pathlib
+import struct
+import zipfile
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tests import programs
+from tests.convert import guard, pickling
+from txl_jax.convert import torch_file, torch_storage
+from txl_jax.errors import UserError
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+FILES = sorted(GOLDEN.glob('torch_*.pt'))
+MODULE = {
+  'r_w_bias': (2, 3),
+  'word_emb.emb_layers.0.weight': (6, 4),
+  'pos_emb.inv_freq': (2,),
+  'crit.out_layers.0.weight': (6, 4),
+  'crit.out_layers.0.bias': (6,),
+  'layers.0.0.weight': (4,),
+  'layers.0.0.bias': (4,),
+}
+
+
+def refused(path, **limits):
+  with guard.nothing_runs(**limits), pytest.raises(UserError) as e:
+    torch_file.read(path)
+  assert '\n' not in str(e.value) and len(str(e.value)) < 3000
+  return str(e.value)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def warm():
+  """What is imported on first use is no sign of anything."""
+  for path in FILES:
+    torch_storage.load(path)
+
+
+@pytest.mark.parametrize('form', ['zip', 'old'])
+def test_a_state_dict(form):
+  with guard.nothing_runs(memory=1 << 20):
+    found, options = torch_file.read(GOLDEN / f'torch_{form}.pt')
+  expected = dict(np.load(GOLDEN / 'torch.npz'))
+  assert [*found] == [*expected] and not options
+  for name, x in expected.items():
+    np.testing.assert_array_equal(found[name], x)
+    assert found[name].dtype == x.dtype, name
+  assert np.shares_memory(found['weight'], found['tied'])
+  assert np.shares_memory(found['rows'], found['column'])
+  assert not found['weight'].flags.writeable
+
+
+@pytest.mark.parametrize('form', ['module_zip', 'module_old', 'nvidia'])
+def test_a_module_by_any_name(form):
+  with guard.nothing_runs(memory=1 << 20):
+    found, options = torch_file.read(GOLDEN / f'torch_{form}.pt')
+  assert {k: x.shape for k, x in found.items()} == MODULE
+  same = [f'{a}.0.weight' for a in ('crit.out_layers', 'word_emb.emb_layers')]
+  assert np.shares_memory(*(found[name] for name in same))
+  if form == 'nvidia':
+    assert options['args'] == {
+      'dataset': 'wt103',
+      'n_layer': 1,
+      'cutoffs': [2, 4],
+    }
+    assert options['model_config'] == {'n_token': 6, 'tie_projs': [True]}
+    assert options['train_step'] == 7
+    assert 'vocab' not in options
+  else:
+    assert options['n_layer'] == 1 and options['cutoffs'] == [2, 4]
+    assert options['word_emb.div_val'] == 1
+    assert options['layers.0.0.eps'] == 1e-5
+
+
+def some_tensors():
+  x = np.arange(24, dtype=np.float32).reshape(4, 6)
+  return {
+    'a.weight': x,
+    'b.weight': x,
+    'turned': x.T,
+    'some': x[1:3, ::2],
+    'half': x.astype(np.float16),
+    'double': x.astype('>f8'),
+    'long': np.arange(3),
+    'scalar': np.float32(2.5),
+    'empty': np.zeros([0, 3], np.float32),
+    'name with ü': np.array([True, False]),
+  }
+
+
+def test_what_is_written_is_read(tmp_path):
+  path = tmp_path / 'model.pt'
+  torch_file.write(path, some_tensors())
+  found, _ = torch_file.read(path)
+  assert [*found] == [*some_tensors()]
+  for name, x in some_tensors().items():
+    np.testing.assert_array_equal(found[name], x)
+    assert found[name].shape == np.shape(x)
+  assert np.shares_memory(found['a.weight'], found['b.weight'])
+  with zipfile.ZipFile(path) as archive:
+    assert archive.testzip() is None
+    assert len(archive.namelist()) == 3 + len(found) - 1
+  assert [p.name for p in tmp_path.iterdir()] == ['model.pt']
+
+
+def test_what_cannot_be_written(tmp_path):
+  for path, x in [
+    (tmp_path / 'no/model.pt', np.ones(2)),
+    (tmp_path / 'model.pt', np.ones(2, np.complex64)),
+    (tmp_path / 'model.pt', np.ones(2, np.uint16)),
+  ]:
+    with pytest.raises(UserError):
+      torch_file.write(path, {'x': x})
+  assert not [*tmp_path.iterdir()]
+
+
+def test_values_that_are_not_finite_are_all_named():
+  bad = np.ones([3, 2], np.float16)
+  bad[2, 1] = np.nan
+  tensors = {
+    'good': np.ones(3),
+    'first': bad,
+    'whole': np.array([1, 2]),
+    'second': np.float32(np.inf),
+    'turned': np.asfortranarray(bad),
+  }
+  torch_file.check_finite({'good': tensors['good']}, 'a file')
+  with pytest.raises(UserError, match='in first, second, turned'):
+    torch_file.check_finite(tensors, 'a file')
+
+
+# Files that are not as they should be
+
+
+def archive(path, pickle, folder='archive', storage=bytes(16), **options):
+  """An archive with a pickle and one storage of four float32."""
+  with zipfile.ZipFile(path, 'w', **options) as f:
+    f.writestr(f'{folder}/data.pkl', pickle)
+    f.writestr(f'{folder}/data/0', storage)
+  return path
+
+
+def whole(n):
+  return b'\x8a\x08' + struct.pack('<q', n)
+
+
+def numbers(values):
+  return b'(' + b''.join(map(whole, values)) + b't'
+
+
+def tensor(shape=(4,), strides=(1,), offset=0, size=4, kind='FloatStorage',
+           rebuild='_rebuild_tensor_v2', key='0'):  # fmt: skip
+  storage = b'((' + pickling.text('storage') + f'ctorch\n{kind}\n'.encode()
+  storage += pickling.text(key) + pickling.text('cpu') + whole(size) + b'tQ'
+  args = whole(offset) + numbers(shape) + numbers(strides)
+  return f'ctorch._utils\n{rebuild}\n'.encode() + storage + args + b'\x89}tR'
+
+
+def state(*tensors):
+  items = b''.join(pickling.text(f't{i}') + x for i, x in enumerate(tensors))
+  return b'\x80\x02}(' + items + b'u.'
+
+
+def test_a_tensor_written_by_hand(tmp_path):
+  path = archive(tmp_path / 'x.pt', state(tensor((2, 2), (1, 2))))
+  assert torch_file.read(path).tensors['t0'].shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+  'one, said',
+  [
+    (tensor((5,)), 'not in its storage'),
+    (tensor((2,), (1,), 3), 'not in its storage'),
+    (tensor((1 << 62,)), 'cannot be'),
+    (tensor((1 << 40, 1 << 40), (0, 0)), 'not in its storage'),
+    (tensor((1 << 40,), (0,)), 'not in its storage'),
+    (tensor((-4,)), 'cannot be'),
+    (tensor((4,), (-1,), 3), 'cannot be'),
+    (tensor((4,), (1,), -1), 'cannot be'),
+    (tensor((2, 2), (1,)), 'not described as one'),
+    (tensor((1,) * 9, (1,) * 9), 'not described as one'),
+    (tensor(size=5), 'has 16 bytes'),
+    (tensor(size=1 << 40), 'has 16 bytes'),
+    (tensor(kind='DoubleStorage'), 'has 16 bytes'),
+    (tensor(kind='ComplexFloatStorage'), 'whose type is not read'),
+    (tensor(rebuild='_rebuild_sparse_tensor'), 'is no dense tensor'),
+    (tensor(key='../../etc/passwd'), 'it has no member'),
+    (tensor(key='1'), 'it has no member'),
+    (b'ctorch.nn.parameter\nParameter\n(' * 9999 + b'K\x01' + b'tR' * 9999,
+     'no'),
+    (b'K\x01', 'it has no tensors'),
+  ],
+)  # fmt: skip
+def test_tensors_that_cannot_be(tmp_path, one, said):
+  path = archive(tmp_path / 'x.pt', state(one))
+  assert said in refused(path, memory=8 << 20)
+
+
+def test_tensors_that_share_their_bytes(tmp_path):
+  """Each is a view; all together would be more than the file."""
+  many = state(*[tensor()] * 4000)
+  path = archive(tmp_path / 'x.pt', many, storage=bytes(16))
+  assert torch_file.read(path)
+  size = 1 << 20
+  large = state(*[tensor((size,), size=size)] * 40)
+  path = archive(tmp_path / 'y.pt', large, storage=bytes(4 * size))
+  assert 'more bytes than' in refused(path)
+
+
+def test_modules_within_modules_without_end(tmp_path):
+  """Each is twice in the next one: the first, two to the power of 18 times."""
+  kind = b'cmem_transformer\nMemTransformerLM\n)\x81'
+  inside = b'}' + pickling.text('_modules')
+  module = kind + inside + b'}sb'
+  for n in range(18):
+    memo = bytes([n])
+    pair = [pickling.text(name) + b'h' + memo for name in 'ab']
+    children = b'}(' + b''.join(pair) + b'u'
+    module += b'q' + memo + kind + inside + children + b'sb'
+  path = archive(tmp_path / 'x.pt', b'\x80\x02' + module + b'.')
+  assert 'too many modules' in refused(path, memory=256 << 20)
+
+
+def test_names_of_tensors_that_break_lines(tmp_path):
+  pickle = b'\x80\x02}(' + pickling.text('a\nb') + tensor() + b'u.'
+  refused(archive(tmp_path / 'x.pt', pickle))
+
+
+def test_a_pickle_that_runs_code(tmp_path):
+  mark = tmp_path / 'mark'
+  call = pickling.call('os', 'system', f'touch {mark}')
+  assert 'names os.system' in refused(archive(tmp_path / 'x.pt', call))
+  old = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.'
+  (tmp_path / 'y.pt').write_bytes(old + call)
+  assert 'names os.system' in refused(tmp_path / 'y.pt')
+  (tmp_path / 'z.pt').write_bytes(call)
+  assert 'begins otherwise' in refused(tmp_path / 'z.pt')
+  assert not mark.exists()
+
+
+def test_archives_of_another_kind(tmp_path):
+  path, good = tmp_path / 'x.pt', state(tensor())
+  archive(path, good, compression=zipfile.ZIP_DEFLATED)
+  assert 'compressed' in refused(path)
+  bomb = zipfile.ZIP_DEFLATED
+  archive(path, good, storage=bytes(1 << 26), compression=bomb)
+  assert path.stat().st_size < 1 << 17
+  assert 'compressed' in refused(path, memory=1 << 20)
+  archive(path, good, '../archive')
+  assert 'leads out of it' in refused(path)
+  archive(path, good, '/archive')
+  assert 'leads out of it' in refused(path)
+  archive(path, good, 'a/b/c')
+  assert 'data.pkl' in refused(path)
+  with zipfile.ZipFile(archive(path, good), 'a') as f:
+    f.writestr('archive/byteorder', 'big')
+  assert 'big-endian' in refused(path)
+  with zipfile.ZipFile(archive(path, good), 'a') as f:
+    f.writestr('other/data.pkl', good)
+  assert 'or several' in refused(path)
+  twice = pytest.warns(UserWarning, match='Duplicate')
+  with twice, zipfile.ZipFile(archive(path, good), 'a') as f:
+    f.writestr('archive/data/0', bytes(16))
+  assert 'twice' in refused(path)
+
+
+def test_a_directory_with_too_many_members(tmp_path):
+  out = io.BytesIO()
+  with zipfile.ZipFile(out, 'w') as f:
+    f.writestr('archive/data.pkl', state(tensor()))
+  data = out.getvalue()
+  at = data.rindex(b'PK\x05\x06')
+  end = bytearray(data[at:])
+  locator = struct.pack('<IIQI', 0x07064B50, 0, at, 1)
+  end64 = struct.pack('<IQHHIIQQQQ', 0x06064B50, 44, 45, 45, 0, 0, 1 << 40,
+                      1 << 40, 46 << 40, 0)  # fmt: skip
+  (tmp_path / 'x.pt').write_bytes(data[:at] + end64 + locator + end)
+  assert 'members' in refused(tmp_path / 'x.pt', memory=1 << 20)
+
+
+def test_a_value_of_the_file_that_was_changed(tmp_path):
+  path = archive(tmp_path / 'x.pt', state(tensor()), storage=b'\x01' * 16)
+  data = path.read_bytes()
+  path.write_bytes(data.replace(b'\x01' * 16, b'\x01' * 15 + b'\x03'))
+  assert 'checksum' in refused(path)
+
+
+def test_files_that_are_none(tmp_path):
+  path = tmp_path / 'x.pt'
+  assert 'cannot be read' in refused(path)
+  for data in b'', b'PK\x03\x04', b'text', torch_storage._MAGIC:
+    path.write_bytes(data)
+    refused(path)
+  path.unlink()
+  programs.make_pipe(path)
+  assert 'cannot be read' in refused(path)
+  assert 'cannot be read' in refused(tmp_path)
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_a_file_that_was_cut(path, tmp_path):
+  data, cut = path.read_bytes(), tmp_path / path.name
+  for size in range(0, len(data) - 1, 97):
+    cut.write_bytes(data[:size])
+    refused(cut, memory=4 << 20)
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+@hypothesis.given(st.data())
+@hypothesis.settings(
+  deadline=None,
+  max_examples=200,
+  database=None,
+  suppress_health_check=list(hypothesis.HealthCheck),
+)
+def test_damage(path, tmp_path_factory, data):
+  """It is refused in a line, or what is read has the size of the file."""
+  whole = bytearray(path.read_bytes())
+  for _ in range(data.draw(st.integers(1, 4))):
+    at = data.draw(st.integers(0, len(whole) - 1))
+    kind = data.draw(st.sampled_from(['flip', 'cut', 'insert', 'number']))
+    if kind == 'flip':
+      whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    elif kind == 'cut':
+      del whole[at : at + data.draw(st.integers(1, 50))]
+    elif kind == 'insert':
+      whole[at:at] = data.draw(st.binary(min_size=1, max_size=20))
+    else:
+      n = data.draw(st.sampled_from([0, -1, 1 << 62, 1 << 31, 1 << 47]))
+      whole[at : at + 8] = struct.pack('<q', n)
+  damaged = tmp_path_factory.mktemp('damaged') / path.name
+  damaged.write_bytes(whole)
+  found = None
+  with guard.nothing_runs(memory=8 << 20):
+    try:
+      found = torch_file.read(damaged)
+    except UserError as e:
+      assert '\n' not in str(e) and len(str(e)) < 3000
+  if found:
+    assert sum(x.nbytes for x in found.tensors.values()) <= 4 * len(whole)

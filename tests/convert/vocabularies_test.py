@@ -1,0 +1,253 @@
+"""Vocabularies of all code bases; golden/make_torch.py made some files."""
+
+import collections
+import json
+import pathlib
+import pickle
+import sys
+import types
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tests.convert import guard, pickling
+from txl_jax.convert import torch_file, vocabularies
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+SYMBOLS = ['<eos>', 'the', 'of', 'Straße', '<unk>', 'last']
+COUNTS = [9, 5, 4, 3, 2, 1]
+WORDS = Words(tuple(SYMBOLS), tuple(COUNTS), '<eos>', '<unk>')
+
+
+class Vocab:
+  """As the original code has it."""
+
+  def __init__(self, symbols=SYMBOLS, counts=COUNTS):
+    self.counter = collections.Counter(dict(zip(symbols, counts)))
+    self.special, self.min_freq, self.max_size = ['<eos>'], 0, None
+    self.lower_case, self.delimiter, self.vocab_file = False, None, None
+    self.idx2sym = [*symbols]
+    self.sym2idx = collections.OrderedDict(zip(symbols, range(len(symbols))))
+
+
+class Corpus:
+  """With tokens beside the vocabulary."""
+
+  def __init__(self, vocab, tokens=100):
+    self.dataset, self.vocab = 'wt103', vocab
+    self.train = self.valid = self.test = np.arange(tokens)
+    self.cutoffs = [0, 2, 4, 6]
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch):
+  """Classes that pickle as those of the TensorFlow code's modules."""
+  for kind, name in (Vocab, 'vocabulary'), (Corpus, 'data_utils'):
+    module = types.ModuleType(name)
+    setattr(module, kind.__name__, kind)
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(kind, '__module__', name)
+
+
+def read(path, **limits):
+  with guard.nothing_runs(**limits):
+    return vocabularies.read(path)
+
+
+def refused(path, **limits):
+  with pytest.raises(UserError) as e:
+    read(path, **limits)
+  assert '\n' not in str(e.value) and len(str(e.value)) < 1000
+  return str(e.value)
+
+
+def saved(tmp_path, data, name='cache.pkl'):
+  path = tmp_path / name
+  path.write_bytes(data)
+  return path
+
+
+@pytest.mark.parametrize(
+  'dump', [pickling.python2, lambda x: pickle.dumps(x, 2)]
+)
+def test_a_corpus_of_the_tensorflow_code(tmp_path, dump):
+  found = read(saved(tmp_path, dump(Corpus(Vocab()))))
+  assert found == (SYMBOLS, COUNTS, False, '<eos>', '<unk>')
+  assert vocabularies.convert(found) == WORDS
+
+
+def test_the_tokens_of_a_corpus_are_not_read(tmp_path):
+  path = saved(tmp_path, pickle.dumps(Corpus(Vocab(), 4_000_000), 4))
+  assert path.stat().st_size > 30_000_000
+  assert read(path, memory=1 << 20).symbols == SYMBOLS
+
+
+@pytest.mark.parametrize('name', ['torch_cache.pt', 'torch_nvidia.pt'])
+def test_a_corpus_and_a_checkpoint_of_torch(name):
+  assert vocabularies.convert(read(GOLDEN / name)) == WORDS
+
+
+def test_what_hugging_face_published_is_repaired():
+  """Its words of Python 2 were once taken for Latin-1."""
+  data = (GOLDEN / 'torch_vocab.bin').read_bytes()
+  assert 'Stra\u00c3\u009fe'.encode() in data
+  found = read(GOLDEN / 'torch_vocab.bin')
+  assert found == (SYMBOLS, [], False, '<eos>', '<unk>')
+
+
+def test_words_of_latin_1_are_left_alone(tmp_path):
+  symbols = ['<unk>', 'Straße', 'Ã©']  # the last could be an é
+  data = pickle.dumps(Vocab(symbols, [1, 1, 1]).__dict__)
+  assert read(saved(tmp_path, data, 'vocab.pkl')).symbols == symbols
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {s: i for i, s in enumerate(SYMBOLS)},
+    {'sym2idx': {s: i for i, s in enumerate(SYMBOLS)}},
+    {'idx2sym': SYMBOLS, 'lower_case': False},
+  ],
+)
+def test_json(tmp_path, fields):
+  path = saved(tmp_path, json.dumps(fields).encode(), 'vocab.json')
+  assert read(path).symbols == SYMBOLS
+  assert read(tmp_path).symbols == SYMBOLS
+
+
+def test_a_list_of_words(tmp_path):
+  path = saved(tmp_path, b'<S> 3\nthe 2\n<UNK> 1\n', '1b_word_vocab.txt')
+  found = read(path)
+  assert found == (['<S>', 'the', '<UNK>'], [3, 2, 1], False, '<S>', '<UNK>')
+
+
+def test_bytes_and_letters(tmp_path):
+  values = [32, 101, *range(97, 101), *range(48, 58)]
+  data = pickling.python2(Corpus(Vocab([*map(str, values)], range(16, 0, -1))))
+  found = vocabularies.convert(read(saved(tmp_path, data)))
+  counts = tuple(range(16, 0, -1))
+  assert found == Vocabulary(tuple(values), counts, (10,))
+  letters = [*'_etaoinshrdlu']
+  data = pickling.python2(Corpus(Vocab(letters, [1] * 13)))
+  found = vocabularies.convert(read(saved(tmp_path, data)))
+  assert bytes(found.symbols) == b' etaoinshrdlu' and not found.dropped
+  assert found.decode([1, 0, 2]) == b'e t'
+
+
+def test_what_is_written_is_read(tmp_path):
+  vocabularies.write(tmp_path / 'new', WORDS)
+  found = read(tmp_path / 'new')
+  assert vocabularies.convert(found) == WORDS
+  config = json.loads((tmp_path / 'new/tokenizer_config.json').read_text())
+  assert config['eos_token'] == '<eos>' and config['unk_token'] == '<unk>'
+  assert config['tokenizer_class'] == 'TransfoXLTokenizer'
+  lines = (tmp_path / 'new/vocab.txt').read_text().splitlines()
+  assert lines[3] == 'Straße 3'
+
+
+def test_what_the_tokenizer_does_not_have(tmp_path):
+  for other in Vocabulary.all_bytes(), Words(('a', 'b')):
+    with pytest.raises(UserError, match='allowed: words with <unk> or <UNK>'):
+      vocabularies.write(tmp_path, other)
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match='cannot be written'):
+    vocabularies.write(tmp_path / 'file', WORDS)
+
+
+def test_the_information_on_a_corpus(tmp_path):
+  info = {'vocab_size': 6, 'cutoffs': [0, 2, 4, 6], 'dataset': 'wt103'}
+  path = saved(tmp_path, json.dumps(info).encode(), 'corpus-info.json')
+  expected = {'vocab_size': 6, 'cutoffs': (2, 4), 'dataset': 'wt103'}
+  assert vocabularies.read_corpus_info(path) == expected
+  for bad in {}, {**info, 'cutoffs': ['a']}, {**info, 'vocab_size': None}:
+    path.write_text(json.dumps(bad))
+    with pytest.raises(UserError, match='is damaged'):
+      vocabularies.read_corpus_info(path)
+
+
+def changed(**changes):
+  return pickle.dumps({**Vocab().__dict__, **changes}, 2)
+
+
+@pytest.mark.parametrize(
+  'data, said',
+  [
+    (pickling.call('os', 'system', 'x'), 'names os.system'),
+    (pickle.dumps([1]), 'no idx2sym'),
+    (pickle.dumps({'vocab': {'tokenizer': 1}}), 'GPT-2'),
+    (changed(idx2sym=[]), 'no list'),
+    (changed(idx2sym='abc'), 'no list'),
+    (changed(idx2sym=[1, 2]), 'is no text'),
+    (changed(idx2sym=['a', 'a']), 'twice'),
+    (changed(idx2sym=['x' * 20_000]), 'is no text'),
+    (changed(idx2sym=None, sym2idx={'a': 1}), 'from 0 on'),
+    (changed(idx2sym=None, sym2idx={'a': 0, 'b': (0,)}), 'from 0 on'),
+    (changed(counter={'the': -1}), 'no whole number'),
+    (changed(counter={'the': 'x'}), 'no whole number'),
+    (b'', 'too early'),
+    (b'\x80\x02', 'too early'),
+  ],
+)
+def test_what_is_no_vocabulary(tmp_path, data, said):
+  path = saved(tmp_path, data, 'vocab.pkl')
+  assert said in refused(path, memory=4 << 20)
+
+
+def test_symbols_that_cannot_be_words(tmp_path):
+  data = pickle.dumps(Vocab(['a', '', 'c'], [1, 1, 1]).__dict__)
+  found = read(saved(tmp_path, data))
+  with pytest.raises(UserError, match='a word is empty'):
+    vocabularies.convert(found)
+
+
+def test_white_space_that_python_2_did_not_split_at(tmp_path):
+  symbols = ['<S>', '<UNK>', '10\u00a0km', '\u3000']
+  data = pickling.python2(Corpus(Vocab(symbols, [1] * 4)))
+  found = read(saved(tmp_path, data))
+  assert found.symbols == symbols
+  words = vocabularies.convert(found)
+  assert words.symbols == ('<S>', '<UNK>', r'10\xa0km', r'\u3000')
+  assert words.encode('10\u00a0km'.encode(), 'x').tolist() == [1, 1]
+
+
+def test_files_that_are_none(tmp_path):
+  assert 'cannot be read' in refused(tmp_path / 'vocab.bin')
+  assert 'allowed: a folder with vocab.bin' in refused(tmp_path)
+  torch_file.write(tmp_path / 'x.pt', {'a': np.ones(2)})
+  assert 'no idx2sym' in refused(tmp_path / 'x.pt')
+  refused(saved(tmp_path, b'[1]', 'vocab.json'))
+  refused(saved(tmp_path, b'[' * 100_000, 'vocab.json'))
+  refused(saved(tmp_path, b'a\na\n', 'vocab.txt'))
+
+
+@hypothesis.given(st.data())
+@hypothesis.settings(
+  deadline=None,
+  max_examples=200,
+  database=None,
+  suppress_health_check=list(hypothesis.HealthCheck),
+)
+def test_damage(tmp_path_factory, data):
+  name = data.draw(st.sampled_from(['cache.pkl', 'torch_vocab.bin']))
+  whole = bytearray(
+    pickling.python2(Corpus(Vocab()))
+    if name == 'cache.pkl'
+    else (GOLDEN / name).read_bytes()
+  )
+  for _ in range(data.draw(st.integers(1, 3))):
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+      whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+      whole[at : at + 5] = data.draw(st.binary(max_size=9))
+  path = saved(tmp_path_factory.mktemp('x'), whole, name)
+  try:
+    found = read(path, memory=4 << 20)
+    vocabularies.convert(found)
+  except UserError as e:
+    assert '\n' not in str(e) and len(str(e)) < 1000

@@ -1,0 +1,1 @@
+"""Weights of the published code bases, both ways."""

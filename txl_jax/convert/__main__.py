@@ -1,0 +1,178 @@
+r"""Converts published weights into a workdir, and a model of ours back.
+
+python -m txl_jax.convert --from=transfo-xl-wt103 --to=runs/wt103
+python -m txl_jax.convert --from=LM-TFM/model.pt --to=runs/mine \
+  --vocabulary=data/cache.pt
+python -m txl_jax.convert --from=tf_enwik8/model/model.ckpt-0 \
+  --to=runs/enwik8 --vocabulary=tf_enwik8/data/cache.pkl
+python -m txl_jax.convert --from=runs/mine --to=model.pt
+python -m txl_jax.convert --from=runs/mine --to=mine --format=hugging_face
+
+--from is a file or folder of any version: the original PyTorch code (a state
+dict or a whole model.pt), the original TensorFlow code (the prefix of a
+checkpoint), Hugging Face (a folder, .safetensors or .bin), NVIDIA's version; or
+a workdir or an export of ours. --to is a new workdir; a name that ends in .pt
+is a state dict for the original PyTorch code, in .npz an export.
+
+What weights do not say (attention type 2 has no number of heads, a state dict
+no mem_len) is said by a config beside them or by a flag, which has the name of
+the original code's argument. See docs/weights.md.
+"""
+
+from txl_jax import terminal
+
+if __name__ == '__main__':
+  terminal.begin()  # the other imports take a second
+
+import math
+import pathlib
+import sys
+
+import jax
+from absl import app, flags
+
+from txl_jax import command_line
+from txl_jax.convert import reading, run, writing
+from txl_jax.convert.sources import SOURCES
+from txl_jax.convert.weights import Weights
+from txl_jax.errors import UserError
+
+FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
+_ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
+
+_FROM = flags.DEFINE(command_line.Path(), 'from', '', 'What to convert.')
+_TO = flags.DEFINE(command_line.Path(), 'to', '', 'What to write; it is new.')
+_SOURCE = flags.DEFINE_enum(
+  'source',
+  'auto',
+  ['auto', *SOURCES],
+  'Which version --from is of; auto goes by names.',
+)
+_FORMAT = flags.DEFINE_enum(
+  'format',
+  'auto',
+  FORMATS,
+  'What --to is; auto: original for a name that ends in .pt, export in .npz, '
+  'else a workdir.',
+)
+_VOCABULARY = flags.DEFINE(
+  command_line.Path(),
+  'vocabulary',
+  '',
+  'File with the vocabulary of --from: cache.pkl, cache.pt, vocab.json, a list '
+  'of words, vocabulary.json of a workdir; or bytes, for all 256. Without one '
+  'tokens are their ids, as words in digits.',
+)
+
+
+def _define() -> dict[str, flags.FlagHolder]:
+  """The flags of options, by their names."""
+  integers = {
+    'attn_type': '0 Transformer-XL, 1 Shaw et al., 2 Vaswani et al., 3 Al-Rfou',
+    'n_head': 'Heads, which attention type 2 does not tell.',
+    'tgt_len': 'T: tokens of a segment.',
+    'mem_len': 'M: states of the memory.',
+    'clamp_len': 'Farther distances count as this one; 0 is off.',
+    'div_val': 'Where one bin follows another, which its widths tell.',
+  }
+  switches = {
+    'same_length': 'Whether every query sees as many keys.',
+    'pre_lnorm': 'Whether norms are before the sublayers.',
+  }
+  made: dict[str, flags.FlagHolder] = {
+    'cutoffs': flags.DEFINE_list(
+      'cutoffs', None, 'First ids of the tails, as 20000,40000,200000.'
+    ),
+    'layer_norm_epsilon': flags.DEFINE_float(
+      'layer_norm_epsilon', None, 'Epsilon of the layer norms.'
+    ),
+  }
+  for name, what in integers.items():
+    made[name] = flags.DEFINE_integer(name, None, what)
+  for name, what in switches.items():
+    made[name] = flags.DEFINE_bool(name, None, what)
+  return made
+
+
+_OPTIONS = _define()
+
+
+def _told():
+  """The options that flags say."""
+  told = {name: flag.value for name, flag in _OPTIONS.items()}
+  found = {name: x for name, x in told.items() if x is not None}
+  if cutoffs := found.get('cutoffs'):
+    if not all(x.isascii() and x.isdecimal() for x in cutoffs):
+      raise UserError(f'--cutoffs={",".join(cutoffs)}; allowed: whole numbers')
+    found['cutoffs'] = [*map(int, cutoffs)]
+  return found
+
+
+def _format(to):
+  chosen = _FORMAT.value
+  if chosen == 'auto':
+    return _ENDINGS.get(to.suffix, 'workdir')
+  return chosen
+
+
+def main(_: list[str]) -> None:
+  """Converts what the flags say, and prints what was made."""
+  for flag in _FROM, _TO:
+    if not flag.value:
+      raise UserError(f'--{flag.name} is missing; see --help')
+  to = pathlib.Path(_TO.value)
+  if to.name in ('', '..'):  # as of --to=.
+    to = to.resolve()
+  form = _format(to)
+  given = _SOURCE.value, _told(), _VOCABULARY.value
+  weights = reading.read(pathlib.Path(_FROM.value), *given)
+  count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
+  name, V = weights.fields['name'], len(weights.vocabulary)
+  print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
+  for key, note in weights.notes.items():
+    own = weights.fields.get(key.removeprefix('model.'))
+    value = weights.keys.get(key, own)
+    print(f'  {key} = {value!r}, {note}')
+  if form == 'workdir':
+    config = run.write(to, weights)
+    of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
+    print(f'origin: {config.origin}')
+    print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
+    print(f'evaluate:  {of_run} --mode=eval')
+    print(f"sample:    {of_run} --mode=generate --config.generate.prompt='…'")
+    print(f'train on:  {of_run}')
+  elif form == 'export':
+    writing.to_export(to, weights)
+  else:
+    _back(form, to, weights)
+  print(f'written: {to}')
+
+
+def _back(form: str, to: pathlib.Path, weights: Weights) -> None:
+  """Writes for another version, and tells what is otherwise there."""
+  if form == 'original':
+    writing.to_original(to, weights)
+    T = weights.keys.get('train.segment_len', 512)
+    arguments = writing.arguments(weights, T).items()
+    text = ', '.join(f'{k}={x!r}' for k, x in arguments)
+    print(f'MemTransformerLM({text})')
+  else:
+    writing.to_hugging_face(to, weights)
+    if not writing.has_tokenizer(weights.vocabulary):
+      print(
+        "warning: Hugging Face's tokenizer needs words, <unk> among them; this "
+        f'vocabulary is in {to}/vocabulary.json alone',
+        file=sys.stderr,
+      )
+  for line in writing.left_out(weights, form):
+    print(f'warning: {line}', file=sys.stderr)
+
+
+def entry() -> None:
+  """The program: a mistake of the user is one line and status 1."""
+  with command_line.without_echoes(), command_line.told():
+    app.run(main, flags_parser=command_line.parse)
+
+
+if __name__ == '__main__':
+  entry()

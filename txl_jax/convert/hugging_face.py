@@ -1,0 +1,126 @@
+"""TransfoXLLMHeadModel of Hugging Face transformers, in the original's form.
+
+Names and keys of its config were read in transformers 4.35.2.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from txl_jax.convert import layout, original
+from txl_jax.errors import UserError
+
+_INSIDE = 'transformer.'
+_BIASES = 'r_w_bias', 'r_r_bias'
+# Our keys and those of its config that have the same meaning.
+_KEYS = {
+  'n_layer': 'n_layer',
+  'd_model': 'd_model',
+  'n_head': 'n_head',
+  'd_head': 'd_head',
+  'd_ff': 'd_inner',
+  'div_val': 'div_val',
+  'pre_norm': 'pre_lnorm',
+  'untie_biases': 'untie_r',
+  'dropout': 'dropout',
+  'dropatt': 'dropatt',
+  'ln_eps': 'layer_norm_epsilon',
+  'tie_weights': 'tie_word_embeddings',
+}
+_OF_HEAD = 'vocab_size', 'tie_word_embeddings', 'proj_share_all_but_first'
+
+
+def is_state(names: Any) -> bool:
+  """Whether tensors have the names of its model."""
+  return any(name.startswith(f'{_INSIDE}word_emb.') for name in names)
+
+
+def to_original(
+  state: original.State, options: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+  """The state dict with the original's names; `from_original` is back.
+
+  Biases that all layers share may be there once for all, in each layer, or
+  both. UserError if they are not the same.
+  """
+  state = {name.removeprefix(_INSIDE): x for name, x in state.items()}
+  for bias in _BIASES:
+    ends = f'.dec_attn.{bias}'
+    layers = [x for x in state if x.startswith('layers.') and x.endswith(ends)]
+    untied = options.get('untie_r', bias not in state)
+    if untied or not layers:
+      continue
+    shared = state.setdefault(bias, state[layers[0]])
+    for name in layers:
+      if not original.same(state.pop(name), shared):
+        raise UserError(f'{name} is not {bias}, though untie_r is false')
+  return state
+
+
+def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
+  """The tensors of its file: without tied weights, which it makes itself.
+
+  Biases that all layers share are in each of them besides. The state is
+  `original.from_params` of a model with that section `model`.
+  """
+  tied = layout.copies(section)
+  kept = {name: x for name, x in state.items() if name not in tied}
+  for bias in _BIASES:
+    for n in range(section.n_layer):
+      if bias in kept:
+        kept[f'layers.{n}.dec_attn.{bias}'] = kept[bias]
+  of_head = lambda name: name.startswith('crit.')
+  return {x if of_head(x) else f'{_INSIDE}{x}': kept[x] for x in kept}
+
+
+def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The options, see `options.known`, that a config.json says.
+
+  UserError if it is of another model.
+  """
+  kind = config.get('model_type', 'transfo-xl')
+  if kind != 'transfo-xl':
+    raise UserError(f'config.json: model_type is {kind!r:.80}, not transfo-xl')
+  found = {k: x for k, x in config.items() if k not in _OF_HEAD}
+  found['n_token'] = config.get('vocab_size', config.get('n_token'))
+  found['tie_weight'] = config.get('tie_word_embeddings', True)
+  if 'tie_projs' not in config and isinstance(config.get('cutoffs'), list):
+    share = bool(config.get('proj_share_all_but_first', True))
+    found['tie_projs'] = [False] + [share] * len(config['cutoffs'])
+  return found
+
+
+def config_of(
+  section: Any, vocab_size: int, eos: int | None = None
+) -> dict[str, Any]:
+  """The config.json of a section `model`; `options_of` is back.
+
+  UserError if it has none like it.
+  """
+  if section.name != 'transformer_xl':
+    raise UserError(
+      f'model.name is {section.name!r}; allowed for Hugging Face: '
+      'transformer_xl, the only attention that its code kept'
+    )
+  found = {theirs: getattr(section, ours) for ours, theirs in _KEYS.items()}
+  M, span = section.mem_len, section.span
+  return {
+    'architectures': ['TransfoXLLMHeadModel'],
+    'model_type': 'transfo-xl',
+    'vocab_size': vocab_size,
+    'cutoffs': [*section.cutoffs],
+    'd_embed': section.d_embed or section.d_model,
+    **found,
+    # A query sees as many keys as the memory is long.
+    'mem_len': M if span is None else max(M, span),
+    'same_length': span is not None,
+    'clamp_len': section.clamp_len or -1,
+    'tie_projs': [*(section.tie_projs or [False] * (len(section.cutoffs) + 1))],
+    'proj_share_all_but_first': all(section.tie_projs[1:] or [False]),
+    'attn_type': 0,
+    'sample_softmax': -1,
+    'adaptive': True,
+    'eos_token_id': eos or 0,
+    'torch_dtype': 'float32',
+  }

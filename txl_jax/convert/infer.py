@@ -1,0 +1,259 @@
+"""The section `model` of a config for a state dict in the original's form.
+
+Most is in the shapes; what is not, a config beside the weights says, or the
+user, in `Options` that have the names of the original code's arguments.
+
+Letters are those of `layout`.
+"""
+
+import collections
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from txl_jax import models, settings
+from txl_jax.convert import layout, original
+from txl_jax.convert.sources import Source
+from txl_jax.errors import UserError
+
+# Of the published recipes; where the width of all bins is one, tensors tell
+# only how many bins there are.
+_CUTOFFS = {
+  267_735: (20_000, 40_000, 200_000),
+  793_470: (60_000, 100_000, 640_000),
+  793_471: (60_000, 100_000, 640_000),
+}
+
+
+# Where a value is from.
+SAID = 'said beside the weights'
+UNSAID = 'said by nothing, a flag can'
+_TIES = 'whether the tensors are the same'
+
+
+class Model(NamedTuple):
+  """What is known of the model of a state dict."""
+
+  fields: dict[str, Any]  # the section `model`, complete and checked
+  vocab_size: int
+  notes: dict[str, str]  # {key: where its value is from}, where not the shapes
+
+  @property
+  def section(self) -> Any:
+    """The fields as the dataclass of their model."""
+    return settings.read(models.MODELS[self.fields['name']].Config, self.fields)
+
+
+def model_of(
+  state: original.State, options: Mapping[str, Any], source: Source
+) -> Model:
+  """The Model of a state dict and what is said besides.
+
+  UserError: it is of no Transformer-XL, or an option is missing or wrong.
+  """
+  shapes = _Shapes(state, options)
+  name = shapes.attention()
+  vocab_size, vocabulary = _vocabulary(shapes, source)
+  fields = {'name': name, **_sizes(shapes, name), **vocabulary}
+  notes = {}
+
+  def say(key, value, note):
+    fields[key], notes[key] = value, note
+
+  _ties(shapes, fields, say)
+  if name == 'transformer_xl':
+    untied = 'r_w_bias' not in state
+    say('untie_biases', untied, 'whether layers have pairs of their own')
+  pre_norm = bool(options.get('pre_lnorm'))
+  say('pre_norm', pre_norm, SAID if 'pre_lnorm' in options else UNSAID)
+  for key in 'dropout', 'dropatt':
+    if key in options:
+      say(key, min(max(float(options[key]), 0.0), 0.999), SAID)
+  by_source = f'as {source.title} has it'
+  eps = options.get('layer_norm_epsilon')
+  if eps is None:
+    say('ln_eps', source.ln_eps, by_source)
+  else:
+    say('ln_eps', float(eps), SAID)
+  if fields['cutoffs']:
+    say('tail_order', source.tail_order, by_source)
+  if name in ('transformer_xl', 'shaw'):
+    say('memory_init', source.memory_init, by_source)
+    same = options.get('same_length')
+    span = f'{SAID}; {by_source}' if same else SAID
+    span = UNSAID if same is None else span
+    say('same_length', source.span if same else 'off', span)
+    if 'clamp_len' in options:
+      say('clamp_len', options['clamp_len'], SAID)
+  elif fields.get('pre_norm'):
+    say('norm_queries', False, by_source)
+  declared = models.MODELS[name].Config
+  fields = {**settings.defaults(declared), **fields}
+  settings.check({'model': declared}, {'model': fields})
+  return Model(fields, vocab_size, notes)
+
+
+class _Shapes:
+  """The shapes of a state dict, and what options say of them."""
+
+  def __init__(self, state, options):
+    self.state, self.options = state, options
+    if not any(name.startswith('word_emb.emb_layers.') for name in state):
+      some = ', '.join([*state][:5]) or 'nothing'
+      raise UserError(
+        'there is no tensor word_emb.emb_layers.0.weight, as every '
+        f'Transformer-XL of the original code has; found: {some}'
+      )
+
+  def has(self, pattern):
+    """Whether a tensor has a name like that."""
+    return any(re.fullmatch(pattern, name) for name in self.state)
+
+  def size(self, option, pattern, axis, ndim):
+    """A size: as is said, or else that of most tensors with such names."""
+    if (told := self.options.get(option)) is not None:
+      return _whole(option, told)
+    names = [x for x in self.state if re.fullmatch(pattern, x)]
+    found = [self.state[x].shape for x in names]
+    count = collections.Counter(s[axis] for s in found if len(s) == ndim)
+    if not count:
+      what = f'have no {ndim} axes' if names else 'are missing'
+      raise UserError(f'tensors {pattern.replace(chr(92), "")} {what}')
+    return count.most_common(1)[0][0]
+
+  def numbered(self, pattern):
+    """How many numbers tensors have that are named so, from 0 on."""
+    found = (re.fullmatch(pattern, name) for name in self.state)
+    return len({match[1] for match in found if match})
+
+  def attention(self):
+    """Which model it is, by its tensors; as is said, if that fits."""
+    of_layer = r'layers\.\d+\.dec_attn\.'
+    if self.has(of_layer + r'r_net\.weight'):
+      name = 'transformer_xl'
+    elif self.has('r_bias'):
+      name = 'shaw'
+    else:
+      name = 'al_rfou' if self.has('r_emb') else 'vaswani'
+    kind, told = layout.ATTENTION[name], self.options.get('attn_type')
+    if told is not None and told != kind:
+      raise UserError(
+        f'attn_type is {told}, and the tensors are those of {kind} ({name})'
+      )
+    return name
+
+
+def _sizes(shapes, name):
+  """The sizes of the layers."""
+  n_layer = shapes.options.get('n_layer')
+  if n_layer is None:
+    n_layer = shapes.numbered(r'layers\.(\d+)\..*')
+  dense = r'layers\.\d+\.pos_ff\.CoreNet\.0\.weight'
+  fields = {
+    'n_layer': _whole('n_layer', n_layer),
+    'd_model': shapes.size('d_model', dense, 1, 2),
+    'd_ff': shapes.size('d_inner', dense, 0, 2),
+  }
+  of_bias = {
+    'transformer_xl': (r'(layers\.\d+\.dec_attn\.)?r_w_bias', 0),
+    'shaw': ('r_w_bias', 1),
+    'al_rfou': ('r_emb', 2),
+  }
+  if name == 'vaswani':
+    width = shapes.size('', r'layers\.\d+\.dec_attn\.q_net\.weight', 0, 2)
+    H = shapes.options.get('n_head')
+    if H is None:
+      raise UserError(
+        'the heads of attention type 2 are in no tensor; allowed: --n_head, a '
+        f'divisor of {width}'
+      )
+    if width % _whole('n_head', H):
+      settings.refuse('--n_head', H, f'divisors of {width}')
+    fields |= {'n_head': H, 'd_head': width // H}
+  else:
+    pattern, axis = of_bias[name]
+    ndim = axis + 2
+    fields['n_head'] = shapes.size('n_head', pattern, axis, ndim)
+    fields['d_head'] = shapes.size('d_head', pattern, axis + 1, ndim)
+  if name in ('shaw', 'al_rfou'):
+    fields['table_len'] = shapes.size('', 'r_emb', 1, 4)
+  return fields
+
+
+def _vocabulary(shapes, source):
+  """V, and the bins: cutoffs, d_embed, div_val."""
+  table = r'word_emb\.emb_layers\.{}\.weight'
+  count = shapes.numbered(table.format(r'(\d+)'))
+  sizes, widths = (
+    [shapes.size('', table.format(i), axis, 2) for i in range(count)]
+    for axis in (0, 1)
+  )
+  V, told = sum(sizes), shapes.options.get('cutoffs')
+  if told and told[-1] == V:  # as the modules of the original keep them
+    told = told[:-1]
+  if count > 1:
+    edges = np.cumsum(sizes)[:-1].tolist()
+    div_val = widths[0] // max(widths[1], 1)
+    div_val = shapes.options.get('div_val') or div_val
+  else:
+    tails, edges, div_val = 0, (), 1
+    if 'crit.cluster_weight' in shapes.state:
+      tails = shapes.size('', r'crit\.cluster_weight', 0, 2)
+    if tails and told is None:
+      edges = [x - source.before_cutoffs for x in _CUTOFFS.get(V, ())]
+    if tails and not told and len(edges) != tails:
+      raise UserError(
+        f'the {tails} cutoffs of {V} words are in no tensor; allowed: '
+        '--cutoffs, as --cutoffs=20000,40000,200000'
+      )
+  if told is not None:
+    edges = [_whole('cutoffs', x) for x in told]
+  if edges and edges[-1] >= V:
+    settings.refuse('cutoffs', tuple(edges), f'numbers below {V}')
+  D = shapes.size('d_model', r'layers\.\d+\.pos_ff\.CoreNet\.0\.weight', 1, 2)
+  width = shapes.options.get('d_embed') or widths[0]
+  fields = {
+    'cutoffs': tuple(edges),
+    'd_embed': 0 if width == D else _whole('d_embed', width),
+    'div_val': _whole('div_val', div_val),
+  }
+  return shapes.options.get('n_token') or V, fields
+
+
+def _ties(shapes, fields, say):
+  """tie_weights and tie_projs: as is said, or as equal tensors show."""
+  state, options = shapes.state, shapes.options
+  bins = len(fields['cutoffs']) + 1
+
+  def tied(name, of):
+    found = name not in state or of not in state
+    return found or original.same(state[name], state[of])
+
+  weights = options.get('tie_weight')
+  if weights is None:
+    count = bins if fields['div_val'] > 1 else 1
+    weights = all(
+      tied(f'crit.out_layers.{i}.weight', f'word_emb.emb_layers.{i}.weight')
+      for i in range(count)
+    )
+  say('tie_weights', bool(weights), _TIES)
+  if not fields['d_embed'] and fields['div_val'] == 1:
+    return
+  projections = options.get('tie_projs')
+  if projections is None or len(projections) != bins:
+    of = [i if fields['div_val'] > 1 else 0 for i in range(bins)]
+    projections = [
+      tied(f'crit.out_projs.{i}', f'word_emb.emb_projs.{of[i]}')
+      for i in range(bins)
+    ]
+  ties = tuple(map(bool, projections))
+  say('tie_projs', ties, _TIES)
+
+
+def _whole(name, value):
+  """A size from a file or flag; UserError unless it is a whole number."""
+  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    settings.refuse(name, value, 'a whole number from 1 on')
+  return value

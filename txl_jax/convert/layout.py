@@ -1,0 +1,188 @@
+"""Which tensors the original PyTorch code has for a model, and ours for them.
+
+Names and shapes are those of its state dict (mem_transformer.py and
+proj_adaptive_softmax.py of github.com/kimiyoung/transformer-xl); other versions
+are turned into these first. It has no biases u and v of each layer; for these
+the names are those of Hugging Face.
+
+Shapes
+  N layers, H heads, K head width, D model width, F feed-forward width, L rows
+  of a position table, V vocabulary; bin i of it has V_i words of width d_i.
+
+torch keeps the matrix of a product as [out, in], we as [in, out].
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from txl_jax.errors import UserError
+
+Shape = tuple[int, ...]
+
+ATTENTION = {'transformer_xl': 0, 'shaw': 1, 'vaswani': 2, 'al_rfou': 3}
+FREQUENCIES = 'pos_emb.inv_freq'  # a buffer, which depends on D alone
+
+
+class Tensor(NamedTuple):
+  """A tensor of the original, and what it is cut into along its first axis."""
+
+  name: str
+  shape: Shape
+  parts: tuple[tuple[str, Shape], ...]  # our paths and shapes, in order
+  transposed: bool = False  # whether a part is, before it has our shape
+
+
+def tensors(section: Any, vocab_size: int) -> list[Tensor]:
+  """Every tensor of a model, once.
+
+  The section is `model` of a config, as the dataclass of one of ATTENTION.
+  """
+  found = [*_vocabulary(section, vocab_size), *_positions(section)]
+  for n in range(section.n_layer):
+    found += _layer(section, n)
+  return found
+
+
+def copies(section: Any) -> dict[str, str]:
+  """{name: tensor} of tied weights, which a state dict has twice."""
+  found = {}
+  _, widths, projected = _bins(section)
+  several = len(widths) if section.div_val > 1 else 1
+  if section.tie_weights:
+    for i in range(several):
+      found[f'crit.out_layers.{i}.weight'] = f'word_emb.emb_layers.{i}.weight'
+  for i, tied in enumerate(section.tie_projs if projected else ()):
+    if tied:
+      of = i if section.div_val > 1 else 0
+      found[f'crit.out_projs.{i}'] = f'word_emb.emb_projs.{of}'
+  return found
+
+
+def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
+  """UserError, which names them all, unless arrays have names and shapes."""
+  missing = [name for name in expected if name not in found]
+  extra = [name for name in found if name not in expected]
+  wrong = [
+    f'{name} is {list(found[name].shape)}, expected {list(shape)}'
+    for name, shape in expected.items()
+    if name in found and tuple(found[name].shape) != shape
+  ]
+  parts = ('missing', missing), ('not of the model', extra), ('shapes', wrong)
+  said = [f'{what}: {", ".join(names)}' for what, names in parts if names]
+  if said:
+    raise UserError(f'tensors do not fit the model: {"; ".join(said)}')
+
+
+def _bins(c):
+  """Names' ends and widths of the bins, and whether they have projections."""
+  ends = [f'_{i}' for i in range(len(c.cutoffs) + 1)] if c.cutoffs else ['']
+  head = c.d_embed or c.d_model
+  widths = [head // c.div_val**i for i in range(len(ends))]
+  return ends, widths, head != c.d_model or (c.div_val > 1)
+
+
+def _vocabulary(c, V) -> Iterator[Tensor]:
+  ends, widths, projected = _bins(c)
+  edges = 0, *c.cutoffs, V
+  sizes = [b - a for a, b in itertools.pairwise(edges)]
+  bins = range(len(ends))
+  of_widths = [[i] for i in bins] if c.div_val > 1 else [[*bins]]
+
+  def words(name, ours):
+    for n, members in enumerate(of_widths):
+      parts = [
+        (f'vocabulary/{ours}{ends[i]}', (sizes[i], widths[i])) for i in members
+      ]
+      shape = sum(sizes[i] for i in members), widths[members[0]]
+      yield Tensor(name.format(n), shape, tuple(parts))
+
+  def project(name, i, ours):
+    ours = f'vocabulary/{ours}{ends[i]}', (widths[i], c.d_model)
+    return Tensor(f'{name}.{i}', (c.d_model, widths[i]), (ours,), True)
+
+  yield from words('word_emb.emb_layers.{}.weight', 'table')
+  if not c.tie_weights:
+    yield from words('crit.out_layers.{}.weight', 'output')
+  for n, members in enumerate(of_widths):
+    parts = tuple((f'vocabulary/bias{ends[i]}', (sizes[i],)) for i in members)
+    shape = (sum(sizes[i] for i in members),)
+    yield Tensor(f'crit.out_layers.{n}.bias', shape, parts)
+  if projected:
+    for n in range(len(of_widths)):
+      yield project('word_emb.emb_projs', n, 'proj')
+    tied = c.tie_projs or [False] * len(ends)
+    for i in bins:
+      if not tied[i]:
+        yield project('crit.out_projs', i, 'out_proj')
+  if n := len(c.cutoffs):
+    shape = n, widths[0]
+    yield _same('crit.cluster_weight', 'vocabulary/tail_weights', shape)
+    yield _same('crit.cluster_bias', 'vocabulary/tail_biases', (n,))
+
+
+def _same(name, ours, shape):
+  return Tensor(name, shape, ((ours, shape),))
+
+
+def _positions(c) -> Iterator[Tensor]:
+  """What all layers share, or have in one tensor."""
+  heads = c.n_head, c.d_head
+  if c.name == 'transformer_xl' and not c.untie_biases:
+    yield _same('r_w_bias', 'biases/u', heads)
+    yield _same('r_r_bias', 'biases/v', heads)
+
+  def stacked(name, ours, shape, own=None):
+    layers = range(c.n_layer)
+    parts = tuple((f'layers_{n}/{ours}', own or shape) for n in layers)
+    return Tensor(name, (c.n_layer, *shape), parts)
+
+  if c.name == 'shaw':
+    L = c.table_len
+    yield stacked('r_emb', 'attention/table', (L, *heads))
+    yield stacked('r_w_bias', 'attention/u', heads)
+    yield stacked('r_bias', 'attention/distance_bias', (L, c.n_head))
+  if c.name == 'al_rfou':
+    L, D = c.table_len, c.d_model
+    yield stacked('r_emb', 'positions', (L, *heads), (L, D))
+
+
+def _layer(c, n) -> Iterator[Tensor]:
+  theirs, ours, D, F = f'layers.{n}.', f'layers_{n}/', c.d_model, c.d_ff
+  H, K = c.n_head, c.d_head
+  relative = c.name in ('transformer_xl', 'shaw')
+
+  def heads(name, own):
+    parts = tuple((f'{ours}attention/{x}/kernel', (D, H, K)) for x in own)
+    name, shape = f'{theirs}dec_attn.{name}.weight', (len(own) * H * K, D)
+    return Tensor(name, shape, parts, True)
+
+  def norm(name, own):
+    yield _same(f'{theirs}{name}.weight', f'{ours}{own}/norm/scale', (D,))
+    yield _same(f'{theirs}{name}.bias', f'{ours}{own}/norm/bias', (D,))
+
+  def dense(name, own, inside, outside):
+    name = f'{theirs}pos_ff.CoreNet.{name}'
+    kernel = f'{ours}ff/{own}/kernel', (inside, outside)
+    yield Tensor(f'{name}.weight', (outside, inside), (kernel,), True)
+    yield _same(f'{name}.bias', f'{ours}ff/{own}/bias', (outside,))
+
+  yield from map(heads, ('qkv_net',) if relative else ('q_net', 'kv_net'),
+                 ('qkv',) if relative else ('q', 'kv'))  # fmt: skip
+  if c.name == 'transformer_xl':
+    yield heads('r_net', 'r')
+  out = f'{ours}attention/o/kernel', (H, K, D)
+  yield Tensor(f'{theirs}dec_attn.o_net.weight', (D, H * K), (out,), True)
+  if c.name == 'transformer_xl' and c.untie_biases:
+    yield _same(f'{theirs}dec_attn.r_w_bias', f'{ours}biases/u', (H, K))
+    yield _same(f'{theirs}dec_attn.r_r_bias', f'{ours}biases/v', (H, K))
+  yield from norm('dec_attn.layer_norm', 'norm1')
+  yield from norm('pos_ff.layer_norm', 'norm2')
+  yield from dense('0', 'w1', D, F)
+  yield from dense('3', 'w2', F, D)
+
+
+def rows(shape: Shape, tensor: Tensor) -> int:
+  """How many rows of a tensor a part of our shape takes."""
+  return math.prod(shape) // math.prod(tensor.shape[1:])

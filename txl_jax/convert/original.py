@@ -1,0 +1,140 @@
+"""The state dict of the original PyTorch code, and our parameters.
+
+It is the form that all other versions are brought into: {name: array}, see
+`layout`. The logits of the tails are left in the order in which they are; which
+it is, the model says (model.tail_order), and `turn_tails` makes it the other.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.traverse_util
+import numpy as np
+
+from txl_jax.convert import layout
+from txl_jax.errors import UserError
+
+State = Mapping[str, np.ndarray]
+
+_TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
+
+
+def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
+  """Our parameters, a nested dict of float32 arrays; `from_params` is back.
+
+  The section `model` is as for `layout.tensors`. Tied weights may be there
+  twice, if they are the same. UserError, which names them all, if tensors
+  are missing, not of the model, or of other shapes; or if one has values that
+  are not finite.
+  """
+  tensors = layout.tensors(section, vocab_size)
+  state = _without_copies(state, section)
+  layout.compare(state, {t.name: t.shape for t in tensors})
+  _check_values({t.name: state[t.name] for t in tensors})
+  flat = {}
+  for t in tensors:
+    start, whole = 0, np.asarray(state[t.name], np.float32)
+    for path, shape in t.parts:
+      stop = start + layout.rows(shape, t)
+      part = whole[start:stop]
+      part = (part.T if t.transposed else part).reshape(shape)
+      flat[path] = np.ascontiguousarray(part)
+      start = stop
+  return flax.traverse_util.unflatten_dict(flat, sep='/')
+
+
+def from_params(
+  params: Any, section: Any, vocab_size: int
+) -> dict[str, np.ndarray]:
+  """The whole state dict, tied weights twice and buffers included.
+
+  The inverse of `to_params`, exact. UserError, as there, for parameters of
+  another model; or if the original has no model like it.
+  """
+  _check_known(section)
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  tensors = layout.tensors(section, vocab_size)
+  expected = {path: shape for t in tensors for path, shape in t.parts}
+  layout.compare(flat, expected)
+  state = {}
+  for t in tensors:
+    pieces = []
+    for path, shape in t.parts:
+      part = np.asarray(flat[path], np.float32)
+      piece = (layout.rows(shape, t), *t.shape[1:])
+      back = part.reshape(piece[::-1]).T if t.transposed else part
+      pieces.append(back.reshape(piece))
+    whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    state[t.name] = np.ascontiguousarray(whole)
+  for name, of in layout.copies(section).items():
+    state[name] = state[of]
+  if section.name in ('transformer_xl', 'vaswani'):
+    state[layout.FREQUENCIES] = frequencies(section.d_model)
+  return state
+
+
+def frequencies(D: int) -> np.ndarray:
+  """The buffer of sinusoids, float32 [D / 2]: 10000^(-2k/D)."""
+  powers = np.arange(0, D, 2, dtype=np.float32) / np.float32(D)
+  return np.float32(1) / (10000 ** powers.astype(np.float64)).astype(np.float32)
+
+
+def turn_tails(state: State) -> dict[str, np.ndarray]:
+  """The state with the logits of the tails in the other order."""
+  return {
+    name: np.ascontiguousarray(x[::-1]) if name in _TAILS else x
+    for name, x in state.items()
+  }
+
+
+def _without_copies(state, section):
+  """The state without buffers, and without tied weights a second time."""
+  state = {k: x for k, x in state.items() if k != layout.FREQUENCIES}
+  other = []
+  for name, of in layout.copies(section).items():
+    found = state.pop(name, None)
+    if found is not None and of in state and not same(found, state[of]):
+      other.append(f'{name} is not {of}')
+  if other:
+    raise UserError(f'weights that are tied differ: {", ".join(other)}')
+  return state
+
+
+def same(x: np.ndarray, y: np.ndarray) -> bool:
+  """Whether two arrays are the same numbers, the same one at best."""
+  return x is y or (x.shape == y.shape and bool((x == y).all()))
+
+
+def _check_values(state):
+  """UserError unless all numbers are finite float32."""
+  odd = []
+  for name, x in state.items():
+    if x.dtype.kind != 'f' and x.dtype.name != 'bfloat16':
+      odd.append(f'{name} is {x.dtype}, no floating point numbers')
+    elif not finite(x):
+      odd.append(f'{name} has values that are not finite')
+  if odd:
+    raise UserError('; '.join(odd))
+
+
+def finite(x: np.ndarray) -> bool:
+  """Whether all numbers are; their sum is not if one is not."""
+  with np.errstate(over='ignore', invalid='ignore'):
+    total = np.sum(x, dtype=np.float64)
+    # A float64 may be no float32.
+    largest = np.max(np.abs(x), initial=0) if x.dtype.itemsize > 4 else 0
+  return bool(np.isfinite(total) and largest <= np.finfo(np.float32).max)
+
+
+def _check_known(section):
+  """UserError if the original code has no such model."""
+  name = section.name
+  if name not in layout.ATTENTION:
+    allowed = ', '.join(layout.ATTENTION)
+    raise UserError(f'model.name is {name!r}; allowed: {allowed}')
+  H, K, D = section.n_head, section.d_head, section.d_model
+  if name == 'al_rfou' and H * K != D:
+    raise UserError(
+      f'al_rfou with {H} heads of width {K} and d_model {D} is no model of the '
+      'original code; allowed: n_head x d_head equal to d_model'
+    )

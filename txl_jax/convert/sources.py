@@ -1,0 +1,32 @@
+"""The versions of the model, and what each does that its weights do not say.
+
+Read in the code of each: mem_transformer.py and model.py of
+github.com/kimiyoung/transformer-xl, PyTorch/LanguageModeling/Transformer-XL of
+github.com/NVIDIA/DeepLearningExamples, and models/transfo_xl of transformers
+4.35.2.
+"""
+
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+  """What a version does; each field is the value of a key of `model`."""
+
+  title: str
+  memory_init: str  # what a memory starts with
+  span: str  # same_length, where it is on
+  tail_order: str  # of the logits that stand for tails
+  ln_eps: float
+  before_cutoffs: int = 0  # words by which published cutoffs are fewer
+
+
+SOURCES = {
+  'original': Source(
+    'the original PyTorch code', 'empty', 'M', 'descending', 1e-5
+  ),
+  'tensorflow': Source(
+    'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12
+  ),
+  'hugging_face': Source('Hugging Face', 'zeros', 'M', 'ascending', 1e-5),
+  'nvidia': Source("NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3),
+}

@@ -1,0 +1,240 @@
+"""Vocabularies of the published code bases, read, and Hugging Face's written.
+
+All but lists in text keep a `Vocab` of the original code, or its attributes:
+idx2sym, the symbols in the order of their token ids; counter, how often each
+occurred; lower_case; and unk_idx. They are in
+
+  cache.pkl   a pickled Corpus of the TensorFlow code, which ran in Python 2
+  cache.pt    the same of the PyTorch code, by torch.save; so is NVIDIA's
+  *.pt        a checkpoint of NVIDIA's, which has its Vocab beside the weights
+  vocab.pkl, vocab.bin, vocab.json   the tokenizer of Hugging Face
+
+The tokens of the corpus, which may be beside it, are not read. The symbols of
+enwik8 are byte values in digits, those of text8 letters and _.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from txl_jax import files
+from txl_jax.convert import inert, pickles, torch_storage
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+
+AnyPath = str | os.PathLike[str]
+
+NAMES = (  # of files in a folder, the first that is there
+  'vocab.bin',
+  'vocab.pkl',
+  'vocab.json',
+  'cache.pkl',
+  'cache.pt',
+  'vocab.txt',
+  '1b_word_vocab.txt',
+)
+_MOST = 4_000_000  # symbols
+_TEXT = 1 << 25  # bytes of a list or of JSON
+_EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
+
+
+class Contents(NamedTuple):
+  """The symbols in the order of their token ids, and what else is known."""
+
+  symbols: list[str]
+  counts: list[int]  # of each symbol; [] if they were not counted
+  lower: bool  # whether texts are lower-cased
+  eos: str  # the symbol of the end of a line or sentence, '' if there is none
+  unk: str  # that of all other words, '' if there is none
+
+
+def read(path: AnyPath) -> Contents:
+  """The vocabulary in a file, or in the first file of a folder that has one.
+
+  Symbols whose UTF-8 was once taken for Latin-1, as in all that Hugging Face
+  published, are as they should be. UserError, one line: there is none, it is
+  damaged, or it names what no vocabulary has need of.
+  """
+  path = pathlib.Path(path)
+  if path.is_dir():
+    found = [path / n for n in NAMES if (path / n).is_file()]
+    if not found:
+      raise UserError(
+        f'{path} has no vocabulary; allowed: a folder with '
+        f'{", ".join(NAMES[:-1])} or {NAMES[-1]}'
+      )
+    path = found[0]
+  try:
+    return _checked(_fields(path))
+  except torch_storage.ODD as e:
+    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
+    raise UserError(f'{path} is no vocabulary that is read: {what}') from None
+
+
+def read_corpus_info(path: AnyPath) -> dict[str, Any]:
+  """vocab_size, cutoffs and dataset of the TensorFlow code's corpus-info.json.
+
+  The cutoffs are without the 0 and the size of the vocabulary at their ends.
+  """
+  found = files.read_json(path)
+  match found:
+    case {
+      'vocab_size': int(size),
+      'cutoffs': list(edges),
+      'dataset': str(name),
+    }:
+      if all(type(x) is int for x in edges):
+        cutoffs = tuple(edges[1:-1])
+        return dict(vocab_size=size, cutoffs=cutoffs, dataset=name)
+  raise UserError(f'{path} is damaged: it has no vocab_size, cutoffs, dataset')
+
+
+def convert(found: Contents) -> Vocabulary | Words:
+  """The vocabulary as `data` has it: of bytes where all symbols are bytes.
+
+  Byte values in digits, as in enwik8, or single letters, with _ for a space in
+  text8. White space within words, which Python 2 did not split at (a no-break
+  space), is escaped: no text has such a word. UserError: a symbol is empty, or
+  there twice.
+  """
+  counts, values = tuple(found.counts), _byte_values(found.symbols)
+  try:
+    if values:
+      # enwik8 without newlines: they were left out of every text.
+      digits = found.symbols[0].isdigit() and 10 not in values
+      return Vocabulary(values, counts, (10,) if digits else ())
+    options = found.eos, found.unk, found.lower
+    return Words(tuple(map(_escaped, found.symbols)), counts, *options)
+  except ValueError as e:
+    raise UserError(f'the vocabulary cannot be used: {e}') from e
+
+
+def write(folder: AnyPath, vocabulary: Vocabulary | Words) -> None:
+  """Writes what TransfoXLTokenizer.from_pretrained loads from a folder.
+
+  That is vocab.txt, a word and its count in each line, and
+  tokenizer_config.json. Of a vocab.pkl, transformers 4.35 would only learn to
+  encode. UserError: it cannot be written, or the tokenizer has nothing like
+  the vocabulary, for it knows only words, one of them <unk> or <UNK>.
+  """
+  unk = vocabulary.unk if isinstance(vocabulary, Words) else ''
+  if not isinstance(vocabulary, Words) or unk not in _UNK:
+    raise UserError(
+      "Hugging Face's tokenizer cannot have the vocabulary; allowed: words "
+      'with <unk> or <UNK>'
+    )
+  config = {
+    'tokenizer_class': 'TransfoXLTokenizer',
+    'lower_case': vocabulary.lower,
+    'unk_token': unk,
+    # Where no word ends a line, the default, which has the id of <unk>.
+    'eos_token': vocabulary.eos or '<eos>',
+    'additional_special_tokens': [],
+  }
+  folder = pathlib.Path(folder)
+  with files.writing(f'{folder / "vocab.txt"}'):
+    folder.mkdir(parents=True, exist_ok=True)
+    with files.replacing(folder / 'vocab.txt') as f:
+      f.write(vocabulary.text())
+  files.write(folder / 'tokenizer_config.json', json.dumps(config, indent=2))
+
+
+def _fields(path):
+  """The attributes of a vocabulary in a file."""
+  if path.suffix == '.json':
+    found = files.parse_json(files.read(path, largest=_TEXT), f'{path}')
+    if all(type(i) is int for i in found.values()):
+      return {'sym2idx': found}
+    return _within(found)
+  if path.suffix == '.txt':
+    words = Words.from_list(files.read(path, largest=_TEXT), f'{path}')
+    return {'idx2sym': [*words.symbols], 'counts': [*words.counts]}
+  data = torch_storage.map_file(path)
+  if torch_storage.is_torch(data):
+    root, _ = torch_storage.load(path)
+  else:
+    root, _ = pickles.loads(data, f'{path}', lambda identity: None)
+  return _within(root)
+
+
+def _within(root):
+  """The attributes of the vocabulary within a corpus or checkpoint."""
+  for _ in range(3):
+    if isinstance(root, inert.Object):
+      root = root.fields
+    if not isinstance(root, dict):
+      break
+    if 'idx2sym' in root or 'sym2idx' in root:
+      return root
+    if 'tokenizer' in root:
+      raise ValueError('it is one of pieces of words (GPT-2), none of words')
+    root = root.get('vocab')
+  raise ValueError('it has no idx2sym')
+
+
+def _checked(fields):
+  """The Contents of the attributes of a vocabulary; ValueError if they are odd.
+
+  The counts are those of the counter, unless it lacks most symbols.
+  """
+  symbols = fields.get('idx2sym')
+  if symbols is None:
+    symbols = _ordered(fields['sym2idx'])
+  if type(symbols) is not list or not 0 < len(symbols) <= _MOST:
+    raise ValueError(f'idx2sym is no list of 1 to {_MOST:,} symbols')
+  if any(type(s) is not str or len(s) > 10_000 for s in symbols):
+    raise ValueError('a symbol is no text')
+  if len(set(symbols)) != len(symbols):
+    raise ValueError('a symbol is there twice')
+  counter = fields.get('counter')
+  counts = fields.get('counts') or []
+  if type(counter) is dict and counter:
+    counts = [counter.get(s, 0) for s in symbols]
+  if any(type(n) is not int or n < 0 for n in counts):
+    raise ValueError('a count is no whole number')
+  if 2 * sum(map(bool, counts)) < len(counts):
+    counts = []
+  symbols = _repaired(symbols)
+  eos = next((s for s in _EOS if s in symbols), '')
+  unk = next((s for s in _UNK if s in symbols), '')
+  return Contents(symbols, counts, bool(fields.get('lower_case')), eos, unk)
+
+
+def _ordered(ids):
+  """Symbols in the order of their ids, which count from 0."""
+  right = type(ids) is dict and all(type(i) is int for i in ids.values())
+  if not right or sorted(ids.values()) != [*range(len(ids))]:
+    raise ValueError('sym2idx is no dict of ids from 0 on')
+  return sorted(ids, key=lambda symbol: ids[symbol])
+
+
+def _repaired(symbols):
+  """The symbols, read as UTF-8 if all of them were read as Latin-1.
+
+  As was done in Hugging Face's conversion from Python 2 (issue 271 of
+  transformers). Among thousands of real words some would be no UTF-8.
+  """
+  if all(s.isascii() for s in symbols):
+    return symbols
+  with contextlib.suppress(UnicodeError):
+    return [s.encode('latin-1').decode('utf-8') for s in symbols]
+  return symbols
+
+
+def _escaped(symbol):
+  """A symbol without white space, which Python's escapes replace."""
+  return ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
+
+
+def _byte_values(symbols):
+  """The byte value of each symbol; () if they are none."""
+  if all(s.isascii() and s.isdigit() for s in symbols) and len(symbols) > 10:
+    values = tuple(map(int, symbols))
+  elif all(len(s) == 1 and s.isascii() for s in symbols):
+    values = tuple(ord(' ' if s == '_' else s) for s in symbols)
+  else:
+    return ()
+  return values if max(values) < 256 else ()

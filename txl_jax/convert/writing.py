@@ -1,0 +1,146 @@
+"""`Weights` as files of other versions, and as our own export."""
+
+import json
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import safetensors.numpy
+
+from txl_jax import files
+from txl_jax.convert import (
+  hugging_face,
+  layout,
+  original,
+  torch_file,
+  vocabularies,
+)
+from txl_jax.convert.sources import SOURCES
+from txl_jax.convert.weights import Weights
+from txl_jax.corpora import scratch
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+from txl_jax.runs import weights_file, workdir
+
+
+def state_dict(weights: Weights, target: str) -> dict[str, Any]:
+  """The state dict in the original's form, its tails as the target has them.
+
+  The target is one of SOURCES.
+  """
+  section, V = weights.section, len(weights.vocabulary)
+  state = original.from_params(weights.params, section, V)
+  if section.cutoffs and section.tail_order != SOURCES[target].tail_order:
+    state = original.turn_tails(state)
+  return state
+
+
+def to_original(path: pathlib.Path, weights: Weights) -> None:
+  """Writes a state dict for the original PyTorch code; UserError if not."""
+  torch_file.write(path, state_dict(weights, 'original'))
+
+
+def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
+  """Those with which the original code makes a model for the state dict."""
+  c = weights.section
+  T, M = segment_len, c.mem_len
+  if hasattr(c, 'table_len'):  # which is as long as both
+    M = min(M, c.table_len - 1)
+    T = c.table_len - M
+  bins = len(c.cutoffs) + 1
+  return {
+    'n_token': len(weights.vocabulary),
+    'n_layer': c.n_layer,
+    'n_head': c.n_head,
+    'd_model': c.d_model,
+    'd_head': c.d_head,
+    'd_inner': c.d_ff,
+    'dropout': c.dropout,
+    'dropatt': c.dropatt,
+    'tie_weight': c.tie_weights,
+    'd_embed': c.d_embed or c.d_model,
+    'div_val': c.div_val,
+    'tie_projs': [*(c.tie_projs or [False] * bins)],
+    'pre_lnorm': c.pre_norm,
+    'tgt_len': T,
+    'ext_len': 0,
+    'mem_len': M,
+    'cutoffs': [*c.cutoffs],
+    'same_length': c.span is not None,
+    'attn_type': layout.ATTENTION[c.name],
+    'clamp_len': getattr(c, 'clamp_len', 0) or -1,
+  }
+
+
+def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
+  """Writes a folder that TransfoXLLMHeadModel.from_pretrained reads.
+
+  It has config.json, model.safetensors, our vocabulary.json, and where
+  `has_tokenizer` the files of TransfoXLTokenizer. UserError: the version has no
+  such model, the folder is there, or it cannot be written.
+  """
+  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    raise UserError(f'--to={folder} is there already; allowed: a new folder')
+  vocabulary = weights.vocabulary
+  config = hugging_face.config_of(
+    weights.section, len(vocabulary), vocabulary.eos_id
+  )
+  state = state_dict(weights, 'hugging_face')
+  state = hugging_face.from_original(state, weights.section)
+  with files.writing(f'--to={folder}'), scratch.beside(folder) as temporary:
+    made = temporary / folder.name
+    made.mkdir()
+    # Its loader refuses files without this.
+    safetensors.numpy.save_file(
+      state, made / 'model.safetensors', metadata={'format': 'pt'}
+    )
+    files.write(made / 'config.json', json.dumps(config, indent=1) + '\n')
+    # Only its owner might read the other.
+    shutil.copymode(made / 'config.json', made / 'model.safetensors')
+    text = workdir.vocabulary_text(vocabulary)
+    files.write(made / workdir.VOCABULARY, text)
+    if has_tokenizer(vocabulary):
+      vocabularies.write(made, vocabulary)
+    scratch.move(made, folder)
+
+
+def has_tokenizer(vocabulary: Vocabulary | Words) -> bool:
+  """Whether the tokenizer of Hugging Face can have a vocabulary."""
+  return isinstance(vocabulary, Words) and vocabulary.unk in ('<unk>', '<UNK>')
+
+
+def to_export(path: pathlib.Path, weights: Weights) -> None:
+  """Writes the file of --mode=export; see `weights_file.save`."""
+  what = weights.fields, weights.vocabulary.to_json()
+  weights_file.save(path, weights.params, *what)
+
+
+def left_out(weights: Weights, target: str) -> Iterator[str]:
+  """What a version does otherwise than this model: a line each.
+
+  The target is one of SOURCES; there the figures differ by this.
+  """
+  c, version = weights.section, SOURCES[target]
+  does, of_hf = version.title, target == 'hugging_face'
+  if c.mem_len and c.memory_init != version.memory_init:
+    starts = {'empty': 'empty', 'zeros': 'with zero states that are seen'}
+    advice = '; give it mems of length 0 at first' if of_hf else ''
+    yield (
+      f'model.memory_init is {c.memory_init}: in {does} a memory starts '
+      f'{starts[version.memory_init]}{advice}'
+    )
+  if of_hf:
+    return
+  if c.ln_eps != version.ln_eps:
+    yield f'model.ln_eps is {c.ln_eps}: {does} has {version.ln_eps}'
+  if c.span is not None and c.same_length != version.span:
+    yield f'model.same_length is {c.same_length}: {does} has {version.span}'
+  if getattr(c, 'untie_biases', False):
+    yield (
+      f'model.untie_biases: {does} has one pair of biases for all layers, and '
+      'cannot load those of each layer; Hugging Face can'
+    )
+  if c.pre_norm and c.norm_queries and c.name in ('vaswani', 'al_rfou'):
+    yield f'model.norm_queries: {does} makes queries of states without norm'
