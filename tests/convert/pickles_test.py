@@ -44,7 +44,7 @@ def refused(data, **limits):
 
 
 @hypothesis.given(values, st.integers(3, 5))
-@hypothesis.settings(deadline=None, max_examples=200, database=None)
+@hypothesis.settings(deadline=None, max_examples=60, database=None)
 def test_plain_values_are_as_pickle_has_them(value, protocol):
   data = pickle.dumps(value, protocol)
   assert pickles.loads(data + b'more', '') == (value, len(data))
@@ -254,7 +254,7 @@ def test_deep_values(inside):
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(deadline=None, max_examples=300, database=None)
+@hypothesis.settings(deadline=None, max_examples=60, database=None)
 def test_damage(data):
   """Whatever comes of it, it is told in a line, or is some plain object."""
   value = {'a': [1, 'x' * 9], 'b': collections.OrderedDict(c=(2.5, None))}

@@ -215,7 +215,7 @@ def read_or_refuse(prefix, **limits):
 @hypothesis.given(st.data())
 @hypothesis.settings(
   deadline=None,
-  max_examples=200,
+  max_examples=60,
   database=None,
   suppress_health_check=list(hypothesis.HealthCheck),
 )
@@ -244,7 +244,7 @@ def test_damage(tmp_path_factory, data):
 @hypothesis.given(st.data())
 @hypothesis.settings(
   deadline=None,
-  max_examples=200,
+  max_examples=60,
   database=None,
   suppress_health_check=list(hypothesis.HealthCheck),
 )

@@ -315,7 +315,7 @@ def test_a_file_that_was_cut(path, tmp_path):
 @hypothesis.given(st.data())
 @hypothesis.settings(
   deadline=None,
-  max_examples=200,
+  max_examples=60,
   database=None,
   suppress_health_check=list(hypothesis.HealthCheck),
 )

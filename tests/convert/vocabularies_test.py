@@ -228,7 +228,7 @@ def test_files_that_are_none(tmp_path):
 @hypothesis.given(st.data())
 @hypothesis.settings(
   deadline=None,
-  max_examples=200,
+  max_examples=60,
   database=None,
   suppress_health_check=list(hypothesis.HealthCheck),
 )
