@@ -380,7 +380,7 @@ def _cast_weights(path, x, dtype):
 
 def _outputs_first(params):
   """Parameters without the kernels of `layers.Product`; and these, turned."""
-  rest = traverse_util.flatten_dict(params, sep='/')
+  rest: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
   used = r'^layers_\d+/(attention/[qkv]|ff/w[12])/kernel$'
   names = [name for name in rest if re.search(used, name)]
   turned = {name: jnp.moveaxis(rest.pop(name), 0, -1) for name in names}
