@@ -2,24 +2,14 @@
 
 Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
-  A tile is n queries i0 + a by n keys j0 + x; n is a power of two.
-
-Query i and key j are at distance d = i + M - j, and r is farthest first, so a
-tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r: two chunks of n rows
-from T - i0 - n + j0 on, of which query a needs n neighbours that begin n - 1 -
-a rows into the first. Both are multiplied as they are; the columns from n - 1
-- a on of one product and those before of the other are merged, and what
-remains of the skew is a rotation of row a by n - 1 - a. The next tile of keys
-begins one chunk further: a step along the keys makes one product with
-positions and keeps the other.
+  A tile is n queries by n keys.
 
 Inside the kernels scores are products before the scale; c, p and r come with
-c and p divided by it and r and p padded, see `_operands`.
+c and p divided by it and r and p padded, see `_operands`. What a tile is made
+of is in `triton_tiles`.
 """
 
 import functools
-import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +18,8 @@ from jax.experimental.pallas import triton as plgpu
 
 from txl_jax import attention, target
 from txl_jax.kernels import base
+from txl_jax.kernels import triton_tiles as tiles
 
-_LOG2_E = math.log2(math.e)
-_UNSEEN = -1e30  # a score: finite, so that no difference of two is NaN
 _PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
 _BUFFER = 80 << 20  # bytes, of the gradients by distance
 # Columns of a product that the tensor cores take without padding.
@@ -48,317 +37,46 @@ def why_not(case: base.Case) -> str:
   return ''
 
 
-class Tiling(NamedTuple):
-  """How a kernel is cut.
-
-  The n of its tiles; warps; for how many steps of a loop shared memory holds
-  the loads; and whether those of r go through registers, for want of it.
-  """
-
-  n: int
-  warps: int
-  stages: int
-  direct: bool = False
-
-
-class _Problem(NamedTuple):
-  """What a kernel knows when it is compiled."""
-
-  T: int
-  S: int
-  H: int
-  K: int
-  span: int
-  rate: float
-  tiling: Tiling
-  interpret: bool
-
-  @property
-  def n(self):
-    return self.tiling.n
-
-  @property
-  def M(self):
-    return self.S - self.T
-
-  @property
-  def width(self):
-    """Columns of a tile of states, a power of two: K and zeros."""
-    return max(16, pl.next_power_of_2(self.K))
-
-  @property
-  def scale(self):
-    return self.K**-0.5
-
-
-def _power(x, scale, offset, problem):
-  """2^(x scale - offset), for an offset that broadcasts to x.
-
-  Triton alone would round the product and guard against subnormal results.
-  """
-  if problem.interpret:
-    return jnp.exp2(x * scale - offset)
-  args = (
-    x,
-    jnp.full(x.shape, scale, x.dtype),
-    jnp.broadcast_to(-offset, x.shape),
-  )
-  [result] = plgpu.elementwise_inline_asm(
-    '{ .reg .f32 t; fma.rn.f32 t, $1, $2, $3; ex2.approx.ftz.f32 $0, t; }',
-    args=args,
-    constraints='=f,f,f,f',
-    pack=1,
-    result_shape_dtypes=[jax.ShapeDtypeStruct(x.shape, x.dtype)],
-  )
-  return result
-
-
-def _turn(x, to, axis, loop, problem):
-  """Moves the elements of float32 x [n, n] along an axis, to places `to`.
-
-  Triton cannot gather from registers: the elements go through shared memory
-  that the assembly declares for itself, whatever the layout they are in. One
-  instance holds all elements of a thread, and the barriers keep the reads of
-  the last call, the writes and the reads apart. `loop` is the index of the
-  loop around: addresses that did not depend on it would all be kept in
-  registers from step to step.
-  """
-  n, warps = problem.n, problem.tiling.warps
-  if problem.interpret:
-    moved = jnp.zeros_like(x)
-    return jnp.put_along_axis(moved, to, x, axis=axis, inplace=False)
-  if n < 16 * warps:
-    # Some warps would hold the same elements, in several instances.
-    raise ValueError(f'{warps} warps do not share out {n} rows')
-  row = jax.lax.broadcasted_iota(jnp.int32, (n, n), 0)
-  column = jax.lax.broadcasted_iota(jnp.int32, (n, n), 1)
-  pitch = n + 3  # of all residues, the fewest bank conflicts
-  stride = 4 if axis else 4 * pitch
-  read = ((row + (loop >> 30)) * pitch + column) * 4
-  write = read + (to - (column if axis else row)) * stride
-  count = n * n // (32 * warps)
-  lines = [
-    '{',
-    # What Triton has in shared memory comes after it, and must stay aligned.
-    f'.shared .align 1024 .b8 tile[{pl.cdiv(n * pitch * 4, 1024) * 1024}];',
-    '.reg .b32 base, place;',
-    'mov.u32 base, tile;',
-    'bar.sync 0;',
-  ]
-  for e in range(count):
-    lines.append(f'add.u32 place, base, ${2 * count + e};')
-    lines.append(f'st.shared.f32 [place], ${count + e};')
-  lines.append('bar.sync 0;')
-  for e in range(count):
-    lines.append(f'add.u32 place, base, ${3 * count + e};')
-    lines.append(f'ld.shared.f32 ${e}, [place];')
-  lines.append('}')
-  constraints = ['=&f'] * count + ['f'] * count + ['r'] * (2 * count)
-  [moved] = plgpu.elementwise_inline_asm(
-    '\n'.join(lines),
-    args=[x, write, read],
-    constraints=','.join(constraints),
-    pack=count,
-    result_shape_dtypes=[jax.ShapeDtypeStruct((n, n), jnp.float32)],
-  )
-  return moved
-
-
-def _places(axis, problem):
-  """Where rows of r are in a chunk, and where query a begins: int32 [n, n].
-
-  Chunks are along the axis, queries along the other.
-  """
-  n = problem.n
-  y = jax.lax.broadcasted_iota(jnp.int32, (n, n), axis)
-  return y, n - 1 - jax.lax.broadcasted_iota(jnp.int32, (n, n), 1 - axis)
-
-
-def _by_key(late, early, axis, loop, problem):
-  """Merges two products with chunks of r, and moves them to their keys.
-
-  Both are float32 [n, n], of one chunk and the chunk before it.
-  """
-  y, start = _places(axis, problem)
-  merged = jnp.where(y < start, late, early)
-  to = y - start + jnp.where(y < start, problem.n, 0)
-  return _turn(merged, to, axis, loop, problem)
-
-
-def _by_distance(x, loop, problem):
-  """Moves x [n, n] of queries and keys to where their rows of r are.
-
-  What of row a is before its start belongs to the later of the two chunks.
-  """
-  y, start = _places(1, problem)
-  to = y + start - jnp.where(y + start < problem.n, 0, problem.n)
-  return _turn(x, to, 1, loop, problem)
-
-
-def _dot(x, y, axis_x, axis_y, problem):
-  """A product of tiles over one axis of each, accumulated in float32.
-
-  float32 tiles go to the tensor cores in three parts, which leaves about the
-  rounding of float32; products one by one would spill most of the registers.
-  """
-  precision = None
-  if x.dtype == jnp.float32:
-    precision = jax.lax.Precision.HIGHEST
-    if not problem.interpret:
-      precision = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
-  return jax.lax.dot_general(
-    x,
-    y,
-    (((axis_x,), (axis_y,)), ((), ())),
-    precision=precision,
-    preferred_element_type=jnp.float32,
-  )
-
-
-def _rows(ref, b, rows, h, problem):
-  """States [n, width] of ref [B, rows, H, width], or [rows, H, width] (b None).
-
-  rows is int32 [n], all of them in the array.
-  """
-  columns = jnp.arange(problem.width, dtype=jnp.int32)
-  place = (rows[:, None], h, columns[None, :])
-  return plgpu.load(ref.at[place if b is None else (b, *place)])
-
-
-def _store_rows(ref, b, rows, h, x, problem):
-  """Stores states [n, width] in ref [B, rows, H, width], where it has them."""
-  columns = jnp.arange(problem.width, dtype=jnp.int32)
-  place = ref.at[b, rows[:, None], h, columns[None, :]]
-  mask = jnp.broadcast_to((rows < ref.shape[1])[:, None], x.shape)
-  plgpu.store(place, x, mask=mask)
-
-
-def _within(rows, size, tile):
-  """Rows [n] from a multiple of the tile on, none of them past the last."""
-  return rows if size % tile == 0 else jnp.minimum(rows, size - 1)
-
-
-def _masked(x, unseen, i, j, i0, j0, filled, problem, axis):
-  """x, and `unseen` where the query does not see the key.
-
-  x is a tile [n, n] of queries i, int32 [n] from i0 on, and keys j, int32 [n]
-  from j0 on along the axis. Most tiles are seen as a whole.
-  """
-  M, span = problem.M, problem.span
-
-  def mask(x):
-    first = jnp.maximum(i + M - span + 1, M - filled)
-    more = jnp.maximum(i + M - first, 0).astype(jnp.uint32)
-    # A query that is not there sees no key.
-    first = jnp.where(i < problem.T, first, problem.S + problem.n)
-    first, more, keys = (
-      jnp.expand_dims(x, axis if n < 2 else 1 - axis)
-      for n, x in enumerate((first, more, j))
-    )
-    # 0 <= j - first <= more.
-    return jnp.where((keys - first).astype(jnp.uint32) <= more, x, unseen)
-
-  last = i0 + problem.n - 1
-  whole = (
-    (j0 + problem.n - 1 <= i0 + M)
-    & (j0 > last + M - span)
-    & (j0 >= M - filled)
-    & (last < problem.T)
-  )
-  return jax.lax.cond(whole, lambda x: x, mask, x)
-
-
-def _index(b, h, i, j, words_ref, problem):
-  """The index of each weight that dropout hashes, uint32; see `fused`."""
-  b, h, i, j = (x.astype(jnp.uint32) for x in (b, h, i, j))
-  row = b * words_ref[3] + words_ref[2] + h
-  return (row * problem.T + i) * problem.S + j
-
-
-class _Positions:
-  """Products of a query tile with r, a chunk at a time.
-
-  The state is the product with the chunk that the next tile of keys begins in,
-  and with `direct` the rows of the chunk after it.
-  """
-
-  def __init__(self, q, r_ref, p_ref, h, base, problem):
-    self.q, self.r_ref, self.p_ref = q, r_ref, p_ref
-    self.h, self.base, self.problem = h, base, problem
-
-  def begin(self, J):
-    """The state for the tile of keys J."""
-
-    # A loop, since Triton keeps what a product read until the loop after it.
-    def step(J, _):
-      return self._product(J, self.chunk(J))
-
-    nothing = jnp.zeros([self.problem.n, self.problem.n], jnp.float32)
-    early = jax.lax.fori_loop(J, J + 1, step, nothing)
-    return (
-      (early, self.chunk(J + 1)) if self.problem.tiling.direct else (early,)
-    )
-
-  def step(self, J, state):
-    """The products for tile J, later chunk first, and the next state."""
-    early, *r = state
-    late = self._product(J + 1, r[0] if r else self.chunk(J + 1))
-    return late, early, (late, self.chunk(J + 2)) if r else (late,)
-
-  def _rows(self, J):
-    """The rows of the chunk that tile J begins in: int32 [n]."""
-    first = self.base + J * self.problem.n
-    return first + jnp.arange(self.problem.n, dtype=jnp.int32)
-
-  def chunk(self, J):
-    """The rows of r [n, width] that tile J begins in."""
-    return _rows(self.r_ref, None, self._rows(J), self.h, self.problem)
-
-  def _product(self, J, r):
-    bias = plgpu.load(self.p_ref.at[self.h, self._rows(J)])
-    return _dot(self.q, r, 1, 1, self.problem) + bias
-
-
 def _forward_kernel(
   q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
   out_ref, logsum_ref,
-  *, problem: _Problem,
+  *, problem: tiles.Problem,
 ):  # fmt: skip
   """Queries from i0 on of one row and head, over the keys they see."""
   n, T, M = problem.n, problem.T, problem.M
-  scale = problem.scale * _LOG2_E
+  scale = problem.scale * tiles.LOG2_E
   # The last queries see the most keys: they start first.
   i0 = (pl.num_programs(0) - 1 - pl.program_id(0)) * n
   h, b = pl.program_id(1), pl.program_id(2)
   filled = filled_ref[b]
   i = i0 + jnp.arange(n, dtype=jnp.int32)
-  q = _rows(q_ref, b, _within(i, T, n), h, problem)
+  q = tiles.load_rows(q_ref, b, tiles.within(i, T, n), h, problem)
   base = pl.cdiv(T, n) * n - i0 - n
-  positions = _Positions(q, r_ref, p_ref, h, base, problem)
+  positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
 
   def step(J, carry):
     total, top, out, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = _within(j, problem.S, n)
-    k = _rows(k_ref, b, there, h, problem)
-    score = _dot(q, k, 1, 1, problem)
+    there = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, there, h, problem)
+    score = tiles.dot(q, k, 1, 1, problem)
     late, early, state = positions.step(J, state)
-    of_positions = _by_key(late, early, 1, J, problem)
+    of_positions = tiles.by_key(late, early, 1, J, problem)
     score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
-    score = _masked(score, _UNSEEN, i, j, i0, j0, filled, problem, 1)
+    score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
     # Where a query has seen nothing yet, the power is 0.
-    level = jnp.maximum(higher, 0.5 * _UNSEEN) * scale
-    weights = _power(score, scale, level[:, None], problem)
+    level = jnp.maximum(higher, 0.5 * tiles.UNSEEN) * scale
+    weights = tiles.power(score, scale, level[:, None], problem)
     total = total * shrink + jnp.sum(weights, axis=1)
     if problem.rate:
-      index = _index(b, h, i[:, None], j[None, :], words_ref, problem)
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
       keep = attention.keep(index, words_ref, problem.rate)
       weights = jnp.where(keep, weights, 0)
-    v = _rows(v_ref, b, there, h, problem)
-    out = out * shrink[:, None] + _dot(
+    v = tiles.load_rows(v_ref, b, there, h, problem)
+    out = out * shrink[:, None] + tiles.dot(
       weights.astype(v.dtype), v, 1, 0, problem
     )
     return total, higher, out, *state
@@ -367,14 +85,14 @@ def _forward_kernel(
   last = (jnp.minimum(i0 + n, T) - 1 + M) // n
   carry = (
     jnp.zeros([n], jnp.float32),
-    jnp.full([n], _UNSEEN, jnp.float32),
+    jnp.full([n], tiles.UNSEEN, jnp.float32),
     jnp.zeros([n, problem.width], jnp.float32),
     *positions.begin(nearest),
   )
   total, top, out, *_ = jax.lax.fori_loop(nearest, last + 1, step, carry)
   # The plain path divides the weights that dropout keeps; this is less work.
   out = out / (total * (1 - problem.rate))[:, None]
-  _store_rows(out_ref, b, i, h, out.astype(out_ref.dtype), problem)
+  tiles.store_rows(out_ref, b, i, h, out.astype(out_ref.dtype), problem)
   logsum = top * problem.scale + jnp.log(total)
   plgpu.store(logsum_ref.at[b, h, i], logsum, mask=i < T)
 
@@ -383,7 +101,7 @@ def _dq_kernel(
   first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
   dout_ref, logsum_ref, delta_ref, _,
   dq_ref, by_distance_ref,
-  *, problem: _Problem,
+  *, problem: tiles.Problem,
 ):  # fmt: skip
   """dq, and the gradients of the scores by distance, of a group of queries.
 
@@ -392,21 +110,21 @@ def _dq_kernel(
   has it.
   """
   n, T, M = problem.n, problem.T, problem.M
-  scale = problem.scale * _LOG2_E
+  scale = problem.scale * tiles.LOG2_E
   tile, h, b = pl.program_id(0), pl.program_id(1), pl.program_id(2)
   local = tile * n + jnp.arange(n, dtype=jnp.int32)
   i0 = pl.multiple_of(first_ref[0], n) + tile * n
   i = i0 + jnp.arange(n, dtype=jnp.int32)
   present = jnp.minimum(i, T - 1)
   filled = filled_ref[b]
-  q = _rows(q_ref, b, present, h, problem)
-  dout = _rows(dout_ref, b, present, h, problem)
-  logsum = plgpu.load(logsum_ref.at[b, h, present]) * _LOG2_E
+  q = tiles.load_rows(q_ref, b, present, h, problem)
+  dout = tiles.load_rows(dout_ref, b, present, h, problem)
+  logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
   delta = plgpu.load(delta_ref.at[b, h, present])
   # A group may have tiles that no query is in: any row of r will do.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
-  positions = _Positions(q, r_ref, p_ref, h, base, problem)
-  y, start = _places(1, problem)
+  positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
+  y, start = tiles.places(1, problem)
 
   def write(J, chunk):
     """Stores [n, n], what the chunk has that the tile of keys J begins in."""
@@ -420,26 +138,26 @@ def _dq_kernel(
     dq, before, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = _within(j, problem.S, n)
-    k = _rows(k_ref, b, there, h, problem)
-    score = _dot(q, k, 1, 1, problem)
-    v = _rows(v_ref, b, there, h, problem)
-    dweights = _dot(dout, v, 1, 1, problem)
+    there = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, there, h, problem)
+    score = tiles.dot(q, k, 1, 1, problem)
+    v = tiles.load_rows(v_ref, b, there, h, problem)
+    dweights = tiles.dot(dout, v, 1, 1, problem)
     late, early, state = positions.step(J, state)
-    of_positions = _by_key(late, early, 1, J, problem)
+    of_positions = tiles.by_key(late, early, 1, J, problem)
     score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
-    weights = _power(score, scale, logsum[:, None], problem)
+    weights = tiles.power(score, scale, logsum[:, None], problem)
     if problem.rate:
-      index = _index(b, h, i[:, None], j[None, :], words_ref, problem)
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
       keep = attention.keep(index, words_ref, problem.rate)
       dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
     dscore = weights * (dweights - delta[:, None])
-    dscore = _masked(dscore, 0, i, j, i0, j0, filled, problem, 1)
-    dq = dq + _dot(dscore.astype(k.dtype), k, 1, 0, problem)
-    now = _by_distance(dscore, J, problem).astype(k.dtype)
+    dscore = tiles.masked(dscore, 0, i, j, i0, j0, filled, problem, 1)
+    dq = dq + tiles.dot(dscore.astype(k.dtype), k, 1, 0, problem)
+    now = tiles.by_distance(dscore, J, problem).astype(k.dtype)
     chunk = jnp.where(y < start, before, now)
     write(J, chunk)
-    dq = dq + _dot(chunk, positions.chunk(J), 1, 0, problem)
+    dq = dq + tiles.dot(chunk, positions.chunk(J), 1, 0, problem)
     return dq, now, *state
 
   last = (jnp.minimum(i0 + n, T) - 1 + M) // n
@@ -464,68 +182,68 @@ def _dq_kernel(
   def end(J, dq):
     chunk = jnp.where(y < start, before, nothing)
     write(J, chunk)
-    return dq + _dot(chunk, positions.chunk(J), 1, 0, problem)
+    return dq + tiles.dot(chunk, positions.chunk(J), 1, 0, problem)
 
   dq = jax.lax.fori_loop(last + 1, last + 2, end, dq)
   chunks = by_distance_ref.shape[-1] // n
   jax.lax.fori_loop(-(base // n), nearest, write_nothing, None)
   jax.lax.fori_loop(last + 2, chunks - base // n, write_nothing, None)
   dq = (dq * problem.scale).astype(dq_ref.dtype)
-  _store_rows(dq_ref, b, i, h, dq, problem)
+  tiles.store_rows(dq_ref, b, i, h, dq, problem)
 
 
 def _dkv_kernel(
   q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
   dout_ref, logsum_ref, delta_ref,
   dk_ref, dv_ref, dc_ref,
-  *, problem: _Problem,
+  *, problem: tiles.Problem,
 ):  # fmt: skip
   """Keys from j0 on of one row and head, over the queries that see them.
 
   Tiles are [n, n] here, ready for the products with dout and q.
   """
   n, T, M, S = problem.n, problem.T, problem.M, problem.S
-  scale = problem.scale * _LOG2_E
+  scale = problem.scale * tiles.LOG2_E
   j0 = pl.program_id(0) * n
   h, b = pl.program_id(1), pl.program_id(2)
   filled = filled_ref[b]
   j = j0 + jnp.arange(n, dtype=jnp.int32)
-  there = _within(j, S, n)
-  k = _rows(k_ref, b, there, h, problem)
-  v = _rows(v_ref, b, there, h, problem)
+  there = tiles.within(j, S, n)
+  k = tiles.load_rows(k_ref, b, there, h, problem)
+  v = tiles.load_rows(v_ref, b, there, h, problem)
   bias = plgpu.load(c_ref.at[b, h, there])
 
   def step(I, carry):
     dk, dv, dc = carry
     i0 = I * n
     i = i0 + jnp.arange(n, dtype=jnp.int32)
-    present = _within(i, T, n)
-    q = _rows(q_ref, b, present, h, problem)
+    present = tiles.within(i, T, n)
+    q = tiles.load_rows(q_ref, b, present, h, problem)
     base = pl.cdiv(T, n) * n - i0 - n + j0
     products = []
     for chunk in range(2):
       rows = base + chunk * n + jnp.arange(n, dtype=jnp.int32)
-      r = _rows(r_ref, None, rows, h, problem)
+      r = tiles.load_rows(r_ref, None, rows, h, problem)
       by_distance = plgpu.load(p_ref.at[h, rows])[:, None]
-      products.append(_dot(r, q, 1, 1, problem) + by_distance)
+      products.append(tiles.dot(r, q, 1, 1, problem) + by_distance)
     early, late = products
-    score = _by_key(late, early, 0, I, problem)
-    score = _dot(k, q, 1, 1, problem) + (score + bias[:, None])
-    logsum = plgpu.load(logsum_ref.at[b, h, present]) * _LOG2_E
-    weights = _power(score, scale, logsum[None, :], problem)
-    weights = _masked(weights, 0, i, j, i0, j0, filled, problem, 0)
-    dout = _rows(dout_ref, b, present, h, problem)
-    dweights = _dot(v, dout, 1, 1, problem)
+    score = tiles.by_key(late, early, 0, I, problem)
+    score = tiles.dot(k, q, 1, 1, problem) + (score + bias[:, None])
+    logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
+    weights = tiles.power(score, scale, logsum[None, :], problem)
+    weights = tiles.masked(weights, 0, i, j, i0, j0, filled, problem, 0)
+    dout = tiles.load_rows(dout_ref, b, present, h, problem)
+    dweights = tiles.dot(v, dout, 1, 1, problem)
     kept = weights
     if problem.rate:
-      index = _index(b, h, i[None, :], j[:, None], words_ref, problem)
+      index = tiles.hash_index(b, h, i[None, :], j[:, None], words_ref, problem)
       keep = attention.keep(index, words_ref, problem.rate)
       kept = jnp.where(keep, weights, 0)
       dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
-    dv = dv + _dot(kept.astype(dout.dtype), dout, 1, 0, problem)
+    dv = dv + tiles.dot(kept.astype(dout.dtype), dout, 1, 0, problem)
     delta = plgpu.load(delta_ref.at[b, h, present])
     dscore = weights * (dweights - delta[None, :])
-    dk = dk + _dot(dscore.astype(q.dtype), q, 1, 0, problem)
+    dk = dk + tiles.dot(dscore.astype(q.dtype), q, 1, 0, problem)
     return dk, dv, dc + jnp.sum(dscore, axis=1)
 
   nearest = jnp.maximum(j0 - M, 0) // n
@@ -537,8 +255,8 @@ def _dkv_kernel(
   )
   dk = (dk * problem.scale).astype(dk_ref.dtype)
   dv = (dv * (1 / (1 - problem.rate))).astype(dv_ref.dtype)
-  _store_rows(dk_ref, b, j, h, dk, problem)
-  _store_rows(dv_ref, b, j, h, dv, problem)
+  tiles.store_rows(dk_ref, b, j, h, dk, problem)
+  tiles.store_rows(dv_ref, b, j, h, dv, problem)
   plgpu.store(dc_ref.at[b, h, j], dc, mask=j < S)
 
 
@@ -560,7 +278,7 @@ def _problem(q, k, span, rate, tiling, interpret):
     interpret = target.device().platform == 'cpu'
   _, T, H, K = q.shape
   S = k.shape[1]
-  return _Problem(T, S, H, K, span, rate, tiling, interpret)
+  return tiles.Problem(T, S, H, K, span, rate, tiling, interpret)
 
 
 def _padded(problem, *states):
@@ -598,13 +316,15 @@ def _tiling(name, q):
   """The tiling that was fastest on an H100 for a kernel with such states."""
   wide = q.shape[-1] > 64
   if q.dtype == jnp.float32:
-    return Tiling(16, 1, 1) if wide else Tiling(32, 2, 1)
+    return tiles.Tiling(16, 1, 1) if wide else tiles.Tiling(32, 2, 1)
   # Shared memory is for two programs to a multiprocessor; what does not fit
   # twice goes through registers, or is loaded when it is needed.
   if not wide:
-    return Tiling(64, 4, 2, direct=name == 'dq')
+    return tiles.Tiling(64, 4, 2, direct=name == 'dq')
   return (
-    Tiling(64, 4, 2, direct=True) if name == 'forward' else Tiling(64, 4, 1)
+    tiles.Tiling(64, 4, 2, direct=True)
+    if name == 'forward'
+    else tiles.Tiling(64, 4, 1)
   )
 
 
@@ -675,8 +395,8 @@ def _distance_gradients(
   S, n = problem.S, problem.n
   before = -T % n
   columns = pl.cdiv(before + S, n) * n
-  tiles = pl.cdiv(T, n)
-  group = n * _tiles_at_once(tiles, B * H, n * columns * q.dtype.itemsize)
+  size = n * columns * q.dtype.itemsize
+  group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
   operands = _operands(r, c, p, problem)
   # Heads in front, rows and queries as one: plain products, no copy of what is
@@ -717,18 +437,18 @@ def _distance_gradients(
   return dq, dr, sums[..., K]
 
 
-def _tiles_at_once(tiles, programs, size):
-  """How many tiles of queries a call of the kernel for dq takes.
+def _tiles_at_once(wanted, programs, size):
+  """How many of the tiles of queries a call of the kernel for dq takes.
 
   All rows and heads have `programs` of each, and a buffer of so many bytes. The
   multiprocessors of a large GPU should be busy to the end of each call.
   """
   best, most = 1, 0.0
-  for count in range(1, tiles + 1):
+  for count in range(1, wanted + 1):
     if count > 1 and count * programs * size > _BUFFER:
       break
-    calls, waves = pl.cdiv(tiles, count), pl.cdiv(count * programs, _PROGRAMS)
-    busy = tiles * programs / (calls * waves * _PROGRAMS)
+    calls, waves = pl.cdiv(wanted, count), pl.cdiv(count * programs, _PROGRAMS)
+    busy = wanted * programs / (calls * waves * _PROGRAMS)
     if busy > most:
       best, most = count, busy
   return best
