@@ -142,6 +142,15 @@ def here(arguments):
     A CompletedProcess with text output.
   """
   argv = ['main', *arguments[3:]]
+  return within(argv, lambda: main.main(main._parse(argv)))
+
+
+def within(argv, run):
+  """Runs a program's function in this process, as if called with argv.
+
+  Returns:
+    A CompletedProcess with text output.
+  """
   out, errors, status = io.StringIO(), io.StringIO(), 0
   with (
     flagsaver.flagsaver(),
@@ -151,11 +160,11 @@ def here(arguments):
   ):
     try:
       with command_line.told():
-        main.main(main._parse(argv))
+        run()
     except SystemExit as e:
       status = e.code
   return subprocess.CompletedProcess(
-    arguments, status, out.getvalue(), errors.getvalue()
+    argv, status, out.getvalue(), errors.getvalue()
   )
 
 

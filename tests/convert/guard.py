@@ -6,6 +6,8 @@ import threading
 import time
 import tracemalloc
 
+import hypothesis
+
 _EVENTS = (
   'exec', 'compile', 'import', 'marshal.', 'os.system', 'os.exec', 'os.spawn',
   'os.posix_spawn', 'subprocess.', 'pickle.find_class', 'socket.', 'ctypes.',
@@ -40,3 +42,12 @@ def nothing_runs(seconds=20.0, memory=64 << 20):
   assert not _SEEN, [*_SEEN]
   assert time.monotonic() - started < seconds
   assert peak < memory, f'{peak:,} bytes'
+
+
+# Of damaged files, each made in a folder of its own.
+EXAMPLES = hypothesis.settings(
+  deadline=None,
+  max_examples=60,
+  database=None,
+  suppress_health_check=list(hypothesis.HealthCheck),
+)

@@ -1,13 +1,6 @@
 """`python -m txl_jax.convert` in this process, and what it has made in use."""
 
-import contextlib
-import io
-import subprocess
-import sys
-from unittest import mock
-
 import numpy as np
-from absl.testing import flagsaver
 
 from tests import programs
 from tests.convert import originals
@@ -19,21 +12,7 @@ from txl_jax.convert import torch_file
 def run(source, target, *flags):
   """A CompletedProcess with text output."""
   argv = ['convert', f'--from={source}', f'--to={target}', *flags]
-  out, errors, status = io.StringIO(), io.StringIO(), 0
-  with (
-    flagsaver.flagsaver(),
-    mock.patch.object(sys, 'argv', argv),
-    contextlib.redirect_stdout(out),
-    contextlib.redirect_stderr(errors),
-  ):
-    try:
-      with command_line.told():
-        convert.main(command_line.parse(argv))
-    except SystemExit as e:
-      status = e.code
-  return subprocess.CompletedProcess(
-    argv, status, out.getvalue(), errors.getvalue()
-  )
+  return programs.within(argv, lambda: convert.main(command_line.parse(argv)))
 
 
 def use(folder, mode, *overrides, flags=()):

@@ -213,12 +213,7 @@ def read_or_refuse(prefix, **limits):
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(
-  deadline=None,
-  max_examples=60,
-  database=None,
-  suppress_health_check=list(hypothesis.HealthCheck),
-)
+@guard.EXAMPLES
 def test_damage(tmp_path_factory, data):
   """Checksums cover nearly all: it is refused, or read as it was."""
   folder = tmp_path_factory.mktemp('damaged')
@@ -242,12 +237,7 @@ def test_damage(tmp_path_factory, data):
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(
-  deadline=None,
-  max_examples=60,
-  database=None,
-  suppress_health_check=list(hypothesis.HealthCheck),
-)
+@guard.EXAMPLES
 def test_entries_of_any_numbers(tmp_path_factory, data):
   """With the right checksums, as who means harm would write them."""
   sizes = st.integers(0, 20) | st.sampled_from([-1, 1 << 31, 1 << 40, 1 << 62])

@@ -6,7 +6,6 @@ import pathlib
 import numpy as np
 import pytest
 
-from txl_jax import models, settings
 from txl_jax.convert import tensorflow, tensorflow_file, torch_file
 from txl_jax.errors import UserError
 
@@ -96,11 +95,3 @@ def test_what_the_other_code_does_not_have():
     tensorflow.from_original(narrow)
   with pytest.raises(UserError, match='2 numbers'):
     tensorflow.from_original(narrow, (9, 5))
-
-
-def test_switches_are_keys_of_the_config():
-  config = models.MODELS['transformer_xl'].Config
-  fields = settings.defaults(config)
-  assert {*tensorflow.switches()} < {*fields}
-  changed = {**fields, 'cutoffs': (5,), **tensorflow.switches()}
-  settings.check({'model': config}, {'model': changed})

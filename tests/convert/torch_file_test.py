@@ -120,21 +120,6 @@ def test_what_cannot_be_written(tmp_path):
   assert not [*tmp_path.iterdir()]
 
 
-def test_values_that_are_not_finite_are_all_named():
-  bad = np.ones([3, 2], np.float16)
-  bad[2, 1] = np.nan
-  tensors = {
-    'good': np.ones(3),
-    'first': bad,
-    'whole': np.array([1, 2]),
-    'second': np.float32(np.inf),
-    'turned': np.asfortranarray(bad),
-  }
-  torch_file.check_finite({'good': tensors['good']}, 'a file')
-  with pytest.raises(UserError, match='in first, second, turned'):
-    torch_file.check_finite(tensors, 'a file')
-
-
 # Files that are not as they should be
 
 
@@ -313,12 +298,7 @@ def test_a_file_that_was_cut(path, tmp_path):
 
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 @hypothesis.given(st.data())
-@hypothesis.settings(
-  deadline=None,
-  max_examples=60,
-  database=None,
-  suppress_health_check=list(hypothesis.HealthCheck),
-)
+@guard.EXAMPLES
 def test_damage(path, tmp_path_factory, data):
   """It is refused in a line, or what is read has the size of the file."""
   whole = bytearray(path.read_bytes())

@@ -226,12 +226,7 @@ def test_files_that_are_none(tmp_path):
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(
-  deadline=None,
-  max_examples=60,
-  database=None,
-  suppress_health_check=list(hypothesis.HealthCheck),
-)
+@guard.EXAMPLES
 def test_damage(tmp_path_factory, data):
   name = data.draw(st.sampled_from(['cache.pkl', 'torch_vocab.bin']))
   whole = bytearray(

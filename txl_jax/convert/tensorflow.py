@@ -6,13 +6,12 @@ kernel is [in, out] there and [out, in] in PyTorch. Where a projection would
 keep the width and the checkpoint was trained without it (proj_same_dim=False,
 as for lm1b), the state dict has the identity, which changes no number.
 
-The logits of the tails keep their order: see `switches`.
+The logits of the tails keep their order, which `sources` tells.
 """
 
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -46,21 +45,6 @@ _CLUSTER = {
   'crit.cluster_weight': _SOFTMAX + 'cutoff_0/cluster_W',
   'crit.cluster_bias': _SOFTMAX + 'cutoff_0/cluster_b',
 }
-
-
-def switches() -> dict[str, Any]:
-  """Keys of `model` with which the figures of these checkpoints come back.
-
-  Memory starts as zeros that are attended to; at test time a query sees M + 1
-  keys, itself included; the logits of the tails are in ascending order, and
-  `tf.contrib.layers.layer_norm` has its own epsilon.
-  """
-  return {
-    'memory_init': 'zeros',
-    'same_length': 'M+1',
-    'tail_order': 'ascending',
-    'ln_eps': 1e-12,
-  }
 
 
 def cutoffs(tensors: Tensors) -> tuple[int, ...]:

@@ -130,24 +130,6 @@ def _tuple(numbers):
   return b'(' + b''.join(map(_whole, numbers)) + b't'
 
 
-def check_finite(tensors: Mapping[str, np.ndarray], source: str) -> None:
-  """UserError, which names all tensors with a NaN or an infinity."""
-  bad = [name for name, x in tensors.items() if not _finite(x)]
-  if bad:
-    raise UserError(
-      f'{source}: values that are not finite in {", ".join(bad):.2000}'
-    )
-
-
-def _finite(x):
-  """In parts, so that a large array needs no mask of its own size."""
-  flat = x.reshape(-1) if x.flags.c_contiguous or x.ndim < 2 else x
-  return x.dtype.kind != 'f' or all(
-    np.isfinite(flat[i : i + (1 << 20)]).all()
-    for i in range(0, len(flat), 1 << 20)
-  )
-
-
 def _is_tensor(x):
   if type(x) is Object and x.kind == Name('torch.nn.parameter', 'Parameter'):
     return bool(x.args) and _is_tensor(x.args[0])
