@@ -13,6 +13,7 @@ import pytest
 import txl_jax
 from tests import programs
 from tests.programs import assert_refused
+from txl_jax.data.prepared import load as load_prepared
 from txl_jax.runs import weights_file
 
 
@@ -289,3 +290,23 @@ def test_a_full_disk(corpus):
   assert done.returncode == 0, done.stderr
   after = sorted(p.name for p in (corpus / 'run/checkpoints').iterdir())
   assert after == ['10', '20']
+
+
+def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
+  (prepared,) = (trained / 'data').glob('*/manifest.json')
+  corpus = load_prepared(prepared.parent)
+  text = corpus.vocabulary.decode(corpus.tokens('validation'))
+  (tmp_path / 'split.txt').write_bytes(text)
+  flags = [f'--text={tmp_path}/split.txt', f'--score_file={tmp_path}/nll.jsonl']
+  done = mode(trained, 'score', flags=flags, run=programs.here)
+  assert done.returncode == 0, done.stderr
+  there = mode(trained, 'eval', run=programs.here)
+  found = re.search(r': (\S+ bpc \(\S+ nats\)), (\S+) bits', done.stdout)
+  assert found[1] in there.stdout and found[1].startswith(found[2])
+  lines = (tmp_path / 'nll.jsonl').read_text().splitlines()
+  assert len(lines) == len(text) - 1
+  run = txl_jax.load(trained / 'run')
+  score = run.score(text, segment_len=8, mem_len=16)
+  assert f'{score.bits_per_byte:.5f} bpc' == found[1].split(' (')[0]
+  done = mode(trained, 'score', run=programs.here)
+  assert_refused(done, '--text is missing; allowed: a file to score')

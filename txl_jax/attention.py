@@ -38,6 +38,11 @@ A complete attention layer over a memory of three states:
   ...     q, k, v, r, normal(H, K), normal(H, K), mask)
   >>> out.shape
   (2, 4, 2, 8)
+  >>> memory = attention.update_memory(memory, x)  # of the next segment
+  >>> memory.shape
+  (2, 3, 16)
+
+Arrays of other shapes are a ValueError that names the argument.
 """
 
 import functools
@@ -46,6 +51,82 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import core
+
+
+def update_memory(
+  memory: jax.Array, states: jax.Array, lengths: jax.Array | None = None
+) -> jax.Array:
+  """The memory of one layer after a segment: the last M real states.
+
+  Memory is [B, M, ...], before and after, the states of the segment, what the
+  layer has read, [B, T, ...]; lengths, int32 [B], are how many of the T are
+  real, None if all are. No gradient passes from what is kept to what it was
+  made from. ValueError: an argument has another shape.
+  """
+  _hold_memory(memory, states, lengths)
+  M, T = memory.shape[1], states.shape[1]
+  memory, states = jax.lax.stop_gradient((memory, states.astype(memory.dtype)))
+  if lengths is None:
+    if T >= M:
+      return states[:, T - M :]
+    return jnp.concatenate([memory[:, T:], states], axis=1)
+  both = jnp.concatenate([memory, states], axis=1)  # [B, M + T, ...]
+  last = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=M)
+  return jax.vmap(last)(both, lengths)
+
+
+def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
+  """Holds arrays to shapes in letters: ('q', q, 'BTHK') is q [B, T, H, K].
+
+  A letter is one size throughout: that of `sizes`, or of the first argument
+  that has it. The sizes of all letters are returned. ValueError names an
+  argument of another shape, what was found and what is allowed.
+  """
+  for name, x, letters in arguments:
+    shape = jnp.shape(x)
+    found = dict(zip(letters, shape)) if len(shape) == len(letters) else None
+    known = {a: sizes[a] for a in letters if a in sizes}
+    if found is None or any(found[a] != n for a, n in known.items()):
+      where = ', '.join(f'{a} = {n}' for a, n in known.items())
+      raise ValueError(
+        f'{name} is {list(shape)}; allowed: [{", ".join(letters)}]'
+        f'{" with " if where else ""}{where}'
+      )
+    sizes |= found
+  return sizes
+
+
+def hold_scored(q, k, r, u, v_bias, b):
+  """The sizes of the arguments of `relative_scores`."""
+  named = ('q', q, 'BTHK'), ('k', k, 'BSHK'), ('r', r, 'SHK'), ('u', u, 'HK')
+  sizes = hold(*named, ('v_bias', v_bias, 'HK'))
+  if sizes['S'] < sizes['T']:
+    raise ValueError(
+      f'k is {list(k.shape)}; allowed: [B, S, H, K] with S at least T = '
+      f'{sizes["T"]}, the memory first'
+    )
+  return sizes if b is None else hold(('b', b, 'SH'), **sizes)
+
+
+def _hold_mask(mask, sizes):
+  """A mask may be one for all rows."""
+  one = jnp.ndim(mask) == 3 and jnp.shape(mask)[0] == 1
+  hold(('mask', mask, '1TS' if one else 'BTS'), **(sizes | {'1': 1}))
+  if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
+    raise ValueError(f'mask is {kind}; allowed: bool')
+
+
+def _hold_memory(memory, states, lengths):
+  """The arguments of `update_memory`."""
+  old, new = jnp.shape(memory), jnp.shape(states)
+  if len(old) < 2:
+    raise ValueError(f'memory is {list(old)}; allowed: [B, M, ...]')
+  if len(new) < 2 or new[:1] + new[2:] != old[:1] + old[2:]:
+    like = [old[0], 'T', *old[2:]]
+    allowed = ', '.join(map(str, like))
+    raise ValueError(f'states is {list(new)}; allowed: [{allowed}], any T')
+  if lengths is not None:
+    hold(('lengths', lengths, 'B'), B=old[0])
 
 
 def distances(
@@ -83,6 +164,8 @@ def relative_shift(x: jax.Array) -> jax.Array:
   j > i + S - T wrap around and mean nothing; no visibility rule shows them.
   x is [..., T, S] with T <= S, and so is the output.
   """
+  if x.ndim < 2 or x.shape[-2] > x.shape[-1]:
+    raise ValueError(f'x is {list(x.shape)}; allowed: [..., T, S] with T <= S')
   *lead, T, S = x.shape
   x = jnp.pad(x, [(0, 0)] * len(lead) + [(0, 0), (1, 0)])  # [..., T, S + 1]
   x = x.reshape(*lead, T * (S + 1))[..., T:]
@@ -99,6 +182,8 @@ def visibility(
   None is all M + T; M or M + 1 gives every query the same span. The result is
   bool [B, T, S], or [1, T, S] where filled is None.
   """
+  if filled is not None:
+    hold(('filled', filled, 'B'))
   i = jnp.arange(T)[:, None]
   j = jnp.arange(M + T)[None, :]
   d = i + M - j  # [T, S]
@@ -115,6 +200,7 @@ def content_scores(q: jax.Array, k: jax.Array) -> jax.Array:
   or wider: a bfloat16 score of 10 would be off by up to 0.03, which the
   exponential makes an error of 3 %.
   """
+  hold(('q', q, 'BTHK'), ('k', k, 'BSHK'))
   wide = jnp.promote_types(q.dtype, jnp.float32)
   scaled = q * q.shape[-1] ** -0.5
   product = functools.partial(jnp.einsum, preferred_element_type=wide)
@@ -142,7 +228,11 @@ def relative_scores(
 
   Returns:
     [B, H, T, S], float32 or wider as those of `content_scores`.
+
+  Raises:
+    ValueError: an argument has another shape.
   """
+  hold_scored(q, k, r, u, v_bias, b)
   # Heads in front: the products over T and S are plain matrix products.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)  # [B, H, T or S, K]
   r = jnp.swapaxes(r, 0, 1)  # [H, S, K]
@@ -283,6 +373,8 @@ def attend(
   from `visibility`. A key is needed where probabilities are dropped. The result
   has the dtype of v.
   """
+  sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
+  _hold_mask(mask, sizes)
   check_rate(dropout_rate)
   return _attend(*exponentials(scores, mask), v, dropout_rate, dropout_key)
 
@@ -313,9 +405,11 @@ def relative_attention(
   q, k, r, u, v_bias and b are those of `relative_scores`; v, the mask, the
   options and the result, before the output projection, those of `attend`. Stop
   gradients at the memory part of k and v beforehand. The backward pass is
-  written out, so there is no forward-mode derivative. ValueError at a rate that
-  is traced or outside [0, 1).
+  written out, so there is no forward-mode derivative. ValueError: an argument
+  has another shape, or the rate is traced or outside [0, 1).
   """
+  sizes = hold_scored(q, k, r, u, v_bias, b)
+  _hold_mask(mask, hold(('v', v, 'BSHK'), **sizes))
   check_rate(dropout_rate)
   arrays = vary_alike((q, k, v, r, u, v_bias, b))
   return _relative_attention(dropout_rate, arrays, mask, dropout_key)

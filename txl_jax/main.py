@@ -38,6 +38,7 @@ from txl_jax.modes import (
   heatmap,
   long_text,
   recl,
+  score,
   sections,
   sliding_window,
   summary,
@@ -52,6 +53,7 @@ MODES = {
   'eval': evaluate.run,
   'generate': generate.run,
   'summary': summary.run,
+  'score': score.run,
   'export': export.run,
   'attention_length': attention_length.run,
   'sliding_window': sliding_window.run,
@@ -82,6 +84,15 @@ _EXPORT_FILE = flags.DEFINE(
   'export_file',
   'model.npz',
   'Where --mode=export writes the parameters.',
+)
+_TEXT = flags.DEFINE(
+  command_line.Path(), 'text', '', 'File that --mode=score reads; - is stdin.'
+)
+_SCORE_FILE = flags.DEFINE(
+  command_line.Path(),
+  'score_file',
+  '',
+  'Where --mode=score writes each token and its nll, as lines of JSON.',
 )
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed', 'auto', 'auto: join the processes of a cluster; or off.'
@@ -159,7 +170,8 @@ def main(_: list[str]) -> None:
     _use_compilation_cache(config)
     flat = {'--mode': mode, '--workdir': str(folder)} | settings.flatten(config)
     processes.check_same({k: v for k, v in flat.items() if k not in _OWN})
-    MODES[mode](Job(config, folder, console, watch, _EXPORT_FILE.value))
+    given = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value
+    MODES[mode](Job(config, folder, console, watch, *given))
 
 
 def entry() -> None:

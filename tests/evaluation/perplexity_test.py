@@ -301,3 +301,25 @@ def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
 
 def mmap_of(kind):
   return types.SimpleNamespace(mmap=kind, MADV_DONTNEED=4)
+
+
+@pytest.mark.parametrize('wrong', [-1, V, 99_999_999, 2**40])
+def test_ids_outside_of_the_vocabulary(wrong):
+  bad = np.append(tokens().astype(np.int64), wrong)
+  cut = dict(batch_size=1, segment_len=4, segments_per_call=2)
+  message = f'^tokens has the id {wrong}; allowed: 0 to {V - 1}'
+  for these in bad, streams.Preceded(0, bad):
+    with pytest.raises(ValueError, match=message):
+      perplexity.score(make(), params(), these, **cut)
+
+
+def test_a_short_text_in_longer_segments():
+  """It is padded, to be the program of others; the figures are its own."""
+  one = dict(batch_size=1, segments_per_call=1)
+  for n in 6, 8, 9, 10:
+    these = tokens(24)[:n]
+    expected = perplexity.of_each(
+      make(), params(), these, segment_len=n - 1, **one
+    )
+    found = perplexity.of_each(make(), params(), these, segment_len=64, **one)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import base, config
 from txl_jax.settings import key
 
@@ -76,9 +77,9 @@ class CausalConvolution(base.LanguageModel):
   def _both(self, tokens, memory, lengths, train):
     """The states after each layer, and the new memory."""
     h = self.embed(tokens, train=train)
-    new = {'first': base.push(memory['first'], h, lengths)}
+    new = {'first': attention.update_memory(memory['first'], h, lengths)}
     inner = jnp.tanh(self.first(jnp.concatenate([memory['first'], h], axis=1)))
-    new['second'] = base.push(memory['second'], inner, lengths)
+    new['second'] = attention.update_memory(memory['second'], inner, lengths)
     both = jnp.concatenate([memory['second'], inner], axis=1)
     return inner, h + self.second(both), new
 

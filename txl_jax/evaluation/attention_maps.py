@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.errors import UserError
+from txl_jax.evaluation import inside
 from txl_jax.models import base
 from txl_jax.parallel import capacity, placement
 from txl_jax.settings import ON_RESUME, count, size
@@ -54,6 +55,7 @@ class Maps(NamedTuple):
   passage: np.ndarray  # float32 [N, H, P, S], of the first ones
 
 
+@jax.jit
 def by_distance(maps: jax.Array) -> jax.Array:
   """A[..., i, d] of [..., T, S] maps whose query i is key M + i; 0 for none."""
   T, S = maps.shape[-2:]
@@ -62,14 +64,6 @@ def by_distance(maps: jax.Array) -> jax.Array:
     maps, jnp.broadcast_to(jnp.maximum(key, 0), maps.shape), axis=-1
   )
   return jnp.where(key >= 0, there, 0)
-
-
-@functools.partial(jax.jit, static_argnames='model')
-def _read(model, params, memory, tokens, lengths):
-  """The memory after int32 [1, T], and their attention [N, H, T, S]."""
-  options = dict(lengths=lengths, method='attention_maps')
-  maps, memory = model.apply({'params': params}, tokens, memory, **options)
-  return memory, by_distance(maps[:, 0])
 
 
 def measure(
@@ -96,18 +90,15 @@ def measure(
       'attend'
     )
   T, n = segment_len, len(tokens) - start
-  memory = jax.jit(lambda: model.init_memory(1))()
-  _check(model, params, memory, T, mesh)
-  total, first, read = 0.0, [], -(min(context, start) // T) * T
-  for at in range(start + read, len(tokens), T):
-    segment = np.asarray(tokens[at : at + T], np.int32)
-    real = len(segment)
-    padded = np.pad(segment, (0, T - real))[None]
-    lengths = np.full([1], real, np.int32)
-    memory, maps = _read(model, params, memory, padded, lengths)
+  _check(model, params, T, mesh)
+  read = -(min(context, start) // T) * T
+  total, first, begin = 0.0, [], start + read
+  text = tokens[begin:]
+  for seen in inside.segments(model, params, text, T, 'attention_maps'):
+    at, real = begin + seen.at, seen.real
     if at < start:
       continue
-    found = placement.fetch(maps)[:, :, :real]
+    found = placement.fetch(by_distance(seen.arrays[:, 0]))[:, :, :real]
     total = total + found.sum(axis=2, dtype=np.float64)
     if at - start < passage:
       first.append(found[:, :, : passage - (at - start)])
@@ -115,10 +106,11 @@ def measure(
   return Maps(np.asarray(total) / n, np.concatenate(first, axis=2))
 
 
-def _check(model, params, memory, T, mesh):
+def _check(model, params, T, mesh):
+  memory = jax.eval_shape(lambda: model.init_memory(1))
   shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, T), (1,))]
-  read = functools.partial(_read, model)
-  _, maps = jax.eval_shape(read, params, memory, *shapes)
+  read = functools.partial(inside.read, model, method='attention_maps')
+  maps, _ = jax.eval_shape(read, params, memory, *shapes)
   lengths = 'eval.segment_len', 'eval.model.mem_len'
   parts = {
     'the parameters': (capacity.on_a_device(params), ['mesh.fsdp']),

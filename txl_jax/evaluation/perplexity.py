@@ -81,10 +81,14 @@ def score(
       their nll float32 [k], of every process.
     progress: called with the tokens scored so far; what it raises ends the
       scoring.
+
+  Raises:
+    ValueError: a token is not in [0, V).
   """
   begin = time.monotonic()
+  _hold_ids(tokens, model.vocab_size)
   cut = len(tokens), batch_size, segment_len, segments_per_call
-  rows, segment_len, group = _shape(*cut, mesh)
+  rows, segment_len, group = _shape(model, *cut, mesh)
   more = rows - batch_size
   memory = jax.jit(
     lambda: model.init_memory(rows),
@@ -183,7 +187,7 @@ def check(
       f'tokens, and {len(tokens)} are to be scored; allowed: fewer streams'
     )
   cut = len(tokens), batch_size, segment_len, segments_per_call
-  rows, T, group = _shape(*cut, mesh)
+  rows, T, group = _shape(model, *cut, mesh)
   if model.reach() < T:
     allowed = f'at most {model.reach()} for this model'
     settings.refuse(keys[1], segment_len, allowed)
@@ -207,12 +211,29 @@ def check(
   capacity.check('scoring', mesh, parts)
 
 
-def _shape(n, batch_size, segment_len, segments_per_call, mesh):
+def _hold_ids(tokens, V):
+  """Raises a ValueError at a token that is not in [0, V).
+
+  Those mapped from a file were held to that when the file was opened.
+  """
+  while isinstance(tokens, streams.Preceded):
+    tokens = tokens.base
+  if isinstance(tokens, np.memmap) or not len(tokens):
+    return
+  for wrong in (np.min(tokens), np.max(tokens)):
+    if not 0 <= wrong < V:
+      raise ValueError(f'tokens has the id {wrong}; allowed: 0 to {V - 1}')
+
+
+def _shape(model, n, batch_size, segment_len, segments_per_call, mesh):
   """(rows, T, G) of the calls that score n tokens."""
-  # No longer segments, and no more of them in a call, than a stream has:
-  # nothing is only padding.
+  # No longer segments, and no more of them in a call, than a stream has, but
+  # for short texts of many lengths, which are to be one compiled program.
   per_stream = -(-(n - 1) // batch_size)
-  T = min(segment_len, per_stream)
+  rounded = 1 << (per_stream - 1).bit_length()
+  if rounded > model.reach():
+    rounded = per_stream
+  T = min(segment_len, rounded)
   # Empty rows, so that every device has as many.
   more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
   return batch_size + more, T, min(segments_per_call, -(-per_stream // T))

@@ -61,13 +61,16 @@ def relative_attention(
     the key, in reverse mode alone. The kernels keep nothing of size T x S.
 
   Raises:
-    ValueError: where there is no such implementation, or an argument is not
-      as above; `Unable`, one of them, where it cannot compute this.
+    ValueError: an argument has another shape, or is not as above, or there is
+      no such implementation; `Unable`, one of them, where it cannot compute
+      this.
   """
   attention.check_rate(dropout_rate)
-  T, S = q.shape[1], k.shape[1]
-  if S < T:
-    raise ValueError(f'{S} keys for {T} queries; allowed: as many, or more')
+  sizes = attention.hold_scored(q, k, r, u, v_bias, b)
+  attention.hold(('v', v, 'BSHK'), **sizes)
+  if filled is not None:
+    attention.hold(('filled', filled, 'B'), **sizes)
+  T, S = sizes['T'], sizes['S']
   span = S if span is None else min(span, S)
   if span < 1:
     raise ValueError(f'span is {span}; allowed: at least 1')

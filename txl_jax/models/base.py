@@ -34,6 +34,8 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import core
 
 from txl_jax import settings
 from txl_jax.models import config as config_lib
@@ -140,7 +142,9 @@ class LanguageModel(nn.Module):
     """int32 [B, T] -> [B, T, D], the input of the first layer.
 
     Positions, [T, D] or [B, T, D], are added before the last dropout.
+    ValueError if a token, where it is known, is not in [0, V).
     """
+    hold_ids('tokens', tokens, 0, self.vocab_size)
     x = self.vocabulary.embed(tokens)
     x = self.drop_words(x, tokens, train=train)
     if positions is not None:
@@ -172,6 +176,7 @@ class LanguageModel(nn.Module):
   ) -> LMOutput:
     """What follows from final states [B, T, D]; the memory is that after."""
     c = self.config
+    hold_ids('targets', targets, -1, self.vocab_size)
     h = self._drop_ends(states, c.dropout_final, train)
     nll = self.vocabulary.nll(h, targets, train=train)
     aux = jnp.zeros([], nll.dtype)
@@ -200,6 +205,18 @@ class LanguageModel(nn.Module):
       at = jnp.maximum(jnp.asarray(lengths) - 1, 0)[:, None, None]
       h = jnp.take_along_axis(h, at, axis=1)[:, 0]
     return self.vocabulary.logits(h), memory
+
+  def hidden(
+    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
+  ) -> tuple[tuple[jax.Array, ...], Any]:
+    """What the first layer reads and what each layer makes; the new memory.
+
+    Of N layers N + 1 arrays [B, T, width], without dropout. The last one is of
+    the final states, which the softmax reads; a model that does not show its
+    layers has it alone. The memory is as for `states`.
+    """
+    h, memory = self.states(tokens, memory, lengths=lengths, train=False)
+    return (h,), memory
 
   def at_test_time(
     self, longest: int | None = None, **overrides: Any
@@ -237,6 +254,21 @@ class LanguageModel(nn.Module):
     return params
 
 
+def hold_ids(name: str, ids: Any, least: int, V: int) -> None:
+  """ValueError unless ids are in [least, V), where they are known.
+
+  Within a compiled program they are not: ids outside mean nothing there.
+  """
+  if isinstance(ids, core.Tracer) or not np.size(ids):
+    return
+  if not getattr(ids, 'is_fully_addressable', True):  # on other hosts too
+    return
+  found = np.asarray(ids)
+  for wrong in (found.min(), found.max()):
+    if not least <= wrong < V:
+      raise ValueError(f'{name} holds {wrong}; allowed: {least} to {V - 1}')
+
+
 @functools.partial(jax.jit, static_argnames='model')
 def init_params(model: LanguageModel, key: jax.Array) -> Any:
   """Fresh parameters of a model: a pytree of float32 arrays.
@@ -255,23 +287,3 @@ def init_params(model: LanguageModel, key: jax.Array) -> Any:
 def freeze(model: LanguageModel, params: Any) -> dict[str, Any]:
   """`LanguageModel.frozen`, compiled."""
   return model.frozen(params)
-
-
-def push(
-  memory: jax.Array, states: jax.Array, lengths: jax.Array | None = None
-) -> jax.Array:
-  """The memory of one layer after a segment: the last M real states.
-
-  Memory is [B, M, ...], before and after, the states of the segment [B, T,
-  ...]; lengths, int32 [B], are how many of the T are real, None if all are. No
-  gradient passes from what is kept to what it was made from.
-  """
-  M, T = memory.shape[1], states.shape[1]
-  memory, states = jax.lax.stop_gradient((memory, states.astype(memory.dtype)))
-  if lengths is None:
-    if T >= M:
-      return states[:, T - M :]
-    return jnp.concatenate([memory[:, T:], states], axis=1)
-  both = jnp.concatenate([memory, states], axis=1)  # [B, M + T, ...]
-  last = functools.partial(jax.lax.dynamic_slice_in_dim, slice_size=M)
-  return jax.vmap(last)(both, lengths)

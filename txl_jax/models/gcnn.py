@@ -24,6 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import base, config, layers
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import key, size
@@ -181,13 +182,13 @@ class Block(nn.Module):
 
     Memory is an iterator, whose next items are the last inputs, [B, k - 1, C],
     of each convolution whose k is above 1; the new one is a list. Lengths are
-    as in `base.push`.
+    as in `attention.update_memory`.
     """
     c, y, new = self.config, x, []
     for i, shape in enumerate(self.shapes):
       if shape.kernel > 1:
         past = next(memory)
-        new.append(base.push(past, y, lengths))
+        new.append(attention.update_memory(past, y, lengths))
         y = jnp.concatenate([past, y], axis=1)
       a = Convolution(c, shape, name=f'w_{i}')(y)
       if c.gate in PLAIN:
@@ -242,8 +243,21 @@ class GCNN(base.LanguageModel):
     train: bool = False,
   ) -> tuple[jax.Array, Any]:
     """int32 [B, T] -> final states [B, T, F] and the new memory."""
+    (*_, x), memory = self._through(tokens, memory, lengths, train)
+    return x, memory
+
+  def hidden(
+    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
+  ) -> tuple[tuple[jax.Array, ...], Any]:
+    """See `base.LanguageModel`; a layer is a block."""
+    return self._through(tokens, memory, lengths, False)
+
+  def _through(self, tokens, memory, lengths, train):
+    """The embeddings and the output of each block, and the new memory."""
     x, old, new = self.embed(tokens, train=train), iter(memory), []
+    every = [x]
     for block in self.blocks:
       x, kept = block(x, old, lengths, train)
       new += kept
-    return x, new
+      every.append(x)
+    return tuple(every), new

@@ -16,6 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import base, initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import key, size
@@ -88,7 +89,7 @@ class Layer(nn.Module):
     if w > 1:
       both = jnp.concatenate([state.inputs, x], axis=1)
       seen = jnp.stack([both[:, n : n + T] for n in range(w)])
-      inputs = base.push(state.inputs, x, lengths)
+      inputs = attention.update_memory(state.inputs, x, lengths)
     gates = jnp.einsum('wbtj,wjgh->tbgh', seen, kernel) + bias
     gates = gates.astype(state.cell.dtype)
     z, f, o = (gates[:, :, n] for n in range(3))  # [T, B, H]

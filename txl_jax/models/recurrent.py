@@ -56,11 +56,24 @@ class Recurrent(base.LanguageModel):
     train: bool = False,
   ) -> tuple[jax.Array, Any]:
     """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    (*_, x), memory = self._through(tokens, memory, lengths, train)
+    return x, memory
+
+  def hidden(
+    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
+  ) -> tuple[tuple[jax.Array, ...], Any]:
+    """See `base.LanguageModel`."""
+    return self._through(tokens, memory, lengths, False)
+
+  def _through(self, tokens, memory, lengths, train):
+    """The embeddings and the output of each layer, and the new memory."""
     c, new = self.config, []
     x = self.embed(tokens, train=train)
+    every = [x]
     for n, (layer, state) in enumerate(zip(self.layers, memory, strict=True)):
       if n:
         x = self.drop(x, c.dropout, train=train, locked=c.locked_dropout)
       x, state = layer(x, state, lengths, train)
       new.append(state)
-    return x, jax.lax.stop_gradient(tuple(new))
+      every.append(x)
+    return tuple(every), jax.lax.stop_gradient(tuple(new))

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from txl_jax import ring, target
+from txl_jax import attention, ring, target
 from txl_jax.models import base, layers, ring_memory
 
 # The choices of remat: what is kept for the backward pass.
@@ -72,8 +72,9 @@ class Layer(nn.Module):
 
     Memory is [B, M, D], the inputs of this layer before the segment. `shared`
     is `Transformer.positions`, filled int32 [B] how many slots of the memory
-    are real, None for all; lengths are as in `base.push`. The words, uint32
-    [PLACES, 2], are those of dropout (`attention.dropout_words`), None without.
+    are real, None for all; lengths are as in `attention.update_memory`. The
+    words, uint32 [PLACES, 2], are those of dropout (`attention.dropout_words`),
+    None without.
     """
     positions = self.positions(shared)
     x = self.inputs(x, lengths)
@@ -82,7 +83,9 @@ class Layer(nn.Module):
     query = normed if self.config.norm_queries else x
     inside, *outside = _each(words)
     attended = self.attention(query, k, v, positions, filled, inside)
-    return self._rest(x, attended, outside), base.push(memory, x, lengths)
+    return self._rest(x, attended, outside), attention.update_memory(
+      memory, x, lengths
+    )
 
   def over_ring(self, x, rings, distances, at, mask):
     """The same with frozen weights: memory is rings of keys and values.
@@ -296,6 +299,17 @@ class Transformer(base.LanguageModel):
     filled = jnp.minimum(memory.filled + count, c.mem_len + C)
     memory = ring_memory.Ring(tuple(states), (memory.at + count) % C, filled)
     return h, memory if lengths is None else memory.rewind(T - lengths)
+
+  def hidden(
+    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
+  ) -> tuple[tuple[jax.Array, ...], Any]:
+    """See `base.LanguageModel`; ValueError where memory is a Ring."""
+    if self._has_ring:
+      raise ValueError('hidden states need at_test_time(longest=0)')
+    first = self.inputs(tokens, lengths, False)
+    arguments = tokens, memory, lengths, False
+    _, memory, outputs = self.watched(*arguments, layers.OUTPUTS)
+    return (first, *outputs), memory
 
   def attention_maps(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None

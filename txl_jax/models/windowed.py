@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import base
 
 
@@ -51,6 +52,9 @@ class Windowed(base.LanguageModel):
     self, tokens, targets, memory, *, train, lengths=None, progress=None
   ):
     """Nll of the targets; see `models.base` for the arguments."""
+    # In the loop they are not known.
+    base.hold_ids('tokens', tokens, 0, self.vocab_size)
+    base.hold_ids('targets', targets, -1, self.vocab_size)
 
     def score(model, memory, column):
       token, real, target = column
@@ -67,6 +71,7 @@ class Windowed(base.LanguageModel):
 
   def logits(self, tokens, memory, *, lengths=None, last=False):
     """See `base.LanguageModel`."""
+    base.hold_ids('tokens', tokens, 0, self.vocab_size)
     if last:
       memory = _slide(memory, tokens, jnp.sum(_real(tokens, lengths), axis=1))
       return _newest(self.model, memory), memory
@@ -97,7 +102,7 @@ def _slide(memory, tokens, lengths):
   """The window after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
   lengths = lengths.astype(jnp.int32)  # a bool for a single token
   filled = jnp.minimum(memory.filled + lengths, memory.tokens.shape[1])
-  return Window(base.push(memory.tokens, tokens, lengths), filled)
+  return Window(attention.update_memory(memory.tokens, tokens, lengths), filled)
 
 
 def _left_aligned(memory):

@@ -3,8 +3,9 @@
 from typing import Any
 
 from txl_jax import models, pictures
+from txl_jax.api import asked
 from txl_jax.evaluation import attention_length, figures
-from txl_jax.modes import analysis, evaluate
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 
 _INIT = (
@@ -39,7 +40,7 @@ def run(job: Job) -> None:
     subject.found.params,
     subject.tokens,
     (*lengths, init),
-    **evaluate.cut(config),
+    **asked.cut(config),
     mesh=subject.mesh,
     progress=progress,
   )

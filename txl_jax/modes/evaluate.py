@@ -4,7 +4,8 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from txl_jax import models, settings
+from txl_jax import settings
+from txl_jax.api import asked
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
@@ -73,18 +74,7 @@ def check_tokens(
 
 def _as_asked(config, corpus):
   """The model, and how the text is cut, as the section `eval` says."""
-  V, window = len(corpus.vocabulary), config.eval.window
-  return models.at_test_time(config, V, 'eval', window), cut(config)
-
-
-def cut(config: Any) -> dict[str, Any]:
-  """B, T and G of `perplexity.score` as the section `eval` says."""
-  ev = config.eval
-  return dict(
-    batch_size=ev.batch_size,
-    segment_len=ev.segment_len,
-    segments_per_call=ev.segments_per_call,
-  )
+  return asked.scorer(config, len(corpus.vocabulary)), asked.cut(config)
 
 
 def conditions(section: Any) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models
+from txl_jax.api import asked
 from txl_jax.errors import UserError
 from txl_jax.evaluation import heatmap, perplexity
-from txl_jax.modes import analysis, evaluate
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 
 _MOST = 10  # tokens in the table
@@ -36,7 +37,7 @@ def run(job: Job) -> None:
     """Nll float [n] of the text; nan for a token that nothing is before."""
     at = subject.vocab_size, 'eval', own.eval.window
     model = models.at_test_time(own, *at)
-    options = evaluate.cut(own) | {'batch_size': 1, 'mesh': subject.mesh}
+    options = asked.cut(own) | {'batch_size': 1, 'mesh': subject.mesh}
     perplexity.check(model, found.params, read, **options)
     nll = perplexity.of_each(model, found.params, read, **options)
     return np.concatenate([[np.nan], nll.astype(np.float64)])[-len(ids) :]

@@ -20,6 +20,8 @@ class Job:
   console: Console
   watch: Watch  # of the processes, open
   export_file: str  # where --mode=export writes
+  text: str = ''  # the file that --mode=score reads
+  score_file: str = ''  # where it writes, '' for nowhere
 
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from txl_jax import pictures
+from txl_jax.api import writing
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding, repetition
-from txl_jax.modes import analysis, generate
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 
 _TEXTS = 'written', 'real'
@@ -17,7 +18,7 @@ _TEXTS = 'written', 'real'
 def run(job: Job) -> None:
   """Writes the text of the section `long_text`.
 
-  UserError: see `analysis.open_run` and `generate.choices`; or the split ends
+  UserError: see `analysis.open_run` and `writing.make`; or the split ends
   before the context and as many tokens more.
   """
   config, o, g = job.config, job.config.long_text, job.config.generate
@@ -31,17 +32,13 @@ def run(job: Job) -> None:
     )
   context = np.asarray(subject.tokens[o.start : begin], np.int64)
   real = np.asarray(subject.tokens[begin:end], np.int64)
-  model = generate.reader(config, len(vocabulary))
-  decoding.check(
-    model, subject.found.params, samples=1, segment_len=g.segment_len
-  )
-  drawn: dict[str, Any] = generate.choices(g, vocabulary)
-  drawn |= {'eos': None, 'segment_len': g.segment_len}  # to its full length
-  pieces, done = [], 0
-  for piece in decoding.generate(
-    model, subject.found.params, context, max_new_tokens=o.tokens, seed=g.seed,
-    **drawn,
-  ):  # fmt: skip
+  writer = writing.make(config, subject.found.params, vocabulary)
+  more = dict(samples=1, segment_len=g.segment_len)
+  decoding.check(writer.model, subject.found.params, **more)
+  pieces, done, state = [], 0, writer.read([context])
+  # To its full length.
+  own: dict[str, Any] = dict(max_new_tokens=o.tokens, eos=None, keep=False)
+  for piece, _ in writer.decode(state, **own):
     pieces.append(piece[0])
     done += len(piece[0])
     job.console.progress(f'{done:,} of {o.tokens:,} tokens', pause=5.0)

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models, pictures
+from txl_jax.api import asked
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, sliding_window
-from txl_jax.modes import analysis, evaluate
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 
 _WAYS = 'segments', 'window'
@@ -35,7 +36,7 @@ def run(job: Job) -> None:
   def progress(scored):
     job.console.progress(f'{scored:,} of {n:,} tokens', pause=5.0)
 
-  more = dict(mesh=subject.mesh, progress=progress, **evaluate.cut(config))
+  more = dict(mesh=subject.mesh, progress=progress, **asked.cut(config))
   both = sliding_window.compare(
     model, subject.found.params, subject.tokens, W, **more
   )

@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.models import base
+from txl_jax import attention
 
 
 @hypothesis.settings(
   max_examples=20, deadline=None, derandomize=True, database=None
 )
 @hypothesis.given(st.integers(0, 5), st.integers(1, 5), st.data())
-def test_push(M, T, data):
+def test_what_is_kept(M, T, data):
   memory = np.random.default_rng(0).normal(size=[2, M, 3]).astype(np.float32)
   states = np.random.default_rng(1).normal(size=[2, T, 3]).astype(np.float32)
-  push = jax.jit(base.push)
+  push = jax.jit(attention.update_memory)
   lengths = data.draw(st.tuples(st.integers(0, T), st.integers(0, T)))
   rows = []
   for old, new, n in zip(memory, states, lengths):
@@ -28,12 +28,12 @@ def test_push(M, T, data):
   np.testing.assert_array_equal(push(memory, states), both[:, T:])
 
 
-def test_push_keeps_dtype_and_stops_gradients():
+def test_what_is_kept_keeps_dtype_and_stops_gradients():
   memory = jnp.zeros([2, 3, 1], jnp.bfloat16)
   for lengths in None, jnp.array([1, 2]):
 
     def total(states, lengths):
-      kept = base.push(memory, states, lengths)
+      kept = attention.update_memory(memory, states, lengths)
       assert kept.dtype == jnp.bfloat16
       return kept.astype(jnp.float32).sum()
 

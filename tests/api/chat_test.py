@@ -1,0 +1,97 @@
+"""A text in turns, beside one long prompt."""
+
+import numpy as np
+import pytest
+
+import txl_jax
+from tests.modes import runs
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.generation import decoding
+from txl_jax.generation.sampling import Sampling
+from txl_jax.models import base
+
+BYTES = Vocabulary.all_bytes()
+SAID = 'Who are you?\n', 'And é?\n', 'Good.\n'
+MORE = dict(max_new_tokens=21, seed=6, segment_len=5)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  runs.write(folder, vocabulary=BYTES, segment_len=6, init_std=0.7)
+  return txl_jax.load(folder)
+
+
+def test_three_turns_are_one_long_prompt(run):
+  """Where the memory holds all of it, however it is cut."""
+  chat, text = run.chat(**MORE, mem_len=200), b''
+  for said in SAID:
+    text += said.encode()
+    reply = chat.say(said)
+    expected = run.generate(text, **MORE, mem_len=200)
+    assert reply == expected.decode(errors='replace')
+    text += expected
+  assert bytes(chat.ids.tolist()) == text
+  assert chat.text == text.decode(errors='replace')
+
+
+def test_three_turns_are_the_same_segments(run):
+  """A memory that forgets, read in the same pieces by hand."""
+  chat = run.chat(**MORE, mem_len=7, temperature=0.0)
+  model = run.model.at_test_time(5, mem_len=7)
+  variables = base.freeze(model, run.params)
+  apply = lambda tokens, memory: model.apply(
+    variables, np.array([tokens], np.int32), memory, last=True, method='logits'
+  )
+  memory = model.init_memory(1)
+  for said in SAID:
+    tokens, new = [*said.encode()], []
+    for at in range(0, len(tokens), 5):
+      logits, memory = apply(tokens[at : at + 5], memory)
+    for _ in range(21):
+      new.append(int(logits[0].argmax()))
+      logits, memory = apply(new[-1:], memory)
+    assert chat.say(said) == bytes(new).decode(errors='replace')
+
+
+def test_a_reply_that_is_stopped(run):
+  """What stops it is neither in the text nor in the memory."""
+  more = {**MORE, 'max_new_tokens': 60, 'mem_len': 7}
+  free = run.generate(SAID[0].encode(), **more)
+  stop = free[40:43]
+  cut = free.index(stop)
+  chat = run.chat(**more, stop=stop)
+  assert chat.say(SAID[0]) == free[:cut].decode(errors='replace')
+  assert bytes(chat.ids.tolist()) == SAID[0].encode() + free[:cut]
+  # The state after exactly these, token by token.
+  model = run.model.at_test_time(5, mem_len=7)
+  variables = base.freeze(model, run.params)
+  state = decoding.prefill(
+    model, variables, [np.frombuffer(SAID[0].encode(), np.uint8)], segment_len=5
+  )
+  for i in free[:cut]:
+    state = decoding.prefill(
+      model, variables, [np.array([i])], segment_len=1, state=state
+    )
+  state = decoding.prefill(
+    model, variables, [np.frombuffer(SAID[1].encode(), np.uint8)],
+    segment_len=5, state=state,
+  )  # fmt: skip
+  pieces = decoding.decode(
+    model, variables, state, sampling=Sampling(), max_new_tokens=60, seed=6
+  )
+  new = np.concatenate([tokens[0] for tokens, _ in pieces]).tolist()
+  expected = bytes(new).split(stop)[0].decode(errors='replace')
+  assert chat.say(SAID[1]) == expected
+
+
+def test_a_reply_that_is_not_read_was_not_asked_for(run):
+  one, other = run.chat(**MORE), run.chat(**MORE)
+  assert one.say(SAID[0]) == other.say(SAID[0])
+  next(iter(other.stream(SAID[1])))
+  assert one.say(SAID[2]) == other.say(SAID[2])
+  assert one.text == other.text
+
+
+def test_the_model_begins(run):
+  assert run.chat(**MORE).say('') == run.generate('', **MORE)

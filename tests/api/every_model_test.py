@@ -1,0 +1,84 @@
+"""What every kind of model does in Python, from an exported file."""
+
+import jax
+import numpy as np
+import pytest
+
+import txl_jax
+from tests.models import every
+from txl_jax import models
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.models import base
+from txl_jax.runs import weights_file
+
+BYTES = Vocabulary.all_bytes()
+ATTEND = 'transformer_xl', 'shaw', 'vaswani', 'al_rfou'
+TEXT = 'A text of few words.\n'
+SHORT = dict(max_new_tokens=7, temperature=0.0)
+
+
+@pytest.fixture(scope='module', params=models.MODELS)
+def run(request, tmp_path_factory):
+  fields = {'name': request.param, 'init_std': 0.5}
+  fields |= every.SETTINGS[request.param]
+  model = models.build(fields, 256)
+  params = base.init_params(model, jax.random.key(0))
+  path = tmp_path_factory.mktemp('run') / 'model.npz'
+  used = model.inference_params(params)
+  weights_file.save(path, used, fields, BYTES.to_json())
+  return txl_jax.load(path)
+
+
+def test_a_chat_is_one_long_prompt(run):
+  """As far as the memory reaches, which is all that is said."""
+  longer = {'mem_len': 64} if 'mem_len' in run.config.generate.model else {}
+  chat, text = run.chat(**SHORT, **longer), b''
+  for said in ('How?\n', 'é\n', 'So.'):
+    text += said.encode()
+    expected = run.generate(text, **SHORT, **longer)
+    assert chat.say(said) == expected.decode(errors='replace')
+    text += expected
+
+
+def test_what_is_written_and_scored(run):
+  """The greedy text is that of the least nll at each place."""
+  segment = run.config.eval.segment_len
+  T = min(4, segment)
+  score = run.score(TEXT, segment_len=T)
+  assert score.nll.shape == (len(TEXT) - 1,) and np.isfinite(score.nll).all()
+  np.testing.assert_allclose(score.nll.sum(), score.total, rtol=1e-5)
+  prompt = 'ab'
+  new = run.generate(prompt.encode(), max_new_tokens=1, temperature=0.0)
+  nll = [
+    run.score([*prompt.encode(), i], segment_len=2).nll[-1]
+    for i in range(0, 256, 15)
+  ]
+  best = run.score([*prompt.encode(), *new], segment_len=2).nll[-1]
+  assert best <= min(nll) + 1e-4
+
+
+def test_what_is_inside(run):
+  T = min(4, run.config.eval.segment_len)
+  final = run.hidden(TEXT, segment_len=T)
+  first = run.hidden(TEXT, 0, segment_len=T)
+  assert len(final.states) == len(first.states) == len(TEXT)
+  assert final.states.shape[1] == run.config.model.d_model
+  name = run.config.model.name
+  if name not in ATTEND:
+    with pytest.raises(ValueError, match='has no attention to show'):
+      run.attention(TEXT)
+    return
+  found = run.attention(TEXT, segment_len=T).probabilities
+  assert found.shape == (2, 2, len(TEXT), len(TEXT))
+  np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+  assert not np.triu(found, 1).any()
+
+
+def test_longer_segments_than_the_model_reads(run):
+  reach = run.model.reach()
+  if reach == float('inf'):
+    return
+  assert run.config.eval.segment_len == reach
+  for call in (run.score, run.hidden, run.attention):
+    with pytest.raises(ValueError, match=r'^segment_len is 64; allowed: '):
+      call(TEXT, segment_len=64)

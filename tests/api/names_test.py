@@ -1,0 +1,75 @@
+"""The public names, what importing them costs, and the page on them."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import txl_jax
+from tests import programs
+from tests.modes import runs
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.modes import export
+
+PAGE = programs.ROOT / 'docs/python.md'
+
+
+def python(code):
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=programs.ROOT,
+    env=programs.environment(),
+  )
+  return done.stdout
+
+
+def test_all_names_are_there():
+  for name in txl_jax.__all__:
+    assert getattr(txl_jax, name).__doc__, name
+    assert name in dir(txl_jax)
+  with pytest.raises(AttributeError, match="has no attribute 'lod'"):
+    _ = txl_jax.lod
+  stable = PAGE.read_text().partition('## Names')[2]
+  assert {*re.findall(r'`(\w+)`', stable)} == {*txl_jax.__all__}
+
+
+def test_the_package_is_imported_fast():
+  code = 'import time; t = time.perf_counter(); import txl_jax; '
+  code += 'print(time.perf_counter() - t)'
+  assert min(float(python(code)) for _ in range(3)) < 0.1
+
+
+@pytest.mark.parametrize(
+  'name, not_with',
+  [
+    ('UserError', {'jax', 'flax', 'numpy'}),
+    ('attention', {'flax', 'optax', 'orbax', 'tensorflow'}),
+    ('load', {'tensorflow', 'tensorflow_datasets', 'matplotlib'}),
+  ],
+)
+def test_a_name_brings_no_more_than_it_needs(name, not_with):
+  code = f'import sys, txl_jax; txl_jax.{name}; print(*sys.modules)'
+  assert not not_with & {*python(code).split()}
+
+
+def test_the_page(tmp_path, monkeypatch, capsys):
+  """Its blocks, one after the other, as a reader would type them."""
+  folder = tmp_path / 'runs/x'
+  folder.mkdir(parents=True)
+  runs.write(folder, vocabulary=Vocabulary.all_bytes(), init_std=0.5)
+  path = str(tmp_path / 'model.npz')
+  export.run(runs.job(runs.config(), folder, export_file=path))
+  (tmp_path / 'book.txt').write_text('A text of a few words.\n' * 9)
+  monkeypatch.chdir(tmp_path)
+  blocks = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
+  assert len(blocks) == 6
+  names = {}
+  for block in blocks:
+    exec(block, names)
+  assert 'text has the token id 99999999' in capsys.readouterr().out
+  assert len(names['four']) == 4 and len(names['several']) == 3
+  assert isinstance(names['data'], bytes) and names['looks'].ndim == 4

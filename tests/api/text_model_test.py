@@ -1,0 +1,455 @@
+"""A run in Python, beside what the modes of the program do with it."""
+
+import itertools
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import txl_jax
+from tests import compilations
+from tests.modes import runs
+from txl_jax import models
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+from txl_jax.modes import evaluate, export, generate, job, score
+
+BYTES = Vocabulary.all_bytes()
+WORDS = Words.from_counts(
+  {'<eos>': 9, '<unk>': 3, 'the': 8, 'memory': 7, '.': 4, "it's": 2},
+  eos='<eos>',
+  unk='<unk>',
+)
+LINES = 'the memory .\nthe old the\n\nmemory\n' * 3
+TEXT = 'Of bytes: é, 𝄞\n and more, \tmuch more.\n' * 3
+LSTM = dict(name='lstm', d_model=8, d_hidden=6, init_std=0.5)
+
+
+class Corpus:
+  """A corpus whose every split is one text."""
+
+  name = digest = 'made here'
+
+  def __init__(self, vocabulary, text):
+    self.vocabulary, self.text = vocabulary, text
+
+  def tokens(self, split):
+    del split
+    return self.vocabulary.encode(self.text.encode(), 'it')
+
+  def sentences(self, split):
+    del split
+
+  def ordered_like(self, vocabulary):
+    del vocabulary
+    return self
+
+
+@pytest.fixture(scope='module', params=['bytes', 'words'])
+def made(request, tmp_path_factory):
+  """A run that nobody has trained: its folder, text and model in Python."""
+  folder = tmp_path_factory.mktemp('run')
+  vocabulary, text = {'bytes': (BYTES, TEXT), 'words': (WORDS, LINES)}[
+    request.param
+  ]
+  runs.write(folder, vocabulary=vocabulary, segment_len=6, init_std=0.7)
+  return folder, vocabulary, text, txl_jax.load(folder)
+
+
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory):
+  """The run of bytes of a model without memory."""
+  folder = tmp_path_factory.mktemp('plain')
+  runs.write(folder, vocabulary=BYTES, segment_len=6, init_std=0.7, mem_len=0)
+  return txl_jax.load(folder)
+
+
+LENGTHS = dict(segment_len=4, mem_len=5)
+
+
+@pytest.mark.parametrize('first', ['none', 'eos'])
+@pytest.mark.parametrize('batch_size', [1, 3])
+def test_score_is_that_of_eval(made, monkeypatch, capsys, first, batch_size):
+  folder, vocabulary, text, run = made
+  if first == 'eos' and vocabulary is BYTES:
+    with pytest.raises(ValueError, match=r"^first_token is 'eos'; allowed: no"):
+      run.score(text, first_token=first)
+    return
+  corpus = Corpus(vocabulary, text)
+  locate = lambda data: corpus
+  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  c = runs.config()
+  c.eval.update(segment_len=4, first_token=first, batch_size=batch_size)
+  c.eval.model.mem_len = 5
+  there = evaluate.run(runs.job(c, folder))
+  found = run.score(text, **LENGTHS, first_token=first, batch_size=batch_size)
+  assert found.total == there.nll and found.nats == there.nats
+  assert len(found.nll) == there.scored
+  printed = capsys.readouterr().out
+  if vocabulary is BYTES:
+    assert f'{found.bits_per_byte:.5f} bpc' in printed
+    assert found.bits_per_byte == there.nats / math.log(2)
+  else:
+    assert f'{found.perplexity:.5f} ppl' in printed
+
+
+def test_score_of_each_token(made):
+  _, vocabulary, text, run = made
+  found = run.score(text, **LENGTHS)
+  ids = vocabulary.encode(text.encode(), 'it')
+  np.testing.assert_array_equal(found.ids, ids[1:])
+  assert found.nll.shape == (len(ids) - 1,) and found.nll.dtype == np.float32
+  np.testing.assert_allclose(found.nll.sum(), found.total, rtol=1e-5)
+  parts = [text[start:end] for start, end in found.offsets]
+  if vocabulary is BYTES:
+    assert parts == [c for c in text for _ in c.encode()][1:]
+    assert found.bits_per_byte == found.bits_per_token
+  else:
+    assert parts == re.findall(r'\n|\S+', text)[1:]
+    size = len(text) - len('the')
+    bits = found.total / math.log(2) / size
+    assert found.text_bytes == size
+    np.testing.assert_allclose(found.bits_per_byte, bits)
+  for other in (text.encode(), ids, ids.tolist()):
+    same = run.score(other, **LENGTHS)
+    assert same.total == found.total
+    np.testing.assert_array_equal(same.nll, found.nll)
+  data = text.encode()
+  parts = [data[a:b] for a, b in run.score(data, **LENGTHS).offsets]
+  if vocabulary is BYTES:
+    assert b''.join(parts) == data[1:]
+  else:
+    assert parts == re.findall(rb'\n|\S+', data)[1:]
+
+
+def test_short_texts_of_many_lengths_are_one_program(made):
+  _, vocabulary, text, run = made
+  data = text.encode()
+  run.score(vocabulary.encode(data, 'it')[:10])
+  run.hidden(vocabulary.encode(data, 'it')[:10])
+  with compilations.counted() as names:
+    for n in range(11, 17):
+      ids = vocabulary.encode(data, 'it')[:n]
+      assert len(run.score(ids).nll) == n - 1
+      run.hidden(ids)
+  assert not [x for x in names if 'score' in x or 'read' in x]
+
+
+def asked(**more):
+  c = runs.config()
+  c.generate.update(max_new_tokens=20, segment_len=4)
+  c.generate.update(more)
+  return c
+
+
+def printed(capsys, folder, **more):
+  capsys.readouterr()
+  generate.run(runs.job(asked(**more), folder))
+  return capsys.readouterr().out
+
+
+OPTIONS = dict(max_new_tokens=20, segment_len=4)
+
+
+@pytest.mark.parametrize('prompt', ['the memory\nthe', ''])
+@pytest.mark.parametrize(
+  'drawn', [dict(seed=3, top_k=5), dict(temperature=0.0)]
+)
+def test_generate_is_that_of_the_mode(made, capsys, prompt, drawn):
+  folder, vocabulary, _, run = made
+  text = printed(capsys, folder, prompt=prompt, **drawn)
+  options = {**OPTIONS, **drawn}
+  assert run.generate(prompt, **options, echo=True) + '\n' == text
+  new = run.generate(prompt, **options)
+  pieces = [*run.stream(prompt, **options)]
+  assert ''.join(pieces) == new and len(pieces) > 1
+  as_bytes = run.generate(prompt.encode(), **options)
+  assert isinstance(as_bytes, bytes)
+  assert as_bytes.decode(errors='replace') == new
+  assert b''.join(run.stream(prompt.encode(), **options)) == as_bytes
+  if vocabulary is BYTES:
+    assert len(as_bytes) == 20 and prompt + new + '\n' == text
+
+
+def test_several_prompts_of_different_lengths(made, capsys):
+  folder, _, _, run = made
+  prompts = ['the', 'the memory the the .', '', 'memory .']
+  greedy = dict(**OPTIONS, temperature=0.0)
+  alone = [run.generate(x, **greedy) for x in prompts]
+  assert run.generate(prompts, **greedy) == alone
+  data = [x.encode() for x in prompts]
+  found = run.generate(data, **greedy, samples=2)
+  found = [x.decode(errors='replace') for x in found]
+  assert found == [x for x in alone for _ in range(2)]
+  text = printed(
+    capsys, folder, prompt='\n'.join(prompts), prompt_lines=True, samples=2
+  )
+  texts = run.generate(prompts, **OPTIONS, samples=2, echo=True)
+  heads = [
+    f'=== prompt {n} of 4, sample {i} of 2\n'
+    for n in (1, 2, 3, 4)
+    for i in (1, 2)
+  ]
+  expected = ''.join(f'{a}{b}\n' for a, b in zip(heads, texts))
+  assert text == expected
+  assert run.generate('the', **greedy, samples=1) == alone[:1]
+
+
+def test_a_sample_ends(made):
+  _, vocabulary, _, run = made
+  whole = run.generate('the', max_new_tokens=80, seed=1)
+  for stop in whole[30:33], whole[7], [whole[50:53], whole[9:12]]:
+    stops = [stop] if isinstance(stop, str) else stop
+    if any('\ufffd' in s for s in stops):
+      continue
+    ends = [(whole.find(s) + len(s), whole.find(s)) for s in stops]
+    found = run.generate('the', max_new_tokens=80, seed=1, stop=stop)
+    assert found == whole[: min(ends)[1]]
+    streamed = run.stream('the', max_new_tokens=80, seed=1, stop=stop)
+    assert ''.join(streamed) == found
+  for seed in range(30):
+    more = dict(max_new_tokens=300, seed=seed)
+    whole = run.generate('the', **more)
+    if '\n' in whole:
+      break
+  line = whole[: whole.index('\n')]
+  assert run.generate('the', **more, stop='\n') == line
+  assert run.generate('the', **more, line_end=True) == line + '\n'
+  if vocabulary is WORDS:
+    assert run.generate('the', **more, stop='<eos>') == line
+
+
+def test_what_is_streamed_are_whole_characters(made):
+  _, vocabulary, _, run = made
+  if vocabulary is WORDS:
+    return
+  more = dict(max_new_tokens=200, seed=5)
+  pieces = [*run.stream('é', **more)]
+  whole = run.generate(b'\xc3\xa9', **more)
+  assert ''.join(pieces) == whole.decode(errors='replace')
+  with pytest.raises(UnicodeDecodeError):  # untrained
+    whole.decode()
+
+
+def test_a_model_without_memory(plain):
+  """It sees a window that moves with the text."""
+  prompt, W = 'one two three', 6
+  found = plain.generate(prompt.encode(), max_new_tokens=9, temperature=0.0)
+  model = models.build(plain.config.model, 256)
+  read = jax.jit(
+    lambda x: model.apply({'params': plain.params}, x, (), method='logits')
+  )
+  tokens = [*prompt.encode()]
+  for _ in range(9):
+    logits, _ = read(np.array([tokens[-W:]], np.int32))
+    tokens.append(int(logits[0, -1].argmax()))
+  assert bytes(tokens) == prompt.encode() + found
+  near = plain.score(prompt, window=3).nll
+  np.testing.assert_allclose(near[4], plain.score(prompt[2:6]).nll[-1], 1e-4)
+
+
+def test_hidden_states(made):
+  """Those of one long segment, where the memory holds all of the text."""
+  _, vocabulary, text, run = made
+  ids = vocabulary.encode(text.encode(), 'it').astype(np.int32)
+  n = len(ids)
+  model = run.model.at_test_time(longest=0, mem_len=0)
+  (first, *_, last), _ = model.apply(
+    {'params': run.params}, ids[None], (), method='hidden'
+  )
+  close = dict(rtol=1e-4, atol=1e-4)
+  for layer in -1, 1:
+    found = run.hidden(text, layer, segment_len=4, mem_len=200)
+    assert found.states.shape == (n, 8)
+    np.testing.assert_allclose(found.states, last[0], **close)
+  found = run.hidden(text, 0, segment_len=4)
+  np.testing.assert_allclose(found.states, first[0], **close)
+  np.testing.assert_array_equal(found.ids, ids)
+  starts = [text[a:b] for a, b in found.offsets]
+  assert len(starts) == n
+  states, _ = model.apply(
+    {'params': run.params}, ids[None], (), method='states'
+  )
+  np.testing.assert_array_equal(last, states)
+
+
+def test_attention_of_a_text(made):
+  _, vocabulary, text, run = made
+  ids = vocabulary.encode(text.encode(), 'it').astype(np.int32)
+  n = len(ids)
+  found = run.attention(text, segment_len=4, mem_len=n).probabilities
+  model = run.model.at_test_time(longest=0, mem_len=0)
+  expected, _ = model.apply(
+    {'params': run.params}, ids[None], (), method='attention_maps'
+  )
+  assert found.shape == (1, 2, n, n)
+  np.testing.assert_allclose(found, expected[:, 0], rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+  short = run.attention(text, segment_len=4, mem_len=3).probabilities
+  i, j = np.indices((n, n))
+  there = (j <= i) & (j >= i // 4 * 4 - 3)
+  assert not short[..., ~there].any()
+  np.testing.assert_allclose(short.sum(-1), 1, rtol=1e-5)
+  # The oldest one that is seen is, if little.
+  assert (short[..., there].mean((0, 1)) > 0).mean() > 0.9
+
+
+def test_an_exported_file(made, tmp_path):
+  folder, vocabulary, text, run = made
+  path = tmp_path / 'model.npz'
+  export.run(runs.job(runs.config(), folder, export_file=str(path)))
+  other = txl_jax.load(str(path))
+  assert other.vocabulary == vocabulary and other.model == run.model
+  assert (run.step, other.step) == (runs.STEP, None)
+  assert other.score(text).total == run.score(text).total
+  drawn = dict(seed=4, max_new_tokens=20)
+  assert other.generate('the', **drawn) == run.generate('the', **drawn)
+
+
+def test_a_checkpoint_is_chosen(made):
+  folder = made[0]
+  for which in 'best', 'latest', runs.STEP:
+    assert txl_jax.load(folder, checkpoint=which).step == runs.STEP
+  with pytest.raises(UserError, match=r"checkpoint is '6'; allowed: best"):
+    txl_jax.load(folder, checkpoint=6)
+  with pytest.raises(UserError, match=r'/none is not there; allowed: the fold'):
+    txl_jax.load(folder / 'none')
+  with pytest.raises(UserError, match='no file of exported parameters'):
+    txl_jax.load(folder / 'config.json')
+
+
+def test_what_is_refused(made):
+  _, vocabulary, _, run = made
+  V = len(vocabulary)
+  allowed = f'allowed: 0 to {V - 1}'
+  for call, message in (
+    (lambda: run.score([0, 99_999_999]), f'^text has .* 99999999; {allowed}'),
+    (lambda: run.hidden(np.array([0, -1])), f'^text has .* -1; {allowed}'),
+    (lambda: run.attention([0, V]), f'^text has the token id {V}; {allowed}'),
+    (lambda: run.decode([2**40]), f'^ids has the token id {2**40}; {allowed}'),
+    (lambda: run.score([0.5, 1.0]), r'^text is float64 \[2\]; allowed'),
+    (lambda: run.score([0]), '^text has 1 tokens; allowed: at least 2'),
+    (lambda: run.hidden(''), '^text has no tokens; allowed: at least 1'),
+    (lambda: run.hidden('the', 2), '^layer is 2; allowed: 0 to 1, or -2 to -1'),
+    (lambda: run.generate('a\ud800'), r'^prompt is .*; allowed: UTF-8'),
+    (lambda: run.generate([]), '^prompt is empty; allowed: one text or more'),
+    (lambda: run.generate('a', samples=0), '^samples is 0; allowed: '),
+    (lambda: run.generate('a', stop=['']), "^stop is ''; allowed: texts"),
+    (lambda: run.generate('a', top_k=-1), '^top_k is -1; allowed: at least 0'),
+    (lambda: run.generate('a', window=3), '^window is 3; allowed: 0'),
+    (lambda: run.score('the the', segment_len=0), '^segment_len is 0; all'),
+    (lambda: run.score('the the', mem_len=-1), '^mem_len is -1; allow'),
+    (lambda: run.score('the the', batch_size=9), '^batch_size is 9: that'),
+    (lambda: run.generate('a', segment_len='4'), "^segment_len is '4'; "),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+      call()
+  with pytest.raises(
+    TypeError, match="no option 'top' for this model; allowed"
+  ):
+    run.generate('a', top=3)
+  with pytest.raises(TypeError, match='prompt is a int; allowed: str or bytes'):
+    run.stream(3)
+
+
+def test_memory_that_is_not_there(made, monkeypatch):
+  run = made[3]
+  from txl_jax.parallel import capacity
+
+  monkeypatch.setattr(capacity, '_there', lambda devices: 50.0)
+  for call, expected in (
+    (lambda: run.score('the the', segment_len=7), '^scoring needs at .* by '),
+    (lambda: run.generate('the', segment_len=7), '^(decoding|the prompt) n'),
+    (lambda: run.attention('the the the'), '^attention .* a shorter text$'),
+  ):  # fmt: skip
+    with pytest.raises(ValueError, match=expected) as e:
+      call()
+    assert 'eval.' not in str(e.value) and 'generate.' not in str(e.value)
+
+
+def test_what_the_vocabulary_has_not(tmp_path):
+  vocabulary = Vocabulary((97, 98))
+  runs.write(tmp_path, vocabulary=vocabulary)
+  run = txl_jax.load(tmp_path)
+  for call, name in (
+    (lambda: run.score('abx'), 'text'),
+    (lambda: run.generate('abx'), 'prompt'),
+    (lambda: run.generate(['a', 'abx']), 'prompt 1'),
+    (lambda: run.chat().say('abx'), 'text'),
+  ):
+    with pytest.raises(ValueError, match=f'^{name}: byte 0x78 at position 2'):
+      call()
+  for options, message in (
+    (
+      {'line_end': True},
+      '^line_end is True; allowed: False, for the vocabulary',
+    ),
+    ({'forbid_unk': True}, '^forbid_unk is True; allowed: False, for the voc'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      run.generate('a', **options)
+
+
+def test_a_recurrent_model(tmp_path):
+  """It has neither lengths of its own nor attention."""
+  run = lstm(tmp_path)
+  assert run.generate('the ', max_new_tokens=5)
+  found = run.hidden('the memory', 1)
+  assert found.states.shape == (10, 6)
+  states = [run.hidden('the memory', i).states for i in (0, 2, -1)]
+  assert [x.shape for x in states] == [(10, 8)] * 3
+  np.testing.assert_array_equal(states[1], states[2])
+  pieces = run.hidden('the memory', 1, segment_len=3).states
+  np.testing.assert_allclose(pieces, found.states, rtol=1e-5, atol=1e-6)
+  with pytest.raises(ValueError, match=r'^LSTM has no attention to show'):
+    run.attention('the')
+  with pytest.raises(TypeError, match="'mem_len' for this model; allowed: seg"):
+    run.score('the', mem_len=3)
+
+
+def lstm(folder):
+  from txl_jax.models import base
+  from txl_jax.runs import weights_file
+
+  model = models.build(LSTM, 256)
+  params = base.init_params(model, jax.random.key(0))
+  weights_file.save(folder / 'lstm.npz', params, LSTM, BYTES.to_json())
+  return txl_jax.load(folder / 'lstm.npz')
+
+
+def test_the_mode_scores_a_file(made, tmp_path, capsys):
+  import json
+
+  folder, vocabulary, text, run = made
+  (tmp_path / 'text').write_text(text)
+  c = runs.config()
+  c.eval.segment_len = 4
+  asked = runs.job(c, folder)
+  asked = job.Job(
+    c, folder, asked.console, asked.watch, '', str(tmp_path / 'text'),
+    str(tmp_path / 'nll.jsonl'),
+  )  # fmt: skip
+  found, same = score.run(asked), run.score(text, segment_len=4)
+  assert found.total == same.total
+  out = capsys.readouterr().out
+  unit = 'bpc' if vocabulary is BYTES else 'ppl'
+  figure = same.bits_per_token if unit == 'bpc' else same.perplexity
+  assert f'{tmp_path}/text: {figure:.5f} {unit} ({same.nats:.5f} nats), ' in out
+  assert f'{same.bits_per_byte:.5f} bits per byte' in out
+  lines = (tmp_path / 'nll.jsonl').read_text().splitlines()
+  lines = [*map(json.loads, lines)]
+  np.testing.assert_array_equal([x['nll'] for x in lines], same.nll)
+  data = text.encode()
+  for line, (start, end) in zip(lines, itertools.pairwise([0, 1])):
+    assert line['end'] > line['start'] >= end > start
+  assert [data[x['start'] : x['end']].decode(errors='backslashreplace')
+          for x in lines] == [x['text'] for x in lines]  # fmt: skip
+  for text, message in (
+    ('', '--text is missing; allowed: a file to score, or -'),
+    (f'{tmp_path}/none', 'none cannot be read: No such file or directory'),
+  ):
+    with pytest.raises(UserError, match=message):
+      score.run(job.Job(c, folder, asked.console, asked.watch, '', text))

@@ -1,0 +1,65 @@
+"""Where the text of a row ends."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from txl_jax.api.writing import Row
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+
+BYTES = Vocabulary.all_bytes()
+
+
+def by_hand(text, stops):
+  """The text before the stop that is complete first, and whether there is."""
+  for end in range(len(text) + 1):
+    starts = [end - len(s) for s in stops if text[:end].endswith(s)]
+    if starts:
+      return text[: min(starts)], True
+  return text, False
+
+
+def pushed(row, pieces):
+  out = [row.push(piece) for piece in pieces]
+  return [*out, row.rest()]
+
+
+bits = st.binary(max_size=20).map(lambda x: bytes(97 + b % 3 for b in x))
+
+
+@hypothesis.settings(
+  max_examples=200, deadline=None, derandomize=True, database=None
+)
+@hypothesis.given(bits, st.lists(bits.filter(len), max_size=3), st.data())
+def test_a_text_in_any_pieces(text, stops, data):
+  stops = [s[:4] for s in stops]
+  cut = data.draw(st.integers(0, len(text)))
+  row = Row(BYTES, stops)
+  parts = pushed(row, [text[:cut], text[cut:]])
+  expected, ended = by_hand(text, stops)
+  assert (b''.join(parts), row.ended) == (expected, ended)
+  assert row.whole == len(expected)  # a token is a byte
+  # No more was held back than might have been a beginning.
+  seen = text[:cut]
+  if not ended:
+    held = seen[len(parts[0]) :]
+    assert not held or any(s.startswith(held) for s in stops)
+
+
+def test_words_are_kept_whole():
+  vocabulary = Words(('a', 'b', 'bc', '.'), (), '')
+  row = Row(vocabulary, [b'c'])
+  assert row.read([0]) == b'a'
+  assert row.push([1, 3, 2, 0]) == b' b. b'
+  assert row.ended and row.whole == 2  # of the third the text has a part
+  assert row.rest() == b''
+
+
+@pytest.mark.parametrize('stops', [[], [b'zz']])
+def test_nothing_is_held_without_need(stops):
+  row = Row(BYTES, stops)
+  assert row.push(b'abc') == b'abc'
+  assert row.push(b'z') == (b'' if stops else b'z')
+  assert row.rest() == (b'z' if stops else b'')
+  assert row.whole == 4 and not row.ended

@@ -1,0 +1,138 @@
+"""What is asked of a trained model: the sections `eval` and `generate`.
+
+The modes of the program read them from the config; in Python they are those of
+the run, and what a call gives besides, under the names of their keys.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict
+
+from txl_jax import models, settings
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+from txl_jax.evaluation.options import Eval
+from txl_jax.generation.options import Generate
+from txl_jax.generation.sampling import Sampling
+from txl_jax.models import base
+
+
+class Lengths(TypedDict, total=False):
+  """Of the model, where it has them; else as in the section of the run."""
+
+  segment_len: int  # T: tokens that are read at once
+  mem_len: int  # M: states that a layer remembers
+  same_length: str  # how many keys a query sees
+  clamp_len: int  # farther distances count as this one; 0 is off
+
+
+class Scoring(Lengths, total=False):
+  """Options of `score`, keys of the section `eval`."""
+
+  window: int  # of models without memory: predict from the last W tokens
+  batch_size: int  # streams that the text is cut into; 1 is exact
+  first_token: str  # 'none', or 'eos': the first one is scored after an <eos>
+
+
+class Writing(Lengths, total=False):
+  """Options of `generate`, `stream` and `chat`, keys of `generate`."""
+
+  window: int  # of models without memory: they see the last W tokens
+  max_new_tokens: int
+  temperature: float  # 0 takes the most probable token
+  top_k: int  # 0 is off
+  top_p: float  # 1 is off
+  repetition_penalty: float  # 1 is off
+  forbid_unk: bool
+  seed: int
+
+
+OPTIONS = {
+  'eval': (Scoring, Eval),
+  'generate': (Writing, Generate),
+}
+
+
+def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
+  """A config whose section, 'eval' or 'generate', has what a call gives.
+
+  UserError names a value that is not allowed, TypeError an option that is none.
+  """
+  options, declared = OPTIONS[section]
+  own: Any = config[section]
+  overrides = settings.overrides(models.MODELS[config.model.name].Config)
+  known = [k for k in options.__annotations__ if hasattr(declared, k)]
+  known += [k for k in Lengths.__annotations__ if k in settings.keys(overrides)]
+  for name in given:
+    if name not in known:
+      raise TypeError(
+        f'there is no option {name!r} for this model; allowed: '
+        f'{", ".join(known)}'
+      )
+  values = {k: given.get(k, x) for k, x in own.items() if k != 'model'}
+  lengths = {k: given.get(k, x) for k, x in own.model.items()}
+  settings.check({'': declared}, values)
+  settings.check({'': overrides}, lengths)
+  new = config.copy_and_resolve_references()
+  with new.ignore_type():
+    new[section].update(values)
+    new[section].model.update(lengths)
+  return new
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+  """Tells a UserError of the block as a ValueError in the words of a call."""
+  try:
+    yield
+  except UserError as e:
+    text = re.sub(r'\b(eval|generate)\.(model\.)?', '', f'{e}')
+    raise ValueError(text) from e
+
+
+def scorer(config: Any, vocab_size: int) -> base.LanguageModel:
+  """The model as the section `eval` reads with it."""
+  return models.at_test_time(config, vocab_size, 'eval', config.eval.window)
+
+
+def cut(config: Any) -> dict[str, Any]:
+  """B, T and G of `perplexity.score` as the section `eval` says."""
+  ev = config.eval
+  return dict(
+    batch_size=ev.batch_size,
+    segment_len=ev.segment_len,
+    segments_per_call=ev.segments_per_call,
+  )
+
+
+def writer(config: Any, vocab_size: int) -> base.LanguageModel:
+  """The model as the section `generate` uses it, a window if it has no memory.
+
+  UserError if a window is asked for, and it has one.
+  """
+  own = config, vocab_size, 'generate'
+  model = models.at_test_time(*own, config.generate.window)
+  if model.remembers():
+    return model
+  return models.at_test_time(*own, config.train.segment_len)
+
+
+def sampling(g: Generate, vocabulary: Vocabulary | Words) -> Sampling:
+  """How tokens are drawn; UserError where the vocabulary has no <unk>."""
+  forbidden: Any = (vocabulary.unk_id,) if g.forbid_unk else ()
+  if None in forbidden:
+    allowed = 'False, for the vocabulary has no unknown word'
+    settings.refuse('generate.forbid_unk', True, allowed)
+  drawn = g.temperature, g.top_k, g.top_p, g.repetition_penalty
+  return Sampling(*drawn, forbidden)
+
+
+def line_end(g: Generate, vocabulary: Vocabulary | Words) -> int | None:
+  """The token id that ends a sample, None for none; UserError without one."""
+  end = None if g.stop == 'none' else vocabulary.line_end
+  if end is None and g.stop != 'none':
+    allowed = 'none, for the vocabulary has no end of a line'
+    settings.refuse('generate.stop', g.stop, allowed)
+  return end

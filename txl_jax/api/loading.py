@@ -1,0 +1,67 @@
+"""`load`: a trained model from a folder or a file."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from txl_jax.api.text_model import TextModel
+from txl_jax.errors import UserError
+from txl_jax.modes import sections, trained
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.runs import weights_file
+
+
+def load(
+  path: str | os.PathLike[str],
+  *,
+  checkpoint: str | int = 'best',
+  mesh: Mesh | None = None,
+) -> TextModel:
+  """The trained model of a run, or of a file.
+
+  Args:
+    path: the folder of a run, or a file of --mode=export, which ends in .npz.
+      A file has no options of `eval` and `generate`: they have the defaults
+      of docs/config.md, and the model the lengths that it was trained with.
+    checkpoint: of a run: 'best', 'latest' or a step.
+    mesh: of `txl_jax.parallel.mesh.make_mesh`, for a model that several
+      devices hold together; None is a whole model on each device.
+
+  Raises:
+    UserError: there is nothing at the path, or it is damaged, or of another
+      kind; or there is no such checkpoint.
+  """
+  path = pathlib.Path(path).expanduser()
+  mesh = mesh_lib.make_mesh() if mesh is None else mesh
+  if path.is_dir():
+    config: Any = trained.recorded(path)
+    config.checkpoint = str(checkpoint)
+    sections.check(config)
+    found = trained.load(config, path, mesh)
+    return TextModel(config, found.params, found.vocabulary, mesh, found.step)
+  if not path.exists():
+    allowed = 'the folder of a run, or a file of --mode=export'
+    raise UserError(f'{path} is not there; allowed: {allowed}')
+  model, params, vocabulary = weights_file.load(path)
+  config = of_model(model)
+  shapes = jax.eval_shape(lambda: params)
+  placed = mesh_lib.by_rules(shapes, mesh, model.SHARDING)
+  return TextModel(config, jax.device_put(params, placed), vocabulary, mesh)
+
+
+def of_model(model: Any) -> Any:
+  """A config with a model, and else the default of every key.
+
+  Segments are no longer than the model reads.
+  """
+  fields = dataclasses.asdict(model.config)
+  made = sections.compose(fields['name'])
+  with made.ignore_type():
+    made.model.update(fields)
+  for section in (made.train, made.eval, made.generate):
+    section.segment_len = int(min(section.segment_len, model.reach()))
+  return made

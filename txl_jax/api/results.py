@@ -1,0 +1,74 @@
+"""What calls of a `TextModel` return.
+
+Shapes: n tokens, N layers, H heads, D width of a layer.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from txl_jax.evaluation import figures
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tokens:
+  """Tokens of a text, and where they are in it."""
+
+  ids: np.ndarray  # int32 [n]
+  # int64 [n, 2]: start and end of each, in characters of a str, in bytes of
+  # what was given as bytes, or of what token ids stand for.
+  offsets: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Score(Tokens):
+  """The scored tokens of a text: all but the first, or all after an <eos>."""
+
+  nll: np.ndarray  # float32 [n], -log p of each token, in nats
+  total: float  # their sum, as --mode=eval adds them
+  text_bytes: int  # of the text that they stand for, white space included
+
+  @property
+  def nats(self) -> float:
+    """Mean nll of a token, in nats."""
+    return self.total / len(self.nll)
+
+  @property
+  def perplexity(self) -> float:
+    """exp(nats), of tokens: what --mode=eval gives for words."""
+    return figures.figures(self.nats, 'ppl')['ppl']
+
+  @property
+  def bits_per_token(self) -> float:
+    """nats / ln 2: what --mode=eval gives for bytes, as bpc."""
+    return figures.figures(self.nats, 'bpc')['bpc']
+
+  @property
+  def bits_per_byte(self) -> float:
+    """Bits for a byte of the text, whatever its tokens are.
+
+    Where every byte is a token it is `bits_per_token`, to the digit. White
+    space between words, and bytes that the vocabulary drops, count too.
+    """
+    if not self.text_bytes:
+      return math.nan
+    return self.bits_per_token * (len(self.nll) / self.text_bytes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hidden(Tokens):
+  """The states of one layer."""
+
+  states: np.ndarray  # float32 [n, D]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention(Tokens):
+  """Which tokens the heads of every layer look at.
+
+  `probabilities[l, h, i, j]` is what token i gives to token j in head h of
+  layer l, from 0; 0 where it does not see it.
+  """
+
+  probabilities: np.ndarray  # float32 [N, H, n, n]

@@ -1,0 +1,324 @@
+"""A trained model, and all that can be asked of it with a text.
+
+Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
+"""
+
+import codecs
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, AnyStr, Unpack, overload
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from txl_jax import models, settings
+from txl_jax.api import asked, results, texts, writing
+from txl_jax.api.chat import Chat
+from txl_jax.data import streams
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.evaluation import inside, perplexity
+from txl_jax.generation import decoding
+from txl_jax.models import base
+
+Stops = str | bytes | Sequence[str] | Sequence[bytes]
+
+
+class TextModel:
+  """A trained model; `txl_jax.load` makes one of a run or an exported file.
+
+  Options of a call are keys of the sections `eval` and `generate` of a config
+  (docs/config.md), by default what these sections of the run say. A call does
+  what the mode of the program does: `score` as --mode=eval, `generate`,
+  `stream` and `chat` as --mode=generate. What they compile is kept: a second
+  call of equal lengths is fast.
+
+  Attributes:
+    config: of the run, a ConfigDict of sections.
+    params: of the model at test time, on the mesh.
+    vocabulary: what token ids stand for.
+    mesh: the devices.
+    step: of the checkpoint; None of an exported file.
+  """
+
+  def __init__(
+    self,
+    config: Any,
+    params: Any,
+    vocabulary: Vocabulary | Words,
+    mesh: Mesh,
+    step: int | None = None,
+  ):
+    self.config, self.params, self.vocabulary = config, params, vocabulary
+    self.mesh, self.step = mesh, step
+    self._frozen: Any = (None, None)  # a model, and its variables
+    self._fits = set()  # what was held to the memory there is
+
+  def __repr__(self) -> str:
+    n = sum(x.size for x in jax.tree.leaves(self.params))
+    name, V = self.config.model.name, len(self.vocabulary)
+    return f'TextModel({name}, {n:,} parameters, {V:,} {self.vocabulary.kind})'
+
+  @property
+  def model(self) -> base.LanguageModel:
+    """The Linen module, unbound, as it was trained; see `txl_jax.models`."""
+    return models.build(self.config.model, len(self.vocabulary))
+
+  def encode(self, text: str | bytes) -> np.ndarray:
+    """Token ids, int32 [n]; ValueError at what the vocabulary has no id for."""
+    return texts.tokens(self.vocabulary, 'text', text)[0]
+
+  def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+    """The text of token ids; bytes that are no UTF-8 become U+FFFD."""
+    return self.decode_bytes(ids).decode(errors='replace')
+
+  def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
+    """The text of token ids; ValueError for one that is not in [0, V)."""
+    return self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
+
+  @overload
+  def generate(
+    self,
+    prompt: AnyStr,
+    *,
+    samples: None = None,
+    stop: Stops = (),
+    line_end: bool | None = None,
+    echo: bool = False,
+    **options: Unpack[asked.Writing],
+  ) -> AnyStr: ...
+
+  @overload
+  def generate(
+    self,
+    prompt: Sequence[AnyStr],
+    *,
+    samples: int | None = None,
+    stop: Stops = (),
+    line_end: bool | None = None,
+    echo: bool = False,
+    **options: Unpack[asked.Writing],
+  ) -> list[AnyStr]: ...
+
+  def generate(
+    self,
+    prompt: Any,
+    *,
+    samples: int | None = None,
+    stop: Stops = (),
+    line_end: bool | None = None,
+    echo: bool = False,
+    **options: Unpack[asked.Writing],
+  ) -> Any:
+    """What the model writes after a prompt, or after each of several.
+
+    Args:
+      prompt: a str or bytes; or several, of any lengths. An empty one is the
+        beginning of a text.
+      samples: of each prompt; None is one.
+      stop: a text, or several, before the first of which a sample ends.
+        '<eos>', of a vocabulary with that word, is the end of a line.
+      line_end: end after the end of a line, which is part of the sample.
+      echo: whether the prompt comes first, as the vocabulary writes it: this
+        is what --mode=generate prints.
+      **options: keys of the section `generate`.
+
+    Returns:
+      Of one prompt a text, str or bytes as the prompt. A list of several, or
+      where `samples` is given: those of the first prompt first. Bytes that are
+      no UTF-8 become U+FFFD in a str.
+
+    Raises:
+      ValueError: an option is not allowed, the vocabulary has no token for a
+        part of a prompt, or there is not the memory for it.
+      TypeError: there is no such option.
+    """
+    one = isinstance(prompt, (str, bytes))
+    prompts = [prompt] if one else list(prompt)
+    names = ['prompt'] if one else [f'prompt {i}' for i in range(len(prompts))]
+    if not prompts:
+      raise ValueError('prompt is empty; allowed: one text or more')
+    if samples is not None and (samples < 1 or int(samples) != samples):
+      raise ValueError(f'samples is {samples}; allowed: at least 1')
+    data = [texts.encoded(*both) for both in zip(names, prompts)]
+    with asked.told():
+      writer = self._writer(options, line_end, (samples or 1) * len(data))
+      ids = [self.vocabulary.encode(x, n) for x, n in zip(data, names)]
+    more: Any = dict(echo=echo, stops=self._stops(stop))
+    pieces = [*writer.texts(ids, samples or 1, **more)]
+    found: list[Any] = [b''.join(row) for row in zip(*pieces)]
+    for i, text in enumerate(found):
+      if isinstance(prompts[i // (samples or 1)], str):
+        found[i] = text.decode(errors='replace')
+    return found[0] if one and samples is None else found
+
+  def stream(
+    self,
+    prompt: AnyStr,
+    *,
+    stop: Stops = (),
+    line_end: bool | None = None,
+    echo: bool = False,
+    **options: Unpack[asked.Writing],
+  ) -> Iterator[AnyStr]:
+    """The text of `generate`, piece by piece as it is made.
+
+    A piece of a str ends where a character does. Errors are those of
+    `generate`, when it is called.
+    """
+    text = texts.encoded('prompt', prompt)
+    with asked.told():
+      writer = self._writer(options, line_end, 1)
+      ids = self.vocabulary.encode(text, 'prompt')
+    more: Any = dict(echo=echo, stops=self._stops(stop))
+    pieces: Any = (piece for (piece,) in writer.texts([ids], **more))
+    if isinstance(prompt, str):
+      pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')
+    return filter(None, pieces)
+
+  def chat(
+    self,
+    *,
+    stop: Stops = (),
+    line_end: bool | None = None,
+    **options: Unpack[asked.Writing],
+  ) -> Chat:
+    """A text in turns, see `Chat`; arguments are those of `generate`."""
+    with asked.told():
+      writer = self._writer(options, line_end, 1)
+    return Chat(writer, self._stops(stop))
+
+  def score(
+    self,
+    text: texts.Text,
+    *,
+    progress: Callable[[int], None] = lambda scored: None,
+    **options: Unpack[asked.Scoring],
+  ) -> results.Score:
+    """The nll of each token of a text, read as --mode=eval reads a split.
+
+    Args:
+      text: of at least 2 tokens; str, bytes, or token ids.
+      progress: called with the tokens scored so far.
+      **options: keys of the section `eval`.
+
+    Raises:
+      ValueError: as for `generate`; or a token id is not in [0, V).
+      TypeError: there is no such option.
+    """
+    with asked.told():
+      config = asked.changed(self.config, 'eval', options)
+      ids, spans, size = texts.tokens(self.vocabulary, 'text', text)
+      tokens, first = self._first(config, ids)
+      if len(tokens) < 2:
+        raise ValueError(f'text has {len(ids)} tokens; allowed: at least 2')
+      model = asked.scorer(config, len(self.vocabulary))
+      cut: Any = asked.cut(config) | {'mesh': self.mesh}
+      perplexity.check(model, self.params, tokens, **cut)
+    nll = np.zeros(len(tokens) - 1, np.float32)
+    cut |= {'each': nll.__setitem__, 'progress': progress}
+    found = perplexity.score(model, self.params, tokens, **cut)
+    scored = size - (int(spans[0, 1]) if first else 0)
+    spans = texts.places(spans, text)
+    return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
+
+  def hidden(
+    self, text: texts.Text, layer: int = -1, **options: Unpack[asked.Lengths]
+  ) -> results.Hidden:
+    """The states of a layer at each token, memory carried through the text.
+
+    Args:
+      text: str, bytes, or token ids.
+      layer: 0 is what the first layer reads, the embeddings; N, or -1, the
+        last one, from which the next token is predicted.
+      **options: lengths of the section `eval`.
+
+    Raises:
+      ValueError: as for `score`, or there is no such layer.
+      TypeError: there is no such option.
+    """
+    model, ids, spans, T = self._inside(text, options)
+    n = inside.layers(model, self.params)
+    if not -n - 1 <= layer <= n:
+      raise ValueError(
+        f'layer is {layer}; allowed: 0 to {n}, or {-n - 1} to -1'
+      )
+    states = inside.hidden(model, self.params, ids, layer, T)
+    return results.Hidden(ids, texts.places(spans, text), states)
+
+  def attention(
+    self, text: texts.Text, **options: Unpack[asked.Lengths]
+  ) -> results.Attention:
+    """The probabilities that each token gives to others, in every head.
+
+    The arguments are those of `hidden`. ValueError as there; or the model does
+    not attend, or there is not the memory for [N, H, n, n].
+    """
+    model, ids, spans, T = self._inside(text, options)
+    if not model.ATTENDS:
+      raise ValueError(
+        f'{type(model).__name__} has no attention to show; allowed: models '
+        'that attend'
+      )
+    with asked.told():
+      found = inside.attention(model, self.params, ids, T)
+    return results.Attention(ids, texts.places(spans, text), found)
+
+  def _inside(self, text, options):
+    """The model with keys in order, ids, their bytes, and T."""
+    with asked.told():
+      config = asked.changed(self.config, 'eval', options)
+      ids, spans, _ = texts.tokens(self.vocabulary, 'text', text)
+      if not len(ids):
+        raise ValueError('text has no tokens; allowed: at least 1')
+      model = models.at_test_time(config, len(self.vocabulary), 'eval')
+      model = model.at_test_time(longest=0)
+      # For short texts of many lengths to be one compiled program.
+      most = min(config.eval.segment_len, model.reach())
+      T = int(min(most, 1 << (len(ids) - 1).bit_length()))
+      if min(config.eval.segment_len, len(ids)) > T:
+        allowed = f'at most {T} for this model'
+        settings.refuse('segment_len', config.eval.segment_len, allowed)
+    return model, ids, spans, T
+
+  def _writer(self, options, line_end, rows):
+    """The `writing.Writer` of a call, which fits the memory there is."""
+    config = asked.changed(self.config, 'generate', options)
+    if line_end and self.vocabulary.line_end is None:
+      allowed = 'False, for the vocabulary has no end of a line'
+      settings.refuse('line_end', line_end, allowed)
+    if line_end is not None:
+      config.generate.stop = 'line' if line_end else 'none'
+    writer = writing.make(config, self.params, self.vocabulary, self._freeze)
+    T = config.generate.segment_len
+    if (asks := (writer.model, rows, T)) not in self._fits:
+      more: Any = dict(samples=rows, segment_len=T)
+      decoding.check(writer.model, self.params, **more)
+      self._fits.add(asks)
+    return writer
+
+  def _freeze(self, model, params):
+    """`base.freeze`, kept for the next call of the same model."""
+    if self._frozen[0] != model:
+      self._frozen = None, None  # before another one is made
+      self._frozen = model, base.freeze(model, params)
+    return self._frozen[1]
+
+  def _stops(self, stop: Stops):
+    """The bytes of the texts that end a sample; ValueError if one is empty."""
+    several = [stop] if isinstance(stop, (str, bytes)) else stop
+    found = [texts.encoded('stop', x) for x in several]
+    if b'' in found:
+      raise ValueError("stop is ''; allowed: texts that are not empty")
+    eos = getattr(self.vocabulary, 'eos', '').encode() or None
+    return [b'\n' if x == eos else x for x in found]
+
+  def _first(self, config, ids):
+    """The tokens to score, and the index of the first that is scored."""
+    if config.eval.first_token == 'none':
+      return ids, 1
+    eos = self.vocabulary.eos_id
+    if eos is None:
+      allowed = 'none, for the vocabulary has no <eos>'
+      settings.refuse('first_token', config.eval.first_token, allowed)
+    return streams.Preceded(eos, ids), 0

@@ -1,0 +1,158 @@
+"""What a model writes after prompts: tokens drawn, and the text of each row.
+
+Shapes: B rows, n tokens.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from txl_jax.api import asked
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.generation import decoding
+from txl_jax.models import base
+
+
+class Row:
+  """The text of one row, token by token, up to a text that ends it.
+
+  What may be the beginning of such a text is held back until it is known.
+  """
+
+  def __init__(self, vocabulary: Vocabulary | Words, stops: Sequence[bytes]):
+    self._decoder, self._stops = vocabulary.decoder(), stops
+    self._held = b''
+    self._ends = []  # of each token that is held, in bytes of what is held
+    self.ended = False
+    self.whole = 0  # tokens whose whole text was given out
+
+  def read(self, ids: Any) -> bytes:
+    """The text of a prompt, which ends nothing."""
+    return self._decoder.push(ids)
+
+  def push(self, ids: Any) -> bytes:
+    """What new tokens, int [n], add to the text; nothing once it has ended."""
+    out = b''
+    for i in ids:
+      if self.ended:
+        break
+      self._held += self._decoder.push([i])
+      self._ends.append(len(self._held))
+      out += self._give(self._certain())
+    return out
+
+  def _certain(self):
+    """How many bytes of what is held are of the text for certain."""
+    held = self._held
+    places = [(held.find(s) + len(s), held.find(s)) for s in self._stops]
+    if found := [x for x in places if x[1] >= 0]:
+      self.ended = True
+      return min(found)[1]  # before that which is complete first
+    longest = max(map(len, self._stops), default=0)
+    for start in range(max(len(held) - longest + 1, 0), len(held)):
+      if any(s.startswith(held[start:]) for s in self._stops):
+        return start
+    return len(held)
+
+  def _give(self, n):
+    out, self._held = self._held[:n], self._held[n:]
+    whole = sum(end <= n for end in self._ends)
+    self.whole += whole
+    self._ends = [end - n for end in self._ends[whole:]]
+    return out
+
+  def rest(self) -> bytes:
+    """What is held back when no token follows."""
+    return b'' if self.ended else self._give(len(self._held))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Writer:
+  """A model as the section `generate` of a config says, and its weights."""
+
+  model: base.LanguageModel
+  variables: Any  # of `base.freeze`
+  vocabulary: Vocabulary | Words
+  segment_len: int
+  options: dict[str, Any]  # of `decoding.decode`
+
+  def rows(
+    self, prompts: Sequence[np.ndarray], samples: int
+  ) -> Iterator[np.ndarray]:
+    """New tokens int [B, n] of each prompt's samples, those of the first first.
+
+    -1 is behind the end of a row. An empty prompt is read as what a text begins
+    after.
+    """
+    state = self.read([self.begun(x) for x in prompts])
+    state = decoding.repeat_rows(self.model, state, samples)
+    for tokens, _ in self.decode(state, keep=False):
+      yield tokens
+
+  def begun(self, ids: np.ndarray) -> np.ndarray:
+    """A prompt; in place of an empty one, what a text begins after."""
+    return ids if len(ids) else np.array([self.vocabulary.start])
+
+  def read(
+    self, texts: Sequence[np.ndarray], state: decoding.State | None = None
+  ) -> decoding.State:
+    """The state after int [n] of each row; see `decoding.prefill`."""
+    more: Any = dict(segment_len=self.segment_len, state=state)
+    return decoding.prefill(self.model, self.variables, texts, **more)
+
+  def decode(
+    self, state: decoding.State, **more: Any
+  ) -> Iterator[tuple[np.ndarray, decoding.State]]:
+    """See `decoding.decode`, whose options are those of the section."""
+    options = self.options | more
+    return decoding.decode(self.model, self.variables, state, **options)
+
+  def texts(
+    self,
+    prompts: Sequence[np.ndarray],
+    samples: int = 1,
+    *,
+    echo: bool = False,
+    stops: Sequence[bytes] = (),
+  ) -> Iterator[list[bytes]]:
+    """What each row adds to its text, again and again until all have ended.
+
+    With echo a prompt comes first. A row ends before the first of the stops.
+    """
+    rows, first = [], []
+    for ids in prompts:
+      for _ in range(samples):
+        rows.append(Row(self.vocabulary, stops))
+        first.append(rows[-1].read(ids))
+    if echo:
+      yield first
+    for tokens in self.rows(prompts, samples):
+      yield [row.push(x[x >= 0]) for row, x in zip(rows, tokens)]
+      if all(row.ended for row in rows):
+        break
+    yield [row.rest() for row in rows]
+
+
+def make(
+  config: Any,
+  params: Any,
+  vocabulary: Vocabulary | Words,
+  freeze: Callable[[base.LanguageModel, Any], Any] = base.freeze,
+) -> Writer:
+  """The Writer of a config.
+
+  UserError: the vocabulary or the model has not what the section asks for.
+  """
+  g, V = config.generate, len(vocabulary)
+  options = dict(
+    sampling=asked.sampling(g, vocabulary),
+    eos=asked.line_end(g, vocabulary),
+    max_new_tokens=g.max_new_tokens,
+    seed=g.seed,
+  )
+  model = asked.writer(config, V)
+  variables = freeze(model, params)
+  return Writer(model, variables, vocabulary, g.segment_len, options)

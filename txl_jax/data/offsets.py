@@ -1,0 +1,53 @@
+"""Where in a text its tokens are.
+
+Shapes: n tokens of a text.
+"""
+
+import re
+
+import numpy as np
+
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+
+
+def of_tokens(vocabulary: Vocabulary | Words, text: bytes) -> np.ndarray:
+  """(start, end) of the bytes of each token that `encode` makes of a text.
+
+  int64 [n, 2], in order, none overlapping. The <eos> of a newline is that
+  newline; white space between words, and bytes that the vocabulary drops, are
+  of no token.
+  """
+  if isinstance(vocabulary, Words):
+    return _of_words(text, vocabulary.eos)
+  here = np.frombuffer(text, np.uint8)
+  dropped = np.array(vocabulary.dropped, np.uint8)
+  starts = np.flatnonzero(~np.isin(here, dropped))
+  return np.stack([starts, starts + 1], axis=1)
+
+
+def _of_words(text, eos):
+  string = text.decode('utf-8', 'surrogateescape')
+  # White space is the same for `str.split`.
+  found = re.finditer(r'\n|\S+' if eos else r'\S+', string)
+  spans = np.array([x.span() for x in found], np.int64).reshape(-1, 2)
+  points = string.encode('utf-32-le', 'surrogatepass')
+  code = np.frombuffer(points, np.uint32)
+  # A byte that is no UTF-8 is one of these, see `data.words`.
+  escaped = (code >= 0xDC80) & (code <= 0xDCFF)
+  size = 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
+  before = np.append(0, np.cumsum(np.where(escaped, 1, size)))
+  return before[spans]
+
+
+def in_characters(spans: np.ndarray, text: bytes) -> np.ndarray:
+  """The same places in the characters of a text, which is UTF-8.
+
+  int64 [n, 2]. Tokens that are parts of one character are all of it.
+  """
+  if not len(spans):
+    return spans
+  here = np.frombuffer(text, np.uint8)
+  character = np.cumsum((here & 0xC0) != 0x80) - 1  # of each byte
+  first, last = character[spans[:, 0]], character[spans[:, 1] - 1]
+  return np.stack([first, last + 1], axis=1)

@@ -1,0 +1,112 @@
+"""What a model computes inside while it reads a text, memory carried.
+
+Shapes
+  N layers, H heads, T segment, M memory, S = M + T keys, n tokens, D width of
+  a layer.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from txl_jax.models import base
+from txl_jax.parallel import capacity, placement
+
+
+class Seen(NamedTuple):
+  """What was computed of one segment."""
+
+  at: int  # where in the tokens it starts
+  real: int  # how many tokens it has, at most T; others are padding
+  arrays: Any  # on the devices
+
+
+@functools.partial(jax.jit, static_argnames=('model', 'method'))
+def read(
+  model: base.LanguageModel,
+  params: Any,
+  memory: Any,
+  tokens: jax.Array,
+  lengths: jax.Array,
+  method: str,
+) -> tuple[Any, Any]:
+  """What a method of the model shows of int32 [1, T], and the new memory."""
+  options: Any = dict(lengths=lengths, method=method)
+  return model.apply({'params': params}, tokens, memory, **options)
+
+
+def segments(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  segment_len: int,
+  method: str,
+) -> Iterator[Seen]:
+  """`read` of each segment of int [n], one row, from an empty memory.
+
+  The model is at test time with longest=0: keys in their order, not in a ring.
+  """
+  T = segment_len
+  memory = jax.jit(lambda: model.init_memory(1))()
+  for at in range(0, len(tokens), T):
+    segment = np.asarray(tokens[at : at + T], np.int32)
+    real = len(segment)
+    padded = np.pad(segment, (0, T - real))[None]
+    lengths = np.full([1], real, np.int32)
+    shown, memory = read(model, params, memory, padded, lengths, method)
+    yield Seen(at, real, shown)
+
+
+def hidden(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  layer: int,
+  segment_len: int,
+) -> np.ndarray:
+  """The states of a layer, float32 [n, D]; of 0 what the first one reads."""
+  parts = []
+  for seen in segments(model, params, tokens, segment_len, 'hidden'):
+    states = placement.fetch(seen.arrays[layer])[0, : seen.real]
+    parts.append(states.astype(np.float32))
+  return np.concatenate(parts)
+
+
+def layers(model: base.LanguageModel, params: Any) -> int:
+  """N, of the states that `hidden` of the model has."""
+  memory = jax.eval_shape(lambda: model.init_memory(1))
+  one = jax.ShapeDtypeStruct((1, 1), np.int32)
+  apply = functools.partial(model.apply, method='hidden')
+  return len(jax.eval_shape(apply, {'params': params}, one, memory)[0]) - 1
+
+
+def attention(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  segment_len: int,
+) -> np.ndarray:
+  """Probabilities A[layer, head, i, j] that token i gives to token j.
+
+  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less
+  where memory began with states of zero that are no token's. UserError if
+  there is not the memory for it.
+  """
+  n, T = len(tokens), segment_len
+  memory = jax.eval_shape(lambda: model.init_memory(1))
+  shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, T), (1,))]
+  shown = functools.partial(read, model, method='attention_maps')
+  maps, _ = jax.eval_shape(shown, params, memory, *shapes)
+  N, _, H, _, S = maps.shape
+  part, size = f'the probabilities of {n:,} tokens', 4 * N * H * n * n
+  parts = {part: (size, ['a shorter text'])}
+  capacity.check('attention', None, parts)
+  out, M = np.zeros([N, H, n, n], np.float32), S - T
+  for seen in segments(model, params, tokens, T, 'attention_maps'):
+    at, end, past = seen.at, seen.at + seen.real, min(seen.at, M)
+    found = placement.fetch(seen.arrays)[:, 0, :, : seen.real]  # [N, H, T, S]
+    out[:, :, at:end, at - past : end] = found[..., M - past : M + seen.real]
+  return out

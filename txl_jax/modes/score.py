@@ -1,0 +1,63 @@
+"""--mode=score: the nll of any text file under the model of a run."""
+
+import json
+import time
+
+from txl_jax import files
+from txl_jax.api.results import Score
+from txl_jax.api.text_model import TextModel
+from txl_jax.errors import UserError
+from txl_jax.evaluation import figures
+from txl_jax.modes import evaluate, generate, trained
+from txl_jax.modes.job import Job
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import processes
+
+
+def run(job: Job) -> Score:
+  """Scores the file of --text as the section `eval` says.
+
+  With --score_file, a line of JSON for each token is written there. UserError:
+  see `trained.load`; or a file cannot be read or written, or the vocabulary
+  has no token for a part of the text.
+  """
+  if not job.text:
+    raise UserError('--text is missing; allowed: a file to score, or -')
+  # Standard input is that of process 0.
+  read = lambda: generate.read_text(f'--text={job.text}', job.text)
+  text = processes.on_main(lambda: read().decode('latin-1')).encode('latin-1')
+  mesh = mesh_lib.make_mesh(job.config.mesh)
+  found = trained.load(job.config, job.folder, mesh)
+  begin = time.monotonic()
+
+  def progress(scored):
+    job.console.progress(f'{scored:,} tokens', pause=5.0)
+
+  of_run = job.config, found.params, found.vocabulary, mesh, found.step
+  try:
+    score = TextModel(*of_run).score(text, progress=progress)
+  except ValueError as e:
+    raise UserError(f'--text={job.text}: {e}') from e
+  seconds, n = time.monotonic() - begin, len(score.nll)
+  unit = found.vocabulary.unit
+  figure = figures.figures(score.nats, unit)[unit]
+  job.console.say(f'checkpoint: {trained.weights_line(found)}')
+  processes.print_on_main(
+    f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
+    f'{score.bits_per_byte:.5f} bits per byte, {n} tokens scored, '
+    f'{score.text_bytes} bytes, {seconds:.1f} s, {n / seconds:,.0f} tokens/s '
+    f'({evaluate.conditions(job.config.eval)})'
+  )
+  if job.score_file:
+    lines = ''.join(_lines(score, text))
+    name = f'--score_file={job.score_file}'
+    processes.on_main(lambda: files.write(job.score_file, lines, name))
+  return score
+
+
+def _lines(score, text):
+  """A line of JSON for each scored token; its place is in bytes of the text."""
+  for i, (start, end), nll in zip(score.ids, score.offsets.tolist(), score.nll):
+    token = text[start:end].decode(errors='backslashreplace')
+    found = dict(start=start, end=end, id=int(i), text=token, nll=float(nll))
+    yield json.dumps(found) + '\n'
