@@ -35,6 +35,7 @@ NEVER = 'never'
 IN_USE = 'in use'  # when the trained model is used, not when the run goes on
 AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
+NOTED = 'on resume, noted'  # the same; the history of the run tells of it
 
 _LINE = 300  # characters of a value that are shown
 

@@ -126,6 +126,25 @@ def test_training_begins_with_them_under_any_options(tmp_path):
   assert found.fields['dropout'] == 0.2
 
 
+def test_another_run_begins_with_them(tmp_path):
+  a, state, _ = make(tmp_path, 'adaptive_div4')
+  run, new = tmp_path / 'run', tmp_path / 'new'
+  begin = f'train.init_from={run}', *STEPS, 'optim.lr=1e-12'
+  done = program.use(run, 'train', *begin)
+  assert_refused(done, 'train.init_from', 'holds weights that training begins')
+  flags = [f'--workdir={new}']
+  done = program.use(run, 'train', *begin, flags=flags)
+  assert done.returncode == 0, done.stderr
+  assert f'taken from {run}, step 0: ' in done.stderr
+  found = reading.read(new)
+  back = original.from_params(found.params, found.section, a['n_token'])
+  for name in state.keys() - {'pos_emb.inv_freq'}:
+    np.testing.assert_allclose(back[name], state[name], atol=1e-6)
+  origin = json.loads((new / 'config.json').read_text())['origin']
+  assert origin.startswith(f'{run}, step 0, sha256 ')
+  assert '; before: the original PyTorch code, state.pt, sha256 ' in origin
+
+
 def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   """As those of the published vocabularies are that occur equally often.
 
@@ -152,8 +171,8 @@ def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   assert evaluated[-1] < evaluated[0]
   assert {'corpus.json', 'origin.json'} <= {x.name for x in run.iterdir()}
   assert reading.read(run).vocabulary.symbols[:2] == ('0', '1')
-  done = program.use(run, 'train', *options, 'train.steps=30')
-  assert_refused(done, 'train.steps')  # it is a run like any other by now
+  done = program.use(run, 'train', *options, 'train.steps=10')
+  assert_refused(done, 'train.steps is 10; allowed: at least 20')
 
 
 def test_training_of_another_model_or_on_another_vocabulary(tmp_path):

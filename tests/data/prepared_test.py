@@ -12,6 +12,7 @@ import pytest
 from tests import programs
 from txl_jax.data import prepared
 from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
 VOCABULARY = Vocabulary((97, 98, 99), (5, 4, 3), dropped=(10,))
@@ -82,6 +83,41 @@ def test_token_ids_of_a_vocabulary_in_another_order(tmp_path, dtype):
   # Of the same order, and of other symbols.
   for same in Vocabulary(VOCABULARY.symbols), Vocabulary((97, 98, 100)):
     assert data.ordered_like(same) is data
+
+
+def test_bytes_of_the_vocabulary_of_another_model(tmp_path):
+  data = prepared.load(write(tmp_path / 'a'))
+  other = Vocabulary((10, 99, 97, 32, 98))
+  found = data.encoded_with(other)
+  assert found.vocabulary == other
+  for split in prepared.SPLITS:
+    expected = VOCABULARY.decode(data.tokens(split))
+    assert other.decode(found.tokens(split)) == expected
+  assert found.share_unknown('train') == 0
+  # Other symbols, in which this text has the same token ids.
+  same = data.encoded_with(Vocabulary((33, 99, 97, 34, 98)))
+  assert len({data.digest, found.digest, same.digest}) == 3
+  assert found.digest == data.encoded_with(other).digest
+  assert data.encoded_with(VOCABULARY) is data
+  with pytest.raises(UserError, match=r'1 bytes .* among the 2 .* <unk>: 98$'):
+    data.encoded_with(Vocabulary((97, 99)))
+  with pytest.raises(UserError, match=r'of bytes, the vocabulary of .* words'):
+    data.encoded_with(Words(('a', 'b', 'c')))
+
+
+def test_a_byte_that_does_not_occur_is_not_needed(tmp_path, monkeypatch):
+  data = prepared.load(write(tmp_path / 'a'))
+  ones = np.ones(20, np.uint8)
+  monkeypatch.setattr(prepared.np, 'memmap', lambda *_: ones)
+  found = data.encoded_with(Vocabulary((1, VOCABULARY.symbols[1])))
+  assert {*found.tokens('train').tolist()} == {1}
+
+
+def test_words_of_the_vocabulary_of_another_model():
+  ours = Words(('<eos>', 'The', 'unit', '<unk>', 'new'), (), '<eos>', '<unk>')
+  theirs = Words(('unit', 'UNK', '.', 'the'), (), '.', 'UNK', lower=True)
+  assert theirs.places(ours).tolist() == [2, 3, 0, 1, -1]
+  assert ours.places(theirs).tolist() == [2, 3, 0, -1]
 
 
 def test_unknown_split(tmp_path):

@@ -13,7 +13,7 @@ from txl_jax import settings
 from txl_jax.errors import UserError
 from txl_jax.models import MODELS
 from txl_jax.modes import sections
-from txl_jax.settings import AT_TEST_TIME, IN_USE, ON_RESUME
+from txl_jax.settings import AT_TEST_TIME, IN_USE, NOTED, ON_RESUME
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = 1e-30
@@ -223,7 +223,12 @@ def test_every_choice_is_in_the_table():
 FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
 FREE |= {'data.path', 'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
-FREE |= {'train.async_checkpoints', 'train.nonfinite', 'train.nonfinite_limit'}
+FREE |= {
+  'train.steps',
+  'train.async_checkpoints',
+  'train.nonfinite',
+  'train.nonfinite_limit',
+}
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
 FREE_SECTIONS += (
   'attention_length',
@@ -243,7 +248,7 @@ def test_keys_that_may_change_when_a_run_continues():
   found = sections.sections()
 
   def differ(now):
-    return list(settings.differences(found, now, then, ON_RESUME))
+    return list(settings.differences(found, now, then, ON_RESUME, NOTED))
 
   assert not differ(then | dict.fromkeys(free, 'else'))
   assert not differ({k: x for k, x in then.items() if k not in free})

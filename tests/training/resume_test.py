@@ -2,7 +2,13 @@ import dataclasses
 import json
 import math
 
+import numpy as np
+import pytest
+
 from configs import common
+from txl_jax.errors import UserError
+from txl_jax.runs import checkpoint
+from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim, resume
 
 
@@ -36,6 +42,61 @@ def test_only_what_the_config_asks_for_is_kept():
   assert p.plateau.scale == 0.125 and p.trigger == averaging.Trigger()
   p = after(figures, section(average='nt', average_patience=1))
   assert p.plateau == optim.Plateau() and p.trigger.start == 40
+
+
+def test_an_evaluation_that_is_not_regular_decides_nothing():
+  for changes in {'schedule': 'plateau'}, {'average': 'nt'}:
+    config = section(average_patience=0, **changes)
+    p = after([3.0], config)
+    q = p.after(15, 4.0, config, regular=False)
+    assert (q.plateau, q.trigger) == (p.plateau, p.trigger)
+    assert (q.evaluated, q.last, q.best_step) == (15, 4.0, 10)
+    better = p.after(15, 2.0, config, regular=False)
+    assert (better.best, better.best_step) == (2.0, 15)
+
+
+def host(config, **changes):
+  found = resume.Host.of(resume.Progress(), Mark(), config, 'a')
+  return dataclasses.replace(found, **changes)
+
+
+def test_a_history_grows_by_what_is_noted():
+  then, now = common.get_config(), common.get_config()
+  now.train.update(steps=7, batch_size=3, save_every=1)
+  changes = resume.history(host(then), now, 5)
+  assert changes == [
+    {'step': 5, 'key': 'train.steps', 'was': 400_000, 'is': 7},
+    {'step': 5, 'key': 'train.batch_size', 'was': 22, 'is': 3},
+  ]
+  assert resume.history(host(now, history=changes), now, 6) == changes
+  assert resume.history(host(then, corpus=''), now, 0) == []
+
+
+def write_host(folder, found):
+  saved = checkpoint.Checkpoints(folder)
+  saved.save(1, found, params={'x': np.zeros(1)})
+  return saved
+
+
+def test_a_history_is_in_the_checkpoint(tmp_path):
+  changes = [{'step': 5, 'key': 'train.steps', 'was': 1, 'is': 2}]
+  found = host(common.get_config(), history=changes)
+  saved = write_host(tmp_path, dataclasses.asdict(found))
+  assert resume.Host.read(saved, 1).history == changes
+
+
+@pytest.mark.parametrize('history', [3, [3], [{'step': 5}], [{'step': 'x'}]])
+def test_a_history_that_is_none(tmp_path, history):
+  found = dataclasses.asdict(host(common.get_config()))
+  saved = write_host(tmp_path, found | {'history': history})
+  with pytest.raises(UserError, match='is damaged'):
+    resume.Host.read(saved, 1)
+
+
+def test_a_checkpoint_from_before_there_were_histories(tmp_path):
+  found = dataclasses.asdict(host(common.get_config()))
+  del found['history']
+  assert resume.Host.read(write_host(tmp_path, found), 1).history == []
 
 
 def test_json_gives_it_back():

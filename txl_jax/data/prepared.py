@@ -41,6 +41,7 @@ DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 _LIST = 'vocabulary.txt'
 _LARGEST_LIST = 1 << 30  # bytes of it
+_BLOCK = 1 << 24  # tokens that are counted at once
 # Of the values that others rely on, in the manifest and in that of a split.
 _TYPES = {
   'format': int,
@@ -75,7 +76,8 @@ class Prepared:
     digest = self.manifest['digest']
     if self.ids is None:
       return digest
-    return hashlib.sha256(digest.encode() + self.ids.tobytes()).hexdigest()
+    parts = digest, self.ids.tolist(), self.vocabulary.symbols
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
   def tokens(self, split: str) -> np.ndarray:
     """The token ids of a split, read-only, of the manifest's dtype [n].
@@ -100,6 +102,55 @@ class Prepared:
     place = {symbol: i for i, symbol in enumerate(theirs)}
     ids = np.array([*map(place.get, ours)], self.manifest['dtype'])
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
+
+  def encoded_with(self, vocabulary: Vocabulary | Words) -> 'Prepared':
+    """The corpus with the token ids of another vocabulary of its kind.
+
+    Words that it does not have become its <unk>; <unk> and the end of a line
+    are its own. UserError: a symbol occurs that is not in it, nor an <unk>.
+    """
+    ours = self.vocabulary
+    if ours.kind != vocabulary.kind:
+      raise UserError(
+        f'corpus {self.name} is of {ours.kind}, the vocabulary of the model of '
+        f'{vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
+      )
+    if self.ids is not None:
+      raise ValueError('the token ids are those of another vocabulary already')
+    if ours.symbols == vocabulary.symbols:
+      return self
+    ids = vocabulary.places(ours)
+    missing = np.flatnonzero(ids < 0)
+    if missing.size and vocabulary.unk_id is None:
+      counts = self._occurrences()
+      lost = [ours.symbols[i] for i in missing if counts[i]]
+      if lost:
+        shown = ', '.join(repr(x) for x in lost[:5])
+        raise UserError(
+          f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
+          f'the {len(vocabulary)} of the model, which has no <unk>: {shown}'
+          f'{", …" if len(lost) > 5 else ""}'
+        )
+    ids[missing] = vocabulary.unk_id or 0  # 0 stands for what does not occur
+    ids = ids.astype(token_dtype(len(vocabulary)))
+    return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
+
+  def _occurrences(self):
+    """How often each token id is there, int64 [V]."""
+    V = len(self.vocabulary)
+    counts = np.zeros(V, np.int64)
+    for split in SPLITS:
+      tokens = self.tokens(split)
+      for at in range(0, len(tokens), _BLOCK):
+        counts += np.bincount(tokens[at : at + _BLOCK], minlength=V)
+    return counts
+
+  def share_unknown(self, split: str) -> float:
+    """Which part of the tokens of a split is <unk>; 0 of bytes."""
+    unk, tokens = self.vocabulary.unk_id, self.tokens(split)
+    blocks = range(0, len(tokens) if unk is not None else 0, _BLOCK)
+    n = sum(np.count_nonzero(tokens[at : at + _BLOCK] == unk) for at in blocks)
+    return n / max(len(tokens), 1)
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences, if any, start and would next: int64 [sentences + 1]."""

@@ -53,6 +53,21 @@ class Symbols(abc.ABC):
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, integers [n]; a UserError names what has none, and source."""
 
+  def places(self, other: 'Symbols') -> np.ndarray:
+    """Token ids of another vocabulary's symbols, int64 [V]; -1 for none."""
+    place = {symbol: i for i, symbol in enumerate(self.symbols)}
+    found = (place.get(self._own(x), -1) for x in other.symbols)
+    ids = np.fromiter(found, np.int64, len(other))
+    roles = (other.eos_id, self.eos_id), (other.unk_id, self.unk_id)
+    for theirs, own in roles:
+      if theirs is not None and own is not None:
+        ids[theirs] = own
+    return ids
+
+  def _own(self, symbol):
+    """A symbol as this vocabulary has it."""
+    return symbol
+
   @abc.abstractmethod
   def decoder(self) -> 'Decoder':
     """A new decoder, for the token ids of one text."""
@@ -238,6 +253,9 @@ class Words(Symbols):
   def unk_id(self) -> int | None:
     """Token id of unk, None if there is none."""
     return self._ids.get(self.unk)
+
+  def _own(self, symbol):
+    return symbol.lower() if self.lower else symbol
 
   def ids(self, words: Collection[str]) -> np.ndarray:
     """Token ids of words, int32 [n], -1 for those that have none."""

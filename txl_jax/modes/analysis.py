@@ -56,7 +56,10 @@ def open_run(job: Job, tokens: int = 0) -> Subject:
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
   found = trained.load(job.config, job.folder, mesh)
-  corpus = job.corpus().ordered_like(found.vocabulary)
+  # The run of another model's weights reads its corpus with that vocabulary.
+  corpus, began = job.corpus(), found.config.get('train.init_from')
+  encode = corpus.encoded_with if began else corpus.ordered_like
+  corpus = encode(found.vocabulary)
   _check_corpus(job, corpus, found)
   split = corpus.tokens(job.config.eval.split)
   return Subject(mesh, found, corpus, split[: tokens or None], begin)

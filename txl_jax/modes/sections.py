@@ -47,13 +47,14 @@ class Root:
   )
   origin: str = key(
     '',
-    'Where the weights that a run began with were converted from; written by '
-    '`txl_jax.convert`.',
+    'Where the weights that a run began with are from; written by '
+    '`txl_jax.convert`, and by a run with train.init_from.',
     may_change=ON_RESUME,
   )
   checkpoint: str = key(
     'best',
-    'What eval, generate and export read: best, latest or a step.',
+    'What eval, generate and export read, and train.init_from takes: best, '
+    'latest or a step.',
     may_change=ON_RESUME,
   )
   deterministic: bool = key(
@@ -158,13 +159,13 @@ def check(config: ml_collections.ConfigDict) -> None:
 def same_experiment(declared: Mapping[str, type], name: str) -> bool:
   """Whether runs that differ in a key are still of one experiment.
 
-  They are with another seed, and with most of what may change on resume; the
-  sections are those of their model.
+  They are with another seed, and with what may change on resume, but for what
+  is NOTED then; the sections are those of their model.
   """
   section, _, own = name.rpartition('.')
   entry = settings.keys(declared[section]).get(own)
   may = entry is not None and entry.may_change == ON_RESUME
-  return name == 'seed' or (may and name != 'train.batch_size')
+  return name == 'seed' or may
 
 
 def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -186,7 +187,8 @@ _INTRODUCTION = """# Keys of a config
 
 Made by `python -m txl_jax.modes.sections > docs/config.md`. A key is
 set on the command line as `--config.optim.lr=1e-3`. *Resume* marks those
-that may change when a run continues, *use* those that may differ when
+that may change when a run continues (*noted*: `history.json` tells of
+it), *use* those that may differ when
 its model is evaluated, generates or is exported. The keys of `model` are
 those of Transformer-XL; what other models have instead is at the end."""
 
@@ -226,6 +228,7 @@ def _rows(section):
 
 _MARKS = {
   settings.ON_RESUME: '*Resume.*',
+  settings.NOTED: '*Resume, noted.*',
   settings.IN_USE: '*Use.*',
   settings.AT_TEST_TIME: '*Use; `eval.model` and `generate.model` override.*',
   settings.NEVER: '',

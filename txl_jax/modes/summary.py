@@ -11,6 +11,7 @@ import jax
 
 from txl_jax import kernels, target
 from txl_jax.corpora import preparation
+from txl_jax.modes import ancestor
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import mesh as mesh_lib
@@ -29,8 +30,13 @@ _OTHERS = (
 
 def run(job: Job) -> None:
   """Prints the table of the config."""
-  vocab_size = preparation.vocab_size(job.config.data)
-  processes.print_on_main(*table(job.config, vocab_size))
+  config, lines = job.config, []
+  if config.train.init_from:
+    other = ancestor.find(config)
+    vocab_size, lines = len(other.vocabulary), other.summary(config)
+  else:
+    vocab_size = preparation.vocab_size(config.data)
+  processes.print_on_main(*table(config, vocab_size), *lines)
 
 
 def table(config: Config, vocab_size: int) -> list[str]:

@@ -5,8 +5,9 @@ import gzip
 import lzma
 import shlex
 
+from txl_jax import settings
 from txl_jax.evaluation import figures
-from txl_jax.modes import sections
+from txl_jax.modes import ancestor, sections
 from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -41,23 +42,31 @@ def run(job: Job) -> None:
     workdir.check_shared(folder)
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
-      then = None if start is None else resume.Host.read(checkpoints, start)
-      if (
-        then is not None and start is not None and then.corpus != corpus.digest
-      ):
-        # Converted weights may have the same symbols in another order.
-        corpus = corpus.ordered_like(workdir.vocabulary(folder, start))
-        checkpoints = _checkpoints(job, corpus)
+      then, other, history = None, None, []
+      if start is not None:
+        then = resume.Host.read(checkpoints, start)
+        history = resume.history(then, config, start)
+        corpus = _as_then(job, corpus, then, start)
+      elif config.train.init_from:
+        other = ancestor.find(config)
+        corpus = other.encode(corpus)
+      config.origin = other.origin() if other else _origin(then)
+      checkpoints = _checkpoints(job, corpus)
       run = folder, config, sections.of(config), corpus
       compared = _to_compare(corpus)
       processes.on_main(lambda: workdir.compare(*run, then))
+      resume.check_length(config, folder, start or 0)
       plan = plan_lib.make(config, corpus, mesh)
       if compared is not None:
         params = plan.built.model.inference_params(plan.built.abstract.params)
         check_tokens(config, corpus, params, compared, mesh)
       around = mesh, job.watch, job.console, plan
       trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
-      processes.on_main(lambda: workdir.describe(*run, command, then))
+      if other:
+        trainer.state, lines = other.into(trainer.state, config, mesh)
+        for line in (*lines, *other.reads(corpus)):
+          job.console.say(line)
+      processes.on_main(lambda: workdir.describe(*run, command, then, history))
       progress = trainer.run()
     beside = []
     if compared is not None:
@@ -76,6 +85,29 @@ def run(job: Job) -> None:
     f"sample:    {command} --mode=generate --config.generate.prompt='…'",
     f'export:    {command} --mode=export --export_file=model.npz',
   )
+
+
+def _as_then(job, corpus, then, start):
+  """The corpus, encoded as it was when the run began; UserError if it cannot.
+
+  Converted weights may have the same symbols in another order, and those of
+  another model others besides.
+  """
+  init_from = job.config.train.init_from
+  if init_from and not then.trained:
+    allowed = f"'', for {job.folder} holds weights that training begins with"
+    settings.refuse('train.init_from', init_from, allowed)
+  if then.corpus == corpus.digest:
+    return corpus
+  vocabulary = workdir.vocabulary(job.folder, start)
+  if init_from and init_from == then.config.get('train.init_from'):
+    return corpus.encoded_with(vocabulary)
+  return corpus.ordered_like(vocabulary)
+
+
+def _origin(then):
+  """Where the weights of a run are from that goes on, or begins afresh."""
+  return then.config.get('origin', '') if then else ''
 
 
 def _checkpoints(job, corpus):

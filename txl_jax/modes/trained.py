@@ -36,7 +36,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   UserError if there is no such checkpoint, or it is of another model.
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
-  step = _choose(checkpoints, config.checkpoint)
+  step = choose(checkpoints, config.checkpoint)
   host = resume.Host.read(checkpoints, step)
   then = host.config
   _check_model(config, folder, then)
@@ -46,21 +46,36 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   model = models.build(config.model, len(vocabulary))
   shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
 
+  params, averaged = weights(checkpoints, step, model, shapes, mesh)
+  params = model.inference_params(params)
+  on = host.versions.get('platform', '')
+  return Trained(step, params, averaged, vocabulary, then, on)
+
+
+def weights(
+  checkpoints: checkpoint.Checkpoints,
+  step: int,
+  model: base.LanguageModel,
+  shapes: Any,
+  mesh: Mesh,
+) -> tuple[Any, int]:
+  """The parameters to use of a checkpoint, and over how many steps averaged.
+
+  They have the shapes that are given, and are on the mesh. UserError if those
+  of the checkpoint are others.
+  """
+
   def restore(item, abstract):
     placed = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
     abstract = mesh_lib.with_shardings(abstract, placed)
     return checkpoints.restore(step, **{item: abstract})[item]
 
-  params, averaged = None, 0
   if checkpoints.has(step, 'average'):
     none = averaging.Averager(1.0, averaging.NEVER)
     average = restore('average', jax.eval_shape(none.init, shapes))
-    params, averaged = average.params, averaging.count(average)
-  if not averaged:
-    params = restore('params', shapes)
-  params = model.inference_params(params)
-  on = host.versions.get('platform', '')
-  return Trained(step, params, averaged, vocabulary, then, on)
+    if averaged := averaging.count(average):
+      return average.params, averaged
+  return restore('params', shapes), 0
 
 
 def recorded(folder: pathlib.Path) -> sections.Config:
@@ -69,7 +84,7 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   Keys that were declared later have their defaults. UserError if there is none.
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
-  then = resume.Host.read(checkpoints, _choose(checkpoints, 'latest')).config
+  then = resume.Host.read(checkpoints, choose(checkpoints, 'latest')).config
   made = sections.compose(str(then.get('model.name')))
   known = settings.flatten(made).keys()
   with made.ignore_type():
@@ -95,7 +110,8 @@ def _check_model(config, folder, then):
     )
 
 
-def _choose(checkpoints, which):
+def choose(checkpoints: checkpoint.Checkpoints, which: str) -> int:
+  """The step that the key `checkpoint` means; UserError without one."""
   if which.isdecimal():
     if not checkpoints.usable(int(which)):
       steps = checkpoints.steps()

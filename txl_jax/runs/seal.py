@@ -71,6 +71,13 @@ def _difference(path, size, crc, read):
   return ''
 
 
+def digest(folder: pathlib.Path) -> str:
+  """The SHA-256 of what a seal says of a folder; '' if it has none."""
+  path = folder / NAME
+  found = files.read_json(path).get('sha256') if path.exists() else ''
+  return found if isinstance(found, str) else ''
+
+
 def when(folder: pathlib.Path) -> int:
   """When a folder was sealed, in ns; 0 if it was not."""
   path = folder / NAME

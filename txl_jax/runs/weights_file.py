@@ -61,19 +61,32 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
   more memory than the file has bytes. UserError: the file cannot be read, or is
   not as `save` writes it; or a parameter is not finite.
   """
+  model, arrays, vocabulary = _open(path)
+  return model, flax.traverse_util.unflatten_dict(arrays, sep='/'), vocabulary
+
+
+def about(path: AnyPath) -> tuple[base.LanguageModel, Vocabulary | Words]:
+  """The model and vocabulary of a file, as by `load`, without parameters."""
+  model, _, vocabulary = _open(path, arrays=False)
+  return model, vocabulary
+
+
+def _open(path, arrays=True):
+  """What `load` finds, the parameters as {name: array}, or no arrays."""
+  found = {}
   try:
     with files.open_regular(path) as f, zipfile.ZipFile(f) as archive:
       members = _members(archive)
       model, vocabulary = _model(archive, members)
       shapes = _shapes(model)
       _compare(archive, members, shapes, os.fstat(f.fileno()).st_size)
-      arrays = {name: _read(archive, members[name], name) for name in shapes}
+      for name in shapes if arrays else ():
+        found[name] = _read(archive, members[name], name)
   except Exception as e:  # whatever zipfile and numpy raise of a damaged file
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
     raise UserError(f'{path} is no file of exported parameters: {what}') from e
-  params = flax.traverse_util.unflatten_dict(arrays, sep='/')
-  return model, params, vocabulary
+  return model, found, vocabulary
 
 
 def _members(archive):

@@ -1,6 +1,7 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
 config.json, config.py   the config, the second one for --config
+history.json             what was changed while the run went on, if anything
 vocabulary.json          what the token ids stand for
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
@@ -21,7 +22,7 @@ import pathlib
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txl_jax import files, settings
@@ -36,7 +37,8 @@ from txl_jax.runs import checkpoint, metrics_log
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
-_OURS = CONFIG, 'config.py', _CORPUS, VOCABULARY
+HISTORY, _PYTHON = 'history.json', 'config.py'
+_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, HISTORY
 
 
 @contextlib.contextmanager
@@ -132,6 +134,7 @@ def compare(
       )
     return
   free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
+  free = settings.NOTED, *free
   for name, here, there in _differences(config, sections, then.config, *free):
     if not then.trained and not name.startswith('model.'):
       continue
@@ -161,7 +164,8 @@ def _compare_vocabulary(folder, corpus):
   if ours.symbols != there.symbols:
     raise UserError(
       f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) than '
-      f'the weights in {folder} ({len(there)}); allowed: the same one'
+      f'the weights in {folder} ({len(there)}); allowed: the same one, or '
+      'another --workdir with train.init_from'
     )
 
 
@@ -172,10 +176,12 @@ def describe(
   corpus: Prepared,
   command: str,
   then: Any,
+  history: Sequence[Mapping[str, Any]] = (),
 ) -> None:
   """Writes what tells this run from others, after `compare`.
 
-  The command is that which continues the run, `then` is as for `compare`. A run
+  The command is that which continues the run, `then` is as for `compare`, the
+  history that of `resume.history`, of which the config and a file tell. A run
   that begins takes the folder over; the record of another one is put aside. One
   that goes on writes what is not as it should be. Either is said on standard
   error. UserError: a file cannot be written.
@@ -184,9 +190,11 @@ def describe(
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
     _CORPUS: json.dumps(about),
-    'config.py': settings.to_python(config, command, _CONTINUING),
+    _PYTHON: settings.to_python(config, command, _CONTINUING, _notes(history)),
     CONFIG: settings.to_json(config),
   }
+  if history or (then is not None and (folder / HISTORY).exists()):
+    texts[HISTORY] = json.dumps([*history], indent=1) + '\n'
   wrong = _not_as(folder, texts, config, sections)
   if then is None:
     young = (folder / checkpoint.UNSAVED).exists()
@@ -202,11 +210,25 @@ def describe(
     (folder / checkpoint.UNSAVED).unlink(missing_ok=True)
     if not then.trained and CONFIG in wrong:
       wrong = texts  # the first run with converted weights
-    for name, how in wrong.items() if then.trained else ():
-      line = f'warning: {folder / name} {how}; it is written anew'
+    changed = {}  # by this command
+    if len(history) > len(then.history):
+      changed = {name: texts[name] for name in (CONFIG, _PYTHON, HISTORY)}
+    for name in [x for x in wrong if then.trained and x not in changed]:
+      line = f'warning: {folder / name} {wrong[name]}; it is written anew'
       print(line, file=sys.stderr)
+    wrong |= changed
   for name in wrong:
     files.write(folder / name, texts[name])
+
+
+def _notes(history):
+  """{key: what it was before}, for the keys that were changed."""
+  notes = {}
+  for change in history:
+    was = f'{change["was"]!r} until step {change["step"]}'
+    before = notes.get(change['key'])
+    notes[change['key']] = f'{before}, {was}' if before else was
+  return notes
 
 
 def _not_as(folder, texts, config, sections):
@@ -223,7 +245,7 @@ def _not_as(folder, texts, config, sections):
         for key, here, there in _differences(config, sections, then):
           wrong[name] = f'has {key} = {there!r}, this command {here!r}'
           break
-      elif name != 'config.py' and found != text.encode():
+      elif name != _PYTHON and found != text.encode():
         wrong[name] = 'is of another run, or damaged'
     except UserError as e:
       gone = not (folder / name).exists()
@@ -244,7 +266,8 @@ def compare_files(
         same = found.get('digest') == then.corpus
       else:
         flat = then.config, settings.flatten(found)
-        same = not [*settings.differences(sections, *flat, settings.ON_RESUME)]
+        free = settings.ON_RESUME, settings.NOTED
+        same = not [*settings.differences(sections, *flat, *free)]
     if path.exists() and not same:
       line = f'{path} is not that of the checkpoint, which is used'
       print(f'warning: {line}', file=sys.stderr)

@@ -18,7 +18,14 @@ from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.console import Console, duration
-from txl_jax.training import averaging, log_lines, metrics, profiling, resume
+from txl_jax.training import (
+  averaging,
+  log_lines,
+  metrics,
+  optim,
+  profiling,
+  resume,
+)
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
@@ -69,6 +76,7 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), None
+    self.history = []  # see `resume.history`
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
@@ -93,6 +101,7 @@ class Trainer:
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
     self.step, self.state = step, state_lib.join(items)
     self.progress, self.record = host.progress, host.record
+    self.history = resume.history(host, self.config, step)
     if int(self.state.step) != step:
       where = f'{self.checkpoints.folder}/{step}'
       raise UserError(f'{where} holds the state of step {self.state.step}')
@@ -107,6 +116,10 @@ class Trainer:
         f'train.batch_size was {then} and is {B}: the memory starts empty, and '
         f'the text is cut into {B} streams, of which step {step} is the next'
       )
+    steps = self.config.train.steps
+    if (was := host.config.get('train.steps', steps)) != steps:
+      rule = optim.continued(self.config.optim, step, was, steps)
+      self.console.say(f'train.steps was {was} and is {steps}: {rule}')
     for line in host.other_versions():
       self.console.say(line)
 
@@ -267,15 +280,14 @@ class Trainer:
 
   def _evaluate(self):
     self.watch.at(self.step, 'evaluates')
-    optim = self.config.optim
-    unit = self.corpus.vocabulary.unit
+    train, unit = self.config.train, self.corpus.vocabulary.unit
 
     def stop(scored):
       if scored < len(self.validation) - 1:  # else it is worth keeping
         self._stop_if_asked()
 
     score = perplexity.score(
-      self.model.at_test_time(self.config.train.segment_len),
+      self.model.at_test_time(train.segment_len),
       self.weights(),
       self.validation,
       **plan_lib.evaluation(self.config),
@@ -287,9 +299,12 @@ class Trainer:
     record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
-    if optim.average != 'off':
+    if self.config.optim.average != 'off':
       record['averaged'] = averaged
-    self.progress = self.progress.after(self.step, score.nats, optim)
+    regular = self.step % train.eval_every == 0
+    self.progress = self.progress.after(
+      self.step, score.nats, self.config.optim, regular
+    )
     self._tell_devices()
     self.log.write(record)
     best = ' (best)' if self.progress.best_step == self.step else ''
@@ -314,7 +329,8 @@ class Trainer:
     self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
     run = self.config, self.corpus.digest
-    host = resume.Host.of(self.progress, self.log.sync(), *run)
+    now = self.progress, self.log.sync()
+    host = resume.Host.of(*now, *run, self.history)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     self.checkpoints.save(self.step, dataclasses.asdict(host), keep, **items)
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from txl_jax.evaluation.options import Eval
 from txl_jax.parallel.mesh import Sizes
-from txl_jax.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.settings import NOTED, ON_RESUME, count, file_path, key, size
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -15,12 +15,17 @@ from txl_jax.training.profiling import Profile
 class Train:
   """How long, in what steps, and what is done between them."""
 
-  steps: int = size(400_000, 'Updates of the whole training.')
+  steps: int = size(
+    400_000,
+    'Updates of the whole training. A run that continues may be given more, or '
+    'fewer, but not below those it has made (docs/runs.md).',
+    may_change=NOTED,
+  )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run that continues with another '
     'one starts with an empty memory.',
-    may_change=ON_RESUME,
+    may_change=NOTED,
   )
   segment_len: int = size(512, 'T: tokens of a segment.')
   accumulate: int = size(
@@ -59,6 +64,15 @@ class Train:
       'are gone: the record is kept beside',
     },
     may_change=ON_RESUME,
+  )
+  init_from: str = file_path(
+    '',
+    'What a new run begins with: the folder of another run, also one of '
+    "converted weights, or a file of `--mode=export`; '' is fresh weights. "
+    'The model and vocabulary are those of there (docs/runs.md).',
+  )
+  init_optimiser: bool = key(
+    False, 'Take the state of the optimiser from there, too, not a fresh one.'
   )
   log_every: int = size(100, 'Steps between two lines of the log.')
   eval_every: int = size(
@@ -118,6 +132,8 @@ class Train:
       yield 'nonfinite_limit', 'less than train.log_every'
     if self.eval_tokens == 1:
       yield 'eval_tokens', '0, or at least 2'
+    if self.init_optimiser and not self.init_from:
+      yield 'init_optimiser', "False where train.init_from is ''"
 
 
 class Config(Protocol):

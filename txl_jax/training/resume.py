@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from txl_jax.parallel import hardware, processes
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim
+from txl_jax.training.options import Config, Train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +34,21 @@ class Progress:
   rollbacks: int = 0  # how often the run went back to a checkpoint
   passed_over: int = 0
 
-  def after(self, step: int, nats: float, config: optim.Optim) -> 'Progress':
-    """The Progress after a step was evaluated, with its mean nll in nats."""
+  def after(
+    self, step: int, nats: float, config: optim.Optim, regular: bool = True
+  ) -> 'Progress':
+    """The Progress after a step was evaluated, with its mean nll in nats.
+
+    An evaluation that is not `regular` was made because the run was to end
+    there: it decides neither the rate nor where an average starts, so that the
+    run goes on as one that was longer from the first.
+    """
     new: dict[str, Any] = {'evaluated': step, 'last': nats}
     if nats < self.best:
       new |= {'best_step': step, 'best': nats}
-    if config.schedule == 'plateau':
+    if regular and config.schedule == 'plateau':
       new['plateau'] = self.plateau.update(nats, config)
-    if config.average == 'nt':
+    if regular and config.average == 'nt':
       new['trigger'] = self.trigger.update(nats, step, config)
     return dataclasses.replace(self, **new)
 
@@ -60,28 +69,36 @@ class Host:
   config: dict[str, Any]  # flat
   corpus: str  # its digest; '' of weights that were converted
   versions: dict[str, str]  # of packages, and the kind of the devices
+  history: Sequence[Mapping[str, Any]] = ()  # see `history`
 
   @classmethod
   def of(
-    cls, progress: Progress, record: Mark, config: Any, corpus: str
+    cls,
+    progress: Progress,
+    record: Mark,
+    config: Any,
+    corpus: str,
+    history: Sequence[Mapping[str, Any]] = (),
   ) -> Any:
     """That of a run now."""
     flat = settings.flatten(config.to_dict())
-    return cls(progress, record, flat, corpus, _versions())
+    return cls(progress, record, flat, corpus, _versions(), [*history])
 
   @classmethod
   def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
     """That of a checkpoint, made by `dataclasses.asdict`; or UserError."""
     found = checkpoints.host(step)
-    like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}))
-    if 'record' not in found:  # of an older version
-      del like['record']
+    like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}, []))
+    for name in 'record', 'history':  # of an older version
+      if name not in found:
+        del like[name]
     try:
       _check_types('host', found, like)
       progress = Progress.from_json(found['progress'])
       record = Mark(**found['record']) if 'record' in found else None
       config, corpus = settings.flatten(found['config']), found['corpus']
-      return cls(progress, record, config, corpus, found['versions'])
+      changes = [_change(x) for x in found.get('history', ())]
+      return cls(progress, record, config, corpus, found['versions'], changes)
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
       raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
@@ -99,6 +116,38 @@ class Host:
       for name, version in _versions().items()
       if self.versions.get(name) != version
     ]
+
+
+def _change(found):
+  """An entry of a history from JSON; a ValueError if it is none."""
+  _check_types('a change', found, {'step': 0, 'key': ''})
+  return {name: found[name] for name in ('step', 'key', 'was', 'is')}
+
+
+def history(then: Host, config: Config, step: int) -> list[dict[str, Any]]:
+  """What was changed while a run went on, now included, the oldest first.
+
+  Each is {'step', 'key', 'was', 'is'}: after so many steps a key that is NOTED
+  became another. `then` is the Host of that step, which the run goes on from;
+  converted weights have no history.
+  """
+  if not then.trained:
+    return []
+  changes = [dict(x) for x in then.history]
+  now = settings.flatten(config)
+  for name, entry in settings.keys(Train).items():
+    key, noted = f'train.{name}', entry.may_change == settings.NOTED
+    was = then.config.get(key, now[key])
+    if noted and was != now[key]:
+      changes.append({'step': step, 'key': key, 'was': was, 'is': now[key]})
+  return changes
+
+
+def check_length(config: Config, folder: Path, step: int) -> None:
+  """UserError if a run that goes on from a step was to end before it."""
+  if config.train.steps < step:
+    allowed = f'at least {step}, which the run in {folder} has made'
+    settings.refuse('train.steps', config.train.steps, allowed)
 
 
 def _check_types(name, found, like):

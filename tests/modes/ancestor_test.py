@@ -1,0 +1,331 @@
+"""A run that begins with another model's weights."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from configs import common
+from tests import programs
+from tests.modes import runs
+from tests.programs import assert_refused
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.errors import UserError
+from txl_jax.modes import ancestor, summary
+from txl_jax.modes import train as train_mode
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.runs import weights_file
+from txl_jax.training import step as step_lib
+
+STEPS = (
+  'train.batch_size=8',
+  'train.steps=6',
+  'train.log_every=2',
+  'train.eval_every=2',
+  'train.save_every=2',
+)
+# At such a rate what is saved are the weights that it began with.
+STILL = 'optim.lr=1e-12'
+
+
+def use(folder, *overrides, flags=()):
+  """In this process, whose eight devices share the batch."""
+  command = programs.command(folder, *STEPS, *overrides, flags=flags)
+  return programs.here(command)
+
+
+def succeed(folder, *overrides, flags=()):
+  done = use(folder, *overrides, flags=flags)
+  assert done.returncode == 0, done.stderr
+  assert 'warning' not in done.stderr
+  return done
+
+
+def arrays(folder, step, item='params'):
+  """What a checkpoint holds, as numpy arrays."""
+  path = folder / f'run/checkpoints/{step}/{item}'
+  with ocp.StandardCheckpointer() as reader:
+    return jax.tree.map(np.asarray, reader.restore(path))
+
+
+def near(one, other):
+  """The same but for what a still run changes."""
+  for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
+
+
+def read(folder, name='config.json'):
+  return json.loads((folder / 'run' / name).read_text())
+
+
+@pytest.fixture(scope='module')
+def old(tmp_path_factory):
+  """A folder with a finished run, and its export."""
+  folder = tmp_path_factory.mktemp('old')
+  programs.write_corpus(folder)
+  succeed(folder, 'optim.lr=1e-2')
+  file = f'--export_file={folder}/model.npz'
+  succeed(folder, 'checkpoint=latest', flags=['--mode=export', file])
+  return folder
+
+
+@pytest.fixture
+def new(tmp_path):
+  """A folder with another text."""
+  folder = tmp_path / 'new'
+  folder.mkdir()
+  programs.write_corpus(folder, 15_000)
+  return folder
+
+
+def test_a_run_begins_with_the_weights_of_another(old, new):
+  """On another mesh, with another rate, batch, memory and dropout."""
+  copy = new.parent / 'copy'
+  shutil.copytree(old / 'run', copy)
+  options = (
+    STILL,
+    f'train.init_from={copy}',
+    'checkpoint=latest',
+    'train.batch_size=16',
+    'model.mem_len=4',
+    'model.dropout=0.3',
+    'mesh.fsdp=2',
+    'mesh.tensor=2',
+  )
+  done = succeed(new, *options, 'train.steps=2')
+  assert f'taken from {copy}, step 6: ' in done.stderr
+  assert 'new: the optimiser, the memory, the schedule\n' in done.stderr
+  assert 'the vocabulary is that of there, 256 bytes\n' in done.stderr
+  near(arrays(new, 2), arrays(old, 6))
+  assert arrays(new, 2, 'training')['step'] == 2
+  origin = read(new)['origin']
+  sha256 = json.loads((copy / 'checkpoints/6/seal.json').read_text())['sha256']
+  assert origin == f'{copy}, step 6, sha256 {sha256}'
+  assert f'c.origin = {origin!r}' in (new / 'run/config.py').read_text()
+
+  # It goes on without the other one, and knows it still.
+  shutil.rmtree(copy)
+  done = succeed(new, *options, 'train.steps=4')
+  assert 'continuing from step 2' in done.stderr and 'taken' not in done.stderr
+  assert read(new)['origin'] == origin
+  host = new / 'run/checkpoints/4/host/metadata'
+  assert json.loads(host.read_text())['config']['origin'] == origin
+  other = 'train.init_from=elsewhere', *options[2:]
+  done = use(new, STILL, *other, 'train.steps=4')
+  assert_refused(done, f"train.init_from = '{copy}', this command has 'elsewhe")
+  done = succeed(new, *options, 'train.steps=4', flags=['--mode=eval'])
+  record = json.loads((new / 'run/analysis/eval_validation.json').read_text())
+  assert record['origin'] == origin
+
+
+def test_the_best_checkpoint_is_taken(old, new):
+  best = min(
+    (r for r in programs.record(old) if r['split'] == 'validation'),
+    key=lambda r: r['nats'],
+  )
+  begin = f'train.init_from={old}/run'
+  done = succeed(new, STILL, begin, 'train.steps=2')
+  assert f'taken from {old}/run, step {best["step"]}: ' in done.stderr
+  new.joinpath('run').rename(new / 'before')
+  done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
+  assert f'taken from {old}/run, step 4: ' in done.stderr
+  near(arrays(new, 2), arrays(old, 4))
+
+
+def test_a_run_begins_with_an_export(old, new):
+  file = old / 'model.npz'
+  done = succeed(new, STILL, f'train.init_from={file}', 'train.steps=2')
+  assert f'taken from {file}: ' in done.stderr
+  near(arrays(new, 2), arrays(old, 6))
+  assert read(new)['origin'].startswith(f'{file}, sha256 ')
+
+
+def test_the_optimiser_is_taken_if_asked_for(old, new):
+  begin = f'train.init_from={old}/run', 'checkpoint=latest'
+  more = 'train.init_optimiser=True', 'train.steps=2'
+  done = succeed(new, STILL, *begin, *more)
+  assert 'parameters, and the state of the optimiser' in done.stderr
+  assert 'new: the memory, the schedule\n' in done.stderr
+
+  def count(folder, step):
+    state = arrays(folder, step, 'training')
+    found = jax.tree.leaves(state['opt_state'])
+    return [int(x) for x in found if x.dtype == np.int32], int(state['step'])
+
+  assert count(old, 6) == ([6], 6)
+  assert count(new, 2) == ([8], 2)
+
+
+def test_a_run_of_a_run_of_a_run(old, new, tmp_path):
+  succeed(new, STILL, f'train.init_from={old}/run', 'train.steps=2')
+  third = tmp_path / 'third'
+  third.mkdir()
+  programs.write_corpus(third)
+  succeed(third, STILL, f'train.init_from={new}/run', 'train.steps=2')
+  first, second = read(new)['origin'], read(third)['origin']
+  assert second.startswith(f'{new}/run, step 2, sha256 ')
+  assert second.endswith(f'; before: {first}')
+
+
+def test_refusals(old, new, tmp_path):
+  """In a line each, which leaves nothing."""
+  begin = f'train.init_from={old}/run'
+  export = f'train.init_from={old}/model.npz'
+  state = 'train.init_optimiser=True'
+  (tmp_path / 'empty').mkdir()
+  (tmp_path / 'damaged.npz').write_bytes(b'PK')
+  for options, words in (
+    (
+      (begin, 'model.d_ff=48', 'model.n_layer=3', 'model.mem_len=2'),
+      ['d_ff is 48, there 32; model.n_layer is 3, there 2; allowed'],
+    ),
+    ((export, 'model.n_head=1'), ['another model: model.n_head is 1, there 2']),
+    ((begin, 'checkpoint=5'), ["checkpoint is '5'; allowed: best, latest"]),
+    (
+      (begin, state, 'optim.clip=0', 'optim.name=sgd'),
+      [
+        "optim.name is 'sgd', there 'adam'; optim.clip is 0.0, there 0.25",
+      ],
+    ),
+    ((export, state), ['train.init_optimiser is True', 'weights alone']),
+    ((state,), ["False where train.init_from is ''"]),
+    ((f'train.init_from={tmp_path}/none',), ['none', 'the folder of a run']),
+    ((f'train.init_from={tmp_path}/none.npz',), ['none.npz']),
+    ((f'train.init_from={tmp_path}/empty',), ['empty holds no run']),
+    ((f'train.init_from={tmp_path}/damaged.npz',), ['damaged.npz']),
+    ((f'train.init_from={new}/run',), ['holds no run']),
+    ((begin, 'data.level=word', 'data.unk=True'), ['is of words', 'of bytes']),
+  ):
+    assert_refused(use(new, *options), *words)
+    assert not (new / 'run').exists(), options
+
+
+def test_a_damaged_checkpoint_is_not_taken(old, new, tmp_path):
+  shutil.copytree(old / 'run', tmp_path / 'run')
+  for step in (tmp_path / 'run/checkpoints').iterdir():
+    largest = max((step / 'params').rglob('*'), key=lambda x: x.stat().st_size)
+    largest.write_bytes(largest.read_bytes()[:-1])
+  done = use(new, f'train.init_from={tmp_path}/run')
+  assert_refused(done, 'holds no checkpoint that can be used')
+  assert not (new / 'run').exists()
+
+
+def test_a_run_that_began_otherwise_is_not_begun_again(old, new):
+  succeed(new, 'train.steps=2')
+  done = use(new, f'train.init_from={old}/run', 'train.steps=2')
+  assert_refused(done, "holds a run with train.init_from = ''")
+
+
+def words(folder, names, size=6000, seed=0):
+  rng = np.random.default_rng(seed)
+  text = [names[i] for i in rng.integers(len(names), size=size)]
+  lines = (' '.join(text[i : i + 9]) for i in range(0, size, 9))
+  (folder / 'corpus.txt').write_text('\n'.join(lines) + '\n')
+
+
+def test_words_that_the_model_does_not_know(new, tmp_path):
+  """They are <unk>; the run goes on and is evaluated with its vocabulary."""
+  old = tmp_path / 'old'
+  old.mkdir()
+  of_words = 'data.level=word', 'data.unk=True', STILL
+  words(old, ['one', 'two', 'three', 'four', '<unk>'])
+  words(new, ['four', 'two', 'six', '<unk>'], seed=1)
+  succeed(old, *of_words, 'train.steps=2')
+  begin = *of_words, f'train.init_from={old}/run'
+  done = succeed(new, *begin, 'train.steps=2')
+  share = float(done.stderr.split('6 words; ')[1].split('%')[0])
+  assert share == pytest.approx(50 * 9 / 10, abs=2)  # a tenth are line ends
+  vocabularies = [read(x, 'vocabulary.json') for x in (old, new)]
+  assert vocabularies[0]['symbols'] == vocabularies[1]['symbols']
+  near(arrays(old, 2), arrays(new, 2))
+  done = succeed(new, *begin, 'train.steps=4')
+  assert 'continuing from step 2' in done.stderr
+  done = succeed(new, *begin, 'train.steps=4', flags=['--mode=eval'])
+  last = programs.record(new)[-1]['ppl']
+  found = float(done.stdout.split('validation: ')[1].split(' ppl')[0])
+  assert found == pytest.approx(last, rel=0.05)
+  words(new, ['four', 'two', 'five', '<unk>'], seed=1)
+  done = use(new, *begin, 'train.steps=4')
+  assert_refused(done, 'holds a run on another corpus')
+
+
+def test_averaged_weights_are_taken(tmp_path):
+  runs.write(tmp_path, averaged=3, ones=True)
+  c = runs.config()
+  c.train.update(init_from=str(tmp_path), batch_size=8, segment_len=8)
+  c.optim.average = 'ema'
+  found, mesh = ancestor.find(c), mesh_lib.make_mesh()
+  built = step_lib.build(c, len(found.vocabulary), mesh)
+  state = mesh_lib.make(built.create, built.abstract)
+  state, said = found.into(state, c, mesh)
+  for x in jax.tree.leaves(state.params):
+    np.testing.assert_array_equal(x, 2)
+  assert 'averaged over 3 steps' in said[0]
+  assert said[1] == 'new: the optimiser, its average, the memory, the schedule'
+  for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(built.abstract)):
+    assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+
+
+def test_what_an_export_lacks_is_fresh(tmp_path):
+  """The classifiers of the layers of al_rfou, which training alone needs."""
+  c = runs_of('al_rfou')
+  built = step_lib.build(c, 3, mesh := mesh_lib.make_mesh())
+  state = mesh_lib.make(built.create, built.abstract)
+  file = tmp_path / 'model.npz'
+  kept = built.model.inference_params(state.params)
+  zeros = jax.tree.map(np.zeros_like, jax.device_get(kept))
+  fields, symbols = c.model.to_dict(), runs.VOCABULARY.to_json()
+  weights_file.save(file, zeros, fields, symbols)
+  c.train.init_from = str(file)
+  new, said = ancestor.find(c).into(state, c, mesh)
+  flat = ancestor._flat(new.params)
+  for name, x in flat.items():
+    taken = name in ancestor._flat(kept)
+    assert taken == (not np.any(x)) or 'bias' in name
+    assert taken != (name in said[1])
+
+
+def runs_of(model):
+  c = common.get_config(model)
+  c.model.update(n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10)
+  c.train.update(batch_size=8, segment_len=8)
+  return c
+
+
+def test_the_table_of_shaw_has_its_length(tmp_path):
+  c = runs_of('shaw')
+  c.model.update(table_len=16, mem_len=8)
+  built = step_lib.build(c, 3, None)
+  shapes = built.abstract.params
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  fields, symbols = c.model.to_dict(), runs.VOCABULARY.to_json()
+  weights_file.save(tmp_path / 'model.npz', zeros, fields, symbols)
+  c.train.init_from = f'{tmp_path}/model.npz'
+  c.model.mem_len = 4
+  ancestor.find(c)
+  c.model.table_len = 12
+  with pytest.raises(UserError, match=r'model\.table_len is 12, there 16;'):
+    ancestor.find(c)
+
+
+def test_summary_tells_it(tmp_path, capsys):
+  vocabulary = Vocabulary(tuple(range(9)))
+  runs.write(tmp_path, vocabulary=vocabulary)
+  c = runs.config()
+  c.train.init_from = str(tmp_path)
+  summary.run(runs.job(c, tmp_path / 'new'))
+  lines = capsys.readouterr().out.splitlines()
+  name = f'{tmp_path}, step {runs.STEP}'
+  assert lines[-1] == f'begins with: weights of {name}, vocabulary of 9 bytes'
+  assert any('(9, 8)' in x for x in lines)
+  assert not (tmp_path / 'new').exists()
+
+
+def test_a_fresh_run_has_no_origin(new):
+  """Though the config that it uses is that of converted weights."""
+  assert train_mode._origin(None) == ''
+  succeed(new, 'origin=elsewhere', 'train.steps=2')
+  assert read(new)['origin'] == ''

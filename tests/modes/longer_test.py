@@ -1,0 +1,224 @@
+"""A run that is given more steps, or fewer, when it goes on."""
+
+import json
+import math
+import shutil
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests import programs
+from tests.programs import assert_refused, record
+from txl_jax.report import collect
+
+OPTIONS = (
+  'train.batch_size=8',
+  'train.log_every=2',
+  'train.eval_every=8',
+  'train.save_every=8',
+  'model.dropout=0.1',
+  'optim.lr=1e-2',
+)
+SHORT, LONG = 16, 32
+
+
+def train(folder, steps, *overrides):
+  """In this process, whose eight devices share the batch."""
+  overrides = (*OPTIONS, f'train.steps={steps}', *overrides)
+  done = programs.here(programs.command(folder, *overrides))
+  assert done.returncode or 'warning' not in done.stderr
+  return done
+
+
+def arrays(folder, step, item='params'):
+  """What a checkpoint holds, as numpy arrays."""
+  path = folder / f'run/checkpoints/{step}/{item}'
+  with ocp.StandardCheckpointer() as reader:
+    return jax.tree.map(np.asarray, reader.restore(path))
+
+
+def same(one, other):
+  jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('corpus')
+  programs.write_corpus(folder)
+  return folder
+
+
+@pytest.fixture
+def make(corpus, tmp_path):
+  """A folder with the text, of a name."""
+
+  def make(name):
+    folder = tmp_path / name
+    folder.mkdir()
+    shutil.copy(corpus / 'corpus.txt', folder)
+    return folder
+
+  return make
+
+
+SCHEDULES = [
+  ('optim.schedule=constant', 'optim.average=ema'),
+  ('optim.schedule=inverse_sqrt', 'optim.warmup=4'),
+  ('optim.schedule=drop', 'optim.drop_at=12'),
+  ('optim.schedule=plateau', 'optim.average=swa', 'optim.average_start=14'),
+]
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in SCHEDULES[1:]]
+
+
+@pytest.mark.parametrize('schedule', [SCHEDULES[0], *SLOW], ids=lambda x: x[0])
+def test_it_is_the_run_that_was_longer_from_the_first(make, schedule):
+  raised, whole = make('raised'), make('whole')
+  assert train(raised, SHORT, *schedule).returncode == 0
+  done = train(raised, LONG, *schedule)
+  assert done.returncode == 0, done.stderr
+  name = schedule[0].split('=')[1]
+  assert (
+    f'train.steps was 16 and is 32: the rate of schedule {name} does not '
+    'depend on it' in done.stderr
+  )
+  assert train(whole, LONG, *schedule).returncode == 0
+  assert record(raised) == record(whole)
+  for item in 'params', 'training', 'memory':
+    same(arrays(raised, LONG, item), arrays(whole, LONG, item))
+
+
+@pytest.mark.parametrize(
+  'more',
+  [
+    ('optim.schedule=plateau', 'optim.plateau_factor=0.1', 'optim.lr=0.3'),
+    pytest.param(
+      ('optim.average=nt', 'optim.average_patience=0', *SCHEDULES[0][:1]),
+      marks=pytest.mark.slow,
+    ),
+  ],
+  ids=['plateau', 'nt'],
+)
+def test_an_end_between_two_evaluations(make, more):
+  """What is evaluated there alone changes nothing that follows."""
+  raised, whole = make('raised'), make('whole')
+  for steps in 13, LONG:
+    assert train(raised, steps, *more).returncode == 0
+  assert train(whole, LONG, *more).returncode == 0
+  same(arrays(raised, LONG), arrays(whole, LONG))
+  ours, theirs = record(raised), record(whole)
+  assert [r for r in ours if r not in theirs and r['step'] > 14] == []
+  at_the_end = [r['split'] for r in ours if r['step'] == 13]
+  assert at_the_end == ['train', 'validation']
+
+
+def test_the_cosine_is_that_of_the_longer_run_from_there_on(make):
+  folder = make('raised')
+  options = 'optim.schedule=cosine', 'optim.lr_floor=0.1'
+  assert train(folder, SHORT, *options).returncode == 0
+  done = train(folder, LONG, *options)
+  assert done.returncode == 0, done.stderr
+
+  def rate(step, steps):
+    cosine = (1 + math.cos(math.pi * (step - 1) / steps)) / 2
+    return 1e-2 * (0.1 + 0.9 * cosine)
+
+  found = {r['step']: r['lr'] for r in record(folder) if 'lr' in r}
+  for step, lr in found.items():
+    steps = SHORT if step <= SHORT else LONG
+    assert lr == pytest.approx(rate(step, steps), rel=1e-5)
+  assert (
+    f'the rate from here on is that of a run of 32 steps, {rate(17, 32):.3g} '
+    'in step 17, where it would have been 0.001' in done.stderr
+  )
+
+
+@pytest.fixture(scope='module')
+def finished(corpus, tmp_path_factory):
+  """A run of 16 steps, with checkpoints at 8 and 16."""
+  folder = tmp_path_factory.mktemp('finished')
+  shutil.copy(corpus / 'corpus.txt', folder)
+  assert train(folder, SHORT).returncode == 0
+  return folder
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+  shutil.copytree(finished, tmp_path / 'copy')
+  return tmp_path / 'copy'
+
+
+def contents(folder):
+  paths = [p for p in (folder / 'run').rglob('*') if p.is_file()]
+  return {p: p.read_bytes() for p in paths if p.name != 'lock'}
+
+
+def test_not_below_what_it_has_made(copied):
+  before = contents(copied)
+  done = train(copied, 14)
+  assert_refused(done, 'train.steps is 14; allowed: at least 16, which the run')
+  assert contents(copied) == before
+
+
+def test_a_stopped_run_may_end_earlier(copied):
+  shutil.rmtree(copied / 'run/checkpoints/16')
+  done = train(copied, 10)
+  assert done.returncode == 0, done.stderr
+  assert 'train.steps was 16 and is 10' in done.stderr
+  assert [r['step'] for r in record(copied)][-2:] == [10, 10]
+  (found,) = collect.runs(copied)
+  assert found.finished and found.config['train.steps'] == 10
+
+
+def read(folder):
+  run = folder / 'run'
+  notes = [x for x in (run / 'config.py').read_text().split('\n') if '  #' in x]
+  history = run / 'history.json'
+  changes = json.loads(history.read_text()) if history.exists() else None
+  steps = json.loads((run / 'config.json').read_text())['train']['steps']
+  return notes, changes, steps
+
+
+def test_the_record_tells_what_was_changed(copied):
+  assert read(copied) == ([], None, 16)
+  assert train(copied, 18).returncode == 0
+  done = train(copied, 20, 'train.batch_size=16')
+  assert done.returncode == 0, done.stderr
+  notes, changes, steps = read(copied)
+  assert sorted(notes) == [
+    '  c.train.batch_size = 16  # 8 until step 18',
+    '  c.train.steps = 20  # 16 until step 16, 18 until step 18',
+  ]
+  assert steps == 20
+  assert [(x['step'], x['key'], x['was'], x['is']) for x in changes] == [
+    (16, 'train.steps', 16, 18),
+    (18, 'train.steps', 18, 20),
+    (18, 'train.batch_size', 8, 16),
+  ]
+  # The checkpoints know it, so a file that is lost comes back.
+  (copied / 'run/history.json').unlink()
+  overrides = *OPTIONS, 'train.steps=20', 'train.batch_size=16'
+  done = programs.here(programs.command(copied, *overrides))
+  assert done.returncode == 0
+  assert 'history.json is not there; it is written anew' in done.stderr
+  assert read(copied) == (notes, changes, steps)
+  config = f'{copied}/run/config.py'
+  command = [*programs.command(copied)[:3], f'--config={config}']
+  done = programs.here([*command, f'--workdir={copied}/run'])
+  assert done.returncode == 0 and 'warning' not in done.stderr, done.stderr
+
+
+def test_what_a_checkpoint_does_not_know_did_not_happen(copied):
+  """Ended before it saved again, and then continued as it was."""
+  newest = copied / 'run/checkpoints/16'
+  shutil.copytree(newest, copied / '16')
+  assert train(copied, 18).returncode == 0
+  for path in (copied / 'run/checkpoints').iterdir():
+    shutil.rmtree(path)
+  shutil.move(copied / '16', newest)
+  overrides = *OPTIONS, 'train.steps=16'
+  done = programs.here(programs.command(copied, *overrides))
+  assert done.returncode == 0, done.stderr
+  assert 'has train.steps = 18, this command 16; it is written' in done.stderr
+  assert read(copied)[1:] == ([], 16)

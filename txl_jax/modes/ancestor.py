@@ -1,0 +1,219 @@
+"""The model that a new run begins with: train.init_from.
+
+That is a folder of a run, also one of converted weights, or a file of
+--mode=export. Its weights and its vocabulary are taken, and if asked for the
+state of its optimiser; the rest is as in any new run.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import flax.traverse_util
+import jax
+from jax.sharding import Mesh
+
+from txl_jax import files, models, settings
+from txl_jax.data.prepared import Prepared
+from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.words import Words
+from txl_jax.errors import UserError
+from txl_jax.modes import sections, trained
+from txl_jax.parallel import placement, processes
+from txl_jax.runs import checkpoint, seal, weights_file, workdir
+from txl_jax.training import resume
+from txl_jax.training import state as state_lib
+
+_KEY = 'train.init_from'
+_FREE = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
+# Keys by which the state of an optimiser has other arrays, or whether they
+# are 0.
+_ARRAYS = {'optim.name': str, 'optim.state_dtype': str}
+_ARRAYS |= {'optim.clip': bool, 'optim.weight_decay': bool}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ancestor:
+  """What is known of another model before its arrays are read."""
+
+  path: pathlib.Path
+  step: int | None  # of the checkpoint; None of an export
+  sha256: str  # of the file, or of the seal of the checkpoint
+  vocabulary: Vocabulary | Words
+  config: Mapping[str, Any]  # flat; of an export only the section `model`
+
+  @property
+  def name(self) -> str:
+    """Which weights these are."""
+    return f'{self.path}' + ('' if self.step is None else f', step {self.step}')
+
+  def origin(self) -> str:
+    """For the record of the run that begins with it."""
+    before = self.config.get('origin')
+    own = f'{self.name}, sha256 {self.sha256 or "unknown"}'
+    return f'{own}; before: {before}' if before else own
+
+  def encode(self, corpus: Prepared) -> Prepared:
+    """A corpus with the token ids of its vocabulary; UserError if it cannot."""
+    try:
+      return corpus.encoded_with(self.vocabulary)
+    except UserError as e:
+      raise UserError(f'{_KEY} is {str(self.path)!r}: {e}') from e
+
+  def reads(self, corpus: Prepared) -> list[str]:
+    """What a corpus has become by `encode`, in words."""
+    V = len(self.vocabulary)
+    line = f'the vocabulary is that of there, {V:,} {self.vocabulary.kind}'
+    if corpus.vocabulary.unk_id is not None:
+      share = corpus.share_unknown('train')
+      line += f'; {share:.2%} of the training split is <unk>'
+    return [line]
+
+  def summary(self, config: sections.Config) -> list[str]:
+    """What --mode=summary tells."""
+    taken = (
+      'weights and optimiser' if config.train.init_optimiser else 'weights'
+    )
+    V, kind = len(self.vocabulary), self.vocabulary.kind
+    return [f'begins with: {taken} of {self.name}, vocabulary of {V:,} {kind}']
+
+  def into(
+    self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
+  ) -> tuple[state_lib.TrainState, list[str]]:
+    """The state of a new run with what is taken, and what that is, in words.
+
+    The state is on the mesh, and so is the result. UserError: there are other
+    arrays than expected.
+    """
+    model = models.build(config.model, len(self.vocabulary))
+    if self.step is None:
+      params, averaged = self._exported(state.params), 0
+    else:
+      saved = checkpoint.Checkpoints(workdir.checkpoints(self.path))
+      shapes = jax.eval_shape(lambda x: x, state.params)
+      found = saved, self.step, model, shapes, mesh
+      params, averaged = trained.weights(*found)
+    own, taken = _flat(state.params), _flat(params)
+    new = state.replace(params=_nested(own | taken))
+    if config.train.init_optimiser:
+      new = new.replace(opt_state=self._optimiser(state))
+    count = sum(x.size for x in taken.values())
+    of = f', averaged over {averaged} steps' if averaged else ''
+    fresh = [name for name in own if name not in taken]
+    optimiser = [] if config.train.init_optimiser else ['the optimiser']
+    begins = ['its average'] if jax.tree.leaves(new.average) else []
+    begins = [*optimiser, *begins, 'the memory', 'the schedule', *fresh]
+    more = '' if optimiser else ', and the state of the optimiser'
+    return new, [
+      f'taken from {self.name}: {count:,} parameters{of}{more}',
+      f'new: {", ".join(begins)}',
+    ]
+
+  def _exported(self, like):
+    """The parameters of the file, placed as those of a state."""
+    _, params, _ = weights_file.load(self.path)
+    own, found = _flat(like), _flat(params).items()
+    return _nested({k: placement.put(x, own[k].sharding) for k, x in found})
+
+  def _optimiser(self, state):
+    """The state of its optimiser, in place of that of a state."""
+    saved = checkpoint.Checkpoints(workdir.checkpoints(self.path))
+    abstract = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+      state_lib.split(state)['training'],
+    )
+    step: Any = self.step
+    return saved.restore(step, training=abstract)['training'].opt_state
+
+
+def _flat(params) -> dict[str, Any]:
+  return flax.traverse_util.flatten_dict(params, sep='/')
+
+
+def _nested(params) -> dict[str, Any]:
+  return flax.traverse_util.unflatten_dict(params, sep='/')
+
+
+def find(config: sections.Config) -> Ancestor:
+  """What train.init_from names; the key `checkpoint` chooses the step.
+
+  UserError: it is neither a run nor an export, its model is another one than
+  that of the config, or it has no optimiser of this kind and is to give it.
+  """
+  path = pathlib.Path(config.train.init_from)
+  if path.is_dir():
+    saved = checkpoint.Checkpoints(workdir.checkpoints(path))
+    step = trained.choose(saved, config.checkpoint)
+    host = resume.Host.read(saved, step)
+    digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
+    about = step, digest, workdir.vocabulary(path, step), host.config
+    has_optimiser = host.trained
+  elif path.suffix == '.npz':
+    model, vocabulary = weights_file.about(path)
+    fields = dataclasses.asdict(model.config).items()
+    flat = {f'model.{name}': value for name, value in fields}
+    about = None, _sha256(path), vocabulary, flat
+    has_optimiser = False
+  else:
+    allowed = 'the folder of a run, or a file of --mode=export (.npz)'
+    settings.refuse(_KEY, f'{path}', allowed)
+  found = Ancestor(path, *about)
+  _check_model(config, found)
+  if config.train.init_optimiser:
+    _check_optimiser(config, found, has_optimiser)
+  return found
+
+
+def _check_model(config, found):
+  """Raises a UserError that names each key by which the models differ."""
+  now = _of(settings.flatten(config), 'model.')
+  then = _of(found.config, 'model.')
+  declared = sections.of(config)
+  differ = [*settings.differences(declared, now, then, *_FREE)]
+  if differ and differ[0][0] == 'model.name':
+    differ = differ[:1]  # the rest is because of that
+  if differ:
+    other = f'{_KEY} is {str(found.path)!r}, another model'
+    raise UserError(f'{other}: {_each(differ)}; allowed: the same values')
+
+
+def _check_optimiser(config, found, has_optimiser):
+  """Raises a UserError unless the state of the optimiser can be taken."""
+  if not has_optimiser:
+    allowed = f'False, for {found.path} has weights alone'
+    settings.refuse('train.init_optimiser', True, allowed)
+  now, then = settings.flatten(config), found.config
+  differ = [
+    (name, now[name], then[name])
+    for name, kind in _ARRAYS.items()
+    if name in then and kind(now[name]) != kind(then[name])
+  ]
+  if differ:
+    raise UserError(
+      f'train.init_optimiser: {found.path} has another optimiser: '
+      f'{_each(differ)}; allowed: False, or one with the same state'
+    )
+
+
+def _each(differ):
+  pairs = (f'{name} is {x!r}, there {y!r}' for name, x, y in differ)
+  return '; '.join(pairs)
+
+
+def _of(flat, prefix):
+  return {k: x for k, x in flat.items() if k.startswith(prefix)}
+
+
+def _sha256(path):
+  """Of a file, in hex; each process reads it."""
+  digest = hashlib.sha256()
+  try:
+    with files.open_regular(path) as f:
+      for block in iter(functools.partial(f.read, 1 << 22), b''):
+        digest.update(block)
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+  return digest.hexdigest()
