@@ -1,8 +1,8 @@
 """The character Transformer of Al-Rfou et al. 2018 (arXiv 1808.04444).
 
   python -m txl_jax.prepare --dataset=enwik8 --alphabet=bytes
-  python -m txl_jax.main --config=configs/al_rfou.py:enwik8_12l
-  python -m txl_jax.main --config=configs/al_rfou.py:enwik8_12l --mode=eval
+  python -m txl_jax.main --config=al_rfou:enwik8_12l
+  python -m txl_jax.main --config=al_rfou:enwik8_12l --mode=eval
 
 Published, test bpc: enwik8_12l 1.11, enwik8_64l 1.06, text8_12l 1.18 and
 text8_64l 1.13; 44.2M parameters in training and 41.2M at inference with 12
@@ -16,7 +16,7 @@ of 512 that moves by one byte for evaluation. Never published: how weights are
 initialised and gradients are clipped, which is as Transformer-XL.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 VARIANTS = 'enwik8_12l', 'enwik8_64l', 'text8_12l', 'text8_64l'
 

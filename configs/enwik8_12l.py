@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), enwik8, 12 layers.
 
   python -m txl_jax.prepare --dataset=enwik8 --newline=drop
-  python -m txl_jax.main --config=configs/enwik8_12l.py
+  python -m txl_jax.main --config=enwik8_12l
 
 Published: 1.06 bpc on the test split (T 80, M 2100, clamp_len 820,
 same_length); 41,055,436 parameters.
@@ -11,7 +11,7 @@ these sizes at 492,000 tokens/s (docs/benchmarks.md): 400,000 steps would take
 Every value is published (the script of the original PyTorch code).
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), enwik8, 18 layers.
 
   python -m txl_jax.prepare --dataset=enwik8 --newline=drop
-  python -m txl_jax.main --config=configs/enwik8_18l.py
+  python -m txl_jax.main --config=enwik8_18l
 
 Published: 1.03 bpc on the test split (T 80, M 2100, clamp_len 820,
 same_length); 88M parameters, here 87,227,852.
@@ -12,7 +12,7 @@ Never published: the widths. D 640, 10 heads of 64 and F 2176 are our own
 choice, which meets the 88M parameters to 1 %.
 """
 
-from configs import enwik8_12l
+from txl_jax.configs import enwik8_12l
 
 
 def get_config():

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), enwik8, 24 layers.
 
   python -m txl_jax.prepare --dataset=enwik8 --newline=drop
-  python -m txl_jax.main --config=configs/enwik8_24l.py
+  python -m txl_jax.main --config=enwik8_24l
 
 Published: 0.99 bpc on the test split (T 128, M 3800, clamp_len 1000,
 same_length); 277,231,820 parameters.
@@ -14,7 +14,7 @@ has. An H100 trains 16 rows at 113,000 tokens/s (docs/benchmarks.md).
 Every value is published (the script of the original TensorFlow code).
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

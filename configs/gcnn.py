@@ -1,7 +1,7 @@
 """Gated convolutional networks (Dauphin et al. 2017, arXiv 1612.08083).
 
   python -m txl_jax.prepare --dataset=wt103
-  python -m txl_jax.main --config=configs/gcnn.py:14
+  python -m txl_jax.main --config=gcnn:14
 
 Baselines of the Transformer-XL paper, on WikiText-103 the variants 8 and 14, on
 One Billion Word 13 and 14b, which need
@@ -20,7 +20,7 @@ whatever T is.
 Hardware: not measured.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 # The corpus, D, and the blocks.
 PUBLISHED = {

@@ -1,8 +1,8 @@
 """The ablations of Dai et al. 2019 (arXiv 1901.02860) on One Billion Word.
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
-  python -m txl_jax.main --config=configs/lm1b_300m.py
-  python -m txl_jax.main --config=configs/lm1b_300m.py:xl_no_recurrence
+  python -m txl_jax.main --config=lm1b_300m
+  python -m txl_jax.main --config=lm1b_300m:xl_no_recurrence
 
 Published (Table 7): 25.2 perplexity for `xl`, 25.7 for `shaw` and 27.1 for
 `xl_no_recurrence`, with 20 layers, about 0.3B parameters and 400k steps; here
@@ -13,7 +13,7 @@ Never published: the widths. D 768, 12 heads of 64 and F 5120 are our own
 choice, which meets 0.3B; the rest is as lm1b_base.
 """
 
-from configs import common, lm1b_base
+from txl_jax.configs import common, lm1b_base
 
 VARIANTS = 'xl', 'shaw', 'xl_no_recurrence'
 

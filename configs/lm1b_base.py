@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), One Billion Word, base.
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
-  python -m txl_jax.main --config=configs/lm1b_base.py
+  python -m txl_jax.main --config=lm1b_base
 
 Published: 23.5 perplexity on the test split (T 32, M 128, same_length); 0.46B
 parameters, here 469,020,530 with shared biases u and v (469,059,442 with those
@@ -12,7 +12,7 @@ The script in public has 18 layers and F 4096 and does not reach that figure;
 its authors named 20 and 6144, which are here.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

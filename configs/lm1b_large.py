@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), One Billion Word, large.
 
   python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt
-  python -m txl_jax.main --config=configs/lm1b_large.py
+  python -m txl_jax.main --config=lm1b_large
 
 Published: 21.8 perplexity on the test split, with n + 2 scored tokens for a
 sentence of n words: --config.data.boundaries=2 counts so, in training and
@@ -13,7 +13,7 @@ here.
 Every value is published (the script of the original TensorFlow code).
 """
 
-from configs import lm1b_base
+from txl_jax.configs import lm1b_base
 
 
 def get_config():

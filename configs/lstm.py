@@ -1,7 +1,7 @@
 """LSTM: a baseline on WikiText-103, and AWD-LSTM on Penn Treebank.
 
   python -m txl_jax.prepare --dataset=wt103
-  python -m txl_jax.main --config=configs/lstm.py:wt103
+  python -m txl_jax.main --config=lstm:wt103
 
 wt103 is a baseline of the Transformer-XL paper (Dai et al. 2019), which
 measured its relative effective context length in a group of models of 151M
@@ -10,7 +10,7 @@ width 1024, embeddings of 500 and their initial projection are our own choice,
 the rest is as configs/qrnn.py.
 
   python -m txl_jax.prepare --dataset=ptb
-  python -m txl_jax.main --config=configs/lstm.py:ptb
+  python -m txl_jax.main --config=lstm:ptb
 
 ptb is AWD-LSTM (Merity et al. 2017, arXiv 1708.02182). Published: 58.8
 perplexity on the test split, and 57.3 with a second training from there, which
@@ -24,7 +24,7 @@ descent whether it is a part of the gradient or not; ours leaves biases out.
 Hardware: neither is timed here.
 """
 
-from configs import common, qrnn
+from txl_jax.configs import common, qrnn
 
 VARIANTS = ('wt103', 'ptb')
 

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), Penn Treebank.
 
   python -m txl_jax.prepare --dataset=ptb
-  python -m txl_jax.main --config=configs/ptb.py
+  python -m txl_jax.main --config=ptb
 
 Published: 54.52 perplexity on the test split with 24M parameters, variational
 dropout and weight averaging; here 23,845,904 parameters.
@@ -15,7 +15,7 @@ made no difference, a longer one was worse. Weight decay 0.1 was compared with
 none in three epochs.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

@@ -1,9 +1,9 @@
 """A small Transformer-XL on Penn Treebank, on a CPU in minutes.
 
   python -m txl_jax.prepare --dataset=ptb
-  python -m txl_jax.main --config=configs/ptb_tiny.py
+  python -m txl_jax.main --config=ptb_tiny
 
-  python -m txl_jax.main --config=configs/ptb_tiny.py:shaw
+  python -m txl_jax.main --config=ptb_tiny:shaw
 
 Not from the paper: a first word-level run, the ground on which to compare
 regularisers, and with its variants a small twin of Tables 7 and 8.
@@ -12,7 +12,7 @@ with seeds 0 and 1, in 12 to 17 minutes on one CPU core beside other programs;
 the curve, and what other regularisers do, are in docs/results.md.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 # The baselines, with about as many parameters as `xl`.
 BASELINES = {

@@ -1,7 +1,7 @@
 """The ablations and baselines of Dai et al. 2019, each on a CPU in minutes.
 
-  python -m txl_jax.main --config=configs/pystdlib_ablations.py:xl
-  python -m txl_jax.main --config=configs/pystdlib_ablations.py:shaw
+  python -m txl_jax.main --config=pystdlib_ablations:xl
+  python -m txl_jax.main --config=pystdlib_ablations:shaw
 
 Not from the paper: twins of the rows of its Tables 6, 8 and 10 on the sources
 of Python's own standard library, with the same tokens for all. Segments of 32
@@ -10,7 +10,7 @@ paper's orderings they show and which need longer training, are in
 docs/results.md.
 """
 
-from configs import common, pystdlib_tiny
+from txl_jax.configs import common, pystdlib_tiny
 
 # The baselines, with about as many parameters as `xl`, 387,040.
 BASELINES = {

@@ -1,7 +1,7 @@
 """QRNN (Merity et al. 2018, arXiv 1803.08240) on WikiText-103.
 
   python -m txl_jax.prepare --dataset=wt103
-  python -m txl_jax.main --config=configs/qrnn.py
+  python -m txl_jax.main --config=qrnn
 
 A baseline of the Transformer-XL paper, for relative effective context length.
 Published: 33.0 perplexity on the test split with 151M parameters; here
@@ -15,7 +15,7 @@ model.cutoffs here, and an epoch is 12,650 steps, as many as segments of
 varying length make on average.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 EPOCH = 12_650
 

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), on text8, 12 layers.
 
   python -m txl_jax.prepare --dataset=text8
-  python -m txl_jax.main --config=configs/text8_12l.py
+  python -m txl_jax.main --config=text8_12l
 
 Published: nothing for this size; 40,964,635 parameters.
 Hardware: compiled as enwik8_12l; not timed here.
@@ -9,7 +9,7 @@ Never published: a recipe for text8 at this size. This is that of
 enwik8_12l.
 """
 
-from configs import enwik8_12l
+from txl_jax.configs import enwik8_12l
 
 
 def get_config():

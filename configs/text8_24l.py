@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), text8, 24 layers.
 
   python -m txl_jax.prepare --dataset=text8
-  python -m txl_jax.main --config=configs/text8_24l.py
+  python -m txl_jax.main --config=text8_24l
 
 Published: 1.08 bpc on the test split (T 128, M 3800, clamp_len 1000,
 same_length); 277,050,395 parameters.
@@ -9,7 +9,7 @@ Hardware: compiled as enwik8_24l; not timed here.
 Every value is published (the script of the original TensorFlow code).
 """
 
-from configs import enwik8_24l
+from txl_jax.configs import enwik8_24l
 
 
 def get_config():

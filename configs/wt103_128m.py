@@ -1,8 +1,8 @@
 """The ablations of Dai et al. 2019 (arXiv 1901.02860) on WikiText-103.
 
   python -m txl_jax.prepare --dataset=wt103
-  python -m txl_jax.main --config=configs/wt103_128m.py
-  python -m txl_jax.main --config=configs/wt103_128m.py:shaw
+  python -m txl_jax.main --config=wt103_128m
+  python -m txl_jax.main --config=wt103_128m:shaw
 
 Published (Table 6, validation perplexity at the training attention length, at
 the best one, and that length), 128M parameters, here 127,896,282 for `xl`:
@@ -31,7 +31,7 @@ F 1728 are our own choice, which meets the 128M parameters; the rest is as
 wt103_base but for segments of 128.
 """
 
-from configs import common, wt103_base
+from txl_jax.configs import common, wt103_base
 
 # The best attention length at test time, as published.
 VARIANTS = {

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), WikiText-103, base.
 
   python -m txl_jax.prepare --dataset=wt103
-  python -m txl_jax.main --config=configs/wt103_base.py
+  python -m txl_jax.main --config=wt103_base
 
 Published: 24.0 perplexity on the test split (T 64, M 640, clamp_len 400,
 same_length); a public reproduction reached 23.68. 151,107,538 parameters.
@@ -14,7 +14,7 @@ Every value is published (the script of the original PyTorch code), whose order
 of the tail logits model.tail_order='descending' has.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), WikiText-103, large.
 
   python -m txl_jax.prepare --dataset=wt103
-  python -m txl_jax.main --config=configs/wt103_large.py
+  python -m txl_jax.main --config=wt103_large
 
 Published: 18.3 perplexity on the test split (T 128, M 1600, clamp_len 1000,
 same_length). 285,205,322 parameters with biases u and v of each layer, as the
@@ -15,7 +15,7 @@ XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take that much. Not timed here.
 Every value is published (the script of the original TensorFlow code).
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al. 2019, arXiv 1901.02860), WikiText-2.
 
   python -m txl_jax.prepare --dataset=wt2
-  python -m txl_jax.main --config=configs/wt2.py
+  python -m txl_jax.main --config=wt2
 
 Not in the paper: the recipe of configs/ptb.py, for a text of twice its size
 and 32,807,934 parameters. It has not been tuned.
@@ -9,7 +9,7 @@ Hardware: compiled for one GPU in float32 (docs/scaling.md), a step takes 1.7
 GiB, which fits any card; not timed here.
 """
 
-from configs import common
+from txl_jax.configs import common
 
 
 def get_config():

@@ -2,11 +2,11 @@ r"""Runs txl_jax on the GPUs or TPUs of a Kubernetes cluster.
 
 python launch/kubernetes_job.py start --name=e24 --image=REGISTRY/txl_jax:cuda \
   --claim=shared --nodes=4 --gpus=8 -- \
-  --config=configs/enwik8_24l.py --workdir=/shared/runs/e24 \
+  --config=enwik8_24l --workdir=/shared/runs/e24 \
   --config.model.dtype=bfloat16 --config.mesh.slices=4
 python launch/kubernetes_job.py start --name=lm1b --image=REGISTRY/txl_jax:tpu \
   --claim=shared --tpu=tpu-v6e-slice --topology=16x16 --slices=2 -- \
-  --config=configs/lm1b_large.py --workdir=/shared/runs/lm1b
+  --config=lm1b_large --workdir=/shared/runs/lm1b
 
 start creates a Job of GPU pods, or a JobSet of TPU pods on GKE, which starts
 pods that fail or are preempted again; resume deletes it first and goes on with

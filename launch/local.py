@@ -1,9 +1,9 @@
 r"""Starts several processes of one run on this machine.
 
 python launch/local.py --processes=2 --devices=8 -- \
-  --config=configs/pystdlib_tiny.py --workdir=runs/two
+  --config=pystdlib_tiny --workdir=runs/two
 python launch/local.py --processes=2 --gpus=0,1,2,3 -- \
-  --config=configs/enwik8_12l.py --workdir=runs/e12
+  --config=enwik8_12l --workdir=runs/e12
 python launch/local.py --processes=2 --devices=2 -- python mine.py
 
 What follows -- is the flags of txl_jax.main, or a whole command. It is given

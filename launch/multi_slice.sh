@@ -24,7 +24,7 @@ details() {
   launch/multi_slice.sh install --name=lm1b --zone=us-east5-b --slices=2 \
     --nfs=10.0.0.2:/share
   launch/multi_slice.sh start --name=lm1b --zone=us-east5-b --slices=2 -- \
-    --config=configs/lm1b_large.py --workdir=/mnt/nfs/runs/lm1b \
+    --config=lm1b_large --workdir=/mnt/nfs/runs/lm1b \
     --config.data.dir=/mnt/nfs/data
 TEXT
 }

@@ -25,7 +25,7 @@ process is which. Run it in the environment that has txl_jax.
 
   launch/slurm_gpu.sh --nodes=4 --gpus=8 --cpus=12 \
     --sbatch=--partition=h100 --sbatch=--account=lm -- \
-    --config=configs/enwik8_24l.py --workdir=/shared/runs/e24 \
+    --config=enwik8_24l --workdir=/shared/runs/e24 \
     --config.model.dtype=bfloat16 --config.mesh.slices=4
 TEXT
 }

@@ -10,7 +10,7 @@ Usage: launch/slurm_job.sh [--dry_run] gpu|node GPUS PYTHON FLAG...
 Not for you to call: launch/slurm_gpu.sh submits it, as in
 
   launch/slurm_gpu.sh --nodes=2 --gpus=8 -- \
-    --config=configs/enwik8_12l.py --workdir=/shared/runs/e12
+    --config=enwik8_12l --workdir=/shared/runs/e12
 TEXT
 }
 

@@ -194,6 +194,8 @@ tpu_install() {
   local source=${TMPDIR:-/tmp}/$name-$archive install=(install) copy
   [ -z "$nfs" ] || install+=("--nfs=$nfs")
   # What is committed, so that a run can be told by its commit.
+  [ -n "$dry_run" ] || [ -e "$repo/.git" ] ||
+    fail "install copies the commit of a clone, and $repo is none"
   run git -C "$repo" archive --format=tar.gz "--output=$source" HEAD
   if [ -z "$with_slices" ]; then
     copy=(tpu-vm scp "$source" "$name:$archive" "${where[@]}" --worker=all)

@@ -20,7 +20,7 @@ details() {
   launch/tpu_pod.sh install --name=e24 --zone=europe-west4-a \
     --nfs=10.0.0.2:/share
   launch/tpu_pod.sh start --name=e24 --zone=europe-west4-a -- \
-    --config=configs/enwik8_24l.py --workdir=/mnt/nfs/runs/e24 \
+    --config=enwik8_24l --workdir=/mnt/nfs/runs/e24 \
     --config.data.dir=/mnt/nfs/data
 TEXT
 }

@@ -11,7 +11,7 @@ Usage: tpu_worker.sh install [--nfs=SERVER:/SHARE]
 One host of a Cloud TPU; tpu_pod.sh and multi_slice.sh call it on all. Its log
 and the number of its process are in ~/.txl_jax.
 
-  launch/tpu_worker.sh start -- --config=configs/enwik8_24l.py \
+  launch/tpu_worker.sh start -- --config=enwik8_24l \
     --workdir=/mnt/nfs/runs/e24
 TEXT
 }

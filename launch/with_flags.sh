@@ -12,7 +12,7 @@ and with a persistent cache of compiled programs. What LIBTPU_INIT_ARGS,
 XLA_FLAGS or JAX_COMPILATION_CACHE_DIR already hold wins over what is set here.
 
   launch/with_flags.sh gpu python -m txl_jax.main \
-    --config=configs/enwik8_12l.py --workdir=runs/e12
+    --config=enwik8_12l --workdir=runs/e12
 TEXT
 }
 

@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-from txl_jax import config_file
+from txl_jax import config_file, configs
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 
-CONFIGS = sorted((pathlib.Path(__file__).parents[1] / 'configs').glob('*.py'))
+FOLDER = pathlib.Path(__file__).parents[1] / 'configs'
+CONFIGS = sorted(FOLDER.glob('*.py'))
 
-HEAD = 'from configs import common\n\n\ndef get_config():\n'
+HEAD = 'from txl_jax.configs import common\n\n\ndef get_config():\n'
 LINE_6 = '/mine.py, line 6, '
 
 
@@ -38,6 +39,38 @@ def mine(tmp_path):
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda p: p.stem)
 def test_our_own(path):
   assert config_file.load(str(path)).is_locked
+
+
+def test_a_name_is_ours_wherever_it_is_said(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  decoys = tmp_path / 'configs', tmp_path / 'enwik8_24l'
+  for folder in decoys:
+    folder.mkdir()
+    for name in '__init__', 'common', 'enwik8_24l':
+      (folder / f'{name}.py').write_text('raise SystemExit("a decoy")')
+  assert list(configs.paths()) == [p.stem for p in CONFIGS]
+  for path in CONFIGS:
+    by_name = config_file.load(path.stem)
+    assert by_name.to_dict() == config_file.load(str(path)).to_dict()
+  ours, theirs = 'enwik8_24l', 'configs/enwik8_24l.py'
+  assert config_file.load(ours).experiment == ours
+  assert 'a decoy' in refused(theirs)  # a path is a path
+  assert config_file.load('wt103_128m:shaw').model.name == 'shaw'
+  (tmp_path / 'mine.py').write_text(
+    HEAD + '  c = common.get_config()\n  c.seed = 3\n  return c\n'
+  )
+  for path in 'mine.py', './mine.py', f'{tmp_path}/mine.py':
+    assert config_file.load(path).seed == 3
+
+
+@pytest.mark.parametrize('name', ['mine', 'enwik8', 'configs', '__init__'])
+def test_names_that_are_unknown(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine').touch()
+  names = ', '.join(p.stem for p in CONFIGS)
+  assert refused(name) == f'--config={name} is unknown; allowed: {names}, ' + (
+    'or a file, as ./mine.py'
+  )
 
 
 @pytest.mark.parametrize(

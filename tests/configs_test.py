@@ -21,7 +21,9 @@ FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
 
 def variants(file):
   """What a file's get_config takes, as it declares in VARIANTS."""
-  return getattr(importlib.import_module(f'configs.{file}'), 'VARIANTS', ())
+  return getattr(
+    importlib.import_module(f'txl_jax.configs.{file}'), 'VARIANTS', ()
+  )
 
 
 # Those of a file with variants are named as in --config, as file:variant.
@@ -114,7 +116,7 @@ WORDS = {
 
 def load(name):
   file, *variant = name.split(':')
-  return importlib.import_module(f'configs.{file}').get_config(*variant)
+  return importlib.import_module(f'txl_jax.configs.{file}').get_config(*variant)
 
 
 def at_test_time(config):

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 
 from tests import quick
+from txl_jax.data import options
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 flags = os.environ.get('XLA_FLAGS', '')
@@ -17,14 +18,19 @@ if 'host_platform_device_count' not in flags:
 
 
 def pytest_configure(config):
-  """Makes a folder for compiled programs that all workers share."""
-  if quick.CACHE not in os.environ:
-    os.environ[quick.CACHE] = config.cache_of_programs = tempfile.mkdtemp()
+  """Makes folders for all workers: of compiled programs, and of data."""
+  if hasattr(config, 'workerinput'):
+    return  # a worker, which has its environment from the first process
+  config.folders = []
+  for name in quick.CACHE, options.VARIABLE:
+    if name == options.VARIABLE or name not in os.environ:
+      os.environ[name] = tempfile.mkdtemp()
+      config.folders.append(os.environ[name])
 
 
 def pytest_unconfigure(config):
-  """Removes it, where it was made."""
-  if folder := getattr(config, 'cache_of_programs', None):
+  """Removes them, where they were made."""
+  for folder in getattr(config, 'folders', ()):
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -25,9 +25,9 @@ import pytest
 from hypothesis import strategies as st
 from jax.experimental.compilation_cache import compilation_cache
 
-from configs import common
 from tests import programs
 from txl_jax import settings
+from txl_jax.configs import common
 from txl_jax.data import prepared
 from txl_jax.errors import UserError
 from txl_jax.runs import checkpoint, weights_file
@@ -337,7 +337,7 @@ def test_a_key(whole, tmp_path_factory, data, key, in_a_file):
     options = {'config': str(folder / 'config.py')}
     override = 'seed=0'
     (folder / 'config.py').write_text(
-      'from configs import common\n\n\n'
+      'from txl_jax.configs import common\n\n\n'
       'def get_config():\n  nan, inf = float("nan"), float("inf")\n'
       f'  c = common.get_config()\n  c.{key} = {value!r}\n  return c\n',
       errors='surrogatepass',

@@ -230,7 +230,7 @@ FREELY = 'with c.ignore_type(): '
 def test_a_config_file_with_a_mistake(tmp_path, line, words):
   path = tmp_path / 'mine.py'
   path.write_text(
-    'from configs import common\n\n\ndef get_config():\n'
+    'from txl_jax.configs import common\n\n\ndef get_config():\n'
     f'  c = common.get_config()\n  {line}\n  return c\n'
   )
   command = [sys.executable, '-m', 'txl_jax.main', f'--config={path}']

@@ -1,6 +1,8 @@
 """The file of --config: what its code does wrong is told with the line.
 
-ml_collections then sets the keys that the command line overrides.
+--config=NAME is a config of txl_jax.configs, wherever the program is started;
+--config=PATH, which has a / or ends in .py, is a file. ml_collections then sets
+the keys that the command line overrides.
 """
 
 import inspect
@@ -15,7 +17,7 @@ from typing import Any
 import ml_collections
 from absl import flags
 
-from txl_jax import files, settings
+from txl_jax import configs, files, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 
@@ -41,7 +43,7 @@ class Parser(flags.ArgumentParser):
 
 
 def name(path: str) -> str:
-  """FILE, or FILE:TEXT, of --config=configs/FILE.py:TEXT."""
+  """FILE, or FILE:TEXT, of --config=FILE:TEXT or a path to FILE.py:TEXT."""
   path, *argument = path.split(':', 1)
   return ':'.join([pathlib.Path(path).stem, *argument])
 
@@ -49,13 +51,16 @@ def name(path: str) -> str:
 def load(path: str) -> Any:
   """What get_config() of a file returns; :TEXT after the path is its argument.
 
-  Without TEXT it is the first of VARIANTS, if the file has them. The config
-  knows this name, as its `experiment`, unless it has one of its own.
+  The path may be the name of a config of ours. Without TEXT it is the first of
+  VARIANTS, if the file has them. The config knows this name, as its
+  `experiment`, unless it has one of its own.
 
-  UserError if there is no such file, its code fails, or it returns another
-  thing than a config with the declared keys.
+  UserError if there is no such file or name, its code fails, or it returns
+  another thing than a config with the declared keys.
   """
   path, *argument = os.path.expanduser(path).split(':', 1)
+  if '/' not in path and not path.endswith('.py'):
+    path = _of_ours(path)
   source = files.read(path, f'--config={path}')
   module = types.ModuleType('config_file')
   module.__file__ = path
@@ -71,7 +76,7 @@ def load(path: str) -> Any:
     config = get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
       found = settings.shown(config)
-      allowed = 'allowed: that of configs/common.py, changed'
+      allowed = 'allowed: that of common.get_config(), changed'
       raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
     settings.read_all(sections.of(config), config)
     named = ':'.join([name(path), *argument])
@@ -81,6 +86,15 @@ def load(path: str) -> Any:
   except BaseException as e:  # SystemExit would end the program in silence
     raise UserError(f'{_where(e, path)}: {_what(e)}') from e
   return config
+
+
+def _of_ours(name):
+  """The path of a packaged config; what lies in the folder does not matter."""
+  there = configs.paths()
+  if name not in there:
+    allowed = f'{", ".join(there)}, or a file, as ./mine.py'
+    raise UserError(f'--config={name} is unknown; allowed: {allowed}')
+  return str(there[name])
 
 
 def _where(error, path):

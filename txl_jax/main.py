@@ -1,7 +1,7 @@
 r"""Trains, evaluates, samples: the entry point of txl_jax.
 
-python -m txl_jax.main --config=configs/pystdlib_tiny.py
-python -m txl_jax.main --config=configs/enwik8_24l.py --workdir=runs/e24
+python -m txl_jax.main --config=pystdlib_tiny
+python -m txl_jax.main --config=enwik8_24l --workdir=runs/e24
 python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \
   --mode=eval --config.eval.split=test
 
@@ -68,7 +68,10 @@ MODES = {
 _OWN = ('data.dir', 'data.path', 'data.vocab_file')
 
 _CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'Config file; any key is set by --config.section.key=value.'
+  'config',
+  None,
+  'Name of a config, as enwik8_24l, or path of a file, as ./mine.py; any key '
+  'is set by --config.section.key=value.',
 )
 flags.FLAGS['config'].parser = config_file.Parser()
 _WORKDIR = flags.DEFINE(
@@ -110,7 +113,7 @@ def _parse(argv):
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  missing = '--config is missing, say --config=configs/enwik8_12l.py'
+  missing = '--config is missing, say --config=enwik8_12l'
   try:
     rest = command_line.parse(argv)
   except UserError as e:

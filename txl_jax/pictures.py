@@ -1,6 +1,6 @@
 """Pictures of figures: one style for all of them, where matplotlib is there.
 
-matplotlib is the extra `report`; it is imported only where something is drawn.
+matplotlib is the extra `plot`; it is imported only where something is drawn.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from txl_jax import files
 COLOURS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'
 STYLES = '-', '--', ':'  # of lines, where there are more than colours
 INK, PALE = '#333333', '#8a8a8a'
-MISSING = "picture left out: pip install 'txl_jax[report]'"
+MISSING = 'picture left out: pip install matplotlib'
 
 _STYLE: Any = {
   'figure.facecolor': 'white',

@@ -1,6 +1,6 @@
 r"""Prepares a corpus for training, downloading it if need be.
 
-python -m txl_jax.prepare --dataset=enwik8 --newline=drop --data_dir=data
+python -m txl_jax.prepare --dataset=enwik8 --newline=drop
 python -m txl_jax.prepare --dataset=text8 --manual_dir=~/archives
 python -m txl_jax.prepare --dataset=ptb --manual_dir=~/treebank
 python -m txl_jax.prepare --dataset=lm1b --vocab_file=1b_word_vocab.txt

@@ -37,6 +37,7 @@ AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
 NOTED = 'on resume, noted'  # the same; the history of the run tells of it
 
+_LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
 _LINE = 300  # characters of a value that are shown
 
 
@@ -168,7 +169,7 @@ def no_such_key(sections: Mapping[str, type], name: str) -> str:
   near = difflib.get_close_matches(name.rpartition('.')[2], own.values(), 1)
   like = [x for x in there if own[x] in near]
   nearest = difflib.get_close_matches(name, like, 1, 0)
-  more = f'the nearest is {nearest[0]}' if nearest else 'see docs/config.md'
+  more = f'the nearest is {nearest[0]}' if nearest else _LIST
   return f'there is no such key; {more}'
 
 

@@ -16,9 +16,9 @@ import jax
 import pytest
 
 import txl_jax
-from configs import common
 from txl_jax import attention
 from txl_jax.bench import compiled_step, kernels, topologies
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.models import lstm, transformer_xl
 from txl_jax.parallel import mesh as mesh_lib

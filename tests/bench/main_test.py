@@ -296,8 +296,8 @@ def test_data():
     (('train', '--stepz=1'), "Unknown command line flag 'stepz'"),
     (('eval', '--dtype=float8'), 'flag --dtype=float8'),
     (
-      ('hlo', '--config=configs/ptb.py', '--config.model.nokey=1'),
-      '--config: AttributeError: ',
+      ('hlo', '--config=ptb', '--config.model.nokey=1'),
+      '--config.model.nokey: there is no such key; see ',
     ),
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
     (('hlo', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),

@@ -6,11 +6,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from configs import common  # noqa: F401  (the configs need it)
 from tests.convert import program
 from tests.convert.hugging_face_test import close
 from tests.convert.original_test import refused
 from txl_jax import config_file
+from txl_jax.configs import common  # noqa: F401  (the configs need it)
 from txl_jax.convert import lengths, published, reading, run, sources
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabulary import Vocabulary

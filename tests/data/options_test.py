@@ -1,7 +1,7 @@
 import pytest
 
 from txl_jax import settings
-from txl_jax.data.options import Data
+from txl_jax.data.options import VARIABLE, Data
 from txl_jax.errors import UserError
 
 
@@ -57,7 +57,7 @@ from txl_jax.errors import UserError
     ),
     (dict(corpus='text'), "data.path is ''; allowed: a file or folder"),
     (
-      dict(corpus='text', path='.'),
+      dict(corpus='text', path='.', dir='data'),
       "data.path is '.'; allowed: a folder that does not hold data.dir, data",
     ),
   ],
@@ -102,22 +102,22 @@ def test_names_tell_the_options(fields, suffix):
 @pytest.mark.parametrize(
   'fields, flags',
   [
-    (dict(corpus='wt103'), '--dataset=wt103 --data_dir=data'),
+    (dict(corpus='wt103'), '--dataset=wt103'),
     (
       dict(corpus='lm1b'),
-      '--dataset=lm1b --vocab_file=1b_word_vocab.txt --data_dir=data',
+      '--dataset=lm1b --vocab_file=1b_word_vocab.txt',
     ),
     (
       dict(corpus='lm1b', vocab_file='my list', boundaries=2),
-      "--dataset=lm1b --vocab_file='my list' --boundaries=2 --data_dir=data",
+      "--dataset=lm1b --vocab_file='my list' --boundaries=2",
     ),
     (
       dict(corpus='enwik8', newline='drop'),
-      '--dataset=enwik8 --newline=drop --data_dir=data',
+      '--dataset=enwik8 --newline=drop',
     ),
     (
-      dict(corpus='text8', alphabet='bytes'),
-      '--dataset=text8 --alphabet=bytes --data_dir=data',
+      dict(corpus='text8', alphabet='bytes', dir='my data'),
+      "--dataset=text8 --alphabet=bytes --data_dir='my data'",
     ),
   ],
 )
@@ -134,3 +134,32 @@ def test_a_section_of_a_config():
   config = settings.defaults(Data)
   config.update(corpus='lm1b', boundaries=2)
   assert settings.read(Data, config) == Data('lm1b', boundaries=2)
+
+
+@pytest.mark.parametrize(
+  'environment, folder',
+  [
+    ({}, '/home/me/.local/share/txl_jax'),
+    ({'XDG_DATA_HOME': '/big'}, '/big/txl_jax'),
+    ({'XDG_DATA_HOME': 'relative'}, '/home/me/.local/share/txl_jax'),
+    ({'XDG_DATA_HOME': '/big', VARIABLE: '/all'}, '/all'),
+    ({VARIABLE: '~/corpora'}, '/home/me/corpora'),
+  ],
+)
+def test_one_folder_of_data(environment, folder, tmp_path, monkeypatch):
+  for name in VARIABLE, 'XDG_DATA_HOME':
+    monkeypatch.delenv(name, raising=False)
+  for name, value in {'HOME': '/home/me', **environment}.items():
+    monkeypatch.setenv(name, value)
+  for place in tmp_path, '/':
+    monkeypatch.chdir(place)
+    assert Data().folder == folder
+    assert Data(dir='mine').folder == 'mine'
+
+
+def test_a_folder_of_data_that_depends_on_the_working_directory(monkeypatch):
+  monkeypatch.setenv(VARIABLE, 'data')
+  with pytest.raises(UserError) as error:
+    Data(corpus='text', path='x').check()
+  found = "TXL_JAX_DATA is 'data'; allowed: an absolute path"
+  assert str(error.value) == found

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs import common
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.models import transformer_xl, windowed
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import gcnn as published
 from tests import direct
 from tests.configs_test import PARAMETERS
 from tests.models.small import apply
 from txl_jax import attention, models, settings
+from txl_jax.configs import gcnn as published
 from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
 from txl_jax.models import base, gcnn

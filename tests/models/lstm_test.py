@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from configs import lstm as config
 from tests.models import every, recurrent
 from tests.models.every import B, V
 from tests.models.recurrent import DROPS, sigmoid
 from txl_jax import models
+from txl_jax.configs import lstm as config
 from txl_jax.corpora import preparation
 from txl_jax.models import base
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from configs import qrnn as config
 from tests.models import every, recurrent
 from tests.models.every import B, V
 from tests.models.recurrent import DROPS, sigmoid
 from txl_jax import models
+from txl_jax.configs import qrnn as config
 from txl_jax.corpora import preparation
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from configs import common
 from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
+from txl_jax.configs import common
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
 from txl_jax.modes import ancestor, summary

@@ -76,7 +76,7 @@ def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):
   attention_length.run(runs.job(config(), folder, silent=False))
   told = capfd.readouterr()
   assert 'attention length' in told.out
-  last = "picture left out: pip install 'txl_jax[report]'"
+  last = 'picture left out: pip install matplotlib'
   assert told.err.splitlines()[-1] == last
   assert (folder / 'analysis/attention_length.json').exists()
   assert not (folder / 'analysis/attention_length.png').exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from configs import common
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 

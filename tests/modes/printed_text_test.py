@@ -7,8 +7,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from configs import common
 from txl_jax.api import writing
+from txl_jax.configs import common
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.generation import decoding
 from txl_jax.modes import generate, trained

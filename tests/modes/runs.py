@@ -6,8 +6,8 @@ import json
 import jax
 import jax.numpy as jnp
 
-from configs import common
 from txl_jax import models, settings
+from txl_jax.configs import common
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.modes import sections
 from txl_jax.modes.job import Job

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from configs import common
 from tests.modes.changes import changed, refused
 from txl_jax import settings
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.models import MODELS
 from txl_jax.modes import sections

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs import common
 from tests.modes.changes import changed, refused
+from txl_jax.configs import common
 from txl_jax.modes import sections
 
 

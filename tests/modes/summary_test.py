@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import common
 from tests.training.cost_test import V, multiplications, small
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.modes import summary
 from txl_jax.training import optim

@@ -101,7 +101,7 @@ def test_the_largest_product():
 @pytest.mark.parametrize('longest', [0, 40])
 @pytest.mark.parametrize('name', ['pystdlib_tiny', 'ptb'])
 def test_it_is_less_than_what_xla_reserves(name, longest):
-  c = importlib.import_module(f'configs.{name}').get_config()
+  c = importlib.import_module(f'txl_jax.configs.{name}').get_config()
   c.model.n_layer = 2
   model = models.build(c.model, 1000).at_test_time(longest)
   params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))

@@ -10,9 +10,9 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-from configs import common
 from tests.configs_test import NAMES, load
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib

@@ -9,9 +9,9 @@ import types
 
 import pytest
 
-from configs import common
 from tests import programs
 from txl_jax import settings
+from txl_jax.configs import common
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
 from txl_jax.modes import sections

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common
+from txl_jax.configs import common
 from txl_jax.training import averaging
 
 

@@ -3,8 +3,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from configs import common
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.training import cost
 
 V = 50

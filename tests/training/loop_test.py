@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from configs import common
 from tests import compilations, programs
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.models import transformer_xl

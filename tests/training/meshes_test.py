@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from configs import common
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import optim
 from txl_jax.training import state as state_lib

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import common
 from txl_jax import models
+from txl_jax.configs import common
 from txl_jax.models import base
 from txl_jax.training import optim
 

@@ -8,8 +8,8 @@ import time
 import jax
 import pytest
 
-from configs import common
 from tests import programs
+from txl_jax.configs import common
 from txl_jax.data import prepared
 from txl_jax.modes import summary
 from txl_jax.runs import metrics_log

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from configs import common
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.runs.metrics_log import Mark

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs import common
+from txl_jax.configs import common
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import optim
 from txl_jax.training import state as state_lib

@@ -10,8 +10,8 @@ python -m txl_jax.bench startup
 python -m txl_jax.bench softmax
 python -m txl_jax.bench prepare --megabytes=540
 python -m txl_jax.bench data --megatokens=100
-python -m txl_jax.bench hlo --topology=v3:4x4 --config=configs/enwik8_24l.py
-python -m txl_jax.bench hlo --topology=h200 --config=configs/enwik8_12l.py
+python -m txl_jax.bench hlo --topology=v3:4x4 --config=enwik8_24l
+python -m txl_jax.bench hlo --topology=h200 --config=enwik8_12l
 
 train, eval and decode measure us and Hugging Face transformers in turn, with
 the same sizes; decode writes segments token by token after a text as long as
@@ -39,7 +39,7 @@ import types
 from absl import app, flags
 from ml_collections import config_flags
 
-from txl_jax import command_line
+from txl_jax import command_line, config_file
 from txl_jax.bench import (
   attention_speed,
   compiled_step,
@@ -101,8 +101,9 @@ flags.DEFINE_string(
 flags.DEFINE_string('topology', '', 'hlo: TPUs as v3:4x4, GPUs as h200:8.')
 flags.DEFINE_string('hlo_file', '', 'hlo: where to write the compiled program.')
 config_flags.DEFINE_config_file(
-  'config', None, 'hlo: config file; any key is set by --config.section.key.'
+  'config', None, 'hlo: as of txl_jax.main; keys by --config.section.key.'
 )
+flags.FLAGS['config'].parser = config_file.Parser()
 
 
 def _use_threads():

@@ -12,9 +12,10 @@ import time
 from typing import Any
 
 from txl_jax.bench.results import Measured, spread
+from txl_jax.data import options
 from txl_jax.errors import UserError
 
-_CONFIG = 'pystdlib_tiny.py'
+_CONFIG = '--config=pystdlib_tiny'
 _MAIN = ('-m', 'txl_jax.main')
 
 
@@ -24,26 +25,26 @@ def run(repeats: int) -> dict[str, Measured]:
   UserError if one fails.
   """
   root = pathlib.Path(__file__).parents[2]
-  config = f'--config={root / "configs" / _CONFIG}'
   short = ('train.steps=1', 'optim.warmup=1', 'train.eval_tokens=1000')
   programs = {
     'Python': ('-c', ''),
     'import jax': ('-c', 'import jax'),
     'import txl_jax.main': ('-c', 'import txl_jax.main'),
     'main --help': (*_MAIN, '--help'),
-    'main --mode=summary': (*_MAIN, config, '--mode=summary'),
-    'main, one step': (*_MAIN, config, *(f'--config.{x}' for x in short)),
+    'main --mode=summary': (*_MAIN, _CONFIG, '--mode=summary'),
+    'main, one step': (*_MAIN, _CONFIG, *(f'--config.{x}' for x in short)),
   }
   # They work in a folder of their own, where the text is prepared once.
   paths = [str(root), os.environ.get('PYTHONPATH', '')]
   env = {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, paths))}
   results = {}
   with tempfile.TemporaryDirectory() as folder:
+    env[options.VARIABLE] = folder
     there: Any = dict(cwd=folder, env=env, capture_output=True, text=True)
     for name, arguments in programs.items():
       taken = []
       for n in range(repeats + 1):
-        own = [f'--workdir={folder}/{n}'] if config in arguments else []
+        own = [f'--workdir={folder}/{n}'] if _CONFIG in arguments else []
         begin = time.perf_counter()
         done = subprocess.run([sys.executable, *arguments, *own], **there)
         if n:  # the first one fills the caches of the system

@@ -71,7 +71,9 @@ def prepare(
     # TFDS is needed for downloads alone; training does not import it.
     from txl_jax.corpora import builders
 
-    splits, source = builders.read(asked.corpus, asked.dir, manual_dir, force)
+    splits, source = builders.read(
+      asked.corpus, asked.folder, manual_dir, force
+    )
   if listed:
     source = {**source, 'vocab_file': listed}
   with scratch.beside(folder) as temporary:
@@ -147,7 +149,7 @@ def _folder(asked, source, listed):
   name += asked.suffix()
   if source and listed:
     name += f'-list_{listed["sha256"][:12]}'
-  return pathlib.Path(asked.dir) / name
+  return pathlib.Path(asked.folder) / name
 
 
 def _check(asked: Data, symbols: int, entries: dict) -> None:

@@ -33,6 +33,7 @@ BYTES = ('enwik8', 'text8')
 WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
+VARIABLE = 'TXL_JAX_DATA'  # of the environment: a folder
 _OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
 
 
@@ -42,7 +43,11 @@ class Data:
 
   corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
   dir: str = file_path(
-    'data', 'Folder that holds the prepared corpora.', may_change=ON_RESUME
+    '',
+    "Folder that holds the prepared corpora; '' is that of the environment "
+    f'variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by default '
+    '~/.local/share/txl_jax.',
+    may_change=ON_RESUME,
   )
   path: str = file_path(
     '', 'Corpus text: the file or folder to learn from.', may_change=ON_RESUME
@@ -111,6 +116,23 @@ class Data:
     return SIZES.get(self.corpus, 256) - (self.newline == 'drop')
 
   @property
+  def folder(self) -> str:
+    """The folder of prepared corpora: dir, or one for every working directory.
+
+    UserError if the environment variable names it relative to one.
+    """
+    if self.dir:
+      return self.dir
+    if given := os.path.expanduser(os.environ.get(VARIABLE, '')):
+      if not os.path.isabs(given) or '\0' in given:
+        settings.refuse(VARIABLE, given, 'an absolute path')
+      return given
+    base = os.environ.get('XDG_DATA_HOME', '')
+    if not os.path.isabs(base):  # as its specification says
+      base = os.path.expanduser('~/.local/share')
+    return os.path.join(base, 'txl_jax')
+
+  @property
   def words(self) -> bool:
     """Whether the tokens are words."""
     return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
@@ -149,9 +171,9 @@ class Data:
       yield 'path', 'a file or folder, which corpus text needs'
     # The prepared data would become part of the corpus. (Links in a circle are
     # an error for pathlib.)
-    folder, source = map(os.path.realpath, (self.dir, self.path))
+    folder, source = map(os.path.realpath, (self.folder, self.path))
     if text and pathlib.Path(folder).is_relative_to(source):
-      yield 'path', f'a folder that does not hold data.dir, {self.dir}'
+      yield 'path', f'a folder that does not hold data.dir, {self.folder}'
 
   def suffix(self) -> str:
     """The options, as the name of the prepared folder has them."""
@@ -186,6 +208,6 @@ class Data:
       'corpus', 'newline', 'alphabet', 'vocab_file', 'boundaries', 'dir',
     ):  # fmt: skip
       value = getattr(asked, name)
-      if name in FLAGS or value != getattr(Data, name):
+      if name == 'corpus' or value != getattr(Data, name):
         flags.append(f'--{FLAGS.get(name, name)}={shlex.quote(str(value))}')
     return f'python -m txl_jax.prepare {" ".join(flags)}'

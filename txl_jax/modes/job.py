@@ -3,7 +3,9 @@
 import dataclasses
 import pathlib
 
+from txl_jax import settings
 from txl_jax.corpora import preparation
+from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import processes
@@ -25,6 +27,8 @@ class Job:
 
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""
+    asked = settings.read(Data, self.config.data)
+    self.console.say(f'data: {asked.folder}')
     found = processes.main_first(
       lambda: preparation.locate_or_prepare(self.config.data)
     )

@@ -3,7 +3,7 @@ r"""Sets the runs in a folder beside the tables of the paper.
 python -m txl_jax.report --runs=runs --output=report
 
 writes report.md, report.html, which needs no other file, and pictures, which
-need the extra `report`.
+need the extra `plot`.
 """
 
 from txl_jax import terminal

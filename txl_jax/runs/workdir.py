@@ -187,10 +187,14 @@ def describe(
   error. UserError: a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
+  # For a command that is given in another folder.
+  paths = {f'data.{k}': config.data[k] for k in ('dir', 'path', 'vocab_file')}
+  here = {k: os.path.abspath(path) for k, path in paths.items() if path}
+  free = _CONTINUING | here
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
     _CORPUS: json.dumps(about),
-    _PYTHON: settings.to_python(config, command, _CONTINUING, _notes(history)),
+    _PYTHON: settings.to_python(config, command, free, _notes(history)),
     CONFIG: settings.to_json(config),
   }
   if history or (then is not None and (folder / HISTORY).exists()):

@@ -1,0 +1,28 @@
+"""All programs by one name: txl-jax, or python -m txl_jax.
+
+txl-jax --config=pystdlib_tiny       is python -m txl_jax.main --config=…
+txl-jax prepare --dataset=enwik8     is python -m txl_jax.prepare --dataset=…
+
+and so are report, convert, bench and launch.
+"""
+
+import runpy
+import sys
+
+PROGRAMS = ('prepare', 'report', 'convert', 'bench', 'launch')
+
+
+def entry() -> None:
+  """The program that the first argument names; without a name, main."""
+  program = 'main'
+  if sys.argv[1:] and not sys.argv[1].startswith('-'):
+    program = sys.argv.pop(1)
+    if program not in PROGRAMS:
+      allowed = f'{", ".join(PROGRAMS)}, or flags of txl_jax.main'
+      sys.exit(f'error: program {program!r}; allowed: {allowed}')
+  # As python -m does, so that all of it is the same.
+  runpy.run_module(f'txl_jax.{program}', run_name='__main__', alter_sys=True)
+
+
+if __name__ == '__main__':
+  entry()
