@@ -91,8 +91,8 @@ check_flags() {
   [ -n "$config" ] ||
     fail "--config is missing: give txl_jax's flags last, after --"
   case $workdir in
-    /*) ;;
+    /* | gs://?*/?*) ;;
     *) fail "--workdir=$workdir; allowed after --: an absolute path that all\
- hosts share" ;;
+ hosts share, or gs://BUCKET/NAME" ;;
   esac
 }

@@ -12,8 +12,10 @@ start creates a Job of GPU pods, or a JobSet of TPU pods on GKE, which starts
 pods that fail or are preempted again; resume deletes it first and goes on with
 the run; logs, status and delete need --name, and --tpu if it is one. The claim
 is a PersistentVolumeClaim that all pods may write (ReadWriteMany); it is
-mounted as /shared, and --workdir must be in it. Needs kubectl and Python alone;
-launch/kubernetes/Dockerfile makes the image.
+mounted as /shared, and --workdir must be in it. With --workdir=gs://BUCKET/NAME
+there need be none: --account is then the service account that may write the
+bucket. Needs kubectl and Python alone; launch/kubernetes/Dockerfile makes the
+image.
 """
 
 import json
@@ -41,6 +43,7 @@ def _parse(argv):
   add('--namespace', default='default', help='default: default')
   add('--image', default='', help='image that has the repository and its tools')
   add('--claim', default='', help='PersistentVolumeClaim that pods share')
+  add('--account', default='default', help='service account of the pods')
   add('--nodes', type=int, default=0, help='GPU: pods, one for each node')
   add('--gpus', type=int, default=0, help='GPU: of each node')
   add('--tpu', default='', help='TPU: type of GKE, as tpu-v6e-slice')
@@ -83,9 +86,13 @@ def _check_start(parser, options, flags):
   """Checks what starting needs besides."""
   if bool(options.nodes or options.gpus) == bool(options.tpu):
     parser.error('one is needed: --nodes and --gpus, or --tpu and --topology')
-  for name in ('image', 'claim'):
-    if not getattr(options, name):
-      parser.error(f'--{name} is missing')
+  given = dict(f.split('=', 1) for f in flags if '=' in f)
+  workdir = given.get('--workdir', '')
+  in_bucket = re.match('gs://[^/]+/.', workdir)
+  if not options.image:
+    parser.error('--image is missing')
+  if not options.claim and not in_bucket:
+    parser.error('--claim is missing')
   if not options.tpu:
     parser.positive(options, 'nodes', 'gpus')
   else:
@@ -97,12 +104,11 @@ def _check_start(parser, options, flags):
         f'--topology={options.topology} has {_chips(options)} chips; allowed: '
         f'a multiple of --chips={options.chips}'
       )
-  given = dict(f.split('=', 1) for f in flags if '=' in f)
   if '--config' not in given:
     parser.error("--config is missing: give txl_jax's flags last, after --")
-  workdir = given.get('--workdir', '')
-  if not workdir.startswith('/shared/'):
-    parser.error(f'--workdir={workdir}; allowed after --: a folder in /shared/')
+  if not in_bucket and not workdir.startswith('/shared/'):
+    allowed = 'a folder in /shared/, or gs://BUCKET/NAME'
+    parser.error(f'--workdir={workdir}; allowed after --: {allowed}')
 
 
 def _chips(options):
@@ -144,10 +150,13 @@ def manifest(options, flags):
       '--process_id=$(JOB_COMPLETION_INDEX)',
     ]
   env = [pair.split('=', 1) for pair in options.env]
+  mounts, volumes = _storage(options)
   values = {
     'name': options.name,
     'image': options.image,
-    'claim': options.claim,
+    'account': options.account,
+    'mounts': mounts,
+    'volumes': volumes,
     'pods': pods,
     'slices': options.slices,
     'devices': devices,
@@ -167,6 +176,19 @@ def manifest(options, flags):
   return string.Template(text).substitute(
     {k: json.dumps(v) for k, v in values.items()}
   )
+
+
+def _storage(options):
+  """What a container mounts, and the volumes of its pod."""
+  mounts, volumes = [], []
+  if options.claim:
+    mounts.append({'name': 'shared', 'mountPath': '/shared'})
+    claim = {'claimName': options.claim}
+    volumes.append({'name': 'shared', 'persistentVolumeClaim': claim})
+  if not options.tpu:  # NCCL passes data between processes through it
+    mounts.append({'name': 'memory', 'mountPath': '/dev/shm'})
+    volumes.append({'name': 'memory', 'emptyDir': {'medium': 'Memory'}})
+  return mounts, volumes
 
 
 def steps(options, flags):

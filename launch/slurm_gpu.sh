@@ -21,7 +21,8 @@ process is which. Run it in the environment that has txl_jax.
                       be repeated
   --dry_run           only print the commands
 
---workdir must be on storage that all nodes share.
+--workdir must be on storage that all nodes share, or gs://BUCKET/NAME; the
+latter needs the extra gcs in the environment.
 
   launch/slurm_gpu.sh --nodes=4 --gpus=8 --cpus=12 \
     --sbatch=--partition=h100 --sbatch=--account=lm -- \

@@ -29,8 +29,9 @@ Needs gcloud, with a project set in it.
   resume   start; before it create and install, if it was preempted
   delete   deletes it
 
---workdir must be on storage that all hosts share. start and resume go on with
-the run that is there.
+--workdir must be on storage that all hosts share, or in a bucket that the
+service account of the TPU may write: gs://BUCKET/NAME. start and resume go on
+with the run that is there.
 
   --project=PROJECT   instead of the one of gcloud
   --env=NAME=VALUE    a variable for start and run; may be repeated

@@ -7,7 +7,10 @@ import os
 import shutil
 import tempfile
 
-from tests import quick
+import pytest
+
+from tests import emulator, fake_bucket, quick
+from txl_jax import bucket_path, buckets
 from txl_jax.data import options
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
@@ -43,3 +46,41 @@ def pytest_collection_modifyitems(items):
   """Sorts files, each of which stays together."""
   name = lambda item: item.path.name.removesuffix('_test.py')
   items.sort(key=lambda item: name(item) not in FIRST)
+
+
+@pytest.fixture(scope='session')
+def emulated():
+  """A server that plays Cloud Storage; skips without it."""
+  emulator.needed()
+  with emulator.running() as door:
+    yield door
+
+
+@pytest.fixture
+def memory(monkeypatch):
+  """A bucket in memory, in the place of those that there are."""
+  made = fake_bucket.Bucket()
+  none = fake_bucket.Bucket(missing=True)
+  of = lambda name: made if name == emulator.BUCKET else none
+  monkeypatch.setattr(bucket_path, '_bucket', of)
+  monkeypatch.setattr(bucket_path, '_google', fake_bucket.google)
+  monkeypatch.setattr(bucket_path, '_retry', lambda: None)
+  monkeypatch.setattr(buckets, '_prepare_packages', lambda called: None)
+  return made
+
+
+_SLOW = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]
+
+
+@pytest.fixture(params=['memory', pytest.param('emulated', marks=_SLOW)])
+def bucket(request):
+  """A bucket that may be `closed`, and tells `seen` of each write."""
+  found = request.getfixturevalue(request.param)
+  found.open()
+  return found
+
+
+@pytest.fixture
+def in_bucket(bucket, request):
+  """A folder in it that no other test has."""
+  return emulator.folder_of(request)

@@ -22,7 +22,8 @@ RULES = {
   'generation': 'models data parallel',
   'training': 'models data parallel runs evaluation',
 }
-LEAVES = {'errors', 'files', 'settings', 'target', 'terminal'}
+LEAVES = {'bucket_path', 'buckets', 'errors', 'files', 'settings'}
+LEAVES |= {'target', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},

@@ -21,8 +21,14 @@ _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 class Path(flags.ArgumentParser):
   """Parses a flag that is a path, in which ~ is the home folder."""
 
+  def __init__(self, bucket: bool = False):
+    """Of a local path; or, as the program sees to, one in a bucket."""
+    self._bucket = bucket
+
   def parse(self, argument: str) -> str:
     """The path."""
+    if '://' in argument and not self._bucket:
+      raise ValueError('allowed: a local path')
     return os.path.expanduser(argument)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import ml_collections
 from absl import flags
 
-from txl_jax import configs, files, settings
+from txl_jax import buckets, configs, files, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 
@@ -44,8 +44,15 @@ class Parser(flags.ArgumentParser):
 
 def name(path: str) -> str:
   """FILE, or FILE:TEXT, of --config=FILE:TEXT or a path to FILE.py:TEXT."""
-  path, *argument = path.split(':', 1)
+  path, argument = _parts(path)
   return ':'.join([pathlib.Path(path).stem, *argument])
+
+
+def _parts(path):
+  """The path of a file, and [TEXT] or []."""
+  scheme = buckets.SCHEME if path.startswith(buckets.SCHEME) else ''
+  path, *argument = path.removeprefix(scheme).split(':', 1)
+  return scheme + path, argument
 
 
 def load(path: str) -> Any:
@@ -58,10 +65,10 @@ def load(path: str) -> Any:
   UserError if there is no such file or name, its code fails, or it returns
   another thing than a config with the declared keys.
   """
-  path, *argument = os.path.expanduser(path).split(':', 1)
+  path, argument = _parts(os.path.expanduser(path))
   if '/' not in path and not path.endswith('.py'):
     path = _of_ours(path)
-  source = files.read(path, f'--config={path}')
+  source = files.read(buckets.place(path, '--config'), f'--config={path}')
   module = types.ModuleType('config_file')
   module.__file__ = path
   sys.modules[module.__name__] = module  # as dataclasses look it up there

@@ -10,9 +10,11 @@ import json
 import os
 import pathlib
 import stat
+import tempfile
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
+from txl_jax import buckets
 from txl_jax.errors import UserError
 
 _LARGEST = 1 << 28  # bytes of a file that is read into memory
@@ -26,12 +28,21 @@ AnyPath = str | os.PathLike[str]
 
 def open_regular(path: AnyPath) -> BinaryIO:
   """A file, opened for reading; OSError if it is not there, or none."""
+  if isinstance(path, buckets.Path):
+    return path.open_read()
   # Without O_NONBLOCK, opening a pipe waits for who writes into it.
   number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
   if stat.S_ISREG(os.fstat(number).st_mode):
     return os.fdopen(number, 'rb')
   os.close(number)
   raise _no_file(path)
+
+
+def is_there(path: AnyPath) -> bool:
+  """Whether there is such a name, be it that of a link that leads nowhere."""
+  if isinstance(path, buckets.Path):
+    return path.exists()
+  return os.path.lexists(path)
 
 
 def _no_file(path):
@@ -111,6 +122,11 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
   If the block fails it is removed, and what had the name keeps it. OSError: it
   cannot be written, or the name is not that of a file.
   """
+  if isinstance(path, buckets.Path):  # where an object is never half there
+    with tempfile.TemporaryFile() as f:
+      yield cast(BinaryIO, f)
+      path.upload(f)
+    return
   path = pathlib.Path(path)
   if path.exists() and not path.is_file():
     raise _no_file(path)

@@ -17,7 +17,6 @@ if __name__ == '__main__':
 import contextlib
 import importlib.util
 import os
-import pathlib
 import re
 import sys
 
@@ -26,7 +25,7 @@ from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax import command_line, config_file, settings
+from txl_jax import buckets, command_line, config_file, settings
 from txl_jax.errors import UserError
 from txl_jax.modes import (
   attention_length,
@@ -75,11 +74,11 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 flags.FLAGS['config'].parser = config_file.Parser()
 _WORKDIR = flags.DEFINE(
-  command_line.Path(),
+  command_line.Path(bucket=True),
   'workdir',
   '',
-  'Folder of the run; default: runs/ and the name of the config, as '
-  'runs/wt103_128m-shaw.',
+  'Folder of the run, or gs://BUCKET/NAME; default: runs/ and the name of the '
+  'config, as runs/wt103_128m-shaw.',
 )
 _MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
 _EXPORT_FILE = flags.DEFINE(
@@ -133,8 +132,8 @@ def _use_compilation_cache(config):
   if not (folder := config.train.compilation_cache):
     return
   try:
-    if '://' not in folder:  # a bucket has no folders to make
-      pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    place = buckets.place(folder, 'train.compilation_cache')
+    place.mkdir(parents=True, exist_ok=True)
   except OSError as e:
     raise UserError(
       f'train.compilation_cache is {folder!r}, which cannot be made '
@@ -162,10 +161,8 @@ def main(_: list[str]) -> None:
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   processes.start(_DISTRIBUTED.value, *own, lost_seconds)
   file = config_flags.get_config_filename(flags.FLAGS['config'])
-  if '://' in _WORKDIR.value:
-    raise UserError(f'--workdir={_WORKDIR.value}; allowed: a folder')
   own = re.sub(r'[:/\\]', '-', config_file.name(file))
-  folder = pathlib.Path(_WORKDIR.value or f'runs/{own}')
+  folder = buckets.place(_WORKDIR.value or f'runs/{own}', '--workdir')
   console = Console(silent=not processes.is_main())
   watch = watchdog.Watch(lost_seconds, config.watch.stall_seconds)
   # The console is closed first: the last line of a failure is one of its own.

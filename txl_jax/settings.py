@@ -52,6 +52,7 @@ class Key:
   at_most: float | None = None
   may_change: str = ''  # as the section says in MAY_CHANGE; NEVER without
   is_path: bool = False  # a path, in which ~ is the home folder
+  remote: str = ''  # what such a path may begin with and be no local one
 
   def bounds(self) -> str:
     """The bounds of a number in words; '' if there are none."""
@@ -249,7 +250,7 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
     return name
   if kind is str:
-    return _unreadable(value, entry.is_path)
+    return _unreadable(value, entry)
   if kind in (bool, tuple):
     return ''
   if entry.at_most is None:
@@ -257,13 +258,18 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   return '' if entry.holds(value) else entry.bounds()
 
 
-def _unreadable(text, is_path):
+def _unreadable(text, entry):
   """What a text may be, in words, if it cannot be one of a file; else ''."""
   try:
     text.encode()
   except UnicodeEncodeError:
     return 'text that is UTF-8'
-  return 'a path without the character NUL' if is_path and '\0' in text else ''
+  if not entry.is_path:
+    return ''
+  if '://' in text and not text.startswith(entry.remote or '/'):
+    or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
+    return f'a local path{or_}'
+  return 'a path without the character NUL' if '\0' in text else ''
 
 
 def differences(

@@ -161,5 +161,7 @@ def test_a_folder_of_data_that_depends_on_the_working_directory(monkeypatch):
   monkeypatch.setenv(VARIABLE, 'data')
   with pytest.raises(UserError) as error:
     Data(corpus='text', path='x').check()
-  found = "TXL_JAX_DATA is 'data'; allowed: an absolute path"
-  assert str(error.value) == found
+  allowed = 'an absolute path, or gs://BUCKET/NAME'
+  assert str(error.value) == f"TXL_JAX_DATA is 'data'; allowed: {allowed}"
+  monkeypatch.setenv(VARIABLE, 'gs://bucket/data')
+  Data(corpus='text', path='.').check()

@@ -25,6 +25,11 @@ WRONG = [
     ['start', *POD, '--', '--config=c', '--workdir=runs/x'],
     '--workdir=runs/x',
   ),
+  (
+    'slurm_gpu',
+    ['--nodes=1', '--gpus=8', '--', '--config=c', '--workdir=gs://b'],
+    '--workdir=gs://b',
+  ),
   ('multi_slice', ['status', *POD], '--slices is missing'),
   (
     'multi_slice',
@@ -76,6 +81,16 @@ WRONG += [
   ('job', ['start', *GPU, '--nodes=0', *SHARED], '--nodes=0'),
   ('job', ['start', *GPU], '--config is missing'),
   ('job', ['start', *GPU, *FLAGS], '--workdir=/w/x'),
+  (
+    'job',
+    ['start', *GPU, '--', '--config=c', '--workdir=gs://b'],
+    '--workdir=gs://b; allowed',
+  ),
+  (
+    'job',
+    ['start', '--name=e', '--image=i', '--nodes=1', '--gpus=8', *SHARED],
+    '--claim is missing',
+  ),
   ('job', ['start', *TPU, '--topology=4', *SHARED], '--topology=4'),
   ('job', ['start', *TPU, '--topology=3x3', *SHARED], 'multiple of --chips=4'),
 ]

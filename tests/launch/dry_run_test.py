@@ -76,6 +76,14 @@ DRY = [
   ),
   (
     'tpu_pod',
+    ['start', *POD, '--dry_run', '--', '--config=c.py', '--workdir=gs://b/e'],
+    [
+      f"{TPU_SSH} --worker=all '--command=cd txl_jax && "
+      "launch/tpu_worker.sh start -- --config=c.py --workdir=gs://b/e'"
+    ],
+  ),
+  (
+    'tpu_pod',
     ['logs', *POD, '--dry_run'],
     [
       f"{TPU_SSH} --worker=0 '--command=cd txl_jax && "

@@ -83,6 +83,23 @@ def test_kubernetes_tpu():
   assert container['resources'] == {'limits': {'google.com/tpu': 4}}
 
 
+def test_kubernetes_with_a_bucket():
+  flags = ['--', '--config=c.py', '--workdir=gs://b/e']
+  for arguments in (
+    ['--nodes=2', '--gpus=8'],
+    ['--tpu=tpu-v6e-slice', '--topology=4x8'],
+  ):
+    own = ['--name=e', '--image=i', '--account=a', *arguments, '--dry_run']
+    spec = manifests('start', *own, *flags)[-1]['spec']
+    if '--nodes=2' not in arguments:
+      spec = spec['replicatedJobs'][0]['template']['spec']
+    pod = spec['template']['spec']
+    assert pod['serviceAccountName'] == 'a'
+    assert '/shared' not in str(pod)
+    assert 'persistentVolumeClaim' not in str(pod)
+    assert '--workdir=gs://b/e' in pod['containers'][0]['args']
+
+
 def test_kubernetes_applies(tools):
   """kubectl is given the very text; the first that fails ends it."""
   launchers.write_tool(tools, 'kubectl', 'cat >"$(dirname "$0")/text"')

@@ -292,3 +292,30 @@ def test_what_is_in_the_way_is_told_before_anything_is_cut(tmp_path, name):
   assert {
     p: p.is_file() and p.read_bytes() for p in tmp_path.iterdir()
   } == before
+
+
+def test_a_record_in_a_bucket(in_bucket):
+  """The same as in a folder: cut back, continued, its events made again."""
+  mark = fill(in_bucket)
+  before = in_bucket / 'metrics.jsonl'
+  data = before.open_read().read()
+  assert mark.size == len(data)
+  assert len(list((in_bucket / 'tensorboard').iterdir())) == 1
+  record = metrics_log.Log(in_bucket, 20, 20, True)
+  record.write({'step': 25, 'split': 'train', 'bpc': 1.0})
+  assert len(metrics_log.read(before)) == 6  # it is put there by and by
+  record.sync()
+  assert [r['step'] for r in metrics_log.read(before)][-2:] == [20, 25]
+  record.write({'step': 30, 'split': 'train', 'bpc': 1.0})
+  record.close()
+  assert metrics_log.read(before)[-1]['step'] == 30
+  assert len(list((in_bucket / 'tensorboard').iterdir())) == 1
+
+
+def test_a_record_that_a_bucket_refuses(bucket, in_bucket):
+  record = metrics_log.Log(in_bucket, 0, 0, True)
+  record.write({'step': 5, 'split': 'train', 'bpc': 1.0})
+  bucket.closed = True
+  with pytest.raises(UserError, match=r'the log cannot be written .*403'):
+    record.sync()
+  record.close()

@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
-import pathlib
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from txl_jax import buckets
 from txl_jax.api.text_model import TextModel
 from txl_jax.errors import UserError
 from txl_jax.modes import sections, trained
@@ -24,7 +24,8 @@ def load(
   """The trained model of a run, or of a file.
 
   Args:
-    path: the folder of a run, or a file of --mode=export, which ends in .npz.
+    path: the folder of a run, also gs://BUCKET/NAME, or a file of
+      --mode=export, which ends in .npz.
       A file has no options of `eval` and `generate`: they have the defaults
       of docs/config.md, and the model the lengths that it was trained with.
     checkpoint: of a run: 'best', 'latest' or a step.
@@ -35,7 +36,7 @@ def load(
     UserError: there is nothing at the path, or it is damaged, or of another
       kind; or there is no such checkpoint.
   """
-  path = pathlib.Path(path).expanduser()
+  path = buckets.place(os.path.expanduser(path))
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
   if path.is_dir():
     config: Any = trained.recorded(path)
@@ -43,8 +44,8 @@ def load(
     sections.check(config)
     found = trained.load(config, path, mesh)
     return TextModel(config, found.params, found.vocabulary, mesh, found.step)
-  if not path.exists():
-    allowed = 'the folder of a run, or a file of --mode=export'
+  if isinstance(path, buckets.Path) or not path.exists():
+    allowed = 'the folder of a run, or a local file of --mode=export'
     raise UserError(f'{path} is not there; allowed: {allowed}')
   model, params, vocabulary = weights_file.load(path)
   config = of_model(model)

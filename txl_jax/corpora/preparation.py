@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import files, settings
-from txl_jax.corpora import local, published, scratch, writing
+from txl_jax.corpora import bucket, local, published, scratch, writing
 from txl_jax.data import options, prepared
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
@@ -35,6 +35,9 @@ def prepare(
 ) -> Prepared:
   """Prepares a corpus unless it is there already, or by force; and opens it.
 
+  With data.dir in a bucket it is prepared in, or fetched to, a folder of this
+  machine, `bucket.cache`, and put there if it is not.
+
   The folder appears under its name only when it is complete; a run that is
   killed leaves a folder *.tmp-* that nothing reads and the next one removes.
   Nothing is downloaded where manual_dir is to hold the archive. Words are read
@@ -42,6 +45,7 @@ def prepare(
   same. Data that cannot be written are an OSError, other errors a UserError.
   """
   asked.check()
+  remote, asked = bucket.apart(asked)
   if manual_dir is not None and asked.corpus in options.LOCAL:
     raise UserError(f'--manual_dir: corpus {asked.corpus} has no archive')
   words, listed = _read_list(asked)
@@ -51,8 +55,12 @@ def prepare(
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   folder = _folder(asked, source, listed)
+  if remote is not None and not force:
+    bucket.fetch(remote / folder.name, folder)
   if folder.exists() and not force:
     found = prepared.load(folder)
+    if remote is not None:
+      bucket.put(folder, remote / folder.name, force)
     then = found.manifest['source'].get('vocab_file')
     if listed and then['sha256'] != listed['sha256']:
       raise UserError(
@@ -86,6 +94,8 @@ def prepare(
       scratch.replace(made, folder, temporary)
     else:
       scratch.move(made, folder)
+  if remote is not None:
+    bucket.put(folder, remote / folder.name, force)
   return prepared.load(folder)
 
 
@@ -97,8 +107,8 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
   """
   asked = settings.read(Data, config)
   asked.check()
-  folder = _folder(asked, {}, {})
-  if asked.corpus not in options.LOCAL and not folder.exists():
+  folder = bucket.root(asked) / _folder(asked, {}, {}).name
+  if asked.corpus not in options.LOCAL and not bucket.is_there(folder):
     raise UserError(f'{folder} does not exist; run: {asked.command()}')
   try:
     return prepare(asked)

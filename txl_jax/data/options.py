@@ -6,7 +6,7 @@ import pathlib
 import shlex
 from collections.abc import Iterator
 
-from txl_jax import settings
+from txl_jax import buckets, settings
 from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
 # Of the published vocabularies; enwik8 with every byte.
@@ -44,10 +44,11 @@ class Data:
   corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
   dir: str = file_path(
     '',
-    "Folder that holds the prepared corpora; '' is that of the environment "
-    f'variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by default '
-    '~/.local/share/txl_jax.',
+    "Folder that holds the prepared corpora, or gs://BUCKET/NAME; '' is that "
+    f'of the environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, '
+    'by default ~/.local/share/txl_jax.',
     may_change=ON_RESUME,
+    remote='gs://',
   )
   path: str = file_path(
     '', 'Corpus text: the file or folder to learn from.', may_change=ON_RESUME
@@ -124,8 +125,10 @@ class Data:
     if self.dir:
       return self.dir
     if given := os.path.expanduser(os.environ.get(VARIABLE, '')):
-      if not os.path.isabs(given) or '\0' in given:
-        settings.refuse(VARIABLE, given, 'an absolute path')
+      in_bucket = given.startswith(buckets.SCHEME)
+      if not (in_bucket or os.path.isabs(given)) or '\0' in given:
+        allowed = 'an absolute path, or gs://BUCKET/NAME'
+        settings.refuse(VARIABLE, given, allowed)
       return given
     base = os.environ.get('XDG_DATA_HOME', '')
     if not os.path.isabs(base):  # as its specification says
@@ -172,6 +175,7 @@ class Data:
     # The prepared data would become part of the corpus. (Links in a circle are
     # an error for pathlib.)
     folder, source = map(os.path.realpath, (self.folder, self.path))
+    text &= not self.folder.startswith(buckets.SCHEME)
     if text and pathlib.Path(folder).is_relative_to(source):
       yield 'path', f'a folder that does not hold data.dir, {self.folder}'
 

@@ -52,6 +52,7 @@ class Heatmap:
     '',
     'Folder of another run: colours are how much higher the nll of this one '
     'is.',
+    remote='gs://',
   )
 
 

@@ -16,7 +16,7 @@ import flax.traverse_util
 import jax
 from jax.sharding import Mesh
 
-from txl_jax import files, models, settings
+from txl_jax import buckets, files, models, settings
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
@@ -143,7 +143,7 @@ def find(config: sections.Config) -> Ancestor:
   UserError: it is neither a run nor an export, its model is another one than
   that of the config, or it has no optimiser of this kind and is to give it.
   """
-  path = pathlib.Path(config.train.init_from)
+  path = buckets.place(config.train.init_from, _KEY)
   if path.is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
     step = trained.choose(saved, config.checkpoint)
@@ -151,14 +151,14 @@ def find(config: sections.Config) -> Ancestor:
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
     about = step, digest, workdir.vocabulary(path, step), host.config
     has_optimiser = host.trained
-  elif path.suffix == '.npz':
+  elif path.suffix == '.npz' and not isinstance(path, buckets.Path):
     model, vocabulary = weights_file.about(path)
     fields = dataclasses.asdict(model.config).items()
     flat = {f'model.{name}': value for name, value in fields}
     about = None, _sha256(path), vocabulary, flat
     has_optimiser = False
   else:
-    allowed = 'the folder of a run, or a file of --mode=export (.npz)'
+    allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
     settings.refuse(_KEY, f'{path}', allowed)
   found = Ancestor(path, *about)
   _check_model(config, found)

@@ -1,11 +1,10 @@
 """--mode=heatmap: a text coloured by the nll of its tokens."""
 
-import pathlib
 from typing import Any
 
 import numpy as np
 
-from txl_jax import models
+from txl_jax import buckets, models
 from txl_jax.api import asked
 from txl_jax.errors import UserError
 from txl_jax.evaluation import heatmap, perplexity
@@ -44,7 +43,7 @@ def run(job: Job) -> None:
 
   nll, other, against = score(config, subject.found), None, None
   if o.against:
-    folder = pathlib.Path(o.against)
+    folder = buckets.place(o.against, 'heatmap.against')
     own, found = analysis.open_other(job, subject, folder)
     other, against = score(own, found), analysis.model_of(folder, found)
   shown = heatmap.shown(subject.found.vocabulary, ids)

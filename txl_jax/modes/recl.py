@@ -2,12 +2,11 @@
 
 import functools
 import os
-import pathlib
 from typing import Any
 
 import numpy as np
 
-from txl_jax import models, pictures
+from txl_jax import buckets, models, pictures
 from txl_jax.errors import UserError
 from txl_jax.evaluation import recl
 from txl_jax.modes import analysis
@@ -31,7 +30,7 @@ def run(job: Job) -> None:
   at = recl.positions(len(tokens), lengths[-1], o.positions)
   group = [(job.folder, config, subject.found)]
   for name in o.others:
-    folder = pathlib.Path(os.path.expanduser(name))
+    folder = buckets.place(os.path.expanduser(name), 'recl.others')
     group.append((folder, *analysis.open_other(job, subject, folder)))
   nll, members, readers = [], [], []
   for _, own, found in group:  # all of them, before the first is measured

@@ -7,7 +7,7 @@ host); of small files beside them, and of seal.json, which knows the step.
 Orbax restores a file with a flipped bit without an error, so a step is sealed,
 and verified before it is used. It is written as <step>.new and gets its name
 when it is sealed; only then older ones are deleted. Kept are the two newest and
-the best.
+the best. What a step is in the folder, or in a bucket, is in `steps`.
 
 With several processes all of them write and read the arrays, in one folder
 that they share; process 0 does and decides the rest. A save goes on in a
@@ -23,10 +23,7 @@ which they never do.
 import concurrent.futures
 import contextlib
 import json
-import os
 import pathlib
-import re
-import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -34,15 +31,15 @@ from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
-from txl_jax import files
+from txl_jax import buckets, files
 from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import processes
-from txl_jax.runs import seal
+from txl_jax.runs import lease, seal, steps
 
 UNSAVED = 'unsaved'  # a file beside the folder, until a step is complete
 _KEEP = 2  # newest steps
-_UNFINISHED = re.compile(r'\d+\.(new|old|(new\.)?orbax-checkpoint-tmp.*)')
 _PATIENCE = 10.0  # seconds that a thread of a failed save is waited for
 # A save has 30 years: orbax measures by a clock that may be set, and a lost
 # process is noticed elsewhere. It raises at once if folders cannot be made.
@@ -62,28 +59,23 @@ class Checkpoints:
 
     Texts, {name: text}, are files that are put into every step.
     """
-    self.folder = pathlib.Path(folder).absolute()
+    self._steps = steps.Steps(folder)
+    self.folder, self._path = self._steps.folder, self._steps.path
     self._asynchronous, self._texts = asynchronous, texts or {}
+    # The clients of buckets have errors of their own.
+    known = (OSError, ValueError, UserError)
+    self._failures = (Exception,) if self._steps.in_bucket else known
     self._verified = {}  # {step: when it was sealed}
     self._reported = set()
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
-
-  def _path(self, step, suffix='') -> Any:  # orbax declares paths of its own
-    return self.folder / f'{step}{suffix}'
 
   def steps(self) -> list[int]:
     """Steps in the folder, newest first, whole or not; UserError if it is none.
 
     It may not be there.
     """
-    if not self.folder.is_dir():
-      if os.path.lexists(self.folder):
-        raise UserError(f'{self.folder} is no folder; allowed: to move it away')
-      return []
-    names = (p.name for p in self.folder.iterdir() if p.is_dir())
-    numbers = (int(n) for n in names if n.isdecimal() and n == str(int(n)))
-    return sorted(numbers, reverse=True)
+    return self._steps.numbers()
 
   def newest(self, item: str = '') -> int | None:
     """The newest step that is `usable`, or of which an item is.
@@ -150,7 +142,7 @@ class Checkpoints:
     with self._write_errors(step):
       processes.on_main(lambda: self.folder.mkdir(parents=True, exist_ok=True))
       writer = ocp.AsyncCheckpointer(handler, async_options=_ASYNC)
-      writer.save(self._path(step, '.new'), args=args)
+      writer.save(_orbax_path(self._path(step, '.new')), args=args)
     self._saving = self._executor.submit(self._complete, writer, step, keep)
     if not self._asynchronous:
       self.wait()
@@ -162,35 +154,31 @@ class Checkpoints:
 
   def _complete(self, writer, step, keep):
     """The rest of a save, in a thread."""
-    new, final = self._path(step, '.new'), self._path(step)
+    new = self._path(step, '.new')
     with self._write_errors(step):
       writer.close()  # when all processes have written
       if not processes.is_main():
         return
       for name, text in self._texts.items():
         files.write(new / name, text)
+      lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
-      self._verified[step] = seal.when(new)
-      if final.exists():
-        final.rename(self._path(step, '.old'))
-      new.rename(final)
+      self._steps.place(step)
+      self._verified[step] = seal.when(self._path(step))
       self.folder.with_name(UNSAVED).unlink(missing_ok=True)
     found = [(s, seal.damage(self._path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
-    for old in set(sound[_KEEP:]) - set(keep):
-      # Half deleted under its own name, it would be a damaged one.
-      self._path(old).rename(self._path(old, '.old'))
-      self._verified.pop(old, None)
-    for path in self._unfinished():
-      if path.suffix == '.old':
-        _remove(path)
+    old = set(sound[_KEEP:]) - set(keep)
+    self._steps.delete(*old)
+    for gone in old:
+      self._verified.pop(gone, None)
 
   @contextlib.contextmanager
   def _write_errors(self, step):
     """Turns what a save raises into one line, and removes its traces."""
     try:
       yield
-    except (OSError, ValueError, UserError) as e:
+    except self._failures as e:
       if isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
       # Those of orbax may still write.
@@ -198,8 +186,9 @@ class Checkpoints:
         if type(thread).__module__.startswith('orbax'):
           threading.Thread.join(thread, _PATIENCE)  # its own raises
       if processes.is_main():
-        _remove(self._path(step, '.new'))
-        self.recover()
+        # A bucket may not allow it. What was sealed by then is kept.
+        with contextlib.suppress(OSError):
+          self.recover()
       why = f'the checkpoint cannot be written ({_cause(e)})'
       rest = 'earlier checkpoints are untouched'
       raise UserError(f'{self._path(step)}: {why}; {rest}') from e
@@ -226,17 +215,7 @@ class Checkpoints:
 
   def recover(self) -> None:
     """Finishes or removes what an interrupted save has left; process 0."""
-    for path in self._unfinished():
-      final = path.with_suffix('')
-      if not final.exists() and not seal.damage(path, name=final.name):
-        path.rename(final)
-    for path in self._unfinished():
-      _remove(path)
-
-  def _unfinished(self):
-    """What the save of a step has made on the way, whole or not."""
-    found = [*self.folder.iterdir()] if self.folder.is_dir() else []
-    return [path for path in found if _UNFINISHED.fullmatch(path.name)]
+    self._steps.recover()
 
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
@@ -254,7 +233,7 @@ class Checkpoints:
         seal.write(folder, folder.name)
       elif step > newest or seal.damage(folder, read=False):
         aside.mkdir(exist_ok=True)
-        _remove(aside / folder.name)
+        steps.remove(aside / folder.name)
         folder.rename(aside / folder.name)
 
   def has(self, step: int, item: str) -> bool:
@@ -268,7 +247,7 @@ class Checkpoints:
   def _host(self, step):
     path = self._path(step) / 'host'
     with _read_errors(path):
-      return dict(ocp.JsonCheckpointHandler().restore(path))
+      return dict(ocp.JsonCheckpointHandler().restore(_orbax_path(path)))
 
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
     """Restores items of a `usable` step.
@@ -281,19 +260,16 @@ class Checkpoints:
     with _read_errors(folder), ocp.Checkpointer(handler) as reader:
       for item, tree in abstract.items():
         path, args = folder / item, ocp.args.StandardRestore(tree)
+        path = _orbax_path(path)
         found = handler.metadata(path).tree if path.exists() else {}
         _compare(path, _leaves(tree), _leaves(found))
         restored[item] = reader.restore(path, args=args)
       return restored
 
 
-def _remove(path):
-  """Removes a folder, file or link as far as that can be."""
-  if path.is_dir() and not path.is_symlink():
-    shutil.rmtree(path, ignore_errors=True)
-  else:
-    with contextlib.suppress(OSError):
-      path.unlink()
+def _orbax_path(path: Any) -> Any:
+  """The path as orbax takes it."""
+  return epath.Path(f'{path}') if isinstance(path, buckets.Path) else path
 
 
 def _compare(path, expected, found):

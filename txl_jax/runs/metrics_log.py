@@ -5,6 +5,10 @@ measures time, it is the same whether the run was interrupted or not: a
 checkpoint knows the `Mark` of the record, to which it is cut back. A record
 that does not bear its mark is put aside, what can be read of it goes on, and
 this is said. TensorBoard's events are made from it again at each start.
+
+Nothing can be appended to an object of a bucket: there both are written beside
+this machine's temporary files, and put into the bucket as a whole before each
+save, every minute, and at the end.
 """
 
 import contextlib
@@ -13,6 +17,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 import time
 import zlib
 from typing import Any
@@ -20,11 +25,12 @@ from typing import Any
 from tensorboardX import event_file_writer, summary
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
 
-from txl_jax import files
+from txl_jax import buckets, files
 from txl_jax.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
+_PUT = 60.0  # seconds between two times that a bucket gets the record
 _LARGEST = 1 << 30  # bytes of a record
 
 
@@ -67,6 +73,8 @@ class Log:
     other methods: a file cannot be written.
     """
     self._folder, self._events = workdir, None
+    self._bucket = workdir if isinstance(workdir, buckets.Path) else None
+    self._every = _PUT if self._bucket else _FLUSH
     path, events = workdir / NAME, workdir / EVENTS
     data = _contents(path)
     before = mark.beginning(data) if mark else None
@@ -88,6 +96,11 @@ class Log:
           why = _damage(data, mark, len(lines))
           put_aside(workdir, f'{path} {why}', NAME, EVENTS)
       remove_events(events)
+      if self._bucket:
+        self._beside = tempfile.TemporaryDirectory(prefix='txl_jax-')
+        here = pathlib.Path(self._beside.name)
+        path, events = here / NAME, here / EVENTS
+        path.write_bytes(b''.join(lines))
       if tensorboard:
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if its thread dies of a full disk, training hangs.
@@ -108,7 +121,7 @@ class Log:
       self._mark = self._mark.after(line)
       self._write_events(record)
       # Each flush waits for the disk.
-      if time.monotonic() - self._flushed > _FLUSH:
+      if time.monotonic() - self._flushed > self._every:
         self._flush_events()
 
   def _write_events(self, record):
@@ -125,9 +138,14 @@ class Log:
     self._flushed = time.monotonic()
     if self._events:
       self._events.flush()
+    if self._bucket:
+      buckets.put(pathlib.Path(self._beside.name), self._bucket)
 
   def sync(self) -> Mark:
-    """Makes sure that every line is on the disk; the mark of the record."""
+    """Makes sure that every line is on the disk; the mark of the record.
+
+    In a bucket every line is there.
+    """
     with self._told():
       os.fsync(self._file.fileno())
       self._flush_events()
@@ -138,6 +156,11 @@ class Log:
     for file in filter(None, (self._file, self._events)):
       with contextlib.suppress(OSError):
         file.close()
+    if self._bucket:
+      self._events = None
+      with contextlib.suppress(OSError):
+        self._flush_events()
+      self._beside.cleanup()
 
   @contextlib.contextmanager
   def _told(self):
@@ -165,9 +188,9 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def put_aside(workdir: pathlib.Path, why: str, *names: str) -> None:
   """Keeps files and folders under names that are free, and says so."""
-  there = [name for name in names if os.path.lexists(workdir / name)]
+  there = [name for name in names if files.is_there(workdir / name)]
   number = 1
-  while any(os.path.lexists(workdir / f'{x}.kept-{number}') for x in there):
+  while any(files.is_there(workdir / f'{x}.kept-{number}') for x in there):
     number += 1
   kept = [f'{name}.kept-{number}' for name in there]
   for old, new in zip(there, kept):

@@ -4,13 +4,13 @@ It is a file, seal.json, with the name of the folder, the size and CRC-32 of
 every other file in it, and the SHA-256 of these.
 """
 
+import errno
 import hashlib
 import json
-import os
 import pathlib
 import zlib
 
-from txl_jax import files
+from txl_jax import buckets, files
 from txl_jax.errors import UserError
 
 NAME = 'seal.json'
@@ -34,7 +34,7 @@ def damage(
   `name`, its own unless another is given.
   """
   path = folder / NAME
-  if not os.path.lexists(path):
+  if not files.is_there(path):
     return 'it has no seal'
   try:
     sealed = files.read_json(path)
@@ -43,19 +43,29 @@ def damage(
       return f'{NAME} is damaged'
     if (found := sealed.get('name', folder.name)) != (name or folder.name):
       return f'it is a copy of {found}'
+    # In a bucket the list has the sizes of all files.
+    below = (folder / item).rglob('*')
+    there = {x.relative_to(folder).as_posix(): x for x in below}
     for part, (size, crc) in entries.items():
       wanted = not item or part.startswith(f'{item}/')
-      if wanted and (why := _difference(folder / part, size, crc, read)):
+      path = there.get(part, folder / part)
+      if wanted and (why := _difference(path, size, crc, read)):
         return f'{part}{why}'
-    for path in (folder / item).rglob('*'):
-      part = path.relative_to(folder).as_posix()
+    for part, path in there.items():
       # A network file system renames what is deleted while it is open.
       ours = part in entries or part == NAME or path.name.startswith('.nfs')
       if not ours and not path.is_dir():
         return f'{part} is not of it'
-  except (UserError, *files.ODD):
+  except (UserError, *files.ODD) as e:
+    if isinstance(e.__cause__, OSError) and _out_of_reach(folder, e.__cause__):
+      raise
     return f'{NAME} cannot be read'
   return ''
+
+
+def _out_of_reach(path, error):
+  """Whether an error tells nothing of a file: a bucket does not answer."""
+  return isinstance(path, buckets.Path) and error.errno != errno.ENOENT
 
 
 def _difference(path, size, crc, read):
@@ -67,6 +77,8 @@ def _difference(path, size, crc, read):
     if read and fingerprint(path)[1] != crc:
       return f' has not the CRC-32 {crc}'
   except OSError as e:
+    if _out_of_reach(path, e):
+      raise
     return f': {e.strerror}'
   return ''
 
@@ -79,9 +91,12 @@ def digest(folder: pathlib.Path) -> str:
 
 
 def when(folder: pathlib.Path) -> int:
-  """When a folder was sealed, in ns; 0 if it was not."""
+  """When a folder was sealed, in ns; 0 if it was not.
+
+  In a bucket it is a number that tells one seal from another.
+  """
   path = folder / NAME
-  return path.lstat().st_mtime_ns if os.path.lexists(path) else 0
+  return path.lstat().st_mtime_ns if files.is_there(path) else 0
 
 
 def _digest(sealed):

@@ -8,7 +8,7 @@ metrics.jsonl            see `metrics_log`
 tensorboard/             the same for TensorBoard
 checkpoints/             see `checkpoint`
 unsaved                  there until the first checkpoint is complete
-lock                     held while a run writes here
+lock                     held while a run writes here; in a bucket see `lease`
 
 What the run depends on is in every checkpoint too, and that is what counts: a
 file here that is not as the checkpoint says is told of and written anew.
@@ -25,14 +25,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_jax import files, settings
+from txl_jax import buckets, files, settings
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes
-from txl_jax.runs import checkpoint, metrics_log
+from txl_jax.runs import checkpoint, lease, metrics_log
 
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
@@ -49,6 +49,14 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   it has neither a checkpoint nor a record. UserError if another run holds the
   folder, or it cannot be written.
   """
+  if isinstance(folder, buckets.Path):
+    with lease.held(folder / _LOCK):
+      try:
+        yield
+      finally:
+        with contextlib.suppress(OSError):
+          _clear(folder)
+    return
   made = [path for path in (folder, *folder.parents) if not path.exists()]
   try:
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +98,7 @@ def _hold(path):
   return file
 
 
-def _leave(folder, made):
+def _clear(folder):
   """Removes what a run has written that came to nothing."""
   record = folder / metrics_log.NAME
   if (folder / checkpoint.UNSAVED).exists() and not _size(record):
@@ -98,6 +106,11 @@ def _leave(folder, made):
     # What had these names before was put aside.
     for name in *_OURS, metrics_log.NAME, checkpoint.UNSAVED:
       (folder / name).unlink(missing_ok=True)
+
+
+def _leave(folder, made):
+  """As `_clear`; and the lock and folder, if nothing else is there."""
+  _clear(folder)
   if [path.name for path in folder.iterdir()] == [_LOCK]:
     (folder / _LOCK).unlink()
     for path in made:
@@ -189,7 +202,7 @@ def describe(
   about = {'name': corpus.name, 'digest': corpus.digest}
   # For a command that is given in another folder.
   paths = {f'data.{k}': config.data[k] for k in ('dir', 'path', 'vocab_file')}
-  here = {k: os.path.abspath(path) for k, path in paths.items() if path}
+  here = {k: buckets.absolute(path) for k, path in paths.items() if path}
   free = _CONTINUING | here
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
@@ -316,7 +329,7 @@ def vocabulary_text(vocabulary: Vocabulary | Words) -> str:
 
 def checkpoints(folder: pathlib.Path) -> pathlib.Path:
   """Where the checkpoints of a run lie."""
-  return pathlib.Path(folder) / 'checkpoints'
+  return buckets.place(folder) / 'checkpoints'
 
 
 def _size(path):

@@ -70,6 +70,7 @@ class Train:
     'What a new run begins with: the folder of another run, also one of '
     "converted weights, or a file of `--mode=export`; '' is fresh weights. "
     'The model and vocabulary are those of there (docs/runs.md).',
+    remote='gs://',
   )
   init_optimiser: bool = key(
     False, 'Take the state of the optimiser from there, too, not a fresh one.'
@@ -96,8 +97,10 @@ class Train:
   compilation_cache: str = file_path(
     '',
     'Folder of programs that were compiled before, for a quicker start on the '
-    "same devices and jax; '' is none but JAX_COMPILATION_CACHE_DIR.",
+    "same devices and jax; '' is none but JAX_COMPILATION_CACHE_DIR. It may be "
+    'gs://BUCKET/NAME.',
     may_change=ON_RESUME,
+    remote='gs://',
   )
   tensorboard: bool = key(
     True, 'Write TensorBoard events into the workdir.', may_change=ON_RESUME

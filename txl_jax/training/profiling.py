@@ -3,11 +3,14 @@
 import contextlib
 import dataclasses
 import pathlib
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 
 import jax
 
+from txl_jax import buckets
 from txl_jax.parallel import processes
 from txl_jax.runs.console import Console
 from txl_jax.settings import ON_RESUME, count
@@ -124,12 +127,14 @@ class Trace:
     self._start, self._stop = config.start, config.stop
     self._on, self._console = False, console
     own = f'process_{processes.index()}' if processes.count() > 1 else ''
-    self._folder = folder / 'profile' / own
+    self._folder = self._local = folder / 'profile' / own
 
   def step(self, step: int) -> jax.profiler.StepTraceAnnotation:
     """The context of a call that makes steps, the first one after `step`."""
     if not self._on and self._start <= step < self._stop:
-      self._on = self._try(jax.profiler.start_trace, str(self._folder))
+      if isinstance(self._folder, buckets.Path):
+        self._local = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
+      self._on = self._try(jax.profiler.start_trace, str(self._local))
     return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
   def ends(self, step: int) -> bool:
@@ -144,7 +149,12 @@ class Trace:
   def close(self) -> bool:
     """Ends the trace, if there is one; whether it was written."""
     was_on, self._on = self._on, False
-    return was_on and self._try(jax.profiler.stop_trace)
+    written = was_on and self._try(jax.profiler.stop_trace)
+    if written and isinstance(self._folder, buckets.Path):
+      written = self._try(buckets.put, self._local, self._folder)
+    if self._local != self._folder:
+      shutil.rmtree(self._local, ignore_errors=True)
+    return written
 
   def _try(self, call, *arguments):
     """Whether a call succeeds; training goes on without a trace."""

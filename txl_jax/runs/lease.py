@@ -1,0 +1,170 @@
+"""The lock of a run in a bucket, where a process that dies leaves it behind.
+
+It is an object with the name of its holder, who writes it again every few
+seconds. Who finds it, and sees it unchanged for LEASE seconds, takes it; at
+once if the holder was a process of the same machine that is no more. All is
+written on the condition that the object is the one that was seen, so of two
+who take it one fails; times are compared nowhere. A holder that was paused, and
+whose lock was taken, ends when it sees that, and `confirm` is asked before a
+checkpoint is sealed.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from txl_jax import buckets, files
+from txl_jax.errors import UserError
+from txl_jax.parallel import processes
+
+LEASE = 60.0  # seconds
+_held: dict[str, 'Lease'] = {}  # by folder
+
+
+class Lease:
+  """One lock, that this process holds or is about to."""
+
+  def __init__(self, path: buckets.Path):
+    """Holds nothing yet."""
+    self._path, self._generation = path, 0
+    self._lock, self._end = threading.Lock(), threading.Event()
+    self._holder = {
+      'pid': os.getpid(),
+      'host': socket.gethostname(),
+      'machine': _machine(),
+      'token': uuid.uuid4().hex,
+    }
+
+  def _write(self, generation: int) -> bool:
+    """Writes the lock over that of a generation, 0 is none; or returns False.
+
+    OSError: the bucket refuses it, or cannot be reached.
+    """
+    text = json.dumps(self._holder)
+    if not (written := self._path.write_over(generation, text.encode())):
+      written, holder = self._read()
+      # It may be ours all the same, see there.
+      if not written or holder.get('token') != self._holder['token']:
+        return False
+    self._generation = written
+    return True
+
+  def _read(self) -> tuple[int, dict[str, Any]]:
+    """The generation of the lock, 0 is none, and its holder."""
+    try:
+      generation = self._path.stat().st_mtime_ns
+      found = files.read_json(self._path)
+    except FileNotFoundError:
+      return 0, {}
+    except UserError:  # it was deleted since, or is not that of a run
+      return (generation, {}) if self._path.exists() else (0, {})
+    return generation, found
+
+  def take(self) -> None:
+    """Takes the lock; UserError if another run holds it."""
+    seen, since, told = -1, time.monotonic(), False
+    while not self._write(max(seen, 0) if self._is_free(seen, since) else 0):
+      generation, holder = self._read()
+      if generation == 0:
+        seen = -1
+        continue
+      who = f'process {holder.get("pid")} on {holder.get("host")}'
+      if seen == -1:
+        seen, since = generation, time.monotonic()
+      if generation != seen:
+        folder = f'{self._path.parent} is in use by {who}'
+        raise UserError(f'--workdir={folder}; allowed: one run at a time')
+      if _is_dead(holder):
+        since -= LEASE
+        continue
+      if not told:
+        for_ = f'waiting up to {LEASE:.0f} s for a sign of life'
+        print(f'{self._path} is held by {who}: {for_}', file=sys.stderr)
+        told = True
+      time.sleep(min(2.0, LEASE / 10))
+
+  def _is_free(self, seen, since):
+    return seen > 0 and time.monotonic() - since > LEASE
+
+  def keep(self) -> None:
+    """Writes the lock again and again, until `release`; see `confirm`."""
+    while not self._end.wait(LEASE / 5):
+      with contextlib.suppress(OSError):  # it is tried again
+        self.confirm()
+
+  def confirm(self) -> None:
+    """Writes the lock; ends the program if it was taken from this process."""
+    with self._lock:
+      if not self._end.is_set() and not self._write(self._generation):
+        # At once: what a failure removes may be what the other run writes.
+        processes.leave(
+          f'error: {self._path} was taken by another run, while this one was '
+          'paused or the bucket out of reach; allowed: one run at a time',
+          1,
+        )
+
+  def release(self) -> None:
+    """Deletes the lock."""
+    with self._lock, contextlib.suppress(OSError):
+      self._end.set()
+      self._path.delete(self._generation)
+
+
+@contextlib.contextmanager
+def held(path: buckets.Path) -> Iterator[None]:
+  """Holds a lock in a bucket; UserError if another run does, or it refuses."""
+  lease = Lease(path)
+  try:
+    lease.take()
+  except OSError as e:
+    why = f'cannot be written: {e.strerror}'
+    raise UserError(f'--workdir={path.parent} {why}') from e
+  threading.Thread(target=lease.keep, daemon=True).start()
+  _held[str(path.parent)] = lease
+  try:
+    yield
+  finally:
+    del _held[str(path.parent)]
+    lease.release()
+
+
+def confirm(folder: pathlib.Path) -> None:
+  """Ends the program if the lock of a folder was held here, and was taken.
+
+  OSError: the bucket cannot be reached.
+  """
+  if lease := _held.get(f'{folder}'):
+    lease.confirm()
+
+
+def _machine():
+  """What tells this machine, and its numbers of processes, from others."""
+  try:
+    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+    return f'{boot} {os.readlink("/proc/self/ns/pid")}'
+  except OSError:
+    return uuid.uuid4().hex
+
+
+def _is_dead(holder):
+  if holder.get('machine') != _machine() or type(holder.get('pid')) is not int:
+    return False
+  try:
+    os.kill(holder['pid'], 0)
+  except ProcessLookupError:
+    return True
+  except (OSError, OverflowError):
+    return False
+  # A process that nobody has waited for is no more.
+  with contextlib.suppress(OSError, IndexError):
+    stat = pathlib.Path(f'/proc/{holder["pid"]}/stat').read_text()
+    return stat.rpartition(')')[2].split()[0] in 'ZX'
+  return False
