@@ -50,16 +50,18 @@ fi
 
 # The signal goes to the tasks through SLURM: srun, sent a TERM, kills them.
 cancelled=
-trap 'scancel --signal=TERM "$SLURM_JOB_ID"' USR1
-trap 'cancelled=1' TERM # and SLURM has sent it to the tasks as well
+trap 'signalled=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap 'signalled=1 cancelled=1' TERM # SLURM has sent it to the tasks as well
 
 "${step[@]}" &
 srun=$!
 status=0
 while true; do
-  # A signal ends the wait, not srun.
+  # A signal ends the wait, not srun; the status is then that of the signal, even
+  # if srun has ended meanwhile.
+  signalled=
   if wait "$srun"; then status=0; else status=$?; fi
-  kill -0 "$srun" 2>/dev/null || break
+  [ -n "$signalled" ] || break
 done
 
 # 143: the program was told to stop, by us or by SLURM, and has saved.
