@@ -6,6 +6,7 @@ no file. What is written has its name only when it is complete.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -75,6 +76,16 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
 def read_json(path: AnyPath) -> dict[str, Any]:
   """The JSON object in a file; UserError if there is none, or as by `read`."""
   return parse_json(read(path), f'{path}')
+
+
+def sha256(path: AnyPath) -> str:
+  """Of a file, in hex; UserError if it cannot be read."""
+  try:
+    with open_regular(path) as f:
+      file: Any = f  # with readinto, which its type does not tell
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}') from e
 
 
 def parse_json(data: bytes, name: str) -> dict[str, Any]:

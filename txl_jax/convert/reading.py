@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -164,7 +162,7 @@ def _export(path):
   """The Weights of a file that --mode=export has written."""
   model, params, vocabulary = weights_file.load(path)
   fields = dataclasses.asdict(model.config)
-  origin = f'{_OURS}, {path.name}, sha256 {_sha256(path)}'
+  origin = f'{_OURS}, {path.name}, sha256 {files.sha256(path)}'
   return _ours(fields, params, vocabulary, origin, {})
 
 
@@ -223,15 +221,4 @@ def safe_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _origin(source, path):
   """Which file weights are from: version, name and sha256."""
-  return f'{SOURCES[source].title}, {path.name}, sha256 {_sha256(path)}'
-
-
-def _sha256(path):
-  digest = hashlib.sha256()
-  try:
-    with files.open_regular(path) as f:
-      for block in iter(functools.partial(f.read, 1 << 22), b''):
-        digest.update(block)
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}') from e
-  return digest.hexdigest()
+  return f'{SOURCES[source].title}, {path.name}, sha256 {files.sha256(path)}'

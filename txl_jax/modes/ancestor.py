@@ -6,8 +6,6 @@ state of its optimiser; the rest is as in any new run.
 """
 
 import dataclasses
-import functools
-import hashlib
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -155,7 +153,7 @@ def find(config: sections.Config) -> Ancestor:
     model, vocabulary = weights_file.about(path)
     fields = dataclasses.asdict(model.config).items()
     flat = {f'model.{name}': value for name, value in fields}
-    about = None, _sha256(path), vocabulary, flat
+    about = None, files.sha256(path), vocabulary, flat
     has_optimiser = False
   else:
     allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
@@ -205,15 +203,3 @@ def _each(differ):
 
 def _of(flat, prefix):
   return {k: x for k, x in flat.items() if k.startswith(prefix)}
-
-
-def _sha256(path):
-  """Of a file, in hex; each process reads it."""
-  digest = hashlib.sha256()
-  try:
-    with files.open_regular(path) as f:
-      for block in iter(functools.partial(f.read, 1 << 22), b''):
-        digest.update(block)
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}') from e
-  return digest.hexdigest()
