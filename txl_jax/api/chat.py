@@ -1,8 +1,9 @@
 """A text that two write in turns, the model's memory carried between them."""
 
 import codecs
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, AnyStr
 
 import numpy as np
 
@@ -15,55 +16,73 @@ class Chat:
 
   Nothing is put between the two: what a model needs there, as a newline, is
   part of what is said. A reply is what the model writes after the whole text
-  so far, which it has read once: its memory is kept, not the text.
+  so far, which it has read once: its memory is kept, not the text. One turn at
+  a time: of turns that overlap the first to end is kept.
   """
 
   def __init__(self, writer: Writer, stops: Sequence[bytes] = ()):
     self._writer, self._stops = writer, stops
-    self._ids = np.zeros([0], np.int64)
-    self._state: Any = None
+    # The tokens so far and the state after them: replaced together.
+    self._now: tuple[np.ndarray, Any] = np.zeros([0], np.int64), None
+    self._lock = threading.Lock()
 
   @property
   def ids(self) -> np.ndarray:
     """The tokens so far, int64 [n]."""
-    return self._ids
+    return self._now[0]
 
   @property
   def text(self) -> str:
     """The text so far, as the vocabulary writes it."""
-    text = self._writer.vocabulary.decode(self._ids)
-    return text.decode(errors='replace')
+    return self.data.decode(errors='replace')
 
-  def say(self, text: str) -> str:
-    """The reply to a text; it ends as the options of the chat say.
+  @property
+  def data(self) -> bytes:
+    """The text so far, in bytes."""
+    return self._writer.vocabulary.decode(self.ids)
+
+  def say(self, text: AnyStr) -> AnyStr:
+    """The reply to a text, str or bytes as that; its end is as the chat says.
 
     A text that stops a reply is neither in it nor in the memory. ValueError if
-    the vocabulary has no token for a part of the text.
+    the vocabulary has no token for a part of the text, or another turn was said
+    meanwhile.
     """
-    return ''.join(self.stream(text))
+    empty: Any = '' if isinstance(text, str) else b''
+    return empty.join(self.stream(text))
 
-  def stream(self, text: str) -> Iterator[str]:
-    """The reply as it is made; not read to its end, nothing was said."""
-    writer = self._writer
+  def stream(self, text: AnyStr) -> Iterator[AnyStr]:
+    """The reply as it is made; not read to its end, nothing was said.
+
+    It is a reply to what was said when its first piece is read. ValueError, at
+    its end, if another turn was said since.
+    """
+    data = texts.encoded('text', text)
+    vocabulary = self._writer.vocabulary
     with asked.told():
-      said = writer.vocabulary.encode(texts.encoded('text', text), 'text')
-    if self._state is None:
-      said = writer.begun(said)
-    return self._reply(np.asarray(said, np.int64))
+      said = vocabulary.encode(data, 'text')
+    pieces: Any = self._reply(said)
+    if isinstance(text, str):
+      pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')
+    return filter(None, pieces)
 
   def _reply(self, said):
+    """The bytes of a reply, piece by piece; at its end the turn is kept."""
+    before = ids, state = self._now
     writer = self._writer
-    utf8 = codecs.getincrementaldecoder('utf-8')('replace')
+    if state is None:
+      said = writer.begun(said)
+    said = np.asarray(said, np.int64)
     row = Row(writer.vocabulary, self._stops)
-    row.read(np.concatenate([self._ids, said]))
-    now = writer.read([said], self._state)
+    row.read(np.concatenate([ids, said]))
+    now = writer.read([said], state)
     # States after some of the new tokens; the first of them is before any that
     # may have to be taken back.
     states, new = [(0, now)], []
     for tokens, now in writer.decode(states[0][1]):
       here = tokens[0][tokens[0] >= 0].tolist()
       new += here
-      yield utf8.decode(row.push(here))
+      yield row.push(here)
       if row.ended:
         break
       states.append((len(new), now))
@@ -75,6 +94,14 @@ class Chat:
       again = writer.decode(now, max_new_tokens=row.whole - n)
       now = [now, *(state for _, state in again)][-1]
       new = new[: row.whole]
-    yield utf8.decode(row.rest(), final=True)
-    self._state = now
-    self._ids = np.concatenate([self._ids, said, np.array(new, np.int64)])
+    yield row.rest()
+    self._keep(before, [ids, said, np.array(new, np.int64)], now)
+
+  def _keep(self, before, ids, state):
+    """Adds a turn to what was said; ValueError if that is not `before` now."""
+    with self._lock:
+      if self._now is not before:
+        raise ValueError(
+          'another turn was said before this one ended; allowed: one at a time'
+        )
+      self._now = np.concatenate(ids), state
