@@ -1,6 +1,7 @@
 """A run that begins with another model's weights."""
 
 import json
+import os
 import shutil
 
 import jax
@@ -115,7 +116,7 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   assert json.loads(host.read_text())['config']['origin'] == origin
   other = 'train.init_from=elsewhere', *options[2:]
   done = use(new, STILL, *other, 'train.steps=4')
-  assert_refused(done, f"train.init_from = '{copy}', this command has 'elsewhe")
+  assert_refused(done, f"train.init_from = '{copy}', this command has '")
   done = succeed(new, *options, 'train.steps=4', flags=['--mode=eval'])
   record = json.loads((new / 'run/analysis/eval_validation.json').read_text())
   assert record['origin'] == origin
@@ -133,6 +134,18 @@ def test_the_best_checkpoint_is_taken(old, new):
   done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
   assert f'taken from {old}/run, step 4: ' in done.stderr
   near(arrays(new, 2), arrays(old, 4))
+  # The step is that of the ancestor, not one of the new run.
+  assert read(new)['checkpoint'] == 'best'
+  assert "c.checkpoint = '4'" not in (new / 'run/config.py').read_text()
+  done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
+  assert 'continuing from step 2' in done.stderr
+
+
+def test_the_record_names_it_wherever_one_is(old, new):
+  begin = f'train.init_from={os.path.relpath(old / "run")}'
+  succeed(new, STILL, begin, 'train.steps=2')
+  assert read(new)['origin'].startswith(f'{old}/run, step ')
+  assert read(new)['train']['init_from'] == f'{old}/run'
 
 
 def test_a_run_begins_with_an_export(old, new):

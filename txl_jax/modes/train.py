@@ -4,8 +4,9 @@ import contextlib
 import gzip
 import lzma
 import shlex
+from typing import Any
 
-from txl_jax import settings
+from txl_jax import buckets, settings
 from txl_jax.evaluation import figures
 from txl_jax.modes import ancestor, sections
 from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
@@ -25,7 +26,10 @@ _LARGEST = 5_000_000
 
 def run(job: Job) -> None:
   """Trains a run to its last step, from where it stands; see `loop.Trainer`."""
-  config, folder = job.config, job.folder
+  config: Any = job.config
+  folder = job.folder
+  if config.train.init_from:  # for a command that is given in another folder
+    config.train.init_from = buckets.absolute(config.train.init_from)
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, mesh_lib.row_parts(mesh))
   quoted = shlex.quote(f'{folder}')
@@ -51,6 +55,8 @@ def run(job: Job) -> None:
         other = ancestor.find(config)
         corpus = other.encode(corpus)
       config.origin = other.origin() if other else _origin(then)
+      if config.train.init_from:
+        config.checkpoint = 'best'  # the ancestor's is in the origin
       checkpoints = _checkpoints(job, corpus)
       run = folder, config, sections.of(config), corpus
       compared = _to_compare(corpus)
