@@ -248,6 +248,15 @@ def test_nothing_is_written_over(made, tmp_path):
   done = program.run(folder, tmp_path / 'file')
   assert_refused(done, 'is there already')
   assert (tmp_path / 'file').read_text() == 'mine'
+  program.write_state(tmp_path, 'default')
+  source = tmp_path / 'state.pt'
+  weights = source.read_bytes()
+  (tmp_path / 'model.npz').write_text('mine')
+  for name in source, tmp_path / 'model.npz':
+    done = program.run(source, name)
+    assert_refused(done, f'--to={name} is there already; allowed: a new name')
+  assert source.read_bytes() == weights
+  assert (tmp_path / 'model.npz').read_text() == 'mine'
 
 
 def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):

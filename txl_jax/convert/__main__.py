@@ -25,6 +25,7 @@ if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
 import math
+import os
 import pathlib
 import sys
 
@@ -123,6 +124,8 @@ def main(_: list[str]) -> None:
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
+  if os.path.lexists(to) and not (to.is_dir() and not any(to.iterdir())):
+    raise UserError(f'--to={to} is there already; allowed: a new name')
   form = _format(to)
   given = _SOURCE.value, _told(), _VOCABULARY.value
   weights = reading.read(pathlib.Path(_FROM.value), *given)
