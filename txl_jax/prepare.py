@@ -40,8 +40,8 @@ _MANUAL_DIR = flags.DEFINE(
   command_line.Path(),
   'manual_dir',
   None,
-  'Folder with the archive of the corpus, or with the texts of ptb; nothing is '
-  'downloaded then.',
+  'Folder with the archive of the corpus, or with the texts of wt103, wt2 or '
+  'ptb; nothing is downloaded then.',
 )
 _PROCESSES = flags.DEFINE_integer(
   'processes',

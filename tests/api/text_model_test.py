@@ -18,6 +18,10 @@ from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, export, generate, job, score
 
 BYTES = Vocabulary.all_bytes()
+# Words of the texts are <unk>, as tests/modes/word_runs_test.py looks into.
+pytestmark = pytest.mark.filterwarnings(
+  'ignore::txl_jax.api.texts.UnknownWords'
+)
 WORDS = Words.from_counts(
   {'<eos>': 9, '<unk>': 3, 'the': 8, 'memory': 7, '.': 4, "it's": 2},
   eos='<eos>',

@@ -8,10 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import programs
-from txl_jax.corpora import local
+from txl_jax.corpora import local, own_text
+from txl_jax.data.options import Data
 from txl_jax.errors import UserError
 
 LINES = b''.join(b'%d bottles\n' % i for i in range(500))
+
+
+def read_text(path, words=False):
+  """The splits of a text and its source."""
+  level = 'word' if words else 'byte'
+  found = own_text.find(Data('text', path=str(path), level=level))
+  return found.splits(), found.source()
 
 
 def texts(splits):
@@ -54,17 +62,17 @@ def test_cuts_are_those_of_the_rule(tmp_path_factory, pieces, repeats):
   first, second = cuts_by_definition(data)
   expected = [data[:first], data[first:second], data[second:]]
   if all(expected):
-    splits, _ = local.read_text(path)
+    splits, _ = read_text(path)
     assert texts(splits) == expected
   else:
     with pytest.raises(UserError, match='too few lines'):
-      local.read_text(path)
+      read_text(path)
 
 
 def test_cut_at_a_line_start_stays(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_bytes(b'123456789\n' * 100)
-  splits, _ = local.read_text(path)
+  splits, _ = read_text(path)
   assert [len(t) for t in texts(splits)] == [900, 50, 50]
 
 
@@ -74,14 +82,14 @@ def test_cut_looks_4096_bytes_ahead(tmp_path, newline_at, moved):
   data[180_000 + newline_at] = ord('\n')
   path = tmp_path / 'book.txt'
   path.write_bytes(data)
-  splits, _ = local.read_text(path)
+  splits, _ = read_text(path)
   assert len(texts(splits)[0]) == 180_000 + moved
 
 
 def test_cut_without_lines_keeps_characters_whole(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_bytes('漢'.encode() * 30_001)
-  splits, _ = local.read_text(path)
+  splits, _ = read_text(path)
   for text in texts(splits):
     text.decode()  # raises if a character was cut
   assert b''.join(texts(splits)) == path.read_bytes()
@@ -97,7 +105,7 @@ def test_words_are_cut_as_bytes_where_lines_are_short(
   path.write_bytes(data)
   first, second = cuts_by_definition(data)
   if first < second < len(data):
-    splits, _ = local.read_text(path, words=True)
+    splits, _ = read_text(path, words=True)
     assert texts(splits) == [data[:first], data[first:second], data[second:]]
 
 
@@ -105,7 +113,7 @@ def test_words_of_one_line_stay_whole(tmp_path):
   data = ('漢字 xy b ' * 20_001).encode()
   path = tmp_path / 'book.txt'
   path.write_bytes(data)
-  splits, _ = local.read_text(path, words=True)
+  splits, _ = read_text(path, words=True)
   assert b''.join(texts(splits)) == data
   for text in texts(splits):
     assert set(text.decode().split()) == {'漢字', 'xy', 'b'}
@@ -118,7 +126,7 @@ def test_cut_of_words_looks_for_space_however_far(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_bytes(train + rest)
   assert len(train) - (len(train) + len(rest)) * 90 // 100 > 100_000
-  splits, _ = local.read_text(path, words=True)
+  splits, _ = read_text(path, words=True)
   assert texts(splits)[0] == train
 
 
@@ -127,7 +135,7 @@ def test_words_are_cut_between_files(tmp_path, spaces):
   text = b'one two ' * 1800 if spaces else b'x' * 14400
   tree = {'a': text, 'b': text[:800], 'c': text[:799]}
   write_tree(tmp_path, tree)
-  splits, _ = local.read_text(tmp_path, words=True)
+  splits, _ = read_text(tmp_path, words=True)
   assert texts(splits) == list(tree.values())
   parts = [split.parts for split in splits.values()]
   assert [[str(p.path) for p in part] for part in parts] == [
@@ -138,7 +146,7 @@ def test_words_are_cut_between_files(tmp_path, spaces):
 
 def test_parts_know_their_lines(tmp_path):
   write_tree(tmp_path, {'a': b'x\n' * 40, 'b': b'y y y\n' * 200})
-  splits, _ = local.read_text(tmp_path, words=True)
+  splits, _ = read_text(tmp_path, words=True)
   train, validation, test = (split.parts for split in splits.values())
   assert [p.first_line() for p in train] == [1, 1]
   assert [p.begins for p in train + validation] == [True, True, False]
@@ -159,7 +167,7 @@ def test_folder_is_read_in_the_order_of_paths(tmp_path):
   }
   write_tree(tmp_path, tree)
   os.symlink(tmp_path / 'nowhere', tmp_path / 'broken')
-  splits, source = local.read_text(tmp_path)
+  splits, source = read_text(tmp_path)
   together = tree['a/z.md'] + tree['b.txt'] + tree['c/x']
   assert b''.join(texts(splits)) == together
   assert texts(splits) == texts(splits)  # the chunks can be had again
@@ -185,7 +193,7 @@ def test_sha256_covers_contents_paths_and_borders(tmp_path):
   digests = set()
   for i, tree in enumerate(trees):
     write_tree(tmp_path / str(i), tree)
-    digests.add(local.read_text(tmp_path / str(i))[1]['sha256'])
+    digests.add(read_text(tmp_path / str(i))[1]['sha256'])
   assert len(digests) == len(trees)
 
 
@@ -193,7 +201,7 @@ def test_large_files_come_in_chunks(tmp_path):
   path = tmp_path / 'book.txt'
   data = LINES * 500
   path.write_bytes(data)
-  splits, _ = local.read_text(path)
+  splits, _ = read_text(path)
   chunks = [len(c) for c in splits['train']()]
   assert max(chunks) == 1 << 20
   assert len(chunks) == -(-sum(chunks) // (1 << 20))
@@ -213,13 +221,13 @@ def test_large_files_come_in_chunks(tmp_path):
 def test_text_that_gives_no_splits(tmp_path, tree, found):
   write_tree(tmp_path, tree)
   with pytest.raises(UserError, match=found) as error:
-    local.read_text(tmp_path)
+    read_text(tmp_path)
   assert str(tmp_path) in str(error.value)
 
 
 def test_missing_path(tmp_path):
   with pytest.raises(UserError, match='nothing does not exist'):
-    local.read_text(tmp_path / 'nothing')
+    read_text(tmp_path / 'nothing')
 
 
 @pytest.mark.parametrize('odd', ['pipe', 'device'])
@@ -232,13 +240,13 @@ def test_what_is_no_file(tmp_path, odd):
   with pytest.raises(
     UserError, match=r'data.path: .*\.txt is a pipe or device'
   ):
-    local.read_text(path)
+    read_text(path)
 
 
 def test_a_file_that_becomes_a_pipe(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_bytes(LINES)
-  splits, _ = local.read_text(path)
+  splits, _ = read_text(path)
   path.unlink()
   programs.make_pipe(path)
   with pytest.raises(UserError, match=r'txt cannot be read: it is a pipe'):
@@ -254,13 +262,13 @@ def test_file_that_cannot_be_read(tmp_path, monkeypatch):
 
   monkeypatch.setattr(local, 'open_regular', refuse)
   with pytest.raises(UserError, match=r'book.txt cannot be read: Permission'):
-    local.read_text(path)
+    read_text(path)
 
 
 def test_file_that_becomes_shorter(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_bytes(LINES)
-  splits, _ = local.read_text(path)
+  splits, _ = read_text(path)
   path.write_bytes(LINES[:100])
   with pytest.raises(UserError, match=r'book.txt became shorter'):
     texts(splits)

@@ -61,8 +61,8 @@ def test_published_digests_sizes_and_counts():
   assert found('tokens') == {
     'enwik8': {},
     'text8': {},
-    'wt103': wikitext,
-    'wt2': wikitext,
+    'wt103': {'train': 103_227_021, **wikitext},
+    'wt2': {'train': 2_088_628, **wikitext},
     'ptb': {'train': 929_589, 'validation': 73_760, 'test': 82_430},
     'lm1b': {},
   }

@@ -22,6 +22,7 @@ PARTS = {
   'validation': ' \n the new end \n',
   'test': 'of the end',  # without a newline
 }
+FILES = {'train': 'train', 'validation': 'valid', 'test': 'test'}
 LIST = '</S>\n<S>\n<UNK>\nthe\n.\ncat\nsat\n'
 
 
@@ -52,7 +53,7 @@ def manual(tmp_path):
 @pytest.fixture
 def wikitext(manual, monkeypatch):
   """Registers a small wt103, of unknown size."""
-  names = {s: f'wikitext-103/wiki.{s}.tokens' for s in PARTS}
+  names = {s: f'wikitext-103/wiki.{FILES[s]}.tokens' for s in PARTS}
   files = {names[s]: text for s, text in PARTS.items()}
   urls, _, sha256 = archive_of(manual / 'wikitext-103-v1.zip', files)
   archive = builders.Archive(
@@ -122,6 +123,40 @@ def test_config_names_the_command(tmp_path):
   assert str(error.value) == (
     f'{tmp_path}/wt2 does not exist; run: python -m txl_jax.prepare '
     f'--dataset=wt2 --data_dir={tmp_path}'
+  )
+
+
+@pytest.mark.parametrize(
+  'name', ['wiki.{}.tokens', 'wikitext-103/wiki.{}.tokens', '{}.txt']
+)
+def test_extracted_texts_of_wikitext(wikitext, tmp_path, name):
+  archive = asking.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  (wikitext / 'wikitext-103-v1.zip').unlink()
+  digests = {}
+  for split, text in PARTS.items():
+    path = wikitext / name.format(FILES[split])
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    digests[path.name] = hashlib.sha256(text.encode()).hexdigest()
+  data = asking.prepare('wt103', tmp_path / 'e', manual_dir=wikitext)
+  assert data.digest == archive.digest
+  assert data.manifest['source']['texts'] == digests
+
+
+@pytest.mark.parametrize('there', ['', 'valid.txt'])
+def test_no_text_and_no_archive(wikitext, tmp_path, there):
+  (wikitext / 'wikitext-103-v1.zip').unlink()
+  if there:
+    (wikitext / there).write_text('a \n')
+  with pytest.raises(UserError) as error:
+    asking.prepare('wt103', tmp_path / 'd', manual_dir=wikitext)
+  found = f'{there} alone' if there else 'none of the files'
+  names = 'wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens'
+  inside = ', '.join(f'wikitext-103/{x}' for x in names.split(', '))
+  assert str(error.value) == (
+    f'--manual_dir={wikitext} has {found}; allowed: wikitext-103-v1.zip '
+    f'(sha256 {builders.ARCHIVES["wt103"].sha256}; no size is published), or '
+    f'its texts: {names}; or {inside}; or train.txt, valid.txt, test.txt'
   )
 
 

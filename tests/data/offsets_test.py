@@ -29,7 +29,7 @@ def test_of_words(text, eos, odd):
   data = text.encode() + b' \xff\xe9z' * odd
   vocabulary = words(data, eos)
   ids = vocabulary.encode(data, 'it')
-  spans = offsets.of_tokens(vocabulary, data)
+  spans = offsets.of_tokens(vocabulary, data, ids)
   assert spans.shape == (len(ids), 2) and spans.dtype == np.int64
   for i, (start, end) in zip(ids.tolist(), spans):
     here = data[start:end].decode('utf-8', 'surrogateescape')
@@ -44,7 +44,7 @@ def test_of_lower_case():
   vocabulary = Words.from_counts({'i\u0307a': 2, 'b': 1}, lower=True)
   text = 'İA B'.encode()
   assert vocabulary.encode(text, 'it').tolist() == [0, 1]
-  spans = offsets.of_tokens(vocabulary, text)
+  spans = offsets.of_tokens(vocabulary, text, vocabulary.encode(text, 'it'))
   found = offsets.in_characters(spans, text).tolist()
   assert found == [[0, 2], [3, 4]]
 
@@ -53,7 +53,7 @@ def test_of_lower_case():
 @hypothesis.given(st.text(max_size=20))
 def test_of_bytes(text):
   data = text.encode()
-  spans = offsets.of_tokens(BYTES, data)
+  spans = offsets.of_tokens(BYTES, data, BYTES.encode(data, 'it'))
   assert spans.tolist() == [[i, i + 1] for i in range(len(data))]
   expected = [[i, i + 1] for i, c in enumerate(text) for _ in c.encode()]
   assert offsets.in_characters(spans, data).tolist() == expected
@@ -61,5 +61,6 @@ def test_of_bytes(text):
 
 def test_of_bytes_that_are_dropped():
   vocabulary = Vocabulary((97, 98), dropped=(10,))
-  spans = offsets.of_tokens(vocabulary, b'\na\n\nb')
+  text = b'\na\n\nb'
+  spans = offsets.of_tokens(vocabulary, text, vocabulary.encode(text, 'it'))
   assert spans.tolist() == [[1, 2], [4, 5]]

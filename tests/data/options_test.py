@@ -11,7 +11,7 @@ from txl_jax.errors import UserError
     (dict(corpus='wt3'), "data.corpus is 'wt3'; allowed: pystdlib, "),
     (
       dict(corpus='enwik8', level='words'),
-      "data.level is 'words'; allowed: byte, word",
+      "data.level is 'words'; allowed: byte, word, subword",
     ),
     (
       dict(corpus='enwik8', level='word'),
@@ -42,6 +42,30 @@ from txl_jax.errors import UserError
     (
       dict(corpus='text', path='x', level='word', max_size=2),
       'data.max_size is 2; allowed: 0, or at least 3',
+    ),
+    (
+      dict(corpus='text', path='x', level='subword', max_size=255),
+      'data.max_size is 255; allowed: 0, or at least 256',
+    ),
+    (
+      dict(corpus='text', path='x', max_size=300),
+      'data.max_size is 300; allowed: 0 with corpus text; other values are for '
+      'corpus text at level word or subword',
+    ),
+    (
+      dict(corpus='text', path='x', level='word', tokenizer='y'),
+      "data.tokenizer is 'y'; allowed: '' with corpus text; other values are "
+      'for corpus text at level subword',
+    ),
+    (
+      dict(
+        corpus='text', path='x', level='subword', tokenizer='y', max_size=300
+      ),
+      "data.tokenizer is 'y'; allowed: '' with data.max_size",
+    ),
+    (
+      dict(corpus='wt2', validation_path='y'),
+      "data.validation_path is 'y'; allowed: '' with corpus wt2",
     ),
     (
       dict(corpus='text', path='x', level='word', max_size=-1),

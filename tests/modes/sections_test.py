@@ -171,7 +171,7 @@ CHOICES = {
   'data.corpus': 'pystdlib, text, enwik8, text8, wt103, wt2, ptb, lm1b',
   'data.newline': 'keep, drop',
   'data.alphabet': 'seen, bytes',
-  'data.level': 'byte, word',
+  'data.level': 'byte, word, subword',
   'data.boundaries': '1, 2',
   'model.name': ', '.join(MODELS),
   'model.same_length': SPANS,
@@ -221,7 +221,9 @@ def test_every_choice_is_in_the_table():
 
 # Keys that may change when a run continues, besides those of FREE_SECTIONS.
 FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
-FREE |= {'data.path', 'data.vocab_file', 'train.resume', 'train.save_every'}
+FREE |= {'data.path', 'data.validation_path', 'data.test_path'}
+FREE |= {'data.tokenizer'}
+FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {
   'train.steps',

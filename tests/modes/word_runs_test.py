@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+import txl_jax
 from tests import programs
 from tests.programs import assert_refused
 from txl_jax.runs import weights_file, workdir
@@ -121,9 +122,34 @@ def test_words_outside_are_unk_in_a_prompt(trained):
     'generate',
     'generate.prompt_file=-',
     'generate.max_new_tokens=0',
-    input='the zebra .\nlayer',
+    input="the zebra .\nlayer's",
   )
-  assert done.stdout == 'the <unk>.\nlayer\n'
+  assert done.stdout == 'the <unk>.\n<unk>\n'
+  assert done.stderr.splitlines()[-1] == (
+    "warning: the prompt: not in the vocabulary, read as <unk>: 'zebra', "
+    '"layer\'s" (the corpus writes "layer \'s")'
+  )
+
+
+def test_words_outside_are_unk_in_a_text_that_is_scored(trained, tmp_path):
+  path = tmp_path / 'text'
+  path.write_text('the zebra .\nlayer\n')
+  done = mode(trained, 'score', flags=[f'--text={path}'])
+  assert done.returncode == 0, done.stderr
+  (warning,) = (x for x in done.stderr.splitlines() if 'zebra' in x)
+  assert warning == (
+    f"warning: --text={path}: not in the vocabulary, read as <unk>: 'zebra'"
+  )
+  model = txl_jax.load(trained / 'run')
+  for name, call in (
+    ('text', model.score),
+    ('text', model.encode),
+    ('prompt', lambda text: model.generate(text, max_new_tokens=1)),
+    ('prompt', lambda text: [*model.stream(text, max_new_tokens=1)]),
+    ('text', model.chat(max_new_tokens=1).say),
+  ):
+    with pytest.warns(UserWarning, match=f"^{name}: .* as <unk>: 'zebra'$"):
+      call('the zebra .')
 
 
 def test_export_has_the_vocabulary(trained, tmp_path):

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
 from txl_jax import models, settings
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.evaluation.options import Eval
 from txl_jax.generation.options import Generate
@@ -119,7 +118,7 @@ def writer(config: Any, vocab_size: int) -> base.LanguageModel:
   return models.at_test_time(*own, config.train.segment_len)
 
 
-def sampling(g: Generate, vocabulary: Vocabulary | Words) -> Sampling:
+def sampling(g: Generate, vocabulary: AnyVocabulary) -> Sampling:
   """How tokens are drawn; UserError where the vocabulary has no <unk>."""
   forbidden: Any = (vocabulary.unk_id,) if g.forbid_unk else ()
   if None in forbidden:
@@ -129,7 +128,7 @@ def sampling(g: Generate, vocabulary: Vocabulary | Words) -> Sampling:
   return Sampling(*drawn, forbidden)
 
 
-def line_end(g: Generate, vocabulary: Vocabulary | Words) -> int | None:
+def line_end(g: Generate, vocabulary: AnyVocabulary) -> int | None:
   """The token id that ends a sample, None for none; UserError without one."""
   end = None if g.stop == 'none' else vocabulary.line_end
   if end is None and g.stop != 'none':

@@ -61,6 +61,7 @@ class Chat:
     vocabulary = self._writer.vocabulary
     with asked.told():
       said = vocabulary.encode(data, 'text')
+    texts.warn(vocabulary, 'text', data)
     pieces: Any = self._reply(said)
     if isinstance(text, str):
       pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')

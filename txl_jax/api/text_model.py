@@ -15,8 +15,7 @@ from txl_jax import models, settings
 from txl_jax.api import asked, results, texts, writing
 from txl_jax.api.chat import Chat
 from txl_jax.data import streams
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.evaluation import inside, perplexity
 from txl_jax.generation import decoding
 from txl_jax.models import base
@@ -45,7 +44,7 @@ class TextModel:
     self,
     config: Any,
     params: Any,
-    vocabulary: Vocabulary | Words,
+    vocabulary: AnyVocabulary,
     mesh: Mesh,
     step: int | None = None,
   ):
@@ -144,6 +143,8 @@ class TextModel:
     with asked.told():
       writer = self._writer(options, line_end, (samples or 1) * len(data))
       ids = [self.vocabulary.encode(x, n) for x, n in zip(data, names)]
+    for name, part in zip(names, data):
+      texts.warn(self.vocabulary, name, part)
     more: Any = dict(echo=echo, stops=self._stops(stop))
     pieces = [*writer.texts(ids, samples or 1, **more)]
     found: list[Any] = [b''.join(row) for row in zip(*pieces)]
@@ -170,6 +171,7 @@ class TextModel:
     with asked.told():
       writer = self._writer(options, line_end, 1)
       ids = self.vocabulary.encode(text, 'prompt')
+    texts.warn(self.vocabulary, 'prompt', text)
     more: Any = dict(echo=echo, stops=self._stops(stop))
     pieces: Any = (piece for (piece,) in writer.texts([ids], **more))
     if isinstance(prompt, str):

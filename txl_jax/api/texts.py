@@ -3,13 +3,13 @@
 Shapes: n tokens, V vocabulary.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
-from txl_jax.data import offsets
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data import offsets, unknown
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 
 # A text, or its token ids, integers [n].
@@ -29,8 +29,18 @@ def encoded(name: str, text: str | bytes) -> bytes:
     raise ValueError(f'{name} is {text!r:.80}; allowed: UTF-8') from e
 
 
+class UnknownWords(UserWarning):
+  """Words of a text are <unk> to the model, see `data.unknown`."""
+
+
+def warn(vocabulary: AnyVocabulary, name: str, text: bytes) -> None:
+  """Warns of the words of a text that become <unk>, in one line."""
+  if line := unknown.told(vocabulary, text, name):
+    warnings.warn(line, UnknownWords, stacklevel=4)
+
+
 def tokens(
-  vocabulary: Vocabulary | Words, name: str, text: Text
+  vocabulary: AnyVocabulary, name: str, text: Text
 ) -> tuple[np.ndarray, np.ndarray, int]:
   """Token ids int32 [n], the bytes int64 [n, 2] of each, and of all of them.
 
@@ -45,11 +55,12 @@ def tokens(
     found = vocabulary.encode(data, name).astype(np.int32)
   except UserError as e:
     raise ValueError(f'{e}') from e
-  return found, offsets.of_tokens(vocabulary, data), len(data)
+  warn(vocabulary, name, data)
+  return found, offsets.of_tokens(vocabulary, data, found), len(data)
 
 
 def ids(
-  vocabulary: Vocabulary | Words, name: str, given: Sequence[int] | np.ndarray
+  vocabulary: AnyVocabulary, name: str, given: Sequence[int] | np.ndarray
 ) -> np.ndarray:
   """Token ids, int32 [n]; ValueError unless they are integers in [0, V)."""
   found, V = np.asarray(given), len(vocabulary)

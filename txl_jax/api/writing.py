@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.api import asked
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.models import base
 
@@ -22,7 +21,7 @@ class Row:
   What may be the beginning of such a text is held back until it is known.
   """
 
-  def __init__(self, vocabulary: Vocabulary | Words, stops: Sequence[bytes]):
+  def __init__(self, vocabulary: AnyVocabulary, stops: Sequence[bytes]):
     self._decoder, self._stops = vocabulary.decoder(), stops
     self._held = b''
     self._ends = []  # of each token that is held, in bytes of what is held
@@ -75,7 +74,7 @@ class Writer:
 
   model: base.LanguageModel
   variables: Any  # of `base.freeze`
-  vocabulary: Vocabulary | Words
+  vocabulary: AnyVocabulary
   segment_len: int
   options: dict[str, Any]  # of `decoding.decode`
 
@@ -139,7 +138,7 @@ class Writer:
 def make(
   config: Any,
   params: Any,
-  vocabulary: Vocabulary | Words,
+  vocabulary: AnyVocabulary,
   freeze: Callable[[base.LanguageModel, Any], Any] = base.freeze,
 ) -> Writer:
   """The Writer of a config.

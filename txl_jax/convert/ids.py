@@ -1,6 +1,6 @@
 """The vocabulary of a model of which none is known: token ids in digits."""
 
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Words
 
 
@@ -9,7 +9,7 @@ def words(vocab_size: int) -> Words:
   return Words(tuple(map(str, range(vocab_size))))
 
 
-def are(vocabulary: Vocabulary | Words) -> bool:
+def are(vocabulary: AnyVocabulary) -> bool:
   """Whether it is one of `words`."""
   ends = vocabulary.symbols[:1] + vocabulary.symbols[-1:]
   last = str(len(vocabulary) - 1)

@@ -19,6 +19,7 @@ from txl_jax import files, settings
 from txl_jax.convert import ids
 from txl_jax.convert.weights import Weights
 from txl_jax.corpora import scratch
+from txl_jax.data.subwords import Subwords
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
@@ -65,6 +66,13 @@ def config_of(folder: pathlib.Path, weights: Weights) -> Any:
 def _data(folder, vocabulary):
   """The section `data`: a published corpus by its symbols, or a text."""
   V, words = len(vocabulary), isinstance(vocabulary, Words)
+  if isinstance(vocabulary, Subwords):
+    return {
+      'corpus': 'text',
+      'level': 'subword',
+      'path': f'{folder.absolute() / _TEXT}',
+      'tokenizer': f'{folder.absolute() / workdir.VOCABULARY}',
+    }
   if not words:
     values = {*vocabulary.symbols}
     if V in (204, 205):

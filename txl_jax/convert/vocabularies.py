@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from txl_jax import files
 from txl_jax.convert import inert, pickles, torch_storage
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.vocabulary import AnyVocabulary, Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
@@ -112,7 +112,7 @@ def convert(found: Contents) -> Vocabulary | Words:
     raise UserError(f'the vocabulary cannot be used: {e}') from e
 
 
-def write(folder: AnyPath, vocabulary: Vocabulary | Words) -> None:
+def write(folder: AnyPath, vocabulary: AnyVocabulary) -> None:
   """Writes what TransfoXLTokenizer.from_pretrained loads from a folder.
 
   That is vocab.txt, a word and its count in each line, and

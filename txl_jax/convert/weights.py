@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from txl_jax import models, settings
 from txl_jax.convert import ids, infer, lengths, original, published
 from txl_jax.convert.sources import SOURCES
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 
 
@@ -16,7 +15,7 @@ class Weights(NamedTuple):
 
   fields: dict[str, Any]  # the section `model`, complete
   params: Any  # a nested dict of float32 arrays
-  vocabulary: Vocabulary | Words
+  vocabulary: AnyVocabulary
   origin: str = ''  # which file they are from; '' for ours
   notes: Mapping[str, str] = {}  # {key: where its value is from}
   keys: Mapping[str, Any] = {}  # other keys of a config, flat
@@ -31,7 +30,7 @@ def of_state(
   state: original.State,
   options: Mapping[str, Any],
   source: str,
-  vocabulary: Vocabulary | Words | None,
+  vocabulary: AnyVocabulary | None,
   origin: str = '',
 ) -> Weights:
   """The Weights of a state dict in the original's form.

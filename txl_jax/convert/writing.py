@@ -19,7 +19,7 @@ from txl_jax.convert import (
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
 from txl_jax.corpora import scratch
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 from txl_jax.runs import weights_file, workdir
@@ -106,7 +106,7 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
     scratch.move(made, folder)
 
 
-def has_tokenizer(vocabulary: Vocabulary | Words) -> bool:
+def has_tokenizer(vocabulary: AnyVocabulary) -> bool:
   """Whether the tokenizer of Hugging Face can have a vocabulary."""
   return isinstance(vocabulary, Words) and vocabulary.unk in ('<unk>', '<UNK>')
 

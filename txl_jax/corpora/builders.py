@@ -64,9 +64,9 @@ def read(
   """The splits of a corpus of ARCHIVES, and the source for the manifest.
 
   Downloads and records are kept in the folder tfds of data_dir. manual_dir
-  holds the archive under its own file name, or the texts of ptb; nothing is
-  downloaded then. By force the archive is unpacked again. A UserError tells of
-  an archive that is not the expected one, or, later, of damaged records.
+  holds the archive under its own file name, or the texts of wt103, wt2 or ptb;
+  nothing is downloaded then. By force the archive is unpacked again. UserError:
+  the archive is not the expected one, or, later, records are damaged.
   """
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
@@ -109,15 +109,15 @@ def _texts(name, folder, download, temporary):
   archive = ARCHIVES[name]
   path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
-  texts = {m: folder / pathlib.PurePath(m).name for m in members}
-  if archive.md5 and not download and all(t.is_file() for t in texts.values()):
-    found = {}
-    for text in texts.values():
-      downloads.check_text(text, archive.md5[text.name], f'{text}')
-      found[text.name] = checksums.compute_url_info(text).checksum
-    return texts, {'texts': found}
   if download:
     source = downloads.download(name, archive, folder)
+  elif texts := _extracted(archive, folder):
+    found = {}
+    for member, text in texts.items():
+      if md5 := archive.md5.get(pathlib.PurePath(member).name):
+        downloads.check_text(text, md5, f'{text}')
+      found[text.name] = checksums.compute_url_info(text).checksum
+    return texts, {'texts': found}
   else:
     source = downloads.check(path, archive)
   try:
@@ -131,6 +131,29 @@ def _texts(name, folder, download, temporary):
     path.unlink()  # only now it turns out to be another one
     raise UserError(f'{e}; it was removed, to be downloaded again') from e
   return texts, source
+
+
+def _extracted(archive, folder):
+  """The texts in a folder that are of an archive, {member: path}; {} without.
+
+  UserError, which has all names that would do, if the archive is not there
+  either.
+  """
+  every = [*archive.extracted()]
+  for names in every:
+    texts = {member: folder / name for member, name in names.items()}
+    if all(text.is_file() for text in texts.values()):
+      return texts
+  if every and not (folder / archive.file).exists():
+    several = '; or '.join(', '.join(names.values()) for names in every)
+    some = {x for names in every for x in names.values()}
+    there = [x for x in sorted(some) if (folder / x).is_file()]
+    raise UserError(
+      f'--manual_dir={folder} has {", ".join(there) or "none of the files"}'
+      f'{" alone" if there else ""}; allowed: {archive.file} '
+      f'({downloads.known(archive)}), or its texts: {several}'
+    )
+  return {}
 
 
 def _make_records(name, texts, folder):

@@ -35,7 +35,7 @@ _DAMAGED += RuntimeError, ValueError
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
   """Size and sha256; UserError if it is not there, or not the archive."""
-  wanted = f'expected {_known(archive, " with ")}'
+  wanted = f'expected {known(archive, " with ")}'
   if not path.is_file():
     what = 'it is no file' if path.exists() else 'no such file'
     urls = ' or '.join(archive.urls)
@@ -87,7 +87,7 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   more = ' --vocab_file=FILE' if name == 'lm1b' else ''
   raise UserError(
     f'{name} cannot be downloaded: {"; ".join(failures.values())}; without a '
-    f'network, put {archive.file} ({_known(archive, ", ")}) into a folder and '
+    f'network, put {archive.file} ({known(archive)}) into a folder and '
     f'run python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{more}'
   )
 
@@ -151,7 +151,7 @@ class _Limited:
     return data
 
 
-def _known(archive, between):
+def known(archive: Archive, between: str = ', ') -> str:
   """What is published about an archive, in words."""
   size, sha256 = f'{archive.size} bytes', f'sha256 {archive.sha256}'
   if archive.archive_md5:

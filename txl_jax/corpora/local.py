@@ -1,4 +1,4 @@
-"""Corpora made from files of this machine: pystdlib and text.
+"""Files of this machine as the splits of a corpus; those of pystdlib.
 
 A corpus of bytes is the plain concatenation of the bytes of its files, so that
 bits per byte are honest. A corpus of words is read file by file, see `Split`.
@@ -12,15 +12,13 @@ import os
 import pathlib
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from txl_jax.data.options import SPLITS
 from txl_jax.errors import UserError
 from txl_jax.files import open_regular
 
 _CHUNK = 1 << 20  # bytes read at a time
-_WINDOW = 4096  # bytes within which a cut looks for the start of a line
-_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
 
 # Of the standard library: tests, what pip or the distribution adds, and what
 # is made when Python is built.
@@ -37,12 +35,25 @@ class Part:
   start: int
   stop: int
   size: int  # of the file
+  # What gives the text of a file that is not one itself, in chunks; the bytes
+  # are then those of the text.
+  _: dataclasses.KW_ONLY
+  read: Callable[[], Iterator[bytes]] | None = None
 
   @classmethod
-  def whole(cls, path: pathlib.Path) -> 'Part':
-    """All of a file."""
-    size = path.stat().st_size
-    return cls(path, 0, size, size)
+  def whole(
+    cls,
+    path: pathlib.Path,
+    read: Callable[[], Iterator[bytes]] | None = None,
+  ) -> 'Part':
+    """All of a file; one that is not a text itself is read to its end."""
+    size = sum(map(len, read())) if read else path.stat().st_size
+    return cls(path, 0, size, size, read=read)
+
+  @property
+  def name(self) -> str:
+    """What an error calls it."""
+    return f'{self.path}, its text' if self.read else f'{self.path}'
 
   @property
   def begins(self) -> bool:
@@ -58,11 +69,14 @@ class Part:
     """Number, in the file, of the line that the part begins with."""
     if self.begins:
       return 1
-    before = Part(self.path, 0, self.start, self.size)
+    before = dataclasses.replace(self, start=0, stop=self.start)
     return 1 + sum(chunk.count(b'\n') for chunk in before())
 
   def __call__(self) -> Iterator[bytes]:
     """The bytes; UserError if the file is shorter by now or cannot be read."""
+    if self.read:
+      yield from self._unpacked(self.read())
+      return
     at = self.start
     try:
       with open_regular(self.path) as f:
@@ -75,6 +89,18 @@ class Part:
           yield chunk
     except OSError as e:
       raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
+
+  def _unpacked(self, chunks):
+    """Of the whole text in chunks, the bytes from start to stop."""
+    at = 0  # of the chunk
+    for chunk in chunks:
+      if piece := chunk[max(self.start - at, 0) : self.stop - at]:
+        yield piece
+      at += len(chunk)
+      if at >= self.stop:
+        return
+    if at < self.stop:
+      raise UserError(f'{self.path} became shorter while it was read')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,10 +126,10 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   Within a split they are in the order of these hashes: streams that start at
   different places then differ in what they read, where the order of the paths
   would keep, say, all character tables together. The source has the Python
-  version besides; a UserError is as by `read_text`.
+  version besides. UserError: a file cannot be read, or a split has none.
   """
   root = pathlib.Path(root)
-  files = _list(root, _is_library_source)
+  files = list_files(root, _is_library_source)
   digests = {hashlib.sha256(name.encode()).digest(): name for name in files}
   parts = {split: [] for split in SPLITS}
   for digest in sorted(digests):
@@ -114,44 +140,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     if not any(file.size for file in part):
       raise UserError(f'{root}: no Python source for the split {split}')
   splits = {split: Split(tuple(part)) for split, part in parts.items()}
-  return splits, _source(root, files) | {'python': platform.python_version()}
-
-
-def read_text(
-  path: str | os.PathLike, words: bool = False
-) -> tuple[Splits, dict]:
-  """A file, or all files below a folder, cut at 90 and 95 percent.
-
-  The files of a folder are concatenated in the order of their relative posix
-  paths; hidden files and folders and links to folders are skipped. Each cut
-  is moved from its offset to the first start of a line at or after it, or, if
-  there is none within 4096 bytes, to the first byte there that continues no
-  UTF-8 character. A text of words is cut after white space instead, however
-  far that is, and the end of a file is also that of a line. A UserError tells
-  of a path that cannot be read or gives no three splits. The source has path,
-  number of files, bytes, and a sha256 over relative paths, sizes and contents.
-  """
-  path = pathlib.Path(path)
-  if path.is_dir():
-    found = _list(path, lambda relative: True)
-  elif path.is_file():
-    found = {path.name: Part.whole(path)}
-  else:
-    what = 'is a pipe or device' if path.exists() else 'does not exist'
-    raise UserError(f'data.path: {path} {what}; allowed: a file or folder')
-  files = list(found.values())
-  total = sum(file.size for file in files)
-  if not total:
-    raise UserError(f'data.path: {path} holds no text, its files have 0 bytes')
-  cuts = [0, *(_cut(files, total * p // 100, words) for p in (90, 95)), total]
-  parts = list(itertools.pairwise(cuts))
-  if any(start >= stop for start, stop in parts):
-    raise UserError(
-      f'data.path: {path} has {total} bytes, too few lines to cut it into '
-      'train, validation and test'
-    )
-  splits = zip(SPLITS, (between(files, *part) for part in parts))
-  return dict(splits), _source(path, found)
+  return splits, source(root, files) | {'python': platform.python_version()}
 
 
 def _is_library_source(relative):
@@ -161,8 +150,13 @@ def _is_library_source(relative):
   return is_source and not any(map(_SKIPPED.fullmatch, folders))
 
 
-def _list(root, wanted) -> dict[str, Part]:
-  """Files below root that are not hidden, by relative posix paths, sorted."""
+def list_files(
+  root: pathlib.Path, wanted: Callable[[pathlib.PurePath], bool]
+) -> dict[str, Part]:
+  """Files below root that are not hidden, by relative posix paths, sorted.
+
+  Links to folders are not followed. Each is the plain bytes of the file.
+  """
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
@@ -190,30 +184,7 @@ def between(files: Iterable[Part], start: int, stop: int) -> Split:
   return Split(tuple(parts))
 
 
-def _cut(files: list[Part], offset: int, words: bool) -> int:
-  """Where the cut wanted at an offset is made, see `read_text`."""
-  ends = list(itertools.accumulate(file.size for file in files))
-  total = ends[-1]
-  # A cut of words goes no further than the end of the file.
-  end = next(n for n in ends if n >= offset) if words else total
-  start, stop = max(offset - 1, 0), min(offset + _WINDOW, end)
-  window = b''.join(between(files, start, stop)())
-  if line := window.find(b'\n') + 1:
-    return start + line
-  if not words:
-    while offset < stop and window[offset - start] & 0xC0 == 0x80:
-      offset += 1
-    return offset
-  if end <= offset + _WINDOW and end < total:
-    return end
-  for chunk in between(files, start, end)():
-    if space := _SPACE.search(chunk):
-      return start + space.end()
-    start += len(chunk)
-  return end
-
-
-def _source(path: pathlib.Path, files: dict[str, Part]) -> dict:
+def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
   """What the manifest says about files, by their relative paths."""
   digest = hashlib.sha256()
   for name, file in files.items():

@@ -16,10 +16,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import files, settings
-from txl_jax.corpora import bucket, local, published, scratch, writing
+from txl_jax.corpora import (
+  bucket,
+  local,
+  own_text,
+  published,
+  scratch,
+  writing,
+)
 from txl_jax.data import options, prepared
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
+from txl_jax.data.subwords import Subwords
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
@@ -49,9 +57,10 @@ def prepare(
   if manual_dir is not None and asked.corpus in options.LOCAL:
     raise UserError(f'--manual_dir: corpus {asked.corpus} has no archive')
   words, listed = _read_list(asked)
-  splits, source = {}, {}
+  splits, source, own = {}, {}, None
   if asked.corpus == 'text':
-    splits, source = local.read_text(asked.path, asked.words)
+    own = own_text.find(asked)
+    source = own.source()
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   folder = _folder(asked, source, listed)
@@ -63,8 +72,9 @@ def prepare(
       bucket.put(folder, remote / folder.name, force)
     then = found.manifest['source'].get('vocab_file')
     if listed and then['sha256'] != listed['sha256']:
+      key = 'tokenizer' if asked.subwords else 'vocab_file'
       raise UserError(
-        f'data.vocab_file: {asked.vocab_file} has sha256 {listed["sha256"]}, '
+        f'data.{key}: {getattr(asked, key)} has sha256 {listed["sha256"]}, '
         f'{folder} was made with {then["file"]}, sha256 {then["sha256"]}; '
         'allowed: the same list, or to prepare the corpus again with --force'
       )
@@ -75,7 +85,9 @@ def prepare(
       'words; allowed: --vocab_file=FILE, a word a line'
     )
   print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
-  if not splits:
+  if own:
+    splits = own.splits()
+  elif not splits:
     # TFDS is needed for downloads alone; training does not import it.
     from txl_jax.corpora import builders
 
@@ -90,6 +102,8 @@ def prepare(
     vocabulary, entries = writing.write(asked, splits, made, processes, words)
     _check(asked, len(vocabulary), entries)
     prepared.write_manifest(made, asked, source, vocabulary, entries)
+    if own:
+      print(own.told(entries), file=sys.stderr)
     if force:
       scratch.replace(made, folder, temporary)
     else:
@@ -123,8 +137,10 @@ def vocab_size(config: Mapping[str, Any]) -> int:
   return asked.symbols or len(prepare(asked).vocabulary)
 
 
-def _read_list(asked) -> tuple[Words | None, dict]:
-  """The words of data.vocab_file and its manifest entry, if there is one."""
+def _read_list(asked) -> tuple[Words | Subwords | None, dict]:
+  """The vocabulary of a file, and its manifest entry, if there is one."""
+  if asked.tokenizer:
+    return _read_tokenizer(asked)
   if not asked.vocab_file:
     return None, {}
   path, lm1b = pathlib.Path(asked.vocab_file), asked.corpus == 'lm1b'
@@ -147,6 +163,20 @@ def _read_list(asked) -> tuple[Words | None, dict]:
   return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
 
 
+def _read_tokenizer(asked) -> tuple[Subwords, dict]:
+  """The subwords of data.tokenizer."""
+  path = pathlib.Path(asked.tokenizer)
+  name = f'data.tokenizer: {path}'
+  fields = files.parse_json(files.read(path, name, _LARGEST_LIST), name)
+  if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
+    fields = fields.get('tokenizer')
+  try:
+    found = Subwords.from_fields(fields)
+  except ValueError as e:
+    raise UserError(f'{name}: {e}') from e
+  return found, {'file': path.name, 'sha256': found.sha256()}
+
+
 def _folder(asked, source, listed):
   """Where a corpus is once it is prepared."""
   name = asked.corpus
@@ -158,7 +188,8 @@ def _folder(asked, source, listed):
     name += f'-{source["sha256"][:12]}'
   name += asked.suffix()
   if source and listed:
-    name += f'-list_{listed["sha256"][:12]}'
+    kind = 'tokenizer' if asked.subwords else 'list'
+    name += f'-{kind}_{listed["sha256"][:12]}'
   return pathlib.Path(asked.folder) / name
 
 

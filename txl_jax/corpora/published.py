@@ -1,7 +1,8 @@
 """Where the published corpora are, and what is known about their archives."""
 
 import dataclasses
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Iterator, Mapping
 
 from txl_jax.data.options import SIZES, SPLITS
 
@@ -16,8 +17,7 @@ class Archive:
   members: Mapping[str, tuple[str, ...]]  # of each split, in order
   # Bytes of splits that are cut from one text; others are their whole files.
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  # Of files by their names without folders, where there is no sha256. If all of
-  # them are in manual_dir, they are taken as they are.
+  # Of files by their names without folders, where there is no sha256.
   md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
   symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -27,6 +27,20 @@ class Archive:
   def file(self) -> str:
     """File name of the archive."""
     return self.urls[0].rsplit('/', 1)[-1]
+
+  def extracted(self) -> Iterator[dict[str, str]]:
+    """Names under which its texts may lie in a folder, {member: file}.
+
+    As they are in the archive, in its folder, or named for the splits alone.
+    Nothing where the texts are not one whole file for each split.
+    """
+    members = [m for part in self.members.values() for m in part]
+    if self.cuts or len(members) != len(self.members) or not members[1:]:
+      return
+    plain = [pathlib.PurePath(m).name for m in members]
+    yield dict(zip(members, plain))
+    yield dict(zip(members, members))
+    yield dict(zip(members, ('train.txt', 'valid.txt', 'test.txt')))
 
 
 _MAHONEY = 'http://mattmahoney.net/dc'
@@ -44,7 +58,7 @@ def _files(pattern: str) -> dict[str, tuple[str, ...]]:
   return {split: (pattern.format(name),) for split, name in names}
 
 
-def _wikitext(name: str, sha256: str) -> Archive:
+def _wikitext(name: str, sha256: str, train: int) -> Archive:
   """A WikiText; the size of its archive is not documented."""
   return Archive(
     urls=(
@@ -55,7 +69,7 @@ def _wikitext(name: str, sha256: str) -> Archive:
     size=None,
     sha256=sha256,
     members=_files(f'{name}/wiki.{{}}.tokens'),
-    tokens={'validation': 217_646, 'test': 245_569},  # of both
+    tokens={'train': train, 'validation': 217_646, 'test': 245_569},
   )
 
 
@@ -77,10 +91,12 @@ _ARCHIVES = {
   'wt103': _wikitext(
     'wikitext-103',
     '242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590',
+    train=103_227_021,
   ),
   'wt2': _wikitext(
     'wikitext-2',
     '92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c',
+    train=2_088_628,
   ),
   'ptb': Archive(
     urls=('http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz',),

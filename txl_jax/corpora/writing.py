@@ -16,12 +16,15 @@ import numpy as np
 
 from txl_jax import files
 from txl_jax.corpora import counting, local
-from txl_jax.data import sentences
-from txl_jax.data.options import LOCAL, Data
+from txl_jax.data import sentences, subwords
+from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
-from txl_jax.data.vocabulary import Vocabulary, count_bytes
+from txl_jax.data.subwords import Subwords
+from txl_jax.data.vocabulary import AnyVocabulary, Vocabulary, count_bytes
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
+
+_BLOCK = 1 << 20  # bytes that become subwords at once
 
 
 class File(io.BufferedWriter):
@@ -54,16 +57,19 @@ def write(
   splits: local.Splits,
   folder: pathlib.Path,
   processes: int,
-  listed: Words | None,
-) -> tuple[Vocabulary | Words, dict]:
+  listed: Words | Subwords | None,
+) -> tuple[AnyVocabulary, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
-  It returns the vocabulary, which is counted unless words are listed, and for
-  each split its entry of the manifest. A UserError tells that no word is left,
-  that a byte or word has no token id, or that the list lacks most words.
+  It returns the vocabulary, counted or learned unless it is given, and for each
+  split its entry of the manifest. A UserError tells that no word is left, that
+  a byte or word has no token id, or that the list lacks most words.
   """
+  if asked.subwords:
+    return _write_subwords(asked, splits, folder, listed)
   if not asked.words:
     return _write_bytes(asked, splits, folder)
+  assert not isinstance(listed, Subwords)
   processes = processes or counting.processes_by_default()
   texts = {s: _Text(asked, s, x.parts, folder) for s, x in splits.items()}
   train = texts['train']
@@ -108,6 +114,24 @@ def _write_bytes(asked, splits, folder):
       for chunk in read():
         f.write(vocabulary.encode(chunk, split).astype(dtype))
         size += len(chunk)
+    entries[split] = {'tokens': f.size, 'bytes': size, 'sha256': f.sha256()}
+  return vocabulary, entries
+
+
+def _write_subwords(asked, splits, folder, given):
+  """The same for subwords, which are learned unless they are given."""
+  vocabulary = given
+  if vocabulary is None:
+    train = counting.progress(splits['train'](), 'learning subwords')
+    vocabulary = subwords.learn(train, asked.max_size or SUBWORDS)
+  dtype, entries = token_dtype(len(vocabulary)), {}
+  for split, read in splits.items():
+    size = 0
+    chunks = counting.progress(read(), f'reading {split}')
+    with File(folder / TOKENS.format(split)) as f:
+      for block in subwords.blocks(chunks, _BLOCK):
+        f.write(vocabulary.encode(block, split).astype(dtype))
+        size += len(block)
     entries[split] = {'tokens': f.size, 'bytes': size, 'sha256': f.sha256()}
   return vocabulary, entries
 
@@ -214,7 +238,7 @@ class _Text:
       for part in self._parts:
         line = part.first_line()
         for block in counting.blocks(self._chunks(part)):
-          vocabulary.encode(block, f'{part.path}', line)
+          vocabulary.encode(block, part.name, line)
           line += block.count(b'\n')
     except UserError as e:
       advice = '; data.unk (--unk) adds <unk>'

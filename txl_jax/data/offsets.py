@@ -7,12 +7,15 @@ import re
 
 import numpy as np
 
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.subwords import Subwords
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Words
 
 
-def of_tokens(vocabulary: Vocabulary | Words, text: bytes) -> np.ndarray:
-  """(start, end) of the bytes of each token that `encode` makes of a text.
+def of_tokens(
+  vocabulary: AnyVocabulary, text: bytes, ids: np.ndarray
+) -> np.ndarray:
+  """(start, end) of the bytes of each token, for the ids `encode` makes of it.
 
   int64 [n, 2], in order, none overlapping. The <eos> of a newline is that
   newline; white space between words, and bytes that the vocabulary drops, are
@@ -20,6 +23,9 @@ def of_tokens(vocabulary: Vocabulary | Words, text: bytes) -> np.ndarray:
   """
   if isinstance(vocabulary, Words):
     return _of_words(text, vocabulary.eos)
+  if isinstance(vocabulary, Subwords):
+    ends = np.cumsum(vocabulary.sizes[ids])
+    return np.stack([ends - vocabulary.sizes[ids], ends], axis=1)
   here = np.frombuffer(text, np.uint8)
   dropped = np.array(vocabulary.dropped, np.uint8)
   starts = np.flatnonzero(~np.isin(here, dropped))

@@ -20,7 +20,7 @@ SIZES = {
 }
 CORPORA = {
   'pystdlib': "bytes: the sources of Python's own standard library",
-  'text': 'bytes or words: a text of your own, see data.path',
+  'text': 'bytes, words or subwords: a text of your own, see data.path',
   'enwik8': 'bytes: 100 MB of Wikipedia',
   'text8': 'bytes: 100 MB of Wikipedia, letters and spaces alone',
   'wt103': 'words: WikiText-103',
@@ -34,7 +34,8 @@ WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 VARIABLE = 'TXL_JAX_DATA'  # of the environment: a folder
-_OF_WORDS = ('lower', 'eos', 'unk', 'min_count', 'max_size')
+SUBWORDS = 8192  # that are learned unless max_size says how many
+_OF_WORDS = ('lower', 'eos', 'unk', 'min_count')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,28 @@ class Data:
     remote='gs://',
   )
   path: str = file_path(
-    '', 'Corpus text: the file or folder to learn from.', may_change=ON_RESUME
+    '',
+    'Corpus text: the file or folder to learn from. A folder with a train and '
+    'a valid or test (files or sub-folders) has these splits; any other text '
+    'is cut at 90 and 95 percent. Files may be packed (.gz, .zst) or hold '
+    'records (.jsonl, .parquet).',
+    may_change=ON_RESUME,
+  )
+  validation_path: str = file_path(
+    '',
+    'Corpus text: the validation text, a file or folder; data.path is then '
+    'trained on as a whole.',
+    may_change=ON_RESUME,
+  )
+  test_path: str = file_path(
+    '',
+    'Corpus text: the test text, likewise; without one it is the validation '
+    'text. Where it is given alone, validation is the last 5 percent of '
+    'data.path.',
+    may_change=ON_RESUME,
+  )
+  field: str = key(
+    'text', 'Corpus text: field of records (.jsonl, .parquet) that is read.'
   )
   newline: str = key(
     'keep',
@@ -77,6 +99,8 @@ class Data:
       'byte': 'one byte',
       'word': 'what white space separates; the vocabulary is counted on the '
       'training split',
+      'subword': 'a byte-level BPE token, learned from the training split, or '
+      'of data.tokenizer; needs the extra [text]',
     },
   )
   lower: bool = key(False, 'Text of words: lower-case it.')
@@ -90,7 +114,15 @@ class Data:
   )
   min_count: int = size(1, 'Text of words: rarer words are left out.')
   max_size: int = count(
-    0, 'Text of words: size of the vocabulary at most; 0 is any.'
+    0,
+    'Text of words or subwords: size of the vocabulary at most; 0 is any of '
+    f'words, {SUBWORDS:,} of subwords.',
+  )
+  tokenizer: str = file_path(
+    '',
+    'Text of subwords: the tokenizer.json of a byte-level BPE, or the '
+    "vocabulary.json of a run; '' learns one.",
+    may_change=ON_RESUME,
   )
   vocab_file: str = file_path(
     '',
@@ -110,7 +142,7 @@ class Data:
   @property
   def symbols(self) -> int | None:
     """The size of the vocabulary, None if it depends on a text."""
-    if self.corpus == 'text' and self.words:
+    if self.corpus == 'text' and self.level != 'byte':
       return None
     if self.alphabet == 'bytes':
       return 256
@@ -140,6 +172,11 @@ class Data:
     """Whether the tokens are words."""
     return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
 
+  @property
+  def subwords(self) -> bool:
+    """Whether the tokens are subwords."""
+    return (self.corpus, self.level) == ('text', 'subword')
+
   def check(self) -> None:
     """Raises a UserError unless all values are allowed and go together."""
     settings.check({'data': Data}, {'data': dataclasses.asdict(self)})
@@ -151,9 +188,15 @@ class Data:
     rules = (
       ('enwik8', self.corpus == 'enwik8', ('newline',)),
       ('enwik8 and text8', self.corpus in BYTES, ('alphabet',)),
-      ('text', text, ('path',)),
+      ('text', text, ('path', 'validation_path', 'test_path', 'field')),
       ('text', text or self.words, ('level',)),
       ('text at level word', of_words, _OF_WORDS),
+      (
+        'text at level word or subword',
+        of_words or self.subwords,
+        ('max_size',),
+      ),
+      ('text at level subword', self.subwords, ('tokenizer',)),
       ('lm1b, or text at level word', lm1b or of_words, ('vocab_file',)),
       ('lm1b', lm1b, ('boundaries',)),
     )
@@ -165,8 +208,11 @@ class Data:
           yield name, f'{allowed}; other values are for corpus {where}'
     if self.alphabet == 'bytes' and self.newline == 'drop':
       yield 'alphabet', 'seen with data.newline drop'
-    if 0 < self.max_size < 3:
-      yield 'max_size', '0, or at least 3'
+    least = 256 if self.subwords else 3
+    if 0 < self.max_size < least:
+      yield 'max_size', f'0, or at least {least}'
+    if self.tokenizer and self.max_size:
+      yield 'tokenizer', "'' with data.max_size, for it is a whole vocabulary"
     if self.vocab_file and (self.min_count > 1 or self.max_size):
       counted = 'data.min_count or data.max_size'
       yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
@@ -174,10 +220,12 @@ class Data:
       yield 'path', 'a file or folder, which corpus text needs'
     # The prepared data would become part of the corpus. (Links in a circle are
     # an error for pathlib.)
-    folder, source = map(os.path.realpath, (self.folder, self.path))
     text &= not self.folder.startswith(buckets.SCHEME)
-    if text and pathlib.Path(folder).is_relative_to(source):
-      yield 'path', f'a folder that does not hold data.dir, {self.folder}'
+    folder = pathlib.Path(os.path.realpath(self.folder))
+    for name in ('path', 'validation_path', 'test_path') if text else ():
+      path = getattr(self, name)
+      if path and folder.is_relative_to(os.path.realpath(path)):
+        yield name, f'a folder that does not hold data.dir, {self.folder}'
 
   def suffix(self) -> str:
     """The options, as the name of the prepared folder has them."""
@@ -186,6 +234,7 @@ class Data:
       ('alphabet_bytes', self.alphabet == 'bytes'),
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
       ('word', self.corpus == 'text' and self.words),
+      ('subword', self.subwords),
       ('lower', self.lower),
       ('unk', self.unk),
       ('no_eos', not self.eos),
@@ -196,8 +245,11 @@ class Data:
 
   def recorded(self) -> dict:
     """The options, as the manifest of the prepared corpus has them."""
-    names = {'text': ('level', *_OF_WORDS), 'lm1b': ('boundaries',)}
+    of_words = 'level', *_OF_WORDS, 'max_size'
+    names = {'text': of_words, 'lm1b': ('boundaries',)}
     found = names.get(self.corpus, ()) if self.words else ('newline',)
+    if self.subwords:
+      found = 'level', 'max_size'
     if self.alphabet == 'bytes':  # older manifests do not have it
       found += ('alphabet',)
     return {name: getattr(self, name) for name in found}

@@ -15,7 +15,8 @@ split one after the other and nothing else, and manifest.json:
                stream of sentences: how many, and the sha256 of their file
   digest       see `digest_of`
 
-The words of a vocabulary are in vocabulary.txt, with its count each on a line.
+The words of a vocabulary are in vocabulary.txt, with its count each on a line;
+subwords are in tokenizer.json, as the library `tokenizers` reads it.
 A stream of sentences (see `data.sentences`) has train.sentences.bin and so on:
 int64, where each sentence starts in the tokens, and where the next one would.
 """
@@ -30,16 +31,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from txl_jax import files
+from txl_jax.data import subwords
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.subwords import Subwords
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Symbols, Words
 from txl_jax.errors import UserError
 
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
-_LIST = 'vocabulary.txt'
+# The vocabulary of words, of subwords.
+_LIST, _TOKENIZER = 'vocabulary.txt', 'tokenizer.json'
 _LARGEST_LIST = 1 << 30  # bytes of it
 _BLOCK = 1 << 24  # tokens that are counted at once
 # Of the values that others rely on, in the manifest and in that of a split.
@@ -62,8 +66,9 @@ class Prepared:
 
   folder: pathlib.Path
   manifest: dict
-  vocabulary: Vocabulary | Words
+  vocabulary: AnyVocabulary
   ids: np.ndarray | None = None  # of each token id of the files; None, itself
+  anew: Mapping[str, np.ndarray] | None = None  # other tokens of each split
 
   @property
   def name(self) -> str:
@@ -74,9 +79,10 @@ class Prepared:
   def digest(self) -> str:
     """64 hex digits that are the same only for the same tokens and symbols."""
     digest = self.manifest['digest']
-    if self.ids is None:
+    if self.ids is None and self.anew is None:
       return digest
-    parts = digest, self.ids.tolist(), self.vocabulary.symbols
+    ids = [] if self.ids is None else self.ids.tolist()
+    parts = digest, ids, self.vocabulary.symbols
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
   def tokens(self, split: str) -> np.ndarray:
@@ -85,11 +91,13 @@ class Prepared:
     They are mapped from the file, or in memory if their ids are others.
     """
     self._split(split)
+    if self.anew is not None:
+      return self.anew[split]
     path = self.folder / TOKENS.format(split)
     found = np.memmap(path, self.manifest['dtype'], 'r')
     return found if self.ids is None else self.ids[found]
 
-  def ordered_like(self, vocabulary: Vocabulary | Words) -> 'Prepared':
+  def ordered_like(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """The corpus with the token ids that another vocabulary has.
 
     It must have the same symbols, in whatever order: the published lists have
@@ -103,11 +111,12 @@ class Prepared:
     ids = np.array([*map(place.get, ours)], self.manifest['dtype'])
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
-  def encoded_with(self, vocabulary: Vocabulary | Words) -> 'Prepared':
+  def encoded_with(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """The corpus with the token ids of another vocabulary of its kind.
 
     Words that it does not have become its <unk>; <unk> and the end of a line
     are its own. UserError: a symbol occurs that is not in it, nor an <unk>.
+    The text of subwords is cut into the others, which are held in memory.
     """
     ours = self.vocabulary
     if ours.kind != vocabulary.kind:
@@ -119,6 +128,8 @@ class Prepared:
       raise ValueError('the token ids are those of another vocabulary already')
     if ours.symbols == vocabulary.symbols:
       return self
+    if isinstance(vocabulary, Subwords):
+      return self._cut_anew(vocabulary)
     ids = vocabulary.places(ours)
     missing = np.flatnonzero(ids < 0)
     if missing.size and vocabulary.unk_id is None:
@@ -134,6 +145,21 @@ class Prepared:
     ids[missing] = vocabulary.unk_id or 0  # 0 stands for what does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
+
+  def _cut_anew(self, vocabulary):
+    """The same text as other subwords."""
+    found = {}
+    for split in SPLITS:
+      tokens = self.tokens(split)
+      places = range(0, len(tokens), _BLOCK)
+      texts = (self.vocabulary.decode(tokens[i : i + _BLOCK]) for i in places)
+      parts = [
+        vocabulary.encode(text, f'corpus {self.name}')
+        for text in subwords.blocks(texts, _BLOCK)
+      ]
+      dtype = token_dtype(len(vocabulary))
+      found[split] = np.concatenate(parts).astype(dtype)
+    return dataclasses.replace(self, vocabulary=vocabulary, anew=found)
 
   def _occurrences(self):
     """How often each token id is there, int64 [V]."""
@@ -200,6 +226,8 @@ def write_manifest(
   if isinstance(vocabulary, Words):
     with files.naming(folder / _LIST):
       (folder / _LIST).write_bytes(vocabulary.text())
+  if isinstance(vocabulary, Subwords):
+    files.write(folder / _TOKENIZER, vocabulary.tokenizer)
   manifest = {
     'format': FORMAT,
     'corpus': asked.corpus,
@@ -267,11 +295,15 @@ def _check_types(found, types):
 
 def _vocabulary(folder, entry):
   """The vocabulary of an entry of the manifest."""
-  if entry.get('kind') != 'words':
+  kind, name = {
+    'words': (Words, _LIST),
+    'subwords': (Subwords, _TOKENIZER),
+  }.get(f'{entry.get("kind")}', (None, ''))
+  if kind is None:
     return vocabulary_lib.from_json(entry)
-  path = folder / _LIST
+  path = folder / name
   try:
-    return Words.from_entry(entry, files.read(path, largest=_LARGEST_LIST))
+    return kind.from_entry(entry, files.read(path, largest=_LARGEST_LIST))
   except ValueError as e:
     raise UserError(f'{path}: {e}') from e
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from txl_jax.data.subwords import Subwords
 from txl_jax.data.words import Decoder, Symbols, Words
 from txl_jax.errors import UserError
 
@@ -69,11 +70,15 @@ class Vocabulary(Symbols):
     return next(found, 0)
 
 
-def from_json(fields: Any) -> Vocabulary | Words:
-  """The vocabulary, of either kind, by its `from_json`."""
+AnyVocabulary = Vocabulary | Words | Subwords
+
+
+def from_json(fields: Any) -> AnyVocabulary:
+  """The vocabulary, of any kind, by its `from_json`."""
   if not isinstance(fields, dict) or 'kind' not in fields:
     raise ValueError(f'the vocabulary is {fields!r:.80}')
-  return (Words if fields['kind'] == 'words' else Vocabulary).from_json(fields)
+  kinds = {kind.kind: kind for kind in (Words, Subwords)}
+  return kinds.get(f'{fields["kind"]}', Vocabulary).from_json(fields)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:

@@ -29,7 +29,7 @@ _LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
 class Symbols(abc.ABC):
   """A vocabulary of V symbols; ValueError if one occurs twice."""
 
-  kind: ClassVar[str]  # 'bytes' or 'words', in its JSON form
+  kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
   unit: ClassVar[str]  # in which an nll per token is reported, bpc or ppl
   # Of the word that ends a line or sentence, and of that for all others.
   eos_id: ClassVar[int | None] = None
@@ -52,6 +52,14 @@ class Symbols(abc.ABC):
   @abc.abstractmethod
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, integers [n]; a UserError names what has none, and source."""
+
+  @property
+  def sizes(self) -> np.ndarray | None:
+    """Bytes of each symbol, int64 [V]; None where its neighbours change that.
+
+    Of words it is None, for the space between two is of neither.
+    """
+    return None
 
   def places(self, other: 'Symbols') -> np.ndarray:
     """Token ids of another vocabulary's symbols, int64 [V]; -1 for none."""
@@ -265,6 +273,11 @@ class Words(Symbols):
   def look_up(self, text: bytes) -> np.ndarray:
     """Token ids as `encode` gives them, but -1 for words that have none."""
     return self.ids(split(text, self.eos, self.lower))
+
+  def outside(self, text: bytes) -> list[str]:
+    """The words of a text that have no token id."""
+    found = split(text, self.eos, self.lower)
+    return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
 
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
     """Token ids, int32 [n]; a UserError has the line, from first_line."""

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.subwords import Subwords
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Words
 from txl_jax.settings import ON_RESUME, count, file_path, size
 
@@ -56,7 +57,7 @@ class Heatmap:
   )
 
 
-def shown(vocabulary: Vocabulary | Words, ids: Sequence[int]) -> list[str]:
+def shown(vocabulary: AnyVocabulary, ids: Sequence[int]) -> list[str]:
   """What stands for each token id, visible whatever it is; str [n].
 
   Of a character of several bytes, each a token, the last one shows it.
@@ -66,6 +67,10 @@ def shown(vocabulary: Vocabulary | Words, ids: Sequence[int]) -> list[str]:
     line_end = vocabulary.line_end
     ends = ['\n' if i == line_end else ' ' for i in ids]
     return [_visible(s) + end for s, end in zip(symbols, ends)]
+  if isinstance(vocabulary, Subwords):
+    parts = (vocabulary.symbols[i] for i in ids)
+    texts = (x.decode(errors='backslashreplace') for x in parts)
+    return ['↵\n' if x == '\n' else _visible(x) for x in texts]
   data, found = bytes(vocabulary.symbols[i] for i in ids), []
   while (i := len(found)) < len(data):
     character = next(

@@ -16,8 +16,7 @@ from jax.sharding import Mesh
 
 from txl_jax import buckets, files, models, settings
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.modes import sections, trained
 from txl_jax.parallel import placement, processes
@@ -40,7 +39,7 @@ class Ancestor:
   path: pathlib.Path
   step: int | None  # of the checkpoint; None of an export
   sha256: str  # of the file, or of the seal of the checkpoint
-  vocabulary: Vocabulary | Words
+  vocabulary: AnyVocabulary
   config: Mapping[str, Any]  # flat; of an export only the section `model`
 
   @property

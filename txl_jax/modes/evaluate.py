@@ -35,8 +35,11 @@ def run(job: Job) -> perplexity.Score:
   unit, checkpoint = found.vocabulary.unit, trained.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
+  sizes = found.vocabulary.sizes
+  bits = figures.bits_per_byte(score.nll, split[-score.scored :], sizes)
   line = (
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
+    f'{figures.told(bits)}'
     f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
     f'({conditions(ev)})'
@@ -46,6 +49,7 @@ def run(job: Job) -> perplexity.Score:
     'scored_tokens': score.scored,
     'tokens_per_second': score.tokens_per_second,
     **figures.figures(score.nats, unit),
+    **bits,
   }
   try:
     analysis.report(job, record, [line])

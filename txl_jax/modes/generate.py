@@ -6,6 +6,7 @@ import sys
 
 from txl_jax import files
 from txl_jax.api import writing
+from txl_jax.data import unknown
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
@@ -29,7 +30,10 @@ def run(job: Job) -> None:
   found = trained.load(job.config, job.folder, mesh)
   vocabulary = found.vocabulary
   writer = writing.make(job.config, found.params, vocabulary)
-  prompts = _encode(g, prompt.encode('latin-1'), vocabulary)
+  text = prompt.encode('latin-1')
+  prompts = _encode(g, text, vocabulary)
+  if line := unknown.told(vocabulary, text, 'the prompt'):
+    job.console.say(f'warning: {line}')
   rows, T = g.samples * len(prompts), g.segment_len
   decoding.check(writer.model, found.params, samples=rows, segment_len=T)
   pieces = writer.texts(prompts, g.samples, echo=True)

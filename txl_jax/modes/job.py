@@ -1,6 +1,7 @@
 """What every mode is given."""
 
 import dataclasses
+import os
 import pathlib
 
 from txl_jax import settings
@@ -10,6 +11,7 @@ from txl_jax.data.prepared import Prepared
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Watch
+from txl_jax.runs import workdir
 from txl_jax.runs.console import Console
 
 
@@ -29,8 +31,11 @@ class Job:
     """The corpus of the config; process 0 prepares it, if it must be."""
     asked = settings.read(Data, self.config.data)
     self.console.say(f'data: {asked.folder}')
-    found = processes.main_first(
-      lambda: preparation.locate_or_prepare(self.config.data)
-    )
+    given, stored = asked.tokenizer, self.folder / workdir.VOCABULARY
+    if given and not os.path.exists(given) and stored.exists():
+      self.console.say(f'data.tokenizer: {given} is gone, {stored} is used')
+      asked = dataclasses.replace(asked, tokenizer=f'{stored}')
+    section = dataclasses.asdict(asked)
+    found = processes.main_first(lambda: preparation.locate_or_prepare(section))
     processes.check_same({'the digest of the corpus': found.digest})
     return found

@@ -2,10 +2,13 @@
 
 import json
 import time
+import warnings
 
 from txl_jax import files
 from txl_jax.api.results import Score
 from txl_jax.api.text_model import TextModel
+from txl_jax.api.texts import UnknownWords
+from txl_jax.data import unknown
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, trained
@@ -34,8 +37,12 @@ def run(job: Job) -> Score:
     job.console.progress(f'{scored:,} tokens', pause=5.0)
 
   of_run = job.config, found.params, found.vocabulary, mesh, found.step
+  if line := unknown.told(found.vocabulary, text, f'--text={job.text}'):
+    job.console.say(f'warning: {line}')
   try:
-    score = TextModel(*of_run).score(text, progress=progress)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore', UnknownWords)  # it was said
+      score = TextModel(*of_run).score(text, progress=progress)
   except ValueError as e:
     raise UserError(f'--text={job.text}: {e}') from e
   seconds, n = time.monotonic() - begin, len(score.nll)

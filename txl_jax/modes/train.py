@@ -124,11 +124,11 @@ def _checkpoints(job, corpus):
 
 
 def _to_compare(corpus):
-  """The tokens to compare with compressors, where they are bytes, or None."""
-  tokens, unit = corpus.tokens('validation'), corpus.vocabulary.unit
+  """The tokens to compare with compressors, where they tell bytes, or None."""
+  tokens, kind = corpus.tokens('validation'), corpus.vocabulary.kind
   as_text = corpus.manifest['corpus'] in ('pystdlib', 'text')
   # Words do not tell the bytes between them.
-  fits = as_text and unit == 'bpc' and len(tokens) <= _LARGEST
+  fits = as_text and kind != 'words' and len(tokens) <= _LARGEST
   return tokens if fits else None
 
 
@@ -138,8 +138,9 @@ def _beside_compressors(config, corpus, params, tokens, mesh):
   score = score_tokens(config, corpus, params, tokens, mesh=mesh)
   if not processes.is_main():
     return []
-  # The first byte is not scored: it is counted as eight bits.
-  bits = figures.figures(score.nll, 'bpc')['bpc'] + 8
+  # The first token is not scored: each of its bytes is counted as eight bits.
+  first = corpus.vocabulary.decode(tokens[:1])
+  bits = figures.figures(score.nll, 'bpc')['bpc'] + 8 * len(first)
 
   def rate(packed):
     return 8 * len(packed) / len(text)

@@ -8,8 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax import models, settings
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.models import base
 from txl_jax.modes import sections
@@ -25,7 +24,7 @@ class Trained(NamedTuple):
   step: int
   params: Any  # of the model at test time, on the mesh
   averaged: int  # steps that they are an average over; 0 is no average
-  vocabulary: Vocabulary | Words
+  vocabulary: AnyVocabulary
   config: dict[str, Any]  # of the run, flat
   trained_on: str  # the kind of its devices
 

@@ -22,8 +22,7 @@ import numpy as np
 
 from txl_jax import files, models, settings
 from txl_jax.data import vocabulary as vocabulary_lib
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.models import base
 
@@ -52,7 +51,7 @@ def save(path: AnyPath, params: Any, model: Fields, vocabulary: Fields) -> None:
     np.savez(f, allow_pickle=False, **arrays)
 
 
-def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
+def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   """The model, parameters and vocabulary of a file that `save` has written.
 
   The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
@@ -65,7 +64,7 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, Vocabulary | Words]:
   return model, flax.traverse_util.unflatten_dict(arrays, sep='/'), vocabulary
 
 
-def about(path: AnyPath) -> tuple[base.LanguageModel, Vocabulary | Words]:
+def about(path: AnyPath) -> tuple[base.LanguageModel, AnyVocabulary]:
   """The model and vocabulary of a file, as by `load`, without parameters."""
   model, _, vocabulary = _open(path, arrays=False)
   return model, vocabulary

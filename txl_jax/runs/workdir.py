@@ -28,8 +28,7 @@ from typing import Any
 from txl_jax import buckets, files, settings
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes
 from txl_jax.runs import checkpoint, lease, metrics_log
@@ -303,7 +302,7 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
     time.sleep(0.1)
 
 
-def vocabulary(folder: pathlib.Path, step: int) -> Vocabulary | Words:
+def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
   """The vocabulary of a checkpoint of the run in a folder; UserError without.
 
   It is said if that of the folder is another one.
@@ -322,7 +321,7 @@ def vocabulary(folder: pathlib.Path, step: int) -> Vocabulary | Words:
     raise UserError(f'{sealed} is damaged: {e}') from e
 
 
-def vocabulary_text(vocabulary: Vocabulary | Words) -> str:
+def vocabulary_text(vocabulary: AnyVocabulary) -> str:
   """What vocabulary.json holds."""
   return json.dumps(vocabulary.to_json())
 

@@ -297,6 +297,10 @@ class Trainer:
     averaged = averaging.count(self.state.average)
     record: Any = {'step': self.step, 'split': 'validation'}
     record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
+    scored = self.validation[len(self.validation) - score.scored :]
+    sizes = self.corpus.vocabulary.sizes
+    bits = figures.bits_per_byte(score.nll, scored, sizes)
+    record |= bits
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
@@ -311,6 +315,7 @@ class Trainer:
     over = f', weights averaged over {averaged} steps' if averaged else ''
     self.console.say(
       f'step {self.step}: validation {record[unit]:.4f} {unit}{best}, '
+      f'{figures.told(bits)}'
       f'{score.scored:,} tokens in {duration(score.seconds)}{over}'
     )
     if self.progress.trigger.start == self.step:

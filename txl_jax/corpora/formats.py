@@ -1,0 +1,180 @@
+"""Files that hold a text in another form: packed (.gz, .zst) or as records.
+
+Records are the lines of a .jsonl, each a JSON object, or the rows of a
+.parquet; of each the text is one field, and a newline unless it ends in one.
+A .gz or .zst holds a text, or with .jsonl.gz and .jsonl.zst records. All are
+read in pieces: memory holds a record, or of a .parquet what pyarrow reads at
+once of a row group.
+"""
+
+import functools
+import gzip
+import json
+import pathlib
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from txl_jax.data import extras
+from txl_jax.errors import UserError, first_line
+from txl_jax.files import open_regular
+
+SUFFIXES = '.gz', '.zst', '.jsonl', '.parquet'
+_CHUNK = 1 << 20  # bytes read at a time
+# Of a .zst, so that what they become is no more than 128 MiB.
+_PACKED = 1 << 12
+_LONGEST = 1 << 28  # bytes of a line of a .jsonl
+_ROWS = 1 << 10  # of a .parquet at a time
+Chunks = Iterator[bytes]
+
+
+def has_records(path: pathlib.Path) -> bool:
+  """Whether a file holds records, by its name."""
+  return '.jsonl' in _suffixes(path) or path.suffix.lower() == '.parquet'
+
+
+def reader(path: pathlib.Path, field: str) -> Callable[[], Chunks] | None:
+  """What gives the text of a file, None for one that is a text itself.
+
+  Of records these are the texts of each. Called, it raises a UserError for a
+  file that cannot be read, is cut off or damaged, has a record without the
+  field, or needs a package that is not installed.
+  """
+  found = _suffixes(path)
+  if path.suffix.lower() == '.parquet':
+    return functools.partial(_rows, path, field)
+  if '.jsonl' in found:
+    return functools.partial(_objects, path, field)
+  return functools.partial(_unpacked, path) if found else None
+
+
+def _suffixes(path):
+  """The last suffixes of a name that say its form, lower-cased."""
+  last = [x.lower() for x in path.suffixes[-2:]]
+  if last and last[-1] in SUFFIXES:
+    inner = last[-1] in ('.gz', '.zst') and last[0] == '.jsonl'
+    return last if inner else last[-1:]
+  return []
+
+
+def _unpacked(path) -> Chunks:
+  """The bytes of a file, unpacked where it is packed."""
+  ways = {'.gz': _gzip, '.zst': _zstandard}
+  way = ways.get(path.suffix.lower(), _plain)
+  try:
+    with open_regular(path) as f:
+      yield from way(path, f)
+  except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+    raise UserError(f'{path} is damaged or cut off: {first_line(e)}') from e
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+
+
+def _plain(path, f) -> Chunks:
+  yield from iter(functools.partial(f.read, _CHUNK), b'')
+
+
+def _gzip(path, f: BinaryIO) -> Chunks:
+  yield from _plain(path, gzip.GzipFile(fileobj=f))
+
+
+def _zstandard(path, f: BinaryIO) -> Chunks:
+  zstandard = extras.load('zstandard', f'{path}: reading a .zst')
+  # Windows as large as `zstd --long=31` makes them.
+  unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+  frame, whole = unpacker.decompressobj(), False
+  try:
+    while data := f.read(_PACKED):
+      while data:
+        frame = unpacker.decompressobj() if frame.eof else frame
+        yield frame.decompress(data)
+        data, whole = frame.unused_data, frame.eof
+  except zstandard.ZstdError as e:
+    raise UserError(f'{path} is damaged: {first_line(e)}') from e
+  if not whole:  # which the package does not tell
+    raise UserError(f'{path} is cut off, or empty')
+
+
+def _objects(path, field) -> Chunks:
+  """The texts of the objects in a .jsonl; blank lines are none."""
+  for number, line in _lines(path):
+    where = f'{path}: line {number}'
+    try:
+      record = json.loads(line)
+    except (ValueError, RecursionError) as e:
+      raise UserError(f'{where} is no JSON: {first_line(e)}') from e
+    if not isinstance(record, dict):
+      kind = type(record).__name__
+      raise UserError(f'{where} is a {kind}; allowed: a JSON object')
+    if field not in record:
+      raise _no_field(where, field, record)
+    yield _text(where, field, record[field])
+
+
+def _lines(path):
+  """(number, line) of the lines of a file that are not blank."""
+  rest, number = [], 0  # pieces of a line, which may be long
+
+  def joined(*last):
+    return b''.join((*rest, *last))
+
+  for chunk in _unpacked(path):
+    first, *others = chunk.split(b'\n')
+    if others:
+      for line in (joined(first), *others[:-1]):
+        number += 1
+        if line.strip():
+          yield number, line
+      first, rest = others[-1], []
+    rest.append(first)
+    if sum(map(len, rest)) > _LONGEST:
+      raise UserError(
+        f'{path}: line {number + 1} has more than {_LONGEST:,} bytes, which is '
+        'refused'
+      )
+  if joined().strip():
+    yield number + 1, joined()
+
+
+def _rows(path, field) -> Chunks:
+  """The texts of the rows of a .parquet."""
+  what = f'{path}: reading a .parquet'
+  arrow = extras.load('pyarrow', what)
+  parquet = extras.load('pyarrow.parquet', what)
+  try:
+    with open_regular(path) as f:
+      file = parquet.ParquetFile(f, buffer_size=_CHUNK)
+      if field not in (names := file.schema_arrow.names):
+        raise _no_field(f'{path}: record 1', field, names)
+      number = 0
+      for group in range(file.num_row_groups):
+        # Of several groups at once it keeps what was read of each.
+        batches = file.iter_batches(_ROWS, [group], [field], use_threads=False)
+        for batch in batches:
+          for value in batch.column(0):
+            number += 1
+            yield _text(f'{path}: record {number}', field, value.as_py())
+  except arrow.ArrowException as e:
+    raise UserError(f'{path} is damaged or cut off: {first_line(e)}') from e
+  except OSError as e:
+    reason = e.strerror or first_line(e)
+    raise UserError(f'{path} cannot be read: {reason}') from e
+
+
+def _text(where, field, value):
+  """The text of a record's field; UserError unless it is one."""
+  if not isinstance(value, str):
+    kind = 'null' if value is None else f'a {type(value).__name__}'
+    raise UserError(
+      f'{where}: the field {field!r} is {kind}; allowed: a text (data.field)'
+    )
+  # JSON may escape half of a character, which no UTF-8 has.
+  text = value.encode('utf-8', 'replace')
+  return text if text.endswith(b'\n') else text + b'\n'
+
+
+def _no_field(where, field, names):
+  there = ', '.join(repr(x) for x in [*names][:20]) or 'no field'
+  return UserError(
+    f'{where} has no field {field!r}; allowed for data.field: {there}'
+  )

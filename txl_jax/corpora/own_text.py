@@ -1,0 +1,287 @@
+"""A text of one's own: which files it is, and how they become splits.
+
+A folder with files or sub-folders named for the splits has them as splits: a
+train, and a valid (also validation, val, dev) or a test, or both. A name may
+have a word before it (wiki.train.tokens), the number of a shard after it
+(train-00000-of-00002.parquet), and a suffix of a text, of records or of a
+packed file (see `formats`). So it is where data.validation_path or
+data.test_path is given, and data.path is what to train on. Without a
+validation split the last 5 % of the training text are that; without a test
+split it is the validation split again. Any other file or folder is one text,
+cut at 90 and 95 percent.
+
+The files of a folder are read in the order of their relative posix paths;
+hidden files and folders and links to folders are skipped.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import os
+import pathlib
+import re
+from collections.abc import Iterable
+
+from txl_jax import settings
+from txl_jax.corpora import formats, local
+from txl_jax.corpora.local import Part, Split, Splits
+from txl_jax.data.options import SPLITS, Data
+from txl_jax.errors import UserError
+
+_WINDOW = 4096  # bytes within which a cut looks for the start of a line
+_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
+_NAMES = {'train': 'train', 'test': 'test'}
+_NAMES |= dict.fromkeys(('valid', 'validation', 'val', 'dev'), 'validation')
+_NAME = re.compile(
+  rf'(?P<before>[\w-]+\.)?(?P<name>{"|".join(_NAMES)})'
+  r'(-\d+-of-\d+)?(?P<form>\.parquet|(\.(txt|tokens|raw|jsonl))?(\.(gz|zst))?)',
+  re.IGNORECASE,
+)
+_SHOWN = 3  # names in a line
+
+Files = dict[str, Part]  # as plain bytes, by relative posix paths
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """The files of a text."""
+
+  asked: Data
+  files: dict[str, Files]  # of each split that has its own; of '' to be cut
+  others: tuple[str, ...] = ()  # what a folder with splits has besides
+
+  def source(self) -> dict:
+    """What the manifest says: path, number of files, bytes, and a sha256.
+
+    The sha256 is over relative paths, sizes and contents as they are on disk,
+    and which split a file is of.
+    """
+    path, merged = pathlib.Path(self.asked.path), {}
+    for split, files in self.files.items():
+      lead = f'{split}/' if split else ''
+      merged |= {f'{lead}{name}': part for name, part in files.items()}
+    found = local.source(path, merged)
+    if set(self.files) != {''}:
+      found['splits'] = {split: [*x] for split, x in self.files.items()}
+    if any(formats.has_records(part.path) for part in merged.values()):
+      field = self.asked.field
+      digest = hashlib.sha256(f'{found["sha256"]}\0{field}'.encode())
+      found |= {'field': field, 'sha256': digest.hexdigest()}
+    return found
+
+  def splits(self) -> Splits:
+    """The text of each split.
+
+    A cut is moved from its offset to the first start of a line at or after it,
+    or, if there is none within 4096 bytes, to the first byte there that
+    continues no UTF-8 character. A text of words is cut after white space
+    instead, however far that is, and the end of a file is also that of a line.
+    UserError: a file cannot be read, or there is too little text.
+    """
+    texts = {split: self._texts(x.values()) for split, x in self.files.items()}
+    for split, parts in texts.items():
+      if not any(part.size for part in parts):
+        where = self._where(split)
+        raise UserError(f'{where} holds no text, its files have 0 bytes')
+    if '' in texts:
+      return dict(zip(SPLITS, self._cut(texts[''], 90, 95)))
+    whole = {split: Split(tuple(parts)) for split, parts in texts.items()}
+    if 'validation' not in whole:
+      cut = self._cut(texts['train'], 95)
+      whole |= dict(zip(('train', 'validation'), cut))
+    whole.setdefault('test', whole['validation'])
+    return {split: whole[split] for split in SPLITS}
+
+  def told(self, entries: dict[str, dict]) -> str:
+    """Which text each split is, with its bytes and tokens, in one line."""
+    files, told = self.files, []
+    for split in SPLITS:
+      if '' in files:
+        part = {'train': 'the first 90 %', 'validation': 'the next 5 %'}
+        what = part.get(split, 'the last 5 %') + f' of {_listed(files[""])}'
+      elif split in files:
+        what = _listed(files[split])
+        if split == 'train' and 'validation' not in files:
+          what = f'the first 95 % of {what}'
+      elif split == 'validation':
+        what = 'the last 5 % of that, for no file is one'
+      else:
+        what = 'the validation split again, for no file is one'
+      e = entries[split]
+      told.append(
+        f'{split} is {what}: {e["bytes"]:,} bytes, {e["tokens"]:,} tokens'
+      )
+    line = '; '.join(told)
+    if self.others:
+      line += f'; left out: {_listed(self.others)}'
+    return line
+
+  def _where(self, split):
+    names = {'validation': 'validation_path', 'test': 'test_path'}
+    name = names.get(split, '')
+    if path := getattr(self.asked, name, ''):
+      return f'data.{name}: {path}'
+    of = f', split {split},' if split else ''
+    return f'data.path: {self.asked.path}{of}'
+
+  def _texts(self, parts: Iterable[Part]) -> list[Part]:
+    """The text of each file; one in another form is read to its end."""
+    found = []
+    for part in parts:
+      read = formats.reader(part.path, self.asked.field)
+      found.append(Part.whole(part.path, read) if read else part)
+    return found
+
+  def _cut(self, files: list[Part], *percents: int) -> list[Split]:
+    """The concatenated files, cut at so many percent of their bytes."""
+    words, total = self.asked.words, sum(file.size for file in files)
+    cuts = (_place(files, total * p // 100, words) for p in percents)
+    cuts = [0, *cuts, total]
+    if any(start >= stop for start, stop in itertools.pairwise(cuts)):
+      into = 'train, validation and test'
+      if len(percents) == 1:
+        into = 'train and validation'
+      raise UserError(
+        f'data.path: {self.asked.path} has {total} bytes, too few lines to cut '
+        f'it into {into}'
+      )
+    return [local.between(files, *part) for part in itertools.pairwise(cuts)]
+
+
+def find(asked: Data) -> Found:
+  """The files of a text.
+
+  UserError: a path is none of a file or folder, a split has files of two
+  names, or a key is given that nothing would read.
+  """
+  path = pathlib.Path(asked.path)
+  named, others = _named(path) if path.is_dir() else ({}, ())
+  if not asked.validation_path and not asked.test_path:
+    files = named or {'': _files('path', path)}
+  elif named:
+    raise UserError(
+      f'data.path: {path} has splits of its own ({", ".join(named)}); allowed: '
+      'that without data.validation_path and data.test_path, or a file or '
+      'folder to train on'
+    )
+  else:
+    files = {'train': _files('path', path)}
+    real = os.path.realpath
+    trained = {real(part.path) for part in files['train'].values()}
+    for split in SPLITS[1:]:
+      name = f'{split}_path'
+      if given := getattr(asked, name):
+        files[split] = _files(name, pathlib.Path(given))
+        for part in files[split].values():
+          if real(part.path) in trained:
+            raise UserError(
+              f'data.{name}: {part.path} is also of data.path; allowed: a text '
+              'that is not trained on'
+            )
+  _hold_field(asked, files)
+  return Found(asked, files, others if named else ())
+
+
+def _hold_field(asked: Data, files):
+  """Raises a UserError if a field is named that no file has."""
+  parts = (part for x in files.values() for part in x.values())
+  if asked.field == Data.field:
+    return
+  if not any(formats.has_records(part.path) for part in parts):
+    settings.refuse(
+      'data.field',
+      asked.field,
+      f'{Data.field!r}, for no file of {asked.path} has records (.jsonl, '
+      '.parquet)',
+    )
+
+
+def _files(name, path) -> Files:
+  """The files of a path, the value of a key."""
+  if path.is_dir():
+    return local.list_files(path, lambda relative: True)
+  if path.is_file():
+    return {path.name: Part.whole(path)}
+  what = 'is a pipe or device' if path.exists() else 'does not exist'
+  raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
+
+
+def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
+  """The files of each split that names in a folder tell; all other names.
+
+  Nothing is there where they tell no training split, or that alone.
+  """
+  entries = collections.defaultdict(dict)  # {split: {name: forms}}
+  others, seen = [], []
+  try:
+    paths = sorted(root.iterdir())
+  except OSError as e:
+    raise UserError(f'data.path: {root} cannot be read: {e.strerror}') from e
+  for path in paths:
+    found = _NAME.fullmatch(path.name)
+    if path.name.startswith('.') or not (path.is_dir() or path.is_file()):
+      continue
+    if not found or (path.is_dir() and (found['before'] or found['form'])):
+      others.append(path.name)
+      continue
+    split = _NAMES[found['name'].lower()]
+    form = found['before'], found['name'], found['form'], path.is_dir()
+    entries[split].setdefault(form, []).append(path)
+    seen.append(path.name)
+  if 'train' not in entries:
+    if len(entries) == 2 and not others:
+      raise UserError(
+        f'data.path: {root} has {_listed(seen)}, but no train; allowed: a '
+        'training split beside them, or one text'
+      )
+    return {}, ()
+  if len(entries) == 1:
+    return {}, ()
+  files = {}
+  for split in SPLITS:
+    if split not in entries:
+      continue
+    if len(entries[split]) > 1:
+      names = ' and '.join(x[0].name for x in entries[split].values())
+      raise UserError(
+        f'data.path: {root} has {names}, each for the split {split}; allowed: '
+        'one of them'
+      )
+    (paths,) = entries[split].values()
+    files[split] = {}
+    for path in paths:
+      lead = f'{path.name}/' if path.is_dir() else ''
+      for name, part in _files('path', path).items():
+        files[split][f'{lead}{name}'] = part
+  return files, tuple(others)
+
+
+def _listed(names: Iterable[str]) -> str:
+  """A few names, and how many there are besides."""
+  names = [*names]
+  more = f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''
+  return ', '.join(names[:_SHOWN]) + more
+
+
+def _place(files: list[Part], offset: int, words: bool) -> int:
+  """Where the cut wanted at an offset is made, see `Found.splits`."""
+  ends = list(itertools.accumulate(file.size for file in files))
+  total = ends[-1]
+  # A cut of words goes no further than the end of the file.
+  end = next(n for n in ends if n >= offset) if words else total
+  start, stop = max(offset - 1, 0), min(offset + _WINDOW, end)
+  window = b''.join(local.between(files, start, stop)())
+  if line := window.find(b'\n') + 1:
+    return start + line
+  if not words:
+    while offset < stop and window[offset - start] & 0xC0 == 0x80:
+      offset += 1
+    return offset
+  if end <= offset + _WINDOW and end < total:
+    return end
+  for chunk in local.between(files, start, end)():
+    if space := _SPACE.search(chunk):
+      return start + space.end()
+    start += len(chunk)
+  return end

@@ -1,0 +1,17 @@
+"""Packages that only some texts need: those of the extra [text]."""
+
+import importlib
+from typing import Any
+
+from txl_jax.errors import UserError
+
+
+def load(module: str, what: str) -> Any:
+  """A module of an extra package; UserError, which says what needs it."""
+  try:
+    return importlib.import_module(module)
+  except ImportError as e:
+    package = module.partition('.')[0]
+    raise UserError(
+      f"{what} needs the package {package}; run: pip install 'txl_jax[text]'"
+    ) from e
