@@ -104,6 +104,20 @@ def test_a_reader_that_has_enough():
   assert done.stderr == b''
 
 
+def test_native_libraries_do_not_write_into_the_product():
+  body = (
+    "print('before')\nterminal.keep_apart(b'[noise] ')\nprint('product')\n"
+    "os.system('echo native')\nos.write(1, b'[noise]\\nerror\\n[noise]\\n')\n"
+    'sys.stdout.flush(); time.sleep(0.5)'
+  )
+  done = ended(body)
+  assert (done.returncode, done.stdout) == (0, b'before\nproduct\n')
+  assert done.stderr == b'native\nerror\n'
+  done = ended(body, '>/dev/full')
+  line = b'error: standard output cannot be written: No space left on device'
+  assert done.returncode == 1 and line in done.stderr
+
+
 @contextlib.contextmanager
 def started(command, path='', errors=subprocess.PIPE):
   """A program that has said that it is ready."""

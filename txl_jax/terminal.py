@@ -11,6 +11,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -22,6 +23,7 @@ _POLL = 0.01  # seconds
 _PATIENCE = 1.0  # seconds that the last words wait for who reads them
 
 _before_end: list[Callable[[], None]] = []
+_on_leave: list[Callable[[], None]] = []
 
 
 def begin() -> None:
@@ -67,6 +69,18 @@ def before_end(function: Callable[[], None]) -> Iterator[None]:
       _before_end.remove(function)
 
 
+def on_leave(function: Callable[[], None]) -> None:
+  """Calls the function, too, where `clear` is called; only the last one."""
+  _on_leave[:] = [function]
+
+
+def clear() -> None:
+  """Takes what is being drawn off the terminal, before the last words."""
+  for function in _on_leave:
+    with contextlib.suppress(Exception):
+      function()
+
+
 def unwind() -> None:
   """Leaves every context before the end; for `before_end`."""
   raise KeyboardInterrupt
@@ -85,7 +99,8 @@ def interrupt(*_) -> None:
     signal.setitimer(signal.ITIMER_REAL, _PATIENCE, _PATIENCE)
     # A terminal has shown ^C, perhaps after an open line.
     line = b'\ninterrupted\n' if os.isatty(2) else b'interrupted\n'
-    for write in (sys.stdout.flush, functools.partial(os.write, 2, line)):
+    last = functools.partial(os.write, 2, line)
+    for write in (clear, sys.stdout.flush, last):
       with contextlib.suppress(Exception):
         write()
   finally:
@@ -97,6 +112,28 @@ def end(status: int) -> NoReturn:
   with contextlib.suppress(Exception):
     sys.stdout.flush()
   os._exit(status)
+
+
+def keep_apart(*noise: bytes) -> None:
+  """Gives standard output to Python alone, which is where the product is from.
+
+  What native libraries print there goes to standard error instead, but for
+  lines that begin with a noise.
+  """
+  sys.stdout.flush()
+  own = os.dup(1)
+  sys.stdout = _text(_Product(own, 'w', closefd=False), sys.stdout)
+  source, sink = os.pipe()
+  os.dup2(sink, 1)
+  os.close(sink)
+
+  def forward():
+    for line in os.fdopen(source, 'rb'):
+      if not line.startswith(noise):
+        with contextlib.suppress(OSError):
+          os.write(2, line)
+
+  threading.Thread(target=forward, daemon=True).start()
 
 
 def _give_up(*_):

@@ -29,6 +29,8 @@ OPTIONS = (
   'profile.stop=12',
   'optim.lr=1e-2',
   'generate.samples=2',
+  'train.sample_every=20',
+  'train.sample_tokens=5',
 )
 
 
@@ -42,9 +44,8 @@ def assert_close(folder, other):
   assert [(r['step'], r['split']) for r in a] == [
     (r['step'], r['split']) for r in b
   ]
-  np.testing.assert_allclose(
-    [r['nats'] for r in a], [r['nats'] for r in b], rtol=1e-5
-  )
+  a, b = ([r['nats'] for r in x if r['split'] != 'sample'] for x in (a, b))
+  np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def train(folder, processes, devices):

@@ -13,6 +13,7 @@ from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.generation import decoding
 from txl_jax.modes import generate, trained
 from txl_jax.modes.job import Job
+from txl_jax.runs.console import Console
 
 SAMPLE = 'a é € 𝄞 z'
 
@@ -37,7 +38,7 @@ def printed(*pieces, prompt='', **changes):
   c = common.get_config()
   c.generate.prompt = prompt
   c.generate.update(changes)
-  job = Job(c, None, None, None, '')
+  job = Job(c, None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(trained, 'load', lambda *_: found)
     patch.setattr(decoding, 'check', lambda *_, **__: None)

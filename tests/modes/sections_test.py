@@ -61,6 +61,7 @@ RANGES = [
   ('mesh.fsdp', [1, 8], [0, -1, -2]),  # mesh.data is -1 already
   ('mesh.tensor', [1, 8], [0, -1, -2]),
   ('train.steps_per_dispatch', [1, 50, 100], [0, -1]),
+  ('train.sample_tokens', [1, 10_000], [0, -1, 10_001]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
   ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
   ('long_text.context', [1, 100_000], [0, 100_001]),
@@ -93,7 +94,7 @@ SIZES = {
 }
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'softmax_samples', 'unroll'),
-  'train': ('eval_tokens',),
+  'train': ('eval_tokens', 'sample_every'),
   'optim': ('drop_at', 'average_start', 'average_patience'),
   'profile': ('start', 'stop'),
   'eval': ('window',),
@@ -224,6 +225,7 @@ FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
 FREE |= {'data.path', 'data.validation_path', 'data.test_path'}
 FREE |= {'data.tokenizer'}
 FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
+FREE |= {'train.sample_every', 'train.sample_tokens', 'train.wandb'}
 FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
 FREE |= {
   'train.steps',

@@ -89,7 +89,9 @@ def test_what_happens_between_dispatches():
   message = refused(changed(train__steps_per_dispatch=7))
   expected = 'multiples of train.steps_per_dispatch, 7'
   assert message == f'train.steps is 400000; allowed: {expected}'
-  every = {f'train__{key}_every': 8 for key in ('log', 'eval', 'save')}
+  every = {
+    f'train__{key}_every': 8 for key in ('log', 'eval', 'save', 'sample')
+  }
   every |= dict(train__steps_per_dispatch=4, train__steps=80, profile__stop=16)
   sections.check(changed(**every))
   for key in (*every.keys() - {'train__steps_per_dispatch'}, 'profile__start'):

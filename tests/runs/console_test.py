@@ -6,11 +6,6 @@ import pytest
 from txl_jax.runs import console as console_lib
 
 
-class Terminal(io.StringIO):
-  def isatty(self):
-    return True
-
-
 def test_console_in_a_file(monkeypatch):
   monkeypatch.setattr(sys, 'stderr', io.StringIO())
   console = console_lib.Console()
@@ -21,22 +16,38 @@ def test_console_in_a_file(monkeypatch):
   assert sys.stderr.getvalue() == 'one\ntwo\nthree\n'
 
 
-def test_console_on_a_terminal(monkeypatch):
-  monkeypatch.setattr(sys, 'stderr', Terminal())
-  monkeypatch.setenv('COLUMNS', '9')
-  monkeypatch.setenv('LINES', '5')
+def test_phases_in_a_file(monkeypatch):
+  monkeypatch.setattr(sys, 'stderr', io.StringIO())
   console = console_lib.Console()
-  console.progress('step 100 of 200')
-  console.progress('two')
-  console.say('stays')
-  console.say('too')
-  console.progress('three')
-  console.close()
-  print('error: …', file=sys.stderr)
-  console.close()
-  assert sys.stderr.getvalue() == (
-    '\rstep 100\rtwo     \nstays\ntoo\n\rthree   \nerror: …\n'
-  )
+  with console.phase('compiling', plain='compiles'):
+    pass
+  with console.phase('scoring', 20, console_lib.TOKENS) as phase:
+    phase.reach(5)
+    console.reach(phase, 10, pause=60.0)
+    console.reach(phase, 20, pause=60.0)
+    console.figures(phase, ['unused'], 'figures')
+  console.table({'unused': ['unused']})
+  console.evaluated(['unused'], [1.0], 'evaluated')
+  console.plain('plain')
+  assert sys.stderr.getvalue().splitlines() == [
+    'compiles',
+    '10 of 20 tokens',
+    'figures',
+    'evaluated',
+    'plain',
+  ]
+
+
+def test_a_silent_console(monkeypatch):
+  monkeypatch.setattr(sys, 'stderr', io.StringIO())
+  console = console_lib.Console(silent=True)
+  with console.phase('compiling', plain='compiles') as phase:
+    console.reach(phase, 10, pause=0.0)
+    console.figures(phase, ['unused'], 'figures')
+  console.evaluated(['unused'], [1.0], 'evaluated')
+  console.plain('plain')
+  console.say('said')
+  assert sys.stderr.getvalue() == ''
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ counts; once the vocabulary is known, a table makes numbers token ids.
 
 import collections
 import contextlib
+import contextvars
 import functools
 import itertools
 import multiprocessing
@@ -34,8 +35,29 @@ def processes_by_default() -> int:
   return min(os.cpu_count() or 1, _MOST)
 
 
+_shown: contextvars.ContextVar[Callable[[str, int], None] | None]
+_shown = contextvars.ContextVar('shown', default=None)
+
+
+@contextlib.contextmanager
+def shown(report: Callable[[str, int], None] | None) -> Iterator[None]:
+  """Progress goes to a function of what is read and how many bytes of it."""
+  before = _shown.set(report)
+  try:
+    yield
+  finally:
+    _shown.reset(before)
+
+
 def progress(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
   """The chunks, with a progress bar where stderr is a terminal."""
+  if report := _shown.get():
+    done = 0
+    for chunk in chunks:
+      done += len(chunk)
+      report(what, done)
+      yield chunk
+    return
   with tqdm.tqdm(
     desc=what, unit='B', unit_scale=True, disable=None, leave=False
   ) as bar:

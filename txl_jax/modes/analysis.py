@@ -55,7 +55,8 @@ def open_run(job: Job, tokens: int = 0) -> Subject:
   """
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
-  found = trained.load(job.config, job.folder, mesh)
+  with job.console.phase('restoring the model'):
+    found = trained.load(job.config, job.folder, mesh)
   # The run of another model's weights reads its corpus with that vocabulary.
   corpus, began = job.corpus(), found.config.get('train.init_from')
   encode = corpus.encoded_with if began else corpus.ordered_like
@@ -168,6 +169,7 @@ def report(
   UserError: a figure is not finite, or a file cannot be written.
   """
   # First: it has taken long, and a folder may be full.
+  job.console.close()  # or a line of it would be torn
   processes.print_on_main(*lines)
   folder, name = job.folder / FOLDER, record['program']
   picture = folder / f'{name}.png'

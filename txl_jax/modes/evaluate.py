@@ -12,6 +12,7 @@ from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.modes import analysis, trained
 from txl_jax.modes.job import Job
+from txl_jax.runs.console import TOKENS
 
 
 def run(job: Job) -> perplexity.Score:
@@ -26,12 +27,13 @@ def run(job: Job) -> perplexity.Score:
   corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
   check_tokens(config, corpus, found.params, tokens, mesh=mesh)
+  with job.console.phase('scoring', len(tokens) - 1, TOKENS) as phase:
 
-  def progress(scored):
-    job.console.progress(f'{scored:,} of {len(tokens) - 1:,} tokens', pause=5.0)
+    def progress(scored):
+      job.console.reach(phase, scored, pause=5.0)
 
-  more = dict(mesh=mesh, nll_file=ev.nll_file, progress=progress)
-  score = score_tokens(config, corpus, found.params, tokens, **more)
+    more = dict(mesh=mesh, nll_file=ev.nll_file, progress=progress)
+    score = score_tokens(config, corpus, found.params, tokens, **more)
   unit, checkpoint = found.vocabulary.unit, trained.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')

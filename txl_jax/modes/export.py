@@ -12,7 +12,8 @@ from txl_jax.runs import weights_file
 def run(job: Job) -> None:
   """Writes the file; UserError: see `trained.load` and `weights_file.save`."""
   mesh = mesh_lib.make_mesh(job.config.mesh)
-  found = trained.load(job.config, job.folder, mesh)
+  with job.console.phase('restoring the model'):
+    found = trained.load(job.config, job.folder, mesh)
   params = jax.tree.map(placement.fetch, found.params)
   # What is free where a model is used is as it was trained.
   then = found.config

@@ -2,11 +2,15 @@
 
 import codecs
 import io
+import itertools
 import sys
+
+import numpy as np
 
 from txl_jax import files
 from txl_jax.api import writing
 from txl_jax.data import unknown
+from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
@@ -24,19 +28,20 @@ def run(job: Job) -> None:
   UserError: see `trained.load`; or the prompt cannot be read or encoded.
   """
   g = job.config.generate
-  # Standard input is that of process 0.
-  prompt = processes.on_main(lambda: _prompt(g).decode('latin-1'))
+  prompt = read_prompt(g)
   mesh = mesh_lib.make_mesh(job.config.mesh)
-  found = trained.load(job.config, job.folder, mesh)
+  with job.console.phase('restoring the model'):
+    found = trained.load(job.config, job.folder, mesh)
   vocabulary = found.vocabulary
   writer = writing.make(job.config, found.params, vocabulary)
-  text = prompt.encode('latin-1')
-  prompts = _encode(g, text, vocabulary)
-  if line := unknown.told(vocabulary, text, 'the prompt'):
+  prompts = encode(g, prompt, vocabulary)
+  if line := unknown.told(vocabulary, prompt, 'the prompt'):
     job.console.say(f'warning: {line}')
   rows, T = g.samples * len(prompts), g.segment_len
   decoding.check(writer.model, found.params, samples=rows, segment_len=T)
   pieces = writer.texts(prompts, g.samples, echo=True)
+  with job.console.phase('compiling, and reading the prompt'):
+    pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()
   if rows == 1 and not g.prompt_lines:
     # An incomplete character waits for its last byte.
@@ -55,18 +60,27 @@ def run(job: Job) -> None:
   out.flush()
 
 
-def _encode(g, text, vocabulary):
-  """The tokens of each prompt."""
+def encode(
+  g: Generate, text: bytes, vocabulary: AnyVocabulary
+) -> list[np.ndarray]:
+  """The tokens of each prompt of a text; UserError if they are not known."""
   if not g.prompt_lines:
     return [vocabulary.encode(text, 'the prompt')]
   lines = enumerate(text.splitlines() or [b''], 1)
   return [vocabulary.encode(x, f'line {n} of the prompt') for n, x in lines]
 
 
-def _prompt(g: Generate):
-  if not g.prompt_file:
-    return g.prompt.encode()
-  return read_text(f'generate.prompt_file: {g.prompt_file}', g.prompt_file)
+def read_prompt(g: Generate) -> bytes:
+  """The text of the prompts, for every process; or UserError."""
+
+  def read():
+    if not g.prompt_file:
+      return g.prompt
+    name = f'generate.prompt_file: {g.prompt_file}'
+    return read_text(name, g.prompt_file).decode('latin-1')
+
+  # Standard input is that of process 0.
+  return processes.on_main(read).encode('latin-1' if g.prompt_file else 'utf-8')
 
 
 def read_text(name: str, path: str) -> bytes:

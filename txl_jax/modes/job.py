@@ -5,7 +5,7 @@ import os
 import pathlib
 
 from txl_jax import settings
-from txl_jax.corpora import preparation
+from txl_jax.corpora import counting, preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.modes.sections import Config
@@ -30,12 +30,21 @@ class Job:
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""
     asked = settings.read(Data, self.config.data)
-    self.console.say(f'data: {asked.folder}')
+    self.console.plain(f'data: {asked.folder}')
     given, stored = asked.tokenizer, self.folder / workdir.VOCABULARY
     if given and not os.path.exists(given) and stored.exists():
       self.console.say(f'data.tokenizer: {given} is gone, {stored} is used')
       asked = dataclasses.replace(asked, tokenizer=f'{stored}')
     section = dataclasses.asdict(asked)
-    found = processes.main_first(lambda: preparation.locate_or_prepare(section))
+    with self.console.phase('preparing the corpus', 0, '{:,} bytes') as phase:
+
+      def read(what, done):
+        phase.name = f'preparing the corpus: {what}'
+        phase.reach(done)
+
+      with counting.shown(read if self.console.live else None):
+        found = processes.main_first(
+          lambda: preparation.locate_or_prepare(section)
+        )
     processes.check_same({'the digest of the corpus': found.digest})
     return found

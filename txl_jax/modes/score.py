@@ -30,18 +30,22 @@ def run(job: Job) -> Score:
   read = lambda: generate.read_text(f'--text={job.text}', job.text)
   text = processes.on_main(lambda: read().decode('latin-1')).encode('latin-1')
   mesh = mesh_lib.make_mesh(job.config.mesh)
-  found = trained.load(job.config, job.folder, mesh)
+  with job.console.phase('restoring the model'):
+    found = trained.load(job.config, job.folder, mesh)
   begin = time.monotonic()
-
-  def progress(scored):
-    job.console.progress(f'{scored:,} tokens', pause=5.0)
-
   of_run = job.config, found.params, found.vocabulary, mesh, found.step
   if line := unknown.told(found.vocabulary, text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
   try:
-    with warnings.catch_warnings():
+    with (
+      job.console.phase('scoring', 0, '{:,} tokens') as phase,
+      warnings.catch_warnings(),
+    ):
       warnings.simplefilter('ignore', UnknownWords)  # it was said
+
+      def progress(scored):
+        job.console.reach(phase, scored, pause=5.0)
+
       score = TextModel(*of_run).score(text, progress=progress)
   except ValueError as e:
     raise UserError(f'--text={job.text}: {e}') from e

@@ -6,15 +6,20 @@ import lzma
 import shlex
 from typing import Any
 
-from txl_jax import buckets, settings
+import jax
+
+from txl_jax import buckets, files, models, settings
+from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import figures
-from txl_jax.modes import ancestor, sections
+from txl_jax.models import base
+from txl_jax.modes import ancestor, samples, sections
 from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
-from txl_jax.runs import workdir
+from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.runs.console import TOKENS
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import resume
 from txl_jax.training import step as step_lib
@@ -35,6 +40,7 @@ def run(job: Job) -> None:
   quoted = shlex.quote(f'{folder}')
   of_run = f'--config={quoted}/config.py --workdir={quoted}'
   command = f'python -m txl_jax.main {of_run}'
+  processes.on_main(lambda: wandb_run.check(config.train.wandb))
   corpus = job.corpus()
   checkpoints = _checkpoints(job, corpus)
   with contextlib.ExitStack() as stack:
@@ -62,12 +68,16 @@ def run(job: Job) -> None:
       compared = _to_compare(corpus)
       processes.on_main(lambda: workdir.compare(*run, then))
       resume.check_length(config, folder, start or 0)
-      plan = plan_lib.make(config, corpus, mesh)
+      _tell(job, corpus, mesh, start or 0)
+      with job.console.phase('compiling', plain='compiling'):
+        plan = plan_lib.make(config, corpus, mesh)
+      params = plan.built.model.inference_params(plan.built.abstract.params)
+      sample = samples.make(config, corpus.vocabulary, params)
       if compared is not None:
-        params = plan.built.model.inference_params(plan.built.abstract.params)
         check_tokens(config, corpus, params, compared, mesh)
       around = mesh, job.watch, job.console, plan
-      trainer = Trainer(config, corpus, folder, *around, checkpoints, start)
+      own = checkpoints, start, sample
+      trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
         trainer.state, lines = other.into(trainer.state, config, mesh)
         for line in (*lines, *other.reads(corpus)):
@@ -76,8 +86,8 @@ def run(job: Job) -> None:
       progress = trainer.run()
     beside = []
     if compared is not None:
-      given = config, corpus, trainer.weights(), compared, mesh
-      beside = _beside_compressors(*given)
+      given = corpus, trainer.weights(), compared, mesh
+      beside = _beside_compressors(job, *given)
   unit = corpus.vocabulary.unit
 
   def figure(nats):
@@ -132,10 +142,14 @@ def _to_compare(corpus):
   return tokens if fits else None
 
 
-def _beside_compressors(config, corpus, params, tokens, mesh):
+def _beside_compressors(job, corpus, params, tokens, mesh):
   """The model beside gzip and xz on the same bytes."""
+  config, n = job.config, len(tokens)
   text = corpus.vocabulary.decode(tokens)
-  score = score_tokens(config, corpus, params, tokens, mesh=mesh)
+  plain = f'scoring {n:,} validation bytes with the final weights'
+  with job.console.phase('scoring', n - 1, TOKENS, plain=plain) as phase:
+    more = dict(mesh=mesh, progress=phase.reach)
+    score = score_tokens(config, corpus, params, tokens, **more)
   if not processes.is_main():
     return []
   # The first token is not scored: each of its bytes is counted as eight bits.
@@ -145,10 +159,37 @@ def _beside_compressors(config, corpus, params, tokens, mesh):
   def rate(packed):
     return 8 * len(packed) / len(text)
 
+  with job.console.phase('compressing with gzip and xz'):
+    gzipped, xz = gzip.compress(text, 9), lzma.compress(text, preset=9)
   return [
     f'bits per byte on the {len(text):,} validation bytes, final weights:',
     f'  this model  {bits / len(text):.4f}  ({conditions(config.eval)}; its '
     'weights are not counted, and it has seen the training files)',
-    f'  gzip -9     {rate(gzip.compress(text, 9)):.4f}',
-    f'  xz -9       {rate(lzma.compress(text, preset=9)):.4f}',
+    f'  gzip -9     {rate(gzipped):.4f}',
+    f'  xz -9       {rate(xz):.4f}',
   ]
+
+
+def _tell(job, corpus, mesh, start):
+  """Shows on a terminal what is to be trained, on what, and where."""
+  config, train = job.config, job.config.train
+  built = models.build(config.model, len(corpus.vocabulary))
+  shapes = jax.eval_shape(lambda: base.init_params(built, jax.random.key(0)))
+  count = sum(x.size for x in jax.tree.leaves(shapes))
+  sizes = [f'{split} {len(corpus.tokens(split)):,}' for split in SPLITS]
+  first = mesh.devices.flat[0]
+  kind, n = getattr(first, 'device_kind', first.platform), mesh.size
+  joined = [f'{processes.count()} processes'] if processes.count() > 1 else []
+  axes = [f'{axis} {k}' for axis, k in mesh.shape.items() if k > 1]
+  named = [config.experiment] if config.experiment else []
+  steps = f'{train.steps:,} steps of {train.batch_size} x {train.segment_len}'
+  job.console.table(
+    {
+      'model': (*named, config.model.name, f'{count:,} parameters'),
+      'tokens': sizes,
+      'devices': (f'{n} x {kind}', *joined, *axes),
+      'training': (f'{steps} tokens', *([f'from step {start}'] * (start > 0))),
+      'run': (files.shown(job.folder),),
+      'data': (files.shown(corpus.folder),),
+    }
+  )

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 from jax._src import distributed as jax_distributed  # for `store` alone
 
+from txl_jax import terminal
 from txl_jax.errors import UserError
 
 _TIMEOUT = 300  # seconds until all processes have come
@@ -126,6 +127,7 @@ def _join(who, where, lost_seconds, method, *values):
   timer = threading.Timer(_TIMEOUT, fail, [late])
   timer.daemon = True
   timer.start()
+  terminal.keep_apart(b'[Gloo] Rank ')  # how many it has found, again and again
   try:
     with on_abort(lambda: fail('; the lines above say why')):
       jax.distributed.initialize(
@@ -198,6 +200,7 @@ def store() -> Any:
 def leave(line: str, status: int) -> None:
   """Ends this process with a last line, without waiting for the others."""
   try:
+    terminal.clear()
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
   finally:  # whether or not someone reads it

@@ -1,53 +1,146 @@
-"""What the terminal shows of a run."""
+"""What the program tells people of a run, on standard error.
 
-import shutil
+On a terminal each phase has a line that is drawn again while it lasts; see
+`display`. Elsewhere, as in a file, each call is a line.
+"""
+
+import contextlib
+import math
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from txl_jax import terminal
+from txl_jax.runs import display
+from txl_jax.runs.display import Phase, curve, duration
+
+__all__ = ['TOKENS', 'Console', 'Phase', 'duration']
+
+TOKENS = '{:,} of {:,} tokens'  # how far a text is read
 
 
 class Console:
-  """Progress on standard error.
-
-  On a terminal one line is rewritten in place; elsewhere each call is a line.
-  """
+  """Shows nothing if it is silent, as in all processes but one."""
 
   def __init__(self, silent: bool = False):
-    """Shows nothing if it is silent, as in all processes but one."""
-    self._silent, self._terminal = silent, sys.stderr.isatty()
-    self._open, self._last = False, 0.0
+    """Looks whether standard error is a terminal."""
+    self._silent, self._last = silent, -math.inf
+    self._screen: display.Screen | None = None
+    if not silent and display.is_terminal():
+      self._screen = display.Screen()
+      terminal.on_leave(self.close)
+    self._loose: Phase | None = None  # of `progress` outside a phase
+
+  @property
+  def live(self) -> bool:
+    """Whether there is a terminal, on which lines are drawn again."""
+    return self._screen is not None
+
+  @contextlib.contextmanager
+  def phase(
+    self,
+    name: str,
+    total: int = 0,
+    form: str = '',
+    *,
+    plain: str = '',
+  ) -> Iterator[Phase]:
+    """A phase of the program, whose `reach` is told how far it is, of a total.
+
+    The form says that, as in '{:,} of {:,} tokens'. Without a terminal the line
+    `plain`, if it is given, says that it begins.
+    """
+    phase = Phase(name, total, form)
+    if self._screen:
+      self._drop()
+      self._screen.push(phase)
+    elif plain:
+      self._print(plain)
+    try:
+      yield phase
+    finally:
+      if self._screen:
+        self._screen.pop(phase)
+
+  def reach(self, phase: Phase, done: int, pause: float) -> None:
+    """How far a phase is; without a terminal a line, one in `pause` seconds."""
+    phase.reach(done)
+    if not self._screen:
+      self.progress(phase.count(), pause)
+
+  def figures(self, phase: Phase, parts: Sequence[str], plain: str) -> None:
+    """Figures of a phase, the important ones first; and the plain line."""
+    phase.parts = tuple(parts)
+    if not self._screen:
+      self.progress(plain)
 
   def progress(self, text: str, pause: float = 0.0) -> None:
-    """Shows where the run is, unless it did `pause` seconds ago or less."""
-    if self._silent or time.monotonic() - self._last < pause:
+    """Shows where the program is, unless it did `pause` seconds ago or less."""
+    if self._silent:
       return
-    self._last = time.monotonic()
-    if self._terminal:
-      width = shutil.get_terminal_size().columns - 1
-      print(f'\r{text[:width]:{width}}', end='', file=sys.stderr, flush=True)
-      self._open = True
-    else:
-      print(text, file=sys.stderr, flush=True)
+    if self._screen:
+      if self._loose is None:
+        self._loose = Phase(text)
+        self._screen.push(self._loose)
+      self._loose.name = text
+    elif time.monotonic() - self._last >= pause:
+      self._last = time.monotonic()
+      self._print(text)
 
   def say(self, text: str) -> None:
     """Shows a line that stays."""
-    if not self._silent:
-      self.close()
-      print(text, file=sys.stderr, flush=True)
+    self._drop()
+    if self._screen:
+      self._screen.say(text)
+    else:
+      self._print(text)
+
+  def plain(self, text: str) -> None:
+    """Shows a line where there is no terminal."""
+    if not self._screen:
+      self._print(text)
+
+  def table(self, rows: Mapping[str, Sequence[str]]) -> None:
+    """Shows on a terminal what each name stands for, in parts."""
+    if self._screen:
+      self._screen.table(rows)
+
+  def evaluated(
+    self,
+    parts: Sequence[str],
+    figures: Sequence[float],
+    plain: str,
+  ) -> None:
+    """Shows an evaluation and the figures so far, the least of which is best.
+
+    The parts are for a terminal, the first of them before the curve.
+    """
+    if not self._screen:
+      self._print(plain)
+      return
+    more: list[Any] = [] if self._screen.simple else [curve(figures)]
+    self._screen.row([*parts[:1], *more, *parts[1:]])
+
+  def sample(self, title: str, text: str) -> None:
+    """Shows what a model has written; without a terminal in one line."""
+    if self._screen:
+      self._screen.frame(title, text)
+    else:
+      self._print(f'{title}: {text!r}')
 
   def close(self) -> None:
-    """Ends a line that is rewritten, so that what follows has its own."""
-    if self._open:
-      print(file=sys.stderr, flush=True)
-      self._open = False
+    """Takes away what is not to stay; standard error is as it was."""
+    self._loose = None
+    if self._screen:
+      self._screen.close()
 
+  def _drop(self):
+    """Ends the line of `progress`."""
+    if self._screen and self._loose:
+      self._screen.pop(self._loose)
+    self._loose = None
 
-def duration(seconds: float) -> str:
-  """Seconds as people read them: 45s, 12m05s, 3h20m, 2d04h."""
-  s = int(max(seconds, 0))
-  if s < 60:
-    return f'{s}s'
-  if s < 3600:
-    return f'{s // 60}m{s % 60:02d}s'
-  if s < 86400:
-    return f'{s // 3600}h{s % 3600 // 60:02d}m'
-  return f'{s // 86400}d{s % 86400 // 3600:02d}h'
+  def _print(self, text):
+    if not self._silent:
+      print(text, file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """What a run writes about itself: metrics.jsonl, TensorBoard, the console.
 
-metrics.jsonl has one JSON object a line: step, split, and figures. But for what
+metrics.jsonl has one JSON object a line: step, split, and figures; those of the
+split `sample` have a text instead, that the model has written. But for what
 measures time, it is the same whether the run was interrupted or not: a
 checkpoint knows the `Mark` of the record, to which it is cut back. A record
 that does not bear its mark is put aside, what can be read of it goes on, and
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from tensorboardX import event_file_writer, summary
@@ -64,21 +66,24 @@ class Log:
     evaluated: int,
     tensorboard: bool,
     mark: Mark | None = None,
+    also: Callable[[dict[str, Any]], None] = lambda record: None,
   ):
     """Opens the record and cuts it back to a checkpoint, as its mark says.
 
     Where there is no mark, or the record does not bear it, lines of training
     after `step` are dropped, and those of other splits after `evaluated`, the
-    last step whose evaluation the checkpoint knows. UserError, as from the
+    last step whose evaluation the checkpoint knows. `also` is given every
+    record, those that are kept first. UserError, as from the
     other methods: a file cannot be written.
     """
-    self._folder, self._events = workdir, None
+    self._folder, self._events, self._also = workdir, None, also
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
     self._every = _PUT if self._bucket else _FLUSH
     path, events = workdir / NAME, workdir / EVENTS
     data = _contents(path)
     before = mark.beginning(data) if mark else None
-    last, lines, strange = {'train': step}, _lines(before or b''), False
+    last, lines = {'train': step, 'sample': step}, _lines(before or b'')
+    strange = False
     for line in _lines(data[len(before or b'') :]):
       record = _record(line)
       past = record and record['step'] > last.get(record['split'], evaluated)
@@ -105,10 +110,10 @@ class Log:
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if its thread dies of a full disk, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
-      self._file, self._mark = path.open('ab'), Mark()
+      self._path, self._file, self._mark = path, path.open('ab'), Mark()
       for line in lines:
         self._mark = self._mark.after(line)
-        self._write_events(json.loads(line))
+        self._tell(json.loads(line))
       self._flush_events()
 
   def write(self, record: dict[str, Any]) -> None:
@@ -119,19 +124,30 @@ class Log:
       self._file.write(line)
       self._file.flush()
       self._mark = self._mark.after(line)
-      self._write_events(record)
+      self._tell(record)
       # Each flush waits for the disk.
       if time.monotonic() - self._flushed > self._every:
         self._flush_events()
 
-  def _write_events(self, record):
+  def figures(self, split: str, name: str) -> list[float]:
+    """A figure of every line of a split so far."""
+    records = read(self._path)
+    return [r[name] for r in records if r['split'] == split and name in r]
+
+  def _tell(self, record):
+    """Hands on a record that is written."""
+    self._also(record)
     if self._events is None:
       return
     record = dict(record)
     step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():
-      scalar = summary.scalar(f'{split}/{name}', value)
-      event = Event(step=step, wall_time=time_, summary=scalar)
+      if isinstance(value, str):  # indented: TensorBoard reads Markdown
+        value = '\n'.join(f'    {line}' for line in value.split('\n'))
+        made = summary.text(f'{split}/{name}', value)
+      else:
+        made = summary.scalar(f'{split}/{name}', value)
+      event = Event(step=step, wall_time=time_, summary=made)
       self._events.write_event(event)
 
   def _flush_events(self):
@@ -179,6 +195,11 @@ class Silent:
     return Mark()
 
   sync = close = write
+
+  def figures(self, split: str, name: str) -> list[float]:
+    """None."""
+    del split, name
+    return []
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -230,12 +251,14 @@ def _record(line: bytes) -> dict[str, Any] | None:
   """The record in a line; None if there is none."""
   try:
     found = json.loads(line)
-    numbers = {k: x for k, x in found.items() if k != 'split'}
+    texts = {'split', *(['text'] if 'text' in found else [])}
+    numbers = {k: x for k, x in found.items() if k not in texts}
     whole = [x for x in numbers.values() if not isinstance(x, float)]
     # What TensorBoard takes.
     right = all(type(x) is int and abs(x) < 2**63 for x in whole)
     right = right and type(found['step']) is int and found['step'] >= 0
-    right = right and 'time' in numbers and isinstance(found['split'], str)
+    right = right and 'time' in numbers
+    right = right and all(isinstance(found[k], str) for k in texts)
   except files.ODD:
     return None
   return found if right else None

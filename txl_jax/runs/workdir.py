@@ -6,6 +6,7 @@ vocabulary.json          what the token ids stand for
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
 tensorboard/             the same for TensorBoard
+wandb.json, wandb/       the run at Weights & Biases, see `wandb_run`
 checkpoints/             see `checkpoint`
 unsaved                  there until the first checkpoint is complete
 lock                     held while a run writes here; in a bucket see `lease`
@@ -31,13 +32,13 @@ from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.parallel import processes
-from txl_jax.runs import checkpoint, lease, metrics_log
+from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 HISTORY, _PYTHON = 'history.json', 'config.py'
-_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, HISTORY
+_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, HISTORY, wandb_run.NAME
 
 
 @contextlib.contextmanager

@@ -1,17 +1,18 @@
 """What the log and the console say of training: figures, rates, time left."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
-from txl_jax.runs.console import Console, duration
+from txl_jax.runs.console import Console, Phase, duration
 from txl_jax.runs.metrics_log import Log, Silent
-from txl_jax.training import cost, metrics, profiling
+from txl_jax.training import cost, metrics, profiling, resume
 from txl_jax.training.options import Config
+from txl_jax.training.pace import Pace
 
 
 class Lines:
@@ -22,14 +23,27 @@ class Lines:
     self._train, self._console = config.train, console
     self._unit, self._timed_from = corpus.vocabulary.unit, 0
     self.clock = profiling.Clock()
+    self.curve: list[float] = []  # the figures of evaluations so far
+    self.pace = Pace(self._train.steps, self._train.eval_every)
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
-  def begin(self, step: int) -> None:
-    """Steps are timed from here on, when `step` of them are made."""
+  def begin(self, step: int, phase: Phase) -> None:
+    """Steps are timed from here on, when `step` of them are made.
+
+    They are shown as those of a phase.
+    """
     self.clock.restart()
+    self.pace.restart()
+    self._phase, phase.left = phase, self.pace.left
     self._timed_from = step
+    self.made(step)
+
+  def made(self, step: int) -> None:
+    """Shows that a call of the devices has ended, after `step` steps."""
+    self.pace.made(step)
+    self._phase.reach(step)
 
   @contextlib.contextmanager
   def apart(self, state: Any) -> Iterator[None]:
@@ -39,7 +53,7 @@ class Lines:
     """
     with self.clock('device_wait'):
       jax.block_until_ready(state)
-    with self.clock.stopped():
+    with self.clock.stopped(), self.pace.apart():
       yield
 
   def write(
@@ -73,17 +87,49 @@ class Lines:
       if self._peak:
         record['mfu'] = round(rate * self._flops / self._peak, 4)
       log.write(record)
-      used = f'mfu {record["mfu"]:.1%}  ' if self._peak else ''
-      left = duration((self._train.steps - step) * seconds / timed)
-      self._console.progress(
-        f'step {step}/{self._train.steps}  '
-        f'{record[self._unit]:.4f} {self._unit}  lr {record["lr"]:.3g}  '
-        f'{record["tokens_per_second"]:,.0f} tokens/s  {used}'
-        f'data {shares["data_wait"]:.2%}  dispatch {shares["dispatch"]:.2%}  '
-        f'device {shares["device_wait"]:.2%}  ETA {left}'
-      )
+      self._show(step, record, shares)
     if skipped:
       self._console.say(
         f'warning: {skipped} updates left out, the first at step '
         f'{int(sums.bad_step) + 1}: loss or gradient not finite'
       )
+
+  def _show(self, step, record, shares):
+    """Shows the figures of a record; on a terminal, those that fit."""
+    figure = f'{record[self._unit]:.4f} {self._unit}'
+    rate = f'{record["tokens_per_second"]:,.0f} tokens/s'
+    lr = f'lr {record["lr"]:.3g}'
+    used = [f'mfu {record["mfu"]:.1%}'] if self._peak else []
+    data, dispatch, device = (f'{share:.2%}' for share in shares.values())
+    waits = f'data {data}', f'dispatch {dispatch}', f'device {device}'
+    parts = figure, rate, lr, *used, f'epoch {record["epoch"]}', *waits
+    left = self.pace.left()
+    eta = [] if left is None else [f'ETA {duration(left)}']
+    before = f'step {step}/{self._train.steps}', figure, lr, rate, *used
+    plain = '  '.join([*before, *waits, *eta])
+    self._console.figures(self._phase, parts, plain)
+
+  def evaluated(
+    self,
+    record: Mapping[str, Any],
+    progress: resume.Progress,
+    seconds: float,
+  ) -> None:
+    """Shows the record of an evaluation, and the curve so far.
+
+    The progress is that after it, the seconds are those that another one takes.
+    """
+    self.pace.evaluated(seconds)
+    self.curve.append(record[self._unit])
+    step, best = record['step'], progress.best_step
+    mark = ' (best)' if best == step else ''
+    figure = f'validation {record[self._unit]:.4f} {self._unit}{mark}'
+    lowest = figures.figures(progress.best, self._unit)[self._unit]
+    before = [] if mark else [f'best {lowest:.4f} at step {best}']
+    bits = figures.told({x: record[x] for x in (figures.BPB,) if x in record})
+    read = f'{bits}{record["tokens"]:,} tokens in {duration(record["seconds"])}'
+    averaged = record.get('averaged', 0)
+    over = [f'weights averaged over {averaged} steps'] if averaged else []
+    plain = f'step {step}: {", ".join([figure, read, *over])}'
+    parts = f'step {step}: {figure}', *before, read, *over
+    self._console.evaluated(parts, self.curve, plain)

@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from txl_jax import settings
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
@@ -16,8 +18,8 @@ from txl_jax.evaluation import figures, perplexity
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
-from txl_jax.runs import checkpoint, metrics_log
-from txl_jax.runs.console import Console, duration
+from txl_jax.runs import checkpoint, metrics_log, wandb_run
+from txl_jax.runs.console import TOKENS, Console
 from txl_jax.training import (
   averaging,
   log_lines,
@@ -55,12 +57,14 @@ class Trainer:
     plan: Plan,
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
+    sample: Callable[[Any], str] | None = None,
   ):
     """Restores a checkpoint, that of `resume.start`.
 
     The config is checked and compared with that of the checkpoint, the plan
     that of the config, the folder of the run locked, the watch open. Nothing is
-    written before `run`, but what is damaged put aside. UserError if the
+    written before `run`, but what is damaged put aside. `sample` gives the text
+    that parameters write; it is called on every process. UserError if the
     checkpoint is of another model.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
@@ -77,12 +81,16 @@ class Trainer:
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), None
     self.history = []  # see `resume.history`
+    self.wandb = None  # of process 0, if it is asked for
+    self.sample, self.sampled = sample, 0  # the last step that was
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
-      self.state = self._create(built.abstract)
+      with console.phase('drawing the first weights'):
+        self.state = self._create(built.abstract)
     else:
-      self._restore(start)
+      with console.phase(f'restoring step {start}'):
+        self._restore(start)
 
   # Resuming, in this order: the newest good checkpoint is found; the host's
   # part is read, and compared with config and corpus; arrays are restored;
@@ -100,6 +108,7 @@ class Trainer:
       abstract = abstract.replace(memory=())
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
     self.step, self.state = step, state_lib.join(items)
+    self.sampled = step  # before it was saved
     self.progress, self.record = host.progress, host.record
     self.history = resume.history(host, self.config, step)
     if int(self.state.step) != step:
@@ -138,7 +147,10 @@ class Trainer:
     if processes.is_main():
       at = self.step, self.progress.evaluated
       events = self.config.train.tensorboard
-      self.log = metrics_log.Log(self.folder, *at, events, self.record)
+      also = self.wandb.write if self.wandb else lambda record: None
+      self.log = metrics_log.Log(self.folder, *at, events, self.record, also)
+    unit = self.corpus.vocabulary.unit
+    self.lines.curve = self.log.figures('validation', unit)
 
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
@@ -147,31 +159,41 @@ class Trainer:
     if a checkpoint cannot be written, or the loss or gradient is not finite
     more often than the config allows.
     """
+    train, flat = self.config.train, settings.flatten(self.config)
+    if processes.is_main():
+      asked = self.folder, train.wandb, flat
+      self.wandb = wandb_run.open_run(*asked, self.console.say)
     self._open_log()
     try:
-      while True:
-        try:
-          return self._train()
-        except NotFinite as e:
-          self._roll_back(e)
+      with self.console.phase('training', train.steps, 'step {}/{}') as phase:
+        while True:
+          try:
+            return self._train(phase)
+          except NotFinite as e:
+            self._roll_back(e)
     finally:
       self.trace.close()
       self.log.close()
       self.checkpoints.abandon()
+      if self.wandb:
+        self.wandb.close()
 
-  def _train(self):
+  def _train(self, phase):
     """As `run`, which see, to the first loss that is not finite."""
     train, clock = self.config.train, self.lines.clock
     self._unwritten = marker = None
     doing = 'compiles'
-    self.lines.begin(self.step)
+    self.lines.begin(self.step, phase)
     while True:
+      if train.sample_every and self._due(train.sample_every):
+        self._between_steps(self._write_sample)
       if self._due(train.eval_every) and self.progress.evaluated < self.step:
         self._between_steps(self._evaluate)
       if self._due(train.save_every) or self.step == self.progress.best_step:
         self._between_steps(self._save)
       if self.step == train.steps:
-        self.checkpoints.wait()
+        with self.console.phase('saving'):
+          self.checkpoints.wait()
         return self.progress
       self.checkpoints.check()
       self._stop_if_asked()
@@ -189,6 +211,7 @@ class Trainer:
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
+      self.lines.made(self.step)
       if self.trace.ends(self.step):
         with self.lines.apart(self.state):
           self.trace.end(self.step)
@@ -282,25 +305,27 @@ class Trainer:
     self.watch.at(self.step, 'evaluates')
     train, unit = self.config.train, self.corpus.vocabulary.unit
 
-    def stop(scored):
+    def scored_so_far(scored):
+      phase.reach(scored)
       if scored < len(self.validation) - 1:  # else it is worth keeping
         self._stop_if_asked()
 
-    score = perplexity.score(
-      self.model.at_test_time(train.segment_len),
-      self.weights(),
-      self.validation,
-      **plan_lib.evaluation(self.config),
-      mesh=self.mesh,
-      progress=stop,
-    )
+    total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
+    with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
+      score = perplexity.score(
+        self.model.at_test_time(train.segment_len),
+        self.weights(),
+        self.validation,
+        **plan_lib.evaluation(self.config),
+        mesh=self.mesh,
+        progress=scored_so_far,
+      )
     averaged = averaging.count(self.state.average)
     record: Any = {'step': self.step, 'split': 'validation'}
     record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
     sizes = self.corpus.vocabulary.sizes
-    bits = figures.bits_per_byte(score.nll, scored, sizes)
-    record |= bits
+    record |= figures.bits_per_byte(score.nll, scored, sizes)
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
@@ -311,15 +336,21 @@ class Trainer:
     )
     self._tell_devices()
     self.log.write(record)
-    best = ' (best)' if self.progress.best_step == self.step else ''
-    over = f', weights averaged over {averaged} steps' if averaged else ''
-    self.console.say(
-      f'step {self.step}: validation {record[unit]:.4f} {unit}{best}, '
-      f'{figures.told(bits)}'
-      f'{score.scored:,} tokens in {duration(score.seconds)}{over}'
-    )
+    seconds = phase.whole() or score.seconds
+    self.lines.evaluated(record, self.progress, seconds)
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
+
+  def _write_sample(self):
+    """Writes what the model writes now; before a save can be made."""
+    if self.sample is None or self.sampled == self.step:
+      return
+    self.watch.at(self.step, 'samples')
+    with self.console.phase('sampling'):
+      text = self.sample(self.weights())
+    self.sampled = self.step
+    self.log.write({'step': self.step, 'split': 'sample', 'text': text})
+    self.console.sample(f'step {self.step}: sample', text)
 
   def _tell_devices(self):
     """Puts into the state what an evaluation has decided."""
@@ -337,7 +368,9 @@ class Trainer:
     now = self.progress, self.log.sync()
     host = resume.Host.of(*now, *run, self.history)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
-    self.checkpoints.save(self.step, dataclasses.asdict(host), keep, **items)
+    host = dataclasses.asdict(host)
+    with self.console.phase('saving'):
+      self.checkpoints.save(self.step, host, keep, **items)
 
   def _stop_if_asked(self):
     """Saves and stops if a signal came."""
@@ -345,5 +378,6 @@ class Trainer:
       self._write_line()
       if self.step > 0:
         self._save()
-        self.checkpoints.wait()
+        with self.console.phase('saving'):
+          self.checkpoints.wait()
       raise Stopped(number, self.step)

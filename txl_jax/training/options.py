@@ -10,6 +10,8 @@ from txl_jax.settings import NOTED, ON_RESUME, count, file_path, key, size
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
+_PERIODS = 'steps', 'log_every', 'eval_every', 'save_every', 'sample_every'
+
 
 @dataclasses.dataclass(frozen=True)
 class Train:
@@ -36,9 +38,9 @@ class Train:
   steps_per_dispatch: int = size(
     1,
     'Steps that one call of the devices makes, for steps so short that calls '
-    'take time. steps, log_every, eval_every, save_every and the steps of a '
-    'trace are multiples of it. XLA may add in another order: figures agree '
-    'to 1e-5.',
+    'take time. steps, log_every, eval_every, save_every, sample_every and the '
+    'steps of a trace are multiples of it. XLA may add in another order: '
+    'figures agree to 1e-5.',
   )
   loss: str = key(
     'full',
@@ -105,6 +107,22 @@ class Train:
   tensorboard: bool = key(
     True, 'Write TensorBoard events into the workdir.', may_change=ON_RESUME
   )
+  sample_every: int = count(
+    0,
+    'Steps between two samples of what the model writes, as the section '
+    '`generate` says, after its first prompt; 0 is off.',
+    may_change=ON_RESUME,
+  )
+  sample_tokens: int = size(
+    100, 'Tokens of a sample at most.', at_most=10_000, may_change=ON_RESUME
+  )
+  wandb: str = key(
+    '',
+    "Project at Weights & Biases that gets the record as well; '' is none. "
+    "It needs pip install 'txl_jax[wandb]', and WANDB_MODE=offline where "
+    'there is no network.',
+    may_change=ON_RESUME,
+  )
   nonfinite: str = key(
     'stop',
     'What follows a loss or gradient that is not finite.',
@@ -128,7 +146,7 @@ class Train:
     if self.batch_size % self.accumulate:
       yield 'accumulate', f'divisors of {self.batch_size}'
     K = self.steps_per_dispatch
-    for name in ('steps', 'log_every', 'eval_every', 'save_every'):
+    for name in _PERIODS:
       if getattr(self, name) % K:
         yield name, f'multiples of train.steps_per_dispatch, {K}'
     if self.nonfinite == 'skip' and self.nonfinite_limit >= self.log_every:

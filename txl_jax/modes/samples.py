@@ -1,0 +1,38 @@
+"""What a model writes while it is trained: a sample every so often."""
+
+from collections.abc import Callable
+from typing import Any
+
+from txl_jax.api import asked, writing
+from txl_jax.data.vocabulary import AnyVocabulary
+from txl_jax.generation import decoding
+from txl_jax.modes import generate
+from txl_jax.modes.sections import Config
+
+
+def make(
+  config: Config, vocabulary: AnyVocabulary, params: Any
+) -> Callable[[Any], str] | None:
+  """The text that parameters, those of now, write; None if it is not asked for.
+
+  All processes call it together. It is as `--mode=generate` would print it: the
+  first prompt and one sample, of train.sample_tokens. Of the parameters the
+  shapes suffice here. UserError if the section `generate` cannot be followed.
+  """
+  if not config.train.sample_every:
+    return None
+  given = {'max_new_tokens': config.train.sample_tokens}
+  config = asked.changed(config, 'generate', given)
+  g = config.generate
+  prompt = generate.encode(g, generate.read_prompt(g), vocabulary)[0]
+  for refuse in asked.sampling, asked.line_end:
+    refuse(g, vocabulary)
+  model = asked.writer(config, len(vocabulary))
+  decoding.check(model, params, samples=1, segment_len=g.segment_len)
+
+  def sample(params):
+    writer = writing.make(config, params, vocabulary)
+    pieces = (piece for (piece,) in writer.texts([prompt], echo=True))
+    return b''.join(pieces).decode(errors='replace')
+
+  return sample

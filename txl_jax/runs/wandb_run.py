@@ -1,0 +1,104 @@
+"""The record of a run at Weights & Biases, where train.wandb asks for it.
+
+Its id is kept in the folder of the run, by which a run that goes on goes on
+there, too. The package is imported here alone, and only when it is asked for.
+"""
+
+import importlib
+import json
+import pathlib
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txl_jax import buckets, files
+from txl_jax.errors import UserError, first_line
+
+NAME = 'wandb.json'
+_NEEDED = "pip install 'txl_jax[wandb]'"
+
+
+def check(project: str) -> None:
+  """UserError if a project is asked for and the package is not there."""
+  if project:
+    _package(project)
+
+
+class Run:
+  """One that is open there."""
+
+  def __init__(
+    self, folder: pathlib.Path, project: str, config: Mapping[str, Any]
+  ):
+    """Opens or continues it; UserError if that cannot be."""
+    wandb, path = _package(project), folder / NAME
+    in_bucket = isinstance(folder, buckets.Path)
+    known = _known(path)
+    if known.get('project') != project:
+      known = {'project': project, 'id': secrets.token_hex(4)}
+    try:
+      self._run = wandb.init(
+        project=project,
+        id=known['id'],
+        name=folder.name,
+        dir=tempfile.gettempdir() if in_bucket else str(folder),
+        config=dict(config),
+        resume='allow',
+        # It says much, and would copy our output.
+        settings=wandb.Settings(silent=True, console='off'),
+      )
+    except wandb.Error as e:
+      allowed = "allowed: '', or WANDB_MODE=offline in the environment"
+      raise UserError(
+        f'train.wandb is {project!r}: {first_line(e)}; {allowed}'
+      ) from e
+    files.write(path, json.dumps(known) + '\n')
+
+  @property
+  def place(self) -> str:
+    """Where it is to be seen: an address, or offline a folder."""
+    run = self._run
+    return run.dir if run.offline else run.url
+
+  def write(self, record: Mapping[str, Any]) -> None:
+    """Adds a record, see `metrics_log`, unless it was sent before."""
+    step, split = record['step'], record['split']
+    if step >= self._run.step:  # what it has it does not take back
+      own = record.keys() - {'step', 'split'}
+      self._run.log({f'{split}/{k}': record[k] for k in own}, step=step)
+
+  def close(self) -> None:
+    """Waits until all is sent."""
+    self._run.finish()
+
+
+def open_run(
+  folder: pathlib.Path,
+  project: str,
+  config: Mapping[str, Any],
+  say: Callable[[str], None],
+) -> Run | None:
+  """The Run, whose place is said; None without a project."""
+  if not project:
+    return None
+  made = Run(folder, project, config)
+  say(f'wandb: {made.place}')
+  return made
+
+
+def _package(project) -> Any:
+  try:
+    return importlib.import_module('wandb')
+  except ImportError as e:
+    found = f'train.wandb is {project!r} and the package wandb is not there'
+    raise UserError(f'{found}; run: {_NEEDED}') from e
+
+
+def _known(path):
+  """What was kept of the run so far; {} if that is nothing of use."""
+  if not path.exists():
+    return {}
+  found = files.read_json(path)
+  right = isinstance(found, dict) and isinstance(found.get('id'), str)
+  return found if right else {}
