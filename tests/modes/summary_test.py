@@ -1,17 +1,11 @@
-import functools
 import re
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from tests.training.cost_test import V, multiplications, small
-from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.modes import summary
-from txl_jax.training import optim
-from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
 
@@ -21,6 +15,17 @@ def line(config, start, V=V):
 
 def number(text):
   return float(text.replace(',', ''))
+
+
+def nbytes(text):
+  size, unit = text.split()
+  return number(size) * {'MB': 1e6, 'GB': 1e9}[unit]
+
+
+def held(text):
+  """{name: bytes} of the line on what is held between steps."""
+  parts = re.findall(r'(\w+) (\S+ [MG]B)', text)
+  return {name: nbytes(size) for name, size in parts}
 
 
 @pytest.mark.parametrize('unroll', [1, 3])
@@ -46,44 +51,15 @@ def test_parameters_and_memory():
   assert f'parameters: {total}' in lines
   rows = [s.split() for s in lines if re.search(r'\(all\)', s)]
   assert sum(number(row[-1]) for row in rows) == total
-  kept = re.compile(r'memory state: (\S+) MiB, (\S+) MiB a row')
+  kept = re.compile(r'memory state: (.*), (.*) a row')
   c.train.update(batch_size=64)
   c.model.update(mem_len=4096)
   for dtype, size in (('float32', 4), ('bfloat16', 2)):
     c.model.dtype = dtype
-    row = (3 * 4096 * D * size + 4) / 2**20
+    row = 3 * 4096 * D * size + 4
     all_rows, one = kept.match(line(c, 'memory')).groups()
-    assert number(all_rows) == pytest.approx(64 * row, abs=0.051)
-    assert number(one) == pytest.approx(row, abs=0.051)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('accumulate', [1, 4])
-def test_bytes_of_a_step_are_near_those_of_the_compiler(accumulate):
-  c = small(dropout=0.1)
-  c.train.update(batch_size=16, segment_len=64, accumulate=accumulate)
-  c.model.update(d_model=128, d_head=64, d_ff=512, mem_len=64)
-  found = re.search(r'about (\S+) MiB', line(c, 'train step'))[1]
-
-  model, optimiser = models.build(c.model, V), optim.optimiser(c.optim)
-  create = functools.partial(state_lib.create, model, optimiser, 16)
-  state = jax.eval_shape(create, jax.random.key(0))
-  step = functools.partial(
-    step_lib.train_step,
-    model=model,
-    optimiser=optimiser,
-    schedule=optim.schedule(c.optim, 100),
-    accumulate=accumulate,
-    key=jax.random.key(1),
-    steps=100,
-  )
-  tokens = jax.ShapeDtypeStruct([16, 64], jnp.int32)
-  reset = jax.ShapeDtypeStruct([16], jnp.bool)
-  batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
-  compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-  sizes = compiled.memory_analysis()
-  real = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
-  assert 1 / 2.5 < number(found) * 2**20 / real < 2.5
+    assert nbytes(all_rows) == pytest.approx(64 * row, abs=5.1e6)
+    assert nbytes(one) == pytest.approx(row, abs=5.1e3)
 
 
 def test_a_mesh_of_devices_that_are_not_there():
@@ -103,43 +79,32 @@ def test_a_mesh_of_devices_that_are_not_there():
   halves = 2 * 16 + 3 * 48  # u, v, bias of w1
   whole = 3 * (32 + 4 * 32)
   bytes_ = 4 * (matrices / 8 + halves / 2 + whole)
-  found = re.match(
-    r'each device: parameters (\S+) MiB, .* optimiser (\S+) MiB, memory (\S+) ',
-    rows[-1],
-  )
-  sizes = [number(x) for x in found.groups()]
+  found = held(rows[-1])
   memory = 4 * (3 * 4096 * 24 * 32 + 4096) / 512
   expected = [bytes_, 2 * bytes_, memory]
-  assert sizes == pytest.approx([x / 2**20 for x in expected], abs=0.051)
+  sizes = [found[x] for x in ('parameters', 'optimiser', 'memory')]
+  assert sizes == pytest.approx(expected, abs=5.1e3)
 
 
 def test_an_average_is_counted():
   c = small()
-  sizes = []
+  found = []
   for c.optim.average in 'off', 'ema', 'nt':
-    found = re.match(
-      r'train step: about (\S+) MiB = parameters (\S+) MiB, .*memory',
-      line(c, 'train step', 40_000),
-    )
-    sizes.append([number(x) for x in found.groups()])
-    assert ('average' in found[0]) == (c.optim.average != 'off')
-  (off, params), (ema, _), (nt, _) = sizes
-  assert params > 1 and ema == nt
-  assert ema - off == pytest.approx(params, abs=0.11)
+    found.append(held(line(c, 'between steps', 40_000)))
+  off, ema, nt = found
+  assert 'average' not in off and ema == nt
+  assert ema['average'] == off['parameters'] > 1e6
 
 
 def test_moments_in_bfloat16_take_half():
   c = small()
   sizes = []
   for c.optim.state_dtype in 'float32', 'bfloat16':
-    found = re.search(
-      r'parameters (\S+) MiB, optimiser (\S+) MiB',
-      line(c, 'train step', 40_000),
-    )
-    sizes.append([number(x) for x in found.groups()])
+    found = held(line(c, 'between steps', 40_000))
+    sizes.append([found['parameters'], found['optimiser']])
   (params, wide), (_, narrow) = sizes
-  assert wide == pytest.approx(2 * params, abs=0.11)
-  assert narrow == pytest.approx(params, abs=0.11) and params > 1
+  assert wide == pytest.approx(2 * params, abs=1.1e4)
+  assert narrow == pytest.approx(params, abs=1.1e4) and params > 1e6
 
 
 def test_nothing_is_allocated():
@@ -149,8 +114,11 @@ def test_nothing_is_allocated():
     n_layer=12, d_model=32768, n_head=128, d_head=256, d_ff=131072, mem_len=8192
   )
   c.train.update(batch_size=4096, segment_len=8192)
-  found = line(c, 'train step', 205)
-  assert number(re.search(r'about (\S+) MiB', found)[1]) > 2 * 2**20
+  found = held(line(c, 'between steps', 205))
+  assert found['parameters'] + found['optimiser'] > 1e12
+  (here, gpu, less) = summary.room(c, 205)
+  assert nbytes(re.search('about (.*) \\(', here)[1]) > 2e12
+  assert 'NVIDIA H100' in gpu and 'with model.remat=layer' in less
 
 
 def test_the_batch_is_divided_over_the_mesh():

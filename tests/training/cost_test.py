@@ -69,7 +69,7 @@ def multiplications(config):
 
 def test_flops_of_a_model():
   c = small()
-  forward, backward, _ = cost.of_rows(models.build(c.model, V), 4, 16)
+  forward, backward = cost.of_rows(models.build(c.model, V), 4, 16)
   assert forward == 2 * multiplications(c)
   assert 1.8 * forward < backward < 2.01 * forward
   # What a layer computes again is no work of the model.

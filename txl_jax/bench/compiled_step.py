@@ -54,7 +54,7 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   if file:
     pathlib.Path(file).write_text(compiled.as_text())
 
-  parts = _memory(compiled)
+  parts = memory(compiled)
   used, broken = sum(parts.values()), []
   told = ', '.join(f'{name} {_gib(n)}' for name, n in parts.items())
   print(f'each device: {_gib(used)} = {told}')
@@ -90,8 +90,8 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   print('no exchange of memory states, no gathering of a whole table')
 
 
-def _memory(compiled):
-  """{name: bytes} of what a device holds."""
+def memory(compiled: Any) -> dict[str, int]:
+  """{name: bytes} of what a device holds in a compiled step."""
   m = compiled.memory_analysis()
   return {
     'state and batch': m.argument_size_in_bytes,

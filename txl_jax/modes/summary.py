@@ -6,6 +6,8 @@ Shapes: B batch, T segment.
 import collections
 import math
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -16,10 +18,17 @@ from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
-from txl_jax.training import cost
+from txl_jax.training import cost, fit
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
+# What a device holds between two steps: fields of the state.
+_HELD = {
+  'params': 'parameters',
+  'opt_state': 'optimiser',
+  'average': 'average',
+  'memory': 'memory',
+}
 # What else a config may run on.
 _OTHERS = (
   target.Device('gpu', 'NVIDIA H100'),
@@ -37,6 +46,9 @@ def run(job: Job) -> None:
   else:
     vocab_size = preparation.vocab_size(config.data)
   processes.print_on_main(*table(config, vocab_size), *lines)
+  with job.console.phase('tracing a step'):
+    lines = [*room(config, vocab_size)]
+  processes.print_on_main(*lines)
 
 
 def table(config: Config, vocab_size: int) -> list[str]:
@@ -61,23 +73,64 @@ def table(config: Config, vocab_size: int) -> list[str]:
   if used != every:
     lines.append(f'parameters at inference: {used}')
   rows = B // train.accumulate
-  forward, backward, kept = cost.of_rows(model, rows, T)
+  forward, backward = cost.of_rows(model, rows, T)
   scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
-  memory, gradients = cost.nbytes(state.memory), cost.nbytes(state.params)
-  sums = 1 if train.accumulate == 1 else 2  # of gradients
-  step = cost.nbytes(state) + sums * gradients + kept
-  average = f'average {_mib(cost.nbytes(state.average))}, '
+  memory = cost.nbytes(state.memory)
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(products, T {T})',
     *_attention(model.config, T),
-    f'memory state: {_mib(memory)}, {_mib(memory / B)} a row (B {B})',
-    f'train step: about {_mib(step)} = parameters {_mib(gradients)}, '
-    f'optimiser {_mib(cost.nbytes(state.opt_state))}, '
-    f'{average if state.average else ""}memory {_mib(memory)}, '
-    f'gradients, and {_mib(kept)} kept for the backward pass',
+    f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
-  return lines + (_on_a_mesh(state, placed, mesh) if mesh.size > 1 else [])
+  if mesh.size > 1:
+    sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
+    lines.append(f'mesh: {sizes}: {mesh.size} devices')
+  held = {
+    name: mesh_lib.bytes_per_device(getattr(state, part), getattr(placed, part))
+    for part, name in _HELD.items()
+  }
+  parts = ', '.join(f'{name} {_size(n)}' for name, n in held.items() if n)
+  of_each = 'each device' if mesh.size > 1 else 'the device'
+  return [*lines, f'between steps {of_each} holds {parts}']
+
+
+def room(config: Config, vocab_size: int) -> Iterator[str]:
+  """What training needs of a device, here and on a GPU, and what needs less."""
+  here = target.device()
+  yield _needed(config, vocab_size, here)
+  device = here
+  if here.platform == 'cpu':
+    device = _OTHERS[0]
+    yield _needed(config, vocab_size, device)
+  less = []
+  for name, value in _smaller(config):
+    other: Any = config.copy_and_resolve_references()
+    section, key = name.split('.')
+    other[section][key] = value
+    n = fit.needs(other, vocab_size, device).total
+    less.append(f'{_size(n)} with {name}={value}')
+  if less:
+    yield f'  less of it: {", ".join(less)}'
+
+
+def _needed(config, vocab_size, device):
+  n = fit.needs(config, vocab_size, device).total
+  kind = device.kind if device.platform != 'cpu' else 'as a CPU computes'
+  return f'in training it needs about {_size(n)} ({kind})'
+
+
+def _smaller(config):
+  """Keys, with values, that make a step smaller."""
+  train, parts = (
+    config.train,
+    mesh_lib.row_parts(mesh_lib.abstract_mesh(config.mesh)),
+  )
+  if train.batch_size % (2 * train.accumulate * parts) == 0:
+    yield 'train.accumulate', 2 * train.accumulate
+  if config.model.get('remat') not in (None, 'layer'):
+    yield 'model.remat', 'layer'
+  if train.batch_size % (8 * train.accumulate * parts) == 0:
+    yield 'mesh.fsdp', 8 * abs(config.mesh.fsdp)
 
 
 def _attention(own, T):
@@ -131,21 +184,6 @@ def _divided(spec):
   return f'({", ".join(map(name, spec))})' if any(spec) else '-'
 
 
-def _on_a_mesh(state, placed, mesh):
-  """What each device of a mesh holds between two steps."""
-
-  def on_one(what):
-    part = getattr(state, what), getattr(placed, what)
-    return _mib(mesh_lib.bytes_per_device(*part))
-
-  sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
-  average = f'average {on_one("average")}, ' if state.average else ''
-  return [
-    f'mesh: {sizes}: {mesh.size} devices',
-    f'each device: parameters {on_one("params")}, gradients as much, '
-    f'optimiser {on_one("opt_state")}, {average}memory {on_one("memory")}',
-  ]
-
-
-def _mib(n):
-  return f'{n / 2**20:,.1f} MiB'
+def _size(n):
+  """Bytes as people say them; 1 GB is 1e9."""
+  return f'{n / 1e9:,.2f} GB' if n >= 1e8 else f'{n / 1e6:,.2f} MB'

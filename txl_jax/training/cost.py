@@ -1,4 +1,4 @@
-"""What a training step costs: FLOPs, and bytes kept for the backward pass.
+"""What a training step costs: the FLOPs of its products.
 
 Shapes: B batch, T segment.
 """
@@ -21,7 +21,6 @@ class Cost(NamedTuple):
 
   forward: int  # FLOPs of products
   backward: int  # the same of the backward pass
-  kept: int  # bytes that the one keeps for the other, parameters left out
 
 
 def flops_per_token(config: Config, vocab_size: int) -> float:
@@ -45,8 +44,7 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   FLOPs are those of plain operations: what a kernel leaves out, or computes
   again, changes nothing.
   """
-  kept = _of_rows(model, B, T).kept
-  return _of_rows(model.without_kernels(), B, T)._replace(kept=kept)
+  return _of_rows(model.without_kernels(), B, T)
 
 
 def _of_rows(model, B, T):
@@ -60,16 +58,10 @@ def _of_rows(model, B, T):
     out: Any = model.apply({'params': params}, tokens, tokens, memory, **more)
     return out.nll.sum() + out.aux
 
-  def vjp(params, *rest):
-    return jax.vjp(lambda p: loss(p, *rest), params)[1]
-
   arguments = (params, tokens, memory)
   forward = flops(jax.make_jaxpr(loss)(*arguments).jaxpr)
   both = flops(jax.make_jaxpr(jax.value_and_grad(loss))(*arguments).jaxpr)
-  # What jax.vjp returns holds the arrays that the backward pass will need,
-  # the parameters among them.
-  kept = nbytes(jax.eval_shape(vjp, *arguments)) - nbytes(params)
-  return Cost(forward, both - forward, kept)
+  return Cost(forward, both - forward)
 
 
 def flops(jaxpr: Any) -> int:

@@ -1,0 +1,99 @@
+"""What training needs of the memory of one device, on any mesh and hardware.
+
+Neither has to be there: the step is traced as it would be on a device, and
+`footprint` counts. The figures lie within 15 % of what XLA reserves
+(tests/training/fit_test.py); `bench hlo` compiles the step and has XLA's own.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractDevice, AbstractMesh
+
+from txl_jax import target
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.training import footprint
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
+from txl_jax.training.options import Config
+
+_FEW = 2, 4  # layers; what more of them need follows from these
+
+
+class Needs(NamedTuple):
+  """Bytes of one device."""
+
+  state: float  # parameters, optimiser, average, memory
+  step: float  # what a step needs besides
+
+  @property
+  def total(self) -> float:
+    """Both."""
+    return self.state + self.step
+
+
+def needs(config: Config, vocab_size: int, device: target.Device) -> Needs:
+  """What each device of the config's mesh needs; -1 in it counts as 1.
+
+  UserError if the batch cannot be divided over the mesh.
+  """
+  mesh = mesh_lib.abstract_mesh(config.mesh)
+  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  built = step_lib.build(config, vocab_size, None)
+  placed = state_lib.shardings(built.abstract, mesh, built.model)
+  state = mesh_lib.bytes_per_device(built.abstract, placed)
+  local: Any = _local(config, mesh)
+  layers = local.model.get('n_layer', 0)
+  # With a loss in the middle layers, they are not all alike.
+  if layers <= _FEW[1] or local.model.name == 'al_rfou':
+    return Needs(state, _step(local, vocab_size, device, mesh))
+  few, more = (_with_layers(local, n) for n in _FEW)
+  least = _step(few, vocab_size, device, mesh)
+  each = (_step(more, vocab_size, device, mesh) - least) / (_FEW[1] - _FEW[0])
+  return Needs(state, least + each * (layers - _FEW[0]))
+
+
+def _local(config, mesh):
+  """The config of what one device computes: its rows, heads and features."""
+  local: Any = config.copy_and_resolve_references()
+  local.train.batch_size //= mesh_lib.row_parts(mesh)
+  local.train.steps_per_dispatch = 1
+  for name in 'n_head', 'd_ff':
+    parts = mesh.shape['tensor']
+    if name in local.model and not local.model[name] % parts:
+      local.model[name] //= parts
+  return local
+
+
+def _with_layers(config, n):
+  """A config with n layers; as many of a loop run at once as before."""
+  other = config.copy_and_resolve_references()
+  other.model.n_layer = n
+  return other
+
+
+def _step(config, vocab_size, device, mesh):
+  """Bytes besides the state; gradients are divided as parameters are."""
+  kind = AbstractDevice(device.kind, None, device.platform)
+  here = AbstractMesh(
+    (1,) * len(mesh_lib.AXES), mesh_lib.AXES, abstract_device=kind
+  )
+  with jax.sharding.use_abstract_mesh(here):
+    built = step_lib.build(config, vocab_size, here)
+    B, T = config.train.batch_size, config.train.segment_len
+    tokens = jax.ShapeDtypeStruct([B, T], jnp.int32)
+    reset = jax.ShapeDtypeStruct([B], jnp.bool_)
+    batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
+    jaxpr = jax.make_jaxpr(built.step)(built.abstract, batch).jaxpr
+  whole = footprint.peak(jaxpr, results=False)
+  params = built.abstract.params
+  placed = mesh_lib.by_rules(params, mesh, built.model.SHARDING)
+  gradients = mesh_lib.bytes_per_device(params, placed)
+  sums = 1 if config.train.accumulate == 1 else 2
+  divided = sums * (_nbytes(params) - gradients)
+  return max(whole - divided, gradients)
+
+
+def _nbytes(tree):
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
