@@ -59,12 +59,40 @@ def test_what_is_no_json_object(tmp_path, text):
     files.read_json(tmp_path / 'a')
 
 
-def test_a_failed_write_leaves_the_file_as_it_was(tmp_path):
+def failing(*_):
+  raise PermissionError(1, 'Operation not permitted')
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
   files.write(tmp_path / 'a', 'before')
-  (tmp_path / 'a.tmp').mkdir()
-  with pytest.raises(UserError, match='a cannot be written: Is a directory'):
+  monkeypatch.setattr(os, 'fsync', failing)
+  with pytest.raises(UserError, match='a cannot be written: '):
     files.write(tmp_path / 'a', 'after')
   assert files.read(tmp_path / 'a') == b'before'
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def test_no_file_of_anothers_is_written_on_the_way(tmp_path):
+  (tmp_path / 'victim').write_text('mine')
+  (tmp_path / 'a.tmp').symlink_to(tmp_path / 'victim')
+  (tmp_path / 'b.tmp').write_text('mine')
+  for name in 'a', 'b':
+    files.write(tmp_path / name, 'new')
+  mine = [(tmp_path / name).read_text() for name in ('victim', 'b.tmp')]
+  assert mine == ['mine', 'mine'] and (tmp_path / 'a.tmp').is_symlink()
+
+
+@pytest.mark.parametrize('links', [True, False])
+def test_a_file_that_is_to_be_new(tmp_path, links, monkeypatch):
+  if not links:
+    monkeypatch.setattr(os, 'link', failing)
+  path = tmp_path / 'a'
+  with files.replacing(path, new=True) as f:
+    f.write(b'first')
+  with pytest.raises(FileExistsError), files.replacing(path, new=True) as f:
+    f.write(b'second')
+  assert path.read_bytes() == b'first'
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
 
 
 def test_a_new_file_replaces_another_when_it_is_whole(tmp_path):

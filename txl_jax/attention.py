@@ -46,6 +46,7 @@ Arrays of other shapes are a ValueError that names the argument.
 """
 
 import functools
+import struct
 from typing import Any
 
 import jax
@@ -141,6 +142,25 @@ def distances(
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
 
 
+def frequencies(D: int, single: bool = False) -> tuple[float, ...]:
+  """w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, of `sinusoid`.
+
+  With `single` as the published code computes them in float32, which rounds the
+  exponent, the power and its inverse: at distances of thousands an error in the
+  last place changes the fourth digit of a sine. Not by the device, whose powers
+  differ from those of others.
+  """
+  if not single:
+    return tuple(10000.0 ** (-2 * k / D) for k in range(D // 2))
+  powers = (_single(10000.0 ** _single(2 * k / D)) for k in range(D // 2))
+  return tuple(_single(1 / x) for x in powers)
+
+
+def _single(x):
+  """A float rounded to float32."""
+  return struct.unpack('f', struct.pack('f', x))[0]
+
+
 def sinusoid(d: jax.Array, D: int) -> jax.Array:
   """Sinusoid position encoding, sines first, not interleaved.
 
@@ -149,7 +169,7 @@ def sinusoid(d: jax.Array, D: int) -> jax.Array:
   """
   if D % 2:
     raise ValueError(f'sinusoid needs an even width, got {D}')
-  w = 10000.0 ** (-jnp.arange(0, D, 2, dtype=d.dtype) / D)
+  w = jnp.array(frequencies(D, d.dtype == jnp.float32), d.dtype)
   angle = d[:, None] * w  # [S, D / 2]
   return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 

@@ -6,12 +6,14 @@ no file. What is written has its name only when it is complete.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import pathlib
 import stat
 import tempfile
+import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -134,11 +136,12 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: AnyPath) -> Iterator[BinaryIO]:
+def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
   """A new file that gets its name when it is whole, at the end of the block.
 
-  If the block fails it is removed, and what had the name keeps it. OSError: it
-  cannot be written, or the name is not that of a file.
+  If the block fails it is removed, and what had the name keeps it; that it does
+  in any case where the file is to be `new`. OSError: it cannot be written, the
+  name is not that of a file, or (FileExistsError) not new.
   """
   if isinstance(path, buckets.Path):  # where an object is never half there
     with tempfile.TemporaryFile() as f:
@@ -148,17 +151,35 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
   path = pathlib.Path(path)
   if path.exists() and not path.is_file():
     raise _no_file(path)
-  temporary = path.with_name(path.name + '.tmp')
-  f = temporary.open('wb')
+  # A name that nobody has: neither a file nor a link of the user's is opened.
+  temporary = path.with_name(f'{path.name}.{uuid.uuid4().hex[:12]}.tmp')
+  f = temporary.open('xb')
   try:
     yield f
     f.flush()
     os.fsync(f.fileno())
     f.close()
-    temporary.replace(path)
+    if new:
+      _name_new(temporary, path)
+    else:
+      temporary.replace(path)
   except BaseException:
     with contextlib.suppress(OSError):
       temporary.unlink()
     with contextlib.suppress(OSError):  # what is left would fail again
       f.close()
     raise
+
+
+def _name_new(temporary, path):
+  """Gives a file a name that none has; FileExistsError if one has it."""
+  try:
+    os.link(temporary, path)
+  except FileExistsError:
+    raise
+  except OSError:  # a file system without links
+    if os.path.lexists(path):
+      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+    temporary.replace(path)
+  else:
+    temporary.unlink()

@@ -1,17 +1,26 @@
 """Published models: checkpoints of TensorFlow, and lengths of the recipes."""
 
+import hashlib
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
 
-from tests.convert import program
+from tests.convert import bundle, program
 from tests.convert.hugging_face_test import close
 from tests.convert.original_test import refused
 from txl_jax import config_file
 from txl_jax.configs import common  # noqa: F401  (the configs need it)
-from txl_jax.convert import lengths, published, reading, run, sources
+from txl_jax.convert import (
+  lengths,
+  published,
+  reading,
+  run,
+  sources,
+  tensorflow_file,
+)
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.data.words import Words
@@ -59,6 +68,26 @@ def test_one_command_for_tensorflow(tmp_path):
     assert reading.read(pathlib.Path(name)).fields['n_layer'] == 2
 
 
+def test_a_checkpoint_of_several_files_and_the_folder_that_names_it(tmp_path):
+  items, data = {}, [b'', b'']
+  arrays = tensorflow_file.read(GOLDEN / 'tf_plain.ckpt-0')
+  for i, (name, x) in enumerate(arrays.items()):
+    place, own = len(data[i % 2]), x.tobytes()
+    items[name] = bundle.entry(x.shape, 1, i % 2, place, data=own)
+    data[i % 2] += own
+  prefix = bundle.write(tmp_path, items, data[0], shards=2)
+  (tmp_path / 'model.ckpt-0.data-00001-of-00002').write_bytes(data[1])
+  for path in GOLDEN.glob('tf_div4.ckpt-0.*'):
+    shutil.copy(path, tmp_path)
+  said = f'model_checkpoint_path: "{prefix.name}"\n'
+  (tmp_path / 'checkpoint').write_text(said)
+  found = reading.read(tmp_path)
+  assert found.origin == reading.read(prefix).origin
+  for i, part in enumerate(data):
+    named = f'model.ckpt-0.data-0000{i}-of-00002, sha256 '
+    assert named + hashlib.sha256(part).hexdigest() in found.origin
+
+
 @pytest.mark.parametrize('one', published.ALL, ids=lambda one: one.name)
 def test_lengths_are_those_of_our_configs(one):
   c = config_file.load(str(ROOT / f'configs/{one.name}.py'))
@@ -100,11 +129,19 @@ def test_a_published_model_has_the_lengths_of_its_figure():
   assert 'enwik8_24l' in notes['model.mem_len']
   told = {'mem_len': 10, 'tgt_len': 5}
   found, _ = lengths.of(with_sizes(one), told, one, source)
+  # All else is still as in the recipe.
   assert found == {
     'model.mem_len': 10,
     'train.segment_len': 5,
-    'eval.segment_len': 5,
-    'generate.segment_len': 5,
+    **{
+      f'{mode}.{key}': value
+      for mode in ('eval', 'generate')
+      for key, value in {
+        'segment_len': 5,
+        'model.clamp_len': 1000,
+        'model.same_length': 'M+1',
+      }.items()
+    },
   }
 
 

@@ -1,6 +1,8 @@
 """One command makes a workdir, and every mode uses it."""
 
 import json
+import os
+import pathlib
 
 import jax
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from tests.convert import originals, program
 from tests.programs import assert_refused
-from txl_jax.convert import original, reading, torch_file
+from txl_jax.convert import original, reading, targets, torch_file
 from txl_jax.runs import weights_file
 
 # One of each kind, and what is told apart by figures alone.
@@ -63,7 +65,7 @@ def test_what_is_printed_and_recorded(made):
   assert switches['model.ln_eps']['value'] == 1e-5
   untied = switches['model.untie_biases']
   assert untied['from'] == 'whether layers have pairs of their own'
-  assert switches['model.mem_len']['from'] == 'said beside the weights'
+  assert switches['model.mem_len']['from'] == 'said by a flag'
   text = (folder / 'config.py').read_text()
   line = "  c.model.tail_order = 'descending'  # as the original PyTorch code"
   assert line in text and f'c.origin = {origin["origin"]!r}' in text
@@ -175,6 +177,22 @@ def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   assert_refused(done, 'train.steps is 10; allowed: at least 20')
 
 
+def test_words_whose_counts_do_not_fall(tmp_path):
+  """As where <eos> and <unk> come before the counted words."""
+  program.write_state(tmp_path, 'default')
+  rest = [f'{i} {400 - i}' for i in range(29)]
+  lines = '\n'.join(['<eos> 20', '<unk> 0', *rest])
+  (tmp_path / 'vocab.txt').write_text(lines + '\n')
+  flags = f'--vocabulary={tmp_path}/vocab.txt', '--mem_len=5'
+  done = program.run(tmp_path / 'state.pt', tmp_path / 'run', *flags)
+  assert done.returncode == 0, done.stderr
+  program.write_text(tmp_path / 'run', 35)
+  done = program.use(tmp_path / 'run', 'eval')
+  assert done.returncode == 0, done.stderr
+  words = json.loads((tmp_path / 'run/vocabulary.json').read_text())
+  assert words['counts'][:3] == [20, 0, 400]
+
+
 def test_training_of_another_model_or_on_another_vocabulary(tmp_path):
   make(tmp_path)
   run = tmp_path / 'run'
@@ -248,15 +266,45 @@ def test_nothing_is_written_over(made, tmp_path):
   done = program.run(folder, tmp_path / 'file')
   assert_refused(done, 'is there already')
   assert (tmp_path / 'file').read_text() == 'mine'
-  program.write_state(tmp_path, 'default')
-  source = tmp_path / 'state.pt'
-  weights = source.read_bytes()
-  (tmp_path / 'model.npz').write_text('mine')
-  for name in source, tmp_path / 'model.npz':
-    done = program.run(source, name)
-    assert_refused(done, f'--to={name} is there already; allowed: a new name')
-  assert source.read_bytes() == weights
-  assert (tmp_path / 'model.npz').read_text() == 'mine'
+  (tmp_path / 'file').rename(tmp_path / 'file.pt')
+  (tmp_path / 'link.npz').symlink_to(tmp_path / 'nowhere')
+  for name in 'file.pt', 'link.npz':  # before anything is read
+    done = program.run(tmp_path / 'nothing', tmp_path / name)
+    assert_refused(done, f'{name} is there already; allowed: a new name')
+  assert (tmp_path / 'file.pt').read_text() == 'mine'
+
+
+@pytest.mark.parametrize('name', ['a/b/x.pt', 'a/b/x.npz'])
+def test_folders_that_are_not_there_are_made(name, made, tmp_path):
+  done = program.run(made[0], tmp_path / name)
+  assert done.returncode == 0, done.stderr
+  assert [x.name for x in (tmp_path / 'a/b').iterdir()] == [name[4:]]
+
+
+@pytest.mark.parametrize('name', ['x', 'x.pt', 'x.npz'])
+def test_one_of_two_at_once_is_told_that_the_other_was_first(
+  name, made, tmp_path, monkeypatch
+):
+  path = tmp_path / name
+
+  def other(*_):  # which is done after the first look
+    path.mkdir() if name == 'x' else path.write_text('')
+    (path / 'mine').touch() if name == 'x' else None
+
+  monkeypatch.setattr(targets, 'hold_new', lambda *_: None)
+  rename, link = pathlib.Path.rename, os.link
+  monkeypatch.setattr(os, 'link', lambda *x: (other(), link(*x)))
+  at = lambda a, b: (b == path and other(), rename(a, b))[1]
+  monkeypatch.setattr(pathlib.Path, 'rename', at)
+  done = program.run(made[0], path)
+  assert_refused(done, f'--to={path} is there already')
+  assert [x.name for x in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize('name', ['x.bin', 'x.safetensors', 'x.BIN'])
+def test_names_of_files_that_are_not_written(name, tmp_path):
+  done = program.run(tmp_path / 'nothing', tmp_path / name)
+  assert_refused(done, f'{name} ends in', '.npz, or a new folder; --format')
 
 
 def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):

@@ -38,8 +38,8 @@ class Vocab:
 class Corpus:
   """With tokens beside the vocabulary."""
 
-  def __init__(self, vocab, tokens=100):
-    self.dataset, self.vocab = 'wt103', vocab
+  def __init__(self, vocab, tokens=100, dataset='wt103'):
+    self.dataset, self.vocab = dataset, vocab
     self.train = self.valid = self.test = np.arange(tokens)
     self.cutoffs = [0, 2, 4, 6]
 
@@ -77,7 +77,7 @@ def saved(tmp_path, data, name='cache.pkl'):
 )
 def test_a_corpus_of_the_tensorflow_code(tmp_path, dump):
   found = read(saved(tmp_path, dump(Corpus(Vocab()))))
-  assert found == (SYMBOLS, COUNTS, False, '<eos>', '<unk>')
+  assert found == (SYMBOLS, COUNTS, False, '<eos>', '<unk>', False)
   assert vocabularies.convert(found) == WORDS
 
 
@@ -97,7 +97,7 @@ def test_what_hugging_face_published_is_repaired():
   data = (GOLDEN / 'torch_vocab.bin').read_bytes()
   assert 'Stra\u00c3\u009fe'.encode() in data
   found = read(GOLDEN / 'torch_vocab.bin')
-  assert found == (SYMBOLS, [], False, '<eos>', '<unk>')
+  assert found == (SYMBOLS, [], False, '<eos>', '<unk>', False)
 
 
 def test_words_of_latin_1_are_left_alone(tmp_path):
@@ -123,12 +123,20 @@ def test_json(tmp_path, fields):
 def test_a_list_of_words(tmp_path):
   path = saved(tmp_path, b'<S> 3\nthe 2\n<UNK> 1\n', '1b_word_vocab.txt')
   found = read(path)
-  assert found == (['<S>', 'the', '<UNK>'], [3, 2, 1], False, '<S>', '<UNK>')
+  assert found == (
+    ['<S>', 'the', '<UNK>'],
+    [3, 2, 1],
+    False,
+    '<S>',
+    '<UNK>',
+    False,
+  )
 
 
 def test_bytes_and_letters(tmp_path):
   values = [32, 101, *range(97, 101), *range(48, 58)]
-  data = pickling.python2(Corpus(Vocab([*map(str, values)], range(16, 0, -1))))
+  vocab = Vocab([*map(str, values)], range(16, 0, -1))
+  data = pickling.python2(Corpus(vocab, dataset='enwik8'))
   found = vocabularies.convert(read(saved(tmp_path, data)))
   counts = tuple(range(16, 0, -1))
   assert found == Vocabulary(tuple(values), counts, (10,))
@@ -137,6 +145,56 @@ def test_bytes_and_letters(tmp_path):
   found = vocabularies.convert(read(saved(tmp_path, data)))
   assert bytes(found.symbols) == b' etaoinshrdlu' and not found.dropped
   assert found.decode([1, 0, 2]) == b'e t'
+
+
+def test_words_of_digits_are_bytes_only_of_characters(tmp_path):
+  symbols = [*map(str, range(30, 50))]
+  words = pickling.python2(Corpus(Vocab(symbols, [1] * 20)))
+  listed = '\n'.join(symbols).encode()
+  in_json = json.dumps(dict(zip(symbols, range(20)))).encode()
+  for data, name in (
+    (words, 'cache.pkl'),
+    (listed, 'vocab.txt'),
+    (in_json, 'vocab.json'),
+  ):
+    found = vocabularies.convert(read(saved(tmp_path, data, name)))
+    assert found.symbols == tuple(symbols)
+  alone = pickle.dumps(Vocab(symbols, [1] * 20), 2)
+  found = vocabularies.convert(read(saved(tmp_path, alone)))
+  assert found.symbols == tuple(range(30, 50))
+
+
+def test_words_that_only_hugging_face_has_in_latin_1(tmp_path):
+  symbols = ['<unk>', 'Ã©']  # an é, or two letters
+  data = pickling.python2(Corpus(Vocab(symbols, [1, 1])))
+  assert read(saved(tmp_path, data)).symbols == symbols
+  data = pickle.dumps(Vocab(symbols, [1, 1]).__dict__)
+  assert read(saved(tmp_path, data, 'vocab.pkl')).symbols == ['<unk>', 'é']
+
+
+def test_the_config_of_the_tokenizer_is_read(tmp_path):
+  saved(tmp_path, b'\xef\xbb\xbfend 3\nother 2\nlast 1\n', 'vocab.txt')
+  config = tmp_path / 'tokenizer_config.json'
+  said = {'lower_case': True, 'eos_token': 'end'}
+  config.write_text(json.dumps(said | {'unk_token': {'content': 'other'}}))
+  found = read(tmp_path / 'vocab.txt')
+  symbols = ['end', 'other', 'last']
+  assert found == (symbols, [3, 2, 1], True, 'end', 'other', False)
+  config.write_text(json.dumps({'lower_case': 'no'}))
+  assert "lower_case is 'no'; allowed: a bool" in refused(tmp_path)
+
+
+def test_the_place_of_unk_is_as_it_says(tmp_path):
+  assert read(saved(tmp_path, changed(unk_idx=2))).unk == 'of'
+
+
+def test_a_checkpoint_without_a_vocabulary_or_with_a_bad_one(tmp_path):
+  path = saved(tmp_path, pickle.dumps({'epoch': 3}, 2))
+  assert vocabularies.within(path) is None
+  for bad in {'vocab': Vocab(['a', 'a'], [1, 1])}, {'vocab': 'nothing'}:
+    path = saved(tmp_path, pickle.dumps(bad, 2))
+    with pytest.raises(UserError, match='is no vocabulary that is read'):
+      vocabularies.within(path)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -187,6 +245,10 @@ def changed(**changes):
     (changed(idx2sym=['x' * 20_000]), 'is no text'),
     (changed(idx2sym=None, sym2idx={'a': 1}), 'from 0 on'),
     (changed(idx2sym=None, sym2idx={'a': 0, 'b': (0,)}), 'from 0 on'),
+    (changed(sym2idx=dict(zip(SYMBOLS, [1, 0, 2, 3, 4, 5]))), 'at token id 0'),
+    (changed(sym2idx={'<eos>': 0}), 'differ at token id 1'),
+    (changed(unk_idx=6), 'unk_idx is 6'),
+    (changed(unk_idx='x'), 'no token id'),
     (changed(counter={'the': -1}), 'no whole number'),
     (changed(counter={'the': 'x'}), 'no whole number'),
     (b'', 'too early'),

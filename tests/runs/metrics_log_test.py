@@ -5,6 +5,7 @@ import zlib
 import pytest
 from tensorboardX.proto import event_pb2
 
+from txl_jax import files
 from txl_jax.errors import UserError
 from txl_jax.runs import metrics_log
 
@@ -202,10 +203,16 @@ def test_names_to_keep_are_free_for_both(tmp_path):
   assert (tmp_path / 'metrics.jsonl.kept-3').exists()
 
 
-def test_the_record_stays_where_a_new_one_cannot_be_written(tmp_path):
+def test_the_record_stays_where_a_new_one_cannot_be_written(
+  tmp_path, monkeypatch
+):
   fill(tmp_path)
   before = (tmp_path / 'metrics.jsonl').read_bytes()
-  (tmp_path / 'metrics.jsonl.tmp').mkdir()
+
+  def full(_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(files, 'replacing', full)
   with pytest.raises(UserError, match='log cannot be written'):
     metrics_log.Log(tmp_path, 30, 30, True, metrics_log.Mark(1, 2, 3))
   assert (tmp_path / 'metrics.jsonl').read_bytes() == before

@@ -25,21 +25,18 @@ if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
 import math
-import os
 import pathlib
 import sys
+from collections.abc import Iterator
 
 import jax
 from absl import app, flags
 
 from txl_jax import command_line
-from txl_jax.convert import reading, run, writing
+from txl_jax.convert import options, reading, run, targets, writing
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
 from txl_jax.errors import UserError
-
-FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
-_ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
 
 _FROM = flags.DEFINE(command_line.Path(), 'from', '', 'What to convert.')
 _TO = flags.DEFINE(command_line.Path(), 'to', '', 'What to write; it is new.')
@@ -52,8 +49,8 @@ _SOURCE = flags.DEFINE_enum(
 _FORMAT = flags.DEFINE_enum(
   'format',
   'auto',
-  FORMATS,
-  'What --to is; auto: original for a name that ends in .pt, export in .npz, '
+  targets.FORMATS,
+  'What --to is; auto: original for a name in .pt or .pth, export in .npz, '
   'else a workdir.',
 )
 _VOCABULARY = flags.DEFINE(
@@ -79,10 +76,15 @@ def _define() -> dict[str, flags.FlagHolder]:
   switches = {
     'same_length': 'Whether every query sees as many keys.',
     'pre_lnorm': 'Whether norms are before the sublayers.',
+    'tie_weight': 'Whether the softmax has the weights of the embedding; to be '
+    'said where a file has them once.',
   }
   made: dict[str, flags.FlagHolder] = {
     'cutoffs': flags.DEFINE_list(
       'cutoffs', None, 'First ids of the tails, as 20000,40000,200000.'
+    ),
+    'tie_projs': flags.DEFINE_list(
+      'tie_projs', None, 'The same of the projections: true or false for each.'
     ),
     'layer_norm_epsilon': flags.DEFINE_float(
       'layer_norm_epsilon', None, 'Epsilon of the layer norms.'
@@ -106,14 +108,11 @@ def _told():
     if not all(x.isascii() and x.isdecimal() for x in cutoffs):
       raise UserError(f'--cutoffs={",".join(cutoffs)}; allowed: whole numbers')
     found['cutoffs'] = [*map(int, cutoffs)]
+  if tied := found.get('tie_projs'):
+    if not {*tied} <= {'true', 'false'}:
+      raise UserError(f'--tie_projs={",".join(tied)}; allowed: true and false')
+    found['tie_projs'] = [x == 'true' for x in tied]
   return found
-
-
-def _format(to):
-  chosen = _FORMAT.value
-  if chosen == 'auto':
-    return _ENDINGS.get(to.suffix, 'workdir')
-  return chosen
 
 
 def main(_: list[str]) -> None:
@@ -124,9 +123,8 @@ def main(_: list[str]) -> None:
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
-  if os.path.lexists(to) and not (to.is_dir() and not any(to.iterdir())):
-    raise UserError(f'--to={to} is there already; allowed: a new name')
-  form = _format(to)
+  form = targets.format_of(to, _FORMAT.value)
+  targets.hold_new(to, form)
   given = _SOURCE.value, _told(), _VOCABULARY.value
   weights = reading.read(pathlib.Path(_FROM.value), *given)
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
@@ -136,11 +134,15 @@ def main(_: list[str]) -> None:
     own = weights.fields.get(key.removeprefix('model.'))
     value = weights.keys.get(key, own)
     print(f'  {key} = {value!r}, {note}')
+  for line in (*weights.warnings, *_guessed(weights)):
+    print(f'warning: {line}', file=sys.stderr)
   if form == 'workdir':
     config = run.write(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
     print(f'origin: {config.origin}')
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
+    if config.data.corpus == 'text':
+      print('text:      put one there, or add --config.data.path=FILE')
     print(f'evaluate:  {of_run} --mode=eval')
     print(f"sample:    {of_run} --mode=generate --config.generate.prompt='…'")
     print(f'train on:  {of_run}')
@@ -149,6 +151,14 @@ def main(_: list[str]) -> None:
   else:
     _back(form, to, weights)
   print(f'written: {to}')
+
+
+def _guessed(weights: Weights) -> Iterator[str]:
+  """What is said of values that nothing says."""
+  notes = weights.notes.items()
+  keys = [key for key, note in notes if note.startswith(options.GUESS)]
+  if keys:
+    yield f'said by nothing, so guessed: {", ".join(keys)}; see the flags above'
 
 
 def _back(form: str, to: pathlib.Path, weights: Weights) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.convert import layout, original
+from txl_jax.convert import layout, names, original
 from txl_jax.errors import UserError
 
 _INSIDE = 'transformer.'
@@ -28,23 +28,37 @@ _KEYS = {
   'ln_eps': 'layer_norm_epsilon',
   'tie_weights': 'tie_word_embeddings',
 }
+# What its config has where its file does not say it, and weights do not tell.
+_DEFAULTS = {
+  'mem_len': 1600,
+  'clamp_len': 1000,
+  'same_length': True,
+  'pre_lnorm': False,
+  'dropout': 0.1,
+  'dropatt': 0.0,
+  'layer_norm_epsilon': 1e-5,
+}
+NEEDED = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
+_FALSE = 'same_length', 'pre_lnorm', 'tie_word_embeddings'  # of null too
 _OF_HEAD = 'vocab_size', 'tie_word_embeddings', 'proj_share_all_but_first'
 
 
-def is_state(names: Any) -> bool:
+def is_state(state: Any) -> bool:
   """Whether tensors have the names of its model."""
-  return any(name.startswith(f'{_INSIDE}word_emb.') for name in names)
+  return any(name.startswith(f'{_INSIDE}word_emb.') for name in state)
 
 
 def to_original(
   state: original.State, options: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-  """The state dict with the original's names; `from_original` is back.
+  """The state dict with the original's names.
+
+  `from_original` names them back, and leaves out what is tied.
 
   Biases that all layers share may be there once for all, in each layer, or
   both. UserError if they are not the same.
   """
-  state = {name.removeprefix(_INSIDE): x for name, x in state.items()}
+  state = names.renamed(state, lambda name: name.removeprefix(_INSIDE))
   for bias in _BIASES:
     ends = f'.dec_attn.{bias}'
     layers = [x for x in state if x.startswith('layers.') and x.endswith(ends)]
@@ -74,6 +88,11 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   return {x if of_head(x) else f'{_INSIDE}{x}': kept[x] for x in kept}
 
 
+def defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+  """The options that a config.json leaves to its code."""
+  return {k: x for k, x in _DEFAULTS.items() if k not in config}
+
+
 def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
   """The options, see `options.known`, that a config.json says.
 
@@ -82,6 +101,8 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
   kind = config.get('model_type', 'transfo-xl')
   if kind != 'transfo-xl':
     raise UserError(f'config.json: model_type is {kind!r:.80}, not transfo-xl')
+  null = {k: False for k in _FALSE if k in config and config[k] is None}
+  config = {**config, **null}
   found = {k: x for k, x in config.items() if k not in _OF_HEAD}
   found['n_token'] = config.get('vocab_size', config.get('n_token'))
   found['tie_weight'] = config.get('tie_word_embeddings', True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from txl_jax import models, settings
 from txl_jax.convert import layout, original
+from txl_jax.convert.options import FLAG, origin, unsaid
 from txl_jax.convert.sources import Source
 from txl_jax.errors import UserError
 
@@ -27,9 +28,6 @@ _CUTOFFS = {
 }
 
 
-# Where a value is from.
-SAID = 'said beside the weights'
-UNSAID = 'said by nothing, a flag can'
 _TIES = 'whether the tensors are the same'
 
 
@@ -55,38 +53,40 @@ def model_of(
   """
   shapes = _Shapes(state, options)
   name = shapes.attention()
-  vocab_size, vocabulary = _vocabulary(shapes, source)
+  vocab_size, vocabulary, guess = _vocabulary(shapes, source)
   fields = {'name': name, **_sizes(shapes, name), **vocabulary}
-  notes = {}
+  notes = {'cutoffs': guess} if guess else {}
 
   def say(key, value, note):
     fields[key], notes[key] = value, note
 
-  _ties(shapes, fields, say)
+  _ties(shapes, fields, source, say)
   if name == 'transformer_xl':
     untied = 'r_w_bias' not in state
     say('untie_biases', untied, 'whether layers have pairs of their own')
   pre_norm = bool(options.get('pre_lnorm'))
-  say('pre_norm', pre_norm, SAID if 'pre_lnorm' in options else UNSAID)
+  from_there = origin(options, 'pre_lnorm') or unsaid('pre_lnorm')
+  say('pre_norm', pre_norm, from_there)
   for key in 'dropout', 'dropatt':
     if key in options:
-      say(key, min(max(float(options[key]), 0.0), 0.999), SAID)
+      rate = min(max(float(options[key]), 0.0), 0.999)
+      say(key, rate, origin(options, key))
   by_source = f'as {source.title} has it'
   eps = options.get('layer_norm_epsilon')
   if eps is None:
     say('ln_eps', source.ln_eps, by_source)
   else:
-    say('ln_eps', float(eps), SAID)
+    say('ln_eps', float(eps), origin(options, 'layer_norm_epsilon'))
   if fields['cutoffs']:
     say('tail_order', source.tail_order, by_source)
   if name in ('transformer_xl', 'shaw'):
     say('memory_init', source.memory_init, by_source)
     same = options.get('same_length')
-    span = f'{SAID}; {by_source}' if same else SAID
-    span = UNSAID if same is None else span
+    from_there = origin(options, 'same_length') or unsaid('same_length')
+    span = f'{from_there}; {by_source}' if same else from_there
     say('same_length', source.span if same else 'off', span)
-    if 'clamp_len' in options:
-      say('clamp_len', options['clamp_len'], SAID)
+    from_there = origin(options, 'clamp_len') or unsaid('clamp_len')
+    say('clamp_len', options.get('clamp_len', 0), from_there)
   elif fields.get('pre_norm'):
     say('norm_queries', False, by_source)
   declared = models.MODELS[name].Config
@@ -120,7 +120,7 @@ class _Shapes:
     count = collections.Counter(s[axis] for s in found if len(s) == ndim)
     if not count:
       what = f'have no {ndim} axes' if names else 'are missing'
-      raise UserError(f'tensors {pattern.replace(chr(92), "")} {what}')
+      raise UserError(f'tensors {_readable(pattern)} {what}')
     return count.most_common(1)[0][0]
 
   def numbered(self, pattern):
@@ -131,9 +131,12 @@ class _Shapes:
   def attention(self):
     """Which model it is, by its tensors; as is said, if that fits."""
     of_layer = r'layers\.\d+\.dec_attn\.'
-    if self.has(of_layer + r'r_net\.weight'):
+    # By several, for a file may lack one of them.
+    qkv = self.has(of_layer + r'qkv_net\.weight')
+    shaw = self.has('r_bias') or (qkv and self.has('r_emb'))
+    if self.has(of_layer + r'r_net\.weight') or (qkv and not shaw):
       name = 'transformer_xl'
-    elif self.has('r_bias'):
+    elif shaw:
       name = 'shaw'
     else:
       name = 'al_rfou' if self.has('r_emb') else 'vaswani'
@@ -183,14 +186,14 @@ def _sizes(shapes, name):
 
 
 def _vocabulary(shapes, source):
-  """V, and the bins: cutoffs, d_embed, div_val."""
+  """V; the bins: cutoffs, d_embed, div_val; and what is said of a guess."""
   table = r'word_emb\.emb_layers\.{}\.weight'
   count = shapes.numbered(table.format(r'(\d+)'))
   sizes, widths = (
     [shapes.size('', table.format(i), axis, 2) for i in range(count)]
     for axis in (0, 1)
   )
-  V, told = sum(sizes), shapes.options.get('cutoffs')
+  V, told, guess = sum(sizes), shapes.options.get('cutoffs'), ''
   if told and told[-1] == V:  # as the modules of the original keep them
     told = told[:-1]
   if count > 1:
@@ -201,8 +204,13 @@ def _vocabulary(shapes, source):
     tails, edges, div_val = 0, (), 1
     if 'crit.cluster_weight' in shapes.state:
       tails = shapes.size('', r'crit\.cluster_weight', 0, 2)
+    # Without tails it changes nothing, and files may say it.
+    wrong = shapes.options.get('div_val') or 1
+    if wrong > 1 and (tails or origin(shapes.options, 'div_val') == FLAG):
+      settings.refuse('div_val', wrong, '1 where all words are in one table')
     if tails and told is None:
       edges = [x - source.before_cutoffs for x in _CUTOFFS.get(V, ())]
+      guess = f'as published for {V:,} words; --cutoffs sets others'
     if tails and not told and len(edges) != tails:
       raise UserError(
         f'the {tails} cutoffs of {V} words are in no tensor; allowed: '
@@ -219,17 +227,24 @@ def _vocabulary(shapes, source):
     'd_embed': 0 if width == D else _whole('d_embed', width),
     'div_val': _whole('div_val', div_val),
   }
-  return shapes.options.get('n_token') or V, fields
+  return shapes.options.get('n_token') or V, fields, guess
 
 
-def _ties(shapes, fields, say):
+def _readable(pattern):
+  """A name as a pattern of names has it, of the first layer and bin."""
+  one = re.sub(r'\(.*?\)\?', '', pattern)  # what need not be there
+  return one.replace(r'\d+', '0').replace('\\', '')
+
+
+def _ties(shapes, fields, source, say):
   """tie_weights and tie_projs: as is said, or as equal tensors show."""
   state, options = shapes.state, shapes.options
   bins = len(fields['cutoffs']) + 1
 
   def tied(name, of):
-    found = name not in state or of not in state
-    return found or original.same(state[name], state[of])
+    if name not in state:
+      return name.startswith(source.left_out)
+    return of not in state or original.same(state[name], state[of])
 
   weights = options.get('tie_weight')
   if weights is None:
@@ -238,18 +253,23 @@ def _ties(shapes, fields, say):
       tied(f'crit.out_layers.{i}.weight', f'word_emb.emb_layers.{i}.weight')
       for i in range(count)
     )
-  say('tie_weights', bool(weights), _TIES)
+  from_there = origin(options, 'tie_weight') or _TIES
+  say('tie_weights', bool(weights), from_there)
   if not fields['d_embed'] and fields['div_val'] == 1:
     return
   projections = options.get('tie_projs')
+  from_there = origin(options, 'tie_projs') or _TIES
+  if projections and len(projections) != bins and from_there == FLAG:
+    settings.refuse('--tie_projs', projections, f'{bins} of true and false')
   if projections is None or len(projections) != bins:
+    from_there = _TIES
     of = [i if fields['div_val'] > 1 else 0 for i in range(bins)]
     projections = [
       tied(f'crit.out_projs.{i}', f'word_emb.emb_projs.{of[i]}')
       for i in range(bins)
     ]
   ties = tuple(map(bool, projections))
-  say('tie_projs', ties, _TIES)
+  say('tie_projs', ties, from_there)
 
 
 def _whole(name, value):

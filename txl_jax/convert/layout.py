@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from txl_jax.convert import names
 from txl_jax.errors import UserError
 
 Shape = tuple[int, ...]
@@ -70,7 +71,7 @@ def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
     if name in found and tuple(found[name].shape) != shape
   ]
   parts = ('missing', missing), ('not of the model', extra), ('shapes', wrong)
-  said = [f'{what}: {", ".join(names)}' for what, names in parts if names]
+  said = [f'{what}: {names.listed(of)}' for what, of in parts if of]
   if said:
     raise UserError(f'tensors do not fit the model: {"; ".join(said)}')
 

@@ -5,10 +5,12 @@ Face and NVIDIA kept.
 """
 
 import operator
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import settings
+from txl_jax.errors import UserError
 
 _SIZES = 'n_token', 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner'
 _SIZES = *_SIZES, 'div_val', 'tgt_len'
@@ -19,24 +21,61 @@ _SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
 _RATES = 'dropout', 'dropatt'
 _LARGEST = 10**9
 
+# Where a value is from; see also `unsaid`.
+SAID = 'said beside the weights'
+FLAG = 'said by a flag'
+GUESS = 'said by nothing'
+
 # Where a whole module of the original code keeps them, besides the model's own
 # attributes.
 _OF_MODULE = {
   'word_emb.cutoffs': 'cutoffs',
   'word_emb.div_val': 'div_val',
-  'layers.0.dec_attn.pre_lnorm': 'pre_lnorm',
   'layers.0.dec_attn.dropatt.p': 'dropatt',
   'drop.p': 'dropout',
 }
+# The same in each layer: of its attention and its dense part.
+_OF_LAYERS = {'layer_norm.eps': 'layer_norm_epsilon', 'pre_lnorm': 'pre_lnorm'}
 _CONFIG = 'model_config'  # the arguments, in NVIDIA's checkpoints
+_ARGUMENTS = 'config', 'args'  # of the program; the last come first
+_NONE = 'ext_len', 'sample_softmax'  # what we have nothing like
+
+
+class Known(dict[str, Any]):
+  """Options by name, and where each is from, those among them that say none."""
+
+  origins: Mapping[str, str] = {}
+
+
+def origin(found: Mapping[str, Any], name: str) -> str:
+  """Where an option is from; '' if it is said by nothing."""
+  if isinstance(found, Known):
+    return found.origins.get(name, '')
+  return SAID if name in found else ''
+
+
+def unsaid(name: str) -> str:
+  """Where a value is from that nothing says, and what would."""
+  return f'{GUESS}; --{name} sets it'
 
 
 def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
-  """Those that a file of PyTorch says, of whichever version it is."""
-  made = dict(found)
+  """Those that a file of PyTorch says, of whichever version it is.
+
+  UserError if its layers differ in what they have to have in common.
+  """
+  made = {}
+  for name in _ARGUMENTS:
+    if isinstance(arguments := found.get(name), Mapping):
+      made |= arguments
+  if 'tied' in made:
+    made['tie_weight'] = made['tied']
+  made |= found
   for theirs, name in _OF_MODULE.items():
     if theirs in found:
       made[name] = found[theirs]
+  for theirs, name in _OF_LAYERS.items():
+    made |= _of_layers(found, theirs, name)
   if isinstance(config := found.get(_CONFIG), Mapping):
     made |= config
   nested = f'{_CONFIG}.'
@@ -48,22 +87,54 @@ def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
   return made
 
 
-def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _of_layers(found, theirs, name):
+  """{name: value} of what all layers have in common; {} if they have it not."""
+  pattern = r'layers\.\d+\.(dec_attn|pos_ff)\.' + re.escape(theirs)
+  own = {k: x for k, x in found.items() if re.fullmatch(pattern, k)}
+  first = next(iter(own), '')
+  for key, value in own.items():
+    if value != own[first]:
+      raise UserError(
+        f'{first} is {own[first]!r:.80} and {key} is {value!r:.80}; allowed: '
+        'one value in all layers'
+      )
+  return {name: own[first]} if own else {}
+
+
+def known(
+  found: Mapping[str, Any],
+  where: str,
+  told: Mapping[str, Any] | None = None,
+  default: Mapping[str, Any] | None = None,
+  by: str = '',
+) -> Known:
   """Those of the options that are known, as Python's own types.
 
-  None stands for what is not said. UserError, which names the place they are
-  from, if a value is none of its kind.
+  They are those found in a place; those told by flags come before them, and
+  after them the default ones of a version, which is named. None stands for what
+  is not said. UserError, which names the place, if a value is none of its kind,
+  or of what is not converted.
   """
-  made = {}
-  for name, value in found.items():
-    if value is None or (check := _kind(name)) is None:
-      continue
-    function, allowed = check
-    try:
-      made[name] = function(value)
-    except (TypeError, ValueError, OverflowError):
-      settings.refuse(f'{where}: {name}', value, allowed)
-  return {name: x for name, x in made.items() if x is not None}
+  made, origins = {}, {}
+  for name in _NONE:
+    value = found.get(name)
+    if isinstance(value, int) and value > 0:
+      settings.refuse(f'{where}: {name}', value, '0, for it is not converted')
+  of = (default or {}, f'default of {by}'), (found, SAID), (told or {}, FLAG)
+  for values, from_there in of:
+    for name, value in values.items():
+      if value is None or (check := _kind(name)) is None:
+        continue
+      function, allowed = check
+      try:
+        made[name] = function(value)
+      except (TypeError, ValueError, OverflowError):
+        place = f'--{name}' if from_there is FLAG else f'{where}: {name}'
+        settings.refuse(place, value, allowed)
+      origins[name] = from_there
+  result = Known({name: x for name, x in made.items() if x is not None})
+  result.origins = origins
+  return result
 
 
 def _kind(name):

@@ -11,16 +11,21 @@ from typing import Any
 import flax.traverse_util
 import numpy as np
 
+from txl_jax import attention
 from txl_jax.convert import layout
 from txl_jax.errors import UserError
 
 State = Mapping[str, np.ndarray]
 
+_HALF = 4e-3  # of bfloat16; float16 has less
 _TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
 
 
 def to_params(state: State, section: Any, vocab_size: int) -> dict[str, Any]:
-  """Our parameters, a nested dict of float32 arrays; `from_params` is back.
+  """Our parameters, a nested dict of float32 arrays.
+
+  `from_params` gives the tensors back: those of tied weights twice, and numbers
+  of other types as float32.
 
   The section `model` is as for `layout.tensors`. Tied weights may be there
   twice, if they are the same. UserError, which names them all, if tensors
@@ -48,7 +53,7 @@ def from_params(
 ) -> dict[str, np.ndarray]:
   """The whole state dict, tied weights twice and buffers included.
 
-  The inverse of `to_params`, exact. UserError, as there, for parameters of
+  `to_params` makes the same parameters of it. UserError, as there, of those of
   another model; or if the original has no model like it.
   """
   _check_known(section)
@@ -75,8 +80,37 @@ def from_params(
 
 def frequencies(D: int) -> np.ndarray:
   """The buffer of sinusoids, float32 [D / 2]: 10000^(-2k/D)."""
-  powers = np.arange(0, D, 2, dtype=np.float32) / np.float32(D)
-  return np.float32(1) / (10000 ** powers.astype(np.float64)).astype(np.float32)
+  return np.array(attention.frequencies(D, single=True), np.float32)
+
+
+def check_frequencies(state: State, section: Any) -> tuple[str, ...]:
+  """What is to be said of the frequencies of a state dict, a line each.
+
+  UserError unless they are those of the model, as far as their type has them;
+  torch's in float32 differ in the last place.
+  """
+  found, name = state.get(layout.FREQUENCIES), layout.FREQUENCIES
+  if found is None:
+    return ()
+  expected = frequencies(section.d_model)
+  if found.shape != expected.shape:
+    raise UserError(
+      f'{name} is {list(found.shape)}; allowed: {list(expected.shape)}'
+    )
+  known = found.astype(np.float32)
+  # bfloat16 is read as float32, whose last half is then zero.
+  bits = np.ascontiguousarray(known).view(np.uint32)
+  half = found.dtype.itemsize == 2 or (len(bits) > 1 and not any(bits << 16))
+  rtol, atol = (_HALF, 1e-7) if half else (1e-6, 0)
+  if not np.allclose(known, expected, rtol=rtol, atol=atol):
+    worst = int(np.argmax(~(np.abs(known / expected - 1) <= rtol)))
+    raise UserError(
+      f'{name} has {known[worst]:.8g} at place {worst}; allowed: '
+      f'{expected[worst]:.8g}, 10000^(-2k/D)'
+    )
+  if not half:
+    return ()
+  return (f'{name} is in half precision; here positions are in float32',)
 
 
 def turn_tails(state: State) -> dict[str, np.ndarray]:
@@ -89,7 +123,9 @@ def turn_tails(state: State) -> dict[str, np.ndarray]:
 
 def _without_copies(state, section):
   """The state without buffers, and without tied weights a second time."""
-  state = {k: x for k, x in state.items() if k != layout.FREQUENCIES}
+  state = dict(state)
+  if section.name in ('transformer_xl', 'vaswani'):
+    state.pop(layout.FREQUENCIES, None)
   other = []
   for name, of in layout.copies(section).items():
     found = state.pop(name, None)

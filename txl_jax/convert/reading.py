@@ -1,20 +1,21 @@
 """Files of every version, read into `Weights`."""
 
-import contextlib
 import dataclasses
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
-import safetensors
 
 from txl_jax import files
 from txl_jax.convert import (
   hugging_face,
+  names,
   nvidia,
   options,
+  safe_file,
   tensorflow,
   tensorflow_file,
   torch_file,
@@ -33,11 +34,14 @@ from txl_jax.runs import weights_file, workdir
 _IN_FOLDER = (
   'model.safetensors',
   'pytorch_model.bin',
+  f'model.safetensors{safe_file.INDEX}',
+  f'pytorch_model.bin{safe_file.INDEX}',
   'model.pt',
   'checkpoint_best.pt',
   'checkpoint_last.pt',
 )
 _CONFIG = 'config.json'
+_CONFIG_SIZE = 1 << 20  # bytes
 # With weights of Hugging Face; the first is our own.
 _VOCABULARIES = workdir.VOCABULARY, 'vocab.json', 'vocab.bin', 'vocab.pkl'
 _VOCABULARIES = *_VOCABULARIES, 'vocab.txt'
@@ -69,17 +73,20 @@ def read(
   if source == 'tensorflow' or (bundle and (prefix != path or not is_file)):
     return _tensorflow(prefix, source, told, vocabulary)
   found: dict[str, Any] = {}
-  beside = path.with_name(_CONFIG)
-  if path.suffix == '.safetensors':
-    state = safe_tensors(path)
+  default, paths = {}, [path]
+  if path.name.endswith(safe_file.INDEX):
+    state, paths = safe_file.shards(path)
+  elif path.suffix == '.safetensors':
+    state = safe_file.read(path)
   else:
     contents = torch_file.read(path)
     state, found = contents.tensors, options.of_file(contents.options)
-  state = {name.removeprefix('module.'): x for name, x in state.items()}
+  state = names.unwrapped(state)
   source = _source(state, source)
-  if source == 'hugging_face' and beside.exists():
-    found |= hugging_face.options_of(files.read_json(beside))
-  known = options.known({**found, **told}, f'{path}')
+  if source == 'hugging_face':
+    said, default = _config(path.with_name(_CONFIG), {**found, **told})
+    found |= said
+  known = options.known(found, f'{path}', told, default, SOURCES[source].title)
   if source == 'hugging_face':
     _check_kind(known)
   turn = {'hugging_face': hugging_face, 'nvidia': nvidia}.get(source)
@@ -87,10 +94,31 @@ def read(
     state = turn.to_original(state, known)
   folder = path.parent if source == 'hugging_face' else None
   words = _vocabulary(vocabulary, folder)
-  if words is None and source == 'nvidia':
-    with contextlib.suppress(UserError):  # a state dict alone
-      words = vocabularies.convert(vocabularies.read(path))
-  return weights.of_state(state, known, source, words, _origin(source, path))
+  # A state dict alone has none.
+  by_torch = paths == [path] and path.suffix != '.safetensors'
+  of_checkpoint = words is None and source == 'nvidia' and by_torch
+  if contents := vocabularies.within(path) if of_checkpoint else None:
+    words = vocabularies.convert(contents)
+  made = weights.of_state(state, known, source, words, _origin(source, paths))
+  if (M := found.get('mem_len')) and not known.get('mem_len', M):
+    line = f'a memory of {M} states is left out, and figures will differ'
+    made = made._replace(warnings=(*made.warnings, line))
+  return made
+
+
+def _config(path, known):
+  """The options that a config.json says, and those it leaves to the code."""
+  if not os.path.lexists(path):
+    if missing := [x for x in hugging_face.NEEDED if x not in known]:
+      flags = ', '.join(f'--{name}' for name in missing)
+      raise UserError(
+        f'{path} is missing, and weights do not say {", ".join(missing)}; '
+        f'allowed: that file, or {flags}'
+      )
+    return {}, {}
+  data = files.read(path, largest=_CONFIG_SIZE)
+  config = files.parse_json(data, f'{path}')
+  return hugging_face.options_of(config), hugging_face.defaults(config)
 
 
 def _check_kind(known):
@@ -110,13 +138,13 @@ def _weights_in(path):
   for name in _IN_FOLDER:
     if (path / name).exists():
       return path / name
+  if (path / 'checkpoint').is_file():  # which names the newest
+    return pathlib.Path(f'{tensorflow_file.prefix_of(path)}.index')
   found = sorted(path.glob('*.index'))
   if len(found) == 1:
     return found[0]
-  if (path / 'checkpoint').is_file():
-    return path / 'checkpoint'
-  names = ', '.join([*_IN_FOLDER, 'checkpoints/', 'one *.index'])
-  raise UserError(f'{path} has no weights; allowed: a folder with {names}')
+  allowed = ', '.join([*_IN_FOLDER, 'checkpoints/', 'one *.index'])
+  raise UserError(f'{path} has no weights; allowed: a folder with {allowed}')
 
 
 def _prefix(path):
@@ -135,9 +163,10 @@ def _source(state, source):
   elif nvidia.is_state(state):
     found = 'nvidia'
   if source not in ('auto', found):
-    names = ', '.join([*state][:3])
+    some = ', '.join([*state][:3])
     raise UserError(
-      f'--source={source}, and the tensors have the names of {found}: {names}'
+      f'--source={source}, and the tensors have the names of {found}: {some}; '
+      f'allowed: --source={found}, or to leave it out'
     )
   return found
 
@@ -176,14 +205,16 @@ def _ours(fields, params, vocabulary, origin, keys):
 def _tensorflow(prefix, source, told, vocabulary):
   """The Weights of a checkpoint of the original TensorFlow code."""
   if source not in ('auto', 'tensorflow'):
-    raise UserError(f'--source={source}, and {prefix} is one of tensorflow')
+    raise UserError(
+      f'--source={source}, and {prefix} is one of tensorflow; allowed: '
+      '--source=tensorflow, or to leave it out'
+    )
   variables = tensorflow_file.read(prefix)
   state = tensorflow.to_original(variables)
   said = {'cutoffs': tensorflow.cutoffs(variables)}
-  known = options.known({**said, **told}, f'{prefix}')
+  known = options.known(said, f'{prefix}', told)
   words = _vocabulary(vocabulary, None)
-  data = pathlib.Path(f'{prefix}.data-00000-of-00001')
-  origin = _origin('tensorflow', data)
+  origin = _origin('tensorflow', tensorflow_file.data_files(prefix))
   return weights.of_state(state, known, 'tensorflow', words, origin)
 
 
@@ -192,8 +223,7 @@ def _vocabulary(given, folder):
   if given == _BYTES:
     return Vocabulary.all_bytes()
   if not given:
-    names = _VOCABULARIES if folder else ()
-    found = (folder / name for name in names)
+    found = (folder / name for name in (_VOCABULARIES if folder else ()))
     given = next((x for x in found if x.is_file()), None)
   if not given:
     return None
@@ -206,19 +236,7 @@ def _vocabulary(given, folder):
   return vocabularies.convert(vocabularies.read(path))
 
 
-def safe_tensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """The arrays of a file of safetensors, {name: array}; or a UserError."""
-  try:
-    files.open_regular(path).close()
-    with safetensors.safe_open(path, framework='numpy') as f:
-      return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror or e}') from e
-  except Exception as e:  # its own, and those of kinds that numpy has not
-    what = ' '.join(first_line(e).split())[:200]
-    raise UserError(f'{path} is no file of safetensors: {what}') from e
-
-
-def _origin(source, path):
-  """Which file weights are from: version, name and sha256."""
-  return f'{SOURCES[source].title}, {path.name}, sha256 {files.sha256(path)}'
+def _origin(source, paths):
+  """Which files weights are from: version, names and sha256."""
+  each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
+  return ', '.join([SOURCES[source].title, *each])

@@ -16,12 +16,10 @@ import shlex
 from typing import Any
 
 from txl_jax import files, settings
-from txl_jax.convert import ids
+from txl_jax.convert import ids, targets
 from txl_jax.convert.weights import Weights
-from txl_jax.corpora import scratch
 from txl_jax.data.subwords import Subwords
 from txl_jax.data.words import Words
-from txl_jax.errors import UserError
 from txl_jax.modes import sections
 from txl_jax.runs import checkpoint, metrics_log, workdir
 from txl_jax.training import resume
@@ -35,14 +33,10 @@ def write(folder: pathlib.Path, weights: Weights) -> Any:
 
   UserError: something is there already, or it cannot be written.
   """
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise UserError(f'--to={folder} is there already; allowed: a new folder')
+  targets.hold_new(folder, 'workdir')
   config = config_of(folder, weights)
-  with files.writing(f'--to={folder}'), scratch.beside(folder) as temporary:
-    made = temporary / folder.name
-    made.mkdir()
+  with targets.new_folder(folder) as made:
     _write(made, folder, config, weights)
-    scratch.move(made, folder)
   return config
 
 
@@ -121,4 +115,6 @@ def _write(made, folder, config, weights):
   for name, contents in texts.items():
     files.write(made / name, contents)
   if isinstance(weights.vocabulary, Words):
-    (made / _WORDS).write_bytes(weights.vocabulary.text())
+    # Without counts: the list need not begin with the most frequent word.
+    words = dataclasses.replace(weights.vocabulary, counts=())
+    (made / _WORDS).write_bytes(words.text())

@@ -18,15 +18,21 @@ class Source(NamedTuple):
   tail_order: str  # of the logits that stand for tails
   ln_eps: float
   before_cutoffs: int = 0  # words by which published cutoffs are fewer
+  left_out: tuple[str, ...] = ()  # what is saved once if it is tied
 
 
+_BOTH = 'crit.out_layers.', 'crit.out_projs.'
 SOURCES = {
   'original': Source(
     'the original PyTorch code', 'empty', 'M', 'descending', 1e-5
   ),
   'tensorflow': Source(
-    'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12
+    'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12, 0, _BOTH
   ),
-  'hugging_face': Source('Hugging Face', 'zeros', 'M', 'ascending', 1e-5),
-  'nvidia': Source("NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3),
+  'hugging_face': Source(
+    'Hugging Face', 'zeros', 'M', 'ascending', 1e-5, 0, _BOTH
+  ),
+  'nvidia': Source(
+    "NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3, _BOTH[:1]
+  ),
 }

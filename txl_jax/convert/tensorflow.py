@@ -55,7 +55,7 @@ def cutoffs(tensors: Tensors) -> tuple[int, ...]:
 
 
 def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
-  """The state dict of variables; `from_original` is the inverse.
+  """The state dict of variables, of which `from_original` makes them again.
 
   Tied weights are there twice, as the same array; u and v of each layer have
   the names of Hugging Face, for the original PyTorch code has none. UserError:
@@ -144,7 +144,7 @@ def _keeps_width(state, table):
 def from_original(
   state: Tensors, cutoffs: Sequence[int] = ()
 ) -> dict[str, np.ndarray]:
-  """The variables of a state dict, the inverse of `to_original`.
+  """The variables of a state dict, of which `to_original` makes it again.
 
   The cutoffs are needed where the bins have one width (div_val 1), for the
   state dict has one bias for all of them. A projection is tied, and the

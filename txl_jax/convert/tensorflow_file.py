@@ -53,7 +53,40 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
   are float32. UserError, one line: the checkpoint is not there, is damaged, or
   of a form that is not read.
   """
-  prefix = _prefix(prefix)
+  prefix = prefix_of(prefix)
+  count, kept = _entries(prefix)
+  path, names = f'{prefix}.index', _data_names(prefix, count)
+  used = sorted({e.shard for e in kept.values()})
+  shards = {i: torch_storage.map_file(names[i]) for i in used}
+  total = sum(e.size for e in kept.values())
+  if total > sum(map(len, shards.values())):
+    raise UserError(f'{path}: its variables have more bytes than the data')
+  arrays = {}
+  for name, entry in kept.items():
+    try:
+      arrays[name] = _array(entry, shards[entry.shard])
+    except _ODD as e:
+      said = f'{names[entry.shard]}: {name}'
+      raise UserError(f'{said} is damaged: {e}') from None
+  return arrays
+
+
+def data_files(prefix: AnyPath) -> list[pathlib.Path]:
+  """The files with the variables of a checkpoint; UserError as `read`."""
+  prefix = prefix_of(prefix)
+  count, kept = _entries(prefix)
+  names = _data_names(prefix, count)
+  return [
+    pathlib.Path(names[i]) for i in sorted({e.shard for e in kept.values()})
+  ]
+
+
+def _data_names(prefix, count):
+  return [f'{prefix}.data-{i:05}-of-{count:05}' for i in range(count)]
+
+
+def _entries(prefix):
+  """How many files there are, and {name: entry} of what is kept."""
   path = f'{prefix}.index'
   if prefix.is_file() and not os.path.exists(path):
     raise UserError(
@@ -75,24 +108,14 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
       raise ValueError('; '.join(wrong))
   except _ODD as e:
     raise _refusal(path, e) from None
-  names = [f'{prefix}.data-{i:05}-of-{count:05}' for i in range(count)]
-  used = sorted({e.shard for e in kept.values()})
-  shards = {i: torch_storage.map_file(names[i]) for i in used}
-  total = sum(e.size for e in kept.values())
-  if total > sum(map(len, shards.values())):
-    raise UserError(f'{path}: its variables have more bytes than the data')
-  arrays = {}
-  for name, entry in kept.items():
-    try:
-      arrays[name] = _array(entry, shards[entry.shard])
-    except _ODD as e:
-      said = f'{names[entry.shard]}: {name}'
-      raise UserError(f'{said} is damaged: {e}') from None
-  return arrays
+  return count, kept
 
 
-def _prefix(path):
-  """The path of a checkpoint without its endings."""
+def prefix_of(path: AnyPath) -> pathlib.Path:
+  """The path of a checkpoint without its endings; of a folder, the newest.
+
+  UserError: its file `checkpoint`, which names that, cannot be read.
+  """
   path = pathlib.Path(path)
   if path.is_dir():
     state = path / 'checkpoint'

@@ -17,6 +17,7 @@ import numpy as np
 from txl_jax import files
 from txl_jax.convert import torch_storage
 from txl_jax.convert.inert import Name, Object
+from txl_jax.convert.names import WRAPPER
 from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
@@ -24,6 +25,7 @@ AnyPath = str | os.PathLike[str]
 _DEPTH = 20  # of modules within modules
 _FIELDS = 200_000  # of all modules
 _ITEMS = 100  # of an option
+_ARGUMENTS = 1000  # of a program, which a file may keep
 _PLAIN = int, float, bool, str, type(None)
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
 
@@ -61,12 +63,15 @@ def read(path: AnyPath) -> Contents:
   return Contents(tensors, options)
 
 
-def write(path: AnyPath, tensors: Mapping[str, np.ndarray]) -> None:
+def write(
+  path: AnyPath, tensors: Mapping[str, np.ndarray], new: bool = False
+) -> None:
   """Writes a state dict that torch.load reads with weights_only=True.
 
   Names of the same array share a storage, as tied weights do in torch. Arrays
   are float32, float64, float16, integers or booleans, of any strides. It is
-  written whole or not at all; UserError: it cannot be.
+  written whole or not at all, and over no other file if it is to be new.
+  UserError: it cannot be written.
   """
   storages, described = {}, []
   for name, x in tensors.items():
@@ -76,7 +81,7 @@ def write(path: AnyPath, tensors: Mapping[str, np.ndarray]) -> None:
     described.append((name, x, key))
   with (
     files.writing(f'{path}'),
-    files.replacing(path) as f,
+    files.replacing(path, new) as f,
     zipfile.ZipFile(f, 'w', zipfile.ZIP_STORED) as archive,
   ):
     archive.writestr('archive/data.pkl', _pickle(described))
@@ -173,8 +178,11 @@ def _model(root):
     type(k) is str and torch_storage.is_name(k) for k in named
   ):
     raise ValueError('it has no tensors, or they have no names')
-  if all(name.startswith('module.') for name in named):  # of DataParallel
-    named = {k.removeprefix('module.'): x for k, x in named.items()}
+  while all(name.startswith(WRAPPER) for name in named):  # of DataParallel
+    named = {k.removeprefix(WRAPPER): x for k, x in named.items()}
+    own = {k: x for k, x in options.items() if not k.startswith(WRAPPER)}
+    inner = options.keys() - own.keys()
+    options = own | {k.removeprefix(WRAPPER): options[k] for k in inner}
   return {name: _tensor(x, name) for name, x in named.items()}, options
 
 
@@ -209,7 +217,7 @@ def _options(fields):
   for key, value in fields.items():
     if type(value) is Object and value.kind.name == 'Namespace':  # argparse's
       value = value.fields
-    if type(key) is str and type(value) is dict and len(value) <= _ITEMS:
+    if type(key) is str and type(value) is dict and len(value) <= _ARGUMENTS:
       found[key] = {k: x for k, x in value.items() if _is_plain(x)}
   return found
 

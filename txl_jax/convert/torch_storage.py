@@ -56,7 +56,10 @@ def load(path: AnyPath) -> tuple[Any, 'Storages']:
       return _load_old(data, path)
   except ODD as e:
     raise refusal(path, e) from None
-  raise UserError(f'{path} is no file of torch.save: it begins otherwise')
+  raise UserError(
+    f'{path} is no file of torch.save; allowed: one that is, .safetensors, our '
+    '.npz, a checkpoint of TensorFlow, or a folder with one of these'
+  )
 
 
 def is_torch(data: memoryview) -> bool:
@@ -186,6 +189,8 @@ def _storage(identity):
 def array(tensor: inert.Object, storages: Storages) -> np.ndarray:
   """The array of a tensor, a view of its storage; ValueError if it has none."""
   storage, offset, shape, strides = tensor.args[:4]
+  if any(tensor.args[6:]):  # {'neg': True}: the numbers are not those stored
+    raise ValueError(f'a tensor has the metadata {tensor.args[6]!r:.80}')
   for numbers in shape, strides, (offset,):
     few = type(numbers) is tuple and len(numbers) <= _RANK
     if not few or any(type(n) is not int for n in numbers):

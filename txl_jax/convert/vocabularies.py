@@ -13,6 +13,7 @@ The tokens of the corpus, which may be beside it, are not read. The symbols of
 enwik8 are byte values in digits, those of text8 letters and _.
 """
 
+import codecs
 import contextlib
 import json
 import os
@@ -38,6 +39,13 @@ NAMES = (  # of files in a folder, the first that is there
 )
 _MOST = 4_000_000  # symbols
 _TEXT = 1 << 25  # bytes of a list or of JSON
+_CHARACTERS = 'enwik8', 'text8'  # datasets
+# Keys of the config of Hugging Face's tokenizer.
+_OF_TOKENIZER = {
+  'lower_case': 'lower_case',
+  'unk_token': 'unk',
+  'eos_token': 'eos',
+}
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
@@ -49,6 +57,11 @@ class Contents(NamedTuple):
   lower: bool  # whether texts are lower-cased
   eos: str  # the symbol of the end of a line or sentence, '' if there is none
   unk: str  # that of all other words, '' if there is none
+  characters: bool = False  # whether all symbols stand for single bytes
+
+
+class _Absent(ValueError):
+  """A file of another kind, in which no vocabulary is to be expected."""
 
 
 def read(path: AnyPath) -> Contents:
@@ -56,8 +69,26 @@ def read(path: AnyPath) -> Contents:
 
   Symbols whose UTF-8 was once taken for Latin-1, as in all that Hugging Face
   published, are as they should be. UserError, one line: there is none, it is
-  damaged, or it names what no vocabulary has need of.
+  damaged, says one thing twice and differently, or names what no vocabulary has
+  need of.
   """
+  found = _read(path)
+  if isinstance(found, _Absent):
+    raise UserError(f'{path} is no vocabulary that is read: {found}')
+  return found
+
+
+def within(path: AnyPath) -> Contents | None:
+  """The vocabulary beside the weights of a checkpoint, as by `read`, or None.
+
+  UserError if there is one that is damaged.
+  """
+  found = _read(path)
+  return None if isinstance(found, _Absent) else found
+
+
+def _read(path):
+  """The Contents of a file, or why it has none."""
   path = pathlib.Path(path)
   if path.is_dir():
     found = [path / n for n in NAMES if (path / n).is_file()]
@@ -68,7 +99,9 @@ def read(path: AnyPath) -> Contents:
       )
     path = found[0]
   try:
-    return _checked(_fields(path))
+    return _checked(*_fields(path))
+  except _Absent as e:
+    return e
   except torch_storage.ODD as e:
     what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
     raise UserError(f'{path} is no vocabulary that is read: {what}') from None
@@ -100,9 +133,10 @@ def convert(found: Contents) -> Vocabulary | Words:
   space), is escaped: no text has such a word. UserError: a symbol is empty, or
   there twice.
   """
-  counts, values = tuple(found.counts), _byte_values(found.symbols)
+  counts = tuple(found.counts)
   try:
-    if values:
+    if found.characters:
+      values = _byte_values(found.symbols)
       # enwik8 without newlines: they were left out of every text.
       digits = found.symbols[0].isdigit() and 10 not in values
       return Vocabulary(values, counts, (10,) if digits else ())
@@ -143,15 +177,22 @@ def write(folder: AnyPath, vocabulary: AnyVocabulary) -> None:
 
 
 def _fields(path):
-  """The attributes of a vocabulary in a file."""
+  """The attributes of a vocabulary in a file, and what its form says.
+
+  That is whether it is of Hugging Face, whose words may have to be repaired;
+  and whether words of digits may be byte values.
+  """
   if path.suffix == '.json':
     found = files.parse_json(files.read(path, largest=_TEXT), f'{path}')
-    if all(type(i) is int for i in found.values()):
-      return {'sym2idx': found}
-    return _within(found)
+    if found and all(type(i) is int for i in found.values()):
+      found = {'sym2idx': found}
+    fields, *_ = _within(found)
+    return _of_tokenizer(path) | fields, True, False
   if path.suffix == '.txt':
-    words = Words.from_list(files.read(path, largest=_TEXT), f'{path}')
-    return {'idx2sym': [*words.symbols], 'counts': [*words.counts]}
+    data = files.read(path, largest=_TEXT)
+    words = Words.from_list(data.removeprefix(codecs.BOM_UTF8), f'{path}')
+    fields = {'idx2sym': [*words.symbols], 'counts': [*words.counts]}
+    return _of_tokenizer(path) | fields, False, False
   data = torch_storage.map_file(path)
   if torch_storage.is_torch(data):
     root, _ = torch_storage.load(path)
@@ -160,35 +201,74 @@ def _fields(path):
   return _within(root)
 
 
+def _of_tokenizer(path):
+  """What the config of Hugging Face's tokenizer, beside a file, says."""
+  beside = path.with_name('tokenizer_config.json')
+  if not path.name.startswith('vocab.') or not beside.is_file():
+    return {}
+  found = files.parse_json(files.read(beside, largest=1 << 20), f'{beside}')
+  said = {}
+  for theirs, name in _OF_TOKENIZER.items():
+    value = found.get(theirs)
+    if isinstance(value, dict):  # a token with options
+      value = value.get('content')
+    kind = bool if theirs == 'lower_case' else str
+    if value is not None and type(value) is not kind:
+      raise UserError(
+        f'{beside}: {theirs} is {value!r:.80}; allowed: a {kind.__name__}'
+      )
+    if value is not None:
+      said[name] = value
+  return said
+
+
 def _within(root):
-  """The attributes of the vocabulary within a corpus or checkpoint."""
-  for _ in range(3):
+  """The attributes of the vocabulary within a corpus or checkpoint.
+
+  And, as of `_fields`, what is known by its form: Hugging Face saves attributes
+  alone; byte values are those of characters, if the corpus has a name.
+  """
+  plain, dataset = isinstance(root, dict), ''
+  depth = 0
+  while depth < 3:
     if isinstance(root, inert.Object):
       root = root.fields
     if not isinstance(root, dict):
       break
     if 'idx2sym' in root or 'sym2idx' in root:
-      return root
+      digits = dataset in ('', *_CHARACTERS)
+      return root, plain and not depth, digits
     if 'tokenizer' in root:
       raise ValueError('it is one of pieces of words (GPT-2), none of words')
-    root = root.get('vocab')
-  raise ValueError('it has no idx2sym')
+    if isinstance(root.get('dataset'), str):
+      dataset = root['dataset']
+    if root.get('vocab') is None:
+      break
+    root = root['vocab']
+    depth += 1
+  raise (ValueError if depth else _Absent)('it has no idx2sym')
 
 
-def _checked(fields):
+def _checked(fields, repair, digits):
   """The Contents of the attributes of a vocabulary; ValueError if they are odd.
 
-  The counts are those of the counter, unless it lacks most symbols.
+  Words are repaired, and those of digits may be byte values, as is said. The
+  counts are those of the counter, unless it lacks most symbols.
   """
-  symbols = fields.get('idx2sym')
+  symbols, ids = fields.get('idx2sym'), fields.get('sym2idx')
   if symbols is None:
-    symbols = _ordered(fields['sym2idx'])
+    symbols = _ordered(ids)
   if type(symbols) is not list or not 0 < len(symbols) <= _MOST:
     raise ValueError(f'idx2sym is no list of 1 to {_MOST:,} symbols')
   if any(type(s) is not str or len(s) > 10_000 for s in symbols):
     raise ValueError('a symbol is no text')
   if len(set(symbols)) != len(symbols):
     raise ValueError('a symbol is there twice')
+  if type(ids) is dict and ids:
+    place = next((i for i, s in enumerate(symbols) if ids.get(s) != i), None)
+    if place is not None or len(ids) != len(symbols):
+      place = len(symbols) if place is None else place
+      raise ValueError(f'idx2sym and sym2idx differ at token id {place}')
   counter = fields.get('counter')
   counts = fields.get('counts') or []
   if type(counter) is dict and counter:
@@ -197,10 +277,17 @@ def _checked(fields):
     raise ValueError('a count is no whole number')
   if 2 * sum(map(bool, counts)) < len(counts):
     counts = []
-  symbols = _repaired(symbols)
-  eos = next((s for s in _EOS if s in symbols), '')
-  unk = next((s for s in _UNK if s in symbols), '')
-  return Contents(symbols, counts, bool(fields.get('lower_case')), eos, unk)
+  symbols = _repaired(symbols) if repair else symbols
+  eos, unk = fields.get('eos'), fields.get('unk')
+  eos = eos if eos in symbols else next((s for s in _EOS if s in symbols), '')
+  unk = unk if unk in symbols else next((s for s in _UNK if s in symbols), '')
+  if (place := fields.get('unk_idx')) is not None:
+    if type(place) is not int or not 0 <= place < len(symbols):
+      raise ValueError(f'unk_idx is {place!r:.80}, no token id')
+    unk = symbols[place]
+  characters = bool(_byte_values(symbols, digits))
+  lower = bool(fields.get('lower_case'))
+  return Contents(symbols, counts, lower, eos, unk, characters)
 
 
 def _ordered(ids):
@@ -229,9 +316,12 @@ def _escaped(symbol):
   return ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
 
 
-def _byte_values(symbols):
-  """The byte value of each symbol; () if they are none."""
-  if all(s.isascii() and s.isdigit() for s in symbols) and len(symbols) > 10:
+def _byte_values(symbols, digits=True):
+  """The byte value of each symbol, perhaps in digits; () if they are none."""
+  numbers = all(s.isascii() and s.isdigit() for s in symbols)
+  if numbers and len(symbols) > 10:
+    if not digits:
+      return ()
     values = tuple(map(int, symbols))
   elif all(len(s) == 1 and s.isascii() for s in symbols):
     values = tuple(ord(' ' if s == '_' else s) for s in symbols)

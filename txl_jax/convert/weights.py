@@ -19,6 +19,7 @@ class Weights(NamedTuple):
   origin: str = ''  # which file they are from; '' for ours
   notes: Mapping[str, str] = {}  # {key: where its value is from}
   keys: Mapping[str, Any] = {}  # other keys of a config, flat
+  warnings: tuple[str, ...] = ()  # a line each
 
   @property
   def section(self) -> Any:
@@ -48,6 +49,7 @@ def of_state(
       'the one that it was trained with'
     )
   params = original.to_params(state, model.section, V)
+  warnings = original.check_frequencies(state, model.section)
   like = published.like(fields, V)
   keys, notes = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:
@@ -62,5 +64,7 @@ def of_state(
     fields |= dict(zip(('dropout', 'dropatt'), map(float, like.rates)))
     for name in 'dropout', 'dropatt':
       notes[f'model.{name}'] = f'of the published {like.name}'
-  found = vocabulary or ids.words(V)
-  return Weights(fields, params, found, origin, notes, keys)
+  if vocabulary is None:
+    vocabulary = ids.words(V)
+    warnings += ('tokens are their ids; --vocabulary=FILE gives words',)
+  return Weights(fields, params, vocabulary, origin, notes, keys, warnings)

@@ -13,15 +13,14 @@ from txl_jax.convert import (
   hugging_face,
   layout,
   original,
+  targets,
   torch_file,
   vocabularies,
 )
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
-from txl_jax.corpora import scratch
 from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Words
-from txl_jax.errors import UserError
 from txl_jax.runs import weights_file, workdir
 
 
@@ -39,7 +38,9 @@ def state_dict(weights: Weights, target: str) -> dict[str, Any]:
 
 def to_original(path: pathlib.Path, weights: Weights) -> None:
   """Writes a state dict for the original PyTorch code; UserError if not."""
-  torch_file.write(path, state_dict(weights, 'original'))
+  state = state_dict(weights, 'original')
+  with targets.new_file(path):
+    torch_file.write(path, state, new=True)
 
 
 def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
@@ -81,17 +82,14 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
   `has_tokenizer` the files of TransfoXLTokenizer. UserError: the version has no
   such model, the folder is there, or it cannot be written.
   """
-  if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-    raise UserError(f'--to={folder} is there already; allowed: a new folder')
+  targets.hold_new(folder, 'hugging_face')
   vocabulary = weights.vocabulary
   config = hugging_face.config_of(
     weights.section, len(vocabulary), vocabulary.eos_id
   )
   state = state_dict(weights, 'hugging_face')
   state = hugging_face.from_original(state, weights.section)
-  with files.writing(f'--to={folder}'), scratch.beside(folder) as temporary:
-    made = temporary / folder.name
-    made.mkdir()
+  with targets.new_folder(folder) as made:
     # Its loader refuses files without this.
     safetensors.numpy.save_file(
       state, made / 'model.safetensors', metadata={'format': 'pt'}
@@ -103,7 +101,6 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
     files.write(made / workdir.VOCABULARY, text)
     if has_tokenizer(vocabulary):
       vocabularies.write(made, vocabulary)
-    scratch.move(made, folder)
 
 
 def has_tokenizer(vocabulary: AnyVocabulary) -> bool:
@@ -114,7 +111,8 @@ def has_tokenizer(vocabulary: AnyVocabulary) -> bool:
 def to_export(path: pathlib.Path, weights: Weights) -> None:
   """Writes the file of --mode=export; see `weights_file.save`."""
   what = weights.fields, weights.vocabulary.to_json()
-  weights_file.save(path, weights.params, *what)
+  with targets.new_file(path):
+    weights_file.save(path, weights.params, *what, flag='--to', new=True)
 
 
 def left_out(weights: Weights, target: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import pathlib
 import shutil
 import uuid
@@ -38,13 +39,15 @@ def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
         _remove(folder)
 
 
-def move(made: pathlib.Path, path: pathlib.Path) -> None:
-  """Gives a folder its name, unless another process was first."""
+def move(made: pathlib.Path, path: pathlib.Path) -> bool:
+  """Gives a folder its name; False if another process was first."""
   try:
     made.rename(path)
   except OSError:
-    if not path.exists():
+    if not os.path.lexists(path):
       raise
+    return False
+  return True
 
 
 def replace(

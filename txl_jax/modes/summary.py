@@ -94,7 +94,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return [*lines, f'between steps {of_each} holds {parts}']
 
 
-def room(config: Config, vocab_size: int) -> Iterator[str]:
+def room(config: Any, vocab_size: int) -> Iterator[str]:
   """What training needs of a device, here and on a GPU, and what needs less."""
   here = target.device()
   yield _needed(config, vocab_size, here)

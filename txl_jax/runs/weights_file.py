@@ -33,21 +33,29 @@ _HEADER = '__model__'
 _LARGEST = 1 << 28  # bytes of that text
 
 
-def save(path: AnyPath, params: Any, model: Fields, vocabulary: Fields) -> None:
+def save(
+  path: AnyPath,
+  params: Any,
+  model: Fields,
+  vocabulary: Fields,
+  flag: str = '--export_file',
+  new: bool = False,
+) -> None:
   """Writes a file, whole or not at all.
 
   The parameters are a nested dict of arrays, the model is the section `model`
-  of a config, the vocabulary what its `to_json` gives. UserError: the path does
+  of a config, the vocabulary what its `to_json` gives. If it is to be new, no
+  other file is written over. UserError, which names the flag: the path does
   not end in .npz, or cannot be written.
   """
   path = pathlib.Path(path)
   if path.suffix != '.npz':
-    raise UserError(f'--export_file={path}; allowed: a name that ends in .npz')
+    raise UserError(f'{flag}={path}; allowed: a name that ends in .npz')
   params = jax.device_get(params)
   arrays: Any = flax.traverse_util.flatten_dict(params, sep='/')
   header = json.dumps({'model': model, 'vocabulary': vocabulary})
   arrays[_HEADER] = np.array(header)
-  with files.writing(f'--export_file={path}'), files.replacing(path) as f:
+  with files.writing(f'{flag}={path}'), files.replacing(path, new) as f:
     np.savez(f, allow_pickle=False, **arrays)
 
 

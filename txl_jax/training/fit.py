@@ -76,7 +76,7 @@ def _with_layers(config, n):
 def _step(config, vocab_size, device, mesh):
   """Bytes besides the state; gradients are divided as parameters are."""
   kind = AbstractDevice(device.kind, None, device.platform)
-  here = AbstractMesh(
+  here: Any = AbstractMesh(
     (1,) * len(mesh_lib.AXES), mesh_lib.AXES, abstract_device=kind
   )
   with jax.sharding.use_abstract_mesh(here):

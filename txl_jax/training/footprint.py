@@ -140,7 +140,7 @@ def _open(jaxpr, known, lines):
       continue
     own = {x: (len(lines), i) for i, x in enumerate(eqn.outvars)}
     known |= own
-    sizes = {own[x]: _nbytes(x.aval) for x in eqn.outvars}
+    sizes: dict[Hashable, int] = {own[x]: _nbytes(x.aval) for x in eqn.outvars}
     kernel = eqn.primitive.name == 'pallas_call'  # works in fast memory
     read = [x for x in inputs if x is not None]
     line = eqn.primitive.name, read, sizes, [] if kernel else inside

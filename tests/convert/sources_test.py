@@ -1,0 +1,359 @@
+"""What files of each version leave to their code, and what contradicts them."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from tests.convert import originals, program
+from tests.convert.original_test import refused
+from txl_jax.convert import (
+  infer,
+  lengths,
+  names,
+  nvidia,
+  options,
+  original,
+  reading,
+  safe_file,
+  torch_file,
+  vocabularies,
+)
+from txl_jax.convert.inert import Name, Object
+from txl_jax.convert.sources import SOURCES
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+FLAGS = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
+
+
+def state_of(case='default'):
+  return originals.state(originals.arguments(case))
+
+
+def saved(folder, state):
+  torch_file.write(folder / 'model.pt', state)
+  return folder / 'model.pt'
+
+
+def test_options_of_a_module_that_was_wrapped():
+  """As by DataParallel, which has attributes of its own."""
+  tensor = Object(Name('torch._utils', '_rebuild_tensor_v2'), ())
+  kind = Name('torch.nn', 'Module')
+  layer = {'pre_lnorm': True, '_parameters': {'w': tensor}}
+  inner = Object(kind, (), layer | {'mem_len': 5})
+  outer = Object(kind, (), {'dim': 0, '_modules': {'module': inner}})
+  outer = Object(kind, (), {'_modules': {'module': outer}})
+  named, found = torch_file._model(outer)
+  assert [*named] == ['w']
+  assert found == {'pre_lnorm': True, 'mem_len': 5, 'dim': 0}
+
+
+@pytest.mark.parametrize('name', ['args', 'config'])
+def test_options_that_a_file_has_as_arguments_of_a_program(name, tmp_path):
+  arguments = {'pre_lnorm': True, 'mem_len': 5, 'tied': False, 'lr': 0.1}
+  found = options.known(options.of_file({name: arguments}), 'x')
+  assert found == {'pre_lnorm': True, 'mem_len': 5, 'tie_weight': False}
+  space = Object(Name('argparse', 'Namespace'), (), arguments)
+  assert torch_file._options({name: space})[name] == arguments
+
+
+LAYERS = 'layers.0.dec_attn.', 'layers.0.pos_ff.', 'layers.1.dec_attn.'
+
+
+def test_options_that_all_layers_have():
+  found = {f'{x}layer_norm.eps': 1e-3 for x in LAYERS}
+  made = options.known(options.of_file(found), 'x')
+  assert made == {'layer_norm_epsilon': 1e-3}
+  for attribute in 'pre_lnorm', 'layer_norm.eps':
+    found = {f'{x}{attribute}': x == LAYERS[0] for x in LAYERS}
+    said = refused(options.of_file, found)
+    assert f'layers.0.pos_ff.{attribute} is False' in said
+
+
+@pytest.mark.parametrize('name', ['ext_len', 'sample_softmax'])
+def test_what_is_not_converted(name):
+  assert options.known({name: -1}, 'x') == options.known({name: 0}, 'x') == {}
+  assert f'x: {name} is 3; allowed: 0' in refused(options.known, {name: 3}, 'x')
+
+
+@pytest.mark.parametrize(
+  'case, gone',
+  [
+    ('untied', 'crit.out_layers.0.weight'),
+    ('untied', 'crit.out_projs.0'),
+    ('adaptive_div4_untied', 'crit.out_projs.1'),
+    ('default', 'crit.out_layers.0.weight'),
+  ],
+)
+def test_the_original_has_copies_of_what_is_tied(case, gone, tmp_path):
+  state = state_of(case)
+  del state[gone]
+  path = saved(tmp_path, state)
+  assert f'missing: {gone}' in refused(reading.read, path)
+  told = {'tie_weight': True, 'tie_projs': [True] * gone.count('projs.0')}
+  if case == 'default':
+    assert reading.read(path, told=told).fields['tie_weights']
+
+
+def test_projections_of_nvidia_are_tied_where_it_shares_them():
+  state = state_of('adaptive_div4_untied')
+  shared = {
+    f'crit.shared_out_projs.{i}': state[f'word_emb.emb_projs.{i}']
+    for i in range(3)
+  }
+  del state['crit.out_projs.1']
+  found = nvidia.to_original(state | shared, {})
+  same = found['crit.out_projs.1'], state['word_emb.emb_projs.1']
+  np.testing.assert_array_equal(*same)
+  untied = {'tie_projs': (False,) * 3}
+  found = nvidia.to_original(state | shared, untied)
+  assert 'crit.out_projs.1' not in found
+
+
+@pytest.mark.parametrize(
+  'one, other',
+  [
+    ('r_w_bias', 'module.r_w_bias'),
+    ('transformer.layers.0.x', 'layers.0.x'),
+    ('crit.out_layers_weights.0', 'crit.out_layers.0.weight'),
+  ],
+)
+def test_names_that_become_one(one, other, tmp_path):
+  state = {'word_emb.emb_layers.0.weight': np.zeros([3, 2], np.float32)}
+  if one.startswith('transformer'):
+    state = {f'transformer.{k}': x for k, x in state.items()}
+  if one.startswith('crit'):
+    state['crit.out_layers_biases.0'] = np.zeros(3, np.float32)
+  state |= dict.fromkeys((one, other), np.ones(2, np.float32))
+  told = dict.fromkeys(FLAGS, 1)
+  said = refused(reading.read, saved(tmp_path, state), 'auto', told)
+  assert f'{one}, {other} would both be ' in said
+
+
+def test_a_list_of_very_many_names_is_cut():
+  assert names.listed(['a', 'b']) == 'a, b'
+  found = names.listed([f'layers.{i}.weight' for i in range(1000)])
+  assert len(found) < 2100 and found.endswith(' more')
+  count = found.count('layers.')
+  assert found.endswith(f' and {1000 - count:,} more')
+
+
+@pytest.mark.parametrize(
+  'metadata, right', [({}, True), ({'neg': True}, False)]
+)
+def test_numbers_that_are_not_those_stored(metadata, right, tmp_path):
+  path = saved(tmp_path, {'a': np.ones(2, np.float32)})
+  root, storages = torch_file.torch_storage.load(path)
+  args = (*root['a'].args, metadata)
+  tensor = Object(root['a'].kind, args)
+  if right:
+    torch_file.torch_storage.array(tensor, storages)
+  else:
+    with pytest.raises(ValueError, match='has the metadata'):
+      torch_file.torch_storage.array(tensor, storages)
+
+
+def hugging_face(tmp_path, *gone, name='hf_div4'):
+  shutil.copytree(GOLDEN / name, tmp_path / name)
+  path = tmp_path / name / 'config.json'
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps({k: config[k] for k in config.keys() - {*gone}}))
+  return tmp_path / name
+
+
+def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
+  found = reading.read(hugging_face(tmp_path, *FLAGS, 'layer_norm_epsilon'))
+  expected = {
+    'mem_len': 1600,
+    'clamp_len': 1000,
+    'same_length': 'M',
+    'pre_norm': False,
+    'ln_eps': 1e-5,
+  }
+  assert {k: found.fields[k] for k in expected} == expected
+  assert found.notes['model.clamp_len'] == 'default of Hugging Face'
+
+
+@pytest.mark.parametrize('dangling', [False, True])
+def test_weights_of_hugging_face_without_a_config(dangling, tmp_path):
+  folder = hugging_face(tmp_path)
+  (folder / 'config.json').unlink()
+  if dangling:
+    (folder / 'config.json').symlink_to('nowhere')
+    said = refused(reading.read, folder)
+    assert 'config.json cannot be read: No such file' in said
+    return
+  said = refused(reading.read, folder)
+  assert 'config.json is missing' in said
+  assert all(f'--{name}' in said for name in FLAGS)
+  told: dict = dict.fromkeys(FLAGS, 1)
+  assert reading.read(folder, told=told).fields['pre_norm']
+
+
+def test_a_config_that_is_too_large(tmp_path):
+  folder = hugging_face(tmp_path)
+  (folder / 'config.json').write_text(' ' * (1 << 20) + '{}')
+  assert 'has more than 1,048,576 bytes' in refused(reading.read, folder)
+
+
+def test_a_header_that_is_too_large(tmp_path):
+  path = tmp_path / 'x.safetensors'
+  path.write_bytes((1 << 25).to_bytes(8, 'little'))
+  said = refused(safe_file.read, path)
+  assert 'a header of 33,554,432 bytes; allowed: 16,777,216' in said
+
+
+def test_names_that_a_terminal_would_obey(tmp_path):
+  path = tmp_path / 'x.safetensors'
+  safetensors.numpy.save_file({'a\x1b[2Jb': np.ones(2, np.float32)}, path)
+  said = refused(safe_file.read, path)
+  assert '\x1b' not in said and r'\x1b[2J' in said
+
+
+def test_weights_in_several_files(tmp_path):
+  folder = hugging_face(tmp_path)
+  whole = reading.read(folder)
+  path = folder / 'model.safetensors'
+  state = safe_file.read(path)
+  path.unlink()
+  parts = {'model-1.safetensors': [*state][::2], 'b.bin': [*state][1::2]}
+  places = {x: name for name, of in parts.items() for x in of}
+  one, other = ({x: state[x] for x in of} for of in parts.values())
+  safetensors.numpy.save_file(one, folder / 'model-1.safetensors')
+  torch_file.write(folder / 'b.bin', other)
+  index = folder / 'model.safetensors.index.json'
+  index.write_text(json.dumps({'weight_map': places}))
+  found = reading.read(folder)
+  same = original.from_params(found.params, found.section, 31)
+  for name, x in original.from_params(whole.params, whole.section, 31).items():
+    np.testing.assert_array_equal(same[name], x)
+  assert 'b.bin, sha256' in found.origin and 'model-1.' in found.origin
+  for bad in '../x.bin', '/etc/x.bin', 'x\x1b.bin', 'x.txt', 3:
+    index.write_text(json.dumps({'weight_map': {'a': bad}}))
+    assert 'allowed: a file beside it' in refused(reading.read, folder)
+  index.write_text(json.dumps({'weight_map': {'more': 'b.bin'}}))
+  assert 'b.bin has no more' in refused(reading.read, folder)
+
+
+def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
+  state = state_of()
+  theirs = nvidia.from_original(state, infer_section(state))
+  path = saved(tmp_path, theirs)
+  safe = tmp_path / 'model.safetensors'
+  safetensors.numpy.save_file(theirs, safe)
+  for one in path, safe:
+    assert reading.read(one).warnings[0].startswith('tokens are their ids')
+  contents = vocabularies.Contents([*'ab'], [], False, '', '')
+  monkeypatch.setattr(vocabularies, 'within', lambda _: contents)
+  assert '2 symbols, the model 31' in refused(reading.read, path)
+
+
+def infer_section(state):
+  return infer.model_of(state, {}, SOURCES['original']).section
+
+
+@pytest.mark.parametrize(
+  'change, word',
+  [
+    (lambda x: x * 2, 'has 2 at place 0; allowed: 1'),
+    (lambda x: x[:-1], 'is [3]; allowed: [4]'),
+    (lambda x: x * np.float32(1 + 1e-5), 'allowed: 1, '),
+    (lambda x: x * np.nan, 'has nan at place 0'),
+  ],
+)
+def test_frequencies_that_are_not_ours(change, word, tmp_path):
+  state = state_of()
+  state['pos_emb.inv_freq'] = change(state['pos_emb.inv_freq'])
+  assert word in refused(reading.read, saved(tmp_path, state))
+
+
+def test_frequencies_in_half_precision(tmp_path):
+  state = state_of()
+  exact = state['pos_emb.inv_freq']
+  rounded = (exact.view(np.uint32) + 0x8000 & 0xFFFF0000).view(np.float32)
+  for x in exact.astype(np.float16), rounded:
+    state['pos_emb.inv_freq'] = x
+    found = reading.read(saved(tmp_path, state))
+    assert 'pos_emb.inv_freq is in half precision' in found.warnings[0]
+  shaw = state_of('shaw') | {'pos_emb.inv_freq': exact}
+  said = refused(reading.read, saved(tmp_path, shaw))
+  assert 'not of the model: pos_emb.inv_freq' in said
+
+
+@pytest.mark.parametrize(
+  'case, told, word',
+  [
+    ('default', {'same_length': True, 'mem_len': 0}, 'mem_len is 0; allowed'),
+    ('default', {'div_val': 4}, 'div_val is 4; allowed: 1'),
+    ('adaptive', {'div_val': 2, 'cutoffs': (7, 15)}, 'div_val is 2; allowed'),
+    ('al_rfou', {'tgt_len': 100}, 'tgt_len is 100; allowed: at most the 4'),
+    ('al_rfou', {'mem_len': 3}, 'memory is not supported'),
+    ('default', {'tie_projs': [True] * 3, 'd_embed': 6}, '--tie_projs is'),
+  ],
+)
+def test_options_that_contradict(case, told, word, tmp_path):
+  path = saved(tmp_path, state_of(case))
+  assert word in refused(reading.read, path, 'auto', told)
+
+
+@pytest.mark.parametrize(
+  'case, gone, word',
+  [
+    ('default', 'r_w_bias', 'tensors r_w_bias are missing'),
+    ('default', 'layers.0.pos_ff.CoreNet.0.weight', 'missing: layers.0.pos_ff'),
+    (
+      'default',
+      'layers.{}.dec_attn.r_net.weight',
+      'missing: layers.0.dec_attn',
+    ),
+    ('shaw', 'r_bias', 'missing: r_bias'),
+    ('vaswani', 'layers.{}.dec_attn.q_net.weight', 'layers.0.dec_attn.q_net.w'),
+  ],
+)
+def test_tensors_that_tell_the_model_are_named_as_they_are(
+  case, gone, word, tmp_path
+):
+  state = state_of(case)
+  for n in range(2):
+    state.pop(gone.format(n), None)
+  said = refused(reading.read, saved(tmp_path, state), 'auto', {'n_head': 2})
+  assert word in said and '\\' not in said and 'd+' not in said
+
+
+def test_a_memory_that_is_left_out_is_told(tmp_path, monkeypatch):
+  path = saved(tmp_path, state_of('al_rfou'))
+  monkeypatch.setattr(options, 'of_file', lambda _: {'mem_len': 3})
+  found = reading.read(path, told={'mem_len': 0})
+  assert 'a memory of 3 states is left out' in found.warnings[-1]
+
+
+def test_guesses_are_told_with_their_flags(tmp_path):
+  path = saved(tmp_path, state_of())
+  done = program.run(path, tmp_path / 'run', '--tgt_len=4', '--mem_len=5')
+  assert done.returncode == 0
+  assert 'pre_norm = False, said by nothing; --pre_lnorm sets it' in done.stdout
+  assert 'model.mem_len = 5, said by a flag' in done.stdout
+  assert 'text:      put one there, or add --config.data.path' in done.stdout
+  lines = done.stderr.splitlines()
+  assert lines[0].startswith('warning: tokens are their ids; --vocabulary=FILE')
+  guessed = 'model.pre_norm, model.same_length, model.clamp_len'
+  assert f'said by nothing, so guessed: {guessed};' in lines[1]
+  assert len(lines) == 2
+
+
+def test_cutoffs_that_are_those_published_are_noted(monkeypatch):
+  monkeypatch.setitem(infer._CUTOFFS, 31, (7, 15))
+  found = infer.model_of(state_of('adaptive'), {}, SOURCES['original'])
+  assert 'as published for 31 words' in found.notes['cutoffs']
+
+
+def test_half_of_a_table_is_memory_where_one_length_is_said():
+  fields = {'name': 'shaw', 'table_len': 9}
+  found, notes = lengths.of(fields, {'mem_len': 5}, None, SOURCES['original'])
+  assert found['train.segment_len'] == 4
+  fields['name'] = 'al_rfou'
+  _, notes = lengths.of(fields, {}, None, SOURCES['original'])
+  assert 'tgt_len + mem_len' in notes['train.segment_len']

@@ -1,0 +1,47 @@
+"""Names of tensors: other ones for a state dict, and many in one line."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from txl_jax.errors import UserError
+
+WRAPPER = 'module.'  # of DataParallel and its like, before every name
+_LONGEST = 2000  # characters of names in a message
+
+
+def renamed(
+  state: Mapping[str, Any], rename: Callable[[str], str]
+) -> dict[str, Any]:
+  """The state with other names; UserError if two of them become one."""
+  found, before = {}, {}
+  for name, x in state.items():
+    new = rename(name)
+    if new in found:
+      raise UserError(
+        f'{listed([before[new], name])} would both be {new:.200}; allowed: one '
+        'of them'
+      )
+    found[new], before[new] = x, name
+  return found
+
+
+def unwrapped(state: Mapping[str, Any]) -> dict[str, Any]:
+  """The state with the names that its tensors had before they were wrapped."""
+
+  def rename(name):
+    while name.startswith(WRAPPER):
+      name = name.removeprefix(WRAPPER)
+    return name
+
+  return renamed(state, rename)
+
+
+def listed(names: Iterable[str]) -> str:
+  """Names with commas between; of very many the first, and how many more."""
+  found, size, names = [], 0, [*names]
+  for name in names:
+    size += len(name) + 2
+    if found and size > _LONGEST:
+      return f'{", ".join(found)} and {len(names) - len(found):,} more'
+    found.append(f'{name:.{_LONGEST}}')
+  return ', '.join(found)
