@@ -16,7 +16,11 @@ from txl_jax.models import base
 from txl_jax.modes import sections
 
 ROOT = pathlib.Path(__file__).parents[1]
-FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common'}
+# What own_text makes depends on a text, see `test_own_text`.
+FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {
+  'common',
+  'own_text',
+}
 
 
 def variants(file):
@@ -234,3 +238,28 @@ def test_published_values(name):
   assert c.eval.split == 'test'
   assert c.data.corpus == name.split('_')[0]
   assert c.data.newline == ('drop' if 'enwik8' in name else 'keep')
+
+
+@pytest.mark.parametrize('variant', variants('own_text'))
+def test_own_text(variant):
+  config = load(f'own_text:{variant}')
+  with pytest.raises(UserError, match=r"data.path is ''"):
+    sections.check(config)
+  config.data.path = __file__
+  sections.check(config)
+  size = 256 if 'bytes' in variant else config.data.max_size
+  shapes = jax.eval_shape(
+    lambda: base.init_params(
+      models.build(config.model, size), jax.random.key(0)
+    )
+  )
+  found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
+  expected = {'bytes': 889_856, 'subwords': 1_385_216}
+  assert found == expected.get(variant, found) and found > 8e5
+
+
+def test_own_text_has_no_other_variant():
+  with pytest.raises(
+    UserError, match="'x'; allowed: bytes, subwords, bytes_gpu"
+  ):
+    load('own_text:x')

@@ -1,0 +1,115 @@
+"""The pages: links lead somewhere, commands have flags and keys that exist.
+
+Commands of ./README.md and docs/ are not run here: that is what the tests of
+what they name are for.
+"""
+
+import functools
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests import programs
+from txl_jax import config_file, settings
+
+ROOT = programs.ROOT
+PAGES = sorted(
+  [ROOT / 'README.md', ROOT / 'CHANGELOG.md', *ROOT.glob('docs/**/*.md')]
+)
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+every_page = pytest.mark.parametrize('page', PAGES, ids=NAMES)
+# What a command line stands for, not what it is.
+_COMMAND = r'(?m)^\s*(?:\w+=\S+ )*((?:python -m txl_jax|txl-jax).*)'
+PLACEHOLDER = re.compile(r'\$|…|\.\.\.|FILE|NAME|KEY|PATH|HOST')
+
+
+def anchors(text):
+  """What #… may name in a page: its headings, as GitHub writes them."""
+  headings = re.findall(r'^#+ (.*)$', re.sub(r'(?s)```.*?```', '', text), re.M)
+  plain = (re.sub(r'[^\w\- ]', '', x.lower()) for x in headings)
+  return {x.strip().replace(' ', '-') for x in plain}
+
+
+@every_page
+def test_links(page):
+  text = re.sub(r'(?s)```.*?```', '', page.read_text())
+  for link in re.findall(r'\]\(([^)\s]+)\)', text):
+    if link.startswith(('https:', 'http:')):
+      continue
+    file, _, anchor = link.partition('#')
+    there = (page.parent / file).resolve() if file else page
+    assert there.exists(), link
+    if anchor:
+      assert anchor in anchors(there.read_text()), link
+
+
+def commands(page):
+  """The commands of the shell blocks of a page, in words."""
+  for block in re.findall(r'(?s)```(?:sh|bash)?\n(.*?)```', page.read_text()):
+    text = re.sub(r'\\\n', ' ', block)
+    for line in re.findall(_COMMAND, text):
+      words = shlex.split(re.split(r'[|;&>]|\s#', line)[0])
+      if words[0] == 'txl-jax':
+        named = words[1:2] if words[1:] and words[1][0] != '-' else ['main']
+        words = ['python', '-m', f'txl_jax.{named[0]}', *words[1:]]
+      yield words
+
+
+@functools.cache
+def flags_of(program):
+  done = subprocess.run(
+    [sys.executable, '-m', program, '--helpfull'],
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=ROOT,
+    env=programs.environment(),
+  )
+  found = re.findall(r'--(?:\[no\])?(\w+)', done.stdout)
+  assert len(found) > 5, done.stderr
+  return {*found}
+
+
+def config_of(path):
+  if PLACEHOLDER.search(path) or not path or path.startswith(('runs/', 'gs:')):
+    path = 'common'  # a run's own has every key
+  return config_file.load(path)
+
+
+@every_page
+def test_commands(page):
+  for command in commands(page):
+    program = command[2]
+    flags = [x for x in command[3:] if x.startswith('--')]
+    given = {x[2:].partition('=')[0]: x.partition('=')[2] for x in flags}
+    keys = settings.flatten(config_of(given.get('config', '')))
+    for name in given:
+      if name.startswith('config.'):
+        key = name.removeprefix('config.')
+        assert key in keys, (key, command)
+      else:
+        known = flags_of(program)
+        assert name in known or name.removeprefix('no') in known, command
+
+
+def test_the_page_on_reuse():
+  text = (ROOT / 'docs/reuse.md').read_text()
+  (block,) = re.findall(r'(?s)```python\n(.*?)```', text)
+  exec(block, {})
+
+
+def test_pictures_of_the_mathematics(tmp_path):
+  """Drawing them holds the shift to the distances that it shows."""
+  script = ROOT / 'docs/pictures/draw.py'
+  done = subprocess.run(
+    [sys.executable, str(script), f'--output={tmp_path}'],
+    capture_output=True,
+    text=True,
+    check=False,
+    env=programs.environment(),
+  )
+  assert done.returncode == 0, done.stderr
+  assert {x.name for x in tmp_path.iterdir()} == {'shift.png', 'memory.png'}
