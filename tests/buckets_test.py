@@ -24,13 +24,28 @@ def test_a_path_in_a_bucket(memory):
 
 
 @pytest.mark.parametrize(
-  'text', ['s3://bucket/a', 'gs://', 'gs://A/b', 'gs:///a', 'gs://b/a\nb']
+  'text', ['s3://bucket/a', 'gs://', 'gs:///a', 'gs://bucket/a\nb']
 )
 def test_what_is_no_name_of_a_bucket(text, memory):
   with pytest.raises(
     UserError, match=r'(?s)--workdir=.*allowed: a folder, or gs:'
   ):
     buckets.place(text, '--workdir')
+
+
+@pytest.mark.parametrize(
+  'bucket', ['Runs', 'ab', '-runs', 'runs.', 'b' * 64, 'b.' * 111 + 'b', 'a b']
+)
+def test_what_no_bucket_is_called(bucket, memory):
+  with pytest.raises(UserError) as e:
+    buckets.place(f'gs://{bucket}/a', '--workdir')
+  begin = f'--workdir=gs://{bucket}/a: the bucket is {bucket!r}; allowed: 3 to '
+  assert f'{e.value}'.startswith(begin)
+
+
+@pytest.mark.parametrize('bucket', ['abc', 'b' * 63, 'b.' * 110 + 'bb'])
+def test_what_a_bucket_may_be_called(bucket, memory):
+  assert str(buckets.place(f'gs://{bucket}/a')) == f'gs://{bucket}/a'
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ A complete attention layer over a memory of three states:
   >>> memory.shape
   (2, 3, 16)
 
-Arrays of other shapes are a ValueError that names the argument.
+Arrays of other shapes are a ValueError that names the argument, as are sizes
+that cannot be.
 """
 
 import functools
@@ -88,7 +89,7 @@ def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
     found = dict(zip(letters, shape)) if len(shape) == len(letters) else None
     known = {a: sizes[a] for a in letters if a in sizes}
     if found is None or any(found[a] != n for a, n in known.items()):
-      where = ', '.join(f'{a} = {n}' for a, n in known.items())
+      where = ', '.join(f'{a} = {n}' for a, n in known.items() if a.isalpha())
       raise ValueError(
         f'{name} is {list(shape)}; allowed: [{", ".join(letters)}]'
         f'{" with " if where else ""}{where}'
@@ -112,9 +113,23 @@ def hold_scored(q, k, r, u, v_bias, b):
 def _hold_mask(mask, sizes):
   """A mask may be one for all rows."""
   one = jnp.ndim(mask) == 3 and jnp.shape(mask)[0] == 1
+  # The 1 is a size, and its own name.
   hold(('mask', mask, '1TS' if one else 'BTS'), **(sizes | {'1': 1}))
   if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
     raise ValueError(f'mask is {kind}; allowed: bool')
+
+
+def _hold_integers(name, x):
+  """How many there are, for each row."""
+  if not jnp.issubdtype(kind := jnp.result_type(x), jnp.integer):
+    raise ValueError(f'{name} is {kind}; allowed: integers')
+
+
+def _hold_at_least(least, **numbers):
+  """Numbers that are known when the function is traced."""
+  for name, n in numbers.items():
+    if not isinstance(n, core.Tracer) and n < least:
+      raise ValueError(f'{name} is {n}; allowed: at least {least}')
 
 
 def _hold_memory(memory, states, lengths):
@@ -128,6 +143,7 @@ def _hold_memory(memory, states, lengths):
     raise ValueError(f'states is {list(new)}; allowed: [{allowed}], any T')
   if lengths is not None:
     hold(('lengths', lengths, 'B'), B=old[0])
+    _hold_integers('lengths', lengths)
 
 
 def distances(
@@ -136,8 +152,10 @@ def distances(
   """Distances of the S = M + T rows of the position table, farthest first.
 
   [S]: S - 1, ..., 1, 0, each at most clamp_len, where that is not 0. The dtype
-  is floating; bfloat16 cannot tell distances above 256 apart.
+  is floating; bfloat16 cannot tell distances above 256 apart. ValueError if S
+  or clamp_len is negative.
   """
+  _hold_at_least(0, S=S, clamp_len=clamp_len)
   d = jnp.arange(S - 1, -1, -1, dtype=dtype)
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
 
@@ -200,10 +218,14 @@ def visibility(
   `filled`, int [B], is how many memory slots of each row hold real states, the
   last ones; None if all do. A query sees at most `span` keys, itself included:
   None is all M + T; M or M + 1 gives every query the same span. The result is
-  bool [B, T, S], or [1, T, S] where filled is None.
+  bool [B, T, S], or [1, T, S] where filled is None. ValueError if T or M is
+  negative, span less than 1, or filled of another shape or no integers.
   """
+  _hold_at_least(0, T=T, M=M)
+  _hold_at_least(1, span=1 if span is None else span)
   if filled is not None:
     hold(('filled', filled, 'B'))
+    _hold_integers('filled', filled)
   i = jnp.arange(T)[:, None]
   j = jnp.arange(M + T)[None, :]
   d = i + M - j  # [T, S]

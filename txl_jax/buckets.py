@@ -17,6 +17,13 @@ from txl_jax.errors import UserError
 __all__ = ['SCHEME', 'Path', 'absolute', 'fetch', 'place', 'put']
 
 
+_BUCKET = r'[a-z0-9][-_.a-z0-9]+[a-z0-9]'
+_NAMES = (
+  '3 to 63 characters (222 with dots), of a-z, 0-9, -, _ and ., of which the '
+  'first and last are letters or digits'
+)
+
+
 def place(text: Any, name: str = '') -> pathlib.Path:
   """The path of a text, be it local or in a bucket.
 
@@ -28,15 +35,19 @@ def place(text: Any, name: str = '') -> pathlib.Path:
   if '://' not in f'{text}':
     return pathlib.Path(text)
   called = f'{name}{"=" if name else ""}{text}'
-  if not re.fullmatch(r'gs://[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9](/.*)?', text):
+  if not (parts := re.fullmatch(r'gs://([^/]+)(/.*)?', text)):
     raise UserError(f'{called}; allowed: a folder, or {SCHEME}BUCKET/NAME')
+  bucket = parts[1]
+  longest = 222 if '.' in bucket else 63
+  if not re.fullmatch(_BUCKET, bucket) or len(bucket) > longest:
+    raise UserError(f'{called}: the bucket is {bucket!r}; allowed: {_NAMES}')
   _prepare_packages(called)
   return cast(pathlib.Path, Path(text))
 
 
 def absolute(path: str) -> str:
   """A path as it is called in every working directory."""
-  return path if path.startswith(SCHEME) else os.path.abspath(path)
+  return f'{Path(path)}' if path.startswith(SCHEME) else os.path.abspath(path)
 
 
 def _prepare_packages(called):

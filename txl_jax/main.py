@@ -112,7 +112,7 @@ def _parse(argv):
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  missing = '--config is missing, say --config=enwik8_12l'
+  missing = '--config is missing, say --config=pystdlib_tiny'
   try:
     rest = command_line.parse(argv)
   except UserError as e:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 import re
 
 import jax
@@ -335,7 +336,7 @@ def test_what_is_refused(made):
     (lambda: run.attention([0, V]), f'^text has the token id {V}; {allowed}'),
     (lambda: run.decode([2**40]), f'^ids has the token id {2**40}; {allowed}'),
     (lambda: run.score([0.5, 1.0]), r'^text is float64 \[2\]; allowed'),
-    (lambda: run.score([0]), '^text has 1 tokens; allowed: at least 2'),
+    (lambda: run.score([0]), '^text has 1 token; allowed: at least 2'),
     (lambda: run.hidden(''), '^text has no tokens; allowed: at least 1'),
     (lambda: run.hidden('the', 2), '^layer is 2; allowed: 0 to 1, or -2 to -1'),
     (lambda: run.generate('a\ud800'), r'^prompt is .*; allowed: UTF-8'),
@@ -357,6 +358,95 @@ def test_what_is_refused(made):
     run.generate('a', top=3)
   with pytest.raises(TypeError, match='prompt is a int; allowed: str or bytes'):
     run.stream(3)
+
+
+def test_arguments_of_another_type(made):
+  run = made[3]
+  one, several = 'str or bytes', 'str, bytes, or a list of them'
+  tokens, ids = 'str, bytes, or integers [n]', 'integers [n]'
+  for call, message in (
+    (lambda: run.generate('a', stop=5), f'stop is a int; allowed: {several}'),
+    (lambda: run.generate('a', stop=[5]), f'stop is a int; allowed: {one}'),
+    (lambda: run.chat(stop=None), f'stop is a NoneType; allowed: {several}'),
+    (lambda: run.generate(None), f'prompt is a NoneType; allowed: {several}'),
+    (lambda: run.generate(5), f'prompt is a int; allowed: {several}'),
+    (lambda: run.generate({'a': 1}), f'prompt is a dict; allowed: {several}'),
+    (lambda: run.generate({'a'}), f'prompt is a set; allowed: {several}'),
+    (
+      lambda: run.generate(bytearray(b'a')),
+      f'prompt is a bytearray; allowed: {several}',
+    ),
+    (
+      lambda: run.stream(bytearray(b'a')),
+      f'prompt is a bytearray; allowed: {one}',
+    ),
+    (
+      lambda: run.chat().say(bytearray(b'a')),
+      f'text is a bytearray; allowed: {one}',
+    ),
+    (
+      lambda: run.score(bytearray(b'ab')),
+      f'text is a bytearray; allowed: {tokens}',
+    ),
+    (lambda: run.score(None), f'text is a NoneType; allowed: {tokens}'),
+    (lambda: run.hidden({1, 2}), f'text is a set; allowed: {tokens}'),
+    (lambda: run.hidden([[1], [1, 2]]), f'text is a list; allowed: {tokens}'),
+    (lambda: run.decode('abc'), f'ids is a str; allowed: {ids}'),
+    (lambda: run.decode(b'abc'), f'ids is a bytes; allowed: {ids}'),
+    (lambda: run.decode(5), f'ids is a int; allowed: {ids}'),
+    (
+      lambda: pickle.dumps(run),
+      'a TextModel cannot be pickled; allowed: load it again there',
+    ),
+  ):
+    with pytest.raises(TypeError) as e:
+      call()
+    assert f'{e.value}' == message
+  layers = 'allowed: 0 to 1, or -2 to -1'
+  for call, message in (
+    (
+      lambda: run.generate('a', samples='2'),
+      "samples is '2'; allowed: at least 1",
+    ),
+    (
+      lambda: run.generate('a', samples=True),
+      'samples is True; allowed: at least 1',
+    ),
+    (
+      lambda: run.generate('a', echo='yes'),
+      "echo is 'yes'; allowed: True or False",
+    ),
+    (lambda: run.stream('a', echo=1), 'echo is 1; allowed: True or False'),
+    (
+      lambda: run.chat(line_end='no'),
+      "line_end is 'no'; allowed: True or False",
+    ),
+    (lambda: run.hidden('the', 'x'), f"layer is 'x'; {layers}"),
+    (lambda: run.hidden('the', None), f'layer is None; {layers}'),
+    (lambda: run.hidden('the', 1.0), f'layer is 1.0; {layers}'),
+    (lambda: run.hidden('the', True), f'layer is True; {layers}'),
+    (lambda: run.decode([0.5]), 'ids is float64 [1]; allowed: integers [n]'),
+    (
+      lambda: run.generate('a', seed=True),
+      'seed is True; allowed: a whole number',
+    ),
+  ):
+    with pytest.raises(ValueError) as e:
+      call()
+    assert f'{e.value}' == message
+
+
+def test_numbers_of_numpy(made):
+  run = made[3]
+  number = np.int64
+  found = run.generate(
+    'the', samples=number(2), seed=number(3), segment_len=np.int32(4),
+    max_new_tokens=number(9), temperature=np.float32(0.5),
+  )  # fmt: skip
+  more = dict(seed=3, segment_len=4, max_new_tokens=9, temperature=0.5)
+  assert found == run.generate('the', samples=2, **more)
+  states = run.hidden('the the', layer=number(1)).states
+  np.testing.assert_array_equal(states, run.hidden('the the', 1).states)
 
 
 def test_memory_that_is_not_there(made, monkeypatch):

@@ -18,7 +18,7 @@ from txl_jax.errors import UserError
 from txl_jax.modes import ancestor, summary
 from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.runs import weights_file
+from txl_jax.runs import seal, weights_file
 from txl_jax.training import step as step_lib
 
 STEPS = (
@@ -34,7 +34,8 @@ STILL = 'optim.lr=1e-12'
 
 def use(folder, *overrides, flags=()):
   """In this process, whose eight devices share the batch."""
-  command = programs.command(folder, *STEPS, *overrides, flags=flags)
+  where = dict(config=f'{programs.ROOT}/configs/common.py', flags=flags)
+  command = programs.command(folder, *STEPS, *overrides, **where)
   return programs.here(command)
 
 
@@ -114,9 +115,9 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   assert read(new)['origin'] == origin
   host = new / 'run/checkpoints/4/host/metadata'
   assert json.loads(host.read_text())['config']['origin'] == origin
-  other = 'train.init_from=elsewhere', *options[2:]
+  other = 'train.init_from=/elsewhere', *options[2:]
   done = use(new, STILL, *other, 'train.steps=4')
-  assert_refused(done, f"train.init_from = '{copy}', this command has '")
+  assert_refused(done, f"train.init_from = '{copy}', this command has '/elsewh")
   done = succeed(new, *options, 'train.steps=4', flags=['--mode=eval'])
   record = json.loads((new / 'run/analysis/eval_validation.json').read_text())
   assert record['origin'] == origin
@@ -134,18 +135,43 @@ def test_the_best_checkpoint_is_taken(old, new):
   done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
   assert f'taken from {old}/run, step 4: ' in done.stderr
   near(arrays(new, 2), arrays(old, 4))
-  # The step is that of the ancestor, not one of the new run.
+  # The step is that of the other run, and not of this one.
   assert read(new)['checkpoint'] == 'best'
-  assert "c.checkpoint = '4'" not in (new / 'run/config.py').read_text()
-  done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
-  assert 'continuing from step 2' in done.stderr
+  host = new / 'run/checkpoints/2/host/metadata'
+  assert json.loads(host.read_text())['config']['checkpoint'] == 'best'
+  file = new / 'run/config.py'
+  flags = f'--config={file}', f'--workdir={new}/run', '--mode=eval'
+  done = programs.here(['python', '-m', 'txl_jax.main', *flags])
+  assert done.returncode == 0 and 'step 2' in done.stderr, done.stderr
+  done = succeed(new, STILL, begin, 'train.steps=4', 'checkpoint=4')
+  host = new / 'run/checkpoints/4/host/metadata'
+  assert json.loads(host.read_text())['config']['checkpoint'] == 'best'
 
 
-def test_the_record_names_it_wherever_one_is(old, new):
-  begin = f'train.init_from={os.path.relpath(old / "run")}'
-  succeed(new, STILL, begin, 'train.steps=2')
-  assert read(new)['origin'].startswith(f'{old}/run, step ')
+def test_the_other_run_by_a_relative_path(old, new, monkeypatch):
+  """It is written whole, and may be spelled otherwise when the run goes on."""
+  monkeypatch.chdir(old)
+  succeed(new, STILL, 'train.init_from=run', 'train.steps=2')
   assert read(new)['train']['init_from'] == f'{old}/run'
+  assert read(new)['origin'].startswith(f'{old}/run, step ')
+  python = (new / 'run/config.py').read_text()
+  assert f"c.train.init_from = '{old}/run'" in python
+  monkeypatch.chdir(new)
+  relative = os.path.relpath(f'{old}/run')
+  for steps, path in (4, f'{old}/run/'), (6, relative):
+    begin = STILL, f'train.init_from={path}', f'train.steps={steps}'
+    done = succeed(new, *begin)
+    assert f'continuing from step {steps - 2}' in done.stderr
+  # A record of an older version.
+  for host in new.glob('run/checkpoints/*/host/metadata'):
+    as_before = host.read_text().replace(f'"{old}/run"', f'"{relative}"')
+    assert as_before != host.read_text()
+    host.write_text(as_before)
+    (host.parent.parent / seal.NAME).unlink()
+    seal.write(host.parent.parent, host.parent.parent.name)
+  for path in relative, f'{old}/run':
+    succeed(new, STILL, f'train.init_from={path}', 'train.steps=6')
+    succeed(new, STILL, f'train.init_from={path}', flags=['--mode=eval'])
 
 
 def test_a_run_begins_with_an_export(old, new):
@@ -207,7 +233,10 @@ def test_refusals(old, new, tmp_path):
     ((state,), ["False where train.init_from is ''"]),
     ((f'train.init_from={tmp_path}/none',), ['none', 'the folder of a run']),
     ((f'train.init_from={tmp_path}/none.npz',), ['none.npz']),
-    ((f'train.init_from={tmp_path}/empty',), ['empty holds no run']),
+    (
+      (f'train.init_from={tmp_path}/empty',),
+      [f'init_from={tmp_path}/empty holds no'],
+    ),
     ((f'train.init_from={tmp_path}/damaged.npz',), ['damaged.npz']),
     ((f'train.init_from={new}/run',), ['holds no run']),
     ((begin, 'data.level=word', 'data.unk=True'), ['is of words', 'of bytes']),

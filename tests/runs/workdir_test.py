@@ -141,6 +141,19 @@ def test_keys_of_another_version(tmp_path):
   )
 
 
+def test_the_config_has_whole_paths_of_data(tmp_path, monkeypatch):
+  """For a command that is given in another folder."""
+  monkeypatch.chdir(tmp_path.parent)
+  config = common.get_config()
+  names = 'path', 'validation_path', 'test_path', 'tokenizer', 'vocab_file'
+  for name in names:
+    config.data[name] = name
+  describe(tmp_path, config, corpus())
+  python = (tmp_path / 'config.py').read_text()
+  for name in names:
+    assert f"c.data.{name} = '{tmp_path.parent}/{name}'" in python
+
+
 def test_a_record_whose_checkpoints_are_gone(tmp_path, capsys):
   config = common.get_config()
   describe(tmp_path, config, corpus())

@@ -5,9 +5,12 @@ the run, and what a call gives besides, under the names of their keys.
 """
 
 import contextlib
+import numbers
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
+
+import numpy as np
 
 from txl_jax import models, settings
 from txl_jax.data.vocabulary import AnyVocabulary
@@ -70,6 +73,7 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
         f'there is no option {name!r} for this model; allowed: '
         f'{", ".join(known)}'
       )
+  given = {k: _of_python(x) for k, x in given.items()}
   values = {k: given.get(k, x) for k, x in own.items() if k != 'model'}
   lengths = {k: given.get(k, x) for k, x in own.model.items()}
   settings.check({'': declared}, values)
@@ -79,6 +83,24 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
     new[section].update(values)
     new[section].model.update(lengths)
   return new
+
+
+def _of_python(value):
+  """A number of numpy as one of Python, as a config has it."""
+  if is_whole(value):
+    return int(value)
+  return float(value) if isinstance(value, np.floating) else value
+
+
+def is_whole(value: Any) -> bool:
+  """Whether it is a whole number, of Python or numpy."""
+  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def flag(name: str, value: Any) -> None:
+  """UserError unless it is True or False."""
+  if not isinstance(value, bool):
+    settings.refuse(name, value, 'True or False')
 
 
 @contextlib.contextmanager

@@ -7,12 +7,15 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from txl_jax import buckets
+from txl_jax import buckets, settings
 from txl_jax.api.text_model import TextModel
 from txl_jax.errors import UserError
 from txl_jax.modes import sections, trained
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.runs import weights_file
+from txl_jax.runs import weights_file, workdir
+from txl_jax.runs.checkpoint import Checkpoints
+
+_TRIES = 3  # of a run that is training meanwhile
 
 
 def load(
@@ -36,14 +39,12 @@ def load(
     UserError: there is nothing at the path, or it is damaged, or of another
       kind; or there is no such checkpoint.
   """
+  if not isinstance(path, (str, os.PathLike)):
+    settings.refuse('path', path, 'a str, or a path')
   path = buckets.place(os.path.expanduser(path))
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
   if path.is_dir():
-    config: Any = trained.recorded(path)
-    config.checkpoint = str(checkpoint)
-    sections.check(config)
-    found = trained.load(config, path, mesh)
-    return TextModel(config, found.params, found.vocabulary, mesh, found.step)
+    return _of_run(path, str(checkpoint), mesh)
   if isinstance(path, buckets.Path) or not path.exists():
     allowed = 'the folder of a run, or a local file of --mode=export'
     raise UserError(f'{path} is not there; allowed: {allowed}')
@@ -52,6 +53,27 @@ def load(
   shapes = jax.eval_shape(lambda: params)
   placed = mesh_lib.by_rules(shapes, mesh, model.SHARDING)
   return TextModel(config, jax.device_put(params, placed), vocabulary, mesh)
+
+
+def _of_run(path, which, mesh):
+  """The model of a run, which may be training: then it deletes old steps."""
+  saved, gone = Checkpoints(workdir.checkpoints(path)), None
+  for _ in range(_TRIES):
+    before = saved.steps()
+    try:
+      config: Any = trained.recorded(path)
+      config.checkpoint = which
+      sections.check(config)
+      found = trained.load(config, path, mesh)
+      return TextModel(config, found.params, found.vocabulary, mesh, found.step)
+    except (UserError, OSError) as e:
+      if {*before} <= {*saved.steps()}:
+        raise
+      gone = e
+  raise UserError(
+    f'{path} deletes its checkpoints faster than they are read; allowed: to '
+    'load it again, a run that saves less often, or an export'
+  ) from gone
 
 
 def of_model(model: Any) -> Any:

@@ -58,6 +58,11 @@ class TextModel:
     name, V = self.config.model.name, len(self.vocabulary)
     return f'TextModel({name}, {n:,} parameters, {V:,} {self.vocabulary.kind})'
 
+  def __reduce__(self):
+    raise TypeError(
+      'a TextModel cannot be pickled; allowed: load it again there'
+    )
+
   @property
   def model(self) -> base.LanguageModel:
     """The Linen module, unbound, as it was trained; see `txl_jax.models`."""
@@ -130,17 +135,18 @@ class TextModel:
     Raises:
       ValueError: an option is not allowed, the vocabulary has no token for a
         part of a prompt, or there is not the memory for it.
-      TypeError: there is no such option.
+      TypeError: there is no such option, or a text is of another type.
     """
     one = isinstance(prompt, (str, bytes))
-    prompts = [prompt] if one else list(prompt)
+    prompts = texts.several('prompt', prompt)
     names = ['prompt'] if one else [f'prompt {i}' for i in range(len(prompts))]
     if not prompts:
       raise ValueError('prompt is empty; allowed: one text or more')
-    if samples is not None and (samples < 1 or int(samples) != samples):
-      raise ValueError(f'samples is {samples}; allowed: at least 1')
+    if samples is not None and not (asked.is_whole(samples) and samples >= 1):
+      raise ValueError(f'samples is {samples!r}; allowed: at least 1')
     data = [texts.encoded(*both) for both in zip(names, prompts)]
     with asked.told():
+      asked.flag('echo', echo)
       writer = self._writer(options, line_end, (samples or 1) * len(data))
       ids = [self.vocabulary.encode(x, n) for x, n in zip(data, names)]
     for name, part in zip(names, data):
@@ -169,6 +175,7 @@ class TextModel:
     """
     text = texts.encoded('prompt', prompt)
     with asked.told():
+      asked.flag('echo', echo)
       writer = self._writer(options, line_end, 1)
       ids = self.vocabulary.encode(text, 'prompt')
     texts.warn(self.vocabulary, 'prompt', text)
@@ -206,14 +213,15 @@ class TextModel:
 
     Raises:
       ValueError: as for `generate`; or a token id is not in [0, V).
-      TypeError: there is no such option.
+      TypeError: as for `generate`.
     """
     with asked.told():
       config = asked.changed(self.config, 'eval', options)
       ids, spans, size = texts.tokens(self.vocabulary, 'text', text)
       tokens, first = self._first(config, ids)
       if len(tokens) < 2:
-        raise ValueError(f'text has {len(ids)} tokens; allowed: at least 2')
+        count = f'{len(ids)} token{"s" * (len(ids) != 1)}'
+        raise ValueError(f'text has {count}; allowed: at least 2')
       model = asked.scorer(config, len(self.vocabulary))
       cut: Any = asked.cut(config) | {'mesh': self.mesh}
       perplexity.check(model, self.params, tokens, **cut)
@@ -241,9 +249,9 @@ class TextModel:
     """
     model, ids, spans, T = self._inside(text, options)
     n = inside.layers(model, self.params)
-    if not -n - 1 <= layer <= n:
+    if not (asked.is_whole(layer) and -n - 1 <= layer <= n):
       raise ValueError(
-        f'layer is {layer}; allowed: 0 to {n}, or {-n - 1} to -1'
+        f'layer is {layer!r}; allowed: 0 to {n}, or {-n - 1} to -1'
       )
     states = inside.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
@@ -286,6 +294,8 @@ class TextModel:
   def _writer(self, options, line_end, rows):
     """The `writing.Writer` of a call, which fits the memory there is."""
     config = asked.changed(self.config, 'generate', options)
+    if line_end is not None:
+      asked.flag('line_end', line_end)
     if line_end and self.vocabulary.line_end is None:
       allowed = 'False, for the vocabulary has no end of a line'
       settings.refuse('line_end', line_end, allowed)
@@ -308,8 +318,7 @@ class TextModel:
 
   def _stops(self, stop: Stops):
     """The bytes of the texts that end a sample; ValueError if one is empty."""
-    several = [stop] if isinstance(stop, (str, bytes)) else stop
-    found = [texts.encoded('stop', x) for x in several]
+    found = [texts.encoded('stop', x) for x in texts.several('stop', stop)]
     if b'' in found:
       raise ValueError("stop is ''; allowed: texts that are not empty")
     eos = getattr(self.vocabulary, 'eos', '').encode() or None

@@ -4,7 +4,8 @@ Shapes: n tokens, V vocabulary.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 
@@ -15,18 +16,33 @@ from txl_jax.errors import UserError
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray
 
+# What numpy or a loop would take, and is no list of texts or token ids.
+_NO_LISTS = str, bytes, bytearray, memoryview, Mapping, Set
+
+
+def _other_kind(name, found, allowed):
+  return TypeError(f'{name} is a {type(found).__name__}; allowed: {allowed}')
+
 
 def encoded(name: str, text: str | bytes) -> bytes:
   """A text in UTF-8, or bytes as they are; ValueError, TypeError name it."""
   if isinstance(text, bytes):
     return text
   if not isinstance(text, str):
-    kind = type(text).__name__
-    raise TypeError(f'{name} is a {kind}; allowed: str or bytes')
+    raise _other_kind(name, text, 'str or bytes')
   try:
     return text.encode()
   except UnicodeEncodeError as e:
     raise ValueError(f'{name} is {text!r:.80}; allowed: UTF-8') from e
+
+
+def several(name: str, given: Any) -> list[Any]:
+  """One text or several, as a list; TypeError if it is neither."""
+  if isinstance(given, (str, bytes)):
+    return [given]
+  if isinstance(given, _NO_LISTS) or not isinstance(given, Iterable):
+    raise _other_kind(name, given, 'str, bytes, or a list of them')
+  return [*given]
 
 
 class UnknownWords(UserWarning):
@@ -47,7 +63,8 @@ def tokens(
   ValueError: the vocabulary has no token for a part of the text, or see `ids`.
   """
   if not isinstance(text, (str, bytes)):
-    found, decoder = ids(vocabulary, name, text), vocabulary.decoder()
+    found = ids(vocabulary, name, text, 'str, bytes, or integers [n]')
+    decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in found)])
     return found, np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
   data = encoded(name, text)
@@ -60,17 +77,26 @@ def tokens(
 
 
 def ids(
-  vocabulary: AnyVocabulary, name: str, given: Sequence[int] | np.ndarray
+  vocabulary: AnyVocabulary,
+  name: str,
+  given: Sequence[int] | np.ndarray,
+  allowed: str = 'integers [n]',
 ) -> np.ndarray:
-  """Token ids, int32 [n]; ValueError unless they are integers in [0, V)."""
-  found, V = np.asarray(given), len(vocabulary)
+  """Token ids, int32 [n].
+
+  ValueError unless they are integers in [0, V), TypeError if there is no list.
+  """
+  if isinstance(given, _NO_LISTS) or not hasattr(given, '__len__'):
+    raise _other_kind(name, given, allowed)
+  try:
+    found, V = np.asarray(given), len(vocabulary)
+  except ValueError as e:  # lists of different lengths
+    raise _other_kind(name, given, allowed) from e
   if not found.size:
     return found.astype(np.int32).reshape(-1)
   if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
-    raise ValueError(
-      f'{name} is {found.dtype} {list(found.shape)}; allowed: a str, bytes, '
-      'or integers [n]'
-    )
+    kind = f'{found.dtype} {list(found.shape)}'
+    raise ValueError(f'{name} is {kind}; allowed: {allowed}')
   for wrong in (found.min(), found.max()):
     if not 0 <= wrong < V:
       allowed = f'0 to {V - 1}, the tokens of the vocabulary'

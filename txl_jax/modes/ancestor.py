@@ -140,10 +140,10 @@ def find(config: sections.Config) -> Ancestor:
   UserError: it is neither a run nor an export, its model is another one than
   that of the config, or it has no optimiser of this kind and is to give it.
   """
-  path = buckets.place(config.train.init_from, _KEY)
+  path = buckets.place(buckets.absolute(config.train.init_from), _KEY)
   if path.is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
-    step = trained.choose(saved, config.checkpoint)
+    step = trained.choose(saved, config.checkpoint, f'{_KEY}=')
     host = resume.Host.read(saved, step)
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
     about = step, digest, workdir.vocabulary(path, step), host.config

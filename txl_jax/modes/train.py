@@ -31,12 +31,12 @@ _LARGEST = 5_000_000
 
 def run(job: Job) -> None:
   """Trains a run to its last step, from where it stands; see `loop.Trainer`."""
-  config: Any = job.config
-  folder = job.folder
-  if config.train.init_from:  # for a command that is given in another folder
-    config.train.init_from = buckets.absolute(config.train.init_from)
+  config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  train: Any = config.train
+  if train.init_from:  # for the record: in every working directory
+    train.init_from = buckets.absolute(train.init_from)
   quoted = shlex.quote(f'{folder}')
   of_run = f'--config={quoted}/config.py --workdir={quoted}'
   command = f'python -m txl_jax.main {of_run}'
@@ -62,7 +62,7 @@ def run(job: Job) -> None:
         corpus = other.encode(corpus)
       config.origin = other.origin() if other else _origin(then)
       if config.train.init_from:
-        config.checkpoint = 'best'  # the ancestor's is in the origin
+        config.checkpoint = 'best'  # what was given is a step of the other run
       checkpoints = _checkpoints(job, corpus)
       run = folder, config, sections.of(config), corpus
       compared = _to_compare(corpus)
@@ -116,7 +116,8 @@ def _as_then(job, corpus, then, start):
   if then.corpus == corpus.digest:
     return corpus
   vocabulary = workdir.vocabulary(job.folder, start)
-  if init_from and init_from == then.config.get('train.init_from'):
+  began = then.config.get('train.init_from')
+  if init_from and began and init_from == buckets.absolute(began):
     return corpus.encoded_with(vocabulary)
   return corpus.ordered_like(vocabulary)
 

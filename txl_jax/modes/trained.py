@@ -83,7 +83,8 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   Keys that were declared later have their defaults. UserError if there is none.
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
-  then = resume.Host.read(checkpoints, choose(checkpoints, 'latest')).config
+  newest = choose(checkpoints, 'latest', '')
+  then = resume.Host.read(checkpoints, newest).config
   made = sections.compose(str(then.get('model.name')))
   known = settings.flatten(made).keys()
   with made.ignore_type():
@@ -109,8 +110,13 @@ def _check_model(config, folder, then):
     )
 
 
-def choose(checkpoints: checkpoint.Checkpoints, which: str) -> int:
-  """The step that the key `checkpoint` means; UserError without one."""
+def choose(
+  checkpoints: checkpoint.Checkpoints, which: str, named: str = '--workdir='
+) -> int:
+  """The step that the key `checkpoint` means; UserError without one.
+
+  The run is `named` by what stands before its folder.
+  """
   if which.isdecimal():
     if not checkpoints.usable(int(which)):
       steps = checkpoints.steps()
@@ -126,7 +132,7 @@ def choose(checkpoints: checkpoint.Checkpoints, which: str) -> int:
   if newest is None:
     if not checkpoints.folder.exists():
       run = checkpoints.folder.parent
-      raise UserError(f'--workdir={run} holds no run; train one first')
+      raise UserError(f'{named}{run} holds no run; train one first')
     found = checkpoints.steps() or 'nothing'
     none = 'holds no checkpoint that can be used'
     raise UserError(f'{checkpoints.folder} {none}; found: {found}')

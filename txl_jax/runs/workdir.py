@@ -35,6 +35,7 @@ from txl_jax.parallel import processes
 from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
+_ANCESTOR = 'train.init_from'
 _CONTINUING = {'train.resume': 'auto'}  # though it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 HISTORY, _PYTHON = 'history.json', 'config.py'
@@ -166,9 +167,20 @@ def compare(
 
 
 def _differences(config, sections, then, *free):
-  now = settings.flatten(json.loads(settings.to_json(config)))
-  then, free = settings.flatten(then), (settings.ON_RESUME, *free)
+  now = _comparable(json.loads(settings.to_json(config)))
+  then, free = _comparable(then), (settings.ON_RESUME, *free)
   return settings.differences(sections, now, then, *free)
+
+
+def _comparable(config):
+  """A flat config, with the whole path of the run that it began with.
+
+  Older versions have recorded what was given.
+  """
+  flat = settings.flatten(config)
+  if isinstance(path := flat.get(_ANCESTOR), str) and path:
+    flat[_ANCESTOR] = buckets.absolute(path)
+  return flat
 
 
 def _compare_vocabulary(folder, corpus):
@@ -201,8 +213,9 @@ def describe(
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
   # For a command that is given in another folder.
-  paths = {f'data.{k}': config.data[k] for k in ('dir', 'path', 'vocab_file')}
-  here = {k: buckets.absolute(path) for k, path in paths.items() if path}
+  entries = settings.keys(sections['data']).items()
+  paths = {k: config.data[k] for k, entry in entries if entry.is_path}
+  here = {f'data.{k}': buckets.absolute(x) for k, x in paths.items() if x}
   free = _CONTINUING | here
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
@@ -282,7 +295,7 @@ def compare_files(
       if name == _CORPUS:
         same = found.get('digest') == then.corpus
       else:
-        flat = then.config, settings.flatten(found)
+        flat = _comparable(then.config), _comparable(found)
         free = settings.ON_RESUME, settings.NOTED
         same = not [*settings.differences(sections, *flat, *free)]
     if path.exists() and not same:
