@@ -107,7 +107,8 @@ def test_a_reader_that_has_enough():
 def test_native_libraries_do_not_write_into_the_product():
   body = (
     "print('before')\nterminal.keep_apart(b'[noise] ')\nprint('product')\n"
-    "os.system('echo native')\nos.write(1, b'[noise]\\nerror\\n[noise]\\n')\n"
+    "os.system('echo native')\n"
+    "os.write(1, b'[noise] 1\\nerror\\n[noise] 2\\n')\n"
     'sys.stdout.flush(); time.sleep(0.5)'
   )
   done = ended(body)

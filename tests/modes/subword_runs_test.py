@@ -114,6 +114,9 @@ def test_generation(trained):
   done = mode(trained, 'generate', 'generate.prompt=the ségm')
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith('the ségm')
+  assert 'warning' not in done.stderr
+  done = mode(trained, 'generate', 'generate.prompt=the ')
+  assert 'warning: the prompt ends in a space' in done.stderr
 
 
 def test_another_text_is_cut_into_the_subwords_of_the_model(trained, tmp_path):

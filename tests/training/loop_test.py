@@ -44,6 +44,7 @@ class Fragile(transformer_xl.TransformerXL):
 @dataclasses.dataclass
 class Vocabulary:
   unit: str = 'bpc'
+  sizes = None
 
   def __len__(self):
     return V

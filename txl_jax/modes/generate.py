@@ -37,6 +37,9 @@ def run(job: Job) -> None:
   prompts = encode(g, prompt, vocabulary)
   if line := unknown.told(vocabulary, prompt, 'the prompt'):
     job.console.say(f'warning: {line}')
+  if vocabulary.kind == 'subwords' and prompt.endswith(b' '):
+    why = 'the next word would begin with it; leave it out'
+    job.console.say(f'warning: the prompt ends in a space, and {why}')
   rows, T = g.samples * len(prompts), g.segment_len
   decoding.check(writer.model, found.params, samples=rows, segment_len=T)
   pieces = writer.texts(prompts, g.samples, echo=True)
