@@ -29,6 +29,15 @@ def pytest_configure(config):
     if name == options.VARIABLE or name not in os.environ:
       os.environ[name] = tempfile.mkdtemp()
       config.folders.append(os.environ[name])
+  # What takes long to compile is compiled once, also in the workers.
+  os.environ['JAX_COMPILATION_CACHE_DIR'] = os.environ[quick.CACHE]
+  os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.2'
+  os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
+
+
+def pytest_xdist_auto_num_workers():
+  """One more than there are CPUs: some tests wait for programs."""
+  return (os.cpu_count() or 1) + 1
 
 
 def pytest_unconfigure(config):

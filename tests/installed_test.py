@@ -283,6 +283,7 @@ def used(fresh, empty, config, *overrides, corpus):
   assert prepared.name.startswith(corpus)
 
 
+@pytest.mark.slow
 def test_a_config_of_ones_own(fresh, empty):
   programs.write_corpus(empty).rename(empty / 'book.txt')
   (empty / 'mine.py').write_text(MINE)

@@ -36,7 +36,13 @@ def gradient(model, params, tokens, targets, memory):
   return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+  'case',
+  [
+    pytest.param(case, marks=[pytest.mark.slow] * ('unrolled' in case))
+    for case in CASES
+  ],
+)
 def test_a_kernel_changes_nothing(case, monkeypatch):
   """The loss, the memory and every gradient, over two segments."""
   monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)

@@ -92,7 +92,7 @@ def test_training(trained):
   assert [x.split(':')[0] for x in kept] == ['step 10', 'step 20']
   assert sum('step 10: sample' in x for x in lines) == 1
   training = [x for x in lines if 'training' in x and ' bpc' in x]
-  assert re.match(r'. training  \S+ left  step 1\d/20  \d', training[0])
+  assert re.match(r'. training  \S+ left  step \d+/20  \d', training[0])
   assert all(len(x) < 80 for x in lines if re.match('[\u2800-\u28ff]', x))
   assert b'\x1b[?25l' not in terminal.sent, 'the cursor is never hidden'
 
