@@ -118,8 +118,11 @@ def test_refused_flags(arguments, words):
 TOO_LARGE = [
   ('train', 'model.mem_len=1000000000', 'the memory', 'model.mem_len or'),
   ('train', 'model.d_model=1000000000', 'the optimiser', 'model.d_model'),
-  ('train', 'model.softmax_samples=1000000000', 'one product', 'batch_size'),
   ('train', 'eval.model.mem_len=900000000', 'the memory', 'eval.model.mem_len'),
+  pytest.param(
+    *('train', 'model.softmax_samples=1000000000', 'one product', 'batch_size'),
+    marks=pytest.mark.slow,
+  ),
 ]
 
 

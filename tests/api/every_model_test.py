@@ -17,7 +17,7 @@ TEXT = 'A text of few words.\n'
 SHORT = dict(max_new_tokens=7, temperature=0.0)
 
 
-@pytest.fixture(scope='module', params=models.MODELS)
+@pytest.fixture(scope='module', params=every.some(models.MODELS))
 def run(request, tmp_path_factory):
   fields = {'name': request.param, 'init_std': 0.5}
   fields |= every.SETTINGS[request.param]

@@ -9,6 +9,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from tests import direct
 from tests.models.convolution import CausalConvolution
@@ -41,6 +42,16 @@ WHOLE = {
   'convolution': [{}],
 }
 NAMES = [*SETTINGS, 'window']
+# Those that are much like another one are tried by `-m slow`.
+_SLOW = 'shaw', 'vaswani', 'qrnn'
+
+
+def some(names):
+  """Names as parameters of a test."""
+  mark = lambda name: [pytest.mark.slow] * (name in _SLOW)
+  return [pytest.param(name, marks=mark(name)) for name in names]
+
+
 WINDOW = 9
 
 

@@ -92,7 +92,10 @@ def test_it_is_the_run_that_was_longer_from_the_first(make, schedule):
 @pytest.mark.parametrize(
   'more',
   [
-    ('optim.schedule=plateau', 'optim.plateau_factor=0.1', 'optim.lr=0.3'),
+    pytest.param(
+      ('optim.schedule=plateau', 'optim.plateau_factor=0.1', 'optim.lr=0.3'),
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       ('optim.average=nt', 'optim.average_patience=0', *SCHEDULES[0][:1]),
       marks=pytest.mark.slow,

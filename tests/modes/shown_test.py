@@ -114,7 +114,7 @@ def test_evaluation_with_its_output_elsewhere(trained):
 def test_ctrl_c(trained):
   folder, *_ = trained
   terminal = Terminal(80)
-  slow = 'eval.batch_size=1', 'eval.segments_per_call=1', 'eval.split=train'
+  slow = 'eval.segment_len=1', 'eval.segments_per_call=1', 'eval.split=train'
   flags = ['--mode=eval']
   arguments = programs.command(folder, *OPTIONS, *slow, flags=flags)
   process = start(terminal, arguments)
