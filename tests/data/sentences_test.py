@@ -99,7 +99,7 @@ def test_streams_read_every_sentence_once_an_epoch(boundaries, varlen):
     rows = [[] for _ in range(3)]
     while s.locate(step)[0] == epoch:
       batch = s.batch(step)
-      assert batch.reset == (not rows[0])
+      assert (batch.reset == (not rows[0])).all()
       for b in range(3):
         n = int((batch.targets[b] >= 0).sum())
         if not rows[b]:

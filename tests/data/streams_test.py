@@ -42,7 +42,7 @@ def epochs(s, count):
   out, step = [], 0
   while True:
     batch = s.batch(step)
-    if batch.reset:
+    if batch.reset.all():
       if len(out) == count:
         return out
       out.append([])
@@ -102,7 +102,7 @@ def test_fixed_length_segments(corpus):
     epoch, index = step // per_epoch, step % per_epoch
     batch = s.batch(step)
     assert s.locate(step) == (epoch, index)
-    assert batch.reset == (index == 0)
+    assert (batch.reset == (index == 0)).all()
     assert batch.inputs[:, 0].tolist() == [b * L + index * T for b in range(B)]
     assert real(batch, 0) == min(T, L - index * T)
 
@@ -122,7 +122,7 @@ def test_a_batch_depends_on_the_step_alone(varlen, corpus, order):
     np.testing.assert_array_equal(got.inputs, expected.inputs)
     np.testing.assert_array_equal(got.targets, expected.targets)
     np.testing.assert_array_equal(got.lengths, expected.lengths)
-    assert got.reset == expected.reset
+    np.testing.assert_array_equal(got.reset, expected.reset)
     assert used.locate(step) == make().locate(step)
 
 
@@ -207,7 +207,7 @@ def test_arrays_of_several_batches(varlen):
     for k, batch in enumerate(batches):
       np.testing.assert_array_equal(together[name][k], getattr(batch, name))
     np.testing.assert_array_equal(one[name], getattr(batches[2], name))
-  resets = [[b.reset] * 2 for b in batches]
+  resets = [b.reset.tolist() for b in batches]
   assert together['reset'].tolist() == resets
   assert one['reset'].tolist() == resets[2]
   if not varlen:

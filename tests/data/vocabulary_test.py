@@ -84,6 +84,8 @@ def test_decode_refuses_ids_outside(ids):
   'symbols, counts, dropped',
   [
     ((256,), (), ()),
+    ((256, 1), (), ()),
+    ((257,), (), ()),
     ((-1,), (), ()),
     (('a',), (), ()),
     ((1, 1), (), ()),

@@ -326,7 +326,7 @@ def test_eos_ends_its_row_alone():
 
   eos = next(t for t in range(V) if holds(t) and len(set(ends[t])) == 3)
   lengths = ends[eos]
-  tokens, state = write(state, eos=eos, **settings)
+  tokens, state = write(state, ends=[eos], **settings)
   assert tokens.shape[1] == max(lengths)  # it stops with the last row
   assert state.position.tolist() == [len(PROMPT) + n for n in lengths]
   for b, n in enumerate(lengths):
@@ -353,7 +353,7 @@ def test_the_next_call_is_dispatched_before_tokens_are_read(
   assert len(calls) == 5
   # In the second call a token ends the text, or its greatest length does.
   n = next(i + 1 for i in range(4, 8) if whole[0, i] not in whole[0, :i])
-  eos = dict(max_new_tokens=20, eos=int(whole[0, n - 1]))
+  eos = dict(max_new_tokens=20, ends=[int(whole[0, n - 1])])
   stop = eos if ends else dict(max_new_tokens=n)
   calls.clear()
   settings |= dict(keep=keep)

@@ -173,6 +173,7 @@ CHOICES = {
   'data.newline': 'keep, drop',
   'data.alphabet': 'seen, bytes',
   'data.level': 'byte, word, subword',
+  'data.documents': 'none, file, record, separator',
   'data.boundaries': '1, 2',
   'model.name': ', '.join(MODELS),
   'model.same_length': SPANS,

@@ -150,10 +150,14 @@ def sampling(g: Generate, vocabulary: AnyVocabulary) -> Sampling:
   return Sampling(*drawn, forbidden)
 
 
-def line_end(g: Generate, vocabulary: AnyVocabulary) -> int | None:
-  """The token id that ends a sample, None for none; UserError without one."""
-  end = None if g.stop == 'none' else vocabulary.line_end
-  if end is None and g.stop != 'none':
+def ends(g: Generate, vocabulary: AnyVocabulary) -> tuple[int, ...]:
+  """The token ids that end a sample; UserError without one that is asked for.
+
+  What only ends documents always does.
+  """
+  line_end = None if g.stop == 'none' else vocabulary.line_end
+  if line_end is None and g.stop != 'none':
     allowed = 'none, for the vocabulary has no end of a line'
     settings.refuse('generate.stop', g.stop, allowed)
-  return end
+  found = line_end, vocabulary.document_end
+  return tuple(x for x in found if x is not None)

@@ -326,7 +326,8 @@ class TextModel:
 
   def _first(self, config, ids):
     """The tokens to score, and the index of the first that is scored."""
-    if config.eval.first_token == 'none':
+    of_documents = self.vocabulary.document_end is not None
+    if config.eval.first_token == 'none' and not of_documents:
       return ids, 1
     eos = self.vocabulary.eos_id
     if eos is None:

@@ -83,8 +83,7 @@ class Writer:
   ) -> Iterator[np.ndarray]:
     """New tokens int [B, n] of each prompt's samples, those of the first first.
 
-    -1 is behind the end of a row. An empty prompt is read as what a text begins
-    after.
+    -1 is behind the end of a row. Prompts are read as `begun`.
     """
     state = self.read([self.begun(x) for x in prompts])
     state = decoding.repeat_rows(self.model, state, samples)
@@ -92,8 +91,13 @@ class Writer:
       yield tokens
 
   def begun(self, ids: np.ndarray) -> np.ndarray:
-    """A prompt; in place of an empty one, what a text begins after."""
-    return ids if len(ids) else np.array([self.vocabulary.start])
+    """A prompt; in place of an empty one, what a text begins after.
+
+    Where documents have their own end, every prompt begins one, after that.
+    """
+    if len(ids) and self.vocabulary.document_end is None:
+      return ids
+    return np.concatenate([[self.vocabulary.start], ids]).astype(np.int32)
 
   def read(
     self, texts: Sequence[np.ndarray], state: decoding.State | None = None
@@ -148,7 +152,7 @@ def make(
   g, V = config.generate, len(vocabulary)
   options = dict(
     sampling=asked.sampling(g, vocabulary),
-    eos=asked.line_end(g, vocabulary),
+    ends=asked.ends(g, vocabulary),
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,
   )

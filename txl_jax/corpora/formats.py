@@ -1,7 +1,8 @@
 """Files that hold a text in another form: packed (.gz, .zst) or as records.
 
 Records are the lines of a .jsonl, each a JSON object, or the rows of a
-.parquet; of each the text is one field, and a newline unless it ends in one.
+.parquet; of each the text is one field, and a newline unless it ends in one or
+is a document of its own.
 A .gz or .zst holds a text, or with .jsonl.gz and .jsonl.zst records. All are
 read in pieces: memory holds a record, or of a .parquet what pyarrow reads at
 once of a row group.
@@ -33,18 +34,21 @@ def has_records(path: pathlib.Path) -> bool:
   return '.jsonl' in _suffixes(path) or path.suffix.lower() == '.parquet'
 
 
-def reader(path: pathlib.Path, field: str) -> Callable[[], Chunks] | None:
+def reader(
+  path: pathlib.Path, field: str, newlines: bool = True
+) -> Callable[[], Chunks] | None:
   """What gives the text of a file, None for one that is a text itself.
 
-  Of records these are the texts of each. Called, it raises a UserError for a
-  file that cannot be read, is cut off or damaged, has a record without the
-  field, or needs a package that is not installed.
+  Of records these are the texts of each, which end in a newline unless that is
+  not asked for. Called, it raises a UserError for a file that cannot be read,
+  is cut off or damaged, has a record without the field, or needs a package that
+  is not installed.
   """
   found = _suffixes(path)
   if path.suffix.lower() == '.parquet':
-    return functools.partial(_rows, path, field)
+    return functools.partial(_rows, path, field, newlines)
   if '.jsonl' in found:
-    return functools.partial(_objects, path, field)
+    return functools.partial(_objects, path, field, newlines)
   return functools.partial(_unpacked, path) if found else None
 
 
@@ -95,7 +99,7 @@ def _zstandard(path, f: BinaryIO) -> Chunks:
     raise UserError(f'{path} is cut off, or empty')
 
 
-def _objects(path, field) -> Chunks:
+def _objects(path, field, newlines) -> Chunks:
   """The texts of the objects in a .jsonl; blank lines are none."""
   for number, line in _lines(path):
     where = f'{path}: line {number}'
@@ -108,7 +112,7 @@ def _objects(path, field) -> Chunks:
       raise UserError(f'{where} is a {kind}; allowed: a JSON object')
     if field not in record:
       raise _no_field(where, field, record)
-    yield _text(where, field, record[field])
+    yield _text(where, field, record[field], newlines)
 
 
 def _lines(path):
@@ -136,7 +140,7 @@ def _lines(path):
     yield number + 1, joined()
 
 
-def _rows(path, field) -> Chunks:
+def _rows(path, field, newlines) -> Chunks:
   """The texts of the rows of a .parquet."""
   what = f'{path}: reading a .parquet'
   arrow = extras.load('pyarrow', what)
@@ -153,7 +157,8 @@ def _rows(path, field) -> Chunks:
         for batch in batches:
           for value in batch.column(0):
             number += 1
-            yield _text(f'{path}: record {number}', field, value.as_py())
+            where = f'{path}: record {number}'
+            yield _text(where, field, value.as_py(), newlines)
   except arrow.ArrowException as e:
     raise UserError(f'{path} is damaged or cut off: {first_line(e)}') from e
   except OSError as e:
@@ -161,7 +166,7 @@ def _rows(path, field) -> Chunks:
     raise UserError(f'{path} cannot be read: {reason}') from e
 
 
-def _text(where, field, value):
+def _text(where, field, value, newlines):
   """The text of a record's field; UserError unless it is one."""
   if not isinstance(value, str):
     kind = 'null' if value is None else f'a {type(value).__name__}'
@@ -170,7 +175,7 @@ def _text(where, field, value):
     )
   # JSON may escape half of a character, which no UTF-8 has.
   text = value.encode('utf-8', 'replace')
-  return text if text.endswith(b'\n') else text + b'\n'
+  return text + b'\n' if newlines and not text.endswith(b'\n') else text
 
 
 def _no_field(where, field, names):

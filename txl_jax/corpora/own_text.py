@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable
 
 from txl_jax import settings
-from txl_jax.corpora import formats, local
+from txl_jax.corpora import documents, formats, local
 from txl_jax.corpora.local import Part, Split, Splits
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.errors import UserError
@@ -64,16 +64,21 @@ class Found:
     found = local.source(path, merged)
     if set(self.files) != {''}:
       found['splits'] = {split: [*x] for split, x in self.files.items()}
+    read_by = {}
     if any(formats.has_records(part.path) for part in merged.values()):
-      field = self.asked.field
-      digest = hashlib.sha256(f'{found["sha256"]}\0{field}'.encode())
-      found |= {'field': field, 'sha256': digest.hexdigest()}
+      read_by['field'] = self.asked.field
+    if self.asked.documents == 'separator':
+      read_by['separator'] = self.asked.separator
+    for name, value in read_by.items():
+      digest = hashlib.sha256(f'{found["sha256"]}\0{value}'.encode())
+      found |= {name: value, 'sha256': digest.hexdigest()}
     return found
 
   def splits(self) -> Splits:
     """The text of each split.
 
-    A cut is moved from its offset to the first start of a line at or after it,
+    Documents are never cut: a cut is moved from its offset to the first end of
+    one at or after it. Else it is moved to the first start of a line there,
     or, if there is none within 4096 bytes, to the first byte there that
     continues no UTF-8 character. A text of words is cut after white space
     instead, however far that is, and the end of a file is also that of a line.
@@ -112,6 +117,8 @@ class Found:
       told.append(
         f'{split} is {what}: {e["bytes"]:,} bytes, {e["tokens"]:,} tokens'
       )
+      if self.asked.ends_documents:
+        told[-1] += f' of {e["sentences"]:,} documents'
     line = '; '.join(told)
     if self.others:
       line += f'; left out: {_listed(self.others)}'
@@ -129,21 +136,26 @@ class Found:
     """The text of each file; one in another form is read to its end."""
     found = []
     for part in parts:
-      read = formats.reader(part.path, self.asked.field)
+      newlines = self.asked.documents != 'record'
+      read = formats.reader(part.path, self.asked.field, newlines)
       found.append(Part.whole(part.path, read) if read else part)
     return found
 
   def _cut(self, files: list[Part], *percents: int) -> list[Split]:
     """The concatenated files, cut at so many percent of their bytes."""
     words, total = self.asked.words, sum(file.size for file in files)
-    cuts = (_place(files, total * p // 100, words) for p in percents)
+    wanted, few = [total * p // 100 for p in percents], 'lines'
+    if self.asked.ends_documents:
+      cuts, few = documents.places(self.asked, files, wanted), 'documents'
+    else:
+      cuts = [_place(files, offset, words) for offset in wanted]
     cuts = [0, *cuts, total]
     if any(start >= stop for start, stop in itertools.pairwise(cuts)):
       into = 'train, validation and test'
       if len(percents) == 1:
         into = 'train and validation'
       raise UserError(
-        f'data.path: {self.asked.path} has {total} bytes, too few lines to cut '
+        f'data.path: {self.asked.path} has {total} bytes, too few {few} to cut '
         f'it into {into}'
       )
     return [local.between(files, *part) for part in itertools.pairwise(cuts)]
@@ -180,6 +192,7 @@ def find(asked: Data) -> Found:
               'that is not trained on'
             )
   _hold_field(asked, files)
+  _hold_records(asked, files)
   return Found(asked, files, others if named else ())
 
 
@@ -195,6 +208,19 @@ def _hold_field(asked: Data, files):
       f'{Data.field!r}, for no file of {asked.path} has records (.jsonl, '
       '.parquet)',
     )
+
+
+def _hold_records(asked: Data, files):
+  """Raises a UserError if records are documents, and a file has none."""
+  parts = (part for x in files.values() for part in x.values())
+  for part in parts if asked.documents == 'record' else ():
+    if not formats.has_records(part.path):
+      settings.refuse(
+        'data.documents',
+        asked.documents,
+        f'none, file or separator, for {part.path} has no records (.jsonl, '
+        '.parquet)',
+      )
 
 
 def _files(name, path) -> Files:

@@ -5,6 +5,7 @@ what follows does not go on in the last line of the one before.
 """
 
 import codecs
+import functools
 import hashlib
 import io
 import itertools
@@ -15,7 +16,7 @@ from typing import NoReturn
 import numpy as np
 
 from txl_jax import files
-from txl_jax.corpora import counting, local
+from txl_jax.corpora import counting, documents, local
 from txl_jax.data import sentences, subwords
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
@@ -102,38 +103,87 @@ def write(
 def _write_bytes(asked, splits, folder):
   """The same for bytes, of a published corpus those that it has."""
   if asked.corpus in LOCAL or asked.alphabet == 'bytes':
-    vocabulary = Vocabulary.all_bytes()
+    vocabulary = Vocabulary.all_bytes(asked.ends_documents)
   else:
     text = itertools.chain.from_iterable(read() for read in splits.values())
     dropped = b'\n' if asked.newline == 'drop' else b''
     vocabulary = Vocabulary.from_counts(count_bytes(text), dropped)
-  dtype, entries = token_dtype(len(vocabulary)), {}
-  for split, read in splits.items():
-    size = 0
-    with File(folder / TOKENS.format(split)) as f:
-      for chunk in read():
-        f.write(vocabulary.encode(chunk, split).astype(dtype))
-        size += len(chunk)
-    entries[split] = {'tokens': f.size, 'bytes': size, 'sha256': f.sha256()}
-  return vocabulary, entries
+  return vocabulary, {
+    split: _write_pieces(asked, split, read, folder, vocabulary, iter, iter)
+    for split, read in splits.items()
+  }
 
 
 def _write_subwords(asked, splits, folder, given):
   """The same for subwords, which are learned unless they are given."""
-  vocabulary = given
+  vocabulary, documents = given, asked.ends_documents
   if vocabulary is None:
     train = counting.progress(splits['train'](), 'learning subwords')
-    vocabulary = subwords.learn(train, asked.max_size or SUBWORDS)
-  dtype, entries = token_dtype(len(vocabulary)), {}
+    most = (asked.max_size or SUBWORDS) - documents
+    vocabulary = subwords.learn(train, most)
+  if documents:
+    vocabulary = vocabulary.of_documents()
+  blocks, entries = functools.partial(subwords.blocks, size=_BLOCK), {}
   for split, read in splits.items():
-    size = 0
-    chunks = counting.progress(read(), f'reading {split}')
-    with File(folder / TOKENS.format(split)) as f:
-      for block in subwords.blocks(chunks, _BLOCK):
-        f.write(vocabulary.encode(block, split).astype(dtype))
-        size += len(block)
-    entries[split] = {'tokens': f.size, 'bytes': size, 'sha256': f.sha256()}
+    shown = functools.partial(counting.progress, what=f'reading {split}')
+    more = vocabulary, shown, blocks
+    entries[split] = _write_pieces(asked, split, read, folder, *more)
   return vocabulary, entries
+
+
+def _write_pieces(asked, split, read, folder, vocabulary, shown, cut):
+  """Writes a split that is encoded piece by piece; its entry.
+
+  The pieces are what `cut` makes of a text in chunks, or of each document.
+  """
+  size = 0
+
+  def encoded(chunks):
+    nonlocal size
+    for piece in cut(chunks):
+      size += len(piece)
+      yield vocabulary.encode(piece, split)
+
+  if asked.ends_documents:
+    end = np.array([vocabulary.eos_id], np.int32)
+    each = documents.each(asked, read, shown)
+    parts = (itertools.chain(encoded(pieces), [end]) for pieces in each)
+    ids = _joined(itertools.chain.from_iterable(parts))
+  else:
+    ids = encoded(shown(read()))
+  entry = _write_tokens(asked, split, folder, vocabulary, ids)
+  return entry | {'bytes': size}
+
+
+def _joined(parts):
+  """Arrays of numbers as fewer that are larger, for documents may be short."""
+  held, count = [], 0
+  for part in parts:
+    held.append(part.astype(np.int32))
+    count += part.size
+    if count >= _BLOCK:
+      yield np.concatenate(held)
+      held, count = [], 0
+  if held:
+    yield np.concatenate(held)
+
+
+def _write_tokens(asked, split, folder, vocabulary, parts):
+  """Writes token ids, and where sentences or documents start; their entry."""
+  dtype, entry = token_dtype(len(vocabulary)), {}
+  with File(folder / TOKENS.format(split)) as tokens:
+    if asked.corpus != 'lm1b' and not asked.ends_documents:
+      for ids in parts:
+        tokens.write(ids.astype(dtype))
+    else:
+      laid_out = sentences.lay_out(parts, vocabulary.start, asked.boundaries)
+      with File(folder / SENTENCES.format(split)) as starts:
+        for ids, where in laid_out:
+          tokens.write(ids.astype(dtype))
+          starts.write(where.astype(np.int64))
+      entry['sentences'] = starts.size - 1
+      entry['sentences_sha256'] = starts.sha256()
+  return {'tokens': tokens.size, 'sha256': tokens.sha256(), **entry}
 
 
 def _count(asked, texts, processes):
@@ -173,8 +223,10 @@ class _Text:
 
   def read(self):
     """The text in chunks."""
-    chunks = itertools.chain.from_iterable(map(self._chunks, self._parts))
-    return counting.progress(chunks, f'reading {self._split}')
+    shown = functools.partial(counting.progress, what=f'reading {self._split}')
+    if self._asked.ends_documents:
+      return self._lines(local.Split(tuple(self._parts)), shown)
+    return shown(itertools.chain.from_iterable(map(self._chunks, self._parts)))
 
   def numbered(self, ids):
     """The token ids of the words in the file of numbers, block by block."""
@@ -185,22 +237,20 @@ class _Text:
 
   def write(self, vocabulary, parts):
     """Writes token ids, -1 for unknown words, and completes the entry."""
-    dtype = token_dtype(len(vocabulary))
-    parts, entry = self._known(vocabulary, parts), {}
-    with File(self._folder / TOKENS.format(self._split)) as tokens:
-      if self._asked.corpus != 'lm1b':
-        for ids in parts:
-          tokens.write(ids.astype(dtype))
-      else:
-        boundaries = self._asked.boundaries
-        laid_out = sentences.lay_out(parts, vocabulary.start, boundaries)
-        with File(self._folder / SENTENCES.format(self._split)) as starts:
-          for ids, where in laid_out:
-            tokens.write(ids.astype(dtype))
-            starts.write(where.astype(np.int64))
-        entry['sentences'] = starts.size - 1
-        entry['sentences_sha256'] = starts.sha256()
-    self.entry |= {'tokens': tokens.size, 'sha256': tokens.sha256(), **entry}
+    into = self._asked, self._split, self._folder, vocabulary
+    self.entry |= _write_tokens(*into, self._known(vocabulary, parts))
+
+  def _lines(self, split, shown):
+    """Documents as lines: newlines are spaces, and their ends newlines."""
+    for pieces in documents.each(self._asked, split, shown):
+      first = True
+      for piece in pieces:
+        self.entry['bytes'] += len(piece)
+        piece = piece.removeprefix(codecs.BOM_UTF8) if first else piece
+        yield piece.replace(b'\n', b' ')
+        first = False
+      self.entry['lines'] += 1
+      yield b'\n'
 
   def _chunks(self, part):
     """A part without a byte-order mark; a file's last line gets a newline."""

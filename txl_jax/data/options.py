@@ -75,6 +75,21 @@ class Data:
   field: str = key(
     'text', 'Corpus text: field of records (.jsonl, .parquet) that is read.'
   )
+  documents: str = key(
+    'none',
+    'Corpus text: what a document is. Each is read with an empty memory, in '
+    'segments of its own, and ends with <eos>; of words, where its newlines '
+    'are white space.',
+    choices={
+      'none': 'no part of it: the text is one stream',
+      'file': 'each file',
+      'record': 'each record of a .jsonl or .parquet',
+      'separator': 'what data.separator is between',
+    },
+  )
+  separator: str = key(
+    '<|endoftext|>', 'Corpus text: what is between two documents, and dropped.'
+  )
   newline: str = key(
     'keep',
     'What becomes of the newlines of enwik8.',
@@ -146,6 +161,8 @@ class Data:
       return None
     if self.alphabet == 'bytes':
       return 256
+    if self.corpus == 'text':
+      return 256 + self.ends_documents
     return SIZES.get(self.corpus, 256) - (self.newline == 'drop')
 
   @property
@@ -173,6 +190,11 @@ class Data:
     return (self.corpus, self.level) == ('text', 'word') or self.corpus in WORDS
 
   @property
+  def ends_documents(self) -> bool:
+    """Whether the text is documents, each ended by <eos>."""
+    return self.documents != 'none'
+
+  @property
   def subwords(self) -> bool:
     """Whether the tokens are subwords."""
     return (self.corpus, self.level) == ('text', 'subword')
@@ -189,6 +211,12 @@ class Data:
       ('enwik8', self.corpus == 'enwik8', ('newline',)),
       ('enwik8 and text8', self.corpus in BYTES, ('alphabet',)),
       ('text', text, ('path', 'validation_path', 'test_path', 'field')),
+      ('text', text, ('documents',)),
+      (
+        'text with data.documents separator',
+        text and self.documents == 'separator',
+        ('separator',),
+      ),
       ('text', text or self.words, ('level',)),
       ('text at level word', of_words, _OF_WORDS),
       (
@@ -206,9 +234,13 @@ class Data:
         if getattr(self, name) != default:
           allowed = f'{default!r} with corpus {self.corpus}'
           yield name, f'{allowed}; other values are for corpus {where}'
+    if not self.separator:
+      yield 'separator', 'a text'
+    if self.ends_documents and of_words and not self.eos:
+      yield 'eos', 'True with data.documents, which <eos> ends'
     if self.alphabet == 'bytes' and self.newline == 'drop':
       yield 'alphabet', 'seen with data.newline drop'
-    least = 256 if self.subwords else 3
+    least = 256 + self.ends_documents if self.subwords else 3
     if 0 < self.max_size < least:
       yield 'max_size', f'0, or at least {least}'
     if self.tokenizer and self.max_size:
@@ -235,6 +267,7 @@ class Data:
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
       ('word', self.corpus == 'text' and self.words),
       ('subword', self.subwords),
+      (f'documents_{self.documents}', self.ends_documents),
       ('lower', self.lower),
       ('unk', self.unk),
       ('no_eos', not self.eos),
@@ -250,8 +283,11 @@ class Data:
     found = names.get(self.corpus, ()) if self.words else ('newline',)
     if self.subwords:
       found = 'level', 'max_size'
-    if self.alphabet == 'bytes':  # older manifests do not have it
+    # Older manifests do not have these.
+    if self.alphabet == 'bytes':
       found += ('alphabet',)
+    if self.ends_documents:
+      found += ('documents',)
     return {name: getattr(self, name) for name in found}
 
   def command(self) -> str:

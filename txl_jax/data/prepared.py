@@ -11,14 +11,15 @@ split one after the other and nothing else, and manifest.json:
   vocabulary   see `entry` of the two kinds
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
-               words: the line ends, and how many words are unknown; of a
-               stream of sentences: how many, and the sha256 of their file
+               words: the line ends, and how many words are unknown; of
+               sentences or documents: how many, and the sha256 of their file
   digest       see `digest_of`
 
 The words of a vocabulary are in vocabulary.txt, with its count each on a line;
 subwords are in tokenizer.json, as the library `tokenizers` reads it.
-A stream of sentences (see `data.sentences`) has train.sentences.bin and so on:
-int64, where each sentence starts in the tokens, and where the next one would.
+A stream of sentences (see `data.sentences`) or documents (`data.documents`) has
+train.sentences.bin and so on: int64, where each starts in the tokens, and where
+the next one would.
 """
 
 import dataclasses
@@ -33,6 +34,7 @@ import numpy as np
 from txl_jax import files
 from txl_jax.data import subwords
 from txl_jax.data import vocabulary as vocabulary_lib
+from txl_jax.data.documents import Documents
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.data.subwords import Subwords
 from txl_jax.data.vocabulary import AnyVocabulary
@@ -101,10 +103,13 @@ class Prepared:
     """The corpus with the token ids that another vocabulary has.
 
     It must have the same symbols, in whatever order: the published lists have
-    equally frequent words in orders of their own. Of others the corpus is
-    returned as it is.
+    equally frequent words in orders of their own. It may also have an <eos> for
+    documents, which the corpus has not. Of others the corpus is returned as it
+    is.
     """
     ours, theirs = self.vocabulary.symbols, vocabulary.symbols
+    if vocabulary.document_end is not None and ours == theirs[:-1]:
+      return dataclasses.replace(self, vocabulary=vocabulary)
     if ours == theirs or {*ours} != {*theirs} or self.ids is not None:
       return self
     place = {symbol: i for i, symbol in enumerate(theirs)}
@@ -128,7 +133,17 @@ class Prepared:
       raise ValueError('the token ids are those of another vocabulary already')
     if ours.symbols == vocabulary.symbols:
       return self
+    if self.of_documents and vocabulary.eos_id is None:
+      raise UserError(
+        f'corpus {self.name} is of documents, and the vocabulary of the model '
+        'has no <eos>; allowed: data.documents none'
+      )
     if isinstance(vocabulary, Subwords):
+      if self.of_documents:
+        raise UserError(
+          f'corpus {self.name} is of documents, cut into other subwords than '
+          'those of the model; allowed: its vocabulary.json as data.tokenizer'
+        )
       return self._cut_anew(vocabulary)
     ids = vocabulary.places(ours)
     missing = np.flatnonzero(ids < 0)
@@ -180,9 +195,24 @@ class Prepared:
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences, if any, start and would next: int64 [sentences + 1]."""
-    if 'sentences' not in self._split(split):
+    if self.of_documents or 'sentences' not in self._split(split):
       return None
+    return self._starts(split)
+
+  def _starts(self, split):
     return np.memmap(self.folder / SENTENCES.format(split), np.int64, 'r')
+
+  @property
+  def of_documents(self) -> bool:
+    """Whether it is documents, see `data.documents`."""
+    return 'documents' in self.manifest.get('options', {})
+
+  def text(self, split: str, count: int = 0) -> np.ndarray | Documents:
+    """The first tokens of a split, 0 for all, as they are read and scored."""
+    tokens = self.tokens(split)
+    if self.of_documents:
+      return Documents(tokens, self._starts(split)).first(count)
+    return tokens[: count or None]
 
   def source_bytes(self, split: str) -> int:
     """Bytes of the split's text, those that became no token included."""

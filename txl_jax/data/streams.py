@@ -5,18 +5,22 @@ Shapes: B rows, T segment length, n tokens, L pairs in a row.
 The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
-A stream of sentences (see `data.sentences`) gets a new order in each epoch.
+A stream of sentences (see `data.sentences`) gets a new order in each epoch. Of
+documents (see `data.documents`) the pieces are of equally many segments, some
+of them shorter than T.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from txl_jax.data.documents import Documents, Segments
 from txl_jax.data.sentences import Shuffled
 from txl_jax.errors import UserError
+from txl_jax.settings import refuse
 
 # Variable lengths (`train.varlen`), as in the paper's code: the mean is
 # halved once in twenty steps, the length normally distributed around it.
@@ -32,17 +36,17 @@ class Batch:
 
   inputs: np.ndarray  # int32 [b, T]
   targets: np.ndarray  # int32 [b, T], the tokens after these; -1 where padded
-  # Real tokens of each row, int32 [b]; None without variable lengths, where
-  # padding ends an epoch and memory is emptied after it.
+  # Real tokens of each row, int32 [b]; None where only padding that ends an
+  # epoch is possible, after which memory is emptied.
   lengths: np.ndarray | None
-  reset: bool  # whether the streams start here: memory is to be emptied
+  reset: np.ndarray  # bool [b], the rows whose memory is to be emptied before
 
 
 @dataclasses.dataclass(eq=False)
 class Streams:
   """The batches that training reads; UserError if there is not even one."""
 
-  tokens: np.ndarray  # integers [n], usually mapped from a file
+  tokens: Any  # integers [n], usually mapped from a file; or Documents
   batch_size: int  # B
   segment_len: int  # T
   _: dataclasses.KW_ONLY
@@ -54,18 +58,39 @@ class Streams:
 
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
-    if n < B * T + 1:
-      raise UserError(
-        f'the training split has {n} tokens, one batch needs {B * T + 1}; '
-        f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
-      )
+    self._segments = None
+    if isinstance(self.tokens, Documents):
+      self._segments = Segments(self.tokens.starts, T)
+      self.tokens = self.tokens.base
+    self._check(n)
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
     self._row_len = (n - 1) // B  # L
     self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
+    self.padded = self.varlen or self._segments is not None  # in any batch
     self._first_step, self._starts, self._shuffled = [0], {}, {}
+
+  def _check(self, n):
+    B, T = self.batch_size, self.segment_len
+    allowed = f'smaller train.batch_size ({B}) or train.segment_len ({T})'
+    if self._segments is None:
+      if n < B * T + 1:
+        raise UserError(
+          f'the training split has {n} tokens, one batch needs {B * T + 1}; '
+          f'allowed: {allowed}'
+        )
+      return
+    if (found := len(self._segments)) < B:
+      raise UserError(
+        f'the training split has {found} segments of documents, one batch '
+        f'needs {B}; allowed: {allowed}'
+      )
+    if self.varlen:
+      refuse('train.varlen', True, 'False with data.documents')
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
+    if self._segments is not None:
+      return divmod(step, len(self._segments) // self.batch_size)
     if not self.varlen:
       return divmod(step, math.ceil(self._row_len / self.segment_len))
     first = self._first_step
@@ -100,13 +125,15 @@ class Streams:
   def batch(self, step: int, rows: Any = None) -> Batch:
     """The Batch of a step, whatever was read before, of B or these rows [b]."""
     epoch, index = self.locate(step)
+    rows = range(self.batch_size) if rows is None else rows
+    if self._segments is not None:
+      return self._of_documents(self._segments, index, np.asarray(rows))
     text = self._text(epoch)
     if self.varlen:
       start, end = self._varying(epoch)[index : index + 2]
     else:
       start = index * self.segment_len
       end = min(start + self.segment_len, self._row_len)
-    rows = range(self.batch_size) if rows is None else rows
     n = end - start
     inputs = np.empty((len(rows), self.width), np.int32)
     targets = np.empty_like(inputs)
@@ -116,7 +143,14 @@ class Streams:
       piece = text[at : at + n + 1]
       inputs[i, :n], targets[i, :n] = piece[:-1], piece[1:]
     lengths = np.full([len(rows)], n, np.int32) if self.varlen else None
-    return Batch(inputs, targets, lengths, index == 0)
+    return Batch(inputs, targets, lengths, np.full(len(rows), index == 0))
+
+  def _of_documents(self, segments, index, rows):
+    """The Batch of these rows, integers [b], with their segment of an epoch."""
+    each = len(segments) // self.batch_size
+    start, n, new = segments.locate(rows * each + index)
+    inputs, targets, _ = _padded(self.tokens, start, n, self.segment_len)
+    return Batch(inputs, targets, n.astype(np.int32), new | (index == 0))
 
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
@@ -125,13 +159,26 @@ def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
   def stack(parts):
     return parts[0] if len(parts) == 1 else np.stack(parts)
 
-  B, varlen = len(batches[0].inputs), batches[0].lengths is not None
+  padded = batches[0].lengths is not None
   return {
     'inputs': stack([b.inputs for b in batches]),
     'targets': stack([b.targets for b in batches]),
-    'lengths': stack([b.lengths for b in batches]) if varlen else None,
-    'reset': stack([np.full([B], b.reset) for b in batches]),
+    'lengths': stack([b.lengths for b in batches]) if padded else None,
+    'reset': stack([b.reset for b in batches]),
   }
+
+
+def _padded(tokens, start, n, T):
+  """Segments of n tokens from start, integers [...], padded to T.
+
+  Inputs and targets int32 [..., T], -1 where padded, and the place of each
+  target.
+  """
+  places = np.arange(T)
+  real = places < n[..., None]
+  at = np.where(real, start[..., None] + places, 0)
+  inputs = np.where(real, tokens[at].astype(np.int32), 0)
+  return inputs, np.where(real, tokens[at + 1].astype(np.int32), -1), at + 1
 
 
 class Preceded:
@@ -147,6 +194,9 @@ class Preceded:
     """The tokens at an integer array of places, int32 of its shape."""
     found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
     return np.where(at == 0, self._first, found)
+
+
+Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
 
 
 def segments(
@@ -175,3 +225,23 @@ def segments(
     inputs = np.where(real, tokens[at].astype(np.int32), 0)
     targets = np.where(real, tokens[at + 1].astype(np.int32), -1)
     yield fold(inputs), fold(targets), fold(at + 1)
+
+
+def document_segments(
+  tokens: Documents, batch_size: int, segment_len: int, group: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+  """The same of documents, whose segments are cut into B pieces.
+
+  Padding is behind all that is scored of a document, and a last array is bool
+  [G, B]: which memories are to be emptied before.
+  """
+  B, T, G = batch_size, segment_len, group
+  each = Segments(tokens.starts, T)
+  L = math.ceil(len(each) / B)
+  rows = np.arange(B) * L
+  for index in range(0, L, G):
+    at = index + np.arange(G)[:, None]  # [G, 1]
+    real = (at < L) & (at + rows < len(each))  # [G, B]
+    start, n, new = each.locate(np.where(real, at + rows, 0))
+    n = np.where(real, n, 0)
+    yield *_padded(tokens.base, start, n, T), new & real

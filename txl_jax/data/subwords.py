@@ -5,6 +5,9 @@ to end: nothing is lost, nothing is unknown. Bytes that are no UTF-8 are tokens
 of one byte each. The library is needed to learn subwords and to encode a text,
 not to decode one or to use what is encoded.
 
+Where documents end with <eos> it is the last subword, which has no bytes, and
+the tokenizer does not know it: no text has it.
+
 A text is encoded in blocks that end before a space between two other
 characters. No subword has a space within it there, so the tokens are those of
 the whole text.
@@ -40,6 +43,19 @@ class Subwords(Symbols):
   symbols: tuple[bytes, ...]
   counts: tuple[int, ...] = ()
   tokenizer: str = ''  # the JSON, in one form for equal contents
+
+  def of_documents(self) -> Self:
+    """The same, and the <eos> that ends a document."""
+    if self.eos_id is not None:
+      return self
+    return dataclasses.replace(self, symbols=(*self.symbols, b''))
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of the end of a document, None if there is none."""
+    return len(self) - 1 if self.symbols[-1:] == (b'',) else None
+
+  document_end = eos_id
 
   @classmethod
   def from_text(cls, text: str | bytes) -> Self:
@@ -120,16 +136,24 @@ class Subwords(Symbols):
 
   @property
   def start(self) -> int:
-    """The token of a newline, or token 0."""
+    """The end of a document, else the token of a newline, else token 0."""
+    if self.eos_id is not None:
+      return self.eos_id
     return max(int(self._of_bytes[10]), 0)
 
   def to_json(self) -> dict:
     """The whole vocabulary: what the tokenizer.json holds."""
-    return {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)}
+    return {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)} | (
+      self._ending()
+    )
+
+  def _ending(self):
+    return {} if self.eos_id is None else {'documents': True}
 
   def entry(self) -> dict:
     """All but the tokenizer, whose file is beside the manifest."""
-    return {'kind': self.kind, 'size': len(self), 'sha256': self.sha256()}
+    known = {'kind': self.kind, 'size': len(self), 'sha256': self.sha256()}
+    return known | self._ending()
 
   def sha256(self) -> str:
     """Of the tokenizer, in hex."""
@@ -140,7 +164,11 @@ class Subwords(Symbols):
     """The inverse of `to_json`; ValueError for anything else."""
     if fields['kind'] != cls.kind:
       raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
-    return cls.from_fields(fields.get('tokenizer'))
+    return cls._ended(cls.from_fields(fields.get('tokenizer')), fields)
+
+  @staticmethod
+  def _ended(made, fields):
+    return made.of_documents() if fields.get('documents') is True else made
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> Self:
@@ -148,7 +176,7 @@ class Subwords(Symbols):
     made = cls.from_text(data)
     if made.sha256() != entry['sha256']:
       raise ValueError(f'sha256 {made.sha256()}, expected {entry["sha256"]}')
-    return made
+    return cls._ended(made, entry)
 
 
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:

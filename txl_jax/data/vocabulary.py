@@ -1,4 +1,7 @@
-"""Vocabularies of bytes, whose symbols are byte values."""
+"""Vocabularies of bytes, whose symbols are byte values.
+
+Where documents end with <eos> it is the last symbol, END, which has no bytes.
+"""
 
 import collections
 import dataclasses
@@ -10,6 +13,8 @@ import numpy as np
 from txl_jax.data.subwords import Subwords
 from txl_jax.data.words import Decoder, Symbols, Words
 from txl_jax.errors import UserError
+
+END = 256  # in place of a byte value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,16 +29,25 @@ class Vocabulary(Symbols):
 
   def __post_init__(self):
     super().__post_init__()
-    values = self.symbols + self.dropped
-    if not all(isinstance(v, int) and 0 <= v < 256 for v in values):
+    values = self._values + self.dropped
+    known = (isinstance(v, int) and 0 <= v < 256 for v in values)
+    if not all(known) or self.symbols == (END,):
       raise ValueError('a byte value is not an integer from 0 to 255')
     if len(set(values)) != len(values):
       raise ValueError('a byte value occurs twice')
 
+  @property
+  def _values(self):
+    """The symbols that are byte values."""
+    return self.symbols if self.eos_id is None else self.symbols[:-1]
+
   @classmethod
-  def all_bytes(cls) -> Self:
-    """All 256 byte values, each its own token id: it encodes any text."""
-    return cls(tuple(range(256)))
+  def all_bytes(cls, documents: bool = False) -> Self:
+    """All 256 byte values, each its own token id: it encodes any text.
+
+    With documents the <eos> that ends one comes after them.
+    """
+    return cls((*range(256), *([END] if documents else [])))
 
   @classmethod
   def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
@@ -44,19 +58,33 @@ class Vocabulary(Symbols):
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, uint8 [n], fewer than bytes where some are dropped."""
-    symbols, dropped = bytes(self.symbols), bytes(self.dropped)
+    symbols, dropped = bytes(self._values), bytes(self.dropped)
     if outside := text.translate(None, symbols + dropped):
       at = text.index(outside[0])
       raise UserError(
         f'{source}: byte 0x{outside[0]:02x} at position {at} is not among the '
-        f'{len(self)} byte values of the vocabulary'
+        f'{len(symbols)} byte values of the vocabulary'
       )
-    table = bytes.maketrans(symbols, bytes(range(len(self))))
+    table = bytes.maketrans(symbols, bytes(range(len(symbols))))
     return np.frombuffer(text.translate(table, dropped), np.uint8).copy()
 
   def decoder(self) -> Decoder:
     """A new decoder; bytes that `encode` dropped do not come back."""
-    return Decoder(self.symbols, lambda value: bytes([value]))
+    return Decoder(self.symbols, lambda x: bytes([x]) if x < END else b'')
+
+  @property
+  def sizes(self) -> np.ndarray | None:
+    """See `Symbols`; None where every symbol is a byte."""
+    if self.eos_id is None:
+      return None
+    return np.array([value < END for value in self.symbols], np.int64)
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of the end of a document, None if there is none."""
+    return len(self) - 1 if self.symbols[-1:] == (END,) else None
+
+  document_end = eos_id
 
   @property
   def line_end(self) -> int | None:
@@ -65,7 +93,9 @@ class Vocabulary(Symbols):
 
   @property
   def start(self) -> int:
-    """A newline, else a space, else token 0."""
+    """The end of a document, else a newline, else a space, else token 0."""
+    if self.eos_id is not None:
+      return self.eos_id
     found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
     return next(found, 0)
 

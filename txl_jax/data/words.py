@@ -31,7 +31,7 @@ class Symbols(abc.ABC):
 
   kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
   unit: ClassVar[str]  # in which an nll per token is reported, bpc or ppl
-  # Of the word that ends a line or sentence, and of that for all others.
+  # Of what ends a line, sentence or document, and of the word for all others.
   eos_id: ClassVar[int | None] = None
   unk_id: ClassVar[int | None] = None
   symbols: tuple  # in the order of their token ids
@@ -90,9 +90,14 @@ class Symbols(abc.ABC):
     return self.eos_id
 
   @property
+  def document_end(self) -> int | None:
+    """Token id of what only ends documents, None if there is no such symbol."""
+    return None
+
+  @property
   def start(self) -> int:
-    """A token after which a text begins: the end of a line if there is one."""
-    return self.line_end or 0
+    """A token after which a text begins: the end of one, or of a line."""
+    return self.eos_id or self.line_end or 0
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""

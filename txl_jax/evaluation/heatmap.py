@@ -62,6 +62,10 @@ def shown(vocabulary: AnyVocabulary, ids: Sequence[int]) -> list[str]:
 
   Of a character of several bytes, each a token, the last one shows it.
   """
+  if (end := vocabulary.document_end) is not None and end in ids:
+    at = [*ids].index(end)
+    before, after = (shown(vocabulary, x) for x in (ids[:at], ids[at + 1 :]))
+    return [*before, '<eos>\n', *after]
   if isinstance(vocabulary, Words):
     symbols = [vocabulary.symbols[i] for i in ids]
     line_end = vocabulary.line_end

@@ -48,7 +48,7 @@ class Score:
 def score(
   model: base.LanguageModel,
   params: Any,
-  tokens: np.ndarray | streams.Preceded,
+  tokens: streams.Scored,
   *,
   batch_size: int,
   segment_len: int,
@@ -87,7 +87,7 @@ def score(
   """
   begin = time.monotonic()
   _hold_ids(tokens, model.vocab_size)
-  cut = len(tokens), batch_size, segment_len, segments_per_call
+  cut = tokens, batch_size, segment_len, segments_per_call
   rows, segment_len, group = _shape(model, *cut, mesh)
   more = rows - batch_size
   memory = jax.jit(
@@ -96,16 +96,22 @@ def score(
   )()
   variables = base.freeze(model, params)
   total, scored = 0.0, 0
-  parts = streams.segments(tokens, batch_size, segment_len, group)
+  cut = batch_size, segment_len, group
+  if isinstance(tokens, streams.Documents):
+    parts = streams.document_segments(tokens, *cut)
+  else:
+    parts = ((*part, None) for part in streams.segments(tokens, *cut))
   path = nll_file if processes.is_main() else ''
   with _nll_file(path, len(tokens) - 1) as write:
-    for inputs, targets, positions in parts:
+    for inputs, targets, positions, begins in parts:
       padded = (
         np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
         for x, value in ((inputs, 0), (targets, -1))
       )
+      if begins is not None:
+        begins = np.pad(begins, [(0, 0), (0, more)])
       memory, nll = scoring.jit_score(
-        variables, memory, *padded, model=model, mesh=mesh
+        variables, memory, *padded, begins, model=model, mesh=mesh
       )
       real = targets >= 0
       values = placement.fetch(nll)[:, :batch_size][real]
@@ -167,7 +173,7 @@ def _nll_file(path, count):
 def check(
   model: base.LanguageModel,
   params: Any,
-  tokens: np.ndarray | streams.Preceded,
+  tokens: streams.Scored,
   *,
   batch_size: int,
   segment_len: int,
@@ -186,7 +192,7 @@ def check(
       f'{keys[0]} is {batch_size}: that many streams need {batch_size + 1} '
       f'tokens, and {len(tokens)} are to be scored; allowed: fewer streams'
     )
-  cut = len(tokens), batch_size, segment_len, segments_per_call
+  cut = tokens, batch_size, segment_len, segments_per_call
   rows, T, group = _shape(model, *cut, mesh)
   if model.reach() < T:
     allowed = f'at most {model.reach()} for this model'
@@ -195,10 +201,12 @@ def check(
   if places := scoring.memory_shardings(model, mesh):
     memory = mesh_lib.with_shardings(memory, places)
   inputs = jax.ShapeDtypeStruct((group, rows, T), np.int32)
+  begins = jax.ShapeDtypeStruct((group, rows), bool)
+  begins = begins if isinstance(tokens, streams.Documents) else None
   variables = jax.eval_shape(model.frozen, params)
   # The same program is called later: it is traced once.
   program = scoring.jit_score.trace(
-    variables, memory, inputs, inputs, model=model, mesh=mesh
+    variables, memory, inputs, inputs, begins, model=model, mesh=mesh
   )
   product = capacity.largest_product(program.jaxpr) / (mesh.size if mesh else 1)
   size = capacity.on_a_device
@@ -216,7 +224,7 @@ def _hold_ids(tokens, V):
 
   Those mapped from a file were held to that when the file was opened.
   """
-  while isinstance(tokens, streams.Preceded):
+  while isinstance(tokens, (streams.Preceded, streams.Documents)):
     tokens = tokens.base
   if isinstance(tokens, np.memmap) or not len(tokens):
     return
@@ -225,18 +233,22 @@ def _hold_ids(tokens, V):
       raise ValueError(f'tokens has the id {wrong}; allowed: 0 to {V - 1}')
 
 
-def _shape(model, n, batch_size, segment_len, segments_per_call, mesh):
-  """(rows, T, G) of the calls that score n tokens."""
+def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
+  """(rows, T, G) of the calls that score tokens [n]."""
+  # Empty rows, so that every device has as many.
+  rows = batch_size
+  rows += -rows % mesh_lib.row_parts(mesh) if mesh else 0
+  if isinstance(tokens, streams.Documents):
+    count = len(streams.Segments(tokens.starts, segment_len))
+    return rows, segment_len, min(segments_per_call, -(-count // batch_size))
   # No longer segments, and no more of them in a call, than a stream has, but
   # for short texts of many lengths, which are to be one compiled program.
-  per_stream = -(-(n - 1) // batch_size)
+  per_stream = -(-(len(tokens) - 1) // batch_size)
   rounded = 1 << (per_stream - 1).bit_length()
   if rounded > model.reach():
     rounded = per_stream
   T = min(segment_len, rounded)
-  # Empty rows, so that every device has as many.
-  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
-  return batch_size + more, T, min(segments_per_call, -(-per_stream // T))
+  return rows, T, min(segments_per_call, -(-per_stream // T))
 
 
 def _release(array):

@@ -37,6 +37,7 @@ def score(
   memory: Any,
   inputs: jax.Array,
   targets: jax.Array,
+  begins: jax.Array | None = None,
   *,
   model: base.LanguageModel,
   mesh: Mesh | None = None,
@@ -44,17 +45,22 @@ def score(
   """The memory after G consecutive segments, and their nll float32 [G, B, T].
 
   The memory is one of B rows; inputs and targets are int32 [G, B, T], a target
-  of -1 is not scored. The variables are from `base.freeze`, on the mesh.
+  of -1 is not scored. Memories are emptied before segments where `begins`, bool
+  [G, B], says so. The variables are from `base.freeze`, on the mesh.
   """
   G, B, T = inputs.shape
-  n = _together(model, G, B, T)
+  n = 1 if begins is not None else _together(model, G, B, T)
 
   def join(x):  # [G, B, T] -> [G / n, B, n T]
     return jnp.swapaxes(x.reshape(-1, n, B, T), 1, 2).reshape(-1, B, n * T)
 
   def body(memory, segments):
-    # What is padded is behind all that is scored. A memory may keep it: no
-    # segment follows. Without one, positions may count from the end of the row.
+    *segments, begin = segments
+    if begin is not None:
+      memory = model.reset_memory(memory, begin)
+    # What is padded is behind all that is scored, of a document or a row. A
+    # memory may keep it: nothing follows that sees it. Without one, positions
+    # may count from the end of the row.
     places = jnp.arange(1, n * T + 1)
     ends = jnp.where(segments[1] >= 0, places, 0)
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
@@ -63,7 +69,8 @@ def score(
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):
-    memory, nll = jax.lax.scan(body, memory, (join(inputs), join(targets)))
+    segments = join(inputs), join(targets), begins
+    memory, nll = jax.lax.scan(body, memory, segments)
   nll = jnp.swapaxes(nll.reshape(-1, B, n, T), 1, 2).reshape(G, B, T)
   if places := memory_shardings(model, mesh):
     # Where it came from, or the next call would be compiled anew.

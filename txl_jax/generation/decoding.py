@@ -80,7 +80,7 @@ def _start(model, variables):
   donate_argnames='state',
 )
 def _decode_chunk(
-  model, variables, state, done, key, left, eos, sampling, chunk
+  model, variables, state, done, key, left, ends, sampling, chunk
 ):
   """The state, done (bool [B]), and tokens int32 [B, chunk], -1 where none is.
 
@@ -96,7 +96,8 @@ def _decode_chunk(
     tokens = draw(state, key, sampling)
     given = tokens[:, None], live.astype(jnp.int32), rewinds
     state = _advance(model, variables, state, *given)
-    return (state, done | (tokens == eos)), jnp.where(live, tokens, -1)
+    done |= jnp.isin(tokens, ends)
+    return (state, done), jnp.where(live, tokens, -1)
 
   (state, done), tokens = jax.lax.scan(step, (state, done), jnp.arange(chunk))
   if rewinds:
@@ -201,18 +202,18 @@ def decode(
   max_new_tokens: int,
   seed: int,
   chunk: int = 16,
-  eos: int | None = None,
+  ends: Sequence[int] = (),
   keep: bool = True,
 ) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
   The tokens are numpy int32 [B, n], n from 1 to `chunk`, made in one call of
   the device; -1 in rows that ended before the others. A row ends after
-  max_new_tokens, or after the token id `eos`, itself included.
+  max_new_tokens, or after one of the token ids `ends`, itself included.
 
   The call of the next chunk is dispatched before the tokens of this one are
-  read, for a device not to wait for the host; where all rows end at `eos`, it
-  was in vain. Without `keep` memory is written over, and not copied: the state
+  read, for a device not to wait for the host; where all rows have ended, it was
+  in vain. Without `keep` memory is written over, and not copied: the state
   that was given and those yielded are used up, except the last.
 
   The model and variables are those of `prefill`, where the state is from, or
@@ -222,14 +223,14 @@ def decode(
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
-  end = -1 if eos is None else eos
+  last = np.array([*ends] or [-1], np.int32)
 
   def dispatch(state):
     done = state.position < 0  # none, on the devices of the state
     for start in range(0, max_new_tokens, chunk):
       state, done, tokens = _decode_chunk(
         model, variables, _copy(state) if keep else state,
-        done, key, max_new_tokens - start, end, sampling, chunk,
+        done, key, max_new_tokens - start, last, sampling, chunk,
       )  # fmt: skip
       yield state, done, tokens
 

@@ -25,7 +25,7 @@ class Generate:
     'none',
     'What ends a sample before that.',
     choices={
-      'none': 'nothing',
+      'none': 'nothing but the <eos> of a document',
       'line': 'the end of a line: the word <eos>, or for bytes a newline',
     },
   )

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import files, pictures, settings
@@ -34,7 +33,7 @@ class Subject:
   mesh: Mesh
   found: trained.Trained
   corpus: Prepared
-  tokens: np.ndarray  # integers [n]
+  tokens: Any  # integers [n]; or `data.documents.Documents`, if that was asked
   begin: float  # of the clock, when it was opened
 
   @property
@@ -48,10 +47,11 @@ class Subject:
     return self.found.vocabulary.unit
 
 
-def open_run(job: Job, tokens: int = 0) -> Subject:
+def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   """The run of a job, and the first tokens of its split, 0 for all of them.
 
-  UserError: see `trained.load`; or the corpus has another vocabulary.
+  UserError: see `trained.load`; or the corpus has another vocabulary, or is of
+  documents, unless the program takes them.
   """
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
@@ -62,8 +62,13 @@ def open_run(job: Job, tokens: int = 0) -> Subject:
   encode = corpus.encoded_with if began else corpus.ordered_like
   corpus = encode(found.vocabulary)
   _check_corpus(job, corpus, found)
-  split = corpus.tokens(job.config.eval.split)
-  return Subject(mesh, found, corpus, split[: tokens or None], begin)
+  if corpus.of_documents and not documents:
+    raise UserError(
+      f'corpus {corpus.name} is of documents, and this mode reads one text; '
+      'allowed: data.documents none, or --mode=eval'
+    )
+  split = corpus.text(job.config.eval.split, tokens)
+  return Subject(mesh, found, corpus, split, begin)
 
 
 def _check_corpus(job, corpus, found):

@@ -22,7 +22,7 @@ def run(job: Job) -> perplexity.Score:
   `analysis.open_run`; or the split is too short.
   """
   config, ev = job.config, job.config.eval
-  subject = analysis.open_run(job)
+  subject = analysis.open_run(job, documents=True)
   mesh, found = subject.mesh, subject.found
   corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
@@ -96,8 +96,9 @@ def _from_first_token(tokens, corpus, first_token):
   if first_token == 'none':
     return tokens
   eos = corpus.vocabulary.eos_id
-  if eos is None or corpus.sentences('test') is not None:
-    what = 'has no <eos>' if eos is None else 'begins with a <S> already'
+  begun = corpus.of_documents or corpus.sentences('test') is not None
+  if eos is None or begun:
+    what = 'has no <eos>' if eos is None else 'begins with one already'
     allowed = f'none, for corpus {corpus.name} {what}'
     settings.refuse('eval.first_token', first_token, allowed)
   return streams.Preceded(eos, tokens)

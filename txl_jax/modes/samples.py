@@ -25,7 +25,7 @@ def make(
   config = asked.changed(config, 'generate', given)
   g = config.generate
   prompt = generate.encode(g, generate.read_prompt(g), vocabulary)[0]
-  for refuse in asked.sampling, asked.line_end:
+  for refuse in asked.sampling, asked.ends:
     refuse(g, vocabulary)
   model = asked.writer(config, len(vocabulary))
   decoding.check(model, params, samples=1, segment_len=g.segment_len)

@@ -222,7 +222,8 @@ def _rows(section):
   """(name, the rest of its row) of every key."""
   told = map(_told, settings.keys(section).values())
   for f, meaning in zip(dataclasses.fields(section), told, strict=True):
-    default = 'as trained' if f.default is None else f'`{f.default!r}`'
+    shown = f'{f.default!r}'.replace('|', r'\|')  # which ends a cell
+    default = 'as trained' if f.default is None else f'`{shown}`'
     yield f.name, f'| {default} | {meaning} |'
 
 

@@ -136,7 +136,7 @@ def _checkpoints(job, corpus):
 
 def _to_compare(corpus):
   """The tokens to compare with compressors, where they tell bytes, or None."""
-  tokens, kind = corpus.tokens('validation'), corpus.vocabulary.kind
+  tokens, kind = corpus.text('validation'), corpus.vocabulary.kind
   as_text = corpus.manifest['corpus'] in ('pystdlib', 'text')
   # Words do not tell the bytes between them.
   fits = as_text and kind != 'words' and len(tokens) <= _LARGEST
@@ -146,7 +146,7 @@ def _to_compare(corpus):
 def _beside_compressors(job, corpus, params, tokens, mesh):
   """The model beside gzip and xz on the same bytes."""
   config, n = job.config, len(tokens)
-  text = corpus.vocabulary.decode(tokens)
+  text = corpus.vocabulary.decode(corpus.tokens('validation'))
   plain = f'scoring {n:,} validation bytes with the final weights'
   with job.console.phase('scoring', n - 1, TOKENS, plain=plain) as phase:
     more = dict(mesh=mesh, progress=phase.reach)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.data import streams
+from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
@@ -26,7 +27,7 @@ class Plan(NamedTuple):
   """The parts of a run; all fit the memory, as far as is known."""
 
   streams: streams.Streams
-  validation: np.ndarray  # the tokens that evaluations score
+  validation: np.ndarray | Documents  # the tokens that evaluations score
   built: step_lib.Built
 
 
@@ -36,16 +37,16 @@ def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
   order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
   size: Any = dict(batch_size=train.batch_size, segment_len=train.segment_len)
   text = streams.Streams(
-    corpus.tokens('train'), **size, varlen=train.varlen, **order
+    corpus.text('train'), **size, varlen=train.varlen, **order
   )
-  validation = corpus.tokens('validation')[: train.eval_tokens or None]
+  validation = corpus.text('validation', train.eval_tokens)
   if len(validation) < 2:
     raise UserError(
       f'the validation split has {len(validation)} tokens; allowed: at least '
       '2, of which one is scored'
     )
   built = step_lib.build(config, len(corpus.vocabulary), mesh)
-  _check_step(config, built, mesh, text.width)
+  _check_step(config, built, mesh, text)
   perplexity.check(
     built.model.at_test_time(train.segment_len),
     built.model.inference_params(built.abstract.params),
@@ -66,8 +67,8 @@ def evaluation(config: Config) -> dict[str, Any]:
   )
 
 
-def _check_step(config, built, mesh, width):
-  """Holds the training step against the memory; the width is that of rows."""
+def _check_step(config, built, mesh, text):
+  """Holds the training step against the memory."""
   K, B = config.train.steps_per_dispatch, config.train.batch_size
   lead = (K,) if K > 1 else ()
   placed = mesh_lib.rows(mesh, len(lead))
@@ -76,9 +77,9 @@ def _check_step(config, built, mesh, width):
     return jax.ShapeDtypeStruct((*lead, B, *shape), dtype, sharding=placed)
 
   batch = {
-    'inputs': rows(width),
-    'targets': rows(width),
-    'lengths': rows() if config.train.varlen else None,
+    'inputs': rows(text.width),
+    'targets': rows(text.width),
+    'lengths': rows() if text.padded else None,
     'reset': rows(dtype=bool),
   }
   state = built.abstract

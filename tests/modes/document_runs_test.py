@@ -1,0 +1,174 @@
+"""The program on documents: training, evaluation, writing."""
+
+import itertools
+import json
+import re
+
+import numpy as np
+import pytest
+
+import txl_jax
+from tests import programs
+from tests.programs import assert_refused
+from txl_jax.api import asked
+from txl_jax.data import prepared
+from txl_jax.data.documents import Segments
+from txl_jax.evaluation import perplexity
+from txl_jax.modes import trained as trained_lib
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.runs import metrics_log
+
+OWN = (
+  'data.documents=separator',
+  'data.separator=next',
+  'train.batch_size=8',
+  'train.steps=10',
+  'train.log_every=1',
+  'model.dropout=0.0',
+  'model.dropatt=0.0',
+)
+
+
+def use(folder, *overrides, mode='train', flags=()):
+  flags = f'--mode={mode}', *flags
+  command = programs.command(folder, *OWN, *overrides, flags=flags)
+  return programs.here(command)
+
+
+@pytest.fixture(
+  scope='module',
+  params=['data.level=byte', 'data.level=word', 'data.level=subword'],
+)
+def run(request, tmp_path_factory):
+  """A folder with a corpus and a finished run, and its key of the level.
+
+  Its rate is so low that the weights are those it began with.
+  """
+  folder = tmp_path_factory.mktemp('run')
+  programs.write_corpus(folder)
+  done = use(folder, request.param, 'optim.lr=1e-12')
+  assert done.returncode == 0, done.stderr
+  return folder, request.param
+
+
+def corpus_of(folder):
+  (made,) = (folder / 'data').glob('text-*')
+  return prepared.load(made)
+
+
+def alone(folder, documents, **lengths):
+  """Summed nll and tokens of documents that are each scored by themselves."""
+  config = trained_lib.recorded(folder / 'run')
+  config.eval.model.update(lengths)
+  mesh = mesh_lib.make_mesh(config.mesh)
+  found = trained_lib.load(config, folder / 'run', mesh)
+  model = asked.scorer(config, len(found.vocabulary))
+  cut = asked.cut(config) | {'mesh': mesh}
+  each = [perplexity.score(model, found.params, x, **cut) for x in documents]
+  return sum(x.nll for x in each), sum(x.scored for x in each)
+
+
+def documents_of(corpus, split):
+  tokens, starts = corpus.tokens(split), corpus.text(split).starts
+  return [np.array(tokens[a : b + 1]) for a, b in itertools.pairwise(starts)]
+
+
+@pytest.mark.parametrize('streams', [1, 3])
+def test_evaluation_is_that_of_each_document(run, streams):
+  folder, level = run
+  done = use(folder, level, f'eval.batch_size={streams}', mode='eval')
+  assert done.returncode == 0, done.stderr
+  documents = documents_of(corpus_of(folder), 'validation')
+  if streams > 1:
+    documents = in_streams(documents, streams)
+  nll, scored = alone(folder, documents)
+  found = re.search(r'\(([\d.]+) nats\).* (\d+) scored', done.stdout)
+  assert float(found[1]) == pytest.approx(nll / scored, abs=2e-5)
+  assert int(found[2]) == scored
+  bits = re.search(r'([\d.]+) bits per byte', done.stdout)
+  if level == 'data.level=word':
+    assert bits is None
+  else:
+    size = corpus_of(folder).manifest['splits']['validation']['bytes']
+    expected = nll / np.log(2) / size
+    assert float(bits[1]) == pytest.approx(expected, abs=2e-5)
+
+
+def in_streams(documents, B):
+  """The documents, cut where a stream begins within one (T is 8)."""
+  starts = [
+    (d, at)
+    for d, tokens in enumerate(documents)
+    for at in range(0, len(tokens) - 1, 8)
+  ]
+  L = -(-len(starts) // B)
+  cuts = {starts[b * L] for b in range(1, B)}
+  found = []
+  for d, tokens in enumerate(documents):
+    places = [0, *sorted(at for i, at in cuts if i == d and at)]
+    ends = [*places[1:], len(tokens) - 1]
+    found += [tokens[a : b + 1] for a, b in zip(places, ends)]
+  return found
+
+
+def test_training_reads_each_document_by_itself(run):
+  """With weights that stand still, the nll of an epoch is that of scoring."""
+  folder, _ = run
+  corpus = corpus_of(folder)
+  lines = metrics_log.read(folder / 'run/metrics.jsonl')
+  nats = [r['nats'] for r in lines if r['split'] == 'train']
+  text, tokens, steps = corpus.text('train'), corpus.tokens('train'), 5
+  segments = Segments(text.starts, 8)
+  each = len(segments) // 8
+  pieces, counts, begun = [], np.zeros(steps, int), 0
+  for row in range(8):
+    for step in range(steps):
+      start, n, new = map(int, segments.locate(np.array(row * each + step)))
+      if step == 0 or new:
+        pieces.append([int(tokens[start])])
+        begun += step > 0
+      pieces[-1] += tokens[start + 1 : start + n + 1].tolist()
+      counts[step] += n
+  assert begun
+  nll, scored = alone(folder, map(np.array, pieces), mem_len=8)
+  assert scored == counts.sum()
+  assert counts @ nats[:steps] == pytest.approx(nll, rel=1e-5)
+
+
+def test_a_sample_ends_with_its_document(run):
+  folder, level = run
+  loaded = txl_jax.load(folder / 'run')
+  more = dict(max_new_tokens=3000, temperature=50.0, seed=3)
+  text = loaded.generate('the', **more)
+  if level == 'data.level=word':
+    assert loaded.vocabulary.document_end is None
+    return
+  # At such a temperature every token is as likely as any other.
+  n = len(loaded.encode(text)) if level == 'data.level=byte' else 0
+  assert n < 2999
+  with_end = loaded.score('the memory')
+  eos = loaded.vocabulary.eos_id
+  ids = [eos, *loaded.encode('the memory')]
+  nll, _ = alone(folder, [np.array(ids)])
+  assert with_end.nll.sum() == pytest.approx(nll, rel=1e-5)
+  assert with_end.text_bytes == len('the memory')
+
+
+def test_it_goes_on(run, tmp_path):
+  folder, level = run
+  done = use(folder, level, 'optim.lr=1e-12', 'train.steps=12')
+  assert done.returncode == 0, done.stderr
+  record = json.loads((folder / 'run/config.json').read_text())
+  assert record['data']['documents'] == 'separator'
+  done = use(
+    folder, level, 'data.documents=none', 'data.separator=<|endoftext|>'
+  )
+  assert_refused(done, 'data.documents')
+
+
+@pytest.mark.parametrize(
+  'mode', ['recl', 'attention_length', 'attention_maps', 'long_text']
+)
+def test_modes_that_read_one_text(run, mode):
+  folder, level = run
+  assert_refused(use(folder, level, mode=mode), 'allowed: data.documents none')

@@ -1,0 +1,66 @@
+"""Tokens of documents, cut into segments that are each of one document.
+
+They lie in one array, each after the <eos> that ends the one before, the first
+after an <eos> too (as sentences with `boundaries` 1, see `data.sentences`):
+
+  <eos> a b <eos> c d e <eos>
+
+A document of n tokens is scored from the <eos> before it: n + 1 tokens, with
+its own <eos>. Its segments have T tokens, the last one those that are left. A
+memory is carried from one to the next, and emptied before the first.
+
+Shapes: n tokens, T segment length.
+"""
+
+import numpy as np
+
+
+class Documents:
+  """Tokens [n] and where documents start: integers [documents + 1].
+
+  The last start is where the next document would have its.
+  """
+
+  def __init__(self, tokens: np.ndarray, starts: np.ndarray):
+    self.base, self.starts = tokens, starts
+
+  def __len__(self) -> int:
+    return len(self.base)
+
+  def __getitem__(self, at: slice | np.ndarray) -> np.ndarray:
+    """Tokens, as of the array."""
+    return self.base[at]
+
+  def first(self, count: int) -> 'Documents':
+    """The first tokens, 0 for all of them; the last document may be cut."""
+    if not 0 < count < len(self):
+      return self
+    starts = np.asarray(self.starts)
+    starts = np.append(starts[starts < count - 1], count - 1)
+    return Documents(self.base[:count], starts)
+
+
+class Segments:
+  """The segments of documents, in their order."""
+
+  def __init__(self, starts: np.ndarray, segment_len: int):
+    """Starts are as of `Documents`."""
+    self._T, self._starts = segment_len, np.asarray(starts)
+    counts = -(-np.diff(self._starts) // segment_len)
+    self._first = np.append(0, np.cumsum(counts))  # of each document
+
+  def __len__(self) -> int:
+    return int(self._first[-1])
+
+  def locate(
+    self, index: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of segments, integers of any shape: start, length, if memory is new.
+
+    A segment reads from its start; targets are the tokens after these.
+    """
+    document = np.searchsorted(self._first, index, side='right') - 1
+    before = (index - self._first[document]) * self._T
+    start = self._starts[document] + before
+    left = self._starts[document + 1] - start
+    return start, np.minimum(left, self._T), before == 0
