@@ -29,6 +29,11 @@ _CUTOFFS = {
 
 
 _TIES = 'whether the tensors are the same'
+# Where D can be read, see `_Shapes.size`.
+_D = (
+  (r'layers\.\d+\.pos_ff\.CoreNet\.0\.weight', 1, 2),
+  (r'layers\.\d+\.pos_ff\.layer_norm\.weight', 0, 1),
+)
 
 
 class Model(NamedTuple):
@@ -62,7 +67,7 @@ def model_of(
 
   _ties(shapes, fields, source, say)
   if name == 'transformer_xl':
-    untied = 'r_w_bias' not in state
+    untied = not {'r_w_bias', 'r_r_bias'} & {*state}
     say('untie_biases', untied, 'whether layers have pairs of their own')
   pre_norm = bool(options.get('pre_lnorm'))
   from_there = origin(options, 'pre_lnorm') or unsaid('pre_lnorm')
@@ -111,17 +116,27 @@ class _Shapes:
     """Whether a tensor has a name like that."""
     return any(re.fullmatch(pattern, name) for name in self.state)
 
-  def size(self, option, pattern, axis, ndim):
-    """A size: as is said, or else that of most tensors with such names."""
+  def size(self, option, *places):
+    """A size: as is said, or else that of most tensors with such names.
+
+    Places are (names, axis, number of axes); the first that has tensors counts,
+    for a file may lack some.
+    """
     if (told := self.options.get(option)) is not None:
       return _whole(option, told)
-    names = [x for x in self.state if re.fullmatch(pattern, x)]
-    found = [self.state[x].shape for x in names]
-    count = collections.Counter(s[axis] for s in found if len(s) == ndim)
-    if not count:
-      what = f'have no {ndim} axes' if names else 'are missing'
-      raise UserError(f'tensors {_readable(pattern)} {what}')
-    return count.most_common(1)[0][0]
+    there = []
+    for pattern, axis, ndim in places:
+      names = [x for x in self.state if re.fullmatch(pattern, x)]
+      found = [self.state[x].shape for x in names]
+      count = collections.Counter(s[axis] for s in found if len(s) == ndim)
+      if count:
+        return count.most_common(1)[0][0]
+      there += [(pattern, ndim)] if names else []
+    if there:
+      pattern, ndim = there[0]
+      raise UserError(f'tensors {_readable(pattern)} have no {ndim} axes')
+    every = ', '.join(_readable(pattern) for pattern, *_ in places)
+    raise UserError(f'tensors {every} are missing')
 
   def numbered(self, pattern):
     """How many numbers tensors have that are named so, from 0 on."""
@@ -153,19 +168,28 @@ def _sizes(shapes, name):
   n_layer = shapes.options.get('n_layer')
   if n_layer is None:
     n_layer = shapes.numbered(r'layers\.(\d+)\..*')
-  dense = r'layers\.\d+\.pos_ff\.CoreNet\.0\.weight'
+  dense = r'layers\.\d+\.pos_ff\.CoreNet\.0\.{}'
   fields = {
     'n_layer': _whole('n_layer', n_layer),
-    'd_model': shapes.size('d_model', dense, 1, 2),
-    'd_ff': shapes.size('d_inner', dense, 0, 2),
+    'd_model': shapes.size('d_model', *_D),
+    'd_ff': shapes.size(
+      'd_inner', (dense.format('weight'), 0, 2), (dense.format('bias'), 0, 1)
+    ),
   }
-  of_bias = {
-    'transformer_xl': (r'(layers\.\d+\.dec_attn\.)?r_w_bias', 0),
-    'shaw': ('r_w_bias', 1),
-    'al_rfou': ('r_emb', 2),
+  of_layer = r'(layers\.\d+\.dec_attn\.)?{}'
+  of_heads = {  # names, and the axis of heads, before that of their widths
+    'transformer_xl': [
+      (of_layer.format('r_w_bias'), 0),
+      (of_layer.format('r_r_bias'), 0),
+    ],
+    'shaw': [('r_w_bias', 1), ('r_emb', 2)],
+    'al_rfou': [('r_emb', 2)],
   }
   if name == 'vaswani':
-    width = shapes.size('', r'layers\.\d+\.dec_attn\.q_net\.weight', 0, 2)
+    of_layer = r'layers\.\d+\.dec_attn\.{}_net\.weight'
+    width = shapes.size(
+      '', (of_layer.format('q'), 0, 2), (of_layer.format('o'), 1, 2)
+    )
     H = shapes.options.get('n_head')
     if H is None:
       raise UserError(
@@ -176,12 +200,11 @@ def _sizes(shapes, name):
       settings.refuse('--n_head', H, f'divisors of {width}')
     fields |= {'n_head': H, 'd_head': width // H}
   else:
-    pattern, axis = of_bias[name]
-    ndim = axis + 2
-    fields['n_head'] = shapes.size('n_head', pattern, axis, ndim)
-    fields['d_head'] = shapes.size('d_head', pattern, axis + 1, ndim)
+    for field, more in ('n_head', 0), ('d_head', 1):
+      places = [(x, axis + more, axis + 2) for x, axis in of_heads[name]]
+      fields[field] = shapes.size(field, *places)
   if name in ('shaw', 'al_rfou'):
-    fields['table_len'] = shapes.size('', 'r_emb', 1, 4)
+    fields['table_len'] = shapes.size('', ('r_emb', 1, 4))
   return fields
 
 
@@ -190,7 +213,7 @@ def _vocabulary(shapes, source):
   table = r'word_emb\.emb_layers\.{}\.weight'
   count = shapes.numbered(table.format(r'(\d+)'))
   sizes, widths = (
-    [shapes.size('', table.format(i), axis, 2) for i in range(count)]
+    [shapes.size('', (table.format(i), axis, 2)) for i in range(count)]
     for axis in (0, 1)
   )
   V, told, guess = sum(sizes), shapes.options.get('cutoffs'), ''
@@ -203,7 +226,7 @@ def _vocabulary(shapes, source):
   else:
     tails, edges, div_val = 0, (), 1
     if 'crit.cluster_weight' in shapes.state:
-      tails = shapes.size('', r'crit\.cluster_weight', 0, 2)
+      tails = shapes.size('', (r'crit\.cluster_weight', 0, 2))
     # Without tails it changes nothing, and files may say it.
     wrong = shapes.options.get('div_val') or 1
     if wrong > 1 and (tails or origin(shapes.options, 'div_val') == FLAG):
@@ -220,7 +243,7 @@ def _vocabulary(shapes, source):
     edges = [_whole('cutoffs', x) for x in told]
   if edges and edges[-1] >= V:
     settings.refuse('cutoffs', tuple(edges), f'numbers below {V}')
-  D = shapes.size('d_model', r'layers\.\d+\.pos_ff\.CoreNet\.0\.weight', 1, 2)
+  D = shapes.size('d_model', *_D)
   width = shapes.options.get('d_embed') or widths[0]
   fields = {
     'cutoffs': tuple(edges),
