@@ -22,6 +22,7 @@ from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.console import TOKENS, Console
 from txl_jax.training import (
   averaging,
+  frequencies,
   log_lines,
   metrics,
   optim,
@@ -81,6 +82,7 @@ class Trainer:
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), None
     self.history = []  # see `resume.history`
+    self._warned = False  # see `frequencies`
     self.wandb = None  # of process 0, if it is asked for
     self.sample, self.sampled = sample, 0  # the last step that was
     self.lines = log_lines.Lines(config, corpus, console)
@@ -338,8 +340,24 @@ class Trainer:
     self.log.write(record)
     seconds = phase.whole() or score.seconds
     self.lines.evaluated(record, self.progress, seconds)
+    self._compare_with_frequencies(score.nats)
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
+
+  @functools.cached_property
+  def _nats_by_frequencies(self):
+    train, V = self.corpus.tokens('train'), len(self.corpus.vocabulary)
+    return frequencies.nats(train, self.validation[1:], V)
+
+  def _compare_with_frequencies(self, nats):
+    """Warns, once, where the model does no better than these."""
+    warmup = self.config.optim.warmup
+    if self._warned or not frequencies.may_be_told(self.step, warmup):
+      return
+    found = nats, self._nats_by_frequencies, self.corpus.vocabulary.unit
+    if line := frequencies.told(*found, self.config):
+      self._warned = True
+      self.console.say(line)
 
   def _write_sample(self):
     """Writes what the model writes now; before a save can be made."""

@@ -1,0 +1,47 @@
+"""Whether a model has learnt nothing but how often tokens are.
+
+Every model begins so. With norms after the sums (post-norm) and a rate that is
+too high it stays there: the gradients that would lead on have vanished.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from txl_jax.evaluation import figures
+
+_FIRST = 300  # steps; every model may be there before
+_COUNTED = 1 << 24  # tokens of the training split
+_NEAR = 0.98  # of what frequencies alone give
+
+
+def nats(train: np.ndarray, scored: np.ndarray, vocab_size: int) -> float:
+  """Mean nll of tokens, integers [n], by their frequencies in others [m].
+
+  Each of V tokens counts as if it were there once more.
+  """
+  counts = 1 + np.bincount(train[:_COUNTED], minlength=vocab_size)
+  nll = np.log(counts.sum()) - np.log(counts)
+  found = np.bincount(scored, minlength=vocab_size)
+  return float(found @ nll / found.sum())
+
+
+def may_be_told(step: int, warmup: int) -> bool:
+  """Whether a model is expected to know more by now."""
+  return step >= max(_FIRST, 2 * warmup)
+
+
+def told(found: float, alone: float, unit: str, config: Any) -> str:
+  """A warning if nats are no better than those of frequencies; else ''."""
+  if found < _NEAR * alone:
+    return ''
+  here, there = (figures.figures(x, unit)[unit] for x in (found, alone))
+  optim, model = config['optim'], config['model']
+  ways = [f'a lower optim.lr (it is {optim["lr"]:g})', 'a longer optim.warmup']
+  if model.get('pre_norm') is False:
+    ways.append('model.pre_norm=True')
+  return (
+    f'warning: {here:.4f} {unit} is no better than what the frequencies of '
+    f'tokens give ({there:.4f}): the model has learnt nothing else, or '
+    f'forgotten it; try {", ".join(ways[:-1])} or {ways[-1]} in a new run'
+  )
