@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import txl_jax
-from tests import compilations
+from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.data.vocabulary import Vocabulary
@@ -33,11 +33,8 @@ TEXT = 'Of bytes: é, 𝄞\n and more, \tmuch more.\n' * 3
 LSTM = dict(name='lstm', d_model=8, d_hidden=6, init_std=0.5)
 
 
-class Corpus:
+class Corpus(plain.Corpus):
   """A corpus whose every split is one text."""
-
-  name = digest = 'made here'
-  of_documents = False
 
   def __init__(self, vocabulary, text):
     self.vocabulary, self._text = vocabulary, text
@@ -45,17 +42,6 @@ class Corpus:
   def tokens(self, split):
     del split
     return self.vocabulary.encode(self._text.encode(), 'it')
-
-  def text(self, split, count=0):
-    assert not count
-    return self.tokens(split)
-
-  def sentences(self, split):
-    del split
-
-  def ordered_like(self, vocabulary):
-    del vocabulary
-    return self
 
 
 @pytest.fixture(scope='module', params=['bytes', 'words'])

@@ -6,28 +6,21 @@ import jax
 import numpy as np
 import pytest
 
+from tests import plain
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, job
 
 
-class Corpus:
+class Corpus(plain.Corpus):
   """A corpus of the run's vocabulary."""
 
-  name = digest = 'made here'
   vocabulary = runs.VOCABULARY
 
   def tokens(self, split):
     del split
     return np.random.default_rng(0).integers(3, size=30).astype(np.uint8)
-
-  def sentences(self, split):
-    del split
-
-  def ordered_like(self, vocabulary):
-    del vocabulary
-    return self
 
 
 @pytest.fixture
@@ -78,7 +71,7 @@ def test_other_boundaries_are_told(tmp_path, corpus, capfd, boundaries):
   'eos, starts, found',
   [
     (None, None, 'book has no <eos>'),
-    (0, [0, 4], 'book begins with a <S> already'),
+    (0, [0, 4], 'book begins with one already'),
   ],
 )
 def test_first_token_needs_eos(eos, starts, found):
@@ -86,6 +79,7 @@ def test_first_token_needs_eos(eos, starts, found):
     name='book',
     vocabulary=types.SimpleNamespace(eos_id=eos),
     sentences=lambda split: starts,
+    of_documents=False,
   )
   with pytest.raises(UserError) as error:
     evaluate._from_first_token([], corpus, 'eos')

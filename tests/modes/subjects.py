@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests import plain
 from tests.modes import runs
 from txl_jax.modes import job
 
@@ -16,22 +17,14 @@ ALWAYS |= {'options', 'eval', 'seconds', 'hardware'}
 OF_TEXT = {'corpus', 'split', 'split_tokens', 'tokens', 'unit'}
 
 
-class Corpus:
+class Corpus(plain.Corpus):
   """A corpus of the run's vocabulary."""
 
-  name = digest = 'made here'
   vocabulary = runs.VOCABULARY
 
   def tokens(self, split):
     del split
     return text(80)
-
-  def sentences(self, split):
-    del split
-
-  def ordered_like(self, vocabulary):
-    del vocabulary
-    return self
 
 
 def text(n):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from tests import compilations, programs
+from tests import compilations, plain, programs
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.errors import UserError
@@ -50,10 +50,9 @@ class Vocabulary:
     return V
 
 
-class Corpus:
+class Corpus(plain.Corpus):
   """Random tokens, with BAD in some of the batches."""
 
-  digest = 'made here'
   vocabulary = Vocabulary()
 
   def __init__(self, bad=(), batches=60):
@@ -66,9 +65,6 @@ class Corpus:
     if split == 'train':
       return self._train
     return np.arange(100, dtype=np.uint8) % BAD
-
-  def sentences(self, split):
-    return None
 
 
 class Console(console_lib.Console):

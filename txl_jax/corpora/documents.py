@@ -57,7 +57,7 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
   return [next(end for end in ends if end >= offset) for offset in wanted]
 
 
-def _pieces(asked, part, chunks) -> Iterator[_Piece]:
+def _pieces(asked: Data, part, chunks) -> Iterator[_Piece]:
   """Those of a part of a file; the last one ends a document."""
   if asked.documents == 'record':
     # A chunk is a record, see `formats`.

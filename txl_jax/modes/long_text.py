@@ -37,7 +37,7 @@ def run(job: Job) -> None:
   decoding.check(writer.model, subject.found.params, **more)
   pieces, done, state = [], 0, writer.read([context])
   # To its full length.
-  own: dict[str, Any] = dict(max_new_tokens=o.tokens, eos=None, keep=False)
+  own: dict[str, Any] = dict(max_new_tokens=o.tokens, ends=(), keep=False)
   for piece, _ in writer.decode(state, **own):
     pieces.append(piece[0])
     done += len(piece[0])
