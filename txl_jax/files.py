@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import mmap
 import os
 import pathlib
 import stat
@@ -183,3 +184,18 @@ def _name_new(temporary, path):
     temporary.replace(path)
   else:
     temporary.unlink()
+
+
+def release(array: Any) -> None:
+  """Takes what a mapped file has brought into memory out of the process.
+
+  Without this the process would seem to grow with the file. The array, or what
+  it is a view of, may still be read; others are left alone.
+  """
+  while array is not None and not isinstance(array, mmap.mmap):
+    if isinstance(array, memoryview):
+      array = array.obj
+    else:
+      array = getattr(array, 'base', None)
+  if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
+    array.madvise(mmap.MADV_DONTNEED)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests import compilations, direct, programs
-from txl_jax import models
+from txl_jax import files, models
 from txl_jax.data import streams
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity, scoring
@@ -237,9 +237,9 @@ def test_mapped_tokens_behind_another_are_released(monkeypatch):
       released.append(advice)
 
   mapped = types.SimpleNamespace(base=Map())
-  monkeypatch.setattr(perplexity, 'mmap', mmap_of(Map))
-  perplexity._release(mapped)
-  perplexity._release(streams.Preceded(0, mapped))
+  monkeypatch.setattr(files, 'mmap', mmap_of(Map))
+  files.release(mapped)
+  files.release(streams.Preceded(0, mapped))
   assert released == [4, 4]
 
 

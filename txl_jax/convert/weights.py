@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from txl_jax import models, settings
+from txl_jax import files, models, settings
 from txl_jax.convert import ids, infer, lengths, original, published
 from txl_jax.convert.sources import SOURCES
 from txl_jax.data.vocabulary import AnyVocabulary
@@ -50,6 +50,8 @@ def of_state(
     )
   params = original.to_params(state, model.section, V)
   warnings = original.check_frequencies(state, model.section)
+  for x in state.values():
+    files.release(x)  # most are copies by now
   like = published.like(fields, V)
   keys, notes = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:

@@ -5,7 +5,6 @@ Shapes: B streams, T segment, G segments in one call of the device.
 
 import contextlib
 import dataclasses
-import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -119,7 +118,7 @@ def score(
       scored += values.size
       write(positions[real] - 1, values)
       each(positions[real] - 1, values)
-      _release(tokens)
+      files.release(tokens)
       progress(scored)
   return Score(total, scored, time.monotonic() - begin)
 
@@ -249,14 +248,3 @@ def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
     rounded = per_stream
   T = min(segment_len, rounded)
   return rows, T, min(segments_per_call, -(-per_stream // T))
-
-
-def _release(array):
-  """Takes what a mapped file has brought into memory out of the process.
-
-  Without this the process would seem to grow with the text.
-  """
-  while array is not None and not isinstance(array, mmap.mmap):
-    array = getattr(array, 'base', None)
-  if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
-    array.madvise(mmap.MADV_DONTNEED)
