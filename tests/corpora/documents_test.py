@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.corpora import asking
-from txl_jax.corpora import documents, local
+from txl_jax.corpora import documents, local, own_text
 from txl_jax.data import prepared
 from txl_jax.data.options import Data
 from txl_jax.errors import UserError
@@ -174,10 +174,33 @@ def test_separators_across_chunks(data):
   found = documents.each(asked, local.Split((part, part)))
   each = [x for x in text.split(separator.encode()) if x]
   assert [b''.join(pieces) for pieces in found] == each * 2
-  for place in documents.places(asked, [part], [0, len(text) // 2, len(text)]):
-    cut = [text[:place], text[place:]]
-    parts = [y for x in cut for y in x.split(separator.encode()) if y]
-    assert parts == each
+  if len(each) < 2:
+    return
+  (place,) = documents.places(asked, [part], [len(text) // 2])
+  cut = [text[:place], text[place:]]
+  parts = [[y for y in x.split(separator.encode()) if y] for x in cut]
+  assert all(parts) and [*itertools.chain(*parts)] == each
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 5, 19, 20, 40])
+@pytest.mark.parametrize('largest', [0, -1])
+def test_no_split_is_without_a_document(tmp_path, count, largest):
+  for i in range(count):
+    (tmp_path / f'{i:02}').write_text('x' * 10)
+  names = sorted(tmp_path.iterdir())
+  names[largest].write_text('y' * 500)
+  asked = Data('text', path=f'{tmp_path}', documents='file')
+  found = own_text.find(asked)
+  if count < 3:
+    s = 's' * (count != 1)
+    words = f'has {count} document{s}, too few to cut it into 3 splits'
+    with pytest.raises(UserError, match=words):
+      found.splits()
+    return
+  parts = found.splits().values()
+  assert all(split.parts for split in parts)
+  files = [part.path for split in parts for part in split.parts]
+  assert files == names
 
 
 @pytest.mark.parametrize(
@@ -186,7 +209,7 @@ def test_separators_across_chunks(data):
     (as_files, {'documents': 'record'}, 'has no records (.jsonl, .parquet)'),
     (as_files, {'separator': 'x'}, "'<|endoftext|>' with corpus text"),
     (as_separated, {'separator': ''}, "data.separator is ''; allowed: a text"),
-    (as_separated, {'separator': '?'}, 'too few documents to cut'),
+    (as_separated, {'separator': '?'}, "data.separator is '?'; allowed: what"),
     (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
     (
       as_files,
@@ -212,9 +235,7 @@ def test_with_the_vocabulary_of_a_model(prepare):
   found = plain.encoded_with(corpus.vocabulary)
   assert found.vocabulary == corpus.vocabulary
   np.testing.assert_array_equal(found.tokens('test'), plain.tokens('test'))
-  found = plain.ordered_like(corpus.vocabulary)
-  assert found.vocabulary == corpus.vocabulary
-  with pytest.raises(UserError, match='the model has no <eos>; allowed: data'):
+  with pytest.raises(UserError, match='has no <eos> that ends one; allowed'):
     corpus.encoded_with(plain.vocabulary)
   subwords = dict(level='subword', max_size=270)
   other = prepare(as_files, documents='none', **subwords).vocabulary

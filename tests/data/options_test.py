@@ -61,7 +61,7 @@ from txl_jax.errors import UserError
       dict(
         corpus='text', path='x', level='subword', tokenizer='y', max_size=300
       ),
-      "data.tokenizer is 'y'; allowed: '' with data.max_size",
+      "data.tokenizer is 'y'; allowed: '' unless data.max_size is 0 ",
     ),
     (
       dict(corpus='wt2', validation_path='y'),

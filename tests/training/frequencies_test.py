@@ -35,7 +35,7 @@ def test_what_is_told(pre_norm):
   assert not frequencies.told(3.9, 4.0, 'bpc', config)
   line = frequencies.told(3.93, 4.0, 'ppl', config)
   assert line.startswith(
-    'warning: 50.9070 ppl is no better than what the frequencies of tokens '
+    'warning: 50.9070 ppl is hardly better than what the frequencies of tokens '
     'give (54.5982): '
   )
   assert 'optim.lr (it is 0.003)' in line

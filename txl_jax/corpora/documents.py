@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from txl_jax.corpora.local import Part, Split
 from txl_jax.data.options import Data
+from txl_jax.errors import UserError
+from txl_jax.settings import refuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,17 +46,50 @@ def _to_its_end(piece, pieces):
 
 
 def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
-  """The first end of a document at or after each offset of the joined files."""
-  ends, at = [], 0
-  if asked.documents == 'file':
-    ends = [*itertools.accumulate(part.size for part in files)]
-  else:
-    for part in files:
-      for piece in _pieces(asked, part, part()):
-        at += piece.size
-        if piece.ends:
-          ends.append(at)
-  return [next(end for end in ends if end >= offset) for offset in wanted]
+  """Ends of documents at which the joined files are cut.
+
+  Each is the first at or after the wanted offset, but that no part is without a
+  document. UserError: there are too few.
+  """
+  ends, at, begun = [0], 0, False
+  for part in files:
+    whole = [_Piece(b'-', True, part.size)] if part.size else []
+    pieces = _pieces(asked, part, part())
+    for piece in whole if asked.documents == 'file' else pieces:
+      at, begun = at + piece.size, begun or bool(piece.text)
+      if piece.ends:
+        # A separator behind nothing is of the document before.
+        ends = [*ends, at] if begun else [*ends[:-1], at]
+        begun = False
+  if (count := len(ends) - 1) <= len(wanted):
+    raise UserError(
+      f'data.path: {asked.path} has {count} document{"s" * (count != 1)}, too '
+      f'few to cut it into {len(wanted) + 1} splits; allowed: more, or texts '
+      'for data.validation_path and data.test_path'
+    )
+  found, last = [], 0
+  for i, offset in enumerate(wanted):
+    first = next(k for k, end in enumerate(ends) if end >= offset)
+    last = min(max(first, last + 1), count - len(wanted) + i)
+    found.append(ends[last])
+  return found
+
+
+def hold_separator(asked: Data, files: Iterable[Part]) -> None:
+  """UserError unless some file has data.separator, where it matters."""
+  if asked.documents != 'separator':
+    return
+  size = len(asked.separator.encode())
+  for part in files:
+    for piece in _pieces(asked, part, part()):
+      if piece.size == len(piece.text) + size:
+        return
+  refuse(
+    'data.separator',
+    asked.separator,
+    f'what is between two documents in {asked.path} (a shell writes a newline '
+    "as $'\\n')",
+  )
 
 
 def _pieces(asked: Data, part, chunks) -> Iterator[_Piece]:

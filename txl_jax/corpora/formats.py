@@ -12,6 +12,7 @@ import functools
 import gzip
 import json
 import pathlib
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
@@ -26,6 +27,7 @@ _CHUNK = 1 << 20  # bytes read at a time
 _PACKED = 1 << 12
 _LONGEST = 1 << 28  # bytes of a line of a .jsonl
 _ROWS = 1 << 10  # of a .parquet at a time
+_HALF = re.compile('[\ud800-\udfff]')
 Chunks = Iterator[bytes]
 
 
@@ -174,7 +176,7 @@ def _text(where, field, value, newlines):
       f'{where}: the field {field!r} is {kind}; allowed: a text (data.field)'
     )
   # JSON may escape half of a character, which no UTF-8 has.
-  text = value.encode('utf-8', 'replace')
+  text = _HALF.sub('\N{REPLACEMENT CHARACTER}', value).encode()
   return text + b'\n' if newlines and not text.endswith(b'\n') else text
 
 

@@ -89,6 +89,7 @@ class Found:
       if not any(part.size for part in parts):
         where = self._where(split)
         raise UserError(f'{where} holds no text, its files have 0 bytes')
+    documents.hold_separator(self.asked, itertools.chain(*texts.values()))
     if '' in texts:
       return dict(zip(SPLITS, self._cut(texts[''], 90, 95)))
     whole = {split: Split(tuple(parts)) for split, parts in texts.items()}
@@ -118,7 +119,8 @@ class Found:
         f'{split} is {what}: {e["bytes"]:,} bytes, {e["tokens"]:,} tokens'
       )
       if self.asked.ends_documents:
-        told[-1] += f' of {e["sentences"]:,} documents'
+        n = e['sentences']
+        told[-1] += f' of {n:,} document{"s" * (n != 1)}'
     line = '; '.join(told)
     if self.others:
       line += f'; left out: {_listed(self.others)}'
@@ -144,9 +146,9 @@ class Found:
   def _cut(self, files: list[Part], *percents: int) -> list[Split]:
     """The concatenated files, cut at so many percent of their bytes."""
     words, total = self.asked.words, sum(file.size for file in files)
-    wanted, few = [total * p // 100 for p in percents], 'lines'
+    wanted = [total * p // 100 for p in percents]
     if self.asked.ends_documents:
-      cuts, few = documents.places(self.asked, files, wanted), 'documents'
+      cuts = documents.places(self.asked, files, wanted)
     else:
       cuts = [_place(files, offset, words) for offset in wanted]
     cuts = [0, *cuts, total]
@@ -155,7 +157,7 @@ class Found:
       if len(percents) == 1:
         into = 'train and validation'
       raise UserError(
-        f'data.path: {self.asked.path} has {total} bytes, too few {few} to cut '
+        f'data.path: {self.asked.path} has {total} bytes, too few lines to cut '
         f'it into {into}'
       )
     return [local.between(files, *part) for part in itertools.pairwise(cuts)]

@@ -196,10 +196,11 @@ def _folder(asked, source, listed):
 def _check(asked: Data, symbols: int, entries: dict) -> None:
   """Raises a UserError unless there are tokens, as many as are published."""
   for split, entry in entries.items():
-    if not entry['tokens']:
+    if not entry['tokens'] or entry.get('sentences') == 0:
       raise UserError(
-        f'{asked.path or asked.corpus}: the split {split} has no tokens; '
-        'allowed: a text with some in each of its three parts'
+        f'{asked.path or asked.corpus}: the split {split} has no '
+        f'{"documents" if asked.ends_documents else "tokens"}; allowed: a text '
+        'with some in each of its three parts'
       )
   archive = published.ARCHIVES.get(asked.corpus)
   if archive is None:

@@ -91,6 +91,8 @@ def write(
         f'{words} words of the training split are not in it; allowed: a list '
         'of words of this text, which has at least half of them'
       )
+  if asked.ends_documents:
+    vocabulary = vocabulary.of_documents()
   if vocabulary.unk and not train.unks:
     # No training can make it likely.
     warning = f'warning: {vocabulary.unk} never occurs in train'

@@ -52,6 +52,14 @@ class Segments:
   def __len__(self) -> int:
     return int(self._first[-1])
 
+  def cut(self, rows: int) -> np.ndarray:
+    """Where each of B rows begins, and the last one ends, int64 [B + 1].
+
+    Rows have whole documents, and as equally many segments as these allow.
+    """
+    wanted = np.arange(rows + 1) * len(self) // rows
+    return self._first[np.searchsorted(self._first, wanted)]
+
   def locate(
     self, index: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

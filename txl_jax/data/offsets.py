@@ -22,7 +22,7 @@ def of_tokens(
   of no token.
   """
   if isinstance(vocabulary, Words):
-    return _of_words(text, vocabulary.eos)
+    return _of_words(text, vocabulary.newline)
   if isinstance(vocabulary, Subwords):
     ends = np.cumsum(vocabulary.sizes[ids])
     return np.stack([ends - vocabulary.sizes[ids], ends], axis=1)

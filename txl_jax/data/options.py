@@ -244,7 +244,8 @@ class Data:
     if 0 < self.max_size < least:
       yield 'max_size', f'0, or at least {least}'
     if self.tokenizer and self.max_size:
-      yield 'tokenizer', "'' with data.max_size, for it is a whole vocabulary"
+      size = f'data.max_size is 0 (it is {self.max_size})'
+      yield 'tokenizer', f"'' unless {size}, for it is a whole vocabulary"
     if self.vocab_file and (self.min_count > 1 or self.max_size):
       counted = 'data.min_count or data.max_size'
       yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"

@@ -103,13 +103,10 @@ class Prepared:
     """The corpus with the token ids that another vocabulary has.
 
     It must have the same symbols, in whatever order: the published lists have
-    equally frequent words in orders of their own. It may also have an <eos> for
-    documents, which the corpus has not. Of others the corpus is returned as it
-    is.
+    equally frequent words in orders of their own. Of others the corpus is
+    returned as it is.
     """
     ours, theirs = self.vocabulary.symbols, vocabulary.symbols
-    if vocabulary.document_end is not None and ours == theirs[:-1]:
-      return dataclasses.replace(self, vocabulary=vocabulary)
     if ours == theirs or {*ours} != {*theirs} or self.ids is not None:
       return self
     place = {symbol: i for i, symbol in enumerate(theirs)}
@@ -133,10 +130,16 @@ class Prepared:
       raise ValueError('the token ids are those of another vocabulary already')
     if ours.symbols == vocabulary.symbols:
       return self
-    if self.of_documents and vocabulary.eos_id is None:
+    if self.of_documents and vocabulary.document_end is None:
       raise UserError(
         f'corpus {self.name} is of documents, and the vocabulary of the model '
-        'has no <eos>; allowed: data.documents none'
+        'has no <eos> that ends one; allowed: data.documents none'
+      )
+    ends_lines = not self.of_documents and ours.eos_id is not None
+    if vocabulary.document_end is not None and ends_lines:
+      raise UserError(
+        f'corpus {self.name} has an <eos> for each line, which ends documents '
+        'in the vocabulary of the model; allowed: data.eos False, or documents'
       )
     if isinstance(vocabulary, Subwords):
       if self.of_documents:

@@ -7,7 +7,8 @@ left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
 A stream of sentences (see `data.sentences`) gets a new order in each epoch. Of
 documents (see `data.documents`) the pieces are of equally many segments, some
-of them shorter than T.
+of them shorter than T; where they cannot be, some rows of the last batch of an
+epoch are empty.
 """
 
 import dataclasses
@@ -79,18 +80,13 @@ class Streams:
           f'allowed: {allowed}'
         )
       return
-    if (found := len(self._segments)) < B:
-      raise UserError(
-        f'the training split has {found} segments of documents, one batch '
-        f'needs {B}; allowed: {allowed}'
-      )
     if self.varlen:
       refuse('train.varlen', True, 'False with data.documents')
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
     if self._segments is not None:
-      return divmod(step, len(self._segments) // self.batch_size)
+      return divmod(step, -(-len(self._segments) // self.batch_size))
     if not self.varlen:
       return divmod(step, math.ceil(self._row_len / self.segment_len))
     first = self._first_step
@@ -147,8 +143,11 @@ class Streams:
 
   def _of_documents(self, segments, index, rows):
     """The Batch of these rows, integers [b], with their segment of an epoch."""
-    each = len(segments) // self.batch_size
-    start, n, new = segments.locate(rows * each + index)
+    N, B = len(segments), self.batch_size
+    at = rows * N // B + index
+    real = at < (rows + 1) * N // B
+    start, n, new = segments.locate(np.where(real, at, 0))
+    n = np.where(real, n, 0)
     inputs, targets, _ = _padded(self.tokens, start, n, self.segment_len)
     return Batch(inputs, targets, n.astype(np.int32), new | (index == 0))
 
@@ -230,18 +229,17 @@ def segments(
 def document_segments(
   tokens: Documents, batch_size: int, segment_len: int, group: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-  """The same of documents, whose segments are cut into B pieces.
+  """The same of documents, which are cut into B pieces, none of them itself.
 
   Padding is behind all that is scored of a document, and a last array is bool
   [G, B]: which memories are to be emptied before.
   """
   B, T, G = batch_size, segment_len, group
   each = Segments(tokens.starts, T)
-  L = math.ceil(len(each) / B)
-  rows = np.arange(B) * L
-  for index in range(0, L, G):
-    at = index + np.arange(G)[:, None]  # [G, 1]
-    real = (at < L) & (at + rows < len(each))  # [G, B]
-    start, n, new = each.locate(np.where(real, at + rows, 0))
+  rows = each.cut(B)
+  for index in range(0, int(np.max(np.diff(rows))), G):
+    at = index + np.arange(G)[:, None] + rows[:-1]  # [G, B]
+    real = at < rows[1:]
+    start, n, new = each.locate(np.where(real, at, 0))
     n = np.where(real, n, 0)
     yield *_padded(tokens.base, start, n, T), new & real

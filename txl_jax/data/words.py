@@ -2,8 +2,9 @@
 
 A token id is the place of its symbol in the vocabulary. A text is split at
 white space, as `str.split` does. Each newline, also of a blank line, is the
-word `eos` where the vocabulary has one. A word outside is `unk` where there is
-one, else an error. Text is UTF-8; other bytes are kept (surrogateescape).
+word `eos` where the vocabulary has one, unless that ends documents. A word
+outside is `unk` where there is one, else an error. Text is UTF-8; other bytes
+are kept (surrogateescape).
 """
 
 import abc
@@ -102,6 +103,9 @@ class Symbols(abc.ABC):
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
     found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    # Older versions do not know it.
+    if not found.get('documents'):
+      found.pop('documents', None)
     return {'kind': self.kind} | {
       k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
     }
@@ -126,7 +130,7 @@ def _typed(kind, fields, *names):
     name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
     if names and name not in names:
       continue
-    value = fields.get(name)
+    value = fields.get(name, False if name == 'documents' else None)
     right = type(value) is (list if of else field.type)
     if not right or (of and any(type(x) is not of[0] for x in value)):
       raise ValueError(f'{name} is {value!r:.80}')
@@ -161,6 +165,9 @@ class Words(Symbols):
   eos: str = ''  # the word that every newline is, if there is one
   unk: str = ''  # the word that stands for all others, if there is one
   lower: bool = False  # whether texts are lower-cased
+  documents: bool = (
+    False  # whether eos ends documents; newlines are spaces then
+  )
 
   def __post_init__(self):
     super().__post_init__()
@@ -267,6 +274,25 @@ class Words(Symbols):
     """Token id of unk, None if there is none."""
     return self._ids.get(self.unk)
 
+  @property
+  def newline(self) -> str:
+    """The word that a newline is, '' for none."""
+    return '' if self.documents else self.eos
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of that word, None for none."""
+    return self._ids.get(self.newline)
+
+  @property
+  def document_end(self) -> int | None:
+    """Token id of eos where it ends documents, else None."""
+    return self.eos_id if self.documents else None
+
+  def of_documents(self) -> 'Words':
+    """The same, whose eos ends documents."""
+    return dataclasses.replace(self, documents=True)
+
   def _own(self, symbol):
     return symbol.lower() if self.lower else symbol
 
@@ -277,11 +303,11 @@ class Words(Symbols):
 
   def look_up(self, text: bytes) -> np.ndarray:
     """Token ids as `encode` gives them, but -1 for words that have none."""
-    return self.ids(split(text, self.eos, self.lower))
+    return self.ids(split(text, self.newline, self.lower))
 
   def outside(self, text: bytes) -> list[str]:
     """The words of a text that have no token id."""
-    found = split(text, self.eos, self.lower)
+    found = split(text, self.newline, self.lower)
     return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
 
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
@@ -293,7 +319,7 @@ class Words(Symbols):
     if self.unk_id is not None:
       ids[unknown] = self.unk_id
       return ids
-    word = split(text, self.eos, self.lower)[unknown[0]]
+    word = split(text, self.newline, self.lower)[unknown[0]]
     lines = enumerate(text.split(b'\n'), first_line)
     at = next(i for i, line in lines if word in split(line, '', self.lower))
     raise UserError(
@@ -317,6 +343,8 @@ class Words(Symbols):
     """All but the words, whose list is beside the manifest."""
     sha256 = hashlib.sha256(self.text()).hexdigest()
     options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
+    if self.documents:
+      options['documents'] = True
     return {'kind': 'words', 'size': len(self), 'sha256': sha256, **options}
 
   @classmethod
@@ -325,8 +353,10 @@ class Words(Symbols):
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
-    options = _typed(cls, entry, 'eos', 'unk', 'lower')
-    return cls.from_list(data, 'the list', **options)
+    options = _typed(cls, entry, 'eos', 'unk', 'lower', 'documents')
+    ends = options.pop('documents')
+    made = cls.from_list(data, 'the list', **options)
+    return made.of_documents() if ends else made
 
 
 def _bytes(text):

@@ -238,8 +238,8 @@ def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
   rows = batch_size
   rows += -rows % mesh_lib.row_parts(mesh) if mesh else 0
   if isinstance(tokens, streams.Documents):
-    count = len(streams.Segments(tokens.starts, segment_len))
-    return rows, segment_len, min(segments_per_call, -(-count // batch_size))
+    each = streams.Segments(tokens.starts, segment_len).cut(batch_size)
+    return rows, segment_len, min(segments_per_call, int(np.diff(each).max()))
   # No longer segments, and no more of them in a call, than a stream has, but
   # for short texts of many lengths, which are to be one compiled program.
   per_stream = -(-(len(tokens) - 1) // batch_size)

@@ -50,8 +50,8 @@ class Subject:
 def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   """The run of a job, and the first tokens of its split, 0 for all of them.
 
-  UserError: see `trained.load`; or the corpus has another vocabulary, or is of
-  documents, unless the program takes them.
+  A program that does not take documents reads them as one text, and says so.
+  UserError: see `trained.load`; or the corpus has another vocabulary.
   """
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
@@ -62,18 +62,28 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   encode = corpus.encoded_with if began else corpus.ordered_like
   corpus = encode(found.vocabulary)
   _check_corpus(job, corpus, found)
-  if corpus.of_documents and not documents:
-    raise UserError(
-      f'corpus {corpus.name} is of documents, and this mode reads one text; '
-      'allowed: data.documents none, or --mode=eval'
-    )
-  split = corpus.text(job.config.eval.split, tokens)
+  if documents:
+    split = corpus.text(job.config.eval.split, tokens)
+  else:
+    split = corpus.tokens(job.config.eval.split)[: tokens or None]
+    if corpus.of_documents:
+      job.console.say(
+        'warning: documents are read as one text here: a memory goes on from '
+        'one to the next'
+      )
   return Subject(mesh, found, corpus, split, begin)
 
 
 def _check_corpus(job, corpus, found):
   """Compares the corpus with that of the run."""
   vocabulary = found.vocabulary
+  ended = [x.document_end is not None for x in (corpus.vocabulary, vocabulary)]
+  if ended[0] != ended[1]:
+    raise UserError(
+      f'data.documents is {job.config.data.documents}, and the run in '
+      f'{job.folder} was trained with{"" if ended[1] else "out"} documents; '
+      'allowed: the value of its own config'
+    )
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
       f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '

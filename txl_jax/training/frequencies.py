@@ -41,7 +41,8 @@ def told(found: float, alone: float, unit: str, config: Any) -> str:
   if model.get('pre_norm') is False:
     ways.append('model.pre_norm=True')
   return (
-    f'warning: {here:.4f} {unit} is no better than what the frequencies of '
-    f'tokens give ({there:.4f}): the model has learnt nothing else, or '
-    f'forgotten it; try {", ".join(ways[:-1])} or {ways[-1]} in a new run'
+    f'warning: {here:.4f} {unit} is {"no" if found >= alone else "hardly"} '
+    f'better than what the frequencies of tokens give ({there:.4f}): so far '
+    f'the model has learnt nothing else; if that lasts, try '
+    f'{", ".join(ways[:-1])} or {ways[-1]} in a new run'
   )
