@@ -3,6 +3,7 @@
 The end of a file ends a document too. One without bytes is none.
 """
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -57,10 +58,11 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
     pieces = _pieces(asked, part, part())
     for piece in whole if asked.documents == 'file' else pieces:
       at, begun = at + piece.size, begun or bool(piece.text)
-      if piece.ends:
-        # A separator behind nothing is of the document before.
-        ends = [*ends, at] if begun else [*ends[:-1], at]
-        begun = False
+      if piece.ends and begun:
+        ends.append(at)
+      elif piece.ends:  # a separator behind nothing is of the one before
+        ends[-1] = at
+      begun = begun and not piece.ends
   if (count := len(ends) - 1) <= len(wanted):
     raise UserError(
       f'data.path: {asked.path} has {count} document{"s" * (count != 1)}, too '
@@ -69,7 +71,7 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
     )
   found, last = [], 0
   for i, offset in enumerate(wanted):
-    first = next(k for k, end in enumerate(ends) if end >= offset)
+    first = bisect.bisect_left(ends, offset)
     last = min(max(first, last + 1), count - len(wanted) + i)
     found.append(ends[last])
   return found

@@ -128,8 +128,6 @@ class Prepared:
       )
     if self.ids is not None:
       raise ValueError('the token ids are those of another vocabulary already')
-    if ours.symbols == vocabulary.symbols:
-      return self
     if self.of_documents and vocabulary.document_end is None:
       raise UserError(
         f'corpus {self.name} is of documents, and the vocabulary of the model '
@@ -141,6 +139,8 @@ class Prepared:
         f'corpus {self.name} has an <eos> for each line, which ends documents '
         'in the vocabulary of the model; allowed: data.eos False, or documents'
       )
+    if ours.symbols == vocabulary.symbols:
+      return self
     if isinstance(vocabulary, Subwords):
       if self.of_documents:
         raise UserError(

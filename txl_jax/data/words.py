@@ -165,9 +165,7 @@ class Words(Symbols):
   eos: str = ''  # the word that every newline is, if there is one
   unk: str = ''  # the word that stands for all others, if there is one
   lower: bool = False  # whether texts are lower-cased
-  documents: bool = (
-    False  # whether eos ends documents; newlines are spaces then
-  )
+  documents: bool = False  # whether eos ends these, and newlines are spaces
 
   def __post_init__(self):
     super().__post_init__()
