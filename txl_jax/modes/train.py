@@ -147,7 +147,7 @@ def _beside_compressors(job, corpus, params, tokens, mesh):
   """The model beside gzip and xz on the same bytes."""
   config, n = job.config, len(tokens)
   text = corpus.vocabulary.decode(corpus.tokens('validation'))
-  plain = f'scoring {n:,} validation bytes with the final weights'
+  plain = f'scoring {len(text):,} validation bytes with the final weights'
   with job.console.phase('scoring', n - 1, TOKENS, plain=plain) as phase:
     more = dict(mesh=mesh, progress=phase.reach)
     score = score_tokens(config, corpus, params, tokens, **more)
