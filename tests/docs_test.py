@@ -1,28 +1,23 @@
 """The pages: links lead somewhere, commands have flags and keys that exist.
 
-Commands of ./README.md and docs/ are not run here: that is what the tests of
-what they name are for.
+Commands are run in tests/commands_test.py; here, those too that need more than
+a laptop are held to the flags and keys that there are.
 """
 
 import functools
 import re
-import shlex
 import subprocess
 import sys
 
 import pytest
 
-from tests import programs
+from tests import pages, programs
 from txl_jax import config_file, settings
 
 ROOT = programs.ROOT
-PAGES = sorted(
-  [ROOT / 'README.md', ROOT / 'CHANGELOG.md', *ROOT.glob('docs/**/*.md')]
-)
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-every_page = pytest.mark.parametrize('page', PAGES, ids=NAMES)
+PAGES = [*pages.PAGES, ROOT / 'CHANGELOG.md']
+every_page = pytest.mark.parametrize('page', PAGES, ids=pages.name)
 # What a command line stands for, not what it is.
-_COMMAND = r'(?m)^\s*(?:\w+=\S+ )*((?:python -m txl_jax|txl-jax).*)'
 PLACEHOLDER = re.compile(r'\$|…|\.\.\.|FILE|NAME|KEY|PATH|HOST')
 
 
@@ -44,18 +39,6 @@ def test_links(page):
     assert there.exists(), link
     if anchor:
       assert anchor in anchors(there.read_text()), link
-
-
-def commands(page):
-  """The commands of the shell blocks of a page, in words."""
-  for block in re.findall(r'(?s)```(?:sh|bash)?\n(.*?)```', page.read_text()):
-    text = re.sub(r'\\\n', ' ', block)
-    for line in re.findall(_COMMAND, text):
-      words = shlex.split(re.split(r'[|;&>]|\s#', line)[0])
-      if words[0] == 'txl-jax':
-        named = words[1:2] if words[1:] and words[1][0] != '-' else ['main']
-        words = ['python', '-m', f'txl_jax.{named[0]}', *words[1:]]
-      yield words
 
 
 @functools.cache
@@ -81,7 +64,7 @@ def config_of(path):
 
 @every_page
 def test_commands(page):
-  for command in commands(page):
+  for command in pages.commands(page):
     program = command[2]
     flags = [x for x in command[3:] if x.startswith('--')]
     given = {x[2:].partition('=')[0]: x.partition('=')[2] for x in flags}
@@ -96,9 +79,14 @@ def test_commands(page):
 
 
 def test_the_page_on_reuse():
-  text = (ROOT / 'docs/reuse.md').read_text()
-  (block,) = re.findall(r'(?s)```python\n(.*?)```', text)
+  (block,) = pages.python(ROOT / 'docs/reuse.md')
   exec(block, {})
+
+
+def test_python_is_run():
+  """By the tests of these pages, here and in tests/api/names_test.py."""
+  found = {pages.name(x) for x in pages.PAGES if pages.python(x)}
+  assert found == {'README.md', 'docs/python.md', 'docs/reuse.md'}
 
 
 def test_pictures_of_the_mathematics(tmp_path):

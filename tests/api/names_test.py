@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import txl_jax
-from tests import programs
+from tests import pages, programs
 from tests.modes import runs
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.modes import export
@@ -56,16 +56,21 @@ def test_a_name_brings_no_more_than_it_needs(name, not_with):
   assert not not_with & {*python(code).split()}
 
 
-def test_the_page(tmp_path, monkeypatch, capsys):
-  """Its blocks, one after the other, as a reader would type them."""
-  folder = tmp_path / 'runs/x'
+def folder_of_a_run(there, name):
+  """Writes a run of bytes into runs/NAME of a folder, and what it exports."""
+  folder = there / 'runs' / name
   folder.mkdir(parents=True)
   runs.write(folder, vocabulary=Vocabulary.all_bytes(), init_std=0.5)
-  path = str(tmp_path / 'model.npz')
+  path = str(there / 'model.npz')
   export.run(runs.job(runs.config(), folder, export_file=path))
+
+
+def test_the_page(tmp_path, monkeypatch, capsys):
+  """Its blocks, one after the other, as a reader would type them."""
+  folder_of_a_run(tmp_path, 'x')
   (tmp_path / 'book.txt').write_text('A text of a few words.\n' * 9)
   monkeypatch.chdir(tmp_path)
-  blocks = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
+  blocks = pages.python(PAGE)
   assert len(blocks) == 6
   names = {}
   for block in blocks:
@@ -73,3 +78,12 @@ def test_the_page(tmp_path, monkeypatch, capsys):
   assert 'text has the token id 99999999' in capsys.readouterr().out
   assert len(names['four']) == 4 and len(names['several']) == 3
   assert isinstance(names['data'], bytes) and names['looks'].ndim == 4
+
+
+def test_the_readme(tmp_path, monkeypatch):
+  folder_of_a_run(tmp_path, 'enwik8')
+  monkeypatch.chdir(tmp_path)
+  (block,) = pages.python(programs.ROOT / 'README.md')
+  names = {}
+  exec(block, names)
+  assert names['probabilities'].ndim == 4
