@@ -27,7 +27,6 @@ TEXTS = {
   'docs/own_text.md': ('book.txt', 'warandpeace.txt', 'articles.jsonl'),
   'docs/runs.md': ('warandpeace.txt',),
   'docs/results.md': ('ptb.train.txt',),
-  'docs/screens.md': ('read.py',),
 }
 # Any run does, and any mode of the table.
 BEFORE = {

@@ -87,3 +87,14 @@ def test_the_readme(tmp_path, monkeypatch):
   names = {}
   exec(block, names)
   assert names['probabilities'].ndim == 4
+
+
+def test_the_page_on_trouble(tmp_path, monkeypatch, capsys):
+  folder_of_a_run(tmp_path, 'x')
+  monkeypatch.chdir(tmp_path)
+  capsys.readouterr()
+  (block,) = pages.python(programs.ROOT / 'docs/troubleshooting.md')
+  exec(block, {})
+  found = [line.split() for line in capsys.readouterr().out.splitlines()]
+  assert [layer for layer, _ in found] == [str(i) for i in range(len(found))]
+  assert len(found) > 1 and all(0 < float(x) < 1 for _, x in found)
