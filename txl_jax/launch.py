@@ -16,7 +16,7 @@ from txl_jax import command_line, files
 from txl_jax.errors import UserError
 
 _TO = flags.DEFINE(
-  command_line.Path(), 'copy_to', '', 'Folder that is given a folder launch.'
+  command_line.Path(), 'copy_to', '', 'Folder to put the folder launch into.'
 )
 # Those that people call; the others are called by them.
 LAUNCHERS = {

@@ -69,8 +69,8 @@ _OWN = ('data.dir', 'data.path', 'data.vocab_file')
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   None,
-  'Name of a config, as enwik8_24l, or path of a file, as ./mine.py; any key '
-  'is set by --config.section.key=value.',
+  'Name of a config, such as enwik8_24l, or path of a file, such as ./mine.py; '
+  'set any key with --config.section.key=value.',
 )
 flags.FLAGS['config'].parser = config_file.Parser()
 _WORKDIR = flags.DEFINE(
@@ -78,7 +78,7 @@ _WORKDIR = flags.DEFINE(
   'workdir',
   '',
   'Folder of the run, or gs://BUCKET/NAME; default: runs/ and the name of the '
-  'config, as runs/wt103_128m-shaw.',
+  'config, such as runs/wt103_128m-shaw.',
 )
 _MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
 _EXPORT_FILE = flags.DEFINE(
@@ -94,16 +94,18 @@ _SCORE_FILE = flags.DEFINE(
   command_line.Path(),
   'score_file',
   '',
-  'Where --mode=score writes each token and its nll, as lines of JSON.',
+  'Where --mode=score writes each token and its nll, as JSON lines.',
 )
 _DISTRIBUTED = flags.DEFINE_string(
   'distributed', 'auto', 'auto: join the processes of a cluster; or off.'
 )
 _COORDINATOR = flags.DEFINE_string(
-  'coordinator', None, 'HOST:PORT of process 0, a port that is free there.'
+  'coordinator', None, 'HOST:PORT of process 0; the port must be free there.'
 )
-_PROCESSES = flags.DEFINE_integer('num_processes', None, 'How many there are.')
-_PROCESS = flags.DEFINE_integer('process_id', None, 'Which this is, from 0.')
+_PROCESSES = flags.DEFINE_integer('num_processes', None, 'Number of processes.')
+_PROCESS = flags.DEFINE_integer(
+  'process_id', None, 'Number of this process, from 0.'
+)
 flags.DEFINE_bool('version', False, 'Print the version and exit.')
 
 

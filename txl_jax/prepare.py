@@ -46,11 +46,11 @@ _MANUAL_DIR = flags.DEFINE(
 _PROCESSES = flags.DEFINE_integer(
   'processes',
   0,
-  'Processes that read words; 0 is one for each CPU, four at most.',
+  'Processes that read words; 0 is one per CPU, at most four.',
   lower_bound=0,
 )
 _FORCE = flags.DEFINE_bool(
-  'force', False, 'Prepare it again although it is there, and replace it.'
+  'force', False, 'Prepare the corpus even if it exists, and replace it.'
 )
 
 

@@ -20,7 +20,7 @@ from txl_jax.settings import key
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-  name: str = key('convolution', 'Which model it is.', choices=('convolution',))
+  name: str = key('convolution', 'The model.', choices=('convolution',))
   d_model: int = key(12, 'D.', at_least=1)
   width: int = key(16, 'C.', at_least=1)
   kernel: int = key(3, 'k.', at_least=2)

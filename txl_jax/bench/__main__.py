@@ -62,46 +62,53 @@ def _size(name, default, what, at_least=1):
 
 # Of train, eval and decode, as both sides are told.
 _SIZES = (
-  _size('layers', 12, 'Layers.'),
+  _size('layers', 12, 'Number of layers.'),
   _size('d_model', 512, 'Model width, even.', at_least=2),
-  _size('heads', 8, 'Attention heads.'),
-  _size('d_head', 64, 'Width of a head.'),
+  _size('heads', 8, 'Number of attention heads.'),
+  _size('d_head', 64, 'Width of each head.'),
   _size('d_ff', 2048, 'Width of the feed-forward layers.'),
   _size('batch', 2, 'Rows of a batch, over all devices.'),
-  _size('segment', 256, 'Tokens of a segment.', at_least=2),
-  _size('memory', 256, 'States of the memory.', at_least=0),
-  _size('vocab', 204, 'Symbols of the vocabulary.', at_least=2),
-  _size('steps', 20, 'Segments in a measurement, after warm-up.'),
-  _size('segments_per_call', 16, 'eval: segments we score in one call.'),
+  _size('segment', 256, 'Tokens per segment.', at_least=2),
+  _size('memory', 256, 'States in the memory.', at_least=0),
+  _size('vocab', 204, 'Symbols in the vocabulary.', at_least=2),
+  _size('steps', 20, 'Segments per measurement, after warm-up.'),
+  _size('segments_per_call', 16, 'eval: segments we score per call.'),
 )
-_size('megabytes', 540, 'prepare: size of the text.')
+_size('megabytes', 540, 'prepare: size of the text in megabytes.')
 _size('processes', 0, 'prepare: processes that read; 0 is the default.', 0)
-_size('megatokens', 100, 'data: million tokens of the corpus.')
+_size('megatokens', 100, 'data: size of the corpus in millions of tokens.')
 _size('pairs', 5, 'Measurements of each side, or of each corpus.')
-_size('words', 267_735, 'softmax and prepare: words of the vocabulary.', 2)
+_size('words', 267_735, 'softmax and prepare: words in the vocabulary.', 2)
 _size('width', 1024, 'softmax: width of the head and of the model.')
 _size('div_val', 4, 'softmax: tail i is div_val^i times narrower.')
-_size('tokens', 8192, 'softmax: tokens of a step.')
-_size('window_tokens', 4, 'sliding: tokens that a measurement predicts.')
+_size('tokens', 8192, 'softmax: tokens per step.')
+_size('window_tokens', 4, 'sliding: tokens predicted per measurement.')
 flags.DEFINE_list('lengths', '800,1800', 'sliding: attention lengths.')
 flags.DEFINE_float(
   'dropatt', 0.0, 'attention: dropout of the probabilities.', 0, 0.999
 )
-flags.DEFINE_string('json', '', 'File for the measurements.')
-_size('threads', None, 'CPU threads of each side; all of them by default.')
+flags.DEFINE_string('json', '', 'File to write the measurements to.')
+_size('threads', None, 'CPU threads for each side; default: all.')
 flags.DEFINE_list(
   'cutoffs', '20000,40000,200000', 'softmax: first word of each tail.'
 )
 flags.DEFINE_enum(
-  'dtype', 'float32', ['float32', 'bfloat16'], 'In bfloat16 ours runs alone.'
+  'dtype',
+  'float32',
+  ['float32', 'bfloat16'],
+  'With bfloat16, only our side runs.',
 )
 flags.DEFINE_string(
-  'hf_python', sys.executable, 'Python that has torch and transformers.'
+  'hf_python', sys.executable, 'Python interpreter with torch and transformers.'
 )
-flags.DEFINE_string('topology', '', 'hlo: TPUs as v3:4x4, GPUs as h200:8.')
+flags.DEFINE_string(
+  'topology', '', 'hlo: TPUs such as v3:4x4, or GPUs such as h200:8.'
+)
 flags.DEFINE_string('hlo_file', '', 'hlo: where to write the compiled program.')
 config_flags.DEFINE_config_file(
-  'config', None, 'hlo: as of txl_jax.main; keys by --config.section.key.'
+  'config',
+  None,
+  'hlo: as for txl_jax.main; set keys with --config.section.key=value.',
 )
 flags.FLAGS['config'].parser = config_file.Parser()
 

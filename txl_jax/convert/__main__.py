@@ -39,27 +39,29 @@ from txl_jax.convert.weights import Weights
 from txl_jax.errors import UserError
 
 _FROM = flags.DEFINE(command_line.Path(), 'from', '', 'What to convert.')
-_TO = flags.DEFINE(command_line.Path(), 'to', '', 'What to write; it is new.')
+_TO = flags.DEFINE(
+  command_line.Path(), 'to', '', 'What to write; it must be new.'
+)
 _SOURCE = flags.DEFINE_enum(
   'source',
   'auto',
   ['auto', *SOURCES],
-  'Which version --from is of; auto goes by names.',
+  'Which version --from comes from; auto decides by names.',
 )
 _FORMAT = flags.DEFINE_enum(
   'format',
   'auto',
   targets.FORMATS,
-  'What --to is; auto: original for a name in .pt or .pth, export in .npz, '
-  'else a workdir.',
+  'What --to is; auto: original for a name in .pt or .pth, export for .npz, '
+  'otherwise a workdir.',
 )
 _VOCABULARY = flags.DEFINE(
   command_line.Path(),
   'vocabulary',
   '',
   'File with the vocabulary of --from: cache.pkl, cache.pt, vocab.json, a list '
-  'of words, vocabulary.json of a workdir; or bytes, for all 256. Without one '
-  'tokens are their ids, as words in digits.',
+  'of words, or the vocabulary.json of a workdir; or bytes, for all 256. '
+  'Without one, tokens are their ids, written as words of digits.',
 )
 
 
@@ -67,24 +69,28 @@ def _define() -> dict[str, flags.FlagHolder]:
   """The flags of options, by their names."""
   integers = {
     'attn_type': '0 Transformer-XL, 1 Shaw et al., 2 Vaswani et al., 3 Al-Rfou',
-    'n_head': 'Heads, which attention type 2 does not tell.',
-    'tgt_len': 'T: tokens of a segment.',
-    'mem_len': 'M: states of the memory.',
-    'clamp_len': 'Farther distances count as this one; 0 is off.',
-    'div_val': 'Where one bin follows another, which its widths tell.',
+    'n_head': 'Number of heads, which attention type 2 does not tell.',
+    'tgt_len': 'T: tokens per segment.',
+    'mem_len': 'M: states in the memory.',
+    'clamp_len': 'Larger distances count as this one; 0 is off.',
+    'div_val': 'How many times narrower each bin is than the one before; by '
+    'default as their widths tell.',
   }
   switches = {
-    'same_length': 'Whether every query sees as many keys.',
-    'pre_lnorm': 'Whether norms are before the sublayers.',
-    'tie_weight': 'Whether the softmax has the weights of the embedding; to be '
-    'said where a file has them once.',
+    'same_length': 'Whether all queries see the same number of keys.',
+    'pre_lnorm': 'Whether norms come before the sublayers.',
+    'tie_weight': 'Whether the softmax shares the weights of the embedding; '
+    'needed if a file has them only once.',
   }
   made: dict[str, flags.FlagHolder] = {
     'cutoffs': flags.DEFINE_list(
-      'cutoffs', None, 'First ids of the tails, as 20000,40000,200000.'
+      'cutoffs', None, 'First ids of the tails, such as 20000,40000,200000.'
     ),
     'tie_projs': flags.DEFINE_list(
-      'tie_projs', None, 'The same of the projections: true or false for each.'
+      'tie_projs',
+      None,
+      'Whether the softmax shares each projection of the embedding: true or '
+      'false for each bin.',
     ),
     'layer_norm_epsilon': flags.DEFINE_float(
       'layer_norm_epsilon', None, 'Epsilon of the layer norms.'

@@ -19,10 +19,10 @@ SIZES = {
   'lm1b': 793_471,
 }
 CORPORA = {
-  'pystdlib': "bytes: the sources of Python's own standard library",
+  'pystdlib': "bytes: the source code of Python's standard library",
   'text': 'bytes, words or subwords: a text of your own, see data.path',
   'enwik8': 'bytes: 100 MB of Wikipedia',
-  'text8': 'bytes: 100 MB of Wikipedia, letters and spaces alone',
+  'text8': 'bytes: 100 MB of Wikipedia, only letters and spaces',
   'wt103': 'words: WikiText-103',
   'wt2': 'words: WikiText-2',
   'ptb': 'words: Penn Treebank',
@@ -45,63 +45,63 @@ class Data:
   corpus: str = key('pystdlib', 'Corpus to train on.', choices=CORPORA)
   dir: str = file_path(
     '',
-    "Folder that holds the prepared corpora, or gs://BUCKET/NAME; '' is that "
-    f'of the environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, '
-    'by default ~/.local/share/txl_jax.',
+    "Folder of the prepared corpora, or gs://BUCKET/NAME; '' is the one in the "
+    f'environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by '
+    'default ~/.local/share/txl_jax.',
     may_change=ON_RESUME,
     remote='gs://',
   )
   path: str = file_path(
     '',
     'Corpus text: the file or folder to learn from. A folder with a train and '
-    'a valid or test (files or sub-folders) has these splits; any other text '
-    'is cut at 90 and 95 percent. Files may be packed (.gz, .zst) or hold '
-    'records (.jsonl, .parquet).',
+    'a valid or test (files or sub-folders) is read with these splits; any '
+    'other text is cut at 90 and 95 percent. Files may be compressed (.gz, '
+    '.zst) or hold records (.jsonl, .parquet).',
     may_change=ON_RESUME,
   )
   validation_path: str = file_path(
     '',
-    'Corpus text: the validation text, a file or folder; data.path is then '
-    'trained on as a whole.',
+    'Corpus text: the validation text, a file or folder; all of data.path is '
+    'then used for training.',
     may_change=ON_RESUME,
   )
   test_path: str = file_path(
     '',
-    'Corpus text: the test text, likewise; without one it is the validation '
-    'text. Where it is given alone, validation is the last 5 percent of '
-    'data.path.',
+    'Corpus text: the test text, likewise; without one, the validation text is '
+    'used. If only this one is given, the last 5 percent of data.path are for '
+    'validation.',
     may_change=ON_RESUME,
   )
   field: str = key(
-    'text', 'Corpus text: field of records (.jsonl, .parquet) that is read.'
+    'text', 'Corpus text: the field of records (.jsonl, .parquet) to read.'
   )
   documents: str = key(
     'none',
     'Corpus text: what a document is. Each is read with an empty memory, in '
-    'segments of its own, and ends with <eos>; of words, where its newlines '
-    'are white space.',
+    'segments of its own, and ends with <eos>; in word-level text, newlines '
+    'within it are white space.',
     choices={
-      'none': 'no part of it: the text is one stream',
+      'none': 'nothing: the text is one stream',
       'file': 'each file',
       'record': 'each record of a .jsonl or .parquet',
-      'separator': 'what data.separator is between',
+      'separator': 'what lies between two data.separator',
     },
   )
   separator: str = key(
-    '<|endoftext|>', 'Corpus text: what is between two documents, and dropped.'
+    '<|endoftext|>', 'Corpus text: what separates two documents; it is dropped.'
   )
   newline: str = key(
     'keep',
-    'What becomes of the newlines of enwik8.',
+    'What happens to the newlines of enwik8.',
     choices={
       'keep': 'every byte is a token, 205 symbols',
-      'drop': 'they become no token, 204 symbols and shorter splits: the '
-      'published protocol',
+      'drop': 'they are removed, 204 symbols and shorter splits: the published '
+      'protocol',
     },
   )
   alphabet: str = key(
     'seen',
-    'Which byte values enwik8 and text8 have as symbols.',
+    'Which byte values are symbols of enwik8 and text8.',
     choices={
       'seen': 'those that occur',
       'bytes': 'all 256 (Al-Rfou et al. 2018)',
@@ -109,47 +109,50 @@ class Data:
   )
   level: str = key(
     'byte',
-    'Corpus text: what a token is. The published corpora of words are words.',
+    'Corpus text: what a token is. The published word corpora always use '
+    'words.',
     choices={
       'byte': 'one byte',
-      'word': 'what white space separates; the vocabulary is counted on the '
-      'training split',
-      'subword': 'a byte-level BPE token, learned from the training split, or '
-      'of data.tokenizer; needs the extra [text]',
+      'word': 'whatever white space separates; the vocabulary is counted on '
+      'the training split',
+      'subword': 'a byte-level BPE token, learned from the training split or '
+      'taken from data.tokenizer; needs the extra [text]',
     },
   )
-  lower: bool = key(False, 'Text of words: lower-case it.')
-  eos: bool = key(True, 'Text of words: every newline is the word <eos>.')
+  lower: bool = key(False, 'Word-level text: convert it to lower case.')
+  eos: bool = key(True, 'Word-level text: each newline becomes the word <eos>.')
   unk: bool = key(
     False,
-    'Text of words: add the word <unk>, for words outside, to a vocabulary '
-    'without one; to a list it is added at the end, among the rarest. It is '
-    'trained only where some words of the training split are left out, as with '
+    'Word-level text: add the word <unk>, for unknown words, to a vocabulary '
+    'without one; in a word list it goes to the end, among the rarest. It is '
+    'trained only if some words of the training split are left out, as with '
     'min_count 2.',
   )
-  min_count: int = size(1, 'Text of words: rarer words are left out.')
+  min_count: int = size(
+    1, 'Word-level text: words that occur less often are left out.'
+  )
   max_size: int = count(
     0,
-    'Text of words or subwords: size of the vocabulary at most; 0 is any of '
-    f'words, {SUBWORDS:,} of subwords.',
+    'Word- or subword-level text: maximum size of the vocabulary; 0 is no '
+    f'limit for words, {SUBWORDS:,} for subwords.',
   )
   tokenizer: str = file_path(
     '',
-    'Text of subwords: the tokenizer.json of a byte-level BPE, or the '
+    'Subword-level text: the tokenizer.json of a byte-level BPE, or the '
     "vocabulary.json of a run; '' learns one.",
     may_change=ON_RESUME,
   )
   vocab_file: str = file_path(
     '',
-    'Text of words, and lm1b when it is prepared: list of the words, one a '
-    'line, or with its count.',
+    'Word-level text, and lm1b when it is prepared: list of the words, one per '
+    'line, with or without their counts.',
     may_change=ON_RESUME,
   )
   boundaries: int = key(
     1,
-    'lm1b: words <S> between two sentences.',
+    'lm1b: number of words <S> between two sentences.',
     choices={
-      1: 'n + 1 tokens of a sentence are scored (PyTorch original)',
+      1: 'n + 1 tokens are scored per sentence of n words (PyTorch original)',
       2: 'n + 2, one of them trivial (TensorFlow original)',
     },
   )

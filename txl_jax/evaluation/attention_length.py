@@ -26,11 +26,11 @@ class AttentionLength:
 
   lengths: tuple[int, ...] = key(
     (64, 128, 256, 512),
-    'L: how many tokens each one sees, itself included; that of training is '
-    'tried besides.',
+    'L: how many tokens each token sees, itself included; the length of '
+    'training is tried as well.',
   )
   tokens: int = count(
-    0, 'Tokens of the split that are read, from its start; 0 is all.'
+    0, 'Tokens of the split to read, from its start; 0 is all.'
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:

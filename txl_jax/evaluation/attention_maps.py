@@ -31,14 +31,16 @@ class AttentionMaps:
 
   MAY_CHANGE = ON_RESUME
 
-  start: int = count(0, 'Where in the split the text begins.')
+  start: int = count(0, 'Where the text begins in the split.')
   tokens: int = size(4096, 'Tokens whose attention is averaged.')
   passage: int = size(
-    20, 'The first ones of them, of which each is shown.', at_most=1000
+    20,
+    'How many of these, from the first, are also shown one by one.',
+    at_most=1000,
   )
   context: int = count(
     1024,
-    'Tokens before them that fill the memory, in whole segments.',
+    'Tokens before the text that fill the memory, in whole segments.',
     at_most=10**6,
   )
 

@@ -31,9 +31,9 @@ class EvalSpeed:
 
   lengths: tuple[int, ...] = key(tuple(PAPER), 'L: attention lengths.')
   tokens: int = size(
-    4, 'Tokens that one measurement of the window predicts.', at_most=10**6
+    4, 'Tokens that the window predicts in one measurement.', at_most=10**6
   )
-  repeats: int = size(5, 'Measurements, of which the median counts.')
+  repeats: int = size(5, 'Number of measurements, of which the median counts.')
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

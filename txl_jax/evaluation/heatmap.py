@@ -44,15 +44,15 @@ class Heatmap:
 
   MAY_CHANGE = ON_RESUME
 
-  start: int = count(0, 'Where in the split the text begins.')
-  tokens: int = size(1000, 'Tokens of it.', at_most=10**6)
+  start: int = count(0, 'Where the text begins in the split.')
+  tokens: int = size(1000, 'Length of the text in tokens.', at_most=10**6)
   context: int = count(
-    1024, 'Tokens before it that the model reads first.', at_most=10**6
+    1024, 'Tokens before the text that the model reads first.', at_most=10**6
   )
   against: str = file_path(
     '',
-    'Folder of another run: colours are how much higher the nll of this one '
-    'is.',
+    'Folder of another run: colours show how much higher the nll of this run '
+    'is than that of the other.',
     remote='gs://',
   )
 

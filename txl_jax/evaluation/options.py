@@ -12,25 +12,27 @@ class Eval:
 
   MAY_CHANGE = ON_RESUME
 
-  split: str = key('validation', 'What is scored.', choices=SPLITS)
-  batch_size: int = size(1, 'Streams that the split is cut into; 1 is exact.')
-  segment_len: int = size(512, 'T: tokens of a segment.')
+  split: str = key('validation', 'Which split is scored.', choices=SPLITS)
+  batch_size: int = size(
+    1, 'Number of streams the split is cut into; 1 is exact.'
+  )
+  segment_len: int = size(512, 'T: tokens per segment.')
   window: int = count(
     0,
-    'W: every token is predicted from the W tokens before it and nothing '
-    'else, by a window that moves one token at a time: slow; for models '
-    'without memory. 0 scores segments.',
+    'W: predict each token from the W tokens before it and nothing else, with '
+    'a window that moves one token at a time: slow; for models without memory. '
+    '0 scores segments.',
   )
   first_token: str = key(
     'none',
     'Which tokens are scored.',
     choices={
       'none': 'all but the first',
-      'eos': 'all, the first one after an <eos> put before it: for words, but '
-      'not for lm1b, which begins with <S>',
+      'eos': 'all, with an <eos> put before the first: for words, but not for '
+      'lm1b, which begins with <S>',
     },
   )
-  segments_per_call: int = size(
-    16, 'Segments that one call of the devices scores.'
+  segments_per_call: int = size(16, 'Segments scored per call to the devices.')
+  nll_file: str = file_path(
+    '', '.npy file to write the nll of each scored token to.'
   )
-  nll_file: str = file_path('', 'A .npy file for the nll of each scored token.')

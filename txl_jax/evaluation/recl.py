@@ -36,19 +36,23 @@ class Recl:
 
   others: tuple[str, ...] = key(
     (),
-    'Folders of the runs that this one is compared with, of the same '
+    'Folders of the runs to compare this one with; they need the same '
     'vocabulary.',
     is_path=True,
   )
-  positions: int = size(1000, 'P: tokens, evenly over the split, scored.')
-  step: int = size(100, 'By how many tokens contexts differ; the first is one.')
+  positions: int = size(
+    1000, 'P: tokens to score, spread evenly over the split.'
+  )
+  step: int = size(
+    100, 'Step between context lengths, in tokens; also the shortest one.'
+  )
   longest: int = key(
-    1000, 'The longest context, in tokens.', at_least=2, at_most=10**6
+    1000, 'Longest context, in tokens.', at_least=2, at_most=10**6
   )
   shares: tuple[float, ...] = key(
-    (0.1, 0.5, 1.0), 'r: shares of the positions, the hardest ones.'
+    (0.1, 0.5, 1.0), 'r: fractions of the positions to use, the hardest ones.'
   )
-  batch_size: int = size(16, 'B: contexts that are read at once.')
+  batch_size: int = size(16, 'B: contexts read at once.')
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

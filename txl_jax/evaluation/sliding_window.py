@@ -28,11 +28,11 @@ class SlidingWindow:
 
   window: int = count(
     0,
-    'W: length of the window, and of the segments; 0 is train.segment_len.',
+    'W: length of the window and of the segments; 0 is train.segment_len.',
     at_most=10**6,
   )
   tokens: int = count(
-    0, 'Tokens of the split that are read, from its start; 0 is all.'
+    0, 'Tokens of the split to read, from its start; 0 is all.'
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:

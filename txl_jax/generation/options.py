@@ -16,41 +16,45 @@ class Generate:
   MAY_CHANGE = ON_RESUME
 
   prompt: str = key('', 'The text to continue.')
-  prompt_file: str = file_path('', 'A file instead of it; - is standard input.')
-  prompt_lines: bool = key(
-    False, 'Every line of the prompt is one of its own, without its end.'
+  prompt_file: str = file_path(
+    '', 'File to read the prompt from instead; - is standard input.'
   )
-  max_new_tokens: int = count(400, 'Tokens of a sample at most.')
+  prompt_lines: bool = key(
+    False,
+    'Each line of the prompt, without its newline, is a prompt of its own.',
+  )
+  max_new_tokens: int = count(400, 'Maximum number of tokens in a sample.')
   stop: str = key(
     'none',
-    'What ends a sample before that.',
+    'What ends a sample earlier.',
     choices={
-      'none': 'nothing but the <eos> of a document',
-      'line': 'the end of a line: the word <eos>, or for bytes a newline',
+      'none': 'only the <eos> of a document',
+      'line': 'the end of a line: the word <eos>, or a newline for bytes',
     },
   )
   temperature: float = count(
-    1.0, 'Divides the logits; 0 takes the most probable token.'
+    1.0, 'Divides the logits; 0 always takes the most probable token.'
   )
-  top_k: int = count(0, 'Sample among the k most probable tokens; 0 is off.')
+  top_k: int = count(0, 'Sample from the k most probable tokens; 0 is off.')
   top_p: float = key(
     1.0,
-    'Sample among the fewest tokens that hold this probability.',
+    'Sample from the fewest tokens that together have this probability.',
     above=0,
     at_most=1,
   )
   repetition_penalty: float = key(
     1.0,
-    'Above 1, tokens already seen become rarer: it divides logits above 0 and '
-    'multiplies others; with an adaptive softmax these are log-probabilities.',
+    'Above 1, tokens already seen become rarer: logits above 0 are divided by '
+    'it, others multiplied; with an adaptive softmax these are '
+    'log-probabilities.',
     above=0,
   )
-  forbid_unk: bool = key(False, 'Words: never write <unk>.')
+  forbid_unk: bool = key(False, 'With words, never write <unk>.')
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)
-  samples: int = size(1, 'How many of a prompt.')
-  stream: bool = key(True, 'Print a single sample as it is made.')
+  samples: int = size(1, 'Samples per prompt.')
+  stream: bool = key(True, 'Print a single sample while it is written.')
   segment_len: int = size(
-    128, 'The prompt is read in pieces of this length.', at_most=1_000_000
+    128, 'The prompt is read in pieces of this many tokens.', at_most=1_000_000
   )
   window: int = count(
     0,
@@ -75,9 +79,9 @@ class LongText:
 
   MAY_CHANGE = ON_RESUME
 
-  start: int = count(0, 'Where in eval.split the context begins.')
-  context: int = size(512, 'Tokens of it.', at_most=100_000)
-  tokens: int = size(2000, 'Tokens that are written.', at_most=100_000)
+  start: int = count(0, 'Where the context begins in eval.split.')
+  context: int = size(512, 'Tokens of context.', at_most=100_000)
+  tokens: int = size(2000, 'Tokens to write.', at_most=100_000)
   ngrams: tuple[int, ...] = key(
     (1, 2, 4, 8, 16), 'Lengths of the n-grams whose repetition is counted.'
   )

@@ -26,25 +26,26 @@ class Config(transformer_config.Absolute):
 
   name: str = key(
     'al_rfou',
-    'Which model it is.',
+    'The model.',
     choices={
       'al_rfou': 'learned positions in every layer (Al-Rfou et al. 2018)'
     },
   )
   table_len: int = size(
     512,
-    'L: positions in the table of a layer; no segment and no window is longer.',
+    'L: positions in the table of each layer; no segment or window may be '
+    'longer.',
   )
   layer_losses: bool = key(
     False,
-    'In training every layer predicts, by an output of its own; layer l of N '
-    'until l / 2 N of the training is over.',
+    'In training every layer predicts, with an output of its own; layer l < N '
+    'stops after l / 2 N of the training.',
   )
   second_target: float = count(
     0.0,
-    'In training the token after the next is predicted too, by another '
-    'output, of every layer that predicts; this is the weight of that loss (in '
-    'the paper 0.5), 0 is off.',
+    'In training the token after the next is predicted too, by another output '
+    'of every layer that predicts; this is the weight of that loss (0.5 in the '
+    'paper), 0 is off.',
   )
 
 

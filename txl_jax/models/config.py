@@ -19,72 +19,73 @@ def rate(default: float, meaning: str, at_least: float = 0) -> Any:
 class Config:
   """Keys that every model has; the config of each adds its own."""
 
-  name: str = key('', 'Which model it is.')
+  name: str = key('', 'The model.')
   d_model: int = size(512, 'D: width of the states.')
-  tie_weights: bool = key(True, 'Output weights are the embedding table.')
+  tie_weights: bool = key(True, 'The output weights are the embedding table.')
   cutoffs: tuple[int, ...] = key(
     (),
     'Adaptive embedding and softmax: the first token id of each tail of rarer '
-    'words, as (20000, 40000, 200000); () is a plain softmax.',
+    'words, such as (20000, 40000, 200000); () is a plain softmax.',
   )
   d_embed: int = count(0, "Width of the head's embeddings; 0 is d_model.")
-  div_val: int = size(1, 'The words of tail i are div_val^i times narrower.')
+  div_val: int = size(1, 'Word vectors of tail i are div_val^i times narrower.')
   tie_projs: tuple[bool, ...] = key(
     (),
-    'Whether the output projection of each bin, the head first, is that of '
-    'the embedding; () is all of them apart.',
+    'Whether the output projection of each bin, head first, is that of the '
+    'embedding; () ties none.',
   )
   tail_order: str = key(
     'ascending',
-    "Which tail the logits behind the head's words stand for.",
+    "Which tail each logit after those of the head's words stands for.",
     choices=softmax.TAIL_ORDERS,
   )
   softmax_samples: int = count(
     0,
-    'Words drawn for a sampled softmax in training, without cutoffs; 0 is off.',
+    'Words to draw for a sampled softmax in training, without cutoffs; 0 is '
+    'off.',
     may_change=IN_USE,
   )
   init_std: float = key(
     0.02, 'Standard deviation of initial weights.', above=0, may_change=IN_USE
   )
   proj_init_std: float = key(
-    0.01, 'Of the projections of embeddings.', above=0, may_change=IN_USE
+    0.01, 'The same for embedding projections.', above=0, may_change=IN_USE
   )
   dropout: float = rate(
-    0.1, 'Of embeddings and final states, and within the layers.'
+    0.1, 'Dropout rate of embeddings and final states, and within the layers.'
   )
   dropout_embed: float = rate(
-    -1.0, 'Of the embeddings; -1 is as model.dropout.', at_least=-1
+    -1.0, 'Dropout rate of the embeddings; -1 is model.dropout.', at_least=-1
   )
   dropout_final: float = rate(
-    -1.0, 'Of the final states; -1 is as model.dropout.', at_least=-1
+    -1.0, 'Dropout rate of the final states; -1 is model.dropout.', at_least=-1
   )
   locked_dropout: bool = key(
     False,
     'One mask for all positions of a segment (variational dropout). The '
-    'position table, which has no rows, and the attention probabilities, where '
-    'it would hide a key from the whole segment, keep dropout as it is.',
+    'position table, which has no batch rows, and the attention probabilities, '
+    'where it would hide a key from the whole segment, keep ordinary dropout.',
     may_change=IN_USE,
   )
   word_dropout: float = rate(
     0.0,
-    'Of whole words: every occurrence in a batch, or in a part of it where '
-    'train.accumulate divides it.',
+    'Dropout rate of whole words: every occurrence in a batch, or in each part '
+    'of it if train.accumulate divides it.',
   )
   activation_reg: float = count(
     0.0,
-    'Added to the loss of training: this times the mean square of the final '
-    'states after dropout.',
+    'Weight in the training loss of the mean square of the final states after '
+    'dropout.',
     may_change=IN_USE,
   )
   temporal_activation_reg: float = count(
     0.0,
-    'The same of their changes from one position to the next, before dropout.',
+    'The same for their changes from one position to the next, before dropout.',
     may_change=IN_USE,
   )
   dtype: str = key(
     'float32',
-    'Compute dtype; parameters, softmax, norms and nll are float32.',
+    'Compute dtype; parameters, softmax, norms and nll stay float32.',
     choices=('float32', 'bfloat16'),
     may_change=IN_USE,
   )

@@ -74,28 +74,26 @@ class Config(config.Config):
   """The section `model` of a config for `GCNN`."""
 
   name: str = key(
-    'gcnn',
-    'Which model it is.',
-    choices={'gcnn': 'Gated convolutional network'},
+    'gcnn', 'The model.', choices={'gcnn': 'Gated convolutional network'}
   )
   d_model: int = size(
-    512, 'D: width of the embeddings, which the first block reads.'
+    512, 'D: width of the embeddings, the input of the first block.'
   )
   tie_weights: bool = key(
     True,
-    'Output weights are the embedding table, if the last block is as wide. '
-    'Else the two share nothing: embeddings are one table, whatever the '
-    'cutoffs, and the head of the softmax is as wide as the last block.',
+    'The output weights are the embedding table; the last block must be as '
+    'wide. If False, the two share nothing: embeddings are one table, whatever '
+    'the cutoffs, and the head of the softmax is as wide as the last block.',
   )
   blocks: str = key(
     '[4,512]*8',
-    'kernel,width of the convolutions of each residual block, how often: '
-    "'[5,512] [1,128 5,128 1,512]*3' is one and three others.",
+    'kernel,width of the convolutions in each residual block, and how often: '
+    "'[5,512] [1,128 5,128 1,512]*3' is one block, then three others.",
   )
   gate: str = key(
     'glu',
-    'What a layer makes of a = X * W + b and g = X * V + c, where X * W is a '
-    'convolution; those of a alone have no V.',
+    'What a layer computes from a = X * W + b and g = X * V + c, where X * W '
+    'is a convolution; choices that use a alone have no V.',
     choices={
       'glu': 'a sigmoid(g), the gated linear unit',
       'gtu': 'tanh(a) sigmoid(g), the gated tanh unit',

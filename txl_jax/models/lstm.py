@@ -23,11 +23,11 @@ from txl_jax.settings import IN_USE, count, key
 class Config(recurrent.Config):
   """The section `model` of a config for `LSTM`."""
 
-  name: str = key('lstm', 'Which model it is.', choices={'lstm': 'LSTM'})
+  name: str = key('lstm', 'The model.', choices={'lstm': 'LSTM'})
   forget_bias: float = count(
     1.0,
-    'Initial bias of the forget gates: 1 remembers from the start (Jozefowicz '
-    'et al. 2015).',
+    'Initial bias of the forget gates: at 1 they remember from the start '
+    '(Jozefowicz et al. 2015).',
     may_change=IN_USE,
   )
 

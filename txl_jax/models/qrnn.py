@@ -26,16 +26,16 @@ from txl_jax.settings import key, size
 class Config(recurrent.Config):
   """The section `model` of a config for `QRNN`."""
 
-  name: str = key('qrnn', 'Which model it is.', choices={'qrnn': 'QRNN'})
+  name: str = key('qrnn', 'The model.', choices={'qrnn': 'QRNN'})
   window: int = size(
     2,
-    'w: inputs that the first layer sees at a position, the newest among them; '
-    'the others see 1.',
+    'w: inputs that the first layer sees at each position, including the '
+    'newest; the other layers see 1.',
   )
   zoneout: float = key(
     0.0,
-    'Probability that a number of a state stays as it is (Krueger et al. '
-    '2017); where the model is used the mean is taken.',
+    'Probability that a number in a state stays as it is (Krueger et al. '
+    '2017); outside training, the mean is used.',
     at_least=0,
     at_most=0.999,
   )

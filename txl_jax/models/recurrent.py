@@ -17,14 +17,15 @@ from txl_jax.settings import size
 class Config(config.Config):
   """Keys of every recurrent model."""
 
-  n_layer: int = size(2, 'N: layers.', at_most=1000)
+  n_layer: int = size(2, 'N: number of layers.', at_most=1000)
   d_hidden: int = size(
-    1024, 'Width of the layers but the last one, whose width is d_model.'
+    1024, 'Width of all layers except the last, whose width is d_model.'
   )
   weight_drop: float = rate(
     0.0,
-    'Of the weights that the states of a layer pass through from position to '
-    'position: one mask for a segment (DropConnect, Wan et al. 2013).',
+    'Dropout rate of the weights that the states of a layer pass through from '
+    'position to position: one mask per segment (DropConnect, Wan et al. '
+    '2013).',
   )
 
 

@@ -22,14 +22,14 @@ class Config(transformer_config.WithMemory):
 
   name: str = key(
     'shaw',
-    'Which model it is.',
+    'The model.',
     choices={'shaw': 'learned relative positions (Shaw et al. 2018)'},
   )
   table_len: int = size(
     1024,
-    'L: distances, from 0, that have a row in the position table of a layer: '
-    'train.segment_len + model.mem_len, those of training. Farther ones count '
-    'as the farthest of them, so that a memory may be longer later.',
+    'L: distances, from 0, that have a row in the position table of each '
+    'layer: the train.segment_len + model.mem_len of training. Larger ones '
+    'count as the largest of them, so the memory may be longer later.',
   )
 
 

@@ -23,15 +23,15 @@ SPANS = {
 class Config(config.Config):
   """Keys of every Transformer; it has no memory."""
 
-  n_layer: int = size(12, 'N: layers.', at_most=1000)
-  n_head: int = size(8, 'H: attention heads.')
-  d_head: int = size(64, 'K: width of a head.')
+  n_layer: int = size(12, 'N: number of layers.', at_most=1000)
+  n_head: int = size(8, 'H: number of attention heads.')
+  d_head: int = size(64, 'K: width of each head.')
   d_ff: int = size(2048, 'Width of the feed-forward layers.')
   pre_norm: bool = key(
-    False, 'Norms before the sublayers, not after the residual sum.'
+    False, 'Norms before the sublayers instead of after the residual sum.'
   )
   ln_eps: float = key(1e-5, 'Epsilon of the layer norms.', above=0)
-  dropatt: float = rate(0.0, 'Of the attention probabilities.')
+  dropatt: float = rate(0.0, 'Dropout rate of the attention probabilities.')
   unroll: int = count(
     0,
     'Layers per iteration of the layer loop: all of them is fastest on CPUs '
@@ -40,12 +40,12 @@ class Config(config.Config):
   )
   remat: str = key(
     'none',
-    'What a layer computes again in the backward pass instead of keeping it.',
+    'What a layer recomputes in the backward pass instead of keeping it.',
     choices={
       'none': 'nothing',
-      'scores': 'all but the results of products with its weights: nothing of '
-      'size T x S is kept',
-      'layer': 'all',
+      'scores': 'everything except products with its weights: nothing of size '
+      'T x S is kept',
+      'layer': 'everything',
     },
     may_change=IN_USE,
   )
@@ -66,8 +66,8 @@ class Absolute(Config):
 
   norm_queries: bool = key(  # pyright: ignore
     True,
-    'With pre_norm, queries are made of normed states, as keys and values are; '
-    'False: of the states themselves (PyTorch original).',
+    'With pre_norm, queries are computed from normed states, as keys and '
+    'values are; False: from the states themselves (PyTorch original).',
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -83,20 +83,20 @@ class WithMemory(Config):
 
   mem_len: int = count(  # pyright: ignore
     512,
-    'M: states of the memory; 0 is a model without memory.',
+    'M: number of states in the memory; 0 is a model without memory.',
     may_change=AT_TEST_TIME,
   )
   same_length: str = key(
     'off', 'How many keys a query sees.', choices=SPANS, may_change=AT_TEST_TIME
   )
   clamp_len: int = count(
-    0, 'Farther distances count as this one; 0 is off.', may_change=AT_TEST_TIME
+    0, 'Larger distances count as this one; 0 is off.', may_change=AT_TEST_TIME
   )
   memory_init: str = key(  # pyright: ignore
     'empty',
-    'What a memory starts with.',
+    'What the memory starts with.',
     choices={
-      'empty': 'no visible slot',
+      'empty': 'no visible slots',
       'zeros': 'zero states that are attended to (TensorFlow original, Hugging '
       'Face)',
     },
@@ -104,12 +104,12 @@ class WithMemory(Config):
 
   attention: str = key(
     'auto',
-    'What computes attention in training.',
+    'How attention is computed in training.',
     choices={
-      'auto': 'the fastest that can (`--mode=summary` tells which)',
+      'auto': 'the fastest available (`--mode=summary` shows which)',
       'xla': 'plain operations',
       'cudnn': 'cuDNN, with the position scores as its bias',
-      'triton': 'a kernel for NVIDIA GPUs from Ampere on',
+      'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
       'tpu': 'a kernel for TPUs',
     },
     may_change=IN_USE,

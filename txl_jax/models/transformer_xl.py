@@ -21,12 +21,10 @@ class Config(transformer_config.WithMemory):
   """The section `model` of a config for `TransformerXL`."""
 
   name: str = key(
-    'transformer_xl',
-    'Which model it is.',
-    choices={'transformer_xl': 'Transformer-XL'},
+    'transformer_xl', 'The model.', choices={'transformer_xl': 'Transformer-XL'}
   )
   untie_biases: bool = key(
-    False, 'u and v per layer instead of one pair for all.'
+    False, 'u and v for each layer instead of one pair for all.'
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ class Config(transformer_config.Absolute):
 
   name: str = key(
     'vaswani',
-    'Which model it is.',
+    'The model.',
     choices={'vaswani': 'absolute sinusoids (Vaswani et al. 2017)'},
   )
 

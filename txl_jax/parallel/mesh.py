@@ -49,14 +49,22 @@ class Sizes:
 
   MAY_CHANGE = ON_RESUME
 
-  slices: int = _key(1, 'TPU slices or GPU nodes, with a slow network between.')
-  data: int = _key(-1, 'Parts of the batch, each with a whole model.')
+  slices: int = _key(
+    1, 'TPU slices or GPU nodes, with a slow network between them.'
+  )
+  data: int = _key(
+    -1,
+    'Parts of the batch, each with a full copy of the model; -1, on one axis, '
+    'is all remaining devices.',
+  )
   fsdp: int = _key(
     1,
-    'Parts of the batch and of the parameters, which are gathered where they '
+    'Parts of the batch and of the parameters, which are gathered when they '
     'are used.',
   )
-  tensor: int = _key(1, 'Parts of heads, feed-forward and vocabulary.')
+  tensor: int = _key(
+    1, 'Parts of the heads, feed-forward layers and vocabulary.'
+  )
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

@@ -39,15 +39,15 @@ class Watching:
 
   lost_seconds: float = key(
     45.0,
-    'Seconds without a sign until a process counts as lost and the others '
-    'end; a host that is moved or suspended may be away for so long.',
+    'Seconds without a sign of life until a process counts as lost and the '
+    'others end; a host that is moved or suspended may be away this long.',
     at_least=5,
     at_most=1_000_000,
   )
   stall_seconds: float = count(
     0.0,
     'Seconds without a step, not counting compilation, evaluation and saving, '
-    'until a warning says which process and host is behind; 0 is off.',
+    'until a warning names the process and host that is behind; 0 is off.',
   )
 
 

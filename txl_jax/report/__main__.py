@@ -24,10 +24,10 @@ from txl_jax.report import collect, page, tables
 from txl_jax.runs.console import duration
 
 _RUNS = flags.DEFINE(
-  command_line.Path(), 'runs', 'runs', 'Folder with the folders of runs.'
+  command_line.Path(), 'runs', 'runs', 'Folder that holds the run folders.'
 )
 _OUTPUT = flags.DEFINE(
-  command_line.Path(), 'output', 'report', 'Folder that the report is put in.'
+  command_line.Path(), 'output', 'report', 'Folder to write the report to.'
 )
 
 

@@ -27,66 +27,81 @@ class Optim:
       'sgd': 'gradient descent, with momentum if optim.momentum is above 0',
     },
   )
-  lr: float = key(2.5e-4, 'Peak of the learning rate.', above=0)
-  b1: float = count(0.9, 'adam: decay of the mean.', at_most=0.999999)
-  b2: float = count(0.999, 'adam: decay of the square.', at_most=0.999999)
-  eps: float = key(1e-8, 'adam: added to the root.', above=0)
-  momentum: float = count(0.0, 'sgd: decay of the sum.', at_most=0.999999)
-  nesterov: bool = key(False, 'sgd: look ahead along the momentum.')
+  lr: float = key(2.5e-4, 'Peak learning rate.', above=0)
+  b1: float = count(0.9, 'adam: decay of the first moment.', at_most=0.999999)
+  b2: float = count(
+    0.999, 'adam: decay of the second moment.', at_most=0.999999
+  )
+  eps: float = key(1e-8, 'adam: added to the square root.', above=0)
+  momentum: float = count(
+    0.0, 'sgd: momentum, the decay of the sum of gradients.', at_most=0.999999
+  )
+  nesterov: bool = key(False, 'sgd: use Nesterov momentum, which looks ahead.')
   state_dtype: str = key(
     'float32',
-    'What moments and momentum are kept in, bfloat16 rounded at random; the '
-    'update is computed in float32.',
-    choices={'float32': 'as computed', 'bfloat16': 'half as large'},
+    'Dtype that moments and momentum are kept in, bfloat16 with stochastic '
+    'rounding; the update is computed in float32.',
+    choices={'float32': 'as computed', 'bfloat16': 'half the size'},
   )
-  clip: float = count(0.25, 'Global norm of the gradient at most; 0 is off.')
+  clip: float = count(0.25, 'Maximum global norm of the gradient; 0 is off.')
   weight_decay: float = count(
     0.0,
-    'Times lr, taken off matrices and embeddings in each step, not off biases '
-    'and norm scales; apart from the gradient, as AdamW does.',
+    'Decoupled weight decay as in AdamW, scaled by the learning rate: for '
+    'matrices and embeddings, not for biases and norm scales.',
   )
   schedule: str = key(
     'cosine',
-    'How the rate changes; see `schedule`.',
+    'How the learning rate changes; formulas: `training.optim.schedule`.',
     choices={
       'cosine': 'half a cosine down to lr_floor',
       'inverse_sqrt': '1 / sqrt(step)',
-      'constant': 'it does not',
-      'drop': 'once, at the step drop_at',
-      'plateau': 'times plateau_factor for each plateau_patience evaluations '
-      'in a row without a better figure',
+      'constant': 'not at all',
+      'drop': 'once, at step drop_at',
+      'plateau': 'times plateau_factor after every plateau_patience '
+      'evaluations in a row without a new best',
     },
   )
   warmup: int = count(0, 'Steps of linear warm-up.')
   cosine_shifted: bool = key(
     False,
     'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
-    'with the warm-up cutting its start off (PyTorch original).',
+    'with its start cut off by the warm-up (PyTorch original).',
   )
   lr_floor: float = count(
-    0.0, 'cosine and plateau: lowest rate, as a share of lr.', at_most=1
+    0.0, 'cosine and plateau: lowest rate, as a fraction of lr.', at_most=1
   )
-  plateau_factor: float = key(0.5, 'plateau: see there.', above=0, at_most=1)
-  plateau_patience: int = size(1, 'plateau: see there.')
-  drop_at: int = count(0, 'drop: a step above 0.')
+  plateau_factor: float = key(
+    0.5, 'plateau: what the rate is multiplied by.', above=0, at_most=1
+  )
+  plateau_patience: int = size(
+    1, 'plateau: evaluations without a new best before it is.'
+  )
+  drop_at: int = count(0, 'drop: step of the drop, above 0.')
   drop_factor: float = key(
-    0.1, 'drop: what the rate is multiplied by then.', above=0, at_most=1
+    0.1,
+    'drop: what the rate is multiplied by from that step on.',
+    above=0,
+    at_most=1,
   )
   average: str = key(
     'off',
-    'Average of the parameters over steps, for evaluation, generation and '
+    'Average of the parameters over steps, used for evaluation, generation and '
     'export.',
     choices={
       'off': 'none',
-      'ema': 'moving average, its bias corrected',
+      'ema': 'moving average, bias-corrected',
       'swa': 'mean over all steps after average_start',
-      'nt': 'mean over all steps after an evaluation worse than the best of '
-      'those more than average_patience before it',
+      'nt': 'mean over all steps after an evaluation that is worse than the '
+      'best of those more than average_patience before it',
     },
   )
-  ema_decay: float = key(0.999, 'ema: the decay.', above=0, at_most=0.999999)
-  average_start: int = count(0, 'swa: a step above 0.')
-  average_patience: int = count(5, 'nt: evaluations.')
+  ema_decay: float = key(
+    0.999, 'ema: decay of the average.', above=0, at_most=0.999999
+  )
+  average_start: int = count(
+    0, 'swa: the step, above 0, after which averaging starts.'
+  )
+  average_patience: int = count(5, 'nt: number of evaluations, see average.')
 
 
 def optimiser(

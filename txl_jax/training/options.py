@@ -19,125 +19,128 @@ class Train:
 
   steps: int = size(
     400_000,
-    'Updates of the whole training. A run that continues may be given more, or '
-    'fewer, but not below those it has made (docs/runs.md).',
+    'Total number of updates. A run that is continued may get more or fewer, '
+    'but no fewer than it has already made (docs/runs.md).',
     may_change=NOTED,
   )
   batch_size: int = size(
     22,
-    'B: rows of a batch, over all devices. A run that continues with another '
-    'one starts with an empty memory.',
+    'B: rows of a batch, over all devices. A run continued with another value '
+    'starts with an empty memory.',
     may_change=NOTED,
   )
-  segment_len: int = size(512, 'T: tokens of a segment.')
+  segment_len: int = size(512, 'T: tokens per segment.')
   accumulate: int = size(
     1,
     'Parts of a batch whose gradients are summed before one update; each part '
-    'keeps its own memory, the result is that of the whole batch.',
+    'keeps its own memory, and the result is that of the whole batch.',
   )
   steps_per_dispatch: int = size(
     1,
-    'Steps that one call of the devices makes, for steps so short that calls '
-    'take time. steps, log_every, eval_every, save_every, sample_every and the '
-    'steps of a trace are multiples of it. XLA may add in another order: '
-    'figures agree to 1e-5.',
+    'Steps per call to the devices, for steps so short that the calls '
+    'themselves take time. steps, log_every, eval_every, save_every, '
+    'sample_every and the steps of a trace must be multiples of it. XLA may '
+    'sum in another order: numbers agree to 1e-5.',
   )
   loss: str = key(
     'full',
-    'Which tokens of a segment training scores.',
+    'Which tokens of a segment are scored in training.',
     choices={
       'full': 'all',
       'half': 'the last half of each row, as in the ablations of the paper; '
-      'the figures of the log are of these',
+      'the log reports only these',
     },
   )
   varlen: bool = key(
     False,
-    'Segment lengths are drawn per step: T with probability 0.95, else T/2, '
-    "plus normal noise of deviation 5 (paper's code).",
+    'Draw the segment length of each step: T with probability 0.95, else T/2, '
+    "plus normal noise of standard deviation 5 (the paper's code).",
   )
   resume: str = key(
     'auto',
-    'What to do with a run in the workdir.',
+    'Whether to continue the run in the workdir.',
     choices={
-      'auto': 'continue it, or start one',
-      'must': 'continue it, or fail',
-      'never': 'fail if there are checkpoints, and begin at step 0 where they '
-      'are gone: the record is kept beside',
+      'auto': 'yes, or start one if there is none',
+      'must': 'yes, or fail if there is none',
+      'never': 'fail if there are checkpoints; if they are gone, start over at '
+      'step 0 and keep the old record next to the new one',
     },
     may_change=ON_RESUME,
   )
   init_from: str = file_path(
     '',
-    'What a new run begins with: the folder of another run, also one of '
-    "converted weights, or a file of `--mode=export`; '' is fresh weights. "
-    'The model and vocabulary are those of there (docs/runs.md).',
+    'What a new run starts from: the folder of another run or of converted '
+    "weights, or a file from `--mode=export`; '' is fresh weights. The model "
+    'and vocabulary are the ones found there (docs/runs.md).',
     remote='gs://',
   )
   init_optimiser: bool = key(
-    False, 'Take the state of the optimiser from there, too, not a fresh one.'
+    False, 'Also take the optimiser state from there, instead of a fresh one.'
   )
-  log_every: int = size(100, 'Steps between two lines of the log.')
+  log_every: int = size(100, 'Steps between two log lines.')
   eval_every: int = size(
     4000,
-    'Steps between two evaluations; the last step is always evaluated. They '
-    'have the T and M of training.',
+    'Steps between two evaluations, which use the T and M of training; the '
+    'last step is always evaluated.',
   )
   eval_batch_size: int = size(10, 'Streams that evaluations read at once.')
   eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
   save_every: int = size(
     4000,
-    'Steps between two checkpoints; a better evaluation is saved besides.',
+    'Steps between two checkpoints; a better evaluation is saved as well.',
     may_change=ON_RESUME,
   )
   async_checkpoints: bool = key(
     True,
-    'Train on while a checkpoint is written; until it is, the host holds a '
-    'copy of the state.',
+    'Keep training while a checkpoint is written; until it is, the host holds '
+    'a copy of the state.',
     may_change=ON_RESUME,
   )
   compilation_cache: str = file_path(
     '',
-    'Folder of programs that were compiled before, for a quicker start on the '
-    "same devices and jax; '' is none but JAX_COMPILATION_CACHE_DIR. It may be "
-    'gs://BUCKET/NAME.',
+    'Folder of programs compiled earlier, for a quicker start on the same '
+    "devices and jax version; '' is none except JAX_COMPILATION_CACHE_DIR. It "
+    'may be gs://BUCKET/NAME.',
     may_change=ON_RESUME,
     remote='gs://',
   )
   tensorboard: bool = key(
-    True, 'Write TensorBoard events into the workdir.', may_change=ON_RESUME
+    True, 'Write TensorBoard events to the workdir.', may_change=ON_RESUME
   )
   sample_every: int = count(
     0,
-    'Steps between two samples of what the model writes, as the section '
-    '`generate` says, after its first prompt; 0 is off.',
+    'Steps between two samples of what the model writes after the first prompt '
+    'of the section `generate`, with its settings; 0 is off.',
     may_change=ON_RESUME,
   )
   sample_tokens: int = size(
-    100, 'Tokens of a sample at most.', at_most=10_000, may_change=ON_RESUME
+    100,
+    'Maximum number of tokens in a sample.',
+    at_most=10_000,
+    may_change=ON_RESUME,
   )
   wandb: str = key(
     '',
-    "Project at Weights & Biases that gets the record as well; '' is none. "
-    "It needs pip install 'txl_jax[wandb]', and WANDB_MODE=offline where "
-    'there is no network.',
+    "Weights & Biases project that also gets the record; '' is none. It needs "
+    "pip install 'txl_jax[wandb]', and WANDB_MODE=offline if there is no "
+    'network.',
     may_change=ON_RESUME,
   )
   nonfinite: str = key(
     'stop',
-    'What follows a loss or gradient that is not finite.',
+    'What to do about a loss or gradient that is not finite.',
     choices={
-      'stop': 'the run ends',
-      'skip': 'the update is left out',
-      'rollback': 'the run goes on from the last checkpoint with an empty '
-      'memory and the batches after this one',
+      'stop': 'end the run',
+      'skip': 'leave out the update',
+      'rollback': 'go on from the last checkpoint, with an empty memory and '
+      'the batches after this one',
     },
     may_change=ON_RESUME,
   )
   nonfinite_limit: int = size(
     5,
-    'skip: updates left out between two lines of the log; rollback: times in '
-    'the whole run. One more, and the run ends.',
+    'How many updates may be left out between two log lines (skip), or '
+    'rollbacks made in the whole run (rollback). One more ends the run.',
     may_change=ON_RESUME,
   )
 

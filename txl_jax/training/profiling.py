@@ -25,8 +25,8 @@ class Profile:
 
   MAY_CHANGE = ON_RESUME
 
-  start: int = count(0, 'The first step, from 0.')
-  stop: int = count(0, 'The step after the last; 0 is no trace.')
+  start: int = count(0, 'First step to trace, counted from 0.')
+  stop: int = count(0, 'Step after the last one to trace; 0 is no trace.')
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
