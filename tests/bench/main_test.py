@@ -291,18 +291,32 @@ def test_data():
       ('speed',),
       "the benchmark is 'speed'; allowed: train, eval, decode, attention",
     ),
-    (('train', 'eval'), "argument 'eval' is not expected"),
+    pytest.param(
+      ('train', 'eval'),
+      "argument 'eval' is not expected",
+      marks=pytest.mark.slow,
+    ),
     (('train', '--steps=0'), 'flag --steps=0'),
     (('train', '--stepz=1'), "Unknown command line flag 'stepz'"),
-    (('eval', '--dtype=float8'), 'flag --dtype=float8'),
+    pytest.param(
+      ('eval', '--dtype=float8'), 'flag --dtype=float8', marks=pytest.mark.slow
+    ),
     (
       ('hlo', '--config=ptb', '--config.model.nokey=1'),
       '--config.model.nokey: there is no such key; see ',
     ),
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
     (('hlo', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
-    (('data', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
-    (('data', '--json=/dev/null'), "--json is '/dev/null'; allowed: a file"),
+    pytest.param(
+      ('data', '--json=no/such/a'),
+      "--json is 'no/such/a'; allowed: a file",
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      ('data', '--json=/dev/null'),
+      "--json is '/dev/null'; allowed: a file",
+      marks=pytest.mark.slow,
+    ),
     (('data', f'--json={"x" * 254}'), '--json: xxx'),  # too long with .tmp
     (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
     (

@@ -112,6 +112,7 @@ STEPS = (
 )
 
 
+@pytest.mark.slow
 def test_training_begins_with_them_under_any_options(tmp_path):
   a, state, _ = make(tmp_path, 'adaptive_div4')
   run = tmp_path / 'run'
@@ -147,6 +148,7 @@ def test_another_run_begins_with_them(tmp_path):
   assert '; before: the original PyTorch code, state.pt, sha256 ' in origin
 
 
+@pytest.mark.slow
 def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   """As those of the published vocabularies are that occur equally often.
 

@@ -198,6 +198,7 @@ def test_the_optimiser_is_taken_if_asked_for(old, new):
   assert count(new, 2) == ([8], 2)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_run_of_a_run(old, new, tmp_path):
   succeed(new, STILL, f'train.init_from={old}/run', 'train.steps=2')
   third = tmp_path / 'third'

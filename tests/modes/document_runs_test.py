@@ -37,7 +37,11 @@ def use(folder, *overrides, mode='train', flags=()):
 
 @pytest.fixture(
   scope='module',
-  params=['data.level=byte', 'data.level=word', 'data.level=subword'],
+  params=[
+    'data.level=byte',
+    'data.level=word',
+    pytest.param('data.level=subword', marks=pytest.mark.slow),
+  ],
 )
 def run(request, tmp_path_factory):
   """A folder with a corpus and a finished run, and its key of the level.

@@ -151,6 +151,7 @@ def test_a_damaged_record_is_kept(copied, whole, damage):
     assert (copied / 'run/metrics.jsonl.kept-1').read_bytes()[1:] == data[1:]
 
 
+@pytest.mark.slow
 def test_the_vocabulary_of_the_checkpoint_counts(copied):
   path = copied / 'run/vocabulary.json'
   text = path.read_text()

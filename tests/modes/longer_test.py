@@ -183,6 +183,7 @@ def read(folder):
   return notes, changes, steps
 
 
+@pytest.mark.slow
 def test_the_record_tells_what_was_changed(copied):
   assert read(copied) == ([], None, 16)
   assert train(copied, 18).returncode == 0

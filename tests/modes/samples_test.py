@@ -97,6 +97,7 @@ def test_training_is_the_same_bit_for_bit(without, tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_same_record(tmp_path):
   """From a step that was sampled, and from one that was not."""
   folders = [tmp_path / name for name in ('whole', 'parts')]

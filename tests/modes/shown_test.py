@@ -58,14 +58,14 @@ def start(terminal, arguments, **streams):
   environment = programs.environment() | {'TERM': 'xterm'}
   for name in ('COLUMNS', 'NO_COLOR', 'TTY_COMPATIBLE', 'TTY_INTERACTIVE'):
     environment.pop(name, None)
-  return subprocess.Popen(
-    arguments,
-    cwd=programs.ROOT,
-    env=environment,
-    # Who runs the tests may ignore it.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    **(every | streams),
-  )
+  # Whoever runs the tests may ignore it, and so would the program.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  try:
+    return subprocess.Popen(
+      arguments, cwd=programs.ROOT, env=environment, **(every | streams)
+    )
+  finally:
+    signal.signal(signal.SIGINT, before)
 
 
 def names(lines):

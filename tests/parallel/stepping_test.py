@@ -130,6 +130,7 @@ def test_a_kill(killed):
   assert time.monotonic() - start < 45
 
 
+@pytest.mark.slow
 def test_what_jax_does_while_one_is_paused():
   """No thread of a process runs as long as it waits for the other to stop.
 
