@@ -1,13 +1,13 @@
 """Transformer-XL in JAX.
 
-The names of `__all__` are stable: a change of one is in CHANGELOG.md. They are
-imported when they are first used, so `import txl_jax` is fast, and
-`txl_jax.attention`, which imports jax alone, comes without Flax.
+The names in `__all__` are stable: CHANGELOG.md lists any change to one. They
+are imported on first use, so `import txl_jax` is fast, and
+`txl_jax.attention`, which imports only jax, does not load Flax.
 
   run = txl_jax.load('runs/x')
   run.generate('The ')
 
-docs/python.md has the calls.
+docs/python.md describes the calls.
 """
 
 import importlib
@@ -35,7 +35,7 @@ __all__ = [
   'models',
 ]
 
-# Where each name is; a module is None.
+# Where each name is defined; None for a module.
 _PLACES = {
   'Attention': 'api.results',
   'Chat': 'api.chat',

@@ -1,7 +1,7 @@
 """Relative attention with memory (Dai et al. 2019, Section 3.3, Appendix B).
 
-Pure functions on plain arrays; this file imports jax alone, so that any JAX
-model can lift it.
+Pure functions on plain arrays; this file imports only jax, so that it can be
+copied into any JAX project.
 
 Shapes
   B batch, T queries (the current segment), M memory slots, S = M + T keys,
@@ -14,8 +14,8 @@ the two global biases u and v_bias (the paper's u and v),
   score(i, j) = ((q_i + u) . k_j + (q_i + v_bias) . r_d) / sqrt(K)
   out_i       = sum_j softmax_j(score(i, j)) v_j   over the visible j.
 
-Key j is visible to query i iff 0 <= d < span and j >= M - filled. That one
-rule is causality, memory that is only partly filled, and same_length.
+Key j is visible to query i iff 0 <= d < span and j >= M - filled. This one
+rule covers causality, partly filled memory, and same_length.
 
 A complete attention layer over a memory of three states:
 
@@ -42,8 +42,8 @@ A complete attention layer over a memory of three states:
   >>> memory.shape
   (2, 3, 16)
 
-Arrays of other shapes are a ValueError that names the argument, as are sizes
-that cannot be.
+Arrays of other shapes, and impossible sizes, raise a ValueError that names the
+argument.
 """
 
 import functools
@@ -60,10 +60,10 @@ def update_memory(
 ) -> jax.Array:
   """The memory of one layer after a segment: the last M real states.
 
-  Memory is [B, M, ...], before and after, the states of the segment, what the
-  layer has read, [B, T, ...]; lengths, int32 [B], are how many of the T are
-  real, None if all are. No gradient passes from what is kept to what it was
-  made from. ValueError: an argument has another shape.
+  Memory is [B, M, ...] before and after; the states of the segment, which the
+  layer has read, are [B, T, ...]; lengths, int32 [B], says how many of the T
+  are real, None if all are. No gradient flows back through the new memory.
+  ValueError: an argument has another shape.
   """
   _hold_memory(memory, states, lengths)
   M, T = memory.shape[1], states.shape[1]
@@ -78,9 +78,9 @@ def update_memory(
 
 
 def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
-  """Holds arrays to shapes in letters: ('q', q, 'BTHK') is q [B, T, H, K].
+  """Checks shapes given in letters: ('q', q, 'BTHK') is q [B, T, H, K].
 
-  A letter is one size throughout: that of `sizes`, or of the first argument
+  A letter is one size throughout: that in `sizes`, or of the first argument
   that has it. The sizes of all letters are returned. ValueError names an
   argument of another shape, what was found and what is allowed.
   """
@@ -99,7 +99,7 @@ def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
 
 
 def hold_scored(q, k, r, u, v_bias, b):
-  """The sizes of the arguments of `relative_scores`."""
+  """Checks the arguments of `relative_scores`; returns their sizes."""
   named = ('q', q, 'BTHK'), ('k', k, 'BSHK'), ('r', r, 'SHK'), ('u', u, 'HK')
   sizes = hold(*named, ('v_bias', v_bias, 'HK'))
   if sizes['S'] < sizes['T']:
@@ -111,29 +111,29 @@ def hold_scored(q, k, r, u, v_bias, b):
 
 
 def _hold_mask(mask, sizes):
-  """A mask may be one for all rows."""
+  """Checks a mask, which may be shared by all rows."""
   one = jnp.ndim(mask) == 3 and jnp.shape(mask)[0] == 1
-  # The 1 is a size, and its own name.
+  # The 1 is both a size and its own letter.
   hold(('mask', mask, '1TS' if one else 'BTS'), **(sizes | {'1': 1}))
   if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
     raise ValueError(f'mask is {kind}; allowed: bool')
 
 
 def _hold_integers(name, x):
-  """How many there are, for each row."""
+  """Checks that counts of each row are integers."""
   if not jnp.issubdtype(kind := jnp.result_type(x), jnp.integer):
     raise ValueError(f'{name} is {kind}; allowed: integers')
 
 
 def _hold_at_least(least, **numbers):
-  """Numbers that are known when the function is traced."""
+  """Checks numbers that are known when the function is traced."""
   for name, n in numbers.items():
     if not isinstance(n, core.Tracer) and n < least:
       raise ValueError(f'{name} is {n}; allowed: at least {least}')
 
 
 def _hold_memory(memory, states, lengths):
-  """The arguments of `update_memory`."""
+  """Checks the arguments of `update_memory`."""
   old, new = jnp.shape(memory), jnp.shape(states)
   if len(old) < 2:
     raise ValueError(f'memory is {list(old)}; allowed: [B, M, ...]')
@@ -151,25 +151,25 @@ def distances(
 ) -> jax.Array:
   """Distances of the S = M + T rows of the position table, farthest first.
 
-  [S]: S - 1, ..., 1, 0, each at most clamp_len, where that is not 0. The dtype
-  is floating; bfloat16 cannot tell distances above 256 apart. ValueError if S
-  or clamp_len is negative.
+  [S]: S - 1, ..., 1, 0, each at most clamp_len unless that is 0. The dtype is
+  floating; bfloat16 cannot tell distances above 256 apart. ValueError if S or
+  clamp_len is negative.
   """
   _hold_at_least(0, S=S, clamp_len=clamp_len)
   d = jnp.arange(S - 1, -1, -1, dtype=dtype)
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
 
 
-_WIDEST = 1 << 20  # of models that could be
+_WIDEST = 1 << 20  # D of any realistic model
 
 
 def frequencies(D: int, single: bool = False) -> tuple[float, ...]:
   """w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, of `sinusoid`.
 
-  With `single` as the published code computes them in float32, which rounds the
-  exponent, the power and its inverse: at distances of thousands an error in the
-  last place changes the fourth digit of a sine. Not by the device, whose powers
-  differ from those of others.
+  With `single`, as the published code computes them in float32, which rounds
+  the exponent, the power and its inverse: at distances in the thousands an
+  error in the last place changes the fourth digit of a sine. They are not
+  computed on the device, since powers differ between devices.
   """
   if not single:
     return tuple(10000.0 ** (-2 * k / D) for k in range(D // 2))
@@ -183,14 +183,15 @@ def _single(x):
 
 
 def sinusoid(d: jax.Array, D: int) -> jax.Array:
-  """Sinusoid position encoding, sines first, not interleaved.
+  """Sinusoidal position encoding, sines first, not interleaved.
 
   concat(sin(d w), cos(d w)) with w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, for
-  distances d, float [S]: [S, D] in their dtype. ValueError if D is odd.
+  distances d, float [S]; the result is [S, D] in the dtype of d. ValueError if
+  D is odd.
   """
   if D % 2:
     raise ValueError(f'sinusoid needs an even width, got {D}')
-  if D > _WIDEST:  # a size in a damaged file, which is only traced
+  if D > _WIDEST:  # a size from a damaged file, which is only traced
     w = 10000.0 ** (jnp.arange(0, D, 2, dtype=d.dtype) / -D)
   else:
     w = jnp.array(frequencies(D, d.dtype == jnp.float32), d.dtype)
@@ -205,7 +206,7 @@ def relative_shift(x: jax.Array) -> jax.Array:
   Column j of the output belongs to key j, at distance i + S - T - j from
   query i (paper, Appendix B). Padding one column and reading the rows at a
   stride of S instead of S + 1 does this without a gather. Entries with
-  j > i + S - T wrap around and mean nothing; no visibility rule shows them.
+  j > i + S - T wrap around and are meaningless; no visibility rule shows them.
   x is [..., T, S] with T <= S, and so is the output.
   """
   if x.ndim < 2 or x.shape[-2] > x.shape[-1]:
@@ -221,11 +222,12 @@ def visibility(
 ) -> jax.Array:
   """Which keys each query may look at: 0 <= d < span and j >= M - filled.
 
-  `filled`, int [B], is how many memory slots of each row hold real states, the
-  last ones; None if all do. A query sees at most `span` keys, itself included:
-  None is all M + T; M or M + 1 gives every query the same span. The result is
-  bool [B, T, S], or [1, T, S] where filled is None. ValueError if T or M is
-  negative, span less than 1, or filled of another shape or no integers.
+  `filled`, int [B], is how many memory slots of each row, counted from the
+  last, hold real states; None if all do. A query sees at most `span` keys,
+  itself included: None is all M + T; M or M + 1 gives every query the same
+  span. The result is bool [B, T, S], or [1, T, S] if filled is None.
+  ValueError if T or M is negative, span is less than 1, or filled has another
+  shape or is not integers.
   """
   _hold_at_least(0, T=T, M=M)
   _hold_at_least(1, span=1 if span is None else span)
@@ -246,7 +248,7 @@ def content_scores(q: jax.Array, k: jax.Array) -> jax.Array:
 
   Queries are [B, T, H, K], keys [B, S, H, K], the scores [B, H, T, S], float32
   or wider: a bfloat16 score of 10 would be off by up to 0.03, which the
-  exponential makes an error of 3 %.
+  exponential turns into an error of 3 %.
   """
   hold(('q', q, 'BTHK'), ('k', k, 'BSHK'))
   wide = jnp.promote_types(q.dtype, jnp.float32)
@@ -275,13 +277,13 @@ def relative_scores(
       order of r; None adds nothing.
 
   Returns:
-    [B, H, T, S], float32 or wider as those of `content_scores`.
+    [B, H, T, S], float32 or wider, like those of `content_scores`.
 
   Raises:
     ValueError: an argument has another shape.
   """
   hold_scored(q, k, r, u, v_bias, b)
-  # Heads in front: the products over T and S are plain matrix products.
+  # With heads in front the products over T and S are plain matrix products.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)  # [B, H, T or S, K]
   r = jnp.swapaxes(r, 0, 1)  # [H, S, K]
   # The scale goes into the queries: T K multiplications instead of T S.
@@ -308,15 +310,15 @@ def dropout(
 ) -> jax.Array:
   """Inverted dropout: zeroes an entry with probability rate, scales the rest.
 
-  The mask depends on the key and on where in the array an entry stands, on
-  nothing else: not on how the array is divided among devices. It is computed
-  where it is used, and again in the backward pass, never stored.
+  The mask depends only on the key and on an entry's position in the array, not
+  on how the array is divided among devices. It is computed where it is used,
+  and again in the backward pass, never stored.
 
   Args:
     x: any shape, floating.
-    rate: a Python float, met to 2^-32; 0 returns x itself, and outside
-      [0, 1), or traced, it is a ValueError.
-    key: a PRNG key, or its `dropout_words`; may be None where rate is 0.
+    rate: a Python float, accurate to 2^-32; 0 returns x itself; a rate that is
+      outside [0, 1) or traced raises a ValueError.
+    key: a PRNG key, or its `dropout_words`; may be None if rate is 0.
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
   """
@@ -334,15 +336,16 @@ def dropout(
     scaled = (wide / (1 - rate)).astype(x.dtype)
     return jnp.where(keep(index, words, rate), scaled, 0)
 
-  # The backward pass makes the mask again from the words.
+  # The backward pass computes the mask again from the words.
   return jax.checkpoint(drop, prevent_cse=False)(x, dropout_words(key))
 
 
 def dropout_words(key: jax.Array | None) -> jax.Array:
-  """What `keep` takes of a PRNG key, uint32 [2].
+  """The words that `keep` takes, drawn from a PRNG key: uint32 [2].
 
-  Words are returned as they are: many may have been drawn at once. So is a key
-  of `jax.random.PRNGKey`, which has their form. ValueError at anything else.
+  Words are returned as they are, since many may have been drawn at once. So is
+  a key from `jax.random.PRNGKey`, which has the same form. Anything else
+  raises a ValueError.
   """
   if key is not None and key.dtype == jnp.uint32 and key.shape == (2,):
     return key
@@ -352,13 +355,13 @@ def dropout_words(key: jax.Array | None) -> jax.Array:
 
 
 def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
-  """Which entries dropout keeps: bool, of the shape of their index, uint32.
+  """Which entries dropout keeps: bool, in the shape of their index, uint32.
 
   Each index is hashed with the words. The hash is triple32 (C. Wellons,
   hash-prospector), with one word added before it and the other mixed in after
-  its first round. Unlike the words of `jax.random`, these take no memory and a
-  tenth of the time: the compiler, or a kernel, makes them inside the operation
-  that uses them.
+  its first round. Unlike the bits of `jax.random`, these take no memory and a
+  tenth of the time: the compiler, or a kernel, computes them inside the
+  operation that uses them.
   """
   x = index + words[0]
   x = (x ^ (x >> 17)) * jnp.uint32(0xED5AD4BB) ^ words[1]
@@ -369,14 +372,14 @@ def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
 
 
 def check_rate(rate: float, name: str = 'dropout_rate') -> None:
-  """Raises a ValueError unless a rate of dropout is a number in [0, 1)."""
+  """Raises a ValueError unless a dropout rate is a number in [0, 1)."""
   if isinstance(rate, core.Tracer):
     raise ValueError(f'{name} is traced; allowed: a Python float')
   _threshold(rate)
 
 
 def _threshold(rate):
-  """Below which a word of 32 bits drops its entry."""
+  """The threshold below which a word of 32 bits drops its entry."""
   threshold = round(rate * 2**32)
   if not 0 <= threshold < 2**32:
     raise ValueError(f'dropout rate {rate} is outside [0, 1)')
@@ -384,9 +387,9 @@ def _threshold(rate):
 
 
 def probabilities(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Softmax over the visible keys: [B, H, T, S], a row sums to 1.
+  """Softmax over the visible keys: [B, H, T, S], each row sums to 1.
 
-  Scores [B, H, T, S] and the mask bool [B or 1, T, S] are those of `attend`.
+  Scores [B, H, T, S] and the mask, bool [B or 1, T, S], are as for `attend`.
   """
   weights, total = exponentials(scores, mask)
   return weights / total
@@ -395,12 +398,12 @@ def probabilities(scores: jax.Array, mask: jax.Array) -> jax.Array:
 def exponentials(
   scores: jax.Array, mask: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Of scores less the largest of the row; and their sums [B, H, T, 1].
+  """exp(score - the row's largest), and the sums of rows [B, H, T, 1].
 
   `probabilities` are their quotient.
   """
-  # A query that sees no key gets uniform weights, never NaN; the visibility
-  # rule leaves none such with span >= 1.
+  # A query that sees no key gets uniform weights, never NaN; under the
+  # visibility rule with span >= 1 there is no such query.
   scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
   top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
   weights = jnp.exp(scores - top)
@@ -418,8 +421,8 @@ def attend(
   """Values summed with the probabilities of their keys: [B, T, H, K].
 
   Scores are [B, H, T, S], values [B, S, H, K], the mask bool [B or 1, T, S]
-  from `visibility`. A key is needed where probabilities are dropped. The result
-  has the dtype of v.
+  from `visibility`. Dropping probabilities needs a key. The result has the
+  dtype of v.
   """
   sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
   _hold_mask(mask, sizes)
@@ -428,10 +431,10 @@ def attend(
 
 
 def _attend(weights, total, v, rate, key):
-  """`attend` of `exponentials`."""
+  """`attend`, given the `exponentials`."""
   weights = dropout(weights.astype(v.dtype), rate, key)
   out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
-  # Dividing here instead of the weights touches T K numbers, not T S.
+  # Dividing here instead of in the weights touches T K numbers, not T S.
   return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
 
 
@@ -450,11 +453,11 @@ def relative_attention(
 ) -> jax.Array:
   """Multi-head relative attention over concat(memory, segment).
 
-  q, k, r, u, v_bias and b are those of `relative_scores`; v, the mask, the
-  options and the result, before the output projection, those of `attend`. Stop
+  q, k, r, u, v_bias and b are as for `relative_scores`; v, the mask, the
+  options and the result, before the output projection, as for `attend`. Stop
   gradients at the memory part of k and v beforehand. The backward pass is
-  written out, so there is no forward-mode derivative. ValueError: an argument
-  has another shape, or the rate is traced or outside [0, 1).
+  written by hand, so there is no forward-mode derivative. ValueError: an
+  argument has another shape, or the rate is traced or outside [0, 1).
   """
   sizes = hold_scored(q, k, r, u, v_bias, b)
   _hold_mask(mask, hold(('v', v, 'BSHK'), **sizes))
@@ -466,8 +469,8 @@ def relative_attention(
 def vary_alike(arrays: Any) -> Any:
   """A pytree of arrays as the custom gradient of a function needs them.
 
-  Under `shard_map` weights may be the same on all devices where the data are
-  not: then the sum of their gradients over the devices is made here.
+  Under `shard_map` weights may be the same on all devices while the data are
+  not: their gradients are then summed over the devices here.
   """
 
   def varying(x):
@@ -497,10 +500,11 @@ def _forward(rate, arrays, mask, key):
 
 
 def _backward(rate, kept, g):
-  """Gradients of the arrays, from that of the result, [B, T, H, K].
+  """Gradients of the arrays, from that of the result, g [B, T, H, K].
 
   With weights w, t = sum_j w_j, out = dropout(w) v / t and dw = (g / t) v^T,
-  that of the scores is w (dropout(dw) - sum_k (g / t) out); both drop the same.
+  that of the scores is w (dropout(dw) - sum_k (g / t) out); both dropouts use
+  the same mask.
   """
   (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
   wide, scale = weights.dtype, q.shape[-1] ** -0.5
@@ -510,14 +514,14 @@ def _backward(rate, kept, g):
   g = g.astype(wide) / total
   dropped = dropout(weights.astype(v.dtype), rate, key)
   dv = _of_keys(g.astype(v.dtype), dropped)
-  # The weights of hidden keys are 0 but for a query that sees none, whose
+  # The weights of hidden keys are 0, except for a query that sees no key; its
   # scores have no gradient.
   g = jnp.where(jnp.any(mask, axis=-1)[:, None, :, None], g, 0)
   mean = jnp.sum(g * out, axis=-1, keepdims=True)
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
   ds = weights * (dropout(dw, rate, key) - mean)
   by_distance = _shifted_back(ds)
-  # The table has no rows, see `relative_scores`.
+  # The table has no batch axis, see `relative_scores`.
   rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
   dqk = product('bhts,bhsk->bhtk', ds, k) * scale
   dqr = product('bhts,bhsk->bhtk', by_distance, rows) * scale
@@ -540,9 +544,9 @@ _relative_attention.defvjp(_forward, _backward)
 
 
 def _shifted_back(x):
-  """The gradient of `relative_shift`: column S - 1 - d of row i is d apart.
+  """Gradient of `relative_shift`: column S - 1 - d of row i is distance d.
 
-  Of x [..., T, S], where no entry counts that has wrapped around.
+  x is [..., T, S]; entries that wrapped around must have no effect.
   """
   *lead, T, S = x.shape
   flat = x.reshape(*lead, T * S)
@@ -551,7 +555,7 @@ def _shifted_back(x):
 
 
 def _of_keys(x, weights):
-  """sum_t weights_ts x_t, of [..., T, K] and [..., T, S]: [..., S, K]."""
+  """sum_t weights_ts x_t, from [..., T, K] and [..., T, S]: [..., S, K]."""
   return jax.lax.platform_dependent(x, weights, cpu=_turned, default=_plain)
 
 
@@ -562,9 +566,10 @@ def _plain(x, weights):
 
 
 def _turned(x, weights):
-  """`_of_keys` where the large array is not read by columns.
+  """`_of_keys` without reading the large array by columns.
 
-  XLA would turn one product into the other; on a CPU this one is twice as fast.
+  Without the barriers XLA would turn this product into the plain one; on a CPU
+  this one is twice as fast.
   """
   fence, wide = jax.lax.optimization_barrier, weights.dtype
   x = fence(jnp.swapaxes(x, -2, -1))

@@ -1,23 +1,23 @@
 """Relative attention over a ring of keys and values, for frozen weights.
 
-Pure functions on plain arrays, as those of `txl_jax.attention`, whose scores
-these are: where the weights do not change, keys and values of past states are
-kept instead of the states, and nothing is projected twice.
+Pure functions on plain arrays that compute the same scores as
+`txl_jax.attention`: where the weights do not change, keys and values of past
+states are kept instead of the states, and nothing is projected twice.
 
 Shapes
-  B rows, T queries (the current segment), M past states that are seen at most,
+  B rows, T queries (the current segment), M past states seen at most,
   C slots of the ring, H heads, K head width.
 
-A ring is [B H, C, K]: rows and heads are one axis, so that its products are
-plain ones. State after state is written to the next slot, and after the last
-slot to the first again; all rows write to the same slots. When T states have
+A ring is [B H, C, K]: rows and heads share one axis, so that its products are
+plain ones. Each state is written to the next slot, wrapping around from the
+last slot to the first; all rows write to the same slots. When T states have
 been written from slot `at` on, slot s is at distance
 
   d = (at + i - s) mod C
 
-from query i. It is visible iff d <= i + filled and d < span, with filled <= M
-the past states that a row has: what is older, or comes after the query, is
-farther than that where C >= M + T.
+from query i. It is visible iff d <= i + filled and d < span, where
+filled <= M is the number of past states of a row: states that are older, or
+come after the query, are farther away than that if C >= M + T.
 """
 
 import functools
@@ -37,8 +37,8 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
   if T == 1:
     return put(ring, new, at)
-  # Two pieces of T slots, up to the last slot and from the first one on, with
-  # the states that belong there; the rest of them stays as it is.
+  # Two pieces of T slots, one up to the last slot and one from the first; only
+  # the slots that new states belong in change.
   for first, start in (at, jnp.minimum(at, C - T)), (at - C, 0):
     i = start + jnp.arange(T) - first  # of the new states
     old = jax.lax.dynamic_slice_in_dim(ring, start, T, axis=1)
@@ -51,15 +51,15 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
 def rewind(
   rings: Any, at: jax.Array, counts: jax.Array
 ) -> tuple[Any, jax.Array]:
-  """Rings and `at` without the last counts[b] states of each row, int32 [B].
+  """Rings and `at` without the last counts[b] states of row b, int32 [B].
 
-  What these had replaced does not come back.
+  The states that these had overwritten do not come back.
   """
   least = jnp.min(counts)
   more = counts - least
 
   def turn(rings):
-    """Rows with fewer states end at the same slot as the others."""
+    """Makes rows with fewer states end at the same slot as the others."""
 
     def each(ring):
       heads = ring.shape[0] // len(counts)
@@ -80,7 +80,7 @@ def visibility(
   """Which slots each query may look at, bool [B, T, C]; see above.
 
   `filled`, int [B], is how many past states each row has, at most M. A query
-  sees at most `span` keys, itself included; None is all.
+  sees at most `span` keys, itself included; None means all.
   """
   i = jnp.arange(T)[:, None]
   d = (at + i - jnp.arange(C)) % C  # [T, C]
@@ -97,7 +97,7 @@ def scores(
   at: jax.Array,
   b: jax.Array | None = None,
 ) -> jax.Array:
-  """Those of `attention.relative_scores`, for the slots of a ring.
+  """The scores of `attention.relative_scores`, for the slots of a ring.
 
   Args:
     q: [B, H, T, K] queries, the first of them at slot `at`.
@@ -105,7 +105,7 @@ def scores(
     r: [H, K, C] projected position table, farthest first.
     u: [H, K] content bias.
     v_bias: [H, K] position bias.
-    at: int32 [].
+    at: int32 [], the slot of the first query.
     b: [C, H], added to the score of each distance before it is scaled,
       farthest first; None adds nothing.
 
@@ -121,8 +121,8 @@ def scores(
 
   content = ((q + u[:, None]) * scale).reshape(B * H, T, K)
   content = product('ntk,nck->ntc', content, k).reshape(B, H, T, C)
-  # The table has no rows: those of the queries are as many more queries. A CPU
-  # reads it faster with C last, where the queries are few.
+  # The table has no batch axis, so the rows of queries are treated as more
+  # queries. With few queries a CPU reads it faster with C last.
   positional = jnp.swapaxes((q + v_bias[:, None]) * scale, 0, 1)
   position = product('hnk,hkc->hnc', positional.reshape(H, B * T, K), r)
   position = jnp.swapaxes(position.reshape(H, B, T, C), 0, 1)
@@ -132,10 +132,10 @@ def scores(
 
 
 def by_slot(x: jax.Array, at: jax.Array) -> jax.Array:
-  """Scores [..., T, C] of each distance, farthest first, for each slot.
+  """Scores [..., T, C] by distance, farthest first, rearranged by slot.
 
-  The last column, that of distance 0, is of slot `at` + i for query i: what is
-  column c of the input is c + at + i + 1, modulo C, of the output.
+  The last column, distance 0, belongs to slot `at` + i for query i: column c
+  of the input becomes column c + at + i + 1, modulo C, of the output.
   """
   *_, T, C = x.shape
   if T == 1:  # a slice of the row, written twice
@@ -146,7 +146,7 @@ def by_slot(x: jax.Array, at: jax.Array) -> jax.Array:
 
 
 def _gathered(x, at):
-  """`by_slot` where a gather becomes part of what is computed with it."""
+  """`by_slot` as a gather, which is fused into what uses it."""
   *lead, T, C = x.shape
   source = (jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]) % C  # [T, C]
   source = source.reshape((1,) * len(lead) + (T, C))
@@ -154,7 +154,7 @@ def _gathered(x, at):
 
 
 def _shifted(x, at):
-  """`by_slot` by slices alone: a gather along lanes is slow on a TPU."""
+  """`by_slot` using only slices: a gather along lanes is slow on a TPU."""
   *_, T, C = x.shape
   twice = jnp.concatenate([x, x, x[..., : T - 1]], axis=-1)
   turned = jax.lax.dynamic_slice_in_dim(

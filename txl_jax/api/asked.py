@@ -1,7 +1,7 @@
-"""What is asked of a trained model: the sections `eval` and `generate`.
+"""Options of calls to a trained model: the sections `eval` and `generate`.
 
 The modes of the program read them from the config; in Python they are those of
-the run, and what a call gives besides, under the names of their keys.
+the run, overridden by what a call gives under the names of their keys.
 """
 
 import contextlib
@@ -22,26 +22,26 @@ from txl_jax.models import base
 
 
 class Lengths(TypedDict, total=False):
-  """Of the model, where it has them; else as in the section of the run."""
+  """Lengths, for a model that has them; by default as in the run's section."""
 
-  segment_len: int  # T: tokens that are read at once
+  segment_len: int  # T: tokens read at once
   mem_len: int  # M: states that a layer remembers
   same_length: str  # how many keys a query sees
-  clamp_len: int  # farther distances count as this one; 0 is off
+  clamp_len: int  # larger distances count as this one; 0 is off
 
 
 class Scoring(Lengths, total=False):
   """Options of `score`, keys of the section `eval`."""
 
-  window: int  # of models without memory: predict from the last W tokens
+  window: int  # for models without memory: predict from the last W tokens
   batch_size: int  # streams that the text is cut into; 1 is exact
-  first_token: str  # 'none', or 'eos': the first one is scored after an <eos>
+  first_token: str  # 'none', or 'eos': the first token is scored after an <eos>
 
 
 class Writing(Lengths, total=False):
   """Options of `generate`, `stream` and `chat`, keys of `generate`."""
 
-  window: int  # of models without memory: they see the last W tokens
+  window: int  # for models without memory: they see the last W tokens
   max_new_tokens: int
   temperature: float  # 0 takes the most probable token
   top_k: int  # 0 is off
@@ -58,9 +58,9 @@ OPTIONS = {
 
 
 def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
-  """A config whose section, 'eval' or 'generate', has what a call gives.
+  """A config whose section, 'eval' or 'generate', has the options of a call.
 
-  UserError names a value that is not allowed, TypeError an option that is none.
+  UserError names a value that is not allowed, TypeError an unknown option.
   """
   options, declared = OPTIONS[section]
   own: Any = config[section]
@@ -86,26 +86,26 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
 
 
 def _of_python(value):
-  """A number of numpy as one of Python, as a config has it."""
+  """A NumPy number as a Python number, which a config needs."""
   if is_whole(value):
     return int(value)
   return float(value) if isinstance(value, np.floating) else value
 
 
 def is_whole(value: Any) -> bool:
-  """Whether it is a whole number, of Python or numpy."""
+  """Whether a value is a Python or NumPy integer, and not a bool."""
   return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def flag(name: str, value: Any) -> None:
-  """UserError unless it is True or False."""
+  """Raises a UserError unless the value is True or False."""
   if not isinstance(value, bool):
     settings.refuse(name, value, 'True or False')
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-  """Tells a UserError of the block as a ValueError in the words of a call."""
+  """Reraises a UserError as a ValueError that names the options of a call."""
   try:
     yield
   except UserError as e:
@@ -114,12 +114,12 @@ def told() -> Iterator[None]:
 
 
 def scorer(config: Any, vocab_size: int) -> base.LanguageModel:
-  """The model as the section `eval` reads with it."""
+  """The model as configured by the section `eval`."""
   return models.at_test_time(config, vocab_size, 'eval', config.eval.window)
 
 
 def cut(config: Any) -> dict[str, Any]:
-  """B, T and G of `perplexity.score` as the section `eval` says."""
+  """B, T and G of `perplexity.score`, from the section `eval`."""
   ev = config.eval
   return dict(
     batch_size=ev.batch_size,
@@ -129,9 +129,9 @@ def cut(config: Any) -> dict[str, Any]:
 
 
 def writer(config: Any, vocab_size: int) -> base.LanguageModel:
-  """The model as the section `generate` uses it, a window if it has no memory.
+  """The model for the section `generate`, windowed if it has no memory.
 
-  UserError if a window is asked for, and it has one.
+  UserError if a window is asked for and the model has a memory.
   """
   own = config, vocab_size, 'generate'
   model = models.at_test_time(*own, config.generate.window)
@@ -141,7 +141,7 @@ def writer(config: Any, vocab_size: int) -> base.LanguageModel:
 
 
 def sampling(g: Generate, vocabulary: AnyVocabulary) -> Sampling:
-  """How tokens are drawn; UserError where the vocabulary has no <unk>."""
+  """How tokens are drawn; UserError if an <unk> to forbid does not exist."""
   forbidden: Any = (vocabulary.unk_id,) if g.forbid_unk else ()
   if None in forbidden:
     allowed = 'False, for the vocabulary has no unknown word'
@@ -151,9 +151,9 @@ def sampling(g: Generate, vocabulary: AnyVocabulary) -> Sampling:
 
 
 def ends(g: Generate, vocabulary: AnyVocabulary) -> tuple[int, ...]:
-  """The token ids that end a sample; UserError without one that is asked for.
+  """The token ids that end a sample; UserError if one asked for is missing.
 
-  What only ends documents always does.
+  A token that only ends documents always ends a sample.
   """
   line_end = None if g.stop == 'none' else vocabulary.line_end
   if line_end is None and g.stop != 'none':

@@ -1,4 +1,4 @@
-"""A text that two write in turns, the model's memory carried between them."""
+"""A text written in turns, with the model's memory carried between them."""
 
 import codecs
 import threading
@@ -14,15 +14,15 @@ from txl_jax.api.writing import Row, Writer
 class Chat:
   """One text: what was said and what the model replied; see `TextModel.chat`.
 
-  Nothing is put between the two: what a model needs there, as a newline, is
-  part of what is said. A reply is what the model writes after the whole text
-  so far, which it has read once: its memory is kept, not the text. One turn at
-  a time: of turns that overlap the first to end is kept.
+  Nothing is inserted between the two: a separator that the model needs, such
+  as a newline, is part of what is said. A reply continues the whole text so
+  far, which the model has read only once: its memory is kept, not the text.
+  Turns are taken one at a time: if turns overlap, the first to end is kept.
   """
 
   def __init__(self, writer: Writer, stops: Sequence[bytes] = ()):
     self._writer, self._stops = writer, stops
-    # The tokens so far and the state after them: replaced together.
+    # The tokens so far and the state after them, always replaced together.
     self._now: tuple[np.ndarray, Any] = np.zeros([0], np.int64), None
     self._lock = threading.Lock()
 
@@ -33,29 +33,29 @@ class Chat:
 
   @property
   def text(self) -> str:
-    """The text so far, as the vocabulary writes it."""
+    """The text so far, as the vocabulary decodes it."""
     return self.data.decode(errors='replace')
 
   @property
   def data(self) -> bytes:
-    """The text so far, in bytes."""
+    """The text so far, as bytes."""
     return self._writer.vocabulary.decode(self.ids)
 
   def say(self, text: AnyStr) -> AnyStr:
-    """The reply to a text, str or bytes as that; its end is as the chat says.
+    """The reply to a text, str or bytes like it; it ends as the chat specifies.
 
-    A text that stops a reply is neither in it nor in the memory. ValueError if
-    the vocabulary has no token for a part of the text, or another turn was said
-    meanwhile.
+    A stop text is neither in the reply nor in the memory. ValueError if the
+    vocabulary has no token for a part of the text, or if another turn was said
+    in the meantime.
     """
     empty: Any = '' if isinstance(text, str) else b''
     return empty.join(self.stream(text))
 
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
-    """The reply as it is made; not read to its end, nothing was said.
+    """The reply as it is made; unless read to its end, the turn is not kept.
 
-    It is a reply to what was said when its first piece is read. ValueError, at
-    its end, if another turn was said since.
+    It replies to what had been said when its first piece is read. ValueError,
+    at its end, if another turn has been said since.
     """
     data = texts.encoded('text', text)
     vocabulary = self._writer.vocabulary
@@ -68,7 +68,7 @@ class Chat:
     return filter(None, pieces)
 
   def _reply(self, said):
-    """The bytes of a reply, piece by piece; at its end the turn is kept."""
+    """Yields the bytes of a reply in pieces; at its end the turn is kept."""
     before = ids, state = self._now
     writer = self._writer
     if state is None:
@@ -77,8 +77,8 @@ class Chat:
     row = Row(writer.vocabulary, self._stops)
     row.read(np.concatenate([ids, said]))
     now = writer.read([said], state)
-    # States after some of the new tokens; the first of them is before any that
-    # may have to be taken back.
+    # States after some of the new tokens; the first state precedes any token
+    # that may have to be taken back.
     states, new = [(0, now)], []
     for tokens, now in writer.decode(states[0][1]):
       here = tokens[0][tokens[0] >= 0].tolist()
@@ -91,7 +91,7 @@ class Chat:
         states.pop(0)
     if row.ended:
       n, now = states[0]
-      # The tokens before the end, which are drawn again as they were.
+      # The tokens before the end, which are drawn again exactly as before.
       again = writer.decode(now, max_new_tokens=row.whole - n)
       now = [now, *(state for _, state in again)][-1]
       new = new[: row.whole]
@@ -99,7 +99,7 @@ class Chat:
     self._keep(before, [ids, said, np.array(new, np.int64)], now)
 
   def _keep(self, before, ids, state):
-    """Adds a turn to what was said; ValueError if that is not `before` now."""
+    """Adds a turn to what was said; ValueError if `before` is out of date."""
     with self._lock:
       if self._now is not before:
         raise ValueError(

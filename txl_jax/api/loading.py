@@ -1,4 +1,4 @@
-"""`load`: a trained model from a folder or a file."""
+"""`load` reads a trained model from a folder or a file."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import weights_file, workdir
 from txl_jax.runs.checkpoint import Checkpoints
 
-_TRIES = 3  # of a run that is training meanwhile
+_TRIES = 3  # for a run that is still training
 
 
 def load(
@@ -24,19 +24,19 @@ def load(
   checkpoint: str | int = 'best',
   mesh: Mesh | None = None,
 ) -> TextModel:
-  """The trained model of a run, or of a file.
+  """Loads the trained model of a run or of an exported file.
 
   Args:
-    path: the folder of a run, also gs://BUCKET/NAME, or a file of
+    path: the folder of a run, possibly gs://BUCKET/NAME, or a file written by
       --mode=export, which ends in .npz.
-      A file has no options of `eval` and `generate`: they have the defaults
-      of docs/config.md, and the model the lengths that it was trained with.
-    checkpoint: of a run: 'best', 'latest' or a step.
-    mesh: of `txl_jax.parallel.mesh.make_mesh`, for a model that several
-      devices hold together; None is a whole model on each device.
+      A file has no `eval` and `generate` options: they have the defaults of
+      docs/config.md, and the model has the lengths it was trained with.
+    checkpoint: for a run: 'best', 'latest' or a step.
+    mesh: from `txl_jax.parallel.mesh.make_mesh`, for a model that is split
+      across several devices; None puts a whole model on each device.
 
   Raises:
-    UserError: there is nothing at the path, or it is damaged, or of another
+    UserError: there is nothing at the path, or it is damaged or of another
       kind; or there is no such checkpoint.
   """
   if not isinstance(path, (str, os.PathLike)):
@@ -56,7 +56,7 @@ def load(
 
 
 def _of_run(path, which, mesh):
-  """The model of a run, which may be training: then it deletes old steps."""
+  """The model of a run, which may be training and so deleting old steps."""
   saved, gone = Checkpoints(workdir.checkpoints(path)), None
   for _ in range(_TRIES):
     before = saved.steps()
@@ -77,9 +77,9 @@ def _of_run(path, which, mesh):
 
 
 def of_model(model: Any) -> Any:
-  """A config with a model, and else the default of every key.
+  """A config with the model's keys and the default of every other key.
 
-  Segments are no longer than the model reads.
+  Segments are no longer than the model can read.
   """
   fields = dataclasses.asdict(model.config)
   made = sections.compose(fields['name'])

@@ -1,4 +1,4 @@
-"""What calls of a `TextModel` return.
+"""What calls to a `TextModel` return.
 
 Shapes: n tokens, N layers, H heads, D width of a layer.
 """
@@ -16,8 +16,8 @@ class Tokens:
   """Tokens of a text, and where they are in it."""
 
   ids: np.ndarray  # int32 [n]
-  # int64 [n, 2]: start and end of each, in characters of a str, in bytes of
-  # what was given as bytes, or of what token ids stand for.
+  # int64 [n, 2]: start and end of each: in characters if a str was given, in
+  # bytes if bytes or token ids (of the text they stand for).
   offsets: np.ndarray
 
 
@@ -26,30 +26,30 @@ class Score(Tokens):
   """The scored tokens of a text: all but the first, or all after an <eos>."""
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
-  total: float  # their sum, as --mode=eval adds them
-  text_bytes: int  # of the text that they stand for, white space included
+  total: float  # their sum, added as in --mode=eval
+  text_bytes: int  # bytes of the text they stand for, white space included
 
   @property
   def nats(self) -> float:
-    """Mean nll of a token, in nats."""
+    """Mean nll per token, in nats."""
     return self.total / len(self.nll)
 
   @property
   def perplexity(self) -> float:
-    """exp(nats), of tokens: what --mode=eval gives for words."""
+    """exp(nats), per token: what --mode=eval reports for words."""
     return figures.figures(self.nats, 'ppl')['ppl']
 
   @property
   def bits_per_token(self) -> float:
-    """nats / ln 2: what --mode=eval gives for bytes, as bpc."""
+    """nats / ln 2: what --mode=eval reports for bytes, as bpc."""
     return figures.figures(self.nats, 'bpc')['bpc']
 
   @property
   def bits_per_byte(self) -> float:
-    """Bits for a byte of the text, whatever its tokens are.
+    """Bits per byte of the text, whatever its tokens are.
 
-    Where every byte is a token it is `bits_per_token`, to the digit. White
-    space between words, and bytes that the vocabulary drops, count too.
+    Where every byte is a token it equals `bits_per_token` exactly. White space
+    between words, and bytes that the vocabulary drops, count too.
     """
     if not self.text_bytes:
       return math.nan
@@ -68,7 +68,7 @@ class Attention(Tokens):
   """Which tokens the heads of every layer look at.
 
   `probabilities[l, h, i, j]` is what token i gives to token j in head h of
-  layer l, from 0; 0 where it does not see it.
+  layer l, counted from 0; it is 0 where i does not see j.
   """
 
   probabilities: np.ndarray  # float32 [N, H, n, n]

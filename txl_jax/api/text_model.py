@@ -1,4 +1,4 @@
-"""A trained model, and all that can be asked of it with a text.
+"""A trained model, and everything that can be done with it and a text.
 
 Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
 """
@@ -24,20 +24,20 @@ Stops = str | bytes | Sequence[str] | Sequence[bytes]
 
 
 class TextModel:
-  """A trained model; `txl_jax.load` makes one of a run or an exported file.
+  """A trained model; `txl_jax.load` makes one from a run or an exported file.
 
   Options of a call are keys of the sections `eval` and `generate` of a config
-  (docs/config.md), by default what these sections of the run say. A call does
-  what the mode of the program does: `score` as --mode=eval, `generate`,
-  `stream` and `chat` as --mode=generate. What they compile is kept: a second
-  call of equal lengths is fast.
+  (docs/config.md); they default to the values in the run's sections. A call
+  does what the mode of the program does: `score` as --mode=eval; `generate`,
+  `stream` and `chat` as --mode=generate. Compiled programs are kept, so a
+  second call with the same lengths is fast.
 
   Attributes:
-    config: of the run, a ConfigDict of sections.
-    params: of the model at test time, on the mesh.
+    config: the config of the run, a ConfigDict of sections.
+    params: the parameters of the model at test time, on the mesh.
     vocabulary: what token ids stand for.
     mesh: the devices.
-    step: of the checkpoint; None of an exported file.
+    step: the step of the checkpoint; None for an exported file.
   """
 
   def __init__(
@@ -51,7 +51,7 @@ class TextModel:
     self.config, self.params, self.vocabulary = config, params, vocabulary
     self.mesh, self.step = mesh, step
     self._frozen: Any = (None, None)  # a model, and its variables
-    self._fits = set()  # what was held to the memory there is
+    self._fits = set()  # what is known to fit in memory
 
   def __repr__(self) -> str:
     n = sum(x.size for x in jax.tree.leaves(self.params))
@@ -69,11 +69,11 @@ class TextModel:
     return models.build(self.config.model, len(self.vocabulary))
 
   def encode(self, text: str | bytes) -> np.ndarray:
-    """Token ids, int32 [n]; ValueError at what the vocabulary has no id for."""
+    """Token ids, int32 [n]; ValueError at text the vocabulary has no id for."""
     return texts.tokens(self.vocabulary, 'text', text)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """The text of token ids; bytes that are no UTF-8 become U+FFFD."""
+    """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
     return self.decode_bytes(ids).decode(errors='replace')
 
   def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
@@ -117,25 +117,25 @@ class TextModel:
     """What the model writes after a prompt, or after each of several.
 
     Args:
-      prompt: a str or bytes; or several, of any lengths. An empty one is the
+      prompt: a str or bytes, or several of any lengths. An empty prompt is the
         beginning of a text.
-      samples: of each prompt; None is one.
-      stop: a text, or several, before the first of which a sample ends.
-        '<eos>', of a vocabulary with that word, is the end of a line.
+      samples: how many samples of each prompt; None means one.
+      stop: one text or several; a sample ends before the first to occur.
+        '<eos>', in a vocabulary with that word, is the end of a line.
       line_end: end after the end of a line, which is part of the sample.
-      echo: whether the prompt comes first, as the vocabulary writes it: this
+      echo: whether the prompt comes first, as the vocabulary decodes it: this
         is what --mode=generate prints.
       **options: keys of the section `generate`.
 
     Returns:
-      Of one prompt a text, str or bytes as the prompt. A list of several, or
-      where `samples` is given: those of the first prompt first. Bytes that are
-      no UTF-8 become U+FFFD in a str.
+      For one prompt a text, str or bytes like the prompt. For several, or if
+      `samples` is given, a list with those of the first prompt first. Bytes
+      that are not UTF-8 become U+FFFD in a str.
 
     Raises:
       ValueError: an option is not allowed, the vocabulary has no token for a
-        part of a prompt, or there is not the memory for it.
-      TypeError: there is no such option, or a text is of another type.
+        part of a prompt, or there is not enough memory.
+      TypeError: there is no such option, or a text has the wrong type.
     """
     one = isinstance(prompt, (str, bytes))
     prompts = texts.several('prompt', prompt)
@@ -170,8 +170,8 @@ class TextModel:
   ) -> Iterator[AnyStr]:
     """The text of `generate`, piece by piece as it is made.
 
-    A piece of a str ends where a character does. Errors are those of
-    `generate`, when it is called.
+    A str is never split within a character. Errors are those of `generate`,
+    raised when `stream` is called.
     """
     text = texts.encoded('prompt', prompt)
     with asked.told():
@@ -192,7 +192,7 @@ class TextModel:
     line_end: bool | None = None,
     **options: Unpack[asked.Writing],
   ) -> Chat:
-    """A text in turns, see `Chat`; arguments are those of `generate`."""
+    """A text in turns, see `Chat`; arguments as for `generate`."""
     with asked.told():
       writer = self._writer(options, line_end, 1)
     return Chat(writer, self._stops(stop))
@@ -207,8 +207,8 @@ class TextModel:
     """The nll of each token of a text, read as --mode=eval reads a split.
 
     Args:
-      text: of at least 2 tokens; str, bytes, or token ids.
-      progress: called with the tokens scored so far.
+      text: str, bytes, or token ids; at least 2 tokens.
+      progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
 
     Raises:
@@ -235,13 +235,13 @@ class TextModel:
   def hidden(
     self, text: texts.Text, layer: int = -1, **options: Unpack[asked.Lengths]
   ) -> results.Hidden:
-    """The states of a layer at each token, memory carried through the text.
+    """The states of a layer at each token, with memory carried along.
 
     Args:
       text: str, bytes, or token ids.
-      layer: 0 is what the first layer reads, the embeddings; N, or -1, the
-        last one, from which the next token is predicted.
-      **options: lengths of the section `eval`.
+      layer: 0 is the input of the first layer, the embeddings; N, or -1, is
+        the output of the last, from which the next token is predicted.
+      **options: lengths, keys of the section `eval`.
 
     Raises:
       ValueError: as for `score`, or there is no such layer.
@@ -261,8 +261,8 @@ class TextModel:
   ) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
-    The arguments are those of `hidden`. ValueError as there; or the model does
-    not attend, or there is not the memory for [N, H, n, n].
+    The arguments are those of `hidden`. ValueError as there, or if the model
+    has no attention or there is not enough memory for [N, H, n, n].
     """
     model, ids, spans, T = self._inside(text, options)
     if not model.ATTENDS:
@@ -275,7 +275,7 @@ class TextModel:
     return results.Attention(ids, texts.places(spans, text), found)
 
   def _inside(self, text, options):
-    """The model with keys in order, ids, their bytes, and T."""
+    """The model without a ring memory, the ids, their byte spans, and T."""
     with asked.told():
       config = asked.changed(self.config, 'eval', options)
       ids, spans, _ = texts.tokens(self.vocabulary, 'text', text)
@@ -283,7 +283,7 @@ class TextModel:
         raise ValueError('text has no tokens; allowed: at least 1')
       model = models.at_test_time(config, len(self.vocabulary), 'eval')
       model = model.at_test_time(longest=0)
-      # For short texts of many lengths to be one compiled program.
+      # Short texts of many lengths share one compiled program.
       most = min(config.eval.segment_len, model.reach())
       T = int(min(most, 1 << (len(ids) - 1).bit_length()))
       if min(config.eval.segment_len, len(ids)) > T:
@@ -292,7 +292,7 @@ class TextModel:
     return model, ids, spans, T
 
   def _writer(self, options, line_end, rows):
-    """The `writing.Writer` of a call, which fits the memory there is."""
+    """The `writing.Writer` of a call, checked to fit in memory."""
     config = asked.changed(self.config, 'generate', options)
     if line_end is not None:
       asked.flag('line_end', line_end)

@@ -1,4 +1,4 @@
-"""Texts that calls are given, as token ids; what is wrong is told by name.
+"""The texts given to a call, as token ids; errors name the argument.
 
 Shapes: n tokens, V vocabulary.
 """
@@ -16,7 +16,7 @@ from txl_jax.errors import UserError
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray
 
-# What numpy or a loop would take, and is no list of texts or token ids.
+# NumPy or a loop would take these, but they are not lists of texts or ids.
 _NO_LISTS = str, bytes, bytearray, memoryview, Mapping, Set
 
 
@@ -25,7 +25,7 @@ def _other_kind(name, found, allowed):
 
 
 def encoded(name: str, text: str | bytes) -> bytes:
-  """A text in UTF-8, or bytes as they are; ValueError, TypeError name it."""
+  """A str in UTF-8, or bytes as they are; ValueError and TypeError name it."""
   if isinstance(text, bytes):
     return text
   if not isinstance(text, str):
@@ -46,11 +46,11 @@ def several(name: str, given: Any) -> list[Any]:
 
 
 class UnknownWords(UserWarning):
-  """Words of a text are <unk> to the model, see `data.unknown`."""
+  """Some words of a text are <unk> to the model, see `data.unknown`."""
 
 
 def warn(vocabulary: AnyVocabulary, name: str, text: bytes) -> None:
-  """Warns of the words of a text that become <unk>, in one line."""
+  """Warns, in one line, of the words of a text that become <unk>."""
   if line := unknown.told(vocabulary, text, name):
     warnings.warn(line, UnknownWords, stacklevel=4)
 
@@ -58,7 +58,7 @@ def warn(vocabulary: AnyVocabulary, name: str, text: bytes) -> None:
 def tokens(
   vocabulary: AnyVocabulary, name: str, text: Text
 ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Token ids int32 [n], the bytes int64 [n, 2] of each, and of all of them.
+  """Token ids int32 [n], the byte span of each int64 [n, 2], and total bytes.
 
   ValueError: the vocabulary has no token for a part of the text, or see `ids`.
   """
@@ -84,7 +84,7 @@ def ids(
 ) -> np.ndarray:
   """Token ids, int32 [n].
 
-  ValueError unless they are integers in [0, V), TypeError if there is no list.
+  ValueError unless they are integers in [0, V), TypeError if not a list.
   """
   if isinstance(given, _NO_LISTS) or not hasattr(given, '__len__'):
     raise _other_kind(name, given, allowed)
@@ -105,7 +105,7 @@ def ids(
 
 
 def places(spans: np.ndarray, text: Text) -> np.ndarray:
-  """Bytes [n, 2] as places in what was given: in characters of a str."""
+  """Byte spans [n, 2] as places in the given text: characters for a str."""
   if not isinstance(text, str):
     return spans
   return offsets.in_characters(spans, text.encode())

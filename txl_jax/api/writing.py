@@ -1,4 +1,4 @@
-"""What a model writes after prompts: tokens drawn, and the text of each row.
+"""What a model writes after prompts: drawn tokens, and the text of each row.
 
 Shapes: B rows, n tokens.
 """
@@ -16,20 +16,20 @@ from txl_jax.models import base
 
 
 class Row:
-  """The text of one row, token by token, up to a text that ends it.
+  """The text of one row, token by token, up to a stop text.
 
-  What may be the beginning of such a text is held back until it is known.
+  What may be the beginning of a stop text is held back until that is known.
   """
 
   def __init__(self, vocabulary: AnyVocabulary, stops: Sequence[bytes]):
     self._decoder, self._stops = vocabulary.decoder(), stops
     self._held = b''
-    self._ends = []  # of each token that is held, in bytes of what is held
+    self._ends = []  # end of each held token, in bytes of the held text
     self.ended = False
     self.whole = 0  # tokens whose whole text was given out
 
   def read(self, ids: Any) -> bytes:
-    """The text of a prompt, which ends nothing."""
+    """The text of a prompt, in which stop texts have no effect."""
     return self._decoder.push(ids)
 
   def push(self, ids: Any) -> bytes:
@@ -44,12 +44,12 @@ class Row:
     return out
 
   def _certain(self):
-    """How many bytes of what is held are of the text for certain."""
+    """How many of the held bytes certainly belong to the text."""
     held = self._held
     places = [(held.find(s) + len(s), held.find(s)) for s in self._stops]
     if found := [x for x in places if x[1] >= 0]:
       self.ended = True
-      return min(found)[1]  # before that which is complete first
+      return min(found)[1]  # before the stop text that is complete first
     longest = max(map(len, self._stops), default=0)
     for start in range(max(len(held) - longest + 1, 0), len(held)):
       if any(s.startswith(held[start:]) for s in self._stops):
@@ -64,13 +64,13 @@ class Row:
     return out
 
   def rest(self) -> bytes:
-    """What is held back when no token follows."""
+    """The text still held back, once no token follows."""
     return b'' if self.ended else self._give(len(self._held))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Writer:
-  """A model as the section `generate` of a config says, and its weights."""
+  """A model as configured by the section `generate`, with its weights."""
 
   model: base.LanguageModel
   variables: Any  # of `base.freeze`
@@ -81,9 +81,9 @@ class Writer:
   def rows(
     self, prompts: Sequence[np.ndarray], samples: int
   ) -> Iterator[np.ndarray]:
-    """New tokens int [B, n] of each prompt's samples, those of the first first.
+    """New tokens int [B, n] of each prompt's samples, the first prompt first.
 
-    -1 is behind the end of a row. Prompts are read as `begun`.
+    After the end of a row they are -1. Prompts are read as `begun` gives them.
     """
     state = self.read([self.begun(x) for x in prompts])
     state = decoding.repeat_rows(self.model, state, samples)
@@ -91,9 +91,9 @@ class Writer:
       yield tokens
 
   def begun(self, ids: np.ndarray) -> np.ndarray:
-    """A prompt; in place of an empty one, what a text begins after.
+    """A prompt; if empty, the token after which a text begins.
 
-    Where documents have their own end, every prompt begins one, after that.
+    Where documents have their own end token, it is put before every prompt.
     """
     if len(ids) and self.vocabulary.document_end is None:
       return ids
@@ -121,9 +121,9 @@ class Writer:
     echo: bool = False,
     stops: Sequence[bytes] = (),
   ) -> Iterator[list[bytes]]:
-    """What each row adds to its text, again and again until all have ended.
+    """Yields what each row adds to its text, until all have ended.
 
-    With echo a prompt comes first. A row ends before the first of the stops.
+    With echo the prompt comes first. A row ends before the first of the stops.
     """
     rows, first = [], []
     for ids in prompts:
@@ -147,7 +147,7 @@ def make(
 ) -> Writer:
   """The Writer of a config.
 
-  UserError: the vocabulary or the model has not what the section asks for.
+  UserError: the vocabulary or the model lacks what the section asks for.
   """
   g, V = config.generate, len(vocabulary)
   options = dict(

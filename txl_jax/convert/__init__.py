@@ -1,1 +1,1 @@
-"""Weights of the published code bases, both ways."""
+"""Weights of the published code bases, converted both ways."""

@@ -1,7 +1,7 @@
-"""The members of a zip archive that are stored as they are, as views of it.
+"""The uncompressed members of a zip archive, as views of it.
 
 zipfile copies what it reads, and keeps an object for every entry of whatever
-directory it is given. This reads the one form that torch.save writes: nothing
+directory it is given. This reads only the form that torch.save writes: nothing
 compressed or encrypted, every name once.
 """
 
@@ -24,7 +24,7 @@ class Member(NamedTuple):
 
 
 def members(data: memoryview) -> dict[str, Member]:
-  """{name: member} of an archive; ValueError or struct.error if it is none."""
+  """{name: member} of an archive; ValueError or struct.error if invalid."""
   count, start, size = _directory(data)
   if count > _MOST:
     raise ValueError(f'it has {count:,} members; allowed: {_MOST:,}')
@@ -44,9 +44,9 @@ def members(data: memoryview) -> dict[str, Member]:
 
 
 def contents(data: memoryview, member: Member) -> memoryview:
-  """The bytes of a member; ValueError if they are not those written."""
+  """The bytes of a member; ValueError if they differ from those written."""
   found = data[member.start : member.start + member.size]
-  # torch writes 0 where it was asked for no checksums.
+  # torch writes 0 if it was asked not to compute checksums.
   if member.crc and zlib.crc32(found) != member.crc:
     raise ValueError('a checksum is wrong')
   return found
@@ -93,7 +93,7 @@ def _entry(data, at):
 
 
 def _large(extra, size, packed, local):
-  """Size and place, from the extra fields where they do not fit 32 bits."""
+  """Size and place, from the extra fields if they do not fit in 32 bits."""
   while len(extra) >= 4:
     kind, length = struct.unpack_from('<HH', extra)
     if kind == 1:

@@ -26,7 +26,7 @@ def crc32c(data: np.ndarray | bytes | memoryview) -> int:
   """The checksum of bytes, or of a contiguous array's bytes in memory."""
   message = np.frombuffer(data, np.uint8)
   n = message.size
-  before = -n % 4  # zeros in front, to fill a word, do not count
+  before = -n % 4  # zeros in front, to fill a word, have no effect
   work = np.zeros(_LEFT + min(_PART, (before + n + 4) // 4), '<u4')
   fresh = work[_LEFT:].view(np.uint8)
   for start in range(-before, n + 4, 4 * _PART):

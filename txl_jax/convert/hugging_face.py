@@ -28,7 +28,7 @@ _KEYS = {
   'ln_eps': 'layer_norm_epsilon',
   'tie_weights': 'tie_word_embeddings',
 }
-# What its config has where its file does not say it, and weights do not tell.
+# Its config's defaults for what neither its file nor the weights tell.
 _DEFAULTS = {
   'mem_len': 1600,
   'clamp_len': 1000,
@@ -44,7 +44,7 @@ _OF_HEAD = 'vocab_size', 'tie_word_embeddings', 'proj_share_all_but_first'
 
 
 def is_state(state: Any) -> bool:
-  """Whether tensors have the names of its model."""
+  """Whether tensors have the names that its model uses."""
   return any(name.startswith(f'{_INSIDE}word_emb.') for name in state)
 
 
@@ -55,8 +55,8 @@ def to_original(
 
   `from_original` names them back, and leaves out what is tied.
 
-  Biases that all layers share may be there once for all, in each layer, or
-  both. UserError if they are not the same.
+  Biases that all layers share may be stored once, in each layer, or both.
+  UserError if they are not the same.
   """
   state = names.renamed(state, lambda name: name.removeprefix(_INSIDE))
   for bias in _BIASES:
@@ -75,7 +75,7 @@ def to_original(
 def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   """The tensors of its file: without tied weights, which it makes itself.
 
-  Biases that all layers share are in each of them besides. The state is
+  Biases that all layers share are also in each of them. The state is
   `original.from_params` of a model with that section `model`.
   """
   tied = layout.copies(section)
@@ -89,7 +89,7 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
 
 
 def defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The options that a config.json leaves to its code."""
+  """The options that a config.json leaves to the code's defaults."""
   return {k: x for k, x in _DEFAULTS.items() if k not in config}
 
 

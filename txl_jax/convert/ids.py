@@ -1,4 +1,4 @@
-"""The vocabulary of a model of which none is known: token ids in digits."""
+"""A vocabulary for a model without a known one: token ids in digits."""
 
 from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.data.words import Words

@@ -1,6 +1,6 @@
-"""What stands for the classes and functions that a pickle names.
+"""Stand-ins for the classes and functions that a pickle names.
 
-Nothing is looked up, called or made: a name is two strings.
+Nothing is looked up, called or made: a name is just two strings.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ class Name(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False, slots=True)
 class Object:
-  """What a call of a `Name` would have made: its arguments and its state."""
+  """What calling a `Name` would have made: its arguments and its state."""
 
   kind: Name
   args: tuple

@@ -1,7 +1,7 @@
 """The section `model` of a config for a state dict in the original's form.
 
-Most is in the shapes; what is not, a config beside the weights says, or the
-user, in `Options` that have the names of the original code's arguments.
+Most follows from the shapes; the rest comes from a config next to the weights,
+or the user, in `Options` named like the original code's arguments.
 
 Letters are those of `layout`.
 """
@@ -37,7 +37,7 @@ _D = (
 
 
 class Model(NamedTuple):
-  """What is known of the model of a state dict."""
+  """What is known about the model of a state dict."""
 
   fields: dict[str, Any]  # the section `model`, complete and checked
   vocab_size: int
@@ -52,9 +52,9 @@ class Model(NamedTuple):
 def model_of(
   state: original.State, options: Mapping[str, Any], source: Source
 ) -> Model:
-  """The Model of a state dict and what is said besides.
+  """The Model of a state dict and the options given with it.
 
-  UserError: it is of no Transformer-XL, or an option is missing or wrong.
+  UserError: it is not a Transformer-XL, or an option is missing or wrong.
   """
   shapes = _Shapes(state, options)
   name = shapes.attention()
@@ -101,7 +101,7 @@ def model_of(
 
 
 class _Shapes:
-  """The shapes of a state dict, and what options say of them."""
+  """The shapes of a state dict, and what options say about them."""
 
   def __init__(self, state, options):
     self.state, self.options = state, options
@@ -117,7 +117,7 @@ class _Shapes:
     return any(re.fullmatch(pattern, name) for name in self.state)
 
   def size(self, option, *places):
-    """A size: as is said, or else that of most tensors with such names.
+    """A size: as the option says, or else that of most tensors so named.
 
     Places are (names, axis, number of axes); the first that has tensors counts,
     for a file may lack some.
@@ -139,12 +139,12 @@ class _Shapes:
     raise UserError(f'tensors {every} are missing')
 
   def numbered(self, pattern):
-    """How many numbers tensors have that are named so, from 0 on."""
+    """How many numbers, from 0 on, occur in tensor names like that."""
     found = (re.fullmatch(pattern, name) for name in self.state)
     return len({match[1] for match in found if match})
 
   def attention(self):
-    """Which model it is, by its tensors; as is said, if that fits."""
+    """Which model it is, by its tensors, or as the option says if that fits."""
     of_layer = r'layers\.\d+\.dec_attn\.'
     # By several, for a file may lack one of them.
     qkv = self.has(of_layer + r'qkv_net\.weight')

@@ -1,9 +1,9 @@
-"""Which tensors the original PyTorch code has for a model, and ours for them.
+"""The tensors that the original PyTorch code has for a model, and ours.
 
 Names and shapes are those of its state dict (mem_transformer.py and
 proj_adaptive_softmax.py of github.com/kimiyoung/transformer-xl); other versions
-are turned into these first. It has no biases u and v of each layer; for these
-the names are those of Hugging Face.
+are turned into these first. It has no biases u and v for each layer; these have
+the names of Hugging Face.
 
 Shapes
   N layers, H heads, K head width, D model width, F feed-forward width, L rows
@@ -62,7 +62,7 @@ def copies(section: Any) -> dict[str, str]:
 
 
 def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
-  """UserError, which names them all, unless arrays have names and shapes."""
+  """UserError, which names all that differ, unless names and shapes match."""
   missing = [name for name in expected if name not in found]
   extra = [name for name in found if name not in expected]
   wrong = [

@@ -1,4 +1,4 @@
-"""Names of tensors: other ones for a state dict, and many in one line."""
+"""Names of tensors: renaming a state dict, and listing many in one line."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _LONGEST = 2000  # characters of names in a message
 def renamed(
   state: Mapping[str, Any], rename: Callable[[str], str]
 ) -> dict[str, Any]:
-  """The state with other names; UserError if two of them become one."""
+  """The state with other names; UserError if two become the same."""
   found, before = {}, {}
   for name, x in state.items():
     new = rename(name)
@@ -37,7 +37,7 @@ def unwrapped(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listed(names: Iterable[str]) -> str:
-  """Names with commas between; of very many the first, and how many more."""
+  """Names separated by commas; if very many, the first and how many more."""
   found, size, names = [], 0, [*names]
   for name in names:
     size += len(name) + 2

@@ -1,4 +1,4 @@
-"""What is said of a model beside its weights, by a file or by the user.
+"""What a file or the user says about a model in addition to its weights.
 
 The names are those of the arguments of the original code's model, which Hugging
 Face and NVIDIA kept.
@@ -15,7 +15,7 @@ from txl_jax.errors import UserError
 _SIZES = 'n_token', 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner'
 _SIZES = *_SIZES, 'div_val', 'tgt_len'
 _COUNTS = 'attn_type', 'mem_len'
-# Of these, numbers below 1 stand for none.
+# For these, numbers below 1 mean none.
 _OR_NONE = 'd_embed', 'clamp_len'
 _SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
 _RATES = 'dropout', 'dropatt'
@@ -48,14 +48,14 @@ class Known(dict[str, Any]):
 
 
 def origin(found: Mapping[str, Any], name: str) -> str:
-  """Where an option is from; '' if it is said by nothing."""
+  """Where an option is from; '' if nothing gives it."""
   if isinstance(found, Known):
     return found.origins.get(name, '')
   return SAID if name in found else ''
 
 
 def unsaid(name: str) -> str:
-  """Where a value is from that nothing says, and what would."""
+  """The origin of a value that nothing gives, and what would give it."""
   return f'{GUESS}; --{name} sets it'
 
 

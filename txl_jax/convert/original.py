@@ -1,8 +1,8 @@
 """The state dict of the original PyTorch code, and our parameters.
 
-It is the form that all other versions are brought into: {name: array}, see
-`layout`. The logits of the tails are left in the order in which they are; which
-it is, the model says (model.tail_order), and `turn_tails` makes it the other.
+All other versions are brought into this form: {name: array}, see `layout`. The
+logits of the tails are left in their order, which the model states
+(model.tail_order); `turn_tails` turns it into the other.
 """
 
 from collections.abc import Mapping
@@ -137,7 +137,7 @@ def _without_copies(state, section):
 
 
 def same(x: np.ndarray, y: np.ndarray) -> bool:
-  """Whether two arrays are the same numbers, the same one at best."""
+  """Whether two arrays hold the same numbers, fast if they are one array."""
   return x is y or (x.shape == y.shape and bool((x == y).all()))
 
 
@@ -154,7 +154,7 @@ def _check_values(state):
 
 
 def finite(x: np.ndarray) -> bool:
-  """Whether all numbers are; their sum is not if one is not."""
+  """Whether all numbers are finite; if one is not, neither is their sum."""
   with np.errstate(over='ignore', invalid='ignore'):
     total = np.sum(x, dtype=np.float64)
     # A float64 may be no float32.

@@ -1,4 +1,4 @@
-"""The published models: what a checkpoint of one does not say of itself.
+"""The published models: what their checkpoints do not say themselves.
 
 The lengths and rates are those of its scripts (github.com/kimiyoung/
 transformer-xl, tf/scripts and pytorch), as in configs/.
@@ -79,7 +79,7 @@ ALL = (
 
 
 def like(fields: dict[str, Any], vocab_size: int) -> Published | None:
-  """The one that has the sizes of a section `model`, if there is one."""
+  """The published model with the sizes of a section `model`, if any."""
   names = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff'
   sizes = tuple(fields.get(name) for name in names)
   for one in ALL:

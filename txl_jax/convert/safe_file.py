@@ -15,7 +15,7 @@ _TEXT = 1 << 24  # bytes of an index
 
 
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """The arrays of a file, {name: array}; or a UserError."""
+  """The arrays of a file, {name: array}; UserError if it cannot be read."""
   try:
     with files.open_regular(path) as f:
       size = int.from_bytes(f.read(8), 'little')
@@ -64,6 +64,6 @@ def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
 
 
 def _is_beside(name):
-  """Whether a name is that of a file with weights, and leads nowhere else."""
+  """Whether a name is that of a file with weights in the same folder."""
   ending = name.endswith(('.safetensors', '.bin', '.pt'))
   return ending and name.isprintable() and '/' not in name and '\\' not in name

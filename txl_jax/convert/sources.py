@@ -1,4 +1,4 @@
-"""The versions of the model, and what each does that its weights do not say.
+"""The versions of the model, and how each behaves where weights do not tell.
 
 Read in the code of each: mem_transformer.py and model.py of
 github.com/kimiyoung/transformer-xl, PyTorch/LanguageModeling/Transformer-XL of

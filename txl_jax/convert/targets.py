@@ -1,4 +1,4 @@
-"""What is written: a new folder or file, which no other loses its name to."""
+"""What is written: a new folder or file, which never replaces another."""
 
 import contextlib
 import os
@@ -16,9 +16,9 @@ _FILES = 'original', 'export'  # the other formats are folders
 
 
 def format_of(to: pathlib.Path, chosen: str) -> str:
-  """The format that is chosen, or that the name says if it is auto.
+  """The chosen format, or, if auto, the one that the name implies.
 
-  UserError: the name is that of a file which is not written.
+  UserError: the name is that of a kind of file that is not written.
   """
   if chosen != 'auto':
     return chosen
@@ -60,7 +60,7 @@ def new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def new_file(to: pathlib.Path) -> Iterator[None]:
-  """Makes the folders that a new file is in; tells one that was first."""
+  """Makes the folders of a new file; UserError if another was there first."""
   hold_new(to, 'original')
   try:
     with files.writing(f'--to={to}'):

@@ -2,11 +2,11 @@
 
 The state dict is that of the original PyTorch code, see `original`. Variables
 are named as tf/model.py of github.com/kimiyoung/transformer-xl makes them. A
-kernel is [in, out] there and [out, in] in PyTorch. Where a projection would
-keep the width and the checkpoint was trained without it (proj_same_dim=False,
-as for lm1b), the state dict has the identity, which changes no number.
+kernel is [in, out] there and [out, in] in PyTorch. If a projection would keep
+the width and the checkpoint was trained without it (proj_same_dim=False, as for
+lm1b), the state dict has the identity, which changes nothing.
 
-The logits of the tails keep their order, which `sources` tells.
+The logits of the tails keep their order, which `sources` gives.
 """
 
 import itertools
@@ -144,12 +144,12 @@ def _keeps_width(state, table):
 def from_original(
   state: Tensors, cutoffs: Sequence[int] = ()
 ) -> dict[str, np.ndarray]:
-  """The variables of a state dict, of which `to_original` makes it again.
+  """The variables of a state dict, from which `to_original` makes it again.
 
-  The cutoffs are needed where the bins have one width (div_val 1), for the
-  state dict has one bias for all of them. A projection is tied, and the
-  identity left out, where the numbers say so. UserError: the TensorFlow code
-  has no such model, or names are not those of the original.
+  The cutoffs are needed if the bins have one width (div_val 1), since the state
+  dict then has one bias for all of them. A projection is tied, and the identity
+  left out, if the numbers show that. UserError: the TensorFlow code has no such
+  model, or names are not those of the original.
   """
   rest = {k: x for k, x in state.items() if k != 'pos_emb.inv_freq'}
   found = {}
@@ -213,7 +213,7 @@ def _embeddings_from(rest, found, cutoffs):
 
 
 def _biases(biases, found, cutoffs):
-  """The variables of one bias for all words."""
+  """Splits one bias for all words into its variables."""
   if not biases or _CLUSTER['crit.cluster_weight'] not in found:
     return zip([_SOFTMAX + 'bias'], biases)
   tails, V = len(found[_CLUSTER['crit.cluster_weight']]), len(biases[0])

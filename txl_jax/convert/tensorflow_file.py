@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 1, read with numpy alone.
+"""Checkpoints of TensorFlow 1, read with only NumPy.
 
 A checkpoint model.ckpt-0 is a `tensor bundle`, the format that
 tf.train.Saver writes since version 0.12: model.ckpt-0.index, a table of
@@ -40,7 +40,7 @@ _OBJECTS = '_CHECKPOINTABLE_OBJECT_GRAPH'  # of TensorFlow 2
 _ENDINGS = '.index', '.meta', '.data-00000-of-00001'
 _ODD = *files.ODD, struct.error
 
-# What optimisers and training loops keep beside the variables.
+# What optimisers and training loops keep in addition to the variables.
 _SLOTS = 'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage'
 _COUNTERS = 'global_step', 'beta1_power', 'beta2_power'
 
@@ -143,7 +143,7 @@ def _refusal(path, e):
 
 @dataclasses.dataclass
 class _Entry:
-  """What the index tells of a variable."""
+  """What the index says about a variable."""
 
   dtype: int = 0
   shape: tuple[int, ...] = ()
@@ -155,7 +155,7 @@ class _Entry:
 
   @classmethod
   def parse(cls, data):
-    """That of a BundleEntryProto; ValueError if it is none."""
+    """The entry of a BundleEntryProto; ValueError if it is invalid."""
     found = cls()
     names = {1: 'dtype', 3: 'shard', 4: 'offset', 5: 'size', 6: 'crc'}
     for number, value in _fields(data):

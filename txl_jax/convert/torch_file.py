@@ -47,7 +47,7 @@ def read(path: AnyPath) -> Contents:
   """Tensors and options of a file.
 
   UserError, one line: it cannot be read, is damaged or of another kind, or
-  names what weights have no need of.
+  names what weights do not need.
   """
   root, storages = torch_storage.load(path)
   try:
@@ -89,7 +89,7 @@ def write(
     for key, x in storages.values():
       x = np.asarray(x, x.dtype.newbyteorder('<'), order='C')
       member = zipfile.ZipInfo(f'archive/data/{key}')
-      # Storages begin at multiples of 64 bytes, for who maps the file.
+      # Storages begin at multiples of 64 bytes, so that the file can be mapped.
       begin = f.tell() + 30 + len(member.filename) + 20 + 4
       fill = -begin % 64
       member.extra = struct.pack('<2sH', b'FB', fill) + bytes(fill)
@@ -197,7 +197,7 @@ def _module(root):
     fields = module.fields
     children = fields.get('_modules', {})
     tensors = fields.get('_parameters', {}) | fields.get('_buffers', {})
-    # A module may be in many others, and they in many more.
+    # A module may be in many others, and these in many more.
     left -= 1 + len(fields) + len(children) + len(tensors)
     if left < 0 or any(len(f'{k}') > 100 for k in (*children, *tensors)):
       raise ValueError('it has too many modules, or too long names')
@@ -212,7 +212,7 @@ def _module(root):
 
 
 def _options(fields):
-  """What is plain of a dict, and of the dicts and namespaces in it."""
+  """The plain values of a dict, and of the dicts and namespaces in it."""
   found = {k: x for k, x in fields.items() if type(k) is str and _is_plain(x)}
   for key, value in fields.items():
     if type(value) is Object and value.kind.name == 'Namespace':  # argparse's

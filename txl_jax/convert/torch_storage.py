@@ -63,17 +63,17 @@ def load(path: AnyPath) -> tuple[Any, 'Storages']:
 
 
 def is_torch(data: memoryview) -> bool:
-  """Whether a file begins as those of torch.save do, in either form."""
+  """Whether a file begins like one of torch.save, in either form."""
   return bytes(data[:4]) == _ZIP or bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
 def is_name(text: str) -> bool:
-  """Whether a text can be the name of a tensor, and be told in one line."""
+  """Whether a text can be a tensor's name, and be shown in one line."""
   return 0 < len(text) <= _NAME and text.isprintable()
 
 
 def refusal(path: AnyPath, e: Exception) -> UserError:
-  """The UserError for a file of whose contents an error tells."""
+  """The UserError for a file, from an error about its contents."""
   what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
   return UserError(f'{path} is no file of weights that is read: {what}')
 
@@ -100,7 +100,7 @@ class Storages:
 
 
 class _InArchive(Storages):
-  """Those of an archive, whose checksums are verified once each."""
+  """Storages in an archive, whose checksums are verified once each."""
 
   def __init__(self, data, members, folder):
     super().__init__(data)

@@ -9,8 +9,8 @@ occurred; lower_case; and unk_idx. They are in
   *.pt        a checkpoint of NVIDIA's, which has its Vocab beside the weights
   vocab.pkl, vocab.bin, vocab.json   the tokenizer of Hugging Face
 
-The tokens of the corpus, which may be beside it, are not read. The symbols of
-enwik8 are byte values in digits, those of text8 letters and _.
+The tokens of the corpus, which may be stored with it, are not read. The symbols
+of enwik8 are byte values in digits, those of text8 are letters and _.
 """
 
 import codecs
@@ -61,7 +61,7 @@ class Contents(NamedTuple):
 
 
 class _Absent(ValueError):
-  """A file of another kind, in which no vocabulary is to be expected."""
+  """A file of another kind, which is not expected to hold a vocabulary."""
 
 
 def read(path: AnyPath) -> Contents:
@@ -79,7 +79,7 @@ def read(path: AnyPath) -> Contents:
 
 
 def within(path: AnyPath) -> Contents | None:
-  """The vocabulary beside the weights of a checkpoint, as by `read`, or None.
+  """The vocabulary stored with a checkpoint's weights, as by `read`, or None.
 
   UserError if there is one that is damaged.
   """
@@ -250,7 +250,7 @@ def _within(root):
 
 
 def _checked(fields, repair, digits):
-  """The Contents of the attributes of a vocabulary; ValueError if they are odd.
+  """The Contents of a vocabulary's attributes; ValueError if they are invalid.
 
   Words are repaired, and those of digits may be byte values, as is said. The
   counts are those of the counter, unless it lacks most symbols.

@@ -1,4 +1,4 @@
-"""What is converted, in our form: a model with all that goes with it."""
+"""What is converted, in our form: a model with all that belongs to it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from txl_jax.errors import UserError
 
 
 class Weights(NamedTuple):
-  """A model and its vocabulary; what is known of how it was used."""
+  """A model, its vocabulary, and what is known of how it was used."""
 
   fields: dict[str, Any]  # the section `model`, complete
   params: Any  # a nested dict of float32 arrays

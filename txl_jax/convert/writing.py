@@ -44,7 +44,7 @@ def to_original(path: pathlib.Path, weights: Weights) -> None:
 
 
 def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
-  """Those with which the original code makes a model for the state dict."""
+  """Arguments with which the original code makes a model for the state dict."""
   c = weights.section
   T, M = segment_len, c.mem_len
   if hasattr(c, 'table_len'):  # which is as long as both
@@ -95,7 +95,7 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
       state, made / 'model.safetensors', metadata={'format': 'pt'}
     )
     files.write(made / 'config.json', json.dumps(config, indent=1) + '\n')
-    # Only its owner might read the other.
+    # Otherwise only its owner might be able to read it.
     shutil.copymode(made / 'config.json', made / 'model.safetensors')
     text = workdir.vocabulary_text(vocabulary)
     files.write(made / workdir.VOCABULARY, text)
@@ -116,9 +116,9 @@ def to_export(path: pathlib.Path, weights: Weights) -> None:
 
 
 def left_out(weights: Weights, target: str) -> Iterator[str]:
-  """What a version does otherwise than this model: a line each.
+  """What a version does differently from this model: a line each.
 
-  The target is one of SOURCES; there the figures differ by this.
+  The target is one of SOURCES; these make its figures differ.
   """
   c, version = weights.section, SOURCES[target]
   does, of_hf = version.title, target == 'hugging_face'

@@ -1,7 +1,7 @@
-"""Prepared corpora in a bucket, and the copies of them on this machine.
+"""Prepared corpora in a bucket, and their copies on this machine.
 
-Training maps files into memory, so what is in the bucket is copied first. The
-manifest is put there last: a corpus without one is not there.
+Training maps files into memory, so a corpus in a bucket is copied first. The
+manifest is uploaded last: a corpus without one does not count as there.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _MANIFEST = 'manifest.json'
 
 
 def apart(asked: Data) -> tuple[buckets.Path | None, Data]:
-  """The data.dir in a bucket, or None; and the same with a local one."""
+  """The data.dir in a bucket, or None; and the options with a local one."""
   there = root(asked)
   if not isinstance(there, buckets.Path):
     return None, asked
@@ -28,25 +28,25 @@ def apart(asked: Data) -> tuple[buckets.Path | None, Data]:
 
 
 def root(asked: Data) -> pathlib.Path:
-  """The folder of all corpora, be it local or in a bucket."""
+  """The folder of all corpora, local or in a bucket."""
   return buckets.place(asked.folder, 'data.dir')
 
 
 def cache(there: buckets.Path) -> pathlib.Path:
-  """Where this machine keeps what is in a folder of a bucket."""
+  """Where this machine keeps its copy of a folder in a bucket."""
   home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   name = str(there).removeprefix(buckets.SCHEME)
   return pathlib.Path(home) / 'txl_jax/buckets' / name
 
 
 def is_there(folder: pathlib.Path) -> bool:
-  """Whether a corpus is in a folder, be it local or in a bucket."""
+  """Whether a corpus is in a folder, local or in a bucket."""
   in_bucket = isinstance(folder, buckets.Path)
   return (folder / _MANIFEST if in_bucket else folder).exists()
 
 
 def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
-  """Copies a corpus from a bucket, unless it is here, and whole."""
+  """Copies a corpus from a bucket, unless a whole copy is already here."""
   if not (there / _MANIFEST).exists():
     return
   wanted = files.read(there / _MANIFEST)
@@ -68,9 +68,9 @@ def _is_whole(folder, manifest):
 
 
 def put(folder: pathlib.Path, there: buckets.Path, force: bool) -> None:
-  """Copies a corpus into a bucket, by force or if the same is not there."""
+  """Copies a corpus into a bucket if it is not there yet, or if forced."""
   manifest = there / _MANIFEST
   wanted = files.read(folder / _MANIFEST)
   if force or not manifest.exists() or files.read(manifest) != wanted:
-    manifest.unlink(missing_ok=True)  # until all is there
+    manifest.unlink(missing_ok=True)  # until everything is there
     buckets.put(folder, there)

@@ -1,4 +1,4 @@
-"""Published corpora as TFDS records, which need no TensorFlow: array_record."""
+"""Published corpora as TFDS records (array_record), without TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -20,23 +20,23 @@ from txl_jax.corpora.published import ARCHIVES, Archive
 from txl_jax.data.options import CORPORA
 from txl_jax.errors import UserError, first_line
 
-_SOURCE = 'source.json'  # in the folder of the records: where they come from
+_SOURCE = 'source.json'  # in the folder of the records: where they came from
 
 
 class _Info(tfds.core.DatasetInfo):
   """What TFDS knows of a corpus before it is made: nothing."""
 
   def initialize_from_bucket(self):
-    """Looks for it in no cloud; that would leave an empty temporary folder."""
+    """Does nothing: looking in the cloud would leave an empty folder behind."""
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-  """A corpus: each split in order, in records of up to 1 MiB, uint8 [n]."""
+  """A corpus: each split in order, as records of up to 1 MiB, uint8 [n]."""
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
-  url_infos = {}  # the archive was checked before TFDS reads its texts
-  texts: local.Splits  # to be set before records are made
+  url_infos = {}  # the archive is checked before TFDS reads its texts
+  texts: local.Splits  # set before records are made
 
   def _info(self):
     piece = tfds.features.Tensor(shape=(None,), dtype=np.uint8)
@@ -65,14 +65,14 @@ def read(
 
   Downloads and records are kept in the folder tfds of data_dir. manual_dir
   holds the archive under its own file name, or the texts of wt103, wt2 or ptb;
-  nothing is downloaded then. By force the archive is unpacked again. UserError:
-  the archive is not the expected one, or, later, records are damaged.
+  nothing is downloaded then. With force the archive is unpacked again.
+  UserError: the archive is not the expected one or, later, records are damaged.
   """
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
   path = root / name / str(Records.VERSION)  # as TFDS has it
   source = {}
-  if not force and os.path.lexists(path / _SOURCE):  # not of an older version
+  if not force and os.path.lexists(path / _SOURCE):  # not an older version
     try:
       source = files.read_json(path / _SOURCE)
     except UserError as e:
@@ -86,8 +86,8 @@ def read(
       path.parent.mkdir(parents=True, exist_ok=True)
       scratch.replace(made, path, temporary)
   try:
-    records = builder(name, root)  # a new one, which finds what was made
-  except Exception as e:  # whatever TFDS raises of files that are damaged
+    records = builder(name, root)  # a new one, which finds the records
+  except Exception as e:  # whatever TFDS raises for damaged files
     again = f'{path} cannot be read, prepare it again with --force'
     raise UserError(f'{again}: {first_line(e)}') from e
   splits = {}
@@ -99,13 +99,13 @@ def read(
 
 
 def builder(name: str, data_dir: pathlib.Path) -> Records:
-  """The builder of a corpus; TFDS names it for its class."""
+  """The builder of a corpus; TFDS names it after its class."""
   made = types.new_class(name, (Records,), {'skip_registration': True})
   return made(data_dir=data_dir)
 
 
 def _texts(name, folder, download, temporary):
-  """The texts of an archive, by their member; and what is known about it."""
+  """The texts of an archive, by member, and what is known about it."""
   archive = ARCHIVES[name]
   path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
@@ -128,16 +128,15 @@ def _texts(name, folder, download, temporary):
   except UserError as e:
     if not download or archive.sha256 is not None:
       raise
-    path.unlink()  # only now it turns out to be another one
+    path.unlink()  # only now does it turn out to be the wrong one
     raise UserError(f'{e}; it was removed, to be downloaded again') from e
   return texts, source
 
 
 def _extracted(archive, folder):
-  """The texts in a folder that are of an archive, {member: path}; {} without.
+  """The texts of an archive found in a folder, {member: path}; {} if none.
 
-  UserError, which has all names that would do, if the archive is not there
-  either.
+  UserError, with all names that would do, if the archive is not there either.
   """
   every = [*archive.extracted()]
   for names in every:
@@ -157,7 +156,7 @@ def _extracted(archive, folder):
 
 
 def _make_records(name, texts, folder):
-  """Makes the records of a corpus from its unpacked texts; where they are."""
+  """Makes the records of a corpus from its unpacked texts; returns where."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
   archive, records, start = ARCHIVES[name], builder(name, folder), 0
@@ -174,7 +173,7 @@ def _make_records(name, texts, folder):
         download_config=tfds.download.DownloadConfig(try_download_gcs=False),
         file_format='array_record',
       )
-  except RuntimeError as e:  # of array_record, as where the disk is full
+  except RuntimeError as e:  # from array_record, as when the disk is full
     what = f'the records of {name} cannot be written'
     raise UserError(f'{folder}: {what}: {e}') from e
   return pathlib.Path(records.data_path)
@@ -182,9 +181,9 @@ def _make_records(name, texts, folder):
 
 @dataclasses.dataclass(frozen=True)
 class _Recorded(local.Part):
-  """A split from its records; its size is 0 where that is not known."""
+  """A split read from its records; its size is 0 if not known."""
 
-  records: Any  # those of the corpus
+  records: Any  # the Records of the corpus
   split: str
 
   def __call__(self):

@@ -2,8 +2,8 @@
 
 Results are taken in the order of the blocks, so nothing depends on the number
 of processes. Memory holds a few blocks for each, however large the text. Each
-word is looked up once, for that takes the time: `Numbers` numbers it while it
-counts; once the vocabulary is known, a table makes numbers token ids.
+word is looked up only once, as that is what takes time: `Numbers` numbers it
+while counting; once the vocabulary is known, a table maps numbers to token ids.
 """
 
 import collections
@@ -25,7 +25,7 @@ from txl_jax.data.words import split
 from txl_jax.errors import UserError
 
 _BLOCK = 1 << 23  # bytes
-_MOST = 4  # processes unless the caller says how many
+_MOST = 4  # processes, unless the caller says how many
 
 
 def processes_by_default() -> int:
@@ -41,7 +41,7 @@ _shown = contextvars.ContextVar('shown', default=None)
 
 @contextlib.contextmanager
 def shown(report: Callable[[str, int], None] | None) -> Iterator[None]:
-  """Progress goes to a function of what is read and how many bytes of it."""
+  """Reports progress to a function of what is read and how many bytes."""
   before = _shown.set(report)
   try:
     yield
@@ -50,7 +50,7 @@ def shown(report: Callable[[str, int], None] | None) -> Iterator[None]:
 
 
 def progress(chunks: Iterable[bytes], what: str) -> Iterator[bytes]:
-  """The chunks, with a progress bar where stderr is a terminal."""
+  """The chunks, with a progress bar if stderr is a terminal."""
   if report := _shown.get():
     done = 0
     for chunk in chunks:
@@ -85,7 +85,7 @@ def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
 class Numbers:
   """Numbers for the words of texts, in the order of first appearance."""
 
-  def __init__(self, eos: str, lower: bool):  # as of `Words`
+  def __init__(self, eos: str, lower: bool):  # as in `Words`
     self._options = eos, lower
     self.words = _Growing()  # {word: number}
     self._counts = np.zeros([0], np.int64)
@@ -94,12 +94,12 @@ class Numbers:
     self, chunks: Iterable[bytes], counted: bool, processes: int
   ) -> Iterator[np.ndarray]:
     """The numbers of the words of a text, int32 [n], block by block."""
-    # Of each process: its numbers to ours.
+    # For each process, a table from its numbers to ours.
     tables = collections.defaultdict(lambda: np.zeros([0], np.int32))
     work = functools.partial(_number, _Growing(), *self._options)
     for process, new, numbers in in_order(work, blocks(chunks), processes):
-      # What is new to all processes is new to the one that has read it, so
-      # words come in the order of the text.
+      # A word new to all processes is new to the one that has read it, so
+      # words are numbered in the order of the text.
       table = np.append(tables[process], self.words.of(new))
       tables[process] = table
       self._counts.resize(len(self.words), refcheck=False)  # new ones are 0
@@ -113,7 +113,7 @@ class Numbers:
 
 
 class _Growing(dict):
-  """Numbers of words; a new word gets the next one when it is looked up."""
+  """Numbers of words; a new word gets the next number when looked up."""
 
   def __missing__(self, word):
     self[word] = number = len(self)
@@ -133,7 +133,7 @@ def _number(numbers, eos, lower, block):
 def in_order(
   work: Callable[[bytes], Any], tasks: Iterable[bytes], processes: int
 ) -> Iterator[Any]:
-  """work(task) of each, in order; every process keeps its copy of the work."""
+  """work(task) for each, in order; every process keeps its own copy of work."""
   tasks = iter(tasks)
   first = list(itertools.islice(tasks, 2))
   tasks = itertools.chain(first, tasks)
@@ -163,11 +163,11 @@ def in_order(
 
 @contextlib.contextmanager
 def _worker(work):
-  """The connection to a new process that works, and ends with it."""
+  """The connection to a new worker process, which ends with the connection."""
   context = multiprocessing.get_context('spawn')  # the parent may have threads
   ours, theirs = context.Pipe()
   process = context.Process(target=_serve, args=(work, theirs), daemon=True)
-  resource_tracker.ensure_running()  # or it would unblock what we block
+  resource_tracker.ensure_running()  # else it would unblock what we block
   # Ctrl-C is for the parent: the new process blocks it from its start.
   before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
   process.start()
@@ -181,7 +181,7 @@ def _worker(work):
 
 
 def _serve(work, connection):
-  """Works until the other end is closed, as it is if the parent is killed."""
+  """Works until the other end is closed, also by the death of the parent."""
   with contextlib.suppress(EOFError, OSError):  # also within a block
     while True:
       connection.send(work(connection.recv()))

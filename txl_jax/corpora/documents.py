@@ -1,6 +1,6 @@
-"""Documents of a text: its files, its records, or what a separator is between.
+"""Documents of a text: its files, its records, or the parts between separators.
 
-The end of a file ends a document too. One without bytes is none.
+The end of a file also ends a document. Empty documents are skipped.
 """
 
 import bisect
@@ -20,7 +20,7 @@ class _Piece:
 
   text: bytes
   ends: bool  # whether the document ends with it
-  size: int  # of what it is in the file, with a separator
+  size: int  # its bytes in the file, with a separator
 
 
 def each(
@@ -28,9 +28,9 @@ def each(
   split: Split,
   shown: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
 ) -> Iterator[Iterator[bytes]]:
-  """The documents of a split, each in pieces that are read in this order.
+  """The documents of a split, each in pieces that must be read in order.
 
-  `shown` is given the text of each part, and gives it back.
+  `shown` is given the text of each part, and returns it.
   """
   parts = (_pieces(asked, part, shown(part())) for part in split.parts)
   pieces = itertools.chain.from_iterable(parts)
@@ -49,8 +49,8 @@ def _to_its_end(piece, pieces):
 def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
   """Ends of documents at which the joined files are cut.
 
-  Each is the first at or after the wanted offset, but that no part is without a
-  document. UserError: there are too few.
+  Each is the first at or after the wanted offset that leaves no part without a
+  document. UserError: there are too few documents.
   """
   ends, at, begun = [0], 0, False
   for part in files:
@@ -60,7 +60,7 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
       at, begun = at + piece.size, begun or bool(piece.text)
       if piece.ends and begun:
         ends.append(at)
-      elif piece.ends:  # a separator behind nothing is of the one before
+      elif piece.ends:  # a separator after nothing belongs to the one before
         ends[-1] = at
       begun = begun and not piece.ends
   if (count := len(ends) - 1) <= len(wanted):
@@ -78,7 +78,7 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
 
 
 def hold_separator(asked: Data, files: Iterable[Part]) -> None:
-  """UserError unless some file has data.separator, where it matters."""
+  """UserError unless some file has data.separator, if that matters."""
   if asked.documents != 'separator':
     return
   size = len(asked.separator.encode())
@@ -95,7 +95,7 @@ def hold_separator(asked: Data, files: Iterable[Part]) -> None:
 
 
 def _pieces(asked: Data, part, chunks) -> Iterator[_Piece]:
-  """Those of a part of a file; the last one ends a document."""
+  """The pieces of a part of a file; the last one ends a document."""
   if asked.documents == 'record':
     # A chunk is a record, see `formats`.
     yield from (_Piece(record, True, len(record)) for record in chunks)
@@ -108,7 +108,7 @@ def _pieces(asked: Data, part, chunks) -> Iterator[_Piece]:
 
 
 def _separated(chunks, separator):
-  """A text in pieces, of which those before a separator end a document."""
+  """A text in pieces; those before a separator end a document."""
   rest, kept = b'', len(separator) - 1
   for chunk in chunks:
     *whole, rest = (rest + chunk).split(separator)

@@ -1,10 +1,11 @@
 """Archives of corpora: downloaded, checked, unpacked.
 
-The download manager of TFDS asks one URL alone, without a timeout, and starts a
-download that broke off from the beginning. It trusts the files it has kept,
-downloads what manual_dir lacks, and checks no archive of which only the size or
-only the sha256 is published. Its extraction needs TensorFlow and takes every
-member. Of requests come HTTP_PROXY, HTTPS_PROXY, NO_PROXY, REQUESTS_CA_BUNDLE.
+The download manager of TFDS tries only one URL, without a timeout, and restarts
+a broken download from the beginning. It trusts the files it has kept, downloads
+what manual_dir lacks, and does not check an archive if only its size or only
+its sha256 is published. Its extraction needs TensorFlow and takes every member.
+The library requests handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
+REQUESTS_CA_BUNDLE.
 """
 
 import functools
@@ -26,15 +27,15 @@ from txl_jax import files
 from txl_jax.corpora.published import Archive
 from txl_jax.errors import UserError
 
-_TIMEOUT = 20  # seconds until a server that does not answer is given up
-# How many times its size an archive may hold; text becomes 3 times smaller.
+_TIMEOUT = 20  # seconds to wait for a server that does not answer
+# How many times its size an archive may hold; text packs to about a third.
 _MOST, _MORE = 20, 1 << 20  # and some bytes of padding
 _DAMAGED = zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError
 _DAMAGED += RuntimeError, ValueError
 
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
-  """Size and sha256; UserError if it is not there, or not the archive."""
+  """Size and sha256; UserError if it is missing or not the archive."""
   wanted = f'expected {known(archive, " with ")}'
   if not path.is_file():
     what = 'it is no file' if path.exists() else 'no such file'
@@ -50,7 +51,7 @@ def check(path: pathlib.Path, archive: Archive) -> dict:
 
 
 def check_text(path: pathlib.Path, md5: str, name: str) -> None:
-  """Raises a UserError, which calls it `name`, unless a text has that md5."""
+  """Raises a UserError, with `name` for the text, unless it has that md5."""
   found = checksums.compute_url_info(path, hashlib.md5)
   if found.checksum != md5:
     raise UserError(
@@ -62,8 +63,8 @@ def check_text(path: pathlib.Path, md5: str, name: str) -> None:
 def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   """Puts the archive of a corpus into a folder unless a good one is there.
 
-  Each URL gets two attempts; each continues where the last one broke off, for
-  all have the same bytes. A UserError tells what each gave instead.
+  Each URL gets two attempts; each continues where the last one broke off, as
+  all serve the same bytes. A UserError tells what went wrong with each.
   """
   path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +108,7 @@ def unpack(
         shutil.copyfileobj(member, f, 1 << 20)
   except _DAMAGED as e:
     if isinstance(e, OSError) and e.errno:
-      raise  # it is not the archive, as where the disk is full
+      raise  # not the archive's fault, as when the disk is full
     raise UserError(f'{path} cannot be unpacked: {e}') from e
   if missing := sorted(set(names) - found.keys()):
     raise UserError(f'{path} has no member {missing[0]}')
@@ -115,7 +116,7 @@ def unpack(
 
 
 def _members(path, names, limited):
-  """(name, stream) of the members of an archive that have one of the names."""
+  """(name, stream) of each member of an archive with one of the names."""
   if zipfile.is_zipfile(path):
     with zipfile.ZipFile(path) as archive:
       for name in archive.namelist():
@@ -123,7 +124,7 @@ def _members(path, names, limited):
           with archive.open(name) as member:
             yield name, limited(member)
     return
-  # A tar archive is decompressed to its end, whatever is wanted of it.
+  # A tar archive is decompressed to its end, whatever members are wanted.
   with (
     gzip.open(path) as stream,
     tarfile.open(fileobj=limited(stream), mode='r|') as archive,
@@ -135,7 +136,7 @@ def _members(path, names, limited):
 
 
 class _Limited:
-  """A stream from an archive, which may not become much larger than that."""
+  """A stream from an archive, not allowed to grow much larger than it."""
 
   def __init__(self, path, most, stream):
     self._path, self._most, self._stream, self._n = path, most, stream, 0
@@ -176,7 +177,7 @@ def _get(url, part, size):
   response = requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
   with response:
     if start and response.status_code == 416:
-      return  # there is no rest
+      return  # nothing is left
     response.raise_for_status()
     rest = response.status_code == requests.codes.partial_content
     with files.naming(part), part.open('ab' if rest else 'wb') as f:

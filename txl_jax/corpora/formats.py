@@ -1,11 +1,11 @@
 """Files that hold a text in another form: packed (.gz, .zst) or as records.
 
 Records are the lines of a .jsonl, each a JSON object, or the rows of a
-.parquet; of each the text is one field, and a newline unless it ends in one or
+.parquet; the text of each is one field, plus a newline unless it ends in one or
 is a document of its own.
-A .gz or .zst holds a text, or with .jsonl.gz and .jsonl.zst records. All are
-read in pieces: memory holds a record, or of a .parquet what pyarrow reads at
-once of a row group.
+A .gz or .zst holds a text, or, as .jsonl.gz or .jsonl.zst, records. All are
+read in pieces: memory holds one record, or what pyarrow reads at once from a
+row group of a .parquet.
 """
 
 import functools
@@ -23,26 +23,26 @@ from txl_jax.files import open_regular
 
 SUFFIXES = '.gz', '.zst', '.jsonl', '.parquet'
 _CHUNK = 1 << 20  # bytes read at a time
-# Of a .zst, so that what they become is no more than 128 MiB.
+# Bytes read at a time from a .zst, so that they unpack to at most 128 MiB.
 _PACKED = 1 << 12
 _LONGEST = 1 << 28  # bytes of a line of a .jsonl
-_ROWS = 1 << 10  # of a .parquet at a time
+_ROWS = 1 << 10  # rows of a .parquet read at a time
 _HALF = re.compile('[\ud800-\udfff]')
 Chunks = Iterator[bytes]
 
 
 def has_records(path: pathlib.Path) -> bool:
-  """Whether a file holds records, by its name."""
+  """Whether a file holds records, judged by its name."""
   return '.jsonl' in _suffixes(path) or path.suffix.lower() == '.parquet'
 
 
 def reader(
   path: pathlib.Path, field: str, newlines: bool = True
 ) -> Callable[[], Chunks] | None:
-  """What gives the text of a file, None for one that is a text itself.
+  """A function that gives the text of a file; None for a plain text file.
 
-  Of records these are the texts of each, which end in a newline unless that is
-  not asked for. Called, it raises a UserError for a file that cannot be read,
+  For records it gives the text of each, which ends in a newline if newlines are
+  asked for. When called, it raises a UserError for a file that cannot be read,
   is cut off or damaged, has a record without the field, or needs a package that
   is not installed.
   """
@@ -55,7 +55,7 @@ def reader(
 
 
 def _suffixes(path):
-  """The last suffixes of a name that say its form, lower-cased."""
+  """The last suffixes of a name, which tell its format, lower-cased."""
   last = [x.lower() for x in path.suffixes[-2:]]
   if last and last[-1] in SUFFIXES:
     inner = last[-1] in ('.gz', '.zst') and last[0] == '.jsonl'
@@ -64,7 +64,7 @@ def _suffixes(path):
 
 
 def _unpacked(path) -> Chunks:
-  """The bytes of a file, unpacked where it is packed."""
+  """The bytes of a file, unpacked if it is packed."""
   ways = {'.gz': _gzip, '.zst': _zstandard}
   way = ways.get(path.suffix.lower(), _plain)
   try:
@@ -86,7 +86,7 @@ def _gzip(path, f: BinaryIO) -> Chunks:
 
 def _zstandard(path, f: BinaryIO) -> Chunks:
   zstandard = extras.load('zstandard', f'{path}: reading a .zst')
-  # Windows as large as `zstd --long=31` makes them.
+  # Allows windows as large as those of `zstd --long=31`.
   unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
   frame, whole = unpacker.decompressobj(), False
   try:
@@ -97,12 +97,12 @@ def _zstandard(path, f: BinaryIO) -> Chunks:
         data, whole = frame.unused_data, frame.eof
   except zstandard.ZstdError as e:
     raise UserError(f'{path} is damaged: {first_line(e)}') from e
-  if not whole:  # which the package does not tell
+  if not whole:  # the package does not report this
     raise UserError(f'{path} is cut off, or empty')
 
 
 def _objects(path, field, newlines) -> Chunks:
-  """The texts of the objects in a .jsonl; blank lines are none."""
+  """The texts of the objects in a .jsonl; blank lines are skipped."""
   for number, line in _lines(path):
     where = f'{path}: line {number}'
     try:
@@ -154,7 +154,7 @@ def _rows(path, field, newlines) -> Chunks:
         raise _no_field(f'{path}: record 1', field, names)
       number = 0
       for group in range(file.num_row_groups):
-        # Of several groups at once it keeps what was read of each.
+        # Given several groups at once, it keeps what was read from each.
         batches = file.iter_batches(_ROWS, [group], [field], use_threads=False)
         for batch in batches:
           for value in batch.column(0):
@@ -169,13 +169,13 @@ def _rows(path, field, newlines) -> Chunks:
 
 
 def _text(where, field, value, newlines):
-  """The text of a record's field; UserError unless it is one."""
+  """The text of a record's field; UserError if it is not text."""
   if not isinstance(value, str):
     kind = 'null' if value is None else f'a {type(value).__name__}'
     raise UserError(
       f'{where}: the field {field!r} is {kind}; allowed: a text (data.field)'
     )
-  # JSON may escape half of a character, which no UTF-8 has.
+  # JSON may escape half of a character, which UTF-8 cannot hold.
   text = _HALF.sub('\N{REPLACEMENT CHARACTER}', value).encode()
   return text + b'\n' if newlines and not text.endswith(b'\n') else text
 

@@ -1,4 +1,4 @@
-"""Files of this machine as the splits of a corpus; those of pystdlib.
+"""Local files as the splits of a corpus, among them those of pystdlib.
 
 A corpus of bytes is the plain concatenation of the bytes of its files, so that
 bits per byte are honest. A corpus of words is read file by file, see `Split`.
@@ -20,8 +20,8 @@ from txl_jax.files import open_regular
 
 _CHUNK = 1 << 20  # bytes read at a time
 
-# Of the standard library: tests, what pip or the distribution adds, and what
-# is made when Python is built.
+# In the standard library: tests, what pip or the distribution adds, and what is
+# generated when Python is built.
 _SKIPPED = re.compile(
   'test|tests|idle_test|lib2to3|__pycache__|(site|dist)-packages|config-.*'
 )
@@ -29,14 +29,14 @@ _SKIPPED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Bytes of a file, from start to stop; called, it gives them in chunks."""
+  """Bytes of a file from start to stop; calling it yields them in chunks."""
 
   path: pathlib.Path
   start: int
   stop: int
   size: int  # of the file
-  # What gives the text of a file that is not one itself, in chunks; the bytes
-  # are then those of the text.
+  # Gives the text, in chunks, of a file that is not plain text; the bytes are
+  # then those of the text.
   _: dataclasses.KW_ONLY
   read: Callable[[], Iterator[bytes]] | None = None
 
@@ -46,13 +46,13 @@ class Part:
     path: pathlib.Path,
     read: Callable[[], Iterator[bytes]] | None = None,
   ) -> 'Part':
-    """All of a file; one that is not a text itself is read to its end."""
+    """All of a file; one that is not plain text is read to its end."""
     size = sum(map(len, read())) if read else path.stat().st_size
     return cls(path, 0, size, size, read=read)
 
   @property
   def name(self) -> str:
-    """What an error calls it."""
+    """Its name in errors."""
     return f'{self.path}, its text' if self.read else f'{self.path}'
 
   @property
@@ -62,18 +62,18 @@ class Part:
 
   @property
   def ends(self) -> bool:
-    """Whether the file ends here; else the text goes on in the next split."""
+    """Whether the file ends here; else it continues in the next split."""
     return self.stop == self.size
 
   def first_line(self) -> int:
-    """Number, in the file, of the line that the part begins with."""
+    """Number, in the file, of the line where the part begins."""
     if self.begins:
       return 1
     before = dataclasses.replace(self, start=0, stop=self.start)
     return 1 + sum(chunk.count(b'\n') for chunk in before())
 
   def __call__(self) -> Iterator[bytes]:
-    """The bytes; UserError if the file is shorter by now or cannot be read."""
+    """The bytes; UserError if the file has become shorter or is unreadable."""
     if self.read:
       yield from self._unpacked(self.read())
       return
@@ -91,8 +91,8 @@ class Part:
       raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
 
   def _unpacked(self, chunks):
-    """Of the whole text in chunks, the bytes from start to stop."""
-    at = 0  # of the chunk
+    """The bytes from start to stop, given the whole text in chunks."""
+    at = 0  # where the chunk begins
     for chunk in chunks:
       if piece := chunk[max(self.start - at, 0) : self.stop - at]:
         yield piece
@@ -105,7 +105,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Parts of files; called, it gives their bytes, end to end."""
+  """Parts of files; calling it yields their bytes, end to end."""
 
   parts: tuple[Part, ...]
 
@@ -120,13 +120,13 @@ Splits = dict[str, Split]
 def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   """The Python sources of a standard library, split by file.
 
-  A file goes by the first 8 bytes of the sha256 of its relative posix path,
-  taken as a big-endian number modulo 100: below 90 train, below 95 validation,
-  else test. So files keep their split from one Python version to the next.
-  Within a split they are in the order of these hashes: streams that start at
-  different places then differ in what they read, where the order of the paths
-  would keep, say, all character tables together. The source has the Python
-  version besides. UserError: a file cannot be read, or a split has none.
+  A file is placed by the first 8 bytes of the sha256 of its relative posix
+  path, taken as a big-endian number modulo 100: below 90 train, below 95
+  validation, else test. So files keep their split from one Python version to
+  the next. Within a split they are in the order of these hashes: streams that
+  start at different places then read different things, whereas the order of
+  paths would keep, say, all character tables together. The source also has the
+  Python version. UserError: a file cannot be read, or a split has none.
   """
   root = pathlib.Path(root)
   files = list_files(root, _is_library_source)
@@ -175,7 +175,7 @@ def list_files(
 
 def between(files: Iterable[Part], start: int, stop: int) -> Split:
   """Bytes start to stop of the concatenated files, as far as they go."""
-  parts, offset = [], 0  # of the file's first byte
+  parts, offset = [], 0  # offset of the file's first byte
   for file in files:
     at, end = max(start - offset, 0), min(stop - offset, file.size)
     if at < end:
@@ -185,7 +185,7 @@ def between(files: Iterable[Part], start: int, stop: int) -> Split:
 
 
 def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
-  """What the manifest says about files, by their relative paths."""
+  """What the manifest records about files, by relative path."""
   digest = hashlib.sha256()
   for name, file in files.items():
     digest.update(f'{name}\0{file.size}\0'.encode('utf-8', 'surrogateescape'))

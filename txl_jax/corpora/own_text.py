@@ -1,13 +1,13 @@
-"""A text of one's own: which files it is, and how they become splits.
+"""The user's own text: which files it consists of, and how it is split.
 
-A folder with files or sub-folders named for the splits has them as splits: a
-train, and a valid (also validation, val, dev) or a test, or both. A name may
+Files or sub-folders of a folder that are named for splits become those splits:
+a train, and a valid (also validation, val, dev) or a test, or both. A name may
 have a word before it (wiki.train.tokens), the number of a shard after it
 (train-00000-of-00002.parquet), and a suffix of a text, of records or of a
-packed file (see `formats`). So it is where data.validation_path or
-data.test_path is given, and data.path is what to train on. Without a
-validation split the last 5 % of the training text are that; without a test
-split it is the validation split again. Any other file or folder is one text,
+packed file (see `formats`). Splits are also separate if data.validation_path or
+data.test_path is given; data.path is then what to train on. Without a
+validation split the last 5 % of the training text are used; without a test
+split the validation split is used again. Any other file or folder is one text,
 cut at 90 and 95 percent.
 
 The files of a folder are read in the order of their relative posix paths;
@@ -30,7 +30,7 @@ from txl_jax.data.options import SPLITS, Data
 from txl_jax.errors import UserError
 
 _WINDOW = 4096  # bytes within which a cut looks for the start of a line
-_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # none is part of a UTF-8 character
+_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
 _NAMES = {'train': 'train', 'test': 'test'}
 _NAMES |= dict.fromkeys(('valid', 'validation', 'val', 'dev'), 'validation')
 _NAME = re.compile(
@@ -38,7 +38,7 @@ _NAME = re.compile(
   r'(-\d+-of-\d+)?(?P<form>\.parquet|(\.(txt|tokens|raw|jsonl))?(\.(gz|zst))?)',
   re.IGNORECASE,
 )
-_SHOWN = 3  # names in a line
+_SHOWN = 3  # names shown in a line
 
 Files = dict[str, Part]  # as plain bytes, by relative posix paths
 
@@ -48,14 +48,14 @@ class Found:
   """The files of a text."""
 
   asked: Data
-  files: dict[str, Files]  # of each split that has its own; of '' to be cut
-  others: tuple[str, ...] = ()  # what a folder with splits has besides
+  files: dict[str, Files]  # of each split that has its own; '': to be cut
+  others: tuple[str, ...] = ()  # what else is in a folder with splits
 
   def source(self) -> dict:
-    """What the manifest says: path, number of files, bytes, and a sha256.
+    """The manifest's entry: path, number of files, bytes, and a sha256.
 
     The sha256 is over relative paths, sizes and contents as they are on disk,
-    and which split a file is of.
+    and which split each file belongs to.
     """
     path, merged = pathlib.Path(self.asked.path), {}
     for split, files in self.files.items():
@@ -78,10 +78,10 @@ class Found:
     """The text of each split.
 
     Documents are never cut: a cut is moved from its offset to the first end of
-    one at or after it. Else it is moved to the first start of a line there,
-    or, if there is none within 4096 bytes, to the first byte there that
-    continues no UTF-8 character. A text of words is cut after white space
-    instead, however far that is, and the end of a file is also that of a line.
+    a document at or after it. Other text is cut at the first start of a line
+    there, or, if there is none within 4096 bytes, at the first byte there that
+    does not continue a UTF-8 character. A text of words is then cut after white
+    space instead, however far that is, and the end of a file also ends a line.
     UserError: a file cannot be read, or there is too little text.
     """
     texts = {split: self._texts(x.values()) for split, x in self.files.items()}
@@ -100,7 +100,7 @@ class Found:
     return {split: whole[split] for split in SPLITS}
 
   def told(self, entries: dict[str, dict]) -> str:
-    """Which text each split is, with its bytes and tokens, in one line."""
+    """One line that says which text each split is, with bytes and tokens."""
     files, told = self.files, []
     for split in SPLITS:
       if '' in files:
@@ -135,7 +135,7 @@ class Found:
     return f'data.path: {self.asked.path}{of}'
 
   def _texts(self, parts: Iterable[Part]) -> list[Part]:
-    """The text of each file; one in another form is read to its end."""
+    """The text of each file; one that is not plain text is read to its end."""
     found = []
     for part in parts:
       newlines = self.asked.documents != 'record'
@@ -144,7 +144,7 @@ class Found:
     return found
 
   def _cut(self, files: list[Part], *percents: int) -> list[Split]:
-    """The concatenated files, cut at so many percent of their bytes."""
+    """The concatenated files, cut at these percentages of their bytes."""
     words, total = self.asked.words, sum(file.size for file in files)
     wanted = [total * p // 100 for p in percents]
     if self.asked.ends_documents:
@@ -166,8 +166,8 @@ class Found:
 def find(asked: Data) -> Found:
   """The files of a text.
 
-  UserError: a path is none of a file or folder, a split has files of two
-  names, or a key is given that nothing would read.
+  UserError: a path is not that of a file or folder, a split has files under two
+  names, or a key is given that would have no effect.
   """
   path = pathlib.Path(asked.path)
   named, others = _named(path) if path.is_dir() else ({}, ())
@@ -213,7 +213,7 @@ def _hold_field(asked: Data, files):
 
 
 def _hold_records(asked: Data, files):
-  """Raises a UserError if records are documents, and a file has none."""
+  """Raises a UserError if records are documents and a file has no records."""
   parts = (part for x in files.values() for part in x.values())
   for part in parts if asked.documents == 'record' else ():
     if not formats.has_records(part.path):
@@ -226,7 +226,7 @@ def _hold_records(asked: Data, files):
 
 
 def _files(name, path) -> Files:
-  """The files of a path, the value of a key."""
+  """The files at a path, the value of a key."""
   if path.is_dir():
     return local.list_files(path, lambda relative: True)
   if path.is_file():
@@ -236,9 +236,9 @@ def _files(name, path) -> Files:
 
 
 def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
-  """The files of each split that names in a folder tell; all other names.
+  """The files of each split named in a folder, and all other names.
 
-  Nothing is there where they tell no training split, or that alone.
+  Both are empty if the names give no training split, or only that.
   """
   entries = collections.defaultdict(dict)  # {split: {name: forms}}
   others, seen = [], []
@@ -286,14 +286,14 @@ def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
 
 
 def _listed(names: Iterable[str]) -> str:
-  """A few names, and how many there are besides."""
+  """A few names, and how many more there are."""
   names = [*names]
   more = f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''
   return ', '.join(names[:_SHOWN]) + more
 
 
 def _place(files: list[Part], offset: int, words: bool) -> int:
-  """Where the cut wanted at an offset is made, see `Found.splits`."""
+  """Where a cut wanted at an offset is made, see `Found.splits`."""
   ends = list(itertools.accumulate(file.size for file in files))
   total = ends[-1]
   # A cut of words goes no further than the end of the file.

@@ -1,8 +1,8 @@
 """Preparing corpora: from text to the files that `prepared` reads.
 
-Local corpora, pystdlib and text, are prepared into folders that are named for
-the sha256 of their source, so a source that has changed never replaces data
-that an older run needs. The others are downloaded.
+Local corpora, pystdlib and text, are prepared into folders named after the
+sha256 of their source, so that a changed source never replaces data that an
+older run needs. The others are downloaded.
 """
 
 import codecs
@@ -41,16 +41,17 @@ def prepare(
   force: bool = False,
   processes: int = 0,
 ) -> Prepared:
-  """Prepares a corpus unless it is there already, or by force; and opens it.
+  """Prepares a corpus if it is not there yet, or if forced; and opens it.
 
-  With data.dir in a bucket it is prepared in, or fetched to, a folder of this
-  machine, `bucket.cache`, and put there if it is not.
+  With data.dir in a bucket it is prepared in, or fetched to, a local folder,
+  `bucket.cache`, and uploaded if it is not in the bucket.
 
   The folder appears under its name only when it is complete; a run that is
-  killed leaves a folder *.tmp-* that nothing reads and the next one removes.
-  Nothing is downloaded where manual_dir is to hold the archive. Words are read
-  by so many processes, 0 is one for each CPU, up to four; the result is the
-  same. Data that cannot be written are an OSError, other errors a UserError.
+  killed leaves a folder *.tmp-* that nothing reads and the next run removes.
+  Nothing is downloaded if manual_dir is to hold the archive. Words are read by
+  so many processes, 0 meaning one for each CPU, up to four; the result does not
+  depend on it. Data that cannot be written raise an OSError, other errors a
+  UserError.
   """
   asked.check()
   remote, asked = bucket.apart(asked)
@@ -88,7 +89,7 @@ def prepare(
   if own:
     splits = own.splits()
   elif not splits:
-    # TFDS is needed for downloads alone; training does not import it.
+    # TFDS is needed only for downloads; training does not import it.
     from txl_jax.corpora import builders
 
     splits, source = builders.read(
@@ -117,7 +118,7 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
   """The corpus that the section `data` of a config asks for.
 
   A local corpus is prepared if it is not there; for one that needs a download a
-  UserError names the command. Data that cannot be written are one as well.
+  UserError names the command. Data that cannot be written also raise one.
   """
   asked = settings.read(Data, config)
   asked.check()
@@ -131,7 +132,7 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
 
 
 def vocab_size(config: Mapping[str, Any]) -> int:
-  """The size of its vocabulary, for which only a text of words is prepared."""
+  """The size of its vocabulary; prepares a corpus only if that needs it."""
   asked = settings.read(Data, config)
   asked.check()
   return asked.symbols or len(prepare(asked).vocabulary)
@@ -152,7 +153,7 @@ def _read_list(asked) -> tuple[Words | Subwords | None, dict]:
     unk='<UNK>' if lm1b else '<unk>',
     add_unk=asked.unk,
     lower=asked.lower,
-    ranked=not lm1b,  # what is published is used as it is
+    ranked=not lm1b,  # a published list is used as it is
   )
   if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
@@ -178,7 +179,7 @@ def _read_tokenizer(asked) -> tuple[Subwords, dict]:
 
 
 def _folder(asked, source, listed):
-  """Where a corpus is once it is prepared."""
+  """Where a corpus is once prepared."""
   name = asked.corpus
   if name == 'text':
     path = pathlib.Path(os.path.realpath(asked.path))
@@ -194,7 +195,7 @@ def _folder(asked, source, listed):
 
 
 def _check(asked: Data, symbols: int, entries: dict) -> None:
-  """Raises a UserError unless there are tokens, as many as are published."""
+  """Raises a UserError unless there are tokens, as many as published."""
   for split, entry in entries.items():
     if not entry['tokens'] or entry.get('sentences') == 0:
       raise UserError(

@@ -1,4 +1,4 @@
-"""Where the published corpora are, and what is known about their archives."""
+"""Where published corpora are found, and what is known about their archives."""
 
 import dataclasses
 import pathlib
@@ -15,13 +15,13 @@ class Archive:
   size: int | None  # in bytes
   sha256: str | None
   members: Mapping[str, tuple[str, ...]]  # of each split, in order
-  # Bytes of splits that are cut from one text; others are their whole files.
+  # Bytes of splits that are cut from one text; other splits are whole files.
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  # Of files by their names without folders, where there is no sha256.
+  # md5 of files by their names without folders, if there is no sha256.
   md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
   symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  archive_md5: str | None = None  # where there is no sha256
+  archive_md5: str | None = None  # if there is no sha256
 
   @property
   def file(self) -> str:
@@ -29,10 +29,10 @@ class Archive:
     return self.urls[0].rsplit('/', 1)[-1]
 
   def extracted(self) -> Iterator[dict[str, str]]:
-    """Names under which its texts may lie in a folder, {member: file}.
+    """Names that its texts may have in a folder, {member: file}.
 
-    As they are in the archive, in its folder, or named for the splits alone.
-    Nothing where the texts are not one whole file for each split.
+    They may be as in the archive, in its folder, or just named after splits.
+    Nothing is yielded unless each split is one whole file.
     """
     members = [m for part in self.members.values() for m in part]
     if self.cuts or len(members) != len(self.members) or not members[1:]:
@@ -63,7 +63,7 @@ def _wikitext(name: str, sha256: str, train: int) -> Archive:
   return Archive(
     urls=(
       f'https://wikitext.smerity.com/{name}-v1.zip',
-      # Where it was published; it has not answered since 2024.
+      # The original address, which has not answered since 2024.
       f'https://s3.amazonaws.com/research.metamind.io/wikitext/{name}-v1.zip',
     ),
     size=None,
@@ -109,7 +109,7 @@ _ARCHIVES = {
       'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
     },
     tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
-    # PaddlePaddle checks it, under the same address.
+    # As checked by PaddlePaddle, for the same address.
     archive_md5='30177ea32e27c525793142b6bf2c8e2d',
   ),
   'lm1b': Archive(
@@ -122,7 +122,7 @@ _ARCHIVES = {
         f'news.en-{shard:05}-of-00100'
         for shard in range(1, 100)
       ),
-      # Publications evaluate on one shard alone.
+      # Publications evaluate on one shard only.
       'validation': _HELD_OUT,
       'test': _HELD_OUT,
     },

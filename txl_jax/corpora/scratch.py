@@ -1,4 +1,4 @@
-"""Temporary folders that no killed process leaves for good."""
+"""Temporary folders that killed processes do not leave behind for good."""
 
 import contextlib
 import fcntl
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 from txl_jax import terminal
 
-_LOCK = 'lock'  # in each of them, held as long as its process lives
+_LOCK = 'lock'  # in each folder, held as long as its process lives
 
 
 @contextlib.contextmanager
 def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A new folder beside a path, on the same disk; it is removed at the end.
+  """A new folder next to a path, on the same disk; removed at the end.
 
-  It is named for the path, with an ending .tmp-*, and has nothing in it but a
-  lock. Those of killed processes, whose locks are free, are removed. The path
-  need not be there, nor the folder it is in.
+  It is named after the path, with the ending .tmp-*, and contains only a lock.
+  Folders of killed processes, whose locks are free, are removed. Neither the
+  path nor the folder it is in need exist.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   for old in path.parent.glob('*.tmp-????????'):
@@ -53,7 +53,7 @@ def move(made: pathlib.Path, path: pathlib.Path) -> bool:
 def replace(
   made: pathlib.Path, path: pathlib.Path, temporary: pathlib.Path
 ) -> None:
-  """As `move`, of a name that another may have, which goes to `temporary`."""
+  """As `move`; a folder that has the name already is moved to `temporary`."""
   old = temporary / 'replaced'
   with contextlib.suppress(FileNotFoundError):
     path.rename(old)
@@ -66,7 +66,7 @@ def replace(
 
 
 def _hold(folder):
-  """The open lock of a new folder; None if another takes it for a dead one."""
+  """The open lock of a new folder; None if another process thinks it dead."""
   path = folder / _LOCK
   with contextlib.suppress(FileNotFoundError):
     lock = path.open('w')
@@ -76,7 +76,7 @@ def _hold(folder):
     except BlockingIOError:
       held = False
     except OSError:
-      held = True  # a file system without locks: none takes this for dead
+      held = True  # a file system without locks: nobody thinks this dead
     if held:
       return lock
     lock.close()
@@ -97,7 +97,7 @@ def _remove_if_dead(folder):
 
 
 def _remove(folder):
-  """Removes a folder; its lock last, by which another can end the work."""
+  """Removes a folder, its lock last, so that others can finish the removal."""
   for path in folder.iterdir():
     if path.name != _LOCK:
       shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,7 +1,7 @@
 """Writing the tokens of a corpus, block by block.
 
-Where a text of words is several files of this machine, each is whole lines:
-what follows does not go on in the last line of the one before.
+If a text of words consists of several local files, each is whole lines: a file
+does not continue the last line of the one before.
 """
 
 import codecs
@@ -25,7 +25,7 @@ from txl_jax.data.vocabulary import AnyVocabulary, Vocabulary, count_bytes
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
 
-_BLOCK = 1 << 20  # bytes that become subwords at once
+_BLOCK = 1 << 20  # bytes turned into subwords at once
 
 
 class File(io.BufferedWriter):
@@ -44,12 +44,12 @@ class File(io.BufferedWriter):
       return super().write(block)
 
   def close(self) -> None:
-    """Writes what is left."""
+    """Writes the remaining numbers and closes the file."""
     with files.naming(self._path):
       super().close()
 
   def sha256(self) -> str:
-    """In hex, of what was written."""
+    """The SHA-256 of what was written, in hex."""
     return self._digest.hexdigest()
 
 
@@ -62,9 +62,9 @@ def write(
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
-  It returns the vocabulary, counted or learned unless it is given, and for each
-  split its entry of the manifest. A UserError tells that no word is left, that
-  a byte or word has no token id, or that the list lacks most words.
+  Returns the vocabulary, counted or learned unless it is given, and for each
+  split its entry in the manifest. UserError: no word is left, a byte or word
+  has no token id, or the list lacks most words.
   """
   if asked.subwords:
     return _write_subwords(asked, splits, folder, listed)
@@ -94,7 +94,7 @@ def write(
   if asked.ends_documents:
     vocabulary = vocabulary.of_documents()
   if vocabulary.unk and not train.unks:
-    # No training can make it likely.
+    # No training can make it probable.
     warning = f'warning: {vocabulary.unk} never occurs in train'
     if listed is None:
       warning += '; a larger --min_count (data.min_count) trains it'
@@ -103,7 +103,7 @@ def write(
 
 
 def _write_bytes(asked, splits, folder):
-  """The same for bytes, of a published corpus those that it has."""
+  """The same for bytes; for a published corpus only those that occur."""
   if asked.corpus in LOCAL or asked.alphabet == 'bytes':
     vocabulary = Vocabulary.all_bytes(asked.ends_documents)
   else:
@@ -134,9 +134,9 @@ def _write_subwords(asked, splits, folder, given):
 
 
 def _write_pieces(asked, split, read, folder, vocabulary, shown, cut):
-  """Writes a split that is encoded piece by piece; its entry.
+  """Writes a split that is encoded piece by piece; returns its entry.
 
-  The pieces are what `cut` makes of a text in chunks, or of each document.
+  The pieces are what `cut` makes from a text in chunks, or from each document.
   """
   size = 0
 
@@ -158,7 +158,7 @@ def _write_pieces(asked, split, read, folder, vocabulary, shown, cut):
 
 
 def _joined(parts):
-  """Arrays of numbers as fewer that are larger, for documents may be short."""
+  """Joins arrays into fewer, larger ones, since documents may be short."""
   held, count = [], 0
   for part in parts:
     held.append(part.astype(np.int32))
@@ -171,7 +171,7 @@ def _joined(parts):
 
 
 def _write_tokens(asked, split, folder, vocabulary, parts):
-  """Writes token ids, and where sentences or documents start; their entry."""
+  """Writes token ids and where sentences or documents start; returns entry."""
   dtype, entry = token_dtype(len(vocabulary)), {}
   with File(folder / TOKENS.format(split)) as tokens:
     if asked.corpus != 'lm1b' and not asked.ends_documents:
@@ -189,7 +189,7 @@ def _write_tokens(asked, split, folder, vocabulary, parts):
 
 
 def _count(asked, texts, processes):
-  """The vocabulary of a text, whose words are numbered; id of each number."""
+  """The vocabulary of a text with numbered words, and the id of each number."""
   ptb = asked.corpus == 'ptb'
   eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
   numbers = counting.Numbers(eos, lower)
@@ -212,15 +212,15 @@ def _count(asked, texts, processes):
 
 
 class _Text:
-  """A split of a corpus of words, which is measured on the way."""
+  """A split of a corpus of words, measured while it is read."""
 
   def __init__(self, asked, split, parts, folder):
     self._asked, self._split, self._parts = asked, split, parts
     self._folder = folder
-    self.numbers = folder / f'{split}.numbers'  # a file for those of its words
-    # In the manifest; lines are newlines, unknown words have no token id.
+    self.numbers = folder / f'{split}.numbers'  # file of its words' numbers
+    # For the manifest; lines are newlines, unknown words have no token id.
     self.entry: dict = dict.fromkeys(('tokens', 'bytes', 'lines', 'unknown'), 0)
-    self.words = 0  # with <eos>
+    self.words = 0  # including <eos>
     self.unks = 0  # unknown words, and those that are unk in the text itself
 
   def read(self):
@@ -243,7 +243,7 @@ class _Text:
     self.entry |= _write_tokens(*into, self._known(vocabulary, parts))
 
   def _lines(self, split, shown):
-    """Documents as lines: newlines are spaces, and their ends newlines."""
+    """Documents as lines: newlines become spaces, and ends become newlines."""
     for pieces in documents.each(self._asked, split, shown):
       first = True
       for piece in pieces:
@@ -269,7 +269,7 @@ class _Text:
       yield b'\n'
 
   def _known(self, vocabulary, parts):
-    """Token ids in which -1, for unknown words, is now the id of unk."""
+    """Token ids in which -1, for unknown words, becomes the id of unk."""
     unk = vocabulary.unk_id
     for ids in parts:
       self.words += ids.size

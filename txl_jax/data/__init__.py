@@ -1,1 +1,1 @@
-"""What training reads: options, prepared corpora, streams, vocabularies."""
+"""The data of training: options, prepared corpora, streams, vocabularies."""

@@ -2,8 +2,8 @@
 
 The corpora separate punctuation from words and write parts of words apart:
 WikiText's "10 @,@ 000", "well @-@ known", "( 1912 )", "the city 's"; Penn
-Treebank's "do n't" and "$ N"; lm1b's "don 't". Spaces that the tokenisation
-put there are taken out by rules of the word and of what stands before it, so
+Treebank's "do n't" and "$ N"; lm1b's "don 't". The spaces that tokenisation
+added are removed by rules that look only at a word and what precedes it, so
 text can be shown while it is written. Straight quotes open and close in turn.
 """
 
@@ -11,17 +11,17 @@ import re
 
 _AFTER = frozenset(',.;:?!%)]}…”’') | {'...'}  # no space before these,
 _BEFORE = frozenset('([{$£€¥#“‘')  # none after these,
-_JOINERS = {'@-@': '-', '@,@': ',', '@.@': '.'}  # and none on both sides
+_JOINERS = {'@-@': '-', '@,@': ',', '@.@': '.'}  # and none on either side
 _CLITIC = re.compile(r"(n['’]t|['’](s|t|re|ve|ll|d|m))", re.IGNORECASE)
 
 
 class Joiner:
-  """Words, one at a time, to text; the word `eos` is a newline."""
+  """Turns words, one at a time, into text; the word `eos` is a newline."""
 
   def __init__(self, eos: str = ''):
     self._eos, self._previous = eos, ''
     self._glued = True  # no space before the next word
-    self._open = set()  # straight quotes that wait for their second half
+    self._open = set()  # straight quotes that are still open
 
   def push(self, word: str) -> str:
     """The text that a word adds."""
@@ -34,7 +34,7 @@ class Joiner:
     if word in _JOINERS:
       return _JOINERS[word]
     if word in ('"', "'"):
-      # It closes, or is that of the players ' union.
+      # It closes a quotation, or is like that in "the players ' union".
       if word in self._open or (word == "'" and previous.endswith('s')):
         self._open.discard(word)
         return word

@@ -1,12 +1,13 @@
-"""Tokens of documents, cut into segments that are each of one document.
+"""Tokens of documents, cut into segments that each lie in one document.
 
-They lie in one array, each after the <eos> that ends the one before, the first
-after an <eos> too (as sentences with `boundaries` 1, see `data.sentences`):
+Documents lie in one array, each after the <eos> that ends the previous one,
+the first also after an <eos> (like sentences with `boundaries` 1, see
+`data.sentences`):
 
   <eos> a b <eos> c d e <eos>
 
 A document of n tokens is scored from the <eos> before it: n + 1 tokens, with
-its own <eos>. Its segments have T tokens, the last one those that are left. A
+its own <eos>. Its segments have T tokens, the last one whatever is left. A
 memory is carried from one to the next, and emptied before the first.
 
 Shapes: n tokens, T segment length.
@@ -18,7 +19,7 @@ import numpy as np
 class Documents:
   """Tokens [n] and where documents start: integers [documents + 1].
 
-  The last start is where the next document would have its.
+  The last entry is where a further document would start.
   """
 
   def __init__(self, tokens: np.ndarray, starts: np.ndarray):
@@ -28,11 +29,11 @@ class Documents:
     return len(self.base)
 
   def __getitem__(self, at: slice | np.ndarray) -> np.ndarray:
-    """Tokens, as of the array."""
+    """Indexes the tokens like an array."""
     return self.base[at]
 
   def first(self, count: int) -> 'Documents':
-    """The first tokens, 0 for all of them; the last document may be cut."""
+    """The first `count` tokens, 0 for all; the last document may be cut."""
     if not 0 < count < len(self):
       return self
     starts = np.asarray(self.starts)
@@ -41,13 +42,13 @@ class Documents:
 
 
 class Segments:
-  """The segments of documents, in their order."""
+  """The segments of documents, in order."""
 
   def __init__(self, starts: np.ndarray, segment_len: int):
-    """Starts are as of `Documents`."""
+    """Starts are as in `Documents`."""
     self._T, self._starts = segment_len, np.asarray(starts)
     counts = -(-np.diff(self._starts) // segment_len)
-    self._first = np.append(0, np.cumsum(counts))  # of each document
+    self._first = np.append(0, np.cumsum(counts))  # segment of each document
 
   def __len__(self) -> int:
     return int(self._first[-1])
@@ -55,7 +56,8 @@ class Segments:
   def cut(self, rows: int) -> np.ndarray:
     """Where each of B rows begins, and the last one ends, int64 [B + 1].
 
-    Rows have whole documents, and as equally many segments as these allow.
+    Rows hold whole documents, with the numbers of segments as equal as
+    possible.
     """
     wanted = np.arange(rows + 1) * len(self) // rows
     return self._first[np.searchsorted(self._first, wanted)]
@@ -63,9 +65,10 @@ class Segments:
   def locate(
     self, index: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of segments, integers of any shape: start, length, if memory is new.
+    """The start, length, and whether memory is new, of segments by index.
 
-    A segment reads from its start; targets are the tokens after these.
+    The indices are integers of any shape. A segment reads from its start;
+    targets are the tokens that follow the ones it reads.
     """
     document = np.searchsorted(self._first, index, side='right') - 1
     before = (index - self._first[document]) * self._T

@@ -1,4 +1,4 @@
-"""Packages that only some texts need: those of the extra [text]."""
+"""Packages that only some texts need: those in the extra [text]."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,7 @@ from txl_jax.errors import UserError
 
 
 def load(module: str, what: str) -> Any:
-  """A module of an extra package; UserError, which says what needs it."""
+  """A module of an extra package; a UserError says what needs it."""
   try:
     return importlib.import_module(module)
   except ImportError as e:

@@ -1,4 +1,4 @@
-"""Where in a text its tokens are.
+"""Where the tokens of a text are in it.
 
 Shapes: n tokens of a text.
 """
@@ -15,11 +15,11 @@ from txl_jax.data.words import Words
 def of_tokens(
   vocabulary: AnyVocabulary, text: bytes, ids: np.ndarray
 ) -> np.ndarray:
-  """(start, end) of the bytes of each token, for the ids `encode` makes of it.
+  """(start, end) in bytes of each token, for the ids that `encode` gives.
 
   int64 [n, 2], in order, none overlapping. The <eos> of a newline is that
-  newline; white space between words, and bytes that the vocabulary drops, are
-  of no token.
+  newline; white space between words, and bytes that the vocabulary drops,
+  belong to no token.
   """
   if isinstance(vocabulary, Words):
     return _of_words(text, vocabulary.newline)
@@ -34,12 +34,12 @@ def of_tokens(
 
 def _of_words(text, eos):
   string = text.decode('utf-8', 'surrogateescape')
-  # White space is the same for `str.split`.
+  # This is the same white space as that of `str.split`.
   found = re.finditer(r'\n|\S+' if eos else r'\S+', string)
   spans = np.array([x.span() for x in found], np.int64).reshape(-1, 2)
   points = string.encode('utf-32-le', 'surrogatepass')
   code = np.frombuffer(points, np.uint32)
-  # A byte that is no UTF-8 is one of these, see `data.words`.
+  # A byte that is not UTF-8 is one of these, see `data.words`.
   escaped = (code >= 0xDC80) & (code <= 0xDCFF)
   size = 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
   before = np.append(0, np.cumsum(np.where(escaped, 1, size)))
@@ -47,9 +47,9 @@ def _of_words(text, eos):
 
 
 def in_characters(spans: np.ndarray, text: bytes) -> np.ndarray:
-  """The same places in the characters of a text, which is UTF-8.
+  """Byte spans of a UTF-8 text as spans of its characters.
 
-  int64 [n, 2]. Tokens that are parts of one character are all of it.
+  int64 [n, 2]. A token that is part of a character spans all of it.
   """
   if not len(spans):
     return spans

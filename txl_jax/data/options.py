@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from txl_jax import buckets, settings
 from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
-# Of the published vocabularies; enwik8 with every byte.
+# Sizes of the published vocabularies; enwik8 with every byte.
 SIZES = {
   'enwik8': 205,
   'text8': 27,
@@ -33,8 +33,8 @@ BYTES = ('enwik8', 'text8')
 WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
-VARIABLE = 'TXL_JAX_DATA'  # of the environment: a folder
-SUBWORDS = 8192  # that are learned unless max_size says how many
+VARIABLE = 'TXL_JAX_DATA'  # environment variable that names a folder
+SUBWORDS = 8192  # how many are learned unless max_size says otherwise
 _OF_WORDS = ('lower', 'eos', 'unk', 'min_count')
 
 
@@ -170,9 +170,9 @@ class Data:
 
   @property
   def folder(self) -> str:
-    """The folder of prepared corpora: dir, or one for every working directory.
+    """The folder of prepared corpora: dir, or one for all working directories.
 
-    UserError if the environment variable names it relative to one.
+    UserError if the environment variable names a relative path.
     """
     if self.dir:
       return self.dir
@@ -183,7 +183,7 @@ class Data:
         settings.refuse(VARIABLE, given, allowed)
       return given
     base = os.environ.get('XDG_DATA_HOME', '')
-    if not os.path.isabs(base):  # as its specification says
+    if not os.path.isabs(base):  # as the XDG specification says
       base = os.path.expanduser('~/.local/share')
     return os.path.join(base, 'txl_jax')
 
@@ -194,7 +194,7 @@ class Data:
 
   @property
   def ends_documents(self) -> bool:
-    """Whether the text is documents, each ended by <eos>."""
+    """Whether the text consists of documents, each ended by <eos>."""
     return self.documents != 'none'
 
   @property
@@ -203,7 +203,7 @@ class Data:
     return (self.corpus, self.level) == ('text', 'subword')
 
   def check(self) -> None:
-    """Raises a UserError unless all values are allowed and go together."""
+    """Raises a UserError unless all values are allowed and compatible."""
     settings.check({'data': Data}, {'data': dataclasses.asdict(self)})
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -254,8 +254,8 @@ class Data:
       yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
-    # The prepared data would become part of the corpus. (Links in a circle are
-    # an error for pathlib.)
+    # The prepared data would become part of the corpus. (Circular links are an
+    # error for pathlib.)
     text &= not self.folder.startswith(buckets.SCHEME)
     folder = pathlib.Path(os.path.realpath(self.folder))
     for name in ('path', 'validation_path', 'test_path') if text else ():
@@ -264,7 +264,7 @@ class Data:
         yield name, f'a folder that does not hold data.dir, {self.folder}'
 
   def suffix(self) -> str:
-    """The options, as the name of the prepared folder has them."""
+    """The options, as in the name of the prepared folder."""
     parts = (
       ('newline_drop', self.newline == 'drop'),
       ('alphabet_bytes', self.alphabet == 'bytes'),
@@ -281,7 +281,7 @@ class Data:
     return ''.join(f'-{part}' for part, here in parts if here)
 
   def recorded(self) -> dict:
-    """The options, as the manifest of the prepared corpus has them."""
+    """The options, as in the manifest of the prepared corpus."""
     of_words = 'level', *_OF_WORDS, 'max_size'
     names = {'text': of_words, 'lm1b': ('boundaries',)}
     found = names.get(self.corpus, ()) if self.words else ('newline',)
@@ -295,7 +295,7 @@ class Data:
     return {name: getattr(self, name) for name in found}
 
   def command(self) -> str:
-    """The command that prepares this corpus, if it is one to download."""
+    """The command that prepares this corpus, if it must be downloaded."""
     asked, flags = self, []
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.

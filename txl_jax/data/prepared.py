@@ -1,25 +1,25 @@
 """A prepared corpus on disk: token ids that training maps into memory.
 
-A folder holds train.bin, validation.bin and test.bin, each the token ids of a
-split one after the other and nothing else, and manifest.json:
+A folder holds train.bin, validation.bin and test.bin, each just the token ids
+of a split in order, and manifest.json:
 
   format       FORMAT
   corpus       one of `options.CORPORA`
   folder       the folder's own name
   options      how the text became tokens, see `options.Data.recorded`
   source       where the text came from, with its size and sha256
-  vocabulary   see `entry` of the two kinds
+  vocabulary   see `entry` of each kind
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
                words: the line ends, and how many words are unknown; of
                sentences or documents: how many, and the sha256 of their file
   digest       see `digest_of`
 
-The words of a vocabulary are in vocabulary.txt, with its count each on a line;
+The words of a vocabulary are in vocabulary.txt, one a line with its count;
 subwords are in tokenizer.json, as the library `tokenizers` reads it.
 A stream of sentences (see `data.sentences`) or documents (`data.documents`) has
 train.sentences.bin and so on: int64, where each starts in the tokens, and where
-the next one would.
+a further one would.
 """
 
 import dataclasses
@@ -46,9 +46,9 @@ DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 # The vocabulary of words, of subwords.
 _LIST, _TOKENIZER = 'vocabulary.txt', 'tokenizer.json'
-_LARGEST_LIST = 1 << 30  # bytes of it
+_LARGEST_LIST = 1 << 30  # bytes of the list
 _BLOCK = 1 << 24  # tokens that are counted at once
-# Of the values that others rely on, in the manifest and in that of a split.
+# Types of the values that others rely on, in the manifest and a split's entry.
 _TYPES = {
   'format': int,
   'corpus': str,
@@ -69,8 +69,8 @@ class Prepared:
   folder: pathlib.Path
   manifest: dict
   vocabulary: AnyVocabulary
-  ids: np.ndarray | None = None  # of each token id of the files; None, itself
-  anew: Mapping[str, np.ndarray] | None = None  # other tokens of each split
+  ids: np.ndarray | None = None  # new id of each id in the files; None: same
+  anew: Mapping[str, np.ndarray] | None = None  # new tokens of each split
 
   @property
   def name(self) -> str:
@@ -79,7 +79,7 @@ class Prepared:
 
   @property
   def digest(self) -> str:
-    """64 hex digits that are the same only for the same tokens and symbols."""
+    """64 hex digits, equal only for the same tokens and symbols."""
     digest = self.manifest['digest']
     if self.ids is None and self.anew is None:
       return digest
@@ -90,7 +90,7 @@ class Prepared:
   def tokens(self, split: str) -> np.ndarray:
     """The token ids of a split, read-only, of the manifest's dtype [n].
 
-    They are mapped from the file, or in memory if their ids are others.
+    They are mapped from the file, or held in memory if the ids have changed.
     """
     self._split(split)
     if self.anew is not None:
@@ -100,11 +100,11 @@ class Prepared:
     return found if self.ids is None else self.ids[found]
 
   def ordered_like(self, vocabulary: AnyVocabulary) -> 'Prepared':
-    """The corpus with the token ids that another vocabulary has.
+    """The corpus with the token ids of another vocabulary.
 
-    It must have the same symbols, in whatever order: the published lists have
-    equally frequent words in orders of their own. Of others the corpus is
-    returned as it is.
+    This must have the same symbols, in whatever order: the published lists
+    order equally frequent words differently. For any other vocabulary the
+    corpus is returned as it is.
     """
     ours, theirs = self.vocabulary.symbols, vocabulary.symbols
     if ours == theirs or {*ours} != {*theirs} or self.ids is not None:
@@ -116,9 +116,9 @@ class Prepared:
   def encoded_with(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """The corpus with the token ids of another vocabulary of its kind.
 
-    Words that it does not have become its <unk>; <unk> and the end of a line
-    are its own. UserError: a symbol occurs that is not in it, nor an <unk>.
-    The text of subwords is cut into the others, which are held in memory.
+    Words that it lacks become its <unk>; <unk> and the end of a line become
+    its own. UserError: a symbol occurs that it lacks, and it has no <unk>.
+    A text of subwords is cut into the other ones, which are held in memory.
     """
     ours = self.vocabulary
     if ours.kind != vocabulary.kind:
@@ -160,12 +160,12 @@ class Prepared:
           f'the {len(vocabulary)} of the model, which has no <unk>: {shown}'
           f'{", …" if len(lost) > 5 else ""}'
         )
-    ids[missing] = vocabulary.unk_id or 0  # 0 stands for what does not occur
+    ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
   def _cut_anew(self, vocabulary):
-    """The same text as other subwords."""
+    """The same text, cut into the other vocabulary's subwords."""
     found = {}
     for split in SPLITS:
       tokens = self.tokens(split)
@@ -180,7 +180,7 @@ class Prepared:
     return dataclasses.replace(self, vocabulary=vocabulary, anew=found)
 
   def _occurrences(self):
-    """How often each token id is there, int64 [V]."""
+    """How often each token id occurs, int64 [V]."""
     V = len(self.vocabulary)
     counts = np.zeros(V, np.int64)
     for split in SPLITS:
@@ -190,14 +190,14 @@ class Prepared:
     return counts
 
   def share_unknown(self, split: str) -> float:
-    """Which part of the tokens of a split is <unk>; 0 of bytes."""
+    """The share of a split's tokens that are <unk>; 0 for bytes."""
     unk, tokens = self.vocabulary.unk_id, self.tokens(split)
     blocks = range(0, len(tokens) if unk is not None else 0, _BLOCK)
     n = sum(np.count_nonzero(tokens[at : at + _BLOCK] == unk) for at in blocks)
     return n / max(len(tokens), 1)
 
   def sentences(self, split: str) -> np.memmap | None:
-    """Where sentences, if any, start and would next: int64 [sentences + 1]."""
+    """Where sentences, if any, and a next one start: int64 [sentences + 1]."""
     if self.of_documents or 'sentences' not in self._split(split):
       return None
     return self._starts(split)
@@ -207,7 +207,7 @@ class Prepared:
 
   @property
   def of_documents(self) -> bool:
-    """Whether it is documents, see `data.documents`."""
+    """Whether it consists of documents, see `data.documents`."""
     return 'documents' in self.manifest.get('options', {})
 
   def text(self, split: str, count: int = 0) -> np.ndarray | Documents:
@@ -218,7 +218,7 @@ class Prepared:
     return tokens[: count or None]
 
   def source_bytes(self, split: str) -> int:
-    """Bytes of the split's text, those that became no token included."""
+    """Bytes of the split's text, including those that became no token."""
     return self._split(split)['bytes']
 
   def _split(self, split):
@@ -229,7 +229,7 @@ class Prepared:
 
 
 def load(folder: str | os.PathLike) -> Prepared:
-  """Opens a corpus; UserError unless every file is as the manifest says."""
+  """Opens a corpus; UserError unless every file matches the manifest."""
   folder = pathlib.Path(folder)
   path = folder / 'manifest.json'
   try:
@@ -288,7 +288,7 @@ def digest_of(splits: Mapping[str, dict], vocabulary: Symbols) -> str:
 
 
 def _check(folder, manifest):
-  """The vocabulary; ValueError or UserError if a file is not as is said."""
+  """The vocabulary; ValueError or UserError if a file does not match."""
   _check_types(manifest, _TYPES)
   splits, dtype = manifest['splits'], manifest['dtype']
   if dtype not in DTYPES:
@@ -318,7 +318,7 @@ def _check(folder, manifest):
 
 
 def _check_types(found, types):
-  """Raises a ValueError unless values of a dict from JSON are of their type."""
+  """Raises a ValueError unless values of a dict from JSON have their types."""
   for name, kind in types.items():
     value = found.get(name)
     if type(value) is not kind:
@@ -348,9 +348,9 @@ def _damaged(found):
 
 
 def _check_file(path, dtype, count, sha256):
-  """The least and largest number of a file, and whether each is above the last.
+  """The least and largest number of a file, and whether the numbers increase.
 
-  UserError unless it has count and sha256.
+  UserError unless it has that count and sha256.
   """
   width = np.dtype(dtype).itemsize
   digest, least, most, rises, last = hashlib.sha256(), 0, 0, True, -1

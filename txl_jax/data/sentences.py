@@ -1,15 +1,15 @@
 """A corpus of shuffled sentences, laid out in one array.
 
-A sentence of n words is scored from a word <S> before it. The array keeps
-that word between any two sentences once or twice (`boundaries`):
+A sentence of n words is scored from a word <S> before it. The array has that
+word once or twice between any two sentences (`boundaries`):
 
   1   <S> a b <S> c d e <S>            n + 1 scored tokens a sentence: its
                                        words and the <S> that ends it
   2   <S> a b <S> <S> c d e <S>        n + 2: also the <S> that begins it,
                                        which always follows an <S>
 
-1 is what the PyTorch original scores, 2 the TensorFlow original; nobody scores
-the first token of a split. Evaluation reads the array as it is. In training a
+The PyTorch original scores 1, the TensorFlow original 2; neither scores the
+first token of a split. Evaluation reads the array as it is. In training a
 sentence is '<S> a b' with 1 and '<S> a b <S>' with 2; an epoch is all of them
 in a random order, with 1 closed by a last <S>: always the same tokens.
 """
@@ -24,9 +24,9 @@ def lay_out(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Sentences as one array, and their starts, piece by piece: int32, int64 [n].
 
-  Parts are int32 [n]: whole sentences, each ended by eos, the token id of <S>.
+  Parts are int32 [n]: whole sentences, each ending in eos, the token id of <S>.
   """
-  size = boundaries % 2  # of the array so far
+  size = boundaries % 2  # length of the array so far
   yield np.full([size], eos, np.int32), np.zeros([1], np.int64)
   for ids in parts:
     ends = np.flatnonzero(ids == eos)
@@ -42,8 +42,8 @@ def lay_out(
 class Shuffled:
   """The sentences of tokens [n] in another order, sliced like an array.
 
-  Starts are integers [sentences + 1], the last one where the next would be. It
-  takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
+  Starts are integers [sentences + 1]; the last is where a further one would be.
+  This takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
   """
 
   def __init__(self, tokens: np.ndarray, starts: np.ndarray, seed: list[int]):
@@ -51,7 +51,7 @@ class Shuffled:
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1
     kind = np.int32 if count < 2**31 else np.int64
-    # Lengths of segments are drawn with the same seed: another key.
+    # Segment lengths are drawn with the same seed, so this is another key.
     rng = np.random.default_rng([*seed, 1])
     self._order = rng.permutation(np.arange(count, dtype=kind))
     lengths = np.diff(starts).astype(np.int32)
@@ -64,7 +64,7 @@ class Shuffled:
     """The tokens of a slice with start and stop, of the array's dtype."""
     a, b = part.start, part.stop
     first, last = np.searchsorted(self._ends, (a, b), side='right')
-    # What is added to a place in this order to get that in the array.
+    # What to add to a place in this order to get the place in the array.
     ends = self._ends[first : last + 1]
     shift = self._starts[self._order[first : last + 1] + 1] - ends
     edges = np.minimum(np.append(a, ends), b)

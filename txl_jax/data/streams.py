@@ -5,10 +5,10 @@ Shapes: B rows, T segment length, n tokens, L pairs in a row.
 The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
 next holds what came before in the text. An epoch is one pass over the pieces.
-A stream of sentences (see `data.sentences`) gets a new order in each epoch. Of
-documents (see `data.documents`) the pieces are of equally many segments, some
-of them shorter than T; where they cannot be, some rows of the last batch of an
-epoch are empty.
+A stream of sentences (see `data.sentences`) gets a new order in each epoch.
+With documents (see `data.documents`) the pieces have equally many segments,
+some of them shorter than T; if that is impossible, some rows of the last batch
+of an epoch are empty.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ from txl_jax.data.sentences import Shuffled
 from txl_jax.errors import UserError
 from txl_jax.settings import refuse
 
-# Variable lengths (`train.varlen`), as in the paper's code: the mean is
-# halved once in twenty steps, the length normally distributed around it.
+# Variable lengths (`train.varlen`), as in the paper's code: the mean is halved
+# once in twenty steps; the length is normally distributed around it.
 _HALVED = 0.05
 _DEVIATION = 5
 _SHORTEST = 5
@@ -36,11 +36,11 @@ class Batch:
   """One segment of each of b streams."""
 
   inputs: np.ndarray  # int32 [b, T]
-  targets: np.ndarray  # int32 [b, T], the tokens after these; -1 where padded
-  # Real tokens of each row, int32 [b]; None where only padding that ends an
-  # epoch is possible, after which memory is emptied.
+  targets: np.ndarray  # int32 [b, T], the tokens that follow; -1 for padding
+  # Real tokens of each row, int32 [b]; None if padding is only possible at the
+  # end of an epoch, after which memory is emptied.
   lengths: np.ndarray | None
-  reset: np.ndarray  # bool [b], the rows whose memory is to be emptied before
+  reset: np.ndarray  # bool [b], the rows whose memory is to be emptied first
 
 
 @dataclasses.dataclass(eq=False)
@@ -52,8 +52,8 @@ class Streams:
   segment_len: int  # T
   _: dataclasses.KW_ONLY
   varlen: bool = False  # draw the length of each segment around T
-  seed: int = 0  # of these lengths, and of the order of the sentences
-  # Integers [sentences + 1], where sentences start, to read them in another
+  seed: int = 0  # for these lengths, and for the order of the sentences
+  # Integers [sentences + 1], where sentences start, to read them in a new
   # order in each epoch; None reads the text as it is.
   sentences: np.ndarray | None = None
 
@@ -67,7 +67,7 @@ class Streams:
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
     self._row_len = (n - 1) // B  # L
     self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
-    self.padded = self.varlen or self._segments is not None  # in any batch
+    self.padded = self.varlen or self._segments is not None  # may any batch be
     self._first_step, self._starts, self._shuffled = [0], {}, {}
 
   def _check(self, n):
@@ -96,7 +96,7 @@ class Streams:
     return epoch, step - first[epoch]
 
   def _varying(self, epoch):
-    """int64 [segments + 1]: where segments of varying length start, and L."""
+    """int64 [segments + 1]: starts of segments of varying length, then L."""
     if epoch not in self._starts:
       rng = np.random.default_rng([self.seed, epoch])
       count = self._row_len // _SHORTEST + 1  # enough, however short
@@ -105,11 +105,11 @@ class Streams:
       lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, self.width)
       starts = np.append(0, np.cumsum(lengths))
       starts = np.append(starts[starts < self._row_len], self._row_len)
-      self._starts = {epoch: starts}  # the last one makes room
+      self._starts = {epoch: starts}  # replaces that of the previous epoch
     return self._starts[epoch]
 
   def _text(self, epoch):
-    """What is cut into rows: an array, or what is sliced like one."""
+    """What is cut into rows: an array, or something sliced like one."""
     if self.sentences is None:
       return self.tokens
     if epoch not in self._shuffled:
@@ -119,7 +119,7 @@ class Streams:
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
-    """The Batch of a step, whatever was read before, of B or these rows [b]."""
+    """The Batch of a step, whatever was read before; of all rows or of [b]."""
     epoch, index = self.locate(step)
     rows = range(self.batch_size) if rows is None else rows
     if self._segments is not None:
@@ -142,7 +142,7 @@ class Streams:
     return Batch(inputs, targets, lengths, np.full(len(rows), index == 0))
 
   def _of_documents(self, segments, index, rows):
-    """The Batch of these rows, integers [b], with their segment of an epoch."""
+    """The Batch of these rows, integers [b], for a segment of an epoch."""
     N, B = len(segments), self.batch_size
     at = rows * N // B + index
     real = at < (rows + 1) * N // B
@@ -153,7 +153,7 @@ class Streams:
 
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
-  """What a step reads of K batches, [K, B, T] or [K, B]; for 1 without K."""
+  """What a step reads from K batches, [K, B, T] or [K, B]; for 1 without K."""
 
   def stack(parts):
     return parts[0] if len(parts) == 1 else np.stack(parts)
@@ -170,8 +170,8 @@ def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
 def _padded(tokens, start, n, T):
   """Segments of n tokens from start, integers [...], padded to T.
 
-  Inputs and targets int32 [..., T], -1 where padded, and the place of each
-  target.
+  Returns inputs and targets int32 [..., T], targets -1 where padded, and the
+  place of each target.
   """
   places = np.arange(T)
   real = places < n[..., None]
@@ -181,16 +181,16 @@ def _padded(tokens, start, n, T):
 
 
 class Preceded:
-  """Tokens [n] with one before them, so that scoring scores all of them."""
+  """Tokens [n] preceded by one more, so that all of them are scored."""
 
   def __init__(self, first: int, tokens: np.ndarray):
-    self._first, self.base = first, tokens  # base: what it is a view of
+    self._first, self.base = first, tokens  # base: the array this is a view of
 
   def __len__(self) -> int:
     return len(self.base) + 1
 
   def __getitem__(self, at: np.ndarray) -> np.ndarray:
-    """The tokens at an integer array of places, int32 of its shape."""
+    """The tokens at an integer array of places, int32 in its shape."""
     found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
     return np.where(at == 0, self._first, found)
 
@@ -204,9 +204,9 @@ def segments(
   """A split for scoring: every pair of neighbours once, in order.
 
   The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
-  consecutive pieces of equal length, the last one possibly shorter. It yields,
-  for a group of G segments, inputs int32 [G, B, T]; targets int32 [G, B, T], -1
-  where padded, which is behind all that is scored in its row; and positions
+  consecutive pieces of equal length, the last one possibly shorter. Yields,
+  for each group of G segments, inputs int32 [G, B, T]; targets int32 [G, B, T],
+  -1 for padding, which comes after everything scored in its row; and positions
   int64 [G, B, T], the index of each target in tokens.
   """
   B, T, G = batch_size, segment_len, group
@@ -229,10 +229,10 @@ def segments(
 def document_segments(
   tokens: Documents, batch_size: int, segment_len: int, group: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-  """The same of documents, which are cut into B pieces, none of them itself.
+  """The same for documents, cut into B pieces between documents.
 
-  Padding is behind all that is scored of a document, and a last array is bool
-  [G, B]: which memories are to be emptied before.
+  Padding comes after everything scored in a document, and a last array is bool
+  [G, B]: which memories are to be emptied first.
   """
   B, T, G = batch_size, segment_len, group
   each = Segments(tokens.starts, T)

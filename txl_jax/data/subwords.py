@@ -1,16 +1,16 @@
 """Vocabularies of subwords: byte-level BPE, by the library `tokenizers`.
 
 A subword is one byte or more, and every text is the bytes of its subwords, end
-to end: nothing is lost, nothing is unknown. Bytes that are no UTF-8 are tokens
+to end: nothing is lost, nothing is unknown. Bytes that are not UTF-8 are tokens
 of one byte each. The library is needed to learn subwords and to encode a text,
 not to decode one or to use what is encoded.
 
-Where documents end with <eos> it is the last subword, which has no bytes, and
-the tokenizer does not know it: no text has it.
+Where documents end with <eos>, it is the last subword, which has no bytes; the
+tokenizer does not know it, and no text contains it.
 
-A text is encoded in blocks that end before a space between two other
-characters. No subword has a space within it there, so the tokens are those of
-the whole text.
+A text is encoded in blocks that end before a single space between two other
+characters. No subword spans such a place, so the tokens are those of the whole
+text.
 """
 
 import dataclasses
@@ -28,24 +28,24 @@ from txl_jax.data.words import Decoder, Symbols
 from txl_jax.errors import UserError, first_line
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
-_LONGEST = 1 << 22  # of one without a place to cut it
+_LONGEST = 1 << 22  # bytes of a block with no place to cut it
 _MOST = 4_000_000  # subwords
-_ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are no UTF-8
+_ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
 
 
 @dataclasses.dataclass(frozen=True)
 class Subwords(Symbols):
-  """Subwords, as bytes, and the tokenizer.json that has them."""
+  """Subwords, as bytes, and the tokenizer.json that defines them."""
 
   kind = 'subwords'  # not a field
   unit = 'ppl'
   symbols: tuple[bytes, ...]
   counts: tuple[int, ...] = ()
-  tokenizer: str = ''  # the JSON, in one form for equal contents
+  tokenizer: str = ''  # the JSON, in a canonical form
 
   def of_documents(self) -> Self:
-    """The same, and the <eos> that ends a document."""
+    """The same, plus the <eos> that ends a document."""
     if self.eos_id is not None:
       return self
     return dataclasses.replace(self, symbols=(*self.symbols, b''))
@@ -59,12 +59,12 @@ class Subwords(Symbols):
 
   @classmethod
   def from_text(cls, text: str | bytes) -> Self:
-    """Those of a tokenizer.json; ValueError for anything but byte-level BPE."""
+    """Subwords of a tokenizer.json; ValueError unless it is byte-level BPE."""
     return cls.from_fields(json.loads(text))
 
   @classmethod
   def from_fields(cls, fields: Any) -> Self:
-    """Those of what a tokenizer.json holds, with errors as by `from_text`."""
+    """Subwords of a parsed tokenizer.json, with the errors of `from_text`."""
     try:
       _check(fields)
       found = _symbols(fields)
@@ -77,7 +77,7 @@ class Subwords(Symbols):
     library = extras.load('tokenizers', 'encoding a text as subwords')
     try:
       made = library.Tokenizer.from_str(self.tokenizer)
-    except Exception as e:  # the library has no other
+    except Exception as e:  # the library raises nothing more specific
       raise UserError(f'the tokenizer cannot be used: {first_line(e)}') from e
     made.no_truncation()
     made.no_padding()
@@ -100,8 +100,8 @@ class Subwords(Symbols):
     return np.fromiter(found, np.int32, 256)
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, int32 [n]; UserError if they do not give the text back."""
-    pieces, odd = [], []  # texts, and whether each is bytes that are no UTF-8
+    """Token ids, int32 [n]; UserError if they do not reproduce the text."""
+    pieces, odd = [], []  # texts, and whether each is bytes that are not UTF-8
     for block in blocks([text], _SIZE):
       parts = _ODD.split(block.decode('utf-8', 'surrogateescape'))
       pieces += parts
@@ -114,7 +114,7 @@ class Subwords(Symbols):
         data = piece.encode('utf-8', 'surrogateescape')
         found[i] = self._of_bytes[np.frombuffer(data, np.uint8)]
     ids = np.concatenate([*found, np.zeros([0], np.int32)])
-    # Ids outside are those of a tokenizer that is not what it says.
+    # Ids outside this range come from a tokenizer that misreports itself.
     if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
       raise UserError(f'{source}: the tokenizer has no token for some bytes')
     if self.decode(ids) != text:
@@ -130,19 +130,19 @@ class Subwords(Symbols):
 
   @property
   def line_end(self) -> int | None:
-    """Token id of a newline; None if others have one within them."""
+    """Token id of a newline; None if other subwords contain one."""
     ends = [i for i, symbol in enumerate(self.symbols) if b'\n' in symbol]
     return ends[0] if [self.symbols[i] for i in ends] == [b'\n'] else None
 
   @property
   def start(self) -> int:
-    """The end of a document, else the token of a newline, else token 0."""
+    """The end of a document, else a newline, else token 0."""
     if self.eos_id is not None:
       return self.eos_id
     return max(int(self._of_bytes[10]), 0)
 
   def to_json(self) -> dict:
-    """The whole vocabulary: what the tokenizer.json holds."""
+    """The whole vocabulary: the contents of tokenizer.json."""
     return {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)} | (
       self._ending()
     )
@@ -151,12 +151,12 @@ class Subwords(Symbols):
     return {} if self.eos_id is None else {'documents': True}
 
   def entry(self) -> dict:
-    """All but the tokenizer, whose file is beside the manifest."""
+    """All but the tokenizer, whose file is next to the manifest."""
     known = {'kind': self.kind, 'size': len(self), 'sha256': self.sha256()}
     return known | self._ending()
 
   def sha256(self) -> str:
-    """Of the tokenizer, in hex."""
+    """The SHA-256 of the tokenizer, in hex."""
     return hashlib.sha256(self.tokenizer.encode()).hexdigest()
 
   @classmethod
@@ -172,7 +172,7 @@ class Subwords(Symbols):
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> Self:
-    """The inverse of `entry` and the file; ValueError for another one."""
+    """The inverse of `entry`, given the file; ValueError for another file."""
     made = cls.from_text(data)
     if made.sha256() != entry['sha256']:
       raise ValueError(f'sha256 {made.sha256()}, expected {entry["sha256"]}')
@@ -182,8 +182,8 @@ class Subwords(Symbols):
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   """The subwords of a text: 256 bytes, then pairs, the most frequent first.
 
-  They are at most so many, at least 256, and the same whenever they are learned
-  of the same text. A newline is always a token of its own.
+  There are at most max_size, which is at least 256, and learning from the same
+  text always gives the same ones. A newline is always a token of its own.
   """
   library = extras.load('tokenizers', 'data.level subword')
   split = library.pre_tokenizers.Split('\n', 'isolated')
@@ -202,16 +202,16 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
 
 
 def _strings(chunks) -> Iterator[str]:
-  """A text in pieces, without bytes that are no UTF-8."""
+  """A text in pieces, without bytes that are not UTF-8."""
   for block in blocks(chunks, _SIZE):
     yield from _ODD.split(block.decode('utf-8', 'surrogateescape'))[::2]
 
 
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-  """A text in blocks of about `size` bytes, cut where no subword is.
+  """A text in blocks of about `size` bytes, cut where no subword spans.
 
-  A block that has no such place is cut after a line or a character when it has
-  become long: other tokens are possible there.
+  A block without such a place is cut after a line or a character once it has
+  become long: the tokens there may differ.
   """
   rest = b''
   for chunk in chunks:
@@ -232,7 +232,7 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def _cut(text, start, stop):
-  """The last place before a space between two others in a part; 0 for none."""
+  """The last place in a part before a space between non-spaces; 0 for none."""
   at = stop
   while (at := text.rfind(b' ', start + 1, at)) > 0:
     around = text[at - 1 : at], text[at + 1 : at + 2]
@@ -251,7 +251,7 @@ def _any_cut(text, start, stop):
 
 
 def _check(fields):
-  """Raises a ValueError unless a tokenizer.json is a byte-level BPE."""
+  """Raises a ValueError unless a tokenizer.json is byte-level BPE."""
   model, decoder = fields['model'], fields['decoder'] or {}
   if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
     raise ValueError(
@@ -285,7 +285,7 @@ def _symbols(fields) -> tuple[bytes, ...]:
 def _byte_values() -> dict[str, int]:
   """The byte that each character of a byte-level BPE stands for, as in GPT-2.
 
-  Printable bytes stand for themselves, the others for characters from 256 on.
+  Printable bytes are characters themselves; the others use those from 256 on.
   """
   themselves = [*range(33, 127), *range(161, 173), *range(174, 256)]
   others = [value for value in range(256) if value not in themselves]

@@ -1,9 +1,9 @@
-"""Words of a text that a vocabulary does not have, and how it may have them.
+"""Words of a text that a vocabulary lacks, and how it might write them.
 
 The corpora write parts of words, and punctuation, apart: "does n't" (lm1b:
-"don 't"), "well @-@ known", "10 @,@ 000". A prompt is split at white space as
-they are, so "doesn't" is a word that none of them has. Such a way is proposed
-where `detokenise` makes the word of it again and all its parts are known.
+"don 't"), "well @-@ known", "10 @,@ 000". A prompt is split at white space, as
+they are, so "doesn't" is a word that none of them has. A spelling in parts is
+proposed if `detokenise` turns it back into the word and all parts are known.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from txl_jax.data import detokenise
 from txl_jax.data.words import Words
 
 _ENDS = "['’](?:s|re|ve|ll|d|m)(?![^\\W\\d_])"
-# The parts of a word, as Penn Treebank and WikiText or as lm1b write them.
+# The parts of a word as Penn Treebank and WikiText, or lm1b, write them.
 _PARTS = tuple(
   re.compile(rf'{nots}|{_ENDS}|[^\W_]+?(?={nots})|[^\W_]+|[^\w\s]|_', re.I)
   for nots in ("n['’]t(?![^\\W\\d_])", "['’]t(?![^\\W\\d_])")
@@ -24,9 +24,10 @@ _SHOWN = 5
 
 
 def words(vocabulary: Words, text: bytes) -> dict[str, str]:
-  """{word: how the corpus writes it, or ''} of a text, as they appear.
+  """{word: how the corpus writes it, or ''} of a text, in order of appearance.
 
-  They are those that `encode` makes <unk>, which the vocabulary must have.
+  These are the words that `encode` turns into <unk>, which the vocabulary must
+  have.
   """
   found = {}
   for word in vocabulary.outside(text):
@@ -36,7 +37,7 @@ def words(vocabulary: Words, text: bytes) -> dict[str, str]:
 
 
 def written(vocabulary: Words, word: str) -> str:
-  """Words of the vocabulary that read as one that it does not have, or ''."""
+  """Words of the vocabulary that together read as one it lacks, or ''."""
   for parts in _ways(word):
     known = vocabulary.ids(parts).min(initial=0) >= 0
     joiner = detokenise.Joiner()
@@ -61,7 +62,7 @@ def _ways(word: str) -> Iterator[list[str]]:
 
 
 def told(vocabulary: object, text: bytes, name: str) -> str:
-  """Which words of a text become <unk>, in one line; '' if none does."""
+  """Which words of a text become <unk>, in one line; '' if none do."""
   if not isinstance(vocabulary, Words) or vocabulary.unk_id is None:
     return ''
   found = words(vocabulary, text)

@@ -1,6 +1,6 @@
 """Vocabularies of bytes, whose symbols are byte values.
 
-Where documents end with <eos> it is the last symbol, END, which has no bytes.
+Where documents end with <eos>, it is the last symbol, END, which has no bytes.
 """
 
 import collections
@@ -19,13 +19,13 @@ END = 256  # in place of a byte value
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary(Symbols):
-  """A vocabulary of byte values; ValueError if one is none or occurs twice."""
+  """A vocabulary of byte values; ValueError for one invalid or repeated."""
 
   kind = 'bytes'  # not a field
   unit = 'bpc'
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
-  dropped: tuple[int, ...] = ()  # which `encode` leaves out of any text
+  dropped: tuple[int, ...] = ()  # bytes that `encode` leaves out of any text
 
   def __post_init__(self):
     super().__post_init__()
@@ -45,13 +45,13 @@ class Vocabulary(Symbols):
   def all_bytes(cls, documents: bool = False) -> Self:
     """All 256 byte values, each its own token id: it encodes any text.
 
-    With documents the <eos> that ends one comes after them.
+    With `documents`, the <eos> that ends one comes after them.
     """
     return cls((*range(256), *([END] if documents else [])))
 
   @classmethod
   def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
-    """The values of {value: occurrences}, the most frequent one first."""
+    """The values of {value: occurrences}, most frequent first."""
     ranked = collections.Counter(counts).most_common()
     kept = {value: n for value, n in ranked if value not in dropped}
     return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
@@ -69,7 +69,7 @@ class Vocabulary(Symbols):
     return np.frombuffer(text.translate(table, dropped), np.uint8).copy()
 
   def decoder(self) -> Decoder:
-    """A new decoder; bytes that `encode` dropped do not come back."""
+    """A new decoder; bytes that `encode` dropped are not restored."""
     return Decoder(self.symbols, lambda x: bytes([x]) if x < END else b'')
 
   @property
@@ -104,7 +104,7 @@ AnyVocabulary = Vocabulary | Words | Subwords
 
 
 def from_json(fields: Any) -> AnyVocabulary:
-  """The vocabulary, of any kind, by its `from_json`."""
+  """A vocabulary of any kind, read by its `from_json`."""
   if not isinstance(fields, dict) or 'kind' not in fields:
     raise ValueError(f'the vocabulary is {fields!r:.80}')
   kinds = {kind.kind: kind for kind in (Words, Subwords)}
@@ -112,7 +112,7 @@ def from_json(fields: Any) -> AnyVocabulary:
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:
-  """Occurrences of each byte value, keys in the order of first appearance."""
+  """Occurrences of each byte value, with keys in order of first appearance."""
   counts = {}
   for chunk in chunks:
     here = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()

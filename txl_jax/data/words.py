@@ -1,10 +1,10 @@
-"""Vocabularies: what every one offers, and those of words.
+"""Vocabularies: what all of them offer, and those of words.
 
-A token id is the place of its symbol in the vocabulary. A text is split at
-white space, as `str.split` does. Each newline, also of a blank line, is the
-word `eos` where the vocabulary has one, unless that ends documents. A word
-outside is `unk` where there is one, else an error. Text is UTF-8; other bytes
-are kept (surrogateescape).
+A token id is the index of its symbol in the vocabulary. A text is split at
+white space, as by `str.split`. Each newline, even of a blank line, is the word
+`eos` if the vocabulary has one, unless that ends documents. An unknown word is
+`unk` if there is one, else an error. Text is UTF-8; other bytes are kept
+(surrogateescape).
 """
 
 import abc
@@ -31,12 +31,12 @@ class Symbols(abc.ABC):
   """A vocabulary of V symbols; ValueError if one occurs twice."""
 
   kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
-  unit: ClassVar[str]  # in which an nll per token is reported, bpc or ppl
-  # Of what ends a line, sentence or document, and of the word for all others.
+  unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
+  # Ids of what ends a line, sentence or document, and of the unknown word.
   eos_id: ClassVar[int | None] = None
   unk_id: ClassVar[int | None] = None
   symbols: tuple  # in the order of their token ids
-  counts: tuple[int, ...] = ()  # of each in the text, if one was counted
+  counts: tuple[int, ...] = ()  # of each symbol in the text, if counted
 
   def __post_init__(self):
     V, n = len(self.symbols), len(self.counts)
@@ -52,13 +52,13 @@ class Symbols(abc.ABC):
 
   @abc.abstractmethod
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, integers [n]; a UserError names what has none, and source."""
+    """Token ids, integers [n]; a UserError names source and what has no id."""
 
   @property
   def sizes(self) -> np.ndarray | None:
-    """Bytes of each symbol, int64 [V]; None where its neighbours change that.
+    """Bytes of each symbol, int64 [V]; None if they depend on its neighbours.
 
-    Of words it is None, for the space between two is of neither.
+    It is None for words, since the space between two belongs to neither.
     """
     return None
 
@@ -74,7 +74,7 @@ class Symbols(abc.ABC):
     return ids
 
   def _own(self, symbol):
-    """A symbol as this vocabulary has it."""
+    """A symbol in the form that this vocabulary has."""
     return symbol
 
   @abc.abstractmethod
@@ -92,18 +92,18 @@ class Symbols(abc.ABC):
 
   @property
   def document_end(self) -> int | None:
-    """Token id of what only ends documents, None if there is no such symbol."""
+    """Token id of the symbol that only ends documents, None if none does."""
     return None
 
   @property
   def start(self) -> int:
-    """A token after which a text begins: the end of one, or of a line."""
+    """A token after which a text begins: the end of a text or of a line."""
     return self.eos_id or self.line_end or 0
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
     found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    # Older versions do not know it.
+    # Older versions do not know this field.
     if not found.get('documents'):
       found.pop('documents', None)
     return {'kind': self.kind} | {
@@ -121,9 +121,9 @@ class Symbols(abc.ABC):
 
 
 def _typed(kind, fields, *names):
-  """{name: value} of a vocabulary's fields from JSON; ValueError if it is odd.
+  """{name: value} of a vocabulary's fields from JSON; ValueError if invalid.
 
-  They are all fields of the dataclass, or those that are named.
+  They are all fields of the dataclass, or the named ones.
   """
   found = {}
   for field in dataclasses.fields(kind):
@@ -139,7 +139,7 @@ def _typed(kind, fields, *names):
 
 
 class Decoder:
-  """Token ids of one text to the bytes that `shown` gives for each symbol."""
+  """Turns token ids of a text into the bytes `shown` gives for each symbol."""
 
   def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
     self._symbols, self._shown = symbols, shown
@@ -162,10 +162,10 @@ class Words(Symbols):
   unit = 'ppl'
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
-  eos: str = ''  # the word that every newline is, if there is one
+  eos: str = ''  # the word for every newline, if there is one
   unk: str = ''  # the word that stands for all others, if there is one
   lower: bool = False  # whether texts are lower-cased
-  documents: bool = False  # whether eos ends these, and newlines are spaces
+  documents: bool = False  # whether eos ends documents, and newlines are spaces
 
   def __post_init__(self):
     super().__post_init__()
@@ -188,9 +188,9 @@ class Words(Symbols):
   ) -> 'Words':
     """The words of {word: occurrences}: eos first, then by falling frequency.
 
-    Equally frequent words keep their order. Left out are those that are rarer
-    than min_count, and the rarest ones beyond max_size, unless that is 0. unk
-    stays however rare; its count includes the words left out.
+    Equally frequent words keep their order. Words rarer than min_count are left
+    out, as are the rarest ones beyond max_size, unless that is 0. unk stays
+    however rare; its count includes the words left out.
     """
     found = collections.Counter(counts)
     lines = found.pop(eos, 0)
@@ -198,7 +198,7 @@ class Words(Symbols):
     kept = [w for w, n in found.most_common() if n >= min_count and w != unk]
     kept = kept[:room]
     if unk:
-      # Its own occurrences are among those left out.
+      # This includes its own occurrences, which are not in `kept`.
       found[unk] = found.total() - sum(found[w] for w in kept)
       chosen = {unk, *kept}
       kept = [w for w, _ in found.most_common() if w in chosen]
@@ -220,13 +220,13 @@ class Words(Symbols):
   ) -> 'Words':
     """The words of a list: one a line, alone or before its count.
 
-    eos is put first unless the list has it; unk is used where the list has it,
-    and with add_unk put last where not: among the rarest ones, for cutoffs and
-    sampling, however frequent it will be. A UserError names a line, of
-    `source`, of another form, a word that is there twice, or, if ranked, a
-    count that rises; that of eos does not matter if it is first.
+    eos is put first unless the list has it; unk is used if the list has it, and
+    otherwise, with add_unk, put last: among the rarest ones, for cutoffs and
+    sampling, however frequent it will be. A UserError names a line of `source`
+    that has another form, a repeated word, or, if ranked, a rising count; that
+    of eos does not matter if it is first.
     """
-    counts = {}  # -1 where a word has none
+    counts = {}  # -1 if a word has none
     text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
     for number, line in enumerate(text.split('\n') if data else (), 1):
       here, form = f'{source}: line {number}', _LINE.fullmatch(line)
@@ -243,7 +243,7 @@ class Words(Symbols):
     numbers = [*counts.values()]
     if min(numbers) < 0 <= max(numbers):
       raise UserError(f'{source}: some lines have a count and others none')
-    first = int(next(iter(counts)) == eos)  # of those that are ranked
+    first = int(next(iter(counts)) == eos)  # the first ranked word
     for i in range(first + 1, len(numbers) if ranked else 0):
       before, count = numbers[i - 1 : i + 1]
       if count > before:
@@ -274,33 +274,33 @@ class Words(Symbols):
 
   @property
   def newline(self) -> str:
-    """The word that a newline is, '' for none."""
+    """The word for a newline, '' for none."""
     return '' if self.documents else self.eos
 
   @property
   def line_end(self) -> int | None:
-    """Token id of that word, None for none."""
+    """Token id of the word for a newline, None for none."""
     return self._ids.get(self.newline)
 
   @property
   def document_end(self) -> int | None:
-    """Token id of eos where it ends documents, else None."""
+    """Token id of eos if it ends documents, else None."""
     return self.eos_id if self.documents else None
 
   def of_documents(self) -> 'Words':
-    """The same, whose eos ends documents."""
+    """The same, but with an eos that ends documents."""
     return dataclasses.replace(self, documents=True)
 
   def _own(self, symbol):
     return symbol.lower() if self.lower else symbol
 
   def ids(self, words: Collection[str]) -> np.ndarray:
-    """Token ids of words, int32 [n], -1 for those that have none."""
+    """Token ids of words, int32 [n]; -1 for those without."""
     found = map(self._ids.get, words, itertools.repeat(-1))
     return np.fromiter(found, np.int32, len(words))
 
   def look_up(self, text: bytes) -> np.ndarray:
-    """Token ids as `encode` gives them, but -1 for words that have none."""
+    """Token ids as from `encode`, but -1 for words without."""
     return self.ids(split(text, self.newline, self.lower))
 
   def outside(self, text: bytes) -> list[str]:
@@ -309,7 +309,7 @@ class Words(Symbols):
     return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
 
   def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
-    """Token ids, int32 [n]; a UserError has the line, from first_line."""
+    """Token ids, int32 [n]; a UserError has the line, from first_line on."""
     ids = self.look_up(text)
     unknown = np.flatnonzero(ids < 0)
     if not unknown.size:
@@ -332,13 +332,13 @@ class Words(Symbols):
     return Decoder(self.symbols, lambda word: _bytes(joiner.push(word)))
 
   def text(self) -> bytes:
-    """The list of the words, as `from_list` reads it."""
+    """The list of words, as `from_list` reads it."""
     counted = zip(self.symbols, map(str, self.counts))
     lines = map(' '.join, counted) if self.counts else self.symbols
     return _bytes(''.join(f'{line}\n' for line in lines))
 
   def entry(self) -> dict:
-    """All but the words, whose list is beside the manifest."""
+    """All but the words, whose list is next to the manifest."""
     sha256 = hashlib.sha256(self.text()).hexdigest()
     options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
     if self.documents:
@@ -347,7 +347,7 @@ class Words(Symbols):
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
-    """The inverse of `entry` and `text`; ValueError for another list."""
+    """The inverse of `entry`, given `text`; ValueError for another list."""
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')

@@ -1,4 +1,4 @@
-"""How good a model is when every token sees so many (Dai et al. 2019, Table 6).
+"""Quality by the number of tokens each token sees (Dai et al. 2019, Table 6).
 
 Shapes: B streams, T segment, M memory, n tokens, L attention length.
 """
@@ -20,7 +20,7 @@ _KEYS = 'eval.batch_size', 'eval.segment_len', 'attention_length.lengths'
 
 @dataclasses.dataclass(frozen=True)
 class AttentionLength:
-  """The section `attention_length`: the lengths that are tried."""
+  """The section `attention_length`: the lengths to try."""
 
   MAY_CHANGE = ON_RESUME
 
@@ -42,11 +42,11 @@ class AttentionLength:
 
 
 def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
-  """The model whose every token sees the last L, itself included.
+  """The model with every token seeing the last L, itself included.
 
-  One with a memory reads segments with mem_len = L and same_length = 'M'; one
-  without reads a window of L tokens anew for each token. UserError if what a
-  model sees is not an attention length.
+  With a memory it reads segments with mem_len = L and same_length = 'M';
+  without, it reads a window of L tokens anew for each token. UserError if an
+  attention length does not describe what the model sees.
   """
   if not model.remembers():
     return windowed.Windowed(model.vocab_size, model.config, model, length)
@@ -56,7 +56,7 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
 def with_memory(
   model: base.LanguageModel, length: int, allowed: str = ''
 ) -> base.LanguageModel:
-  """The model whose every token sees the last L by a memory; UserError."""
+  """The model with every token seeing the last L by a memory, or UserError."""
   if 'mem_len' not in settings.keys(settings.overrides(type(model.config))):
     raise UserError(
       f'the context of {type(model).__name__} is no attention '
@@ -76,9 +76,10 @@ def sweep(
 ) -> dict[int, perplexity.Score]:
   """{L: score of integers [n]} of a model at test time.
 
-  `cut`, B and T among it, is for `perplexity.score`, progress is called with L
-  and the tokens scored so far. UserError: see `at_length`; or there is less
-  memory than a length needs, which is known before the first is scored.
+  `cut`, which includes B and T, is passed to `perplexity.score`; progress is
+  called with L and the number of tokens scored so far. UserError: see
+  `at_length`; or there is too little memory for a length, which is found out
+  before the first is scored.
   """
   at = {length: at_length(model, length) for length in sorted(set(lengths))}
   for changed in at.values():

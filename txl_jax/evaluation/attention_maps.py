@@ -1,11 +1,11 @@
 """Where attention goes: by distance, for each layer and head.
 
-What Dai et al. (2019) show in Appendix D. A query attends to the token `d`
-before it, itself at 0, with the probability A[d]; over d they sum to 1.
+This is what Dai et al. (2019) show in Appendix D. A query attends to the token
+`d` before it (0 is itself) with probability A[d]; over d they sum to 1.
 
 Shapes
   N layers, H heads, T segment, M memory, S = M + T keys, n tokens, P tokens of
-  a passage, D distances or ranges of them.
+  a passage, D distances or ranges of distances.
 """
 
 import dataclasses
@@ -53,13 +53,13 @@ class AttentionMaps:
 class Maps(NamedTuple):
   """Probabilities by distance, from 0 on."""
 
-  mean: np.ndarray  # float64 [N, H, S], of all n tokens
-  passage: np.ndarray  # float32 [N, H, P, S], of the first ones
+  mean: np.ndarray  # float64 [N, H, S], over all n tokens
+  passage: np.ndarray  # float32 [N, H, P, S], for the first P tokens
 
 
 @jax.jit
 def by_distance(maps: jax.Array) -> jax.Array:
-  """A[..., i, d] of [..., T, S] maps whose query i is key M + i; 0 for none."""
+  """A[..., i, d] from maps [..., T, S] whose query i is key M + i; else 0."""
   T, S = maps.shape[-2:]
   key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # [T, S]
   there = jnp.take_along_axis(
@@ -80,11 +80,12 @@ def measure(
   mesh: Mesh | None = None,
   progress: Callable[[int], None] = lambda read: None,
 ) -> Maps:
-  """The attention of tokens[start:], one row in segments of T.
+  """The attention of tokens[start:], read as one row in segments of T.
 
   The memory has read the `context` tokens before them, in whole segments.
-  Progress is called with the tokens averaged so far. UserError: the model does
-  not attend, or there is not the memory for the maps of a segment.
+  Progress is called with the number of tokens averaged so far. UserError: the
+  model has no attention, or there is too little memory for the maps of a
+  segment.
   """
   if not model.ATTENDS:
     raise UserError(
@@ -122,7 +123,7 @@ def _check(model, params, T, mesh):
 
 
 def edges(S: int, most: int) -> np.ndarray:
-  """Borders int64 of at most that many equal ranges of distances 0 to S - 1."""
+  """Borders, int64, of at most `most` equal ranges of distances 0 to S - 1."""
   width = -(-S // most)
   return np.append(np.arange(0, S, width), S)
 

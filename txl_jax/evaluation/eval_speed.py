@@ -1,4 +1,4 @@
-"""What a token costs with a memory, and with a window read anew for each.
+"""The cost of a token with a memory, and with a window read anew for each.
 
 Shapes: T segment, L attention length; one row.
 """
@@ -17,8 +17,8 @@ from txl_jax.evaluation import attention_length, perplexity, scoring
 from txl_jax.models import base
 from txl_jax.settings import ON_RESUME, key, size
 
-# How many times slower the window is, by length (Dai et al. 2019, Table 9: an
-# Al-Rfou et al. model beside Transformer-XL, on one GPU).
+# How many times slower the window is, by length (Dai et al. 2019, Table 9: a
+# model of Al-Rfou et al. against Transformer-XL, on one GPU).
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
 _KEYS = 'eval_speed.lengths', 'eval.segment_len', 'eval_speed.lengths'
 
@@ -42,7 +42,7 @@ class EvalSpeed:
 
 
 class Speed(NamedTuple):
-  """Seconds for a token."""
+  """Seconds per token."""
 
   memory: float  # in segments, with a memory of L
   window: float  # with a window of L
@@ -65,7 +65,7 @@ def measure(
   """The speed of a model at test time for an attention length L.
 
   Parameters are on one device. UserError if the model has no attention length,
-  or there is not the memory for it.
+  or there is too little memory for it.
   """
   ours = attention_length.with_memory(model, length)
   plain = model.at_test_time(mem_len=0, same_length='off')
@@ -81,7 +81,7 @@ def measure(
 
 
 def _per_token(model, T, params, repeats):
-  """Median seconds for one of T tokens, scored in one call."""
+  """Median seconds per token when T tokens are scored in one call."""
   rng = np.random.default_rng(0)
   inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
   variables = base.freeze(model, params)

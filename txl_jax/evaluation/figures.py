@@ -1,4 +1,4 @@
-"""A mean nll in the unit that people quote."""
+"""A mean nll in the units that are usually quoted."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 
 NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # of units
 BPB = 'bpb'  # bits per byte, in records
-_BLOCK = 1 << 22  # tokens that are looked up at once
+_BLOCK = 1 << 22  # tokens looked up at once
 
 
 def figures(nats: float, unit: str) -> dict[str, float]:
@@ -23,10 +23,10 @@ def figures(nats: float, unit: str) -> dict[str, float]:
 def bits_per_byte(
   nll: float, tokens: np.ndarray, sizes: np.ndarray | None
 ) -> dict[str, float]:
-  """{BPB: bits} of an nll summed over tokens, for the bytes of their text.
+  """{BPB: bits per byte of text} of an nll summed over tokens.
 
-  Tokens are integers [n], all of which were scored, of so many bytes each [V].
-  {} without sizes, or without bytes.
+  Tokens are integers [n], all of which were scored; sizes [V] are the bytes of
+  each token id. {} without sizes, or without bytes.
   """
   if sizes is None:
     return {}
@@ -36,5 +36,5 @@ def bits_per_byte(
 
 
 def told(bits: dict[str, float]) -> str:
-  """What `bits_per_byte` gives in the middle of a line; '' without."""
+  """The result of `bits_per_byte` as part of a line; '' if it is empty."""
   return ''.join(f'{x:.5f} bits per byte, ' for x in bits.values())

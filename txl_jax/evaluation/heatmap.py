@@ -1,4 +1,4 @@
-"""The tokens of a text coloured by their nll: one HTML file, nothing besides.
+"""The tokens of a text coloured by their nll: a single HTML file.
 
 Shapes: n tokens.
 """
@@ -17,7 +17,7 @@ from txl_jax.settings import ON_RESUME, count, file_path, size
 
 _LEVELS = 12  # colours on either side of white
 _HIGH, _LOW = (213, 94, 0), (0, 114, 178)  # orange, blue
-_DEEPEST = 0.75  # of these, that black text stays legible
+_DEEPEST = 0.75  # the most of these, so that black text stays legible
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
@@ -58,9 +58,9 @@ class Heatmap:
 
 
 def shown(vocabulary: AnyVocabulary, ids: Sequence[int]) -> list[str]:
-  """What stands for each token id, visible whatever it is; str [n].
+  """The text shown for each token id, always visible; str [n].
 
-  Of a character of several bytes, each a token, the last one shows it.
+  If each byte of a character is a token, the last one shows the character.
   """
   if (end := vocabulary.document_end) is not None and end in ids:
     at = [*ids].index(end)
@@ -89,7 +89,7 @@ def shown(vocabulary: AnyVocabulary, ids: Sequence[int]) -> list[str]:
 
 
 def _decoded(data):
-  """The character that some bytes are; None."""
+  """The character that the bytes encode, or None."""
   try:
     return data.decode()
   except UnicodeDecodeError:
@@ -97,7 +97,7 @@ def _decoded(data):
 
 
 def _visible(text):
-  """A text with escapes for what has no glyph, or changes the direction."""
+  """A text with escapes for what has no glyph or changes text direction."""
 
   def one(c):
     if c.isprintable():
@@ -115,10 +115,10 @@ def page(
   nll: np.ndarray,
   other: np.ndarray | None = None,
 ) -> str:
-  """The HTML of tokens, str [n], and their nll, float [n]; nan is none.
+  """The HTML of tokens, str [n], and their nll, float [n]; nan means none.
 
-  With the nll of another model the colours are the difference: orange where
-  this one's is higher.
+  With the nll of another model, colours show the difference: orange where that
+  of this one is higher.
   """
   value = nll if other is None else nll - other
   known = np.abs(value[np.isfinite(value)])

@@ -1,4 +1,4 @@
-"""What a model computes inside while it reads a text, memory carried.
+"""What a model computes inside while reading a text, with memory carried along.
 
 Shapes
   N layers, H heads, T segment, M memory, S = M + T keys, n tokens, D width of
@@ -17,10 +17,10 @@ from txl_jax.parallel import capacity, placement
 
 
 class Seen(NamedTuple):
-  """What was computed of one segment."""
+  """What was computed for one segment."""
 
   at: int  # where in the tokens it starts
-  real: int  # how many tokens it has, at most T; others are padding
+  real: int  # how many tokens it has, at most T; the rest is padding
   arrays: Any  # on the devices
 
 
@@ -33,7 +33,7 @@ def read(
   lengths: jax.Array,
   method: str,
 ) -> tuple[Any, Any]:
-  """What a method of the model shows of int32 [1, T], and the new memory."""
+  """What a method of the model returns for int32 [1, T], and the new memory."""
   options: Any = dict(lengths=lengths, method=method)
   return model.apply({'params': params}, tokens, memory, **options)
 
@@ -47,7 +47,7 @@ def segments(
 ) -> Iterator[Seen]:
   """`read` of each segment of int [n], one row, from an empty memory.
 
-  The model is at test time with longest=0: keys in their order, not in a ring.
+  The model is at test time with longest=0: keys are in order, not in a ring.
   """
   T = segment_len
   memory = jax.jit(lambda: model.init_memory(1))()
@@ -67,7 +67,7 @@ def hidden(
   layer: int,
   segment_len: int,
 ) -> np.ndarray:
-  """The states of a layer, float32 [n, D]; of 0 what the first one reads."""
+  """The states of a layer, float32 [n, D]; 0 is the input of the first."""
   parts = []
   for seen in segments(model, params, tokens, segment_len, 'hidden'):
     states = placement.fetch(seen.arrays[layer])[0, : seen.real]
@@ -76,7 +76,7 @@ def hidden(
 
 
 def layers(model: base.LanguageModel, params: Any) -> int:
-  """N, of the states that `hidden` of the model has."""
+  """N, from the number of states that the model's `hidden` returns."""
   memory = jax.eval_shape(lambda: model.init_memory(1))
   one = jax.ShapeDtypeStruct((1, 1), np.int32)
   apply = functools.partial(model.apply, method='hidden')
@@ -91,9 +91,9 @@ def attention(
 ) -> np.ndarray:
   """Probabilities A[layer, head, i, j] that token i gives to token j.
 
-  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less
-  where memory began with states of zero that are no token's. UserError if
-  there is not the memory for it.
+  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less if
+  memory began with states of zero that belong to no token. UserError if there
+  is too little memory for it.
   """
   n, T = len(tokens), segment_len
   memory = jax.eval_shape(lambda: model.init_memory(1))

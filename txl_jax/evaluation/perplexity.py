@@ -1,4 +1,4 @@
-"""Bits per character and perplexity of a split, memory carried throughout.
+"""Bits per character and perplexity of a split, with memory carried along.
 
 Shapes: B streams, T segment, G segments in one call of the device.
 """
@@ -35,12 +35,12 @@ class Score:
 
   @property
   def nats(self) -> float:
-    """Mean nll of a token, in nats."""
+    """Mean nll per token, in nats."""
     return self.nll / self.scored
 
   @property
   def tokens_per_second(self) -> float:
-    """Tokens scored in a second, compilation included."""
+    """Tokens scored per second, compilation included."""
     return self.scored / self.seconds
 
 
@@ -57,11 +57,11 @@ def score(
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score:
-  """Scores every token of a split once, but the first.
+  """Scores every token of a split except the first, once.
 
   The mean is over the n - 1 scored tokens. With B > 1 the split is cut into
-  B streams that start with an empty memory, so the figure is a little
-  higher than with B = 1, which is exact.
+  B streams that start with an empty memory, so the figure is slightly higher
+  than with B = 1, which is exact.
 
   Args:
     model: at test time, see `models.base`.
@@ -71,15 +71,15 @@ def score(
     segment_len: T.
     segments_per_call: G.
     mesh: of the parameters; its devices share the streams, with empty ones
-      besides where they cannot be divided. None for parameters on one device.
+      added if they cannot be divided. None for parameters on one device.
     nll_file: path of a .npy for the nll of each scored token, float32
       [n - 1] in text order; it is in memory only piece by piece, and replaces
-      another when all is scored. Of several processes the first one writes it;
-      a UserError names eval.nll_file if that fails.
+      an existing file once everything is scored. With several processes the
+      first one writes it; a UserError names eval.nll_file if that fails.
     each: called with places int64 [k] among the scored tokens, from 0, and
-      their nll float32 [k], of every process.
-    progress: called with the tokens scored so far; what it raises ends the
-      scoring.
+      their nll float32 [k], on every process.
+    progress: called with the number of tokens scored so far; anything it raises
+      ends the scoring.
 
   Raises:
     ValueError: a token is not in [0, V).
@@ -126,7 +126,7 @@ def score(
 def of_each(
   model: base.LanguageModel, params: Any, tokens: Any, **options: Any
 ) -> np.ndarray:
-  """Nll of each scored token, float32 [n - 1]; the options are of `score`."""
+  """Nll of each scored token, float32 [n - 1]; options as for `score`."""
   nll = np.zeros(len(tokens) - 1, np.float32)
   score(model, params, tokens, **options, each=nll.__setitem__)
   return nll
@@ -136,8 +136,8 @@ def of_each(
 def _nll_file(path, count):
   """A function that writes values [k] to places [k] of a .npy, '' for none.
 
-  The file is there when the block ends. All of it is reserved at the beginning,
-  and not mapped: where the disk is full, writing to a map kills the process.
+  The file appears when the block ends. All of it is reserved at the beginning,
+  and not mapped: if the disk is full, writing to a map kills the process.
   """
   if not path:
     yield lambda at, values: None
@@ -160,7 +160,7 @@ def _nll_file(path, count):
       with files.writing(name):
         for places, run in zip(np.split(at, gaps), np.split(values, gaps)):
           data, to = run.tobytes(), start + 4 * int(places[0])
-          while data:  # a full disk takes a part first
+          while data:  # a disk that fills up may first take a part
             n = os.pwrite(f.fileno(), data, to)
             data, to = data[n:], to + n
 
@@ -180,11 +180,11 @@ def check(
   mesh: Mesh | None = None,
   keys: Sequence[str] = KEYS,
 ) -> None:
-  """Raises a UserError if `score` of the same cannot be.
+  """Raises a UserError if `score` cannot work with the same arguments.
 
-  There are fewer tokens than streams, longer segments than the model reads, or
-  less memory than that needs; the keys are those of B, T and M. The parameters
-  may be shapes.
+  There may be fewer tokens than streams, segments longer than the model reads,
+  or too little memory; `keys` names the keys of B, T and M. The parameters may
+  be shapes.
   """
   if len(tokens) <= batch_size:
     raise UserError(
@@ -221,7 +221,7 @@ def check(
 def _hold_ids(tokens, V):
   """Raises a ValueError at a token that is not in [0, V).
 
-  Those mapped from a file were held to that when the file was opened.
+  Those mapped from a file were checked when the file was opened.
   """
   while isinstance(tokens, (streams.Preceded, streams.Documents)):
     tokens = tokens.base
@@ -234,14 +234,14 @@ def _hold_ids(tokens, V):
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
   """(rows, T, G) of the calls that score tokens [n]."""
-  # Empty rows, so that every device has as many.
+  # Empty rows are added so that every device has the same number.
   rows = batch_size
   rows += -rows % mesh_lib.row_parts(mesh) if mesh else 0
   if isinstance(tokens, streams.Documents):
     each = streams.Segments(tokens.starts, segment_len).cut(batch_size)
     return rows, segment_len, min(segments_per_call, int(np.diff(each).max()))
-  # No longer segments, and no more of them in a call, than a stream has, but
-  # for short texts of many lengths, which are to be one compiled program.
+  # Segments no longer, and calls with no more of them, than a stream has, up to
+  # rounding: short texts of many lengths should share one compiled program.
   per_stream = -(-(len(tokens) - 1) // batch_size)
   rounded = 1 << (per_stream - 1).bit_length()
   if rounded > model.reach():

@@ -4,8 +4,9 @@ Shapes
   m models, C contexts, P positions, n tokens; G segments of T tokens hold a
   context of c, B of them are read at once.
 
-A model uses a longer context if that makes it better than the best model of its
-group is with a shorter one. l_i(c, t) = -log p_i(x_t | the c tokens before).
+A model makes use of a longer context if it is then better than the best model
+of its group with a shorter one.
+l_i(c, t) = -log p_i(x_t | the c tokens before).
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from txl_jax.parallel import placement
 from txl_jax.settings import ON_RESUME, key, size
 
 _KEYS = 'recl.batch_size', 'recl.longest', 'eval.model.mem_len'
-# The gain from which a longer context is used, as published.
+# The published threshold: from this gain on a longer context counts as used.
 THRESHOLD = 0.01
 
 
@@ -72,12 +73,12 @@ def contexts(step: int, longest: int) -> range:
 
 
 def positions(n: int, longest: int, count: int) -> np.ndarray:
-  """int64 [P]: places evenly from `longest` to n - 1, each one once."""
+  """int64 [P]: distinct places, evenly spaced from `longest` to n - 1."""
   return np.unique(np.linspace(longest, n - 1, count).astype(np.int64))
 
 
 def reads(model: base.LanguageModel, c: int) -> int:
-  """How many of c tokens a model can be given: all, or the last `reach`."""
+  """How many of c tokens a model can read: all, or the last `reach`."""
   return c if model.remembers() else int(min(c, model.reach()))
 
 
@@ -97,7 +98,7 @@ def check(
   segment_len: int,
   mesh: Mesh | None = None,
 ) -> None:
-  """Raises a UserError if there is not the memory for `after_context`."""
+  """Raises a UserError if there is too little memory for `after_context`."""
   shape = _shape(model, reads(model, c), batch_size, segment_len, mesh)
   B, G, T = shape
   perplexity.check(
@@ -119,9 +120,9 @@ def after_context(
 ) -> np.ndarray:
   """l(c, t): nll of tokens[t] after exactly the c before it, float32 [P].
 
-  Every t of int64 [P], at least c, starts with an empty memory. A model with
-  memory reads the c tokens in segments; one without reads them at once, or the
-  last ones only, see `reads`.
+  Every t in `at`, int64 [P], is at least c and starts with an empty memory. A
+  model with memory reads the c tokens in segments; one without reads them at
+  once, or only the last of them, see `reads`.
   """
   c = reads(model, c)
   rows, G, T = _shape(model, c, batch_size, segment_len, mesh)
@@ -151,7 +152,7 @@ def table(
   lengths: Sequence[int],
   progress: Callable[[int], None] = lambda c: None,
 ) -> np.ndarray:
-  """l of one model, float64 [C, P], from a function of c."""
+  """l of one model, float64 [C, P], with `read` giving l for each c."""
   rows = []
   for c in lengths:
     progress(c)
@@ -163,14 +164,12 @@ class Found(NamedTuple):
   """The result for one model and share r."""
 
   length: int  # RECL, in tokens
-  gains: tuple[
-    float, ...
-  ]  # g(c, c + step) of the contexts, one after the other
-  at_end: bool  # whether a longer one than was tried may be it
+  gains: tuple[float, ...]  # g(c, c + step) for each context in turn
+  at_end: bool  # whether it may be longer than any context tried
 
 
 def gain(nll: np.ndarray, model: int, k: int, share: float) -> float:
-  """g_i(c, c') of l, float64 [m, C, P], where c is context k, c' the next.
+  """g_i(c, c') from l, float64 [m, C, P], where c is context k, c' the next.
 
   b(c, t) = min_i l_i(c, t), the best of the group; over the share r of the
   positions with the largest b(c, t), f_i(c, c') = mean_t min(b(c, t),
@@ -186,7 +185,7 @@ def gain(nll: np.ndarray, model: int, k: int, share: float) -> float:
 def effective(
   nll: np.ndarray, lengths: Sequence[int], share: float
 ) -> list[Found]:
-  """For each model of l, float64 [m, C, P]: the last c before a gain is small.
+  """For each model in l, float64 [m, C, P]: the last c before a small gain.
 
   From the first of the C contexts, c grows while g(c, c + step) >= THRESHOLD.
   """

@@ -1,4 +1,4 @@
-"""Nll of segments, memory carried from one to the next.
+"""Nll of segments, with memory carried from one to the next.
 
 Shapes: B batch, T segment, G segments in a call.
 """
@@ -14,18 +14,18 @@ from txl_jax.parallel import mesh as mesh_lib
 
 
 def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
-  """The rows of a memory divided over a mesh; None without one."""
+  """Shardings that divide a memory's rows over a mesh; None without one."""
   if mesh is None:
     return None
   return jax.tree.map(lambda axis: mesh_lib.rows(mesh, axis), model.row_axes())
 
 
-# Tokens of several segments in one product: with more it is hardly faster.
+# Tokens of several segments in one product: more are hardly any faster.
 _TOGETHER = 512
 
 
 def _together(model, G, B, T):
-  """How many of G segments [B, T] the model reads in one call, a divisor."""
+  """How many of G segments [B, T] the model reads at once, a divisor of G."""
   if model.segments_of() != T:
     return 1
   fits = [n for n in range(1, G + 1) if n * B * T <= _TOGETHER and G % n == 0]
@@ -44,9 +44,9 @@ def score(
 ) -> tuple[Any, jax.Array]:
   """The memory after G consecutive segments, and their nll float32 [G, B, T].
 
-  The memory is one of B rows; inputs and targets are int32 [G, B, T], a target
-  of -1 is not scored. Memories are emptied before segments where `begins`, bool
-  [G, B], says so. The variables are from `base.freeze`, on the mesh.
+  The memory has B rows; inputs and targets are int32 [G, B, T]; a target of -1
+  is not scored. Memories are emptied before the segments marked in `begins`,
+  bool [G, B]. The variables are from `base.freeze`, on the mesh.
   """
   G, B, T = inputs.shape
   n = 1 if begins is not None else _together(model, G, B, T)
@@ -58,9 +58,9 @@ def score(
     *segments, begin = segments
     if begin is not None:
       memory = model.reset_memory(memory, begin)
-    # What is padded is behind all that is scored, of a document or a row. A
-    # memory may keep it: nothing follows that sees it. Without one, positions
-    # may count from the end of the row.
+    # Padding comes after everything scored in a document or row. A memory may
+    # keep it, as nothing that follows sees it. Without memory, positions may
+    # count from the end of the row.
     places = jnp.arange(1, n * T + 1)
     ends = jnp.where(segments[1] >= 0, places, 0)
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
@@ -73,12 +73,12 @@ def score(
     memory, nll = jax.lax.scan(body, memory, segments)
   nll = jnp.swapaxes(nll.reshape(-1, B, n, T), 1, 2).reshape(G, B, T)
   if places := memory_shardings(model, mesh):
-    # Where it came from, or the next call would be compiled anew.
+    # Placed as the given memory is, or the next call would be compiled anew.
     memory = jax.lax.with_sharding_constraint(memory, places)
   return memory, nll
 
 
-# One compilation per model (Linen modules with equal fields are equal) and
+# Compiled once per model (Linen modules with equal fields are equal) and
 # shapes, however often the model is evaluated.
 jit_score = jax.jit(
   score, static_argnames=('model', 'mesh'), donate_argnames='memory'

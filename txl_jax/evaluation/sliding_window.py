@@ -1,8 +1,9 @@
-"""A window that moves by one token, beside disjoint segments of its length.
+"""A window that moves by one token, compared with segments of its length.
 
-A model without memory that reads segments knows little at their beginning:
-context fragmentation (Dai et al. 2019, Section 3.1). With a window every token
-is predicted from the W before it (Al-Rfou et al. 2018), at W times the cost.
+A model without memory that reads disjoint segments has little context at their
+beginning: context fragmentation (Dai et al. 2019, Section 3.1). With a window
+every token is predicted from the W before it (Al-Rfou et al. 2018), at W times
+the cost.
 
 Shapes: B streams, n tokens, W window.
 """
@@ -44,7 +45,7 @@ class SlidingWindow:
 class Row(NamedTuple):
   """Mean nll, in nats, of the tokens at some positions in their segment."""
 
-  first: int  # position, from 1: a token there sees as many
+  first: int  # position, from 1: a token there sees that many tokens
   last: int
   tokens: int
   segments: float  # read in segments
@@ -60,8 +61,8 @@ def compare(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Nll of each token but the first, float32 [n - 1]: by segments, by window.
 
-  The model, at test time, has no memory; the options, B among them, are for
-  `perplexity.score`. UserError if there is not the memory for the window.
+  The model, at test time, has no memory; the options, which include B, are for
+  `perplexity.score`. UserError if there is too little memory for the window.
   """
   slow = windowed.Windowed(model.vocab_size, model.config, model, window)
   check = {k: x for k, x in options.items() if k != 'progress'}

@@ -2,8 +2,8 @@
 
 Shapes: B rows (samples), V vocabulary, n prompt tokens, T segment length.
 
-`generate` is one prompt and what follows it. `prefill` and `decode` are its
-two halves; a dialogue calls them in turns and passes the `State` along:
+`generate` continues a prompt. `prefill` and `decode` are its two halves; a
+dialogue calls them in turn and passes the `State` along:
 
   variables = base.freeze(model, params)
   state = prefill(model, variables, question, segment_len=128)
@@ -11,10 +11,10 @@ two halves; a dialogue calls them in turns and passes the `State` along:
     ...
   state = prefill(model, variables, answer, segment_len=128, state=now)
 
-A state holds the logits of the token that comes next, and its memory holds
-every token before that one: all that was read and all that was yielded,
-neither more nor fewer. So any state continues without feeding a token twice,
-and `decode` from it gives what one longer `decode` would have given.
+A state holds the logits of the next token, and its memory holds every token
+before that one: exactly those that were read and those that were yielded. So
+any state can be continued without feeding a token twice, and `decode` from it
+gives what one longer `decode` would have given.
 
 The model reads the prompt in segments of T tokens and its own text one token
 at a time, with the memory of `models.base` in between. Once a text is longer
@@ -36,18 +36,18 @@ from txl_jax.parallel import capacity
 
 
 class State(flax.struct.PyTreeNode):
-  """Everything that decoding continues from."""
+  """Everything needed to continue decoding."""
 
   logits: jax.Array  # float32 [B, V], of the next token of each row
   memory: Any  # of the model, after all tokens so far
-  seen: jax.Array  # bool [B, V], the tokens that the row holds so far
-  position: jax.Array  # int32 [B], how many tokens those are
+  seen: jax.Array  # bool [B, V], which tokens have occurred in the row
+  position: jax.Array  # int32 [B], how many tokens the row has so far
 
 
 def _advance(model, variables, state, tokens, lengths, to_rewind=False):
   """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row.
 
-  The memory is as if all tokens were real if it is to be rewound later.
+  If the memory is to be rewound later, it is as if all tokens were real.
   """
   real = None if to_rewind else lengths
   options = dict(lengths=real, last=True, method='logits')
@@ -61,9 +61,9 @@ def _advance(model, variables, state, tokens, lengths, to_rewind=False):
   return State(logits, memory, seen, state.position + lengths)
 
 
-# What follows is compiled once per model (Linen modules with equal fields are
+# The following is compiled once per model (Linen modules with equal fields are
 # equal) and shapes, whoever calls. The unused variables place the state on
-# their devices, where the states that follow are too: one placement is one
+# their devices, where later states are too: each placement costs one
 # compilation.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
 def _start(model, variables):
@@ -82,11 +82,11 @@ def _start(model, variables):
 def _decode_chunk(
   model, variables, state, done, key, left, ends, sampling, chunk
 ):
-  """The state, done (bool [B]), and tokens int32 [B, chunk], -1 where none is.
+  """The state, done (bool [B]), and tokens int32 [B, chunk], -1 for none.
 
-  The number of steps is fixed, which keeps an accelerator from waiting for
-  the host at each of them; steps past the end feed a segment of length 0, or
-  a token that is taken back at the end where the memory can do that.
+  The number of steps is fixed, so that an accelerator need not wait for the
+  host at each of them; steps past the end feed a segment of length 0, or, if
+  the memory can rewind, a token that is taken back at the end.
   """
   rewinds, before = model.rewinds() >= chunk, state.position
 
@@ -113,7 +113,7 @@ def _read_segment(model, variables, state, tokens, lengths):
 
 @jax.jit
 def _copy(state):
-  """For what is called next uses a state up: its memory is written over."""
+  """A copy, for a call that uses up its state by overwriting the memory."""
   return jax.tree.map(jnp.copy, state)
 
 
@@ -128,9 +128,9 @@ def prefill(
   """Reads int [n] into every row, or [n_b] into row b; the State after them.
 
   The last segment of a row is padded: one compiled shape serves every length,
-  and a row becomes what it would be alone. The model is at test time, unbound,
-  the variables are from `base.freeze`. Without a state a text starts, with one
-  row, or as many as there are texts.
+  and a row becomes what it would be alone. The model is at test time, unbound;
+  the variables are from `base.freeze`. Without a state a new text starts, with
+  one row, or as many as there are texts.
   ValueError if a row has no token and none came before, a token is not in
   [0, V), or there are more or fewer texts than rows.
   """
@@ -163,7 +163,7 @@ def prefill(
 def check(
   model: base.LanguageModel, params: Any, *, samples: int, segment_len: int
 ) -> None:
-  """Raises a UserError if there is less memory than `generate` needs."""
+  """Raises a UserError if there is too little memory for `generate`."""
   variables = jax.eval_shape(model.frozen, params)
   one = jax.eval_shape(functools.partial(_start, model), variables)
   rows = jax.eval_shape(lambda state: repeat_rows(model, state, samples), one)
@@ -187,7 +187,7 @@ def check(
 
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
-  """A state of one row as one of B equal rows."""
+  """A state of B equal rows, made from a state of one row."""
   memory = model.repeat_rows(state.memory, B)
   rows = jax.tree.map(lambda x: jnp.repeat(x, B, 0), state.replace(memory=()))
   return rows.replace(memory=memory)
@@ -211,22 +211,22 @@ def decode(
   the device; -1 in rows that ended before the others. A row ends after
   max_new_tokens, or after one of the token ids `ends`, itself included.
 
-  The call of the next chunk is dispatched before the tokens of this one are
-  read, for a device not to wait for the host; where all rows have ended, it was
-  in vain. Without `keep` memory is written over, and not copied: the state
-  that was given and those yielded are used up, except the last.
+  The call for the next chunk is dispatched before the tokens of this one are
+  read, so that the device need not wait for the host; once all rows have ended,
+  that call is wasted. Without `keep`, memory is overwritten instead of copied:
+  the given state and those yielded are used up, except the last.
 
-  The model and variables are those of `prefill`, where the state is from, or
-  from here. The token at position i of row b is drawn with a key made of
-  (seed, b, i) alone: chunk, B and earlier calls do not change it. (Another B or
-  T may change the last digits of the logits.)
+  The model and variables are those of `prefill`; the state is from there or
+  from here. The token at position i of row b is drawn with a key made only from
+  (seed, b, i): chunk, B and earlier calls do not change it. (Another B or T may
+  change the last digits of the logits.)
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
   last = np.array([*ends] or [-1], np.int32)
 
   def dispatch(state):
-    done = state.position < 0  # none, on the devices of the state
+    done = state.position < 0  # all False, on the devices of the state
     for start in range(0, max_new_tokens, chunk):
       state, done, tokens = _decode_chunk(
         model, variables, _copy(state) if keep else state,
@@ -240,7 +240,7 @@ def decode(
     (now, done, tokens), call = call, next(calls, None)
     if np.all(done):
       if call and not keep:
-        now, *_ = call  # equal to that before, which is used up
+        now, *_ = call  # equal to the state before, which is used up
       call = None
     tokens = np.asarray(tokens)
     yield tokens[:, np.any(tokens >= 0, axis=0)], now
@@ -258,11 +258,11 @@ def generate(
 ) -> Iterator[np.ndarray]:
   """What follows a prompt, int [n]: the tokens of `decode`, chunk by chunk.
 
-  The prompt is read once, for all samples. Of several prompts, of any lengths,
-  those of the first come first. In place of an empty one `start` is
-  read, a token id after which a text begins: a newline, or <eos>. It is not
+  The prompt is read once, for all samples. With several prompts, of any
+  lengths, the samples of the first come first. For an empty one `start` is read
+  instead, a token id after which a text begins: a newline, or <eos>. It is not
   among the tokens returned. The options are those of `decode`. ValueError as in
-  `prefill`, and at an empty prompt without `start`.
+  `prefill`, and for an empty prompt without `start`.
   """
   if not len(prompt) and start is not None:
     prompt = [start]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from txl_jax import settings
 from txl_jax.settings import ON_RESUME, count, file_path, key, size
 
-LOWEST_TEMPERATURE = 1e-6  # below, the quotient leaves the range of float32
+LOWEST_TEMPERATURE = 1e-6  # below it, the quotient leaves the float32 range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Generate:
 class LongText:
   """The section `long_text`: a text of thousands of tokens, and its context.
 
-  How tokens are drawn is in the section `generate`.
+  The section `generate` says how tokens are drawn.
   """
 
   MAY_CHANGE = ON_RESUME

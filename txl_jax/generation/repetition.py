@@ -1,4 +1,4 @@
-"""How much a text repeats itself, or what was before it.
+"""How much a text repeats itself, or what came before it.
 
 Shapes: n tokens, K length of an n-gram.
 """
@@ -27,8 +27,8 @@ def repeated(tokens: np.ndarray, K: int) -> float:
 def longest(tokens: np.ndarray) -> int:
   """Length of the longest stretch that occurs twice in integers [n].
 
-  The two may overlap. Stretches of 2^k tokens get equal names where they are
-  equal (Karp, Miller and Rosenberg 1972); any length is two of them.
+  The two may overlap. Stretches of 2^k tokens get equal names if they are equal
+  (Karp, Miller and Rosenberg 1972); two of those cover any length.
   """
   names = [np.unique(tokens, return_inverse=True)[1].reshape(-1)]
   n = len(names[0])
@@ -42,7 +42,7 @@ def longest(tokens: np.ndarray) -> int:
     both = _pairs(names[k][: len(end)], end)
     return len(np.unique(both)) < len(both)
 
-  low, high = 0, n - 1  # a text is not twice in itself
+  low, high = 0, n - 1  # a whole text cannot occur twice in itself
   while low < high:
     middle = (low + high + 1) // 2
     if occurs_twice(middle):
@@ -59,7 +59,7 @@ def _pairs(a, b):
 
 
 def copied(tokens: np.ndarray, context: np.ndarray, K: int) -> float:
-  """Share of integers [n] that lie in an n-gram of K which a context has too.
+  """Share of integers [n] that lie in a K-gram that also occurs in a context.
 
   0 for an empty text.
   """

@@ -14,13 +14,13 @@ from txl_jax.generation import options
 class Sampling:
   """How a token is drawn from the logits; see `adjust` for the equations.
 
-  ValueError at what the section `generate` of a config does not allow.
+  ValueError for what the section `generate` of a config does not allow.
   """
 
   # Divides the logits; 0 takes the most probable token.
   temperature: float = 1.0
   top_k: int = 0  # draw among the k most probable tokens; 0 is off
-  top_p: float = 1.0  # among the fewest with this probability; 1 is off
+  top_p: float = 1.0  # among the fewest that reach this probability; 1 is off
   repetition_penalty: float = 1.0  # above 1, seen tokens become rarer; 1 is off
   forbidden: tuple[int, ...] = ()  # token ids that are never drawn
 
@@ -41,13 +41,13 @@ class Sampling:
 def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   """Logits to draw from, float32 [B, V]: -inf where a token is excluded.
 
-  They are made of logits, float32 [B, V], and of the tokens that the penalty is
-  for, bool [B, V], in the order of the Hugging Face library. Forbidden tokens
-  are excluded before all else.
+  They are computed from logits, float32 [B, V], and `seen`, the tokens to
+  penalise, bool [B, V], in the order of the Hugging Face library. Forbidden
+  tokens are excluded before anything else.
 
   1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the form that
      never rewards): a positive logit of a seen token is divided by it, a
-     negative one multiplied.
+     negative one is multiplied by it.
   2. Division by the temperature, unless it is 0.
   3. top_k: exactly the k largest stay (all of them, if k > V).
   4. top_p (Holtzman et al. 2020): of what is left, renormalised, the

@@ -1,21 +1,21 @@
-"""The interface that every language model here has.
+"""The interface of every language model here.
 
 A model is a file with a dataclass of its keys, the section `model` of a
 config (see `settings`), and a Linen module, a `LanguageModel`:
 
   states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory
   init_memory(batch_size) -> memory
-  row_axes() -> for each leaf of a memory, which axis is the batch
+  row_axes() -> for each leaf of a memory, the batch axis
 
   tokens    int32 [B, T]
   targets   int32 [B, T]; a target of -1 is not scored
   memory    any pytree of arrays, () for none: an argument and a return value
             everywhere
-  lengths   int32 [B]: row b holds tokens[b, :lengths[b]], what follows is
-            padding that never enters memory; None is no padding
+  lengths   int32 [B]: row b holds tokens[b, :lengths[b]]; what follows is
+            padding that never enters memory; None means no padding
   progress  float32 scalar, step / steps: for losses that end on a schedule
 
-and it has from here what follows from these four:
+and it inherits what follows from these:
 
   __call__(tokens, targets, memory, *, train, lengths, progress) -> LMOutput
   logits(tokens, memory, *, lengths, last) -> logits, memory
@@ -41,7 +41,7 @@ from txl_jax import settings
 from txl_jax.models import config as config_lib
 from txl_jax.models import embeddings, initial, layers, regularisation
 
-# In `row_axes`, of an array that all rows share.
+# In `row_axes`, marks an array that all rows share.
 SHARED = -1
 
 
@@ -50,11 +50,11 @@ class LMOutput(flax.struct.PyTreeNode):
 
   nll: jax.Array  # float32 [B, T], -log p(target) in nats, 0 for a target of -1
   memory: Any  # after this segment
-  aux: jax.Array  # float32 scalar that training adds to the mean nll
+  aux: jax.Array  # float32 scalar, added to the mean nll in training
 
 
 class LanguageModel(nn.Module):
-  """What models have in common; by default, one without memory."""
+  """What all models share; the defaults describe one without memory."""
 
   vocab_size: int
   config: Any  # an instance of Config, the dataclass of the model's keys
@@ -65,9 +65,9 @@ class LanguageModel(nn.Module):
   # Whether it has `attention_maps`, see `models.transformer`.
   ATTENDS: ClassVar[bool] = False
   # (regular expression, axes of each dimension) for the paths of parameters,
-  # see `parallel.mesh`; each must fit one.
+  # see `parallel.mesh`; each parameter must match one.
   SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING
-  # Regular expressions for the paths of matrices that do not decay.
+  # Regular expressions for the paths of matrices without weight decay.
   NOT_DECAYED: ClassVar[Sequence[str]] = ()
 
   def setup(self) -> None:
@@ -78,14 +78,14 @@ class LanguageModel(nn.Module):
     self.drop_words = layers.WordDropout(self.vocab_size, c.word_dropout)
 
   def init_memory(self, batch_size: int) -> Any:
-    """A memory for that many rows, as before the first token."""
+    """A memory for that many rows, as it is before the first token."""
     del batch_size
     return ()
 
   def row_axes(self) -> Any:
-    """A pytree like a memory: the axis of each leaf that is the batch.
+    """A pytree like a memory: the batch axis of each leaf.
 
-    Or that has the batch and heads, as one; SHARED for what has no rows.
+    The axis may combine batch and heads; SHARED if a leaf has no rows.
     """
     return ()
 
@@ -102,7 +102,7 @@ class LanguageModel(nn.Module):
     return jax.tree.map(reset, self.row_axes(), memory, empty)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
-    """A memory whose every row is there `times` times, one after the other."""
+    """A memory with every row repeated `times` times in succession."""
     return jax.tree.map(
       lambda axis, x: jnp.repeat(x, times, axis), self.row_axes(), memory
     )
@@ -110,13 +110,13 @@ class LanguageModel(nn.Module):
   def segments_of(self) -> int:
     """T, if a call may have several segments of T tokens, none of them padded.
 
-    It returns what calls with each of them, one after the other, would; but
-    the products of their states are common. 0 if a call is one segment.
+    Such a call returns what successive calls with each of them would, but
+    their states share matrix products. 0 if a call is one segment.
     """
     return 0
 
   def rewinds(self) -> int:
-    """How many tokens `rewind` takes back at most, 0 if it cannot."""
+    """How many tokens `rewind` can take back at most, 0 for none."""
     return 0
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
@@ -125,11 +125,11 @@ class LanguageModel(nn.Module):
     raise TypeError(f'{type(self).__name__} cannot take tokens back')
 
   def remembers(self) -> bool:
-    """Whether a segment sees anything of those before it."""
+    """Whether a segment sees anything of the segments before it."""
     return bool(jax.tree.leaves(self.row_axes()))
 
   def reach(self) -> float:
-    """How many tokens a segment may have at most; infinity for any number."""
+    """The most tokens a segment may have; infinity for any number."""
     return math.inf
 
   def embed(
@@ -142,7 +142,7 @@ class LanguageModel(nn.Module):
     """int32 [B, T] -> [B, T, D], the input of the first layer.
 
     Positions, [T, D] or [B, T, D], are added before the last dropout.
-    ValueError if a token, where it is known, is not in [0, V).
+    ValueError if a token whose value is known is not in [0, V).
     """
     hold_ids('tokens', tokens, 0, self.vocab_size)
     x = self.vocabulary.embed(tokens)
@@ -152,7 +152,7 @@ class LanguageModel(nn.Module):
     return self._drop_ends(x, self.config.dropout_embed, train)
 
   def _drop_ends(self, x, own_rate, train):
-    """Dropout of embeddings or final states [B, T, D]."""
+    """Applies dropout to embeddings or final states [B, T, D]."""
     c = self.config
     rate = c.dropout if own_rate < 0 else own_rate
     return self.drop(x, rate, train=train, locked=c.locked_dropout)
@@ -174,7 +174,7 @@ class LanguageModel(nn.Module):
   def output(
     self, states: jax.Array, targets: jax.Array, memory: Any, *, train: bool
   ) -> LMOutput:
-    """What follows from final states [B, T, D]; the memory is that after."""
+    """The output for final states [B, T, D] and the memory after them."""
     c = self.config
     hold_ids('targets', targets, -1, self.vocab_size)
     h = self._drop_ends(states, c.dropout_final, train)
@@ -196,7 +196,7 @@ class LanguageModel(nn.Module):
   ) -> tuple[jax.Array, Any]:
     """Next-token logits, or log-probabilities, and the new memory.
 
-    They are float32 [B, T, V]; with `last` [B, V], after each row's last token.
+    float32 [B, T, V]; with `last`, [B, V] after each row's last token.
     """
     h, memory = self.states(tokens, memory, lengths=lengths, train=False)
     if last and lengths is None:
@@ -209,11 +209,11 @@ class LanguageModel(nn.Module):
   def hidden(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
   ) -> tuple[tuple[jax.Array, ...], Any]:
-    """What the first layer reads and what each layer makes; the new memory.
+    """The input of the first layer, the output of each, and the new memory.
 
-    Of N layers N + 1 arrays [B, T, width], without dropout. The last one is of
-    the final states, which the softmax reads; a model that does not show its
-    layers has it alone. The memory is as for `states`.
+    For N layers these are N + 1 arrays [B, T, width], without dropout. The
+    last one is the final states, which the softmax reads; a model that does
+    not show its layers returns only that. The memory is as for `states`.
     """
     h, memory = self.states(tokens, memory, lengths=lengths, train=False)
     return (h,), memory
@@ -223,9 +223,9 @@ class LanguageModel(nn.Module):
   ) -> 'LanguageModel':
     """The model for evaluation and generation, where the weights are frozen.
 
-    The overrides are keys of its config that change AT_TEST_TIME. It may keep
-    what it has computed of past states, see `frozen`, if it is told how many
-    tokens the longest segment will have.
+    The overrides are keys of its config that change AT_TEST_TIME. If told how
+    many tokens the longest segment will have, it may keep what it has computed
+    from past states, see `frozen`.
     """
     del longest
     allowed = settings.keys(settings.overrides(type(self.config)))
@@ -235,17 +235,17 @@ class LanguageModel(nn.Module):
     return self.clone(config=self.config.replace(**overrides))
 
   def without_remat(self) -> 'LanguageModel':
-    """The same model, with nothing computed again in the backward pass."""
+    """The same model, with nothing recomputed in the backward pass."""
     return self
 
   def without_kernels(self) -> 'LanguageModel':
-    """The same model in plain operations, whose products can be counted."""
+    """The same model in plain operations, so that products can be counted."""
     return self
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """The variables for `apply` with parameters that do not change.
 
-    What depends on these alone is computed here: once, for many calls.
+    What depends only on these is computed here: once, for many calls.
     """
     return {'params': params}
 
@@ -257,7 +257,7 @@ class LanguageModel(nn.Module):
 def hold_ids(name: str, ids: Any, least: int, V: int) -> None:
   """ValueError unless ids are in [least, V), where they are known.
 
-  Within a compiled program they are not: ids outside mean nothing there.
+  In a compiled program they are not: there, ids outside give undefined results.
   """
   if isinstance(ids, core.Tracer) or not np.size(ids):
     return
@@ -273,8 +273,8 @@ def hold_ids(name: str, ids: Any, least: int, V: int) -> None:
 def init_params(model: LanguageModel, key: jax.Array) -> Any:
   """Fresh parameters of a model: a pytree of float32 arrays.
 
-  Within a program whose constant the key is, it compiles fastest: the keys of
-  all parameters are constants then, too.
+  This compiles fastest within a program in which the key is a constant: the
+  keys of all parameters are then constants, too.
   """
   tokens = jnp.zeros([1, 1], jnp.int32)
   arguments = tokens, tokens, model.init_memory(1)

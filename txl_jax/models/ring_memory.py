@@ -16,13 +16,13 @@ from txl_jax.models import base
 class Ring(flax.struct.PyTreeNode):
   """Keys and values of the past inputs of every layer, see `txl_jax.ring`."""
 
-  states: Any  # of each layer two of [B H, C, K]
-  at: Any  # int32 [], the slot that is written next
+  states: Any  # two of [B H, C, K] for each layer
+  at: Any  # int32 [], the slot to be written next
   filled: Any  # int32 [B], how many real states each row has had, at most M + C
 
   @classmethod
   def zeros(cls, config: Any, C: int, filled: jax.Array) -> 'Ring':
-    """As if `filled` states of every row, int32 [B], had been zero."""
+    """A ring in which each row has had `filled`, int32 [B], zero states."""
     c = config
     shape = len(filled) * c.n_head, C, c.d_head
     pair = lambda: (jnp.zeros(shape, c.dtype), jnp.zeros(shape, c.dtype))
@@ -35,7 +35,7 @@ class Ring(flax.struct.PyTreeNode):
     return cls(((0, 0),) * n_layer, base.SHARED, 0)
 
   def reset(self, rows: jax.Array, start: jax.Array) -> 'Ring':
-    """The given rows (bool [B]) as in a fresh ring, with `start` states."""
+    """The given rows (bool [B]) reset to `start` states, as in a fresh ring."""
     heads = len(self.states[0][0]) // len(rows)
     clear = jnp.repeat(rows, heads)[:, None, None]
     states = jax.tree.map(lambda x: jnp.where(clear, 0, x), self.states)
@@ -43,7 +43,7 @@ class Ring(flax.struct.PyTreeNode):
     return self.replace(states=states, filled=filled)
 
   def repeat(self, times: int) -> 'Ring':
-    """Every row `times` times, one after the other."""
+    """The ring with every row repeated `times` times in succession."""
     B = len(self.filled)
 
     def repeat(x):
@@ -54,6 +54,6 @@ class Ring(flax.struct.PyTreeNode):
     return self.replace(states=states, filled=jnp.repeat(self.filled, times))
 
   def rewind(self, counts: jax.Array) -> 'Ring':
-    """Without the last counts[b] states of row b, int32 [B]."""
+    """The ring without the last counts[b] states of row b, int32 [B]."""
     states, at = ring.rewind(self.states, self.at, counts)
     return Ring(states, at, self.filled - counts)

@@ -1,11 +1,11 @@
-"""What Transformers have in common, whatever tells them positions.
+"""What Transformers have in common, however positions are encoded.
 
 Shapes
   B batch, T segment, M memory, S = M + T, N layers, H heads, K head width,
   D model width, V vocabulary.
 
-A model of this family is a `Transformer` whose layers are of its own class
-LAYER, with its own ATTENTION; see `inputs` and `positions` of both.
+A model of this family is a `Transformer` with its own layer class LAYER, which
+has its own ATTENTION; see `inputs` and `positions` of both.
 """
 
 import functools
@@ -28,8 +28,8 @@ POLICIES = {
 }
 
 
-# Where a layer drops: probabilities, what attention adds, the hidden features
-# of the feed-forward layer, what that adds.
+# Where a layer applies dropout: probabilities, the output of attention, the
+# hidden features of the feed-forward layer, its output.
 PLACES = 4
 
 
@@ -41,7 +41,7 @@ class Memory(flax.struct.PyTreeNode):
 
 
 class Layer(nn.Module):
-  """One layer; its input is what memory keeps.
+  """One layer; memory keeps its inputs.
 
   Post-norm: y = LN(x + Attn(x)), z = LN(y + FF(y)). Pre-norm: the same with
   the norm before each sublayer, memory un-normalised, no final norm.
@@ -64,17 +64,17 @@ class Layer(nn.Module):
     return x
 
   def positions(self, shared: Any) -> Any:
-    """What its attention is given of the positions that all layers share."""
+    """What attention gets, from the positions that all layers share."""
     return shared
 
   def __call__(self, x, memory, shared, filled, lengths, words=None):
     """One segment: x [B, T, D] -> [B, T, D], and this layer's new memory.
 
     Memory is [B, M, D], the inputs of this layer before the segment. `shared`
-    is `Transformer.positions`, filled int32 [B] how many slots of the memory
-    are real, None for all; lengths are as in `attention.update_memory`. The
-    words, uint32 [PLACES, 2], are those of dropout (`attention.dropout_words`),
-    None without.
+    is `Transformer.positions`; filled, int32 [B], is how many slots of the
+    memory are real, None for all; lengths are as in `attention.update_memory`.
+    The words, uint32 [PLACES, 2], are for dropout (`attention.dropout_words`);
+    None for no dropout.
     """
     positions = self.positions(shared)
     x = self.inputs(x, lengths)
@@ -90,8 +90,8 @@ class Layer(nn.Module):
   def over_ring(self, x, rings, distances, at, mask):
     """The same with frozen weights: memory is rings of keys and values.
 
-    x may be several segments, see `layers.Attention.over_ring`; `distances` is
-    `ring_table`.
+    x may be several segments, see `layers.Attention.over_ring`; `distances`
+    comes from `ring_table`.
     """
     query = self._normed(x)
     k, v = self.attention.project(query)
@@ -100,7 +100,7 @@ class Layer(nn.Module):
     return self._rest(x, attended, _each(None)[1:]), rings
 
   def ring_table(self, shared: Any) -> layers.Distances:
-    """What `over_ring` needs of positions, once for all calls."""
+    """What `over_ring` needs of positions, computed once for all calls."""
     found: Any = self.attention.distances(self.positions(shared))
     return found._replace(r=jnp.transpose(found.r, (1, 2, 0)))
 
@@ -109,7 +109,7 @@ class Layer(nn.Module):
 
   @nn.compact
   def _rest(self, x, attended, words):
-    """What follows attention, of the input [B, T, D] and its output."""
+    """What follows attention, given the input [B, T, D] and its output."""
     c = self.config
     first, inside, last = words
 
@@ -129,8 +129,8 @@ class Layer(nn.Module):
 class Transformer(base.LanguageModel):
   """A Transformer, see `models.base` and `models.transformer_config`."""
 
-  # Where the weights are frozen, T of the longest segment: memory is a Ring
-  # then, and no state is projected twice. 0 is none: memory is a Memory.
+  # With frozen weights, T of the longest segment: memory is then a Ring, and
+  # no state is projected twice. If 0, memory is a Memory.
   longest: int = 0
 
   LAYER: ClassVar[type[Layer]] = Layer
@@ -140,21 +140,21 @@ class Transformer(base.LanguageModel):
 
   def setup(self) -> None:
     super().setup()
-    # One set of weights per layer, side by side: a stack of them would be
-    # copied out slice by slice in every step.
+    # Each layer has its own arrays of weights: stacked ones would be copied
+    # out slice by slice in every step.
     c = self.config
     self.layers = [self.LAYER(c) for _ in range(c.n_layer)]
 
   @property
   def _has_ring(self):
-    # A zero state has zero keys and values, but behind a norm it has not.
+    # A zero state has zero keys and values, but not after a norm.
     c = self.config
     zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
     return bool(self.longest and c.mem_len and not zeros_behind_norm)
 
   @property
   def _slots(self):
-    """C: M and a segment, in whole segments, which none then is cut by."""
+    """C: M plus a segment, rounded up to whole segments; so none is cut."""
     T = self.longest
     return -(-(self.config.mem_len + T) // T) * T
 
@@ -169,9 +169,9 @@ class Transformer(base.LanguageModel):
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`.
 
-    The weights of products are cast to the dtype of these, and the position
-    tables of all layers projected. On a GPU, where memory is a Ring, kernels of
-    `layers.Product` have their outputs first.
+    Weights are cast to the dtype of their products, and the position tables of
+    all layers are projected. On a GPU, if memory is a Ring, kernels of
+    `layers.Product` have their output axes first.
     """
     cast = functools.partial(_cast_weights, dtype=self.config.dtype)
     params = jax.tree_util.tree_map_with_path(cast, params)
@@ -180,14 +180,14 @@ class Transformer(base.LanguageModel):
       return variables
     frozen = {'tables': self.apply(variables, method='ring_tables')}
     if target.device().platform == 'gpu':
-      # A product with one row, that of a token which is written, is sums there:
+      # There, a product with one row, that of a generated token, becomes sums:
       # along the last axis they are one kernel that reads memory in order.
       params, kernels = _outputs_first(params)
       variables, frozen = super().frozen(params), frozen | kernels
     return {**variables, 'frozen': frozen}
 
   def ring_tables(self) -> tuple[layers.Distances, ...]:
-    """Of each layer `Layer.ring_table`."""
+    """The `Layer.ring_table` of each layer."""
     shared = self.positions(self._slots, False)
     return tuple(layer.ring_table(shared) for layer in self.layers)
 
@@ -202,7 +202,7 @@ class Transformer(base.LanguageModel):
     return self.clone(config=self.config.replace(attention='xla'))
 
   def init_memory(self, batch_size: int) -> Any:
-    """A Memory or a Ring: empty, or full of zero states; () where M is 0."""
+    """A Memory or a Ring: empty, or full of zero states; () if M is 0."""
     c = self.config
     if not c.mem_len:
       return ()
@@ -257,7 +257,7 @@ class Transformer(base.LanguageModel):
     return self.embed(tokens, train=train)
 
   def positions(self, S: int, train: bool) -> Any:
-    """What positions give to all layers, a pytree of arrays without rows."""
+    """Position arrays for all layers, a pytree without a batch axis."""
     del S, train
 
   def states(
@@ -303,7 +303,7 @@ class Transformer(base.LanguageModel):
   def hidden(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
   ) -> tuple[tuple[jax.Array, ...], Any]:
-    """See `base.LanguageModel`; ValueError where memory is a Ring."""
+    """See `base.LanguageModel`; ValueError if memory is a Ring."""
     if self._has_ring:
       raise ValueError('hidden states need at_test_time(longest=0)')
     first = self.inputs(tokens, lengths, False)
@@ -318,7 +318,7 @@ class Transformer(base.LanguageModel):
 
     They are those of `states` without dropout, float32 [N, B, H, T, S]; the
     first M of the S keys are the slots of the memory, the newest one last.
-    ValueError where memory is a Ring, whose slots have no such order.
+    ValueError if memory is a Ring, whose slots have no such order.
     """
     if self._has_ring:
       raise ValueError('attention maps need at_test_time(longest=0)')
@@ -327,7 +327,7 @@ class Transformer(base.LanguageModel):
     return maps, memory
 
   def watched(self, tokens, memory, lengths, train, what='') -> Any:
-    """`states`, and [N, ...] what every layer shows (see `layers.show`)."""
+    """`states`, and what each layer shows, [N, ...] (see `layers.show`)."""
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)
     positions = self.positions(M + T, train)
@@ -345,9 +345,9 @@ class Transformer(base.LanguageModel):
     return h, Memory(states, jnp.minimum(filled, M)), shown
 
   def _run(self, h, states, arguments, words, what):
-    """h [B, T, D] after all layers, and of each its memory and what it shows.
+    """h [B, T, D] after all layers, and each layer's memory and what it shows.
 
-    The arguments are what every layer is given besides; words, uint32
+    `arguments` are the further arguments of every layer; words, uint32
     [N, PLACES, 2] or None, are those of each.
     """
     c = self.config
@@ -368,8 +368,8 @@ class Transformer(base.LanguageModel):
       return h, (new, shown)
 
     if c.remat != 'none':
-      # Two loops have nothing in common that could be computed once; the
-      # barrier against that is slow. Layers outside of a loop need it.
+      # The barrier keeps recomputation from being merged with the forward
+      # pass, and is slow. Two loops cannot be merged; layers outside one can.
       loops = unroll < c.n_layer and c.n_layer % unroll == 0
       policy = POLICIES[c.remat]
       run = jax.checkpoint(run, policy=policy, prevent_cse=not loops)
@@ -386,14 +386,14 @@ class Transformer(base.LanguageModel):
 
 
 def _cast_weights(path, x, dtype):
-  """A parameter in the dtype in which the products of a layer have it."""
+  """A parameter in the dtype that the products of a layer use."""
   name = jax.tree_util.keystr(path, simple=True, separator='/')
   used = re.search(r'^layers_\d+/(attention|ff)/(.*/)?(kernel|bias)$', name)
   return x.astype(dtype) if used else x
 
 
 def _outputs_first(params):
-  """Parameters without the kernels of `layers.Product`; and these, turned."""
+  """Parameters without kernels of `layers.Product`, and these, transposed."""
   rest: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
   used = r'^layers_\d+/(attention/[qkv]|ff/w[12])/kernel$'
   names = [name for name in rest if re.search(used, name)]
@@ -403,7 +403,7 @@ def _outputs_first(params):
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
-  """How many tokens come after each one, in a row of n real tokens.
+  """How many tokens follow each token in a row of n real ones.
 
   n - 1 - i for token i, 0 for padding: int32 [T], or [B, T] with lengths.
   """
@@ -412,7 +412,7 @@ def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
 
 
 def _each(words):
-  """The words of each place of a layer."""
+  """The dropout words for each place of a layer."""
   return [None] * PLACES if words is None else list(words)
 
 
@@ -422,5 +422,5 @@ def _slice(tree, n):
 
 
 def _stack(trees):
-  """A list of trees -> one whose leaves have the list in front."""
+  """Stacks a list of trees along a new first axis of the leaves."""
   return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -41,7 +41,7 @@ class Biases(nn.Module):
 
   @nn.compact
   def __call__(self):
-    """(u, v)."""
+    """Returns (u, v)."""
     c = self.config
     init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
     u = self.param('u', init, shape, jnp.float32)
@@ -63,7 +63,7 @@ class RelativeAttention(layers.Attention):
 
 
 class Layer(transformer.Layer):
-  """A layer with biases of its own where they are untied."""
+  """A layer with its own biases if they are untied."""
 
   ATTENTION = RelativeAttention
 
@@ -96,10 +96,10 @@ class TransformerXL(transformer.Transformer):
       self.biases = Biases(self.config)
 
   def positions(self, S: int, train: bool) -> Any:
-    """The table [S, D], and u and v of all layers or None."""
+    """The table [S, D], and (u, v) shared by all layers, or None if untied."""
     c = self.config
-    # The table is made in float32 whatever the compute dtype: bfloat16 has
-    # too few digits for the angles of far distances.
+    # The table is computed in float32 whatever the compute dtype: bfloat16 has
+    # too few digits for the angles of large distances.
     wide = jnp.promote_types(c.dtype, jnp.float32)
     d = attention.distances(S, c.clamp_len, wide)
     R = attention.sinusoid(d, c.d_model).astype(c.dtype)

@@ -1,4 +1,4 @@
-"""A model without memory that sees a moving window: the paper's slow way.
+"""A model without memory that sees a moving window: the paper's slow baseline.
 
 Shapes: B batch, T segment, W window, V vocabulary.
 """
@@ -18,15 +18,15 @@ class Window(flax.struct.PyTreeNode):
   """The last tokens of every row."""
 
   tokens: Any  # int32 [B, W], the newest one last
-  filled: Any  # int32 [B], how many of them there are
+  filled: Any  # int32 [B], how many of them are real
 
 
 class Windowed(base.LanguageModel):
   """Each token is predicted from the W tokens before it, and nothing else.
 
   The model reads every window anew and only its last position counts, so a
-  token costs what a segment of W tokens costs the model itself (Al-Rfou et
-  al. 2018; Dai et al. 2019, Table 9). It has the parameters of the model.
+  token costs as much as a segment of W tokens costs the model itself (Al-Rfou
+  et al. 2018; Dai et al. 2019, Table 9). The parameters are the model's.
   """
 
   model: Any = None  # a LanguageModel without memory
@@ -52,7 +52,7 @@ class Windowed(base.LanguageModel):
     self, tokens, targets, memory, *, train, lengths=None, progress=None
   ):
     """Nll of the targets; see `models.base` for the arguments."""
-    # In the loop they are not known.
+    # Inside the loop the values are not known.
     base.hold_ids('tokens', tokens, 0, self.vocab_size)
     base.hold_ids('targets', targets, -1, self.vocab_size)
 
@@ -86,7 +86,7 @@ class Windowed(base.LanguageModel):
     return jnp.swapaxes(each, 0, 1), memory
 
   def _over_time(self, body, memory, arrays) -> Any:
-    """A scan over the T columns of arrays [B, T], with the model in it."""
+    """Scans over the T columns of arrays [B, T], calling the model."""
     same: Any = dict(variable_broadcast='params', split_rngs={'params': False})
     return nn.scan(body, **same)(self.model, memory, [x.T for x in arrays])
 
@@ -99,16 +99,16 @@ def _real(tokens, lengths):
 
 
 def _slide(memory, tokens, lengths):
-  """The window after tokens[b, :lengths[b]] of int32 [B, T] in each row."""
-  lengths = lengths.astype(jnp.int32)  # a bool for a single token
+  """The window after tokens[b, :lengths[b]] in each row of int32 [B, T]."""
+  lengths = lengths.astype(jnp.int32)  # bool if T is a single token
   filled = jnp.minimum(memory.filled + lengths, memory.tokens.shape[1])
   return Window(attention.update_memory(memory.tokens, tokens, lengths), filled)
 
 
 def _left_aligned(memory):
-  """Tokens [B, W] with the first real one first; where the last one is [B].
+  """Tokens [B, W] with the first real one first; the index of the last, [B].
 
-  A causal model does not see what comes behind.
+  A causal model does not see what comes after that.
   """
   roll = jax.vmap(jnp.roll)
   return roll(memory.tokens, memory.filled), jnp.maximum(memory.filled - 1, 0)

@@ -1,6 +1,6 @@
 """An estimate of the softmax from a few words (Bengio and Senecal 2003).
 
-A pure function on plain arrays, for training alone; the words are sorted by
+A pure function on plain arrays, for training only; the words are sorted by
 frequency. Shapes: N tokens, D model width, V vocabulary.
 """
 
@@ -18,14 +18,14 @@ def nll(
 ) -> jax.Array:
   """An estimate of -log p(target) from a few words instead of all V.
 
-  n words are drawn, the same ones for all tokens, with replacement from the
-  log-uniform distribution, which is near that of words sorted by frequency:
+  n words are drawn with replacement, the same ones for all tokens, from the
+  log-uniform distribution, which is close to that of words sorted by frequency:
 
     q(k) = log((k + 2) / (k + 1)) / log(V + 1)
 
-  Each that is not the target adds exp(score) / (n q) to the sum over all
-  other words that it stands for, so the sum is unbiased and the estimate
-  tends to the exact nll (importance sampling, Bengio and Senecal 2003).
+  Each one that is not the target adds exp(score) / (n q), in place of the sum
+  over all other words, so that sum is unbiased and the estimate tends to the
+  exact nll (importance sampling, Bengio and Senecal 2003).
 
   h is [N, D], in the dtype of the products; targets are int32 [N], weights
   [V, D], bias [V], and n is `samples`. The result is [N], float32 or wider, 0

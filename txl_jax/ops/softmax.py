@@ -1,9 +1,9 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs some_rows.py and
-target.py alone, so that any JAX model can lift them. The vocabulary is sorted
-by frequency and cut into bins: a head of frequent words and tails of ever rarer
-ones, which may be narrower.
+Pure functions on plain arrays; besides jax this file needs only some_rows.py
+and target.py, so that they can be copied into any JAX project. The vocabulary
+is sorted by frequency and cut into bins: a head of frequent words and tails of
+ever rarer ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -15,8 +15,8 @@ each tail; a word w of tail i has
   log p(w) = log p_head(tail i) + log softmax(W_i h_i + b_i)_w
 
 Shapes are static and no token is ever dropped: each tail visits the tokens
-that lie in it, however many, a chunk at a time, forward and backward. So the
-cost is that of the tokens present, and no array is [N, V].
+that lie in it, however many, a chunk at a time, forward and backward. So only
+tokens that are present cost anything, and no array is [N, V].
 
   >>> import jax, jax.numpy as jnp
   >>> from txl_jax.ops import softmax
@@ -52,16 +52,16 @@ TAIL_ORDERS = {
   'descending': 'the first logit for the last tail (PyTorch original)',
 }
 
-# Logits that one chunk of a tail holds at most, and the fewest chunks that
-# all tokens would make: on a CPU few enough to stay in cache, elsewhere enough
-# to fill the device, which waits for the host between chunks; and many enough
-# chunks that the last, partly empty one costs little.
+# The most logits in one chunk of a tail, and the fewest chunks that all tokens
+# would make: on a CPU few enough logits to stay in cache, elsewhere enough to
+# fill the device, which waits for the host between chunks; and enough chunks
+# that the last, partly empty one costs little.
 _CPU_LOGITS, _CHUNK_LOGITS = 2**23, 2**26
 _CHUNKS = 16
 
 
 class Output(NamedTuple):
-  """Weights of an adaptive softmax; the first three are lists of a bin each."""
+  """Weights of an adaptive softmax; the first three are lists over bins."""
 
   weights: Any  # [V_i, d_i]
   biases: Any  # [V_i]
@@ -76,11 +76,12 @@ def normaliser(
 ) -> tuple[jax.Array, jax.Array]:
   """log sum exp of the logits, and the logits of the targets.
 
-  Of logits [..., V], float32 or wider, and targets, int32 [...], it makes two
-  [...] in the dtype of logits; the second is 0 for targets outside [0, V).
+  Takes logits [..., V], float32 or wider, and targets, int32 [...]; returns
+  two [...] in the dtype of logits; the second is 0 for targets outside [0, V).
 
-  Of what is as large as the logits, the backward pass keeps them alone and
-  makes their gradient in one go; autodiff would keep the exponentials too.
+  The only array of the size of the logits kept for the backward pass is the
+  logits, whose gradient is made in one go; autodiff would also keep the
+  exponentials.
   """
   return _normaliser(logits, targets)[0]
 
@@ -112,7 +113,7 @@ def starts(sizes: Sequence[int]) -> list[int]:
 
 
 class Bin:
-  """So many words of one bin, all of them here.
+  """A bin of so many words, all of them on this device.
 
   `parallel.vocab_parallel` has bins whose words lie on several devices.
   """
@@ -125,8 +126,9 @@ class Bin:
   ) -> tuple[jax.Array, jax.Array]:
     """The `normaliser` over all words of the bin, two [N].
 
-    f (h, ids, rows) is that over the words here, of h [N, D], targets within
-    the bin, int32 [N], and bool [N], the tokens whose target is in the bin.
+    f(h, ids, rows) is the normaliser over the words here, given h [N, D],
+    targets within the bin, int32 [N], and bool [N], which tokens have their
+    target in the bin.
     """
     return f(h, ids, rows)
 
@@ -134,8 +136,8 @@ class Bin:
     self, table: jax.Array, ids: jax.Array, inside: jax.Array
   ) -> jax.Array:
     """Embeddings: [N, d], 0 where a token is not inside the bin."""
-    # A row that is not there: nothing is read, and nothing added to its
-    # gradient, where row 0 would have to take it from most tokens.
+    # A row that does not exist: nothing is read, and no gradient is added,
+    # whereas row 0 would have to take it from most tokens.
     at = jnp.where(inside, ids, len(table))
     return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
 
@@ -152,9 +154,9 @@ def nll(
   """-log p(target) in nats, [N] in the order of the tokens.
 
   h is [N, D], targets int32 [N]; at a target of -1, which is not scored, the
-  result is 0. Products are made in dtype, by default that of h; sums, softmax
-  and result are float32 or wider. `bins` say where the words of each bin are;
-  None is here. ValueError if the tail order is none of TAIL_ORDERS.
+  result is 0. Products are computed in dtype, by default that of h; sums,
+  softmax and result are float32 or wider. `bins` says where the words of each
+  bin are; None means here. ValueError if the tail order is not in TAIL_ORDERS.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   bins = bins or [Bin(len(w)) for w in output.weights]
@@ -218,11 +220,12 @@ def embed(
   dtype: Any,
   bins: Sequence[Bin] | None = None,
 ) -> jax.Array:
-  """Embeddings of tokens whose bins have widths of their own, not scaled.
+  """Embeddings of tokens whose bins may have different widths, not scaled.
 
   Tokens are int32 [N], the result is [N, D] in dtype, that of the products.
-  Each bin has a table [V_i, d_i] and a projection [d_i, D]: a single one for
-  bins of one width, none where that is the model's. `bins` are as for `nll`.
+  Each bin has a table [V_i, d_i] and a projection [d_i, D]; bins of equal
+  width share one, or have none if that is the model's width. `bins` is as for
+  `nll`.
   """
   bins = bins or [Bin(len(table)) for table in tables]
   first, inside = _inside(tokens, bins)
@@ -237,7 +240,7 @@ def embed(
   def project(projection, x, _):
     return x @ projection.astype(dtype)
 
-  # Most tokens are in the head; each tail projects its own tokens alone.
+  # Most tokens are in the head; each tail projects only its own tokens.
   x = project(projections[0], found[0], tokens)
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
@@ -248,7 +251,7 @@ def embed(
 
 
 def _inside(ids, bins):
-  """For each bin, its first token id, and which of the ids [N] are in it."""
+  """For each bin, its first token id and which of the ids [N] are in it."""
   first = starts([b.words for b in bins])
   edges = itertools.pairwise(first)
   return first, [(ids >= a) & (ids < b) for a, b in edges]
@@ -267,7 +270,7 @@ def _weights(output, i):
 
 
 def _column(output, i, tail_order):
-  """Which of the tails' logits stands for tail i."""
+  """The index of the tail logit that stands for tail i."""
   if tail_order not in TAIL_ORDERS:
     names = ', '.join(TAIL_ORDERS)
     raise ValueError(f'tail_order {tail_order!r}; allowed: {names}')

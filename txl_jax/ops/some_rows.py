@@ -1,4 +1,4 @@
-"""A function of some rows of an array, at the cost of those rows.
+"""A function of some rows of an array, at the cost of only those rows.
 
 Shapes: N rows, C rows in a chunk.
 """
@@ -20,15 +20,15 @@ def on_rows(
   rows: jax.Array,
   chunk: int,
 ) -> jax.Array:
-  """f of some rows, a chunk of them at a time; 0 at the others.
+  """f of some rows, a chunk of them at a time; 0 for the others.
 
-  The number of chunks is that of the rows, known when it runs; shapes are
-  static. The backward pass computes f again, chunk by chunk.
+  The number of chunks depends on how many rows there are, known only at run
+  time; shapes are static. The backward pass computes f again, chunk by chunk.
 
   Args:
     f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
     params: pytree of floating arrays, differentiable, as is x.
-    x: floating [N, ...], as is what is returned.
+    x: floating [N, ...], as is the result.
     ids: int32 [N].
     rows: bool [N], the rows to compute.
     chunk: C.
@@ -56,7 +56,7 @@ def _backward(f, chunk, kept, cotangent):
     at = index[k]
     near = _take(ids, at)
     _, back = jax.vjp(lambda p, y: f(p, y, near), params, _take(x, at))
-    # Slots behind the last row take a cotangent of 0: they add nothing.
+    # Slots after the last row take a cotangent of 0: they add nothing.
     more, dx = back(_take(cotangent, at))
     dparams = jax.tree.map(jnp.add, sums[0], more)
     return dparams, sums[1].at[at].set(dx, mode='drop')
@@ -70,7 +70,7 @@ on_rows.defvjp(_forward, _backward)
 
 
 def _chunks(rows, chunk):
-  """Where rows is true, [most chunks, C], padded with N; and how many are."""
+  """Indices of true rows, [most chunks, C], padded with N; how many chunks."""
   n = len(rows)
   C = min(chunk, n)
   index = jnp.nonzero(rows, size=-(-n // C) * C, fill_value=n)[0]

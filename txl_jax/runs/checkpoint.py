@@ -1,21 +1,21 @@
 """Checkpoints that can be trusted: written by orbax, sealed, verified.
 
 A step is a folder, <step>/, of items written by orbax: params, training, host,
-and memory and average if there are such (converted weights are params and
-host); of small files beside them, and of seal.json, which knows the step.
+and memory and average if there are any (converted weights are params and host);
+of small files next to them; and of seal.json, which records the step.
 
 Orbax restores a file with a flipped bit without an error, so a step is sealed,
 and verified before it is used. It is written as <step>.new and gets its name
-when it is sealed; only then older ones are deleted. Kept are the two newest and
-the best. What a step is in the folder, or in a bucket, is in `steps`.
+once it is sealed; only then are older ones deleted. The two newest and the best
+are kept. `steps` defines what a step is in a folder or a bucket.
 
-With several processes all of them write and read the arrays, in one folder
-that they share; process 0 does and decides the rest. A save goes on in a
-thread, which must not call `processes.on_main`: its calls have an order.
+With several processes all of them write and read the arrays, in one shared
+folder; process 0 does and decides the rest. A save continues in a thread, which
+must not call `processes.on_main`, whose calls must be in order.
 
 Orbax's CheckpointManager cannot do this, as manager_test.py shows: it deletes
 old steps before the new one can be sealed, refuses to replace a step, removes
-temporary folders in the background with nothing to wait for, and keeps back the
+temporary folders in the background with nothing to wait for, and withholds the
 error of a process that cannot write until the others have finished the step,
 which they never do.
 """
@@ -38,11 +38,11 @@ from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import processes
 from txl_jax.runs import lease, seal, steps
 
-UNSAVED = 'unsaved'  # a file beside the folder, until a step is complete
+UNSAVED = 'unsaved'  # a file next to the folder, until a step is complete
 _KEEP = 2  # newest steps
-_PATIENCE = 10.0  # seconds that a thread of a failed save is waited for
-# A save has 30 years: orbax measures by a clock that may be set, and a lost
-# process is noticed elsewhere. It raises at once if folders cannot be made.
+_PATIENCE = 10.0  # seconds to wait for a thread of a failed save
+# A save may take 30 years: orbax's clock may be adjusted, and a lost process is
+# noticed elsewhere. It raises at once if folders cannot be made.
 _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
@@ -55,14 +55,14 @@ class Checkpoints:
     asynchronous: bool = False,
     texts: Mapping[str, str] | None = None,
   ):
-    """The folder need not exist. Asynchronous is of `save`, see there.
+    """The folder need not exist. For `asynchronous` see `save`.
 
-    Texts, {name: text}, are files that are put into every step.
+    Texts, {name: text}, are files to put into every step.
     """
     self._steps = steps.Steps(folder)
     self.folder, self._path = self._steps.folder, self._steps.path
     self._asynchronous, self._texts = asynchronous, texts or {}
-    # The clients of buckets have errors of their own.
+    # Bucket clients have their own errors.
     known = (OSError, ValueError, UserError)
     self._failures = (Exception,) if self._steps.in_bucket else known
     self._verified = {}  # {step: when it was sealed}
@@ -71,16 +71,16 @@ class Checkpoints:
     self._saving: concurrent.futures.Future | None = None
 
   def steps(self) -> list[int]:
-    """Steps in the folder, newest first, whole or not; UserError if it is none.
+    """Steps in the folder, newest first, whole or not.
 
-    It may not be there.
+    The folder may be missing; UserError if it is not a folder.
     """
     return self._steps.numbers()
 
   def newest(self, item: str = '') -> int | None:
-    """The newest step that is `usable`, or of which an item is.
+    """The newest step that is `usable`, or has a usable item.
 
-    If none is, the newest that is complete but has no seal, or None.
+    If there is none, the newest that is complete but has no seal, or None.
     """
 
     def find():
@@ -97,14 +97,14 @@ class Checkpoints:
     return processes.on_main(find)
 
   def usable(self, step: int) -> bool:
-    """Whether a step is there and whole; damage is reported, once."""
+    """Whether a step is there and whole; damage is reported once."""
     return processes.on_main(lambda: self._usable(step))
 
   def _usable(self, step, item=''):
     folder = self._path(step)
     if not folder.is_dir():
       return False
-    # What this process has read or written before is not read again.
+    # What this process has already read or written is not read again.
     known = self._verified.get(step) == seal.when(folder)
     if problem := seal.damage(folder, item, read=not known):
       self._report(f'checkpoint {step} is damaged and not used: {problem}')
@@ -123,11 +123,12 @@ class Checkpoints:
     """Writes a step, seals it, then deletes what is no longer kept.
 
     Items are pytrees of arrays: 'params', 'training' and so on; `host` is a
-    JSON dict, the rest of the state; `keep` are steps to keep besides the
-    newest. A step of that number is replaced, unless it is whole and has the
-    same host part (an evaluation that was cut short has been made up for).
+    JSON dict, the rest of the state; `keep` are steps to keep in addition to
+    the newest. An existing step of that number is replaced, unless it is whole
+    and has the same host part (which differs after an interrupted evaluation
+    has been made up for).
 
-    If asynchronous, it returns when the arrays are copied to the host, so that
+    If asynchronous, it returns once the arrays are copied to the host, so that
     they may be donated; a thread does the rest: `wait` for it. UserError: this
     step or the one before cannot be written, as on a full disk; earlier ones
     are untouched.
@@ -153,10 +154,10 @@ class Checkpoints:
     return self._host(step) == json.loads(json.dumps(host))
 
   def _complete(self, writer, step, keep):
-    """The rest of a save, in a thread."""
+    """The rest of a save, run in a thread."""
     new = self._path(step, '.new')
     with self._write_errors(step):
-      writer.close()  # when all processes have written
+      writer.close()  # returns when all processes have written
       if not processes.is_main():
         return
       for name, text in self._texts.items():
@@ -181,12 +182,12 @@ class Checkpoints:
     except self._failures as e:
       if isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
-      # Those of orbax may still write.
+      # Threads of orbax may still be writing.
       for thread in threading.enumerate():
         if type(thread).__module__.startswith('orbax'):
           threading.Thread.join(thread, _PATIENCE)  # its own raises
       if processes.is_main():
-        # A bucket may not allow it. What was sealed by then is kept.
+        # A bucket may refuse this. What was sealed by then is kept.
         with contextlib.suppress(OSError):
           self.recover()
       why = f'the checkpoint cannot be written ({_cause(e)})'
@@ -194,13 +195,13 @@ class Checkpoints:
       raise UserError(f'{self._path(step)}: {why}; {rest}') from e
 
   def check(self) -> None:
-    """Raises the error of the save under way, if it failed on this process."""
+    """Raises the error of the current save, if it failed on this process."""
     if self._saving and self._saving.done() and self._saving.exception():
       saving, self._saving = self._saving, None
       saving.result()
 
   def wait(self) -> None:
-    """Waits until the save under way is sealed, or raises; all must call it."""
+    """Waits until the current save is sealed, or raises; all must call it."""
     if self._saving:
       concurrent.futures.wait([self._saving])
       self.check()
@@ -208,20 +209,20 @@ class Checkpoints:
       processes.on_main(lambda: None)  # which has sealed by then
 
   def abandon(self) -> None:
-    """Before an error ends the program: completes the save under way."""
+    """Completes the save in progress before an error ends the program."""
     # With several processes the others may never complete it.
     if self._saving and processes.count() == 1:
       concurrent.futures.wait([self._saving])
 
   def recover(self) -> None:
-    """Finishes or removes what an interrupted save has left; process 0."""
+    """Finishes or removes what an interrupted save left; for process 0."""
     self._steps.recover()
 
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
 
     No step is written twice: later ones, and those that lack a part, are moved
-    to the folder `damaged` beside it, which keeps the last one of each number.
+    to the folder `damaged` next to it, which keeps the last one of each number.
     `newest` itself gets a seal if it has none.
     """
     aside = self.folder.with_name('damaged')
@@ -268,12 +269,12 @@ class Checkpoints:
 
 
 def _orbax_path(path: Any) -> Any:
-  """The path as orbax takes it."""
+  """The path in the form that orbax takes."""
   return epath.Path(f'{path}') if isinstance(path, buckets.Path) else path
 
 
 def _compare(path, expected, found):
-  """Orbax casts another dtype without an error, and fails at length."""
+  """Compares leaves: orbax casts dtypes silently, and has lengthy errors."""
   for name in sorted(expected | found):
     want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
     if want != have:

@@ -1,7 +1,7 @@
-"""What the program tells people of a run, on standard error.
+"""What the program shows people of a run, on standard error.
 
-On a terminal each phase has a line that is drawn again while it lasts; see
-`display`. Elsewhere, as in a file, each call is a line.
+On a terminal each phase has a line that is redrawn while it lasts; see
+`display`. Elsewhere, as in a file, each call writes a line.
 """
 
 import contextlib
@@ -17,24 +17,24 @@ from txl_jax.runs.display import Phase, curve, duration
 
 __all__ = ['TOKENS', 'Console', 'Phase', 'duration']
 
-TOKENS = '{:,} of {:,} tokens'  # how far a text is read
+TOKENS = '{:,} of {:,} tokens'  # how much of a text has been read
 
 
 class Console:
   """Shows nothing if it is silent, as in all processes but one."""
 
   def __init__(self, silent: bool = False):
-    """Looks whether standard error is a terminal."""
+    """Checks whether standard error is a terminal."""
     self._silent, self._last = silent, -math.inf
     self._screen: display.Screen | None = None
     if not silent and display.is_terminal():
       self._screen = display.Screen()
       terminal.on_leave(self.close)
-    self._loose: Phase | None = None  # of `progress` outside a phase
+    self._loose: Phase | None = None  # for `progress` outside a phase
 
   @property
   def live(self) -> bool:
-    """Whether there is a terminal, on which lines are drawn again."""
+    """Whether there is a terminal, on which lines are redrawn."""
     return self._screen is not None
 
   @contextlib.contextmanager
@@ -46,10 +46,10 @@ class Console:
     *,
     plain: str = '',
   ) -> Iterator[Phase]:
-    """A phase of the program, whose `reach` is told how far it is, of a total.
+    """A phase of the program; its `reach` is told how much of a total is done.
 
-    The form says that, as in '{:,} of {:,} tokens'. Without a terminal the line
-    `plain`, if it is given, says that it begins.
+    The form words that, as in '{:,} of {:,} tokens'. Without a terminal the
+    line `plain`, if given, announces the phase.
     """
     phase = Phase(name, total, form)
     if self._screen:
@@ -64,19 +64,19 @@ class Console:
         self._screen.pop(phase)
 
   def reach(self, phase: Phase, done: int, pause: float) -> None:
-    """How far a phase is; without a terminal a line, one in `pause` seconds."""
+    """Shows how far a phase is; in a file, a line every `pause` seconds."""
     phase.reach(done)
     if not self._screen:
       self.progress(phase.count(), pause)
 
   def figures(self, phase: Phase, parts: Sequence[str], plain: str) -> None:
-    """Figures of a phase, the important ones first; and the plain line."""
+    """Shows figures of a phase, the important ones first, or the plain line."""
     phase.parts = tuple(parts)
     if not self._screen:
       self.progress(plain)
 
   def progress(self, text: str, pause: float = 0.0) -> None:
-    """Shows where the program is, unless it did `pause` seconds ago or less."""
+    """Shows where the program is, at most once in `pause` seconds."""
     if self._silent:
       return
     if self._screen:
@@ -97,12 +97,12 @@ class Console:
       self._print(text)
 
   def plain(self, text: str) -> None:
-    """Shows a line where there is no terminal."""
+    """Shows a line if there is no terminal."""
     if not self._screen:
       self._print(text)
 
   def table(self, rows: Mapping[str, Sequence[str]]) -> None:
-    """Shows on a terminal what each name stands for, in parts."""
+    """Shows, on a terminal, what each name stands for, in parts."""
     if self._screen:
       self._screen.table(rows)
 
@@ -112,7 +112,7 @@ class Console:
     figures: Sequence[float],
     plain: str,
   ) -> None:
-    """Shows an evaluation and the figures so far, the least of which is best.
+    """Shows an evaluation and the figures so far, the lowest of which is best.
 
     The parts are for a terminal, the first of them before the curve.
     """
@@ -123,14 +123,14 @@ class Console:
     self._screen.row([*parts[:1], *more, *parts[1:]])
 
   def sample(self, title: str, text: str) -> None:
-    """Shows what a model has written; without a terminal in one line."""
+    """Shows what a model has written; in one line if there is no terminal."""
     if self._screen:
       self._screen.frame(title, text)
     else:
       self._print(f'{title}: {text!r}')
 
   def close(self) -> None:
-    """Takes away what is not to stay; standard error is as it was."""
+    """Removes what should not stay and restores standard error."""
     self._loose = None
     if self._screen:
       self._screen.close()

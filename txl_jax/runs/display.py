@@ -1,8 +1,8 @@
 """What a terminal shows while the program works: a line for each phase.
 
-The lines are drawn by rich, below whatever is printed meanwhile, and are gone
-when their phase is over. No line is longer than the terminal is wide: what is
-in a line comes in the order of its importance, and its end is left out first.
+The lines are drawn by rich, below whatever is printed meanwhile, and disappear
+when their phase is over. No line is longer than the terminal is wide: the parts
+of a line come in order of importance, and the last are left out first.
 """
 
 import itertools
@@ -22,17 +22,17 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = '  '  # between two parts of a line
-_BAR = 10, 40  # columns of a bar at least and at most
-_PER_SECOND = 4  # times that the lines are drawn
+_BAR = 10, 40  # fewest and most columns of a bar
+_PER_SECOND = 4  # how often the lines are drawn
 _BLOCKS = '▁▂▃▄▅▆▇█'
 _OTHER = '\N{REPLACEMENT CHARACTER}'
-_WIDEST = 100  # columns of a frame at most
-_SPARKS = 24  # columns of a curve at most
+_WIDEST = 100  # most columns of a frame
+_SPARKS = 24  # most columns of a curve
 
 
 def is_terminal() -> bool:
   """Whether standard error is a terminal that can move its cursor."""
-  # Colours may be forced upon a pipe, but not lines that are drawn again.
+  # Colours may be forced upon a pipe, but not lines that are redrawn.
   dumb = os.environ.get('TERM', '').lower() in ('dumb', 'unknown')
   return sys.stderr.isatty() and not dumb
 
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def fit(parts: Iterable[str | Text], width: int) -> Text:
-  """The first parts that fit into a line of that width; of the first, some."""
+  """The first parts that fit in a line of that width; the first may be cut."""
   line = Text(no_wrap=True, end='')
   for part in parts:
     before = Text(_GAP) if line else Text()
@@ -65,9 +65,9 @@ def fit(parts: Iterable[str | Text], width: int) -> Text:
 
 
 def curve(values: Sequence[float], width: int = _SPARKS) -> Text:
-  """Figures as a line of blocks, the lowest of which, the best, stands out.
+  """Figures as a line of blocks, with the lowest, the best, highlighted.
 
-  Of more figures than columns each column shows the best of some.
+  With more figures than columns, each column shows the best of several.
   """
   n = min(len(values), width)
   cuts = [len(values) * i // n for i in range(n + 1)] if n else []
@@ -82,10 +82,10 @@ def curve(values: Sequence[float], width: int = _SPARKS) -> Text:
 
 
 class Phase:
-  """What the program is at: its name, how far it is, and other figures."""
+  """What the program is doing: its name, how far it is, and other figures."""
 
   def __init__(self, name: str, total: int = 0, form: str = ''):
-    """The form says how far it is, as in '{:,} of {:,} tokens'."""
+    """The form words how far it is, as in '{:,} of {:,} tokens'."""
     self.name, self.total, self._form = name, total, form
     self.done = 0
     self.parts: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Phase:
   def whole(self) -> float | None:
     """Seconds for all of it at the rate since the first report, if known.
 
-    What came before that has compiled, mostly.
+    The time before that is mostly compilation.
     """
     if len(self._reports) < 2:
       return None
@@ -113,7 +113,7 @@ class Phase:
     return (end - begin) / (last - first) * self.total if last > first else None
 
   def _left(self):
-    """Seconds that are left; between two reports they count down."""
+    """Seconds left; they count down between reports."""
     whole = self.whole()
     if not whole:
       return None
@@ -122,7 +122,7 @@ class Phase:
     return max(rest - (time.monotonic() - end), 0.0)
 
   def line(self, width: int) -> Text:
-    """Its line, but for what shows that it is alive."""
+    """Its line, without the part that shows that it is alive."""
     left, passed = self.left(), time.monotonic() - self._begin
     when = f'{duration(passed)}' if left is None else f'{duration(left)} left'
     count = [self.count()] if self.done else []
@@ -131,14 +131,14 @@ class Phase:
 
 
 class _Row:
-  """The line of a phase with a spinner, and a bar where there is room."""
+  """The line of a phase with a spinner, and a bar if there is room."""
 
   def __init__(self, phase: Phase, spinner: Spinner):
     self._phase, self._spinner = phase, spinner
 
   def __rich_console__(self, console, options):
     sign = cast(Text, self._spinner.render(console.get_time()))
-    # In the last column some terminals wrap already.
+    # Some terminals already wrap in the last column.
     width, phase = options.max_width - 1, self._phase
     line = Text.assemble(sign, ' ', phase.line(width - 2), end='')
     room = min(width - line.cell_len - len(_GAP), _BAR[1])
@@ -150,7 +150,7 @@ class _Row:
 
 
 class _Console(rich.console.Console):
-  """One that never hides the cursor: who is killed could not show it again."""
+  """Never hides the cursor: a killed process could not show it again."""
 
   def show_cursor(self, show: bool = True) -> bool:
     """Does nothing."""
@@ -159,10 +159,10 @@ class _Console(rich.console.Console):
 
 
 class Screen:
-  """The lines of the phases that are open, the outer ones first."""
+  """The lines of the open phases, outer ones first."""
 
   def __init__(self, console: rich.console.Console | None = None):
-    """On standard error, but where a console is given."""
+    """Draws on standard error unless a console is given."""
     self.console = console or _Console(
       stderr=True,
       force_terminal=True,
@@ -198,29 +198,29 @@ class Screen:
     self._live.start(refresh=True)
 
   def pop(self, phase: Phase) -> None:
-    """Takes the line of a phase away, and those within it."""
+    """Removes the line of a phase and of those within it."""
     if phase in self._open:
       del self._open[self._open.index(phase) :]
     if not self._open:
       self.close()
 
   def close(self) -> None:
-    """Takes all lines away."""
+    """Removes all lines."""
     self._open.clear()
     live, self._live = self._live, None
     if live:
       live.stop()
 
   def say(self, text: str) -> None:
-    """A line that stays, whole; what is too long goes on in the next one."""
+    """Prints a line that stays, wrapped if it is too long."""
     self.console.print(Text(text), soft_wrap=True)
 
   def row(self, parts: Iterable[str | Text]) -> None:
-    """A line that stays, of the parts that fit."""
+    """Prints a line that stays, of the parts that fit."""
     self.console.print(fit(parts, self.console.width - 1))
 
   def frame(self, title: str, text: str) -> None:
-    """A text in a frame; what would command the terminal is shown as a sign."""
+    """Prints a text in a frame; control characters are shown as symbols."""
     clean = ''.join(
       c if c.isprintable() or c == '\n' else _OTHER for c in text.expandtabs(4)
     )
@@ -233,7 +233,7 @@ class Screen:
     )
 
   def table(self, rows: Mapping[str, Sequence[str]]) -> None:
-    """Names and what they are, a line each, of the parts that fit."""
+    """Prints names and what they are, a line each, of the parts that fit."""
     grid = Table.grid(padding=(0, 2))
     names = max(map(len, rows))
     for name, parts in rows.items():

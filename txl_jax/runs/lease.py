@@ -1,11 +1,11 @@
 """The lock of a run in a bucket, where a process that dies leaves it behind.
 
-It is an object with the name of its holder, who writes it again every few
-seconds. Who finds it, and sees it unchanged for LEASE seconds, takes it; at
-once if the holder was a process of the same machine that is no more. All is
-written on the condition that the object is the one that was seen, so of two
-who take it one fails; times are compared nowhere. A holder that was paused, and
-whose lock was taken, ends when it sees that, and `confirm` is asked before a
+It is an object with the name of its holder, which rewrites it every few
+seconds. A process that finds it, and sees it unchanged for LEASE seconds, takes
+it; at once if the holder was a process of the same machine that no longer
+exists. Every write is conditional on the object being the one that was seen, so
+if two take it one fails; clocks are never compared. A holder that was paused,
+and whose lock was taken, ends when it notices, and `confirm` is called before a
 checkpoint is sealed.
 """
 
@@ -30,10 +30,10 @@ _held: dict[str, 'Lease'] = {}  # by folder
 
 
 class Lease:
-  """One lock, that this process holds or is about to."""
+  """A lock that this process holds or is about to hold."""
 
   def __init__(self, path: buckets.Path):
-    """Holds nothing yet."""
+    """Prepares the lock without taking it."""
     self._path, self._generation = path, 0
     self._lock, self._end = threading.Lock(), threading.Event()
     self._holder = {
@@ -44,7 +44,7 @@ class Lease:
     }
 
   def _write(self, generation: int) -> bool:
-    """Writes the lock over that of a generation, 0 is none; or returns False.
+    """Overwrites the lock of a generation, 0 for none; False if it has changed.
 
     OSError: the bucket refuses it, or cannot be reached.
     """
@@ -58,13 +58,13 @@ class Lease:
     return True
 
   def _read(self) -> tuple[int, dict[str, Any]]:
-    """The generation of the lock, 0 is none, and its holder."""
+    """The generation of the lock, 0 for none, and its holder."""
     try:
       generation = self._path.stat().st_mtime_ns
       found = files.read_json(self._path)
     except FileNotFoundError:
       return 0, {}
-    except UserError:  # it was deleted since, or is not that of a run
+    except UserError:  # deleted in the meantime, or not the lock of a run
       return (generation, {}) if self._path.exists() else (0, {})
     return generation, found
 
@@ -95,16 +95,16 @@ class Lease:
     return seen > 0 and time.monotonic() - since > LEASE
 
   def keep(self) -> None:
-    """Writes the lock again and again, until `release`; see `confirm`."""
+    """Rewrites the lock repeatedly until `release`; see `confirm`."""
     while not self._end.wait(LEASE / 5):
-      with contextlib.suppress(OSError):  # it is tried again
+      with contextlib.suppress(OSError):  # it will be tried again
         self.confirm()
 
   def confirm(self) -> None:
     """Writes the lock; ends the program if it was taken from this process."""
     with self._lock:
       if not self._end.is_set() and not self._write(self._generation):
-        # At once: what a failure removes may be what the other run writes.
+        # At once: cleaning up might remove what the other run writes.
         processes.leave(
           f'error: {self._path} was taken by another run, while this one was '
           'paused or the bucket out of reach; allowed: one run at a time',
@@ -120,7 +120,7 @@ class Lease:
 
 @contextlib.contextmanager
 def held(path: buckets.Path) -> Iterator[None]:
-  """Holds a lock in a bucket; UserError if another run does, or it refuses."""
+  """Holds a lock in a bucket; UserError if taken, or if the bucket refuses."""
   lease = Lease(path)
   try:
     lease.take()
@@ -137,7 +137,7 @@ def held(path: buckets.Path) -> Iterator[None]:
 
 
 def confirm(folder: pathlib.Path) -> None:
-  """Ends the program if the lock of a folder was held here, and was taken.
+  """Ends the program if the lock of a folder was held here and has been taken.
 
   OSError: the bucket cannot be reached.
   """
@@ -146,7 +146,7 @@ def confirm(folder: pathlib.Path) -> None:
 
 
 def _machine():
-  """What tells this machine, and its numbers of processes, from others."""
+  """What tells this machine, and its process ids, from others."""
   try:
     boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
     return f'{boot} {os.readlink("/proc/self/ns/pid")}'
@@ -163,7 +163,7 @@ def _is_dead(holder):
     return True
   except (OSError, OverflowError):
     return False
-  # A process that nobody has waited for is no more.
+  # A process that nobody has waited for counts as gone.
   with contextlib.suppress(OSError, IndexError):
     stat = pathlib.Path(f'/proc/{holder["pid"]}/stat').read_text()
     return stat.rpartition(')')[2].split()[0] in 'ZX'

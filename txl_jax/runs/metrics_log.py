@@ -1,15 +1,16 @@
 """What a run writes about itself: metrics.jsonl, TensorBoard, the console.
 
 metrics.jsonl has one JSON object a line: step, split, and figures; those of the
-split `sample` have a text instead, that the model has written. But for what
-measures time, it is the same whether the run was interrupted or not: a
-checkpoint knows the `Mark` of the record, to which it is cut back. A record
-that does not bear its mark is put aside, what can be read of it goes on, and
-this is said. TensorBoard's events are made from it again at each start.
+split `sample` have instead a text that the model has written. Except for
+timings, it is the same whether or not the run was interrupted: a checkpoint
+records the `Mark` of the record, to which it is cut back. A record that does
+not match its mark is put aside, a new one continues from what can be read of
+it, and this is reported. TensorBoard's events are rebuilt from it at each
+start.
 
-Nothing can be appended to an object of a bucket: there both are written beside
-this machine's temporary files, and put into the bucket as a whole before each
-save, every minute, and at the end.
+Nothing can be appended to an object in a bucket: there both are written among
+this machine's temporary files, and uploaded as a whole before each save, every
+minute, and at the end.
 """
 
 import contextlib
@@ -32,13 +33,13 @@ from txl_jax.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
-_PUT = 60.0  # seconds between two times that a bucket gets the record
+_PUT = 60.0  # seconds between uploads of the record to a bucket
 _LARGEST = 1 << 30  # bytes of a record
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-  """What a record was like when a checkpoint was made."""
+  """The state of a record when a checkpoint was made."""
 
   lines: int = 0
   size: int = 0  # bytes
@@ -50,7 +51,7 @@ class Mark:
     return Mark(self.lines + 1, self.size + len(line), crc)
 
   def beginning(self, data: bytes) -> bytes | None:
-    """What data begin with, if that bears the mark; else None."""
+    """The beginning of data, if it matches the mark; else None."""
     found = data[: self.size]
     same = len(found) == self.size and zlib.crc32(found) == self.crc32
     return found if same else None
@@ -68,13 +69,13 @@ class Log:
     mark: Mark | None = None,
     also: Callable[[dict[str, Any]], None] = lambda record: None,
   ):
-    """Opens the record and cuts it back to a checkpoint, as its mark says.
+    """Opens the record and cuts it back to a checkpoint, using its mark.
 
-    Where there is no mark, or the record does not bear it, lines of training
-    after `step` are dropped, and those of other splits after `evaluated`, the
-    last step whose evaluation the checkpoint knows. `also` is given every
-    record, those that are kept first. UserError, as from the
-    other methods: a file cannot be written.
+    If there is no mark, or the record does not match it, training lines after
+    `step` are dropped, and those of other splits after `evaluated`, the last
+    step whose evaluation the checkpoint includes. `also` is given every record,
+    starting with those that are kept. UserError, as from the other methods: a
+    file cannot be written.
     """
     self._folder, self._events, self._also = workdir, None, also
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
@@ -87,7 +88,7 @@ class Log:
     for line in _lines(data[len(before or b'') :]):
       record = _record(line)
       past = record and record['step'] > last.get(record['split'], evaluated)
-      # Of a marked record nothing else can follow.
+      # In a marked record nothing else can follow.
       strange |= record is None or (before is not None and not past)
       if record and not past and before is None:
         lines.append(line)
@@ -108,7 +109,7 @@ class Log:
         path.write_bytes(b''.join(lines))
       if tensorboard:
         events.mkdir(exist_ok=True)
-        # Not SummaryWriter: if its thread dies of a full disk, training hangs.
+        # Not SummaryWriter: if a full disk kills its thread, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
       self._path, self._file, self._mark = path, path.open('ab'), Mark()
       for line in lines:
@@ -130,12 +131,12 @@ class Log:
         self._flush_events()
 
   def figures(self, split: str, name: str) -> list[float]:
-    """A figure of every line of a split so far."""
+    """A figure from every line of a split so far."""
     records = read(self._path)
     return [r[name] for r in records if r['split'] == split and name in r]
 
   def _tell(self, record):
-    """Hands on a record that is written."""
+    """Passes on a record that has been written."""
     self._also(record)
     if self._events is None:
       return
@@ -158,9 +159,9 @@ class Log:
       buckets.put(pathlib.Path(self._beside.name), self._bucket)
 
   def sync(self) -> Mark:
-    """Makes sure that every line is on the disk; the mark of the record.
+    """Makes sure that every line is on disk, or in the bucket.
 
-    In a bucket every line is there.
+    Returns the mark of the record.
     """
     with self._told():
       os.fsync(self._file.fileno())
@@ -168,7 +169,7 @@ class Log:
     return self._mark
 
   def close(self) -> None:
-    """Closes the files; what they have failed with was told before."""
+    """Closes the files; their errors have been reported before."""
     for file in filter(None, (self._file, self._events)):
       with contextlib.suppress(OSError):
         file.close()
@@ -188,27 +189,27 @@ class Log:
 
 
 class Silent:
-  """The Log of a process that writes none."""
+  """The Log of a process that does not write one."""
 
   def write(self, record: dict[str, Any] | None = None) -> Mark:
-    """Does nothing, as all of it."""
+    """Does nothing, like the other methods."""
     return Mark()
 
   sync = close = write
 
   def figures(self, split: str, name: str) -> list[float]:
-    """None."""
+    """Returns no figures."""
     del split, name
     return []
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The records of a metrics.jsonl that can be read; [] without the file."""
+  """The readable records of a metrics.jsonl; [] without the file."""
   return [r for r in map(_record, _lines(_contents(path))) if r]
 
 
 def put_aside(workdir: pathlib.Path, why: str, *names: str) -> None:
-  """Keeps files and folders under names that are free, and says so."""
+  """Renames files and folders to names that are free, and reports it."""
   there = [name for name in names if files.is_there(workdir / name)]
   number = 1
   while any(files.is_there(workdir / f'{x}.kept-{number}') for x in there):
@@ -222,7 +223,7 @@ def put_aside(workdir: pathlib.Path, why: str, *names: str) -> None:
 
 def remove_events(folder: pathlib.Path) -> None:
   """Removes TensorBoard's events, and their folder if nothing else is in it."""
-  # On a network file system a reader may keep them from going.
+  # On a network file system a reader may prevent their removal.
   with contextlib.suppress(OSError):
     for path in folder.glob('events.out.tfevents.*'):
       path.unlink()
@@ -234,12 +235,12 @@ def _contents(path):
 
 
 def _lines(data: bytes) -> list[bytes]:
-  """Whole lines: the last one may be torn, by a kill while it was written."""
+  """Whole lines: the last may be torn by a kill while it was written."""
   return [line + b'\n' for line in data.split(b'\n')[:-1]]
 
 
 def _damage(data: bytes, mark: Mark | None, lines: int) -> str:
-  """Why a record is put aside, in words; so many of its lines are kept."""
+  """Why a record is put aside, and how many of its lines are kept, in words."""
   why = 'is not as it was when the checkpoint was saved'
   if mark is None or mark.beginning(data) is not None:
     why = 'has lines that are none of this run'
@@ -254,7 +255,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
     texts = {'split', *(['text'] if 'text' in found else [])}
     numbers = {k: x for k, x in found.items() if k not in texts}
     whole = [x for x in numbers.values() if not isinstance(x, float)]
-    # What TensorBoard takes.
+    # What TensorBoard accepts.
     right = all(type(x) is int and abs(x) < 2**63 for x in whole)
     right = right and type(found['step']) is int and found['step'] >= 0
     right = right and 'time' in numbers

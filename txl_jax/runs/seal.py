@@ -1,7 +1,7 @@
-"""A seal tells whether a folder is whole.
+"""A seal shows whether a folder is whole.
 
 It is a file, seal.json, with the name of the folder, the size and CRC-32 of
-every other file in it, and the SHA-256 of these.
+every other file in it, and the SHA-256 of all this.
 """
 
 import errno
@@ -17,7 +17,7 @@ NAME = 'seal.json'
 
 
 def write(folder: pathlib.Path, name: str) -> None:
-  """Seals a folder that is complete, and is or will be called `name`."""
+  """Seals a complete folder that is, or will be, called `name`."""
   paths = sorted(path for path in folder.rglob('*') if path.is_file())
   entries = {p.relative_to(folder).as_posix(): fingerprint(p) for p in paths}
   sealed = {'name': name, 'files': entries}
@@ -29,9 +29,9 @@ def damage(
 ) -> str:
   """What is wrong with a sealed folder, in a few words; '' if nothing is.
 
-  With an item, the folder in it of that name alone is looked at. Contents are
-  read only if asked for: sizes are always compared. The folder was sealed as
-  `name`, its own unless another is given.
+  With an item, only the folder of that name in it is checked. Contents are read
+  only if asked for; sizes are always compared. The folder was sealed as `name`,
+  its own unless another is given.
   """
   path = folder / NAME
   if not files.is_there(path):
@@ -43,7 +43,7 @@ def damage(
       return f'{NAME} is damaged'
     if (found := sealed.get('name', folder.name)) != (name or folder.name):
       return f'it is a copy of {found}'
-    # In a bucket the list has the sizes of all files.
+    # In a bucket the listing includes the sizes of all files.
     below = (folder / item).rglob('*')
     there = {x.relative_to(folder).as_posix(): x for x in below}
     for part, (size, crc) in entries.items():
@@ -52,7 +52,7 @@ def damage(
       if wanted and (why := _difference(path, size, crc, read)):
         return f'{part}{why}'
     for part, path in there.items():
-      # A network file system renames what is deleted while it is open.
+      # A network file system renames a file that is deleted while open.
       ours = part in entries or part == NAME or path.name.startswith('.nfs')
       if not ours and not path.is_dir():
         return f'{part} is not of it'
@@ -64,12 +64,12 @@ def damage(
 
 
 def _out_of_reach(path, error):
-  """Whether an error tells nothing of a file: a bucket does not answer."""
+  """Whether an error says nothing about a file: a bucket does not answer."""
   return isinstance(path, buckets.Path) and error.errno != errno.ENOENT
 
 
 def _difference(path, size, crc, read):
-  """How a file differs from what was sealed, '' if it does not."""
+  """How a file differs from what was sealed; '' if it does not."""
   try:
     found = path.stat().st_size
     if found != size:
@@ -84,7 +84,7 @@ def _difference(path, size, crc, read):
 
 
 def digest(folder: pathlib.Path) -> str:
-  """The SHA-256 of what a seal says of a folder; '' if it has none."""
+  """The SHA-256 in the seal of a folder; '' if it has none."""
   path = folder / NAME
   found = files.read_json(path).get('sha256') if path.exists() else ''
   return found if isinstance(found, str) else ''
@@ -93,14 +93,14 @@ def digest(folder: pathlib.Path) -> str:
 def when(folder: pathlib.Path) -> int:
   """When a folder was sealed, in ns; 0 if it was not.
 
-  In a bucket it is a number that tells one seal from another.
+  In a bucket it is a number that differs from seal to seal.
   """
   path = folder / NAME
   return path.lstat().st_mtime_ns if files.is_there(path) else 0
 
 
 def _digest(sealed):
-  # Older versions have sealed the files alone.
+  # Older versions sealed only the files.
   body = sealed if 'name' in sealed else sealed['files']
   return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 

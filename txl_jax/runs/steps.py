@@ -1,11 +1,11 @@
-"""The folder that a run's checkpoints are in: what is a step there.
+"""The folder of a run's checkpoints: what counts as a step there.
 
-A step is written as <step>.new and gets its name when it is sealed. To be
-deleted it is renamed first, so that half of it is never there under its name.
+A step is written as <step>.new and gets its name once it is sealed. To be
+deleted it is first renamed, so that half of it never exists under its name.
 
 In a bucket nothing can be renamed: the objects of <step>.new are copied, the
-seal last, and the seal is deleted first. So what has no seal is no step there,
-but what a save, or a deletion, has left.
+seal last, and the seal is deleted first. So what has no seal is not a step
+there, but the remains of a save or a deletion.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ class Steps:
   """The steps in a folder, which need not exist."""
 
   def __init__(self, folder: str | pathlib.Path):
-    """Of a folder, or of one in a bucket."""
+    """Takes a folder, or one in a bucket."""
     self.folder = buckets.place(folder).absolute()
     self.in_bucket = isinstance(self.folder, buckets.Path)
 
@@ -35,7 +35,7 @@ class Steps:
     return self.folder / f'{step}{suffix}'
 
   def numbers(self) -> list[int]:
-    """All steps, newest first, whole or not; UserError if it is no folder."""
+    """All steps, newest first, whole or not; UserError if not a folder."""
     if not self.folder.is_dir():
       if files.is_there(self.folder):
         raise UserError(f'{self.folder} is no folder; allowed: to move it away')
@@ -50,7 +50,7 @@ class Steps:
     return (path / seal.NAME if self.in_bucket else path).exists()
 
   def place(self, step: int) -> None:
-    """Gives <step>.new, which is sealed, the name of the step."""
+    """Gives the sealed <step>.new the name of the step."""
     if self.is_there(step):
       self._retire(step)
     self._name(self.path(step, '.new'), step)
@@ -58,7 +58,7 @@ class Steps:
   def _name(self, path, step):
     final = self.path(step)
     if self.in_bucket:
-      final.rmtree()  # what a deletion has left
+      final.rmtree()  # the remains of a deletion
     path.rename(final)
 
   def _retire(self, step):
@@ -68,7 +68,7 @@ class Steps:
       self.path(step).rename(self.path(step, '.old'))
 
   def delete(self, *steps: int) -> None:
-    """Deletes steps, and what `place` has put aside."""
+    """Deletes steps, and what `place` put aside."""
     for step in steps:
       self._retire(step)
     for path in self._unfinished():
@@ -76,7 +76,7 @@ class Steps:
         remove(path)
 
   def recover(self) -> None:
-    """Finishes or removes what an interrupted save has left."""
+    """Finishes or removes what an interrupted save left."""
     for path in self._unfinished():
       name = path.with_suffix('').name
       if not _STEP.fullmatch(name) or self.is_there(int(name)):
@@ -87,7 +87,7 @@ class Steps:
       remove(path)
 
   def _unfinished(self):
-    """What the save of a step has made on the way, whole or not."""
+    """What saving a step has made along the way, whole or not."""
     found = [*self.folder.iterdir()] if self.folder.is_dir() else []
     return [path for path in found if self._is_unfinished(path.name)]
 
@@ -98,7 +98,7 @@ class Steps:
 
 
 def remove(path: pathlib.Path) -> None:
-  """Removes a folder, file or link as far as that can be."""
+  """Removes a folder, file or link as far as possible."""
   if isinstance(path, buckets.Path):
     with contextlib.suppress(OSError):
       path.rmtree()

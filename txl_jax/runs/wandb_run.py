@@ -1,7 +1,7 @@
-"""The record of a run at Weights & Biases, where train.wandb asks for it.
+"""The record of a run at Weights & Biases, if train.wandb asks for it.
 
-Its id is kept in the folder of the run, by which a run that goes on goes on
-there, too. The package is imported here alone, and only when it is asked for.
+Its id is kept in the run's folder, so that a run that is resumed continues
+there, too. The package is imported only here, and only if asked for.
 """
 
 import importlib
@@ -20,18 +20,18 @@ _NEEDED = "pip install 'txl_jax[wandb]'"
 
 
 def check(project: str) -> None:
-  """UserError if a project is asked for and the package is not there."""
+  """UserError if a project is asked for and the package is missing."""
   if project:
     _package(project)
 
 
 class Run:
-  """One that is open there."""
+  """An open run at Weights & Biases."""
 
   def __init__(
     self, folder: pathlib.Path, project: str, config: Mapping[str, Any]
   ):
-    """Opens or continues it; UserError if that cannot be."""
+    """Opens or continues it; UserError if that fails."""
     wandb, path = _package(project), folder / NAME
     in_bucket = isinstance(folder, buckets.Path)
     known = _known(path)
@@ -45,7 +45,7 @@ class Run:
         dir=tempfile.gettempdir() if in_bucket else str(folder),
         config=dict(config),
         resume='allow',
-        # It says much, and would copy our output.
+        # It is verbose, and would copy our output.
         settings=wandb.Settings(silent=True, console='off'),
       )
     except wandb.Error as e:
@@ -57,19 +57,19 @@ class Run:
 
   @property
   def place(self) -> str:
-    """Where it is to be seen: an address, or offline a folder."""
+    """Where to see it: an address or, offline, a folder."""
     run = self._run
     return run.dir if run.offline else run.url
 
   def write(self, record: Mapping[str, Any]) -> None:
     """Adds a record, see `metrics_log`, unless it was sent before."""
     step, split = record['step'], record['split']
-    if step >= self._run.step:  # what it has it does not take back
+    if step >= self._run.step:  # it cannot take back what it has
       own = record.keys() - {'step', 'split'}
       self._run.log({f'{split}/{k}': record[k] for k in own}, step=step)
 
   def close(self) -> None:
-    """Waits until all is sent."""
+    """Waits until everything is sent."""
     self._run.finish()
 
 
@@ -79,7 +79,7 @@ def open_run(
   config: Mapping[str, Any],
   say: Callable[[str], None],
 ) -> Run | None:
-  """The Run, whose place is said; None without a project."""
+  """The Run, whose place is announced; None without a project."""
   if not project:
     return None
   made = Run(folder, project, config)
@@ -96,7 +96,7 @@ def _package(project) -> Any:
 
 
 def _known(path):
-  """What was kept of the run so far; {} if that is nothing of use."""
+  """What was kept about the run so far; {} if that is of no use."""
   if not path.exists():
     return {}
   found = files.read_json(path)

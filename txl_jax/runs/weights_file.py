@@ -1,4 +1,4 @@
-"""Parameters alone, in one file that numpy reads.
+"""Just the parameters, in one file that NumPy reads.
 
 The file is an .npz: one float32 array for each parameter, named by its path
 ('layers_0/ff/w1/kernel'), and '__model__', JSON text with the fields of the
@@ -30,7 +30,7 @@ AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]
 
 _HEADER = '__model__'
-_LARGEST = 1 << 28  # bytes of that text
+_LARGEST = 1 << 28  # bytes of the JSON text
 
 
 def save(
@@ -44,8 +44,8 @@ def save(
   """Writes a file, whole or not at all.
 
   The parameters are a nested dict of arrays, the model is the section `model`
-  of a config, the vocabulary what its `to_json` gives. If it is to be new, no
-  other file is written over. UserError, which names the flag: the path does
+  of a config, the vocabulary is what its `to_json` gives. With `new`, no
+  existing file is overwritten. UserError, which names the flag: the path does
   not end in .npz, or cannot be written.
   """
   path = pathlib.Path(path)
@@ -60,26 +60,26 @@ def save(
 
 
 def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
-  """The model, parameters and vocabulary of a file that `save` has written.
+  """The model, parameters and vocabulary of a file written by `save`.
 
   The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
-  changes its lengths. The parameters are a nested dict of numpy arrays. What
-  the file says of them is held to the model before they are read: it takes no
-  more memory than the file has bytes. UserError: the file cannot be read, or is
-  not as `save` writes it; or a parameter is not finite.
+  changes its lengths. The parameters are a nested dict of NumPy arrays. Their
+  headers are checked against the model before they are read: this takes no more
+  memory than the file has bytes. UserError: the file cannot be read, or is not
+  as `save` writes it; or a parameter is not finite.
   """
   model, arrays, vocabulary = _open(path)
   return model, flax.traverse_util.unflatten_dict(arrays, sep='/'), vocabulary
 
 
 def about(path: AnyPath) -> tuple[base.LanguageModel, AnyVocabulary]:
-  """The model and vocabulary of a file, as by `load`, without parameters."""
+  """The model and vocabulary of a file, as from `load`, without parameters."""
   model, _, vocabulary = _open(path, arrays=False)
   return model, vocabulary
 
 
 def _open(path, arrays=True):
-  """What `load` finds, the parameters as {name: array}, or no arrays."""
+  """What `load` finds, with parameters as {name: array}, or without arrays."""
   found = {}
   try:
     with files.open_regular(path) as f, zipfile.ZipFile(f) as archive:
@@ -89,7 +89,7 @@ def _open(path, arrays=True):
       _compare(archive, members, shapes, os.fstat(f.fileno()).st_size)
       for name in shapes if arrays else ():
         found[name] = _read(archive, members[name], name)
-  except Exception as e:  # whatever zipfile and numpy raise of a damaged file
+  except Exception as e:  # whatever zipfile and NumPy raise for a damaged file
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
     raise UserError(f'{path} is no file of exported parameters: {what}') from e
@@ -97,9 +97,9 @@ def _open(path, arrays=True):
 
 
 def _members(archive):
-  """{name: member} of the arrays of an archive, none of them compressed.
+  """{name: member} of the arrays in an archive, none of them compressed.
 
-  What is compressed could become a thousand times larger than the file.
+  A compressed one could become a thousand times larger than the file.
   """
   found = {}
   for member in archive.infolist():
@@ -113,14 +113,14 @@ def _members(archive):
 
 
 def _model(archive, members):
-  """The model and vocabulary that the file tells of."""
+  """The model and vocabulary that the file describes."""
   if _HEADER not in members:
     raise ValueError(f'it has no {_HEADER}')
   with archive.open(members[_HEADER]) as f:
     shape, dtype = _kind(f)
     if shape or dtype.kind != 'U':
       raise ValueError(f'{_HEADER} is no text')
-    # numpy writes text as UTF-32, which JSON may be.
+    # NumPy writes text as UTF-32, which is allowed for JSON.
     header = files.parse_json(files.limited(f, _HEADER, _LARGEST), _HEADER)
   vocabulary = vocabulary_lib.from_json(header.get('vocabulary'))
   fields = header.get('model')
@@ -130,10 +130,10 @@ def _model(archive, members):
   if name not in [*models.MODELS]:
     settings.refuse('model.name', name, ', '.join(models.MODELS))
   config = models.MODELS[name].Config
-  # A model of an older version lacks keys that were added since.
+  # A model of an older version lacks keys that were added later.
   fields = {**settings.defaults(config), **fields}
   settings.check({'model': config}, {'model': fields})
-  # Tracing takes time for each layer and tail, which have arrays of their own.
+  # Tracing takes time for each layer and tail, which have their own arrays.
   parts, most = (
     max(fields.get('n_layer', 0), len(fields['cutoffs'])),
     len(members),
@@ -174,7 +174,7 @@ def _bytes(kind):
 
 
 def _kind(f):
-  """Shape and dtype of an array whose data follow in its file."""
+  """Shape and dtype of an array whose data follow in the file."""
   if np.lib.format.read_magic(f) != (1, 0):
     raise ValueError('it is not as numpy.savez writes it')
   shape, _, dtype = np.lib.format.read_array_header_1_0(f)

@@ -1,7 +1,7 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
 config.json, config.py   the config, the second one for --config
-history.json             what was changed while the run went on, if anything
+history.json             what was changed in the course of the run, if anything
 vocabulary.json          what the token ids stand for
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
@@ -11,8 +11,8 @@ checkpoints/             see `checkpoint`
 unsaved                  there until the first checkpoint is complete
 lock                     held while a run writes here; in a bucket see `lease`
 
-What the run depends on is in every checkpoint too, and that is what counts: a
-file here that is not as the checkpoint says is told of and written anew.
+What the run depends on is also in every checkpoint, and that is what counts: a
+file here that differs from the checkpoint is reported and written anew.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
 _ANCESTOR = 'train.init_from'
-_CONTINUING = {'train.resume': 'auto'}  # though it began with never
+_CONTINUING = {'train.resume': 'auto'}  # even if it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 HISTORY, _PYTHON = 'history.json', 'config.py'
 _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, HISTORY, wandb_run.NAME
@@ -44,11 +44,11 @@ _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, HISTORY, wandb_run.NAME
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-  """Holds the folder against a second run; the lock dies with the process.
+  """Locks the folder against a second run; the lock dies with the process.
 
-  It is made if it is not there. At the end, what a run has written here goes if
-  it has neither a checkpoint nor a record. UserError if another run holds the
-  folder, or it cannot be written.
+  The folder is made if needed. At the end, what a run has written here is
+  removed if it has neither a checkpoint nor a record. UserError if another run
+  holds the folder, or it cannot be written.
   """
   if isinstance(folder, buckets.Path):
     with lease.held(folder / _LOCK):
@@ -81,7 +81,7 @@ def _hold(path):
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     same = path.exists() and path.stat().st_ino
     if same != os.fstat(file.fileno()).st_ino:
-      file.close()  # a run that has just ended has removed it
+      file.close()  # a run that has just ended removed it
       return _hold(path)
     file.seek(0)
     if not re.fullmatch(r'\d*\n?', file.read(100)):
@@ -100,17 +100,17 @@ def _hold(path):
 
 
 def _clear(folder):
-  """Removes what a run has written that came to nothing."""
+  """Removes what was written by a run that came to nothing."""
   record = folder / metrics_log.NAME
   if (folder / checkpoint.UNSAVED).exists() and not _size(record):
     metrics_log.remove_events(folder / metrics_log.EVENTS)
-    # What had these names before was put aside.
+    # Anything that had these names before was put aside.
     for name in *_OURS, metrics_log.NAME, checkpoint.UNSAVED:
       (folder / name).unlink(missing_ok=True)
 
 
 def _leave(folder, made):
-  """As `_clear`; and the lock and folder, if nothing else is there."""
+  """Like `_clear`; also the lock and folder, if nothing else is there."""
   _clear(folder)
   if [path.name for path in folder.iterdir()] == [_LOCK]:
     (folder / _LOCK).unlink()
@@ -125,14 +125,14 @@ def compare(
   corpus: Prepared,
   then: Any,
 ) -> None:
-  """Checks that a command may go on with the folder; writes nothing.
+  """Checks that a command may continue in the folder; writes nothing.
 
-  `then` is the `resume.Host` of the checkpoint which it goes on from; None
-  without one. The config is a ConfigDict of sections, see `settings.check`.
-  UserError: the checkpoint is of another config or corpus, or, where weights
-  were converted, of another model or vocabulary; or there is a record of steps,
-  and checkpoints were saved, but are gone, and train.resume does not say to
-  begin again.
+  `then` is the `resume.Host` of the checkpoint to continue from; None without
+  one. The config is a ConfigDict of sections, see `settings.check`. UserError:
+  the checkpoint is of another config or corpus, or, if weights were converted,
+  of another model or vocabulary; or there is a record of steps, but the
+  checkpoints that were saved are gone, and train.resume does not say to begin
+  again.
   """
   if then is None:
     record, saved = folder / metrics_log.NAME, checkpoints(folder)
@@ -175,7 +175,7 @@ def _differences(config, sections, then, *free):
 def _comparable(config):
   """A flat config, with the whole path of the run that it began with.
 
-  Older versions have recorded what was given.
+  Older versions recorded the path as it was given.
   """
   flat = settings.flatten(config)
   if isinstance(path := flat.get(_ANCESTOR), str) and path:
@@ -184,7 +184,7 @@ def _comparable(config):
 
 
 def _compare_vocabulary(folder, corpus):
-  """Raises a UserError unless a corpus has that of converted weights."""
+  """Raises a UserError unless a corpus has the vocabulary of the weights."""
   ours, there = corpus.vocabulary, vocabulary(folder, 0)
   if ours.symbols != there.symbols:
     raise UserError(
@@ -203,16 +203,16 @@ def describe(
   then: Any,
   history: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-  """Writes what tells this run from others, after `compare`.
+  """Writes the files that describe this run, after `compare`.
 
-  The command is that which continues the run, `then` is as for `compare`, the
-  history that of `resume.history`, of which the config and a file tell. A run
-  that begins takes the folder over; the record of another one is put aside. One
-  that goes on writes what is not as it should be. Either is said on standard
-  error. UserError: a file cannot be written.
+  The command is the one that continues the run; `then` is as for `compare`; the
+  history is from `resume.history`, and is noted in the config and a file. A new
+  run takes the folder over; the record of another one is put aside. A run that
+  continues writes whatever is not as it should be. Either is reported on
+  standard error. UserError: a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
-  # For a command that is given in another folder.
+  # For a command given in another folder.
   entries = settings.keys(sections['data']).items()
   paths = {k: config.data[k] for k, entry in entries if entry.is_path}
   here = {f'data.{k}': buckets.absolute(x) for k, x in paths.items() if x}
@@ -239,7 +239,7 @@ def describe(
   else:
     (folder / checkpoint.UNSAVED).unlink(missing_ok=True)
     if not then.trained and CONFIG in wrong:
-      wrong = texts  # the first run with converted weights
+      wrong = texts  # the first run from converted weights
     changed = {}  # by this command
     if len(history) > len(then.history):
       changed = {name: texts[name] for name in (CONFIG, _PYTHON, HISTORY)}
@@ -252,7 +252,7 @@ def describe(
 
 
 def _notes(history):
-  """{key: what it was before}, for the keys that were changed."""
+  """{key: what it was before} for keys that were changed."""
   notes = {}
   for change in history:
     was = f'{change["was"]!r} until step {change["step"]}'
@@ -262,9 +262,9 @@ def _notes(history):
 
 
 def _not_as(folder, texts, config, sections):
-  """{file: how} of those that are not as they should be, as far as it counts.
+  """{file: how} of files that are not as they should be, where it matters.
 
-  What may change on resume may be another one in the config.
+  In the config, what may change on resume may differ.
   """
   wrong = {}
   for name, text in texts.items():
@@ -287,7 +287,7 @@ def _not_as(folder, texts, config, sections):
 def compare_files(
   folder: pathlib.Path, sections: Mapping[str, type], then: Any
 ) -> None:
-  """Says which files are of another run than the checkpoint; see `compare`."""
+  """Reports files that belong to another run than the checkpoint does."""
   for name in CONFIG, _CORPUS:
     path, same = folder / name, False
     with contextlib.suppress(UserError):
@@ -304,8 +304,8 @@ def compare_files(
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """UserError unless the folder is that which process 0 has locked."""
-  # A network file system may take some seconds to show that.
+  """UserError unless the folder is the one that process 0 has locked."""
+  # A network file system may take some seconds to show this.
   deadline = time.monotonic() + seconds
   while not (folder / _LOCK).exists():
     if time.monotonic() > deadline:
@@ -317,13 +317,13 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
 
 
 def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
-  """The vocabulary of a checkpoint of the run in a folder; UserError without.
+  """The vocabulary of a checkpoint of a run; UserError if there is none.
 
-  It is said if that of the folder is another one.
+  It is reported if the folder has a different one.
   """
   ours = folder / VOCABULARY
   sealed = checkpoints(folder) / f'{step}' / VOCABULARY
-  if not sealed.exists():  # the checkpoint is of an older version
+  if not sealed.exists():  # the checkpoint is from an older version
     sealed = ours
   data = files.read(sealed)
   if processes.is_main() and ours.exists() and files.read(ours) != data:
@@ -336,7 +336,7 @@ def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
 
 
 def vocabulary_text(vocabulary: AnyVocabulary) -> str:
-  """What vocabulary.json holds."""
+  """The contents of vocabulary.json."""
   return json.dumps(vocabulary.to_json())
 
 

@@ -1,8 +1,8 @@
-"""What training needs of the memory of one device, on any mesh and hardware.
+"""How much memory training needs on one device, for any mesh and hardware.
 
 Neither has to be there: the step is traced as it would be on a device, and
 `footprint` counts. The figures lie within 15 % of what XLA reserves
-(tests/training/fit_test.py); `bench hlo` compiles the step and has XLA's own.
+(tests/training/fit_test.py); `bench hlo` compiles the step and gives XLA's own.
 """
 
 from typing import Any, NamedTuple
@@ -18,23 +18,23 @@ from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
 
-_FEW = 2, 4  # layers; what more of them need follows from these
+_FEW = 2, 4  # numbers of layers, from which more are extrapolated
 
 
 class Needs(NamedTuple):
-  """Bytes of one device."""
+  """Bytes on one device."""
 
   state: float  # parameters, optimiser, average, memory
-  step: float  # what a step needs besides
+  step: float  # what a step needs in addition
 
   @property
   def total(self) -> float:
-    """Both."""
+    """The sum of both."""
     return self.state + self.step
 
 
 def needs(config: Config, vocab_size: int, device: target.Device) -> Needs:
-  """What each device of the config's mesh needs; -1 in it counts as 1.
+  """What each device of the config's mesh needs; a size of -1 counts as 1.
 
   UserError if the batch cannot be divided over the mesh.
   """
@@ -45,7 +45,7 @@ def needs(config: Config, vocab_size: int, device: target.Device) -> Needs:
   state = mesh_lib.bytes_per_device(built.abstract, placed)
   local: Any = _local(config, mesh)
   layers = local.model.get('n_layer', 0)
-  # With a loss in the middle layers, they are not all alike.
+  # With losses in middle layers, the layers are not all alike.
   if layers <= _FEW[1] or local.model.name == 'al_rfou':
     return Needs(state, _step(local, vocab_size, device, mesh))
   few, more = (_with_layers(local, n) for n in _FEW)
@@ -55,7 +55,7 @@ def needs(config: Config, vocab_size: int, device: target.Device) -> Needs:
 
 
 def _local(config, mesh):
-  """The config of what one device computes: its rows, heads and features."""
+  """The config of one device's share: its rows, heads and features."""
   local: Any = config.copy_and_resolve_references()
   local.train.batch_size //= mesh_lib.row_parts(mesh)
   local.train.steps_per_dispatch = 1
@@ -67,14 +67,14 @@ def _local(config, mesh):
 
 
 def _with_layers(config, n):
-  """A config with n layers; as many of a loop run at once as before."""
+  """A config with n layers; loops are unrolled as far as before."""
   other = config.copy_and_resolve_references()
   other.model.n_layer = n
   return other
 
 
 def _step(config, vocab_size, device, mesh):
-  """Bytes besides the state; gradients are divided as parameters are."""
+  """Bytes in addition to the state; gradients are divided like parameters."""
   kind = AbstractDevice(device.kind, None, device.platform)
   here: Any = AbstractMesh(
     (1,) * len(mesh_lib.AXES), mesh_lib.AXES, abstract_device=kind

@@ -1,11 +1,11 @@
-"""How many bytes a training step needs at once, told from its jaxpr.
+"""How many bytes a training step needs at once, estimated from its jaxpr.
 
-The equations are gone through in their order: an array is there from the one
-that makes it to the last that reads it. What compilers fuse into its reader,
-such as a sum into a product, is never there; what it is made from is kept
-instead. A loop needs what its body does, besides what it carries and collects.
+The equations are visited in order: an array exists from the one that makes it
+to the last that reads it. What compilers fuse into its reader, such as a sum
+into a product, never exists; what it is made from is kept instead. A loop needs
+what its body needs, plus what it carries and collects.
 
-The figure is that of one device whose jaxpr this is: nothing is divided.
+The figure is for a device that runs this jaxpr as it is: nothing is divided.
 """
 
 import collections
@@ -17,7 +17,7 @@ from jax.extend import core
 
 from txl_jax.parallel import capacity
 
-# Calls whose equations are as good as those around them.
+# Calls whose equations are treated like those around them.
 _CALLS = {
   'closed_call', 'core_call', 'custom_jvp_call', 'custom_vjp_call',
   'custom_vjp_call_jaxpr', 'jit', 'pjit',
@@ -36,16 +36,16 @@ _FUSED = _VIEWS | {
   'shift_right_arithmetic', 'shift_right_logical', 'sign', 'slice', 'sqrt',
   'square', 'sub', 'tanh', 'xor',
 }  # fmt: skip
-# They read what is fused into them, but give arrays.
+# They read what is fused into them, but produce arrays.
 _REDUCTIONS = {
   'argmax', 'reduce_and', 'reduce_max', 'reduce_min', 'reduce_or', 'reduce_sum',
 }  # fmt: skip
 _SMALL = 64  # bytes
-_READ = 4  # arrays that a fusion reads at most, before it becomes one
+_READ = 4  # most arrays that a fusion reads, before it becomes an array
 
 
 class _Line(NamedTuple):
-  """An equation. Names are those of arrays; arguments have none."""
+  """An equation. Names identify arrays; arguments have none."""
 
   primitive: str
   inputs: list[Hashable]
@@ -54,10 +54,10 @@ class _Line(NamedTuple):
 
 
 def peak(jaxpr: Any, results: bool = True) -> int:
-  """Bytes at the worst time, besides the arguments of a jaxpr.
+  """Bytes at the peak, not counting the arguments of a jaxpr.
 
-  Without `results` what it returns is not counted: it takes the place of the
-  arguments.
+  Without `results` what it returns is not counted either: it takes the place of
+  the arguments.
   """
   lines, returned = _flat(jaxpr)
   sizes, last = _arrays(lines, returned)
@@ -77,7 +77,7 @@ def peak(jaxpr: Any, results: bool = True) -> int:
 
 
 def _arrays(lines, returned):
-  """{name: bytes} of what is an array, and {name: its last reader}."""
+  """{name: bytes} of names that are arrays, and {name: its last reader}."""
   made = {name: line for line in lines for name in line.outputs}
   needed = _needed(lines, made)
   sizes, last, of = {}, {}, {}  # of: the arrays that a name is computed from
@@ -88,7 +88,7 @@ def _arrays(lines, returned):
       if fused and len(read) <= _READ:
         of[name] = read
       else:
-        # Numbers, as the norm of all gradients, do not keep from fusing.
+        # Scalars, such as the norm of all gradients, do not prevent fusion.
         of[name] = frozenset([name] if size > _SMALL else [])
         sizes[name] = size
     last |= dict.fromkeys(read, i)
@@ -98,7 +98,7 @@ def _arrays(lines, returned):
 
 
 def _needed(lines: Iterable[_Line], made) -> set[Hashable]:
-  """What is read as an array: by products, loops, gathers and kernels."""
+  """Names read as arrays: by products, loops, gathers and kernels."""
   needed = set()
   for line in lines:
     for name in line.inputs:
@@ -111,7 +111,7 @@ def _needed(lines: Iterable[_Line], made) -> set[Hashable]:
 
 
 def _flat(jaxpr):
-  """The lines of a jaxpr, calls opened, and the set of what it returns."""
+  """The lines of a jaxpr with calls inlined, and the set of what it returns."""
   lines: list[_Line] = []
   names = _open(jaxpr, dict.fromkeys(_arguments(jaxpr)), lines)
   returned = {names(x) for x in jaxpr.outvars} - {None}
@@ -123,7 +123,7 @@ def _arguments(jaxpr):
 
 
 def _open(jaxpr, known, lines):
-  """Adds the lines of a jaxpr; a function from its variables to names."""
+  """Adds the lines of a jaxpr; returns a function from variables to names."""
 
   def name(x):
     return None if isinstance(x, core.Literal) else known[x]

@@ -1,7 +1,7 @@
-"""Whether a model has learnt nothing but how often tokens are.
+"""Whether a model has learnt nothing but how frequent tokens are.
 
-Every model begins so. With norms after the sums (post-norm) and a rate that is
-too high it stays there: the gradients that would lead on have vanished.
+Every model starts there. With norms after the sums (post-norm) and too high a
+learning rate it stays there: the gradients that would lead on have vanished.
 """
 
 from typing import Any
@@ -10,15 +10,15 @@ import numpy as np
 
 from txl_jax.evaluation import figures
 
-_FIRST = 300  # steps; every model may be there before
+_FIRST = 300  # steps; before that any model may be there
 _COUNTED = 1 << 24  # tokens of the training split
-_NEAR = 0.98  # of what frequencies alone give
+_NEAR = 0.98  # of the nll that frequencies alone give
 
 
 def nats(train: np.ndarray, scored: np.ndarray, vocab_size: int) -> float:
   """Mean nll of tokens, integers [n], by their frequencies in others [m].
 
-  Each of V tokens counts as if it were there once more.
+  Each of V tokens is counted once more than it occurs.
   """
   counts = 1 + np.bincount(train[:_COUNTED], minlength=vocab_size)
   nll = np.log(counts.sum()) - np.log(counts)
@@ -27,12 +27,12 @@ def nats(train: np.ndarray, scored: np.ndarray, vocab_size: int) -> float:
 
 
 def may_be_told(step: int, warmup: int) -> bool:
-  """Whether a model is expected to know more by now."""
+  """Whether a model should have learnt more by now."""
   return step >= max(_FIRST, 2 * warmup)
 
 
 def told(found: float, alone: float, unit: str, config: Any) -> str:
-  """A warning if nats are no better than those of frequencies; else ''."""
+  """A warning if nats are hardly better than those of frequencies; else ''."""
   if found < _NEAR * alone:
     return ''
   here, there = (figures.figures(x, unit)[unit] for x in (found, alone))

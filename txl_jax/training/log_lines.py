@@ -1,4 +1,4 @@
-"""What the log and the console say of training: figures, rates, time left."""
+"""What the log and console show of training: figures, rates, time left."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ class Lines:
   """Writes the log lines of training steps, and measures their time."""
 
   def __init__(self, config: Config, corpus: Prepared, console: Console):
-    """Measures nothing yet."""
+    """Starts without any measurements."""
     self._train, self._console = config.train, console
     self._unit, self._timed_from = corpus.vocabulary.unit, 0
     self.clock = profiling.Clock()
@@ -30,9 +30,9 @@ class Lines:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
   def begin(self, step: int, phase: Phase) -> None:
-    """Steps are timed from here on, when `step` of them are made.
+    """Times steps from here on, when `step` of them have been made.
 
-    They are shown as those of a phase.
+    They are shown as part of a phase.
     """
     self.clock.restart()
     self.pace.restart()
@@ -47,9 +47,9 @@ class Lines:
 
   @contextlib.contextmanager
   def apart(self, state: Any) -> Iterator[None]:
-    """What is done between two steps and does not count as training.
+    """A context between two steps that does not count as training.
 
-    Before the arrays of the state are there, it is still training.
+    It first waits for the arrays of the state: until then it is training.
     """
     with self.clock('device_wait'):
       jax.block_until_ready(state)
@@ -65,12 +65,12 @@ class Lines:
     epoch: int,
     **more: int,
   ) -> None:
-    """Writes the line of a step, with what else is given.
+    """Writes the line of a step, with the other given values.
 
-    The sums are on the host, those of the steps since the last line.
+    The sums, on the host, cover the steps since the last line.
     """
     seconds, shares = self.clock.read()
-    # Of the steps since the last line this program has made some, or all.
+    # This program has made some or all of the steps since the last line.
     timed, self._timed_from = step - self._timed_from, step
     skipped, updates = int(sums.skipped), int(sums.steps - sums.skipped)
     if updates:
@@ -95,7 +95,7 @@ class Lines:
       )
 
   def _show(self, step, record, shares):
-    """Shows the figures of a record; on a terminal, those that fit."""
+    """Shows the figures of a record; on a terminal, as many as fit."""
     figure = f'{record[self._unit]:.4f} {self._unit}'
     rate = f'{record["tokens_per_second"]:,.0f} tokens/s'
     lr = f'lr {record["lr"]:.3g}'
@@ -117,7 +117,7 @@ class Lines:
   ) -> None:
     """Shows the record of an evaluation, and the curve so far.
 
-    The progress is that after it, the seconds are those that another one takes.
+    The progress is that after it; `seconds` is what another one would take.
     """
     self.pace.evaluated(seconds)
     self.curve.append(record[self._unit])

@@ -60,13 +60,13 @@ class Trainer:
     start: int | None,
     sample: Callable[[Any], str] | None = None,
   ):
-    """Restores a checkpoint, that of `resume.start`.
+    """Restores a checkpoint, the one from `resume.start`.
 
-    The config is checked and compared with that of the checkpoint, the plan
-    that of the config, the folder of the run locked, the watch open. Nothing is
-    written before `run`, but what is damaged put aside. `sample` gives the text
-    that parameters write; it is called on every process. UserError if the
-    checkpoint is of another model.
+    The config must have been checked and compared with the checkpoint's, the
+    plan made from the config, the run's folder locked, the watch opened.
+    Nothing is written before `run`, except that damaged files are put aside.
+    `sample` gives the text that parameters write; it is called on every
+    process. UserError if the checkpoint is of another model.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -83,8 +83,8 @@ class Trainer:
     self.step, self.progress, self.record = 0, Progress(), None
     self.history = []  # see `resume.history`
     self._warned = False  # see `frequencies`
-    self.wandb = None  # of process 0, if it is asked for
-    self.sample, self.sampled = sample, 0  # the last step that was
+    self.wandb = None  # on process 0, if asked for
+    self.sample, self.sampled = sample, 0  # sampled: the last sampled step
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
@@ -99,7 +99,7 @@ class Trainer:
   # leftovers are put aside; the folder is described; the log is cut back.
 
   def _restore(self, step, keep_memory=True):
-    """Takes state and progress from a checkpoint; a memory may start empty."""
+    """Takes state and progress from a checkpoint; memory may start empty."""
     host, abstract = resume.Host.read(self.checkpoints, step), self.abstract
     if not host.trained:
       self._begin_with(step)
@@ -135,7 +135,7 @@ class Trainer:
       self.console.say(line)
 
   def _begin_with(self, step):
-    """Takes converted weights; the rest of the state is new."""
+    """Takes converted weights; the rest of the state is fresh."""
     wanted: Any = dict(params=self.abstract.params)
     found = self.checkpoints.restore(step, **wanted)
     self.step, self.progress, self.record = step, Progress(), None
@@ -157,9 +157,9 @@ class Trainer:
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
 
-    Stopped if a signal came: the state is saved, if there is one yet. UserError
-    if a checkpoint cannot be written, or the loss or gradient is not finite
-    more often than the config allows.
+    Raises Stopped if a signal came; the state, if there is one yet, is saved.
+    UserError if a checkpoint cannot be written, or if the loss or gradient is
+    not finite more often than the config allows.
     """
     train, flat = self.config.train, settings.flatten(self.config)
     if processes.is_main():
@@ -181,7 +181,7 @@ class Trainer:
         self.wandb.close()
 
   def _train(self, phase):
-    """As `run`, which see, to the first loss that is not finite."""
+    """Does what `run` does, up to the first loss that is not finite."""
     train, clock = self.config.train, self.lines.clock
     self._unwritten = marker = None
     doing = 'compiles'
@@ -208,8 +208,8 @@ class Trainer:
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += train.steps_per_dispatch
-        # Not more than one call is under way while the next one is prepared,
-        # and figures are read when the one after theirs is running.
+        # At most one call is running while the next one is prepared, and the
+        # figures of a call are read while the next one is running.
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
@@ -219,18 +219,18 @@ class Trainer:
           self.trace.end(self.step)
       self._write_line()
       if self._due(train.log_every):
-        # Before the next step, which this would otherwise wait for.
+        # Before the next step, or this would have to wait for it.
         lr = self._lr(self.state.step, self.state.lr_scale)
         self._unwritten = self.step, lr, self.state.sums
         self.state = self.state.replace(sums=self._no_sums())
 
   def weights(self) -> Any:
-    """The parameters to evaluate: averaged where there is an average."""
+    """The parameters to evaluate: the average if there is one."""
     params = averaging.weights(self.state.params, self.state.average)
     return self.model.inference_params(params)
 
   def _due(self, every):
-    """Whether this step is a multiple, or the last."""
+    """Whether this step is a multiple of `every`, or the last."""
     step = self.step
     return step > 0 and (step % every == 0 or step == self.config.train.steps)
 
@@ -243,13 +243,13 @@ class Trainer:
     return placement.from_rows(arrays, self.rows, B, placed, axis)
 
   def _between_steps(self, do):
-    """Does what is not training, after all that was has been written."""
+    """Does something besides training, once all training is logged."""
     self._write_line()
     with self.lines.apart(self.state):
       do()
 
   def _write_line(self):
-    """Writes a step's line of the log, if one is waiting: step, lr, sums."""
+    """Writes a step's log line, if one is waiting: step, lr, sums."""
     if self._unwritten is None:
       return
     (step, lr, sums), self._unwritten = self._unwritten, None
@@ -279,10 +279,10 @@ class Trainer:
     )
 
   def _roll_back(self, error):
-    """Goes back to a checkpoint, and on with the batches after a bad one.
+    """Returns to a checkpoint, and goes on with the batches after the bad one.
 
-    A run that is killed before it saves again does the same again. The error is
-    raised if the config does not allow this, or not again.
+    A run that is killed before it saves again repeats this. The error is raised
+    if the config does not allow this, or not once more.
     """
     train, before = self.config.train, self.progress
     newest = self.checkpoints.newest()
@@ -295,7 +295,7 @@ class Trainer:
     )
     self.log.close()
     self.log = metrics_log.Silent()
-    del self.state  # two of them may not fit
+    del self.state  # two states may not fit
     self._restore(newest, keep_memory=False)
     over = error.step + 1 + before.passed_over - self.step
     self.progress = dataclasses.replace(
@@ -350,7 +350,7 @@ class Trainer:
     return frequencies.nats(train, self.validation[1:], V)
 
   def _compare_with_frequencies(self, nats):
-    """Warns, once, where the model does no better than these."""
+    """Warns, once, if the model does no better than token frequencies."""
     warmup = self.config.optim.warmup
     if self._warned or not frequencies.may_be_told(self.step, warmup):
       return
@@ -360,7 +360,7 @@ class Trainer:
       self.console.say(line)
 
   def _write_sample(self):
-    """Writes what the model writes now; before a save can be made."""
+    """Logs a text that the model writes now; must precede a save."""
     if self.sample is None or self.sampled == self.step:
       return
     self.watch.at(self.step, 'samples')
@@ -371,7 +371,7 @@ class Trainer:
     self.console.sample(f'step {self.step}: sample', text)
 
   def _tell_devices(self):
-    """Puts into the state what an evaluation has decided."""
+    """Puts what an evaluation has decided into the state."""
     p, average = self.progress, self.state.average
     if self.config.optim.average == 'nt':
       start = placement.put(np.int32(p.trigger.start), self._everywhere)

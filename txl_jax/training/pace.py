@@ -5,20 +5,20 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-_WINDOW = 512  # calls of the devices whose rate counts
+_WINDOW = 512  # calls of the devices over which the rate is taken
 
 
 class Pace:
-  """The rate of the last steps, and the time of what lies between them.
+  """The rate of recent steps, and the time spent between them.
 
   The first call of the devices, which compiles, does not count.
   """
 
   def __init__(self, steps: int, eval_every: int):
-    """Of a run of so many steps, with evaluations between them."""
+    """For a run of so many steps, with evaluations between them."""
     self._steps, self._every = steps, eval_every
     self.restart()
-    self._an_evaluation = 0.0  # seconds of the last one
+    self._an_evaluation = 0.0  # seconds of the latest one
 
   def restart(self) -> None:
     """Forgets the steps so far; the next call compiles."""
@@ -26,14 +26,14 @@ class Pace:
     self._calls, self._apart, self._step = 0, 0.0, 0
 
   def made(self, step: int) -> None:
-    """Notes that a call has ended, after which so many steps are made."""
+    """Notes that a call has ended, with `step` steps made in all."""
     self._calls, self._step = self._calls + 1, step
     if self._calls > 1:
       self._marks.append((time.monotonic() - self._apart, step))
 
   @contextlib.contextmanager
   def apart(self) -> Iterator[None]:
-    """Leaves out the time in this context."""
+    """Excludes the time spent in this context."""
     begin = time.monotonic()
     yield
     self._apart += time.monotonic() - begin

@@ -1,4 +1,4 @@
-"""What a run will compute; what it cannot is told before anything is written.
+"""What a run will compute; problems are reported before anything is written.
 
 Shapes: B batch, T segment, K steps in a call.
 """
@@ -19,12 +19,12 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
 
-# Keys of the width of a layer: each model has some of them.
+# Keys for the width of a layer: each model has some of them.
 _WIDTHS = 'd_ff', 'd_hidden', 'blocks'
 
 
 class Plan(NamedTuple):
-  """The parts of a run; all fit the memory, as far as is known."""
+  """The parts of a run; all of them fit in memory, as far as is known."""
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
@@ -59,7 +59,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
 
 
 def evaluation(config: Config) -> dict[str, Any]:
-  """How evaluations cut the text, for `perplexity`."""
+  """How evaluations cut the text, as options for `perplexity`."""
   return dict(
     batch_size=config.train.eval_batch_size,
     segment_len=config.train.segment_len,
@@ -68,7 +68,7 @@ def evaluation(config: Config) -> dict[str, Any]:
 
 
 def _check_step(config, built, mesh, text):
-  """Holds the training step against the memory."""
+  """Checks that the training step fits in memory."""
   K, B = config.train.steps_per_dispatch, config.train.batch_size
   lead = (K,) if K > 1 else ()
   placed = mesh_lib.rows(mesh, len(lead))
@@ -83,7 +83,7 @@ def _check_step(config, built, mesh, text):
     'reset': rows(dtype=bool),
   }
   state = built.abstract
-  # The program that is called later: it is traced and compiled once.
+  # The same program is called later: it is traced and compiled once.
   program = built.step.trace(state, batch)
   product = capacity.largest_product(program.jaxpr)
   sizes = *_of_model(config, 'd_model', *_WIDTHS, 'n_layer'), 'mesh.fsdp'
@@ -108,5 +108,5 @@ def _check_step(config, built, mesh, text):
 
 
 def _of_model(config, *names):
-  """The keys of the model with these names, those that it has."""
+  """The keys of the model with these names, as far as it has them."""
   return tuple(f'model.{name}' for name in names if name in config.model)

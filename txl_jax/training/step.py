@@ -35,15 +35,15 @@ def train_step(
   skip_nonfinite: bool = False,
   half_loss: bool = False,
 ) -> TrainState:
-  """One update of a model; optimiser and schedule are those of `optim`.
+  """One update of a model; optimiser and schedule are from `optim`.
 
   The loss is the mean nll over the scored tokens of the whole batch, plus the
-  model's aux. With A = accumulate > 1, a divisor of B, it is that of A parts.
+  model's aux. With A = accumulate > 1, a divisor of B, it is made in A parts.
 
   The batch is a dict of inputs, targets int32 [B, T], lengths int32 [B] or
-  None, reset bool [B]. Dropout draws with fold_in(key, step), `steps` are those
-  of the whole training, and the averager is that which the state was made with.
-  With half_loss the last half of each row is scored.
+  None, reset bool [B]. Dropout draws with fold_in(key, step), `steps` is the
+  number of steps of the whole training, and the averager is the one the state
+  was made with. With half_loss only the last half of each row is scored.
   """
   if half_loss:
     batch = batch | {'targets': _last_half(batch['targets'])}
@@ -79,9 +79,9 @@ def train_step(
 
 
 def _last_half(targets):
-  """Targets [B, T] of the last n - n // 2 of the n tokens of a row, else -1.
+  """Targets [B, T] of the last n - n // 2 of a row's n tokens, else -1.
 
-  A row ends with its last target; padding is behind it.
+  A row ends with its last target; padding comes after it.
   """
   at = jnp.arange(targets.shape[1])
   n = jnp.max(jnp.where(targets >= 0, at + 1, 0), axis=1, keepdims=True)
@@ -89,10 +89,11 @@ def _last_half(targets):
 
 
 def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
-  """The new state, or the old one where the loss or gradient is not finite.
+  """The new state, but unchanged if the loss or gradient is not finite.
 
-  Parameters, optimiser and average then stay as they were. A memory after a
-  loss that is not finite is emptied. Besides: whether the update was left out.
+  Parameters, optimiser and average then stay as they were. The memory after a
+  loss that is not finite is emptied. Also returns whether the update was left
+  out.
   """
 
   def choose(condition, tree, other):
@@ -108,11 +109,12 @@ def _in_parts(gradient, A, axes):
   """A gradient summed over A parts of the rows, one after the other.
 
   It is a function (params, batch, memory, key) -> grads, (nll, memory). Each
-  part has its own rows of the memory, of which `axes` are the axes; part a is
-  the rows a, a + A, a + 2 A, … and uses fold_in(key, a).
+  part has its own rows of the memory, whose row axes are `axes`; part a is the
+  rows a, a + A, a + 2 A, … and uses fold_in(key, a).
   """
 
-  # Every A-th row: rows divided among devices in blocks stay where they are.
+  # A part is every A-th row, so rows that are divided among devices in blocks
+  # stay where they are.
   def split(axis, x):
     shape = (*x.shape[:axis], x.shape[axis] // A, A, *x.shape[axis + 1 :])
     return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
@@ -138,17 +140,17 @@ def _in_parts(gradient, A, axes):
 
 
 class Built(NamedTuple):
-  """What a config makes of training."""
+  """The parts of training, built from a config."""
 
   model: base.LanguageModel
   schedule: Callable[[Any], jax.Array]
   create: Callable[[], TrainState]  # the state before the first step
-  abstract: TrainState  # its shapes; with a mesh, the shardings too
-  step: Any  # that of `jit_train_step`; None without a mesh
+  abstract: TrainState  # its shapes, and with a mesh its shardings
+  step: Any  # from `jit_train_step`; None without a mesh
 
 
 def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
-  """The model, the state and the step of a config; no mesh, no step."""
+  """The model, the state and the step of a config; no step without a mesh."""
   train, key = config.train, jax.random.key(config.seed)
   model = models.build(config.model, vocab_size)
   schedule = optim.schedule(config.optim, train.steps)
@@ -191,8 +193,8 @@ def jit_train_step(
 ) -> Any:
   """`train_step` compiled for a mesh; the state given to it is used up.
 
-  Above 1, steps_per_dispatch is K: a batch has an axis K before its own. The
-  other arguments are those of `train_step`.
+  If above 1, steps_per_dispatch is K: a batch has a leading axis K. The other
+  arguments are those of `train_step`.
   """
   states = state_lib.shardings(abstract, mesh, more['model'])
   several = steps_per_dispatch > 1
