@@ -18,6 +18,7 @@ _MODEL = dict(d_model=16, d_head=8, d_hidden=16, d_ff=32, mem_len=8)
 _CORPUS = {'corpus': 'text', 'path': TEXT, 'level': 'word', 'unk': True}
 _MODES = {
   'recl': {'recl.positions': 50},
+  'score': {'eval.batch_size': 1},  # of a short text
   'long_text': {'long_text.tokens': 100},
 }
 _LONGEST = 500  # of so many steps, one is left; but at least _FEWEST
