@@ -141,6 +141,13 @@ def test_subwords_of_documents(prepare):
   assert plain.eos_id is None and plain.of_documents() == vocabulary
 
 
+def test_subwords_are_not_learned_from_separators(prepare):
+  plain = prepare(as_separated, documents='none', level='subword')
+  assert any(b'endoftext' in x for x in plain.vocabulary.symbols)
+  corpus = prepare(as_separated, level='subword')
+  assert not any(b'endoftext' in x for x in corpus.vocabulary.symbols)
+
+
 def test_a_tokenizer_that_is_given(prepare, tmp_path):
   corpus = prepare(as_files, level='subword', max_size=260)
   given = tmp_path / 'given.json'

@@ -118,12 +118,17 @@ def _write_bytes(asked, splits, folder):
 
 def _write_subwords(asked, splits, folder, given):
   """The same for subwords, which are learned unless they are given."""
-  vocabulary, documents = given, asked.ends_documents
+  vocabulary = given
   if vocabulary is None:
-    train = counting.progress(splits['train'](), 'learning subwords')
-    most = (asked.max_size or SUBWORDS) - documents
-    vocabulary = subwords.learn(train, most)
-  if documents:
+    shown = functools.partial(counting.progress, what='learning subwords')
+    train, most = splits['train'], asked.max_size or SUBWORDS
+    if asked.ends_documents:  # without what separates them
+      each = documents.each(asked, train, shown)
+      text = itertools.chain.from_iterable(each)
+      vocabulary = subwords.learn(text, most - 1)
+    else:
+      vocabulary = subwords.learn(shown(train()), most)
+  if asked.ends_documents:
     vocabulary = vocabulary.of_documents()
   blocks, entries = functools.partial(subwords.blocks, size=_BLOCK), {}
   for split, read in splits.items():
