@@ -72,16 +72,14 @@ class Streams:
 
   def _check(self, n):
     B, T = self.batch_size, self.segment_len
-    allowed = f'smaller train.batch_size ({B}) or train.segment_len ({T})'
-    if self._segments is None:
-      if n < B * T + 1:
-        raise UserError(
-          f'the training split has {n} tokens, one batch needs {B * T + 1}; '
-          f'allowed: {allowed}'
-        )
-      return
-    if self.varlen:
-      refuse('train.varlen', True, 'False with data.documents')
+    if self._segments is not None:
+      if self.varlen:
+        refuse('train.varlen', True, 'False with data.documents')
+    elif n < B * T + 1:
+      raise UserError(
+        f'the training split has {n} tokens, one batch needs {B * T + 1}; '
+        f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
+      )
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""

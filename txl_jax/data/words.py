@@ -103,9 +103,6 @@ class Symbols(abc.ABC):
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
     found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    # Older versions do not know this field.
-    if not found.get('documents'):
-      found.pop('documents', None)
     return {'kind': self.kind} | {
       k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
     }
@@ -290,6 +287,13 @@ class Words(Symbols):
   def of_documents(self) -> 'Words':
     """The same, but with an eos that ends documents."""
     return dataclasses.replace(self, documents=True)
+
+  def to_json(self) -> dict:
+    """See `Symbols`; older versions do not know `documents`."""
+    found = super().to_json()
+    if not self.documents:
+      del found['documents']
+    return found
 
   def _own(self, symbol):
     return symbol.lower() if self.lower else symbol
