@@ -98,6 +98,31 @@ def test_how_many_segments_are_read_together(longest, G, rows, n):
   assert scoring._together(transformer(longest), G, rows, T) == n
 
 
+@pytest.mark.parametrize('same_length', ['off', 'M'])
+def test_segments_that_attend_to_a_ring_at_once(same_length):
+  """As with a memory of states, one by one, over three turns of the ring."""
+  T, M, G, B = 2, 64, 8, 2
+  plain = models.build(FIELDS, V, mem_len=M, same_length=same_length)
+  params = jax.tree.map(jnp.float32, weights())
+  tokens = np.random.default_rng(0).integers(V, size=[14, 2, G, B, T])
+  found, slots = [], []
+  for longest, several in (0, True), (T, False), (T, True):
+    model = plain.at_test_time(longest, several)
+    variables, memory = base.freeze(model, params), model.init_memory(B)
+    parts = []
+    for inputs, targets in tokens.astype(np.int32):
+      memory, nll = scoring.jit_score(
+        variables, memory, inputs, targets, model=model
+      )
+      parts.append(nll)
+    found.append(np.asarray(parts))
+    if longest:
+      slots.append(memory.states[0][0].shape[1])
+  assert slots == [M + T, M + 4 * T] and tokens[:, 0, :, 0].size > 3 * slots[1]
+  for ring in found[1:]:
+    np.testing.assert_allclose(ring, found[0], rtol=1e-4, atol=1e-5)
+
+
 def test_score_is_compiled_once_for_equal_models():
   params = jax.tree.map(jnp.float32, weights())
   inputs, targets, _ = next(calls(False))

@@ -113,14 +113,15 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
     return jax.tree.map(jnp.shape, variables['layers_1'][layer])
 
   D, F, H, K = 8, 10, 2, 3
-  names = {'q', 'k', 'v'}
   heads = shape(turned['frozen'], 'attention')
-  assert heads == {name: {'kernel': (H, K, D)} for name in names}
+  assert heads == {'qkv': {'kernel': (3, H, K, D)}}
   ff = {'w1': {'kernel': (F, D)}, 'w2': {'kernel': (D, F)}}
   assert shape(turned['frozen'], 'ff') == ff
   ff = {'w1': {'bias': (F,)}, 'w2': {'bias': (D,)}}
   assert shape(turned['params'], 'ff') == ff
+  names = {'q', 'k', 'v', 'qkv'}
   assert not names & set(turned['params']['layers_1']['attention'])
+  assert shape(plain['params'], 'attention')['qkv'] == {'kernel': (D, 3, H, K)}
 
   def run(variables):
     read = functools.partial(model.apply, variables, method='logits')

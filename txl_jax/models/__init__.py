@@ -56,7 +56,8 @@ def at_test_time(
   given = config[section].model.items()
   overrides = {k: x for k, x in given if x is not None}
   model = build(config.model, vocab_size)
-  model = model.at_test_time(config[section].segment_len, **overrides)
+  own, several = config[section], section == 'eval'
+  model = model.at_test_time(own.segment_len, several, **overrides)
   if not window:
     return model
   name = f'{section}.window'

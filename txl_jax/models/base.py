@@ -219,15 +219,16 @@ class LanguageModel(nn.Module):
     return (h,), memory
 
   def at_test_time(
-    self, longest: int | None = None, **overrides: Any
+    self, longest: int | None = None, several: bool = True, **overrides: Any
   ) -> 'LanguageModel':
     """The model for evaluation and generation, where the weights are frozen.
 
     The overrides are keys of its config that change AT_TEST_TIME. If told how
     many tokens the longest segment will have, it may keep what it has computed
-    from past states, see `frozen`.
+    from past states, see `frozen`, and have more room for several segments at
+    once, see `segments_of`.
     """
-    del longest
+    del longest, several
     allowed = settings.keys(settings.overrides(type(self.config)))
     for name, value in overrides.items():
       if name not in allowed:

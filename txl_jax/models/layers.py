@@ -139,21 +139,29 @@ class Attention(nn.Module):
   def setup(self) -> None:
     c = self.config
     self.q, self.k, self.v = (self.to_heads() for _ in range(3))
+    self.qkv = self.to_heads(3)  # has a kernel only where weights are frozen
     shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
     init = initial.normal(c.init_std)
     out = nn.DenseGeneral(c.d_model, (-2, -1), kernel_init=init, **shared)
     self.o = out
 
-  def to_heads(self) -> nn.Module:
-    """A projection of [..., D] to [..., H, K]."""
+  def to_heads(self, *several: int) -> nn.Module:
+    """A projection of [..., D] to [..., *several, H, K]."""
     c = self.config
     shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
     init = initial.normal(c.init_std)
-    return Product((c.n_head, c.d_head), kernel_init=init, **shared)
+    return Product((*several, c.n_head, c.d_head), kernel_init=init, **shared)
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
     return self.k(states), self.v(states)
+
+  def _project_all(self, x):
+    """[B, any, D] -> queries, keys and values: one product if frozen so."""
+    if any('qkv' in own for own in self.variables.values()):
+      together = self.qkv(x)
+      return [together[..., n, :, :] for n in range(3)]
+    return self.q(x), *self.project(x)
 
   def distances(self, positions: Any) -> Distances | None:
     """What positions, made by the model for all layers, are in this one."""
@@ -201,8 +209,6 @@ class Attention(nn.Module):
   def over_ring(
     self,
     x: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
     rings: tuple[jax.Array, jax.Array],
     distances: Distances,
     at: jax.Array,
@@ -210,14 +216,14 @@ class Attention(nn.Module):
   ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     """The same over rings of keys and values, see `ring`, and the new rings.
 
-    x is [B, n T, D], n segments one after the other, k and v are its own keys
-    and values [B, n T, H, K]; at [n] and mask [n, B, T, C] are those of each
-    segment, which sees what the segments before it have written.
+    x is [B, n T, D], n parts one after the other, each of one segment or of
+    several; at [n] and mask [n, B, T, C] are those of each part, which sees
+    what the parts before it have written.
     """
     (n, B, T, _), (r, u, v_bias, b) = mask.shape, distances
 
-    def attend(rings, segment):
-      (q, *new), at, mask = segment
+    def attend(rings, part):
+      (q, *new), at, mask = part
       k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
       scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
       return (k, v), ring.attend(scores, v, mask)
@@ -225,8 +231,8 @@ class Attention(nn.Module):
     def cut(y):  # [B, n T, H, K] -> [n, B, H, T, K]
       return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
 
-    segments = [cut(y) for y in (self.q(x), k, v)], at, mask
-    rings, out = jax.lax.scan(attend, rings, segments)
+    parts = [cut(y) for y in self._project_all(x)], at, mask
+    rings, out = jax.lax.scan(attend, rings, parts)
     out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
     return self.o(out.reshape(B, n * T, *out.shape[3:])), rings
 

@@ -28,6 +28,9 @@ POLICIES = {
 }
 
 
+# Tokens of several segments that attend to the ring at once, at most.
+_AT_ONCE = 128
+
 # Where a layer applies dropout: probabilities, the output of attention, the
 # hidden features of the feed-forward layer, its output.
 PLACES = 4
@@ -93,9 +96,7 @@ class Layer(nn.Module):
     x may be several segments, see `layers.Attention.over_ring`; `distances`
     comes from `ring_table`.
     """
-    query = self._normed(x)
-    k, v = self.attention.project(query)
-    arguments = query, k, v, rings, distances, at, mask
+    arguments = self._normed(x), rings, distances, at, mask
     attended, rings = self.attention.over_ring(*arguments)
     return self._rest(x, attended, _each(None)[1:]), rings
 
@@ -132,6 +133,7 @@ class Transformer(base.LanguageModel):
   # With frozen weights, T of the longest segment: memory is then a Ring, and
   # no state is projected twice. If 0, memory is a Memory.
   longest: int = 0
+  several: bool = True  # whether several such segments may come at once
 
   LAYER: ClassVar[type[Layer]] = Layer
   ATTENDS = True
@@ -154,24 +156,30 @@ class Transformer(base.LanguageModel):
 
   @property
   def _slots(self):
-    """C: M plus a segment, rounded up to whole segments; so none is cut."""
-    T = self.longest
-    return -(-(self.config.mem_len + T) // T) * T
+    """C: M plus what attends at once, in whole segments; so none is cut."""
+    M, T = self.config.mem_len, self.longest
+    # Products with few queries are slow, but each of them sees all slots.
+    most = min(_AT_ONCE, M // 8) if self.several else 0
+    new = max(most // T, 1) * T
+    return -(-(M + new) // T) * T
 
   def at_test_time(
-    self, longest: int | None = None, **overrides: Any
+    self, longest: int | None = None, several: bool = True, **overrides: Any
   ) -> base.LanguageModel:
     """See `base.LanguageModel`."""
     model: Any = super().at_test_time(**overrides)
     model = model.without_kernels()
-    return model if longest is None else model.clone(longest=longest)
+    if longest is None:
+      return model
+    return model.clone(longest=longest, several=several)
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`.
 
-    Weights are cast to the dtype of their products, and the position tables of
-    all layers are projected. On a GPU, if memory is a Ring, kernels of
-    `layers.Product` have their output axes first.
+    Weights are cast to the dtype of their products. If memory is a Ring, the
+    position tables of all layers are projected, the kernels of queries, keys
+    and values are joined, and on a GPU those of `layers.Product` have their
+    output axes first.
     """
     cast = functools.partial(_cast_weights, dtype=self.config.dtype)
     params = jax.tree_util.tree_map_with_path(cast, params)
@@ -179,6 +187,8 @@ class Transformer(base.LanguageModel):
     if not self._has_ring:
       return variables
     frozen = {'tables': self.apply(variables, method='ring_tables')}
+    params = _joined(params)
+    variables = super().frozen(params)
     if target.device().platform == 'gpu':
       # There, a product with one row, that of a generated token, becomes sums:
       # along the last axis they are one kernel that reads memory in order.
@@ -235,7 +245,7 @@ class Transformer(base.LanguageModel):
 
   def segments_of(self) -> int:
     """See `base.LanguageModel`."""
-    return self.longest if self._has_ring else 0
+    return self.longest if self._has_ring and self.several else 0
 
   def rewinds(self) -> int:
     """See `base.LanguageModel`."""
@@ -291,6 +301,10 @@ class Transformer(base.LanguageModel):
     filled = jnp.minimum(memory.filled + before[:, None], c.mem_len)  # [n, B]
     visible = lambda at, filled: ring.visibility(at, T, C, filled, c.span)
     mask = jax.vmap(visible)(at, filled)  # [n, B, T, C]
+    # As many segments at once as the ring has room for besides the memory.
+    g = max(x for x in range(1, n + 1) if n % x == 0 and c.mem_len + x * T <= C)
+    mask = jnp.moveaxis(mask.reshape(n // g, g, -1, T, C), 1, 2)
+    mask, at = mask.reshape(n // g, -1, g * T, C), at[::g]
     tables = self.get_variable('frozen', 'tables') or self.ring_tables()
     states = []
     for n, layer in enumerate(self.layers):
@@ -392,10 +406,20 @@ def _cast_weights(path, x, dtype):
   return x.astype(dtype) if used else x
 
 
+def _joined(params):
+  """Parameters in which one product makes queries, keys and values."""
+  rest: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
+  used = r'^(layers_\d+/attention/)q/kernel$'
+  for start in [m[1] for m in map(re.compile(used).match, rest) if m]:
+    kernels = [rest.pop(f'{start}{name}/kernel') for name in 'qkv']
+    rest[f'{start}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
+  return traverse_util.unflatten_dict(rest, sep='/')
+
+
 def _outputs_first(params):
   """Parameters without kernels of `layers.Product`, and these, transposed."""
   rest: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
-  used = r'^layers_\d+/(attention/[qkv]|ff/w[12])/kernel$'
+  used = r'^layers_\d+/(attention/qkv|ff/w[12])/kernel$'
   names = [name for name in rest if re.search(used, name)]
   turned = {name: jnp.moveaxis(rest.pop(name), 0, -1) for name in names}
   nested = functools.partial(traverse_util.unflatten_dict, sep='/')
