@@ -118,7 +118,7 @@ def test_segments_that_attend_to_a_ring_at_once(same_length):
     found.append(np.asarray(parts))
     if longest:
       slots.append(memory.states[0][0].shape[1])
-  assert slots == [M + T, M + 4 * T] and tokens[:, 0, :, 0].size > 3 * slots[1]
+  assert slots == [M + T, M + 3 * T] and tokens[:, 0, :, 0].size > 3 * slots[1]
   for ring in found[1:]:
     np.testing.assert_allclose(ring, found[0], rtol=1e-4, atol=1e-5)
 

@@ -157,10 +157,11 @@ class Transformer(base.LanguageModel):
   @property
   def _slots(self):
     """C: M plus what attends at once, in whole segments; so none is cut."""
-    M, T = self.config.mem_len, self.longest
-    # Products with few queries are slow, but each of them sees all slots.
-    most = min(_AT_ONCE, M // 8) if self.several else 0
-    new = max(most // T, 1) * T
+    c, M, T = self.config, self.config.mem_len, self.longest
+    # Products with few queries are slow, but each of them sees all slots, and
+    # their scores shall be smaller than the ring.
+    most = min(_AT_ONCE, M // 8, c.n_layer * c.d_head)
+    new = max(most // T if self.several else 1, 1) * T
     return -(-(M + new) // T) * T
 
   def at_test_time(
