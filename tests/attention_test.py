@@ -472,6 +472,17 @@ def test_gradient_in_bfloat16():
     assert np.sqrt(np.mean(error**2)) < 0.03 * np.sqrt(np.mean(y**2))
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_one_array_of_scores_is_kept_in_the_dtype_of_values(dtype):
+  T, M = 5, 3
+  (*arrays, b), _ = random_arrays(T, M, dtype)
+  mask = attention.visibility(T, M, jnp.array([0, 2]))
+  attend = lambda *x: attention.relative_attention(*x, mask, b)
+  kept = jax.eval_shape(lambda *x: jax.vjp(attend, *x)[1], *arrays)
+  large = [x for x in jax.tree.leaves(kept) if x.shape == (B, H, T, M + T)]
+  assert [x.dtype for x in large] == [dtype]
+
+
 def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores():
   with jax.enable_x64(True):
     arrays, g = random_arrays(3, 2, 'float64')

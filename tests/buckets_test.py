@@ -92,10 +92,13 @@ def test_local_runs_import_nothing_of_it():
 import sys
 import txl_jax
 light = {'jax', 'numpy', 'flax', 'etils', 'fsspec'} & set(sys.modules)
+import tensorboardX  # which uses Google's package if there is one
+before = set(sys.modules)
 from txl_jax import main
 from txl_jax.runs import checkpoint
 checkpoint.Checkpoints('/tmp/none').newest()
 heavy = {'gcsfs', 'google.cloud.storage', 'google.auth'} & set(sys.modules)
+heavy -= before
 print(light, heavy)
 """
   done = subprocess.run(

@@ -3,6 +3,7 @@
 The programs that tests start have an environment of their own.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from tests import emulator, fake_bucket, quick
 from txl_jax import bucket_path, buckets
 from txl_jax.data import options
 
+gc.set_threshold(100_000)  # as programs do, see `terminal.begin`
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 flags = os.environ.get('XLA_FLAGS', '')
 if 'host_platform_device_count' not in flags:

@@ -495,6 +495,7 @@ def _forward(rate, arrays, mask, key):
   q, k, v, *positional = arrays
   scores = relative_scores(q, k, *positional)
   weights, total = exponentials(scores, mask)
+  weights = weights.astype(v.dtype)  # they are kept
   out = _attend(weights, total, v, rate, key)
   return out, (arrays, mask, key, weights, total, out)
 
@@ -507,19 +508,18 @@ def _backward(rate, kept, g):
   the same mask.
   """
   (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
-  wide, scale = weights.dtype, q.shape[-1] ** -0.5
+  wide, scale = total.dtype, q.shape[-1] ** -0.5
   product = functools.partial(jnp.einsum, preferred_element_type=wide)
   q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
   r = jnp.swapaxes(r, 0, 1)
   g = g.astype(wide) / total
-  dropped = dropout(weights.astype(v.dtype), rate, key)
-  dv = _of_keys(g.astype(v.dtype), dropped)
+  dv = _of_keys(g.astype(v.dtype), dropout(weights, rate, key))
   # The weights of hidden keys are 0, except for a query that sees no key; its
   # scores have no gradient.
   g = jnp.where(jnp.any(mask, axis=-1)[:, None, :, None], g, 0)
   mean = jnp.sum(g * out, axis=-1, keepdims=True)
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
-  ds = weights * (dropout(dw, rate, key) - mean)
+  ds = (weights * (dropout(dw, rate, key) - mean)).astype(v.dtype)
   by_distance = _shifted_back(ds)
   # The table has no batch axis, see `relative_scores`.
   rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
@@ -529,7 +529,8 @@ def _backward(rate, kept, g):
   dr = jnp.sum(_of_keys((q + v_bias[:, None]) * scale, by_distance), axis=0)
   db = None
   if b is not None:
-    db = (jnp.sum(by_distance, axis=(0, 2)) * scale).T.astype(b.dtype)
+    db = jnp.sum(by_distance, axis=(0, 2), dtype=wide) * scale
+    db = db.T.astype(b.dtype)
   dq, dk, dv = (
     jnp.swapaxes(d, 1, 2).astype(x.dtype)
     for d, x in ((dqk + dqr, q), (dk, k), (dv, v))
@@ -561,8 +562,10 @@ def _of_keys(x, weights):
 
 def _plain(x, weights):
   """`_of_keys` as one product."""
-  wide = dict(preferred_element_type=weights.dtype)
-  return jnp.einsum('...tk,...ts->...sk', x, weights, **wide)
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  return jnp.einsum(
+    '...tk,...ts->...sk', x, weights, preferred_element_type=wide
+  )
 
 
 def _turned(x, weights):
@@ -571,7 +574,8 @@ def _turned(x, weights):
   Without the barriers XLA would turn this product into the plain one; on a CPU
   this one is twice as fast.
   """
-  fence, wide = jax.lax.optimization_barrier, weights.dtype
+  fence = jax.lax.optimization_barrier
+  wide = jnp.promote_types(x.dtype, jnp.float32)
   x = fence(jnp.swapaxes(x, -2, -1))
   out = jnp.einsum(
     '...kt,...ts->...ks', x, weights, preferred_element_type=wide

@@ -8,18 +8,15 @@ A model of this family is a `Transformer` with its own layer class LAYER, which
 has its own ATTENTION; see `inputs` and `positions` of both.
 """
 
-import functools
-import re
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from flax import traverse_util
 
 from txl_jax import attention, ring, target
-from txl_jax.models import base, layers, ring_memory
+from txl_jax.models import base, layers, ring_memory, weights
 
 # The choices of remat: what is kept for the backward pass.
 POLICIES = {
@@ -182,18 +179,17 @@ class Transformer(base.LanguageModel):
     and values are joined, and on a GPU those of `layers.Product` have their
     output axes first.
     """
-    cast = functools.partial(_cast_weights, dtype=self.config.dtype)
-    params = jax.tree_util.tree_map_with_path(cast, params)
+    params = weights.cast(params, self.config.dtype)
     variables = super().frozen(params)
     if not self._has_ring:
       return variables
     frozen = {'tables': self.apply(variables, method='ring_tables')}
-    params = _joined(params)
+    params = weights.joined(params)
     variables = super().frozen(params)
     if target.device().platform == 'gpu':
       # There, a product with one row, that of a generated token, becomes sums:
       # along the last axis they are one kernel that reads memory in order.
-      params, kernels = _outputs_first(params)
+      params, kernels = weights.outputs_first(params)
       variables, frozen = super().frozen(params), frozen | kernels
     return {**variables, 'frozen': frozen}
 
@@ -390,6 +386,8 @@ class Transformer(base.LanguageModel):
       run = jax.checkpoint(run, policy=policy, prevent_cse=not loops)
     params = [layer.variables['params'] for layer in self.layers]
     if unroll < c.n_layer:
+      # The stack is a copy, for which the smaller dtype will do.
+      params = [weights.cast(own, c.dtype) for own in params]
       each = _stack(params), states, words
       return jax.lax.scan(run, h, each, unroll=unroll)
     found = []
@@ -398,33 +396,6 @@ class Transformer(base.LanguageModel):
       h, new = run(h, (params[n], *own))
       found.append(new)
     return h, _stack(found)
-
-
-def _cast_weights(path, x, dtype):
-  """A parameter in the dtype that the products of a layer use."""
-  name = jax.tree_util.keystr(path, simple=True, separator='/')
-  used = re.search(r'^layers_\d+/(attention|ff)/(.*/)?(kernel|bias)$', name)
-  return x.astype(dtype) if used else x
-
-
-def _joined(params):
-  """Parameters in which one product makes queries, keys and values."""
-  rest: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
-  used = r'^(layers_\d+/attention/)q/kernel$'
-  for start in [m[1] for m in map(re.compile(used).match, rest) if m]:
-    kernels = [rest.pop(f'{start}{name}/kernel') for name in 'qkv']
-    rest[f'{start}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
-  return traverse_util.unflatten_dict(rest, sep='/')
-
-
-def _outputs_first(params):
-  """Parameters without kernels of `layers.Product`, and these, transposed."""
-  rest: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
-  used = r'^layers_\d+/(attention/qkv|ff/w[12])/kernel$'
-  names = [name for name in rest if re.search(used, name)]
-  turned = {name: jnp.moveaxis(rest.pop(name), 0, -1) for name in names}
-  nested = functools.partial(traverse_util.unflatten_dict, sep='/')
-  return nested(rest), nested(turned)
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:
