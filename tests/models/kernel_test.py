@@ -60,6 +60,33 @@ def test_a_kernel_changes_nothing(case, monkeypatch):
       np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 
 
+def test_what_layers_keep_for_the_backward_pass(monkeypatch):
+  """Of a bfloat16 model: nothing wide, and no masks."""
+  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  model = make(attention='triton', dtype='bfloat16', dropout=0.2, dropatt=0.3)
+  params = base.init_params(model, jax.random.key(0))
+  (tokens,), (targets,) = text(1, T)
+  segment = tokens, targets, model.init_memory(B)
+
+  def loss(params):
+    rngs = {'dropout': jax.random.key(1)}
+    out = model.apply({'params': params}, *segment, train=True, rngs=rngs)
+    return out.nll.sum()
+
+  kept = jax.eval_shape(lambda params: jax.vjp(loss, params)[1], params)
+  S = model.config.mem_len + T
+  states = [
+    (x.dtype.name, x.shape[2:])
+    for x in jax.tree.leaves(kept)
+    if x.shape[:2] == (N, B) and x.ndim > 3 and x.shape[2] in (T, S)
+  ]
+  D, F, H, K = 8, 10, 2, 3
+  of_memory = [(S, D), (S, H, K), (S, H, K)]  # inputs, keys, values
+  # Input, queries, attended, before and after a norm, hidden, before a norm.
+  rest = [(T, D), (T, H, K), (T, H, K), (T, D), (T, D), (T, F), (T, D)]
+  assert sorted(states) == sorted(('bfloat16', x) for x in of_memory + rest)
+
+
 def test_a_kernel_that_is_not_there():
   """Training is refused; parameters are made, and used at test time."""
   model = make(attention='triton', dtype='float32')

@@ -51,9 +51,11 @@ def attend(
   q, k, v, r, u, v_bias, b, filled = inputs
   B, T, H, K = q.shape
   scale, wide = K**-0.5, dict(preferred_element_type=jnp.float32)
-  # As a product of matrices this would first copy the keys in float32.
-  c = jnp.sum(k.astype(jnp.float32) * (scale * u.astype(jnp.float32)), axis=-1)
-  c = jnp.swapaxes(c, 1, 2)
+  # As a product of matrices this would first copy the keys in float32; and for
+  # the backward pass such a copy would be kept.
+  c = jax.checkpoint(_by_key, prevent_cse=False)(
+    k, scale * u.astype(jnp.float32)
+  )
   p = jnp.einsum('hk,shk->hs', v_bias.astype(r.dtype), r, **wide)
   p = scale * (p if b is None else p + b.T.astype(jnp.float32))
   if filled is None:
@@ -65,6 +67,12 @@ def attend(
   words = jnp.concatenate([words, place])
   q, k, v, r, c, p = attention.vary_alike((q, k, v, r, c, p))
   return _attend(kernel, span, rate, q, k, v, r, c, p, filled, words)
+
+
+def _by_key(k, u):
+  """u . k_j, from k [B, S, H, K] and float32 u [H, K]: float32 [B, H, S]."""
+  products = k.astype(jnp.float32) * u
+  return jnp.swapaxes(jnp.sum(products, axis=-1), 1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

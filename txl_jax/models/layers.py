@@ -7,6 +7,7 @@ Shapes
 `config` is that of a model, with the keys which are read here.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,7 +81,9 @@ class LayerNorm(nn.Module):
     c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
     scale_init = initial.normal(c.init_std, mean=1.0)
     options: Any = dict(scale_init=scale_init, use_fast_variance=False)
-    norm = nn.LayerNorm(c.ln_eps, dtype=wide, name='norm', **options)
+    # The backward pass keeps x, and not several wide arrays that come of it.
+    again: Any = nn.remat(nn.LayerNorm, prevent_cse=False)
+    norm = again(c.ln_eps, dtype=wide, name='norm', **options)
     return norm(x).astype(c.dtype)
 
 
@@ -114,9 +117,34 @@ class FeedForward(nn.Module):
     c = self.config
     init = initial.normal(c.init_std)
     shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
-    h = jax.nn.relu(Product(c.d_ff, name='w1', **shared)(x))  # [B, T, F]
-    h = drop(h, c.dropout, key, c.locked_dropout)
+    h = Product(c.d_ff, name='w1', **shared)(x)  # [B, T, F]
+    h = _relu_and_drop(
+      0.0 if key is None else c.dropout, c.locked_dropout, h, key
+    )
     return Product(x.shape[-1], name='w2', **shared)(h)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _relu_and_drop(rate, locked, x, key):
+  """`drop` of relu(x), of which the backward pass keeps nothing but the result.
+
+  That is positive where x is and has not been dropped.
+  """
+  return drop(jax.nn.relu(x), rate, key, locked)
+
+
+def _relu_and_drop_forward(rate, locked, x, key):
+  y = _relu_and_drop(rate, locked, x, key)
+  return y, y
+
+
+def _relu_and_drop_backward(rate, locked, y, g):
+  del locked
+  wide = g.astype(jnp.promote_types(g.dtype, jnp.float32))
+  return jnp.where(y > 0, (wide / (1 - rate)).astype(g.dtype), 0), None
+
+
+_relu_and_drop.defvjp(_relu_and_drop_forward, _relu_and_drop_backward)
 
 
 class Distances(NamedTuple):

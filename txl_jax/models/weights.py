@@ -7,7 +7,6 @@ import functools
 import re
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
@@ -43,5 +42,5 @@ def outputs_first(params: Any) -> tuple[Any, Any]:
   return _nested(rest), _nested(turned)
 
 
-def _flat(params) -> dict[str, jax.Array]:
+def _flat(params) -> dict[str, Any]:
   return {**traverse_util.flatten_dict(params, sep='/')}
