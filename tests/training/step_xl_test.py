@@ -273,3 +273,19 @@ def test_parameters_and_dropout_draw_with_keys_of_their_own(monkeypatch):
   built = step_lib.build(c, V, mesh_of(1))
   keys += [built.create.args[3], jax.random.key(5)]
   assert len({tuple(jax.random.key_data(k).tolist()) for k in keys}) == 3
+
+
+def test_parts_do_not_copy_all_of_the_memory():
+  """But for one copy that the loop over them may begin with."""
+  c, A = common.get_config(), 32
+  small = dict(n_layer=4, d_model=64, n_head=1, d_head=2, d_ff=4, mem_len=512)
+  c.model.update(small)
+  c.train.update(batch_size=A, segment_len=4, accumulate=A)
+  built = step_lib.build(c, V, mesh_of(1))
+  tokens = jax.ShapeDtypeStruct([A, 4], jnp.int32)
+  reset = jax.ShapeDtypeStruct([A], jnp.bool_)
+  batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
+  compiled = built.step.lower(built.abstract, batch).compile()
+  leaves = jax.tree.leaves(built.abstract.memory)
+  memory = sum(x.size * x.dtype.itemsize for x in leaves)
+  assert compiled.memory_analysis().temp_size_in_bytes < 1.3 * memory

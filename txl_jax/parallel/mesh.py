@@ -23,13 +23,21 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import (
+  AbstractDevice,
+  AbstractMesh,
+  AxisType,
+  Mesh,
+  NamedSharding,
+)
 from jax.sharding import PartitionSpec as P
 
 from txl_jax.errors import UserError
 from txl_jax.settings import ON_RESUME, key
 
 AXES = ('slices', 'data', 'fsdp', 'tensor')
+# How arrays between them are divided is left to the compiler.
+_TYPES = (AxisType.Auto,) * len(AXES)
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 # The features that a product makes, of models whose layers are convolutions or
@@ -99,12 +107,18 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
     mesh_utils.create_device_mesh(shape, part, allow_split_physical_axes=True)
     for part in map(list, np.array_split(np.array(devices), slices))
   ]
-  return Mesh(np.stack(grids), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+  return Mesh(np.stack(grids), AXES, axis_types=_TYPES)
 
 
-def abstract_mesh(sizes: Any) -> AbstractMesh:
-  """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1."""
-  return AbstractMesh(tuple(abs(sizes.get(axis, 1)) for axis in AXES), AXES)
+def abstract_mesh(
+  sizes: Any, device: AbstractDevice | None = None
+) -> AbstractMesh:
+  """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1.
+
+  What is traced under it can be made for the device.
+  """
+  shape = tuple(abs(sizes.get(axis, 1)) for axis in AXES)
+  return AbstractMesh(shape, AXES, axis_types=_TYPES, abstract_device=device)
 
 
 def make(function: Callable[[], Any], abstract: Any) -> Any:

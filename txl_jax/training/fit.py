@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractDevice, AbstractMesh
+from jax.sharding import AbstractDevice
 
 from txl_jax import target
 from txl_jax.parallel import mesh as mesh_lib
@@ -76,9 +76,7 @@ def _with_layers(config, n):
 def _step(config, vocab_size, device, mesh):
   """Bytes in addition to the state; gradients are divided like parameters."""
   kind = AbstractDevice(device.kind, None, device.platform)
-  here: Any = AbstractMesh(
-    (1,) * len(mesh_lib.AXES), mesh_lib.AXES, abstract_device=kind
-  )
+  here: Any = mesh_lib.abstract_mesh({}, kind)
   with jax.sharding.use_abstract_mesh(here):
     built = step_lib.build(config, vocab_size, here)
     B, T = config.train.batch_size, config.train.segment_len

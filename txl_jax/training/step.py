@@ -50,6 +50,7 @@ def train_step(
   tokens = jnp.sum(batch['targets'] >= 0)
 
   def loss(params, part, memory, key):
+    memory = model.reset_memory(memory, part['reset'])
     segment = part['inputs'], part['targets'], memory
     progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
     more: Any = dict(lengths=part['lengths'], progress=progress, rngs=rngs)
@@ -60,9 +61,8 @@ def train_step(
   gradient = jax.grad(loss, has_aux=True)
   if accumulate > 1:
     gradient = _in_parts(gradient, accumulate, model.row_axes())
-  memory = model.reset_memory(state.memory, batch['reset'])
   key = jax.random.fold_in(key, state.step)
-  grads, (nll, memory) = gradient(state.params, batch, memory, key)
+  grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
   lr = schedule(state.step) * state.lr_scale
   params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
@@ -116,25 +116,34 @@ def _in_parts(gradient, A, axes):
   # A part is every A-th row, so rows that are divided among devices in blocks
   # stay where they are.
   def split(axis, x):
-    shape = (*x.shape[:axis], x.shape[axis] // A, A, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x.reshape(shape), axis + 1, 0)
+    return x.reshape(*x.shape[:axis], -1, A, *x.shape[axis + 1 :])
 
-  def merge(axis, x):  # x is [A, ...]
-    x = jnp.moveaxis(x, 0, axis + 1)
+  def merge(axis, x):
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
   def summed(params, batch, memory, key):
-    def body(sums, part):
-      *rows, a = part
+    # The memory is carried, so that parts are read and written in their place.
+    def body(carry, a):
+      sums, memory = carry
+      take = lambda axis, x: jax.lax.dynamic_index_in_dim(
+        x, a, axis + 1, keepdims=False
+      )
+      put = lambda axis, x, new: jax.lax.dynamic_update_index_in_dim(
+        x, new, a, axis + 1
+      )
+      rows = jax.tree.map(functools.partial(take, 0), batch)
+      past = jax.tree.map(take, axes, memory)
       part_key = jax.random.fold_in(key, a)
-      grads, (nll, memory) = gradient(params, *rows, part_key)
-      return jax.tree.map(jnp.add, sums, (grads, nll)), memory
+      grads, (nll, new) = gradient(params, rows, past, part_key)
+      sums = jax.tree.map(jnp.add, sums, (grads, nll))
+      return (sums, jax.tree.map(put, axes, memory, new)), None
 
     batch = jax.tree.map(functools.partial(split, 0), batch)
-    parts = batch, jax.tree.map(split, axes, memory), jnp.arange(A)
+    memory = jax.tree.map(split, axes, memory)
     zeros = jax.tree.map(jnp.zeros_like, params), jnp.float32(0)
-    (grads, nll), memories = jax.lax.scan(body, zeros, parts)
-    return grads, (nll, jax.tree.map(merge, axes, memories))
+    carry, _ = jax.lax.scan(body, (zeros, memory), jnp.arange(A))
+    (grads, nll), memory = carry
+    return grads, (nll, jax.tree.map(merge, axes, memory))
 
   return summed
 
