@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention, kernels, ring, settings
+from txl_jax import attention, kernels, ring, settings, target
 from txl_jax.models import initial
 from txl_jax.parallel import attention_parallel
 
@@ -182,7 +182,11 @@ class Attention(nn.Module):
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
-    return self.k(states), self.v(states)
+    apart = states
+    if target.device().platform == 'gpu':
+      # XLA would make one product of the two, and copy its halves.
+      apart = jax.lax.optimization_barrier(states)
+    return self.k(states), self.v(apart)
 
   def _project_all(self, x):
     """[B, any, D] -> queries, keys and values: one product if frozen so."""
