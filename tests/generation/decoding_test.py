@@ -415,12 +415,12 @@ def test_equal_shapes_compile_once():
       *_, (_, state) = pieces
     return (
       decoding._read_segment._cache_size(),
-      decoding._decode_chunk._cache_size(),
+      decoding._chunk_on_cpu._cache_size(),
     )
 
   caches = (
     decoding._read_segment._cache_size(),
-    decoding._decode_chunk._cache_size(),
+    decoding._chunk_on_cpu._cache_size(),
   )
   compiled = two_turns(PROMPT, 7, 0)
   assert compiled == tuple(n + 1 for n in caches)

@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from txl_jax import target
 from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
 from txl_jax.parallel import capacity
@@ -74,14 +75,7 @@ def _start(model, variables):
   return State(logits, model.init_memory(1), seen, position)
 
 
-@functools.partial(
-  jax.jit,
-  static_argnames=('model', 'sampling', 'chunk'),
-  donate_argnames='state',
-)
-def _decode_chunk(
-  model, variables, state, done, key, left, ends, sampling, chunk
-):
+def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
   """The state, done (bool [B]), and tokens int32 [B, chunk], -1 for none.
 
   The number of steps is fixed, so that an accelerator need not wait for the
@@ -104,6 +98,26 @@ def _decode_chunk(
     more = chunk - (state.position - before)
     state = state.replace(memory=model.rewind(state.memory, more))
   return state, done, tokens.T
+
+
+_jit_chunk = functools.partial(
+  jax.jit,
+  _chunk,
+  static_argnames=('model', 'sampling', 'chunk'),
+  donate_argnames='state',
+)
+_chunk_elsewhere = _jit_chunk()
+# Products with one row wait for memory, of which wide registers read more at
+# once; XLA prefers half their width.
+_chunk_on_cpu = _jit_chunk(
+  compiler_options={'xla_cpu_prefer_vector_width': 512}
+)
+
+
+def _decode_chunk(*arguments):
+  """`_chunk`, compiled for the device."""
+  on_cpu = target.device().platform == 'cpu'
+  return (_chunk_on_cpu if on_cpu else _chunk_elsewhere)(*arguments)
 
 
 @functools.partial(jax.jit, static_argnames='model', donate_argnames='state')
