@@ -7,7 +7,7 @@ Published: 23.5 perplexity on the test split (T 32, M 128, same_length); 0.46B
 parameters, here 469,020,530 with shared biases u and v (469,059,442 with those
 of each layer: --config.model.untie_biases=True).
 Hardware: not published. Compiled for one GPU in bfloat16 (docs/scaling.md), a
-step takes 20 GiB, which fits a card of 40 GB; not timed here.
+step takes 16 GiB, which fits a card of 24 GB; not timed here.
 The script in public has 18 layers and F 4096 and does not reach that figure;
 its authors named 20 and 6144, which are here.
 """

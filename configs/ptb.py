@@ -6,7 +6,7 @@
 Published: 54.52 perplexity on the test split with 24M parameters, variational
 dropout and weight averaging; here 23,845,904 parameters.
 Hardware: three epochs on a CPU (docs/results.md). Compiled for one GPU in
-float32 (docs/scaling.md), a step takes 1.4 GiB, which fits any card.
+float32 (docs/scaling.md), a step takes 1.2 GiB, which fits any card.
 Never published: all else. Widths, rates and schedule are our own choice, and
 nobody has reached the figure with them yet. What mattered on a small model, in
 15 epochs on a CPU (docs/results.md): dropout, by far; the average of the

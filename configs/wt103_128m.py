@@ -24,7 +24,7 @@ and in the memory that `xl` takes (Table 10), with longer segments instead:
 
 The same models are those of 128M in Table 8. --mode=attention_length measures
 such a row, --mode=recl Table 8.
-Hardware: compiled for one GPU in bfloat16 (docs/scaling.md), a step takes 6
+Hardware: compiled for one GPU in bfloat16 (docs/scaling.md), a step takes 4.3
 GiB, which fits a card of 24 GB; not timed here.
 Never published: the widths and the batch. 12 layers, D 384, 8 heads of 48 and
 F 1728 are our own choice, which meets the 128M parameters; the rest is as

@@ -8,7 +8,7 @@ same_length); a public reproduction reached 23.68. 151,107,538 parameters.
 Validation (Table 6): 23.43 at the attention length of training, 300, 23.16 at
 450, 23.09 at 640.
 Hardware: the original ran on 4 GPUs. Compiled for one in bfloat16
-(docs/scaling.md), a step takes 10 GiB, which fits a card of 24 GB; not timed
+(docs/scaling.md), a step takes 7.1 GiB, which fits a card of 24 GB; not timed
 here.
 Every value is published (the script of the original PyTorch code), whose order
 of the tail logits model.tail_order='descending' has.

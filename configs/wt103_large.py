@@ -6,11 +6,9 @@
 Published: 18.3 perplexity on the test split (T 128, M 1600, clamp_len 1000,
 same_length). 285,205,322 parameters with biases u and v of each layer, as the
 script has it; the paper says 257M, which is unexplained.
-Hardware: the paper used 64 TPU cores. Compiled for one GPU in bfloat16, in
-plain operations (model.attention=xla; docs/scaling.md), a step takes 136 GiB as
-it is, too much for the 140 GiB of an H200 beside its runtime; 75 GiB with
-train.accumulate=2 fit that one, 42 GiB with train.accumulate=4 a card of 80 GB,
-18 GiB with model.remat=layer one of 24 GB, where
+Hardware: the paper used 64 TPU cores. Compiled for one GPU in bfloat16
+(docs/scaling.md), a step takes 44 GiB as it is, which fits a card of 80 GB; 16
+GiB with train.accumulate=4 and 18 with model.remat=layer fit one of 24 GB, where
 XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take that much. Not timed here.
 Every value is published (the script of the original TensorFlow code).
 """

@@ -5,7 +5,7 @@
 
 Not in the paper: the recipe of configs/ptb.py, for a text of twice its size
 and 32,807,934 parameters. It has not been tuned.
-Hardware: compiled for one GPU in float32 (docs/scaling.md), a step takes 1.7
+Hardware: compiled for one GPU in float32 (docs/scaling.md), a step takes 1.5
 GiB, which fits any card; not timed here.
 """
 

@@ -107,8 +107,8 @@ _jit_chunk = functools.partial(
   donate_argnames='state',
 )
 _chunk_elsewhere = _jit_chunk()
-# Products with one row wait for memory, of which wide registers read more at
-# once; XLA prefers half their width.
+# XLA prefers registers of half this width, with which products with one row
+# read memory more slowly (docs/benchmarks.md).
 _chunk_on_cpu = _jit_chunk(
   compiler_options={'xla_cpu_prefer_vector_width': 512}
 )

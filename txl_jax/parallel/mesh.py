@@ -36,7 +36,7 @@ from txl_jax.errors import UserError
 from txl_jax.settings import ON_RESUME, key
 
 AXES = ('slices', 'data', 'fsdp', 'tensor')
-# How arrays between them are divided is left to the compiler.
+# The compiler decides how what a program makes on the way is divided.
 _TYPES = (AxisType.Auto,) * len(AXES)
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
