@@ -8,7 +8,8 @@ same_length); 277,231,820 parameters.
 Hardware: the paper used 32 TPU cores. Compiled for one GPU in bfloat16
 (docs/scaling.md), a step takes 45 GiB as it is, which fits one of 80 GB, 17
 with train.accumulate=4 and 14 with model.remat=layer.
-XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take what a card has. An H100 trains 16 rows at 113,000 tokens/s (docs/benchmarks.md).
+XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets JAX take what a card has.
+An H100 trains 16 rows at 113,000 tokens/s (docs/benchmarks.md).
 Every value is published (the script of the original TensorFlow code).
 """
 
