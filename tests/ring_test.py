@@ -39,7 +39,7 @@ def test_attention(T, M, C, span):
   @jax.jit
   def over_ring(at):
     mask = ring.visibility(at, T, C, filled, span)
-    table = jnp.transpose(r, (1, 2, 0))
+    table = ring.table(r)
     queries = jnp.swapaxes(q, 1, 2)
     scores = ring.scores(queries, k, table, u, v_bias, at, b)
     return jnp.swapaxes(ring.attend(scores, v, mask), 1, 2)
@@ -53,13 +53,22 @@ def test_attention(T, M, C, span):
     np.testing.assert_allclose(over_ring(at), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize('T', [1, 2, 5])
-def test_scores_turn_alike_with_and_without_a_gather(T):
-  x = normal(np.random.default_rng(0), B, H, T, 7)
-  for at in range(7):
-    i, slot = np.indices([T, 7])
-    expected = np.asarray(x)[..., i, 6 - (at + i - slot) % 7]
-    for turn in ring.by_slot, ring._gathered, ring._shifted:
+@pytest.mark.parametrize('W', [8, 10])
+@pytest.mark.parametrize('T', [1, 2, 5, 7])
+def test_scores_turn_alike_in_every_way(T, W):
+  C = 7
+  x = normal(np.random.default_rng(0), B, H, T, W)  # queries and their scores
+  as_they_are = lambda x: x
+  for at in range(C):
+    i, slot = np.indices([T, C])
+    expected = np.asarray(x)[..., i, C - 1 - (at + i - slot) % C]
+    ways = [
+      lambda x, at: ring.by_slot(as_they_are, x, at, C),
+      lambda x, at: ring._sliced(as_they_are, x, at, C),
+      lambda x, at: ring._gathered(x[..., :C], at),
+      lambda x, at: ring._shifted(x[..., :C], at),
+    ]
+    for turn in ways:
       np.testing.assert_array_equal(jax.jit(turn)(x, at), expected)
 
 
@@ -97,7 +106,8 @@ def test_it_is_written_in_place():
       T, C = new.shape[2], k.shape[1]
       q, bias = new, jnp.zeros([H, K])
       mask = ring.visibility(at, T, C, jnp.full([B], 100))
-      scores = ring.scores(q, k, jnp.ones([H, K, C]), bias, bias, at)
+      table = ring.table(jnp.ones([C, H, K]))
+      scores = ring.scores(q, k, table, bias, bias, at)
       return (k, v, (at + T) % C), ring.attend(scores, v, mask)
 
     return jax.lax.scan(turn, (*rings, at), new)

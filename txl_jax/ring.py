@@ -21,12 +21,15 @@ come after the query, are farther away than that if C >= M + T.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
+
+_COLUMNS = 64  # of a table, a multiple of them: products are slower otherwise
 
 
 def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
@@ -42,7 +45,8 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   for first, start in (at, jnp.minimum(at, C - T)), (at - C, 0):
     i = start + jnp.arange(T) - first  # of the new states
     old = jax.lax.dynamic_slice_in_dim(ring, start, T, axis=1)
-    moved = jnp.roll(new, first - start, axis=1)
+    # Rolling would be a copy; a gather is fused with what writes.
+    moved = jnp.take(new, i, axis=1, mode='clip')
     piece = jnp.where(((i >= 0) & (i < T))[:, None], moved, old)
     ring = put(ring, piece, start)
   return ring
@@ -88,6 +92,17 @@ def visibility(
   return visible if span is None else visible & (d < span)
 
 
+def table(r: jax.Array) -> jax.Array:
+  """The position table r [C, H, K], as `scores` reads it: [H, K, W].
+
+  Its W > C columns are the distances, farthest first, then zeros, which are
+  room for `by_slot`.
+  """
+  C = len(r)
+  W = (C // _COLUMNS + 1) * _COLUMNS
+  return jnp.pad(jnp.transpose(r, (1, 2, 0)), ((0, 0), (0, 0), (0, W - C)))
+
+
 def scores(
   q: jax.Array,
   k: jax.Array,
@@ -102,7 +117,7 @@ def scores(
   Args:
     q: [B, H, T, K] queries, the first of them at slot `at`.
     k: [B H, C, K] ring of keys, those of the segment included.
-    r: [H, K, C] projected position table, farthest first.
+    r: [H, K, W] projected position table, from `table`.
     u: [H, K] content bias.
     v_bias: [H, K] position bias.
     at: int32 [], the slot of the first query.
@@ -113,49 +128,87 @@ def scores(
     [B, H, T, C], float32 or wider.
   """
   B, H, T, K = q.shape
-  C, scale = k.shape[1], K**-0.5
+  C, W, scale = k.shape[1], r.shape[2], K**-0.5
   wide = jnp.promote_types(q.dtype, jnp.float32)
 
   def product(form, *operands):
     return jnp.einsum(form, *operands, preferred_element_type=wide)
 
+  def by_distance(q):  # [B, H, T, K] -> [B, H, T, W]
+    # The table has no batch axis, so the rows of queries are treated as more
+    # queries. With few queries a CPU reads it faster with W last.
+    flat = jnp.swapaxes(q, 0, 1).reshape(H, -1, K)
+    x = product('hnk,hkc->hnc', flat, r).reshape(H, B, -1, W)
+    if b is not None:
+      added = jnp.pad((b.T * scale).astype(wide), ((0, 0), (0, W - C)))
+      x += added[:, None, None]
+    return jnp.swapaxes(x, 0, 1)
+
   content = ((q + u[:, None]) * scale).reshape(B * H, T, K)
   content = product('ntk,nck->ntc', content, k).reshape(B, H, T, C)
-  # The table has no batch axis, so the rows of queries are treated as more
-  # queries. With few queries a CPU reads it faster with C last.
-  positional = jnp.swapaxes((q + v_bias[:, None]) * scale, 0, 1)
-  position = product('hnk,hkc->hnc', positional.reshape(H, B * T, K), r)
-  position = jnp.swapaxes(position.reshape(H, B, T, C), 0, 1)
-  if b is not None:
-    position += (b.T * scale).astype(wide)[:, None]  # [H, 1, C]
-  return content + by_slot(position, at)
+  return content + by_slot(by_distance, (q + v_bias[:, None]) * scale, at, C)
 
 
-def by_slot(x: jax.Array, at: jax.Array) -> jax.Array:
-  """Scores [..., T, C] by distance, farthest first, rearranged by slot.
+def by_slot(
+  by_distance: Callable[[jax.Array], jax.Array],
+  q: jax.Array,
+  at: jax.Array,
+  C: int,
+) -> jax.Array:
+  """Scores of queries [B, H, T, K] by distance, rearranged by slot.
 
-  The last column, distance 0, belongs to slot `at` + i for query i: column c
-  of the input becomes column c + at + i + 1, modulo C, of the output.
+  `by_distance` returns them as [B, H, T, W], farthest first, with W - C > 0
+  columns of no meaning at the end; distance 0, in column C - 1, belongs to slot
+  `at` + i for query i: column c becomes column c + at + i + 1, modulo C, of the
+  result [B, H, T, C].
   """
-  *_, T, C = x.shape
-  if T == 1:  # a slice of the row, written twice
+  if q.shape[2] == 1:  # a slice of the row, written twice
+    x = by_distance(q)[..., :C]
     twice = jnp.concatenate([x, x], axis=-1)
-    start = (-at - 1) % C
-    return jax.lax.dynamic_slice_in_dim(twice, start, C, axis=x.ndim - 1)
-  return jax.lax.platform_dependent(x, at, tpu=_shifted, default=_gathered)
+    return jax.lax.dynamic_slice_in_dim(twice, (-at - 1) % C, C, axis=3)
+
+  def of(rearranged):
+    return lambda q, at: rearranged(by_distance(q)[..., :C], at)
+
+  sliced = lambda q, at: _sliced(by_distance, q, at, C)
+  return jax.lax.platform_dependent(
+    q, at, cpu=sliced, tpu=of(_shifted), default=of(_gathered)
+  )
+
+
+def _sliced(by_distance, q, at, C):
+  """`by_slot` by three slices, the fastest on a CPU, where gathers are slow.
+
+  In the rows of W scores one after the other, what query i needs for slot s is
+  at place i W + s - at - 1 - i, plus C or 2 C if that column is negative: with
+  rows of W - 1 each of the three is one slice. The zero queries before and
+  behind are room for what it has and nothing reads.
+  """
+  B, H, T, _ = q.shape
+  x = by_distance(jnp.pad(q, ((0, 0), (0, 0), (1, 1), (0, 0))))
+  W = x.shape[-1]
+  x = x.reshape(B, H, (T + 2) * W)
+
+  def rows(further):
+    start = W - at - 1 + further
+    found = jax.lax.dynamic_slice_in_dim(x, start, T * (W - 1), axis=2)
+    return found.reshape(B, H, T, W - 1)[..., :C]
+
+  column = jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]  # [T, C]
+  wrapped = jnp.where(column >= -C, rows(C), rows(2 * C))
+  return jnp.where(column >= 0, rows(0), wrapped)
 
 
 def _gathered(x, at):
-  """`by_slot` as a gather, which is fused into what uses it."""
-  *lead, T, C = x.shape
+  """`by_slot` of x [B, H, T, C], a gather that is fused into what uses it."""
+  T, C = x.shape[2:]
   source = (jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]) % C  # [T, C]
-  source = source.reshape((1,) * len(lead) + (T, C))
-  return jnp.take_along_axis(x, source, axis=-1)
+  return jnp.take_along_axis(x, source[None, None], axis=-1)
 
 
 def _shifted(x, at):
-  """`by_slot` using only slices: a gather along lanes is slow on a TPU."""
-  *_, T, C = x.shape
+  """`by_slot` of x [B, H, T, C] by slices: gathers are slow on a TPU."""
+  T, C = x.shape[2:]
   twice = jnp.concatenate([x, x, x[..., : T - 1]], axis=-1)
   turned = jax.lax.dynamic_slice_in_dim(
     twice, (-at - T) % C, C + T - 1, axis=x.ndim - 1

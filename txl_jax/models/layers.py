@@ -150,7 +150,7 @@ _relu_and_drop.defvjp(_relu_and_drop_forward, _relu_and_drop_backward)
 class Distances(NamedTuple):
   """What scores by distance are made of, see `attention.relative_scores`."""
 
-  r: jax.Array  # [S, H, K], farthest first; for a ring [H, K, C]
+  r: jax.Array  # [S, H, K], farthest first; for a ring, `ring.table` of it
   u: jax.Array  # [H, K]
   v_bias: jax.Array  # [H, K]
   b: jax.Array | None = None  # [S, H]

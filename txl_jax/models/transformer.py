@@ -100,7 +100,7 @@ class Layer(nn.Module):
   def ring_table(self, shared: Any) -> layers.Distances:
     """What `over_ring` needs of positions, computed once for all calls."""
     found: Any = self.attention.distances(self.positions(shared))
-    return found._replace(r=jnp.transpose(found.r, (1, 2, 0)))
+    return found._replace(r=ring.table(found.r))
 
   def _normed(self, x):
     return self.norm1(x) if self.config.pre_norm else x
