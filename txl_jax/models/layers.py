@@ -8,6 +8,7 @@ Shapes
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -91,8 +92,17 @@ class Product(nn.DenseGeneral):
   """Its kernel is [inputs, *outputs]; frozen, it may be [*outputs, inputs].
 
   The latter is its variable 'kernel' in 'frozen' and not in 'params', see
-  `transformer.Transformer.frozen`.
+  `transformer.Transformer.frozen`. Of an x [B, S, ...] whose first `memory`
+  states are memory, the gradient of these is a product of its own: it is left
+  out where nothing needs it.
   """
+
+  memory: int = 0
+
+  def __post_init__(self):
+    if self.dot_general is None:
+      self.dot_general = _product(self.memory)
+    super().__post_init__()
 
   def __call__(self, x):
     """[..., inputs] -> [..., *outputs]."""
@@ -104,6 +114,45 @@ class Product(nn.DenseGeneral):
     if self.use_bias:
       y += self.get_variable('params', 'bias').astype(self.dtype)
     return y
+
+
+@functools.cache
+def _product(memory):
+  """What `Product` multiplies by: sums over the last axes of x.
+
+  Its gradients are products of matrices. Those that JAX derives have the axes
+  of their results in another order, and several axes to sum over, for which
+  XLA copies kernels and gradients on a CPU.
+  """
+
+  @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+  def product(x, kernel, dimensions, precision=None):
+    return jax.lax.dot_general(x, kernel, dimensions, precision)
+
+  def forward(x, kernel, dimensions, precision):
+    return product(x, kernel, dimensions, precision), (x, kernel)
+
+  def backward(dimensions, precision, kept, g):
+    (x, kernel), ((summed, _), _) = kept, dimensions
+    rows = x.ndim - len(summed)  # so many axes are those of rows
+    matrix = kernel.reshape(math.prod(x.shape[rows:]), -1)  # [in, out]
+
+    def product_over(axis, a, b):
+      return jax.lax.dot_general(a, b, (((axis,),) * 2, ((), ())), precision)
+
+    def of_x(g):
+      dx = product_over(1, g.reshape(-1, matrix.shape[1]), matrix)
+      return dx.reshape(*g.shape[:rows], *x.shape[rows:])
+
+    x_rows, g_rows = (y.reshape(-1, n) for y, n in zip((x, g), matrix.shape))
+    dkernel = product_over(0, x_rows, g_rows).reshape(kernel.shape)
+    if not 0 < memory < x.shape[1]:
+      return of_x(g), dkernel
+    parts = jnp.split(g, [memory], axis=1)
+    return jnp.concatenate([of_x(part) for part in parts], axis=1), dkernel
+
+  product.defvjp(forward, backward)
+  return product
 
 
 class FeedForward(nn.Module):
@@ -166,19 +215,21 @@ class Attention(nn.Module):
 
   def setup(self) -> None:
     c = self.config
-    self.q, self.k, self.v = (self.to_heads() for _ in range(3))
+    self.q = self.to_heads()
+    self.k, self.v = (self.to_heads(memory=c.mem_len) for _ in range(2))
     self.qkv = self.to_heads(3)  # has a kernel only where weights are frozen
-    shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
-    init = initial.normal(c.init_std)
-    out = nn.DenseGeneral(c.d_model, (-2, -1), kernel_init=init, **shared)
-    self.o = out
+    self.o = self._product(c.d_model, axis=(-2, -1))
 
-  def to_heads(self, *several: int) -> nn.Module:
+  def to_heads(self, *several: int, memory: int = 0) -> nn.Module:
     """A projection of [..., D] to [..., *several, H, K]."""
     c = self.config
-    shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
+    return self._product((*several, c.n_head, c.d_head), memory=memory)
+
+  def _product(self, outputs, **options):
+    c = self.config
     init = initial.normal(c.init_std)
-    return Product((*several, c.n_head, c.d_head), kernel_init=init, **shared)
+    shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
+    return Product(outputs, kernel_init=init, **shared, **options)
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
