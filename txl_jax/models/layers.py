@@ -92,15 +92,16 @@ class Product(nn.DenseGeneral):
   """Its kernel is [inputs, *outputs]; frozen, it may be [*outputs, inputs].
 
   The latter is its variable 'kernel' in 'frozen' and not in 'params', see
-  `transformer.Transformer.frozen`. Of an x [B, S, ...] whose first `memory`
-  states are memory, the gradient of these is a product of its own: it is left
-  out where nothing needs it.
+  `transformer.Transformer.frozen`. The first `memory` states of an x [B, S,
+  ...] are those of memory, whose gradient few models need.
   """
 
   memory: int = 0
 
   def __post_init__(self):
-    if self.dot_general is None:
+    # XLA leaves out what is not needed, and copies less, on a GPU of its own
+    # accord: there, these gradients would only cost copies.
+    if self.dot_general is None and target.device().platform == 'cpu':
       self.dot_general = _product(self.memory)
     super().__post_init__()
 
@@ -122,7 +123,8 @@ def _product(memory):
 
   Its gradients are products of matrices. Those that JAX derives have the axes
   of their results in another order, and several axes to sum over, for which
-  XLA copies kernels and gradients on a CPU.
+  XLA copies kernels and gradients on a CPU; and those of memory are computed
+  even where nothing needs them.
   """
 
   @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
