@@ -140,7 +140,8 @@ def _product(memory):
     matrix = kernel.reshape(math.prod(x.shape[rows:]), -1)  # [in, out]
 
     def product_over(axis, a, b):
-      return jax.lax.dot_general(a, b, (((axis,),) * 2, ((), ())), precision)
+      over = ((axis,), (axis,)), ((), ())
+      return jax.lax.dot_general(a, b, over, precision)
 
     def of_x(g):
       dx = product_over(1, g.reshape(-1, matrix.shape[1]), matrix)
