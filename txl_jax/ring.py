@@ -181,8 +181,9 @@ def _sliced(by_distance, q, at, C):
 
   In the rows of W scores one after the other, what query i needs for slot s is
   at place i W + s - at - 1 - i, plus C or 2 C if that column is negative: with
-  rows of W - 1 each of the three is one slice. The zero queries before and
-  behind are room for what it has and nothing reads.
+  rows of W - 1 each of the three is one slice. It begins before the first
+  query's row or ends behind the last one's, in rows of zero queries; what it
+  has from there is not selected.
   """
   B, H, T, _ = q.shape
   x = by_distance(jnp.pad(q, ((0, 0), (0, 0), (1, 1), (0, 0))))

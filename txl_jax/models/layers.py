@@ -99,8 +99,8 @@ class Product(nn.DenseGeneral):
   memory: int = 0
 
   def __post_init__(self):
-    # XLA leaves out what is not needed, and copies less, on a GPU of its own
-    # accord: there, these gradients would only cost copies.
+    # For a GPU or TPU, XLA leaves out what is not needed of its own accord:
+    # there, these gradients would only cost copies.
     if self.dot_general is None and target.device().platform == 'cpu':
       self.dot_general = _product(self.memory)
     super().__post_init__()
