@@ -102,7 +102,7 @@ class Product(nn.DenseGeneral):
     # For a GPU or TPU, XLA leaves out what is not needed of its own accord:
     # there, these gradients would only cost copies.
     if self.dot_general is None and target.device().platform == 'cpu':
-      self.dot_general = _product(self.memory)
+      self.dot_general = _product_on_cpu(self.memory)
     super().__post_init__()
 
   def __call__(self, x):
@@ -117,8 +117,9 @@ class Product(nn.DenseGeneral):
     return y
 
 
+# Cached, as models with equal fields shall be equal: they are compiled once.
 @functools.cache
-def _product(memory):
+def _product_on_cpu(memory):
   """What `Product` multiplies by: sums over the last axes of x.
 
   Its gradients are products of matrices. Those that JAX derives have the axes
@@ -221,14 +222,14 @@ class Attention(nn.Module):
     self.q = self.to_heads()
     self.k, self.v = (self.to_heads(memory=c.mem_len) for _ in range(2))
     self.qkv = self.to_heads(3)  # has a kernel only where weights are frozen
-    self.o = self._product(c.d_model, axis=(-2, -1))
+    self.o = self._projection(c.d_model, axis=(-2, -1))
 
   def to_heads(self, *several: int, memory: int = 0) -> nn.Module:
     """A projection of [..., D] to [..., *several, H, K]."""
     c = self.config
-    return self._product((*several, c.n_head, c.d_head), memory=memory)
+    return self._projection((*several, c.n_head, c.d_head), memory=memory)
 
-  def _product(self, outputs, **options):
+  def _projection(self, outputs, **options):
     c = self.config
     init = initial.normal(c.init_std)
     shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
