@@ -41,7 +41,9 @@ def check_variant(variant, variants):
 
 
 # The rows of Table 6 of the paper: which model, by its encoding of positions;
-# whether it has a memory; and which positions of a segment the loss is of.
+# whether it has a memory; and which positions of a segment the loss is of. Not
+# among them: Shaw's encoding as their text has it, and the absolute positions
+# with a memory of section 3.3.
 ABLATIONS = {
   'xl': ('transformer_xl', True, 'full'),
   'shaw': ('shaw', True, 'full'),
@@ -50,6 +52,8 @@ ABLATIONS = {
   'xl_no_recurrence_half': ('transformer_xl', False, 'half'),
   'shaw_no_recurrence': ('shaw', False, 'full'),
   'shaw_no_recurrence_half': ('shaw', False, 'half'),
+  'shaw_unbiased': ('shaw', True, 'full'),
+  'vaswani_memory': ('vaswani', True, 'full'),
   'vaswani_half': ('vaswani', False, 'half'),
   'al_rfou_half': ('al_rfou', False, 'half'),
 }
@@ -69,6 +73,11 @@ def ablate(c, variant):
   T = c.train.segment_len
   if not recurrence:
     without_memory(c, T)
+  elif model == 'vaswani':  # written from a window, for it needs segments
+    c.generate.window, c.generate.model.mem_len = T, 0
+    c.eval.segment_len = T
+  if variant == 'shaw_unbiased':
+    c.model.biases = False
   if 'table_len' in c.model:
     c.model.table_len = T + (c.model.get('mem_len') or 0)
   return c

@@ -16,6 +16,10 @@ from txl_jax.configs import common, pystdlib_tiny
 BASELINES = {
   'vaswani': ('vaswani', {}),
   'al_rfou': ('al_rfou', dict(table_len=32)),
+  'al_rfou_aux': (
+    'al_rfou',
+    dict(table_len=32, layer_losses=True, second_target=0.5),
+  ),
   'lstm': ('lstm', dict(n_layer=2, d_hidden=216, init_std=0.1)),
   'qrnn': ('qrnn', dict(d_hidden=244, init_std=0.1)),
   'gcnn': ('gcnn', dict(blocks='[4,96]*5')),

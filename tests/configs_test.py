@@ -16,11 +16,9 @@ from txl_jax.models import base
 from txl_jax.modes import sections
 
 ROOT = pathlib.Path(__file__).parents[1]
-# What own_text makes depends on a text, see `test_own_text`.
-FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {
-  'common',
-  'own_text',
-}
+# What these make depends on a text, see `test_of_a_text`.
+OF_TEXT = ('own_text', 'long_context')
+FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common', *OF_TEXT}
 
 
 def variants(file):
@@ -50,6 +48,23 @@ PARAMETERS = {
   'gcnn:14': 223_752_436,
   'gcnn:14b': 427_201_730,
   'gcnn:8': 145_437_728,
+  'gcnn:8b': 154_287_842,
+  'gcnn:9': 159_355_535,
+  # By hand: 24,832 for bytes; W, V, b, c and scales, where there is a V.
+  **dict.fromkeys(
+    (f'gcnn_studies:{x}' for x in ('glu', 'gtu', 'bilinear', 'no_clip')),
+    24_832 + 5 * 2 * (4 * 96 * 96 + 2 * 96),
+  ),
+  'gcnn_studies:no_weight_norm': 24_832 + 5 * 2 * (4 * 96 * 96 + 96),
+  **dict.fromkeys(
+    (f'gcnn_studies:{x}' for x in ('relu', 'tanh', 'linear')),
+    24_832
+    + (4 * 96 * 140 + 3 * 4 * 140 * 140 + 4 * 140 * 96)
+    + 2 * (4 * 140 + 96)
+    + 2 * 96 * 140  # projections of the first and the last input
+    + 140  # and their scales
+    + 96,
+  ),
   **dict.fromkeys(f'lm1b_300m:{x}' for x in variants('lm1b_300m')),
   'lm1b_base': 469_020_530,
   'lm1b_large': 841_354_862,
@@ -65,6 +80,7 @@ PARAMETERS = {
   ),
   # By hand: bytes and layers, each with its biases.
   'pystdlib_ablations:gcnn': 24_832 + 5 * 2 * (4 * 96 * 96 + 2 * 96),
+  'pystdlib_ablations:al_rfou_aux': 368_416 + 5 * 256 * 97,  # outputs
   'pystdlib_ablations:lstm': 24_832 + 4 * (216 * (96 + 217) + 96 * (216 + 97)),
   'pystdlib_ablations:qrnn': (
     24_832 + 3 * (244 * (2 * 96 + 1) + 244 * 245 + 96 * 245)
@@ -141,7 +157,8 @@ def count(config):
   layer = 4 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
   layer += {
     'transformer_xl': D * HK,  # W_r
-    'shaw': L * HK + L * H + HK,  # two tables, u
+    # A table, and unless left out another and u.
+    'shaw': L * HK + m.get('biases', 0) * (L * H + HK),
     'vaswani': 0,
     'al_rfou': L * D,  # a table
   }[m.name]
@@ -240,21 +257,29 @@ def test_published_values(name):
   assert c.data.newline == ('drop' if 'enwik8' in name else 'keep')
 
 
-@pytest.mark.parametrize('variant', variants('own_text'))
-def test_own_text(variant):
-  config = load(f'own_text:{variant}')
+@pytest.mark.parametrize(
+  'name', [f'{file}:{x}' for file in OF_TEXT for x in variants(file)]
+)
+def test_of_a_text(name):
+  config = load(name)
   with pytest.raises(UserError, match=r"data.path is ''"):
     sections.check(config)
   config.data.path = __file__
   sections.check(config)
-  size = 256 if 'bytes' in variant else config.data.max_size
+  size = config.data.max_size or 256
   shapes = jax.eval_shape(
     lambda: base.init_params(
       models.build(config.model, size), jax.random.key(0)
     )
   )
   found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
-  expected = {'bytes': 889_856, 'subwords': 1_385_216}
+  file, variant = name.split(':')
+  expected = {'bytes': 889_856, 'subwords': 1_385_216, 'nanogpt': 889_856}
+  if file == 'long_context':
+    D, F, V = 256, 1024, 4096
+    layer = 4 * D * D + 2 * D * F + F + D + 4 * D
+    own = 0 if variant == 'vaswani_memory' else 6 * D * D + 2 * D  # W_r; u, v
+    expected = {variant: V * (D + 1) + 6 * layer + own}
   assert found == expected.get(variant, found) and found > 8e5
 
 

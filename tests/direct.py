@@ -78,7 +78,7 @@ def feed_forward(x, p, drop=undropped):
 def span_of(model):
   if not model.config.mem_len and model.config.span is None:
     return math.inf
-  M, choice = model.config.mem_len, model.config.same_length
+  M, choice = model.config.mem_len, getattr(model.config, 'same_length', 'off')
   return {'off': math.inf, 'M': max(M, 1), 'M+1': M + 1}[choice]
 
 
@@ -96,8 +96,10 @@ def scores_of(model, p, biases, drop):
     own, rows = p['attention'], list(range(c.table_len))  # farthest first
     rows = rows[-c.clamp_len :] if c.clamp_len else rows
     row = rows[-1 - d] if d < len(rows) else rows[0]
-    r, b = own['table'][row], own['distance_bias'][row]
-    return ((q + own['u']) * k + q * r).sum(axis=-1) + b
+    scores = (q * k + q * own['table'][row]).sum(axis=-1)
+    if not c.biases:
+      return scores
+    return scores + (own['u'] * k).sum(axis=-1) + own['distance_bias'][row]
 
   def plain(q, k, d):
     return (q * k).sum(axis=-1)

@@ -11,7 +11,7 @@ import pytest
 
 from tests import direct
 from tests.models.small import B, T, make, text
-from txl_jax import models
+from txl_jax import attention, models
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.models import al_rfou, base
@@ -179,6 +179,29 @@ def test_dropout_of_the_states_that_predict():
     aux = jax.jit(aux)
     values = [float(aux(jax.random.key(n))) for n in (0, 0, 1)]
     assert values[0] == values[1] != values[2]
+
+
+def test_each_layer_that_predicts_drops_on_its_own(monkeypatch):
+  """Of states [T, D] of each row: embeddings, final states, and N losses."""
+  seen = []
+  note = lambda key: seen.append(tuple(np.ravel(key)))
+
+  def watched(x, rate, key, shared=()):
+    del shared
+    if rate:
+      jax.debug.callback(note, jax.random.key_data(key))
+    return x
+
+  model = build(**BOTH, dropout_embed=0.5, dropout_final=0.5)
+  params = random_params(model)
+  tokens, targets, _ = segment()
+  monkeypatch.setattr(attention, 'dropout', watched)
+  with jax.enable_x64(True):
+    more: Any = dict(train=True, progress=0.0)
+    keys = {'dropout': jax.random.key(0)}
+    model.apply({'params': params}, tokens, targets, (), rngs=keys, **more)
+    jax.effects_barrier()
+  assert len(seen) == len(set(seen)) == 2 + N
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,23 @@ VARIANTS = {
   'shaw_clamped': dict(
     name='shaw', table_len=6, clamp_len=3, mem_len=3, same_length='M'
   ),
+  'shaw_clamped_before_the_table': dict(name='shaw', table_len=9, clamp_len=3),
   'shaw_all_clamped': dict(name='shaw', table_len=4, clamp_len=7),
   'shaw_ring': dict(name='shaw', table_len=5, longest=T),
   'shaw_zeros': dict(name='shaw', table_len=7, memory_init='zeros', longest=7),
+  'shaw_unbiased': dict(name='shaw', table_len=9, biases=False),
+  'shaw_unbiased_ring': dict(
+    name='shaw', table_len=5, biases=False, longest=T, pre_norm=True
+  ),
   'vaswani': dict(name='vaswani', unroll=2),
   'vaswani_pre_norm': dict(name='vaswani', pre_norm=True),
   'vaswani_plain_queries': dict(
     name='vaswani', pre_norm=True, norm_queries=False
+  ),
+  'vaswani_memory': dict(name='vaswani', mem_len=5),
+  # At test time, too, it has no ring: its scores know no distances.
+  'vaswani_memory_pre_norm': dict(
+    name='vaswani', mem_len=3, pre_norm=True, longest=T
   ),
   'al_rfou': dict(name='al_rfou', table_len=7, unroll=2),
   'al_rfou_pre_norm': dict(name='al_rfou', table_len=4, pre_norm=True),
@@ -96,7 +106,10 @@ def test_direct_formula(case, varied):
     direct.assert_memory(memory, rows)
 
 
-@pytest.mark.parametrize('case', ['shaw_beyond', 'vaswani', 'al_rfou'])
+@pytest.mark.parametrize(
+  'case',
+  ['shaw_beyond', 'shaw_unbiased', 'vaswani', 'vaswani_memory', 'al_rfou'],
+)
 def test_gradient(case):
   """Of a padded segment, against differences of the direct formula."""
   model = make(**VARIANTS[case])

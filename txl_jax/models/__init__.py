@@ -51,7 +51,8 @@ def at_test_time(
   """The model of a config as its section 'eval' or 'generate' uses it.
 
   With a window, it is a `windowed.Windowed` one; UserError if the model has a
-  memory, or reads no window as long.
+  memory, or reads no window as long; or if it is to write token by token, and
+  tells positions by their place in a segment.
   """
   given = config[section].model.items()
   overrides = {k: x for k, x in given if x is not None}
@@ -59,6 +60,10 @@ def at_test_time(
   own, several = config[section], section == 'eval'
   model = model.at_test_time(own.segment_len, several, **overrides)
   if not window:
+    if section == 'generate' and model.ABSOLUTE and model.remembers():
+      M = model.config.mem_len
+      allowed = '0, with generate.window: a token alone has no position'
+      settings.refuse('generate.model.mem_len', M, allowed)
     return model
   name = f'{section}.window'
   if model.remembers():

@@ -176,6 +176,7 @@ class AlRfou(transformer.Transformer):
 
   Config = Config
   LAYER = Layer
+  ABSOLUTE = True
   SHARDING = (
     *transformer.Transformer.SHARDING,
     (r'layers_\d+/positions', (None, 'fsdp')),  # [L, D]
@@ -187,9 +188,9 @@ class AlRfou(transformer.Transformer):
     super().setup()
     self.auxiliary = Auxiliary(self.vocab_size, self.config)
 
-  def reach(self) -> float:
-    """See `base.LanguageModel`: the rows of the tables."""
-    return self.config.table_len
+  def reach(self, trained: int | None = None) -> float:
+    """See `base.LanguageModel`: the rows of the tables, those trained."""
+    return min(super().reach(trained), self.config.table_len)
 
   def inference_params(self, params: Any) -> Any:
     """See `base.LanguageModel`."""

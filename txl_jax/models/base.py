@@ -64,6 +64,9 @@ class LanguageModel(nn.Module):
   SCALES_EMBEDDINGS: ClassVar[bool] = False
   # Whether it has `attention_maps`, see `models.transformer`.
   ATTENDS: ClassVar[bool] = False
+  # Whether positions are those within a segment, not distances: then nothing
+  # can be read in other segments than in training, not one token by one.
+  ABSOLUTE: ClassVar[bool] = False
   # (regular expression, axes of each dimension) for the paths of parameters,
   # see `parallel.mesh`; each parameter must match one.
   SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING
@@ -128,9 +131,13 @@ class LanguageModel(nn.Module):
     """Whether a segment sees anything of the segments before it."""
     return bool(jax.tree.leaves(self.row_axes()))
 
-  def reach(self) -> float:
-    """The most tokens a segment may have; infinity for any number."""
-    return math.inf
+  def reach(self, trained: int | None = None) -> float:
+    """The most tokens a segment may have; infinity for any number.
+
+    Told T of the training, the most that it can predict well: T where positions
+    are absolute, for those beyond it have never been trained.
+    """
+    return trained if self.ABSOLUTE and trained else math.inf
 
   def embed(
     self,

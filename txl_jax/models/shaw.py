@@ -31,6 +31,12 @@ class Config(transformer_config.WithMemory):
     'layer: the train.segment_len + model.mem_len of training. Larger ones '
     'count as the largest of them, so the memory may be longer later.',
   )
+  biases: bool = key(
+    True,
+    'A bias u of the content and a bias of each distance, as in the code that '
+    'Dai et al. 2019 published; without them, scores are what their text says '
+    'of this encoding: the terms (a) and (b).',
+  )
 
 
 class Attention(layers.Attention):
@@ -39,6 +45,8 @@ class Attention(layers.Attention):
   With tables r [L, H, K] and b [L, H], farthest distance first, and u [H, K],
 
     score(i, j) = ((q_i + u) . k_j + q_i . r_d + b_d) / sqrt(K)
+
+  Without `biases`, u and b are zero and no parameters.
   """
 
   def setup(self) -> None:
@@ -47,15 +55,19 @@ class Attention(layers.Attention):
     init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
     L, wide = c.table_len, jnp.float32
     self.table = self.param('table', init, (L, *shape), wide)
+    if not c.biases:
+      return
     self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)
     self.u = self.param('u', init, shape, wide)
 
   def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are the rows int32 [S] of the table."""
-    dtype = jnp.dtype(self.config.dtype)
-    table, u = (jnp.asarray(x, dtype) for x in (self.table, self.u))
+    r = jnp.asarray(self.table, self.config.dtype)[positions]  # [S, H, K]
+    zeros = jnp.zeros_like(r[0])
+    if not self.config.biases:
+      return layers.Distances(r, zeros, zeros)
     b = jnp.asarray(self.distance_bias)[positions]  # [S, H]
-    return layers.Distances(table[positions], u, jnp.zeros_like(u), b)
+    return layers.Distances(r, jnp.asarray(self.u, r.dtype), zeros, b)
 
 
 class Layer(transformer.Layer):

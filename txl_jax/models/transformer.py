@@ -149,7 +149,8 @@ class Transformer(base.LanguageModel):
     # A zero state has zero keys and values, but not after a norm.
     c = self.config
     zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
-    return bool(self.longest and c.mem_len and not zeros_behind_norm)
+    ring = self.longest and c.mem_len and not zeros_behind_norm
+    return bool(ring and not self.ABSOLUTE)
 
   @property
   def _slots(self):

@@ -1,8 +1,10 @@
-"""A Transformer without memory whose inputs have sinusoids added.
+"""A Transformer whose inputs have sinusoids added: absolute positions.
 
-Those of Vaswani et al. 2017, as the ablations of Dai et al. 2019 have them.
+Those of Vaswani et al. 2017, as the ablations of Dai et al. 2019 have them; and
+with a memory, which these never have, the naive reuse of states that section
+3.3 of Dai et al. 2019 argues against.
 
-Shapes: B batch, T segment, D model width.
+Shapes: B batch, T segment, M memory, D model width.
 """
 
 import dataclasses
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import transformer, transformer_config
-from txl_jax.settings import key
+from txl_jax.settings import AT_TEST_TIME, count, key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,12 @@ class Config(transformer_config.Absolute):
     'vaswani',
     'The model.',
     choices={'vaswani': 'absolute sinusoids (Vaswani et al. 2017)'},
+  )
+  mem_len: int = count(  # pyright: ignore
+    0,
+    'M: number of states in the memory, which keep the positions of their own '
+    'segment; 0 is a model without memory, as in the paper.',
+    may_change=AT_TEST_TIME,
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:
@@ -37,10 +45,13 @@ class Vaswani(transformer.Transformer):
   """Absolute positions, see `models.base` and `Config`.
 
   Positions count down within a row of n real tokens: token i, before dropout,
-  is sqrt(D) embedding_i + sinusoid(n - 1 - i).
+  is sqrt(D) embedding_i + sinusoid(n - 1 - i). They are those of the segment
+  alone: with a memory, states of several segments have the same position, and
+  no score tells them apart by their distance.
   """
 
   Config = Config
+  ABSOLUTE = True
 
   def inputs(
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool

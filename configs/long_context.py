@@ -1,0 +1,34 @@
+r"""Twins large enough to use a long context, on a CPU in an hour each.
+
+  python -m txl_jax.main --config=long_context --config.data.path=source.txt
+  python -m txl_jax.main --config=long_context:xl_no_recurrence \
+    --config.data.path=source.txt
+
+Not from the paper: rows of its Tables 6 and 8 with 6.2M parameters, segments
+and a memory of 128 subwords, the same tokens for all, for a text in which what
+stands far behind helps, as source code. The text, the figures and what they
+show are in docs/results.md.
+"""
+
+from txl_jax.configs import common, own_text
+
+VARIANTS = 'xl', 'xl_no_recurrence', 'vaswani_memory'
+
+
+def get_config(variant='xl'):
+  """The config of a variant."""
+  common.check_variant(variant, VARIANTS)
+  c = own_text.get_config('subwords')
+  c.model.update(n_layer=6, d_model=256, n_head=8, d_head=32, d_ff=1024)
+  c.model.update(mem_len=128, unroll=6, dropout=0.0)
+  c.train.update(steps=2000, batch_size=16, segment_len=128)
+  c.train.update(eval_every=1000, save_every=250)
+  c.optim.update(lr=2e-3, warmup=200)
+  c.eval.segment_len = c.generate.segment_len = 128
+  c.attention_length.lengths = (32, 64, 128, 192, 256, 384, 512, 768)
+  c.attention_length.tokens = 50_000
+  c.recl.step = 64
+  c.recl.longest = 768
+  c = common.ablate(c, variant)
+  c.eval.window = 0  # a window that moves takes an hour for the whole split
+  return c
