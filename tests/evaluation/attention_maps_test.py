@@ -66,6 +66,36 @@ def test_means_and_a_passage(changes, start, context, read):
     assert not found.mean[..., M:].any() and found.mean[..., M - 1].all()
 
 
+@pytest.mark.parametrize('start, read', [(9, 8), (0, 0)])
+def test_terms_of_the_scores(start, read):
+  """Centred over what each query sees; the mean where any sees that far."""
+  model = models.build(FIELDS, V).at_test_time()
+  params = jax.tree.map(jnp.float32, direct.random_params(model))
+  tokens = np.random.default_rng(0).integers(0, V, 23).astype(np.uint8)
+  found = attention_maps.terms(
+    model, params, tokens, start, segment_len=T, context=read
+  )
+  apply = functools.partial(model.apply, {'params': params})
+  memory, each = model.init_memory(1), [[] for _ in range(M + T)]
+  spreads = []
+  for at in range(start - read, len(tokens), T):
+    here = np.pad(tokens[at : at + T], (0, max(0, at + T - len(tokens))))[None]
+    terms, memory = apply(here, memory, method='attention_terms')
+    for i in range(min(T, len(tokens) - at) if at >= start else 0):
+      own = np.asarray(terms[:, :, 0, :, i], np.float64)  # [N, 4, H, S]
+      seen = np.isfinite(own[0, 0, 0])
+      own -= own[..., seen].mean(-1, keepdims=True)
+      spreads.append(own[..., seen].std(-1))
+      for j in np.flatnonzero(seen):
+        each[i + M - j].append(own[..., j])
+  expected = np.stack([np.mean(x, axis=0) for x in each], -1)
+  expected = np.moveaxis(expected, 1, 0)
+  assert found.mean.shape == (4, N, H, M + T)
+  np.testing.assert_allclose(found.mean, expected, rtol=1e-4, atol=1e-5)
+  spread = np.moveaxis(np.mean(spreads, axis=0), 1, 0)
+  np.testing.assert_allclose(found.spread, spread, rtol=1e-4)
+
+
 def test_a_model_without_attention():
   model = CausalConvolution(V, CausalConvolution.Config())
   with pytest.raises(UserError, match='CausalConvolution has no attention'):

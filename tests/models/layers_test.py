@@ -197,3 +197,31 @@ def test_no_gradient_of_memory_is_computed():
 
   assert rows(0) == B * (M + T)
   assert rows(M) == B * T
+
+
+def test_terms_of_the_score():
+  """Each by loops over queries, keys and heads; distance i + M - j."""
+  B, T, S, H, K = 2, 3, 5, 2, 4
+  q, k = RNG.normal(size=[B, T, H, K]), RNG.normal(size=[B, S, H, K])
+  r, b = RNG.normal(size=[S, H, K]), RNG.normal(size=[S, H])
+  u, v = RNG.normal(size=[H, K]), RNG.normal(size=[H, K])
+  mask = np.tril(np.ones([T, S], bool), S - T)[None]
+  expected = np.full([4, B, H, T, S], np.nan)
+  for n, h, i in np.ndindex(B, H, T):
+    for j in range(i + S - T + 1):
+      row = S - 1 - (i + S - T - j)  # farthest first
+      own = (
+        q[n, i, h] @ k[n, j, h],
+        q[n, i, h] @ r[row, h],
+        u[h] @ k[n, j, h],
+        v[h] @ r[row, h] + b[row, h],
+      )
+      expected[:, n, h, i, j] = np.array(own) / K**0.5
+  with jax.enable_x64(True):
+    distances = layers.Distances(*map(jnp.array, (r, u, v, b)))
+    arrays = jnp.array(q), jnp.array(k)
+    found = layers.score_terms(*arrays, distances, jnp.array(mask))
+    plain = layers.score_terms(*arrays, None, jnp.array(mask))
+  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+  np.testing.assert_allclose(plain[0], expected[0], rtol=0, atol=1e-12)
+  assert not np.nan_to_num(plain[1:]).any()

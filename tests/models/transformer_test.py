@@ -221,6 +221,27 @@ def test_maps_are_float32_and_cost_nothing_else():
     assert (shape in jaxpr) == shown
 
 
+@pytest.mark.parametrize('case', MAPPED)
+def test_attention_is_the_softmax_of_the_sum_of_its_terms(case):
+  model = make(**MAPPED[case])
+  params = direct.random_params(model)
+  tokens, _ = text(2, T)
+  run = functools.partial(model.apply, {'params': params})
+  with jax.enable_x64(True):
+    _, memory = run(tokens[0], model.init_memory(B), method='attention_maps')
+    maps, _ = run(tokens[1], memory, method='attention_maps')
+    terms, _ = run(tokens[1], memory, method='attention_terms')
+  assert terms.shape == (N, 4, *maps.shape[1:])
+  total = np.asarray(terms).sum(1)
+  seen = ~np.isnan(total)
+  weights = np.exp(np.where(seen, total, -np.inf))
+  expected = weights / weights.sum(-1, keepdims=True)
+  np.testing.assert_allclose(maps, expected, rtol=1e-9)
+  assert (np.asarray(maps) > 0).tolist() == seen.tolist()
+  relative = model.config.name in ('transformer_xl', 'shaw')
+  assert np.nan_to_num(terms[:, 1:]).any() == relative
+
+
 @pytest.mark.parametrize('name', NAMES)
 def test_models_say_whether_they_attend(name):
   with jax.enable_x64(True):

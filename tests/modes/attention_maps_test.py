@@ -32,12 +32,19 @@ def test_a_run(folder, corpus, capfd):
   text = [symbols[i] for i in subjects.text(80)[20:27]]
   assert record['passage_text'] == text
   subjects.assert_picture(folder / 'analysis/attention_maps.png')
+  scores = record['mean_score_by_distance']
+  assert [*scores] == ['a', 'b', 'c', 'd']
+  assert all(np.shape(x) == (1, 2, 9) for x in scores.values())
   figure = Figure()  # two heads, where there is room for three
   attention_maps.plot(figure, record)
   named = [x.get_xlabel() for x in figure.axes if x.axison]
-  assert named == ['distance, tokens', '', 'distance, tokens', '']
+  assert named.count('distance, tokens') == 2
+  assert named.count('distance') == len(scores)
   lines = capfd.readouterr().out.splitlines()
   assert lines[3].split()[:2] == ['0', f'{far.mean():.1f}']
+  spread = np.mean(record['score_spread']['d'])
+  assert lines[9].startswith('any query by distance, v·r ')
+  assert lines[9].endswith(f' {spread:.3f}')
 
 
 def test_a_text_at_the_end(folder, corpus):

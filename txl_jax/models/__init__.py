@@ -61,7 +61,7 @@ def at_test_time(
   model = model.at_test_time(own.segment_len, several, **overrides)
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():
-      M = model.config.mem_len
+      M = overrides.get('mem_len', config.model.mem_len)
       allowed = '0, with generate.window: a token alone has no position'
       settings.refuse('generate.model.mem_len', M, allowed)
     return model

@@ -273,6 +273,7 @@ class Attention(nn.Module):
       return attention.visibility(T, S - T, filled, c.span)
 
     show(self, MAPS, lambda: attention.probabilities(scores(), mask()))
+    show(self, TERMS, lambda: score_terms(q, k, distances, mask()))
     if distances is None:
       dropped: Any = dict(dropout_rate=rate, dropout_key=key)
       return self.o(attention.attend(scores(), v, mask(), **dropped))
@@ -324,8 +325,34 @@ class Attention(nn.Module):
     return self.o(out.reshape(B, n * T, *out.shape[3:])), rings
 
 
-# What layers show, if it is asked for: their attention, their output.
-MAPS, OUTPUTS = 'maps', 'outputs'
+def score_terms(
+  q: jax.Array, k: jax.Array, distances: Distances | None, mask: jax.Array
+) -> jax.Array:
+  """The terms whose sum is the score (Dai et al. 2019, Section 3.3).
+
+  (a) q_i . k_j, (b) q_i . r_d, (c) u . k_j and (d) v . r_d, each / sqrt(K); a
+  bias b_d belongs to (d). float32 or wider [4, B, H, T, S], NaN where a query
+  does not see the key, by mask, bool [B or 1, T, S]. Arguments are as for
+  `attention.relative_scores`; without distances, (a) is the only term and the
+  others are 0.
+  """
+  a = attention.content_scores(q, k)
+  others = [jnp.zeros_like(a)] * 3
+  if distances is not None:
+    r, u, v_bias, b = distances
+    none, no_q, no_k = jnp.zeros_like(u), jnp.zeros_like(q), jnp.zeros_like(k)
+    no_r = jnp.zeros_like(r)
+    others = [
+      attention.relative_scores(q, no_k, r, none, none),
+      attention.relative_scores(no_q, k, no_r, u, none),
+      attention.relative_scores(no_q, no_k, r, none, v_bias, b),
+    ]
+  return jnp.where(mask[:, None], jnp.stack([a, *others]), jnp.nan)
+
+
+# What layers show, if it is asked for: their attention, the terms of its
+# scores, their output.
+MAPS, TERMS, OUTPUTS = 'maps', 'terms', 'outputs'
 
 
 def show(module: nn.Module, what: str, make: Callable[[], jax.Array]) -> None:

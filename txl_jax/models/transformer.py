@@ -332,10 +332,21 @@ class Transformer(base.LanguageModel):
     first M of the S keys are the slots of the memory, the newest one last.
     ValueError if memory is a Ring, whose slots have no such order.
     """
+    return self._maps(layers.MAPS, tokens, memory, lengths)
+
+  def attention_terms(
+    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
+  ) -> tuple[jax.Array, Any]:
+    """The terms of the scores behind `attention_maps`, and the new memory.
+
+    See `layers.score_terms`, of each layer: float32 [N, 4, B, H, T, S].
+    """
+    return self._maps(layers.TERMS, tokens, memory, lengths)
+
+  def _maps(self, what, tokens, memory, lengths):
     if self._has_ring:
       raise ValueError('attention maps need at_test_time(longest=0)')
-    arguments = tokens, memory, lengths, False
-    _, memory, maps = self.watched(*arguments, layers.MAPS)
+    _, memory, maps = self.watched(tokens, memory, lengths, False, what)
     return maps, memory
 
   def watched(self, tokens, memory, lengths, train, what='') -> Any:

@@ -34,17 +34,17 @@ def run(job: Job) -> None:
     job.console.progress(f'{read:,} of {of:,} tokens', pause=5.0)
 
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  found = attention_maps.measure(
-    model.at_test_time(longest=0),  # keys in their order, not in a ring
-    subject.found.params,
-    subject.tokens[:end],
-    o.start,
-    segment_len=config.eval.segment_len,
-    context=o.context,
-    passage=o.passage,
-    mesh=subject.mesh,
-    progress=progress,
+  model = model.at_test_time(longest=0)  # keys in their order, not in a ring
+  text = model, subject.found.params, subject.tokens[:end], o.start
+  read: Any = dict(
+    segment_len=config.eval.segment_len, context=o.context, mesh=subject.mesh
   )
+  found = attention_maps.measure(
+    *text, **read, passage=o.passage, progress=progress
+  )
+  terms = attention_maps.terms(*text, **read)
+  used = np.asarray(terms.spread.any((1, 2)))  # without distances only (a)
+  names = [name for name, x in zip(attention_maps.TERMS, used) if x]
   S = found.mean.shape[-1]
   borders = attention_maps.edges(S, _RANGES)
   ids = subject.tokens[o.start : o.start + o.passage].tolist()
@@ -61,13 +61,24 @@ def run(job: Job) -> None:
     .round(6)
     .tolist(),
     'mean_attention_by_distance': found.mean.round(8).tolist(),
+    'mean_score_by_distance': {
+      name: _listed(term) for name, term in zip(names, terms.mean[used])
+    },
+    'score_spread': dict(zip(names, terms.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
     'passage_text': heatmap.shown(subject.found.vocabulary, ids),
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
   analysis.report(
-    job, record, table(record), lambda f: plot(f, record), size=(7.5, 5)
+    job, record, table(record), lambda f: plot(f, record), size=(7.5, 7)
   )
+
+
+def _listed(term):
+  """A term as lists; what no query sees is None, for JSON has no NaN."""
+  values = term.round(6).astype(object)
+  values[np.isnan(term)] = None
+  return values.tolist()
 
 
 def table(record: dict[str, Any]) -> list[str]:
@@ -90,6 +101,14 @@ def table(record: dict[str, Any]) -> list[str]:
     f'attention of {record["averaged_tokens"]:,} tokens to {record["keys"]:,} '
     'keys at most',
     *analysis.table(header, rows),
+    '',
+    *analysis.table(
+      ('deviation of the scores of a query', *(f'layer {i}' for i, *_ in rows)),
+      [
+        (attention_maps.TERMS[name], *(f'{np.mean(x):.3f}' for x in term))
+        for name, term in record['score_spread'].items()
+      ],
+    ),
   ]
 
 
@@ -100,6 +119,10 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   N, H, _ = mean.shape
   rows = attention_maps.in_ranges(mean, borders).reshape(N * H, -1)
   passage = np.array(record['passage_attention_by_distance_range'])
+  names = record['mean_score_by_distance']
+  maps, scores = figure.subfigures(2, 1, height_ratios=(2, 1))
+  _scores(scores, names, borders)
+  figure = maps
   axes = figure.subplot_mosaic(
     [['all', f'head {k}'] for k in range(_SHOWN)], width_ratios=(1.2, 1)
   )
@@ -130,13 +153,37 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   bar.set_label('probability in a range of distances')
 
 
-def _heat(axes, rows, borders):
+def _scores(figure, terms, borders):
+  """All heads by distance, a panel for each term of the score."""
+  widths = np.diff(borders)
+  rows = {
+    name: attention_maps.in_ranges(np.nan_to_num(np.array(x, float)), borders)
+    for name, x in terms.items()
+  }
+  rows = {k: (x / widths).reshape(-1, len(widths)) for k, x in rows.items()}
+  most = max(abs(x).max() for x in rows.values())
+  panels = np.atleast_1d(figure.subplots(1, len(rows), sharey=True))
+  for axes, (name, x) in zip(panels, rows.items()):
+    image = _heat(axes, x, borders, most, ticks=3)
+    axes.set_yticks([])
+    axes.set_title(f'({name}) {attention_maps.TERMS[name].split(", ")[1]}')
+    axes.set_xlabel('distance')
+  panels[0].set_ylabel('all heads')
+  bar = figure.colorbar(image, ax=[*panels], pad=0.02)
+  bar.outline.set_visible(False)
+  bar.set_label('mean score')
+
+
+def _heat(axes, rows, borders, most=None, ticks=5):
+  """Probabilities; or scores, from -most to most."""
   from matplotlib import colors  # where there is a figure, it is there
 
   axes.grid(False)
-  ticks = np.linspace(0, len(borders) - 1, 5).astype(int)
-  axes.set_xticks(ticks - 0.5, [f'{borders[i]:,}' for i in ticks])
-  norm = colors.LogNorm(1e-3, 1, clip=True)
+  at = np.linspace(0, len(borders) - 1, ticks).astype(int)
+  axes.set_xticks(at - 0.5, [f'{borders[i]:,}' for i in at])
+  norm, colours = colors.LogNorm(1e-3, 1, clip=True), 'Blues'
+  if most:
+    norm, colours = colors.Normalize(-most, most), 'RdBu'
   return axes.imshow(
-    rows, aspect='auto', cmap='Blues', norm=norm, interpolation='nearest'
+    rows, aspect='auto', cmap=colours, norm=norm, interpolation='nearest'
   )
