@@ -46,6 +46,21 @@ def sweep(init, best, length):
           'best': lengths[1], 'lengths': lengths}  # fmt: skip
 
 
+def reached(name, lengths, **others):
+  """Effective context lengths of a model, for r = 1, 0.5 and 0.1."""
+  return [
+    {'name': name, 'share': share, 'recl_tokens': length} | others
+    for share, length in zip((1.0, 0.5, 0.1), lengths, strict=True)
+  ]
+
+
+def sliding(**results):
+  """What `bench sliding` writes, for milliseconds per token."""
+  results = {k.replace('_', ', '): {'median': x} for k, x in results.items()}
+  return {'benchmark': 'sliding', 'hardware': {'device': 'A processor'},
+          'results': results}  # fmt: skip
+
+
 def speed(ratio, device='A card'):
   lengths = [{'attention_length_tokens': 800, 'times_slower': ratio}]
   return {'lengths': lengths, 'hardware': {'device': device}}
@@ -69,9 +84,8 @@ def folder(tmp_path):
     ],
     'contexts_tokens': [100, 200],
     'results': [
-      {'name': name, 'share': share, 'recl_tokens': length}
-      for name, lengths in (('a', (300, 200, 100)), ('b', (700, 500, 600)))
-      for share, length in zip((1.0, 0.5, 0.1), lengths)
+      *reached('a', (300, 200, 100)),
+      *reached('b', (700, 500, 600)),
     ],
   }
   write(tmp_path / 'mine', '', recl=group, eval_speed=speed(412.3))
@@ -83,12 +97,13 @@ def read(folder) -> Any:
   return list(collect.runs(folder))
 
 
-def cells(text, table, row):
-  """The cells of a row of a table of report.md."""
+def cells(text, table, row, small=''):
+  """The cells of a row of a table of report.md, or of its twins in a file."""
   part = text.split(f'## Table {table}: ')[1].split('\n## ')[0]
+  part = part.split(f' in small: {small}\n')[1] if small else part
   part = part.split('\n### ')[0]
   (line,) = (x for x in part.splitlines() if x.startswith(f'| {row} |'))
-  return [x.strip() for x in line.split('|')[1:-1]]
+  return [x.strip().replace('\\', '') for x in line.split('|')[1:-1]]
 
 
 def test_a_report(folder, tmp_path, capsys):
@@ -104,8 +119,9 @@ def test_a_report(folder, tmp_path, capsys):
   # Means and standard deviations of 28, 29, 30 and of 27, 28, 29.
   xl = cells(text, 6, 'Transformer-XL, 128M')
   assert xl[1:4] == ['27.02', '26.77', '500']
-  assert xl[4:9] == [
-    '29.00 ± 1.00', '28.00 ± 1.00', '500 ± 100', '+1.23', '3'
+  assert xl[4:11] == [
+    '29.00 ± 1.00', '28.00 ± 1.00', '500 ± 100', '', '2.500 ± 0.000', '+1.23',
+    '3',
   ]  # fmt: skip
   assert cells(text, 8, 'QRNN')[4:7] == ['100', '200', '300']
   assert cells(text, 8, 'Transformer-XL, 128M')[4:7] == [
@@ -211,11 +227,166 @@ def test_every_row_is_one_of_a_config():
   """And every experiment of a table is a config that there is."""
   from tests import configs_test
 
-  for table in paper.TABLES:
+  names = configs_test.NAMES | {
+    f'{file}:{variant}'
+    for file in configs_test.OF_TEXT
+    for variant in configs_test.variants(file)
+  }
+  for table in (*paper.TABLES, paper.STUDIES):
     for row in table.rows:
-      assert len(row.published) == len(table.columns)
+      assert len(row.published) in (0, len(table.columns))
       for name in filter(None, (row.experiment, *row.small)):
-        assert name in configs_test.NAMES
+        assert name in names
+      assert {name.partition(':')[0] for name in row.small} <= {*paper.SMALL}
+
+
+def test_every_row_of_the_paper():
+  """Counted on the paper; GCNN-13, of Dauphin et al., is one more."""
+  found = {
+    t.number: sum(bool(row.published) for row in t.rows) for t in paper.TABLES
+  }
+  assert found == {
+    1: 10, 2: 11, 3: 7, 4: 13 + 1, 5: 11, 6: 12, 7: 3, 8: 7, 9: 4, 10: 4
+  }  # fmt: skip
+  missing = {
+    t.number: sum(not row.experiment for row in t.rows)
+    for t in paper.TABLES[:5]
+  }
+  assert missing == {1: 5, 2: 6, 3: 4, 4: 10, 5: 9}
+
+
+def test_a_row_that_is_not_implemented(folder, tmp_path):
+  blocks = report.blocks(read(folder), tmp_path)
+  row = cells(page.markdown(blocks), 2, 'RHN, 46M (Zilly et al. 2016)')
+  assert row[1:] == ['1.27', 'not implemented here', '', '', '', '']
+  web = page.web(blocks, '')
+  assert '<tr class=grey><td>RHN, 46M (Zilly et al. 2016)</td>' in web
+  assert '<tr><td>GCNN-8 (Dauphin et al. 2017)</td>' in web
+  assert '<tr><td>attention length 800</td>' in web
+
+
+def test_other_attention_lengths(tmp_path):
+  """Of the sweep, where they were measured."""
+  found = sweep(23.5, 23.0, 640)
+  found['lengths'].append({'attention_length_tokens': 450, 'ppl': 23.25})
+  write(tmp_path / 'base', 'wt103_base', attention_length=found)
+  text = page.markdown(report.blocks(read(tmp_path), tmp_path))
+  name = 'Transformer-XL, 151M'
+  assert cells(text, 6, name)[4:7] == ['23.50', '23.00', '640']
+  row = cells(text, 6, f'{name}, at 450')
+  assert row[4:7] == ['23.50', '23.25', '450'] and row[9] == '+0.09'
+  assert cells(text, 6, f'{name}, at 300')[4:7] == ['', '', '']
+
+
+def test_twins(tmp_path):
+  """Also those without a sweep, and those that are not in the paper."""
+  file = 'pystdlib_ablations'
+  for seed, more in (0, False), (1, True):
+    found = sweep(2.25, 2.0 + seed / 4, 64)
+    last = {'attention_length_tokens': 32 + 32 * seed, 'ppl': 2.5}
+    found |= {'effective': last, 'effective_at_end': more}
+    write(tmp_path / f'xl-{seed}', f'{file}:xl', seed, attention_length=found)
+  write(tmp_path / 'shaw', f'{file}:shaw', figures=(3.0, 2.75))
+  write(tmp_path / 'aux', f'{file}:al_rfou_aux', figures=(3.5, 3.25))
+  write(tmp_path / 'long', 'long_context:vaswani_memory')
+  text = page.markdown(report.blocks(read(tmp_path), tmp_path))
+  assert cells(text, 6, 'Transformer-XL', file)[4:10] == [
+    '2.250 ± 0.000', '2.125 ± 0.177', '64 ± 0', '≥ 48 ± 23', '2.500 ± 0.000',
+    '2',
+  ]  # fmt: skip
+  row = cells(text, 6, 'Shaw et al. (the published code)', file)
+  assert row[1:10] == ['27.94', '27.94', '256', '', '', '', '', '2.750', '1']
+  row = cells(
+    text, 6, 'no recurrence, Al-Rfou et al., full and auxiliary losses', file
+  )
+  assert row[1:10] == ['', '', '', '', '', '', '', '3.250', '1']
+  assert "\n| Shaw et al., without biases (the paper's text) |" in text
+  absolute = 'absolute positions (Vaswani et al.) with a memory'
+  assert cells(text, 6, absolute, 'long_context')[8] == '2.500'
+  assert '### Table 8 in small: long_context' in text
+  assert 'The order' not in text and '0.4M parameters, bytes of' in text
+
+
+def test_studies_of_the_gcnn_paper(folder, tmp_path):
+  title = 'Studies of the GCNN paper (Dauphin et al. 2017), in small'
+  assert title not in page.markdown(report.blocks(read(folder), tmp_path))
+  for seed, x in enumerate((2.25, 2.75)):
+    write(tmp_path / f'g-{seed}', 'gcnn_studies:gtu', seed, (3.0, x))
+  blocks = report.blocks(read(tmp_path), tmp_path)
+  text = page.markdown(blocks).split(f'## {title}\n')[1]
+  assert text.splitlines()[1].startswith('|  | ours, bpc | runs |')
+  (row,) = (x for x in text.splitlines() if x.startswith('| gated tanh'))
+  assert row.split(' | ')[1:3] == ['2.500 ± 0.354', '2']
+  assert (tmp_path / 'studies_learning.png').exists()
+
+
+def test_intervals_of_effective_lengths(tmp_path):
+  """Of one run; of two, from the lowest end to the highest; and flags."""
+  names = 'xl', 'shaw', 'vaswani', 'al_rfou'
+  for seed in (0, 1):
+    group = [
+      {'name': name, 'experiment': f'pystdlib_ablations:{name}',
+       'mean_nats': nats}
+      for name, nats in zip(
+        names, ([3.0, 2.0], [3.0, 2.5], [3.0, None], [None, None])
+      )
+    ]  # fmt: skip
+    results = [
+      *reached('xl', (96, 64, 64 + 32 * seed),
+               interval_tokens=[64 - 32 * seed, 128 + 32 * seed]),
+      *reached('shaw', (64, 64, 64), at_end=not seed),
+      *reached('vaswani', (32, 32, 32), at_reach=True,
+               interval_tokens=[32, 32]),
+      *reached('al_rfou', (None, None, None), at_end=False, at_reach=False,
+               interval_tokens=None),
+    ]  # fmt: skip
+    found = {'group': group, 'contexts_tokens': [32, 64], 'results': results}
+    write(tmp_path / f'x-{seed}', 'pystdlib_ablations:xl', seed, recl=found)
+    text = page.markdown(report.blocks(read(tmp_path), tmp_path))
+    found = [
+      cells(text, 8, name, 'pystdlib_ablations')[4]
+      for name in (
+        'Transformer-XL', 'Shaw et al. (the published code)',
+        'no recurrence, Vaswani et al., full loss',
+        'no recurrence, Al-Rfou et al., full loss',
+      )
+    ]  # fmt: skip
+    assert found == [
+      ['64 [64, 128]', '≥ 64', '32 [32, 32] (its reach)', 'n/a'],
+      ['80 ± 23 [32, 160]', '≥ 64 ± 0', '32 ± 0 [32, 32] (its reach)', 'n/a'],
+    ][seed]  # fmt: skip
+  assert curves._measured([32, 64], [3.0, None]) == ([32], [3.0])
+
+
+def test_speed_of_the_benchmark(tmp_path):
+  """Wherever its file lies; another benchmark is not read."""
+  path = tmp_path / 'a/b/table_9.json'
+  path.parent.mkdir(parents=True)
+  found = sliding(
+    memory_800=2.0, window_800=899.0, memory_99=1.0, window_99=2.0
+  )
+  path.write_text(json.dumps(found, indent=2))
+  (tmp_path / 'a/other.json').write_text('{"benchmark": "step"}')
+  (tmp_path / 'a/text.json').write_text('nothing')
+  text = page.markdown(report.blocks(read(tmp_path), tmp_path))
+  row = cells(text, 9, 'attention length 800')
+  assert row[1:6] == ['363', '449.50', '+86.50', '1', 'A processor']
+  assert cells(text, 9, 'attention length 1,800')[2] == ''
+
+
+@pytest.mark.parametrize(
+  'change, told',
+  [
+    ({'results': {'memory, 8': {'median': 1.0}}}, 'window, 8 of results of'),
+    ({'results': []}, 'results of'),
+    ({'hardware': {}}, 'device of hardware of'),
+  ],
+)
+def test_a_damaged_benchmark(tmp_path, change, told):
+  path = tmp_path / 'table_9.json'
+  path.write_text(json.dumps(sliding() | change))
+  (error,) = read(tmp_path)
+  assert str(error).startswith(told) and f'{path}' in str(error)
 
 
 def test_without_matplotlib(folder, tmp_path, monkeypatch):
@@ -236,7 +407,8 @@ def test_what_a_row_counts(folder, tmp_path):
   row = cells(text, 6, 'Transformer-XL, 128M')
   rows = {'xl': [x for x in read(folder) if x.name == 'xl-0']}
   assert not list(curves.sweeps(rows, tmp_path / 'seen'))
-  assert row[4] == '29.50 ± 0.71' and row[8] == '2 (1 not finished)'
+  assert row[4] == '29.50 ± 0.71'
+  assert row[10] == '4 (1 not finished, 2 in a sweep)'
 
 
 def test_effective_lengths_of_several_groups(folder, tmp_path):
@@ -262,7 +434,8 @@ def test_measured_in_two_ways(folder, tmp_path):
     write(tmp_path / f's-{i}', '', eval_speed=speed(ratio, device))
   text = page.markdown(report.blocks(read(folder), tmp_path))
   row = cells(text, 6, 'Transformer-XL, 128M')
-  assert row[4] == '29.00 ± 1.41' and row[8] == '2 (1 measured otherwise)'
+  assert row[4] == '29.00 ± 1.41'
+  assert row[10] == '3 (1 measured otherwise, 2 in a sweep)'
   row = cells(text, 9, 'attention length 800')
   assert row[2] == '10.00 ± 1.41'
   assert row[4:6] == ['2 (1 measured otherwise)', 'B']

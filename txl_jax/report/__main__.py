@@ -54,9 +54,11 @@ def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
     page.Heading(1, _TITLE),
     'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
     'deviation over runs that differ in their seed alone; a row without a run '
-    'is empty. Figures of Tables 1 to 5 and 7 are of the test split '
-    '(--mode=eval --config.eval.split=test), of Tables 6 and 10 of validation.',
+    'is empty, or tells that the model is not implemented here. Figures of '
+    'Tables 1 to 5 and 7 are of the test split (--mode=eval '
+    '--config.eval.split=test), of Tables 6 and 10 of validation.',
     *tables.of_paper(found, all_, folder),
+    *tables.of_studies(found, folder),
     page.Heading(2, 'Runs'),
     _list(runs),
   ]

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -125,7 +126,8 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
 
   That are damaged runs, and analyses of an older checkpoint than the best one
   of now. A folder where there is no run, but speed was measured, has a Run
-  without a config. UserError: it is no folder.
+  without a config, and so has a file of `bench sliding`. UserError: it is no
+  folder.
   """
   if not folder.is_dir():
     raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
@@ -151,16 +153,27 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
       else:
         current[program] = found
     yield dataclasses.replace(run, analyses=current)
+  for path in sorted(x for place in every for x in place.glob('*.json')):
+    try:
+      if (measured := _sliding(path)) is not None:
+        name = f'{path.relative_to(folder)}'
+        yield Run(name, {}, [], {'eval_speed': measured})
+    except UserError as e:
+      yield e
 
 
 def _folders(folder):
-  """A folder and those within it, also by links, each of them once."""
-  seen = set()
+  """A folder and those within it, also by links, each of them once.
+
+  Not those of checkpoints, in which there is much and no run.
+  """
+  seen, checkpoints = set(), workdir.checkpoints(folder).name
   for path, inside, _ in os.walk(folder, followlinks=True):
     if (real := os.path.realpath(path)) in seen:
       inside.clear()
       continue
     seen.add(real)
+    inside[:] = [name for name in inside if name != checkpoints]
     yield pathlib.Path(path)
 
 
@@ -187,6 +200,31 @@ def _fresh(folder, name):
   return Run(name, {}, [], {'eval_speed': found['eval_speed']})
 
 
+def _sliding(path):
+  """The file of `python -m txl_jax.bench sliding`, in the form of eval_speed.
+
+  None for another file; UserError if it is damaged.
+  """
+  if b'"sliding"' not in (text := files.read(path)):
+    return None
+  found = files.parse_json(text, f'{path}')
+  if found.get('benchmark') != 'sliding':
+    return None
+  _check(f'{path}', found, {'hardware': {'device': str}, 'results': dict})
+  names = (re.fullmatch(r'memory, (\d+)', name) for name in found['results'])
+  measured = []
+  for length in (int(name[1]) for name in names if name):
+    pair = [f'{kind}, {length}' for kind in ('window', 'memory')]
+    form = {name: {'median': float} for name in pair}
+    _check(f'results of {path}', found['results'], form)
+    window, memory = (found['results'][name]['median'] for name in pair)
+    measured.append(
+      {'attention_length_tokens': length, 'times_slower': window / memory}
+    )
+  kept = {'hardware': found['hardware'], 'config': found.get('sizes')}
+  return kept | {'lengths': measured}
+
+
 def _analyses(folder):
   paths = sorted((folder / analysis.FOLDER).glob('*.json'))
   return {path.stem: _analysis(path) for path in paths}
@@ -210,11 +248,22 @@ def _form(program, unit):
       'init': length,
       'best': length,
       'lengths': [length],
+      'effective': (length,),
+      'effective_at_end': (bool,),
     },
     'recl': {
       'contexts_tokens': [int],
-      'group': [{'name': str, 'experiment': str, 'mean_nats': [float]}],
-      'results': [{'name': str, 'share': float, 'recl_tokens': int}],
+      'group': [{'name': str, 'experiment': str, 'mean_nats': [(float,)]}],
+      'results': [
+        {
+          'name': str,
+          'share': float,
+          'recl_tokens': (int,),
+          'at_end': (bool,),
+          'at_reach': (bool,),
+          'interval_tokens': ([int],),
+        }
+      ],
     },
     'eval_speed': {
       'hardware': {'device': str},
@@ -226,7 +275,14 @@ def _form(program, unit):
 
 
 def _check(name, value, form):
-  """Holds a value of JSON against a type, or {key: form}, or [form] of all."""
+  """Holds a value of JSON against a type, or {key: form}, or [form] of all.
+
+  As (form,), it may be null or missing.
+  """
+  if isinstance(form, tuple):
+    if value is None:
+      return
+    (form,) = form
   kind = form if isinstance(form, type) else type(form)
   if type(value) not in ((int, float) if kind is float else (kind,)):
     raise UserError(

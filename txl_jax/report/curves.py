@@ -50,7 +50,7 @@ def contexts(
   for label, runs in rows.items():
     own = {run.experiment for run in runs}
     found = [
-      (a['contexts_tokens'], member['mean_nats'])
+      _measured(a['contexts_tokens'], member['mean_nats'])
       for a in _analyses(evaluations, 'recl')
       for member in a['group']
       if member['experiment'] in own
@@ -63,6 +63,12 @@ def contexts(
 
 def _analyses(runs, program):
   return [a for run in runs if (a := run.analyses.get(program)) is not None]
+
+
+def _measured(x, y):
+  """Without the contexts beyond the reach of a model."""
+  pairs = [(a, b) for a, b in zip(x, y) if b is not None]
+  return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def _columns(sweep, unit):
@@ -97,5 +103,6 @@ def _drawn(name, kind, bands: Bands, x_name, y_name):
     axes.set_ylabel(y_name)
 
   path = name.with_name(f'{name.name}_{kind}.png')
-  if pictures.draw(path, plot, (7.5, max(4, 0.35 * len(bands)))):
+  width = max(7.5, 4.5 + 0.07 * max(map(len, bands)))  # labels are beside it
+  if pictures.draw(path, plot, (width, max(4, 0.35 * len(bands)))):
     yield page.Picture(path, f'{y_name} against {x_name}')

@@ -5,7 +5,7 @@ import dataclasses
 import html
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Table:
 
   header: Sequence[str]
   rows: Sequence[Sequence[str]]
+  grey: Collection[int] = ()  # indices of rows that stand back, in HTML
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +60,15 @@ def _plain(cell):
 
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #333; max-width: 60em;
+body { font: 15px/1.5 system-ui, sans-serif; color: #333; max-width: 84em;
   margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; font-size: 14px; margin: 1em 0; }
 th, td { padding: 4px 10px; border-bottom: 1px solid #e4e4e4;
   text-align: right; }
 th { border-bottom: 2px solid #8a8a8a; }
 th:first-child, td:first-child { text-align: left; }
+.grey { color: #767676; }
+p { max-width: 60em; }
 img { max-width: 100%; }
 """
 
@@ -89,12 +92,10 @@ def _web(block):
     return f'<p><img src="data:image/png;base64,{data}" alt="{text}"></p>'
   if isinstance(block, str):
     return f'<p>{html.escape(block)}</p>'
-  head = _row('th', block.header)
-  return '\n'.join(
-    ['<table>', head, *(_row('td', row) for row in block.rows), '</table>']
-  )
+  rows = [_row('td', row, i in block.grey) for i, row in enumerate(block.rows)]
+  return '\n'.join(['<table>', _row('th', block.header), *rows, '</table>'])
 
 
-def _row(tag, cells):
+def _row(tag, cells, grey=False):
   inside = ''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)
-  return f'<tr>{inside}</tr>'
+  return f'<tr{" class=grey" * grey}>{inside}</tr>'

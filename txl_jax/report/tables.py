@@ -20,6 +20,8 @@ class Figure(NamedTuple):
   values: Sequence[float]
   others: int = 0  # runs that were measured in another way, not among these
   where: str = ''  # the hardware, where it matters
+  before: str = ''  # what is shown around it
+  after: str = ''  # alone, where there is no value
 
   @property
   def mean(self) -> float:
@@ -28,13 +30,38 @@ class Figure(NamedTuple):
 
   def __str__(self) -> str:
     """The mean, and the standard deviation where there are several."""
+    if not self.values:
+      return self.after
     digits = 3 if abs(self.mean) < 10 else 2 if abs(self.mean) < 1000 else 0
     if all(isinstance(x, int) for x in self.values):  # tokens
       digits = 0
-    mean = f'{self.mean:.{digits}f}'
-    if len(self.values) == 1:
-      return mean
-    return f'{mean} ± {statistics.stdev(self.values):.{digits}f}'
+    text = f'{self.before}{self.mean:.{digits}f}'
+    if len(self.values) > 1:
+      text += f' ± {statistics.stdev(self.values):.{digits}f}'
+    return text + self.after
+
+
+# What is measured besides the columns of the paper, by the kind of a table.
+_BESIDES = {'lengths': ('effective length', 'ppl in training')}
+# And what is said of its figures.
+_SAID = {
+  'lengths': (
+    'Init and best are of the sweep over attention lengths. It reads a model '
+    'without memory through a window that moves token by token; for absolute '
+    'positions with a memory, the length is that of the memory. The effective '
+    'length is the shortest one after which the next adds little, by default '
+    'less than 0.1 %; ≥: none of those that were tried. In training: the best '
+    'validation figure of a run, in segments, whose first tokens see little '
+    'and, with half the loss, were never trained; the sweep may be of fewer '
+    'tokens.'
+  ),
+  'recl': (
+    'In brackets: where 95 % of the results lie if the positions are drawn '
+    'anew; of several seeds, from the lowest end to the highest. ≥: even the '
+    'longest context tried was of use. Its reach: the model was trained to '
+    'read no more. n/a: it was trained to read less than the shortest context.'
+  ),
+}
 
 
 def of_paper(
@@ -50,14 +77,17 @@ def of_paper(
     yield page.Heading(2, f'Table {table.number}: {table.title}')
     twins = {x.partition(':')[0] for row in table.rows for x in row.small}
     for file in '', *sorted(twins):
-      there = {
-        _label(row, file): groups[experiment]
-        for row in table.rows
-        if (experiment := _experiment(row, file)) in groups
-      }
+      there = _there(table, groups, file)
       if file and there:
         yield page.Heading(3, f'Table {table.number} in small: {file}')
-        yield 'The order of its rows, with models for a CPU.'
+        yield (
+          f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
+          "training are not the paper's: read the figures and how far seeds "
+          'differ, not an order. A row without a published figure is not in '
+          'the paper.'
+        )
+      if there and table.kind in _SAID:
+        yield _SAID[table.kind]
       if there or not file:
         yield _beside(table, groups, evaluations, file)
       name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
@@ -68,38 +98,22 @@ def of_paper(
         yield from curves.contexts(there, evaluations, name)
 
 
-def _experiment(row, file):
-  """The experiment of a row; in small, its twin in a file."""
-  return row.twin(file) if file else row.experiment
+def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[page.Block]:
+  """Validation figures and curves of runs that no table of the paper has."""
+  table = paper.STUDIES
+  if there := _there(table, groups, ''):
+    yield page.Heading(2, table.title)
+    yield _beside(table, groups, (), '')
+    yield from curves.learning(there, folder / 'studies')
 
 
-def _beside(table, groups, evaluations, file):
-  """A table of the paper, ours beside it; in small, the twins in a file."""
-  columns = table.columns
-  ours = ['ours'] if len(columns) == 1 else [f'ours, {c}' for c in columns]
-  if file:
-    unit = _units(groups, table, file)
-    if table.kind == 'test':
-      ours = [f'ours, {unit}']
-    ours = [c.replace('ppl ', f'{unit} ') for c in ours]
-  differences = [] if file or table.kind == 'recl' else ['difference']
-  header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
-  rows = []
-  for row in table.rows:
-    experiment = _experiment(row, file)
-    if file and not experiment:
-      continue
-    runs = groups.get(experiment, ())
-    figures = MEASURES[table.kind](row, runs, evaluations, experiment)
-    cells = [_label(row, file), *map(_plain, row.published)]
-    cells += [str(f) if f else '' for f in figures]
-    if differences:
-      main = min(1, len(columns) - 1)  # the best, where there are several
-      found = figures[main]
-      cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
-    cells += _counted(figures[0], runs)
-    rows.append(cells)
-  return page.Table(header, rows)
+def _there(table, groups, file):
+  """The runs of rows by their labels, of one row for each experiment."""
+  return {
+    _label(row, file): groups[experiment]
+    for row in table.rows
+    if not row.length and (experiment := _experiment(row, file)) in groups
+  }
 
 
 def _label(row, file):
@@ -107,25 +121,63 @@ def _label(row, file):
   return row.model.removesuffix(', 128M') if file else row.model
 
 
-def _units(groups, table, file):
-  """'bpc' or 'ppl' where the figures have it, of the twins in a file."""
-  twins = (row.twin(file) for row in table.rows)
-  found = {run.unit for twin in twins for run in groups.get(twin, ())}
-  return ' or '.join(sorted(found))
+def _experiment(row, file):
+  """The experiment of a row; in small, its twin in a file."""
+  return row.twin(file) if file else row.experiment
 
 
-def _plain(x):
-  return x if isinstance(x, str) else f'{x:,}'
+def _beside(table, groups, evaluations, file):
+  """A table of the paper, ours beside it; in small, the twins in a file."""
+  columns, unit = table.columns, _units(table, groups, file)
+  ours = [*columns, *_BESIDES.get(table.kind, ())]
+  if file:
+    ours = [c.replace('ppl ', f'{unit} ') for c in ours]
+  if len(ours) < 2:
+    ours = [unit] if file or not columns else []
+  ours = [f'ours, {c}' for c in ours] or ['ours']
+  compared = columns and not file and table.kind != 'recl'
+  differences = ['difference'] if compared else []
+  header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
+  rows, grey = [], []
+  for row in table.rows:
+    experiment = _experiment(row, file)
+    if not (experiment if file else row.published or not columns):
+      continue
+    published = [f'{x:,}' for x in row.published] or [''] * len(columns)
+    cells = [_label(row, file), *published]
+    if not experiment and table.kind != 'speed':
+      grey.append(len(rows))
+      cells += ['not implemented here']
+      rows.append(cells + [''] * (len(header) - len(cells)))
+      continue
+    runs = groups.get(experiment, ())
+    figures = MEASURES[table.kind](row, runs, evaluations, experiment)
+    cells += [str(f) if f else '' for f in figures]
+    if compared:
+      main = min(1, len(columns) - 1)  # the best, where there are several
+      found = figures[main]
+      cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
+    rows.append(cells + _counted(figures, runs))
+  return page.Table(header, rows, grey)
 
 
-def _counted(figure, runs):
-  """How many runs a figure is of, their hardware and their mean time."""
-  if not figure:
+def _units(table, groups, file):
+  """'bpc' or 'ppl', as the runs of its rows have it."""
+  runs = _there(table, groups, file).values()
+  return ' or '.join(sorted({run.unit for group in runs for run in group}))
+
+
+def _counted(figures, runs):
+  """How many runs figures are of, their hardware and their mean time."""
+  if not (found := [f for f in figures if f]):
     return ['', '', '']
+  figure, most = found[0], max(len(f.values) for f in found)
   young = sum(not r.finished for r in runs)
   notes = [f'{young} not finished'] * bool(young)
   notes += [f'{figure.others} measured otherwise'] * bool(figure.others)
-  count = f'{len(figure.values)}' + (f' ({", ".join(notes)})' if notes else '')
+  less = len(figure.values) < most
+  notes += [f'{len(figure.values)} in a sweep'] * less
+  count = f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
   return [count, *(_where(runs) if runs else (figure.where, ''))]
 
 
@@ -171,17 +223,35 @@ def _test(row, runs, evaluations, experiment):
   return _figures(tested, 1)
 
 
-def _lengths(row, runs, evaluations, experiment):
-  """Of the sweep over attention lengths: init, best, and its length."""
+def _validation(row, runs, evaluations, experiment):
+  """The best figure on the validation split in training."""
   del row, evaluations, experiment
+  found = [run.best for run in runs if run.best is not None]
+  return [Figure(found) if found else None]
 
-  def values(a):
-    init, best, unit = a['init'], a['best'], a['unit']
-    return [init[unit], best[unit], best['attention_length_tokens']]
 
-  sweeps = [a for run in runs if (a := run.sweep) is not None]
-  ways = (([a.get('options'), a.get('eval')], values(a)) for a in sweeps)
-  return _figures(_grouped(ways), 3)
+def _lengths(row, runs, evaluations, experiment):
+  """Of the sweep: init, best, its length, and the effective one.
+
+  Where the row is of another length than the best, that one. Last, the best
+  figure in training.
+  """
+  measured = []
+  for a in filter(None, (run.sweep for run in runs)):
+    there = {x['attention_length_tokens']: x for x in a['lengths']}
+    best = there.get(row.length) if row.length else a['best']
+    if best:
+      last = (a.get('effective') or {}).get('attention_length_tokens')
+      values = [x[a['unit']] for x in (a['init'], best)]
+      values += [best['attention_length_tokens'], last]
+      values += [a.get('effective_at_end')]
+      measured.append(([a.get('options'), a.get('eval')], values))
+  *figures, last, more = _figures(_grouped(measured), 5)
+  if last and more and None not in last.values:
+    last = last._replace(before='≥ ' * any(more.values))
+  else:  # of an older sweep
+    last = None
+  return [*figures, last, *_validation(row, runs, evaluations, experiment)]
 
 
 def _recl(row, runs, evaluations, experiment):
@@ -194,35 +264,48 @@ def _recl(row, runs, evaluations, experiment):
   groups: dict[Any, list] = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
-    there = {(r['name'], r['share']): r['recl_tokens'] for r in a['results']}
+    there = {(r['name'], r['share']): r for r in a['results']}
     own = [
       [there.get((m['name'], share)) for share in paper.SHARES]
       for m in a['group']
       if m['experiment'] == experiment
     ]
-    if found := [lengths for lengths in own if None not in lengths]:
+    if found := [results for results in own if None not in results]:
       models = tuple(sorted(m['experiment'] for m in a['group']))
       groups.setdefault(models, []).extend(found)
   if not groups:
-    return [None] * 3
-  largest = max(groups, key=len)
-  return _figures({largest: groups[largest]}, 3)
+    return [None] * len(paper.SHARES)
+  largest = groups[max(groups, key=len)]
+  return [_context(results) for results in zip(*largest, strict=True)]
+
+
+def _context(results):
+  """A Figure of the relative effective context lengths of equal models."""
+  found = [r['recl_tokens'] for r in results]
+  if None in found:
+    return Figure((), after='n/a')
+  ends = [c for r in results for c in r.get('interval_tokens') or ()]
+  after = f' [{min(ends)}, {max(ends)}]' if ends else ''
+  if any(r.get('at_reach') for r in results):
+    after += ' (its reach)'
+  return Figure(
+    found, before='≥ ' * any(r.get('at_end') for r in results), after=after
+  )
 
 
 def _speed(row, runs, evaluations, experiment):
-  """The ratio at the attention length that the row names, on one device."""
+  """The ratio at the attention length of the row, of one model on a device."""
   del runs, experiment
-  length = int(row.model.split()[-1].replace(',', ''))
   found = _grouped(
-    (a['hardware']['device'], [measured['times_slower']])
+    ([a['hardware']['device'], a.get('config')], [measured['times_slower']])
     for run in evaluations
     if (a := run.analyses.get('eval_speed')) is not None
     for measured in a['lengths']
-    if measured['attention_length_tokens'] == length
+    if measured['attention_length_tokens'] == row.length
   )
   (figure,) = _figures(found, 1)
   if figure:
-    where = json.loads(max(found, key=lambda how: len(found[how])))
+    where, _ = json.loads(max(found, key=lambda how: len(found[how])))
     figure = figure._replace(where=where)
   return [figure]
 
@@ -230,6 +313,7 @@ def _speed(row, runs, evaluations, experiment):
 # How the figures of a table are found, by its kind.
 MEASURES = {
   'test': _test,
+  'validation': _validation,
   'lengths': _lengths,
   'recl': _recl,
   'speed': _speed,
