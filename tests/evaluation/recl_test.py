@@ -18,14 +18,17 @@ from txl_jax.evaluation import recl
 from txl_jax.parallel import mesh as mesh_lib
 
 
-def literal(l, step, longest, r):
-  """The definition, without arrays: l is {c: list over t} of each model."""
+def literal(l, step, r):
+  """The definition, without arrays: l is {c: list over t} of each model.
+
+  A model has the contexts that it is measured with.
+  """
   lengths = []
   for i in range(len(l)):
-    c = step
-    while c + step <= longest:
+    c = step if l[i] else None
+    while l[i] and c + step in l[i]:
       places = range(len(l[i][c]))
-      b = [min(l[j][c][t] for j in range(len(l))) for t in places]
+      b = [min(one[c][t] for one in l if c in one) for t in places]
       T = sorted(places, key=lambda t: -b[t])[: max(1, round(r * len(places)))]
 
       def f(other, i=i, b=b, T=T):
@@ -41,21 +44,32 @@ def literal(l, step, longest, r):
 
 def test_as_the_definition_says():
   rng = np.random.default_rng(0)
-  distinct = set()
-  for _ in range(40):
+  distinct, ends = set(), set()
+  for _ in range(60):
     m, C, P = rng.integers(1, 4), rng.integers(2, 7), rng.integers(1, 30)
     falls = rng.uniform(0.2, 1, [m, 1, 1]) * np.arange(C)[:, None]
     nll = 4 - 0.3 * falls**0.5 + rng.normal(size=[m, C, P]) * 0.3
     step = int(rng.integers(1, 9))
     lengths = recl.contexts(step, step * C)
-    by_name = [dict(zip(lengths, model.tolist())) for model in nll]
+    # Some are measured with the first contexts alone, or with none.
+    known = rng.integers(0, C, m) if rng.random() < 0.5 else [C] * m
+    by_name = [
+      dict(zip(lengths[:k], model.tolist())) for k, model in zip(known, nll)
+    ]
+    for model, k in zip(nll, known):
+      model[k:] = np.nan
     for r in (0.1, 0.5, 1.0):
       found = recl.effective(nll, lengths, r)
-      expected = literal(by_name, step, step * C, r)
+      expected = literal(by_name, step, r)
       assert [x.length for x in found] == expected
       assert [x.at_end for x in found] == [c == step * C for c in expected]
-      distinct |= {c // step for c in expected}
-  assert len(distinct) > 3
+      for x, k, c in zip(found, known, expected):
+        assert x.at_reach == (0 < k < C and c == k * step)
+        measured = [not math.isnan(g) for g in x.gains]
+        assert measured == [j + 1 < k for j in range(C - 1)]
+        ends.add((x.at_end, x.at_reach, x.length is None))
+      distinct |= {c // step for c in expected if c}
+  assert len(distinct) > 3 and len(ends) == 4
 
 
 def test_a_hand_made_table():
@@ -74,6 +88,70 @@ def test_a_hand_made_table():
   # At the hardest position, the second one from context 20, nothing is gained.
   hardest, _ = recl.effective(nll, (10, 20, 30), 0.5)
   assert hardest.gains == pytest.approx((1 - math.exp(-1), 0))
+
+
+def test_a_model_whose_reach_ends():
+  """By hand: contexts 10, 20, 30, two positions, model 1 reads 20 at most.
+
+  It gains 1 - e^-1 from 20 tokens, as b(10) = 3 is its own; there its reach
+  ends. With 20, b is the 2 of model 1; with 30 model 0 is at e^-0.5 of that.
+  """
+  nll = np.array(
+    [[[4, 4], [4, 4], [1, 2]], [[3, 3], [2, 2], [math.nan] * 2]], np.float64
+  )
+  far, ended = recl.effective(nll, (10, 20, 30), 1.0)
+  assert far.gains == pytest.approx((0, 1 - math.exp(-0.5)))
+  assert (far.length, far.at_end, far.at_reach) == (10, False, False)
+  assert ended.gains == pytest.approx((1 - math.exp(-1), math.nan), nan_ok=True)
+  assert (ended.length, ended.at_end, ended.at_reach) == (20, False, True)
+  # Without a context there is no length; the other is then the best itself.
+  nll[1] = math.nan
+  far, none = recl.effective(nll, (10, 20, 30), 1.0, 5)
+  assert far.gains == pytest.approx((0, 1 - math.exp(-2.5)))
+  assert (none.length, none.at_end, none.at_reach) == (None, False, False)
+  assert (far.interval, none.interval) == ((10, 10), None)
+
+
+def test_an_interval_over_positions():
+  """One model, ten positions, of which some gain 1 nat from 20 tokens.
+
+  A resample has one of k such positions with probability 1 - (1 - k / 10)^10,
+  and then gains 1 - e^-0.1 or more: 20 tokens. That is 0.893 of two, so both
+  lengths are within 95 %, and 0.994 of four, so only one is.
+  """
+
+  def interval(k):
+    nll = np.full([1, 3, 10], 2.0)
+    nll[0, 1:, :k] = 1.0
+    (found,) = recl.effective(nll, (10, 20, 30), 1.0, 1000)
+    assert found.length == (20 if k else 10)
+    return found.interval
+
+  assert interval(10) == (20, 20)  # all positions alike
+  assert interval(0) == (10, 10)
+  assert interval(2) == (10, 20)
+  assert interval(4) == (20, 20)
+  assert recl.effective(np.ones([1, 2, 3]), (1, 2), 1.0)[0].interval is None
+
+
+def test_an_interval_is_that_of_resampled_tables():
+  rng = np.random.default_rng(3)
+  m, C, P, step, resamples = 3, 6, 25, 4, 60
+  nll = 4 - 0.05 * np.arange(C)[:, None] + 0.3 * rng.normal(size=[m, C, P])
+  nll[2, 4:] = np.nan
+  lengths = recl.contexts(step, step * C)
+  for r in (0.1, 0.5, 1.0):
+    again, every = np.random.default_rng(0), []
+    for _ in range(resamples):
+      drawn = nll[:, :, np.sort(again.integers(P, size=P))]
+      known = [dict(zip(lengths, x.tolist())) for x in drawn]
+      known[2] = {c: known[2][c] for c in lengths[:4]}
+      every.append(literal(known, step, r))
+    found = recl.effective(nll, lengths, r, resamples)
+    # Of 60 in order: at least 1.5 are at or below the first, 58.5 the second.
+    ordered = [sorted(column) for column in zip(*every)]
+    assert [x.interval for x in found] == [(x[1], x[58]) for x in ordered]
+    assert any(low < high for low, high in (x.interval for x in found))
 
 
 def test_positions():
@@ -126,20 +204,28 @@ def test_after_exactly_c_tokens(name, changes):
       assert nll == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_model_that_can_be_given_no_more():
-  """The last five tokens, whatever c is; the others do not matter."""
-
-  model, params = make('al_rfou', table_len=5)
-  tokens = np.random.default_rng(0).integers(0, every.V, 40).astype(np.uint8)
-  at, own = np.array([7, 20]), dict(batch_size=2, segment_len=3)
-  expected = recl.after_context(model, params, tokens, at, 5, **own)
-  found = recl.after_context(model, params, tokens, at, 7, **own)
-  np.testing.assert_array_equal(found, expected)
-  assert (recl.reads(model, 7), recl.reads(model, 4)) == (5, 4)
-  # Others have no such limit, nor has one whose memory goes on.
+def test_how_far_a_model_is_read():
+  """As far as it was trained, if its positions are absolute; told T of that."""
+  reach = {
+    'al_rfou': 9,  # the rows of its table
+    'vaswani': 20,
+    'transformer_xl': math.inf,
+    'shaw': math.inf,
+    'lstm': math.inf,
+  }
+  assert {x: recl.reach(make(x)[0], 20) for x in reach} == reach
   for name in 'transformer_xl', 'shaw':
-    assert recl.reads(make(name)[0], 700) == 700
-    assert recl.reads(make(name, mem_len=0)[0], 700) == 700
+    assert recl.reach(make(name, mem_len=0)[0], 20) == math.inf
+  # A memory goes on; only the segments are those of training.
+  assert recl.reach(make('vaswani', mem_len=4)[0], 20) == math.inf
+
+
+def test_contexts_beyond_are_left_out():
+  told = []
+  found = recl.table(lambda c: [c, -c], (3, 6, 9), 2, 6, told.append)
+  expected = [[3, -3], [6, -6], [math.nan] * 2]
+  np.testing.assert_array_equal(found, expected)
+  assert told == [3, 6]
 
 
 def test_a_context_that_does_not_fit():

@@ -9,7 +9,6 @@ from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
-from txl_jax.models import transformer_xl
 from txl_jax.modes import attention_length, trained
 from txl_jax.parallel import mesh as mesh_lib
 
@@ -20,13 +19,13 @@ def config(**model):
   return c
 
 
-def score(c, folder, **lengths):
+def score(c, folder, segment_len=5, **lengths):
   """Nats of the first 50 tokens of the model with other lengths."""
   params = trained.load(c, folder, mesh_lib.make_mesh()).params
   model = models.build(c.model, 3, **lengths).at_test_time()
   return perplexity.score(
-    model, params, subjects.text(50), batch_size=1, segment_len=5,
-    segments_per_call=9,
+    model, params, subjects.text(50), batch_size=1,
+    segment_len=segment_len, segments_per_call=9,
   ).nats  # fmt: skip
 
 
@@ -35,18 +34,25 @@ def test_a_model_with_memory(folder, corpus, capfd):
   record = subjects.measure(attention_length, c, folder, 'attention_length')
   assert (record['tokens'], record['split_tokens']) == (50, 80)
   lengths = {r['attention_length_tokens']: r for r in record['lengths']}
-  assert [*lengths] == [2, 10, 12]  # 10 is T + M of training
+  assert [*lengths] == [2, 4, 12]  # 4 is M of training
   for length, found in lengths.items():
     expected = score(c, folder, mem_len=length, same_length='M')
     assert found['nats'] == pytest.approx(expected, rel=1e-5)
     assert found['bpc'] == pytest.approx(expected / np.log(2), rel=1e-5)
     assert found['scored_tokens'] == 49 and found['seconds'] > 0
-  assert record['init'] == lengths[10]
+  assert record['init'] == lengths[4]
   assert record['best']['nats'] == min(r['nats'] for r in lengths.values())
+  assert record['segment_len'] == 5 and record['same_length']
+  # Of three lengths, by hand.
+  first, second, third = (r['bpc'] for r in record['lengths'])
+  k = 0 if first - second < 0.001 * first else 1
+  k += k and second - third >= 0.001 * second
+  assert record['effective'] == record['lengths'][k]
+  assert record['effective_at_end'] == (k == 2)
   subjects.assert_picture(folder / 'analysis/attention_length.png')
   lines = capfd.readouterr().out.splitlines()
   assert lines[0] == 'xl, step 7, made here validation, 50 of 80 tokens'
-  assert [line.split()[0] for line in lines[2:5]] == ['2', '10', '12']
+  assert [line.split()[0] for line in lines[2:5]] == ['2', '4', '12']
   assert f'{lengths[12]["bpc"]:.4f}' in lines[4]
   assert 'init' in lines[3] and sum('best' in x for x in lines[2:5]) == 1
 
@@ -59,14 +65,58 @@ def test_a_model_without_memory(plain, corpus):
   assert record['init']['attention_length_tokens'] == 6
 
 
-def test_lengths_that_a_model_does_not_reach(plain, corpus, monkeypatch, capfd):
-  monkeypatch.setattr(transformer_xl.TransformerXL, 'reach', lambda self: 6)
-  c = config(mem_len=0)
-  attention_length.run(runs.job(c, plain, silent=False))
-  record = json.loads((plain / 'analysis/attention_length.json').read_text())
+def test_lengths_that_a_model_does_not_reach(absolute, corpus, capfd):
+  """It has absolute positions, those of segments of 6 tokens."""
+  c = config(name='vaswani', mem_len=0)
+  attention_length.run(runs.job(c, absolute, silent=False))
+  path = absolute / 'analysis/attention_length.json'
+  record = json.loads(path.read_text())
   lengths = [r['attention_length_tokens'] for r in record['lengths']]
-  assert lengths == [2, 6]
+  assert lengths == [2, 6] and record['segment_len'] is None
   assert 'attention_length.lengths above 6 are left' in capfd.readouterr().err
+
+
+def test_absolute_positions_with_a_memory(naive, corpus, capfd):
+  """In the segments of training, of any length of memory."""
+  c = config(name='vaswani', mem_len=4)
+  c.eval.segment_len = 9
+  attention_length.run(runs.job(c, naive, silent=False))
+  path = naive / 'analysis/attention_length.json'
+  record = json.loads(path.read_text())
+  assert record['segment_len'] == 6 and not record['same_length']
+  for found in record['lengths']:
+    own = dict(mem_len=found['attention_length_tokens'], segment_len=6)
+    assert found['nats'] == pytest.approx(score(c, naive, **own), rel=1e-5)
+  assert record['init']['attention_length_tokens'] == 4
+  told = capfd.readouterr()
+  assert 'segments of 6 tokens, not eval.segment_len' in told.err
+  assert told.out.splitlines()[-1].endswith('its own segment, of 6, besides')
+
+
+def test_what_the_table_shows():
+  """The mark of the effective length, or that none of those tried is one."""
+  rows = [
+    {'attention_length_tokens': L, 'ppl': x, 'nats': 1.0, 'seconds': 1.0}
+    for L, x in ((8, 9.0), (16, 7.0), (32, 6.999))
+  ]
+  record = {
+    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's', 'tokens': 9,
+    'split_tokens': 9, 'unit': 'ppl', 'lengths': rows, 'init': rows[0],
+    'init_is': 'that', 'best': rows[2], 'effective': rows[1],
+    'effective_at_end': False, 'threshold': 0.001, 'same_length': True,
+  }  # fmt: skip
+  found = attention_length.table(record)
+  assert [line.split()[4:] for line in found[2:5]] == [
+    ['init'],
+    ['effective'],
+    ['best'],
+  ]
+  short = 'effective: the next length tried improves it by less than 0.1 %'
+  assert found[-1] == short
+  record |= {'effective': rows[2], 'effective_at_end': True}
+  found = attention_length.table(record)
+  assert 'effective' not in ' '.join(found[2:5])
+  assert found[-1].startswith('effective: longer than all tried')
 
 
 def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):

@@ -1,5 +1,19 @@
 """The runs that the evaluation programs measure."""
 
-from tests.modes.subjects import corpus, folder, plain, without_matplotlib
+from tests.modes.subjects import (
+  absolute,
+  corpus,
+  folder,
+  naive,
+  plain,
+  without_matplotlib,
+)
 
-__all__ = ['corpus', 'folder', 'plain', 'without_matplotlib']
+__all__ = [
+  'absolute',
+  'corpus',
+  'folder',
+  'naive',
+  'plain',
+  'without_matplotlib',
+]

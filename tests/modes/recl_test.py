@@ -11,7 +11,8 @@ from txl_jax.modes import recl
 
 def config(**others):
   c = subjects.config()
-  c.recl.update(step=3, longest=10, positions=9, batch_size=4, **others)
+  c.recl.update(step=3, longest=10, positions=9, batch_size=4, resamples=9)
+  c.recl.update(others)
   return c
 
 
@@ -28,9 +29,13 @@ def test_a_group(folder, plain, corpus, capfd):
   assert xl['mean_nats'][1] != pytest.approx(first['mean_nats'][1])
   assert [m['config']['model.mem_len'] for m in (xl, first)] == [4, 0]
   assert [m['reads_at_most_tokens'] for m in (xl, first)] == [9, 9]
+  assert [m['segment_len'] for m in (xl, first)] == [5, None]
   results = {(r['name'], r['share']): r for r in record['results']}
-  assert len(results) == 3 * 3
+  assert len(results) == 3 * 3 and record['resamples'] == 9
   for found in results.values():
+    low, high = found['interval_tokens']
+    assert {low, high} <= {3, 6, 9} and low <= high
+    assert not found['at_reach']
     k = (3, 6, 9).index(found['recl_tokens'])
     assert all(g >= 0.01 for g in found['gains'][:k])
     assert found['at_end'] or found['gains'][k] < 0.01
@@ -38,6 +43,93 @@ def test_a_group(folder, plain, corpus, capfd):
   lines = capfd.readouterr().out.splitlines()
   assert lines[2].split() == ['r', '=', '0.1', 'r', '=', '0.5', 'r', '=', '1']
   assert [line.split()[0] for line in lines[3:]] == ['xl', 'plain', 'plain']
+
+
+def test_models_that_are_read_as_far_as_they_were_trained(
+  folder, absolute, naive, corpus, capfd
+):
+  """With segments of 6; without memory it is not measured at 9, nor counted.
+
+  One with memory is read in these, whatever eval.segment_len is.
+  """
+  c = config(others=(str(absolute), str(naive)), resamples=0, shares=(1.0,))
+  c.eval.segment_len = 9
+  record = subjects.measure(recl, c, folder, 'recl')
+  xl, absolute_, naive_ = record['group']
+  assert [m['reads_at_most_tokens'] for m in record['group']] == [9, 6, 9]
+  assert [m['segment_len'] for m in record['group']] == [9, None, 6]
+  assert None not in [*xl['mean_nats'], *naive_['mean_nats']]
+  assert None not in absolute_['mean_nats'][:2]
+  assert absolute_['mean_nats'][2] is None
+  # What a first segment shows is the same, and 6 tokens are one.
+  for k in 0, 1:
+    first, second = (m['mean_nats'][k] for m in (absolute_, naive_))
+    assert first == pytest.approx(second)
+  results = record['results']
+  assert [r['gains'][1] is None for r in results] == [False, True, False]
+  assert {r['interval_tokens'] for r in results} == {None}
+  found = results[1]
+  assert found['at_reach'] == (found['recl_tokens'] == 6)
+  lines = capfd.readouterr().out.splitlines()
+  assert lines[-2:] == [
+    'absolute reads 6 tokens at most',
+    'naive reads segments of 6, those of its training',
+  ]
+  subjects.assert_picture(folder / 'analysis/recl.png')
+
+
+def test_a_model_that_cannot_be_read_at_all(folder, absolute, corpus, capfd):
+  """Among others it is left out; alone, it is refused."""
+  more = dict(step=7, longest=21, shares=(1.0,))
+  c = config(others=(str(absolute),), **more)
+  record = subjects.measure(recl, c, folder, 'recl')
+  alone = subjects.measure(recl, config(**more), folder, 'recl')
+  assert record['group'][1]['mean_nats'] == [None] * 3
+  found, none = record['results']
+  assert [found] == alone['results']
+  assert none['recl_tokens'] is none['interval_tokens'] is None
+  assert not none['at_end'] and not none['at_reach']
+  assert capfd.readouterr().out.splitlines()[4].split() == ['absolute', 'n/a']
+  c = subjects.config(name='vaswani', mem_len=0)
+  c.recl.update(more)
+  message = refused(absolute, c)
+  assert message.startswith('recl.step is 7; allowed: at most 6, the most')
+
+
+def test_what_the_table_shows():
+  """Lengths that the reach or the contexts end, and intervals."""
+  names = {
+    'xl': (900, True, False, [800, 900]),
+    'vaswani': (600, False, True, [600, 600]),
+    'lstm': (1200, False, False, None),
+    'short': (None, False, False, None),
+  }
+  keys = 'recl_tokens', 'at_end', 'at_reach', 'interval_tokens'
+  record = {
+    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's',
+    'tokens': 5000, 'split_tokens': 5000, 'positions': 40, 'resamples': 1000,
+    'contexts_tokens': [300, 600, 900, 1200], 'eval': {'segment_len': 512},
+    'group': [
+      {'name': x, 'reads_at_most_tokens': 1200, 'segment_len': None}
+      for x in names
+    ],
+    'results': [
+      {'name': x, 'share': 0.5, **dict(zip(keys, found))}
+      for x, found in names.items()
+    ],
+  }  # fmt: skip
+  _, conditions, header, *rows = recl.table(record)
+  assert conditions == (
+    '40 positions, contexts to 1,200 tokens; in brackets, 95 % of 1,000 '
+    'resamples of the positions'
+  )
+  assert header.split() == ['r', '=', '0.5']
+  assert [row.split(maxsplit=1)[1] for row in rows] == [
+    '>= 900 [800, 900]',
+    '600 (its reach) [600, 600]',
+    '1,200',
+    'n/a',
+  ]
 
 
 def test_all_are_read_in_the_same_way(folder, corpus):

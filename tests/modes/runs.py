@@ -21,9 +21,9 @@ STEP = 7
 VOCABULARY = Vocabulary((32, 97, 98), (5, 3, 2), (10,))
 
 
-def config(**model):
+def config(name='transformer_xl', **model):
   """Its config, with some keys of the model replaced."""
-  c = common.get_config()
+  c = common.get_config(name)
   c.model.update(n_layer=1, d_model=8, n_head=2, d_head=3, d_ff=10, mem_len=4)
   c.model.update(model)
   c.checkpoint = 'latest'

@@ -64,7 +64,7 @@ def measure(mode, config, folder, name, fields=ALWAYS | OF_TEXT):
 def assert_picture(path):
   """That there is a PNG of a size for a page."""
   data = path.read_bytes()
-  assert data.startswith(b'\x89PNG') and 5_000 < len(data) < 60_000
+  assert data.startswith(b'\x89PNG') and 5_000 < len(data) < 100_000
 
 
 @pytest.fixture(scope='session')
@@ -80,6 +80,22 @@ def plain(tmp_path_factory):
   """That of a run without memory."""
   folder = tmp_path_factory.mktemp('runs') / 'plain'
   write(folder, mem_len=0)
+  return folder
+
+
+@pytest.fixture(scope='session')
+def absolute(tmp_path_factory):
+  """The same with absolute positions."""
+  folder = tmp_path_factory.mktemp('runs') / 'absolute'
+  write(folder, name='vaswani', mem_len=0)
+  return folder
+
+
+@pytest.fixture(scope='session')
+def naive(tmp_path_factory):
+  """With absolute positions and a memory."""
+  folder = tmp_path_factory.mktemp('runs') / 'naive'
+  write(folder, name='vaswani', mem_len=4)
   return folder
 
 

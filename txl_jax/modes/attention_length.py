@@ -9,8 +9,8 @@ from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 
 _INIT = (
-  'attention length of training: the tokens that the last one of a segment '
-  'saw, segment_len + mem_len'
+  'attention length of training: model.mem_len, or train.segment_len without '
+  'memory'
 )
 
 
@@ -23,12 +23,19 @@ def run(job: Job) -> None:
   config, o = job.config, job.config.attention_length
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
-  init = then['train.segment_len'] + then.get('model.mem_len', 0)
-
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  lengths = [length for length in o.lengths if length <= model.reach()]
-  if len(lengths) < len(o.lengths):
-    which = f'attention_length.lengths above {model.reach()} are left out'
+  cut, lengths = asked.cut(config), [*o.lengths]
+  trained = init = then['train.segment_len']
+  reach, remembers = model.reach(trained), model.remembers()
+  if remembers:
+    init = then.get('model.mem_len', 0) or trained
+    if reach < cut['segment_len']:
+      cut['segment_len'] = int(reach)
+      which = f'segments of {reach} tokens, not eval.segment_len'
+      job.console.say(f'{which}: the model has no other positions')
+  elif reach < max(lengths):
+    lengths = [length for length in lengths if length <= reach]
+    which = f'attention_length.lengths above {reach} are left out'
     job.console.say(f'{which}: the model reads no more tokens')
 
   def progress(length, scored):
@@ -40,7 +47,7 @@ def run(job: Job) -> None:
     subject.found.params,
     subject.tokens,
     (*lengths, init),
-    **asked.cut(config),
+    **cut,
     mesh=subject.mesh,
     progress=progress,
   )
@@ -53,10 +60,17 @@ def run(job: Job) -> None:
     }
     for length, score in scores.items()
   ]
+  figures_of = [r[subject.unit] for r in rows]
+  k = attention_length.effective(figures_of, o.threshold)
   record = analysis.conditions(job, subject, 'attention_length') | {
     'init_is': _INIT,
     'init': next(r for r in rows if r['attention_length_tokens'] == init),
     'best': min(rows, key=lambda r: r['nats']),
+    'threshold': o.threshold,
+    'effective': rows[k],
+    'effective_at_end': k == len(rows) - 1,
+    'segment_len': cut['segment_len'] if remembers else None,
+    'same_length': not remembers or hasattr(model.config, 'same_length'),
     'lengths': rows,
   }
   analysis.report(job, record, table(record), lambda f: plot(f, record))
@@ -64,7 +78,9 @@ def run(job: Job) -> None:
 
 def table(record: dict[str, Any]) -> list[str]:
   """The lines that are printed."""
-  unit, marks = record['unit'], ('init', 'best')
+  unit, marks = record['unit'], ['init', 'best']
+  if not record['effective_at_end']:
+    marks.append('effective')
   rows = [
     (
       f'{r["attention_length_tokens"]:,}',
@@ -76,11 +92,23 @@ def table(record: dict[str, Any]) -> list[str]:
     for r in record['lengths']
   ]
   header = 'attention length', unit, 'nats', 'seconds', ''
-  return [
+  share = f'{100 * record["threshold"]:g} %'
+  effective = f'the next length tried improves it by less than {share}'
+  if record['effective_at_end']:
+    effective = f'longer than all tried, each of which improves it by {share}'
+  lines = [
     analysis.heading(record),
     *analysis.table(header, rows),
     f'init: {record["init_is"]}',
+    'best: the lowest figure of the lengths tried',
+    f'effective: {effective}',
   ]
+  if not record['same_length']:
+    lines.append(
+      'the length is that of the memory: a token sees its own segment, of '
+      f'{record["segment_len"]}, besides'
+    )
+  return lines
 
 
 def plot(figure: Any, record: dict[str, Any]) -> None:
@@ -88,16 +116,23 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   axes, unit, rows = figure.subplots(), record['unit'], record['lengths']
   lengths = [r['attention_length_tokens'] for r in rows]
   axes.plot(lengths, [r[unit] for r in rows], 'o-', color=pictures.COLOURS[0])
-  low, high = axes.get_ylim()
-  axes.set_ylim(low - 0.12 * (high - low), high)
-  for mark, above in ('init', 1), ('best', -1):
+  axes.margins(y=0.15)
+  x = record['effective']['attention_length_tokens']
+  end = '>= ' if record['effective_at_end'] else ''
+  axes.axvline(x, color=pictures.PALE, linestyle='--', linewidth=1)
+  axes.annotate(
+    f'effective {end}{x:,}', (x, 1), (4, -8), textcoords='offset points',
+    xycoords=('data', 'axes fraction'),
+  )  # fmt: skip
+  # The line falls: above it there is room to the right, below to the left.
+  for mark, way, side in ('init', 1, 'left'), ('best', -1, 'right'):
     r = record[mark]
     axes.annotate(
       f'{mark} {r[unit]:.4g}',
       (r['attention_length_tokens'], r[unit]),
-      (0, 14 * above),
+      (5 * way, 9 * way),
       textcoords='offset points',
-      ha='center',
+      ha=side,
       va='center',
       color=pictures.COLOURS[1] if mark == 'best' else pictures.INK,
     )
