@@ -7,9 +7,9 @@ Published: 21.8 perplexity on the test split, with n + 2 scored tokens for a
 sentence of n words: --config.data.boundaries=2 counts so, in training and
 evaluation; the default counts n + 1.
 841,354,862 parameters, with biases u and v of each layer.
-Hardware: the paper used 512 TPU cores. Compiled for one GPU in bfloat16
-(docs/scaling.md), a step takes 47 GiB, which fits a card of 80 GB; not timed
-here.
+Hardware: its authors used 512 TPU cores (their tf/README.md). Compiled for one
+GPU in bfloat16 (docs/scaling.md), a step takes 47 GiB, which fits a card of 80
+GB; not timed here.
 Every value is published (the script of the original TensorFlow code).
 """
 

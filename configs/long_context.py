@@ -1,4 +1,4 @@
-r"""Twins large enough to use a long context, on a CPU in an hour each.
+r"""Twins for a longer context, on a CPU in half an hour each.
 
   python -m txl_jax.main --config=long_context --config.data.path=source.txt
   python -m txl_jax.main --config=long_context:xl_no_recurrence \
@@ -6,8 +6,8 @@ r"""Twins large enough to use a long context, on a CPU in an hour each.
 
 Not from the paper: rows of its Tables 6 and 8 with 6.2M parameters, segments
 and a memory of 128 subwords, the same tokens for all, for a text in which what
-stands far behind helps, as source code. The text, the figures and what they
-show are in docs/results.md.
+stands far behind should help, as source code. The text, the figures and what
+they show are in docs/results.md.
 """
 
 from txl_jax.configs import common, own_text

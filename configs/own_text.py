@@ -7,13 +7,14 @@ r"""A text of your own: bytes or subwords, for a laptop or one GPU.
 
 Not from the paper. `bytes` and `subwords` are for a text of some megabytes and
 two CPU cores; `bytes_gpu` and `subwords_gpu` for one of a hundred times that,
-and one GPU. Norms come before (model.pre_norm): a model with norms after, as
-the paper's, stays at the frequencies of tokens at rates that this one bears.
+and one GPU. Norms come before (model.pre_norm): at this rate a model with norms
+after, as the paper's, may stay at the frequencies of tokens
+(docs/troubleshooting.md).
 
 Expected of War and Peace: 1.97 bits per byte with bytes and 1.57 with subwords
-on the validation split, in 14 minutes on 2 CPU cores beside other programs
-(docs/own_text.md, with samples). Those for a GPU: hardware unknown, not trained
-by us.
+on the validation split, one seed, in 14 minutes on 2 cores of an AMD EPYC (Zen
+5) beside other programs, 2026-11-23 (docs/own_text.md, with samples). Those for
+a GPU: hardware unknown, not trained by us at their size.
 `nanogpt` has the size, the batches and the steps of nanoGPT's recipe for a CPU:
 0.8M parameters, 2,000 steps of 12 x 64 bytes; docs/results.md has the figures.
 """

@@ -5,9 +5,8 @@
 
 Not from the paper: twins of the rows of its Tables 6, 8 and 10 on the sources
 of Python's own standard library, with the same tokens for all. Segments of 32
-bytes and a memory of as many, 3 layers of width 96. The figures, which of the
-paper's orderings they show and which need longer training, are in
-docs/results.md.
+bytes and a memory of as many, 3 layers of width 96. The figures, and which of
+the paper's orderings they show and which they do not, are in docs/results.md.
 """
 
 from txl_jax.configs import common, pystdlib_tiny

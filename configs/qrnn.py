@@ -7,7 +7,7 @@ A baseline of the Transformer-XL paper, for relative effective context length.
 Published: 33.0 perplexity on the test split with 151M parameters; here
 150,886,638 with a window of 1 in every layer. The script in public has 2 in the
 first layer, which makes 153,886,638: --config.model.window=2.
-Hardware: the original ran 12 hours on one GPU; not timed here.
+Hardware: the original ran 12 hours on one GPU (its abstract); not timed here.
 Published: widths, layers, dropout, Adam and its rate, 14 epochs, the rate
 divided by 10 after 12 of them, batch, mean length of segments, cutoffs. As our
 own choice, weights start normal with deviation 0.02, tails are those of

@@ -4,10 +4,11 @@
   python -m txl_jax.main --config=wt103_base
 
 Published: 24.0 perplexity on the test split (T 64, M 640, clamp_len 400,
-same_length); a public reproduction reached 23.68. 151,107,538 parameters.
+same_length); a user's run of the script reached 23.68 (issue 99 of the
+original). 151,107,538 parameters.
 Validation (Table 6): 23.43 at the attention length of training, 150, 23.35 at
 300, 23.16 at 450, 23.09 at 640.
-Hardware: the original ran on 4 GPUs. Compiled for one in bfloat16
+Hardware: the original asks for 4 GPUs. Compiled for one in bfloat16
 (docs/scaling.md), a step takes 7.1 GiB, which fits a card of 24 GB; not timed
 here.
 Every value is published (the script of the original PyTorch code), whose order

@@ -90,6 +90,25 @@ def test_python_is_run():
   assert found == {*run, 'docs/troubleshooting.md'}
 
 
+# Where the figures of README are told with their commands, dates and machines.
+RESULTS = ('results.md', 'benchmarks.md', 'own_text.md')
+
+
+def test_figures_of_the_results_in_readme_are_on_a_page_of_results():
+  """Ours, of each row: a figure alone would have no command and no machine."""
+  told = ' '.join((ROOT / 'docs' / x).read_text() for x in RESULTS)
+  told = {*re.findall(NUMBER, told)}
+  table = (ROOT / 'README.md').read_text().partition('## Results')[2]
+  rows = [x.split('|')[2] for x in table.splitlines() if x.startswith('| ')]
+  found = re.findall(NUMBER, ' '.join(rows))
+  assert len(found) > 10
+  assert [x for x in found if x not in told] == []
+
+
+# As a page has them, with a point or groups of thousands.
+NUMBER = r'(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?![\w]|[.,]\d)'
+
+
 def test_pictures_of_the_mathematics(tmp_path):
   """Drawing them holds the shift to the distances that it shows."""
   script = ROOT / 'docs/pictures/draw.py'

@@ -1,4 +1,4 @@
-"""Relative attention with memory, by the fastest implementation there is.
+"""Relative attention with memory, by plain operations or a kernel.
 
   base    the contract: what an implementation is asked for and answers
   api     `relative_attention`, and the choice among implementations

@@ -17,7 +17,7 @@ _MODULES: dict[str, ModuleType] = {
   'tpu': tpu,
 }
 IMPLEMENTATIONS = tuple(_MODULES)
-# The fastest first, of those that None may choose on a platform.
+# What None chooses on a platform, the first that can do it.
 _BEST = {'gpu': ('triton',), 'tpu': ('tpu',)}
 
 

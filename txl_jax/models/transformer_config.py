@@ -106,7 +106,7 @@ class WithMemory(Config):
     'auto',
     'How attention is computed in training.',
     choices={
-      'auto': 'the fastest available (`--mode=summary` shows which)',
+      'auto': 'a kernel where there is one (`--mode=summary` shows which)',
       'xla': 'plain operations',
       'cudnn': 'cuDNN, with the position scores as its bias',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',

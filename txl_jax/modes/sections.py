@@ -61,8 +61,8 @@ class Root:
     True,
     'On GPUs, use only kernels that sum in a fixed order, and do not choose '
     'kernels by measured speed, which may turn out differently after a '
-    'restart: the same command then gives the same bits. CPUs and TPUs always '
-    'do.',
+    'restart, so that the same command can give the same bits, as it does on '
+    'CPUs.',
     may_change=ON_RESUME,
   )
 

@@ -1,7 +1,7 @@
 """Whether a model has learnt nothing but how frequent tokens are.
 
 Every model starts there. With norms after the sums (post-norm) and too high a
-learning rate it stays there: the gradients that would lead on have vanished.
+learning rate it may stay there (docs/troubleshooting.md).
 """
 
 from typing import Any
