@@ -102,7 +102,8 @@ def open_other(
   """Another run, with the config that it was made with, to compare with.
 
   Both are read in the same way: it takes eval.segment_len of the job, and what
-  is given of eval.model, as far as its model has these keys.
+  is given of eval.model, as far as its model has these keys, and a memory only
+  if it was trained with one.
   UserError: see `trained.load`; or it is no run, or has another vocabulary.
   """
   if not workdir.checkpoints(folder).exists():
@@ -110,8 +111,12 @@ def open_other(
   config: Any = trained.recorded(folder)
   ev: Any = job.config.eval
   config.eval.segment_len = ev.segment_len
-  given = ((k, x) for k, x in ev.model.items() if x is not None)
-  config.eval.model.update({k: x for k, x in given if k in config.eval.model})
+  given = {k: x for k, x in ev.model.items() if x is not None}
+  if not config.model.get('mem_len'):
+    given.pop('mem_len', None)  # it was trained without a memory
+  config.eval.model.update(
+    {k: given[k] for k in config.eval.model if k in given}
+  )
   found = trained.load(config, folder, subject.mesh)
   here, there = subject.found.vocabulary, found.vocabulary
   if there.symbols != here.symbols:
