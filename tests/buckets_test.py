@@ -107,6 +107,25 @@ print(light, heavy)
   assert done.stdout == 'set() set()\n'
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_a_bucket_imports_no_tensorflow(emulated, tmp_path):
+  """Though etils would, where it is installed."""
+  (tmp_path / 'tensorflow.py').write_text('raise SystemExit(1)')
+  code = f"""
+import sys
+sys.path.append({str(tmp_path)!r})
+from txl_jax import buckets
+path = buckets.place('gs://bucket/a')
+from etils import epath
+print(epath.Path(str(path)).exists())
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == 'False\n'
+
+
 def names(folder):
   return sorted(x.relative_to(folder).as_posix() for x in folder.rglob('*'))
 

@@ -263,6 +263,7 @@ def _prepare_packages(called):
     raise UserError(f'{called} needs gcsfs; allowed: {allowed}')
   from fsspec.config import conf
 
+  os.environ.setdefault('EPATH_USE_TF', 'no')  # else it imports TensorFlow
   # It would keep lists of what is there, and not see what others have written.
   conf.setdefault('gcs', {})['use_listings_cache'] = False
 
