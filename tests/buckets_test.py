@@ -1,6 +1,7 @@
-"""Which paths are in a bucket, and what they need."""
+"""Paths in a bucket, in memory; with -m slow on an emulator."""
 
 import importlib.util
+import io
 import pathlib
 import subprocess
 import sys
@@ -57,12 +58,11 @@ def test_what_a_bucket_may_be_called(bucket, memory):
     ['--config.train.compilation_cache=gs://bucket/cache'],
   ],
 )
-@pytest.mark.parametrize('missing', ['gcsfs', 'google.cloud.storage'])
-def test_without_the_extra(flags, missing, tmp_path, monkeypatch):
+def test_without_the_extra(flags, tmp_path, monkeypatch):
   find = importlib.util.find_spec
 
   def find_none(name, *rest):
-    return None if name == missing else find(name, *rest)
+    return None if name == 'gcsfs' else find(name, *rest)
 
   monkeypatch.setattr(importlib.util, 'find_spec', find_none)
   programs.write_corpus(tmp_path)
@@ -105,3 +105,121 @@ print(light, heavy)
     [sys.executable, '-c', code], capture_output=True, text=True, check=True
   )
   assert done.stdout == 'set() set()\n'
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_a_bucket_imports_no_tensorflow(emulated, tmp_path):
+  """Though etils would, where it is installed."""
+  (tmp_path / 'tensorflow.py').write_text('raise SystemExit(1)')
+  code = f"""
+import sys
+sys.path.append({str(tmp_path)!r})
+from txl_jax import buckets
+path = buckets.place('gs://bucket/a')
+from etils import epath
+print(epath.Path(str(path)).exists())
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == 'False\n'
+
+
+def names(folder):
+  return sorted(x.relative_to(folder).as_posix() for x in folder.rglob('*'))
+
+
+def write(path, data=b'x'):
+  path.upload(io.BytesIO(data))
+
+
+def test_paths(in_bucket):
+  for name in 'a/b', 'a/seal.json', 'c':
+    write(in_bucket / name, name.encode())
+  write(in_bucket / 'big', bytes(3 << 24))
+  assert names(in_bucket) == ['a/b', 'a/seal.json', 'big', 'c']
+  assert {(x.name, x.is_dir()) for x in in_bucket.iterdir()} == {
+    ('a', True),
+    ('big', False),
+    ('c', False),
+  }
+  with (in_bucket / 'big').open_read() as f:
+    assert f.read(10) == bytes(10)
+    assert f.tell() == 10
+    assert len(f.read()) == (3 << 24) - 10
+  (in_bucket / 'a').rename(in_bucket / 'd')
+  (in_bucket / 'c').rename(in_bucket / 'e')
+  assert names(in_bucket) == ['big', 'd/b', 'd/seal.json', 'e']
+  before = (in_bucket / 'e').stat().st_mtime_ns
+  write(in_bucket / 'e', b'd/b')
+  assert (in_bucket / 'e').stat().st_mtime_ns != before
+  (in_bucket / 'e').unlink()
+  (in_bucket / 'e').unlink(missing_ok=True)
+  with pytest.raises(FileNotFoundError):
+    (in_bucket / 'e').unlink()
+  (in_bucket / 'd').rmtree()
+  assert names(in_bucket) == ['big']
+  assert not (in_bucket / 'd').exists()
+
+
+@pytest.mark.parametrize('rename', [False, True])
+def test_a_mark_is_last_to_come_and_first_to_go(bucket, in_bucket, rename):
+  for name in 'a/z', 'a/seal.json', 'a/b/c':
+    write(in_bucket / name)
+  wrote = []
+  bucket.seen = wrote.append
+  (in_bucket / 'a').rename(in_bucket / 'd') if rename else (
+    in_bucket / 'a'
+  ).rmtree()
+  gone = [x for x in wrote if x.startswith('DELETE')]
+  assert 'seal.json' in gone[0]
+  if rename:
+    came = [x for x in wrote if not x.startswith('DELETE')]
+    assert 'seal.json' in came[-1]
+  assert len(gone) == 3
+
+
+def test_no_such_bucket(bucket):
+  path = buckets.Path('gs://no-such-bucket/a')
+  with pytest.raises(FileNotFoundError, match='404 Not Found'):
+    write(path)
+
+
+def test_a_bucket_that_refuses(bucket, in_bucket):
+  bucket.closed = True
+  with pytest.raises(PermissionError, match='the bucket answers 403 Forbidden'):
+    write(in_bucket / 'a')
+
+
+def test_names():
+  path = buckets.Path('gs://b//a/c.d/e.txt/')
+  assert str(path) == 'gs://b/a/c.d/e.txt'
+  assert (path.name, path.suffix) == ('e.txt', '.txt')
+  assert str(path.parent) == 'gs://b/a/c.d'
+  assert str(path.with_suffix('')) == 'gs://b/a/c.d/e'
+  assert str(path.with_name('f') / 'g') == 'gs://b/a/c.d/f/g'
+  assert str(buckets.Path('gs://b') / 'x') == 'gs://b/x'
+  assert len({path, buckets.Path(str(path)), path.parent}) == 2
+
+
+def test_reading_what_is_written_over(in_bucket):
+  """A file is read as it was when it was opened, or fails."""
+  write(in_bucket / 'a', bytes(3 << 24))
+  with (in_bucket / 'a').open_read() as f:
+    f.read(10)
+    write(in_bucket / 'a', b'new')
+    # 416, of a part that is not there: the emulator forgets generations.
+    with pytest.raises(OSError, match=r'the bucket answers 4(04|16)'):
+      f.read()
+
+
+def test_put_and_fetch(in_bucket, tmp_path):
+  (tmp_path / 'a/b').mkdir(parents=True)
+  (tmp_path / 'a/b/c').write_bytes(b'1')
+  (tmp_path / 'a/manifest.json').write_bytes(b'2')
+  buckets.put(tmp_path / 'a', in_bucket)
+  (tmp_path / 'd').mkdir()
+  buckets.fetch(in_bucket, tmp_path / 'd')
+  assert (tmp_path / 'd/b/c').read_bytes() == b'1'
+  assert (tmp_path / 'd/manifest.json').read_bytes() == b'2'

@@ -11,7 +11,7 @@ import tempfile
 import pytest
 
 from tests import emulator, fake_bucket, quick
-from txl_jax import bucket_path, buckets
+from txl_jax import buckets
 from txl_jax.data import options
 
 gc.set_threshold(100_000)  # as programs do, see `terminal.begin`
@@ -73,9 +73,8 @@ def memory(monkeypatch):
   made = fake_bucket.Bucket()
   none = fake_bucket.Bucket(missing=True)
   of = lambda name: made if name == emulator.BUCKET else none
-  monkeypatch.setattr(bucket_path, '_bucket', of)
-  monkeypatch.setattr(bucket_path, '_google', fake_bucket.google)
-  monkeypatch.setattr(bucket_path, '_retry', lambda: None)
+  monkeypatch.setattr(buckets, '_bucket', of)
+  monkeypatch.setattr(buckets, '_retry', lambda: None)
   monkeypatch.setattr(buckets, '_prepare_packages', lambda called: None)
   return made
 

@@ -1,10 +1,9 @@
-"""A bucket in the memory of a test, with the calls that `bucket_path` makes.
+"""A bucket in the memory of a test, with the calls that `buckets` makes.
 
 What it does is what the emulator does: the same tests hold for both.
 """
 
 import threading
-import types
 
 
 class Error(Exception):
@@ -13,22 +12,6 @@ class Error(Exception):
   def __init__(self, code):
     super().__init__(f'{code} at an address')
     self.code = code
-
-
-class NotFound(Error):
-  pass
-
-
-class PreconditionFailed(Error):
-  pass
-
-
-def google(module):
-  """The modules of google that are used."""
-  assert module == 'api_core.exceptions'
-  return types.SimpleNamespace(
-    NotFound=NotFound, PreconditionFailed=PreconditionFailed
-  )
 
 
 class Bucket:
@@ -45,7 +28,7 @@ class Bucket:
   def write(self, what):
     """Is called before anything is written."""
     if self.missing:
-      raise NotFound(404)
+      raise Error(404)
     self.seen(what)
     if self.closed:
       raise Error(403)
@@ -58,7 +41,7 @@ class Bucket:
 
   def list_blobs(self, prefix, delimiter='', max_results=None):
     if self.missing:
-      raise NotFound(404)
+      raise Error(404)
     names = sorted(x for x in self.objects if x.startswith(prefix))
     found = _List()
     for name in names[:max_results]:
@@ -98,28 +81,24 @@ class Blob:
   def _data(self):
     found = self.bucket.objects.get(self.name)
     if found is None or found[0] != self.generation:
-      raise NotFound(404)
+      raise Error(404)
     return found[1]
 
   def _must_be(self, generation):
     there = self.bucket.objects.get(self.name, (0, b''))[0]
     if generation is not None and there != generation:
-      raise PreconditionFailed(412)
+      raise Error(412)
 
-  def upload_from_file(self, file, rewind, size, retry):
+  def upload_from_file(self, file, rewind, size, if_generation_match, retry):
+    self._must_be(if_generation_match)
     file.seek(0)
     self._write(file.read(size), f'POST upload {self.name}')
-
-  def upload_from_string(self, data, if_generation_match, retry):
-    self._must_be(if_generation_match)
-    self._write(data, f'POST upload {self.name}')
 
   def rewrite(self, source, token, retry):
     self._write(source._data(), f'POST {source.name}/rewriteTo/{self.name}')
     return None, self.size, self.size
 
-  def download_as_bytes(self, start, end, if_generation_match):
-    self._must_be(if_generation_match)
+  def download_as_bytes(self, start, end):
     return self._data()[start : end + 1]
 
   def download_to_filename(self, path):
@@ -129,6 +108,6 @@ class Blob:
   def delete(self, if_generation_match=None, retry=None):
     self.bucket.write(f'DELETE {self.name}')
     if self.name not in self.bucket.objects:
-      raise NotFound(404)
+      raise Error(404)
     self._must_be(if_generation_match)
     del self.bucket.objects[self.name]

@@ -22,8 +22,7 @@ RULES = {
   'generation': 'models data parallel',
   'training': 'models data parallel runs evaluation',
 }
-LEAVES = {'bucket_path', 'buckets', 'errors', 'files', 'settings'}
-LEAVES |= {'target', 'terminal'}
+LEAVES = {'buckets', 'errors', 'files', 'settings', 'target', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},

@@ -33,6 +33,19 @@ def test_a_lock_of_a_dead_process_is_taken_at_once(in_bucket):
     assert time.monotonic() - since < 10
 
 
+def test_a_lock_whose_holder_dies_meanwhile_is_taken_at_once(
+  in_bucket, monkeypatch
+):
+  living = subprocess.Popen(['sleep', '60'])
+  old = lease.Lease(in_bucket / 'lock')
+  old._holder['pid'] = living.pid
+  old.take()
+  since = time.monotonic()
+  monkeypatch.setattr(time, 'sleep', lambda _: living.kill() or living.wait())
+  with lease.held(in_bucket / 'lock'):
+    assert time.monotonic() - since < 10
+
+
 def test_a_lock_of_another_machine_is_taken_when_it_is_old(
   in_bucket, monkeypatch, capsys
 ):
@@ -77,13 +90,13 @@ def test_a_lock_that_cannot_be_written(bucket, in_bucket):
 
 def test_an_answer_that_was_lost(memory, monkeypatch):
   """The client repeats a write that was carried out, and is refused."""
-  write = fake_bucket.Blob.upload_from_string
+  write = fake_bucket.Blob.upload_from_file
 
   def twice(*arguments, **how):
     write(*arguments, **how)
     write(*arguments, **how)
 
-  monkeypatch.setattr(fake_bucket.Blob, 'upload_from_string', twice)
+  monkeypatch.setattr(fake_bucket.Blob, 'upload_from_file', twice)
   folder = buckets.Path('gs://bucket/run')
   with lease.held(folder / 'lock'):
     lease.confirm(folder)

@@ -10,6 +10,7 @@ checkpoint is sealed.
 """
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -48,51 +49,45 @@ class Lease:
 
     OSError: the bucket refuses it, or cannot be reached.
     """
-    text = json.dumps(self._holder)
-    if not (written := self._path.write_over(generation, text.encode())):
-      written, holder = self._read()
+    data = io.BytesIO(json.dumps(self._holder).encode())
+    try:
+      self._generation = self._path.upload(data, generation)
+    except FileExistsError:
+      found, holder = self._read()
       # It may be ours all the same, see there.
-      if not written or holder.get('token') != self._holder['token']:
+      if holder.get('token') != self._holder['token']:
         return False
-    self._generation = written
+      self._generation = found
     return True
 
   def _read(self) -> tuple[int, dict[str, Any]]:
     """The generation of the lock, 0 for none, and its holder."""
     try:
       generation = self._path.stat().st_mtime_ns
-      found = files.read_json(self._path)
+      return generation, files.read_json(self._path)
     except FileNotFoundError:
       return 0, {}
     except UserError:  # deleted in the meantime, or not the lock of a run
-      return (generation, {}) if self._path.exists() else (0, {})
-    return generation, found
+      return (generation if self._path.exists() else 0), {}
 
   def take(self) -> None:
     """Takes the lock; UserError if another run holds it."""
-    seen, since, told = -1, time.monotonic(), False
-    while not self._write(max(seen, 0) if self._is_free(seen, since) else 0):
-      generation, holder = self._read()
-      if generation == 0:
-        seen = -1
-        continue
+    seen, due = 0, 0.0
+    while not self._write(seen if time.monotonic() >= due else 0):
+      found, holder = self._read()
       who = f'process {holder.get("pid")} on {holder.get("host")}'
-      if seen == -1:
-        seen, since = generation, time.monotonic()
-      if generation != seen:
+      if seen and found not in (0, seen):
         folder = f'{self._path.parent} is in use by {who}'
         raise UserError(f'--workdir={folder}; allowed: one run at a time')
       if _is_dead(holder):
-        since -= LEASE
-        continue
-      if not told:
+        due = 0.0
+      elif found and not seen:
+        due = time.monotonic() + LEASE
         for_ = f'waiting up to {LEASE:.0f} s for a sign of life'
         print(f'{self._path} is held by {who}: {for_}', file=sys.stderr)
-        told = True
-      time.sleep(min(2.0, LEASE / 10))
-
-  def _is_free(self, seen, since):
-    return seen > 0 and time.monotonic() - since > LEASE
+      seen = found
+      if time.monotonic() < due:
+        time.sleep(min(2.0, LEASE / 10))
 
   def keep(self) -> None:
     """Rewrites the lock repeatedly until `release`; see `confirm`."""
@@ -115,7 +110,7 @@ class Lease:
     """Deletes the lock."""
     with self._lock, contextlib.suppress(OSError):
       self._end.set()
-      self._path.delete(self._generation)
+      self._path.unlink(generation=self._generation)
 
 
 @contextlib.contextmanager
@@ -155,16 +150,14 @@ def _machine():
 
 
 def _is_dead(holder):
-  if holder.get('machine') != _machine() or type(holder.get('pid')) is not int:
+  if holder.get('machine') != _machine():
     return False
+  stat = pathlib.Path(f'/proc/{holder.get("pid")}/stat')
   try:
     os.kill(holder['pid'], 0)
+    # A process that nobody has waited for counts as gone.
+    return stat.read_text().rpartition(')')[2].split()[0] in 'ZX'
   except ProcessLookupError:
     return True
-  except (OSError, OverflowError):
+  except (OSError, *files.ODD):  # of another user, or not of a run
     return False
-  # A process that nobody has waited for counts as gone.
-  with contextlib.suppress(OSError, IndexError):
-    stat = pathlib.Path(f'/proc/{holder["pid"]}/stat').read_text()
-    return stat.rpartition(')')[2].split()[0] in 'ZX'
-  return False

@@ -225,8 +225,9 @@ def remove_events(folder: pathlib.Path) -> None:
   """Removes TensorBoard's events, and their folder if nothing else is in it."""
   # On a network file system a reader may prevent their removal.
   with contextlib.suppress(OSError):
-    for path in folder.glob('events.out.tfevents.*'):
-      path.unlink()
+    for path in folder.iterdir():
+      if path.match('events.out.tfevents.*'):
+        path.unlink()
     folder.rmdir()
 
 
