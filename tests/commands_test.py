@@ -26,7 +26,7 @@ RUN = {
 TEXTS = {
   'docs/own_text.md': ('book.txt', 'warandpeace.txt', 'articles.jsonl'),
   'docs/runs.md': ('warandpeace.txt',),
-  'docs/results.md': ('ptb.train.txt',),
+  'docs/results.md': ('source.txt', 'tinyshakespeare.txt'),
 }
 # Any run does, and any mode of the table.
 BEFORE = {
