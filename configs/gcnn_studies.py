@@ -9,6 +9,8 @@ a bilinear layer, and of training without clipping or weight normalisation,
 trained as the paper trained: Nesterov momentum 0.99, gradients clipped at 0.1.
 All have the parameters of `glu`, 395,392, within 1 %: layers without a gate are
 wider. The figures, also of other rates and of Adam, are in docs/results.md.
+At their rate, 1, `bilinear` and `no_clip` end with an error after some steps;
+`bilinear` learns with --config.optim.lr=0.3.
 
 Not from the paper: the text, the sources of Python's own standard library, and
 the size, 5 layers of width 96.
