@@ -7,6 +7,12 @@ from txl_jax.errors import UserError
 
 WRAPPER = 'module.'  # of DataParallel and its like, before every name
 _LONGEST = 2000  # characters of names in a message
+_NAME = 1000  # characters of the name of a tensor
+
+
+def is_name(text: str) -> bool:
+  """Whether a text can be a tensor's name, and be shown in one line."""
+  return 0 < len(text) <= _NAME and text.isprintable()
 
 
 def renamed(
