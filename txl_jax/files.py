@@ -68,6 +68,17 @@ def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
     raise UserError(f'{name} cannot be read: {e.strerror}') from e
 
 
+def mapped(path: AnyPath) -> memoryview:
+  """The bytes of a file, mapped into memory; UserError if it cannot be read."""
+  try:
+    with open_regular(path) as f:
+      if not os.fstat(f.fileno()).st_size:
+        return memoryview(b'')
+      return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+
+
 def limited(f: BinaryIO, name: str, largest: int) -> bytes:
   """What a stream gives; UserError, which calls it `name`, if it is more."""
   data = f.read(largest + 1)

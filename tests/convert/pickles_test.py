@@ -1,6 +1,7 @@
 import collections
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
-from txl_jax.convert import inert, pickles
+from txl_jax.convert import pickles
 from txl_jax.errors import UserError
 
 P = pickling.PROTOCOL
@@ -55,8 +56,9 @@ def test_strings_of_python_2_are_text():
   value = {'words': ['Straße', 'x' * 300], 'ids': pairs}
   data = pickling.python2(value)
   assert 'SHORT_BINSTRING' in pickling.opcodes(data)
-  assert loads(data) == value
-  assert [*loads(data)['ids']] == ['the', 'Straße']
+  found = loads(data)
+  assert found['words'] == value['words']
+  assert [*pickles.fields(found['ids']).items()] == [*pairs.items()]
 
 
 def test_dicts_of_collections():
@@ -66,25 +68,27 @@ def test_dicts_of_collections():
     'c': collections.defaultdict(list, {3: [4]}),
   }
   for protocol in 2, 4:
-    assert loads(pickle.dumps(value, protocol)) == value
+    found = loads(pickle.dumps(value, protocol))
+    assert {k: pickles.fields(x) for k, x in found.items()} == value
 
 
 def test_objects_keep_their_state_alone():
   data = P + b'cvocabulary\nVocab\n)\x81}' + pickling.text('a') + b'K\x01sb.'
   found = loads(data)
-  assert str(found.kind) == 'vocabulary.Vocab'
-  assert found.fields == {'a': 1} and found.args == ()
+  assert type(found) is pickles.Stub
+  assert found.state == {'a': 1} and found.args == ()
 
 
 def test_arrays_of_numpy_are_not_made():
   found = loads(pickle.dumps([np.arange(5), np.float64(3)], 2))
-  assert [x.kind.name for x in found] == ['_reconstruct', 'scalar']
+  assert [type(x) for x in found] == [pickles.Stub] * 2
 
 
 def test_large_bytes_stay_where_they_are():
-  data = pickle.dumps([bytes(1 << 24), 'x' * (1 << 24)], 4)
+  data = pickle.dumps([bytes(1 << 24)], 4)
+  python2 = pickling.python2(['x' * (1 << 24)])
   with guard.nothing_runs(memory=1 << 20):
-    found = loads(data)
+    found = loads(data) + loads(python2)
   assert [len(x) for x in found] == [1 << 24] * 2
   assert all(type(x) is memoryview for x in found)
 
@@ -113,7 +117,7 @@ CALLS = [
   pickling.call('collections', 'OrderedDict.__init__', 'x'),
   pickling.call('collections', 'abc', 'x'),
   pickling.call('os\x00', 'system', 'x'),
-  pickling.call('txl_jax.convert.pickles', '_Machine', 'x'),
+  pickling.call('txl_jax.convert.pickles', '_Stream', 'x'),
   pickle.dumps(pickling.Runs(os.system, 'touch /tmp/x'), 2),
   pickle.dumps(pickling.Runs(eval, '1'), 4),
   pickle.dumps(pickling.Runs(getattr, 'a', 'b'), 5),
@@ -128,17 +132,17 @@ def test_what_would_run_is_refused(data):
   assert said.startswith('a file is refused: it names ')
 
 
-def test_names_of_code_run_nothing_either():
+@pytest.mark.parametrize('data', CALLS, ids=range(len(CALLS)))
+def test_names_of_code_run_nothing_either(data, monkeypatch):
   """Were a name allowed by mistake, still nothing would be called."""
-  machine = pickles._Machine(memoryview(b''), None, 0)
+  monkeypatch.setattr(pickles, '_ALLOWED', re.compile('(?s).*'))
   with guard.nothing_runs():
-    machine.stack = [inert.Name('os', 'system'), ('touch /tmp/x',)]
-    machine.call()
-  (found,) = machine.stack
-  assert type(found) is inert.Object and found.args == ('touch /tmp/x',)
+    found = loads(data)
+  found = found['weights'][0] if type(found) is dict else found
+  assert found is pickles.Stub or type(found) is pickles.Stub
 
 
-def repeated(piece, size=1 << 20):
+def repeated(piece, size=1 << 18):
   return piece * (size // len(piece))
 
 
@@ -150,7 +154,6 @@ def tuples(n):
 OTHERS = {
   'empty': b'',
   'protocol': b'\x80\x09.',
-  'protocol 0': b"(lp0\nS'a'\np1\na.",
   'no object': P + b'.',
   'missing mark': P + b'K\x01t.',
   'extension': P + b'\x82\x01.',
@@ -163,13 +166,11 @@ OTHERS = {
   'key': P + b'}' + tuples(60) + b'K\x01s.',
   'key of tuples': P + b'(' + tuples(60) + b'K\x01d.',
   'list key': P + b'}]K\x01s.',
-  'large key': P + b'}\x8a\x10' + b'\x7f' * 16 + b'K\x01s.',
   'name of tuples': P + tuples(60) + b'2\x93.',
-  'state of a number': P + b'K\x01}b.',
+  'state of a number': P + b'K\x01}K\x01K\x01sb.',
   'items of a tuple': P + b')K\x01a.',
   'call of text': P + pickling.text('os') + b')R.',
   'names': P + b'cvocabulary\nVocab\n)}' + pickling.text('a') + b'K\x01s\x92.',
-  'persistent': P + b'K\x01Q.',
   'long name': P + b'c' + b'x' * 100_000 + b'\nx\n.',
   'no line': P + b'cos',
   'lists': P + repeated(b']'),
@@ -184,7 +185,7 @@ OTHERS = {
 
 @pytest.mark.parametrize('name', OTHERS)
 def test_what_is_no_pickle_of_weights(name, monkeypatch):
-  monkeypatch.setattr(pickles, '_STEPS', 400_000)
+  monkeypatch.setattr(pickles, '_STEPS', 100_000)
   refused(OTHERS[name], memory=24 << 20)
 
 
@@ -207,9 +208,10 @@ def test_bombs_up_to_the_last_step(name, tmp_path):
   (tmp_path / 'bomb').write_bytes(start + PIECES[name] * 45_000_000)
   code = f"""
 import resource, time
-from txl_jax.convert import torch_storage, pickles
+from txl_jax import files
+from txl_jax.convert import pickles
 from txl_jax.errors import UserError
-data = torch_storage.map_file({str(tmp_path / 'bomb')!r})
+data = files.mapped({str(tmp_path / 'bomb')!r})
 memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 before = memory()
 started = time.monotonic()

@@ -217,17 +217,6 @@ def test_what_the_tokenizer_does_not_have(tmp_path):
     vocabularies.write(tmp_path / 'file', WORDS)
 
 
-def test_the_information_on_a_corpus(tmp_path):
-  info = {'vocab_size': 6, 'cutoffs': [0, 2, 4, 6], 'dataset': 'wt103'}
-  path = saved(tmp_path, json.dumps(info).encode(), 'corpus-info.json')
-  expected = {'vocab_size': 6, 'cutoffs': (2, 4), 'dataset': 'wt103'}
-  assert vocabularies.read_corpus_info(path) == expected
-  for bad in {}, {**info, 'cutoffs': ['a']}, {**info, 'vocab_size': None}:
-    path.write_text(json.dumps(bad))
-    with pytest.raises(UserError, match='is damaged'):
-      vocabularies.read_corpus_info(path)
-
-
 def changed(**changes):
   return pickle.dumps({**Vocab().__dict__, **changes}, 2)
 

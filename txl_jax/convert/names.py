@@ -1,12 +1,18 @@
 """Names of tensors: renaming a state dict, and listing many in one line."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from txl_jax.errors import UserError
 
-WRAPPER = 'module.'  # of DataParallel and its like, before every name
 _LONGEST = 2000  # characters of names in a message
+_NAME = 1000  # characters of the name of a tensor
+
+
+def is_name(text: str) -> bool:
+  """Whether a text can be a tensor's name, and be shown in one line."""
+  return 0 < len(text) <= _NAME and text.isprintable()
 
 
 def renamed(
@@ -25,15 +31,9 @@ def renamed(
   return found
 
 
-def unwrapped(state: Mapping[str, Any]) -> dict[str, Any]:
-  """The state with the names that its tensors had before they were wrapped."""
-
-  def rename(name):
-    while name.startswith(WRAPPER):
-      name = name.removeprefix(WRAPPER)
-    return name
-
-  return renamed(state, rename)
+def unwrapped(name: str) -> str:
+  """The name that a tensor had before DataParallel and its like wrapped it."""
+  return re.sub(r'^(module\.)+', '', name)
 
 
 def listed(names: Iterable[str]) -> str:

@@ -81,7 +81,7 @@ def read(
   else:
     contents = torch_file.read(path)
     state, found = contents.tensors, options.of_file(contents.options)
-  state = names.unwrapped(state)
+  state = names.renamed(state, names.unwrapped)
   source = _source(state, source)
   if source == 'hugging_face':
     said, default = _config(path.with_name(_CONFIG), {**found, **told})

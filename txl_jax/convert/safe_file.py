@@ -3,38 +3,29 @@
 import pathlib
 
 import numpy as np
-import safetensors
+import safetensors.numpy
 
 from txl_jax import files
-from txl_jax.convert import torch_file, torch_storage
+from txl_jax.convert import names, torch_file
 from txl_jax.errors import UserError, first_line
 
 INDEX = '.index.json'  # of shards
-_HEADER = 1 << 24  # bytes of a header, which is read whole
 _TEXT = 1 << 24  # bytes of an index
 
 
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of a file, {name: array}; UserError if it cannot be read."""
   try:
-    with files.open_regular(path) as f:
-      size = int.from_bytes(f.read(8), 'little')
-    if 1 << 63 > size > _HEADER:
-      raise UserError(
-        f'{path} has a header of {size:,} bytes; allowed: {_HEADER:,}'
-      )
-    with safetensors.safe_open(path, framework='numpy') as f:
-      names = [*f.keys()]
-      if wrong := [x for x in names if not torch_storage.is_name(x)]:
-        raise UserError(f'{path}: {wrong[0]!a:.200} is no name')
-      return {name: f.get_tensor(name) for name in names}
-  except UserError:
-    raise
+    files.open_regular(path).close()  # no pipe, which would block
+    found = safetensors.numpy.load_file(path)
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror or e}') from e
   except Exception as e:  # its own, and those of kinds that numpy has not
     what = ' '.join(first_line(e).split())[:200]
     raise UserError(f'{path} is no file of safetensors: {what}') from e
+  if wrong := [name for name in found if not names.is_name(name)]:
+    raise UserError(f'{path}: {wrong[0]!a:.200} is no name')
+  return found
 
 
 def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
@@ -43,12 +34,10 @@ def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
   places = found.get('weight_map')
   if not isinstance(places, dict) or not places:
     raise UserError(f'{index} has no weight_map')
-  names = []
   for name in places.values():
     if not isinstance(name, str) or not _is_beside(name):
       raise UserError(f'{index} names {name!a:.80}; allowed: a file beside it')
-    names.append(name)
-  paths = {name: index.with_name(name) for name in sorted({*names})}
+  paths = {name: index.with_name(name) for name in sorted({*places.values()})}
   parts = {
     name: read(path)
     if path.suffix == '.safetensors'

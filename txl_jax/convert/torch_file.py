@@ -1,33 +1,54 @@
 """Weights in files of torch.save, read and written without torch.
 
 A file holds a state dict; a dict with one, as NVIDIA's code saves it; or a
-whole module, as the original code saves it, whose classes are not needed.
-Arrays are views of the file in memory, so that a file of any size takes no
-more than what is used of it.
+whole module, as the original code saves it, whose classes are not needed. It is
+a zip archive or, before torch 1.6, several pickles with the bytes of the
+storages after them. Arrays are views of the file in memory, so that a file of
+any size takes no more than what is used of it.
+
+torch.load(weights_only=True) refuses the modules, checkpoints and vocabularies
+that the published code bases have saved, and installing torch downloads 2.7 GB
+from PyPI on Linux, or 0.2 GB without CUDA.
 """
 
+import math
 import os
+import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from txl_jax import files
-from txl_jax.convert import torch_storage
-from txl_jax.convert.inert import Name, Object
-from txl_jax.convert.names import WRAPPER
+from txl_jax.convert import names, pickles
 from txl_jax.errors import UserError
 
 AnyPath = str | os.PathLike[str]
+# What damaged data raise where they are used.
+ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
-_DEPTH = 20  # of modules within modules
 _FIELDS = 200_000  # of all modules
 _ITEMS = 100  # of an option
 _ARGUMENTS = 1000  # of a program, which a file may keep
 _PLAIN = int, float, bool, str, type(None)
+_LONGEST = 1000  # characters of a name
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
+
+_MAGIC = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # of the older form
+_ZIP = b'PK\x03\x04'
+_VERSION = b'\x80\x02M\xe9\x03.'
+
+_DTYPES = {
+  'FloatStorage': '<f4', 'DoubleStorage': '<f8', 'HalfStorage': '<f2',
+  'BFloat16Storage': jnp.bfloat16, 'LongStorage': '<i8', 'IntStorage': '<i4',
+  'ShortStorage': '<i2', 'CharStorage': 'i1', 'ByteStorage': 'u1',
+  'BoolStorage': '?',
+}  # fmt: skip
+Storages = Mapping[str, memoryview]  # bytes by the keys of storages
 
 
 class Contents(NamedTuple):
@@ -43,24 +64,211 @@ class Contents(NamedTuple):
   options: dict[str, Any]
 
 
+def load(path: AnyPath) -> tuple[Any, Storages]:
+  """The object of a file as `pickles.loads` gives it, and its storages.
+
+  UserError: it cannot be read, is damaged or of another kind, or names what is
+  not allowed.
+  """
+  data = files.mapped(path)
+  try:
+    if data[:4] == _ZIP:
+      return _load_archive(data, path)
+    if data[: len(_MAGIC)] == _MAGIC:
+      return _load_old(data, path)
+  except ODD as e:
+    raise _refusal(path, e) from None
+  raise UserError(
+    f'{path} is no file of torch.save; allowed: one that is, .safetensors, our '
+    '.npz, a checkpoint of TensorFlow, or a folder with one of these'
+  )
+
+
+def is_torch(data: memoryview) -> bool:
+  """Whether a file begins like one of torch.save, in either form."""
+  return data[:4] == _ZIP or data[: len(_MAGIC)] == _MAGIC
+
+
 def read(path: AnyPath) -> Contents:
   """Tensors and options of a file.
 
   UserError, one line: it cannot be read, is damaged or of another kind, or
   names what weights do not need.
   """
-  root, storages = torch_storage.load(path)
+  root, storages = load(path)
   try:
     named, options = _model(root)
-    tensors, total, size = {}, 0, storages.size
+    tensors, left = {}, 4 * os.path.getsize(path)  # tied weights count twice
     for name, tensor in named.items():
-      tensors[name] = torch_storage.array(tensor, storages)
-      total += tensors[name].nbytes
-      if total > 4 * size:  # tied weights are there twice
-        raise ValueError(f'its tensors have more bytes than 4 x {size:,}')
-  except torch_storage.ODD as e:
-    raise torch_storage.refusal(path, e) from None
+      tensors[name] = _array(tensor, storages)
+      left -= tensors[name].nbytes
+      if left < 0:
+        raise ValueError('its tensors have more bytes than four times the file')
+  except ODD as e:
+    raise _refusal(path, e) from None
   return Contents(tensors, options)
+
+
+def _load_archive(data, path):
+  with zipfile.ZipFile(path) as archive:
+    members = {m.filename: m for m in archive.infolist()}
+  if sum(m.file_size for m in members.values()) > len(data):
+    raise ValueError('its members have more bytes than it has')
+  roots = [name for name in members if name.endswith('/data.pkl')]
+  if len(roots) != 1:
+    raise ValueError('it has no member data.pkl, or several')
+  folder = roots[0].removesuffix('data.pkl')
+  order = members.get(f'{folder}byteorder')
+  if order and _contents(data, order) != b'little':
+    raise ValueError('it is big-endian, which is not read')
+  whole = _contents(data, members[roots[0]])
+  root, _ = pickles.loads(whole, f'{path}', _storage)
+  inside = f'{folder}data/'
+  return root, {
+    name.removeprefix(inside): _contents(data, member)
+    for name, member in members.items()
+    if name.startswith(inside)
+  }
+
+
+def _contents(data, member):
+  """The bytes of a member, a view of the file, whose checksum is verified."""
+  if member.compress_type or member.flag_bits & 1:
+    raise ValueError(f'{member.filename!r:.80} is compressed or encrypted')
+  # zipfile does not tell where they begin: after a header of its own.
+  lengths = struct.unpack_from('<HH', data, member.header_offset + 26)
+  start = member.header_offset + 30 + sum(lengths)
+  found = data[start : start + member.file_size]
+  # torch writes 0 if it was asked not to compute checksums.
+  if member.CRC and zlib.crc32(found) != member.CRC:
+    raise ValueError('a checksum is wrong')
+  return found
+
+
+def _load_old(data, path):
+  at = len(_MAGIC)
+  if data[at : at + len(_VERSION)] != _VERSION:
+    raise ValueError('it is of another version')
+  system, at = pickles.loads(data, f'{path}', start=at + len(_VERSION))
+  if not system['little_endian']:
+    raise ValueError('it is big-endian, which is not read')
+  kinds = {}  # of storages by key; the file does not tell them again
+
+  def persistent(identity):
+    if identity[0] == 'storage':
+      kinds.setdefault(identity[2], identity[1])
+    return _storage(identity)
+
+  root, at = pickles.loads(data, f'{path}', persistent, at)
+  keys, at = pickles.loads(data, f'{path}', start=at)
+  storages = {}
+  for key in keys:
+    (count,) = struct.unpack_from('<Q', data, at)
+    size = count * np.dtype(_DTYPES[kinds[key]]).itemsize
+    storages[key] = data[at + 8 : at + 8 + size]
+    at += 8 + size
+  if at > len(data):
+    raise ValueError('its storages are not whole')
+  return root, storages
+
+
+def _storage(identity):
+  """The type and key of a storage by its persistent id; or what a module is."""
+  kind, name, *rest = identity
+  if kind == 'module':  # class, file and source text
+    return name
+  key, _, _, *view = rest
+  if kind != 'storage' or name not in _DTYPES or any(view):
+    raise ValueError(f'it has a {name:.80}, which is not read')
+  return name, key
+
+
+def _array(tensor, storages):
+  """The array of a tensor, a view of its storage; ValueError if it has none."""
+  (kind, key), offset, shape, strides = tensor.args[:4]
+  if any(tensor.args[6:]):  # {'neg': True}: the numbers are not those stored
+    raise ValueError('a tensor has metadata')
+  dtype, data = np.dtype(_DTYPES[kind]), storages[key]
+  last = offset + sum((n - 1) * step for n, step in zip(shape, strides))
+  outside = math.prod(shape) and (last + 1) * dtype.itemsize > len(data)
+  if outside or any(n < 0 for n in (offset, *shape, *strides)):
+    raise ValueError(f'a tensor of shape {[*shape]} is not in its storage')
+  steps = [n * dtype.itemsize for n in strides]
+  found = np.ndarray(shape, dtype, data, offset * dtype.itemsize, steps)
+  return found.astype(np.float32) if dtype == jnp.bfloat16 else found
+
+
+def _refusal(path, e):
+  """The UserError for a file, from an error about its contents."""
+  what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
+  return UserError(f'{path} is no file of weights that is read: {what}')
+
+
+def _model(root):
+  """{name: tensor} and options of the object that was saved."""
+  found, options = pickles.fields(root), {}
+  key = next((key for key in _STATES if key in found), '')
+  if key and not _tensors(found):
+    options = _options({k: x for k, x in found.items() if k != key})
+    found = pickles.fields(found[key])
+  if '_modules' in found:
+    tensors, more = _module(found)
+  else:
+    tensors, more = _tensors(found), _options(found)
+  if not tensors:
+    raise ValueError(f'it has no tensors, nor {" or ".join(_STATES)}')
+  if not all(type(k) is str and names.is_name(k) for k in tensors):
+    raise ValueError('its tensors have no names')
+  return tensors, options | {names.unwrapped(k): x for k, x in more.items()}
+
+
+def _tensors(found):
+  return {k: x for k, x in found.items() if isinstance(x, pickles.Tensor)}
+
+
+def _module(root):
+  """{name: tensor} and attributes of a module that was pickled whole."""
+  named, attributes = {}, {}
+  waiting, left = [('', root)], _FIELDS
+  while waiting:
+    prefix, module = waiting.pop()
+    children, parameters, buffers = (
+      pickles.fields(module.get(name))
+      for name in ('_modules', '_parameters', '_buffers')
+    )
+    tensors = {**parameters, **buffers}
+    # A module may be in many others, and these in many more.
+    left -= 1 + len(module) + len(children) + len(tensors)
+    long = any(len(prefix + k) > _LONGEST for k in (*children, *tensors))
+    if left < 0 or long:
+      raise ValueError('it has too many modules, or too long names')
+    named |= {f'{prefix}{k}': x for k, x in _tensors(tensors).items()}
+    own = {k: x for k, x in _options(module).items() if k[:1] != '_'}
+    attributes |= {f'{prefix}{k:.100}': x for k, x in own.items()}
+    inside = [(f'{prefix}{k}.', pickles.fields(x)) for k, x in children.items()]
+    waiting += inside[::-1]
+  return named, attributes
+
+
+def _options(found):
+  """The plain values of a dict, and of the dicts and objects in it."""
+  options = _plain(found)
+  for key, value in found.items():
+    inner = pickles.fields(value)
+    if type(key) is str and 0 < len(inner) <= _ARGUMENTS:
+      options[key] = _plain(inner)
+  return options
+
+
+def _plain(found):
+  """What has a name and is a number or text, or a few of these."""
+
+  def is_plain(value):
+    if isinstance(value, list | tuple):
+      return len(value) <= _ITEMS and all(type(x) in _PLAIN for x in value)
+    return type(value) in _PLAIN
+
+  return {k: x for k, x in found.items() if type(k) is str and is_plain(x)}
 
 
 def write(
@@ -100,130 +308,16 @@ def write(
 
 def _pickle(described):
   """The pickle of an OrderedDict of tensors, each (name, array, key)."""
-  kinds = {np.dtype(d).name: k for k, d in torch_storage.DTYPES.items()}
-  del kinds['uint16']  # that stands for bfloat16
+  kinds = {np.dtype(dtype).name: kind for kind, dtype in _DTYPES.items()}
+  plain = lambda value: pickle.dumps(value, 2)[2:-1]  # without its ends
   empty = b'ccollections\nOrderedDict\n)R'
   out = [b'\x80\x02', empty, b'(']
   for name, x, key in described:
     if x.dtype.name not in kinds:
       raise UserError(f'{name} is of type {x.dtype}, which torch does not have')
-    storage = f'ctorch\n{kinds[x.dtype.name]}Storage\n'.encode()
-    strides, step = [], 1
-    for n in x.shape[::-1]:
-      strides.insert(0, step)
-      step *= n
-    out += [
-      _text(name),
-      b'ctorch._utils\n_rebuild_tensor_v2\n((',
-      _text('storage'),
-    ]
-    out += [storage, _text(f'{key}'), _text('cpu'), _whole(x.size), b'tQ']
-    out += [_whole(0), _tuple(x.shape), _tuple(strides), b'\x89', empty, b'tR']
+    strides = tuple(math.prod(x.shape[i + 1 :]) for i in range(x.ndim))
+    out += [plain(name), b'ctorch._utils\n_rebuild_tensor_v2\n((']
+    out += [plain('storage'), f'ctorch\n{kinds[x.dtype.name]}\n'.encode()]
+    out += [*map(plain, (f'{key}', 'cpu', x.size)), b'tQ']
+    out += [*map(plain, (0, x.shape, strides, False)), empty, b'tR']
   return b''.join([*out, b'u.'])
-
-
-def _text(text):
-  data = text.encode()
-  return b'X' + struct.pack('<I', len(data)) + data
-
-
-def _whole(n):
-  return b'\x8a\x08' + struct.pack('<q', n)
-
-
-def _tuple(numbers):
-  return b'(' + b''.join(map(_whole, numbers)) + b't'
-
-
-def _is_tensor(x):
-  if type(x) is Object and x.kind == Name('torch.nn.parameter', 'Parameter'):
-    return bool(x.args) and _is_tensor(x.args[0])
-  return type(x) is Object and x.kind.module == 'torch._utils'
-
-
-def _tensor(x, name):
-  """The object of a tensor that is not a parameter; ValueError for others."""
-  for _ in range(_DEPTH):
-    kind = x.kind.name if _is_tensor(x) else ''
-    if kind in ('_rebuild_tensor', '_rebuild_tensor_v2'):
-      return x
-    if kind not in (
-      'Parameter',
-      '_rebuild_parameter',
-      '_rebuild_parameter_with_state',
-    ):
-      break
-    x = x.args[0]
-  raise ValueError(f'{name!r:.200} is no dense tensor')
-
-
-def _model(root):
-  """{name: tensor} and options of the object that was saved."""
-  options = {}
-  if type(root) is dict and not any(map(_is_tensor, root.values())):
-    keys = [key for key in _STATES if key in root]
-    if not keys:
-      raise ValueError(f'it has no tensors, nor {" or ".join(_STATES)}')
-    rest = {k: v for k, v in root.items() if k != keys[0]}
-    options, root = _options(rest), root[keys[0]]
-  if type(root) is Object:
-    named, attributes = _module(root)
-    options |= attributes
-  elif type(root) is dict:
-    named = {k: _tensor(x, k) for k, x in root.items() if _is_tensor(x)}
-    options |= _options({k: x for k, x in root.items() if k not in named})
-  else:
-    raise ValueError(f'it holds a {type(root).__name__}')
-  if not named or not all(
-    type(k) is str and torch_storage.is_name(k) for k in named
-  ):
-    raise ValueError('it has no tensors, or they have no names')
-  while all(name.startswith(WRAPPER) for name in named):  # of DataParallel
-    named = {k.removeprefix(WRAPPER): x for k, x in named.items()}
-    own = {k: x for k, x in options.items() if not k.startswith(WRAPPER)}
-    inner = options.keys() - own.keys()
-    options = own | {k.removeprefix(WRAPPER): options[k] for k in inner}
-  return {name: _tensor(x, name) for name, x in named.items()}, options
-
-
-def _module(root):
-  """{name: tensor} and attributes of a module that was pickled whole."""
-  named, attributes = {}, {}
-  waiting, left = [('', root, 0)], _FIELDS
-  while waiting:
-    prefix, module, depth = waiting.pop()
-    if type(module) is not Object or depth > _DEPTH:
-      raise ValueError(f'{prefix!r:.80} is no module')
-    fields = module.fields
-    children = fields.get('_modules', {})
-    tensors = fields.get('_parameters', {}) | fields.get('_buffers', {})
-    # A module may be in many others, and these in many more.
-    left -= 1 + len(fields) + len(children) + len(tensors)
-    if left < 0 or any(len(f'{k}') > 100 for k in (*children, *tensors)):
-      raise ValueError('it has too many modules, or too long names')
-    for name, x in tensors.items():
-      if x is not None:
-        named[f'{prefix}{name}'] = _tensor(x, name)
-    own = {k: x for k, x in fields.items() if f'{k}'[:1] != '_'}
-    attributes |= {f'{prefix}{k:.100}': x for k, x in _options(own).items()}
-    inside = [(f'{prefix}{k}.', m, depth + 1) for k, m in children.items() if m]
-    waiting += inside[::-1]
-  return named, attributes
-
-
-def _options(fields):
-  """The plain values of a dict, and of the dicts and namespaces in it."""
-  found = {k: x for k, x in fields.items() if type(k) is str and _is_plain(x)}
-  for key, value in fields.items():
-    if type(value) is Object and value.kind.name == 'Namespace':  # argparse's
-      value = value.fields
-    if type(key) is str and type(value) is dict and len(value) <= _ARGUMENTS:
-      found[key] = {k: x for k, x in value.items() if _is_plain(x)}
-  return found
-
-
-def _is_plain(value):
-  """Whether a value is a number or text, or a few of these."""
-  if type(value) in (list, tuple):
-    return len(value) <= _ITEMS and all(type(x) in _PLAIN for x in value)
-  return type(value) in _PLAIN

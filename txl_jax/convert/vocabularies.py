@@ -18,10 +18,10 @@ import contextlib
 import json
 import os
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txl_jax import files
-from txl_jax.convert import inert, pickles, torch_storage
+from txl_jax.convert import pickles, torch_file
 from txl_jax.data.vocabulary import AnyVocabulary, Vocabulary
 from txl_jax.data.words import Words
 from txl_jax.errors import UserError
@@ -102,27 +102,9 @@ def _read(path):
     return _checked(*_fields(path))
   except _Absent as e:
     return e
-  except torch_storage.ODD as e:
+  except torch_file.ODD as e:
     what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
     raise UserError(f'{path} is no vocabulary that is read: {what}') from None
-
-
-def read_corpus_info(path: AnyPath) -> dict[str, Any]:
-  """vocab_size, cutoffs and dataset of the TensorFlow code's corpus-info.json.
-
-  The cutoffs are without the 0 and the size of the vocabulary at their ends.
-  """
-  found = files.read_json(path)
-  match found:
-    case {
-      'vocab_size': int(size),
-      'cutoffs': list(edges),
-      'dataset': str(name),
-    }:
-      if all(type(x) is int for x in edges):
-        cutoffs = tuple(edges[1:-1])
-        return dict(vocab_size=size, cutoffs=cutoffs, dataset=name)
-  raise UserError(f'{path} is damaged: it has no vocab_size, cutoffs, dataset')
 
 
 def convert(found: Contents) -> Vocabulary | Words:
@@ -193,11 +175,11 @@ def _fields(path):
     words = Words.from_list(data.removeprefix(codecs.BOM_UTF8), f'{path}')
     fields = {'idx2sym': [*words.symbols], 'counts': [*words.counts]}
     return _of_tokenizer(path) | fields, False, False
-  data = torch_storage.map_file(path)
-  if torch_storage.is_torch(data):
-    root, _ = torch_storage.load(path)
+  data = files.mapped(path)
+  if torch_file.is_torch(data):
+    root, _ = torch_file.load(path)
   else:
-    root, _ = pickles.loads(data, f'{path}', lambda identity: None)
+    root, _ = pickles.loads(data, f'{path}')
   return _within(root)
 
 
@@ -228,23 +210,20 @@ def _within(root):
   And, as of `_fields`, what is known by its form: Hugging Face saves attributes
   alone; byte values are those of characters, if the corpus has a name.
   """
-  plain, dataset = isinstance(root, dict), ''
+  plain, dataset = not isinstance(root, pickles.Stub), ''
   depth = 0
   while depth < 3:
-    if isinstance(root, inert.Object):
-      root = root.fields
-    if not isinstance(root, dict):
-      break
-    if 'idx2sym' in root or 'sym2idx' in root:
+    found = pickles.fields(root)
+    if 'idx2sym' in found or 'sym2idx' in found:
       digits = dataset in ('', *_CHARACTERS)
-      return root, plain and not depth, digits
-    if 'tokenizer' in root:
+      return found, plain and not depth, digits
+    if 'tokenizer' in found:
       raise ValueError('it is one of pieces of words (GPT-2), none of words')
-    if isinstance(root.get('dataset'), str):
-      dataset = root['dataset']
-    if root.get('vocab') is None:
+    if isinstance(found.get('dataset'), str):
+      dataset = found['dataset']
+    if found.get('vocab') is None:
       break
-    root = root['vocab']
+    root = found['vocab']
     depth += 1
   raise (ValueError if depth else _Absent)('it has no idx2sym')
 
@@ -255,7 +234,7 @@ def _checked(fields, repair, digits):
   Words are repaired, and those of digits may be byte values, as is said. The
   counts are those of the counter, unless it lacks most symbols.
   """
-  symbols, ids = fields.get('idx2sym'), fields.get('sym2idx')
+  symbols, ids = fields.get('idx2sym'), pickles.fields(fields.get('sym2idx'))
   if symbols is None:
     symbols = _ordered(ids)
   if type(symbols) is not list or not 0 < len(symbols) <= _MOST:
@@ -264,14 +243,14 @@ def _checked(fields, repair, digits):
     raise ValueError('a symbol is no text')
   if len(set(symbols)) != len(symbols):
     raise ValueError('a symbol is there twice')
-  if type(ids) is dict and ids:
+  if ids:
     place = next((i for i, s in enumerate(symbols) if ids.get(s) != i), None)
     if place is not None or len(ids) != len(symbols):
       place = len(symbols) if place is None else place
       raise ValueError(f'idx2sym and sym2idx differ at token id {place}')
-  counter = fields.get('counter')
+  counter = pickles.fields(fields.get('counter'))
   counts = fields.get('counts') or []
-  if type(counter) is dict and counter:
+  if counter:
     counts = [counter.get(s, 0) for s in symbols]
   if any(type(n) is not int or n < 0 for n in counts):
     raise ValueError('a count is no whole number')
@@ -283,7 +262,8 @@ def _checked(fields, repair, digits):
   unk = unk if unk in symbols else next((s for s in _UNK if s in symbols), '')
   if (place := fields.get('unk_idx')) is not None:
     if type(place) is not int or not 0 <= place < len(symbols):
-      raise ValueError(f'unk_idx is {place!r:.80}, no token id')
+      said = place if type(place) is int else type(place).__name__
+      raise ValueError(f'unk_idx is {said}, no token id')
     unk = symbols[place]
   characters = bool(_byte_values(symbols, digits))
   lower = bool(fields.get('lower_case'))
@@ -292,8 +272,8 @@ def _checked(fields, repair, digits):
 
 def _ordered(ids):
   """Symbols in the order of their ids, which count from 0."""
-  right = type(ids) is dict and all(type(i) is int for i in ids.values())
-  if not right or sorted(ids.values()) != [*range(len(ids))]:
+  whole = all(type(i) is int for i in ids.values())
+  if not whole or sorted(ids.values()) != [*range(len(ids))]:
     raise ValueError('sym2idx is no dict of ids from 0 on')
   return sorted(ids, key=lambda symbol: ids[symbol])
 
