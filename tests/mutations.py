@@ -44,7 +44,7 @@ CORE = {
   'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
   'ops/sampled_softmax.py': ['tests/ops', *VOCABULARY],
-  'ops/some_rows.py': ['tests/ops', *VOCABULARY],
+  'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': ['tests/models/base_test.py', 'tests/models'],
   'models/embeddings.py': [*VOCABULARY, 'tests/models', *STEP],
   'models/layers.py': [*MODELS, 'tests/models', *STEP],
