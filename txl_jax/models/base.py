@@ -99,7 +99,8 @@ class LanguageModel(nn.Module):
       if axis == SHARED:
         return old
       others = [i for i in range(old.ndim) if i != axis]
-      return jnp.where(jnp.expand_dims(rows, others), new, old)
+      each = jnp.repeat(rows, old.shape[axis] // len(rows))
+      return jnp.where(jnp.expand_dims(each, others), new, old)
 
     empty = self.init_memory(len(rows))
     return jax.tree.map(reset, self.row_axes(), memory, empty)
@@ -240,7 +241,8 @@ class LanguageModel(nn.Module):
     for name, value in overrides.items():
       if name not in allowed:
         settings.refuse(name, value, ', '.join(allowed) or 'no override')
-    return self.clone(config=self.config.replace(**overrides))
+    config = self.config.replace(**overrides)
+    return self.clone(config=config).without_kernels()
 
   def without_remat(self) -> 'LanguageModel':
     """The same model, with nothing recomputed in the backward pass."""

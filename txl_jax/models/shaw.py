@@ -12,7 +12,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from txl_jax.models import initial, layers, transformer, transformer_config
+from txl_jax.models import (
+  frozen,
+  initial,
+  layers,
+  transformer,
+  transformer_config,
+)
 from txl_jax.settings import key, size
 
 
@@ -76,13 +82,13 @@ class Layer(transformer.Layer):
   ATTENTION = Attention
 
 
-class Shaw(transformer.Transformer):
+class Shaw(frozen.WithRing):
   """Learned relative positions, see `models.base` and `Config`."""
 
   Config = Config
   LAYER = Layer
   SHARDING = (
-    *transformer.Transformer.SHARDING,
+    *frozen.WithRing.SHARDING,
     (r'attention/table', (None, 'tensor', None)),  # [L, H, K]
     (r'attention/distance_bias', (None, 'tensor')),  # [L, H]
     (r'attention/u', ('tensor', None)),  # [H, K]
