@@ -202,7 +202,7 @@ def _attention(attention, x, rings, distances, at, mask):
 
 
 def _project(attention, x):
-  """[B, any, D] -> queries, keys and values: one product if they are joined."""
+  """[B, any, D] -> queries, keys, values; one product if kernels are joined."""
   every = attention.variables.items()
   joined = {kind: own['qkv'] for kind, own in every if 'qkv' in own}
   if not joined:
@@ -213,7 +213,7 @@ def _project(attention, x):
 
 
 def _product(call, args, kwargs, context):
-  """Makes products with the frozen kernels [*outputs, inputs], if there are."""
+  """Intercepts each `layers.Product` whose kernel is [*outputs, inputs]."""
   module: Any = context.module
   kernel = None
   if isinstance(module, layers.Product):
@@ -227,9 +227,9 @@ def _product(call, args, kwargs, context):
 
 
 def _arranged(params):
-  """Parameters with joined kernels; and those of them that are outputs first.
+  """Parameters with joined kernels for queries, keys and values, in two parts.
 
-  Both are nested; what is in the second is not in the first.
+  The second has the kernels that are [*outputs, inputs], the first the rest.
   """
   flat: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
   first = {}

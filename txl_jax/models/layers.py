@@ -4,7 +4,7 @@ Shapes
   B batch, T segment, S = memory + T, H heads, K head width, D model width,
   F feed-forward width, V vocabulary.
 
-`config` is that of a model, with the keys which are read here.
+`config` is that of a model; it has the keys that are read here.
 """
 
 import re
@@ -74,7 +74,7 @@ class LayerNorm(nn.Module):
     c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
     scale_init = initial.normal(c.init_std, mean=1.0)
     options: Any = dict(scale_init=scale_init, use_fast_variance=False)
-    # The backward pass keeps x, and not several wide arrays that come of it.
+    # The backward pass keeps x, not the wide arrays computed from it.
     again: Any = nn.remat(nn.LayerNorm, prevent_cse=False)
     norm = again(c.ln_eps, dtype=wide, name='norm', **options)
     return norm(x).astype(c.dtype)
@@ -113,7 +113,7 @@ class FeedForward(nn.Module):
 
 
 class Distances(NamedTuple):
-  """What scores by distance are made of, see `attention.relative_scores`."""
+  """What scores by distance depend on, see `attention.relative_scores`."""
 
   r: jax.Array  # [S, H, K], farthest first
   u: jax.Array  # [H, K]
@@ -122,9 +122,9 @@ class Distances(NamedTuple):
 
 
 class Attention(nn.Module):
-  """Attention between its projections, which have no biases.
+  """Multi-head attention and its projections, which have no biases.
 
-  This one knows no positions; others override `distances`.
+  It knows no positions; subclasses override `distances`.
   """
 
   config: Any
@@ -152,7 +152,7 @@ class Attention(nn.Module):
     return self.k(states), self.v(apart)
 
   def distances(self, positions: Any) -> Distances | None:
-    """What positions, made by the model for all layers, are in this one."""
+    """Made of the positions that all layers share; None if scores have none."""
     del positions
 
   def __call__(self, x, k, v, positions, filled, key=None):
@@ -221,13 +221,13 @@ def score_terms(
   return jnp.where(mask[:, None], jnp.stack([a, *others]), jnp.nan)
 
 
-# What layers show, if it is asked for: their attention, the terms of its
-# scores, their output.
+# What layers show on request: their attention, the terms of its scores, their
+# output.
 MAPS, TERMS, OUTPUTS = 'maps', 'terms', 'outputs'
 
 
 def show(module: nn.Module, what: str, make: Callable[[], jax.Array]) -> None:
-  """Hands out what `make` returns, if a caller has made `what` mutable."""
+  """Sows what `make` returns, if the caller has made `what` mutable."""
   if module.is_mutable_collection(what) and not module.is_initializing():
     module.sow(what, 'shown', make())
 

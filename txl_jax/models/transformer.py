@@ -57,12 +57,12 @@ class Layer(nn.Module):
     self.norm2 = layers.LayerNorm(c)
 
   def inputs(self, x: jax.Array, lengths: jax.Array | None) -> jax.Array:
-    """x [B, T, D] as the layer reads it, the same by default."""
+    """What the layer reads, given x [B, T, D]: by default, x itself."""
     del lengths
     return x
 
   def positions(self, shared: Any) -> Any:
-    """What attention gets, from the positions that all layers share."""
+    """What attention reads, given the positions that all layers share."""
     return shared
 
   def __call__(self, x, memory, shared, filled, lengths, words=None):
@@ -165,8 +165,8 @@ class Transformer(base.LanguageModel):
   def _run(self, h, states, arguments, words, what):
     """h [B, T, D] after all layers, and each layer's memory and what it shows.
 
-    `arguments` are the further arguments of every layer; words, uint32
-    [N, PLACES, 2] or None, are those of each.
+    `arguments` are those that all layers share; words, uint32 [N, PLACES, 2] or
+    None, are for the dropout of each.
     """
     if self.is_initializing():
       for n, layer in enumerate(self.layers):
@@ -182,15 +182,10 @@ class Transformer(base.LanguageModel):
       (h, new), shown = apply({'params': params}, *given, mutable=mutable)
       return h, (new, shown)
 
-    return layer_loop.run(
-      run,
-      h,
-      [layer.variables['params'] for layer in self.layers],
-      (states, words),
-      unroll=c.unroll,
-      remat=POLICIES.get(c.remat),
-      cast=functools.partial(layers.cast, dtype=c.dtype),
-    )
+    weights = [layer.variables['params'] for layer in self.layers]
+    cast = functools.partial(layers.cast, dtype=c.dtype)
+    options: Any = dict(unroll=c.unroll, remat=POLICIES.get(c.remat), cast=cast)
+    return layer_loop.run(run, h, weights, (states, words), **options)
 
   def init_memory(self, batch_size: int) -> Any:
     """A Memory, empty or full of zero states; () if M is 0."""
@@ -235,7 +230,7 @@ class Transformer(base.LanguageModel):
   ) -> tuple[jax.Array, Any]:
     """The terms of the scores behind `attention_maps`, and the new memory.
 
-    See `layers.score_terms`, of each layer: float32 [N, 4, B, H, T, S].
+    They are the `layers.score_terms` of each layer: float32 [N, 4, B, H, T, S].
     """
     return self._maps(layers.TERMS, tokens, memory, lengths)
 

@@ -12,18 +12,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import (
-  frozen,
-  initial,
-  layers,
-  transformer,
-  transformer_config,
-)
+from txl_jax.models import frozen, initial, layers, transformer
+from txl_jax.models.transformer_config import WithMemory
 from txl_jax.settings import key
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer_config.WithMemory):
+class Config(WithMemory):
   """The section `model` of a config for `TransformerXL`."""
 
   name: str = key(

@@ -1,7 +1,4 @@
-"""Dropout of the states of a segment.
-
-Pure functions on plain arrays. Shapes: B batch, T segment.
-"""
+"""Dropout of the states [B, T, ...] of a segment: pure functions."""
 
 import functools
 from typing import Any

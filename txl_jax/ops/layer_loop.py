@@ -1,7 +1,4 @@
-"""A loop over layers of equal form, each with weights of its own.
-
-A pure function on plain arrays. Shapes: N layers.
-"""
+"""A loop over N layers of equal form, each with weights of its own."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +15,8 @@ def run(
   weights: Sequence[Any],
   others: tuple,
   *,
-  unroll: int = 0,
-  remat: Callable[..., bool] | None = None,
+  unroll: int,
+  remat: Callable[..., bool] | None,
   cast: Callable[[Any], Any],
 ) -> tuple[Any, Any]:
   """h after N layers, and what each of them returns besides, [N, ...].

@@ -1,8 +1,6 @@
 """Products of states with weights, in the forms that devices compute fastest.
 
-Pure functions on plain arrays.
-
-Shapes: B batch, S positions, D width.
+Pure functions on plain arrays. Shapes: B batch, S positions.
 """
 
 import functools
@@ -17,7 +15,7 @@ from txl_jax import target
 
 
 def dot_general(memory: int) -> Callable[..., jax.Array] | None:
-  """A `jax.lax.dot_general` over the last axes of x; None is that of JAX.
+  """What `flax.linen.DenseGeneral` multiplies by; None is its default.
 
   The first `memory` of the S states of x [B, S, ...] are those of memory, whose
   gradient few models need.
@@ -69,9 +67,9 @@ def _on_cpu(memory) -> Any:
 
 
 def apart(x: jax.Array) -> jax.Array:
-  """x, for a product that is not joined with other products of x.
+  """x, for a product that XLA shall not join with other products of x.
 
-  On a GPU, XLA would make one product of them all, and copy its parts.
+  On a GPU it would make one product of them all, and copy its parts.
   """
   on_gpu = target.device().platform == 'gpu'
   return jax.lax.optimization_barrier(x) if on_gpu else x

@@ -80,7 +80,7 @@ def normaliser(
   two [...] in the dtype of logits; the second is 0 for targets outside [0, V).
 
   The only array of the size of the logits kept for the backward pass is the
-  logits, whose gradient is made in one go; autodiff would also keep the
+  logits, whose gradient is one expression; autodiff would also keep the
   exponentials.
   """
   return _normaliser(logits, targets)[0]
@@ -113,7 +113,7 @@ def starts(sizes: Sequence[int]) -> list[int]:
 
 
 class Bin:
-  """A bin of so many words, all of them on this device.
+  """A bin of the vocabulary whose words are all on this device.
 
   `parallel.vocab_parallel` has bins whose words lie on several devices.
   """
