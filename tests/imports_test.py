@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # Every package may import the LEAVES; what is not here stands on top.
 RULES = {
   'attention': '',
-  'ops': '',
+  'ops': 'attention',
   'kernels': 'attention',
   'parallel': 'ops kernels',
   'ring': 'attention',

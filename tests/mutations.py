@@ -42,11 +42,15 @@ CHECKPOINTS = ['tests/runs/checkpoint']
 # {module: tests, those that most likely fail first}.
 CORE = {
   'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
+  'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
+  'ops/layer_loop.py': ['tests/models/transformer_test.py', *MODELS],
+  'ops/products.py': ['tests/models/layers_test.py', *MODELS],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
   'ops/sampled_softmax.py': ['tests/ops', *VOCABULARY],
-  'ops/some_rows.py': ['tests/ops', *VOCABULARY],
+  'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': ['tests/models/base_test.py', 'tests/models'],
   'models/embeddings.py': [*VOCABULARY, 'tests/models', *STEP],
+  'models/frozen.py': [*MODELS, 'tests/models', 'tests/generation'],
   'models/layers.py': [*MODELS, 'tests/models', *STEP],
   'models/regularisation.py': ['tests/models/regularisation_test.py'],
   'models/shaw.py': ['tests/models/transformer_test.py'],

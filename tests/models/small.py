@@ -26,7 +26,7 @@ def make(vocab_size=V, **changes):
     del fields['mem_len']
   longest = fields.pop('longest', 0)
   model = models.build(fields, vocab_size)
-  return model.clone(longest=longest)
+  return model.at_test_time(longest) if longest else model
 
 
 def apply(model, *args, **kwargs):

@@ -31,11 +31,11 @@ MODELS: dict[str, type[base.LanguageModel]] = {
 def build(
   section: Mapping[str, Any], vocab_size: int, **changes: Any
 ) -> base.LanguageModel:
-  """The model, an unbound Linen module, that a section `model` names.
+  """The model of a section `model` of a config, an unbound Linen module.
 
-  The section has its `name`, a key of MODELS, and keys of that model's config,
-  or else their defaults; the changes replace them. UserError if a cutoff is not
-  below V, TypeError if the model has no such key.
+  The section has a `name` of MODELS and keys of that model's config; those left
+  out have their defaults, and the changes replace them. UserError if a cutoff
+  is not below V, TypeError if the model has no such key.
   """
   model = MODELS[section['name']]
   config = settings.read(model.Config, {**section, **changes})
@@ -50,9 +50,9 @@ def at_test_time(
 ) -> base.LanguageModel:
   """The model of a config as its section 'eval' or 'generate' uses it.
 
-  With a window, it is a `windowed.Windowed` one; UserError if the model has a
-  memory, or reads no window as long; or if it is to write token by token, and
-  tells positions by their place in a segment.
+  With a window, it is a `windowed.Windowed`. UserError if a model with a memory
+  is given a window, or the window is longer than the model can read, or if a
+  model with absolute positions and a memory is to write token by token.
   """
   given = config[section].model.items()
   overrides = {k: x for k, x in given if x is not None}

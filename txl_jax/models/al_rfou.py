@@ -71,10 +71,10 @@ class Layer(transformer.Layer):
 
 
 class Auxiliary(nn.Module):
-  """Outputs that only training has, and the sum of their losses.
+  """The auxiliary outputs of training, and the sum of their losses.
 
-  Of layer l < N the output `next` predicts the next token, of every layer that
-  predicts `second` the one after it; they share nothing with each other.
+  The output `next` of each layer l < N predicts the next token, the output
+  `second` of each layer that predicts the one after it; they share no weights.
   """
 
   vocab_size: int  # V
@@ -87,7 +87,7 @@ class Auxiliary(nn.Module):
     self.second = self._outputs('second', n + 1 if c.second_target else 0)
 
   def _outputs(self, name, n):
-    """Weights [n, V, D] and biases [n, V] of n layers, () for none."""
+    """Weights [n, V, D] and biases [n, V] of n layers, () if n is 0."""
     c, V = self.config, self.vocab_size
     if not n:
       return ()
@@ -97,10 +97,10 @@ class Auxiliary(nn.Module):
     return weights, self.param(f'{name}_biases', zeros, (n, V), wide)
 
   def __call__(self, outputs, targets, progress):
-    """Of outputs [N, B, T, D] of the layers, targets int32 [B, T]: a scalar.
+    """The sum of the losses, a scalar.
 
-    What a layer would add whose time has passed is not computed, nor is its
-    gradient.
+    The outputs of the layers are [N, B, T, D], the targets int32 [B, T]. Losses
+    of layers that no longer predict are not computed, nor are their gradients.
     """
     if self.is_initializing():  # when no layer shows its output
       return jnp.float32(0)
@@ -108,14 +108,14 @@ class Auxiliary(nn.Module):
     rate = c.dropout if c.dropout_final < 0 else c.dropout_final
     shared = (1,) if c.locked_dropout else ()
     key = self.make_rng('dropout') if rate else None
-    # Of the target after the next the two next ones are in the segment.
+    # The token after the next counts if both it and the next one are scored.
     later = jnp.where(targets < 0, -1, jnp.roll(targets, -1, axis=1))
     later = later.at[:, -1].set(-1)
     dtype = jnp.dtype(c.dtype)
     zero = jnp.zeros([], jnp.promote_types(dtype, jnp.float32))
 
     def loss(h, n, weights):
-      """Of layer n, with its own weights of both kinds, () for none."""
+      """Loss of layer n, whose outputs have these weights, () for none."""
       if key is not None:
         own = jax.random.fold_in(key, n)
         h = attention.dropout(h, rate, own, shared)
@@ -153,7 +153,7 @@ def on_until(l: Any, N: int, progress: Any) -> jax.Array:
 
 
 def mean_nll(h, targets, output, dtype):
-  """Over scored positions, of h [B, T, D] and a plain softmax [V, D], [V]."""
+  """Mean nll of scored targets, for h [B, T, D] and output ([V, D], [V])."""
   (weights, biases), D = output, h.shape[-1]
   no_tails = dict(tail_weights=jnp.zeros([0, D]), tail_biases=jnp.zeros([0]))
   plain = softmax.Output([weights], [biases], [None], **no_tails)
@@ -165,13 +165,13 @@ def mean_nll(h, targets, output, dtype):
 class AlRfou(transformer.Transformer):
   """Learned positions in every layer, see `models.base` and `Config`.
 
-  The layers are plain, h <- h + positions before each; training has losses
-  besides the one of the last layer's next token:
+  Each layer reads h + positions and is plain otherwise. With its auxiliary
+  losses, training minimises
 
     sum over layers l of [CE_1(l) + second_target CE_2(l)]
 
-  CE_k is the mean cross entropy of the token k places ahead, and of a layer
-  before the last one ends with its time, l / 2 N of the training.
+  where CE_k is the mean cross entropy of the token k places ahead, and layers
+  l < N drop out of the sum after l / 2 N of the training.
   """
 
   Config = Config

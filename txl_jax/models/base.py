@@ -54,7 +54,7 @@ class LMOutput(flax.struct.PyTreeNode):
 
 
 class LanguageModel(nn.Module):
-  """What all models share; the defaults describe one without memory."""
+  """What all models share; by default, a model has no memory."""
 
   vocab_size: int
   config: Any  # an instance of Config, the dataclass of the model's keys
@@ -64,8 +64,8 @@ class LanguageModel(nn.Module):
   SCALES_EMBEDDINGS: ClassVar[bool] = False
   # Whether it has `attention_maps`, see `models.transformer`.
   ATTENDS: ClassVar[bool] = False
-  # Whether positions are those within a segment, not distances: then nothing
-  # can be read in other segments than in training, not one token by one.
+  # Whether positions are those within a segment, not distances: then a text
+  # cannot be read in other segments than in training, nor token by token.
   ABSOLUTE: ClassVar[bool] = False
   # (regular expression, axes of each dimension) for the paths of parameters,
   # see `parallel.mesh`; each parameter must match one.
@@ -99,7 +99,8 @@ class LanguageModel(nn.Module):
       if axis == SHARED:
         return old
       others = [i for i in range(old.ndim) if i != axis]
-      return jnp.where(jnp.expand_dims(rows, others), new, old)
+      each = jnp.repeat(rows, old.shape[axis] // len(rows))
+      return jnp.where(jnp.expand_dims(each, others), new, old)
 
     empty = self.init_memory(len(rows))
     return jax.tree.map(reset, self.row_axes(), memory, empty)
@@ -111,10 +112,10 @@ class LanguageModel(nn.Module):
     )
 
   def segments_of(self) -> int:
-    """T, if a call may have several segments of T tokens, none of them padded.
+    """T, if a call may read several segments of T tokens, none of them padded.
 
-    Such a call returns what successive calls with each of them would, but
-    their states share matrix products. 0 if a call is one segment.
+    It returns what calls with one segment after the other would, but their
+    states share matrix products. 0 if a call reads one segment.
     """
     return 0
 
@@ -132,10 +133,10 @@ class LanguageModel(nn.Module):
     return bool(jax.tree.leaves(self.row_axes()))
 
   def reach(self, trained: int | None = None) -> float:
-    """The most tokens a segment may have; infinity for any number.
+    """The most tokens that a segment may have; infinity for any number.
 
-    Told T of the training, the most that it can predict well: T where positions
-    are absolute, for those beyond it have never been trained.
+    Given T of the training, the most that the model can predict well: T if
+    positions are absolute, for those beyond it have never been trained.
     """
     return trained if self.ABSOLUTE and trained else math.inf
 
@@ -230,17 +231,18 @@ class LanguageModel(nn.Module):
   ) -> 'LanguageModel':
     """The model for evaluation and generation, where the weights are frozen.
 
-    The overrides are keys of its config that change AT_TEST_TIME. If told how
-    many tokens the longest segment will have, it may keep what it has computed
-    from past states, see `frozen`, and have more room for several segments at
-    once, see `segments_of`.
+    The overrides are keys of its config that may change AT_TEST_TIME. Given the
+    number of tokens of the longest segment, it may keep what it has computed
+    from past states (see `frozen`), with room for several segments in one call
+    (see `segments_of`).
     """
     del longest, several
     allowed = settings.keys(settings.overrides(type(self.config)))
     for name, value in overrides.items():
       if name not in allowed:
         settings.refuse(name, value, ', '.join(allowed) or 'no override')
-    return self.clone(config=self.config.replace(**overrides))
+    config = self.config.replace(**overrides)
+    return self.clone(config=config).without_kernels()
 
   def without_remat(self) -> 'LanguageModel':
     """The same model, with nothing recomputed in the backward pass."""
@@ -251,14 +253,14 @@ class LanguageModel(nn.Module):
     return self
 
   def frozen(self, params: Any) -> dict[str, Any]:
-    """The variables for `apply` with parameters that do not change.
+    """The variables for `apply` with parameters that no longer change.
 
-    What depends only on these is computed here: once, for many calls.
+    What depends on these alone is computed here, once for many calls.
     """
     return {'params': params}
 
   def inference_params(self, params: Any) -> Any:
-    """The parameters without those that only training needs."""
+    """The parameters without those that are only for training."""
     return params
 
 

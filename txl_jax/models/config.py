@@ -91,14 +91,14 @@ class Config:
   )
 
   def replace(self, **changes: Any) -> 'Config':
-    """The same with other values."""
+    """The same config with other values."""
     return dataclasses.replace(self, **changes)
 
   @property
   def d_softmax(self) -> int:
-    """Width of a softmax that shares nothing with the embedding; 0 is none.
+    """Width of the final states if softmax and embedding share nothing, else 0.
 
-    It is that of the final states. Embeddings are then one table.
+    The embedding is then a single table.
     """
     return 0
 

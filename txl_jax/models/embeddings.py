@@ -32,8 +32,8 @@ class Vocabulary(nn.Module):
 
   Tails are bins of ever rarer, narrower words (Grave et al. 2017; Baevski and
   Auli 2019). The parameters of several bins have names that end in the number
-  of the bin. With `config.d_softmax` embeddings are one table, whatever the
-  bins, and it stands for D where final states are meant.
+  of the bin. With `config.d_softmax` the embedding is one table, whatever the
+  bins, and final states have that width instead of D.
   """
 
   vocab_size: int  # V, sorted by frequency where there are tails

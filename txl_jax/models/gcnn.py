@@ -8,10 +8,10 @@ With X the input, of which a position sees itself and the k - 1 before it,
 
   h = (X * W + b) x sigmoid(X * V + c)
 
-Blocks of such convolutions add their output to their input. What a text begins
-with is padded with zeros, so a memory that begins with zeros and holds the last
-k - 1 inputs of each convolution makes segments of any length the same function
-as one long one. There are no norms: weights are normalised instead.
+Blocks of such convolutions add their output to their input. A text is preceded
+by zeros: with a memory that starts as zeros and holds the last k - 1 inputs of
+each convolution, segments of any length compute the same function as one long
+segment. There are no norms: weights are normalised instead.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ from txl_jax.models import base, config, layers
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.settings import key, size
 
-# What a layer makes, by the choices of gate: of a = X * W + b alone, or of
-# g = X * V + c, too.
+# The output of a layer for each choice of gate: from a = X * W + b alone, or
+# with g = X * V + c.
 PLAIN = {'relu': jax.nn.relu, 'tanh': jnp.tanh, 'linear': lambda a: a}
 GATED = {
   'glu': lambda a, g: a * jax.nn.sigmoid(g),
@@ -44,14 +44,14 @@ _BLOCK = re.compile(r'\[(S,S(?: S,S)*)\](?:\*(S))?'.replace('S', _SIZE))
 
 
 class Shape(NamedTuple):
-  """Of a convolution."""
+  """The sizes of a convolution."""
 
   kernel: int  # k
   width: int  # F
 
 
 def parse(text: str) -> list[list[Shape]]:
-  """The convolutions of each block of model.blocks; ValueError: what may be."""
+  """The convolutions of each block; ValueError, which says what is allowed."""
   blocks, total = [], 0
   for part in re.split(r' (?=\[)', text):
     found = _BLOCK.fullmatch(part)
@@ -131,8 +131,8 @@ class Config(config.Config):
 class Convolution(nn.Module):
   """X * W + b, of kernel k and output width F.
 
-  The initial weights are those of Kaiming He et al. 2015, of variance 2 / k C;
-  the scales g leave them as they are.
+  Initial weights have variance 2 / k C (Kaiming He et al. 2015); the scales g
+  leave them as they are.
   """
 
   config: Config
@@ -162,13 +162,12 @@ class Convolution(nn.Module):
 
 
 class Block(nn.Module):
-  """Convolutions in a row, and their input added to what they make.
+  """A residual block: its input plus the output of a stack of convolutions.
 
-  Where the widths differ it is projected (1 x 1, without bias). Dropout is on
-  what each convolution makes: so it reaches the narrow inner layers of a
+  Where the widths differ, the input is projected (1 x 1, without bias). Dropout
+  follows each convolution: so it reaches the narrow inner layers of a
   bottleneck, memory holds what later positions would have seen in one long
-  segment, and nothing is dropped on the path of sums from block to block, where
-  every block would drop again.
+  segment, and the residual path, where every block would drop again, has none.
   """
 
   config: Config

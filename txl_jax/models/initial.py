@@ -1,9 +1,9 @@
-"""Initial weights: normal draws, those of equal arrays in one loop.
+"""Initial weights: normal draws, those of arrays of one shape in one loop.
 
-A compiler works on the random bits of every array anew, which for the layers of
-a deep model takes longer than anything else before its first step. In a loop
-over the keys of all arrays of a shape it does so once for them all; what is
-drawn is the same, bit for bit.
+The random bits of every array are compiled anew, which for the layers of a deep
+model takes longer than anything else before its first step. In a loop over the
+keys of all arrays of one shape they are compiled once; the draws are the same,
+bit for bit.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def _trace():
 
 @contextlib.contextmanager
 def _answered(answer: Callable) -> Iterator[None]:
-  """Draws in the trace of the caller are answered (key, kind) -> array."""
+  """Draws in the trace of the caller are what `answer`(key, kind) returns."""
   token = _answer.set((_trace(), answer))
   try:
     yield
@@ -65,10 +65,10 @@ def _answered(answer: Callable) -> Iterator[None]:
 
 
 def together(function: Callable[[], Any]) -> Any:
-  """What a function returns that draws by `normal`; to be called under `jit`.
+  """The result of a function that draws by `normal`; to be called under `jit`.
 
-  It is called twice: at first for the keys and kinds of its draws, in place of
-  which it has zeros, and then with what is drawn.
+  The function is called twice: first to collect the keys and kinds of its
+  draws, which are zeros then, and again with the draws.
   """
   kinds: dict[_Kind, list] = {}  # of each the keys
 

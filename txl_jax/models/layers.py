@@ -4,11 +4,10 @@ Shapes
   B batch, T segment, S = memory + T, H heads, K head width, D model width,
   F feed-forward width, V vocabulary.
 
-`config` is that of a model, with the keys which are read here.
+`config` is that of a model; it has the keys that are read here.
 """
 
-import functools
-import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,30 +15,23 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention, kernels, ring, settings, target
+from txl_jax import attention, kernels, settings
 from txl_jax.models import initial
+from txl_jax.ops import dropout, products
 from txl_jax.parallel import attention_parallel
 
 
 class Dropout(nn.Module):
-  """`attention.dropout` under the 'dropout' key of the module.
+  """Dropout of x [B, T, ...] under the 'dropout' key of the module.
 
-  Locked, it is variational dropout (Gal and Ghahramani 2016): x is
-  [B, T, ...], and the T positions of a row share one mask.
+  Locked, it has one mask for all positions, see `ops.dropout.drop`.
   """
 
   @nn.compact
   def __call__(self, x, rate, *, train, locked=False):
     if not train or rate == 0.0:
       return x
-    return drop(x, rate, self.make_rng('dropout'), locked)
-
-
-def drop(x: jax.Array, rate: float, key: Any, locked: bool) -> jax.Array:
-  """x [B, T, ...] after dropout, locked as in `Dropout`; no key, no dropout."""
-  if key is None or rate == 0.0:
-    return x
-  return attention.dropout(x, rate, key, (1,) if locked else ())
+    return dropout.drop(x, rate, self.make_rng('dropout'), locked)
 
 
 class WordDropout(nn.Module):
@@ -82,81 +74,25 @@ class LayerNorm(nn.Module):
     c, wide = self.config, jnp.promote_types(x.dtype, jnp.float32)
     scale_init = initial.normal(c.init_std, mean=1.0)
     options: Any = dict(scale_init=scale_init, use_fast_variance=False)
-    # The backward pass keeps x, and not several wide arrays that come of it.
+    # The backward pass keeps x, not the wide arrays computed from it.
     again: Any = nn.remat(nn.LayerNorm, prevent_cse=False)
     norm = again(c.ln_eps, dtype=wide, name='norm', **options)
     return norm(x).astype(c.dtype)
 
 
 class Product(nn.DenseGeneral):
-  """Its kernel is [inputs, *outputs]; frozen, it may be [*outputs, inputs].
+  """W x + b: [..., *inputs] -> [..., *outputs], W [*inputs, *outputs].
 
-  The latter is its variable 'kernel' in 'frozen' and not in 'params', see
-  `transformer.Transformer.frozen`. The first `memory` states of an x [B, S,
-  ...] are those of memory, whose gradient few models need.
+  The first `memory` states of x [B, S, ...] are those of memory, see
+  `ops.products`.
   """
 
   memory: int = 0
 
   def __post_init__(self):
-    # For a GPU or TPU, XLA leaves out what is not needed of its own accord:
-    # there, these gradients would only cost copies.
-    if self.dot_general is None and target.device().platform == 'cpu':
-      self.dot_general = _product_on_cpu(self.memory)
+    if self.dot_general is None:
+      self.dot_general = products.dot_general(self.memory)
     super().__post_init__()
-
-  def __call__(self, x):
-    """[..., inputs] -> [..., *outputs]."""
-    kernel = self.get_variable('frozen', 'kernel')
-    if kernel is None:
-      return super().__call__(x)
-    last = (x.ndim - 1,), (kernel.ndim - 1,)
-    y = jax.lax.dot_general(x.astype(self.dtype), kernel, (last, ((), ())))
-    if self.use_bias:
-      y += self.get_variable('params', 'bias').astype(self.dtype)
-    return y
-
-
-# Cached, as models with equal fields shall be equal: they are compiled once.
-@functools.cache
-def _product_on_cpu(memory):
-  """What `Product` multiplies by: sums over the last axes of x.
-
-  Its gradients are products of matrices. Those that JAX derives have the axes
-  of their results in another order, and several axes to sum over, for which
-  XLA copies kernels and gradients on a CPU; and those of memory are computed
-  even where nothing needs them.
-  """
-
-  @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-  def product(x, kernel, dimensions, precision=None):
-    return jax.lax.dot_general(x, kernel, dimensions, precision)
-
-  def forward(x, kernel, dimensions, precision):
-    return product(x, kernel, dimensions, precision), (x, kernel)
-
-  def backward(dimensions, precision, kept, g):
-    (x, kernel), ((summed, _), _) = kept, dimensions
-    rows = x.ndim - len(summed)  # so many axes are those of rows
-    matrix = kernel.reshape(math.prod(x.shape[rows:]), -1)  # [in, out]
-
-    def product_over(axis, a, b):
-      over = ((axis,), (axis,)), ((), ())
-      return jax.lax.dot_general(a, b, over, precision)
-
-    def of_x(g):
-      dx = product_over(1, g.reshape(-1, matrix.shape[1]), matrix)
-      return dx.reshape(*g.shape[:rows], *x.shape[rows:])
-
-    x_rows, g_rows = (y.reshape(-1, n) for y, n in zip((x, g), matrix.shape))
-    dkernel = product_over(0, x_rows, g_rows).reshape(kernel.shape)
-    if not 0 < memory < x.shape[1]:
-      return of_x(g), dkernel
-    parts = jnp.split(g, [memory], axis=1)
-    return jnp.concatenate([of_x(part) for part in parts], axis=1), dkernel
-
-  product.defvjp(forward, backward)
-  return product
 
 
 class FeedForward(nn.Module):
@@ -171,48 +107,24 @@ class FeedForward(nn.Module):
     init = initial.normal(c.init_std)
     shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
     h = Product(c.d_ff, name='w1', **shared)(x)  # [B, T, F]
-    h = _relu_and_drop(
-      0.0 if key is None else c.dropout, c.locked_dropout, h, key
-    )
+    rate = 0.0 if key is None else c.dropout
+    h = dropout.relu_and_drop(h, rate, key, c.locked_dropout)
     return Product(x.shape[-1], name='w2', **shared)(h)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _relu_and_drop(rate, locked, x, key):
-  """`drop` of relu(x), of which the backward pass keeps nothing but the result.
-
-  That is positive where x is and has not been dropped.
-  """
-  return drop(jax.nn.relu(x), rate, key, locked)
-
-
-def _relu_and_drop_forward(rate, locked, x, key):
-  y = _relu_and_drop(rate, locked, x, key)
-  return y, y
-
-
-def _relu_and_drop_backward(rate, locked, y, g):
-  del locked
-  wide = g.astype(jnp.promote_types(g.dtype, jnp.float32))
-  return jnp.where(y > 0, (wide / (1 - rate)).astype(g.dtype), 0), None
-
-
-_relu_and_drop.defvjp(_relu_and_drop_forward, _relu_and_drop_backward)
-
-
 class Distances(NamedTuple):
-  """What scores by distance are made of, see `attention.relative_scores`."""
+  """What scores by distance depend on, see `attention.relative_scores`."""
 
-  r: jax.Array  # [S, H, K], farthest first; for a ring, `ring.table` of it
+  r: jax.Array  # [S, H, K], farthest first
   u: jax.Array  # [H, K]
   v_bias: jax.Array  # [H, K]
   b: jax.Array | None = None  # [S, H]
 
 
 class Attention(nn.Module):
-  """Attention between its projections, which have no biases.
+  """Multi-head attention and its projections, which have no biases.
 
-  This one knows no positions; others override `distances`.
+  It knows no positions; subclasses override `distances`.
   """
 
   config: Any
@@ -221,13 +133,12 @@ class Attention(nn.Module):
     c = self.config
     self.q = self.to_heads()
     self.k, self.v = (self.to_heads(memory=c.mem_len) for _ in range(2))
-    self.qkv = self.to_heads(3)  # has a kernel only where weights are frozen
     self.o = self._projection(c.d_model, axis=(-2, -1))
 
-  def to_heads(self, *several: int, memory: int = 0) -> nn.Module:
-    """A projection of [..., D] to [..., *several, H, K]."""
+  def to_heads(self, memory: int = 0) -> nn.Module:
+    """A projection of [..., D] to [..., H, K]; memory is as for `Product`."""
     c = self.config
-    return self._projection((*several, c.n_head, c.d_head), memory=memory)
+    return self._projection((c.n_head, c.d_head), memory=memory)
 
   def _projection(self, outputs, **options):
     c = self.config
@@ -237,21 +148,11 @@ class Attention(nn.Module):
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
-    apart = states
-    if target.device().platform == 'gpu':
-      # XLA would make one product of the two, and copy its halves.
-      apart = jax.lax.optimization_barrier(states)
+    apart = products.apart(states)
     return self.k(states), self.v(apart)
 
-  def _project_all(self, x):
-    """[B, any, D] -> queries, keys and values: one product if frozen so."""
-    if any('qkv' in own for own in self.variables.values()):
-      together = self.qkv(x)
-      return [together[..., n, :, :] for n in range(3)]
-    return self.q(x), *self.project(x)
-
   def distances(self, positions: Any) -> Distances | None:
-    """What positions, made by the model for all layers, are in this one."""
+    """Made of the positions that all layers share; None if scores have none."""
     del positions
 
   def __call__(self, x, k, v, positions, filled, key=None):
@@ -294,36 +195,6 @@ class Attention(nn.Module):
       settings.refuse('model.attention', name, f'auto, xla; {e}')
     return self.o(out)
 
-  def over_ring(
-    self,
-    x: jax.Array,
-    rings: tuple[jax.Array, jax.Array],
-    distances: Distances,
-    at: jax.Array,
-    mask: jax.Array,
-  ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """The same over rings of keys and values, see `ring`, and the new rings.
-
-    x is [B, n T, D], n parts one after the other, each of one segment or of
-    several; at [n] and mask [n, B, T, C] are those of each part, which sees
-    what the parts before it have written.
-    """
-    (n, B, T, _), (r, u, v_bias, b) = mask.shape, distances
-
-    def attend(rings, part):
-      (q, *new), at, mask = part
-      k, v = (ring.write(old, x, at) for old, x in zip(rings, new))
-      scores = ring.scores(q, k, r, u, v_bias, at, b)  # [B, H, T, C]
-      return (k, v), ring.attend(scores, v, mask)
-
-    def cut(y):  # [B, n T, H, K] -> [n, B, H, T, K]
-      return jnp.moveaxis(y.reshape(B, n, T, *y.shape[2:]), (1, 2), (0, 3))
-
-    parts = [cut(y) for y in self._project_all(x)], at, mask
-    rings, out = jax.lax.scan(attend, rings, parts)
-    out = jnp.moveaxis(out, (0, 3), (1, 2))  # [B, n, T, H, K]
-    return self.o(out.reshape(B, n * T, *out.shape[3:])), rings
-
 
 def score_terms(
   q: jax.Array, k: jax.Array, distances: Distances | None, mask: jax.Array
@@ -350,13 +221,13 @@ def score_terms(
   return jnp.where(mask[:, None], jnp.stack([a, *others]), jnp.nan)
 
 
-# What layers show, if it is asked for: their attention, the terms of its
-# scores, their output.
+# What layers show on request: their attention, the terms of its scores, their
+# output.
 MAPS, TERMS, OUTPUTS = 'maps', 'terms', 'outputs'
 
 
 def show(module: nn.Module, what: str, make: Callable[[], jax.Array]) -> None:
-  """Hands out what `make` returns, if a caller has made `what` mutable."""
+  """Sows what `make` returns, if the caller has made `what` mutable."""
   if module.is_mutable_collection(what) and not module.is_initializing():
     module.sow(what, 'shown', make())
 
@@ -371,3 +242,15 @@ SHARDING = (
   (r'ff/w2/bias', ()),
   (r'norm/(scale|bias)', ()),
 )
+
+_OF_PRODUCTS = re.compile(r'(^|/)(attention|ff)/(.*/)?(kernel|bias)$')
+
+
+def cast(params: Any, dtype: Any) -> Any:
+  """The parameters of a model or layer, those of each `Product` in dtype."""
+
+  def each(path, x):
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    return x.astype(dtype) if _OF_PRODUCTS.search(name) else x
+
+  return jax.tree_util.tree_map_with_path(each, params)

@@ -64,7 +64,7 @@ class Layer(nn.Module):
     b = self.param('bias', bias_init, (4, H), jnp.float32)
     U = layers.Dropout()(U, c.weight_drop, train=train)
     W, U, b = (w.astype(dtype) for w in (W, U, b))
-    # All that does not wait for the position before is one product.
+    # All that does not depend on the position before is one product.
     inputs = jnp.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
     real = None  # bool [T, B, 1]
     if lengths is not None:

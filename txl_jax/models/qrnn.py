@@ -1,8 +1,7 @@
 """Quasi-recurrent network (Bradbury et al. 2016) as a language model.
 
-Gates are convolutions over the inputs, so that only products of single
-numbers wait for the position before. The language model is that of Merity et
-al. 2018.
+Gates are convolutions over the inputs, so that only elementwise products wait
+for the position before. The language model is that of Merity et al. 2018.
 
 Shapes: B batch, T segment, J width of a layer's input, H of its states, w
 window.
@@ -51,7 +50,7 @@ class State(flax.struct.PyTreeNode):
 def pool(new: jax.Array, update: jax.Array, cell: jax.Array) -> jax.Array:
   """Every c_t = (1 - update_t) c_(t-1) + update_t new_t, [T, B, H].
 
-  The first two are [T, B, H], `cell` is [B, H], the state before.
+  `new` and `update` are [T, B, H]; `cell`, [B, H], is the state before them.
   """
 
   def step(cell, position):

@@ -35,12 +35,12 @@ def widths(config: Config) -> list[int]:
 
 
 class Recurrent(base.LanguageModel):
-  """Layers of recurrence, one on the other, with dropout between them.
+  """A stack of recurrent layers, with dropout between them.
 
-  A model makes `self.layers` in its setup, modules (x [B, T, any], state,
-  lengths, train) -> [B, T, H], state; its memory is a tuple of their states,
-  whose arrays have their rows first. Gradients end where it is made: they go
-  back through a segment (truncated backpropagation through time).
+  A model makes `self.layers` in its setup: modules (x [B, T, any], state,
+  lengths, train) -> [B, T, H], state. Its memory is the tuple of their states,
+  arrays whose first axis is the batch. No gradient flows through it from one
+  segment to the one before (truncated backpropagation through time).
   """
 
   def row_axes(self) -> Any:

@@ -15,7 +15,7 @@ def activations(
   size: float,
   change: float,
 ) -> jax.Array:
-  """Keeps final states small and slow (Merity et al. 2017).
+  """Penalises large and fast-changing final states (Merity et al. 2017).
 
     size mean(dropped_t^2) + change mean((states_t - states_(t-1))^2)
 
@@ -34,6 +34,6 @@ def activations(
 
 
 def _mean_square(x, scored):
-  """Of x [B, T, D] where scored [B, T]."""
+  """The mean of x^2, x [B, T, D], over the positions scored, bool [B, T]."""
   total = jnp.sum(jnp.where(scored[..., None], x**2, 0))
   return total / jnp.maximum(jnp.sum(scored) * x.shape[2], 1)

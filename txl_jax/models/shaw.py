@@ -1,6 +1,6 @@
 """A Transformer with memory and learned relative positions.
 
-Those of Shaw et al. 2018, as the ablations of Dai et al. 2019 have them.
+It follows Shaw et al. 2018 and the ablations of Dai et al. 2019.
 
 Shapes
   B batch, T segment, M memory, S = M + T, H heads, K head width, L rows of the
@@ -12,12 +12,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from txl_jax.models import initial, layers, transformer, transformer_config
+from txl_jax.models import frozen, initial, layers, transformer
+from txl_jax.models.transformer_config import WithMemory
 from txl_jax.settings import key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer_config.WithMemory):
+class Config(WithMemory):
   """The section `model` of a config for `Shaw`."""
 
   name: str = key(
@@ -46,7 +47,7 @@ class Attention(layers.Attention):
 
     score(i, j) = ((q_i + u) . k_j + q_i . r_d + b_d) / sqrt(K)
 
-  Without `biases`, u and b are zero and no parameters.
+  Without `biases`, u and b are zero, not parameters.
   """
 
   def setup(self) -> None:
@@ -76,13 +77,13 @@ class Layer(transformer.Layer):
   ATTENTION = Attention
 
 
-class Shaw(transformer.Transformer):
+class Shaw(frozen.WithRing):
   """Learned relative positions, see `models.base` and `Config`."""
 
   Config = Config
   LAYER = Layer
   SHARDING = (
-    *transformer.Transformer.SHARDING,
+    *frozen.WithRing.SHARDING,
     (r'attention/table', (None, 'tensor', None)),  # [L, H, K]
     (r'attention/distance_bias', (None, 'tensor')),  # [L, H]
     (r'attention/u', ('tensor', None)),  # [H, K]
@@ -92,8 +93,8 @@ class Shaw(transformer.Transformer):
   def positions(self, S: int, train: bool) -> Any:
     """The row of the table for each of S distances, int32, farthest first.
 
-    With clamp_len only the last rows are used, and the first of these for all
-    distances beyond them.
+    With clamp_len only the last rows are used, the first of them for all
+    distances beyond.
     """
     del train
     c = self.config

@@ -62,7 +62,7 @@ class Config(config.Config):
 
 @dataclasses.dataclass(frozen=True)
 class Absolute(Config):
-  """Keys of a Transformer whose inputs tell their positions."""
+  """Keys of a Transformer with absolute positions, added to its inputs."""
 
   norm_queries: bool = key(  # pyright: ignore
     True,
@@ -79,7 +79,7 @@ class Absolute(Config):
 
 @dataclasses.dataclass(frozen=True)
 class WithMemory(Config):
-  """Keys of a Transformer with relative positions, which has a memory."""
+  """Keys of a Transformer with relative positions and a memory."""
 
   mem_len: int = count(  # pyright: ignore
     512,

@@ -12,12 +12,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import initial, layers, transformer, transformer_config
+from txl_jax.models import frozen, initial, layers, transformer
+from txl_jax.models.transformer_config import WithMemory
 from txl_jax.settings import key
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer_config.WithMemory):
+class Config(WithMemory):
   """The section `model` of a config for `TransformerXL`."""
 
   name: str = key(
@@ -78,13 +79,13 @@ class Layer(transformer.Layer):
     return R, self.biases() if self.config.untie_biases else biases
 
 
-class TransformerXL(transformer.Transformer):
+class TransformerXL(frozen.WithRing):
   """Transformer-XL, see `models.base` and `Config`."""
 
   Config = Config
   LAYER = Layer
   SHARDING = (
-    *transformer.Transformer.SHARDING,
+    *frozen.WithRing.SHARDING,
     (r'attention/r/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
     (r'biases/[uv]', ('tensor', None)),  # [H, K]
   )

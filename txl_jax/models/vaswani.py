@@ -1,8 +1,8 @@
 """A Transformer whose inputs have sinusoids added: absolute positions.
 
-Those of Vaswani et al. 2017, as the ablations of Dai et al. 2019 have them; and
-with a memory, which these never have, the naive reuse of states that section
-3.3 of Dai et al. 2019 argues against.
+The positions are those of Vaswani et al. 2017, as in the ablations of Dai et
+al. 2019. A memory, which those never have, is the naive reuse of states that
+Section 3.3 of Dai et al. 2019 argues against.
 
 Shapes: B batch, T segment, M memory, D model width.
 """

@@ -106,7 +106,7 @@ def _slide(memory, tokens, lengths):
 
 
 def _left_aligned(memory):
-  """Tokens [B, W] with the first real one first; the index of the last, [B].
+  """Tokens [B, W], the first real one first, and the index of the last, [B].
 
   A causal model does not see what comes after that.
   """

@@ -1,1 +1,1 @@
-"""Pure functions on plain arrays, besides attention."""
+"""Pure functions on plain arrays: what makes models fast, and softmaxes."""

@@ -23,9 +23,9 @@ def nll(
 
     q(k) = log((k + 2) / (k + 1)) / log(V + 1)
 
-  Each one that is not the target adds exp(score) / (n q), in place of the sum
-  over all other words, so that sum is unbiased and the estimate tends to the
-  exact nll (importance sampling, Bengio and Senecal 2003).
+  Each one that is not the target adds exp(score) / (n q). Their sum is an
+  unbiased estimate of the sum over all other words, and the result tends to the
+  exact nll as n grows (importance sampling, Bengio and Senecal 2003).
 
   h is [N, D], in the dtype of the products; targets are int32 [N], weights
   [V, D], bias [V], and n is `samples`. The result is [N], float32 or wider, 0

@@ -1,9 +1,9 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs only some_rows.py
-and target.py, so that they can be copied into any JAX project. The vocabulary
-is sorted by frequency and cut into bins: a head of frequent words and tails of
-ever rarer ones, which may be narrower.
+Pure functions on plain arrays; besides jax this file needs only target.py and
+selected_rows.py, so that they can be copied into any JAX project. The
+vocabulary is sorted by frequency and cut into bins: a head of frequent words
+and tails of ever rarer ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import target
-from txl_jax.ops.some_rows import on_rows
+from txl_jax.ops.selected_rows import on_rows
 
 TAIL_ORDERS = {
   'ascending': 'the first logit for the first tail (TensorFlow original, '
@@ -80,7 +80,7 @@ def normaliser(
   two [...] in the dtype of logits; the second is 0 for targets outside [0, V).
 
   The only array of the size of the logits kept for the backward pass is the
-  logits, whose gradient is made in one go; autodiff would also keep the
+  logits, whose gradient is one expression; autodiff would also keep the
   exponentials.
   """
   return _normaliser(logits, targets)[0]
@@ -113,7 +113,7 @@ def starts(sizes: Sequence[int]) -> list[int]:
 
 
 class Bin:
-  """A bin of so many words, all of them on this device.
+  """A bin of the vocabulary whose words are all on this device.
 
   `parallel.vocab_parallel` has bins whose words lie on several devices.
   """

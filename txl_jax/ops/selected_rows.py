@@ -1,4 +1,4 @@
-"""A function of some rows of an array, at the cost of only those rows.
+"""A function of selected rows of an array, at the cost of these rows alone.
 
 Shapes: N rows, C rows in a chunk.
 """
@@ -20,17 +20,18 @@ def on_rows(
   rows: jax.Array,
   chunk: int,
 ) -> jax.Array:
-  """f of some rows, a chunk of them at a time; 0 for the others.
+  """f of the selected rows, a chunk of them at a time; 0 for the others.
 
-  The number of chunks depends on how many rows there are, known only at run
-  time; shapes are static. The backward pass computes f again, chunk by chunk.
+  The number of chunks depends on how many rows are selected, which is known
+  only at run time; shapes are static. The backward pass computes f again, chunk
+  by chunk.
 
   Args:
     f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
-    params: pytree of floating arrays, differentiable, as is x.
-    x: floating [N, ...], as is the result.
+    params: pytree of floating arrays; gradients flow to these and to x.
+    x: floating [N, ...], like the result.
     ids: int32 [N].
-    rows: bool [N], the rows to compute.
+    rows: bool [N], the selected rows.
     chunk: C.
   """
   out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
@@ -70,7 +71,7 @@ on_rows.defvjp(_forward, _backward)
 
 
 def _chunks(rows, chunk):
-  """Indices of true rows, [most chunks, C], padded with N; how many chunks."""
+  """Selected rows, [most chunks, C] padded with N, and how many chunks."""
   n = len(rows)
   C = min(chunk, n)
   index = jnp.nonzero(rows, size=-(-n // C) * C, fill_value=n)[0]
