@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.bench.results import Measured, spread
+from benchmarks.results import Measured, spread
 from txl_jax.ops import softmax
 
 _FEW = 1024  # tokens that the softmaxes over all words are timed with

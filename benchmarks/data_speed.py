@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from txl_jax.bench.results import Measured, spread
+from benchmarks.results import Measured, spread
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared, streams
 from txl_jax.data.options import Data

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from txl_jax.bench import program, topologies
-from txl_jax.bench.kernels import Found, Kernel
-from txl_jax.bench.results import Measured
+from benchmarks import program, topologies
+from benchmarks.kernels import Found, Kernel
+from benchmarks.results import Measured
 from txl_jax.training import profiling
 
 _BUFFERS = 8  # how many are printed

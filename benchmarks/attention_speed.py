@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks.results import Measured, spread
 from txl_jax import kernels, target
-from txl_jax.bench.results import Measured, spread
 from txl_jax.kernels import api
 
 _CALLS = 8  # that are sent off at once

@@ -10,7 +10,7 @@ import math
 import re
 from typing import NamedTuple
 
-from txl_jax.bench.program import Computation, Instruction, Shapes
+from benchmarks.program import Computation, Instruction, Shapes
 
 # Our kernels for attention, as `pallas_call` names them: how many products of
 # K numbers they make for each query and key they visit. See `kernels.triton`,

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
+from benchmarks import ours
+from benchmarks.results import Measured
 from txl_jax import models
-from txl_jax.bench import ours
-from txl_jax.bench.results import Measured
 from txl_jax.evaluation import eval_speed
 from txl_jax.models import base
 

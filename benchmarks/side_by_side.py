@@ -13,8 +13,8 @@ import subprocess
 import types
 from typing import Any
 
-from txl_jax.bench import ours
-from txl_jax.bench.results import Measured, spread
+from benchmarks import ours
+from benchmarks.results import Measured, spread
 from txl_jax.errors import UserError
 
 # What both sides have in common besides their sizes.

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from txl_jax.bench import kernels, products, program
+from benchmarks import kernels, products, program
 from txl_jax.kernels import tpu, triton
 from txl_jax.parallel import capacity
 

@@ -1,7 +1,7 @@
 """What devices send to each other, read from compiled programs.
 
 Eight CPU devices stand for eight TPUs, so that the rules hold in the programs
-of one compiler; `python -m txl_jax.bench hlo` shows it for the other.
+of one compiler; `python -m benchmarks hlo` shows it for the other.
 """
 
 import functools
@@ -16,8 +16,8 @@ import jax
 import pytest
 
 import txl_jax
+from benchmarks import compiled_step, kernels, topologies
 from txl_jax import attention
-from txl_jax.bench import compiled_step, kernels, topologies
 from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.models import lstm, transformer_xl
@@ -184,7 +184,7 @@ def test_hardware_that_is_not_there(topology):
     pytest.skip(f'{COMPILERS[topology]} is not installed')
   command = 'hlo', f'--topology={topology}', '--config=configs/ptb_tiny.py'
   result = subprocess.run(
-    [sys.executable, '-m', 'txl_jax.bench', *command],
+    [sys.executable, '-m', 'benchmarks', *command],
     cwd=pathlib.Path(txl_jax.__file__).parents[1],
     capture_output=True,
     text=True,

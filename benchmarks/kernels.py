@@ -13,8 +13,8 @@ update, nothing of what TPUs keep in VMEM.
 import re
 from typing import NamedTuple
 
-from txl_jax.bench import products, program
-from txl_jax.bench.program import Computation, Instruction, Shapes
+from benchmarks import products, program
+from benchmarks.program import Computation, Instruction, Shapes
 
 # They move nothing, or run instructions that are counted themselves.
 _FREE = {

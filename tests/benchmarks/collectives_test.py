@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from txl_jax.bench import collectives, compiled_step
+from benchmarks import collectives, compiled_step
 from txl_jax.parallel import mesh as mesh_lib
 
 B, M, D = 16, 12, 32

@@ -1,17 +1,17 @@
 """Speed of training, scoring, writing and data; programs for TPUs and GPUs.
 
-python -m txl_jax.bench train
-python -m txl_jax.bench eval --hf_python=~/hf/bin/python
-python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
-python -m txl_jax.bench decode --batch=1 --segment=16 --memory=1600 --steps=4
-python -m txl_jax.bench attention --batch=16 --segment=768 --memory=768
-python -m txl_jax.bench sliding --lengths=800,1800,2800,3800 --segment=64
-python -m txl_jax.bench startup
-python -m txl_jax.bench softmax
-python -m txl_jax.bench prepare --megabytes=540
-python -m txl_jax.bench data --megatokens=100
-python -m txl_jax.bench hlo --topology=v3:4x4 --config=enwik8_24l
-python -m txl_jax.bench hlo --topology=h200 --config=enwik8_12l
+python -m benchmarks train
+python -m benchmarks eval --hf_python=~/hf/bin/python
+python -m benchmarks eval --layers=24 --d_model=1024 --dtype=bfloat16
+python -m benchmarks decode --batch=1 --segment=16 --memory=1600 --steps=4
+python -m benchmarks attention --batch=16 --segment=768 --memory=768
+python -m benchmarks sliding --lengths=800,1800,2800,3800 --segment=64
+python -m benchmarks startup
+python -m benchmarks softmax
+python -m benchmarks prepare --megabytes=540
+python -m benchmarks data --megatokens=100
+python -m benchmarks hlo --topology=v3:4x4 --config=enwik8_24l
+python -m benchmarks hlo --topology=h200 --config=enwik8_12l
 
 train, eval and decode measure us and Hugging Face transformers in turn, with
 the same sizes; decode writes segments token by token after a text as long as
@@ -39,8 +39,7 @@ import types
 from absl import app, flags
 from ml_collections import config_flags
 
-from txl_jax import command_line, config_file
-from txl_jax.bench import (
+from benchmarks import (
   attention_speed,
   compiled_step,
   data_speed,
@@ -50,6 +49,7 @@ from txl_jax.bench import (
   softmax_speed,
   startup_speed,
 )
+from txl_jax import command_line, config_file
 from txl_jax.errors import UserError
 
 FLAGS = flags.FLAGS

@@ -47,7 +47,7 @@ for i, line in enumerate(sys.stdin):
 
 def run(*args, devices=1):
   return subprocess.run(
-    [sys.executable, '-m', 'txl_jax.bench', *map(str, args)],
+    [sys.executable, '-m', 'benchmarks', *map(str, args)],
     cwd=ROOT,
     env={**os.environ, 'XLA_FLAGS': f'{DEVICES}={devices}'},
     capture_output=True,

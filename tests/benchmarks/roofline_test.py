@@ -2,9 +2,9 @@
 
 import pytest
 
-from txl_jax.bench import kernels, roofline, topologies
-from txl_jax.bench.kernels import Kernel
-from txl_jax.bench.products import Products
+from benchmarks import kernels, roofline, topologies
+from benchmarks.kernels import Kernel
+from benchmarks.products import Products
 
 PEAKS = roofline.Peaks(bandwidth=100, bfloat16=1000, float32=500)
 H100 = 'NVIDIA H100 80GB HBM3'

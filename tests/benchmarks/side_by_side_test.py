@@ -1,4 +1,4 @@
-from txl_jax.bench import side_by_side
+from benchmarks import side_by_side
 
 
 def test_summary():

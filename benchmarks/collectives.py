@@ -5,8 +5,8 @@ import math
 import re
 from typing import NamedTuple
 
-from txl_jax.bench import program
-from txl_jax.bench.program import Shapes
+from benchmarks import program
+from benchmarks.program import Shapes
 
 _KINDS = {
   *('all-gather', 'all-reduce', 'reduce-scatter', 'all-to-all'),

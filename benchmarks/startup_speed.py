@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import Any
 
-from txl_jax.bench.results import Measured, spread
+from benchmarks.results import Measured, spread
 from txl_jax.data import options
 from txl_jax.errors import UserError
 
@@ -24,7 +24,7 @@ def run(repeats: int) -> dict[str, Measured]:
 
   UserError if one fails.
   """
-  root = pathlib.Path(__file__).parents[2]
+  root = pathlib.Path(__file__).parents[1]
   short = ('train.steps=1', 'optim.warmup=1', 'train.eval_tokens=1000')
   programs = {
     'Python': ('-c', ''),

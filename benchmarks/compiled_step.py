@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from txl_jax import models
-from txl_jax.bench import (
+from benchmarks import (
   collectives,
   kernels,
   results,
   roofline,
   topologies,
 )
-from txl_jax.bench.results import Measured
+from benchmarks.results import Measured
+from txl_jax import models
 from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
