@@ -50,7 +50,7 @@ def violations(package, names):
   names = [name.split('.') for name in names]
   ours = {name[1] for name in names if name[0] == 'txl_jax' and name[1:]}
   wrong = {name[0] for name in names} & BANNED.get(package, set())
-  wrong |= {name[0] for name in names} & {'configs', 'tests'}
+  wrong |= {name[0] for name in names} & {'benchmarks', 'configs', 'tests'}
   if package != 'corpora':
     wrong |= {name[0] for name in names} & TFDS
   if package in LEAVES:
@@ -96,6 +96,7 @@ def test_no_rule_without_a_package():
     ('evaluation', 'txl_jax.training.step'),
     ('training', 'txl_jax.modes.summary'),
     ('training', 'tensorflow_datasets'),
+    ('modes', 'benchmarks.compiled_step'),
     ('settings', 'txl_jax.models.base'),
   ],
 )

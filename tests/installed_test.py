@@ -92,7 +92,8 @@ def clone(tmp_path_factory):
   """A copy of what is under version control, but for the tests."""
   folder = tmp_path_factory.mktemp('clone')
   ignored = shutil.ignore_patterns('__pycache__')
-  for name in 'txl_jax', 'configs', 'launch', 'docs', 'examples', '.ci':
+  folders = 'txl_jax', 'configs', 'launch', 'docs', 'examples', 'benchmarks'
+  for name in *folders, '.ci':
     shutil.copytree(ROOT / name, folder / name, ignore=ignored)
   for path in ROOT.iterdir():
     if path.is_file() and path.name != '.git':  # which is one in a worktree
@@ -166,7 +167,7 @@ def test_the_wheel_is_whole(clone, wheel):
 def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
   run(['tar', '-xzf', build('sdist', clone)], tmp_path)
   (source,) = tmp_path.iterdir()
-  for name in 'configs', 'launch', 'docs', 'README.md', '.ci/run':
+  for name in 'configs', 'launch', 'docs', 'benchmarks', '.ci/run':
     assert (source / name).exists(), name
   assert names(build('wheel', source)) == names(wheel)
 
@@ -216,7 +217,7 @@ def test_from_a_clone_that_is_not_installed(empty):
 def test_the_programs(fresh, empty):
   """Each has its own flags; what is none of them is told in a line."""
   flags = {'prepare': 'manual_dir', 'report': 'runs', 'convert': 'vocabulary'}
-  flags |= {'bench': 'pairs', 'launch': 'copy_to'}
+  flags |= {'launch': 'copy_to'}
   for name, flag in flags.items():
     assert f'--{flag}' in run([fresh / 'txl-jax', name, '--help'], empty).stdout
   version = run([fresh / 'txl-jax', '--version'], empty).stdout
@@ -232,8 +233,8 @@ def test_the_programs(fresh, empty):
   )
   assert done.returncode == 1
   assert done.stderr == (
-    "error: program 'prepar'; allowed: prepare, report, convert, bench, "
-    'launch, or flags of txl_jax.main\n'
+    "error: program 'prepar'; allowed: prepare, report, convert, launch, or "
+    'flags of txl_jax.main\n'
   )
 
 

@@ -136,8 +136,7 @@ def every_read():
     default = 'model' if in_models else ''
     for section, attr, is_read in reads(path.read_text(), default):
       found.add((path, section, attr))
-      # What is measured with a key is not what it is for.
-      if is_read and 'bench' not in path.parts:
+      if is_read:
         read.add((path, section, attr))
   return found, read
 

@@ -11,7 +11,7 @@ PAGES = sorted([ROOT / 'README.md', *ROOT.glob('docs/**/*.md')])
 # What starts a command, where it is not the name of a file.
 _PROGRAMS = 'python3?|txl-jax|pip|gcloud|kubectl|sbatch|head'
 _STARTS = rf'(?m)^\s*(?:\w+=\S+ )*((?:{_PROGRAMS}|launch/\S+|\S+/python) .*)'
-_OURS = r'(?m)^\s*(?:\w+=\S+ )*((?:python -m txl_jax|txl-jax).*)'
+_OURS = r'(?m)^\s*(?:\w+=\S+ )*((?:python -m (?:txl_jax|benchmarks)|txl-jax).*)'
 NEEDS = '# Needs '
 
 

@@ -84,7 +84,7 @@ def main(arguments):
       module = f'txl_jax.{"main" if plain else flags.pop(0)}'
     if module == 'txl_jax.main':
       flags += of_main(flags)
-    elif module == 'txl_jax.bench':
+    elif module == 'benchmarks':
       flags += _BENCH
     print('running', module, *flags, file=sys.stderr, flush=True)
     sys.argv = [module, *flags]

@@ -219,12 +219,14 @@ def test_ctrl_c_that_is_ignored_stays_so():
   assert (done.returncode, done.stdout) == (0, b'done\n')
 
 
-@pytest.mark.parametrize('module', ['main', 'prepare', 'bench'])
+@pytest.mark.parametrize(
+  'module', ['txl_jax.main', 'txl_jax.prepare', 'benchmarks']
+)
 def test_ctrl_c_in_the_imports(module, tmp_path):
   for name in ('jax', 'numpy'):  # whichever is the first
     (tmp_path / f'{name}.py').write_text(
       'import os, time\nos.write(1, b"ready\\n")\ntime.sleep(60)\n'
     )
-  command = [sys.executable, '-m', f'txl_jax.{module}']
+  command = [sys.executable, '-m', module]
   with started(command, path=tmp_path) as process:
     assert_interrupted(process)

@@ -3,13 +3,13 @@
 txl-jax --config=pystdlib_tiny       is python -m txl_jax.main --config=…
 txl-jax prepare --dataset=enwik8     is python -m txl_jax.prepare --dataset=…
 
-and so are report, convert, bench and launch.
+and so are report, convert and launch.
 """
 
 import runpy
 import sys
 
-PROGRAMS = ('prepare', 'report', 'convert', 'bench', 'launch')
+PROGRAMS = ('prepare', 'report', 'convert', 'launch')
 
 
 def entry() -> None:

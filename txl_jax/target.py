@@ -1,7 +1,7 @@
 """The device that a program is compiled for.
 
-It may be another than the machine has: `bench hlo` compiles for TPUs and GPUs
-that are not there.
+It may be another than the machine has: `python -m benchmarks hlo` compiles for
+TPUs and GPUs that are not there.
 """
 
 import re

@@ -3,8 +3,8 @@
 import jax
 import pytest
 
+from benchmarks import compiled_step
 from txl_jax import config_file, target
-from txl_jax.bench import compiled_step
 from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import fit

@@ -201,7 +201,7 @@ def _fresh(folder, name):
 
 
 def _sliding(path):
-  """The file of `python -m txl_jax.bench sliding`, in the form of eval_speed.
+  """The file of `python -m benchmarks sliding`, in the form of eval_speed.
 
   None for another file; UserError if it is damaged.
   """

@@ -2,7 +2,8 @@
 
 Neither has to be there: the step is traced as it would be on a device, and
 `footprint` counts. The figures lie within 15 % of what XLA reserves
-(tests/training/fit_test.py); `bench hlo` compiles the step and gives XLA's own.
+(tests/training/fit_test.py); `python -m benchmarks hlo` compiles the step and
+gives XLA's own.
 """
 
 from typing import Any, NamedTuple

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks.results import Measured, spread
 from txl_jax import kernels, target
-from txl_jax.bench.results import Measured, spread
 from txl_jax.kernels import api
 
 _CALLS = 8  # that are sent off at once
@@ -30,7 +30,7 @@ class Sizes(NamedTuple):
   heads: int
   d_head: int
   dtype: str
-  dropout: float  # of the probabilities
+  dropatt: float  # dropout of the probabilities
 
 
 def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
@@ -61,26 +61,23 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
     q, k, v, implementation=plain
   )
 
-  def both(attend, arrays):
+  def both(attend, *arrays):
     out, pull = jax.vjp(attend, *arrays)
     return out, pull(above)
 
   programs = {}
   for name, attend in sides.items():
-    calls = dict(
-      forward=lambda arrays, f=attend: f(*arrays),
-      both=functools.partial(both, attend),
-    )
+    calls = dict(forward=attend, both=functools.partial(both, attend))
     for what, call in calls.items():
-      program = jax.jit(call).lower(arrays).compile()
+      program = jax.jit(call).lower(*arrays).compile()
       programs[name, what] = program
-      jax.block_until_ready(program(arrays))  # warm
+      jax.block_until_ready(program(*arrays))  # warm
   seconds = {call: [] for call in programs}
   for _ in range(rounds):
     for call, program in programs.items():
       begin = time.perf_counter()
       for _ in range(_CALLS):
-        result = program(arrays)
+        result = program(*arrays)
       jax.block_until_ready(result)
       seconds[call].append((time.perf_counter() - begin) / _CALLS)
   results = {}

@@ -1,17 +1,16 @@
 """Speed of training, scoring, writing and data; programs for TPUs and GPUs.
 
-python -m txl_jax.bench train
-python -m txl_jax.bench eval --hf_python=~/hf/bin/python
-python -m txl_jax.bench eval --layers=24 --d_model=1024 --dtype=bfloat16
-python -m txl_jax.bench decode --batch=1 --segment=16 --memory=1600 --steps=4
-python -m txl_jax.bench attention --batch=16 --segment=768 --memory=768
-python -m txl_jax.bench sliding --lengths=800,1800,2800,3800 --segment=64
-python -m txl_jax.bench startup
-python -m txl_jax.bench softmax
-python -m txl_jax.bench prepare --megabytes=540
-python -m txl_jax.bench data --megatokens=100
-python -m txl_jax.bench hlo --topology=v3:4x4 --config=enwik8_24l
-python -m txl_jax.bench hlo --topology=h200 --config=enwik8_12l
+python -m benchmarks train
+python -m benchmarks eval --hf_python=~/hf/bin/python
+python -m benchmarks decode --batch=1 --segment=16 --memory=1600 --steps=4
+python -m benchmarks attention --batch=16 --segment=768 --memory=768
+python -m benchmarks sliding --lengths=800,1800,2800,3800 --segment=64
+python -m benchmarks startup
+python -m benchmarks softmax
+python -m benchmarks prepare --megabytes=540
+python -m benchmarks data --megatokens=100
+python -m benchmarks hlo --topology=v3:4x4 --config=enwik8_24l
+python -m benchmarks hlo --topology=h200 --config=enwik8_12l
 
 train, eval and decode measure us and Hugging Face transformers in turn, with
 the same sizes; decode writes segments token by token after a text as long as
@@ -21,9 +20,9 @@ window that is read anew; startup how long it takes until something happens;
 softmax the adaptive softmax beside full ones; prepare and data the speed of
 preparing words and of cutting batches. --json=FILE keeps what they measured,
 with versions and hardware. hlo compiles the training step for TPUs or GPUs that
-need not be there, and tells whether it fits, what its kernels read and compute
-and must take at least, and what the devices exchange. See docs/benchmarks.md
-and docs/scaling.md.
+need not be there, and tells whether it fits, its largest buffers, what devices
+exchange, and how long it takes at least. See docs/benchmarks.md and
+docs/scaling.md.
 """
 
 from txl_jax import terminal
@@ -39,17 +38,17 @@ import types
 from absl import app, flags
 from ml_collections import config_flags
 
-from txl_jax import command_line, config_file
-from txl_jax.bench import (
+from benchmarks import (
   attention_speed,
   compiled_step,
   data_speed,
+  ours,
   results,
   side_by_side,
-  sliding_speed,
   softmax_speed,
   startup_speed,
 )
+from txl_jax import command_line, config_file
 from txl_jax.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -89,28 +88,29 @@ flags.DEFINE_float(
 )
 flags.DEFINE_string('json', '', 'File to write the measurements to.')
 _size('threads', None, 'CPU threads for each side; default: all.')
-flags.DEFINE_list(
-  'cutoffs', '20000,40000,200000', 'softmax: first word of each tail.'
-)
-flags.DEFINE_enum(
-  'dtype',
-  'float32',
-  ['float32', 'bfloat16'],
-  'With bfloat16, only our side runs.',
-)
+_CUTOFFS = '20000,40000,200000'
+flags.DEFINE_list('cutoffs', _CUTOFFS, 'softmax: first word of each tail.')
+_DTYPES = 'float32', 'bfloat16'
+flags.DEFINE_enum('dtype', 'float32', _DTYPES, 'bfloat16: only our side runs.')
 flags.DEFINE_string(
   'hf_python', sys.executable, 'Python interpreter with torch and transformers.'
 )
-flags.DEFINE_string(
-  'topology', '', 'hlo: TPUs such as v3:4x4, or GPUs such as h200:8.'
-)
+flags.DEFINE_string('topology', '', 'hlo: TPUs as v3:4x4, or GPUs as h200:8.')
 flags.DEFINE_string('hlo_file', '', 'hlo: where to write the compiled program.')
-config_flags.DEFINE_config_file(
-  'config',
-  None,
-  'hlo: as for txl_jax.main; set keys with --config.section.key=value.',
-)
+_CONFIG = 'hlo: as for txl_jax.main; set keys with --config.section.key=value.'
+config_flags.DEFINE_config_file('config', None, _CONFIG)
 flags.FLAGS['config'].parser = config_file.Parser()
+
+
+def _refuse(name, allowed):
+  found = FLAGS[name].value
+  found = ','.join(found) if isinstance(found, list) else found
+  raise UserError(f'--{name} is {found}; allowed: {allowed}')
+
+
+def _numbers(name):
+  """The numbers of a list, 0 for what is no whole number."""
+  return tuple(int(x) if x.isdecimal() else 0 for x in getattr(FLAGS, name))
 
 
 def _use_threads():
@@ -119,33 +119,29 @@ def _use_threads():
   lowest = 1 if hasattr(os, 'sched_setaffinity') else count
   threads = FLAGS.threads or count
   if not lowest <= threads <= count:
-    raise UserError(f'--threads is {threads}; allowed: {lowest} to {count}')
+    _refuse('threads', f'{lowest} to {count}')
   if threads < count:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-  return threads
+  FLAGS.threads = threads
 
 
 def _softmax():
-  words, width, div_val = FLAGS.words, FLAGS.width, FLAGS.div_val
-  cutoffs = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.cutoffs)
+  words, width, cutoffs = FLAGS.words, FLAGS.width, _numbers('cutoffs')
   edges = [0, *cutoffs, words]
   if edges != sorted(set(edges)):
-    found, allowed = ','.join(FLAGS.cutoffs), 'ascending numbers from 1 to'
-    raise UserError(f'--cutoffs is {found}; allowed: {allowed} {words - 1}')
-  if width < div_val ** len(cutoffs):
-    allowed = f'numbers that leave the last tail a width, of {width}'
-    raise UserError(f'--div_val is {div_val}; allowed: {allowed}')
-  _use_threads()
-  sizes = softmax_speed.Sizes(words, cutoffs, width, div_val, FLAGS.tokens)
+    _refuse('cutoffs', f'ascending numbers from 1 to {words - 1}')
+  if width < FLAGS.div_val ** len(cutoffs):
+    _refuse('div_val', f'numbers that leave the last tail a width, of {width}')
+  more = width, FLAGS.div_val, FLAGS.tokens
+  sizes = softmax_speed.Sizes(words, cutoffs, *more)
   return sizes._asdict(), softmax_speed.run(sizes, FLAGS.pairs)
 
 
 def _spec():
   """The sizes of a model and what it reads, as both sides are told."""
   if FLAGS.d_model % 2:
-    raise UserError(f'--d_model is {FLAGS.d_model}; allowed: even numbers')
-  spec = {name: FLAGS[name].value for name in (*_SIZES, 'dtype')}
-  return spec | dict(threads=_use_threads())
+    _refuse('d_model', 'even numbers')
+  return {name: FLAGS[name].value for name in (*_SIZES, 'dtype', 'threads')}
 
 
 def _models(benchmark):
@@ -155,43 +151,29 @@ def _models(benchmark):
 
 def _attention():
   if not 0 <= FLAGS.dropatt < 1:
-    raise UserError(f'--dropatt is {FLAGS.dropatt}; allowed: 0 to 0.999')
-  sizes = attention_speed.Sizes(
-    FLAGS.batch, FLAGS.segment, FLAGS.memory, FLAGS.heads, FLAGS.d_head,
-    FLAGS.dtype, FLAGS.dropatt,
-  )  # fmt: skip
-  _use_threads()
+    _refuse('dropatt', '0 to 0.999')
+  names = attention_speed.Sizes._fields
+  sizes = attention_speed.Sizes._make(FLAGS[name].value for name in names)
   return sizes._asdict(), attention_speed.run(sizes, FLAGS.pairs)
 
 
 def _sliding():
-  lengths = tuple(int(x) if x.isdecimal() else 0 for x in FLAGS.lengths)
+  lengths = _numbers('lengths')
   if not lengths or not 1 <= min(lengths) <= max(lengths) <= 10**6:
-    found = ','.join(FLAGS.lengths)
-    raise UserError(
-      f'--lengths is {found}; allowed: whole numbers from 1 to 1000000'
-    )
-  spec = side_by_side.COMMON | _spec()
-  given = types.SimpleNamespace(**spec)
-  tokens, pairs = FLAGS.window_tokens, FLAGS.pairs
-  sizes = sliding_speed.sizes(given, lengths, tokens)
-  return sizes, sliding_speed.run(given, lengths, tokens, pairs)
-
-
-def _startup():
-  return {}, startup_speed.run(FLAGS.pairs)
+    _refuse('lengths', 'whole numbers from 1 to 1000000')
+  spec = types.SimpleNamespace(**(side_by_side.COMMON | _spec()))
+  return ours.sliding(spec, lengths, FLAGS.window_tokens, FLAGS.pairs)
 
 
 def _prepare():
-  # One of the words is that of the newlines.
-  sizes = FLAGS.megabytes, FLAGS.words - 1, FLAGS.processes
-  names = 'megabytes', 'distinct', 'processes'
-  return dict(zip(names, sizes)), data_speed.prepare(*sizes)
+  sizes = dict(megabytes=FLAGS.megabytes, processes=FLAGS.processes)
+  sizes['distinct'] = FLAGS.words - 1  # one of the words is that of newlines
+  return sizes, data_speed.prepare(**sizes)
 
 
 def _data():
-  tokens = FLAGS.megatokens * 1_000_000
-  return {'tokens': tokens}, data_speed.cut(tokens, FLAGS.pairs)
+  sizes = dict(tokens=FLAGS.megatokens * 1_000_000)
+  return sizes, data_speed.cut(**sizes, repeats=FLAGS.pairs)
 
 
 # Each returns the sizes and what was measured.
@@ -199,7 +181,7 @@ _BENCHMARKS = {
   **{x: functools.partial(_models, x) for x in ('train', 'eval', 'decode')},
   'attention': _attention,
   'sliding': _sliding,
-  'startup': _startup,
+  'startup': lambda: ({}, startup_speed.run(FLAGS.pairs)),
   'softmax': _softmax,
   'prepare': _prepare,
   'data': _data,
@@ -211,6 +193,7 @@ def main(argv: list[str]) -> None:
   benchmark = argv[1] if argv[1:] else ''
   if FLAGS.json:
     results.check(FLAGS.json)
+  _use_threads()
   if benchmark in _BENCHMARKS:
     sizes, measured = _BENCHMARKS[benchmark]()
     if FLAGS.json:
@@ -219,8 +202,7 @@ def main(argv: list[str]) -> None:
     for name in 'topology', 'config':
       if not FLAGS[name].value:
         raise UserError(f'--{name} is missing; hlo needs it')
-    files = FLAGS.hlo_file, FLAGS.json
-    compiled_step.run(FLAGS.config, FLAGS.topology, *files)
+    compiled_step.run(FLAGS.config, FLAGS.topology, FLAGS.hlo_file, FLAGS.json)
   else:
     allowed = f'{", ".join(_BENCHMARKS)}, hlo'
     raise UserError(f'the benchmark is {benchmark!r}; allowed: {allowed}')

@@ -1,12 +1,11 @@
 """Speed and memory of the adaptive softmax, forward and backward.
 
-Beside it, in turn, "bins": plain softmaxes of exactly the tokens and words of
-each bin, summed; and one softmax over all words, each as wide as the head's,
-"wide", or as its bin's, "narrow". These two are timed with fewer tokens and
-scaled; their bytes are those of the compiled program for all tokens.
+Beside it, in turn, "crowded": the same with all tokens in the largest tail; and
+one softmax over all words, each as wide as the head's, "wide", or as its bin's,
+"narrow". These two are timed with fewer tokens and scaled; their bytes are of
+the compiled program for all tokens.
 """
 
-import statistics
 import time
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.bench.results import Measured, spread
+from benchmarks.results import Measured, spread
 from txl_jax.ops import softmax
 
 _FEW = 1024  # tokens that the softmaxes over all words are timed with
@@ -62,7 +61,8 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
   """Measures each side so many times, and prints and returns that."""
   V, cutoffs, D, div_val, N, seed = sizes
   rng = np.random.default_rng(seed)
-  bins = np.diff([0, *cutoffs, V]).tolist()  # words of each
+  edges = [0, *cutoffs, V]
+  bins = np.diff(edges).tolist()  # words of each
   widths = [D // div_val**i for i in range(len(bins))]
 
   def draw(*shape):
@@ -86,54 +86,25 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
   print(f'softmax: {told}; {backend}', flush=True)
 
   ours, nbytes = _compile(_loss, h, targets, output)
-  sides, memory = {'adaptive': [ours], 'bins': []}, {'adaptive': nbytes}
-  # The head sees all tokens, and has a logit for each tail.
-  head = bins[0] + len(cutoffs)
-  for n, words, width in zip([N, *counts[1:]], [head, *bins[1:]], widths):
-    if n:
-      local = rng.integers(words, size=n, dtype=np.int32)
-      one = draw_output([words], [width])
-      sides['bins'].append(_compile(_loss, h[:n], local, one)[0])
-  few = min(_FEW, N)
+  tail = int(np.argmax(bins[1:])) if cutoffs else -1
+  crowd = rng.integers(*edges[tail + 1 : tail + 3], size=N, dtype=np.int32)
+  sides = dict(adaptive=ours, crowded=(ours[0], h, crowd, output))
+  memory, few = dict(adaptive=nbytes, crowded=nbytes), min(_FEW, N)
   wide, narrow = (_loss, draw_output([V], [D])), (_narrow_loss, output)
   for name, (loss, weights) in dict(wide=wide, narrow=narrow).items():
     _, memory[name] = _compile(loss, h, targets, weights)
-    sides[name] = [_compile(loss, h[:few], targets[:few], weights)[0]]
+    sides[name], _ = _compile(loss, h[:few], targets[:few], weights)
 
   seconds = {name: [] for name in sides}
   for n in range(rounds + 1):  # the first one warms up
-    for name, calls in sides.items():
-      taken = sum(_seconds(*call) for call in calls)
-      taken *= N / few if name in ('wide', 'narrow') else 1
-      if n:
-        seconds[name].append(taken)
+    for name, call in sides.items():
+      taken = _seconds(*call) * (N / few if name in ('wide', 'narrow') else 1)
+      seconds[name] += [taken] if n else []
   for name, taken in seconds.items():
-    size = f', {memory[name] / 1e9:.2f} GB' if name in memory else ''
-    print(f'{name}: {spread(taken, ".3f")} s{size}')
-  for name in ('bins', 'wide', 'narrow'):
-    ratios = [a / b for a, b in zip(seconds[name], seconds['adaptive'])]
-    more = f', {memory[name] / nbytes:.1f} in memory' if name in memory else ''
-    print(f'{name} / adaptive: {spread(ratios, ".2f")} in time{more}')
-  if cutoffs:
-    _crowded(ours[0], h, output, rng)
+    ratios = [a / b for a, b in zip(taken, seconds['adaptive'])]
+    print(
+      f'{name}: {spread(taken, ".3f")} s, {memory[name] / 1e9:.2f} GB; '
+      f'{spread(ratios, ".2f")} x the time of adaptive, '
+      f'{memory[name] / nbytes:.1f} x its memory'
+    )
   return {name: Measured(taken, 's') for name, taken in seconds.items()}
-
-
-def _crowded(program, h, output, rng):
-  """All tokens in the largest tail: how long, and whether it is right."""
-  edges = softmax.starts([len(w) for w in output.weights])
-  tail = 1 + int(np.argmax(np.diff(edges)[1:]))
-  words = edges[tail], edges[tail + 1]
-  targets = rng.integers(*words, size=len(h), dtype=np.int32)
-  taken = statistics.median(_seconds(program, h, targets, output) for _ in '12')
-  loss = float(program(h, targets, output)[0])
-  # A few rows at a time against the log-probabilities of all words.
-  log_probs, exact = jax.jit(softmax.logits), 0.0
-  for at in range(0, len(h), 64):
-    logs = np.asarray(log_probs(h[at : at + 64], output), np.float64)
-    exact += logs[np.arange(len(logs)), targets[at : at + 64]].sum()
-  error = f'{abs(loss + exact / len(h)):.1e}'
-  print(
-    f'all tokens in tail {tail}: {taken:.3f} s, mean nll {loss:.6f}, {error} '
-    'from the log-probabilities of all words'
-  )

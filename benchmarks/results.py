@@ -1,13 +1,13 @@
 """What benchmarks measure, as text and as a JSON file."""
 
 import datetime
-import importlib.metadata
 import json
 import os
 import pathlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import txl_jax
@@ -57,21 +57,13 @@ def write(
     'command': sys.argv[1:],
     'sizes': dict(sizes),
     'date': datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds'),
-    'versions': {
-      'txl_jax': txl_jax.__version__,
-      'jaxlib': importlib.metadata.version('jaxlib'),
-    },
+    'versions': dict(txl_jax=txl_jax.__version__, jaxlib=version('jaxlib')),
     'hardware': hardware.describe(),
     'load': os.getloadavg()[0],
-    'results': {
-      name: {
-        'unit': unit,
-        'median': statistics.median(values),
-        'lowest': min(values),
-        'highest': max(values),
-        'values': list(values),
-      }
-      for name, (values, unit) in results.items()
-    },
+    'results': {},
   }
+  for name, (values, unit) in results.items():
+    found = dict(unit=unit, values=[*values], median=statistics.median(values))
+    ends = dict(lowest=min(values), highest=max(values))
+    record['results'][name] = found | ends
   files.write(path, json.dumps(record, indent=2) + '\n')

@@ -4,7 +4,7 @@ import types
 
 import pytest
 
-from txl_jax.bench import topologies
+from benchmarks import topologies
 from txl_jax.errors import UserError
 
 # GiB of memory that each card is sold with.

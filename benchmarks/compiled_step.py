@@ -1,8 +1,7 @@
 """The training step, compiled for TPUs or GPUs that need not be there.
 
-One reads whether it fits, what its kernels read and compute, what the devices
-send to each other, and from their published speeds how long that must take and
-how far it could scale.
+One reads whether it fits, its largest buffers, what the devices send to each
+other, and from their published speeds how long a step must take at least.
 """
 
 import pathlib
@@ -13,15 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from txl_jax import models
-from txl_jax.bench import (
-  collectives,
-  kernels,
-  results,
-  roofline,
-  topologies,
-)
-from txl_jax.bench.results import Measured
+from benchmarks import hlo, results, topologies
+from benchmarks.results import Measured
 from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
@@ -29,15 +21,18 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.training import cost, profiling
 from txl_jax.training import step as step_lib
 
+# How the arguments of the step are called that are memory states.
+MEMORY = 'state.memory'
+_BUFFERS = 8  # how many are printed
+
 
 def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   """Compiles a config for a topology, and prints what is to be seen.
 
   The text of the program is written to a file, and what is measured to another
-  as `results.write` does, '' for none. UserError as from `topologies.describe`
-  and `results.write`, or if the mesh does not fit the topology, or the program
-  not into the memory, or if that exchanges memory states or gathers a whole
-  table.
+  as `results.write` does, '' for none. UserError as from that and
+  `topologies.describe`, or if the mesh does not fit the topology or the program
+  the memory, or if that exchanges memory states or gathers a whole table.
   """
   sections.check(config)
   devices, hardware = topologies.describe(topology)
@@ -51,8 +46,9 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   compiled, params = compile_step(config, vocab_size, mesh)
   seconds = time.monotonic() - begin
   print(f'compiled in {seconds:.0f} s', flush=True)
+  text = compiled.as_text()
   if file:
-    pathlib.Path(file).write_text(compiled.as_text())
+    pathlib.Path(file).write_text(text)
 
   parts = memory(compiled)
   used, broken = sum(parts.values()), []
@@ -66,24 +62,32 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
         'it does not fit; model.dtype=bfloat16, train.accumulate, model.remat '
         'and more devices make it smaller'
       )
-  model = models.build(config.model, vocab_size).config
-  visible = visible_keys(model, config.train.segment_len)
-  found = kernels.find(compiled.as_text(), visible)
-  layers = getattr(model, 'n_layer', 0)
-  measured = roofline.tell(found, layers, hardware, kind)
-  exchanged = exchanges(compiled)
+  module = hlo.parse(text)
+  traffic, exchanged = hlo.traffic(module), hlo.exchanges(module, MEMORY)
   broken += check(exchanged, tables(params))
-  sent = _tell_exchanges(exchanged)
-  flops = cost.flops_per_token(config, vocab_size) * _tokens(config) / mesh.size
-  peak = profiling.peak(config.model.dtype, kind, 1)
+  _tell_buffers(traffic)
+  moved, sent = traffic.nbytes, _tell_exchanges(exchanged)
+  c = config.train
+  tokens = c.batch_size * c.segment_len * c.steps_per_dispatch
+  flops = cost.flops_per_token(config, vocab_size) * tokens / mesh.size
+  parts |= {'read and written': moved, 'sent': sent}
+  measured = {name: Measured([n], 'bytes') for name, n in parts.items()}
+  measured['arithmetic'] = Measured([flops], 'FLOP')
+  measured['compilation'] = Measured([seconds], 's')
+  works = dict(arithmetic=('GFLOP', flops), memory=('GB', moved))
+  works['exchange'] = 'GB', sent
+  peak, limits, ms = profiling.peak(config.model.dtype, kind, 1), (0, 0, 0), []
   if hardware and peak:
-    _tell_scaling(flops, peak, sent, hardware)
+    limits = peak, hardware.bandwidth, hardware.speed / hardware.cores
+  for (name, (unit, n)), limit in zip(works.items(), limits):
+    ms += [1e3 * n / limit] if limit else []
+    at = f', {ms[-1]:.2f} ms at {limit / 1e9:,.0f} {unit}/s' if limit else ''
+    print(f'{name}: {n / 1e9:,.3f} {unit} a device{at}')
+  if ms:
+    measured['at least'] = Measured([max(ms)], 'ms')
+    print(f'at least {max(ms):.2f} ms, the longest of these')
   if json:
-    measured |= {x: Measured([n], 'bytes') for x, n in parts.items()}
-    measured['sent'] = Measured([sent], 'bytes')
-    measured['products of the model'] = Measured([flops], 'FLOP')
-    measured['compilation'] = Measured([seconds], 's')
-    sizes = dict(topology=topology, kind=kind, tokens=_tokens(config))
+    sizes = dict(topology=topology, kind=kind, tokens=tokens)
     results.write(json, 'hlo', sizes | dict(mesh.shape), measured)
   if broken:
     raise UserError(f'{topology}: {"; ".join(broken)}')
@@ -102,10 +106,16 @@ def memory(compiled: Any) -> dict[str, int]:
   }
 
 
-def _tokens(config):
-  """Tokens of a call, over all devices."""
-  c = config.train
-  return c.batch_size * c.segment_len * c.steps_per_dispatch
+def _tell_buffers(found):
+  """Prints the largest buffers."""
+  row = '{:>8} {:>6}  {}'.format
+  print(row('MiB each', 'count', 'largest temporaries, not all at once; from'))
+  largest = sorted(found.buffers.items(), key=lambda x: -x[0][0].nbytes)
+  for (array, source), count in largest[:_BUFFERS]:
+    text = f'{array}; {_tail(source)}'
+    print(row(f'{array.nbytes / 2**20:,.1f}', count, text))
+  if found.endless:
+    print(f'loops of unknown length, counted once: {found.endless}')
 
 
 def _tell_exchanges(found):
@@ -113,41 +123,11 @@ def _tell_exchanges(found):
   row = '{:<19} {:>5} {:>6} {:>12}  {}'.format
   print(row('collective', 'times', 'group', 'MB sent', 'operands; from'))
   for c in found:
-    text = f'{_shapes(c.shapes)}; {roofline.tail(c.source)}'
+    text = f'{_shown(c.operands)}; {_tail(c.source)}'
     print(row(c.kind, c.times, c.group, f'{c.sent * c.times / 1e6:,.3f}', text))
   sent = sum(c.sent * c.times for c in found)
   print(row('all, a call', '', '', f'{sent / 1e6:,.3f}', 'by each device'))
   return sent
-
-
-def _tell_scaling(flops, peak, sent, hardware):
-  """Prints how long a device computes and sends at the published speeds."""
-  sent, speed = sent * hardware.cores, hardware.speed
-  compute, exchange = flops / peak, sent / speed
-  print(
-    f'arithmetic: {flops / 1e12:.3f} TFLOP a device, {compute * 1e3:.2f} ms '
-    f'at {peak / 1e12:.1f} TFLOP/s\n'
-    f'exchange: {sent / 1e6:,.1f} MB a chip, {exchange * 1e3:.2f} ms at '
-    f'{speed / 1e9:.0f} GB/s'
-  )
-  for share in 1.0, 0.4:
-    busy = compute / share
-    apart, at_once = busy / (busy + exchange), busy / max(busy, exchange)
-    print(
-      f'at {share:.0%} of the peak: {apart:.1%} of the time is arithmetic if '
-      f'nothing overlaps, {at_once:.1%} if all does'
-    )
-
-
-def visible_keys(model: Any, T: int) -> float:
-  """The share of all keys that a query sees on average, the memory full.
-
-  The model is its config, T the length of a segment; 1 if it has no attention.
-  """
-  if not hasattr(model, 'span'):
-    return 1.0
-  M, span = model.mem_len, model.span or model.mem_len + T
-  return sum(min(i + M + 1, span) for i in range(T)) / (T * (M + T))
 
 
 def compile_step(config: Any, vocab_size: int, mesh: Mesh) -> tuple[Any, Any]:
@@ -172,13 +152,6 @@ def fits(used: float, hardware: topologies.Hardware) -> str:
   return more if used <= most * hardware.memory else ''
 
 
-def exchanges(compiled: Any) -> list[collectives.Collective]:
-  """The collectives of a step, largest first; `moved` if of memory states."""
-  # An argument is called as the path in the arguments of the step.
-  found = collectives.find(compiled.as_text(), 'state.memory')
-  return sorted(found, key=lambda c: -c.sent * c.times)
-
-
 def tables(params: Any) -> dict[str, tuple[int, ...]]:
   """{name: shape} of the tables of the vocabulary, one for each bin."""
   found, kinds = params['vocabulary'].items(), ('table', 'output')
@@ -186,25 +159,29 @@ def tables(params: Any) -> dict[str, tuple[int, ...]]:
 
 
 def check(
-  found: list[collectives.Collective], tables: dict[str, tuple[int, ...]]
+  found: list[hlo.Collective], tables: dict[str, tuple[int, ...]]
 ) -> list[str]:
-  """What is wrong with `exchanges` where such `tables` are, a line for each."""
+  """What is wrong with exchanges where such `tables` are, a line for each."""
   wrong = []
   whole = {tuple(sorted(shape)): name for name, shape in tables.items()}
   for c in found:
-    name = f'{c.kind} of {_shapes(c.shapes)}'
+    name = f'{c.kind} of {_shown(c.operands)}'
     if c.moved:
       wrong.append(f'{name} exchanges memory states')
     if c.kind == 'all-gather':
-      gathered = {tuple(sorted(dims)) for _, dims in c.results} & whole.keys()
+      gathered = {tuple(sorted(a.dims)) for a in c.results} & whole.keys()
       wrong += [f'{name} yields the whole {whole[dims]}' for dims in gathered]
   return wrong
 
 
-def _shapes(shapes):
-  shown = [f'{d}[{",".join(map(str, dims))}]' for d, dims in shapes]
-  more = f' and {len(shown) - 3} more' if len(shown) > 3 else ''
-  return ' '.join(shown[:3]) + more
+def _shown(arrays):
+  more = f' and {len(arrays) - 3} more' if len(arrays) > 3 else ''
+  return ' '.join(map(str, arrays[:3])) + more
+
+
+def _tail(source):
+  """The end of a source, which says which layer and operation it was."""
+  return '/'.join(source.split('/')[-5:])
 
 
 def _gib(n):

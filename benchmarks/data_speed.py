@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 
-from txl_jax.bench.results import Measured, spread
+from benchmarks.results import Measured, spread
 from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared, streams
 from txl_jax.data.options import Data
@@ -89,13 +89,12 @@ def cut(tokens: int, repeats: int) -> dict[str, Measured]:
   copy from the page cache into int32 arrays.
   """
   steps = (tokens - 1) // _B // _T
-  about = f'{repeats} repeats, cpus {os.cpu_count()}'
-  batches = f'{steps:,} batches of {_B} x {_T}'
-  print(f'data: {tokens:,} tokens, {batches}, {about}', flush=True)
+  about = f'{steps:,} batches of {_B} x {_T}, {repeats} repeats'
+  print(f'data: {tokens:,} tokens, {about}, cpus {os.cpu_count()}', flush=True)
   results = {}
 
-  def measure(name, reader):
-    """What is printed of a corpus, and the median, in million tokens/s."""
+  def measure(name, reader, more=''):
+    """Prints how fast a corpus is cut."""
     rates = []
     for _ in range(repeats):
       begin = time.perf_counter()
@@ -103,7 +102,8 @@ def cut(tokens: int, repeats: int) -> dict[str, Measured]:
         reader.batch(step)
       rates.append(steps * _B * _T / 1e6 / (time.perf_counter() - begin))
     results[name] = Measured(rates, 'M tokens/s')
-    return f'{name}: median {spread(rates, ".1f")} M tokens/s', np.median(rates)
+    text = f'{name}: median {spread(rates, ".1f")} M tokens/s'
+    print(f'{text}{more}', flush=True)
 
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'tokens'
@@ -114,7 +114,7 @@ def cut(tokens: int, repeats: int) -> dict[str, Measured]:
         part = corpus[start : start + _DRAWN]
         part[:] = rng.integers(symbols, size=len(part), dtype=np.int32)
       reader = streams.Streams(corpus, _B, _T)
-      print(measure(f'contiguous, {corpus.dtype}', reader)[0], flush=True)
+      measure(f'contiguous, {corpus.dtype}', reader)
     rng, (low, high) = np.random.default_rng(1), _LENGTHS
     starts = np.append(0, np.cumsum(rng.integers(low, high, tokens // low)))
     starts = starts[starts < tokens]
@@ -123,12 +123,7 @@ def cut(tokens: int, repeats: int) -> dict[str, Measured]:
     reader = streams.Streams(corpus, _B, _T, sentences=starts)
     begin = time.perf_counter()
     reader.batch(0)
-    drawing = time.perf_counter() - begin
-    text, rate = measure('shuffled by sentence, int32', reader)
-    size = len(corpus) / 1e6
-    whole = size / (size / rate + drawing)
-    print(
-      f'{text}; with the {drawing:.2f} s that drawing the order of '
-      f'{len(starts) - 1:,} sentences takes, once an epoch: {whole:.1f}'
-    )
+    drawn = f'drawn in {time.perf_counter() - begin:.2f} s, once an epoch'
+    order = f'; the order of {len(starts) - 1:,} sentences {drawn}'
+    measure('shuffled by sentence, int32', reader, order)
   return results

@@ -1,4 +1,4 @@
-"""Training on random tokens, scoring and writing them, for `side_by_side`.
+"""Training on random tokens, scoring and writing them; fresh parameters.
 
 Shapes: B batch, T segment, G segments in a call of scoring.
 """
@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.results import Measured
 from txl_jax import models
 from txl_jax.data import streams
 from txl_jax.errors import UserError
-from txl_jax.evaluation import scoring
+from txl_jax.evaluation import eval_speed, scoring
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
@@ -25,9 +26,12 @@ from txl_jax.training import metrics
 from txl_jax.training import step as step_lib
 
 _SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
+# What a specification says of one row whose memories have the lengths.
+_USED = ('seed', 'layers', 'd_model', 'heads', 'd_head', 'd_ff', 'segment')
+_USED += ('vocab', 'dtype', 'threads')
 
 
-def config(spec):
+def _config(spec):
   """What a specification is as a config."""
   c = sections.compose()
   c.seed = spec.seed
@@ -55,33 +59,29 @@ def _train(spec):
   text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
   mesh = mesh_lib.make_mesh()
   rows, placed = np.arange(B), mesh_lib.rows(mesh)
-  built = step_lib.build(config(spec), spec.vocab, mesh)
+  built = step_lib.build(_config(spec), spec.vocab, mesh)
   state = mesh_lib.make(built.create, built.abstract)
 
   def run(steps):
     nonlocal state
     sums = jax.device_put(metrics.zeros(), mesh_lib.replicated(mesh))
-    first, state = int(state.step), state.replace(sums=sums)
-    data_seconds, marker = 0.0, None
+    first, state, marker = int(state.step), state.replace(sums=sums), None
     for step in range(first, first + steps):
-      # No less than the time waited for: the device may still be busy.
-      start = time.perf_counter()
       arrays = streams.arrays([text.batch(step)])
       batch = placement.from_rows(arrays, rows, B, placed)
-      data_seconds += time.perf_counter() - start
       state = built.step(state, batch)
       # As in the loop of training: no more than one step waits.
       jax.block_until_ready(marker)
       marker = state.step + 0
     jax.block_until_ready(state)
-    return steps * B * T, data_seconds, float(state.sums.nll)
+    return steps * B * T, float(state.sums.nll)
 
   return state.params, run
 
 
 def _at_test_time(spec, section):
   """The model as a section uses it, and fresh parameters."""
-  model = models.at_test_time(config(spec), spec.vocab, section)
+  model = models.at_test_time(_config(spec), spec.vocab, section)
   key = jax.random.key(spec.seed)
   return model, jax.jit(lambda: base.init_params(model, key))()
 
@@ -97,15 +97,13 @@ def _score(spec):
 
   def run(steps):
     nonlocal memory
-    calls, data_seconds, nll = math.ceil(steps / G), 0.0, 0.0
+    calls, nll = math.ceil(steps / G), 0.0
     parts = streams.segments(corpus, B, T, G)
     for _ in range(calls):
-      start = time.perf_counter()
       *batch, _ = jax.device_put(next(parts))
-      data_seconds += time.perf_counter() - start
       memory, scores = scoring.jit_score(variables, memory, *batch, model=model)
       nll += float(np.asarray(scores).sum(dtype=np.float64))
-    return calls * G * B * T, data_seconds, nll
+    return calls * G * B * T, nll
 
   return params, run
 
@@ -129,7 +127,7 @@ def _decode(spec):
     given: Any = dict(max_new_tokens=n, **greedy)
     for _, now in decoding.decode(model, variables, state, **given):
       state = now
-    return n * spec.batch, 0.0, 0.0
+    return n * spec.batch, 0.0
 
   return params, run
 
@@ -147,9 +145,43 @@ def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
 
   def measure():
     begin = time.perf_counter()
-    tokens, data_seconds, nll = run(spec.steps)
-    times = dict(seconds=time.perf_counter() - begin, data_seconds=data_seconds)
-    return times | dict(tokens=tokens, nats=nll / tokens)
+    tokens, nll = run(spec.steps)
+    rate = tokens / (time.perf_counter() - begin)
+    return dict(rate=rate, nats=nll / tokens)
 
   run(min(2, spec.steps))  # compiles
   return ready, measure
+
+
+def sliding(
+  spec: Any, lengths: tuple[int, ...], tokens: int, repeats: int
+) -> tuple[dict[str, Any], dict[str, Measured]]:
+  """What a token costs with a memory, and with a window that is read anew.
+
+  The paper's Table 9; `--mode=eval_speed` measures it of a config or a run. A
+  measurement of the window predicts so many tokens, the median of the repeats
+  counts. Returns the sizes that matter and what was measured. UserError as by
+  `eval_speed.measure`.
+  """
+  sizes = {name: getattr(spec, name) for name in _USED}
+  sizes |= dict(lengths=lengths, window_tokens=tokens)
+  model, params = _at_test_time(spec, 'eval')
+  device = jax.devices()[0].device_kind
+  told = ', '.join(f'{k} {v}' for k, v in sizes.items())
+  print(f'sliding: {told}; jax {jax.__version__}, {device}', flush=True)
+  results = {}
+  for length in lengths:
+    speed = eval_speed.measure(
+      model, params, length, segment_len=spec.segment, tokens=tokens,
+      repeats=repeats,
+    )  # fmt: skip
+    paper = eval_speed.PAPER.get(length)
+    print(
+      f'attention length {length:,}: memory {1e3 * speed.memory:.3f} ms/token, '
+      f'window {1e3 * speed.window:.3f} ms/token, {speed.ratio:,.0f} x'
+      + (f', paper {paper:,} x' if paper else ''),
+      flush=True,
+    )
+    results[f'memory, {length}'] = Measured([1e3 * speed.memory], 'ms/token')
+    results[f'window, {length}'] = Measured([1e3 * speed.window], 'ms/token')
+  return sizes, results

@@ -118,17 +118,14 @@ def _gpus(card, count):
     platform_name: "CUDA" device_description_str: "NVIDIA {card.kind}"
     dnn_version_info {{ major: 9 minor: 10 }}
     gpu_device_info {{
-      runtime_version: "13.0.0"
+      runtime_version: "13.0.0" core_count: {card.cores} fpus_per_core: {fpus}
       cuda_compute_capability {{ major: {major} minor: {minor}
                                  feature_extension: {features} }}
-      core_count: {card.cores} fpus_per_core: {fpus}
       threads_per_warp: 32 threads_per_block_limit: 1024
-      threads_per_core_limit: {threads}
-      registers_per_block_limit: 65536 registers_per_core_limit: 65536
-      shared_memory_per_block: {48 * 1024}
+      threads_per_core_limit: {threads} registers_per_block_limit: 65536
+      registers_per_core_limit: 65536 shared_memory_per_block: {48 * 1024}
       shared_memory_per_block_optin: {(shared - 1) * 1024}
-      shared_memory_per_core: {shared * 1024}
-      block_dim_limit_x: {2**31 - 1}
+      shared_memory_per_core: {shared * 1024} block_dim_limit_x: {2**31 - 1}
       block_dim_limit_y: 65535 block_dim_limit_z: 65535
       memory_bandwidth: {card.bandwidth * 10**9} clock_rate_ghz: {card.clock}
       l2_cache_size: {card.cache * 2**20}

@@ -7,7 +7,7 @@ standard library.
 Its argument is a specification, a JSON object. It answers with one JSON object
 per line until its input ends: when it is warm {parameters, versions, device},
 or {error} where it cannot run at all; then, for each line it is sent, the
-{tokens, seconds, nats} of a measurement, nats the mean nll.
+{rate, nats} of a measurement: tokens/s and the mean nll.
 """
 
 import json
@@ -91,9 +91,8 @@ def prepare(spec):
     nats = float(sum(step() for _ in range(steps))) / steps
     if device == 'cuda':
       torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
     tokens = steps * spec.batch * spec.segment
-    return dict(tokens=tokens, seconds=seconds, nats=nats)
+    return dict(rate=tokens / (time.perf_counter() - begin), nats=nats)
 
   measure(min(2, spec.steps))
   parameters = sum(p.numel() for p in model.parameters())

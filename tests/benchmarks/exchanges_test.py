@@ -8,11 +8,16 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from txl_jax.bench import collectives, compiled_step
+from benchmarks import compiled_step, hlo
+from benchmarks.hlo import Array
 from txl_jax.parallel import mesh as mesh_lib
 
 B, M, D = 16, 12, 32
 MESHES = {'data': dict(data=8), 'fsdp': dict(fsdp=8)}
+
+
+def exchanges(text, watched):
+  return hlo.exchanges(hlo.parse(text), watched)
 
 
 def compiled(function, mesh, spec_in, spec_out, shape):
@@ -38,20 +43,20 @@ def test_an_exchange_of_memory_is_found():
       return jax.lax.scan(body, jnp.zeros([B, M - 2, D]), memory)[0]
 
   text = compiled(run, 'data', P(None, 'data'), P(), [3, B, M, D])
-  moved = [c for c in collectives.find(text, 'memory') if c.moved]
+  moved = [c for c in exchanges(text, 'memory') if c.moved]
   assert moved
   assert all(c.kind == 'all-gather' and c.group == 8 for c in moved)
   assert sum(c.times for c in moved) in (1, 3)
   text = compiled(lambda x: x @ x.mT, 'data', P('data'), P(), [B, 4, 4])
-  found = collectives.find(text, 'x')
+  found = exchanges(text, 'x')
   assert [c.moved for c in found] == [False], 'the product is not x'
 
 
 def test_gathering_a_table_is_found():
   text = compiled(lambda x: x + 1, 'fsdp', P('fsdp'), P(), [64, 16])
-  (one,) = collectives.find(text)
+  (one,) = exchanges(text, 'x')
   assert (one.kind, one.group, one.times) == ('all-gather', 8, 1)
-  assert one.shapes == (('f32', (8, 16)),)
+  assert one.operands == (Array('f32', (8, 16)),)
   assert one.sent == 7 * 8 * 16 * 4
   wrong = compiled_step.check([one], {'table': (64, 16), 'output_1': (64, 8)})
   assert wrong == ['all-gather of f32[8,16] yields the whole table']
@@ -59,7 +64,7 @@ def test_gathering_a_table_is_found():
 
 def test_what_an_all_reduce_sends():
   text = compiled(lambda x: x.sum(0), 'data', P('data'), P(), [64, 24])
-  (one,) = collectives.find(text)
+  (one,) = exchanges(text, 'x')
   assert (one.kind, one.group) == ('all-reduce', 8)
   assert one.sent == 2 * 24 * 4 * 7 // 8
 
@@ -126,26 +131,28 @@ dimensions={0}
 )
 def test_a_program_as_tpus_have_it(end, groups):
   text = TPU.replace('{end}', end).replace('{groups}', groups)
-  reduce, gather = collectives.find(text, 'state.memory')
-  assert reduce == collectives.Collective(
+  reduce, gather = exchanges(text, 'state.memory')
+  assert reduce == hlo.Collective(
     kind='all-reduce',
-    shapes=(('f32', (8, 128)),),
-    results=(('f32', (8, 128)),),
+    operands=(Array('f32', (8, 128)),),
+    results=(Array('f32', (8, 128)),),
     group=16,
     times=24,
     source='jit(step)/g',
     moved=True,
   )
   assert reduce.sent == 2 * 8 * 128 * 4 * 15 // 16
-  scatter = collectives.find(text.replace('reduce.1', 'all-reduce-scatter.1'))
+  scatter = exchanges(
+    text.replace('reduce.1', 'all-reduce-scatter.1'), 'state.memory'
+  )
   assert (scatter[0].kind, scatter[0].sent) == (
     'reduce-scatter',
     8 * 128 * 4 * 15 // 16,
   )
-  assert gather == collectives.Collective(
+  assert gather == hlo.Collective(
     kind='all-gather',
-    shapes=(('bf16', (4, 8)),),
-    results=(('bf16', (16, 8)),),
+    operands=(Array('bf16', (4, 8)),),
+    results=(Array('bf16', (16, 8)),),
     group=4,
     times=1,
     source='',

@@ -11,12 +11,11 @@ import tempfile
 import time
 from typing import Any
 
-from txl_jax.bench.results import Measured, spread
+from benchmarks.results import Measured, spread
 from txl_jax.data import options
 from txl_jax.errors import UserError
 
-_CONFIG = '--config=pystdlib_tiny'
-_MAIN = ('-m', 'txl_jax.main')
+_MAIN, _CONFIG = ('-m', 'txl_jax.main'), '--config=pystdlib_tiny'
 
 
 def run(repeats: int) -> dict[str, Measured]:
@@ -24,7 +23,7 @@ def run(repeats: int) -> dict[str, Measured]:
 
   UserError if one fails.
   """
-  root = pathlib.Path(__file__).parents[2]
+  root = pathlib.Path(__file__).parents[1]
   short = ('train.steps=1', 'optim.warmup=1', 'train.eval_tokens=1000')
   programs = {
     'Python': ('-c', ''),
@@ -49,8 +48,7 @@ def run(repeats: int) -> dict[str, Measured]:
         done = subprocess.run([sys.executable, *arguments, *own], **there)
         if n:  # the first one fills the caches of the system
           taken.append(time.perf_counter() - begin)
-        # absl ends with 1 after its help.
-        if done.returncode and '--help' not in arguments:
+        if done.returncode:
           raise UserError(f'{name} failed: {done.stderr.strip()[-300:]}')
       print(f'{name}: {spread(taken, ".2f")} s', flush=True)
       results[name] = Measured(taken, 's')

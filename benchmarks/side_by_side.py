@@ -13,8 +13,8 @@ import subprocess
 import types
 from typing import Any
 
-from txl_jax.bench import ours
-from txl_jax.bench.results import Measured, spread
+from benchmarks import ours
+from benchmarks.results import Measured, spread
 from txl_jax.errors import UserError
 
 # What both sides have in common besides their sizes.
@@ -90,38 +90,32 @@ def run(
         raise UserError(f'txl_jax has {here} parameters, transformers {there}')
     rounds = []
     for i in range(pairs):
-      mine, other = measure(), measure_other()
-      rounds.append((mine, other))
-      text = f'{i + 1}/{pairs}: txl_jax {_rate(mine):.1f} tokens/s'
+      rounds.append((measure(), measure_other()))
+      mine, other = rounds[-1]
+      text = f'{i + 1}/{pairs}: txl_jax {mine["rate"]:.1f} tokens/s'
       if other:
-        ratio = _rate(mine) / _rate(other)
-        text += f', transformers {_rate(other):.1f} tokens/s, ratio {ratio:.3f}'
+        ratio = mine['rate'] / other['rate']
+        text += f', transformers {other["rate"]:.1f} tokens/s, '
+        text += f'ratio {ratio:.3f}'
       print(text, flush=True)
   print(*summary(rounds), sep='\n')
+  return {x: Measured(each, 'tokens/s') for x, each in _rates(rounds).items()}
+
+
+def _rates(rounds):
+  """{side: tokens/s in each round}, of those that were measured."""
   sides = zip(('txl_jax', 'transformers'), zip(*rounds))
-  return {
-    name: Measured([_rate(m) for m in measured], 'tokens/s')
-    for name, measured in sides
-    if None not in measured
-  }
+  return {x: [m['rate'] for m in each] for x, each in sides if None not in each}
 
 
-def _rate(measured):
-  return measured['tokens'] / measured['seconds']
-
-
-def summary(rounds: list[tuple[dict, dict | None]]) -> list[str]:
+def summary(rounds: list[tuple[Any, Any]]) -> list[str]:
   """Median, lowest and highest of measurements: ours and the other, or None."""
-  lines = []
-  for name, measured in zip(('txl_jax', 'transformers'), zip(*rounds)):
-    if None not in measured:
-      rates = spread([_rate(m) for m in measured], '.1f')
-      nats = statistics.mean(m['nats'] for m in measured)
-      loss = f', nll {nats:.3f} nats' if nats else ''  # decoding has none
-      lines.append(f'{name}: {rates} tokens/s{loss}')
-  if data := sum(mine['data_seconds'] for mine, _ in rounds):
-    share = data / sum(mine['seconds'] for mine, _ in rounds)
-    lines.append(f'txl_jax: {share:.3%} of the time spent on batches')
-  if ratios := [_rate(mine) / _rate(other) for mine, other in rounds if other]:
+  lines, rates = [], _rates(rounds)
+  for i, (name, each) in enumerate(rates.items()):
+    nats = statistics.mean(measured[i]['nats'] for measured in rounds)
+    loss = f', nll {nats:.3f} nats' if nats else ''  # decoding has none
+    lines.append(f'{name}: {spread(each, ".1f")} tokens/s{loss}')
+  if len(rates) == 2:
+    ratios = [a / b for a, b in zip(*rates.values())]
     lines.append(f'ratio: {spread(ratios, ".3f")}')
   return lines
