@@ -104,24 +104,6 @@ def test_a_reader_that_has_enough():
   assert done.stderr == b''
 
 
-def test_native_libraries_do_not_write_into_the_product():
-  body = (
-    "print('before')\nterminal.keep_apart(b'[noise] ')\nprint('product')\n"
-    "os.system('echo native')\n"
-    "os.write(1, b'[noise] 1\\nerror\\n[noise] 2\\n')\n"
-    # Of two threads, and of three that have cut each other off.
-    "os.write(1, b'[noise] 3[noise] 4\\n\\n')\n"
-    "os.write(1, b'[noise] [noise] 5 of [noise] 6\\n 7\\n 8\\n\\n')\n"
-    'sys.stdout.flush(); time.sleep(0.5)'
-  )
-  done = ended(body)
-  assert (done.returncode, done.stdout) == (0, b'before\nproduct\n')
-  assert done.stderr == b'native\nerror\n\n'
-  done = ended(body, '>/dev/full')
-  line = b'error: standard output cannot be written: No space left on device'
-  assert done.returncode == 1 and line in done.stderr
-
-
 @contextlib.contextmanager
 def started(command, path='', errors=subprocess.PIPE):
   """A program that has said that it is ready."""

@@ -166,7 +166,7 @@ def main(_: list[str]) -> None:
   own = re.sub(r'[:/\\]', '-', config_file.name(file))
   folder = buckets.place(_WORKDIR.value or f'runs/{own}', '--workdir')
   console = Console(silent=not processes.is_main())
-  watch = watchdog.Watch(lost_seconds, config.watch.stall_seconds)
+  watch = watchdog.Watch(lost_seconds)
   # The console is closed first: the last line of a failure is one of its own.
   with watch, contextlib.closing(console):
     _use_compilation_cache(config)

@@ -12,7 +12,6 @@ import io
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -116,33 +115,6 @@ def end(status: int) -> NoReturn:
   with contextlib.suppress(Exception):
     sys.stdout.flush()
   os._exit(status)
-
-
-def keep_apart(*noise: bytes) -> None:
-  """Gives standard output to Python alone, which is where the product is from.
-
-  What native libraries print there goes to standard error instead, but for
-  lines with a noise in them. Threads may print a line in pieces, of which those
-  of another thread come in between.
-  """
-  sys.stdout.flush()
-  own = os.dup(1)
-  sys.stdout = _text(_Product(own, 'w', closefd=False), sys.stdout)
-  source, sink = os.pipe()
-  os.dup2(sink, 1)
-  os.close(sink)
-
-  def forward():
-    begun = 0  # noises whose end of line is still to come
-    for line in os.fdopen(source, 'rb'):
-      begun += sum(map(line.count, noise))
-      if begun:
-        begun -= 1
-        continue
-      with contextlib.suppress(OSError):
-        os.write(2, line)
-
-  threading.Thread(target=forward, daemon=True).start()
 
 
 def _give_up(*_):

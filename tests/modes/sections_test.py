@@ -120,7 +120,6 @@ POSITIVE = {
 }
 FROM_ZERO = {
   'model': ('activation_reg', 'temporal_activation_reg'),
-  'watch': ('stall_seconds',),
   'optim': ('clip', 'weight_decay'),
 }
 RANGES += [

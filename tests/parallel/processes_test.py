@@ -118,7 +118,7 @@ def test_the_others_do_not_come(process):
   assert done.returncode == 1
   assert done.stderr.splitlines()[-1] == (
     f'error: process {process} of 2 on {socket.gethostname()} cannot join the '
-    f'others at 127.0.0.1:{port}: not all were there within 2 s'
+    f'others at 127.0.0.1:{port} in 2 s; the lines above say why'
   )
 
 

@@ -18,7 +18,6 @@ import re
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -43,10 +42,10 @@ def start(
 
   'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
   (how many) and process (which, from 0) are given, or where a cluster is found:
-  Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does. lost_seconds is the
-  limit of a `watchdog.Watch`: the runtime, which does not name a lost process,
-  aborts after half to all of a longer one. UserError if arguments are missing
-  or not allowed, or the cluster does not say who its processes are.
+  Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does. A process that gives
+  no sign for lost_seconds counts as lost, and jax ends the others. UserError if
+  arguments are missing or not allowed, or the cluster does not say who its
+  processes are.
   """
   if mode not in ('auto', 'off'):
     raise UserError(f'--distributed={mode}; allowed: auto, off')
@@ -122,37 +121,29 @@ def _join(who, where, lost_seconds, method, *values):
     here = f'{who} on {socket.gethostname()}'
     leave(f'error: {here} cannot join the others at {where}{why}', 1)
 
-  # The runtime aborts at its own timeout, so this one comes before.
-  late = f': not all were there within {_TIMEOUT} s'
-  timer = threading.Timer(_TIMEOUT, fail, [late])
-  timer.daemon = True
-  timer.start()
-  terminal.keep_apart(b'[Gloo] Rank ')  # how many it has found, again and again
+  # It would only note a SIGTERM, until it is asked.
+  jax.config.update('jax_enable_preemption_service', False)
   try:
-    with on_abort(lambda: fail('; the lines above say why')):
+    with on_abort(lambda: fail(f' in {_TIMEOUT} s; the lines above say why')):
       jax.distributed.initialize(
         *values,
         cluster_detection_method=method,
-        heartbeat_timeout_seconds=int(2 * lost_seconds) + 30,
-        initialization_timeout=2 * _TIMEOUT,
+        heartbeat_timeout_seconds=int(lost_seconds),
+        initialization_timeout=_TIMEOUT,
       )
-      # Its handler would only note the signal, until it is asked.
-      signal.signal(signal.SIGTERM, signal.SIG_DFL)
       count()  # all devices are counted
   except (ValueError, RuntimeError) as e:
     # Else it is a TPU on its own.
     if method or 'coordinator_address should be' not in str(e):
       fail(f': {" ".join(str(e).split())}')
-  finally:
-    timer.cancel()
 
 
 @contextlib.contextmanager
 def on_abort(function: Callable[[], None]) -> Iterator[None]:
   """Calls a function that ends this process where the runtime would abort it.
 
-  It aborts when process 0 ends without a word, and leaves a stack trace as the
-  last lines. A handler of Python would run in the main thread, too late.
+  It aborts when another process is lost, and leaves a stack trace as the last
+  lines. A handler of Python would run in the main thread, too late.
   """
   prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
   setsig = prototype(('PyOS_setsig', ctypes.pythonapi))

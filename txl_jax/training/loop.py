@@ -17,7 +17,7 @@ from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
-from txl_jax.parallel.watchdog import READING, STEPPING, Stopped, Watch
+from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.console import TOKENS, Console
 from txl_jax.training import (
@@ -184,9 +184,9 @@ class Trainer:
     """Does what `run` does, up to the first loss that is not finite."""
     train, clock = self.config.train, self.lines.clock
     self._unwritten = marker = None
-    doing = 'compiles'
     self.lines.begin(self.step, phase)
     while True:
+      self.watch.step = self.step
       if train.sample_every and self._due(train.sample_every):
         self._between_steps(self._write_sample)
       if self._due(train.eval_every) and self.progress.evaluated < self.step:
@@ -199,12 +199,9 @@ class Trainer:
         return self.progress
       self.checkpoints.check()
       self._stop_if_asked()
-      self.watch.at(self.step, READING)
       with self.trace.step(self.step):
         with clock('data_wait'):
           batch = self._next_batch()
-        self.watch.at(self.step, doing)
-        doing = STEPPING
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += train.steps_per_dispatch
@@ -304,7 +301,6 @@ class Trainer:
     self._open_log()
 
   def _evaluate(self):
-    self.watch.at(self.step, 'evaluates')
     train, unit = self.config.train, self.corpus.vocabulary.unit
 
     def scored_so_far(scored):
@@ -363,7 +359,6 @@ class Trainer:
     """Logs a text that the model writes now; must precede a save."""
     if self.sample is None or self.sampled == self.step:
       return
-    self.watch.at(self.step, 'samples')
     with self.console.phase('sampling'):
       text = self.sample(self.weights())
     self.sampled = self.step
@@ -380,7 +375,6 @@ class Trainer:
     self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):
-    self.watch.at(self.step, 'saves')
     self._check_finite(jax.device_get(self.state.sums))
     run = self.config, self.corpus.digest
     now = self.progress, self.log.sync()
