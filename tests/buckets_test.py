@@ -55,7 +55,6 @@ def test_what_a_bucket_may_be_called(bucket, memory):
     ['--workdir=gs://bucket/run'],
     ['--config.data.dir=gs://bucket/data'],
     ['--config=gs://bucket/run/config.py'],
-    ['--config.train.compilation_cache=gs://bucket/cache'],
   ],
 )
 def test_without_the_extra(flags, tmp_path, monkeypatch):

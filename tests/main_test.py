@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -143,52 +142,6 @@ def test_version():
   done = programs.run([sys.executable, '-m', 'txl_jax.main', '--version'])
   assert done.stdout == f'txl_jax {txl_jax.__version__}\n'
   assert done.returncode == 0
-
-
-COUNTED = """
-import atexit, collections, sys
-from jax import monitoring
-from txl_jax import main
-counts = collections.Counter()
-monitoring.register_event_listener(lambda name, **_: counts.update([name]))
-found = lambda kind: counts[f'/jax/compilation_cache/cache_{kind}']
-atexit.register(lambda: print('cache', found('hits'), found('misses')))
-sys.argv[0] = 'main'
-main.entry()
-"""
-
-
-@pytest.mark.slow
-def test_a_second_run_compiles_nothing(tmp_path):
-  environment = programs.environment()
-  del environment['JAX_COMPILATION_CACHE_DIR']
-  steps = 'train.steps=5', 'train.log_every=5'
-  cache = tmp_path / 'made/cache'
-
-  def run(name, *overrides):
-    folder = tmp_path / name
-    folder.mkdir(exist_ok=True)
-    programs.write_corpus(folder)
-    arguments = programs.command(folder, *steps, *overrides)
-    done = subprocess.run(
-      [sys.executable, '-c', COUNTED, *arguments[3:]],
-      cwd=programs.ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    hits, misses = map(
-      int, re.search(r'cache (\d+) (\d+)', done.stdout).groups()
-    )
-    return hits, misses, programs.record(folder)
-
-  key = f'train.compilation_cache={cache}'
-  first, second = run('first', key), run('second', key)
-  assert first[1] > 0 and len(list(cache.iterdir())) > 0
-  assert second[0] > 0 and second[1] == 0
-  assert first[2] == second[2]
 
 
 FLAG = '--xla_gpu_deterministic_ops'

@@ -182,24 +182,9 @@ def test_paths_below_the_home_folder(corpus, monkeypatch):
   paths = 'data.path=~/corpus.txt', 'data.dir=~/data', 'train.steps=0'
   done = here(corpus, *paths, flags=['--workdir=~/other'])
   assert_refused(done, 'train.steps is 0')
-  cache = 'train.compilation_cache=~/corpus.txt/cache'
-  done = here(corpus, *paths[:2], cache, flags=['--workdir=~/other'])
-  assert_refused(
-    done, f"train.compilation_cache is '{corpus}/corpus.txt/cache'"
-  )
   done = here(corpus, *paths[:2], 'model.mem_len=900000000')
   assert_refused(done, 'GiB')
   assert sorted(p.name for p in corpus.iterdir()) == ['corpus.txt', 'data']
-
-
-# The program, and at its end how often a compiled program was found.
-def test_a_cache_that_cannot_be_made(corpus):
-  (corpus / 'file').touch()
-  cache = f'{corpus}/file/cache'
-  done = here(corpus, f'train.compilation_cache={cache}')
-  assert_refused(
-    done, f"train.compilation_cache is '{cache}', which cannot be made"
-  )
 
 
 IN_LINE_6 = '/mine.py, line 6, '

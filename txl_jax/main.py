@@ -20,7 +20,6 @@ import os
 import re
 import sys
 
-import jax
 from absl import app, flags
 from ml_collections import config_flags
 
@@ -129,21 +128,6 @@ def _parse(argv):
   return rest
 
 
-def _use_compilation_cache(config):
-  """Keeps compiled programs in a folder, if the config names one."""
-  if not (folder := config.train.compilation_cache):
-    return
-  try:
-    place = buckets.place(folder, 'train.compilation_cache')
-    place.mkdir(parents=True, exist_ok=True)
-  except OSError as e:
-    raise UserError(
-      f'train.compilation_cache is {folder!r}, which cannot be made '
-      f"({e.strerror}); allowed: a folder, '' for none"
-    ) from e
-  jax.config.update('jax_compilation_cache_dir', folder)
-
-
 def _make_deterministic(config):
   """Sets what XLA reads when a GPU is first used."""
   gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
@@ -169,7 +153,6 @@ def main(_: list[str]) -> None:
   watch = watchdog.Watch(lost_seconds)
   # The console is closed first: the last line of a failure is one of its own.
   with watch, contextlib.closing(console):
-    _use_compilation_cache(config)
     flat = {'--mode': mode, '--workdir': str(folder)} | settings.flatten(config)
     processes.check_same({k: v for k, v in flat.items() if k not in _OWN})
     given = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value

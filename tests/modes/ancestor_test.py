@@ -182,22 +182,6 @@ def test_a_run_begins_with_an_export(old, new):
   assert read(new)['origin'].startswith(f'{file}, sha256 ')
 
 
-def test_the_optimiser_is_taken_if_asked_for(old, new):
-  begin = f'train.init_from={old}/run', 'checkpoint=latest'
-  more = 'train.init_optimiser=True', 'train.steps=2'
-  done = succeed(new, STILL, *begin, *more)
-  assert 'parameters, and the state of the optimiser' in done.stderr
-  assert 'new: the memory, the schedule\n' in done.stderr
-
-  def count(folder, step):
-    state = arrays(folder, step, 'training')
-    found = jax.tree.leaves(state['opt_state'])
-    return [int(x) for x in found if x.dtype == np.int32], int(state['step'])
-
-  assert count(old, 6) == ([6], 6)
-  assert count(new, 2) == ([8], 2)
-
-
 @pytest.mark.slow
 def test_a_run_of_a_run_of_a_run(old, new, tmp_path):
   succeed(new, STILL, f'train.init_from={old}/run', 'train.steps=2')
@@ -214,7 +198,6 @@ def test_refusals(old, new, tmp_path):
   """In a line each, which leaves nothing."""
   begin = f'train.init_from={old}/run'
   export = f'train.init_from={old}/model.npz'
-  state = 'train.init_optimiser=True'
   (tmp_path / 'empty').mkdir()
   (tmp_path / 'damaged.npz').write_bytes(b'PK')
   for options, words in (
@@ -224,14 +207,6 @@ def test_refusals(old, new, tmp_path):
     ),
     ((export, 'model.n_head=1'), ['another model: model.n_head is 1, there 2']),
     ((begin, 'checkpoint=5'), ["checkpoint is '5'; allowed: best, latest"]),
-    (
-      (begin, state, 'optim.clip=0', 'optim.name=sgd'),
-      [
-        "optim.name is 'sgd', there 'adam'; optim.clip is 0.0, there 0.25",
-      ],
-    ),
-    ((export, state), ['train.init_optimiser is True', 'weights alone']),
-    ((state,), ["False where train.init_from is ''"]),
     ((f'train.init_from={tmp_path}/none',), ['none', 'the folder of a run']),
     ((f'train.init_from={tmp_path}/none.npz',), ['none.npz']),
     (

@@ -228,7 +228,7 @@ FREE |= {'data.path', 'data.validation_path', 'data.test_path'}
 FREE |= {'data.tokenizer'}
 FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.sample_every', 'train.sample_tokens', 'train.wandb'}
-FREE |= {'train.tensorboard', 'train.compilation_cache', 'train.batch_size'}
+FREE |= {'train.tensorboard', 'train.batch_size'}
 FREE |= {
   'train.steps',
   'train.async_checkpoints',

@@ -1,5 +1,4 @@
 import json
-import zipfile
 
 import flax.traverse_util
 import jax
@@ -164,7 +163,6 @@ TABLE = 'vocabulary/table'  # float32 [3, 6]
     (np.zeros([3, 6], '>f4'), 'is >f4 [3, 6]; expected float32 [3, 6]'),
     (np.full([3, 6], np.nan, np.float32), 'has values that are not finite'),
     (np.full([3, 6], np.inf, np.float32), 'has values that are not finite'),
-    (np.array(None), 'is object []; expected float32 [3, 6]'),
   ],
 )
 def test_a_parameter_that_is_not_as_the_model_says(saved, array, found):
@@ -172,7 +170,7 @@ def test_a_parameter_that_is_not_as_the_model_says(saved, array, found):
   del arrays[TABLE]
   if array is not None:
     arrays[TABLE] = array
-  np.savez(saved, allow_pickle=True, **arrays)
+  np.savez(saved, **arrays)
   message = refused(lambda: weights_file.load(saved))
   assert message.endswith(f'parameters: {TABLE} {found}')
 
@@ -183,24 +181,6 @@ def test_a_parameter_that_no_model_has(saved):
   assert message.endswith('more is none of the model')
 
 
-def test_what_is_compressed_is_not_read(saved):
-  """Or a few MB could fill the memory."""
-  np.savez_compressed(saved, **arrays_of(saved))
-  message = refused(lambda: weights_file.load(saved))
-  assert message.endswith('is compressed')
-
-
-def test_arrays_that_share_their_bytes(saved):
-  """The directory of a zip file may send each name to the same place."""
-  total = sum(x.nbytes for x in jax.tree.leaves(random_params()))
-  with zipfile.ZipFile(saved) as archive:
-    members = weights_file._members(archive)
-    shapes = weights_file._shapes(models.build(FIELDS, 3))
-    weights_file._compare(archive, members, shapes, total)
-    with pytest.raises(ValueError, match=f'its arrays have {total:,} bytes'):
-      weights_file._compare(archive, members, shapes, total - 1)
-
-
 @pytest.mark.parametrize(
   'model, found',
   [
@@ -208,7 +188,6 @@ def test_arrays_that_share_their_bytes(saved):
     ({'d_model': '6'}, "model.d_model is '6'; allowed: a whole number"),
     ({'d_model': True}, 'model.d_model is True; allowed: a whole number'),
     ({'d_model': -6}, 'model.d_model is -6; allowed: at least 1'),
-    ({'n_layer': 1000}, 'arrays for 1000 layers'),
     ({'n_layer': None}, 'model.n_layer is None'),
     ({'cutoffs': [2, 1]}, 'model.cutoffs is (2, 1); allowed: whole numbers'),
     ({'cutoffs': [1, 5]}, 'model.cutoffs is (1, 5); allowed: numbers below 3'),

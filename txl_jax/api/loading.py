@@ -12,10 +12,7 @@ from txl_jax.api.text_model import TextModel
 from txl_jax.errors import UserError
 from txl_jax.modes import sections, trained
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.runs import weights_file, workdir
-from txl_jax.runs.checkpoint import Checkpoints
-
-_TRIES = 3  # for a run that is still training
+from txl_jax.runs import weights_file
 
 
 def load(
@@ -56,24 +53,11 @@ def load(
 
 
 def _of_run(path, which, mesh):
-  """The model of a run, which may be training and so deleting old steps."""
-  saved, gone = Checkpoints(workdir.checkpoints(path)), None
-  for _ in range(_TRIES):
-    before = saved.steps()
-    try:
-      config: Any = trained.recorded(path)
-      config.checkpoint = which
-      sections.check(config)
-      found = trained.load(config, path, mesh)
-      return TextModel(config, found.params, found.vocabulary, mesh, found.step)
-    except (UserError, OSError) as e:
-      if {*before} <= {*saved.steps()}:
-        raise
-      gone = e
-  raise UserError(
-    f'{path} deletes its checkpoints faster than they are read; allowed: to '
-    'load it again, a run that saves less often, or an export'
-  ) from gone
+  config: Any = trained.recorded(path)
+  config.checkpoint = which
+  sections.check(config)
+  found = trained.load(config, path, mesh)
+  return TextModel(config, found.params, found.vocabulary, mesh, found.step)
 
 
 def of_model(model: Any) -> Any:

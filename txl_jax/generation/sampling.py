@@ -6,16 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax import settings
-from txl_jax.generation import options
-
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How a token is drawn from the logits; see `adjust` for the equations.
-
-  ValueError for what the section `generate` of a config does not allow.
-  """
+  """How a token is drawn from the logits; see `adjust` for the equations."""
 
   # Divides the logits; 0 takes the most probable token.
   temperature: float = 1.0
@@ -23,19 +17,6 @@ class Sampling:
   top_p: float = 1.0  # among the fewest that reach this probability; 1 is off
   repetition_penalty: float = 1.0  # above 1, seen tokens become rarer; 1 is off
   forbidden: tuple[int, ...] = ()  # token ids that are never drawn
-
-  def __post_init__(self):
-    for name, key in settings.keys(options.Generate).items():
-      value = getattr(self, name, None)
-      if value is not None and not key.holds(value):
-        raise ValueError(f'{name} is {value}; allowed: {key.bounds()}')
-    if not isinstance(self.top_k, int):
-      raise ValueError(f'top_k is {self.top_k}; allowed: a whole number')
-    section = options.Generate(temperature=self.temperature)
-    for name, allowed in section.problems():
-      raise ValueError(f'{name} is {self.temperature}; allowed: {allowed}')
-    if any(not isinstance(i, int) or i < 0 for i in self.forbidden):
-      raise ValueError(f'forbidden is {self.forbidden}; allowed: token ids')
 
 
 def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:

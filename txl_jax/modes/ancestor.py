@@ -1,8 +1,8 @@
 """The model that a new run begins with: train.init_from.
 
 That is a folder of a run, also one of converted weights, or a file of
---mode=export. Its weights and its vocabulary are taken, and if asked for the
-state of its optimiser; the rest is as in any new run.
+--mode=export. Its weights and its vocabulary are taken; the rest is as in any
+new run.
 """
 
 import dataclasses
@@ -26,10 +26,6 @@ from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
 _FREE = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
-# Keys by which the state of an optimiser has other arrays, or whether they
-# are 0.
-_ARRAYS = {'optim.name': str, 'optim.state_dtype': str}
-_ARRAYS |= {'optim.clip': bool, 'optim.weight_decay': bool}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +65,10 @@ class Ancestor:
       line += f'; {share:.2%} of the training split is <unk>'
     return [line]
 
-  def summary(self, config: sections.Config) -> list[str]:
+  def summary(self) -> str:
     """What --mode=summary tells."""
-    taken = (
-      'weights and optimiser' if config.train.init_optimiser else 'weights'
-    )
     V, kind = len(self.vocabulary), self.vocabulary.kind
-    return [f'begins with: {taken} of {self.name}, vocabulary of {V:,} {kind}']
+    return f'begins with: weights of {self.name}, vocabulary of {V:,} {kind}'
 
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
@@ -95,17 +88,13 @@ class Ancestor:
       params, averaged = trained.weights(*found)
     own, taken = _flat(state.params), _flat(params)
     new = state.replace(params=_nested(own | taken))
-    if config.train.init_optimiser:
-      new = new.replace(opt_state=self._optimiser(state))
     count = sum(x.size for x in taken.values())
     of = f', averaged over {averaged} steps' if averaged else ''
     fresh = [name for name in own if name not in taken]
-    optimiser = [] if config.train.init_optimiser else ['the optimiser']
-    begins = ['its average'] if jax.tree.leaves(new.average) else []
-    begins = [*optimiser, *begins, 'the memory', 'the schedule', *fresh]
-    more = '' if optimiser else ', and the state of the optimiser'
+    average = ['its average'] if jax.tree.leaves(new.average) else []
+    begins = ['the optimiser', *average, 'the memory', 'the schedule', *fresh]
     return new, [
-      f'taken from {self.name}: {count:,} parameters{of}{more}',
+      f'taken from {self.name}: {count:,} parameters{of}',
       f'new: {", ".join(begins)}',
     ]
 
@@ -114,16 +103,6 @@ class Ancestor:
     _, params, _ = weights_file.load(self.path)
     own, found = _flat(like), _flat(params).items()
     return _nested({k: placement.put(x, own[k].sharding) for k, x in found})
-
-  def _optimiser(self, state):
-    """The state of its optimiser, in place of that of a state."""
-    saved = checkpoint.Checkpoints(workdir.checkpoints(self.path))
-    abstract = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-      state_lib.split(state)['training'],
-    )
-    step: Any = self.step
-    return saved.restore(step, training=abstract)['training'].opt_state
 
 
 def _flat(params) -> dict[str, Any]:
@@ -137,8 +116,8 @@ def _nested(params) -> dict[str, Any]:
 def find(config: sections.Config) -> Ancestor:
   """What train.init_from names; the key `checkpoint` chooses the step.
 
-  UserError: it is neither a run nor an export, its model is another one than
-  that of the config, or it has no optimiser of this kind and is to give it.
+  UserError: it is neither a run nor an export, or its model is another one than
+  that of the config.
   """
   path = buckets.place(buckets.absolute(config.train.init_from), _KEY)
   if path.is_dir():
@@ -147,20 +126,16 @@ def find(config: sections.Config) -> Ancestor:
     host = resume.Host.read(saved, step)
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
     about = step, digest, workdir.vocabulary(path, step), host.config
-    has_optimiser = host.trained
   elif path.suffix == '.npz' and not isinstance(path, buckets.Path):
     model, vocabulary = weights_file.about(path)
     fields = dataclasses.asdict(model.config).items()
     flat = {f'model.{name}': value for name, value in fields}
     about = None, files.sha256(path), vocabulary, flat
-    has_optimiser = False
   else:
     allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
     settings.refuse(_KEY, f'{path}', allowed)
   found = Ancestor(path, *about)
   _check_model(config, found)
-  if config.train.init_optimiser:
-    _check_optimiser(config, found, has_optimiser)
   return found
 
 
@@ -175,24 +150,6 @@ def _check_model(config, found):
   if differ:
     other = f'{_KEY} is {str(found.path)!r}, another model'
     raise UserError(f'{other}: {_each(differ)}; allowed: the same values')
-
-
-def _check_optimiser(config, found, has_optimiser):
-  """Raises a UserError unless the state of the optimiser can be taken."""
-  if not has_optimiser:
-    allowed = f'False, for {found.path} has weights alone'
-    settings.refuse('train.init_optimiser', True, allowed)
-  now, then = settings.flatten(config), found.config
-  differ = [
-    (name, now[name], then[name])
-    for name, kind in _ARRAYS.items()
-    if name in then and kind(now[name]) != kind(then[name])
-  ]
-  if differ:
-    raise UserError(
-      f'train.init_optimiser: {found.path} has another optimiser: '
-      f'{_each(differ)}; allowed: False, or one with the same state'
-    )
 
 
 def _each(differ):

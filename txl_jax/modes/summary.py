@@ -42,7 +42,7 @@ def run(job: Job) -> None:
   config, lines = job.config, []
   if config.train.init_from:
     other = ancestor.find(config)
-    vocab_size, lines = len(other.vocabulary), other.summary(config)
+    vocab_size, lines = len(other.vocabulary), [other.summary()]
   else:
     vocab_size = preparation.vocab_size(config.data)
   processes.print_on_main(*table(config, vocab_size), *lines)

@@ -9,10 +9,8 @@ model and the vocabulary. Nothing in it is pickled.
 """
 
 import json
-import math
 import os
 import pathlib
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +28,6 @@ AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]
 
 _HEADER = '__model__'
-_LARGEST = 1 << 28  # bytes of the JSON text
 
 
 def save(
@@ -63,10 +60,9 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   """The model, parameters and vocabulary of a file written by `save`.
 
   The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
-  changes its lengths. The parameters are a nested dict of NumPy arrays. Their
-  headers are checked against the model before they are read: this takes no more
-  memory than the file has bytes. UserError: the file cannot be read, or is not
-  as `save` writes it; or a parameter is not finite.
+  changes its lengths. The parameters are a nested dict of NumPy arrays.
+  UserError: the file cannot be read, or is not as `save` writes it; or a
+  parameter is not finite.
   """
   model, arrays, vocabulary = _open(path)
   return model, flax.traverse_util.unflatten_dict(arrays, sep='/'), vocabulary
@@ -80,15 +76,15 @@ def about(path: AnyPath) -> tuple[base.LanguageModel, AnyVocabulary]:
 
 def _open(path, arrays=True):
   """What `load` finds, with parameters as {name: array}, or without arrays."""
-  found = {}
   try:
-    with files.open_regular(path) as f, zipfile.ZipFile(f) as archive:
-      members = _members(archive)
-      model, vocabulary = _model(archive, members)
+    with files.open_regular(path) as f, np.load(f) as archive:
+      model, vocabulary = _model(archive)
       shapes = _shapes(model)
-      _compare(archive, members, shapes, os.fstat(f.fileno()).st_size)
-      for name in shapes if arrays else ():
-        found[name] = _read(archive, members[name], name)
+      for name in sorted({*archive} ^ {_HEADER, *shapes}):
+        wrong = 'is none of the model' if name in archive else 'is missing'
+        raise ValueError(f'{name} {wrong}')
+      wanted = shapes.items() if arrays else ()
+      found = {name: _read(archive, name, like) for name, like in wanted}
   except Exception as e:  # whatever zipfile and NumPy raise for a damaged file
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
@@ -96,50 +92,17 @@ def _open(path, arrays=True):
   return model, found, vocabulary
 
 
-def _members(archive):
-  """{name: member} of the arrays in an archive, none of them compressed.
-
-  A compressed one could become a thousand times larger than the file.
-  """
-  found = {}
-  for member in archive.infolist():
-    name = member.filename.removesuffix('.npy')
-    if member.compress_type != zipfile.ZIP_STORED:
-      raise ValueError(f'{name} is compressed')
-    if name in found:
-      raise ValueError(f'{name} is there twice')
-    found[name] = member
-  return found
-
-
-def _model(archive, members):
+def _model(archive):
   """The model and vocabulary that the file describes."""
-  if _HEADER not in members:
-    raise ValueError(f'it has no {_HEADER}')
-  with archive.open(members[_HEADER]) as f:
-    shape, dtype = _kind(f)
-    if shape or dtype.kind != 'U':
-      raise ValueError(f'{_HEADER} is no text')
-    # NumPy writes text as UTF-32, which is allowed for JSON.
-    header = files.parse_json(files.limited(f, _HEADER, _LARGEST), _HEADER)
-  vocabulary = vocabulary_lib.from_json(header.get('vocabulary'))
-  fields = header.get('model')
-  if not isinstance(fields, dict):
-    raise ValueError(f'its model is {fields!r}')
-  name = fields.get('name')
+  header = files.parse_json(str(archive[_HEADER]).encode(), _HEADER)
+  fields, name = header['model'], header['model']['name']
   if name not in [*models.MODELS]:
     settings.refuse('model.name', name, ', '.join(models.MODELS))
   config = models.MODELS[name].Config
-  # A model of an older version lacks keys that were added later.
+  # A key that was declared later had its default.
   fields = {**settings.defaults(config), **fields}
   settings.check({'model': config}, {'model': fields})
-  # Tracing takes time for each layer and tail, which have their own arrays.
-  parts, most = (
-    max(fields.get('n_layer', 0), len(fields['cutoffs'])),
-    len(members),
-  )
-  if parts > most:
-    raise ValueError(f'it has {most} arrays for {parts} layers or tails')
+  vocabulary = vocabulary_lib.from_json(header['vocabulary'])
   return models.build(fields, len(vocabulary)), vocabulary
 
 
@@ -151,44 +114,12 @@ def _shapes(model):
   return flax.traverse_util.flatten_dict(found, sep='/')
 
 
-def _compare(archive, members, shapes, size):
-  """Raises a ValueError unless the parameters are those of the model."""
-  for name in sorted(members.keys() ^ {_HEADER, *shapes}):
-    wrong = 'is none of the model' if name in members else 'is missing'
-    raise ValueError(f'{name} {wrong}')
-  for name, expected in shapes.items():
-    with archive.open(members[name]) as f:
-      found, wanted = _said(*_kind(f)), _said(expected.shape, expected.dtype)
-      if found != wanted:
-        raise ValueError(f'{name} is {found}; expected {wanted}')
-      rest, n = members[name].file_size - f.tell(), _bytes(expected)
-      if rest != n:
-        raise ValueError(f'{name} has {rest} bytes, expected {n}')
-  # Members could share the same bytes.
-  if (n := sum(map(_bytes, shapes.values()))) > size:
-    raise ValueError(f'its arrays have {n:,} bytes, the file {size:,}')
-
-
-def _bytes(kind):
-  return math.prod(kind.shape) * kind.dtype.itemsize
-
-
-def _kind(f):
-  """Shape and dtype of an array whose data follow in the file."""
-  if np.lib.format.read_magic(f) != (1, 0):
-    raise ValueError('it is not as numpy.savez writes it')
-  shape, _, dtype = np.lib.format.read_array_header_1_0(f)
-  return shape, dtype
-
-
-def _said(shape, dtype):
-  return f'{dtype} {list(shape)}'
-
-
-def _read(archive, member, name):
-  """The array of a member; ValueError if it is not finite."""
-  with archive.open(member) as f:
-    array = np.lib.format.read_array(f, allow_pickle=False)
+def _read(archive, name, like):
+  """The array of a name; ValueError if it is not as the model has it."""
+  array = archive[name]
+  found, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, like))
+  if found != wanted:
+    raise ValueError(f'{name} is {found}; expected {wanted}')
   if not np.isfinite(array).all():
     raise ValueError(f'{name} has values that are not finite')
   return array

@@ -74,9 +74,6 @@ class Train:
     'and vocabulary are the ones found there (docs/runs.md).',
     remote='gs://',
   )
-  init_optimiser: bool = key(
-    False, 'Also take the optimiser state from there, instead of a fresh one.'
-  )
   log_every: int = size(100, 'Steps between two log lines.')
   eval_every: int = size(
     4000,
@@ -95,14 +92,6 @@ class Train:
     'Keep training while a checkpoint is written; until it is, the host holds '
     'a copy of the state.',
     may_change=ON_RESUME,
-  )
-  compilation_cache: str = file_path(
-    '',
-    'Folder of programs compiled earlier, for a quicker start on the same '
-    "devices and jax version; '' is none except JAX_COMPILATION_CACHE_DIR. It "
-    'may be gs://BUCKET/NAME.',
-    may_change=ON_RESUME,
-    remote='gs://',
   )
   tensorboard: bool = key(
     True, 'Write TensorBoard events to the workdir.', may_change=ON_RESUME
@@ -156,8 +145,6 @@ class Train:
       yield 'nonfinite_limit', 'less than train.log_every'
     if self.eval_tokens == 1:
       yield 'eval_tokens', '0, or at least 2'
-    if self.init_optimiser and not self.init_from:
-      yield 'init_optimiser', "False where train.init_from is ''"
 
 
 class Config(Protocol):
