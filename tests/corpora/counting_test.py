@@ -43,46 +43,23 @@ def test_blocks_have_about_the_size_asked_for():
   assert all(len(block) <= 110 for block in blocks)
 
 
-def numbers_of(texts, size, processes, monkeypatch):
+@pytest.mark.parametrize('processes, size', [(1, 9), (1, 10**6), (2, 500)])
+def test_counts_and_token_ids(monkeypatch, processes, size):
   real = counting.blocks
   monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, size))
-  numbers = counting.Numbers('<eos>', False)
-  found = [
-    np.concatenate([*numbers.read(cut(text, 7), counted, processes)])
-    for text, counted in texts
-  ]
-  return numbers, found
-
-
-@pytest.mark.parametrize('processes, size', [(1, 9), (1, 10**6), (2, 500)])
-def test_numbers_and_counts(monkeypatch, processes, size):
   rng = np.random.default_rng(0)
   lines = [
     ' '.join(f'w{i}' for i in rng.zipf(1.3, 8) if i < 99) for _ in range(150)
   ]
-  train = '\n'.join(lines).encode() + b'\n'
-  rest = b'w1 new w2\nw1\n'
-  numbers, found = numbers_of(
-    [(train, True), (rest, False)], size, processes, monkeypatch
-  )
-  words = train.decode().replace('\n', ' <eos> ').split()
-  expected = collections.Counter(words)
-  assert list(numbers.counts().items()) == list(expected.items())
-  names = list(numbers.words)
-  assert [names[i] for i in found[0]] == words
-  others = ['w1', 'new', 'w2', '<eos>', 'w1', '<eos>']
-  assert [names[i] for i in found[1]] == others
-  assert names == list(dict.fromkeys(words + others))
-
-  v = Words.from_counts(numbers.counts(), eos='<eos>')
-  ids = v.ids(numbers.words)
+  text = '\n'.join(lines).encode() + b'\n'
+  counts = counting.count(cut(text, 7), '<eos>', False, processes)
+  words = text.decode().replace('\n', ' <eos> ').split()
+  assert list(counts.items()) == list(collections.Counter(words).items())
+  v = Words.from_counts(counts, eos='<eos>')
+  blocks = counting.blocks(cut(text, 100))
+  ids = np.concatenate([*counting.in_order(v.look_up, blocks, processes)])
   assert ids.dtype == np.int32
-  assert [v.symbols[i] for i in ids[found[0]]] == words
-  assert ids[numbers.words['new']] == -1
-  parts = counting.in_order(
-    v.look_up, counting.blocks(cut(train, 100)), processes
-  )
-  np.testing.assert_array_equal(np.concatenate([*parts]), ids[found[0]])
+  assert [v.symbols[i] for i in ids] == words
 
 
 def test_progress_passes_chunks_on(capsys):

@@ -1,6 +1,5 @@
 """What builders_test.py leaves open: unknown facts, and unpacking."""
 
-import errno
 import hashlib
 import http.server
 import io
@@ -46,85 +45,6 @@ def test_unpack_takes_the_members(write, tmp_path):
     n: FILES[n] for n in names
   }
   assert len(list(folder.iterdir())) == 2
-
-
-@WRITE
-def test_missing_member_is_told(write, tmp_path):
-  path = tmp_path / 'archive'
-  write(path)
-  with pytest.raises(UserError) as error:
-    downloads.unpack(path, ['folder/z.txt', 'c'], tmp_path)
-  assert str(error.value) == f'{path} has no member folder/z.txt'
-
-
-@WRITE
-def test_damaged_archive_is_told(write, tmp_path):
-  path = tmp_path / 'archive'
-  write(path)
-  data = path.read_bytes()
-  for damaged in (data[: len(data) // 2], b'no archive', b''):
-    path.write_bytes(damaged)
-    with pytest.raises(UserError, match='cannot be unpacked: '):
-      downloads.unpack(path, ['folder/a.txt'], tmp_path)
-
-
-@WRITE
-def test_a_full_disk_is_no_damage(write, tmp_path, monkeypatch):
-  write(tmp_path / 'archive')
-
-  def full(*_):
-    raise OSError(errno.ENOSPC, 'No space left on device')
-
-  monkeypatch.setattr(downloads.shutil, 'copyfileobj', full)
-  with pytest.raises(OSError, match='No space left'):
-    downloads.unpack(tmp_path / 'archive', ['folder/a.txt'], tmp_path)
-
-
-def padded_zip(path, member):
-  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
-    archive.writestr(member, bytes(30 << 20))
-
-
-def padded_tar(path, member):
-  with tarfile.open(path, 'w:gz') as archive:
-    info = tarfile.TarInfo(member)
-    info.size = 30 << 20
-    archive.addfile(info, io.BytesIO(bytes(info.size)))
-
-
-def tar_of_a_long_name(path, member):
-  del member
-  with tarfile.open(path, 'w:gz', format=tarfile.GNU_FORMAT) as archive:
-    archive.addfile(tarfile.TarInfo('a' * (30 << 20)))
-
-
-@pytest.mark.parametrize(
-  ('write', 'member'),
-  [
-    (padded_zip, 'a.txt'),
-    (padded_tar, 'a.txt'),
-    (padded_tar, 'what nobody reads'),
-    (tar_of_a_long_name, ''),
-  ],
-)
-def test_an_archive_that_grows_without_end(write, member, tmp_path):
-  """30 MB from 30 kB: what is written of it is a little more than 1 MB."""
-  path, folder = tmp_path / 'archive', tmp_path / 'out'
-  write(path, member)
-  folder.mkdir()
-  with pytest.raises(UserError, match='20 times its own size, which is refu'):
-    downloads.unpack(path, ['a.txt'], folder)
-  assert sum(p.stat().st_size for p in folder.iterdir()) < 3 << 20
-
-
-@pytest.mark.filterwarnings('ignore:Duplicate name')
-def test_a_member_that_is_there_twice(tmp_path):
-  path = tmp_path / 'archive'
-  with zipfile.ZipFile(path, 'w') as archive:
-    for name in 'aba':
-      archive.writestr(name, name)
-  with pytest.raises(UserError, match='has the member a twice'):
-    downloads.unpack(path, 'ab', tmp_path)
 
 
 def test_a_full_disk_names_the_file(tmp_path):

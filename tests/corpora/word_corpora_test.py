@@ -241,45 +241,6 @@ def test_wrong_checksum_of_a_text(treebank, tmp_path):
   )
 
 
-@pytest.mark.parametrize('downloaded', [True, False])
-@pytest.mark.parametrize('damage', ['text', 'archive'])
-def test_archive_of_other_texts(
-  treebank, tmp_path, monkeypatch, downloaded, damage
-):
-  for name in TREEBANK:
-    (treebank / name).unlink()
-  archive = builders.ARCHIVES['ptb']
-  path = treebank / 'simple-examples.tgz'
-  member, md5 = 'simple-examples/data/ptb.valid.txt', archive.md5
-  if damage == 'text':
-    wrong = {'md5': {**md5, 'ptb.valid.txt': '0' * 32}}
-    found = f'{path}: {member}: has 13 bytes with md5 '
-  else:
-    path.write_bytes(bytes(path.stat().st_size))
-    wrong, found = {}, f'{path} cannot be unpacked: '
-  monkeypatch.setitem(
-    builders.ARCHIVES, 'ptb', dataclasses.replace(archive, **wrong)
-  )
-  root, manual = tmp_path / 'd', treebank
-  if downloaded:
-    good = path.read_bytes()
-    path.unlink()
-    path, manual = root / 'tfds' / 'downloads' / path.name, None
-    found = found.replace(f'{treebank}', f'{path.parent}')
-
-    def download(name, archive, folder):
-      folder.mkdir(parents=True)
-      (folder / archive.file).write_bytes(good)
-
-    monkeypatch.setattr(builders.downloads, 'download', download)
-  with pytest.raises(UserError) as error:
-    asking.prepare('ptb', root, manual_dir=manual)
-  message = str(error.value)
-  assert message.startswith(found)
-  assert message.endswith('to be downloaded again') == downloaded
-  assert path.exists() != downloaded
-
-
 @pytest.mark.parametrize(
   'facts, found',
   [

@@ -120,17 +120,7 @@ def _texts(name, folder, download, temporary):
     return texts, {'texts': found}
   else:
     source = downloads.check(path, archive)
-  try:
-    texts = downloads.unpack(path, members, temporary)
-    for member, text in texts.items():
-      if md5 := archive.md5.get(pathlib.PurePath(member).name):
-        downloads.check_text(text, md5, f'{path}: {member}')
-  except UserError as e:
-    if not download or archive.sha256 is not None:
-      raise
-    path.unlink()  # only now does it turn out to be the wrong one
-    raise UserError(f'{e}; it was removed, to be downloaded again') from e
-  return texts, source
+  return downloads.unpack(path, members, temporary), source
 
 
 def _extracted(archive, folder):

@@ -47,7 +47,7 @@ def prepare(
   `bucket.cache`, and uploaded if it is not in the bucket.
 
   The folder appears under its name only when it is complete; a run that is
-  killed leaves a folder *.tmp-* that nothing reads and the next run removes.
+  killed leaves a folder *.tmp-* that nothing reads.
   Nothing is downloaded if manual_dir is to hold the archive. Words are read by
   so many processes, 0 meaning one for each CPU, up to four; the result does not
   depend on it. Data that cannot be written raise an OSError, other errors a

@@ -72,17 +72,14 @@ def write(
     return _write_bytes(asked, splits, folder)
   assert not isinstance(listed, Subwords)
   processes = processes or counting.processes_by_default()
-  texts = {s: _Text(asked, s, x.parts, folder) for s, x in splits.items()}
+  vocabulary = listed or _count(asked, splits, processes)
+  texts = {s: _Text(asked, s, x.parts) for s, x in splits.items()}
+  for text in texts.values():
+    blocks = counting.blocks(text.read('reading'))
+    ids = counting.in_order(vocabulary.look_up, blocks, processes)
+    text.write(vocabulary, folder, ids)
   train = texts['train']
-  if listed is None:
-    vocabulary, ids = _count(asked, texts, processes)
-    for text in texts.values():
-      text.write(vocabulary, text.numbered(ids))
-  else:
-    vocabulary = listed
-    for text in texts.values():
-      blocks = counting.blocks(text.read())
-      text.write(listed, counting.in_order(listed.look_up, blocks, processes))
+  if listed is not None:
     unknown = train.entry['unknown']
     words = train.words - (train.entry['lines'] if listed.eos else 0)
     if 2 * unknown > words:
@@ -193,16 +190,17 @@ def _write_tokens(asked, split, folder, vocabulary, parts):
   return {'tokens': tokens.size, 'sha256': tokens.sha256(), **entry}
 
 
-def _count(asked, texts, processes):
-  """The vocabulary of a text with numbered words, and the id of each number."""
+def _count(asked, splits, processes):
+  """The vocabulary of a text; of Penn Treebank, of all its splits."""
   ptb = asked.corpus == 'ptb'
   eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
-  numbers = counting.Numbers(eos, lower)
-  for split, text in texts.items():
-    with File(text.numbers) as f:
-      for part in numbers.read(text.read(), ptb or split == 'train', processes):
-        f.write(part)
-  counts, least, most = numbers.counts(), asked.min_count, asked.max_size
+  counted = splits if ptb else {'train': splits['train']}
+  texts = (
+    _Text(asked, s, x.parts).read('counting') for s, x in counted.items()
+  )
+  text = itertools.chain.from_iterable(texts)
+  counts = counting.count(text, eos, lower, processes)
+  least, most = asked.min_count, asked.max_size
   others = (n for word, n in counts.items() if word not in (eos, '<unk>'))
   if max(others, default=0) < least:
     raise UserError(
@@ -210,41 +208,31 @@ def _count(asked, texts, processes):
       'times; allowed: a text with words, and a data.min_count that leaves some'
     )
   unk = '<unk>' if asked.unk or '<unk>' in counts else ''
-  vocabulary = Words.from_counts(
+  return Words.from_counts(
     counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
   )
-  return vocabulary, vocabulary.ids(numbers.words)
 
 
 class _Text:
   """A split of a corpus of words, measured while it is read."""
 
-  def __init__(self, asked, split, parts, folder):
+  def __init__(self, asked, split, parts):
     self._asked, self._split, self._parts = asked, split, parts
-    self._folder = folder
-    self.numbers = folder / f'{split}.numbers'  # file of its words' numbers
     # For the manifest; lines are newlines, unknown words have no token id.
     self.entry: dict = dict.fromkeys(('tokens', 'bytes', 'lines', 'unknown'), 0)
     self.words = 0  # including <eos>
     self.unks = 0  # unknown words, and those that are unk in the text itself
 
-  def read(self):
-    """The text in chunks."""
-    shown = functools.partial(counting.progress, what=f'reading {self._split}')
+  def read(self, what):
+    """The text in chunks, while `what` is done to it."""
+    shown = functools.partial(counting.progress, what=f'{what} {self._split}')
     if self._asked.ends_documents:
       return self._lines(local.Split(tuple(self._parts)), shown)
     return shown(itertools.chain.from_iterable(map(self._chunks, self._parts)))
 
-  def numbered(self, ids):
-    """The token ids of the words in the file of numbers, block by block."""
-    with self.numbers.open('rb') as f:
-      while block := f.read(4 << 20):
-        yield ids[np.frombuffer(block, np.int32)]
-    self.numbers.unlink()
-
-  def write(self, vocabulary, parts):
+  def write(self, vocabulary, folder, parts):
     """Writes token ids, -1 for unknown words, and completes the entry."""
-    into = self._asked, self._split, self._folder, vocabulary
+    into = self._asked, self._split, folder, vocabulary
     self.entry |= _write_tokens(*into, self._known(vocabulary, parts))
 
   def _lines(self, split, shown):
