@@ -12,14 +12,11 @@ import io
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from txl_jax import files
 from txl_jax.errors import UserError
 
-_POLL = 0.01  # seconds
 _PATIENCE = 1.0  # seconds that the last words wait for who reads them
 
 _before_end: list[Callable[[], None]] = []
@@ -45,13 +42,6 @@ def begin() -> None:
   sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
   sys.stdout = _text(_Product(1, 'w', closefd=False), sys.stdout)
   sys.stderr = _text(_ForPeople(2, 'w', closefd=False), sys.stderr)
-  for argument, following in zip(sys.argv, [*sys.argv[1:], '']):
-    name, given, path = argument.lstrip('-').partition('=')
-    if name == 'flagfile':  # absl reads it when it likes, and to its end
-      try:
-        files.read(path if given else following, argument, 1 << 20)
-      except UserError as e:
-        sys.exit(f'error: {e}')
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -132,26 +122,17 @@ def _text(raw, old):
   )
 
 
-class _Stream(io.FileIO):
-  """A standard stream; where nothing fits in now it waits, as others do."""
-
-  def write(self, data):
-    while (written := super().write(data)) is None:
-      time.sleep(_POLL)
-    return written
-
-
-class _ForPeople(_Stream):
-  """Standard error."""
+class _ForPeople(io.FileIO):
+  """Standard error; what does not fit in now is dropped."""
 
   def write(self, data):
     try:
-      return super().write(data)
+      return super().write(data) or len(data)
     except OSError:
       return len(data)
 
 
-class _Product(_Stream):
+class _Product(io.FileIO):
   """Standard output; it fails once, what follows is dropped.
 
   Or the interpreter would fail once more, when it ends.

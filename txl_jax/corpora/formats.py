@@ -10,6 +10,7 @@ row group of a .parquet.
 
 import functools
 import gzip
+import itertools
 import json
 import pathlib
 import re
@@ -25,7 +26,6 @@ SUFFIXES = '.gz', '.zst', '.jsonl', '.parquet'
 _CHUNK = 1 << 20  # bytes read at a time
 # Bytes read at a time from a .zst, so that they unpack to at most 128 MiB.
 _PACKED = 1 << 12
-_LONGEST = 1 << 28  # bytes of a line of a .jsonl
 _ROWS = 1 << 10  # rows of a .parquet read at a time
 _HALF = re.compile('[\ud800-\udfff]')
 Chunks = Iterator[bytes]
@@ -119,27 +119,13 @@ def _objects(path, field, newlines) -> Chunks:
 
 def _lines(path):
   """(number, line) of the lines of a file that are not blank."""
-  rest, number = [], 0  # pieces of a line, which may be long
-
-  def joined(*last):
-    return b''.join((*rest, *last))
-
-  for chunk in _unpacked(path):
-    first, *others = chunk.split(b'\n')
-    if others:
-      for line in (joined(first), *others[:-1]):
-        number += 1
-        if line.strip():
-          yield number, line
-      first, rest = others[-1], []
-    rest.append(first)
-    if sum(map(len, rest)) > _LONGEST:
-      raise UserError(
-        f'{path}: line {number + 1} has more than {_LONGEST:,} bytes, which is '
-        'refused'
-      )
-  if joined().strip():
-    yield number + 1, joined()
+  rest, number = b'', 0
+  for chunk in itertools.chain(_unpacked(path), [b'\n']):
+    *lines, rest = (rest + chunk).split(b'\n')
+    for line in lines:
+      number += 1
+      if line.strip():
+        yield number, line
 
 
 def _rows(path, field, newlines) -> Chunks:

@@ -4,6 +4,9 @@ What is counted is certain to be needed: the arrays that are there at once, and
 the largest product that is computed beside them, or, once a program is
 compiled, what XLA has reserved. What passes may still be too large, as other
 programs need memory too; what is refused could not have run.
+
+`memory_analysis` comes with a compiled program: of the training step of
+enwik8_24l after 111 s, the jaxpr after 14 s (2 busy CPU cores, jax 0.10.2).
 """
 
 import contextlib

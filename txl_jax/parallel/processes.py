@@ -83,7 +83,9 @@ def cluster(environ: Mapping[str, str]) -> str:
   """How jax finds the processes of the cluster that this one is a part of.
 
   By environment variables: 'slurm', 'ompi', 'k8s' or 'tpu'; '' for a process on
-  its own. UserError if there are more, but jax cannot find them.
+  its own. UserError if there are more, but jax cannot find them. Left to itself
+  jax would take the shell of an interactive SLURM step (SLURM_NTASKS=2,
+  SLURM_STEP_NUM_TASKS=1) for one of two processes, and wait for the other.
   """
   tasks = int(environ.get('SLURM_NTASKS', 1))
   # A shell in an allocation has SLURM_NTASKS too, but is no task of a step.

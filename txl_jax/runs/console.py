@@ -1,7 +1,8 @@
 """What the program shows people of a run, on standard error.
 
 On a terminal each phase has a line that is redrawn while it lasts; see
-`display`. Elsewhere, as in a file, each call writes a line.
+`display`. Elsewhere, as in a file, each call writes a line, where rich.progress
+writes nothing before it ends.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
 """How much memory training needs on one device, for any mesh and hardware.
 
 Neither has to be there: the step is traced as it would be on a device, and
-`footprint` counts. The figures lie within 15 % of what XLA reserves
-(tests/training/fit_test.py); `python -m benchmarks hlo` compiles the step and
-gives XLA's own.
+`footprint` counts, which says what `memory_analysis` lacks. The figures lie
+within 15 % of what XLA reserves (tests/training/fit_test.py); `python -m
+benchmarks hlo` compiles the step and gives XLA's own.
 """
 
 from typing import Any, NamedTuple

@@ -6,6 +6,10 @@ into a product, never exists; what it is made from is kept instead. A loop needs
 what its body needs, plus what it carries and collects.
 
 The figure is for a device that runs this jaxpr as it is: nothing is divided.
+
+`memory_analysis` of a compiled program needs the compiler of the device: for
+the step of enwik8_24l a CPU's said 158.4 GB after 94 s, where 157.9 are found
+here in 10 s, and 83.4 for an H100 (2 busy CPU cores, jax 0.10.2).
 """
 
 import collections
