@@ -5,7 +5,7 @@ import pytest
 import txl_jax
 from tests.modes import runs
 from txl_jax.errors import UserError
-from txl_jax.modes import trained
+from txl_jax.modes import restore
 
 
 @pytest.fixture
@@ -37,5 +37,5 @@ def test_damage_is_told_as_before(folder, monkeypatch):
   def damaged(*arguments):
     raise UserError('it is damaged')
 
-  monkeypatch.setattr(trained, 'weights', damaged)
+  monkeypatch.setattr(restore, 'weights', damaged)
   assert refused(folder) == 'it is damaged'

@@ -14,7 +14,7 @@ import pytest
 
 from tests.corpora.asking import prepare
 from txl_jax import settings
-from txl_jax.corpora import builders, preparation, scratch, writing
+from txl_jax.corpora import builders, preparation, temporary_folder, writing
 from txl_jax.data import prepared
 from txl_jax.data.options import Data
 from txl_jax.errors import UserError
@@ -225,7 +225,7 @@ def test_force_that_fails_at_the_end_keeps_the_old_one(
   def fail(made, path):
     raise OSError(28, 'No space left on device', str(path))
 
-  monkeypatch.setattr(scratch, 'move', fail)
+  monkeypatch.setattr(temporary_folder, 'move', fail)
   with pytest.raises(OSError, match='No space left'):
     prepare('text', tmp_path / 'data', path=book, force=True)
   assert names(tmp_path / 'data') == [data.name]

@@ -9,7 +9,7 @@ from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
-from txl_jax.modes import attention_length, trained
+from txl_jax.modes import attention_length, restore
 from txl_jax.parallel import mesh as mesh_lib
 
 
@@ -21,7 +21,7 @@ def config(**model):
 
 def score(c, folder, segment_len=5, **lengths):
   """Nats of the first 50 tokens of the model with other lengths."""
-  params = trained.load(c, folder, mesh_lib.make_mesh()).params
+  params = restore.load(c, folder, mesh_lib.make_mesh()).params
   model = models.build(c.model, 3, **lengths).at_test_time()
   return perplexity.score(
     model, params, subjects.text(50), batch_size=1,

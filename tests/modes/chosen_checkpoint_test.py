@@ -5,7 +5,7 @@ import pytest
 
 from tests.modes import runs
 from txl_jax.errors import UserError
-from txl_jax.modes import trained
+from txl_jax.modes import restore
 from txl_jax.runs import checkpoint, seal
 
 
@@ -52,7 +52,7 @@ def test_only_what_is_used_is_verified(
     return fingerprint(path)
 
   monkeypatch.setattr(seal, 'fingerprint', note)
-  assert trained.choose(kept, which) == step
+  assert restore.choose(kept, which) == step
   assert seen == read
   err = capfd.readouterr().err
   gone = f'the best checkpoint, 1, is gone; using {step}'
@@ -65,7 +65,7 @@ def test_only_what_is_used_is_verified(
 def test_a_step_that_cannot_be_used(kept, which):
   damage(kept, 2)
   with pytest.raises(UserError) as e:
-    trained.choose(kept, which)
+    restore.choose(kept, which)
   allowed = 'best, latest or one of [3, 2, 1]'
   assert str(e.value) == f"checkpoint is '{which}'; allowed: {allowed}"
 
@@ -75,7 +75,7 @@ def test_no_step_can_be_used(kept, tmp_path):
     damage(kept, step)
   for which in 'best', 'latest':
     with pytest.raises(UserError, match=r'can be used; found: \[3, 2, 1\]'):
-      trained.choose(kept, which)
+      restore.choose(kept, which)
     none = checkpoint.Checkpoints(tmp_path / 'none')
     with pytest.raises(UserError, match='holds no run; train one first'):
-      trained.choose(none, which)
+      restore.choose(none, which)

@@ -10,11 +10,11 @@ import pytest
 import txl_jax
 from tests import programs
 from tests.programs import assert_refused
-from txl_jax.api import asked
+from txl_jax.api import call_options
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
 from txl_jax.evaluation import perplexity
-from txl_jax.modes import trained as trained_lib
+from txl_jax.modes import restore as trained_lib
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
 
@@ -66,8 +66,8 @@ def alone(folder, documents, **lengths):
   config.eval.model.update(lengths)
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained_lib.load(config, folder / 'run', mesh)
-  model = asked.scorer(config, len(found.vocabulary))
-  cut = asked.cut(config) | {'mesh': mesh}
+  model = call_options.scorer(config, len(found.vocabulary))
+  cut = call_options.cut(config) | {'mesh': mesh}
   each = [perplexity.score(model, found.params, x, **cut) for x in documents]
   return sum(x.nll for x in each), sum(x.scored for x in each)
 

@@ -11,7 +11,7 @@ from txl_jax.api import writing
 from txl_jax.configs import common
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.generation import decoding
-from txl_jax.modes import generate, trained
+from txl_jax.modes import generate, restore
 from txl_jax.modes.job import Job
 from txl_jax.runs.console import Console
 
@@ -34,13 +34,13 @@ def printed(*pieces, prompt='', **changes):
   vocabulary = Vocabulary.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
   writer = writing.Writer(None, None, vocabulary, 1, {})
-  found = trained.Trained(1, {}, 0, vocabulary, {}, '')
+  found = restore.Restored(1, {}, 0, vocabulary, {}, '')
   c = common.get_config()
   c.generate.prompt = prompt
   c.generate.update(changes)
   job = Job(c, None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(trained, 'load', lambda *_: found)
+    patch.setattr(restore, 'load', lambda *_: found)
     patch.setattr(decoding, 'check', lambda *_, **__: None)
     patch.setattr(writing, 'make', lambda *_: writer)
     patch.setattr(writing.Writer, 'rows', lambda *_: iter(ids))

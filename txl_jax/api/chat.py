@@ -7,7 +7,7 @@ from typing import Any, AnyStr
 
 import numpy as np
 
-from txl_jax.api import asked, texts
+from txl_jax.api import call_options, texts
 from txl_jax.api.writing import Row, Writer
 
 
@@ -59,7 +59,7 @@ class Chat:
     """
     data = texts.encoded('text', text)
     vocabulary = self._writer.vocabulary
-    with asked.told():
+    with call_options.told():
       said = vocabulary.encode(data, 'text')
     texts.warn(vocabulary, 'text', data)
     pieces: Any = self._reply(said)

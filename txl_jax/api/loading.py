@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from txl_jax import buckets, settings
 from txl_jax.api.text_model import TextModel
 from txl_jax.errors import UserError
-from txl_jax.modes import sections, trained
+from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import weights_file
 
@@ -53,10 +53,10 @@ def load(
 
 
 def _of_run(path, which, mesh):
-  config: Any = trained.recorded(path)
+  config: Any = restore.recorded(path)
   config.checkpoint = which
   sections.check(config)
-  found = trained.load(config, path, mesh)
+  found = restore.load(config, path, mesh)
   return TextModel(config, found.params, found.vocabulary, mesh, found.step)
 
 

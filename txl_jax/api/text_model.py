@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import models, settings
-from txl_jax.api import asked, results, texts, writing
+from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
 from txl_jax.data import streams
 from txl_jax.data.vocabulary import AnyVocabulary
@@ -89,7 +89,7 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[asked.Writing],
+    **options: Unpack[call_options.Writing],
   ) -> AnyStr: ...
 
   @overload
@@ -101,7 +101,7 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[asked.Writing],
+    **options: Unpack[call_options.Writing],
   ) -> list[AnyStr]: ...
 
   def generate(
@@ -112,7 +112,7 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[asked.Writing],
+    **options: Unpack[call_options.Writing],
   ) -> Any:
     """What the model writes after a prompt, or after each of several.
 
@@ -142,11 +142,13 @@ class TextModel:
     names = ['prompt'] if one else [f'prompt {i}' for i in range(len(prompts))]
     if not prompts:
       raise ValueError('prompt is empty; allowed: one text or more')
-    if samples is not None and not (asked.is_whole(samples) and samples >= 1):
+    if samples is not None and not (
+      call_options.is_whole(samples) and samples >= 1
+    ):
       raise ValueError(f'samples is {samples!r}; allowed: at least 1')
     data = [texts.encoded(*both) for both in zip(names, prompts)]
-    with asked.told():
-      asked.flag('echo', echo)
+    with call_options.told():
+      call_options.flag('echo', echo)
       writer = self._writer(options, line_end, (samples or 1) * len(data))
       ids = [self.vocabulary.encode(x, n) for x, n in zip(data, names)]
     for name, part in zip(names, data):
@@ -166,7 +168,7 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[asked.Writing],
+    **options: Unpack[call_options.Writing],
   ) -> Iterator[AnyStr]:
     """The text of `generate`, piece by piece as it is made.
 
@@ -174,8 +176,8 @@ class TextModel:
     raised when `stream` is called.
     """
     text = texts.encoded('prompt', prompt)
-    with asked.told():
-      asked.flag('echo', echo)
+    with call_options.told():
+      call_options.flag('echo', echo)
       writer = self._writer(options, line_end, 1)
       ids = self.vocabulary.encode(text, 'prompt')
     texts.warn(self.vocabulary, 'prompt', text)
@@ -190,10 +192,10 @@ class TextModel:
     *,
     stop: Stops = (),
     line_end: bool | None = None,
-    **options: Unpack[asked.Writing],
+    **options: Unpack[call_options.Writing],
   ) -> Chat:
     """A text in turns, see `Chat`; arguments as for `generate`."""
-    with asked.told():
+    with call_options.told():
       writer = self._writer(options, line_end, 1)
     return Chat(writer, self._stops(stop))
 
@@ -202,7 +204,7 @@ class TextModel:
     text: texts.Text,
     *,
     progress: Callable[[int], None] = lambda scored: None,
-    **options: Unpack[asked.Scoring],
+    **options: Unpack[call_options.Scoring],
   ) -> results.Score:
     """The nll of each token of a text, read as --mode=eval reads a split.
 
@@ -215,15 +217,15 @@ class TextModel:
       ValueError: as for `generate`; or a token id is not in [0, V).
       TypeError: as for `generate`.
     """
-    with asked.told():
-      config = asked.changed(self.config, 'eval', options)
+    with call_options.told():
+      config = call_options.changed(self.config, 'eval', options)
       ids, spans, size = texts.tokens(self.vocabulary, 'text', text)
       tokens, first = self._first(config, ids)
       if len(tokens) < 2:
         count = f'{len(ids)} token{"s" * (len(ids) != 1)}'
         raise ValueError(f'text has {count}; allowed: at least 2')
-      model = asked.scorer(config, len(self.vocabulary))
-      cut: Any = asked.cut(config) | {'mesh': self.mesh}
+      model = call_options.scorer(config, len(self.vocabulary))
+      cut: Any = call_options.cut(config) | {'mesh': self.mesh}
       perplexity.check(model, self.params, tokens, **cut)
     nll = np.zeros(len(tokens) - 1, np.float32)
     cut |= {'each': nll.__setitem__, 'progress': progress}
@@ -233,7 +235,10 @@ class TextModel:
     return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
 
   def hidden(
-    self, text: texts.Text, layer: int = -1, **options: Unpack[asked.Lengths]
+    self,
+    text: texts.Text,
+    layer: int = -1,
+    **options: Unpack[call_options.Lengths],
   ) -> results.Hidden:
     """The states of a layer at each token, with memory carried along.
 
@@ -249,7 +254,7 @@ class TextModel:
     """
     model, ids, spans, T = self._inside(text, options)
     n = inside.layers(model, self.params)
-    if not (asked.is_whole(layer) and -n - 1 <= layer <= n):
+    if not (call_options.is_whole(layer) and -n - 1 <= layer <= n):
       raise ValueError(
         f'layer is {layer!r}; allowed: 0 to {n}, or {-n - 1} to -1'
       )
@@ -257,7 +262,7 @@ class TextModel:
     return results.Hidden(ids, texts.places(spans, text), states)
 
   def attention(
-    self, text: texts.Text, **options: Unpack[asked.Lengths]
+    self, text: texts.Text, **options: Unpack[call_options.Lengths]
   ) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
@@ -270,14 +275,14 @@ class TextModel:
         f'{type(model).__name__} has no attention to show; allowed: models '
         'that attend'
       )
-    with asked.told():
+    with call_options.told():
       found = inside.attention(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
 
   def _inside(self, text, options):
     """The model without a ring memory, the ids, their byte spans, and T."""
-    with asked.told():
-      config = asked.changed(self.config, 'eval', options)
+    with call_options.told():
+      config = call_options.changed(self.config, 'eval', options)
       ids, spans, _ = texts.tokens(self.vocabulary, 'text', text)
       if not len(ids):
         raise ValueError('text has no tokens; allowed: at least 1')
@@ -293,9 +298,9 @@ class TextModel:
 
   def _writer(self, options, line_end, rows):
     """The `writing.Writer` of a call, checked to fit in memory."""
-    config = asked.changed(self.config, 'generate', options)
+    config = call_options.changed(self.config, 'generate', options)
     if line_end is not None:
-      asked.flag('line_end', line_end)
+      call_options.flag('line_end', line_end)
     if line_end and self.vocabulary.line_end is None:
       allowed = 'False, for the vocabulary has no end of a line'
       settings.refuse('line_end', line_end, allowed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.api import asked
+from txl_jax.api import call_options
 from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.models import base
@@ -151,11 +151,11 @@ def make(
   """
   g, V = config.generate, len(vocabulary)
   options = dict(
-    sampling=asked.sampling(g, vocabulary),
-    ends=asked.ends(g, vocabulary),
+    sampling=call_options.sampling(g, vocabulary),
+    ends=call_options.ends(g, vocabulary),
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,
   )
-  model = asked.writer(config, V)
+  model = call_options.writer(config, V)
   variables = freeze(model, params)
   return Writer(model, variables, vocabulary, g.segment_len, options)

@@ -26,7 +26,7 @@ from txl_jax.convert.sources import SOURCES
 from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError, first_line
-from txl_jax.modes import trained
+from txl_jax.modes import restore
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import weights_file, workdir
 
@@ -173,8 +173,8 @@ def _source(state, source):
 
 def _run(path):
   """The Weights of one of our workdirs."""
-  config: Any = trained.recorded(path)
-  found = trained.load(config, path, mesh_lib.make_mesh())
+  config: Any = restore.recorded(path)
+  found = restore.load(config, path, mesh_lib.make_mesh())
   fields = {
     k: found.config.get(f'model.{k}', x) for k, x in config.model.items()
   }

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 from txl_jax import files
-from txl_jax.corpora import scratch
+from txl_jax.corpora import temporary_folder
 from txl_jax.errors import UserError
 
 FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
@@ -50,11 +50,11 @@ def new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
   UserError: it cannot be written, or another was there first.
   """
   hold_new(to, 'workdir')
-  with files.writing(f'--to={to}'), scratch.beside(to) as temporary:
+  with files.writing(f'--to={to}'), temporary_folder.beside(to) as temporary:
     made = temporary / to.name
     made.mkdir()
     yield made
-    if not scratch.move(made, to):
+    if not temporary_folder.move(made, to):
       raise _taken(to, 'folder')
 
 

@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 from txl_jax import buckets, files
-from txl_jax.corpora import scratch
+from txl_jax.corpora import temporary_folder
 from txl_jax.data import prepared
 from txl_jax.data.options import Data
 from txl_jax.errors import UserError
@@ -53,12 +53,12 @@ def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
   if _is_whole(folder, wanted):
     return
   print(f'fetching {there} into {folder}', file=sys.stderr)
-  with scratch.beside(folder) as temporary:
+  with temporary_folder.beside(folder) as temporary:
     made = temporary / folder.name
     made.mkdir()
     buckets.fetch(there, made)
     if not _is_whole(folder, wanted):  # another process may have been first
-      scratch.replace(made, folder, temporary)
+      temporary_folder.replace(made, folder, temporary)
 
 
 def _is_whole(folder, manifest):

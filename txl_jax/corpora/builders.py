@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import checksums
 
 from txl_jax import files
-from txl_jax.corpora import downloads, local, scratch
+from txl_jax.corpora import downloads, local, temporary_folder
 from txl_jax.corpora.published import ARCHIVES, Archive
 from txl_jax.data.options import CORPORA
 from txl_jax.errors import UserError, first_line
@@ -79,12 +79,12 @@ def read(
       print(f'{e}; the records are made again', file=sys.stderr)
   if not source:
     folder = pathlib.Path(manual_dir or root / 'downloads')
-    with scratch.beside(root / name) as temporary:
+    with temporary_folder.beside(root / name) as temporary:
       texts, source = _texts(name, folder, manual_dir is None, temporary)
       made = _make_records(name, texts, temporary)
       files.write(made / _SOURCE, json.dumps(source))
       path.parent.mkdir(parents=True, exist_ok=True)
-      scratch.replace(made, path, temporary)
+      temporary_folder.replace(made, path, temporary)
   try:
     records = builder(name, root)  # a new one, which finds the records
   except Exception as e:  # whatever TFDS raises for damaged files

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from txl_jax.data import extras
+from txl_jax.data import optional_packages
 from txl_jax.errors import UserError, first_line
 from txl_jax.files import open_regular
 
@@ -85,7 +85,7 @@ def _gzip(path, f: BinaryIO) -> Chunks:
 
 
 def _zstandard(path, f: BinaryIO) -> Chunks:
-  zstandard = extras.load('zstandard', f'{path}: reading a .zst')
+  zstandard = optional_packages.load('zstandard', f'{path}: reading a .zst')
   # Allows windows as large as those of `zstd --long=31`.
   unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 31)
   frame, whole = unpacker.decompressobj(), False
@@ -131,8 +131,8 @@ def _lines(path):
 def _rows(path, field, newlines) -> Chunks:
   """The texts of the rows of a .parquet."""
   what = f'{path}: reading a .parquet'
-  arrow = extras.load('pyarrow', what)
-  parquet = extras.load('pyarrow.parquet', what)
+  arrow = optional_packages.load('pyarrow', what)
+  parquet = optional_packages.load('pyarrow.parquet', what)
   try:
     with open_regular(path) as f:
       file = parquet.ParquetFile(f, buffer_size=_CHUNK)

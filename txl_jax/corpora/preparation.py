@@ -21,7 +21,7 @@ from txl_jax.corpora import (
   local,
   own_text,
   published,
-  scratch,
+  temporary_folder,
   writing,
 )
 from txl_jax.data import options, prepared
@@ -97,7 +97,7 @@ def prepare(
     )
   if listed:
     source = {**source, 'vocab_file': listed}
-  with scratch.beside(folder) as temporary:
+  with temporary_folder.beside(folder) as temporary:
     made = temporary / folder.name
     made.mkdir()
     vocabulary, entries = writing.write(asked, splits, made, processes, words)
@@ -106,9 +106,9 @@ def prepare(
     if own:
       print(own.told(entries), file=sys.stderr)
     if force:
-      scratch.replace(made, folder, temporary)
+      temporary_folder.replace(made, folder, temporary)
     else:
-      scratch.move(made, folder)
+      temporary_folder.move(made, folder)
   if remote is not None:
     bucket.put(folder, remote / folder.name, force)
   return prepared.load(folder)

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from txl_jax.data import extras
+from txl_jax.data import optional_packages
 from txl_jax.data.words import Decoder, Symbols
 from txl_jax.errors import UserError, first_line
 
@@ -74,7 +74,9 @@ class Subwords(Symbols):
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
-    library = extras.load('tokenizers', 'encoding a text as subwords')
+    library = optional_packages.load(
+      'tokenizers', 'encoding a text as subwords'
+    )
     try:
       made = library.Tokenizer.from_str(self.tokenizer)
     except Exception as e:  # the library raises nothing more specific
@@ -185,7 +187,7 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   There are at most max_size, which is at least 256, and learning from the same
   text always gives the same ones. A newline is always a token of its own.
   """
-  library = extras.load('tokenizers', 'data.level subword')
+  library = optional_packages.load('tokenizers', 'data.level subword')
   split = library.pre_tokenizers.Split('\n', 'isolated')
   levels = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
   made = library.Tokenizer(library.models.BPE())

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from txl_jax import files, pictures, settings
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
-from txl_jax.modes import sections, trained
+from txl_jax.modes import restore, sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
@@ -31,7 +31,7 @@ class Subject:
   """A trained model, and the tokens of eval.split that it is measured on."""
 
   mesh: Mesh
-  found: trained.Trained
+  found: restore.Restored
   corpus: Prepared
   tokens: Any  # integers [n]; or `data.documents.Documents`, if that was asked
   begin: float  # of the clock, when it was opened
@@ -51,12 +51,12 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   """The run of a job, and the first tokens of its split, 0 for all of them.
 
   A program that does not take documents reads them as one text, and says so.
-  UserError: see `trained.load`; or the corpus has another vocabulary.
+  UserError: see `restore.load`; or the corpus has another vocabulary.
   """
   begin = time.monotonic()
   mesh = mesh_lib.make_mesh(job.config.mesh)
   with job.console.phase('restoring the model'):
-    found = trained.load(job.config, job.folder, mesh)
+    found = restore.load(job.config, job.folder, mesh)
   # The run of another model's weights reads its corpus with that vocabulary.
   corpus, began = job.corpus(), found.config.get('train.init_from')
   encode = corpus.encoded_with if began else corpus.ordered_like
@@ -98,17 +98,17 @@ def _check_corpus(job, corpus, found):
 
 def open_other(
   job: Job, subject: Subject, folder: pathlib.Path
-) -> tuple[sections.Config, trained.Trained]:
+) -> tuple[sections.Config, restore.Restored]:
   """Another run, with the config that it was made with, to compare with.
 
   Both are read in the same way: it takes eval.segment_len of the job, and what
   is given of eval.model, as far as its model has these keys, and a memory only
   if it was trained with one.
-  UserError: see `trained.load`; or it is no run, or has another vocabulary.
+  UserError: see `restore.load`; or it is no run, or has another vocabulary.
   """
   if not workdir.checkpoints(folder).exists():
     raise UserError(f'{folder} holds no run; allowed: one to compare with')
-  config: Any = trained.recorded(folder)
+  config: Any = restore.recorded(folder)
   ev: Any = job.config.eval
   config.eval.segment_len = ev.segment_len
   given = {k: x for k, x in ev.model.items() if x is not None}
@@ -117,7 +117,7 @@ def open_other(
   config.eval.model.update(
     {k: given[k] for k in config.eval.model if k in given}
   )
-  found = trained.load(config, folder, subject.mesh)
+  found = restore.load(config, folder, subject.mesh)
   here, there = subject.found.vocabulary, found.vocabulary
   if there.symbols != here.symbols:
     raise UserError(
@@ -151,7 +151,7 @@ def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
   }
 
 
-def model_of(folder: pathlib.Path, found: trained.Trained) -> dict[str, Any]:
+def model_of(folder: pathlib.Path, found: restore.Restored) -> dict[str, Any]:
   """The trained model of a run: its checkpoint, and how it was made."""
   made = {k: x for k, x in found.config.items() if k.startswith('model.')}
   trained_with = ('train.segment_len', 'train.batch_size', 'train.steps')

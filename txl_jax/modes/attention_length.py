@@ -3,7 +3,7 @@
 from typing import Any
 
 from txl_jax import models, pictures
-from txl_jax.api import asked
+from txl_jax.api import call_options
 from txl_jax.evaluation import attention_length, figures
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
@@ -24,7 +24,7 @@ def run(job: Job) -> None:
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  cut, lengths = asked.cut(config), [*o.lengths]
+  cut, lengths = call_options.cut(config), [*o.lengths]
   trained = init = then['train.segment_len']
   reach, remembers = model.reach(trained), model.remembers()
   if remembers:

@@ -10,7 +10,7 @@ from txl_jax.corpora import preparation
 from txl_jax.errors import UserError
 from txl_jax.evaluation import eval_speed
 from txl_jax.models import base
-from txl_jax.modes import analysis, trained
+from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -22,7 +22,7 @@ _FRESH = 'no run in the folder: fresh parameters, which cost as much'
 def run(job: Job) -> None:
   """Measures the lengths of the section `eval_speed` on one device.
 
-  UserError: there are several processes; see `trained.load` and
+  UserError: there are several processes; see `restore.load` and
   `eval_speed.measure`.
   """
   begin, config, o = time.monotonic(), job.config, job.config.eval_speed
@@ -54,7 +54,7 @@ def _model(job):
   """Parameters on one device, what is told of them, and V."""
   if workdir.checkpoints(job.folder).exists():
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
-    found = trained.load(job.config, job.folder, mesh)
+    found = restore.load(job.config, job.folder, mesh)
     about = analysis.model_of(job.folder, found) | {'parameters': 'trained'}
     return found.params, about, len(found.vocabulary)
   job.console.say(_FRESH)

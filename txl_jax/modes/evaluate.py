@@ -5,12 +5,12 @@ from typing import Any
 from jax.sharding import Mesh
 
 from txl_jax import settings
-from txl_jax.api import asked
+from txl_jax.api import call_options
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
-from txl_jax.modes import analysis, trained
+from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
 from txl_jax.runs.console import TOKENS
 
@@ -34,7 +34,7 @@ def run(job: Job) -> perplexity.Score:
 
     more = dict(mesh=mesh, nll_file=ev.nll_file, progress=progress)
     score = score_tokens(config, corpus, found.params, tokens, **more)
-  unit, checkpoint = found.vocabulary.unit, trained.weights_line(found)
+  unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
   sizes = found.vocabulary.sizes
@@ -80,7 +80,9 @@ def check_tokens(
 
 def _as_asked(config, corpus):
   """The model, and how the text is cut, as the section `eval` says."""
-  return asked.scorer(config, len(corpus.vocabulary)), asked.cut(config)
+  return call_options.scorer(config, len(corpus.vocabulary)), call_options.cut(
+    config
+  )
 
 
 def conditions(section: Any) -> str:

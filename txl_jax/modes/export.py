@@ -2,7 +2,7 @@
 
 import jax
 
-from txl_jax.modes import trained
+from txl_jax.modes import restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
@@ -10,15 +10,15 @@ from txl_jax.runs import weights_file
 
 
 def run(job: Job) -> None:
-  """Writes the file; UserError: see `trained.load` and `weights_file.save`."""
+  """Writes the file; UserError: see `restore.load` and `weights_file.save`."""
   mesh = mesh_lib.make_mesh(job.config.mesh)
   with job.console.phase('restoring the model'):
-    found = trained.load(job.config, job.folder, mesh)
+    found = restore.load(job.config, job.folder, mesh)
   params = jax.tree.map(placement.fetch, found.params)
   # What is free where a model is used is as it was trained.
   then = found.config
   model = {k: then.get(f'model.{k}', v) for k, v in job.config.model.items()}
   what = params, model, found.vocabulary.to_json()
   processes.on_main(lambda: weights_file.save(job.export_file, *what))
-  line = trained.weights_line(found)
+  line = restore.weights_line(found)
   processes.print_on_main(f'{line}, written to {job.export_file}')

@@ -14,7 +14,7 @@ from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
-from txl_jax.modes import trained
+from txl_jax.modes import restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -25,13 +25,13 @@ _LARGEST = 1 << 28  # bytes of a text
 def run(job: Job) -> None:
   """Writes the samples of the section `generate`.
 
-  UserError: see `trained.load`; or the prompt cannot be read or encoded.
+  UserError: see `restore.load`; or the prompt cannot be read or encoded.
   """
   g = job.config.generate
   prompt = read_prompt(g)
   mesh = mesh_lib.make_mesh(job.config.mesh)
   with job.console.phase('restoring the model'):
-    found = trained.load(job.config, job.folder, mesh)
+    found = restore.load(job.config, job.folder, mesh)
   vocabulary = found.vocabulary
   writer = writing.make(job.config, found.params, vocabulary)
   prompts = encode(g, prompt, vocabulary)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax import buckets, models
-from txl_jax.api import asked
+from txl_jax.api import call_options
 from txl_jax.errors import UserError
 from txl_jax.evaluation import heatmap, perplexity
 from txl_jax.modes import analysis
@@ -36,7 +36,7 @@ def run(job: Job) -> None:
     """Nll float [n] of the text; nan for a token that nothing is before."""
     at = subject.vocab_size, 'eval', own.eval.window
     model = models.at_test_time(own, *at)
-    options = asked.cut(own) | {'batch_size': 1, 'mesh': subject.mesh}
+    options = call_options.cut(own) | {'batch_size': 1, 'mesh': subject.mesh}
     perplexity.check(model, found.params, read, **options)
     nll = perplexity.of_each(model, found.params, read, **options)
     return np.concatenate([[np.nan], nll.astype(np.float64)])[-len(ids) :]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from txl_jax.api import asked, writing
+from txl_jax.api import call_options, writing
 from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.modes import generate
@@ -22,12 +22,12 @@ def make(
   if not config.train.sample_every:
     return None
   given = {'max_new_tokens': config.train.sample_tokens}
-  config = asked.changed(config, 'generate', given)
+  config = call_options.changed(config, 'generate', given)
   g = config.generate
   prompt = generate.encode(g, generate.read_prompt(g), vocabulary)[0]
-  for refuse in asked.sampling, asked.ends:
+  for refuse in call_options.sampling, call_options.ends:
     refuse(g, vocabulary)
-  model = asked.writer(config, len(vocabulary))
+  model = call_options.writer(config, len(vocabulary))
   decoding.check(model, params, samples=1, segment_len=g.segment_len)
 
   def sample(params):

@@ -11,7 +11,7 @@ from txl_jax.api.texts import UnknownWords
 from txl_jax.data import unknown
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures
-from txl_jax.modes import evaluate, generate, trained
+from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -21,7 +21,7 @@ def run(job: Job) -> Score:
   """Scores the file of --text as the section `eval` says.
 
   With --score_file, a line of JSON for each token is written there. UserError:
-  see `trained.load`; or a file cannot be read or written, or the vocabulary
+  see `restore.load`; or a file cannot be read or written, or the vocabulary
   has no token for a part of the text.
   """
   if not job.text:
@@ -31,7 +31,7 @@ def run(job: Job) -> Score:
   text = processes.on_main(lambda: read().decode('latin-1')).encode('latin-1')
   mesh = mesh_lib.make_mesh(job.config.mesh)
   with job.console.phase('restoring the model'):
-    found = trained.load(job.config, job.folder, mesh)
+    found = restore.load(job.config, job.folder, mesh)
   begin = time.monotonic()
   of_run = job.config, found.params, found.vocabulary, mesh, found.step
   if line := unknown.told(found.vocabulary, text, f'--text={job.text}'):
@@ -52,7 +52,7 @@ def run(job: Job) -> Score:
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]
-  job.console.say(f'checkpoint: {trained.weights_line(found)}')
+  job.console.say(f'checkpoint: {restore.weights_line(found)}')
   processes.print_on_main(
     f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{score.bits_per_byte:.5f} bits per byte, {n} tokens scored, '

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models, pictures
-from txl_jax.api import asked
+from txl_jax.api import call_options
 from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, sliding_window
 from txl_jax.modes import analysis
@@ -36,7 +36,7 @@ def run(job: Job) -> None:
   def progress(scored):
     job.console.progress(f'{scored:,} of {n:,} tokens', pause=5.0)
 
-  more = dict(mesh=subject.mesh, progress=progress, **asked.cut(config))
+  more = dict(mesh=subject.mesh, progress=progress, **call_options.cut(config))
   both = sliding_window.compare(
     model, subject.found.params, subject.tokens, W, **more
   )

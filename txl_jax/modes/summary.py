@@ -13,7 +13,7 @@ import jax
 
 from txl_jax import kernels, target
 from txl_jax.corpora import preparation
-from txl_jax.modes import ancestor
+from txl_jax.modes import pretrained
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import mesh as mesh_lib
@@ -41,7 +41,7 @@ def run(job: Job) -> None:
   """Prints the table of the config."""
   config, lines = job.config, []
   if config.train.init_from:
-    other = ancestor.find(config)
+    other = pretrained.find(config)
     vocab_size, lines = len(other.vocabulary), [other.summary()]
   else:
     vocab_size = preparation.vocab_size(config.data)

@@ -12,7 +12,7 @@ from txl_jax import buckets, files, models, settings
 from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import figures
 from txl_jax.models import base
-from txl_jax.modes import ancestor, samples, sections
+from txl_jax.modes import pretrained, samples, sections
 from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -58,7 +58,7 @@ def run(job: Job) -> None:
         history = resume.history(then, config, start)
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
-        other = ancestor.find(config)
+        other = pretrained.find(config)
         corpus = other.encode(corpus)
       config.origin = other.origin() if other else _origin(then)
       if config.train.init_from:

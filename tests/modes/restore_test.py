@@ -6,7 +6,7 @@ import pytest
 
 from tests.modes import runs
 from txl_jax.errors import UserError
-from txl_jax.modes import evaluate, export, generate, trained
+from txl_jax.modes import evaluate, export, generate, restore
 from txl_jax.parallel import mesh as mesh_lib
 
 
@@ -24,14 +24,14 @@ def folder(tmp_path_factory):
 def test_load(tmp_path, averaged, expected):
   runs.write(tmp_path, averaged=averaged, ones=True)
   mesh = mesh_lib.make_mesh()
-  found = trained.load(runs.config(), tmp_path, mesh)
+  found = restore.load(runs.config(), tmp_path, mesh)
   assert (found.step, found.averaged) == (runs.STEP, averaged or 0)
   assert found.vocabulary == runs.VOCABULARY
   assert found.params['vocabulary']['table'].shape == (3, 8)
   for x in jax.tree.leaves(found.params):
     np.testing.assert_array_equal(x, expected)
   over = f', weights averaged over {averaged} steps' if averaged else ''
-  assert trained.weights_line(found) == f'step {runs.STEP}{over}'
+  assert restore.weights_line(found) == f'step {runs.STEP}{over}'
 
 
 @pytest.mark.parametrize('mode', [evaluate, generate, export])
@@ -51,10 +51,10 @@ def test_keys_that_make_another_model(folder, key, value):
   config.model.update(dropout_embed=0.5, mem_len=7, dtype='bfloat16')
   config.update(seed=3)
   config.train.batch_size = 2
-  trained.load(config, folder, mesh)
+  restore.load(config, folder, mesh)
   config.model[key] = value
   with pytest.raises(UserError) as e:
-    trained.load(config, folder, mesh)
+    restore.load(config, folder, mesh)
   assert str(e.value).startswith(
     f'{folder} holds a model with model.{key} = {then!r}, this command has '
     f'{value!r}; allowed: '
@@ -65,6 +65,6 @@ def test_a_key_that_came_later_than_the_run(tmp_path):
   """It had the default before."""
   runs.write(tmp_path, without='model.pre_norm')
   mesh = mesh_lib.make_mesh()
-  assert trained.load(runs.config(), tmp_path, mesh).step == runs.STEP
+  assert restore.load(runs.config(), tmp_path, mesh).step == runs.STEP
   with pytest.raises(UserError, match=r'model\.pre_norm = False, this command'):
-    trained.load(runs.config(pre_norm=True), tmp_path, mesh)
+    restore.load(runs.config(pre_norm=True), tmp_path, mesh)

@@ -18,7 +18,7 @@ from txl_jax import buckets, files, models, settings
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabulary import AnyVocabulary
 from txl_jax.errors import UserError
-from txl_jax.modes import sections, trained
+from txl_jax.modes import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.runs import checkpoint, seal, weights_file, workdir
 from txl_jax.training import resume
@@ -29,7 +29,7 @@ _FREE = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
 
 
 @dataclasses.dataclass(frozen=True)
-class Ancestor:
+class Pretrained:
   """What is known of another model before its arrays are read."""
 
   path: pathlib.Path
@@ -85,7 +85,7 @@ class Ancestor:
       saved = checkpoint.Checkpoints(workdir.checkpoints(self.path))
       shapes = jax.eval_shape(lambda x: x, state.params)
       found = saved, self.step, model, shapes, mesh
-      params, averaged = trained.weights(*found)
+      params, averaged = restore.weights(*found)
     own, taken = _flat(state.params), _flat(params)
     new = state.replace(params=_nested(own | taken))
     count = sum(x.size for x in taken.values())
@@ -113,7 +113,7 @@ def _nested(params) -> dict[str, Any]:
   return flax.traverse_util.unflatten_dict(params, sep='/')
 
 
-def find(config: sections.Config) -> Ancestor:
+def find(config: sections.Config) -> Pretrained:
   """What train.init_from names; the key `checkpoint` chooses the step.
 
   UserError: it is neither a run nor an export, or its model is another one than
@@ -122,7 +122,7 @@ def find(config: sections.Config) -> Ancestor:
   path = buckets.place(buckets.absolute(config.train.init_from), _KEY)
   if path.is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
-    step = trained.choose(saved, config.checkpoint, f'{_KEY}=')
+    step = restore.choose(saved, config.checkpoint, f'{_KEY}=')
     host = resume.Host.read(saved, step)
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
     about = step, digest, workdir.vocabulary(path, step), host.config
@@ -134,7 +134,7 @@ def find(config: sections.Config) -> Ancestor:
   else:
     allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
     settings.refuse(_KEY, f'{path}', allowed)
-  found = Ancestor(path, *about)
+  found = Pretrained(path, *about)
   _check_model(config, found)
   return found
 

@@ -1,6 +1,6 @@
 import pytest
 
-from txl_jax.corpora import scratch
+from txl_jax.corpora import temporary_folder
 
 
 def names(folder):
@@ -9,7 +9,7 @@ def names(folder):
 
 def test_folder_lies_beside_and_goes(tmp_path):
   path = tmp_path / 'new' / 'corpus'
-  with pytest.raises(KeyError), scratch.beside(path) as folder:
+  with pytest.raises(KeyError), temporary_folder.beside(path) as folder:
     assert folder.parent == path.parent
     assert folder.name.startswith('corpus.tmp-')
     (folder / 'half').mkdir()

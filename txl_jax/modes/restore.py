@@ -18,7 +18,7 @@ from txl_jax.runs import checkpoint, workdir
 from txl_jax.training import averaging, resume
 
 
-class Trained(NamedTuple):
+class Restored(NamedTuple):
   """What `load` finds: a checkpoint."""
 
   step: int
@@ -29,7 +29,7 @@ class Trained(NamedTuple):
   trained_on: str  # the kind of its devices
 
 
-def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
+def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   """The model of the run in a folder; the key `checkpoint` chooses the step.
 
   UserError if there is no such checkpoint, or it is of another model.
@@ -48,7 +48,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Trained:
   params, averaged = weights(checkpoints, step, model, shapes, mesh)
   params = model.inference_params(params)
   on = host.versions.get('platform', '')
-  return Trained(step, params, averaged, vocabulary, then, on)
+  return Restored(step, params, averaged, vocabulary, then, on)
 
 
 def weights(
@@ -142,7 +142,7 @@ def choose(
   return newest
 
 
-def weights_line(found: Trained) -> str:
+def weights_line(found: Restored) -> str:
   """The checkpoint in words, for what a mode prints."""
   averaged = f', weights averaged over {found.averaged} steps'
   return f'step {found.step}{averaged if found.averaged else ""}'

@@ -15,7 +15,7 @@ from tests.programs import assert_refused
 from txl_jax.configs import common
 from txl_jax.data.vocabulary import Vocabulary
 from txl_jax.errors import UserError
-from txl_jax.modes import ancestor, summary
+from txl_jax.modes import pretrained, summary
 from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import seal, weights_file
@@ -275,7 +275,7 @@ def test_averaged_weights_are_taken(tmp_path):
   c = runs.config()
   c.train.update(init_from=str(tmp_path), batch_size=8, segment_len=8)
   c.optim.average = 'ema'
-  found, mesh = ancestor.find(c), mesh_lib.make_mesh()
+  found, mesh = pretrained.find(c), mesh_lib.make_mesh()
   built = step_lib.build(c, len(found.vocabulary), mesh)
   state = mesh_lib.make(built.create, built.abstract)
   state, said = found.into(state, c, mesh)
@@ -298,10 +298,10 @@ def test_what_an_export_lacks_is_fresh(tmp_path):
   fields, symbols = c.model.to_dict(), runs.VOCABULARY.to_json()
   weights_file.save(file, zeros, fields, symbols)
   c.train.init_from = str(file)
-  new, said = ancestor.find(c).into(state, c, mesh)
-  flat = ancestor._flat(new.params)
+  new, said = pretrained.find(c).into(state, c, mesh)
+  flat = pretrained._flat(new.params)
   for name, x in flat.items():
-    taken = name in ancestor._flat(kept)
+    taken = name in pretrained._flat(kept)
     assert taken == (not np.any(x)) or 'bias' in name
     assert taken != (name in said[1])
 
@@ -323,10 +323,10 @@ def test_the_table_of_shaw_has_its_length(tmp_path):
   weights_file.save(tmp_path / 'model.npz', zeros, fields, symbols)
   c.train.init_from = f'{tmp_path}/model.npz'
   c.model.mem_len = 4
-  ancestor.find(c)
+  pretrained.find(c)
   c.model.table_len = 12
   with pytest.raises(UserError, match=r'model\.table_len is 12, there 16;'):
-    ancestor.find(c)
+    pretrained.find(c)
 
 
 def test_summary_tells_it(tmp_path, capsys):
