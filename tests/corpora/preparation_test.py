@@ -82,7 +82,9 @@ def test_enwik8_keeps_every_byte(enwik8, tmp_path):
   assert data.name == 'enwik8'
   assert decoded(data) == TEXT
   assert [data.tokens(s).size for s in SIZES] == list(SIZES.values())
-  assert [data.source_bytes(s) for s in SIZES] == list(SIZES.values())
+  assert [data.manifest['splits'][s]['bytes'] for s in SIZES] == list(
+    SIZES.values()
+  )
   assert bytes(data.vocabulary.symbols) == b'a\nbced'
   assert data.vocabulary.counts == tuple(TEXT.count(v) for v in b'a\nbced')
   assert data.tokens('train').dtype == np.uint8
@@ -105,7 +107,7 @@ def test_newline_drop_is_the_published_protocol(enwik8, tmp_path):
     start += size
     assert part.count(b'\n') > 0
     assert data.tokens(split).size == size - part.count(b'\n')
-    assert data.source_bytes(split) == size
+    assert data.manifest['splits'][split]['bytes'] == size
   assert decoded(data) == TEXT.replace(b'\n', b'')
   assert bytes(data.vocabulary.symbols) == b'abced'
   assert data.vocabulary.encode(b'a\nb', 'prompt').tolist() == [0, 1]

@@ -81,7 +81,7 @@ def test_wikitext(wikitext, tmp_path):
     found = [v.symbols[i] for i in data.tokens(split)]
     known = [w if w in v.symbols else '<unk>' for w in words_of(text)]
     assert found == known
-    assert data.source_bytes(split) == len(text)
+    assert data.manifest['splits'][split]['bytes'] == len(text)
   assert data.manifest['source'] == {
     'file': 'wikitext-103-v1.zip',
     'urls': ['http://corpus.invalid/wikitext-103-v1.zip'],

@@ -46,7 +46,7 @@ def test_tokens_and_vocabulary(book):
     assert found.dtype == np.uint8
     assert found.tolist() == [ids.get(w, ids['<unk>']) for w in words]
     unknown += sum(w not in ids for w in words)
-    assert data.source_bytes(split) == len(part)
+    assert data.manifest['splits'][split]['bytes'] == len(part)
     assert data.manifest['splits'][split]['lines'] == part.count('\n')
     here = data.manifest['splits'][split]['unknown']
     assert here == sum(w not in ids for w in words)

@@ -51,7 +51,11 @@ def test_load_gives_what_was_written(tmp_path, dtype):
   assert data.folder == tmp_path / 'text-book-1'
   assert data.vocabulary == VOCABULARY
   assert data.manifest['corpus'] == 'text'
-  assert [data.source_bytes(s) for s in prepared.SPLITS] == [100, 21, 12]
+  assert [data.manifest['splits'][s]['bytes'] for s in prepared.SPLITS] == [
+    100,
+    21,
+    12,
+  ]
   for seed, (split, n) in enumerate(zip(prepared.SPLITS, [100, 20, 10])):
     tokens = data.tokens(split)
     assert tokens.dtype == dtype
@@ -120,7 +124,7 @@ def test_words_of_the_vocabulary_of_another_model():
 
 def test_unknown_split(tmp_path):
   data = prepared.load(write(tmp_path / 'a'))
-  for call in (data.tokens, data.source_bytes):
+  for call in (data.tokens, data.sentences):
     with pytest.raises(UserError, match="'valid' does not exist; allowed"):
       call('valid')
 

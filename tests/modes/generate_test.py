@@ -72,13 +72,12 @@ def up_to_line_end(prompt, text):
   return prompt + ended[0] if ended else text
 
 
-@pytest.mark.parametrize('stream', [True, False])
-def test_a_line_ends_a_sample(at_random, capsys, stream):
+def test_a_line_ends_a_sample(at_random, capsys):
   # The end of a line within the prompt ends nothing.
   prompt = 'a\nb'
   lengths = set()
   for seed in range(4):
-    asked = dict(prompt=prompt, seed=seed, stream=stream)
+    asked = dict(prompt=prompt, seed=seed)
     whole = printed(capsys, config(asked), at_random)[:-1]
     line = printed(capsys, config({**asked, 'stop': 'line'}), at_random)[:-1]
     assert line == up_to_line_end(prompt, whole)

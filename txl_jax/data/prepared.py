@@ -205,10 +205,6 @@ class Prepared:
       return Documents(tokens, self._starts(split)).first(count)
     return tokens[: count or None]
 
-  def source_bytes(self, split: str) -> int:
-    """Bytes of the split's text, including those that became no token."""
-    return self._split(split)['bytes']
-
   def _split(self, split):
     if split not in SPLITS:
       allowed = ', '.join(SPLITS)

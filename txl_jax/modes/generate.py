@@ -51,8 +51,7 @@ def run(job: Job) -> None:
     one = (piece for (piece,) in pieces)
     for text in codecs.iterdecode(one, 'utf-8', 'replace'):
       out.write(text)
-      if g.stream:
-        out.flush()
+      out.flush()
     out.write('\n')
   else:
     for row, text in enumerate(map(b''.join, zip(*pieces))):
