@@ -1,4 +1,4 @@
-"""What the programs have in common: a mistake of the user is told in one line.
+"""Command lines: parsed, and mistakes of the user reported in one line.
 
 `app.run` of absl would print the help of all flags, or a traceback.
 """

@@ -1,4 +1,4 @@
-"""The file of --config: what its code does wrong is told with the line.
+"""The file of --config, run so that a mistake in it is reported with its line.
 
 --config=NAME is a config of txl_jax.configs, wherever the program is started;
 --config=PATH, which has a / or ends in .py, is a file. ml_collections then sets

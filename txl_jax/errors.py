@@ -1,4 +1,4 @@
-"""What is told of errors; the one exception for what a user can cause."""
+"""The exception for mistakes of the user, and the first line of any other."""
 
 
 class UserError(Exception):

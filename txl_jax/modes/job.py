@@ -1,4 +1,4 @@
-"""What every mode is given."""
+"""The arguments of a mode."""
 
 import dataclasses
 import os

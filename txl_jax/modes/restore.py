@@ -1,4 +1,4 @@
-"""The model of a run, as evaluation, generation and export need it."""
+"""Restores the trained model of a run, to evaluate, generate or export."""
 
 import pathlib
 import sys

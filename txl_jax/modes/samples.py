@@ -1,4 +1,4 @@
-"""What a model writes while it is trained: a sample every so often."""
+"""Samples of text that a model generates while it is trained."""
 
 from collections.abc import Callable
 from typing import Any

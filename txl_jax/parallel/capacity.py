@@ -1,4 +1,4 @@
-"""Whether what will be computed fits the memory there is, told in time.
+"""Checks that a computation fits into memory before it is started.
 
 What is counted is certain to be needed: the arrays that are there at once, and
 the largest product that is computed beside them, or, once a program is

@@ -1,4 +1,4 @@
-"""Many processes that run one program: how they start and how they agree.
+"""Several processes that run one program: how they start and agree.
 
 Process 0 writes files and the console; the others take part in computing. What
 it decides reaches them through the store of keys of jax.distributed, not

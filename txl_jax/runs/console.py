@@ -1,4 +1,4 @@
-"""What the program shows people of a run, on standard error.
+"""Progress of a program, shown on standard error.
 
 On a terminal each phase has a line that is redrawn while it lasts; see
 `display`. Elsewhere, as in a file, each call writes a line, where rich.progress

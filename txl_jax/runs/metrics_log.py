@@ -1,4 +1,4 @@
-"""What a run writes about itself: metrics.jsonl, TensorBoard, the console.
+"""The log of a run: metrics.jsonl and the events of TensorBoard.
 
 metrics.jsonl has one JSON object a line: step, split, and figures; those of the
 split `sample` have instead a text that the model has written. Except for

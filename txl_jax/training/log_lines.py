@@ -1,4 +1,4 @@
-"""What the log and console show of training: figures, rates, time left."""
+"""Lines of the log and the console in training: figures, rates, time left."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What the host knows of a run, and finds and compares when it continues."""
+"""The host's part of a checkpoint, and how a run continues from it."""
 
 import dataclasses
 import importlib.metadata
