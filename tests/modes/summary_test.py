@@ -96,7 +96,7 @@ def test_an_average_is_counted():
   assert ema['average'] == off['parameters'] > 1e6
 
 
-def test_moments_in_bfloat16_take_half():
+def test_a_first_moment_in_bfloat16_takes_half():
   c = small()
   sizes = []
   for c.optim.state_dtype in 'float32', 'bfloat16':
@@ -104,7 +104,7 @@ def test_moments_in_bfloat16_take_half():
     sizes.append([found['parameters'], found['optimiser']])
   (params, wide), (_, narrow) = sizes
   assert wide == pytest.approx(2 * params, abs=1.1e4)
-  assert narrow == pytest.approx(params, abs=1.1e4) and params > 1e6
+  assert narrow == pytest.approx(1.5 * params, abs=1.1e4) and params > 1e6
 
 
 def test_nothing_is_allocated():

@@ -190,126 +190,21 @@ def test_weight_decay(rule, clip):
     np.testing.assert_allclose(flat(params), p, rtol=2e-5, atol=1e-6)
 
 
-# State in bfloat16
-
-
-def neighbours(x):
-  """The bfloat16 numbers below and above: float32 without its lower half."""
-  bits = np.float32(x).view(np.uint32)
-  below = (bits & 0xFFFF0000).view(np.float32)
-  above = ((bits & 0xFFFF0000) + 0x10000).view(np.float32)
-  exact = bits & 0xFFFF == 0
-  return below, np.where(exact, below, above)
-
-
 @pytest.mark.parametrize('rule', [adam, sgd])
-def test_updates_of_a_narrow_state_are_computed_in_float32(rule):
-  """Each by the rule from the moments as they were kept."""
+def test_a_narrow_first_moment(rule):
+  """The update is that of the rule, to the three digits of bfloat16."""
   config = section(
     name=rule.__name__, clip=0.0, momentum=0.9, state_dtype='bfloat16'
   )
   optimiser = optim.optimiser(config)
-  state = optimiser.init(jnp.zeros(500))
-  rng = np.random.default_rng(0)
-
-  def moments(state):
-    return [
-      np.float64(x) for x in jax.tree.leaves(state) if x.dtype == jnp.bfloat16
-    ]
-
-  for t in range(1, 6):
-    g = np.float64(np.float32(rng.normal(size=500)))
-    before = moments(state)
+  state = optimiser.init(jnp.zeros(50))
+  grads = np.random.default_rng(0).normal(size=[6, 50])
+  for g, expected in zip(grads, rule(grads, config), strict=True):
     got, state = optimiser.update(jnp.float32(g), state)
-    if rule is adam:
-      m = config.b1 * before[0] + (1 - config.b1) * g
-      v = config.b2 * before[1] + (1 - config.b2) * g**2
-      root = np.sqrt(v / (1 - config.b2**t)) + config.eps
-      expected, after = m / (1 - config.b1**t) / root, [m, v]
-    else:
-      expected = config.momentum * before[0] + g
-      after = [expected]
-    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
-    for kept, exact in zip(moments(state), after, strict=True):
-      # One of the two neighbours; which one is drawn.
-      below, above = neighbours(exact)
-      # What float32 rounds may lie on the other side of a bfloat16.
-      near = np.abs(kept - exact) < 1e-5 * np.abs(exact)
-      assert ((kept == below) | (kept == above) | near).all()
-      if t > 1:
-        assert 0.2 < (kept == below).mean() < 0.8
-
-
-def test_a_narrow_state_takes_half_the_memory():
-  params = dict(w=jnp.zeros([64, 32]), b=jnp.zeros(32))
-
-  def size(dtype):
-    return sum(
-      x.nbytes
-      for x in jax.tree.leaves(
-        optim.optimiser(section(state_dtype=dtype)).init(params)
-      )
-      if x.ndim
-    )
-
-  assert size('float32') == 2 * size('bfloat16') == 2 * 4 * (64 * 32 + 32)
-
-
-def test_a_narrow_second_moment_does_not_stand_still():
-  """It falls by a thousandth a step: less than bfloat16 can tell apart."""
-  config = section(clip=0.0, state_dtype='bfloat16')
-  optimiser = optim.optimiser(config)
-
-  def body(state, g):
-    return optimiser.update(jnp.full(2000, g), state)[1], None
-
-  state = optimiser.init(jnp.zeros(2000))
-  steps = 1500
-  grads = jnp.append(jnp.full(5, 3.0), jnp.full(steps, 0.5))
-  state, _ = jax.jit(lambda s: jax.lax.scan(body, s, grads))(state)
-  (rounded,) = (
-    x
-    for x in jax.tree.leaves(state, is_leaf=lambda x: hasattr(x, 'nu'))
-    if hasattr(x, 'nu')
-  )
-  large = 9 * (1 - config.b2**5) * config.b2**steps
-  expected = large + 0.25 * (1 - config.b2**steps)
-  nu = np.float64(rounded.nu)
-  assert nu.mean() == pytest.approx(expected, rel=0.005)
-  assert nu.std() < 0.1 * expected
-  assert np.float64(rounded.mu).mean() == pytest.approx(0.5, rel=0.005)
-
-
-def test_rounding():
-  exact = jnp.float32([0.0, -0.0, 1.0, -2.5, 2.0**127, np.inf, -np.inf, np.nan])
-  got = optim._round(exact, jax.random.key(0))
-  np.testing.assert_array_equal(
-    np.float32(got), np.float32(exact.astype(jnp.bfloat16))
-  )
-  # A quarter of the way from 1 to the next number, and the same below zero.
-  x = jnp.full([2, 40_000], 1 + 2**-9) * jnp.array([[1.0], [-1.0]])
-  got = np.float64(optim._round(x, jax.random.key(1)))
-  assert set(np.abs(got).ravel()) == {1.0, 1 + 2**-7}
-  means = (np.abs(got).mean(1) - 1) * 2**7
-  np.testing.assert_allclose(means, 0.25, atol=0.01)
-
-
-def test_a_narrow_state_does_not_depend_on_the_devices():
-  optimiser = optim.optimiser(section(state_dtype='bfloat16'))
-  mesh = jax.make_mesh((8,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))
-  whole = jax.random.normal(jax.random.key(0), [16, 24])
-  split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('x'))
-
-  @jax.jit
-  def moments(g):
-    state = optimiser.init(g)
-    for _ in range(3):
-      _, state = optimiser.update(g, state)
-    return [x for x in jax.tree.leaves(state) if x.ndim]
-
-  for a, b in zip(moments(whole), moments(jax.device_put(whole, split))):
-    assert len(b.sharding.device_set) == 8
-    np.testing.assert_array_equal(np.float32(a), np.float32(b))
+    np.testing.assert_allclose(got, expected, rtol=0.02, atol=0.02)
+  kinds = [x.dtype for x in jax.tree.leaves(state) if x.ndim]
+  wide = [jnp.float32] * (rule is adam)
+  assert kinds == [jnp.bfloat16, *wide]
 
 
 @pytest.mark.parametrize('changes', [{}, dict(untie_biases=True)])

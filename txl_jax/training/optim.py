@@ -5,7 +5,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +39,7 @@ class Optim:
   nesterov: bool = key(False, 'sgd: use Nesterov momentum, which looks ahead.')
   state_dtype: str = key(
     'float32',
-    'Dtype that moments and momentum are kept in, bfloat16 with stochastic '
-    'rounding; the update is computed in float32.',
+    'Dtype that the first moment of adam, or momentum, is kept in.',
     choices={'float32': 'as computed', 'bfloat16': 'half the size'},
   )
   clip: float = count(0.25, 'Maximum global norm of the gradient; 0 is off.')
@@ -113,12 +112,12 @@ def optimiser(
   the parameters that `decays` names is added to the update, which is to be
   scaled by -lr.
   """
+  kept: Any = config.state_dtype
   if config.name == 'adam':
-    rule = optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps)
+    # A second moment in bfloat16 would stand still: it moves by a thousandth.
+    rule = optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=kept)
   else:
-    rule = optax.trace(decay=config.momentum, nesterov=config.nesterov)
-  if config.state_dtype == 'bfloat16':
-    rule = in_bfloat16(rule)
+    rule = optax.trace(config.momentum, config.nesterov, kept)
   if config.weight_decay > 0:
     decayed = functools.partial(decays, not_decayed=not_decayed)
     decay = optax.add_decayed_weights(config.weight_decay, decayed)
@@ -126,60 +125,6 @@ def optimiser(
   if config.clip > 0:
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)
   return rule
-
-
-class Rounded(NamedTuple):
-  """State of `in_bfloat16`."""
-
-  count: jax.Array  # int32, updates made so far
-  state: Any  # of the rule, its float32 arrays in bfloat16
-
-
-def in_bfloat16(
-  rule: optax.GradientTransformation,
-) -> optax.GradientTransformation:
-  """An optax transformation whose state is kept in bfloat16.
-
-  Each update is computed in float32. Its state is then rounded up or down at
-  random, so that it is right on average: rounded to the nearest number, of
-  which bfloat16 has 128 between 1 and 2, the second moment of Adam would
-  stand still, as it moves by a thousandth in a step. What is drawn depends
-  on the count alone, so a run can be repeated, on any number of devices.
-  """
-
-  def wide(x):
-    return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
-
-  def narrow(count, state):
-    key = jax.random.fold_in(jax.random.key(0, impl='threefry2x32'), count)
-    leaves, tree = jax.tree.flatten(state)
-    for i, x in enumerate(leaves):
-      if x.dtype == jnp.float32:
-        leaves[i] = _round(x, jax.random.fold_in(key, i))
-    return Rounded(count, tree.unflatten(leaves))
-
-  def init(params):
-    return narrow(jnp.zeros([], jnp.int32), rule.init(params))
-
-  def update(updates, state, params=None):
-    before = jax.tree.map(wide, state.state)
-    updates, after = rule.update(updates, before, params)
-    return updates, narrow(state.count + 1, after)
-
-  return optax.GradientTransformation(init, update)
-
-
-def _round(x, key):
-  """A float32 array as bfloat16, each number up or down at random.
-
-  The nearer neighbour is the likelier one: the mean is x. A bfloat16 is the
-  upper half of a float32, so noise in the lower half carries into it.
-  """
-  bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-  noise = jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
-  upper = ((bits + noise) >> 16).astype(jnp.uint16)
-  rounded = jax.lax.bitcast_convert_type(upper, jnp.bfloat16)
-  return jnp.where(jnp.isfinite(x), rounded, x.astype(jnp.bfloat16))
 
 
 def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
