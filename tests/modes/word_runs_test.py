@@ -125,7 +125,7 @@ def test_words_outside_are_unk_in_a_prompt(trained):
   assert done.stdout == 'the <unk>.\n<unk>\n'
   assert done.stderr.splitlines()[-1] == (
     "warning: the prompt: not in the vocabulary, read as <unk>: 'zebra', "
-    '"layer\'s" (the corpus writes "layer \'s")'
+    '"layer\'s"'
   )
 
 
