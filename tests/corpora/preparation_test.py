@@ -279,7 +279,7 @@ preparation.prepare(Data('text', *sys.argv[1:]))
   data = prepare('text', data_dir, path=book)
   assert data.folder != half
   assert decoded(data) == LINES
-  assert names(data_dir) == [data.name]  # what was left is removed
+  assert names(data_dir) == [data.name, half.name]
 
 
 def test_other_process_that_was_first_wins(book, tmp_path, monkeypatch):

@@ -3,15 +3,10 @@
 import collections
 import hashlib
 import json
-import pathlib
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
-from tests.corpora import asking
 from tests.corpora.books import TEXT, prepare, split_by_hand, words_of
 from txl_jax import settings
 from txl_jax.corpora import counting, preparation
@@ -165,37 +160,6 @@ def test_last_line_without_a_newline_is_ended(tmp_path):
   assert data.tokens('test')[-1] == data.vocabulary.eos_id
   lines = [data.manifest['splits'][s]['lines'] for s in prepared.SPLITS]
   assert sum(lines) == 2000
-
-
-def test_kill_while_words_are_numbered(book, tmp_path):
-  code = """
-import sys, time
-from txl_jax.corpora import preparation, writing
-from txl_jax.data.options import Data
-write = writing.File.write
-def pause(self, array):
-  write(self, array[:7])
-  self.flush()
-  time.sleep(60)
-writing.File.write = pause
-preparation.prepare(Data('text', *sys.argv[1:], level='word'))
-"""
-  data_dir = tmp_path / 'killed'
-  process = subprocess.Popen(
-    [sys.executable, '-c', code, str(data_dir), str(book)],
-    cwd=pathlib.Path(counting.__file__).parents[2],
-    stderr=subprocess.DEVNULL,
-  )
-  deadline = time.monotonic() + 30
-  while not any(p.stat().st_size for p in data_dir.glob('*/*/train.numbers')):
-    assert time.monotonic() < deadline
-    time.sleep(0.02)
-  process.kill()
-  process.wait()
-  options = {'path': book, 'level': 'word', 'unk': True}
-  data = asking.prepare('text', data_dir, **options)
-  assert data.manifest == prepare(book).manifest
-  assert list(data_dir.iterdir()) == [data.folder]
 
 
 def write_files(folder, files):
