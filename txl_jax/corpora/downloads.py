@@ -8,7 +8,6 @@ The library requests handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
 REQUESTS_CA_BUNDLE.
 """
 
-import hashlib
 import pathlib
 import posixpath
 import shutil
@@ -109,8 +108,8 @@ def _members(path, names):
   with tarfile.open(path, 'r|gz') as archive:
     for member in archive:
       name = posixpath.normpath(member.name)
-      if name in names and member.isfile():
-        yield name, archive.extractfile(member)
+      if name in names and (stream := archive.extractfile(member)):
+        yield name, stream
 
 
 def known(archive: Archive, between: str = ', ') -> str:

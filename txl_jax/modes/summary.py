@@ -107,14 +107,14 @@ def room(config: Any, vocab_size: int) -> Iterator[str]:
     other: Any = config.copy_and_resolve_references()
     section, key = name.split('.')
     other[section][key] = value
-    n = fit.needs(other, vocab_size, device).total
+    n = fit.needs(other, vocab_size, device)
     less.append(f'{_size(n)} with {name}={value}')
   if less:
     yield f'  less of it: {", ".join(less)}'
 
 
 def _needed(config, vocab_size, device):
-  n = fit.needs(config, vocab_size, device).total
+  n = fit.needs(config, vocab_size, device)
   kind = device.kind if device.platform != 'cpu' else 'as a CPU computes'
   return f'in training it needs about {_size(n)} ({kind})'
 
