@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from txl_jax import config_file, configs
+from txl_jax import config_file, configs, settings
+from txl_jax.configs import common
 from txl_jax.errors import UserError
 from txl_jax.modes import sections
 
@@ -224,6 +225,16 @@ def test_an_experiment_has_the_name_of_its_file(tmp_path, monkeypatch):
   assert parsed(*same) == 'mine:a'
   for other in 'optim.lr=1', 'model.dropout=0.5', 'train.batch_size=3':
     assert parsed(*same, f'--config.{other}') == 'mine:a+'
+
+
+def test_a_recorded_config_with_keys_that_are_gone(tmp_path):
+  path = tmp_path / 'config.py'
+  text = settings.to_python(common.get_config(), 'command', {'seed': 7})
+  gone = "  c.train.compilation_cache = ''\n  c.generate.stream = True\n"
+  path.write_text(text.replace('  return c', f'{gone}  return c'))
+  assert config_file.load(f'{path}').seed == 7
+  path.write_text(f'{HEAD}  c = common.get_config()\n{gone}  return c\n')
+  assert 'line 6, c.train.compilation_cache' in refused(path)
 
 
 def test_interrupted(tmp_path):

@@ -345,6 +345,12 @@ def test_a_python_file_of_odd_values(tmp_path):
   assert command in module.__doc__
 
 
+def test_keys_that_are_gone_do_not_differ():
+  then = {'train.compilation_cache': 'here', 'train.another': 1}
+  found = [*settings.differences({}, {}, then)]
+  assert found == [('train.another', None, 1)]
+
+
 def test_a_model_of_another_name_is_told_by_its_name():
   now, then = {'model.name': 'b', 'model.a': 1}, {'model.name': 'a'}
   found = [name for name, *_ in settings.differences({}, now, then)]

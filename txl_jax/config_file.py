@@ -73,7 +73,8 @@ def load(path: str) -> Any:
   module.__file__ = path
   sys.modules[module.__name__] = module  # as dataclasses look it up there
   try:
-    exec(compile(source, path, 'exec'), vars(module))
+    code = settings.without_gone(source)
+    exec(compile(code, path, 'exec'), vars(module))
     if not callable(get_config := getattr(module, 'get_config', None)):
       raise UserError('it has no function get_config')
     if argument and not inspect.signature(get_config).parameters:

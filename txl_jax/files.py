@@ -101,15 +101,10 @@ def read_json(path: AnyPath) -> dict[str, Any]:
 
 def sha256(path: AnyPath) -> str:
   """Of a file, in hex; UserError if it cannot be read."""
-  return digest(path, 'sha256')
-
-
-def digest(path: AnyPath, name: str) -> str:
-  """The same by another hash function of hashlib."""
   try:
     with open_regular(path) as f:
       file: Any = f  # with readinto, which its type does not tell
-      return hashlib.file_digest(file, name).hexdigest()
+      return hashlib.file_digest(file, 'sha256').hexdigest()
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror}') from e
 

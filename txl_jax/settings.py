@@ -21,6 +21,7 @@ import difflib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -37,6 +38,15 @@ AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
 NOTED = 'on resume, noted'  # the same; the history of the run tells of it
 
+# Older versions recorded them; nothing reads them any more.
+GONE = (
+  'generate.stream',
+  'train.compilation_cache',
+  'train.init_optimiser',
+  'watch.stall_seconds',
+)
+
+_RECORDED = '"""The config of this run, complete.'
 _LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
 _LINE = 300  # characters of a value that are shown
 
@@ -272,12 +282,13 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
-  A key that is missing had its default, before it was declared. Keys whose
-  `may_change` is one of `free` may differ; the sections are as for `check`.
+  A key that is missing had its default, before it was declared; GONE may have
+  had any value. Keys whose `may_change` is one of `free` may differ; the
+  sections are as for `check`.
   """
   # What differs besides differs because the model does.
   first = lambda name: (name != 'model.name', name)
-  for name in sorted(now.keys() | then.keys(), key=first):
+  for name in sorted(now.keys() | then.keys() - {*GONE}, key=first):
     section, _, own = name.rpartition('.')
     declared = sections.get(section)
     fields = dataclasses.fields(declared) if declared else ()
@@ -311,7 +322,7 @@ def to_python(
     for k, x in values
     if x is not None
   )
-  return f'''"""The config of this run, complete.
+  return f'''{_RECORDED}
 
 {command}
 """
@@ -325,3 +336,11 @@ def get_config():
 {lines}
   return c
 '''
+
+
+def without_gone(source: bytes) -> bytes:
+  """A file that `to_python` wrote, its lines with keys that are GONE blank."""
+  if not source.startswith(_RECORDED.encode()):
+    return source
+  keys = '|'.join(GONE).encode()
+  return re.sub(rb'(?m)^  c\.(%b) = .*' % keys, b'', source)

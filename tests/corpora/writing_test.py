@@ -268,9 +268,10 @@ def test_text_that_changes_meanwhile_is_told(tmp_path, monkeypatch):
   path.write_text('one two\n' * 200 + 'strange\n')
   ids = Words.ids
 
-  def change(*args):
-    path.write_text('one two\n' * 201)
-    return ids(*args)
+  def change(vocabulary, words):
+    if 'strange' in words:
+      path.write_text('one two\n' * 201)
+    return ids(vocabulary, words)
 
   monkeypatch.setattr(Words, 'ids', change)
   with pytest.raises(UserError, match='changed while it was read'):

@@ -8,6 +8,7 @@ The library requests handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
 REQUESTS_CA_BUNDLE.
 """
 
+import hashlib
 import pathlib
 import posixpath
 import shutil
