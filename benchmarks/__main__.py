@@ -25,7 +25,7 @@ exchange, and how long it takes at least. See docs/benchmarks.md and
 docs/scaling.md.
 """
 
-from txl_jax import terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # before the other imports
@@ -48,8 +48,8 @@ from benchmarks import (
   softmax_speed,
   startup_speed,
 )
-from txl_jax import command_line, config_file
-from txl_jax.errors import UserError
+from txl_jax.program import command_line, config_file
+from txl_jax.program.errors import UserError
 
 FLAGS = flags.FLAGS
 

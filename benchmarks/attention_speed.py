@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks.results import Measured, spread
-from txl_jax import kernels, target
-from txl_jax.kernels import api
+from txl_jax.ops import kernels
+from txl_jax.ops.kernels import api
+from txl_jax.program import target
 
 _CALLS = 8  # that are sent off at once
 

@@ -14,10 +14,10 @@ from jax.sharding import Mesh
 
 from benchmarks import hlo, results, topologies
 from benchmarks.results import Measured
-from txl_jax.corpora import preparation
-from txl_jax.errors import UserError
+from txl_jax.data.corpora import preparation
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 from txl_jax.training import cost, profiling
 from txl_jax.training import step as step_lib
 

@@ -13,8 +13,8 @@ import time
 import numpy as np
 
 from benchmarks.results import Measured, spread
-from txl_jax.corpora import counting, preparation
 from txl_jax.data import prepared, streams
+from txl_jax.data.corpora import counting, preparation
 from txl_jax.data.options import Data
 
 _WORDS_A_LINE = 56  # as in WikiText-103

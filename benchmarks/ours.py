@@ -14,7 +14,6 @@ import numpy as np
 from benchmarks.results import Measured
 from txl_jax import models
 from txl_jax.data import streams
-from txl_jax.errors import UserError
 from txl_jax.evaluation import eval_speed, scoring
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
@@ -22,6 +21,7 @@ from txl_jax.models import base
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program.errors import UserError
 from txl_jax.training import metrics
 from txl_jax.training import step as step_lib
 

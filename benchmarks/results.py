@@ -11,9 +11,9 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import txl_jax
-from txl_jax import files
-from txl_jax.errors import UserError
 from txl_jax.parallel import hardware
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 
 class Measured(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks import ours
 from benchmarks.results import Measured, spread
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 # What both sides have in common besides their sizes.
 COMMON = dict(seed=0, dropout=0.1, lr=2.5e-4, clip=0.25)

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.results import Measured, spread
 from txl_jax.data import options
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 _MAIN, _CONFIG = ('-m', 'txl_jax.main'), '--config=pystdlib_tiny'
 

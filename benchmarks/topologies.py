@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 
 class Hardware(NamedTuple):

@@ -9,8 +9,8 @@ A file with several experiments has them in VARIANTS, and its
 `get_config(variant)` is told which by --config=NAME:VARIANT.
 """
 
-from txl_jax import settings
 from txl_jax.modes import sections
+from txl_jax.program import settings
 
 
 def get_config(model='transformer_xl'):

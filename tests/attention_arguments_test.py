@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from txl_jax import attention, kernels
+from txl_jax import attention
+from txl_jax.ops import kernels
 
 B, T, M, H, K = 2, 4, 3, 2, 8
 S = M + T

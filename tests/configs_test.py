@@ -9,11 +9,12 @@ import pathlib
 import jax
 import pytest
 
-from txl_jax import models, settings
-from txl_jax.corpora import preparation
-from txl_jax.errors import UserError
+from txl_jax import models
+from txl_jax.data.corpora import preparation
 from txl_jax.models import base
 from txl_jax.modes import sections
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
 # What these make depends on a text, see `test_of_a_text`.

@@ -11,8 +11,8 @@ import tempfile
 import pytest
 
 from tests import emulator, fake_bucket, quick
-from txl_jax import buckets
 from txl_jax.data import options
+from txl_jax.program import buckets
 
 gc.set_threshold(100_000)  # as programs do, see `terminal.begin`
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from tests import pages, programs
-from txl_jax import config_file, settings
+from txl_jax.program import config_file, settings
 
 ROOT = programs.ROOT
 PAGES = [*pages.PAGES, ROOT / 'CHANGELOG.md']

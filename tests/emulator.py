@@ -20,7 +20,7 @@ import urllib.request
 
 import pytest
 
-from txl_jax import buckets
+from txl_jax.program import buckets
 
 BUCKET = 'bucket'
 _OURS = {'host', 'connection', 'transfer-encoding', 'content-length'}

@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 from jax.experimental.compilation_cache import compilation_cache
 
 from tests import programs
-from txl_jax import settings
 from txl_jax.configs import common
 from txl_jax.data import prepared
-from txl_jax.errors import UserError
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, weights_file
 
 pytestmark = pytest.mark.slow

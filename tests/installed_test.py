@@ -173,12 +173,12 @@ def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
 
 
 WHERE = """
-import pathlib, txl_jax.configs, txl_jax.launch
+import pathlib, txl_jax.configs, txl_jax.program.launch
 from txl_jax.configs import common, pystdlib_tiny
 print(pathlib.Path(txl_jax.__file__).parents[1])
 print(pathlib.Path(common.__file__).parent)
 print(len(txl_jax.configs.paths()))
-print(txl_jax.launch.folder())
+print(txl_jax.program.launch.folder())
 """
 
 

@@ -11,10 +11,11 @@ import pathlib
 
 import pytest
 
-from txl_jax import models, settings
+from txl_jax import models
 from txl_jax.models import gcnn, transformer, transformer_xl
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import settings
 from txl_jax.training import averaging, optim
 
 PACKAGE = pathlib.Path(__file__).parents[1] / 'txl_jax'

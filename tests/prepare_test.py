@@ -12,10 +12,11 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tests import programs
-from txl_jax import prepare, settings
-from txl_jax.corpora import builders
+from txl_jax import prepare
 from txl_jax.data import prepared
+from txl_jax.data.corpora import builders
 from txl_jax.data.options import Data
+from txl_jax.program import settings
 
 ROOT = pathlib.Path(prepare.__file__).parents[1]
 LINES = b''.join(b'%d bottles\n' % i for i in range(50_000))

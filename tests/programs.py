@@ -17,7 +17,8 @@ from unittest import mock
 from absl.testing import flagsaver
 
 from tests import quick
-from txl_jax import command_line, main
+from txl_jax import main
+from txl_jax.program import command_line
 from txl_jax.runs import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]

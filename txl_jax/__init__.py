@@ -14,12 +14,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-  from txl_jax import attention, kernels, models
+  from txl_jax import attention, models
   from txl_jax.api.chat import Chat
   from txl_jax.api.loading import load
   from txl_jax.api.results import Attention, Hidden, Score
   from txl_jax.api.text_model import TextModel
-  from txl_jax.errors import UserError
+  from txl_jax.ops import kernels
+  from txl_jax.program.errors import UserError
 
 __version__ = '0.1.0'
 __all__ = [
@@ -35,18 +36,18 @@ __all__ = [
   'models',
 ]
 
-# Where each name is defined; None for a module.
+# Where each name is defined; a module has no other name within it.
 _PLACES = {
   'Attention': 'api.results',
   'Chat': 'api.chat',
   'Hidden': 'api.results',
   'Score': 'api.results',
   'TextModel': 'api.text_model',
-  'UserError': 'errors',
-  'attention': None,
-  'kernels': None,
+  'UserError': 'program.errors',
+  'attention': 'attention',
+  'kernels': 'ops.kernels',
   'load': 'api.loading',
-  'models': None,
+  'models': 'models',
 }
 
 
@@ -54,9 +55,9 @@ def __getattr__(name: str) -> Any:
   if name not in _PLACES:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   place = _PLACES[name]
-  if place is None:
-    return importlib.import_module(f'{__name__}.{name}')
-  return getattr(importlib.import_module(f'{__name__}.{place}'), name)
+  module = importlib.import_module(f'{__name__}.{place}')
+  is_module = place.rpartition('.')[2] == name
+  return module if is_module else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -3,25 +3,28 @@
 txl-jax --config=pystdlib_tiny       is python -m txl_jax.main --config=…
 txl-jax prepare --dataset=enwik8     is python -m txl_jax.prepare --dataset=…
 
-and so are report, convert and launch.
+and so are report and convert. txl-jax launch tells where the launchers are.
 """
 
 import runpy
 import sys
 
-PROGRAMS = ('prepare', 'report', 'convert', 'launch')
+# The module of each.
+PROGRAMS = {x: x for x in ('prepare', 'report', 'convert')}
+PROGRAMS['launch'] = 'program.launch'
 
 
 def entry() -> None:
   """The program that the first argument names; without a name, main."""
-  program = 'main'
+  module = 'main'
   if sys.argv[1:] and not sys.argv[1].startswith('-'):
     program = sys.argv.pop(1)
     if program not in PROGRAMS:
       allowed = f'{", ".join(PROGRAMS)}, or flags of txl_jax.main'
       sys.exit(f'error: program {program!r}; allowed: {allowed}')
+    module = PROGRAMS[program]
   # As python -m does, so that all of it is the same.
-  runpy.run_module(f'txl_jax.{program}', run_name='__main__', alter_sys=True)
+  runpy.run_module(f'txl_jax.{module}', run_name='__main__', alter_sys=True)
 
 
 if __name__ == '__main__':

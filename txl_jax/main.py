@@ -9,7 +9,7 @@ Each of several processes runs the same command; where no cluster tells them who
 they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
 """
 
-from txl_jax import terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -24,8 +24,6 @@ from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax import buckets, command_line, config_file, settings
-from txl_jax.errors import UserError
 from txl_jax.modes import (
   attention_length,
   attention_maps,
@@ -44,6 +42,8 @@ from txl_jax.modes import (
 )
 from txl_jax.modes.job import Job
 from txl_jax.parallel import processes, watchdog
+from txl_jax.program import buckets, command_line, config_file, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs.console import Console
 
 MODES = {

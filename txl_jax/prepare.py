@@ -8,7 +8,7 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
   --min_count=2
 """
 
-from txl_jax import terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # before the other imports
@@ -17,10 +17,10 @@ import dataclasses
 
 from absl import app, flags, logging
 
-from txl_jax import command_line, settings
-from txl_jax.corpora import preparation
+from txl_jax.data.corpora import preparation
 from txl_jax.data.options import CORPORA, FLAGS, Data
-from txl_jax.errors import UserError
+from txl_jax.program import command_line, settings
+from txl_jax.program.errors import UserError
 
 
 def _define(field: dataclasses.Field) -> flags.FlagHolder:

@@ -13,7 +13,7 @@ import numpy as np
 from absl import app, flags, logging
 
 import txl_jax
-from txl_jax import pictures
+from txl_jax.program import pictures
 from txl_jax.runs import metrics_log
 
 _BYTES = flags.DEFINE_string('bytes', 'runs/bytes', 'Run of own_text:bytes.')

@@ -7,7 +7,7 @@ import pytest
 import txl_jax
 from tests.models import every
 from txl_jax import models
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.models import base
 from txl_jax.runs import weights_file
 

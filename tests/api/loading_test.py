@@ -4,8 +4,8 @@ import pytest
 
 import txl_jax
 from tests.modes import runs
-from txl_jax.errors import UserError
 from txl_jax.modes import restore
+from txl_jax.program.errors import UserError
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import txl_jax
 from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import evaluate, export, generate, job, score
+from txl_jax.program.errors import UserError
 
 BYTES = Vocabulary.all_bytes()
 # Words of the texts are <unk>, as tests/modes/word_runs_test.py looks into.

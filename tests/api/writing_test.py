@@ -5,8 +5,8 @@ import hypothesis.strategies as st
 import pytest
 
 from txl_jax.api.writing import Row
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
 
 BYTES = Vocabulary.all_bytes()
 

@@ -18,8 +18,8 @@ import pytest
 import txl_jax
 from benchmarks import compiled_step, hlo, topologies
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 
 V, B, T, M, D = 84, 16, 8, 12, 32
 

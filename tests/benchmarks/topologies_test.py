@@ -5,7 +5,7 @@ import types
 import pytest
 
 from benchmarks import topologies
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 # GiB of memory that each card is sold with.
 SOLD = {'h200': 141, 'h100': 80, 'a100-80': 80, 'a100-40': 40}

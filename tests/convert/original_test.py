@@ -10,7 +10,7 @@ from tests.convert import originals
 from txl_jax import models
 from txl_jax.convert import infer, layout, options, original, weights
 from txl_jax.convert.sources import SOURCES
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 # What a bare state dict does not say.
 SAID = 'tgt_len', 'mem_len', 'clamp_len', 'same_length', 'pre_lnorm'

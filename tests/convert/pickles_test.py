@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
 from txl_jax.convert import pickles
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 P = pickling.PROTOCOL
 
@@ -210,7 +210,7 @@ def test_bombs_up_to_the_last_step(name, tmp_path):
 import resource, time
 from txl_jax import files
 from txl_jax.convert import pickles
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 data = files.mapped({str(tmp_path / 'bomb')!r})
 memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 before = memory()

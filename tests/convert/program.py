@@ -4,9 +4,9 @@ import numpy as np
 
 from tests import programs
 from tests.convert import originals
-from txl_jax import command_line
 from txl_jax.convert import __main__ as convert
 from txl_jax.convert import torch_file
+from txl_jax.program import command_line
 
 
 def run(source, target, *flags):

@@ -11,7 +11,6 @@ import pytest
 from tests.convert import bundle, program
 from tests.convert.hugging_face_test import close
 from tests.convert.original_test import refused
-from txl_jax import config_file
 from txl_jax.configs import common  # noqa: F401  (the configs need it)
 from txl_jax.convert import (
   lengths,
@@ -22,8 +21,9 @@ from txl_jax.convert import (
   tensorflow_file,
 )
 from txl_jax.convert.weights import Weights
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program import config_file
 
 ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = pathlib.Path(__file__).parent / 'golden'

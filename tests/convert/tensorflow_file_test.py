@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.convert import bundle, guard
 from txl_jax.convert import tensorflow_file
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 FOUR = np.arange(4, dtype='<f4').tobytes()

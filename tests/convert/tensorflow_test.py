@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from txl_jax.convert import tensorflow, tensorflow_file, torch_file
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 CASES = sorted(p.stem for p in GOLDEN.glob('tf_*.npz'))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
 from txl_jax.convert import torch_file, vocabularies
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 SYMBOLS = ['<eos>', 'the', 'of', 'Straße', '<unk>', 'last']

@@ -9,7 +9,7 @@ import pytest
 
 from txl_jax.data import streams
 from txl_jax.data.documents import Documents, Segments
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 EOS = 0
 quick = hypothesis.settings(

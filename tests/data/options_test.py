@@ -1,8 +1,8 @@
 import pytest
 
-from txl_jax import settings
 from txl_jax.data.options import VARIABLE, Data
-from txl_jax.errors import UserError
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 
 @pytest.mark.parametrize(

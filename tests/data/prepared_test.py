@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from txl_jax.data import prepared
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program.errors import UserError
 
 VOCABULARY = Vocabulary((97, 98, 99), (5, 4, 3), dropped=(10,))
 
@@ -240,7 +240,7 @@ def test_reading_needs_numpy_alone(tmp_path):
   folder = write(tmp_path / 'a')
   code = f"""
 import sys
-from txl_jax.corpora import preparation
+from txl_jax.data.corpora import preparation
 from txl_jax.data import prepared
 assert prepared.load({str(folder)!r}).tokens('test').size == 10
 for name in ('jax', 'flax', 'tensorflow', 'tensorflow_datasets', 'requests'):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from txl_jax.data import streams
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 quick = hypothesis.settings(
   max_examples=60, deadline=None, derandomize=True, database=None

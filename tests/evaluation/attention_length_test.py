@@ -10,8 +10,8 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import attention_length
+from txl_jax.program.errors import UserError
 
 V, N, LENGTHS = 11, 40, (1, 2, 3, 7)
 FIELDS = dict(name='transformer_xl', n_layer=1, d_model=6, n_head=2, d_head=3)

@@ -11,8 +11,8 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import attention_maps
+from txl_jax.program.errors import UserError
 
 V, N, H, T, M = 11, 2, 2, 4, 6
 FIELDS = dict(name='transformer_xl', n_layer=N, d_model=8, n_head=H, d_head=3)

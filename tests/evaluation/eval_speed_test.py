@@ -5,9 +5,9 @@ import pytest
 
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import eval_speed
 from txl_jax.models import base, windowed
+from txl_jax.program.errors import UserError
 
 FIELDS = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=2, d_head=3)
 FIELDS |= dict(d_ff=8, mem_len=3)

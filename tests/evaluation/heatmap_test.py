@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.evaluation import heatmap
 
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from tests import compilations, direct, programs
-from txl_jax import files, models
+from txl_jax import models
 from txl_jax.data import streams
-from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 V, T = 11, 4
 N = 24  # tokens

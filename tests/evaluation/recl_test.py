@@ -13,9 +13,9 @@ import pytest
 from tests import direct
 from tests.models import every
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import recl
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 
 
 def literal(l, step, r):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.launch import launchers
-from txl_jax import launch
+from txl_jax.program import launch
 
 
 def test_modes():
@@ -111,7 +111,7 @@ def test_xla_knows_the_flags_of_gpus():
 
 def started(*arguments):
   return subprocess.run(
-    [sys.executable, '-m', 'txl_jax.launch', *arguments],
+    [sys.executable, '-m', 'txl_jax', 'launch', *arguments],
     cwd=launchers.ROOT,
     env=launchers.environment(PYTHONPATH=str(launchers.ROOT)),
     capture_output=True,

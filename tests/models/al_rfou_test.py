@@ -12,10 +12,10 @@ import pytest
 from tests import direct
 from tests.models.small import B, T, make, text
 from txl_jax import attention, models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.models import al_rfou, base
 from txl_jax.modes import sections
+from txl_jax.program.errors import UserError
 
 N = 3
 BOTH = dict(layer_losses=True, second_target=0.5)

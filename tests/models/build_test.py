@@ -4,8 +4,8 @@ import pytest
 
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.models import transformer_xl, windowed
+from txl_jax.program.errors import UserError
 
 V = 11
 FIELDS = dict(n_layer=2, d_model=6, n_head=2, d_head=3, d_ff=8, mem_len=6)

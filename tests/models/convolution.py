@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import base, config
-from txl_jax.settings import key
+from txl_jax.program.settings import key
 
 
 @dataclasses.dataclass(frozen=True)

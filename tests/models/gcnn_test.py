@@ -12,12 +12,13 @@ import pytest
 from tests import direct
 from tests.configs_test import PARAMETERS
 from tests.models.small import apply
-from txl_jax import attention, models, settings
+from txl_jax import attention, models
 from txl_jax.configs import gcnn as published
-from txl_jax.corpora import preparation
-from txl_jax.errors import UserError
+from txl_jax.data.corpora import preparation
 from txl_jax.models import base, gcnn
 from txl_jax.modes import sections
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.training import optim
 
 B, T, V, D = 3, 3, 11, 4

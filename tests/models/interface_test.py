@@ -15,10 +15,11 @@ from tests.models.every import (
   text,
   warm,
 )
-from txl_jax import models, settings
-from txl_jax.errors import UserError
+from txl_jax import models
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 # As it is trained, and as it is used.
 HOW = [{}, dict(used=True)]

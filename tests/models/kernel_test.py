@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.kernels import plain_kernel
 from tests.models.small import B, N, T, make, text
-from txl_jax import target
-from txl_jax.errors import UserError
-from txl_jax.kernels import api
+from tests.ops.kernels import plain_kernel
 from txl_jax.models import base
+from txl_jax.ops.kernels import api
+from txl_jax.program import target
+from txl_jax.program.errors import UserError
 
 CASES = {
   'plain': {},

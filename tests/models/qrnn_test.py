@@ -8,7 +8,7 @@ from tests.models.every import B, V
 from tests.models.recurrent import DROPS, sigmoid
 from txl_jax import models
 from txl_jax.configs import qrnn as config
-from txl_jax.corpora import preparation
+from txl_jax.data.corpora import preparation
 
 
 def stepper(zoneout=0.0):

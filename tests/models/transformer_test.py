@@ -12,9 +12,10 @@ from tests import direct
 from tests.models.every import NAMES
 from tests.models.every import make as of_every
 from tests.models.small import B, N, T, make, text
-from txl_jax import models, settings
+from txl_jax import models
 from txl_jax.configs import wt103_base
 from txl_jax.models import base
+from txl_jax.program import settings
 
 CASES = {
   'default': dict(),

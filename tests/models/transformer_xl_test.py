@@ -12,7 +12,7 @@ import pytest
 from tests import direct
 from tests.models.small import B, N, T, V, apply, make, text
 from txl_jax import attention, models
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 
 def init(model):

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from tests.modes import runs
-from txl_jax.errors import UserError
 from txl_jax.modes import analysis
+from txl_jax.program.errors import UserError
 
 
 def test_a_figure_that_is_not_finite(tmp_path):

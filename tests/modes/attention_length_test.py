@@ -7,10 +7,10 @@ import pytest
 
 from tests.modes import runs, subjects
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.modes import attention_length, restore
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 
 
 def config(**model):

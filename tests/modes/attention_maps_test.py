@@ -5,8 +5,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
-from txl_jax.errors import UserError
 from txl_jax.modes import attention_maps
+from txl_jax.program.errors import UserError
 
 
 def config(**values):

@@ -3,8 +3,8 @@
 import pytest
 
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.modes import sections
+from txl_jax.program.errors import UserError
 
 
 def changed(**values):

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 from tests.modes import runs
-from txl_jax.errors import UserError
 from txl_jax.modes import restore
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal
 
 

@@ -4,9 +4,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
-from txl_jax.errors import UserError
 from txl_jax.evaluation import eval_speed as library
 from txl_jax.modes import eval_speed
+from txl_jax.program.errors import UserError
 
 
 def config():

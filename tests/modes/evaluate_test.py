@@ -9,8 +9,8 @@ import pytest
 from tests import plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, job
+from txl_jax.program.errors import UserError
 
 
 class Corpus(plain.Corpus):

@@ -12,10 +12,10 @@ import pytest
 from tests import programs
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.data.words import Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import generate
+from txl_jax.program.errors import UserError
 
 BYTES = Vocabulary((97, 98, 10))
 WORDS = Words.from_counts({'<eos>': 3, 'a': 2, 'b': 2}, eos='<eos>')

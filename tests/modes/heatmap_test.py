@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, heatmap
+from txl_jax.program.errors import UserError
 
 
 def config(**values):

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.data.words import Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.generation.options import LongText
 from txl_jax.modes import generate, long_text
+from txl_jax.program.errors import UserError
 
 
 def config(**values):

@@ -13,11 +13,11 @@ from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.modes import pretrained, summary
 from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 from txl_jax.runs import seal, weights_file
 from txl_jax.training import step as step_lib
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.errors import UserError
 from txl_jax.modes import recl
+from txl_jax.program.errors import UserError
 
 
 def config(**others):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from tests.modes import runs
-from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, export, generate, restore
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 
 
 @pytest.fixture(scope='module')

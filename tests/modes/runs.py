@@ -6,12 +6,13 @@ import json
 import jax
 import jax.numpy as jnp
 
-from txl_jax import models, settings
+from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.data.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.modes import sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel.watchdog import Watch
+from txl_jax.program import settings
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs.console import Console
 from txl_jax.training import averaging, optim, resume

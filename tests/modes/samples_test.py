@@ -9,10 +9,10 @@ from tests import programs
 from tests.models import every
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.models import base
 from txl_jax.modes import samples
+from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log
 
 BYTES = Vocabulary.all_bytes()

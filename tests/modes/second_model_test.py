@@ -14,11 +14,11 @@ import pytest
 from tests import programs
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.models import base
 from txl_jax.modes import evaluate, export, generate, sections, summary, train
 from txl_jax.modes.job import Job
 from txl_jax.parallel.watchdog import Watch
+from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 from txl_jax.runs.console import Console
 

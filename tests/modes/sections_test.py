@@ -8,12 +8,12 @@ import re
 import pytest
 
 from tests.modes.changes import changed, refused
-from txl_jax import settings
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.models import MODELS
 from txl_jax.modes import sections
-from txl_jax.settings import AT_TEST_TIME, IN_USE, NOTED, ON_RESUME
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import AT_TEST_TIME, IN_USE, NOTED, ON_RESUME
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = 1e-30

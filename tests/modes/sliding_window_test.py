@@ -3,8 +3,8 @@
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.errors import UserError
 from txl_jax.modes import evaluate, sliding_window
+from txl_jax.program.errors import UserError
 
 
 def config(**model):

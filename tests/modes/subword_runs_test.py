@@ -10,8 +10,8 @@ import pytest
 import txl_jax
 from tests import programs
 from tests.programs import assert_refused
-from txl_jax.corpora import preparation
 from txl_jax.data import prepared
+from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.runs import workdir
 

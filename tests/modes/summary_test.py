@@ -4,8 +4,8 @@ import pytest
 
 from tests.training.cost_test import V, multiplications, small
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.modes import summary
+from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 
 

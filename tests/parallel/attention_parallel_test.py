@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.kernels import plain_kernel
-from txl_jax import kernels
-from txl_jax.kernels import api
+from tests.ops.kernels import plain_kernel
+from txl_jax.ops import kernels
+from txl_jax.ops.kernels import api
 from txl_jax.parallel import attention_parallel
 from txl_jax.parallel import mesh as mesh_lib
 

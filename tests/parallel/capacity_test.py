@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import pytest
 
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import capacity
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 
 GIB = 2**30
 

@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 from tests.configs_test import NAMES, load
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.corpora import preparation
-from txl_jax.errors import UserError
+from txl_jax.data.corpora import preparation
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
 

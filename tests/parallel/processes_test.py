@@ -11,8 +11,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tests import programs
 from tests.parallel.store import Store
-from txl_jax.errors import UserError
 from txl_jax.parallel import placement, processes
+from txl_jax.program.errors import UserError
 
 
 @pytest.mark.parametrize(

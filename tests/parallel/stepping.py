@@ -11,8 +11,8 @@ import random
 import sys
 import time
 
-from txl_jax.errors import UserError
 from txl_jax.parallel import placement, processes, watchdog
+from txl_jax.program.errors import UserError
 
 
 def step(number):

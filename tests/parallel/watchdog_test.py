@@ -8,9 +8,9 @@ import time
 import pytest
 
 from tests.parallel.store import Store
-from txl_jax import terminal
-from txl_jax.errors import UserError
 from txl_jax.parallel import processes, watchdog
+from txl_jax.program import terminal
+from txl_jax.program.errors import UserError
 
 
 class Left(BaseException):

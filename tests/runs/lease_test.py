@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests import fake_bucket
-from txl_jax import buckets
-from txl_jax.errors import UserError
+from txl_jax.program import buckets
+from txl_jax.program.errors import UserError
 from txl_jax.runs import lease
 
 

@@ -5,8 +5,8 @@ import zlib
 import pytest
 from tensorboardX.proto import event_pb2
 
-from txl_jax import files
-from txl_jax.errors import UserError
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log
 
 

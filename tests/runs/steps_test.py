@@ -6,8 +6,8 @@ import io
 import pytest
 
 from tests import emulator, fake_bucket
-from txl_jax import buckets
-from txl_jax.errors import UserError
+from txl_jax.program import buckets
+from txl_jax.program.errors import UserError
 from txl_jax.runs import seal, steps
 
 FOLDER = buckets.Path(f'gs://{emulator.BUCKET}/checkpoints')

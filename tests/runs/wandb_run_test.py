@@ -6,7 +6,7 @@ import types
 import pytest
 
 from tests import programs
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, wandb_run
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests import direct, programs
 from txl_jax import models
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 
 FIELDS = dict(

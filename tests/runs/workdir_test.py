@@ -10,11 +10,11 @@ import types
 import pytest
 
 from tests import programs
-from txl_jax import settings
 from txl_jax.configs import common
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.modes import sections
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 from txl_jax.training import resume
 

@@ -4,9 +4,9 @@ import jax
 import pytest
 
 from benchmarks import compiled_step
-from txl_jax import config_file, target
-from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import config_file, target
+from txl_jax.program.errors import UserError
 from txl_jax.training import fit
 
 CPU = target.Device('cpu', 'cpu')

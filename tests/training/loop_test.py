@@ -12,12 +12,12 @@ from jax.experimental.compilation_cache import compilation_cache
 from tests import compilations, plain, programs
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.models import transformer_xl
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import console as console_lib
 from txl_jax.training import loop, metrics, plan, resume

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from txl_jax.configs import common
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim, resume

@@ -12,8 +12,8 @@ from tests import direct
 from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib

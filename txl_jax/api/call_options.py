@@ -12,13 +12,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from txl_jax import models, settings
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax import models
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.evaluation.options import Eval
 from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 
 class Lengths(TypedDict, total=False):

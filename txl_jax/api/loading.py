@@ -7,11 +7,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from txl_jax import buckets, settings
 from txl_jax.api.text_model import TextModel
-from txl_jax.errors import UserError
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import buckets, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 
 

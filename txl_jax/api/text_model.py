@@ -11,14 +11,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax import models, settings
+from txl_jax import models
 from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
 from txl_jax.data import streams
-from txl_jax.data.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.evaluation import inside, perplexity
 from txl_jax.generation import decoding
 from txl_jax.models import base
+from txl_jax.program import settings
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes]
 

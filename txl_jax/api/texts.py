@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.data import offsets, unknown
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies import offsets, unknown
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.program.errors import UserError
 
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray

@@ -19,7 +19,7 @@ no mem_len) is said by a config beside them or by a flag, which has the name of
 the original code's argument. See docs/weights.md.
 """
 
-from txl_jax import terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -32,11 +32,11 @@ from collections.abc import Iterator
 import jax
 from absl import app, flags
 
-from txl_jax import command_line
 from txl_jax.convert import options, reading, run, targets, writing
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
-from txl_jax.errors import UserError
+from txl_jax.program import command_line
+from txl_jax.program.errors import UserError
 
 _FROM = flags.DEFINE(command_line.Path(), 'from', '', 'What to convert.')
 _TO = flags.DEFINE(

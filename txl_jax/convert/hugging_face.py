@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.convert import layout, names, original
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 _INSIDE = 'transformer.'
 _BIASES = 'r_w_bias', 'r_r_bias'

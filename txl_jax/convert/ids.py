@@ -1,7 +1,7 @@
 """A vocabulary for a model without a known one: token ids in digits."""
 
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies.words import Words
 
 
 def words(vocab_size: int) -> Words:

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from txl_jax import models, settings
+from txl_jax import models
 from txl_jax.convert import layout, original
 from txl_jax.convert.options import FLAG, origin, unsaid
 from txl_jax.convert.sources import Source
-from txl_jax.errors import UserError
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 # Of the published recipes; where the width of all bins is one, tensors tell
 # only how many bins there are.

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from txl_jax.convert import names
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 Shape = tuple[int, ...]
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax import settings
 from txl_jax.convert.options import origin, unsaid
 from txl_jax.convert.published import Published
 from txl_jax.convert.sources import Source
-from txl_jax.errors import UserError
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 _CHOICE = 512  # where nothing says a length
 _OF_TABLE = 'of the table, whose rows are tgt_len + mem_len'

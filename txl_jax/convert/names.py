@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 _LONGEST = 2000  # characters of names in a message
 _NAME = 1000  # characters of the name of a tensor

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.convert import layout, names, original
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 _NAMES = {
   'crit.out_layers_weights.': 'crit.out_layers.{}.weight',

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax import settings
-from txl_jax.errors import UserError
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 _SIZES = 'n_token', 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner'
 _SIZES = *_SIZES, 'div_val', 'tgt_len'

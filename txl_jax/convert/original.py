@@ -13,7 +13,7 @@ import numpy as np
 
 from txl_jax import attention
 from txl_jax.convert import layout
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 State = Mapping[str, np.ndarray]
 

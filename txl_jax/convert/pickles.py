@@ -15,8 +15,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from txl_jax import files
-from txl_jax.errors import UserError
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 _LARGE = 1 << 16  # bytes that are left where they are, as tokens of a corpus
 _STEPS = 40_000_000  # opcodes; a container counts as eight, a memo as four

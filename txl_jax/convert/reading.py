@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from txl_jax import files
 from txl_jax.convert import (
   hugging_face,
   names,
@@ -23,11 +22,12 @@ from txl_jax.convert import (
   weights,
 )
 from txl_jax.convert.sources import SOURCES
-from txl_jax.data import vocabulary as vocabulary_lib
-from txl_jax.data.vocabulary import Vocabulary
-from txl_jax.errors import UserError, first_line
+from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.modes import restore
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import files
+from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import weights_file, workdir
 
 # Names of files with weights in a folder, the best first.

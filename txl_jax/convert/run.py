@@ -15,12 +15,12 @@ import pathlib
 import shlex
 from typing import Any
 
-from txl_jax import files, settings
 from txl_jax.convert import ids, targets
 from txl_jax.convert.weights import Weights
-from txl_jax.data.subwords import Subwords
-from txl_jax.data.words import Words
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import sections
+from txl_jax.program import files, settings
 from txl_jax.runs import checkpoint, metrics_log, workdir
 from txl_jax.training import resume
 

@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import safetensors.numpy
 
-from txl_jax import files
 from txl_jax.convert import names, torch_file
-from txl_jax.errors import UserError, first_line
+from txl_jax.program import files
+from txl_jax.program.errors import UserError, first_line
 
 INDEX = '.index.json'  # of shards
 _TEXT = 1 << 24  # bytes of an index

@@ -5,9 +5,9 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from txl_jax import files
-from txl_jax.corpora import temporary_folder
-from txl_jax.errors import UserError
+from txl_jax.data.corpora import temporary_folder
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
 _ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 Tensors = Mapping[str, np.ndarray]
 

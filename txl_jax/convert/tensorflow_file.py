@@ -22,9 +22,9 @@ import google_crc32c
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax import files
 from txl_jax.convert import names
-from txl_jax.errors import UserError
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax import files
 from txl_jax.convert import names, pickles
-from txl_jax.errors import UserError
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 # What damaged data raise where they are used.

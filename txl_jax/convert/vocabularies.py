@@ -20,11 +20,11 @@ import os
 import pathlib
 from typing import NamedTuple
 
-from txl_jax import files
 from txl_jax.convert import pickles, torch_file
-from txl_jax.data.vocabulary import AnyVocabulary, Vocabulary
-from txl_jax.data.words import Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary, Vocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 

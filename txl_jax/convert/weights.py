@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from txl_jax import files, models, settings
+from txl_jax import models
 from txl_jax.convert import ids, infer, lengths, original, published
 from txl_jax.convert.sources import SOURCES
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
 
 
 class Weights(NamedTuple):

@@ -8,7 +8,6 @@ from typing import Any
 
 import safetensors.numpy
 
-from txl_jax import files
 from txl_jax.convert import (
   hugging_face,
   layout,
@@ -19,8 +18,9 @@ from txl_jax.convert import (
 )
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.data.words import Words
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program import files
 from txl_jax.runs import weights_file, workdir
 
 

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 
 def load(module: str, what: str) -> Any:

@@ -6,8 +6,8 @@ import pathlib
 import shlex
 from collections.abc import Iterator
 
-from txl_jax import buckets, settings
-from txl_jax.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.program import buckets, settings
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 # Sizes of the published vocabularies; enwik8 with every byte.
 SIZES = {

@@ -31,15 +31,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from txl_jax import files
-from txl_jax.data import subwords
-from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.documents import Documents
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.data.subwords import Subwords
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.data.words import Symbols, Words
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies import subwords
+from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies.words import Symbols, Words
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')

@@ -20,8 +20,8 @@ import numpy as np
 
 from txl_jax.data.documents import Documents, Segments
 from txl_jax.data.sentences import Shuffled
-from txl_jax.errors import UserError
-from txl_jax.settings import refuse
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import refuse
 
 # Variable lengths (`train.varlen`), as in the paper's code: the mean is halved
 # once in twenty steps; the length is normally distributed around it.

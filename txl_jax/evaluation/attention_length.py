@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax import settings
-from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.models import base, windowed
-from txl_jax.settings import ON_RESUME, count, key
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import ON_RESUME, count, key
 
 _KEYS = 'eval.batch_size', 'eval.segment_len', 'attention_length.lengths'
 

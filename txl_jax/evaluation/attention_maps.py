@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax.errors import UserError
 from txl_jax.evaluation import inside
 from txl_jax.models import base
 from txl_jax.parallel import capacity, placement
-from txl_jax.settings import ON_RESUME, count, size
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import ON_RESUME, count, size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from txl_jax import settings
 from txl_jax.evaluation import attention_length, perplexity, scoring
 from txl_jax.models import base
-from txl_jax.settings import ON_RESUME, key, size
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, key, size
 
 # How many times slower the window is, by length (Dai et al. 2019, Table 9: a
 # model of Al-Rfou et al. against Transformer-XL, on one GPU).

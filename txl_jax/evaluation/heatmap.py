@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from txl_jax.data.subwords import Subwords
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.data.words import Words
-from txl_jax.settings import ON_RESUME, count, file_path, size
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program.settings import ON_RESUME, count, file_path, size
 
 _LEVELS = 12  # colours on either side of white
 _HIGH, _LOW = (213, 94, 0), (0, 114, 178)  # orange, blue

@@ -3,7 +3,7 @@
 import dataclasses
 
 from txl_jax.data.options import SPLITS
-from txl_jax.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 
 @dataclasses.dataclass(frozen=True)

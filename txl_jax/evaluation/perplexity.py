@@ -14,13 +14,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax import files, settings
 from txl_jax.data import streams
-from txl_jax.errors import UserError
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import capacity, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.model.mem_len'
 

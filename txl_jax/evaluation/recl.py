@@ -23,7 +23,7 @@ from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.settings import ON_RESUME, count, key, size
+from txl_jax.program.settings import ON_RESUME, count, key, size
 
 _KEYS = 'recl.batch_size', 'recl.longest', 'eval.model.mem_len'
 # The published threshold: from this gain on a longer context counts as used.

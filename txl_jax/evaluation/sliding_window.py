@@ -16,7 +16,7 @@ import numpy as np
 
 from txl_jax.evaluation import perplexity
 from txl_jax.models import base, windowed
-from txl_jax.settings import ON_RESUME, count
+from txl_jax.program.settings import ON_RESUME, count
 
 _KEYS = 'eval.batch_size', 'sliding_window.window', 'sliding_window.window'
 

@@ -30,10 +30,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax import target
 from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
 from txl_jax.parallel import capacity
+from txl_jax.program import target
 
 
 class State(flax.struct.PyTreeNode):

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax import settings
-from txl_jax.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 LOWEST_TEMPERATURE = 1e-6  # below it, the quotient leaves the float32 range
 

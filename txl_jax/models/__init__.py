@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax import settings
 from txl_jax.models import (
   al_rfou,
   base,
@@ -15,6 +14,7 @@ from txl_jax.models import (
   vaswani,
   windowed,
 )
+from txl_jax.program import settings
 
 # A model of any file: one line here, and its config is known everywhere.
 MODELS: dict[str, type[base.LanguageModel]] = {

@@ -12,12 +12,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention, settings
+from txl_jax import attention
 from txl_jax.models import initial, layers, transformer, transformer_config
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.mesh import VOCABULARY
-from txl_jax.settings import count, key, size
+from txl_jax.program import settings
+from txl_jax.program.settings import count, key, size
 
 
 @dataclasses.dataclass(frozen=True)

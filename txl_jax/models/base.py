@@ -37,9 +37,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 
-from txl_jax import settings
 from txl_jax.models import config as config_lib
 from txl_jax.models import embeddings, initial, layers, regularisation
+from txl_jax.program import settings
 
 # In `row_axes`, marks an array that all rows share.
 SHARED = -1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from txl_jax.ops import softmax
-from txl_jax.settings import IN_USE, count, key, size
+from txl_jax.program.settings import IN_USE, count, key, size
 
 
 def rate(default: float, meaning: str, at_least: float = 0) -> Any:

@@ -1,7 +1,7 @@
 """Transformers at test time, when weights are frozen.
 
-Memory is then a ring of keys and values instead of states (`txl_jax.ring`), so
-that no state is projected twice; and what depends on the weights alone is
+Memory is then a ring of keys and values instead of states (`txl_jax.ops.ring`),
+so that no state is projected twice; and what depends on the weights alone is
 computed once, for many calls.
 
 Shapes
@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from txl_jax import ring, target
 from txl_jax.models import base, layers, transformer
+from txl_jax.ops import ring
+from txl_jax.program import target
 
 # The most tokens of several segments that attend to the ring at once.
 _AT_ONCE = 128

@@ -15,10 +15,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from txl_jax import attention, kernels, settings
+from txl_jax import attention
 from txl_jax.models import initial
-from txl_jax.ops import dropout, products
+from txl_jax.ops import dropout, kernels, products
 from txl_jax.parallel import attention_parallel
+from txl_jax.program import settings
 
 
 class Dropout(nn.Module):

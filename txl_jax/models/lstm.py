@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from txl_jax.models import base, initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
-from txl_jax.settings import IN_USE, count, key
+from txl_jax.program.settings import IN_USE, count, key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.models import base, initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
-from txl_jax.settings import key, size
+from txl_jax.program.settings import key, size
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import jax
 
 from txl_jax.models import base, config
 from txl_jax.models.config import rate
-from txl_jax.settings import size
+from txl_jax.program.settings import size
 
 
 @dataclasses.dataclass(frozen=True)

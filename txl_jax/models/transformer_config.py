@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from txl_jax.models import config
 from txl_jax.models.config import rate
-from txl_jax.settings import AT_TEST_TIME, IN_USE, count, key, size
+from txl_jax.program.settings import AT_TEST_TIME, IN_USE, count, key, size
 
 # The choices of same_length: how many keys a query sees, itself included.
 SPANS = {

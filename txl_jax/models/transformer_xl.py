@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.models import frozen, initial, layers, transformer
 from txl_jax.models.transformer_config import WithMemory
-from txl_jax.settings import key
+from txl_jax.program.settings import key
 
 
 @dataclasses.dataclass(frozen=True)

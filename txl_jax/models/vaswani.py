@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import transformer, transformer_config
-from txl_jax.settings import AT_TEST_TIME, count, key
+from txl_jax.program.settings import AT_TEST_TIME, count, key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from txl_jax import files, pictures, settings
 from txl_jax.data.prepared import Prepared
-from txl_jax.errors import UserError
 from txl_jax.modes import restore, sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import files, pictures, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
 FOLDER = 'analysis'

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from txl_jax import models, pictures
+from txl_jax import models
 from txl_jax.api import call_options
 from txl_jax.evaluation import attention_length, figures
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.program import pictures
 
 _INIT = (
   'attention length of training: model.mem_len, or train.segment_len without '

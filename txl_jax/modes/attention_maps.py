@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models
-from txl_jax.errors import UserError
 from txl_jax.evaluation import attention_maps, heatmap
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.program.errors import UserError
 
 _RANGES = 64  # of distances, in what is written of the passage
 _SHOWN = 3  # heads of which the passage is drawn

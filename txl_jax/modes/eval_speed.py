@@ -5,15 +5,16 @@ from typing import Any
 
 import jax
 
-from txl_jax import models, pictures, settings
-from txl_jax.corpora import preparation
-from txl_jax.errors import UserError
+from txl_jax import models
+from txl_jax.data.corpora import preparation
 from txl_jax.evaluation import eval_speed
 from txl_jax.models import base
 from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.program import pictures, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
 _FRESH = 'no run in the folder: fresh parameters, which cost as much'

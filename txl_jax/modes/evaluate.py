@@ -4,14 +4,14 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from txl_jax import settings
 from txl_jax.api import call_options
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
-from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs.console import TOKENS
 
 

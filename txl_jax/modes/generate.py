@@ -7,17 +7,17 @@ import sys
 
 import numpy as np
 
-from txl_jax import files
 from txl_jax.api import writing
-from txl_jax.data import unknown
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies import unknown
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
 from txl_jax.modes import restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 _LARGEST = 1 << 28  # bytes of a text
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax import buckets, models
+from txl_jax import models
 from txl_jax.api import call_options
-from txl_jax.errors import UserError
 from txl_jax.evaluation import heatmap, perplexity
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.program import buckets
+from txl_jax.program.errors import UserError
 
 _MOST = 10  # tokens in the table
 _BEFORE = 40  # characters shown before each, at most

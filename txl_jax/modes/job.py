@@ -4,13 +4,13 @@ import dataclasses
 import os
 import pathlib
 
-from txl_jax import settings
-from txl_jax.corpora import counting, preparation
+from txl_jax.data.corpora import counting, preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Watch
+from txl_jax.program import settings
 from txl_jax.runs import workdir
 from txl_jax.runs.console import Console
 

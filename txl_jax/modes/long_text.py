@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax import pictures
 from txl_jax.api import writing
-from txl_jax.errors import UserError
 from txl_jax.generation import decoding, repetition
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.program import pictures
+from txl_jax.program.errors import UserError
 
 _TEXTS = 'written', 'real'
 

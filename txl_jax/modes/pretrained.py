@@ -14,12 +14,13 @@ import flax.traverse_util
 import jax
 from jax.sharding import Mesh
 
-from txl_jax import buckets, files, models, settings
+from txl_jax import models
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import placement, processes
+from txl_jax.program import buckets, files, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal, weights_file, workdir
 from txl_jax.training import resume
 from txl_jax.training import state as state_lib

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax import buckets, models, pictures, settings
-from txl_jax.errors import UserError
+from txl_jax import models
 from txl_jax.evaluation import recl
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.program import buckets, pictures, settings
+from txl_jax.program.errors import UserError
 
 
 def run(job: Job) -> None:

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from txl_jax import models, settings
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax import models
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.models import base
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, workdir
 from txl_jax.training import averaging, resume
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_jax.api import call_options, writing
-from txl_jax.data.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.modes import generate
 from txl_jax.modes.sections import Config

@@ -4,17 +4,17 @@ import json
 import time
 import warnings
 
-from txl_jax import files
 from txl_jax.api.results import Score
 from txl_jax.api.text_model import TextModel
 from txl_jax.api.texts import UnknownWords
-from txl_jax.data import unknown
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies import unknown
 from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
 
 
 def run(job: Job) -> Score:

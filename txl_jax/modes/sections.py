@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import ml_collections
 
-from txl_jax import settings
 from txl_jax.data.options import Data
 from txl_jax.evaluation.attention_length import AttentionLength
 from txl_jax.evaluation.attention_maps import AttentionMaps
@@ -23,7 +22,8 @@ from txl_jax.generation.options import Generate, LongText
 from txl_jax.models import MODELS
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
-from txl_jax.settings import ON_RESUME, count, key
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, key
 from txl_jax.training import options
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile

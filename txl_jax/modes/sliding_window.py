@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax import models, pictures
+from txl_jax import models
 from txl_jax.api import call_options
-from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, sliding_window
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.program import pictures
+from txl_jax.program.errors import UserError
 
 _WAYS = 'segments', 'window'
 

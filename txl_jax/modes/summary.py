@@ -11,13 +11,14 @@ from typing import Any
 
 import jax
 
-from txl_jax import kernels, target
-from txl_jax.corpora import preparation
+from txl_jax.data.corpora import preparation
 from txl_jax.modes import pretrained
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
+from txl_jax.ops import kernels
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.program import target
 from txl_jax.training import cost, fit
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from txl_jax import buckets, files, models, settings
+from txl_jax import models
 from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import figures
 from txl_jax.models import base
@@ -17,6 +17,7 @@ from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
+from txl_jax.program import buckets, files, settings
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.console import TOKENS

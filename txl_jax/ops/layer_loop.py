@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax import target
+from txl_jax.program import target
 
 
 def run(

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax import target
+from txl_jax.program import target
 
 
 def dot_general(memory: int) -> Callable[..., jax.Array] | None:

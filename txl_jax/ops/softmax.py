@@ -43,8 +43,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from txl_jax import target
 from txl_jax.ops.selected_rows import on_rows
+from txl_jax.program import target
 
 TAIL_ORDERS = {
   'ascending': 'the first logit for the first tail (TensorFlow original, '

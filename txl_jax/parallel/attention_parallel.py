@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec as P
 
-from txl_jax.kernels import api, base
+from txl_jax.ops.kernels import api, base
 from txl_jax.parallel import mesh as mesh_lib
 
 _HEADS = 'tensor'

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 
 # Files with the limit of a group of processes, below its folder in each.
 _GROUPS = (

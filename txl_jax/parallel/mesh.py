@@ -32,8 +32,8 @@ from jax.sharding import (
 )
 from jax.sharding import PartitionSpec as P
 
-from txl_jax.errors import UserError
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import ON_RESUME, key
 
 AXES = ('slices', 'data', 'fsdp', 'tensor')
 # The compiler decides how what a program makes on the way is divided.

@@ -24,8 +24,8 @@ from typing import Any
 import jax
 from jax._src import distributed as jax_distributed  # for `store` alone
 
-from txl_jax import terminal
-from txl_jax.errors import UserError
+from txl_jax.program import terminal
+from txl_jax.program.errors import UserError
 
 _TIMEOUT = 300  # seconds until all processes have come
 _FOREVER = 7 * 24 * 3600 * 1000  # ms; a lost process ends the wait before

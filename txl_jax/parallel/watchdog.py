@@ -18,10 +18,10 @@ import time
 import traceback
 from collections.abc import Iterator
 
-from txl_jax import terminal
-from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import placement, processes
-from txl_jax.settings import ON_RESUME, key
+from txl_jax.program import terminal
+from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.settings import ON_RESUME, key
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ writes report.md, report.html, which needs no other file, and pictures, which
 need the extra `plot`.
 """
 
-from txl_jax import terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -18,8 +18,8 @@ import sys
 
 from absl import app, flags
 
-from txl_jax import command_line, files, pictures
-from txl_jax.errors import UserError
+from txl_jax.program import command_line, files, pictures
+from txl_jax.program.errors import UserError
 from txl_jax.report import collect, page, tables
 from txl_jax.runs.console import duration
 

@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_jax import files, settings
-from txl_jax.errors import UserError
 from txl_jax.models import MODELS
 from txl_jax.modes import analysis, sections
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, workdir
 
 # Of a gap between two lines of the log, as a multiple of the usual one: the

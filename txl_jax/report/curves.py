@@ -4,8 +4,8 @@ import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from txl_jax import pictures
 from txl_jax.evaluation import figures
+from txl_jax.program import pictures
 from txl_jax.report import page
 from txl_jax.report.collect import Run
 

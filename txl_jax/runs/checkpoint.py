@@ -33,9 +33,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from txl_jax import buckets, files
-from txl_jax.errors import UserError, first_line
 from txl_jax.parallel import processes
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import lease, seal, steps
 
 UNSAVED = 'unsaved'  # a file next to the folder, until a step is complete

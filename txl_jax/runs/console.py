@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_jax import terminal
+from txl_jax.program import terminal
 from txl_jax.runs import display
 from txl_jax.runs.display import Phase, curve, duration
 

@@ -22,9 +22,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from txl_jax import buckets, files
-from txl_jax.errors import UserError
 from txl_jax.parallel import processes
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError
 
 LEASE = 60.0  # seconds
 _held: dict[str, 'Lease'] = {}  # by folder

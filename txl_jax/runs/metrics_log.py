@@ -28,8 +28,8 @@ from typing import Any
 from tensorboardX import event_file_writer, summary
 from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
 
-from txl_jax import buckets, files
-from txl_jax.errors import UserError
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events

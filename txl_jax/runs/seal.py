@@ -10,8 +10,8 @@ import json
 import pathlib
 import zlib
 
-from txl_jax import buckets, files
-from txl_jax.errors import UserError
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError
 
 NAME = 'seal.json'
 

@@ -14,8 +14,8 @@ import re
 import shutil
 from typing import Any
 
-from txl_jax import buckets, files
-from txl_jax.errors import UserError
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError
 from txl_jax.runs import seal
 
 _UNFINISHED = re.compile(r'\d+\.(new|old|(new\.)?orbax-checkpoint-tmp.*)')

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txl_jax import buckets, files
-from txl_jax.errors import UserError, first_line
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError, first_line
 
 NAME = 'wandb.json'
 _NEEDED = "pip install 'txl_jax[wandb]'"

@@ -18,11 +18,12 @@ import flax.traverse_util
 import jax
 import numpy as np
 
-from txl_jax import files, models, settings
-from txl_jax.data import vocabulary as vocabulary_lib
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax import models
+from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.models import base
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
 
 AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]

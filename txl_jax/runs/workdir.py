@@ -26,12 +26,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_jax import buckets, files, settings
-from txl_jax.data import vocabulary as vocabulary_lib
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabulary import AnyVocabulary
-from txl_jax.errors import UserError
+from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
+from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.parallel import processes
+from txl_jax.program import buckets, files, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'

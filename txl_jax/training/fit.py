@@ -15,10 +15,11 @@ import jax
 from jax.extend import core
 from jax.sharding import AbstractDevice
 
-from txl_jax import models, target
+from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import capacity
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import target
 from txl_jax.training import cost
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib

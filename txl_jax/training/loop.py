@@ -10,14 +10,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax import settings
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
-from txl_jax.errors import UserError
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.console import TOKENS, Console
 from txl_jax.training import (

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from txl_jax.parallel.mesh import path_name
-from txl_jax.settings import count, key, size
+from txl_jax.program.settings import count, key, size
 
 
 @dataclasses.dataclass(frozen=True)

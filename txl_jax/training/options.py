@@ -6,7 +6,14 @@ from typing import Any, Protocol
 
 from txl_jax.evaluation.options import Eval
 from txl_jax.parallel.mesh import Sizes
-from txl_jax.settings import NOTED, ON_RESUME, count, file_path, key, size
+from txl_jax.program.settings import (
+  NOTED,
+  ON_RESUME,
+  count,
+  file_path,
+  key,
+  size,
+)
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 

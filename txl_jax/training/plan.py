@@ -12,10 +12,10 @@ from jax.sharding import Mesh
 from txl_jax.data import streams
 from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
-from txl_jax.errors import UserError
 from txl_jax.evaluation import perplexity
 from txl_jax.parallel import capacity
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
 

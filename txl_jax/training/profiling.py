@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import jax
 
-from txl_jax import buckets
 from txl_jax.parallel import processes
+from txl_jax.program import buckets
+from txl_jax.program.settings import ON_RESUME, count
 from txl_jax.runs.console import Console
-from txl_jax.settings import ON_RESUME, count
 
 
 @dataclasses.dataclass(frozen=True)

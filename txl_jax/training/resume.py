@@ -8,9 +8,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from txl_jax import files, settings
-from txl_jax.errors import UserError
 from txl_jax.parallel import hardware, processes
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim

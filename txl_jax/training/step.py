@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from txl_jax import models, settings
+from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program import settings
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config

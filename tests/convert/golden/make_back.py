@@ -55,10 +55,11 @@ def weights(case):
   import flax.traverse_util
   import jax
 
-  from txl_jax import models, settings
+  from txl_jax import models
   from txl_jax.convert import ids as ids_lib
   from txl_jax.convert.weights import Weights
   from txl_jax.models import base
+  from txl_jax.program import settings
 
   fields = {**BASE, **CASES[case]}
   declared = models.MODELS[fields['name']].Config

@@ -19,7 +19,7 @@ from tests.runs.checkpoint.saves import (
   save,
   whole,
 )
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal
 
 # Damage

@@ -24,7 +24,7 @@ from tests.runs.checkpoint.saves import (
   save,
 )
 from txl_jax import models
-from txl_jax.errors import UserError
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.training import state as state_lib
 

@@ -24,8 +24,8 @@ from tests.runs.checkpoint.saves import (
   save,
   whole,
 )
-from txl_jax.errors import UserError
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal
 
 # What is kept

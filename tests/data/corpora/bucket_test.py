@@ -1,0 +1,77 @@
+"""Corpora in a bucket: prepared once, fetched by every machine."""
+
+import pytest
+
+from tests import programs
+from txl_jax.data.corpora import bucket as copies
+from txl_jax.data.corpora import preparation
+from txl_jax.data.options import Data
+from txl_jax.program.errors import UserError
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+  """Makes this another machine, of that name."""
+
+  def become(name):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / name))
+
+  become('one')
+  return become
+
+
+@pytest.fixture
+def asked(in_bucket, tmp_path):
+  text = programs.write_corpus(tmp_path)
+  return Data(corpus='text', path=str(text), dir=str(in_bucket))
+
+
+def names(folder):
+  return sorted(x.relative_to(folder).as_posix() for x in folder.rglob('*'))
+
+
+def test_every_machine_has_the_same(in_bucket, asked, machine, capsys):
+  first = preparation.prepare(asked)
+  assert first.folder.is_relative_to(copies.cache(in_bucket))
+  assert names(in_bucket / first.folder.name) == names(first.folder)
+  assert 'preparing' in capsys.readouterr().err
+  machine('two')
+  second = preparation.prepare(asked)
+  assert second.folder != first.folder
+  assert second.digest == first.digest
+  assert 'fetching' in capsys.readouterr().err
+  preparation.prepare(asked)
+  assert not capsys.readouterr().err
+
+
+def test_what_is_damaged_here_is_fetched_again(asked, machine, capsys):
+  path = preparation.prepare(asked).folder / 'train.bin'
+  before = path.read_bytes()
+  path.write_bytes(b'')
+  preparation.prepare(asked)
+  assert 'fetching' in capsys.readouterr().err
+  assert path.read_bytes() == before
+
+
+def test_what_was_not_put_there_whole(in_bucket, asked, machine):
+  """The manifest comes last: it is put there again."""
+  folder = preparation.prepare(asked).folder
+  there = in_bucket / folder.name
+  (there / 'manifest.json').unlink()
+  (there / 'train.bin').unlink()
+  assert not copies.is_there(there)
+  preparation.prepare(asked)
+  assert copies.is_there(there)
+  assert names(there) == names(folder)
+
+
+def test_one_that_is_to_be_downloaded(in_bucket, machine):
+  config = {'corpus': 'enwik8', 'newline': 'drop', 'dir': str(in_bucket)}
+  with pytest.raises(UserError, match=f'--data_dir={in_bucket}'):
+    preparation.locate_or_prepare(config)
+
+
+def test_a_bucket_that_refuses(bucket, asked, machine):
+  bucket.closed = True
+  with pytest.raises(OSError, match='403 Forbidden'):
+    preparation.prepare(asked)

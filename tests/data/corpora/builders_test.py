@@ -1,0 +1,374 @@
+import hashlib
+import http.server
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from tests import programs
+from txl_jax.data.corpora import builders
+from txl_jax.program.errors import UserError
+
+SIZES = {'train': 2_300_000, 'validation': 150_000, 'test': 50_000}
+TEXT = np.random.default_rng(0).integers(9, 120, 2_500_000, np.uint8).tobytes()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  """Serves server.body, as far as server.cut says, and notes the requests."""
+
+  def do_GET(self):
+    server = self.server
+    server.requests.append((self.path, self.headers.get('Range')))
+    if 'missing' in self.path:
+      return self.send_error(404)
+    start = 0
+    if server.ranges and self.headers.get('Range'):
+      start = int(self.headers['Range'].removeprefix('bytes=')[:-1])
+    body = server.body[start:]
+    self.send_response(206 if start else 200)
+    self.send_header('Content-Length', str(len(body)))
+    self.end_headers()
+    self.wfile.write(body[: server.cuts.pop(0) if server.cuts else None])
+    return None
+
+  def log_message(self, *args):
+    pass
+
+
+@pytest.fixture(scope='module')
+def archive_bytes(tmp_path_factory):
+  path = tmp_path_factory.mktemp('zip') / 'enwik8.zip'
+  with zipfile.ZipFile(path, 'w', zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr('other', b'something else')
+    archive.writestr('enwik8', TEXT)
+  return path.read_bytes()
+
+
+@pytest.fixture
+def server(archive_bytes, monkeypatch):
+  for name in ('http_proxy', 'HTTP_PROXY', 'all_proxy', 'ALL_PROXY'):
+    monkeypatch.delenv(name, raising=False)
+  server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+  server.body, server.cuts, server.ranges = archive_bytes, [], True
+  server.requests = []
+  server.address = f'http://127.0.0.1:{server.server_port}'
+  thread = threading.Thread(target=server.serve_forever, args=[0.01])
+  thread.start()
+  yield server
+  server.shutdown()
+  server.server_close()
+  thread.join()
+
+
+@pytest.fixture
+def register(archive_bytes, monkeypatch):
+  """Puts the small archive, with the given urls, in the place of enwik8."""
+
+  def register(*urls, sha256=None, sizes=SIZES):
+    sha256 = sha256 or hashlib.sha256(archive_bytes).hexdigest()
+    members = dict.fromkeys(sizes, ('enwik8',))
+    archive = builders.Archive(urls, len(archive_bytes), sha256, members, sizes)
+    monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
+
+  return register
+
+
+def texts(splits):
+  return {split: b''.join(read()) for split, read in splits.items()}
+
+
+EXPECTED = {
+  'train': TEXT[:2_300_000],
+  'validation': TEXT[2_300_000:2_450_000],
+  'test': TEXT[2_450_000:],
+}
+
+
+def test_download_gives_the_bytes_in_order_and_only_once(
+  server, register, tmp_path
+):
+  url = f'{server.address}/enwik8.zip'
+  register(url)
+  splits, source = builders.read('enwik8', tmp_path)
+  assert list(splits) == ['train', 'validation', 'test']
+  assert texts(splits) == EXPECTED
+  assert texts(splits) == EXPECTED  # the chunks can be had again
+  assert source == {
+    'file': 'enwik8.zip',
+    'urls': [url],
+    'size': len(server.body),
+    'sha256': hashlib.sha256(server.body).hexdigest(),
+  }
+  assert len(server.requests) == 1
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+  splits, _ = builders.read('enwik8', tmp_path, force=True)
+  assert texts(splits) == EXPECTED
+  assert len(server.requests) == 1
+
+
+def test_records_are_in_chunks_of_one_mebibyte(server, register, tmp_path):
+  register(f'{server.address}/enwik8.zip')
+  splits, _ = builders.read('enwik8', tmp_path)
+  chunks = [len(chunk) for chunk in splits['train']()]
+  assert chunks == [1 << 20, 1 << 20, 2_300_000 - (2 << 20)]
+
+
+def test_urls_are_tried_in_order(server, register, tmp_path):
+  bad, good = f'{server.address}/missing.zip', f'{server.address}/enwik8.zip'
+  register(bad, good)
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+  assert [path for path, _ in server.requests] == [
+    '/missing.zip',
+    '/enwik8.zip',
+  ]
+
+
+@pytest.mark.parametrize('ranges', [True, False])
+def test_broken_download_continues(server, register, tmp_path, ranges):
+  register(f'{server.address}/enwik8.zip')
+  server.cuts, server.ranges = [1_000_000], ranges
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+  first, second = (asked for _, asked in server.requests)
+  assert first is None
+  start = int(second.removeprefix('bytes=').removesuffix('-'))
+  assert 900_000 < start <= 1_000_000
+
+
+def test_download_of_a_killed_process_continues(server, register, tmp_path):
+  register(f'{server.address}/enwik8.zip')
+  part = tmp_path / 'tfds/downloads/enwik8.zip.part'
+  part.parent.mkdir(parents=True)
+  part.write_bytes(server.body[:5000])
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+  assert server.requests == [('/enwik8.zip', 'bytes=5000-')]
+
+
+def test_damaged_part_is_downloaded_anew(server, register, tmp_path):
+  register(f'{server.address}/enwik8.zip')
+  part = tmp_path / 'tfds/downloads/enwik8.zip.part'
+  part.parent.mkdir(parents=True)
+  part.write_bytes(b'x' * 5000)
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+  assert [asked for _, asked in server.requests] == ['bytes=5000-', None]
+
+
+def test_damaged_archive_in_the_cache_is_downloaded_anew(
+  server, register, tmp_path
+):
+  register(f'{server.address}/enwik8.zip')
+  path = tmp_path / 'tfds/downloads/enwik8.zip'
+  path.parent.mkdir(parents=True)
+  path.write_bytes(server.body[:-1] + b'x')
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+
+
+def test_download_through_a_proxy(server, register, tmp_path, monkeypatch):
+  monkeypatch.setenv('http_proxy', server.address)
+  monkeypatch.setenv('no_proxy', '')
+  url = 'http://corpus.invalid/enwik8.zip'
+  register(url)
+  splits, _ = builders.read('enwik8', tmp_path)
+  assert texts(splits) == EXPECTED
+  assert server.requests == [(url, None)]
+
+
+def test_wrong_checksum_is_refused(server, register, tmp_path):
+  url = f'{server.address}/enwik8.zip'
+  register(url, sha256='0' * 64)
+  with pytest.raises(UserError) as error:
+    builders.read('enwik8', tmp_path)
+  message = str(error.value)
+  assert '\n' not in message
+  assert f'{url} gave' in message
+  assert hashlib.sha256(server.body).hexdigest() in message  # found
+  assert f'expected {len(server.body)} bytes with sha256 {"0" * 64}' in message
+  assert '--dataset=enwik8 --manual_dir=FOLDER' in message
+  assert list((tmp_path / 'tfds/downloads').iterdir()) == []
+
+
+def test_no_network_tells_urls_size_checksum_and_command(
+  server, register, tmp_path
+):
+  server.shutdown()
+  server.server_close()  # connections are refused
+  urls = f'{server.address}/enwik8.zip', f'{server.address}/mirror.zip'
+  register(*urls)
+  with pytest.raises(UserError) as error:
+    builders.read('enwik8', tmp_path)
+  message = str(error.value)
+  assert '\n' not in message
+  assert all(message.count(f'{url}: ') == 1 for url in urls)
+  assert f'{len(server.body)} bytes' in message
+  assert hashlib.sha256(server.body).hexdigest() in message
+  assert (
+    'python -m txl_jax.prepare --dataset=enwik8 --manual_dir=FOLDER' in message
+  )
+
+
+def test_manual_dir_needs_no_network(register, archive_bytes, tmp_path):
+  register('http://corpus.invalid/enwik8.zip')
+  manual = tmp_path / 'manual'
+  manual.mkdir()
+  (manual / 'enwik8.zip').write_bytes(archive_bytes)
+  splits, _ = builders.read('enwik8', tmp_path / 'data', manual)
+  assert texts(splits) == EXPECTED
+
+
+@pytest.mark.parametrize('found', ['nothing', 'flipped', 'short'])
+def test_manual_dir_is_checked(register, archive_bytes, tmp_path, found):
+  register('http://corpus.invalid/enwik8.zip')
+  path = tmp_path / 'enwik8.zip'
+  if found == 'flipped':
+    path.write_bytes(bytes([archive_bytes[0] ^ 1]) + archive_bytes[1:])
+  elif found == 'short':
+    path.write_bytes(archive_bytes[:-1])
+  with pytest.raises(UserError) as error:
+    builders.read('enwik8', tmp_path / 'data', tmp_path)
+  message = str(error.value)
+  assert str(path) in message
+  assert ('no such file' in message) == (found == 'nothing')
+  assert hashlib.sha256(archive_bytes).hexdigest() in message
+
+
+def test_damaged_records_are_told_and_mended(server, register, tmp_path):
+  register(f'{server.address}/enwik8.zip')
+  builders.read('enwik8', tmp_path)
+  (path,) = (tmp_path / 'tfds/enwik8').glob('*/*train.array_record*')
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 1
+  path.write_bytes(data)
+  splits, _ = builders.read('enwik8', tmp_path)
+  with pytest.raises(UserError, match=r'split train .* --force'):
+    b''.join(splits['train']())
+  splits, _ = builders.read('enwik8', tmp_path, force=True)
+  assert texts(splits) == EXPECTED
+
+
+def test_archive_of_another_length_is_told(server, register, tmp_path):
+  sizes = SIZES | {'test': 60_000}
+  register(f'{server.address}/enwik8.zip', sizes=sizes)
+  splits, _ = builders.read('enwik8', tmp_path)
+  with pytest.raises(
+    UserError, match=r'split test .*: it has 50000 bytes, not 60000'
+  ):
+    b''.join(splits['test']())
+
+
+@pytest.mark.parametrize('odd', ['{', '[]', '[' * 100_000, 'pipe'])
+def test_an_odd_source_is_told_and_mended(
+  register, archive_bytes, tmp_path, capsys, odd
+):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  _, source = builders.read('enwik8', tmp_path, tmp_path)
+  path = tmp_path / 'tfds/enwik8/1.0.0/source.json'
+  path.unlink()
+  if odd == 'pipe':
+    programs.make_pipe(path)
+  else:
+    path.write_text(odd)
+  splits, again = builders.read('enwik8', tmp_path, tmp_path)
+  assert again == source and texts(splits) == EXPECTED
+  said = capsys.readouterr().err.splitlines()[-1]
+  assert said.startswith(f'{path} ')
+  assert said.endswith('; the records are made again')
+
+
+@pytest.mark.parametrize('odd', ['{', '[]', '', '[' * 100_000])
+def test_an_odd_description_is_told_and_mended(
+  register, archive_bytes, tmp_path, odd
+):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  builders.read('enwik8', tmp_path, tmp_path)
+  path = tmp_path / 'tfds/enwik8/1.0.0'
+  (path / 'dataset_info.json').write_text(odd)
+  with pytest.raises(UserError, match=f'^{path} cannot be read.* --force'):
+    builders.read('enwik8', tmp_path, tmp_path)
+  splits, _ = builders.read('enwik8', tmp_path, tmp_path, force=True)
+  assert texts(splits) == EXPECTED
+
+
+def test_records_that_cannot_be_written(register, archive_bytes, tmp_path):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+
+  def full(*_, **__):
+    raise RuntimeError('write() failed: No space left on device; writing x')
+
+  cannot = pytest.raises(UserError, match=r'records of enwik8 cannot .*ing x')
+  broken = mock.patch.object(builders.Records, 'download_and_prepare', full)
+  with broken, cannot:
+    builders.read('enwik8', tmp_path / 'data', tmp_path)
+  assert list((tmp_path / 'data/tfds').iterdir()) == []
+
+
+def test_no_folder_is_left(register, archive_bytes, tmp_path, monkeypatch):
+  register('http://corpus.invalid/enwik8.zip')
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  (tmp_path / 'tmp').mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path / 'tmp'))
+  splits, _ = builders.read('enwik8', tmp_path / 'data', tmp_path)
+  assert texts(splits) == EXPECTED
+  assert list((tmp_path / 'tmp').iterdir()) == []
+
+
+@pytest.mark.parametrize('name', ['enwik8', 'text8'])
+def test_published_splits(name, tmp_path):
+  archive = builders.ARCHIVES[name]
+  assert list(archive.cuts.values()) == [90_000_000, 5_000_000, 5_000_000]
+  assert len(archive.sha256) == 64
+  assert archive.file == f'{name}.zip'
+  assert builders.builder(name, tmp_path).name == name
+
+
+def test_no_tensorflow_is_imported(archive_bytes, tmp_path):
+  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
+  code = f"""
+import sys
+from txl_jax.data.corpora import builders
+builders.ARCHIVES['enwik8'] = builders.Archive(
+    ('http://corpus.invalid/enwik8.zip',), {len(archive_bytes)},
+    {hashlib.sha256(archive_bytes).hexdigest()!r},
+    dict.fromkeys({SIZES}, ('enwik8',)), {SIZES})
+splits, _ = builders.read('enwik8', {str(tmp_path)!r}, {str(tmp_path)!r})
+assert sum(len(c) for read in splits.values() for c in read()) == {len(TEXT)}
+assert 'tensorflow' not in sys.modules
+"""
+  root = pathlib.Path(builders.__file__).parents[3]
+  subprocess.run([sys.executable, '-c', code], check=True, cwd=root)
+
+
+def test_training_needs_no_tfds(tmp_path):
+  book = tmp_path / 'my book.txt'
+  book.write_bytes(b'a few lines\n' * 99)
+  code = """
+import sys
+from txl_jax import settings
+from txl_jax.data.corpora import preparation
+from txl_jax.data.options import Data
+section = settings.defaults(Data)
+section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
+data = preparation.locate_or_prepare(section)
+assert data.tokens('train').size > 0
+for name in ('tensorflow', 'tensorflow_datasets', 'jax', 'requests'):
+  assert name not in sys.modules, name
+"""
+  root = pathlib.Path(builders.__file__).parents[3]
+  subprocess.run(
+    [sys.executable, '-c', code, str(tmp_path / 'data'), str(book)],
+    check=True,
+    cwd=root,
+  )

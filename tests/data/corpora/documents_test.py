@@ -1,0 +1,250 @@
+"""A text as documents: what is prepared, beside the texts themselves."""
+
+import gzip
+import itertools
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from tests.data.corpora import asking
+from txl_jax.data import prepared
+from txl_jax.data.corpora import documents, local, own_text
+from txl_jax.data.options import Data
+from txl_jax.program.errors import UserError
+
+TEXTS = [
+  f'nö {" ".join(str(i))}\nof\n\n{"x " * (i % 7)}'.encode() for i in range(60)
+]
+LEVELS = pytest.mark.parametrize('level', ['byte', 'word', 'subword'])
+
+
+def as_files(folder):
+  for i, text in enumerate(TEXTS):
+    (folder / f'{i:02}.txt').write_bytes(text)
+  return folder
+
+
+def as_records(folder):
+  lines = (json.dumps({'text': text.decode()}) for text in TEXTS)
+  (folder / 'all.jsonl').write_text(''.join(f'{x}\n' for x in lines))
+  return folder / 'all.jsonl'
+
+
+def as_separated(folder):
+  (folder / 'all.txt').write_bytes(b'<|endoftext|>'.join(TEXTS))
+  return folder / 'all.txt'
+
+
+def as_packed(folder):
+  data = gzip.compress(b'<|endoftext|>'.join(TEXTS) + b'<|endoftext|>')
+  (folder / 'all.txt.gz').write_bytes(data)
+  return folder / 'all.txt.gz'
+
+
+FORMS = {
+  as_files: 'file',
+  as_records: 'record',
+  as_separated: 'separator',
+  as_packed: 'separator',
+}
+
+
+@pytest.fixture
+def prepare(tmp_path):
+  (tmp_path / 'source').mkdir()
+
+  def made(form, **options):
+    path = form(tmp_path / 'source')
+    more = dict(path=path, documents=FORMS[form]) | options
+    return asking.prepare('text', tmp_path / 'data', processes=1, **more)
+
+  return made
+
+
+def documents_of(corpus, split):
+  """The token ids of each, which are between two <eos>."""
+  found, eos = corpus.text(split), corpus.vocabulary.eos_id
+  tokens = corpus.tokens(split)
+  np.testing.assert_array_equal(np.flatnonzero(tokens == eos), found.starts)
+  assert tokens[0] == tokens[-1] == eos
+  return [tokens[a + 1 : b] for a, b in itertools.pairwise(found.starts)]
+
+
+def words(text):
+  return b' '.join(text.split())
+
+
+@LEVELS
+@pytest.mark.parametrize('form', FORMS)
+def test_every_document_is_there_once(prepare, form, level):
+  corpus = prepare(form, level=level)
+  shown = words if level == 'word' else lambda text: text
+  found, sizes = [], []
+  for split in 'train', 'validation', 'test':
+    each = documents_of(corpus, split)
+    found += [corpus.vocabulary.decode(x) for x in each]
+    entry = corpus.manifest['splits'][split]
+    assert entry['sentences'] == len(each)
+    sizes.append(entry['bytes'])
+  assert [*map(shown, found)] == [*map(shown, TEXTS)]
+  assert sum(sizes) == sum(map(len, TEXTS))
+  wanted = [sum(sizes) * p // 100 for p in (90, 95)]
+  longest = max(map(len, TEXTS)) + len('<|endoftext|>') * len(TEXTS)
+  for place, offset in zip(itertools.accumulate(sizes), wanted):
+    assert abs(place - offset) <= longest
+  assert corpus.of_documents and corpus.sentences('train') is None
+  # The same again, from the disk.
+  again = prepared.load(corpus.folder)
+  assert again.digest == corpus.digest
+  assert again.vocabulary == corpus.vocabulary
+
+
+@LEVELS
+def test_splits_by_name(prepare, tmp_path, level):
+  for split, texts in ('train', TEXTS[:50]), ('valid', TEXTS[50:]):
+    data = b'#'.join(texts)
+    (tmp_path / f'source/{split}.txt').write_bytes(data)
+  FORMS[lambda folder: folder] = 'separator'
+  form = [*FORMS][-1]
+  corpus = prepare(form, level=level, separator='#')
+  del FORMS[form]
+  assert len(documents_of(corpus, 'train')) == 50
+  assert len(documents_of(corpus, 'validation')) == 10
+  assert corpus.manifest['source']['separator'] == '#'
+
+
+def test_what_is_in_a_vocabulary(prepare):
+  corpus = prepare(as_files)
+  vocabulary = corpus.vocabulary
+  assert len(vocabulary) == 257 == Data('text', documents='file').symbols
+  assert vocabulary.start == vocabulary.eos_id == vocabulary.document_end == 256
+  assert vocabulary.decode([97, 256, 98]) == b'ab'
+  assert vocabulary.sizes.tolist() == [1] * 256 + [0]
+  assert vocabulary.encode(b'\xff\n', 'it').tolist() == [255, 10]
+  assert vocabulary.line_end == 10
+  assert type(vocabulary).from_json(vocabulary.to_json()) == vocabulary
+
+
+def test_subwords_of_documents(prepare):
+  vocabulary = prepare(as_files, level='subword', max_size=260).vocabulary
+  assert len(vocabulary) == 260
+  assert vocabulary.eos_id == vocabulary.start == 259
+  text = b'n\xc3\xb6 <eos> \xff'
+  ids = vocabulary.encode(text, 'it')
+  assert 259 not in ids and vocabulary.decode([*ids, 259]) == text
+  assert vocabulary.sizes[259] == 0
+  assert type(vocabulary).from_json(vocabulary.to_json()) == vocabulary
+  plain = type(vocabulary).from_fields(json.loads(vocabulary.tokenizer))
+  assert plain.eos_id is None and plain.of_documents() == vocabulary
+
+
+def test_subwords_are_not_learned_from_separators(prepare):
+  plain = prepare(as_separated, documents='none', level='subword')
+  assert any(b'endoftext' in x for x in plain.vocabulary.symbols)
+  corpus = prepare(as_separated, level='subword')
+  assert not any(b'endoftext' in x for x in corpus.vocabulary.symbols)
+
+
+def test_a_tokenizer_that_is_given(prepare, tmp_path):
+  corpus = prepare(as_files, level='subword', max_size=260)
+  given = tmp_path / 'given.json'
+  given.write_text(json.dumps(corpus.vocabulary.to_json()))
+  again = prepare(as_files, level='subword', tokenizer=given)
+  assert again.vocabulary == corpus.vocabulary
+  assert again.digest == corpus.digest
+
+
+def test_another_separator_is_another_corpus(prepare):
+  found = {prepare(as_separated, separator=x).folder for x in ('<|', '|', 'n')}
+  assert len(found) == 3
+
+
+@hypothesis.settings(
+  max_examples=200, deadline=None, derandomize=True, database=None
+)
+@hypothesis.given(st.data())
+def test_separators_across_chunks(data):
+  text = data.draw(st.text('ab', max_size=40)).encode()
+  separator = data.draw(st.text('ab', min_size=1, max_size=4))
+  cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=5))
+  chunks = [text[a:b] for a, b in itertools.pairwise([0, *sorted(cuts), 99])]
+  asked = Data('text', documents='separator', separator=separator)
+
+  class Given(local.Part):
+    def __call__(self):
+      return iter(chunks)
+
+  part = Given('it', 0, len(text), len(text))
+  found = documents.each(asked, local.Split((part, part)))
+  each = [x for x in text.split(separator.encode()) if x]
+  assert [b''.join(pieces) for pieces in found] == each * 2
+  if len(each) < 2:
+    return
+  (place,) = documents.places(asked, [part], [len(text) // 2])
+  cut = [text[:place], text[place:]]
+  parts = [[y for y in x.split(separator.encode()) if y] for x in cut]
+  assert all(parts) and [*itertools.chain(*parts)] == each
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 5, 19, 20, 40])
+@pytest.mark.parametrize('largest', [0, -1])
+def test_no_split_is_without_a_document(tmp_path, count, largest):
+  for i in range(count):
+    (tmp_path / f'{i:02}').write_text('x' * 10)
+  names = sorted(tmp_path.iterdir())
+  names[largest].write_text('y' * 500)
+  asked = Data('text', path=f'{tmp_path}', documents='file')
+  found = own_text.find(asked)
+  if count < 3:
+    s = 's' * (count != 1)
+    words = f'has {count} document{s}, too few to cut it into 3 splits'
+    with pytest.raises(UserError, match=words):
+      found.splits()
+    return
+  parts = found.splits().values()
+  assert all(split.parts for split in parts)
+  files = [part.path for split in parts for part in split.parts]
+  assert files == names
+
+
+@pytest.mark.parametrize(
+  'form, options, words',
+  [
+    (as_files, {'documents': 'record'}, 'has no records (.jsonl, .parquet)'),
+    (as_files, {'separator': 'x'}, "'<|endoftext|>' with corpus text"),
+    (as_separated, {'separator': ''}, "data.separator is ''; allowed: a text"),
+    (as_separated, {'separator': '?'}, "data.separator is '?'; allowed: what"),
+    (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
+    (
+      as_files,
+      {'level': 'subword', 'max_size': 256},
+      'data.max_size is 256; allowed: 0, or at least 257',
+    ),
+  ],
+)
+def test_what_is_refused(prepare, form, options, words):
+  with pytest.raises(UserError) as e:
+    prepare(form, **options)
+  assert words in str(e.value)
+
+
+def test_other_corpora_have_none():
+  with pytest.raises(UserError, match=r'^data\.documents is'):
+    Data('enwik8', documents='file').check()
+
+
+def test_with_the_vocabulary_of_a_model(prepare):
+  corpus = prepare(as_files)
+  plain = prepare(as_files, documents='none')
+  found = plain.encoded_with(corpus.vocabulary)
+  assert found.vocabulary == corpus.vocabulary
+  np.testing.assert_array_equal(found.tokens('test'), plain.tokens('test'))
+  with pytest.raises(UserError, match='has no <eos> that ends one; allowed'):
+    corpus.encoded_with(plain.vocabulary)
+  subwords = dict(level='subword', max_size=270)
+  other = prepare(as_files, documents='none', **subwords).vocabulary
+  with pytest.raises(UserError, match='as data'):
+    prepare(as_files, **subwords).encoded_with(other.of_documents())

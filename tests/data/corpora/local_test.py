@@ -1,0 +1,322 @@
+import hashlib
+import os
+import platform
+import sysconfig
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import programs
+from txl_jax.data.corpora import local, own_text
+from txl_jax.data.options import Data
+from txl_jax.program.errors import UserError
+
+LINES = b''.join(b'%d bottles\n' % i for i in range(500))
+
+
+def read_text(path, words=False):
+  """The splits of a text and its source."""
+  level = 'word' if words else 'byte'
+  found = own_text.find(Data('text', path=str(path), level=level))
+  return found.splits(), found.source()
+
+
+def texts(splits):
+  return [b''.join(splits[s]()) for s in ('train', 'validation', 'test')]
+
+
+def cuts_by_definition(data):
+  """Both cuts, found by looking at one position after the other."""
+  cuts = []
+  for percent in (90, 95):
+    wanted = len(data) * percent // 100
+    lines = range(wanted, min(wanted + 4096, len(data)) + 1)
+    for cut in lines:
+      if data[cut - 1 : cut] == b'\n':
+        break
+    else:
+      cut = wanted
+      while cut < len(data) and 0x80 <= data[cut] < 0xC0:
+        cut += 1
+    cuts.append(cut)
+  return cuts
+
+
+def write_tree(root, tree):
+  for name, data in tree.items():
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+words = st.text('aé漢 \n', min_size=1, max_size=30)
+
+
+@settings(deadline=None)
+@given(st.lists(words, min_size=8, max_size=30), st.integers(1, 9))
+def test_cuts_are_those_of_the_rule(tmp_path_factory, pieces, repeats):
+  data = ''.join(pieces * repeats).encode()
+  path = tmp_path_factory.mktemp('text') / 'book.txt'
+  path.write_bytes(data)
+  first, second = cuts_by_definition(data)
+  expected = [data[:first], data[first:second], data[second:]]
+  if all(expected):
+    splits, _ = read_text(path)
+    assert texts(splits) == expected
+  else:
+    with pytest.raises(UserError, match='too few lines'):
+      read_text(path)
+
+
+def test_cut_at_a_line_start_stays(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_bytes(b'123456789\n' * 100)
+  splits, _ = read_text(path)
+  assert [len(t) for t in texts(splits)] == [900, 50, 50]
+
+
+@pytest.mark.parametrize('newline_at, moved', [(4095, 4096), (4096, 0)])
+def test_cut_looks_4096_bytes_ahead(tmp_path, newline_at, moved):
+  data = bytearray(b'x' * 200_000)
+  data[180_000 + newline_at] = ord('\n')
+  path = tmp_path / 'book.txt'
+  path.write_bytes(data)
+  splits, _ = read_text(path)
+  assert len(texts(splits)[0]) == 180_000 + moved
+
+
+def test_cut_without_lines_keeps_characters_whole(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_bytes('漢'.encode() * 30_001)
+  splits, _ = read_text(path)
+  for text in texts(splits):
+    text.decode()  # raises if a character was cut
+  assert b''.join(texts(splits)) == path.read_bytes()
+
+
+@settings(deadline=None)
+@given(st.lists(words, min_size=8, max_size=30), st.integers(1, 9))
+def test_words_are_cut_as_bytes_where_lines_are_short(
+  tmp_path_factory, pieces, repeats
+):
+  data = ('\n'.join(pieces * repeats) + '\n').encode()
+  path = tmp_path_factory.mktemp('text') / 'book.txt'
+  path.write_bytes(data)
+  first, second = cuts_by_definition(data)
+  if first < second < len(data):
+    splits, _ = read_text(path, words=True)
+    assert texts(splits) == [data[:first], data[first:second], data[second:]]
+
+
+def test_words_of_one_line_stay_whole(tmp_path):
+  data = ('漢字 xy b ' * 20_001).encode()
+  path = tmp_path / 'book.txt'
+  path.write_bytes(data)
+  splits, _ = read_text(path, words=True)
+  assert b''.join(texts(splits)) == data
+  for text in texts(splits):
+    assert set(text.decode().split()) == {'漢字', 'xy', 'b'}
+    assert text.endswith(b' ')
+  assert 0 <= len(texts(splits)[0]) - len(data) * 90 // 100 < 7
+
+
+def test_cut_of_words_looks_for_space_however_far(tmp_path):
+  train, rest = b'b ' * 800_000 + b'x' * 1_300_000 + b'\t', b'b ' * 100_000
+  path = tmp_path / 'book.txt'
+  path.write_bytes(train + rest)
+  assert len(train) - (len(train) + len(rest)) * 90 // 100 > 100_000
+  splits, _ = read_text(path, words=True)
+  assert texts(splits)[0] == train
+
+
+@pytest.mark.parametrize('spaces', [True, False])
+def test_words_are_cut_between_files(tmp_path, spaces):
+  text = b'one two ' * 1800 if spaces else b'x' * 14400
+  tree = {'a': text, 'b': text[:800], 'c': text[:799]}
+  write_tree(tmp_path, tree)
+  splits, _ = read_text(tmp_path, words=True)
+  assert texts(splits) == list(tree.values())
+  parts = [split.parts for split in splits.values()]
+  assert [[str(p.path) for p in part] for part in parts] == [
+    [f'{tmp_path}/{name}'] for name in tree
+  ]
+  assert all(p.begins and p.ends for part in parts for p in part)
+
+
+def test_parts_know_their_lines(tmp_path):
+  write_tree(tmp_path, {'a': b'x\n' * 40, 'b': b'y y y\n' * 200})
+  splits, _ = read_text(tmp_path, words=True)
+  train, validation, test = (split.parts for split in splits.values())
+  assert [p.first_line() for p in train] == [1, 1]
+  assert [p.begins for p in train + validation] == [True, True, False]
+  assert [p.ends for p in train + test] == [True, False, True]
+  lines = [p.first_line() for p in validation + test]
+  assert lines == [1 + p.start // 6 for p in validation + test]
+
+
+def test_folder_is_read_in_the_order_of_paths(tmp_path):
+  tree = {
+    'b.txt': b'second\n' * 300,
+    'a/z.md': b'first, without a line end' * 99,
+    'c/x': b'third\n' * 300,
+    'c/empty': b'',
+    '.hidden': b'no' * 300,
+    '.git/config': b'no' * 300,
+    'c/.cache/x': b'no' * 300,
+  }
+  write_tree(tmp_path, tree)
+  os.symlink(tmp_path / 'nowhere', tmp_path / 'broken')
+  splits, source = read_text(tmp_path)
+  together = tree['a/z.md'] + tree['b.txt'] + tree['c/x']
+  assert b''.join(texts(splits)) == together
+  assert texts(splits) == texts(splits)  # the chunks can be had again
+  names = {'a/z.md', 'b.txt', 'c/empty', 'c/x'}
+  digest = hashlib.sha256()
+  for name in sorted(names):
+    digest.update(name.encode() + b'\0%d\0' % len(tree[name]) + tree[name])
+  assert source == {
+    'path': str(tmp_path),
+    'files': 4,
+    'bytes': len(together),
+    'sha256': digest.hexdigest(),
+  }
+
+
+def test_sha256_covers_contents_paths_and_borders(tmp_path):
+  trees = [
+    {'a': LINES, 'b': LINES},
+    {'a': LINES, 'c': LINES},
+    {'a': LINES, 'b': LINES[:-1] + b'.'},
+    {'a': LINES + LINES[:10], 'b': LINES[10:]},
+  ]
+  digests = set()
+  for i, tree in enumerate(trees):
+    write_tree(tmp_path / str(i), tree)
+    digests.add(read_text(tmp_path / str(i))[1]['sha256'])
+  assert len(digests) == len(trees)
+
+
+def test_large_files_come_in_chunks(tmp_path):
+  path = tmp_path / 'book.txt'
+  data = LINES * 500
+  path.write_bytes(data)
+  splits, _ = read_text(path)
+  chunks = [len(c) for c in splits['train']()]
+  assert max(chunks) == 1 << 20
+  assert len(chunks) == -(-sum(chunks) // (1 << 20))
+  assert b''.join(texts(splits)) == data
+
+
+@pytest.mark.parametrize(
+  'tree, found',
+  [
+    ({}, 'holds no text'),
+    ({'a': b'', 'b': b''}, 'holds no text'),
+    ({'.hidden': LINES}, 'holds no text'),
+    ({'a': b'one line\n'}, 'too few lines'),
+    ({'a': b'x'}, 'too few lines'),
+  ],
+)
+def test_text_that_gives_no_splits(tmp_path, tree, found):
+  write_tree(tmp_path, tree)
+  with pytest.raises(UserError, match=found) as error:
+    read_text(tmp_path)
+  assert str(tmp_path) in str(error.value)
+
+
+def test_missing_path(tmp_path):
+  with pytest.raises(UserError, match='nothing does not exist'):
+    read_text(tmp_path / 'nothing')
+
+
+@pytest.mark.parametrize('odd', ['pipe', 'device'])
+def test_what_is_no_file(tmp_path, odd):
+  path = tmp_path / 'book.txt'
+  if odd == 'pipe':
+    programs.make_pipe(path)
+  else:
+    path.symlink_to('/dev/zero')
+  with pytest.raises(
+    UserError, match=r'data.path: .*\.txt is a pipe or device'
+  ):
+    read_text(path)
+
+
+def test_a_file_that_becomes_a_pipe(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_bytes(LINES)
+  splits, _ = read_text(path)
+  path.unlink()
+  programs.make_pipe(path)
+  with pytest.raises(UserError, match=r'txt cannot be read: it is a pipe'):
+    texts(splits)
+
+
+def test_file_that_cannot_be_read(tmp_path, monkeypatch):
+  path = tmp_path / 'book.txt'
+  path.write_bytes(LINES)
+
+  def refuse(*args):
+    raise PermissionError(13, 'Permission denied')
+
+  monkeypatch.setattr(local, 'open_regular', refuse)
+  with pytest.raises(UserError, match=r'book.txt cannot be read: Permission'):
+    read_text(path)
+
+
+def test_file_that_becomes_shorter(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_bytes(LINES)
+  splits, _ = read_text(path)
+  path.write_bytes(LINES[:100])
+  with pytest.raises(UserError, match=r'book.txt became shorter'):
+    texts(splits)
+
+
+def test_pystdlib_takes_sources_and_skips_tests(tmp_path):
+  kept = {f'package/module{i}.py': b'x = %d\n' % i for i in range(200)}
+  kept |= {'testing.py': b'1', 'config.py': b'2', 'b/tests.py': b'3'}
+  skipped = [
+    'test/a.py',
+    'b/tests/a.py',
+    'idlelib/idle_test/a.py',
+    'site-packages/a.py',
+    'dist-packages/a.py',
+    'lib2to3/a.py',
+    'config-3.11-x86_64-linux-gnu/a.py',
+    'package/__pycache__/a.py',
+    '_sysconfigdata__linux_x86_64-linux-gnu.py',
+    'package/data.txt',
+    'package/module.pyc',
+  ]
+  write_tree(tmp_path, kept | dict.fromkeys(skipped, b'no'))
+  splits, source = local.read_pystdlib(tmp_path)
+  expected = {'train': b'', 'validation': b'', 'test': b''}
+
+  def digest(name):
+    return hashlib.sha256(name.encode()).digest()
+
+  for name in sorted(kept, key=digest):
+    number = int(hashlib.sha256(name.encode()).hexdigest()[:16], 16) % 100
+    split = ['train', 'validation', 'test'][(number >= 90) + (number >= 95)]
+    expected[split] += kept[name]
+  assert texts(splits) == list(expected.values())
+  assert source['files'] == len(kept)
+  assert source['bytes'] == sum(map(len, kept.values()))
+  assert source['python'] == platform.python_version()
+
+
+def test_pystdlib_without_files(tmp_path):
+  with pytest.raises(UserError, match='no Python source'):
+    local.read_pystdlib(tmp_path)
+
+
+def test_pystdlib_of_this_interpreter():
+  splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
+  train, validation, test = texts(splits)
+  total = len(train) + len(validation) + len(test)
+  assert total == source['bytes']
+  assert 8_000_000 < total < 16_000_000  # 10 to 12 MB from 3.6 to 3.13
+  for part in (validation, test):
+    assert 0.02 < len(part) / total < 0.1

@@ -1,0 +1,408 @@
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+from tests.data.corpora.asking import prepare
+from txl_jax.data import prepared
+from txl_jax.data.corpora import (
+  builders,
+  preparation,
+  temporary_folder,
+  writing,
+)
+from txl_jax.data.options import Data
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
+
+LINES = b''.join(b'%d bottles\n' % i for i in range(500))
+SIZES = {'train': 900, 'validation': 60, 'test': 40}
+# 1000 bytes; e and d are equally rare, e comes first.
+TEXT = b'b\na' * 10 + b'aba\ncb' * 20 + b'aaa\n' * 211 + b'cedecd'
+
+
+@pytest.fixture
+def enwik8(tmp_path, monkeypatch):
+  """Registers a small archive as enwik8; gives the folder that holds it."""
+  folder = tmp_path / 'manual'
+  folder.mkdir()
+  path = folder / 'enwik8.zip'
+  with zipfile.ZipFile(path, 'w') as archive:
+    archive.writestr('enwik8', TEXT)
+  data = path.read_bytes()
+  archive = builders.Archive(
+    ('http://corpus.invalid/enwik8.zip',),
+    len(data),
+    hashlib.sha256(data).hexdigest(),
+    dict.fromkeys(SIZES, ('enwik8',)),
+    SIZES,
+  )
+  monkeypatch.setitem(builders.ARCHIVES, 'enwik8', archive)
+  return folder
+
+
+@pytest.fixture
+def book(tmp_path):
+  path = tmp_path / 'my book.txt'
+  path.write_bytes(LINES)
+  return path
+
+
+@pytest.fixture
+def stdlib(tmp_path, monkeypatch):
+  """A small standard library in the place of the interpreter's."""
+  root = tmp_path / 'lib'
+  root.mkdir()
+  for i in range(200):
+    (root / f'module{i}.py').write_bytes(b'x = %d\n' % i)
+  monkeypatch.setattr(preparation.sysconfig, 'get_path', lambda name: str(root))
+  return root
+
+
+def config(data_dir, corpus='pystdlib', path='', **others):
+  section = settings.defaults(Data)
+  section.update(corpus=corpus, dir=str(data_dir), path=str(path), **others)
+  return section
+
+
+def decoded(data):
+  return b''.join(data.vocabulary.decode(data.tokens(s)) for s in SIZES)
+
+
+def names(folder):
+  return sorted(p.name for p in folder.iterdir())
+
+
+def test_enwik8_keeps_every_byte(enwik8, tmp_path):
+  data = prepare('enwik8', tmp_path / 'data', manual_dir=enwik8)
+  assert data.name == 'enwik8'
+  assert decoded(data) == TEXT
+  assert [data.tokens(s).size for s in SIZES] == list(SIZES.values())
+  assert [data.manifest['splits'][s]['bytes'] for s in SIZES] == list(
+    SIZES.values()
+  )
+  assert bytes(data.vocabulary.symbols) == b'a\nbced'
+  assert data.vocabulary.counts == tuple(TEXT.count(v) for v in b'a\nbced')
+  assert data.tokens('train').dtype == np.uint8
+  archive = builders.ARCHIVES['enwik8']
+  assert data.manifest['source'] == {
+    'file': 'enwik8.zip',
+    'urls': list(archive.urls),
+    'size': archive.size,
+    'sha256': archive.sha256,
+  }
+
+
+def test_newline_drop_is_the_published_protocol(enwik8, tmp_path):
+  data = prepare('enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8)
+  assert data.name == 'enwik8-newline_drop'
+  assert data.manifest['options'] == {'newline': 'drop'}
+  start = 0
+  for split, size in SIZES.items():
+    part = TEXT[start : start + size]
+    start += size
+    assert part.count(b'\n') > 0
+    assert data.tokens(split).size == size - part.count(b'\n')
+    assert data.manifest['splits'][split]['bytes'] == size
+  assert decoded(data) == TEXT.replace(b'\n', b'')
+  assert bytes(data.vocabulary.symbols) == b'abced'
+  assert data.vocabulary.encode(b'a\nb', 'prompt').tolist() == [0, 1]
+
+
+def test_all_bytes_are_symbols(enwik8, tmp_path):
+  data = prepare(
+    'enwik8', tmp_path / 'data', alphabet='bytes', manual_dir=enwik8
+  )
+  assert data.name == 'enwik8-alphabet_bytes'
+  assert data.manifest['options'] == {'newline': 'keep', 'alphabet': 'bytes'}
+  assert data.vocabulary.symbols == tuple(range(256))
+  tokens = [data.tokens(split) for split in SIZES]
+  assert np.concatenate(tokens).tolist() == list(TEXT)
+  again = dict(corpus='enwik8', dir=f'{tmp_path}/data', alphabet='bytes')
+  assert preparation.vocab_size(again) == 256
+  assert preparation.locate_or_prepare(again).digest == data.digest
+
+
+@pytest.mark.parametrize('newline, symbols', [('keep', 6), ('drop', 5)])
+def test_published_number_of_bytes(
+  enwik8, tmp_path, monkeypatch, newline, symbols
+):
+  archive = builders.ARCHIVES['enwik8']
+  for published, right in ((6, True), (7, False)):
+    changed = dataclasses.replace(archive, symbols=published)
+    monkeypatch.setitem(builders.ARCHIVES, 'enwik8', changed)
+
+    def again():
+      return prepare(
+        'enwik8', tmp_path / 'd', newline=newline, manual_dir=enwik8, force=True
+      )
+
+    if right:
+      assert len(again().vocabulary) == symbols
+      continue
+    with pytest.raises(UserError) as error:
+      again()
+    assert str(error.value) == (
+      f'enwik8: {symbols} symbols in the vocabulary, published are '
+      f'{symbols + 1}; allowed: the published text'
+    )
+
+
+def test_both_forms_of_enwik8_lie_side_by_side(enwik8, tmp_path):
+  kept, dropped = (
+    prepare('enwik8', tmp_path / 'data', newline=newline, manual_dir=enwik8)
+    for newline in ('keep', 'drop')
+  )
+  assert names(tmp_path / 'data') == ['enwik8', 'enwik8-newline_drop', 'tfds']
+  assert kept.digest != dropped.digest
+  assert prepared.load(kept.folder).digest == kept.digest
+
+
+def test_text_is_prepared_by_content(book, tmp_path):
+  data = prepare('text', tmp_path / 'data', path=book)
+  digest = hashlib.sha256(b'my book.txt\0%d\0' % len(LINES) + LINES)
+  assert data.name == f'text-my_book-{digest.hexdigest()[:12]}'
+  assert data.manifest['source']['sha256'] == digest.hexdigest()
+  assert data.folder == tmp_path / 'data' / data.name
+  assert names(data.folder) == [
+    'manifest.json',
+    'test.bin',
+    'train.bin',
+    'validation.bin',
+  ]
+  assert decoded(data) == LINES
+  assert len(data.vocabulary) == 256
+
+  book.write_bytes(LINES + b'one more\n')
+  changed = prepare('text', tmp_path / 'data', path=book)
+  assert decoded(changed) == LINES + b'one more\n'
+  assert decoded(prepared.load(data.folder)) == LINES
+
+
+def test_pystdlib_is_prepared_by_content(stdlib, tmp_path):
+  data = prepare('pystdlib', tmp_path / 'data')
+  sha256 = data.manifest['source']['sha256']
+  assert data.name == f'pystdlib-{sha256[:12]}'
+  lines = sorted(b'x = %d\n' % i for i in range(200))
+  assert sorted(decoded(data).splitlines(keepends=True)) == lines
+  assert data.manifest['source']['python'] == '.'.join(
+    map(str, sys.version_info[:3])
+  )
+
+
+def test_second_time_nothing_is_written(book, tmp_path, capsys):
+  def again(**options):
+    data = prepare('text', tmp_path / 'data', path=book, **options)
+    said = capsys.readouterr().err
+    return os.stat(data.folder / 'manifest.json').st_ino, said, data
+
+  first, said, data = again()
+  assert said.splitlines()[0] == f'preparing text into {data.folder}'
+  second, said, _ = again()
+  assert (second, said) == (first, '')
+  third, said, _ = again(force=True)
+  assert third != first
+  assert 'preparing' in said
+  assert names(tmp_path / 'data') == [data.name]
+
+
+def test_damaged_data_is_told_and_mended_by_force(book, tmp_path):
+  data = prepare('text', tmp_path / 'data', path=book)
+  os.truncate(data.folder / 'train.bin', 10)
+  with pytest.raises(UserError, match=r'train\.bin has 10 bytes'):
+    prepare('text', tmp_path / 'data', path=book)
+  prepare('text', tmp_path / 'data', path=book, force=True)
+  assert decoded(prepared.load(data.folder)) == LINES
+
+
+def test_force_that_fails_at_the_end_keeps_the_old_one(
+  book, tmp_path, monkeypatch
+):
+  data = prepare('text', tmp_path / 'data', path=book)
+
+  def fail(made, path):
+    raise OSError(28, 'No space left on device', str(path))
+
+  monkeypatch.setattr(temporary_folder, 'move', fail)
+  with pytest.raises(OSError, match='No space left'):
+    prepare('text', tmp_path / 'data', path=book, force=True)
+  assert names(tmp_path / 'data') == [data.name]
+  assert decoded(prepared.load(data.folder)) == LINES
+
+
+def test_failure_leaves_nothing(book, tmp_path, monkeypatch):
+  file, written = writing.File, []
+
+  def fail_at_second(path):
+    written.append(path)
+    if len(written) == 2:
+      raise OSError(28, 'No space left on device', str(path))
+    return file(path)
+
+  monkeypatch.setattr(writing, 'File', fail_at_second)
+  with pytest.raises(OSError, match='No space left'):
+    prepare('text', tmp_path / 'data', path=book)
+  assert names(tmp_path / 'data') == []
+
+
+def test_killed_process_leaves_nothing_that_is_taken_for_whole(book, tmp_path):
+  code = """
+import sys, time
+from txl_jax.data.corpora import preparation, writing
+from txl_jax.data.options import Data
+class PauseAfterFirst(writing.File):
+  def __init__(self, path):
+    if path.name != 'train.bin':
+      time.sleep(60)
+    super().__init__(path)
+writing.File = PauseAfterFirst
+preparation.prepare(Data('text', *sys.argv[1:]))
+"""
+  data_dir = tmp_path / 'data'
+  root = pathlib.Path(preparation.__file__).parents[3]
+  process = subprocess.Popen(
+    [sys.executable, '-c', code, str(data_dir), str(book)],
+    cwd=root,
+    stderr=subprocess.DEVNULL,
+  )
+  deadline = time.monotonic() + 30
+  while not list(data_dir.glob('*/*/train.bin')):
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  (half,) = data_dir.iterdir()
+  data = prepare('text', data_dir, path=book)
+  assert data.folder != half
+  assert decoded(data) == LINES
+  assert names(data_dir) == [data.name, half.name]
+
+
+def test_other_process_that_was_first_wins(book, tmp_path, monkeypatch):
+  file, first = writing.File, []
+
+  def prepare_meanwhile(path):
+    if not first:
+      first.append(None)
+      first[0] = prepare('text', tmp_path / 'data', path=book)
+    return file(path)
+
+  monkeypatch.setattr(writing, 'File', prepare_meanwhile)
+  data = prepare('text', tmp_path / 'data', path=book)
+  assert data.digest == first[0].digest
+  assert decoded(data) == LINES
+  assert names(tmp_path / 'data') == [data.name]
+
+
+def test_folder_that_others_can_read(book, tmp_path):
+  mask = os.umask(0o022)
+  try:
+    data = prepare('text', tmp_path / 'data', path=book)
+  finally:
+    os.umask(mask)
+  assert data.folder.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+  'corpus, options, found',
+  [
+    ('wt104', {}, "data.corpus is 'wt104'; allowed: pystdlib, text,"),
+    (
+      'enwik8',
+      {'newline': 'skip'},
+      "data.newline is 'skip'; allowed: keep, dr",
+    ),
+    ('text8', {'newline': 'drop'}, "allowed: 'keep' with corpus text8"),
+    ('pystdlib', {'newline': 'drop'}, "allowed: 'keep' with corpus pystdlib"),
+    ('enwik8', {'path': 'x'}, 'other values are for corpus text'),
+    ('text', {}, "data.path is ''; allowed: a file or folder"),
+    ('text', {'path': 'nothing/here'}, 'nothing/here does not exist'),
+    ('pystdlib', {'manual_dir': '.'}, 'pystdlib has no archive'),
+  ],
+)
+def test_options_that_do_not_fit(tmp_path, corpus, options, found):
+  with pytest.raises(UserError) as error:
+    prepare(corpus, tmp_path / 'data', **options)
+  assert found in str(error.value)
+  assert not (tmp_path / 'data').exists()
+
+
+def test_data_dir_within_the_text_is_refused(book, tmp_path):
+  for data_dir in (tmp_path / 'data', tmp_path):
+    with pytest.raises(UserError, match=r'not hold data\.dir'):
+      prepare('text', data_dir, path=tmp_path)
+
+
+def test_locate_prepares_local_corpora(stdlib, book, tmp_path, capsys):
+  for corpus, path in (('pystdlib', ''), ('text', book)):
+    section = config(tmp_path / 'data', corpus, path)
+    data = preparation.locate_or_prepare(section)
+    said = capsys.readouterr().err
+    assert said.splitlines()[0] == f'preparing {corpus} into {data.folder}'
+    again = preparation.locate_or_prepare(section)
+    assert again.digest == data.digest
+    assert capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize(
+  'corpus, newline, options',
+  [
+    ('enwik8', 'drop', '--dataset=enwik8 --newline=drop --data_dir='),
+    ('enwik8', 'keep', '--dataset=enwik8 --data_dir='),
+    ('text8', 'keep', '--dataset=text8 --data_dir='),
+  ],
+)
+def test_locate_names_the_command(tmp_path, corpus, newline, options):
+  with pytest.raises(UserError) as error:
+    preparation.locate_or_prepare(config(tmp_path, corpus, newline=newline))
+  command = f'python -m txl_jax.prepare {options}{tmp_path}'
+  assert str(error.value).endswith(command)
+  assert names(tmp_path) == []
+
+
+def test_locate_finds_what_was_prepared(enwik8, tmp_path):
+  data = prepare('enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8)
+  found = preparation.locate_or_prepare(
+    config(tmp_path / 'data', 'enwik8', newline='drop')
+  )
+  assert found.digest == data.digest
+  with pytest.raises(UserError, match='does not exist; run'):
+    preparation.locate_or_prepare(config(tmp_path / 'data', 'enwik8'))
+
+
+def test_locate_tells_when_it_cannot_write(stdlib, book):
+  # A folder below a file cannot be made.
+  with pytest.raises(UserError, match='pystdlib cannot be prepared'):
+    preparation.locate_or_prepare(config(book / 'data'))
+
+
+def test_locate_checks_the_options(tmp_path):
+  with pytest.raises(UserError, match="corpus is 'imdb'"):
+    preparation.locate_or_prepare(config(tmp_path, 'imdb'))
+
+
+def test_manifest_is_plain_json(book, tmp_path):
+  data = prepare('text', tmp_path / 'data', path=book)
+  manifest = json.loads((data.folder / 'manifest.json').read_text())
+  sizes = {}
+  for split in SIZES:
+    content = (data.folder / f'{split}.bin').read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert manifest['splits'][split] == {
+      'tokens': len(content),
+      'bytes': len(content),
+      'sha256': digest,
+    }
+    sizes[split] = len(content)
+  assert sum(sizes.values()) == len(LINES)
+  assert manifest['dtype'] == 'uint8'
+  assert manifest['corpus'] == 'text'

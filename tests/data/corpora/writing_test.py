@@ -1,0 +1,355 @@
+"""Corpora of words from texts of this machine, beside plain Python."""
+
+import collections
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from tests.data.corpora.books import TEXT, prepare, split_by_hand, words_of
+from txl_jax.data import prepared
+from txl_jax.data.corpora import counting, preparation
+from txl_jax.data.options import Data
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
+
+
+@pytest.fixture
+def book(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text(TEXT)
+  return path
+
+
+def test_tokens_and_vocabulary(book):
+  data = prepare(book)
+  parts = split_by_hand(TEXT)
+  counts = collections.Counter(words_of(parts['train'], ' '))
+  lines = parts['train'].count('\n')
+  expected = [('<eos>', lines), *counts.most_common(), ('<unk>', 0)]
+  v = data.vocabulary
+  assert list(zip(v.symbols, v.counts)) == expected
+  listed = (data.folder / 'vocabulary.txt').read_text()
+  assert listed == ''.join(f'{w} {n}\n' for w, n in expected)
+  ids = {w: i for i, (w, _) in enumerate(expected)}
+  unknown = 0
+  for split, part in parts.items():
+    found = data.tokens(split)
+    words = words_of(part)
+    assert found.dtype == np.uint8
+    assert found.tolist() == [ids.get(w, ids['<unk>']) for w in words]
+    unknown += sum(w not in ids for w in words)
+    assert data.manifest['splits'][split]['bytes'] == len(part)
+    assert data.manifest['splits'][split]['lines'] == part.count('\n')
+    here = data.manifest['splits'][split]['unknown']
+    assert here == sum(w not in ids for w in words)
+    assert data.sentences(split) is None
+  assert unknown > 0
+  assert data.name.endswith('-word-unk')
+  names = sorted(p.name for p in data.folder.iterdir())
+  assert names == [
+    'manifest.json',
+    'test.bin',
+    'train.bin',
+    'validation.bin',
+    'vocabulary.txt',
+  ]
+  manifest = json.loads((data.folder / 'manifest.json').read_text())
+  assert manifest['vocabulary'] == {
+    'kind': 'words',
+    'size': len(expected),
+    'sha256': hashlib.sha256(listed.encode()).hexdigest(),
+    'eos': '<eos>',
+    'unk': '<unk>',
+    'lower': False,
+  }
+  assert manifest['options'] == {
+    'level': 'word',
+    'lower': False,
+    'eos': True,
+    'unk': True,
+    'min_count': 1,
+    'max_size': 0,
+  }
+
+
+@pytest.mark.parametrize('processes', [1, 2, 3])
+def test_processes_and_blocks_do_not_matter(book, monkeypatch, processes):
+  whole = prepare(book)
+
+  def contents(data):
+    return {p.name: p.read_bytes() for p in data.folder.iterdir()}
+
+  expected = contents(whole)
+  real = counting.blocks
+  size = {1: 50, 2: 7000, 3: 3001}[processes]
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, size))
+  assert contents(prepare(book, force=True, processes=processes)) == expected
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    {'lower': True},
+    {'eos': False},
+    {'min_count': 5},
+    {'max_size': 20},
+  ],
+)
+def test_options(book, options):
+  if lower := options.get('lower', False):
+    book.write_text(TEXT.replace('w1', 'W1'))
+  data = prepare(book, **options)
+  assert data.vocabulary.lower == lower
+  eos = ' ' if 'eos' in options else ' <eos> '
+  parts = split_by_hand(TEXT)
+  counts = collections.Counter(words_of(parts['train'], ' ')).most_common()
+  kept = [w for w, n in counts if n >= options.get('min_count', 1)]
+  kept = kept[: options.get('max_size', 1000) - 2]
+  assert set(data.vocabulary.symbols) == {*kept, *eos.split(), '<unk>'}
+  for split, part in parts.items():
+    found = [data.vocabulary.symbols[i] for i in data.tokens(split)]
+    words = words_of(part, eos)
+    known = {*kept, '<eos>'}
+    assert found == [w if w in known else '<unk>' for w in words]
+
+
+@pytest.mark.parametrize(
+  'options, warned',
+  [
+    ({}, '; a larger --min_count (data.min_count) trains it'),
+    (
+      {'min_count': 2, 'rare': 'one'},
+      '; a larger --min_count (data.min_count) trains it',
+    ),
+    ({'min_count': 2}, None),
+    ({'max_size': 4}, None),
+    ({'unk': False}, None),
+    ({'listed': 1}, ''),
+    ({'listed': 2}, None),
+  ],
+)
+def test_unk_that_is_not_trained_is_told(tmp_path, capsys, options, warned):
+  path, words = tmp_path / 'book.txt', tmp_path / 'list'
+  rare = options.pop('rare', 'three')
+  path.write_text(f'{rare} two\n' + 'one one two\n' * 500)
+  if leaves_out := options.pop('listed', 0):
+    words.write_text('\n'.join(['one', 'two', 'three'][: 4 - leaves_out]))
+    options['vocab_file'] = words
+  prepare(path, **options)
+  expected = [f'warning: <unk> never occurs in train{warned}']
+  said = capsys.readouterr().err.splitlines()
+  assert said[1:-1] == (expected if warned is not None else [])
+  assert said[-1].startswith('train is the first 90 % of book.txt: ')
+
+
+def test_unk_of_the_text_is_an_ordinary_word(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text(TEXT.replace('w1 ', '<unk> '))
+  data = prepare(path, unk=False)
+  assert data.vocabulary.unk == '<unk>'
+  assert data.vocabulary.counts[data.vocabulary.unk_id] > 1000
+
+
+def test_last_line_without_a_newline_is_ended(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text(TEXT[:-1])
+  data = prepare(path)
+  assert data.tokens('test')[-1] == data.vocabulary.eos_id
+  lines = [data.manifest['splits'][s]['lines'] for s in prepared.SPLITS]
+  assert sum(lines) == 2000
+
+
+def write_files(folder, files):
+  folder.mkdir()
+  for name, text in files.items():
+    (folder / name).write_text(text)
+  return folder
+
+
+def shown(data, split):
+  return ' '.join(data.vocabulary.symbols[i] for i in data.tokens(split))
+
+
+@pytest.mark.parametrize('listed', [False, True])
+def test_files_of_a_folder_are_whole_lines(tmp_path, listed):
+  files = {f'{i}': f'one two\n\nend{i}' for i in range(18)}
+  files['18'] = files['19'] = 'two one end1'
+  folder = write_files(tmp_path / 'notes', files)
+  options = {}
+  if listed:
+    (tmp_path / 'list').write_text('one\ntwo\n<unk>\nend1\n')
+    options = {'vocab_file': tmp_path / 'list', 'unk': False}
+  data = prepare(folder, **options)
+  together = ' '.join(shown(data, split) for split in prepared.SPLITS)
+  expected = [w for n in sorted(files) for w in words_of(f'{files[n]}\n')]
+  known = {*data.vocabulary.symbols}
+  assert together.split() == [w if w in known else '<unk>' for w in expected]
+  assert ('end10' in known) == (not listed)
+  entries = data.manifest['splits'].values()
+  assert sum(e['bytes'] for e in entries) == sum(map(len, files.values()))
+  assert sum(e['lines'] for e in entries) == expected.count('<eos>')
+
+
+def test_byte_order_marks_are_no_words(tmp_path):
+  mark = '\ufeff'
+  text = f'{mark}one two two {mark}one\n' * 50
+  files = {'a': text, 'b': text, 'c': mark, 'd': text}
+  folder = write_files(tmp_path / 'notes', files)
+  (tmp_path / 'list').write_text(f'{mark}one\ntwo\n<unk>\n')
+  for options in ({}, {'vocab_file': tmp_path / 'list'}):
+    data = prepare(folder, **options)
+    known = [f'{mark}one', 'one', 'two'] if not options else ['one', 'two']
+    assert {*data.vocabulary.symbols} == {'<eos>', '<unk>', *known}
+    assert shown(data, 'train').split()[:4] == [
+      'one',
+      'two',
+      'two',
+      '<unk>' if options else f'{mark}one',
+    ]
+    together = ' '.join(shown(data, s) for s in prepared.SPLITS).split()
+    assert together.count('one') == 3  # those that begin a file
+    entries = data.manifest['splits'].values()
+    size = sum(len(text.encode()) for text in files.values())
+    assert sum(e['bytes'] for e in entries) == size
+
+
+def test_lines_that_are_cut_have_no_end(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text('one two three ' * 9000 + '\nlast')
+  data = prepare(path)
+  assert set(data.vocabulary.symbols) == {
+    '<eos>',
+    'one',
+    'two',
+    'three',
+    '<unk>',
+  }
+  for split in ('train', 'validation'):
+    assert data.vocabulary.eos_id not in data.tokens(split)
+  together = ' '.join(shown(data, split) for split in prepared.SPLITS)
+  assert together == 'one two three ' * 9000 + '<eos> <unk> <eos>'
+  lines = [data.manifest['splits'][s]['lines'] for s in prepared.SPLITS]
+  assert lines == [0, 0, 2]
+
+
+@pytest.mark.parametrize('listed', [False, True])
+@pytest.mark.parametrize('size', [3000, 10**6])
+def test_unknown_word_is_told_with_its_file(
+  tmp_path, monkeypatch, listed, size
+):
+  real = counting.blocks
+  monkeypatch.setattr(counting, 'blocks', lambda chunks: real(chunks, size))
+  lines = 'one two\n' * 100
+  files = {'a': lines[:-1], 'b': lines * 18, 'c': lines + 'one strange'}
+  folder = write_files(tmp_path / 'notes', files)
+  (tmp_path / 'list').write_text('one\ntwo\n')
+  options = {'vocab_file': tmp_path / 'list'} if listed else {}
+  with pytest.raises(UserError) as error:
+    prepare(folder, unk=False, **options)
+  assert str(error.value) == (
+    f"{folder}/c: word 'strange' in line 101 is not among the 3 words of the "
+    'vocabulary, which has no <unk>; words, and punctuation beside them, are '
+    'separated by spaces; data.unk (--unk) adds <unk>'
+  )
+
+
+def test_line_of_an_unknown_word_after_lines_that_were_cut(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text('one two ' * 12_000 + '\none\nstrange')
+  with pytest.raises(UserError, match=r"book\.txt: word 'strange' in line 3 "):
+    prepare(path, unk=False)
+
+
+def test_text_that_changes_meanwhile_is_told(tmp_path, monkeypatch):
+  path = tmp_path / 'book.txt'
+  path.write_text('one two\n' * 200 + 'strange\n')
+  ids = Words.ids
+
+  def change(vocabulary, words):
+    if 'strange' in words:
+      path.write_text('one two\n' * 201)
+    return ids(vocabulary, words)
+
+  monkeypatch.setattr(Words, 'ids', change)
+  with pytest.raises(UserError, match='changed while it was read'):
+    prepare(path, unk=False)
+
+
+@pytest.mark.parametrize(
+  'text, options, found',
+  [
+    ('a b c\n', {'eos': False, 'min_count': 2000}, '2000 times'),
+    ('a b c\n', {'min_count': 2000, 'unk': True}, '2000 times'),
+    (' \t \n', {'eos': False}, '1 times'),
+    (' <unk>\n', {}, '1 times'),
+  ],
+)
+def test_no_word_is_left(tmp_path, text, options, found):
+  path = tmp_path / 'book.txt'
+  path.write_text(text * 1000)
+  with pytest.raises(UserError) as error:
+    prepare(path, **{'unk': False} | options)
+  assert str(error.value) == (
+    f'{path}: no word is in the training split {found}; allowed: a text with '
+    'words, and a data.min_count that leaves some'
+  )
+  assert list((tmp_path / 'data').iterdir()) == []
+
+
+def test_split_without_tokens_is_not_prepared(tmp_path):
+  path = tmp_path / 'book.txt'
+  path.write_text('a b c d\n' * 900 + ' \n' * 400)
+  with pytest.raises(UserError) as error:
+    prepare(path, eos=False)
+  assert str(error.value) == (
+    f'{path}: the split validation has no tokens; allowed: a text with some in '
+    'each of its three parts'
+  )
+  assert list((tmp_path / 'data').iterdir()) == []
+
+
+def test_unknown_word_without_unk(tmp_path):
+  lines = ['w1 w2'] * 2000
+  lines[1850] = lines[1950] = 'w1 strange w2'
+  path = tmp_path / 'book.txt'
+  path.write_text(''.join(f'{line}\n' for line in lines))
+  with pytest.raises(UserError) as error:
+    prepare(path, unk=False)
+  assert str(error.value) == (
+    f"{path}: word 'strange' in line 1851 is not among the 3 words of the "
+    'vocabulary, which has no <unk>; words, and punctuation beside them, are '
+    'separated by spaces; data.unk (--unk) adds <unk>'
+  )
+  assert list((tmp_path / 'data').iterdir()) == []
+
+
+def test_what_an_older_version_prepared_still_opens(book):
+  data = prepare(book)
+  path = data.folder / 'manifest.json'
+  manifest = json.loads(path.read_text())
+  for entry in manifest['splits'].values():
+    del entry['unknown']
+  path.write_text(json.dumps(manifest))
+  assert prepare(book).digest == data.digest
+
+
+def test_config_prepares_words_and_tells_their_number(book, tmp_path):
+  config = settings.defaults(Data)
+  config.update(corpus='text', path=str(book), dir=str(tmp_path / 'data'))
+  config.update(level='word', unk=True, min_count=2)
+  data = preparation.locate_or_prepare(config)
+  assert data.digest == prepare(book, min_count=2).digest
+  assert preparation.vocab_size(config) == len(data.vocabulary)
+
+
+@pytest.mark.parametrize(
+  'corpus, size',
+  [('wt103', 267_735), ('wt2', 33_278), ('ptb', 10_000), ('lm1b', 793_471)],
+)
+def test_published_sizes_need_no_data(corpus, size, tmp_path):
+  config = settings.defaults(Data)
+  config.update(corpus=corpus, dir=str(tmp_path / 'data'))
+  assert preparation.vocab_size(config) == size

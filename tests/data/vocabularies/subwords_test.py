@@ -1,0 +1,227 @@
+"""Subwords: nothing is lost, and the same text gives the same ones."""
+
+import functools
+import hashlib
+import json
+import subprocess
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tokenizers
+
+from tests import programs
+from txl_jax.data.vocabularies import offsets, subwords
+from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.program.errors import UserError
+
+TEXT = (
+  'The memory of a ségment is read by the next ségment.\n\n'
+  "  It wasn't the 1st, nor the 2nd: 漢字 \U0001d11e!\n"
+) * 40
+some = hypothesis.settings(
+  max_examples=80, deadline=None, derandomize=True, database=None
+)
+pieces = st.sampled_from([*'aébt 漢\n\t.1\u3000', ' the', ' \n', '  '])
+texts = st.lists(pieces, max_size=40).map(''.join)
+
+
+@functools.cache
+def learned():
+  return subwords.learn([TEXT.encode()], 300)
+
+
+@functools.cache
+def other():
+  """One that merges newlines, as that of GPT-2 does."""
+  made = tokenizers.Tokenizer(tokenizers.models.BPE())
+  levels = tokenizers.pre_tokenizers.ByteLevel
+  made.pre_tokenizer = levels(add_prefix_space=False)
+  made.decoder = tokenizers.decoders.ByteLevel()
+  made.train_from_iterator(
+    [TEXT],
+    tokenizers.trainers.BpeTrainer(
+      vocab_size=320,
+      initial_alphabet=levels.alphabet(),
+      special_tokens=['<|endoftext|>'],
+      show_progress=False,
+    ),
+  )
+  return Subwords.from_text(made.to_str())
+
+
+@pytest.mark.parametrize('make', [learned, other])
+@some
+@hypothesis.given(texts, st.binary(max_size=5), texts)
+def test_every_text_comes_back(make, first, odd, last):
+  data = first.encode() + odd + last.encode()
+  found = make()
+  ids = found.encode(data, 'it')
+  assert ids.dtype == np.int32 and found.decode(ids) == data
+  decoder = found.decoder()
+  assert b''.join(decoder.push([i]) for i in ids) == data
+  spans = offsets.of_tokens(found, data, ids)
+  for i, (start, end) in zip(ids, spans):
+    assert found.symbols[i] == data[start:end]
+  assert spans.shape == (len(ids), 2) and spans.dtype == np.int64
+
+
+@pytest.mark.parametrize('make', [learned, other])
+@some
+@hypothesis.given(texts, st.integers(1, 20))
+def test_blocks_do_not_matter(make, text, size):
+  data, found = text.encode(), make()
+  whole = found._tokenizer.encode(text, add_special_tokens=False).ids
+  chunks = [data[i : i + 7] for i in range(0, len(data), 7)]
+  assert b''.join(subwords.blocks(chunks, size)) == data
+  parts = [*subwords.blocks([data], size)]
+  ids = [found.encode(part, 'it').tolist() for part in parts]
+  assert [i for part in ids for i in part] == whole
+  assert found.encode(data, 'it').tolist() == whole
+
+
+def test_text_without_a_place_to_cut_is_cut_between_characters():
+  data = '漢字'.encode() * 800_000
+  parts = [
+    *subwords.blocks([data[i : i + 999] for i in range(0, len(data), 999)], 99)
+  ]
+  assert b''.join(parts) == data and len(parts) > 1
+  for part in parts:
+    part.decode()
+    assert len(part) <= 1 << 22
+
+
+def test_what_is_learned_is_always_the_same():
+  code = (
+    'import hashlib, sys\n'
+    'from txl_jax.data import subwords\n'
+    'text = sys.stdin.buffer.read()\n'
+    'chunks = [text[i : i + 1000] for i in range(0, len(text), 1000)]\n'
+    'print(subwords.learn(chunks, 300).sha256())'
+  )
+  digests = {learned().sha256()}
+  for threads in ('1', '3'):
+    done = subprocess.run(
+      [sys.executable, '-c', code],
+      input=TEXT.encode(),
+      capture_output=True,
+      env=programs.environment() | {'RAYON_NUM_THREADS': threads},
+      check=True,
+    )
+    digests.add(done.stdout.decode().strip())
+  assert len(digests) == 1
+  listed = json.dumps([x.decode('latin-1') for x in learned().symbols])
+  assert hashlib.sha256(listed.encode()).hexdigest()[:16] == '33a6246d04a6c3c9'
+
+
+def test_what_is_learned():
+  """By hand: the most frequent pair first, and a newline stays alone."""
+  found = subwords.learn([b'ab ab abc\n\n' * 9], 259)
+  assert len(found) == 259 and {*map(len, found.symbols[:256])} == {1}
+  assert found.symbols[256:] == (b'ab', b' ab', b' abc')
+  assert found.line_end == found.symbols.index(b'\n')
+  ids = found.encode(b'ab abc\n\n', 'it')
+  assert [found.symbols[i] for i in ids] == [b'ab', b' abc', b'\n', b'\n']
+  assert found.sizes[ids].tolist() == [2, 4, 1, 1]
+  assert (found.unk_id, found.eos_id, found.unit) == (None, None, 'ppl')
+  assert found.start == found.line_end
+
+
+def test_a_line_ends_only_with_a_newline_of_its_own():
+  assert any(len(x) > 1 and b'\n' in x for x in other().symbols)
+  assert other().line_end is None
+  assert other().symbols[other().start] == b'\n'
+  assert other().symbols[0] == b'<|endoftext|>'
+
+
+@pytest.mark.parametrize('make', [learned, other])
+def test_json_and_back(make):
+  found = make()
+  again = vocabulary_lib.from_json(json.loads(json.dumps(found.to_json())))
+  assert again == found and again.sha256() == found.sha256()
+  data = found.tokenizer.encode()
+  assert Subwords.from_entry(found.entry(), data) == found
+  with pytest.raises(ValueError, match='expected'):
+    Subwords.from_entry(found.entry() | {'sha256': 'no'}, data)
+  tokenizers.Tokenizer.from_str(json.dumps(found.to_json()['tokenizer']))
+
+
+def changed(**fields):
+  return json.loads(learned().tokenizer) | fields
+
+
+def with_model(**fields):
+  model = json.loads(learned().tokenizer)['model']
+  return changed(model=model | fields)
+
+
+@pytest.mark.parametrize(
+  'fields, found',
+  [
+    (changed(decoder={'type': 'WordPiece'}), 'the decoder WordPiece'),
+    (changed(decoder=None), 'the decoder None'),
+    (with_model(type='WordPiece'), 'it is a WordPiece'),
+    (changed(normalizer={'type': 'NFC'}), 'it normalises the text'),
+    (with_model(vocab={'漢': 0}), "its token '漢' is not of bytes"),
+    (with_model(vocab={'a': 1}), 'its ids are not 0, 1, 2'),
+    (with_model(vocab={'a': 'b'}), 'integers'),
+    (with_model(vocab={}), 'integers'),
+    (with_model(vocab={'': 0}), 'no bytes'),
+    (with_model(vocab=[1]), 'no tokenizer of the library'),
+    ({}, 'no tokenizer of the library'),
+    ([], 'no tokenizer of the library'),
+    (None, 'no tokenizer of the library'),
+    (changed(added_tokens=[{'id': 300, 'content': 'a'}]), 'twice'),
+  ],
+)
+def test_what_is_no_byte_level_tokenizer(fields, found):
+  with pytest.raises(ValueError, match=r'^[^\n]*$') as error:
+    Subwords.from_fields(fields)
+  assert found in str(error.value)
+
+
+def test_a_tokenizer_that_changes_the_text_is_refused():
+  level = {'type': 'ByteLevel', 'add_prefix_space': True}
+  level |= {'trim_offsets': True, 'use_regex': True}
+  found = Subwords.from_fields(changed(pre_tokenizer=level))
+  with pytest.raises(UserError, match='it: the tokenizer does not give'):
+    found.encode(b'the memory', 'it')
+  found = Subwords.from_fields(with_model(vocab={'a': 0}, merges=[]))
+  assert found.encode(b'aa', 'it').tolist() == [0, 0]
+  for text in (b'ab', b'a\xff'):
+    with pytest.raises(UserError, match='it: the tokenizer '):
+      found.encode(text, 'it')
+  found = Subwords.from_fields(with_model(merges=[['no', 'such']]))
+  with pytest.raises(UserError, match='the tokenizer cannot be used: '):
+    found.encode(b'a', 'it')
+
+
+def test_without_the_library(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tokenizers', None)
+  found = Subwords.from_text(learned().tokenizer)
+  assert found.decode([found.symbols.index(b'a')]) == b'a'
+  for call in (
+    lambda: found.encode(b'a', 'it'),
+    lambda: subwords.learn([], 300),
+  ):
+    with pytest.raises(UserError, match=r"run: pip install 'txl_jax\[text\]'"):
+      call()
+
+
+def test_the_library_is_imported_only_for_subwords():
+  code = (
+    'import sys, txl_jax, txl_jax.main\n'
+    'from txl_jax.data.corpora import preparation\n'
+    "print({'tokenizers', 'pyarrow'} & sys.modules.keys())"
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    env=programs.environment(),
+    check=True,
+  )
+  assert done.stdout == 'set()\n'

@@ -1,0 +1,202 @@
+import collections
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txl_jax.data.vocabularies import vocabulary, words
+from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.program.errors import UserError
+
+texts = st.one_of(st.binary(max_size=80), st.text('abc\n').map(str.encode))
+
+
+def split_at(text, cuts):
+  cuts = sorted(min(c, len(text)) for c in cuts)
+  return [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)])]
+
+
+@given(texts, st.lists(st.integers(0, 80), max_size=4))
+def test_order_is_by_frequency_then_first_appearance(text, cuts):
+  counts = vocabulary.count_bytes(split_at(text, cuts))
+  v = Vocabulary.from_counts(counts)
+  # Counter.most_common keeps the order of insertion among equal counts.
+  expected = collections.Counter(text).most_common()
+  assert list(zip(v.symbols, v.counts)) == expected
+
+
+@given(texts)
+def test_all_bytes_maps_every_byte_to_itself(text):
+  v = Vocabulary.all_bytes()
+  ids = v.encode(text, 'text')
+  assert len(v) == 256
+  assert ids.dtype == np.uint8
+  assert ids.tolist() == list(text)
+  assert v.decode(ids) == text
+
+
+@given(texts)
+def test_counted_vocabulary_round_trips(text):
+  v = Vocabulary.from_counts(vocabulary.count_bytes([text]))
+  ids = v.encode(text, 'text')
+  assert [v.symbols[i] for i in ids] == list(text)
+  assert v.decode(ids.astype(np.int32)) == text
+  assert v.decode(ids.tolist()) == text
+
+
+@given(texts)
+def test_json_round_trips_and_equality(text):
+  v = Vocabulary.from_counts(vocabulary.count_bytes([text]), dropped=b'\n')
+  again = Vocabulary.from_json(json.loads(json.dumps(v.to_json())))
+  assert again == v
+  assert hash(again) == hash(v)
+  assert v != Vocabulary.all_bytes()
+
+
+def test_dropped_bytes_vanish_from_vocabulary_and_texts():
+  text = b'b\na\nb\n'
+  v = Vocabulary.from_counts(vocabulary.count_bytes([text]), dropped=b'\n')
+  assert v.symbols == (ord('b'), ord('a'))
+  assert v.counts == (2, 1)
+  assert v.encode(b'\na\n\nb', 'text').tolist() == [1, 0]
+  assert v.decode(v.encode(text, 'text')) == b'bab'
+
+
+def test_byte_outside_names_value_position_and_source():
+  v = Vocabulary((97, 98), dropped=(10,))
+  with pytest.raises(UserError) as error:
+    v.encode(b'a\nb\xe9a\xe8', 'prompt.txt')
+  assert str(error.value) == (
+    'prompt.txt: byte 0xe9 at position 3 is not among the 2 byte values of '
+    'the vocabulary'
+  )
+
+
+@pytest.mark.parametrize('ids', [[2], [-1], [0, 300]])
+def test_decode_refuses_ids_outside(ids):
+  with pytest.raises(ValueError, match='not in'):
+    Vocabulary((97, 98)).decode(ids)
+
+
+@pytest.mark.parametrize(
+  'symbols, counts, dropped',
+  [
+    ((256,), (), ()),
+    ((256, 1), (), ()),
+    ((257,), (), ()),
+    ((-1,), (), ()),
+    (('a',), (), ()),
+    ((1, 1), (), ()),
+    ((1, 2), (), (2,)),
+    ((1, 2), (3,), ()),
+  ],
+)
+def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
+  with pytest.raises(ValueError):
+    Vocabulary(symbols, counts, dropped)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'symbols': [97, '98']},
+    {'symbols': [97, 98.0]},
+    {'symbols': [97, True]},
+    {'symbols': 'ab'},
+    {'symbols': {'97': 1}},
+    {'symbols': None},
+    {'counts': [2, -1]},
+    {'counts': [2, '1']},
+    {'counts': [2.0, 1.0]},
+    {'counts': 2},
+    {'dropped': [[10]]},
+    {'dropped': None},
+    {'kind': ['bytes']},
+    {'kind': None},
+  ],
+)
+def test_json_of_other_types_is_refused(changes):
+  fields = Vocabulary((97, 98), (2, 1), (10,)).to_json() | changes
+  with pytest.raises(ValueError):
+    vocabulary.from_json(fields)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'lower': 'no'},
+    {'lower': 0},
+    {'lower': None},
+    {'eos': None},
+    {'unk': ['a']},
+    {'eos': 3},
+    {'symbols': ['a', 1]},
+    {'symbols': ['a', None]},
+    {'symbols': ['a', ['b']]},
+    {'symbols': 'ab'},
+    {'counts': [1, None]},
+    {'counts': 'ab'},
+  ],
+)
+def test_json_of_words_of_other_types_is_refused(changes):
+  fields = words.Words(('a', 'b'), (2, 1), 'b').to_json() | changes
+  with pytest.raises(ValueError, match=next(iter(changes))):
+    vocabulary.from_json(fields)
+
+
+@pytest.mark.parametrize('missing', ['kind', 'symbols', 'counts', 'lower'])
+def test_json_that_lacks_something_is_refused(missing):
+  fields = words.Words(('a', 'b'), (2, 1), 'b').to_json()
+  del fields[missing]
+  with pytest.raises(ValueError):
+    vocabulary.from_json(fields)
+
+
+@pytest.mark.parametrize('found', [None, [], 'words', 3, True])
+def test_json_that_is_no_object_is_refused(found):
+  with pytest.raises(ValueError, match='the vocabulary is'):
+    vocabulary.from_json(found)
+
+
+def test_json_of_another_kind_is_refused():
+  with pytest.raises(ValueError, match='words'):
+    Vocabulary.from_json({'kind': 'words'})
+
+
+@given(texts, st.integers(0, 80))
+def test_decoding_in_pieces(text, cut):
+  v = Vocabulary.all_bytes()
+  decoder = v.decoder()
+  ids = list(text)
+  assert decoder.push(ids[:cut]) + decoder.push(ids[cut:]) == text
+
+
+@pytest.mark.parametrize(
+  'symbols, start',
+  [(b'ab \n', 3), (b'ab c', 2), (b'a_b', 1), (b'abc', 0)],
+)
+def test_a_text_starts_after_a_newline_or_a_space(symbols, start):
+  v = Vocabulary(tuple(symbols))
+  assert v.start == start
+  assert (v.eos_id, v.unk_id) == (None, None)
+
+
+@pytest.mark.parametrize(
+  'symbols, end', [(b'ab\n', 2), (b'\na', 0), (b'a ', None)]
+)
+def test_a_line_ends_with_a_newline(symbols, end):
+  assert Vocabulary(tuple(symbols)).line_end == end
+
+
+def test_dropped_newlines_end_no_line():
+  assert Vocabulary.all_bytes().line_end == 10
+  assert Vocabulary(tuple(b'ab'), dropped=(10,)).line_end is None
+
+
+def test_from_json_tells_the_kinds_apart():
+  for v in (Vocabulary.all_bytes(), words.Words(('a', 'b'), (2, 1), 'b')):
+    assert vocabulary.from_json(json.loads(json.dumps(v.to_json()))) == v
+  with pytest.raises(ValueError, match='pieces'):
+    vocabulary.from_json({'kind': 'pieces'})

@@ -1,0 +1,228 @@
+"""Vocabularies of words, beside counting with collections.Counter."""
+
+import collections
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txl_jax.data.vocabularies import vocabulary
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program.errors import UserError
+
+# Words of several scripts, one with upper case, and kinds of white space.
+LETTERS = st.sampled_from(['a', 'B', 'é', '漢', '<unk>', ',', 'Ω'])
+SPACES = st.sampled_from([' ', '  ', '\n', '\t', '\n\n', '\u00a0', '\u3000'])
+texts = st.lists(st.tuples(LETTERS, SPACES), max_size=40).map(
+  lambda pairs: ''.join(w + s for w, s in pairs)
+)
+CAT = Words(('<eos>', 'the', 'cat', '<unk>'), (2, 3, 1, 4), '<eos>', '<unk>')
+
+
+def tokens_by_hand(text, eos):
+  """Line by line, as the published code reads a file."""
+  found = []
+  *lines, last = text.split('\n')
+  for line in lines:
+    found += [*line.split(), eos]
+  return found + last.split()
+
+
+@given(texts)
+def test_order_is_by_frequency_then_first_appearance(text):
+  words = tokens_by_hand(text, '<eos>')
+  counts = collections.Counter(words)
+  found = Words.from_counts(counts, eos='<eos>')
+  expected = [(w, n) for w, n in counts.most_common() if w != '<eos>']
+  expected.insert(0, ('<eos>', text.count('\n')))
+  assert list(zip(found.symbols, found.counts)) == expected
+
+
+@given(texts)
+def test_encode_is_the_place_of_each_word(text):
+  words = tokens_by_hand(text, '<eos>')
+  v = Words.from_counts(collections.Counter(words), eos='<eos>')
+  ids = v.encode(text.encode(), 'text')
+  assert ids.dtype == np.int32
+  assert [v.symbols[i] for i in ids] == words
+
+
+def test_lower_case():
+  v = Words(('<eos>', 'σας', 'é'), eos='<eos>', lower=True)
+  assert v.encode('É\nΣΑΣ'.encode(), 'text').tolist() == [2, 0, 1]
+
+
+def test_without_eos_a_newline_is_white_space():
+  v = Words(('a', 'b'))
+  assert v.encode(b'a\n\nb a', 'text').tolist() == [0, 1, 0]
+  assert (v.eos_id, v.unk_id, v.start) == (None, None, 0)
+
+
+def test_a_line_ends_with_eos():
+  assert CAT.line_end == CAT.encode(b'\n', 'text').item() == 0
+  assert Words(('a', '<S>'), eos='<S>').line_end == 1
+  assert Words(('a', '<eos>')).line_end is None
+
+
+def test_words_outside_are_unk():
+  assert CAT.encode(b'the dog\n', 'text').tolist() == [1, 3, 0]
+  assert CAT.encode(b'the <unk>', 'text').tolist() == [1, 3]
+  assert (CAT.eos_id, CAT.unk_id, CAT.start) == (0, 3, 0)
+
+
+def test_word_outside_without_unk_is_told():
+  v = Words(('<eos>', 'the', 'cat'), eos='<eos>')
+  with pytest.raises(UserError) as error:
+    v.encode(b'the cat\n\ncat, the\n', 'cats.txt', first_line=7)
+  assert str(error.value) == (
+    "cats.txt: word 'cat,' in line 9 is not among the 3 words of the "
+    'vocabulary, which has no <unk>; words, and punctuation beside them, are '
+    'separated by spaces'
+  )
+
+
+def test_look_up_gives_minus_one():
+  for v in (CAT, Words(CAT.symbols, (), '<eos>')):
+    ids = v.look_up(b'the dog\n<unk> cat')
+    assert ids.dtype == np.int32
+    assert ids.tolist() == [1, -1, 0, 3, 2]
+
+
+def test_bytes_that_are_no_utf_8_are_kept():
+  v = Words.from_counts({'a\udcff': 1})
+  assert v.decode(v.encode(b'a\xff', 'text')) == b'a\xff'
+  assert Words.from_entry(v.entry(), v.text()) == v
+
+
+@pytest.mark.parametrize(
+  'options, expected',
+  [
+    ({}, {'<eos>': 3, 'c': 5, 'a': 2, 'b': 2, 'd': 1}),
+    ({'min_count': 2}, {'<eos>': 3, 'c': 5, 'a': 2, 'b': 2}),
+    ({'max_size': 3}, {'<eos>': 3, 'c': 5, 'a': 2}),
+    # Of what is left out, unk gets the count, and its place by that.
+    (
+      {'min_count': 2, 'unk': '<unk>'},
+      {'<eos>': 3, 'c': 5, 'a': 2, 'b': 2, '<unk>': 1},
+    ),
+    ({'max_size': 3, 'unk': '<unk>'}, {'<eos>': 3, 'c': 5, '<unk>': 5}),
+    ({'unk': 'a'}, {'<eos>': 3, 'c': 5, 'a': 2, 'b': 2, 'd': 1}),
+    ({'min_count': 3, 'unk': 'a'}, {'<eos>': 3, 'a': 5, 'c': 5}),
+    (
+      {'unk': '<unk>'},
+      {'<eos>': 3, 'c': 5, 'a': 2, 'b': 2, 'd': 1, '<unk>': 0},
+    ),
+  ],
+)
+def test_rare_words_are_left_out(options, expected):
+  counts = {'a': 2, '<eos>': 3, 'b': 2, 'c': 5, 'd': 1}
+  v = Words.from_counts(counts, eos='<eos>', **options)
+  assert dict(zip(v.symbols, v.counts)) == expected
+  assert v.symbols == tuple(expected)
+
+
+def test_list_of_words():
+  v = Words.from_list(b'b 7\n<UNK> 5\na 2\n', 'list', unk='<UNK>')
+  assert v == Words(('b', '<UNK>', 'a'), (7, 5, 2), '', '<UNK>')
+  v = Words.from_list(b'b\na', 'list', eos='<eos>', unk='<unk>')
+  assert v == Words(('<eos>', 'b', 'a'), (), '<eos>', '')
+  v = Words.from_list(b'b\na\n', 'list', unk='<unk>', add_unk=True)
+  assert v == Words(('b', 'a', '<unk>'), (), '', '<unk>')
+
+
+def test_counts_of_a_list_that_is_ranked():
+  def read(data):
+    return Words.from_list(data, 'list', eos='<eos>', ranked=True)
+
+  assert read(b'b 7\na 7\nc 0\n').counts == (0, 7, 7, 0)
+  assert read(b'<eos> 3\nb 7\na 2\n').counts == (3, 7, 2)
+  assert read(b'b 7\n<eos> 3\na 2\n').counts == (7, 3, 2)
+  assert read(b'b\na\n').counts == ()
+  for data, line, count, before in (
+    (b'b 7\na 2\nc 3\n', 3, 3, 2),
+    (b'<eos> 9\nb 2\na 7\n', 3, 7, 2),
+    (b'b 1\n<eos> 9\n', 2, 9, 1),
+  ):
+    with pytest.raises(UserError) as error:
+      read(data)
+    assert str(error.value) == (
+      f'list: line {line} has count {count} after {before}; allowed: the most '
+      'frequent word first, or words without counts'
+    )
+    assert Words.from_list(data, 'list').counts  # what is written is read
+
+
+@pytest.mark.parametrize(
+  'data, found',
+  [
+    (b'', 'list has no words'),
+    (b'a 1\n\nb 1\n', "list: line 2 is ''; allowed: a word, or a word and"),
+    (b'a 1\nb one\n', "list: line 2 is 'b one'"),
+    (b'a 1 2\n', "list: line 1 is 'a 1 2'"),
+    (b'a\nb\na\n', "list: line 3 has the word 'a' of line 1 again"),
+    (b'a 3\nb\n', 'list: some lines have a count and others none'),
+  ],
+)
+def test_list_of_another_form(data, found):
+  with pytest.raises(UserError) as error:
+    Words.from_list(data, 'list')
+  assert str(error.value).startswith(found)
+  assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    ((),),
+    (('a b',),),
+    (('a', ''),),
+    (('a', 'a'),),
+    (('a', 'b'), (1,)),
+    (('a',), (), '<eos>'),
+    (('a',), (), '', '<unk>'),
+  ],
+)
+def test_impossible_vocabularies_are_refused(fields):
+  with pytest.raises(ValueError):
+    Words(*fields)
+
+
+def test_json_pickle_and_list_round_trip():
+  again = json.loads(json.dumps(CAT.to_json()))
+  assert vocabulary.from_json(again) == CAT
+  CAT.encode(b'the', 'text')  # fills what is cached
+  assert pickle.loads(pickle.dumps(CAT)) == CAT
+  assert CAT.text() == b'<eos> 2\nthe 3\ncat 1\n<unk> 4\n'
+  assert Words.from_entry(CAT.entry(), CAT.text()) == CAT
+  with pytest.raises(ValueError, match='sha256'):
+    Words.from_entry(CAT.entry(), CAT.text() + b'dog 1\n')
+  with pytest.raises(ValueError, match='words'):
+    Words.from_json(vocabulary.Vocabulary.all_bytes().to_json())
+
+
+def test_entry_has_no_words():
+  entry = CAT.entry()
+  assert {k: entry[k] for k in ('kind', 'size', 'eos', 'unk', 'lower')} == {
+    'kind': 'words',
+    'size': 4,
+    'eos': '<eos>',
+    'unk': '<unk>',
+    'lower': False,
+  }
+  assert CAT.unit == 'ppl'
+
+
+@pytest.mark.parametrize('ids', [[4], [-1], [0, 300]])
+def test_decode_refuses_ids_outside(ids):
+  with pytest.raises(ValueError, match='not in'):
+    CAT.decode(ids)
+
+
+@given(st.lists(st.integers(0, 3), max_size=9), st.integers(0, 9))
+def test_decoding_in_pieces(ids, cut):
+  decoder = CAT.decoder()
+  pieces = decoder.push(ids[:cut]) + decoder.push(np.array(ids[cut:], int))
+  assert pieces == CAT.decode(ids)

@@ -1,0 +1,184 @@
+"""The choice among implementations."""
+
+import doctest
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.ops.kernels import plain_kernel
+from txl_jax import attention
+from txl_jax.ops import kernels
+from txl_jax.ops.kernels import api
+from txl_jax.program import target
+
+CPU = target.Device('cpu', 'cpu')
+CASE = kernels.Case(CPU, 'bfloat16', T=64, M=64, K=64, rate=0.0)
+
+
+def on(platform, kind, **changes):
+  return CASE._replace(device=target.Device(platform, kind), **changes)
+
+
+@pytest.mark.parametrize(
+  'kind,capability',
+  [
+    ('NVIDIA H100 80GB HBM3', 90),
+    ('NVIDIA A100-SXM4-40GB', 80),
+    ('NVIDIA A10G', 86),
+    ('NVIDIA L4', 89),
+    ('NVIDIA L40S', 89),
+    ('NVIDIA GeForce RTX 4090', 89),
+    ('Tesla T4', 75),
+    ('Quadro RTX 5000 with Max-Q Design', 0),
+    ('Quadro RTX 6000', 0),
+    ('NVIDIA RTX 5000 Ada Generation', 89),
+    ('NVIDIA RTX 4500 Ada Generation', 89),
+    ('NVIDIA RTX A6000', 86),
+    ('NVIDIA GeForce RTX 5090', 120),
+    ('NVIDIA B200', 100),
+    ('AMD Instinct MI300X', 0),
+  ],
+)
+def test_capability(kind, capability):
+  assert target.Device('gpu', kind).capability == capability
+  assert target.Device('tpu', kind).capability == 0
+
+
+def test_plain_operations_where_there_is_no_kernel():
+  assert kernels.choose(CASE) == ('xla', 'no kernel for a cpu')
+  name, why = kernels.choose(on('gpu', 'Tesla T4'))
+  assert name == 'xla' and 'triton' in why
+
+
+@pytest.mark.parametrize('name', ['cudnn', 'triton', 'tpu'])
+def test_asked_for_by_name_and_unable(name):
+  x = jnp.ones([1, 2, 1, 64])
+  r, u = jnp.ones([2, 1, 64]), jnp.ones([1, 64])
+  with pytest.raises(kernels.Unable, match=f'{name} cannot do this: it needs'):
+    kernels.relative_attention(x, x, x, r, u, u, implementation=name)
+
+
+def test_no_such_implementation():
+  x = jnp.ones([1, 2, 1, 64])
+  r, u = jnp.ones([2, 1, 64]), jnp.ones([1, 64])
+  allowed = 'None, xla, cudnn, triton, tpu'
+  with pytest.raises(ValueError, match=f"'flash'; allowed: {allowed}"):
+    kernels.relative_attention(x, x, x, r, u, u, implementation='flash')
+
+
+@pytest.mark.parametrize('filled', [None, [2, 0]])
+@pytest.mark.parametrize('span', [None, 3, 100])
+def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
+  """By plain operations, and by a kernel that is chosen where there is one."""
+  B, T, M, H, K = 2, 3, 2, 2, 64
+  keys = jax.random.split(jax.random.key(0), 7)
+  shapes = (B, T, H, K), (B, M + T, H, K), (B, M + T, H, K), (M + T, H, K)
+  arrays = [
+    jax.random.normal(k, s) for k, s in zip(keys, (*shapes, (H, K), (H, K)))
+  ]
+  filled = None if filled is None else jnp.array(filled)
+  mask = attention.visibility(T, M, filled, span)
+  dropped = dict(dropout_rate=0.2, dropout_key=keys[-1])
+  expected = attention.relative_attention(*arrays, mask, **dropped)
+  given = dict(filled=filled, span=span, **dropped)
+  found = kernels.relative_attention(*arrays, **given)
+  assert jnp.allclose(found, expected, atol=1e-6)
+  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  monkeypatch.setitem(api._BEST, 'cpu', ('triton',))
+  found = kernels.relative_attention(*arrays, **given)
+  assert jnp.allclose(found, expected, atol=1e-6)
+
+
+def test_example():
+  assert not doctest.testmod(kernels).failed
+
+
+@pytest.mark.parametrize(
+  'keys, span, found',
+  [
+    (3, None, r'k is \[1, 3, 1, 8\].* S at least T = 4'),
+    (6, 0, 'span is 0; allowed: at least 1'),
+  ],
+)
+def test_arguments_that_mean_nothing(keys, span, found):
+  q, x = jnp.ones([1, 4, 1, 8]), jnp.ones([1, keys, 1, 8])
+  r, u = jnp.ones([keys, 1, 8]), jnp.ones([1, 8])
+  with pytest.raises(ValueError, match=found):
+    kernels.relative_attention(q, x, x, r, u, u, span=span)
+
+
+@pytest.mark.parametrize('filled', [[3, 2], [0, -1]])
+def test_filled_out_of_range(filled):
+  q, x = jnp.ones([2, 4, 1, 8]), jnp.ones([2, 6, 1, 8])
+  r, u = jnp.ones([6, 1, 8]), jnp.ones([1, 8])
+  attend = functools.partial(kernels.relative_attention, q, x, x, r, u, u)
+  found = next(n for n in filled if not 0 <= n <= 2)
+  for array in jnp.array(filled), np.array(filled):
+    with pytest.raises(ValueError, match=f'filled is {found}; allowed: 0 to 2'):
+      attend(filled=array)
+    # Also where it is a constant of a program, but not where it is traced.
+    with pytest.raises(ValueError, match=f'filled is {found}; allowed: 0 to 2'):
+      jax.jit(lambda array=array: attend(filled=array))()
+  jax.jit(lambda filled: attend(filled=filled))(jnp.array(filled))
+  attend(filled=jnp.array([0, 2]))
+
+
+def test_a_rate_that_is_traced():
+  """A line that names the argument, of every public function that has one."""
+  q, key = jnp.ones([1, 4, 1, 8]), jax.random.key(0)
+  r, u, mask = jnp.ones([4, 1, 8]), jnp.ones([1, 8]), attention.visibility(4, 0)
+  scores = jnp.ones([1, 1, 4, 4])
+
+  def relative(rate):
+    given = dict(dropout_rate=rate, dropout_key=key)
+    return attention.relative_attention(q, q, q, r, u, u, mask, **given)
+
+  def chosen(rate):
+    given = dict(dropout_rate=rate, dropout_key=key)
+    return kernels.relative_attention(q, q, q, r, u, u, **given)
+
+  def attend(rate):
+    given = dict(dropout_rate=rate, dropout_key=key)
+    return attention.attend(scores, q, mask, **given)
+
+  def dropout(rate):
+    return attention.dropout(q, rate, key)
+
+  for name, function in (
+    ('dropout_rate', relative),
+    ('dropout_rate', chosen),
+    ('dropout_rate', attend),
+    ('rate', dropout),
+  ):
+    with pytest.raises(ValueError, match='is traced') as e:
+      jax.jit(function)(0.1)
+    assert str(e.value) == f'{name} is traced; allowed: a Python float'
+
+
+@pytest.mark.parametrize('implementation', ['xla', 'triton'])
+def test_weights_that_devices_share(implementation, monkeypatch):
+  """Rows over devices by `shard_map`, which sums the gradients of the rest."""
+  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  B, T, M, H, K = 8, 3, 2, 2, 8
+  keys = jax.random.split(jax.random.key(0), 6)
+  shapes = (B, T, H, K), (B, M + T, H, K), (B, M + T, H, K), (M + T, H, K)
+  arrays = [
+    jax.random.normal(k, s) for k, s in zip(keys, (*shapes, (H, K), (H, K)))
+  ]
+  attend = functools.partial(
+    kernels.relative_attention, implementation=implementation
+  )
+  rows, same = jax.sharding.PartitionSpec('x'), jax.sharding.PartitionSpec()
+  on_devices = jax.shard_map(
+    attend,
+    mesh=jax.make_mesh((8,), ('x',), (jax.sharding.AxisType.Auto,)),
+    in_specs=(rows, rows, rows, same, same, same),
+    out_specs=rows,
+  )
+  loss = lambda f: lambda *a: jnp.sum(jnp.sin(f(*a)))
+  grad = lambda f: jax.jit(jax.grad(loss(f), argnums=range(6)))(*arrays)
+  for found, expected in zip(grad(on_devices), grad(attend)):
+    assert jnp.allclose(found, expected, atol=1e-5)

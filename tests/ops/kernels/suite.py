@@ -1,0 +1,186 @@
+"""What every implementation of relative attention is held to.
+
+A subclass names its module and what it supports; kernels for GPUs and TPUs are
+interpreted on the CPU.
+"""
+
+import functools
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.ops.kernels import reference
+from txl_jax import attention
+from txl_jax.ops.kernels import base, fused
+
+NAMES = 'q', 'k', 'v', 'r', 'u', 'v_bias', 'b'
+# B, T, H, K, M, filled, span
+SHAPES = {
+  'one query': (2, 1, 1, 64, 5, (5, 2), None),
+  'no memory': (1, 9, 2, 64, 0, (0,), None),
+  'empty memory': (2, 7, 1, 41, 6, (0, 6), None),
+  'odd sizes': (1, 13, 2, 41, 10, (3,), 11),
+  'more queries than memory': (1, 70, 1, 64, 3, (2,), None),
+  'several tiles': (1, 130, 1, 128, 71, (40,), None),
+  'a short span': (1, 67, 1, 64, 140, (140,), 20),
+  'only itself': (1, 5, 1, 64, 4, (4,), 1),
+}
+
+
+def draw(shape, seed=0, size=1.0, b=False):
+  """Inputs in float64, as a dict; b only where it is asked for."""
+  B, T, H, K, M, filled, span = shape
+  rng, S = np.random.default_rng(seed), M + T
+  sizes = [(B, T, H, K), *[(B, S, H, K)] * 2, (S, H, K), (H, K), (H, K), (S, H)]
+  found = {n: size * rng.normal(size=s) for n, s in zip(NAMES, sizes)}
+  found['v'] /= size
+  found['b'] = found['b'] if b else None
+  dout = rng.normal(size=(B, T, H, K))
+  return found, np.array(filled), S if span is None else span, dout
+
+
+def cast(given, dtype):
+  """The values of a dict of arrays in a dtype; None stays."""
+  return [None if x is None else jnp.asarray(x, dtype) for x in given.values()]
+
+
+class Suite:
+  """Subclasses are tests; see above."""
+
+  MODULE: ClassVar[Any]
+  supports_float32 = True
+  supports_dropout = True
+  # Relative error of float32 results: what the products leave.
+  float32_error = 2e-6
+
+  def attend(self, arrays, filled, span, rate=0.0, key=None):
+    """By the implementation, of arrays in the order of NAMES."""
+    inputs = base.Inputs(*arrays, jnp.asarray(filled, jnp.int32))
+    options = dict(span=span, rate=rate, key=key)
+    if hasattr(self.MODULE, 'forward'):
+      return fused.attend(self.MODULE, inputs, **options)
+    return self.MODULE.attend(inputs, **options)
+
+  def both(self, arrays, filled, span, dout, **options):
+    """The result and the gradients, of a compiled program."""
+    arrays = [x for x in arrays if x is not None]
+
+    def run(arrays, dout):
+      padded = [*arrays, *[None] * (len(NAMES) - len(arrays))]
+      attend = lambda *a: self.attend(a, filled, span, **options)
+      used = functools.partial(lambda *a: attend(*a, *padded[len(arrays) :]))
+      out, pull = jax.vjp(used, *arrays)
+      return out, pull(dout)
+
+    return jax.jit(run)(arrays, dout)
+
+  def check(
+    self, given, filled, span, dout, dtype, error, keep=None, **options
+  ):
+    """Against the reference, of the very numbers that `dtype` has."""
+    arrays = cast(given, dtype)
+    exact = [None if x is None else np.asarray(x, float) for x in arrays]
+    dout = jnp.asarray(dout, dtype)
+    more = dict(keep=keep, rate=options.get('rate', 0.0))
+    out, grads = self.both(arrays, filled, span, dout, **options)
+    expected = reference.attend(*exact, filled, span, **more)
+    assert out.dtype == dtype
+    close(out, expected, error, 'out')
+    wanted = reference.gradients(
+      *exact, filled, span, np.asarray(dout, float), **more
+    )
+    # The gradient of every score is bounded by that of the largest gradient:
+    # sums of many terms that cancel are compared with those terms.
+    for name, grad, value in zip(NAMES, grads, wanted):
+      close(grad, value, 4 * error, name)
+
+  @pytest.mark.parametrize('shape', SHAPES)
+  def test_float32(self, shape):
+    if not self.supports_float32:
+      pytest.skip('not in float32')
+    given, *rest = draw(SHAPES[shape], b=shape == 'odd sizes')
+    self.check(given, *rest, jnp.float32, self.float32_error)
+
+  @pytest.mark.parametrize('shape', ['empty memory', 'several tiles'])
+  def test_bfloat16(self, shape):
+    given, *rest = draw(SHAPES[shape])
+    self.check(given, *rest, jnp.bfloat16, 1e-2)
+
+  @pytest.mark.parametrize('shape', ['odd sizes', 'several tiles'])
+  def test_dropout(self, shape):
+    """The probabilities that are kept are those of the plain operations."""
+    if not self.supports_dropout:
+      pytest.skip('no dropout')
+    B, T, H, _, M, _, _ = SHAPES[shape]
+    key, rate = jax.random.key(7), 0.3
+    ones = jnp.ones([B, H, T, M + T])
+    keep = np.asarray(attention.dropout(ones, rate, key)) > 0
+    given, *rest = draw(SHAPES[shape])
+    dtype = jnp.float32 if self.supports_float32 else jnp.bfloat16
+    error = self.float32_error if self.supports_float32 else 1e-2
+    self.check(given, *rest, dtype, error, keep, rate=rate, key=key)
+
+  def test_extreme_scores(self):
+    """Scores of some thousands: all is finite, and the winner takes all."""
+    given, *rest = draw(SHAPES['odd sizes'], size=30.0)
+    dtype = jnp.float32 if self.supports_float32 else jnp.bfloat16
+    filled, span, dout = rest
+    arrays = cast(given, dtype)
+    out, grads = self.both(arrays, filled, span, jnp.asarray(dout, dtype))
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in (out, *grads))
+    exact = [None if x is None else np.asarray(x, float) for x in arrays]
+    expected = reference.attend(*exact, filled, span)
+    close(out, expected, 1e-3 if self.supports_float32 else 3e-2, 'out')
+
+  def test_twice_the_same(self):
+    given, filled, span, dout = draw(SHAPES['odd sizes'])
+    arrays = [
+      None if x is None else jnp.asarray(x, jnp.bfloat16)
+      for x in given.values()
+    ]
+    run = lambda: self.both(
+      arrays, filled, span, jnp.asarray(dout, jnp.bfloat16)
+    )
+    for one, other in zip(jax.tree.leaves(run()), jax.tree.leaves(run())):
+      np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+  def test_transformations(self):
+    """Under vmap, remat and scan, what it is without them."""
+    given, filled, span, _ = draw(SHAPES['odd sizes'])
+    dtype = jnp.float32 if self.supports_float32 else jnp.bfloat16
+    arrays = cast(given, dtype)
+
+    def loss(q, rest):
+      out = self.attend([q, *rest], filled, span)
+      return jnp.sum(out.astype(jnp.float32) ** 2)
+
+    q, rest = arrays[0], arrays[1:]
+    grad = jax.jit(jax.grad(loss))
+    plain = [grad(x, rest) for x in (q, 2 * q)]
+    both = jnp.stack([q, 2 * q])
+    mapped = jax.jit(jax.vmap(jax.grad(loss), (0, None)))(both, rest)
+    saved = jax.grad(jax.checkpoint(loss))
+
+    def body(carry, x):
+      return carry, saved(x, rest)
+
+    scanned = jax.jit(lambda x: jax.lax.scan(body, 0, x)[1])(both)
+    for found in mapped, scanned:
+      for n in range(2):
+        close(found[n], plain[n], 1e-6 if dtype == jnp.float32 else 1e-2, 'q')
+
+
+def close(found, expected, error, name):
+  """The norm of the difference is at most `error` of that of what is expected.
+
+  NaN never passes.
+  """
+  found, expected = np.asarray(found, float), np.asarray(expected, float)
+  assert found.shape == expected.shape, name
+  distance = np.linalg.norm(found - expected)
+  # A gradient that cancels to nothing is held to the size of an ordinary one.
+  size = max(np.linalg.norm(expected), 0.1 * np.sqrt(expected.size))
+  assert distance <= error * size, f'{name}: {distance / size:.2e} of {error}'

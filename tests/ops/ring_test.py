@@ -1,0 +1,124 @@
+"""A ring of keys and values, against attention over states in their order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax import attention
+from txl_jax.ops import ring
+
+B, H, K = 2, 3, 4
+
+
+def normal(rng, *shape):
+  return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+
+
+def in_order(ring_, newest, M):
+  """The last M states [B, M, H, K] of a ring, the slot `newest` the last."""
+  C = ring_.shape[1]
+  slots = (newest - np.arange(M)[::-1]) % C
+  states = ring_.reshape(B, H, C, K)[:, :, slots]
+  return jnp.swapaxes(states, 1, 2)
+
+
+@pytest.mark.parametrize('span', [None, 5, 6])
+@pytest.mark.parametrize(
+  'T, M, C', [(1, 5, 6), (3, 5, 8), (4, 5, 12), (2, 1, 5)]
+)
+def test_attention(T, M, C, span):
+  """From every slot on, with rows that are filled to a different degree."""
+  rng = np.random.default_rng(T + M)
+  q = normal(rng, B, T, H, K)
+  u, v_bias = normal(rng, H, K), normal(rng, H, K)
+  r, b = normal(rng, C, H, K), normal(rng, C, H)
+  k, v = normal(rng, B * H, C, K), normal(rng, B * H, C, K)
+  filled = jnp.array([M, M // 2])
+  S = M + T
+
+  @jax.jit
+  def over_ring(at):
+    mask = ring.visibility(at, T, C, filled, span)
+    table = ring.table(r)
+    queries = jnp.swapaxes(q, 1, 2)
+    scores = ring.scores(queries, k, table, u, v_bias, at, b)
+    return jnp.swapaxes(ring.attend(scores, v, mask), 1, 2)
+
+  mask = attention.visibility(T, M, filled, span)
+  for at in range(C):
+    keys, values = (in_order(x, at + T - 1, S) for x in (k, v))
+    near = r[C - S :], u, v_bias, b[C - S :]
+    scores = attention.relative_scores(q, keys, *near)
+    expected = attention.attend(scores, values, mask)
+    np.testing.assert_allclose(over_ring(at), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize('W', [8, 10])
+@pytest.mark.parametrize('T', [1, 2, 5, 7])
+def test_scores_turn_alike_in_every_way(T, W):
+  C = 7
+  x = normal(np.random.default_rng(0), B, H, T, W)  # queries and their scores
+  as_they_are = lambda x: x
+  for at in range(C):
+    i, slot = np.indices([T, C])
+    expected = np.asarray(x)[..., i, C - 1 - (at + i - slot) % C]
+    ways = [
+      lambda x, at: ring.by_slot(as_they_are, x, at, C),
+      lambda x, at: ring._sliced(as_they_are, x, at, C),
+      lambda x, at: ring._gathered(x[..., :C], at),
+      lambda x, at: ring._shifted(x[..., :C], at),
+    ]
+    for turn in ways:
+      np.testing.assert_array_equal(jax.jit(turn)(x, at), expected)
+
+
+@pytest.mark.parametrize('T', [1, 3, 7])
+def test_writing_goes_on_from_the_first_slot(T):
+  rng = np.random.default_rng(0)
+  old, new = normal(rng, B * H, 7, K), normal(rng, B, H, T, K)
+  for at in range(7):
+    expected = np.array(old)
+    expected[:, (at + np.arange(T)) % 7] = np.reshape(new, [B * H, T, K])
+    found = jax.jit(ring.write)(old, new, jnp.int32(at))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('counts', [(0, 0), (2, 2), (3, 0), (1, 4)])
+def test_rewinding(counts):
+  """Rows that lose more than others still end at the same slot."""
+  C, M = 9, 5
+  x = normal(np.random.default_rng(0), B * H, C, K)
+  for at in range(C):
+    (found,), now = jax.jit(ring.rewind)((x,), jnp.int32(at), jnp.array(counts))
+    assert now == (at - min(counts)) % C
+    for row, n in enumerate(counts):
+      kept = in_order(x, at - 1 - n, M)[row]
+      np.testing.assert_array_equal(in_order(found, now - 1, M)[row], kept)
+
+
+def test_it_is_written_in_place():
+  """No copy of a ring in a loop of segments, of one token or of several."""
+
+  def turns(rings, at, new):
+    def turn(carry, new):
+      k, v, at = carry
+      k, v = (ring.write(x, new, at) for x in (k, v))
+      T, C = new.shape[2], k.shape[1]
+      q, bias = new, jnp.zeros([H, K])
+      mask = ring.visibility(at, T, C, jnp.full([B], 100))
+      table = ring.table(jnp.ones([C, H, K]))
+      scores = ring.scores(q, k, table, bias, bias, at)
+      return (k, v, (at + T) % C), ring.attend(scores, v, mask)
+
+    return jax.lax.scan(turn, (*rings, at), new)
+
+  for T in 1, 5:
+    rings = (jnp.zeros([B * H, 111, K]),) * 2
+    new = jnp.ones([3, B, H, T, K])
+    arguments = tuple(map(jnp.copy, rings)), jnp.int32(0), new
+    lowered = jax.jit(turns, donate_argnums=0).lower(*arguments)
+    text = lowered.compile().as_text()
+    shape = f'f32[{B * H},111,{K}]'
+    assert f'{shape}{{2,1,0}} dynamic-update-slice(' in text
+    assert not [x for x in text.splitlines() if shape in x and ' copy(' in x]

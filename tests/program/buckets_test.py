@@ -1,0 +1,224 @@
+"""Paths in a bucket, in memory; with -m slow on an emulator."""
+
+import importlib.util
+import io
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import programs
+from txl_jax.program import buckets
+from txl_jax.program.errors import UserError
+
+
+def test_a_local_path_stays_one():
+  assert buckets.place('~/a', 'x') == pathlib.Path('~/a')
+  assert type(buckets.place(pathlib.Path('a'))) is type(pathlib.Path('a'))
+
+
+def test_a_path_in_a_bucket(memory):
+  path = buckets.place('gs://my-bucket.a_b/runs/x')
+  assert str(path) == 'gs://my-bucket.a_b/runs/x'
+  assert buckets.place(path) is path
+
+
+@pytest.mark.parametrize(
+  'text', ['s3://bucket/a', 'gs://', 'gs:///a', 'gs://bucket/a\nb']
+)
+def test_what_is_no_name_of_a_bucket(text, memory):
+  with pytest.raises(
+    UserError, match=r'(?s)--workdir=.*allowed: a folder, or gs:'
+  ):
+    buckets.place(text, '--workdir')
+
+
+@pytest.mark.parametrize(
+  'bucket', ['Runs', 'ab', '-runs', 'runs.', 'b' * 64, 'b.' * 111 + 'b', 'a b']
+)
+def test_what_no_bucket_is_called(bucket, memory):
+  with pytest.raises(UserError) as e:
+    buckets.place(f'gs://{bucket}/a', '--workdir')
+  begin = f'--workdir=gs://{bucket}/a: the bucket is {bucket!r}; allowed: 3 to '
+  assert f'{e.value}'.startswith(begin)
+
+
+@pytest.mark.parametrize('bucket', ['abc', 'b' * 63, 'b.' * 110 + 'bb'])
+def test_what_a_bucket_may_be_called(bucket, memory):
+  assert str(buckets.place(f'gs://{bucket}/a')) == f'gs://{bucket}/a'
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    ['--workdir=gs://bucket/run'],
+    ['--config.data.dir=gs://bucket/data'],
+    ['--config=gs://bucket/run/config.py'],
+  ],
+)
+def test_without_the_extra(flags, tmp_path, monkeypatch):
+  find = importlib.util.find_spec
+
+  def find_none(name, *rest):
+    return None if name == 'gcsfs' else find(name, *rest)
+
+  monkeypatch.setattr(importlib.util, 'find_spec', find_none)
+  programs.write_corpus(tmp_path)
+  command = programs.command(tmp_path, 'train.batch_size=8')
+  done = programs.here([*command, *flags])
+  name = flags[0].partition('=')[2]
+  programs.assert_refused(done, name, "pip install 'txl_jax[gcs]'")
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    ['--workdir=s3://bucket/run'],
+    ['--config.data.dir=s3://bucket/data'],
+    ['--config.data.path=gs://bucket/text'],
+    ['--export_file=gs://bucket/model.npz', '--mode=export'],
+  ],
+)
+def test_what_must_be_elsewhere(flags, tmp_path):
+  programs.write_corpus(tmp_path)
+  done = programs.here([*programs.command(tmp_path), *flags])
+  programs.assert_refused(done, flags[0].partition('=')[2], 'allowed: a ')
+
+
+def test_local_runs_import_nothing_of_it():
+  code = """
+import sys
+import txl_jax
+light = {'jax', 'numpy', 'flax', 'etils', 'fsspec'} & set(sys.modules)
+import tensorboardX  # which uses Google's package if there is one
+before = set(sys.modules)
+from txl_jax import main
+from txl_jax.runs import checkpoint
+checkpoint.Checkpoints('/tmp/none').newest()
+heavy = {'gcsfs', 'google.cloud.storage', 'google.auth'} & set(sys.modules)
+heavy -= before
+print(light, heavy)
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == 'set() set()\n'
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_a_bucket_imports_no_tensorflow(emulated, tmp_path):
+  """Though etils would, where it is installed."""
+  (tmp_path / 'tensorflow.py').write_text('raise SystemExit(1)')
+  code = f"""
+import sys
+sys.path.append({str(tmp_path)!r})
+from txl_jax import buckets
+path = buckets.place('gs://bucket/a')
+from etils import epath
+print(epath.Path(str(path)).exists())
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert done.stdout == 'False\n'
+
+
+def names(folder):
+  return sorted(x.relative_to(folder).as_posix() for x in folder.rglob('*'))
+
+
+def write(path, data=b'x'):
+  path.upload(io.BytesIO(data))
+
+
+def test_paths(in_bucket):
+  for name in 'a/b', 'a/seal.json', 'c':
+    write(in_bucket / name, name.encode())
+  write(in_bucket / 'big', bytes(3 << 24))
+  assert names(in_bucket) == ['a/b', 'a/seal.json', 'big', 'c']
+  assert {(x.name, x.is_dir()) for x in in_bucket.iterdir()} == {
+    ('a', True),
+    ('big', False),
+    ('c', False),
+  }
+  with (in_bucket / 'big').open_read() as f:
+    assert f.read(10) == bytes(10)
+    assert f.tell() == 10
+    assert len(f.read()) == (3 << 24) - 10
+  (in_bucket / 'a').rename(in_bucket / 'd')
+  (in_bucket / 'c').rename(in_bucket / 'e')
+  assert names(in_bucket) == ['big', 'd/b', 'd/seal.json', 'e']
+  before = (in_bucket / 'e').stat().st_mtime_ns
+  write(in_bucket / 'e', b'd/b')
+  assert (in_bucket / 'e').stat().st_mtime_ns != before
+  (in_bucket / 'e').unlink()
+  (in_bucket / 'e').unlink(missing_ok=True)
+  with pytest.raises(FileNotFoundError):
+    (in_bucket / 'e').unlink()
+  (in_bucket / 'd').rmtree()
+  assert names(in_bucket) == ['big']
+  assert not (in_bucket / 'd').exists()
+
+
+@pytest.mark.parametrize('rename', [False, True])
+def test_a_mark_is_last_to_come_and_first_to_go(bucket, in_bucket, rename):
+  for name in 'a/z', 'a/seal.json', 'a/b/c':
+    write(in_bucket / name)
+  wrote = []
+  bucket.seen = wrote.append
+  (in_bucket / 'a').rename(in_bucket / 'd') if rename else (
+    in_bucket / 'a'
+  ).rmtree()
+  gone = [x for x in wrote if x.startswith('DELETE')]
+  assert 'seal.json' in gone[0]
+  if rename:
+    came = [x for x in wrote if not x.startswith('DELETE')]
+    assert 'seal.json' in came[-1]
+  assert len(gone) == 3
+
+
+def test_no_such_bucket(bucket):
+  path = buckets.Path('gs://no-such-bucket/a')
+  with pytest.raises(FileNotFoundError, match='404 Not Found'):
+    write(path)
+
+
+def test_a_bucket_that_refuses(bucket, in_bucket):
+  bucket.closed = True
+  with pytest.raises(PermissionError, match='the bucket answers 403 Forbidden'):
+    write(in_bucket / 'a')
+
+
+def test_names():
+  path = buckets.Path('gs://b//a/c.d/e.txt/')
+  assert str(path) == 'gs://b/a/c.d/e.txt'
+  assert (path.name, path.suffix) == ('e.txt', '.txt')
+  assert str(path.parent) == 'gs://b/a/c.d'
+  assert str(path.with_suffix('')) == 'gs://b/a/c.d/e'
+  assert str(path.with_name('f') / 'g') == 'gs://b/a/c.d/f/g'
+  assert str(buckets.Path('gs://b') / 'x') == 'gs://b/x'
+  assert len({path, buckets.Path(str(path)), path.parent}) == 2
+
+
+def test_reading_what_is_written_over(in_bucket):
+  """A file is read as it was when it was opened, or fails."""
+  write(in_bucket / 'a', bytes(3 << 24))
+  with (in_bucket / 'a').open_read() as f:
+    f.read(10)
+    write(in_bucket / 'a', b'new')
+    # 416, of a part that is not there: the emulator forgets generations.
+    with pytest.raises(OSError, match=r'the bucket answers 4(04|16)'):
+      f.read()
+
+
+def test_put_and_fetch(in_bucket, tmp_path):
+  (tmp_path / 'a/b').mkdir(parents=True)
+  (tmp_path / 'a/b/c').write_bytes(b'1')
+  (tmp_path / 'a/manifest.json').write_bytes(b'2')
+  buckets.put(tmp_path / 'a', in_bucket)
+  (tmp_path / 'd').mkdir()
+  buckets.fetch(in_bucket, tmp_path / 'd')
+  assert (tmp_path / 'd/b/c').read_bytes() == b'1'
+  assert (tmp_path / 'd/manifest.json').read_bytes() == b'2'

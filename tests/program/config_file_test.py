@@ -1,0 +1,244 @@
+"""What a file of --config may do wrong: each is one line, and its place."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+from txl_jax import configs
+from txl_jax.configs import common
+from txl_jax.modes import sections
+from txl_jax.program import config_file, settings
+from txl_jax.program.errors import UserError
+
+FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
+CONFIGS = sorted(FOLDER.glob('*.py'))
+
+HEAD = 'from txl_jax.configs import common\n\n\ndef get_config():\n'
+LINE_6 = '/mine.py, line 6, '
+
+
+def refused(path):
+  with pytest.raises(UserError) as e:
+    sections.check(config_file.Parser().parse(str(path)))
+  assert '\n' not in str(e.value)
+  return str(e.value)
+
+
+@pytest.fixture
+def mine(tmp_path):
+  """Writes mine.py and returns what is said of it."""
+
+  def write(text):
+    path = tmp_path / 'mine.py'
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return refused(path)
+
+  return write
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=lambda p: p.stem)
+def test_our_own(path):
+  assert config_file.load(str(path)).is_locked
+
+
+def test_a_name_is_ours_wherever_it_is_said(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  decoys = tmp_path / 'configs', tmp_path / 'enwik8_24l'
+  for folder in decoys:
+    folder.mkdir()
+    for name in '__init__', 'common', 'enwik8_24l':
+      (folder / f'{name}.py').write_text('raise SystemExit("a decoy")')
+  assert list(configs.paths()) == [p.stem for p in CONFIGS]
+  for path in CONFIGS:
+    by_name = config_file.load(path.stem)
+    assert by_name.to_dict() == config_file.load(str(path)).to_dict()
+  ours, theirs = 'enwik8_24l', 'configs/enwik8_24l.py'
+  assert config_file.load(ours).experiment == ours
+  assert 'a decoy' in refused(theirs)  # a path is a path
+  assert config_file.load('wt103_128m:shaw').model.name == 'shaw'
+  (tmp_path / 'mine.py').write_text(
+    HEAD + '  c = common.get_config()\n  c.seed = 3\n  return c\n'
+  )
+  for path in 'mine.py', './mine.py', f'{tmp_path}/mine.py':
+    assert config_file.load(path).seed == 3
+
+
+@pytest.mark.parametrize('name', ['mine', 'enwik8', 'configs', '__init__'])
+def test_names_that_are_unknown(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'mine').touch()
+  names = ', '.join(p.stem for p in CONFIGS)
+  assert refused(name) == f'--config={name} is unknown; allowed: {names}, ' + (
+    'or a file, as ./mine.py'
+  )
+
+
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('c.model.layers = 3', 'no such key; the nearest is model.n_layer'),
+    ('c.optim.lrr = 3', 'no such key; the nearest is optim.lr'),
+    ('c.optim.lrr *= 2', 'no such key; the nearest is optim.lr'),
+    ("c['optim']['lrr'] = 2", 'no such key; the nearest is optim.lr'),
+    ('c.optimm.lr = 3', 'no such key; the nearest is optim'),
+    ('c.optim.update(lrr=3)', 'no such key; the nearest is optim.lr'),
+    ('c.eval.model.n_layer = 3', 'no such key; the nearest is model.n_layer'),
+    ('c.train = 5', 'c.train = 5: TypeError: '),
+    ('del c.seed', 'del c.seed: AttributeError: '),
+    ("c.update({'train': {'varlen': 'no'}})", 'TypeError: '),
+    ('c.train.steps = 10.0', 'TypeError: '),
+    ("c.data.dir = b'x'", 'TypeError: '),
+    ("c.model.tie_weights = 'no'", 'TypeError: '),
+    ('import sys; sys.exit(0)', 'SystemExit: 0'),
+    ('raise SystemExit', ': SystemExit'),
+    ("raise SystemExit('x')", 'SystemExit: x'),
+    ('exit(3)', 'exit(3): '),
+    ('raise GeneratorExit', ': GeneratorExit'),
+    ('assert False', ': AssertionError'),
+    ('1 / 0', 'ZeroDivisionError: division by zero'),
+    ("open('/no/such')", 'FileNotFoundError'),
+    ("raise KeyError('x')", "KeyError: 'x'"),
+    ('get_config()', 'RecursionError'),
+  ],
+)
+def test_a_line_that_fails(mine, line, words):
+  said = mine(f'{HEAD}  c = common.get_config()\n  {line}\n  return c\n')
+  if 'Recursion' not in words:
+    assert LINE_6 in said
+  assert words in said
+  assert 'Other fields' not in said
+
+
+@pytest.mark.parametrize(
+  'line, words',
+  [
+    ('c.train = None', 'train is None; allowed: the section'),
+    ('c.train = 5', 'train is 5; allowed: the section'),
+    ('c.train = dict()', 'train.steps is missing from the config'),
+    ('c.train = dict(steps=3)', 'train.batch_size is missing from the config'),
+    ('c.eval.model = None', 'eval.model is None; allowed: the section'),
+    ('c.model = None', 'model.name is None; allowed: transformer_xl'),
+    ("c.model.name = ['a', {}]", 'model.name is '),
+    ("c.model.name = 'lstm'", "'lstm'; allowed: transformer_xl, whose keys"),
+    ('c.train.more = 3', 'train.more = 3: there is no such key'),
+    ('c.optim.lr.x = 3', 'AttributeError'),
+    ('c.optim.lr = dict(x=3)', 'optim.lr.x = 3: there is no such key'),
+    ('c[3] = 5', 'mine.py: TypeError'),
+    ('c.data.me = c', 'RecursionError'),
+    ("c.train.steps = '60'", "train.steps is '60'; allowed: a whole number"),
+    ('c.train.steps = 10**5000', 'train.steps is a int; allowed: at least 1'),
+    ('c.train.steps = 10**30', 'at least 1, at most 1000000000'),
+    ('c.train.varlen = 1', 'train.varlen is 1; allowed: True or False'),
+    ('c.train.steps = True', 'train.steps is True; allowed: a whole'),
+    ('c.optim.lr = 1j', 'optim.lr is 1j; allowed: a number'),
+    ("c.optim.lr = float('nan')", 'optim.lr is nan; allowed: above 0'),
+    ('c.model.cutoffs = 5', 'model.cutoffs is 5; allowed: a tuple'),
+    ("c.model.cutoffs = ('5',)", "model.cutoffs is ('5',); allowed: whole"),
+    ('c.model.cutoffs = (2.5,)', 'model.cutoffs is (2.5,); allowed: whole'),
+    ('c.data.dir = None', 'data.dir is None; allowed: text'),
+    ('c.data.corpus = {1}', 'data.corpus is {1}; allowed: pystdlib, '),
+    ('c.data.corpus = print', 'data.corpus is <built-in function print>'),
+    ("c.eval.model.mem_len = '3'", "eval.model.mem_len is '3'; allowed: a wh"),
+  ],
+)
+def test_a_config_that_is_none(mine, line, words):
+  """By `unlock` and `ignore_type`, with which ml_collections checks nothing."""
+  freely = 'with c.unlocked(), c.ignore_type(), c.train.unlocked(), '
+  freely += 'c.data.unlocked(), c.optim.ignore_type(), c.train.ignore_type(), '
+  freely += 'c.model.ignore_type(), c.data.ignore_type(), '
+  freely += 'c.eval.ignore_type(), c.generate.ignore_type(), '
+  freely += 'c.eval.model.ignore_type()'
+  text = f'{HEAD}  c = common.get_config()\n  {freely}:\n    {line}\n'
+  assert words in mine(f'{text}  return c\n')
+
+
+@pytest.mark.parametrize(
+  'text, words',
+  [
+    ('', 'mine.py: it has no function get_config'),
+    ('get_config = 3', 'it has no function get_config'),
+    ('def get_config(x): pass', 'TypeError: get_config() missing 1 required'),
+    ('def get_config(): pass', 'get_config() returns None, no ConfigDict'),
+    ('def get_config(): return {}', 'get_config() returns {}, no ConfigDict'),
+    ('def get_config(): return "x"', "get_config() returns 'x', no ConfigDict"),
+    ('\n\n1 +', 'SyntaxError: invalid syntax (mine.py, line 3)'),
+    ('import nothing', 'mine.py, line 1, import nothing: ModuleNotFoundError'),
+    ('import sys\nsys.exit(0)', 'mine.py, line 2, sys.exit(0): SystemExit: 0'),
+    (bytes(range(256)), 'mine.py: '),
+    (b'\xff\xfe', 'mine.py: SyntaxError'),
+    (b'x = "\0"', 'cannot contain null bytes'),
+    ('(' * 5000, 'mine.py: '),
+    (
+      HEAD + '  from ml_collections import ConfigDict\n  return ConfigDict()',
+      'model.name is None',
+    ),
+  ],
+)
+def test_a_file_without_a_config(mine, text, words):
+  assert words in mine(text)
+
+
+def test_a_variant_of_a_file_without_any():
+  said = refused(f'{CONFIGS[0].parent}/wt103_base.py:large')
+  assert said.endswith("wt103_base.py: it has no variants, and is told 'large'")
+
+
+def test_what_is_no_file(tmp_path):
+  said = refused(tmp_path / 'none.py')
+  assert said == f'--config={tmp_path}/none.py cannot be read: ' + (
+    'No such file or directory'
+  )
+  assert 'it is a folder' in refused(tmp_path)
+  os.mkfifo(tmp_path / 'pipe')
+  assert 'it is a pipe or device' in refused(tmp_path / 'pipe')
+  assert 'it is a pipe or device' in refused('/dev/null')
+
+
+def test_the_home_folder_and_an_argument(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  text = HEAD.replace('()', '(seed)') + '  c = common.get_config()\n'
+  text += '  c.seed = int(seed)\n  return c\n'
+  (tmp_path / 'mine.py').write_text(text)
+  assert config_file.load('~/mine.py:7').seed == 7
+  # What was written within the same second is read, not an older version.
+  (tmp_path / 'mine.py').write_text(text.replace('int(seed)', '123456789'))
+  assert config_file.load('~/mine.py:7').seed == 123456789
+  assert not list(tmp_path.glob('__pycache__'))
+
+
+def test_an_experiment_has_the_name_of_its_file(tmp_path, monkeypatch):
+  text = "VARIANTS = 'a', 'b'\n\n\n" + HEAD.replace('()', '(variant)')
+  text += '  c = common.get_config()\n  return c\n'
+  (tmp_path / 'mine.py').write_text(text)
+  assert config_file.load(f'{tmp_path}/mine.py').experiment == 'mine:a'
+  assert config_file.load(f'{tmp_path}/mine.py:b').experiment == 'mine:b'
+  own = text.replace('return c', "c.experiment = 'x'\n  return c")
+  (tmp_path / 'own.py').write_text(own)
+  assert config_file.load(f'{tmp_path}/own.py').experiment == 'x'
+
+  def parsed(*overrides):
+    monkeypatch.setattr(sys, 'argv', ['main', *overrides])
+    return config_file.Parser().parse(f'{tmp_path}/mine.py').experiment
+
+  same = '--config.seed=3', '--config.data.dir=d', '--config.eval.window=2'
+  assert parsed(*same) == 'mine:a'
+  for other in 'optim.lr=1', 'model.dropout=0.5', 'train.batch_size=3':
+    assert parsed(*same, f'--config.{other}') == 'mine:a+'
+
+
+def test_a_recorded_config_with_keys_that_are_gone(tmp_path):
+  path = tmp_path / 'config.py'
+  text = settings.to_python(common.get_config(), 'command', {'seed': 7})
+  gone = "  c.train.compilation_cache = ''\n  c.generate.stream = True\n"
+  path.write_text(text.replace('  return c', f'{gone}  return c'))
+  assert config_file.load(f'{path}').seed == 7
+  path.write_text(f'{HEAD}  c = common.get_config()\n{gone}  return c\n')
+  assert 'line 6, c.train.compilation_cache' in refused(path)
+
+
+def test_interrupted(tmp_path):
+  (tmp_path / 'mine.py').write_text('raise KeyboardInterrupt')
+  with pytest.raises(KeyboardInterrupt):
+    config_file.load(f'{tmp_path}/mine.py')

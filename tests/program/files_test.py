@@ -1,0 +1,138 @@
+import os
+import threading
+
+import pytest
+
+from tests import programs
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
+
+
+def test_what_is_written_is_read(tmp_path):
+  files.write(tmp_path / 'a', '{"x": [1]}')
+  assert files.read(tmp_path / 'a') == b'{"x": [1]}'
+  assert files.read_json(tmp_path / 'a') == {'x': [1]}
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def test_a_pipe_does_not_block(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  told = []
+
+  def read():
+    with pytest.raises(UserError, match='cannot be read: it is a pipe') as e:
+      files.read(tmp_path / 'pipe')
+    told.append(e)
+
+  thread = threading.Thread(target=read, daemon=True)
+  thread.start()
+  thread.join(10)
+  assert told
+
+
+@pytest.mark.parametrize(
+  ('path', 'words'),
+  [
+    ('/dev/zero', 'pipe or device'),
+    ('.', 'a folder'),
+    ('nothing', 'No such file'),
+  ],
+)
+def test_what_is_no_file(path, words):
+  with pytest.raises(UserError, match=words):
+    files.read(path)
+
+
+def test_the_size_of_a_file_is_limited(tmp_path):
+  with (tmp_path / 'sparse').open('wb') as f:
+    f.truncate(1 << 40)
+  with pytest.raises(UserError, match='key: sparse has more than 1,000 bytes'):
+    files.read(tmp_path / 'sparse', 'key: sparse', 1000)
+
+
+@pytest.mark.parametrize(
+  'text', ['', '[' * 100_000, '[1]', '1', '{"a": 1', '\xff', '1' * 5000]
+)
+def test_what_is_no_json_object(tmp_path, text):
+  (tmp_path / 'a').write_text(text, encoding='latin-1')
+  with pytest.raises(UserError, match='a is damaged'):
+    files.read_json(tmp_path / 'a')
+
+
+def failing(*_):
+  raise PermissionError(1, 'Operation not permitted')
+
+
+def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+  files.write(tmp_path / 'a', 'before')
+  monkeypatch.setattr(os, 'fsync', failing)
+  with pytest.raises(UserError, match='a cannot be written: '):
+    files.write(tmp_path / 'a', 'after')
+  assert files.read(tmp_path / 'a') == b'before'
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def test_no_file_of_anothers_is_written_on_the_way(tmp_path):
+  (tmp_path / 'victim').write_text('mine')
+  (tmp_path / 'a.tmp').symlink_to(tmp_path / 'victim')
+  (tmp_path / 'b.tmp').write_text('mine')
+  for name in 'a', 'b':
+    files.write(tmp_path / name, 'new')
+  mine = [(tmp_path / name).read_text() for name in ('victim', 'b.tmp')]
+  assert mine == ['mine', 'mine'] and (tmp_path / 'a.tmp').is_symlink()
+
+
+@pytest.mark.parametrize('links', [True, False])
+def test_a_file_that_is_to_be_new(tmp_path, links, monkeypatch):
+  if not links:
+    monkeypatch.setattr(os, 'link', failing)
+  path = tmp_path / 'a'
+  with files.replacing(path, new=True) as f:
+    f.write(b'first')
+  with pytest.raises(FileExistsError), files.replacing(path, new=True) as f:
+    f.write(b'second')
+  assert path.read_bytes() == b'first'
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def test_a_new_file_replaces_another_when_it_is_whole(tmp_path):
+  path = tmp_path / 'a'
+  for text in (b'first', b'second'):
+    before = path.read_bytes() if path.exists() else None
+    with files.replacing(path) as f:
+      f.write(text)
+      assert (path.read_bytes() if path.exists() else None) == before
+    assert path.read_bytes() == text
+  with pytest.raises(KeyboardInterrupt), files.replacing(path) as f:
+    f.write(b'third')
+    raise KeyboardInterrupt
+  assert path.read_bytes() == b'second'
+  assert [p.name for p in tmp_path.iterdir()] == ['a']
+
+
+def test_a_device_is_not_replaced(tmp_path):
+  (tmp_path / 'a').symlink_to('/dev/null')
+  for path in (tmp_path / 'a', programs.make_pipe(tmp_path / 'b'), tmp_path):
+    with pytest.raises(OSError, match='no file'), files.replacing(path):
+      raise AssertionError('the block is not entered')
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['a', 'b']
+
+
+def test_a_failed_write_is_named(tmp_path):
+  full = pytest.raises(OSError, match="No space left on device: 'x'")
+  with full, files.naming('x'), open('/dev/full', 'wb', 0) as f:
+    f.write(b'a')
+  with pytest.raises(OSError, match=str(tmp_path)), files.naming('x'):
+    (tmp_path / 'no' / 'file').read_bytes()
+  with pytest.raises(OSError) as error, files.naming('x'):
+    raise OSError('no failure of the system')
+  assert str(error.value) == 'no failure of the system'
+
+
+def test_paths_for_people(monkeypatch):
+  monkeypatch.setenv('HOME', '/home/me')
+  assert files.shown('/home/me/data') == '~/data'
+  assert files.shown('/home/menu/data') == '/home/menu/data'
+  assert files.shown('runs/here') == 'runs/here'
+  monkeypatch.setenv('HOME', '/')
+  assert files.shown('/data') == '/data'

@@ -1,0 +1,214 @@
+"""Ctrl-C and the standard streams, in programs of their own."""
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from tests import programs
+
+ENVIRONMENT = os.environ | {
+  'PYTHONPATH': str(programs.ROOT),
+  'PYTHONUNBUFFERED': '',  # it would hide what is left in buffers
+}
+
+
+def program(body):
+  """The command of a program as ours are, which does this."""
+  return [
+    sys.executable,
+    '-c',
+    'from txl_jax import terminal\nterminal.begin()\n'
+    'import os, signal, sys, time\nfrom txl_jax import command_line\n'
+    'with command_line.told():\n' + textwrap.indent(body, '  '),
+  ]
+
+
+def ended(body, redirected='', **environment):
+  """The program with its streams redirected as by a shell."""
+  return subprocess.run(
+    ['bash', '-c', f'exec "$@" {redirected}', 'bash', *program(body)],
+    cwd=programs.ROOT,
+    env=ENVIRONMENT | environment,
+    capture_output=True,
+    timeout=60,
+    check=False,
+  )
+
+
+@pytest.mark.parametrize(
+  ('redirected', 'why'),
+  [
+    ('>&-', b'Bad file descriptor'),
+    ('>&- <&-', b'Bad file descriptor'),
+    ('>/dev/full', b'No space left on device'),
+    ('1</dev/null', b'Bad file descriptor'),
+  ],
+)
+def test_output_that_cannot_be_written(redirected, why):
+  line = b'error: standard output cannot be written: ' + why + b'\n'
+  for body in ("print('a' * 100)", "print('a' * 100_000)\nprint('b')"):
+    done = ended(body, redirected)
+    assert (done.returncode, done.stdout, done.stderr) == (1, b'', line)
+  done = ended("print('a')", f'{redirected} 2>&-')  # nobody to tell it to
+  assert (done.returncode, done.stderr) == (1, b'')
+
+
+@pytest.mark.parametrize('redirected', ['2>&-', '2>/dev/full', '<&- 2>&-'])
+def test_errors_that_cannot_be_written(redirected):
+  """Not even by a library, or in a traceback."""
+  body = (
+    "import logging, tqdm\nlogging.error('x')\nlist(tqdm.tqdm([1] * 3))\n"
+    "print('a' * 100_000, file=sys.stderr, flush=True)\n"
+    "os.system('echo of a native library >&2')\nprint('done')"
+  )
+  done = ended(body, redirected)
+  assert (done.returncode, done.stdout, done.stderr) == (0, b'done\n', b'')
+  done = ended("print('done')\nraise ValueError", redirected)
+  assert (done.returncode, done.stdout, done.stderr) == (1, b'done\n', b'')
+
+
+def test_closed_streams_are_occupied(tmp_path):
+  """No file gets their numbers, nor in a process that is started."""
+  body = (
+    f"f = open('{tmp_path}/file', 'w')\nassert f.fileno() > 2\nf.flush()\n"
+    "os.write(2, b'native')\nos.system('echo of another >&2')\n"
+    'try:\n  sys.stdin.read()\nexcept OSError:\n  os._exit(7)'
+  )
+  assert ended(body, '<&- >&- 2>&-').returncode == 7
+  assert (tmp_path / 'file').read_bytes() == b''
+
+
+@pytest.mark.parametrize(
+  'environment',
+  [
+    {'PYTHONIOENCODING': 'ascii'},
+    {'LC_ALL': 'C', 'PYTHONCOERCECLOCALE': '0', 'PYTHONUTF8': '0'},
+  ],
+)
+def test_a_character_that_the_encoding_lacks(environment):
+  body = "for f in sys.stdout, sys.stderr: print('a\\xe9\\udcff', file=f)"
+  done = ended(body, **environment)
+  assert done.returncode == 0
+  assert done.stdout == done.stderr == b'a\\xe9\\udcff\n'
+
+
+def test_a_reader_that_has_enough():
+  done = ended("print('a' * 100)", '> >(true)')
+  assert done.stderr == b''
+
+
+@contextlib.contextmanager
+def started(command, path='', errors=subprocess.PIPE):
+  """A program that has said that it is ready."""
+  # Also where a shell runs pytest in the background, it hears Ctrl-C.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  with subprocess.Popen(
+    command,
+    cwd=programs.ROOT,
+    env=ENVIRONMENT | {'PYTHONPATH': f'{path}:{programs.ROOT}'},
+    stdout=subprocess.PIPE,
+    stderr=errors,
+    bufsize=0,  # what is behind that line is left to `communicate`
+  ) as process:
+    signal.signal(signal.SIGINT, before)
+    try:
+      assert process.stdout.read(6) == b'ready\n'
+      yield process
+    finally:
+      process.kill()
+
+
+def assert_interrupted(process):
+  """Ends it by Ctrl-C; what it has written besides to standard output."""
+  process.send_signal(signal.SIGINT)
+  out, errors = process.communicate(timeout=20)
+  assert (process.returncode, errors) == (130, b'interrupted\n')
+  return out
+
+
+READY = "os.write(1, b'ready\\n')\n"
+
+
+@pytest.mark.parametrize(
+  'body',
+  [
+    'while True: pass',
+    'time.sleep(60)',
+    # Where a KeyboardInterrupt would be swallowed.
+    'class A:\n  def __del__(self): time.sleep(60)\nA()\nprint("goes on")',
+    'while True:\n  try: time.sleep(60)\n  except BaseException: pass',
+    'import threading\nthreading.Thread(target=time.sleep, args=[60]).start()',
+    'import atexit\natexit.register(time.sleep, 60)',
+  ],
+)
+def test_ctrl_c(body):
+  with started(program(f'print("begun")\n{READY}{body}')) as process:
+    time.sleep(0.1)
+    # What was written before is not lost.
+    assert assert_interrupted(process) == b'begun\n'
+
+
+def test_ctrl_c_where_nobody_reads():
+  """The pipe is full: what is left of the output cannot be waited for."""
+  body = f'{READY}while True: print("a" * 1000)'
+  with started(program(body)) as process:
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert process.stderr.read() == b'interrupted\n'
+
+
+def test_ctrl_c_on_a_terminal():
+  """What it ends is a line of its own, though one is open."""
+  ours, theirs = pty.openpty()
+  body = f'print("half", end="", file=sys.stderr, flush=True)\n{READY}'
+  with started(program(f'{body}time.sleep(60)'), errors=theirs) as process:
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+  assert os.read(ours, 100).split() == [b'half', b'interrupted']
+  os.close(ours), os.close(theirs)
+
+
+def test_ctrl_c_that_waits_for_cleaning_up(tmp_path):
+  body = (
+    'from txl_jax.data.corpora import temporary_folder\nimport pathlib\n'
+    f'with temporary_folder.beside(pathlib.Path("{tmp_path}/x")) as folder:\n'
+    f'  {READY.strip()}\n  time.sleep(60)'
+  )
+  with started(program(body)) as process:
+    assert list(tmp_path.iterdir())
+    assert_interrupted(process)
+  assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_that_is_ignored_stays_so():
+  body = "print('done')\nos.kill(os.getpid(), signal.SIGINT)"
+  ignored = 'trap "" INT; exec "$@"'
+  done = subprocess.run(
+    ['bash', '-c', ignored, 'bash', *program(body)],
+    cwd=programs.ROOT,
+    env=ENVIRONMENT,
+    capture_output=True,
+    check=False,
+  )
+  assert (done.returncode, done.stdout) == (0, b'done\n')
+
+
+@pytest.mark.parametrize(
+  'module', ['txl_jax.main', 'txl_jax.prepare', 'benchmarks']
+)
+def test_ctrl_c_in_the_imports(module, tmp_path):
+  for name in ('jax', 'numpy'):  # whichever is the first
+    (tmp_path / f'{name}.py').write_text(
+      'import os, time\nos.write(1, b"ready\\n")\ntime.sleep(60)\n'
+    )
+  command = [sys.executable, '-m', module]
+  with started(command, path=tmp_path) as process:
+    assert_interrupted(process)

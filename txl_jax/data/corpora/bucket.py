@@ -1,0 +1,76 @@
+"""Prepared corpora in a bucket, and their copies on this machine.
+
+Training maps files into memory, so a corpus in a bucket is copied first. The
+manifest is uploaded last: a corpus without one does not count as there.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sys
+
+from txl_jax.data import prepared
+from txl_jax.data.corpora import temporary_folder
+from txl_jax.data.options import Data
+from txl_jax.program import buckets, files
+from txl_jax.program.errors import UserError
+
+_MANIFEST = 'manifest.json'
+
+
+def apart(asked: Data) -> tuple[buckets.Path | None, Data]:
+  """The data.dir in a bucket, or None; and the options with a local one."""
+  there = root(asked)
+  if not isinstance(there, buckets.Path):
+    return None, asked
+  return there, dataclasses.replace(asked, dir=str(cache(there)))
+
+
+def root(asked: Data) -> pathlib.Path:
+  """The folder of all corpora, local or in a bucket."""
+  return buckets.place(asked.folder, 'data.dir')
+
+
+def cache(there: buckets.Path) -> pathlib.Path:
+  """Where this machine keeps its copy of a folder in a bucket."""
+  home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  name = str(there).removeprefix(buckets.SCHEME)
+  return pathlib.Path(home) / 'txl_jax/buckets' / name
+
+
+def is_there(folder: pathlib.Path) -> bool:
+  """Whether a corpus is in a folder, local or in a bucket."""
+  in_bucket = isinstance(folder, buckets.Path)
+  return (folder / _MANIFEST if in_bucket else folder).exists()
+
+
+def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
+  """Copies a corpus from a bucket, unless a whole copy is already here."""
+  if not (there / _MANIFEST).exists():
+    return
+  wanted = files.read(there / _MANIFEST)
+  if _is_whole(folder, wanted):
+    return
+  print(f'fetching {there} into {folder}', file=sys.stderr)
+  with temporary_folder.beside(folder) as temporary:
+    made = temporary / folder.name
+    made.mkdir()
+    buckets.fetch(there, made)
+    if not _is_whole(folder, wanted):  # another process may have been first
+      temporary_folder.replace(made, folder, temporary)
+
+
+def _is_whole(folder, manifest):
+  with contextlib.suppress(UserError):
+    return files.read(folder / _MANIFEST) == manifest and prepared.load(folder)
+  return False
+
+
+def put(folder: pathlib.Path, there: buckets.Path, force: bool) -> None:
+  """Copies a corpus into a bucket if it is not there yet, or if forced."""
+  manifest = there / _MANIFEST
+  wanted = files.read(folder / _MANIFEST)
+  if force or not manifest.exists() or files.read(manifest) != wanted:
+    manifest.unlink(missing_ok=True)  # until everything is there
+    buckets.put(folder, there)

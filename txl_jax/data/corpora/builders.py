@@ -1,0 +1,192 @@
+"""Published corpora as TFDS records (array_record), without TensorFlow."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import checksums
+
+from txl_jax.data.corpora import downloads, local, temporary_folder
+from txl_jax.data.corpora.published import ARCHIVES, Archive
+from txl_jax.data.options import CORPORA
+from txl_jax.program import files
+from txl_jax.program.errors import UserError, first_line
+
+_SOURCE = 'source.json'  # in the folder of the records: where they came from
+
+
+class _Info(tfds.core.DatasetInfo):
+  """What TFDS knows of a corpus before it is made: nothing."""
+
+  def initialize_from_bucket(self):
+    """Does nothing: looking in the cloud would leave an empty folder behind."""
+
+
+class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """A corpus: each split in order, as records of up to 1 MiB, uint8 [n]."""
+
+  VERSION = tfds.core.Version('1.0.0')
+  RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
+  url_infos = {}  # the archive is checked before TFDS reads its texts
+  texts: local.Splits  # set before records are made
+
+  def _info(self):
+    piece = tfds.features.Tensor(shape=(None,), dtype=np.uint8)
+    return _Info(
+      builder=self,
+      description=CORPORA[self.name],
+      features=tfds.features.FeaturesDict({'index': np.int64, 'data': piece}),
+      disable_shuffling=True,  # keys are integers: records stay in order
+    )
+
+  def _split_generators(self, dl_manager):
+    return {s: self._generate_examples(x) for s, x in self.texts.items()}
+
+  def _generate_examples(self, text):
+    for index, piece in enumerate(text()):
+      yield index, {'index': index, 'data': np.frombuffer(piece, np.uint8)}
+
+
+def read(
+  name: str,
+  data_dir: str | os.PathLike,
+  manual_dir: str | os.PathLike | None = None,
+  force: bool = False,
+) -> tuple[local.Splits, dict]:
+  """The splits of a corpus of ARCHIVES, and the source for the manifest.
+
+  Downloads and records are kept in the folder tfds of data_dir. manual_dir
+  holds the archive under its own file name, or the texts of wt103, wt2 or ptb;
+  nothing is downloaded then. With force the archive is unpacked again.
+  UserError: the archive is not the expected one or, later, records are damaged.
+  """
+  archive: Archive = ARCHIVES[name]
+  root = pathlib.Path(data_dir) / 'tfds'
+  path = root / name / str(Records.VERSION)  # as TFDS has it
+  source = {}
+  if not force and os.path.lexists(path / _SOURCE):  # not an older version
+    try:
+      source = files.read_json(path / _SOURCE)
+    except UserError as e:
+      print(f'{e}; the records are made again', file=sys.stderr)
+  if not source:
+    folder = pathlib.Path(manual_dir or root / 'downloads')
+    with temporary_folder.beside(root / name) as temporary:
+      texts, source = _texts(name, folder, manual_dir is None, temporary)
+      made = _make_records(name, texts, temporary)
+      files.write(made / _SOURCE, json.dumps(source))
+      path.parent.mkdir(parents=True, exist_ok=True)
+      temporary_folder.replace(made, path, temporary)
+  try:
+    records = builder(name, root)  # a new one, which finds the records
+  except Exception as e:  # whatever TFDS raises for damaged files
+    again = f'{path} cannot be read, prepare it again with --force'
+    raise UserError(f'{again}: {first_line(e)}') from e
+  splits = {}
+  for split in archive.members:
+    shown, size = pathlib.Path(f'{name}, {split}'), archive.cuts.get(split, 0)
+    part = _Recorded(shown, 0, size, size, records, split)
+    splits[split] = local.Split((part,))
+  return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
+
+
+def builder(name: str, data_dir: pathlib.Path) -> Records:
+  """The builder of a corpus; TFDS names it after its class."""
+  made = types.new_class(name, (Records,), {'skip_registration': True})
+  return made(data_dir=data_dir)
+
+
+def _texts(name, folder, download, temporary):
+  """The texts of an archive, by member, and what is known about it."""
+  archive = ARCHIVES[name]
+  path = folder / archive.file
+  members = dict.fromkeys(m for part in archive.members.values() for m in part)
+  if download:
+    source = downloads.download(name, archive, folder)
+  elif texts := _extracted(archive, folder):
+    found = {}
+    for member, text in texts.items():
+      if md5 := archive.md5.get(pathlib.PurePath(member).name):
+        downloads.check_text(text, md5, f'{text}')
+      found[text.name] = checksums.compute_url_info(text).checksum
+    return texts, {'texts': found}
+  else:
+    source = downloads.check(path, archive)
+  return downloads.unpack(path, members, temporary), source
+
+
+def _extracted(archive, folder):
+  """The texts of an archive found in a folder, {member: path}; {} if none.
+
+  UserError, with all names that would do, if the archive is not there either.
+  """
+  every = [*archive.extracted()]
+  for names in every:
+    texts = {member: folder / name for member, name in names.items()}
+    if all(text.is_file() for text in texts.values()):
+      return texts
+  if every and not (folder / archive.file).exists():
+    several = '; or '.join(', '.join(names.values()) for names in every)
+    some = {x for names in every for x in names.values()}
+    there = [x for x in sorted(some) if (folder / x).is_file()]
+    raise UserError(
+      f'--manual_dir={folder} has {", ".join(there) or "none of the files"}'
+      f'{" alone" if there else ""}; allowed: {archive.file} '
+      f'({downloads.known(archive)}), or its texts: {several}'
+    )
+  return {}
+
+
+def _make_records(name, texts, folder):
+  """Makes the records of a corpus from its unpacked texts; returns where."""
+  if not sys.stderr.isatty():
+    tfds.disable_progress_bar()
+  archive, records, start = ARCHIVES[name], builder(name, folder), 0
+  records.texts = {}
+  for split, members in archive.members.items():
+    parts = [local.Part.whole(texts[m]) for m in members]
+    stop = start + archive.cuts.get(split, sum(part.size for part in parts))
+    records.texts[split] = local.between(parts, start, stop)
+    start = stop if archive.cuts else 0
+  try:
+    # TFDS prints the folder.
+    with contextlib.redirect_stdout(io.StringIO()), files.naming(folder):
+      records.download_and_prepare(
+        download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+        file_format='array_record',
+      )
+  except RuntimeError as e:  # from array_record, as when the disk is full
+    what = f'the records of {name} cannot be written'
+    raise UserError(f'{folder}: {what}: {e}') from e
+  return pathlib.Path(records.data_path)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recorded(local.Part):
+  """A split read from its records; its size is 0 if not known."""
+
+  records: Any  # the Records of the corpus
+  split: str
+
+  def __call__(self):
+    """The bytes; UserError if they are damaged."""
+    found = 0
+    try:
+      for record in self.records.as_data_source(self.split):
+        found += record['data'].size
+        yield record['data'].tobytes()
+      if found != (self.size or found):
+        raise ValueError(f'it has {found} bytes, not {self.size}')
+    except (OSError, RuntimeError, ValueError) as e:
+      raise UserError(
+        f'{self.records.data_dir}: split {self.split} cannot be read, prepare '
+        f'it again with --force: {e}'
+      ) from e

@@ -1,0 +1,146 @@
+"""Archives of corpora: downloaded, checked, unpacked.
+
+The download manager of TFDS tries only one URL, without a timeout, and restarts
+a broken download from the beginning. It trusts the files it has kept, downloads
+what manual_dir lacks, and does not check an archive if only its size or only
+its sha256 is published. Its extraction needs TensorFlow and takes every member.
+The library requests handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
+REQUESTS_CA_BUNDLE.
+"""
+
+import hashlib
+import pathlib
+import posixpath
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Collection
+
+import requests
+from tensorflow_datasets.core.download import checksums
+
+from txl_jax.data.corpora.published import Archive
+from txl_jax.program import files
+from txl_jax.program.errors import UserError
+
+_TIMEOUT = 20  # seconds to wait for a server that does not answer
+
+
+def check(path: pathlib.Path, archive: Archive) -> dict:
+  """Size and sha256; UserError if it is missing or not the archive."""
+  wanted = f'expected {known(archive, " with ")}'
+  if not path.is_file():
+    what = 'it is no file' if path.exists() else 'no such file'
+    urls = ' or '.join(archive.urls)
+    raise UserError(f'{path}: {what}; {wanted}, from {urls}')
+  found = checksums.compute_url_info(path)
+  size, sha256 = int(found.size), found.checksum
+  if (archive.size or size, archive.sha256 or sha256) != (size, sha256):
+    raise UserError(f'{path}: has {size} bytes with sha256 {sha256}; {wanted}')
+  if archive.archive_md5:
+    check_text(path, archive.archive_md5, f'{path}')
+  return {'size': size, 'sha256': sha256}
+
+
+def check_text(path: pathlib.Path, md5: str, name: str) -> None:
+  """Raises a UserError, with `name` for the text, unless it has that md5."""
+  found = checksums.compute_url_info(path, hashlib.md5)
+  if found.checksum != md5:
+    raise UserError(
+      f'{name}: has {int(found.size)} bytes with md5 {found.checksum}; '
+      f'expected md5 {md5}'
+    )
+
+
+def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
+  """Puts the archive of a corpus into a folder unless a good one is there.
+
+  Each URL gets two attempts; each continues where the last one broke off, as
+  all serve the same bytes. A UserError tells what went wrong with each.
+  """
+  path, part = folder / archive.file, folder / f'{archive.file}.part'
+  folder.mkdir(parents=True, exist_ok=True)
+  if path.exists():
+    try:
+      return check(path, archive)
+    except UserError:
+      path.unlink()
+  failures = {}
+  for url in 2 * archive.urls:
+    try:
+      _get(url, part, archive.size)
+      found = check(part, archive)
+      part.replace(path)
+      return found
+    except requests.RequestException as e:
+      failures[url] = f'{url}: {e}'
+    except UserError as e:
+      failures[url] = f'{url} gave {e}'
+      part.unlink()
+  more = ' --vocab_file=FILE' if name == 'lm1b' else ''
+  raise UserError(
+    f'{name} cannot be downloaded: {"; ".join(failures.values())}; without a '
+    f'network, put {archive.file} ({known(archive)}) into a folder and '
+    f'run python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{more}'
+  )
+
+
+def unpack(
+  path: pathlib.Path, names: Collection[str], folder: pathlib.Path
+) -> dict[str, pathlib.Path]:
+  """Members of a zip or tar archive that was checked, as files."""
+  found = {}
+  for name, member in _members(path, names):
+    found[name] = folder / str(len(found))
+    with files.naming(found[name]), found[name].open('wb') as f:
+      shutil.copyfileobj(member, f, 1 << 20)
+  return found
+
+
+def _members(path, names):
+  """(name, stream) of each member of an archive with one of the names."""
+  if zipfile.is_zipfile(path):
+    with zipfile.ZipFile(path) as archive:
+      for name in names:
+        with archive.open(name) as member:
+          yield name, member
+    return
+  with tarfile.open(path, 'r|gz') as archive:
+    for member in archive:
+      name = posixpath.normpath(member.name)
+      if name in names and (stream := archive.extractfile(member)):
+        yield name, stream
+
+
+def known(archive: Archive, between: str = ', ') -> str:
+  """What is published about an archive, in words."""
+  size, sha256 = f'{archive.size} bytes', f'sha256 {archive.sha256}'
+  if archive.archive_md5:
+    return f'{size}{between}md5 {archive.archive_md5}'
+  if not archive.sha256:
+    return f'{size}; no sha256 is published'
+  if not archive.size:
+    return f'{sha256}; no size is published'
+  return f'{size}{between}{sha256}'
+
+
+def _get(url, part, size):
+  """Downloads the rest of a file of which `part` holds the beginning."""
+  start = part.stat().st_size if part.exists() else 0
+  if size is not None and start >= size:
+    return
+  length = f', {size} bytes' if size else ''
+  print(f'downloading {url}{length}', file=sys.stderr)
+  headers = {'Accept-Encoding': 'identity'}
+  if start:
+    headers['Range'] = f'bytes={start}-'
+  response = requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT)
+  with response:
+    if start and response.status_code == 416:
+      return  # nothing is left
+    response.raise_for_status()
+    rest = response.status_code == requests.codes.partial_content
+    with files.naming(part), part.open('ab' if rest else 'wb') as f:
+      for block in response.iter_content(1 << 16):
+        f.write(block)

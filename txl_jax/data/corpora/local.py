@@ -1,0 +1,199 @@
+"""Local files as the splits of a corpus, among them those of pystdlib.
+
+A corpus of bytes is the plain concatenation of the bytes of its files, so that
+bits per byte are honest. A corpus of words is read file by file, see `Split`.
+Files are read in pieces: memory does not grow with the corpus.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import pathlib
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from txl_jax.data.options import SPLITS
+from txl_jax.program.errors import UserError
+from txl_jax.program.files import open_regular
+
+_CHUNK = 1 << 20  # bytes read at a time
+
+# In the standard library: tests, what pip or the distribution adds, and what is
+# generated when Python is built.
+_SKIPPED = re.compile(
+  'test|tests|idle_test|lib2to3|__pycache__|(site|dist)-packages|config-.*'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """Bytes of a file from start to stop; calling it yields them in chunks."""
+
+  path: pathlib.Path
+  start: int
+  stop: int
+  size: int  # of the file
+  # Gives the text, in chunks, of a file that is not plain text; the bytes are
+  # then those of the text.
+  _: dataclasses.KW_ONLY
+  read: Callable[[], Iterator[bytes]] | None = None
+
+  @classmethod
+  def whole(
+    cls,
+    path: pathlib.Path,
+    read: Callable[[], Iterator[bytes]] | None = None,
+  ) -> 'Part':
+    """All of a file; one that is not plain text is read to its end."""
+    size = sum(map(len, read())) if read else path.stat().st_size
+    return cls(path, 0, size, size, read=read)
+
+  @property
+  def name(self) -> str:
+    """Its name in errors."""
+    return f'{self.path}, its text' if self.read else f'{self.path}'
+
+  @property
+  def begins(self) -> bool:
+    """Whether the file begins here."""
+    return self.start == 0
+
+  @property
+  def ends(self) -> bool:
+    """Whether the file ends here; else it continues in the next split."""
+    return self.stop == self.size
+
+  def first_line(self) -> int:
+    """Number, in the file, of the line where the part begins."""
+    if self.begins:
+      return 1
+    before = dataclasses.replace(self, start=0, stop=self.start)
+    return 1 + sum(chunk.count(b'\n') for chunk in before())
+
+  def __call__(self) -> Iterator[bytes]:
+    """The bytes; UserError if the file has become shorter or is unreadable."""
+    if self.read:
+      yield from self._unpacked(self.read())
+      return
+    at = self.start
+    try:
+      with open_regular(self.path) as f:
+        f.seek(at)
+        while at < self.stop:
+          chunk = f.read(min(_CHUNK, self.stop - at))
+          if not chunk:
+            raise UserError(f'{self.path} became shorter while it was read')
+          at += len(chunk)
+          yield chunk
+    except OSError as e:
+      raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
+
+  def _unpacked(self, chunks):
+    """The bytes from start to stop, given the whole text in chunks."""
+    at = 0  # where the chunk begins
+    for chunk in chunks:
+      if piece := chunk[max(self.start - at, 0) : self.stop - at]:
+        yield piece
+      at += len(chunk)
+      if at >= self.stop:
+        return
+    if at < self.stop:
+      raise UserError(f'{self.path} became shorter while it was read')
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """Parts of files; calling it yields their bytes, end to end."""
+
+  parts: tuple[Part, ...]
+
+  def __call__(self) -> Iterator[bytes]:
+    """The bytes in chunks; UserError as in `Part.__call__`."""
+    return itertools.chain.from_iterable(part() for part in self.parts)
+
+
+Splits = dict[str, Split]
+
+
+def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
+  """The Python sources of a standard library, split by file.
+
+  A file is placed by the first 8 bytes of the sha256 of its relative posix
+  path, taken as a big-endian number modulo 100: below 90 train, below 95
+  validation, else test. So files keep their split from one Python version to
+  the next. Within a split they are in the order of these hashes: streams that
+  start at different places then read different things, whereas the order of
+  paths would keep, say, all character tables together. The source also has the
+  Python version. UserError: a file cannot be read, or a split has none.
+  """
+  root = pathlib.Path(root)
+  files = list_files(root, _is_library_source)
+  digests = {hashlib.sha256(name.encode()).digest(): name for name in files}
+  parts = {split: [] for split in SPLITS}
+  for digest in sorted(digests):
+    number = int.from_bytes(digest[:8], 'big') % 100
+    split = SPLITS[(number >= 90) + (number >= 95)]
+    parts[split].append(files[digests[digest]])
+  for split, part in parts.items():
+    if not any(file.size for file in part):
+      raise UserError(f'{root}: no Python source for the split {split}')
+  splits = {split: Split(tuple(part)) for split, part in parts.items()}
+  return splits, source(root, files) | {'python': platform.python_version()}
+
+
+def _is_library_source(relative):
+  """Whether a path is a Python source that pystdlib does not skip."""
+  *folders, name = relative.parts
+  is_source = name.endswith('.py') and not name.startswith('_sysconfigdata')
+  return is_source and not any(map(_SKIPPED.fullmatch, folders))
+
+
+def list_files(
+  root: pathlib.Path, wanted: Callable[[pathlib.PurePath], bool]
+) -> dict[str, Part]:
+  """Files below root that are not hidden, by relative posix paths, sorted.
+
+  Links to folders are not followed. Each is the plain bytes of the file.
+  """
+
+  def fail(error):
+    raise UserError(f'{error.filename} cannot be read: {error.strerror}')
+
+  found = {}
+  for folder, subfolders, names in os.walk(root, onerror=fail):
+    subfolders[:] = [d for d in subfolders if not d.startswith('.')]
+    for name in names:
+      path = pathlib.Path(folder, name)
+      relative = path.relative_to(root)
+      # is_file leaves out sockets, pipes and links that lead nowhere.
+      if not name.startswith('.') and wanted(relative) and path.is_file():
+        found[relative.as_posix()] = Part.whole(path)
+  return dict(sorted(found.items()))
+
+
+def between(files: Iterable[Part], start: int, stop: int) -> Split:
+  """Bytes start to stop of the concatenated files, as far as they go."""
+  parts, offset = [], 0  # offset of the file's first byte
+  for file in files:
+    at, end = max(start - offset, 0), min(stop - offset, file.size)
+    if at < end:
+      parts.append(dataclasses.replace(file, start=at, stop=end))
+    offset += file.size
+  return Split(tuple(parts))
+
+
+def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
+  """What the manifest records about files, by relative path."""
+  digest = hashlib.sha256()
+  for name, file in files.items():
+    digest.update(f'{name}\0{file.size}\0'.encode('utf-8', 'surrogateescape'))
+    for chunk in file():
+      digest.update(chunk)
+  return {
+    'path': str(path),
+    'files': len(files),
+    'bytes': sum(file.size for file in files.values()),
+    'sha256': digest.hexdigest(),
+  }

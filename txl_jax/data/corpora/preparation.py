@@ -1,0 +1,221 @@
+"""Preparing corpora: from text to the files that `prepared` reads.
+
+Local corpora, pystdlib and text, are prepared into folders named after the
+sha256 of their source, so that a changed source never replaces data that an
+older run needs. The others are downloaded.
+"""
+
+import codecs
+import hashlib
+import os
+import pathlib
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping
+from typing import Any
+
+from txl_jax.data import options, prepared
+from txl_jax.data.corpora import (
+  bucket,
+  local,
+  own_text,
+  published,
+  temporary_folder,
+  writing,
+)
+from txl_jax.data.options import Data
+from txl_jax.data.prepared import Prepared
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.data.vocabularies.words import Words
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
+
+_LARGEST_LIST = 1 << 26  # bytes of data.vocab_file
+
+
+def prepare(
+  asked: Data,
+  *,
+  manual_dir: str | os.PathLike | None = None,
+  force: bool = False,
+  processes: int = 0,
+) -> Prepared:
+  """Prepares a corpus if it is not there yet, or if forced; and opens it.
+
+  With data.dir in a bucket it is prepared in, or fetched to, a local folder,
+  `bucket.cache`, and uploaded if it is not in the bucket.
+
+  The folder appears under its name only when it is complete; a run that is
+  killed leaves a folder *.tmp-* that nothing reads.
+  Nothing is downloaded if manual_dir is to hold the archive. Words are read by
+  so many processes, 0 meaning one for each CPU, up to four; the result does not
+  depend on it. Data that cannot be written raise an OSError, other errors a
+  UserError.
+  """
+  asked.check()
+  remote, asked = bucket.apart(asked)
+  if manual_dir is not None and asked.corpus in options.LOCAL:
+    raise UserError(f'--manual_dir: corpus {asked.corpus} has no archive')
+  words, listed = _read_list(asked)
+  splits, source, own = {}, {}, None
+  if asked.corpus == 'text':
+    own = own_text.find(asked)
+    source = own.source()
+  elif asked.corpus == 'pystdlib':
+    splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
+  folder = _folder(asked, source, listed)
+  if remote is not None and not force:
+    bucket.fetch(remote / folder.name, folder)
+  if folder.exists() and not force:
+    found = prepared.load(folder)
+    if remote is not None:
+      bucket.put(folder, remote / folder.name, force)
+    then = found.manifest['source'].get('vocab_file')
+    if listed and then['sha256'] != listed['sha256']:
+      key = 'tokenizer' if asked.subwords else 'vocab_file'
+      raise UserError(
+        f'data.{key}: {getattr(asked, key)} has sha256 {listed["sha256"]}, '
+        f'{folder} was made with {then["file"]}, sha256 {then["sha256"]}; '
+        'allowed: the same list, or to prepare the corpus again with --force'
+      )
+    return found
+  if asked.corpus == 'lm1b' and not listed:
+    raise UserError(
+      f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,} '
+      'words; allowed: --vocab_file=FILE, a word a line'
+    )
+  print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
+  if own:
+    splits = own.splits()
+  elif not splits:
+    # TFDS is needed only for downloads; training does not import it.
+    from txl_jax.data.corpora import builders
+
+    splits, source = builders.read(
+      asked.corpus, asked.folder, manual_dir, force
+    )
+  if listed:
+    source = {**source, 'vocab_file': listed}
+  with temporary_folder.beside(folder) as temporary:
+    made = temporary / folder.name
+    made.mkdir()
+    vocabulary, entries = writing.write(asked, splits, made, processes, words)
+    _check(asked, len(vocabulary), entries)
+    prepared.write_manifest(made, asked, source, vocabulary, entries)
+    if own:
+      print(own.told(entries), file=sys.stderr)
+    if force:
+      temporary_folder.replace(made, folder, temporary)
+    else:
+      temporary_folder.move(made, folder)
+  if remote is not None:
+    bucket.put(folder, remote / folder.name, force)
+  return prepared.load(folder)
+
+
+def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
+  """The corpus that the section `data` of a config asks for.
+
+  A local corpus is prepared if it is not there; for one that needs a download a
+  UserError names the command. Data that cannot be written also raise one.
+  """
+  asked = settings.read(Data, config)
+  asked.check()
+  folder = bucket.root(asked) / _folder(asked, {}, {}).name
+  if asked.corpus not in options.LOCAL and not bucket.is_there(folder):
+    raise UserError(f'{folder} does not exist; run: {asked.command()}')
+  try:
+    return prepare(asked)
+  except OSError as e:
+    raise UserError(f'corpus {asked.corpus} cannot be prepared: {e}') from e
+
+
+def vocab_size(config: Mapping[str, Any]) -> int:
+  """The size of its vocabulary; prepares a corpus only if that needs it."""
+  asked = settings.read(Data, config)
+  asked.check()
+  return asked.symbols or len(prepare(asked).vocabulary)
+
+
+def _read_list(asked) -> tuple[Words | Subwords | None, dict]:
+  """The vocabulary of a file, and its manifest entry, if there is one."""
+  if asked.tokenizer:
+    return _read_tokenizer(asked)
+  if not asked.vocab_file:
+    return None, {}
+  path, lm1b = pathlib.Path(asked.vocab_file), asked.corpus == 'lm1b'
+  data = files.read(path, f'data.vocab_file: {path}', _LARGEST_LIST)
+  words = Words.from_list(
+    data.removeprefix(codecs.BOM_UTF8),
+    str(path),
+    eos='<S>' if lm1b else '<eos>' if asked.eos else '',
+    unk='<UNK>' if lm1b else '<unk>',
+    add_unk=asked.unk,
+    lower=asked.lower,
+    ranked=not lm1b,  # a published list is used as it is
+  )
+  if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
+    raise UserError(
+      f'data.vocab_file: {path} has {len(words)} words'
+      f'{"" if words.unk else ", no <UNK> among them"}; the published list has '
+      f'{options.SIZES["lm1b"]}, <S> and <UNK> among them'
+    )
+  return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
+
+
+def _read_tokenizer(asked) -> tuple[Subwords, dict]:
+  """The subwords of data.tokenizer."""
+  path = pathlib.Path(asked.tokenizer)
+  name = f'data.tokenizer: {path}'
+  fields = files.parse_json(files.read(path, name, _LARGEST_LIST), name)
+  if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
+    fields = fields.get('tokenizer')
+  try:
+    found = Subwords.from_fields(fields)
+  except ValueError as e:
+    raise UserError(f'{name}: {e}') from e
+  return found, {'file': path.name, 'sha256': found.sha256()}
+
+
+def _folder(asked, source, listed):
+  """Where a corpus is once prepared."""
+  name = asked.corpus
+  if name == 'text':
+    path = pathlib.Path(os.path.realpath(asked.path))
+    stem = re.sub(r'[^\w.-]', '_', path.stem)
+    name += f'-{stem[:40]}'
+  if source:
+    name += f'-{source["sha256"][:12]}'
+  name += asked.suffix()
+  if source and listed:
+    kind = 'tokenizer' if asked.subwords else 'list'
+    name += f'-{kind}_{listed["sha256"][:12]}'
+  return pathlib.Path(asked.folder) / name
+
+
+def _check(asked: Data, symbols: int, entries: dict) -> None:
+  """Raises a UserError unless there are tokens, as many as published."""
+  for split, entry in entries.items():
+    if not entry['tokens'] or entry.get('sentences') == 0:
+      raise UserError(
+        f'{asked.path or asked.corpus}: the split {split} has no '
+        f'{"documents" if asked.ends_documents else "tokens"}; allowed: a text '
+        'with some in each of its three parts'
+      )
+  archive = published.ARCHIVES.get(asked.corpus)
+  if archive is None:
+    return
+  figures = [
+    (f'tokens in the split {split}', entries[split]['tokens'], expected)
+    for split, expected in archive.tokens.items()
+  ]
+  if archive.symbols is not None and asked.alphabet == 'seen':
+    expected = archive.symbols - (asked.newline == 'drop')
+    figures.append(('symbols in the vocabulary', symbols, expected))
+  for what, found, expected in figures:
+    if found != expected:
+      raise UserError(
+        f'{asked.corpus}: {found} {what}, published are {expected}; allowed: '
+        'the published text'
+      )

@@ -1,0 +1,1 @@
+"""What tokens stand for: bytes, words, subwords; and text from them again."""

@@ -1,0 +1,299 @@
+"""Vocabularies of subwords: byte-level BPE, by the library `tokenizers`.
+
+A subword is one byte or more, and every text is the bytes of its subwords, end
+to end: nothing is lost, nothing is unknown. Bytes that are not UTF-8 are tokens
+of one byte each. The library is needed to learn subwords and to encode a text,
+not to decode one or to use what is encoded.
+
+Where documents end with <eos>, it is the last subword, which has no bytes; the
+tokenizer does not know it, and no text contains it.
+
+A text is encoded in blocks that end before a single space between two other
+characters. No subword spans such a place, so the tokens are those of the whole
+text.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from txl_jax.data import optional_packages
+from txl_jax.data.vocabularies.words import Decoder, Symbols
+from txl_jax.program.errors import UserError, first_line
+
+_SIZE = 1 << 16  # bytes of a block that is encoded at once
+_LONGEST = 1 << 22  # bytes of a block with no place to cut it
+_MOST = 4_000_000  # subwords
+_ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
+_ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
+
+
+@dataclasses.dataclass(frozen=True)
+class Subwords(Symbols):
+  """Subwords, as bytes, and the tokenizer.json that defines them."""
+
+  kind = 'subwords'  # not a field
+  unit = 'ppl'
+  symbols: tuple[bytes, ...]
+  counts: tuple[int, ...] = ()
+  tokenizer: str = ''  # the JSON, in a canonical form
+
+  def of_documents(self) -> Self:
+    """The same, plus the <eos> that ends a document."""
+    if self.eos_id is not None:
+      return self
+    return dataclasses.replace(self, symbols=(*self.symbols, b''))
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of the end of a document, None if there is none."""
+    return len(self) - 1 if self.symbols[-1:] == (b'',) else None
+
+  document_end = eos_id
+
+  @classmethod
+  def from_text(cls, text: str | bytes) -> Self:
+    """Subwords of a tokenizer.json; ValueError unless it is byte-level BPE."""
+    return cls.from_fields(json.loads(text))
+
+  @classmethod
+  def from_fields(cls, fields: Any) -> Self:
+    """Subwords of a parsed tokenizer.json, with the errors of `from_text`."""
+    try:
+      _check(fields)
+      found = _symbols(fields)
+    except (TypeError, LookupError, AttributeError) as e:
+      raise ValueError(f'it is no tokenizer of the library: {e}') from e
+    return cls(found, (), _canonical(fields))
+
+  @functools.cached_property
+  def _tokenizer(self) -> Any:
+    library = optional_packages.load(
+      'tokenizers', 'encoding a text as subwords'
+    )
+    try:
+      made = library.Tokenizer.from_str(self.tokenizer)
+    except Exception as e:  # the library raises nothing more specific
+      raise UserError(f'the tokenizer cannot be used: {first_line(e)}') from e
+    made.no_truncation()
+    made.no_padding()
+    return made
+
+  @functools.cached_property
+  def _sizes(self) -> np.ndarray:
+    return np.fromiter(map(len, self.symbols), np.int64, len(self))
+
+  @property
+  def sizes(self) -> np.ndarray:
+    """Bytes of each subword, int64 [V]."""
+    return self._sizes
+
+  @functools.cached_property
+  def _of_bytes(self) -> np.ndarray:
+    """Token ids of the 256 byte values, int32 [256]; -1 for none."""
+    place = {symbol: i for i, symbol in enumerate(self.symbols)}
+    found = (place.get(bytes([value]), -1) for value in range(256))
+    return np.fromiter(found, np.int32, 256)
+
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, int32 [n]; UserError if they do not reproduce the text."""
+    pieces, odd = [], []  # texts, and whether each is bytes that are not UTF-8
+    for block in blocks([text], _SIZE):
+      parts = _ODD.split(block.decode('utf-8', 'surrogateescape'))
+      pieces += parts
+      odd += [i % 2 == 1 for i in range(len(parts))]
+    texts = ['' if other else piece for piece, other in zip(pieces, odd)]
+    encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    found = [np.asarray(x.ids, np.int32) for x in encoded]
+    for i, piece in enumerate(pieces):
+      if odd[i]:
+        data = piece.encode('utf-8', 'surrogateescape')
+        found[i] = self._of_bytes[np.frombuffer(data, np.uint8)]
+    ids = np.concatenate([*found, np.zeros([0], np.int32)])
+    # Ids outside this range come from a tokenizer that misreports itself.
+    if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
+      raise UserError(f'{source}: the tokenizer has no token for some bytes')
+    if self.decode(ids) != text:
+      raise UserError(
+        f'{source}: the tokenizer does not give the text back; {_ALLOWED} that '
+        'changes nothing'
+      )
+    return ids
+
+  def decoder(self) -> Decoder:
+    """A new decoder; a character may be the bytes of several subwords."""
+    return Decoder(self.symbols, bytes)
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of a newline; None if other subwords contain one."""
+    ends = [i for i, symbol in enumerate(self.symbols) if b'\n' in symbol]
+    return ends[0] if [self.symbols[i] for i in ends] == [b'\n'] else None
+
+  @property
+  def start(self) -> int:
+    """The end of a document, else a newline, else token 0."""
+    if self.eos_id is not None:
+      return self.eos_id
+    return max(int(self._of_bytes[10]), 0)
+
+  def to_json(self) -> dict:
+    """The whole vocabulary: the contents of tokenizer.json."""
+    return {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)} | (
+      self._ending()
+    )
+
+  def _ending(self):
+    return {} if self.eos_id is None else {'documents': True}
+
+  def entry(self) -> dict:
+    """All but the tokenizer, whose file is next to the manifest."""
+    known = {'kind': self.kind, 'size': len(self), 'sha256': self.sha256()}
+    return known | self._ending()
+
+  def sha256(self) -> str:
+    """The SHA-256 of the tokenizer, in hex."""
+    return hashlib.sha256(self.tokenizer.encode()).hexdigest()
+
+  @classmethod
+  def from_json(cls, fields: Mapping) -> Self:
+    """The inverse of `to_json`; ValueError for anything else."""
+    if fields['kind'] != cls.kind:
+      raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
+    return cls._ended(cls.from_fields(fields.get('tokenizer')), fields)
+
+  @staticmethod
+  def _ended(made, fields):
+    return made.of_documents() if fields.get('documents') is True else made
+
+  @classmethod
+  def from_entry(cls, entry: Mapping, data: bytes) -> Self:
+    """The inverse of `entry`, given the file; ValueError for another file."""
+    made = cls.from_text(data)
+    if made.sha256() != entry['sha256']:
+      raise ValueError(f'sha256 {made.sha256()}, expected {entry["sha256"]}')
+    return cls._ended(made, entry)
+
+
+def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
+  """The subwords of a text: 256 bytes, then pairs, the most frequent first.
+
+  There are at most max_size, which is at least 256, and learning from the same
+  text always gives the same ones. A newline is always a token of its own.
+  """
+  library = optional_packages.load('tokenizers', 'data.level subword')
+  split = library.pre_tokenizers.Split('\n', 'isolated')
+  levels = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+  made = library.Tokenizer(library.models.BPE())
+  made.pre_tokenizer = library.pre_tokenizers.Sequence([split, levels])
+  made.decoder = library.decoders.ByteLevel()
+  trainer = library.trainers.BpeTrainer(
+    vocab_size=max_size,
+    min_frequency=2,
+    initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+  )
+  made.train_from_iterator(_strings(chunks), trainer)
+  return Subwords.from_text(made.to_str())
+
+
+def _strings(chunks) -> Iterator[str]:
+  """A text in pieces, without bytes that are not UTF-8."""
+  for block in blocks(chunks, _SIZE):
+    yield from _ODD.split(block.decode('utf-8', 'surrogateescape'))[::2]
+
+
+def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+  """A text in blocks of about `size` bytes, cut where no subword spans.
+
+  A block without such a place is cut after a line or a character once it has
+  become long: the tokens there may differ.
+  """
+  rest = b''
+  for chunk in chunks:
+    rest, at = rest + chunk, 0
+    while len(rest) - at >= size:
+      cut = _cut(rest, at, at + size)
+      if not cut and len(rest) - at < _LONGEST:
+        cut = _cut(rest, at, len(rest))
+        if not cut:
+          break
+      elif not cut:
+        cut = _any_cut(rest, at, at + _LONGEST)
+      yield rest[at:cut]
+      at = cut
+    rest = rest[at:]
+  if rest:
+    yield rest
+
+
+def _cut(text, start, stop):
+  """The last place in a part before a space between non-spaces; 0 for none."""
+  at = stop
+  while (at := text.rfind(b' ', start + 1, at)) > 0:
+    around = text[at - 1 : at], text[at + 1 : at + 2]
+    if all(x and not x.isspace() for x in around):
+      return at
+  return 0
+
+
+def _any_cut(text, start, stop):
+  if cut := text.rfind(b'\n', start, stop) + 1:
+    return cut
+  cut = stop
+  while cut > stop - 4 and cut < len(text) and text[cut] & 0xC0 == 0x80:
+    cut -= 1
+  return cut
+
+
+def _check(fields):
+  """Raises a ValueError unless a tokenizer.json is byte-level BPE."""
+  model, decoder = fields['model'], fields['decoder'] or {}
+  if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
+    raise ValueError(
+      f'it is a {model.get("type")} with the decoder {decoder.get("type")}; '
+      f'{_ALLOWED}'
+    )
+  if fields.get('normalizer') is not None:
+    raise ValueError(f'it normalises the text; {_ALLOWED} that changes nothing')
+
+
+def _symbols(fields) -> tuple[bytes, ...]:
+  """The bytes of each token id of a tokenizer.json."""
+  ids, value = {}, _byte_values()
+  for token, i in fields['model']['vocab'].items():
+    try:
+      ids[i] = bytes(value[c] for c in token)
+    except KeyError as e:
+      raise ValueError(f'its token {token!r:.80} is not of bytes') from e
+  for added in fields.get('added_tokens') or ():
+    ids[added['id']] = added['content'].encode()
+  V = len(ids)
+  if any(type(i) is not int for i in ids) or not 0 < V <= _MOST:
+    raise ValueError(f'its ids are not 1 to {_MOST:,} integers')
+  if [*sorted(ids)] != [*range(V)]:
+    raise ValueError('its ids are not 0, 1, 2 and so on')
+  if any(not symbol for symbol in ids.values()):
+    raise ValueError('it has a token of no bytes')
+  return tuple(ids[i] for i in range(V))
+
+
+def _byte_values() -> dict[str, int]:
+  """The byte that each character of a byte-level BPE stands for, as in GPT-2.
+
+  Printable bytes are characters themselves; the others use those from 256 on.
+  """
+  themselves = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [value for value in range(256) if value not in themselves]
+  found = {chr(value): value for value in themselves}
+  return found | {chr(256 + i): value for i, value in enumerate(others)}
+
+
+def _canonical(fields) -> str:
+  return json.dumps(fields, ensure_ascii=False, separators=(',', ':'))

@@ -1,0 +1,123 @@
+"""Vocabularies of bytes, whose symbols are byte values.
+
+Where documents end with <eos>, it is the last symbol, END, which has no bytes.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.data.vocabularies.words import Decoder, Symbols, Words
+from txl_jax.program.errors import UserError
+
+END = 256  # in place of a byte value
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary(Symbols):
+  """A vocabulary of byte values; ValueError for one invalid or repeated."""
+
+  kind = 'bytes'  # not a field
+  unit = 'bpc'
+  symbols: tuple[int, ...]
+  counts: tuple[int, ...] = ()
+  dropped: tuple[int, ...] = ()  # bytes that `encode` leaves out of any text
+
+  def __post_init__(self):
+    super().__post_init__()
+    values = self._values + self.dropped
+    known = (isinstance(v, int) and 0 <= v < 256 for v in values)
+    if not all(known) or self.symbols == (END,):
+      raise ValueError('a byte value is not an integer from 0 to 255')
+    if len(set(values)) != len(values):
+      raise ValueError('a byte value occurs twice')
+
+  @property
+  def _values(self):
+    """The symbols that are byte values."""
+    return self.symbols if self.eos_id is None else self.symbols[:-1]
+
+  @classmethod
+  def all_bytes(cls, documents: bool = False) -> Self:
+    """All 256 byte values, each its own token id: it encodes any text.
+
+    With `documents`, the <eos> that ends one comes after them.
+    """
+    return cls((*range(256), *([END] if documents else [])))
+
+  @classmethod
+  def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
+    """The values of {value: occurrences}, most frequent first."""
+    ranked = collections.Counter(counts).most_common()
+    kept = {value: n for value, n in ranked if value not in dropped}
+    return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
+
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, uint8 [n], fewer than bytes where some are dropped."""
+    symbols, dropped = bytes(self._values), bytes(self.dropped)
+    if outside := text.translate(None, symbols + dropped):
+      at = text.index(outside[0])
+      raise UserError(
+        f'{source}: byte 0x{outside[0]:02x} at position {at} is not among the '
+        f'{len(symbols)} byte values of the vocabulary'
+      )
+    table = bytes.maketrans(symbols, bytes(range(len(symbols))))
+    return np.frombuffer(text.translate(table, dropped), np.uint8).copy()
+
+  def decoder(self) -> Decoder:
+    """A new decoder; bytes that `encode` dropped are not restored."""
+    return Decoder(self.symbols, lambda x: bytes([x]) if x < END else b'')
+
+  @property
+  def sizes(self) -> np.ndarray | None:
+    """See `Symbols`; None where every symbol is a byte."""
+    if self.eos_id is None:
+      return None
+    return np.array([value < END for value in self.symbols], np.int64)
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of the end of a document, None if there is none."""
+    return len(self) - 1 if self.symbols[-1:] == (END,) else None
+
+  document_end = eos_id
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of a newline, None if there is none."""
+    return self.symbols.index(10) if 10 in self.symbols else None
+
+  @property
+  def start(self) -> int:
+    """The end of a document, else a newline, else a space, else token 0."""
+    if self.eos_id is not None:
+      return self.eos_id
+    found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
+    return next(found, 0)
+
+
+AnyVocabulary = Vocabulary | Words | Subwords
+
+
+def from_json(fields: Any) -> AnyVocabulary:
+  """A vocabulary of any kind, read by its `from_json`."""
+  if not isinstance(fields, dict) or 'kind' not in fields:
+    raise ValueError(f'the vocabulary is {fields!r:.80}')
+  kinds = {kind.kind: kind for kind in (Words, Subwords)}
+  return kinds.get(f'{fields["kind"]}', Vocabulary).from_json(fields)
+
+
+def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:
+  """Occurrences of each byte value, with keys in order of first appearance."""
+  counts = {}
+  for chunk in chunks:
+    here = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()
+    new = [value for value, n in enumerate(here) if n and value not in counts]
+    counts |= dict.fromkeys(sorted(new, key=chunk.index), 0)
+    for value in counts:
+      counts[value] += here[value]
+  return counts

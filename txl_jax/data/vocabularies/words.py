@@ -1,0 +1,373 @@
+"""Vocabularies: what all of them offer, and those of words.
+
+A token id is the index of its symbol in the vocabulary. A text is split at
+white space, as by `str.split`. Each newline, even of a blank line, is the word
+`eos` if the vocabulary has one, unless that ends documents. An unknown word is
+`unk` if there is one, else an error. Text is UTF-8; other bytes are kept
+(surrogateescape).
+"""
+
+import abc
+import collections
+import dataclasses
+import functools
+import hashlib
+import itertools
+import re
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from txl_jax.data.vocabularies import detokenise
+from txl_jax.program.errors import UserError
+
+_LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols(abc.ABC):
+  """A vocabulary of V symbols; ValueError if one occurs twice."""
+
+  kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
+  unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
+  # Ids of what ends a line, sentence or document, and of the unknown word.
+  eos_id: ClassVar[int | None] = None
+  unk_id: ClassVar[int | None] = None
+  symbols: tuple  # in the order of their token ids
+  counts: tuple[int, ...] = ()  # of each symbol in the text, if counted
+
+  def __post_init__(self):
+    V, n = len(self.symbols), len(self.counts)
+    if len(set(self.symbols)) != V:
+      raise ValueError('a symbol occurs twice')
+    if n not in (0, V):
+      raise ValueError(f'{n} counts for {V} symbols')
+    if min(self.counts, default=0) < 0:
+      raise ValueError('a count is below 0')
+
+  def __len__(self) -> int:
+    return len(self.symbols)
+
+  @abc.abstractmethod
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, integers [n]; a UserError names source and what has no id."""
+
+  @property
+  def sizes(self) -> np.ndarray | None:
+    """Bytes of each symbol, int64 [V]; None if they depend on its neighbours.
+
+    It is None for words, since the space between two belongs to neither.
+    """
+    return None
+
+  def places(self, other: 'Symbols') -> np.ndarray:
+    """Token ids of another vocabulary's symbols, int64 [V]; -1 for none."""
+    place = {symbol: i for i, symbol in enumerate(self.symbols)}
+    found = (place.get(self._own(x), -1) for x in other.symbols)
+    ids = np.fromiter(found, np.int64, len(other))
+    roles = (other.eos_id, self.eos_id), (other.unk_id, self.unk_id)
+    for theirs, own in roles:
+      if theirs is not None and own is not None:
+        ids[theirs] = own
+    return ids
+
+  def _own(self, symbol):
+    """A symbol in the form that this vocabulary has."""
+    return symbol
+
+  @abc.abstractmethod
+  def decoder(self) -> 'Decoder':
+    """A new decoder, for the token ids of one text."""
+
+  def decode(self, ids: Iterable[int]) -> bytes:
+    """The text of token ids, as by `Decoder.push`."""
+    return self.decoder().push(ids)
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of a newline, None if there is none."""
+    return self.eos_id
+
+  @property
+  def document_end(self) -> int | None:
+    """Token id of the symbol that only ends documents, None if none does."""
+    return None
+
+  @property
+  def start(self) -> int:
+    """A token after which a text begins: the end of a text or of a line."""
+    return self.eos_id or self.line_end or 0
+
+  def to_json(self) -> dict:
+    """The whole vocabulary as a dict of JSON types."""
+    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return {'kind': self.kind} | {
+      k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
+    }
+
+  entry = to_json  # in the manifest of a prepared corpus
+
+  @classmethod
+  def from_json(cls, fields: Mapping) -> Self:
+    """The inverse of `to_json`; ValueError for anything else."""
+    if fields['kind'] != cls.kind:
+      raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
+    return cls(**_typed(cls, fields))
+
+
+def _typed(kind, fields, *names):
+  """{name: value} of a vocabulary's fields from JSON; ValueError if invalid.
+
+  They are all fields of the dataclass, or the named ones.
+  """
+  found = {}
+  for field in dataclasses.fields(kind):
+    name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
+    if names and name not in names:
+      continue
+    value = fields.get(name, False if name == 'documents' else None)
+    right = type(value) is (list if of else field.type)
+    if not right or (of and any(type(x) is not of[0] for x in value)):
+      raise ValueError(f'{name} is {value!r:.80}')
+    found[name] = tuple(value) if of else value
+  return found
+
+
+class Decoder:
+  """Turns token ids of a text into the bytes `shown` gives for each symbol."""
+
+  def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
+    self._symbols, self._shown = symbols, shown
+
+  def push(self, ids: Iterable[int]) -> bytes:
+    """The bytes that integers [n] add; ValueError for one not in [0, V)."""
+    ids, V = np.asarray(ids, np.int64), len(self._symbols)
+    if ids.size and not 0 <= ids.min() <= ids.max() < V:
+      raise ValueError(
+        f'token ids from {ids.min()} to {ids.max()}, not in [0, {V})'
+      )
+    return b''.join(self._shown(self._symbols[i]) for i in ids.tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class Words(Symbols):
+  """A vocabulary of words; ValueError if one is empty or has white space."""
+
+  kind = 'words'  # not a field
+  unit = 'ppl'
+  symbols: tuple[str, ...]
+  counts: tuple[int, ...] = ()
+  eos: str = ''  # the word for every newline, if there is one
+  unk: str = ''  # the word that stands for all others, if there is one
+  lower: bool = False  # whether texts are lower-cased
+  documents: bool = False  # whether eos ends documents, and newlines are spaces
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not self.symbols or ' '.join(self.symbols).split() != list(self.symbols):
+      raise ValueError('a word is empty or has white space')
+    for word in (self.eos, self.unk):
+      if word and word not in self.symbols:
+        raise ValueError(f'{word!r} is not among the words')
+
+  @classmethod
+  def from_counts(
+    cls,
+    counts: Mapping[str, int],
+    *,
+    eos: str = '',
+    unk: str = '',
+    lower: bool = False,
+    min_count: int = 1,
+    max_size: int = 0,
+  ) -> 'Words':
+    """The words of {word: occurrences}: eos first, then by falling frequency.
+
+    Equally frequent words keep their order. Words rarer than min_count are left
+    out, as are the rarest ones beyond max_size, unless that is 0. unk stays
+    however rare; its count includes the words left out.
+    """
+    found = collections.Counter(counts)
+    lines = found.pop(eos, 0)
+    room = max_size - bool(eos) - bool(unk) if max_size else None
+    kept = [w for w, n in found.most_common() if n >= min_count and w != unk]
+    kept = kept[:room]
+    if unk:
+      # This includes its own occurrences, which are not in `kept`.
+      found[unk] = found.total() - sum(found[w] for w in kept)
+      chosen = {unk, *kept}
+      kept = [w for w, _ in found.most_common() if w in chosen]
+    if eos:
+      found[eos], kept = lines, [eos, *kept]
+    return cls(tuple(kept), tuple(found[w] for w in kept), eos, unk, lower)
+
+  @classmethod
+  def from_list(
+    cls,
+    data: bytes,
+    source: str,
+    *,
+    eos: str = '',
+    unk: str = '',
+    add_unk: bool = False,
+    lower: bool = False,
+    ranked: bool = False,
+  ) -> 'Words':
+    """The words of a list: one a line, alone or before its count.
+
+    eos is put first unless the list has it; unk is used if the list has it, and
+    otherwise, with add_unk, put last: among the rarest ones, for cutoffs and
+    sampling, however frequent it will be. A UserError names a line of `source`
+    that has another form, a repeated word, or, if ranked, a rising count; that
+    of eos does not matter if it is first.
+    """
+    counts = {}  # -1 if a word has none
+    text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
+    for number, line in enumerate(text.split('\n') if data else (), 1):
+      here, form = f'{source}: line {number}', _LINE.fullmatch(line)
+      if form is None:
+        allowed = 'a word, or a word and its count'
+        raise UserError(f'{here} is {line[:80]!r}; allowed: {allowed}')
+      word, count = form.groups()
+      if word in counts:
+        then = [*counts].index(word) + 1
+        raise UserError(f'{here} has the word {word!r} of line {then} again')
+      counts[word] = int(count or -1)
+    if not counts:
+      raise UserError(f'{source} has no words')
+    numbers = [*counts.values()]
+    if min(numbers) < 0 <= max(numbers):
+      raise UserError(f'{source}: some lines have a count and others none')
+    first = int(next(iter(counts)) == eos)  # the first ranked word
+    for i in range(first + 1, len(numbers) if ranked else 0):
+      before, count = numbers[i - 1 : i + 1]
+      if count > before:
+        raise UserError(
+          f'{source}: line {i + 1} has count {count} after {before}; allowed: '
+          'the most frequent word first, or words without counts'
+        )
+    if eos and eos not in counts:
+      counts = {eos: 0} | counts
+    if unk not in counts and add_unk:
+      counts[unk] = 0
+    counted = tuple(counts.values()) if numbers[0] >= 0 else ()
+    return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
+
+  @functools.cached_property
+  def _ids(self) -> dict[str, int]:
+    return {word: i for i, word in enumerate(self.symbols)}
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of eos, None if there is none."""
+    return self._ids.get(self.eos)
+
+  @property
+  def unk_id(self) -> int | None:
+    """Token id of unk, None if there is none."""
+    return self._ids.get(self.unk)
+
+  @property
+  def newline(self) -> str:
+    """The word for a newline, '' for none."""
+    return '' if self.documents else self.eos
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of the word for a newline, None for none."""
+    return self._ids.get(self.newline)
+
+  @property
+  def document_end(self) -> int | None:
+    """Token id of eos if it ends documents, else None."""
+    return self.eos_id if self.documents else None
+
+  def of_documents(self) -> 'Words':
+    """The same, but with an eos that ends documents."""
+    return dataclasses.replace(self, documents=True)
+
+  def to_json(self) -> dict:
+    """See `Symbols`; older versions do not know `documents`."""
+    found = super().to_json()
+    if not self.documents:
+      del found['documents']
+    return found
+
+  def _own(self, symbol):
+    return symbol.lower() if self.lower else symbol
+
+  def ids(self, words: Collection[str]) -> np.ndarray:
+    """Token ids of words, int32 [n]; -1 for those without."""
+    found = map(self._ids.get, words, itertools.repeat(-1))
+    return np.fromiter(found, np.int32, len(words))
+
+  def look_up(self, text: bytes) -> np.ndarray:
+    """Token ids as from `encode`, but -1 for words without."""
+    return self.ids(split(text, self.newline, self.lower))
+
+  def outside(self, text: bytes) -> list[str]:
+    """The words of a text that have no token id."""
+    found = split(text, self.newline, self.lower)
+    return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
+
+  def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
+    """Token ids, int32 [n]; a UserError has the line, from first_line on."""
+    ids = self.look_up(text)
+    unknown = np.flatnonzero(ids < 0)
+    if not unknown.size:
+      return ids
+    if self.unk_id is not None:
+      ids[unknown] = self.unk_id
+      return ids
+    word = split(text, self.newline, self.lower)[unknown[0]]
+    lines = enumerate(text.split(b'\n'), first_line)
+    at = next(i for i, line in lines if word in split(line, '', self.lower))
+    raise UserError(
+      f'{source}: word {word!r} in line {at} is not among the {len(self)} '
+      'words of the vocabulary, which has no <unk>; words, and punctuation '
+      'beside them, are separated by spaces'
+    )
+
+  def decoder(self) -> Decoder:
+    """A new decoder; its text is readable, see `detokenise`."""
+    joiner = detokenise.Joiner(self.eos)
+    return Decoder(self.symbols, lambda word: _bytes(joiner.push(word)))
+
+  def text(self) -> bytes:
+    """The list of words, as `from_list` reads it."""
+    counted = zip(self.symbols, map(str, self.counts))
+    lines = map(' '.join, counted) if self.counts else self.symbols
+    return _bytes(''.join(f'{line}\n' for line in lines))
+
+  def entry(self) -> dict:
+    """All but the words, whose list is next to the manifest."""
+    sha256 = hashlib.sha256(self.text()).hexdigest()
+    options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
+    if self.documents:
+      options['documents'] = True
+    return {'kind': 'words', 'size': len(self), 'sha256': sha256, **options}
+
+  @classmethod
+  def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
+    """The inverse of `entry`, given `text`; ValueError for another list."""
+    found = hashlib.sha256(data).hexdigest()
+    if found != entry['sha256']:
+      raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
+    options = _typed(cls, entry, 'eos', 'unk', 'lower', 'documents')
+    ends = options.pop('documents')
+    made = cls.from_list(data, 'the list', **options)
+    return made.of_documents() if ends else made
+
+
+def _bytes(text):
+  return text.encode('utf-8', 'surrogateescape')
+
+
+def split(text: bytes, eos: str, lower: bool) -> list[str]:
+  """The words of a text; each newline is the word eos, unless that is ''."""
+  string = text.decode('utf-8', 'surrogateescape')
+  if lower:
+    string = string.lower()
+  return (string.replace('\n', f' {eos} ') if eos else string).split()

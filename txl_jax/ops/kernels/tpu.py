@@ -1,0 +1,652 @@
+"""Fused relative attention for TPUs (Pallas).
+
+Scores are made a tile at a time and never leave the chip; memory grows as
+T + M. The grid of a TPU runs in order, so whatever several steps add to is
+kept in VMEM: no atomics, and two runs agree bit for bit.
+
+Shapes
+  B rows, T queries, M memory slots, S = M + T keys, H heads, K head width;
+  tiles of n x n scores: query i = I n + a, key j = J n + x.
+
+Query i and key j are at distance d = i + M - j, whose row of r is S - 1 - d.
+With the right number of zeros before r and p, tile (I, J) needs two chunks of
+n rows, number J - I + (tiles of queries) - 1 and the next one: row a of
+
+  z[a, y] = q_a . r_y + p_y   of the first chunk if y >= n - a, else the second
+
+holds the position score of key x at y = (x - a) modulo n, so z is rotated, row
+a by a. The second chunk is the first of tile (I, J + 1), which finds its
+product where this tile left it: a tile makes one product with positions, not
+two. In the backward pass likewise: what two tiles of keys give to one chunk is
+put together before it is multiplied.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from txl_jax import attention
+from txl_jax.ops.kernels import base
+from txl_jax.program import target
+
+# What a call of the backward kernel keeps in VMEM grows with the queries and
+# keys it takes: so many fit the 16 MiB of a TPU v4. Where there are more, each
+# call takes _PART of both, and what they return is added in float32.
+_QUERIES, _KEYS, _PART = 1024, 1536, 1024
+
+# The score of a hidden key, the maximum that a row starts from, and the logsum
+# of a query that only fills the last tile: even scaled, _HIDDEN is so far below
+# _LOWEST that a hidden key weighs exactly 0 before a visible one is met.
+_HIDDEN, _LOWEST, _HIGHEST = -3e38, -1e30, 1e30
+
+
+def why_not(case: base.Case) -> str:
+  """See `base`."""
+  kind = case.device.kind
+  if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
+    return 'it needs a TPU v4 or newer'
+  if case.dtype not in ('float32', 'bfloat16'):
+    return f'it needs float32 or bfloat16, not {case.dtype}'
+  if case.K > 128:
+    return f'heads of width {case.K}: it needs 128 or less'
+  return ''
+
+
+def forward(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  r: jax.Array,
+  c: jax.Array,
+  p: jax.Array,
+  filled: jax.Array,
+  words: jax.Array,
+  *,
+  span: int,
+  rate: float,
+  interpret: bool | None = None,
+) -> tuple[jax.Array, jax.Array]:
+  """Attention over the visible keys: 0 <= d < span and j >= M - filled.
+
+  Args:
+    q: [B, T, H, K] queries, float32 or bfloat16, as are k, v and r.
+    k: [B, S, H, K] keys, memory first.
+    v: [B, S, H, K] values.
+    r: [S, H, K] projected positions, farthest first.
+    c: float32 [B, H, S], added to the scaled score of each key.
+    p: float32 [H, S], added to the scaled score of each distance, as r.
+    filled: int32 [B], how many memory slots of each row are visible.
+    words: uint32 [4], see `fused`.
+    span: how many keys a query sees at most, 1 to S.
+    rate: of the dropout of probabilities; at 0 nothing of it is compiled.
+    interpret: run as plain JAX; None does so on CPUs.
+
+  Returns:
+    The output [B, T, H, K], in the dtype of q; and float32 [B, H, T], the
+    logarithm of the sum of exp(score) over the visible keys.
+  """
+  run = functools.partial(_forward, span=span, rate=rate)
+  return _run(run, interpret, q, k, v, r, c, p, filled, words)
+
+
+def backward(
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  r: jax.Array,
+  c: jax.Array,
+  p: jax.Array,
+  filled: jax.Array,
+  words: jax.Array,
+  out: jax.Array,
+  logsum: jax.Array,
+  dout: jax.Array,
+  *,
+  span: int,
+  rate: float,
+  interpret: bool | None = None,
+) -> tuple[jax.Array, ...]:
+  """Gradients of q, k, v, r, c and p, given that of the output.
+
+  The first eight arguments and the options are those of `forward`, out and
+  logsum its results. The gradients of r, c and p are float32, those of q, k
+  and v have their dtype.
+  """
+  run = functools.partial(_backward, span=span, rate=rate)
+  args = q, k, v, r, c, p, filled, words, out, logsum, dout
+  return _run(run, interpret, *args)
+
+
+def _run(run, interpret, *args):
+  # The scalar core has no unsigned numbers.
+  args = [
+    lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.uint32 else x
+    for x in args
+  ]
+  if interpret is None:
+    interpret = target.device().platform == 'cpu'
+  return run(*args, interpret=interpret)
+
+
+class _Task(NamedTuple):
+  """Numbers that are known when a kernel is compiled."""
+
+  B: int
+  T: int
+  M: int
+  H: int
+  K: int
+  n: int
+  span: int
+  rate: float
+  dtype: Any
+  strided: bool  # the device rotates each row of a tile by its own number
+  # The tiles of queries and of keys that this call takes.
+  queries: range
+  keys: range
+
+  @property
+  def S(self):
+    return self.M + self.T
+
+  @property
+  def scale(self):
+    return self.K**-0.5
+
+  @property
+  def lead(self):
+    """How many zeros stand before the first row of r."""
+    return _tiles(self.T, self.n) * self.n - self.T + 1
+
+  @property
+  def chunks(self):
+    """The chunks of positions that this call needs."""
+    first = self.keys[0] - self.queries[-1] + _tiles(self.T, self.n) - 1
+    return range(first, first + len(self.queries) + len(self.keys))
+
+  def nearby(self, I):
+    """The tiles of keys within the span of the queries of tile I."""
+    far = max(self.M + I * self.n - self.span + 1, 0) // self.n
+    near = (self.M + I * self.n + self.n - 1) // self.n
+    return range(max(far, self.keys[0]), min(near, self.keys[-1]) + 1)
+
+  @property
+  def grid(self):
+    """Heads, rows, tiles of queries, tiles of keys for one of these."""
+    steps = max(len(self.nearby(I)) for I in self.queries)
+    return self.H, self.B, len(self.queries), steps
+
+  def bounds(self, filled):
+    """The first tile of keys, int32 [B x queries], and the last [queries].
+
+    The first one is behind the last where there is nothing to see.
+    """
+    found = [self.nearby(I) for I in self.queries]
+    first = jnp.asarray([f.start for f in found], jnp.int32)
+    last = jnp.asarray([f.stop - 1 for f in found], jnp.int32)
+    start = lax.div(self.M - filled.astype(jnp.int32), self.n)  # [B]
+    return jnp.maximum(first, start[:, None]).reshape(-1), last
+
+
+def _task(q, k, span, rate, interpret):
+  B, T, H, K = q.shape
+  S = k.shape[1]
+  # Rotations take multiples of 128; large tiles have less to do besides their
+  # products, and these are what fits.
+  largest = 256 if q.dtype == jnp.float32 else 512
+  n = _tiles(_tiles(T, _tiles(T, largest)), 128) * 128
+  tiles = range(_tiles(T, n)), range(_tiles(S, n))
+  strided = not interpret and _strided()
+  return _Task(B, T, S - T, H, K, n, span, rate, q.dtype, strided, *tiles)
+
+
+def _strided():
+  """Whether a TPU rotates each row of a tile by its own number: not v4."""
+  return not target.device().kind.startswith('TPU v4')
+
+
+def _tiles(length, n):
+  return -(-length // n)
+
+
+def _heads_first(x, t):
+  """[B, T or S, H, K] as [B, H, tiles x n, K]."""
+  x = jnp.swapaxes(x, 1, 2)
+  more = _tiles(x.shape[2], t.n) * t.n - x.shape[2]
+  return jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)])
+
+
+def _heads_last(x, length):
+  """The inverse of `_heads_first`."""
+  return jnp.swapaxes(x[:, :, :length], 1, 2)
+
+
+def _positions(r, p, t):
+  """r as [H, chunks x n, K], p as [H, chunks, n], for all tiles."""
+  chunks = _tiles(t.T, t.n) + _tiles(t.S, t.n)
+  rows = t.lead, chunks * t.n - t.S - t.lead
+  r = jnp.pad(jnp.swapaxes(r, 0, 1), [(0, 0), rows, (0, 0)])
+  return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
+
+
+def _by_key(c, t):
+  """[B, H, S] as [B, H, tiles of keys, n]."""
+  keys = _tiles(t.S, t.n)
+  c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, keys * t.n - t.S)])
+  return c.reshape(t.B, t.H, keys, t.n)
+
+
+def _by_query(logsum, mean, t):
+  """Two of [B, H, T] as [B, H, tiles of queries, 8, n], the first two rows."""
+  more = len(t.queries) * t.n - t.T
+  ends = [(0, 0), (0, 0), (0, more)]
+  # A query that only fills the last tile gives no weight to any key.
+  logsum = jnp.pad(logsum, ends, constant_values=_HIGHEST)
+  both = jnp.stack([logsum, jnp.pad(mean, ends)], axis=2)
+  both = both.reshape(t.B, t.H, 2, -1, t.n).swapaxes(2, 3)
+  return jnp.pad(both, [(0, 0)] * 3 + [(0, 6), (0, 0)])
+
+
+def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
+  t = _task(q, k, span, rate, interpret)
+  n, K, tiles = t.n, t.K, len(t.queries)
+  first, last = t.bounds(filled)
+  r, p = _positions(r, p, t)
+
+  # Blocks of step (h, b, i, step). Steps past the last tile of keys load it
+  # again, which takes no time.
+  def keys_at(b, i, step, first, last):
+    return jnp.minimum(first[b * tiles + i] + step, last[i])
+
+  def of_query(h, b, i, *_):
+    return b, h, i, 0
+
+  def of_key(h, b, *args):
+    return b, h, keys_at(b, *args[:4]), 0
+
+  def chunk_at_start(h, b, i, _, first, *__):
+    return h, first[b * tiles + i] - i + tiles - 1, 0
+
+  def chunk(h, b, i, *args):
+    return h, keys_at(b, i, *args[:3]) - i + tiles, 0
+
+  row = lambda index: lambda *args: (*index(*args), 0)
+  queries = pl.BlockSpec((1, 1, n, K), of_query)
+  keys = pl.BlockSpec((1, 1, n, K), of_key)
+  spec = pltpu.PrefetchScalarGridSpec(
+    num_scalar_prefetch=4,
+    grid=t.grid,
+    in_specs=[
+      queries,
+      keys,
+      keys,
+      pl.BlockSpec((1, n, K), chunk_at_start),
+      pl.BlockSpec((1, n, K), chunk),
+      pl.BlockSpec((1, 1, 1, 1, n), row(of_key)),
+      pl.BlockSpec((1, 1, 1, n), row(chunk_at_start)),
+      pl.BlockSpec((1, 1, 1, n), row(chunk)),
+    ],
+    out_specs=[queries, pl.BlockSpec((1, 1, 1, 1, n), row(of_query))],
+    scratch_shapes=[
+      pltpu.VMEM((n, n), jnp.float32),
+      pltpu.VMEM((n, K), jnp.float32),
+      pltpu.VMEM((n, 1), jnp.float32),
+      pltpu.VMEM((n, 1), jnp.float32),
+    ],
+  )
+  q = _heads_first(q, t)
+  p = p[:, :, None]  # one row is a block
+  out, logsum = pl.pallas_call(
+    functools.partial(_forward_kernel, t),
+    grid_spec=spec,
+    out_shape=[
+      jax.ShapeDtypeStruct(q.shape, q.dtype),
+      jax.ShapeDtypeStruct((t.B, t.H, tiles, 1, n), jnp.float32),
+    ],
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=('parallel', 'parallel', 'parallel', 'arbitrary')
+    ),
+    interpret=interpret,
+    name='relative_attention',
+  )(
+    *(first, last, filled, words),
+    *(q, _heads_first(k, t), _heads_first(v, t)),
+    *(r, r, _by_key(c, t)[..., None, :], p, p),
+  )
+  logsum = logsum.reshape(t.B, t.H, tiles * n)[..., : t.T]
+  return _heads_last(out, t.T), logsum
+
+
+def _forward_kernel(
+  t, first, last, filled, words, q, k, v, r0, r, c, p0, p, out, logsum,
+  ahead, total, top, mass,
+):  # fmt: skip
+  """One tile; of the blocks in VMEM, r0 and p0 are of the very first chunk.
+
+  In scratch: the product with the second chunk, which is the first one of the
+  next tile; the sum of the values, the largest score, the sum of weights.
+  """
+  h, b, i, step = (pl.program_id(axis) for axis in range(4))
+  J = first[b * len(t.queries) + i] + step
+
+  @pl.when(step == 0)
+  def start():
+    ahead[...] = _dot(q[0, 0], r0[0], 1, 1) + p0[0, 0]
+    total[...] = jnp.zeros_like(total)
+    top[...] = jnp.full_like(top, _LOWEST)
+    mass[...] = jnp.zeros_like(mass)
+
+  @pl.when(last[i] >= J)
+  def tile():
+    second = _dot(q[0, 0], r[0], 1, 1) + p[0, 0]
+    z = _seam(t.n, ahead[...], second)
+    ahead[...] = second
+    score = _scores(t, i, J, filled[b], _dot(q[0, 0], k[0, 0], 1, 1), z, c)
+    highest = jnp.maximum(top[...], jnp.max(score, axis=1, keepdims=True))
+    weight = jnp.exp(score - highest)
+    shrink = jnp.exp(top[...] - highest)
+    top[...] = highest
+    mass[...] = mass[...] * shrink + jnp.sum(weight, axis=1, keepdims=True)
+    if t.rate:
+      weight = jnp.where(_keep(t, h, b, i, J, words), weight, 0)
+    values = _dot(weight.astype(t.dtype), v[0, 0], 1, 0)
+    total[...] = total[...] * shrink + values
+
+  @pl.when(step == pl.num_programs(3) - 1)
+  def finish():
+    # Queries that only fill the last tile may have seen nothing.
+    seen = jnp.maximum(mass[...], jnp.finfo(jnp.float32).tiny)
+    out[0, 0] = (total[...] / (seen * (1 - t.rate))).astype(out.dtype)
+    column = jnp.broadcast_to(top[...] + jnp.log(seen), (t.n, 128))
+    logsum[0, 0, 0] = column.T[:1]
+
+
+def _backward(
+  q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate, interpret
+):
+  t = _task(q, k, span, rate, interpret)
+  wide = lambda x: x.astype(jnp.float32)
+  # Of each query: the sum of weight x gradient of the weight over its keys.
+  mean = jnp.einsum('bthk,bthk->bht', wide(out), wide(dout))
+  rows = _by_query(logsum, mean, t)
+  r, p = _positions(r, p, t)
+  q, k, v, dout = (_heads_first(x, t) for x in (q, k, v, dout))
+  args = q, k, v, dout, rows, _by_key(c, t)
+
+  def part(t, dtype):
+    chunks = slice(t.chunks.start, t.chunks.stop)
+    rows = slice(t.chunks.start * t.n, t.chunks.stop * t.n)
+    grads = _backward_part(
+      *(t, filled, words, *args, r[:, rows], p[:, chunks]),
+      dtype=dtype,
+      interpret=interpret,
+    )
+    return grads, rows, chunks
+
+  if len(t.queries) * t.n <= _QUERIES and len(t.keys) * t.n <= _KEYS:
+    (dq, dk, dv, dc, dr, dp), _, _ = part(t, t.dtype)
+  else:
+    wide = lambda x: jnp.zeros(x.shape, jnp.float32)
+    dq, dk, dv, dc, dr, dp = map(wide, (q, k, v, args[-1], r, p))
+    for queries in _parts(t.queries, _PART // t.n):
+      for keys in _parts(t.keys, _PART // t.n):
+        some = t._replace(queries=queries, keys=keys)
+        if not some.grid[-1]:
+          continue  # none of the keys is visible
+        grads, rows, chunks = part(some, jnp.float32)
+        i = slice(queries.start * t.n, queries.stop * t.n)
+        j = slice(keys.start * t.n, keys.stop * t.n)
+        dq = dq.at[:, :, i].add(grads[0])
+        dk = dk.at[:, :, j].add(grads[1])
+        dv = dv.at[:, :, j].add(grads[2])
+        dc = dc.at[:, :, keys.start : keys.stop].add(grads[3])
+        dr = dr.at[:, rows].add(grads[4])
+        dp = dp.at[:, chunks].add(grads[5])
+  dq = _heads_last(dq, t.T).astype(t.dtype)
+  dk, dv = (_heads_last(x, t.S).astype(t.dtype) for x in (dk, dv))
+  dr = dr[:, t.lead : t.lead + t.S].swapaxes(0, 1) * t.scale
+  dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S]
+  return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
+
+
+def _parts(tiles, size):
+  return [tiles[i : i + size] for i in range(0, len(tiles), size)]
+
+
+def _backward_part(
+  t, filled, words, q, k, v, dout, rows, c, r, p, *, dtype, interpret
+):
+  """Gradients that some queries give to some keys, and those to them.
+
+  dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K] in a dtype;
+  float32 dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
+  """
+  n, K = t.n, t.K
+  queries, keys, chunks = len(t.queries), len(t.keys), len(t.chunks)
+  first, last = t.bounds(filled)
+
+  def of_query(h, b, i, step, *_):
+    return b, h, t.queries.start + i, 0
+
+  def of_key(h, b, i, step, first, last, *_):
+    return b, h, jnp.minimum(first[b * queries + i] + step, last[i]), 0
+
+  row = lambda index: lambda *args: (*index(*args), 0)
+  head = lambda h, *_: (h, 0, 0)
+  both = lambda h, b, *_: (b, h, 0, 0)
+  query = pl.BlockSpec((1, 1, n, K), of_query)
+  key = pl.BlockSpec((1, 1, n, K), of_key)
+  of_head = [
+    pl.BlockSpec((1, chunks * n, K), head),
+    pl.BlockSpec((1, chunks, n), head),
+  ]
+  all_keys = pl.BlockSpec((1, 1, keys * n, K), both)
+  spec = pltpu.PrefetchScalarGridSpec(
+    num_scalar_prefetch=4,
+    grid=t.grid,
+    in_specs=[
+      query,
+      key,
+      key,
+      query,
+      pl.BlockSpec((1, 1, 1, 8, n), row(of_query)),
+      pl.BlockSpec((1, 1, 1, 1, n), row(of_key)),
+      *of_head,
+    ],
+    out_specs=[
+      pl.BlockSpec((1, 1, n, K), lambda h, b, i, *_: (b, h, i, 0)),
+      all_keys,
+      all_keys,
+      pl.BlockSpec((1, 1, keys, n), both),
+      *of_head,
+    ],
+    scratch_shapes=[
+      pltpu.VMEM((n, n), jnp.float32),
+      pltpu.VMEM((n, n), jnp.float32),
+      pltpu.VMEM((n, 8), jnp.float32),
+      pltpu.VMEM((n, K), jnp.float32),
+      pltpu.VMEM((keys * n, K), jnp.float32),
+      pltpu.VMEM((keys * n, K), jnp.float32),
+    ],
+  )
+  of_keys = jax.ShapeDtypeStruct((t.B, t.H, keys * n, K), dtype)
+  return pl.pallas_call(
+    functools.partial(_backward_kernel, t),
+    grid_spec=spec,
+    out_shape=[
+      jax.ShapeDtypeStruct((t.B, t.H, queries * n, K), dtype),
+      of_keys,
+      of_keys,
+      jax.ShapeDtypeStruct((t.B, t.H, keys, n), jnp.float32),
+      jax.ShapeDtypeStruct((t.H, chunks * n, K), jnp.float32),
+      jax.ShapeDtypeStruct((t.H, chunks, n), jnp.float32),
+    ],
+    compiler_params=pltpu.CompilerParams(
+      dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary')
+    ),
+    interpret=interpret,
+    name='relative_attention_gradient',
+  )(first, last, filled, words, q, k, v, dout, rows, c[..., None, :], r, p)
+
+
+def _backward_kernel(
+  t, first, last, filled, words, q, k, v, dout, rows, c, r, p,
+  dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, k_sum, v_sum,
+):  # fmt: skip
+  """One tile.
+
+  In scratch: what the forward kernel has ahead; what the tile before gave to
+  the chunk that is the first of this one; `rows` as columns; and the sums that
+  dq, dk and dv are rounded from.
+  """
+  h, b, i, step = (pl.program_id(axis) for axis in range(4))
+  J = first[b * len(t.queries) + i] + step
+  I = t.queries.start + i
+  # Among the chunks of this call.
+  chunk = J - i + len(t.queries) - 1 - t.keys.start
+
+  def positions(chunk):
+    rows = pl.ds(pl.multiple_of(chunk * t.n, t.n), t.n)
+    return r[0, rows], p[0, pl.ds(chunk, 1)], rows
+
+  @pl.when((b == 0) & (i == 0) & (step == 0))
+  def start_head():
+    dr[...] = jnp.zeros_like(dr)
+    dp[...] = jnp.zeros_like(dp)
+
+  @pl.when((i == 0) & (step == 0))
+  def start_row():
+    k_sum[...] = jnp.zeros_like(k_sum)
+    v_sum[...] = jnp.zeros_like(v_sum)
+    dc[...] = jnp.zeros_like(dc)
+
+  @pl.when(step == 0)
+  def start():
+    columns[...] = rows[0, 0, 0].T
+    q_sum[...] = jnp.zeros_like(q_sum)
+    behind[...] = jnp.zeros_like(behind)
+
+  @pl.when((step == 0) & (last[i] >= J))
+  def look_ahead():
+    r0, p0, _ = positions(chunk)
+    ahead[...] = _dot(q[0, 0], r0, 1, 1) + p0
+
+  def give(chunk, grad):
+    r, _, rows = positions(chunk)
+    rounded = grad.astype(t.dtype)
+    q_sum[...] += _dot(rounded, r, 1, 0)
+    dr[0, rows] += _dot(rounded, q[0, 0], 0, 0)
+    dp[0, pl.ds(chunk, 1)] += jnp.sum(grad, axis=0, keepdims=True)
+
+  @pl.when(last[i] >= J)
+  def tile():
+    r1, p1, _ = positions(chunk + 1)
+    second = _dot(q[0, 0], r1, 1, 1) + p1
+    z = _seam(t.n, ahead[...], second)
+    ahead[...] = second
+    score = _scores(t, I, J, filled[b], _dot(q[0, 0], k[0, 0], 1, 1), z, c)
+    weight = jnp.exp(score - columns[:, 0:1])
+    dweight = _dot(dout[0, 0], v[0, 0], 1, 1)
+    dropped = weight
+    if t.rate:
+      keep = _keep(t, h, b, I, J, words)
+      dropped = jnp.where(keep, weight / (1 - t.rate), 0)
+      dweight = jnp.where(keep, dweight / (1 - t.rate), 0)
+    dscore = weight * (dweight - columns[:, 1:2])
+    j = J - t.keys.start
+    keys = pl.ds(pl.multiple_of(j * t.n, t.n), t.n)
+    v_sum[keys] += _dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
+    dc[0, 0, pl.ds(j, 1)] += jnp.sum(dscore, axis=0, keepdims=True)
+    rounded = dscore.astype(t.dtype)
+    k_sum[keys] += _dot(rounded, q[0, 0], 0, 0)
+    q_sum[...] += _dot(rounded, k[0, 0], 1, 0)
+    dz = _rotate_back(dscore)
+    give(chunk, _seam(t.n, dz, behind[...]))
+    behind[...] = dz
+
+  @pl.when(last[i] == J)
+  def look_behind():
+    give(chunk + 1, _seam(t.n, jnp.zeros_like(behind), behind[...]))
+
+  final = step == pl.num_programs(3) - 1
+
+  @pl.when(final)
+  def finish():
+    dq[0, 0] = (q_sum[...] * t.scale).astype(dq.dtype)
+
+  @pl.when(final & (i == len(t.queries) - 1))
+  def finish_row():
+    dk[0, 0] = (k_sum[...] * t.scale).astype(dk.dtype)
+    dv[0, 0] = v_sum[...].astype(dv.dtype)
+
+
+def _dot(x, y, x_axis, y_axis):
+  """Sum over one axis of each, in float32."""
+  full = x.dtype == jnp.float32
+  return lax.dot_general(
+    *(x, y, (((x_axis,), (y_axis,)), ((), ()))),
+    precision=lax.Precision.HIGHEST if full else None,
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _axes(n):
+  """The number of the row and of the column of each entry of a tile."""
+  iota = lambda axis: lax.broadcasted_iota(jnp.int32, (n, n), axis)
+  return iota(0), iota(1)
+
+
+def _seam(n, first, second):
+  """z from the products with its two chunks."""
+  a, y = _axes(n)
+  return jnp.where(y >= n - a, first, second)
+
+
+def _scores(t, I, J, filled, content, z, c):
+  """Scores of a tile, hidden ones low."""
+  a, x = _axes(t.n)
+  column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
+  exists = column >= t.M - filled - J * t.n
+  c = jnp.where(exists, c[0, 0, 0], _HIDDEN)
+  score = (content + c + _rotate(z, t.strided)) * t.scale
+  d = (I - J) * t.n + t.M + a - x
+  visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
+  return jnp.where(visible, score, _HIDDEN)
+
+
+def _rotate(z, strided):
+  """Row a moved a to the right; what leaves there comes in on the left."""
+  if strided:
+    return pltpu.roll(z, 0, 1, stride=1, stride_axis=0)
+  return _rotate_by_bits(z, lambda by: by)
+
+
+def _rotate_back(x):
+  """Row a moved a to the left; no TPU rotates rows by numbers that fall."""
+  return _rotate_by_bits(x, lambda by: x.shape[0] - by)
+
+
+def _rotate_by_bits(x, right):
+  """Row a moved right(a) to the right."""
+  a, _ = _axes(x.shape[0])
+  for bit in (1, 2, 4):
+    x = jnp.where(a & bit != 0, pltpu.roll(x, right(bit), 1), x)
+  # Eight rows, those of a register, by one number.
+  rows = range(8, x.shape[0], 8)
+  moved = [pltpu.roll(x[row : row + 8], right(row), 1) for row in rows]
+  return jnp.concatenate([x[:8], *moved])
+
+
+def _keep(t, h, b, I, J, words):
+  """Which probabilities of a tile the dropout leaves (`attention.keep`)."""
+  a, x = _axes(t.n)
+  row = b * words[3] + words[2] + h
+  corner = (row * t.T + I * t.n) * t.S + J * t.n
+  bits = lambda x: lax.bitcast_convert_type(x, jnp.uint32)
+  both: Any = [bits(jnp.full([t.n, t.n], words[i])) for i in range(2)]
+  return attention.keep(bits(corner + a * t.S + x), both, t.rate)

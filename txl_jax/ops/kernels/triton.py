@@ -1,0 +1,455 @@
+"""Fused relative attention in Pallas on Triton: NVIDIA GPUs from Ampere on.
+
+Shapes
+  B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
+  A tile is n queries by n keys.
+
+Inside the kernels scores are products before the scale; c, p and r come with
+c and p divided by it and r and p padded, see `_operands`. What a tile is made
+of is in `triton_tiles`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from txl_jax import attention
+from txl_jax.ops.kernels import base
+from txl_jax.ops.kernels import triton_tiles as tiles
+from txl_jax.program import target
+
+_PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
+_BUFFER = 80 << 20  # bytes, of the gradients by distance
+# Columns of a product that the tensor cores take without padding.
+_ALIGNED = 8
+
+
+def why_not(case: base.Case) -> str:
+  """See `base`."""
+  if case.device.platform != 'gpu' or case.device.capability < 80:
+    return 'it needs an NVIDIA GPU of compute capability 8.0 or above'
+  if case.dtype not in ('float32', 'bfloat16'):
+    return f'it needs float32 or bfloat16, not {case.dtype}'
+  if case.K > 128:
+    return f'heads of width {case.K}: it needs 128 or less'
+  return ''
+
+
+def _forward_kernel(
+  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  out_ref, logsum_ref,
+  *, problem: tiles.Problem,
+):  # fmt: skip
+  """Queries from i0 on of one row and head, over the keys they see."""
+  n, T, M = problem.n, problem.T, problem.M
+  scale = problem.scale * tiles.LOG2_E
+  # The last queries see the most keys: they start first.
+  i0 = (pl.num_programs(0) - 1 - pl.program_id(0)) * n
+  h, b = pl.program_id(1), pl.program_id(2)
+  filled = filled_ref[b]
+  i = i0 + jnp.arange(n, dtype=jnp.int32)
+  q = tiles.load_rows(q_ref, b, tiles.within(i, T, n), h, problem)
+  base = pl.cdiv(T, n) * n - i0 - n
+  positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
+
+  def step(J, carry):
+    total, top, out, *state = carry
+    j0 = J * n
+    j = j0 + jnp.arange(n, dtype=jnp.int32)
+    there = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, there, h, problem)
+    score = tiles.dot(q, k, 1, 1, problem)
+    late, early, state = positions.step(J, state)
+    of_positions = tiles.by_key(late, early, 1, J, problem)
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
+    score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
+    higher = jnp.maximum(top, jnp.max(score, axis=1))
+    shrink = jnp.exp2((top - higher) * scale)
+    # Where a query has seen nothing yet, the power is 0.
+    level = jnp.maximum(higher, 0.5 * tiles.UNSEEN) * scale
+    weights = tiles.power(score, scale, level[:, None], problem)
+    total = total * shrink + jnp.sum(weights, axis=1)
+    if problem.rate:
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
+      keep = attention.keep(index, words_ref, problem.rate)
+      weights = jnp.where(keep, weights, 0)
+    v = tiles.load_rows(v_ref, b, there, h, problem)
+    out = out * shrink[:, None] + tiles.dot(
+      weights.astype(v.dtype), v, 1, 0, problem
+    )
+    return total, higher, out, *state
+
+  nearest = jnp.maximum(i0 + M - problem.span + 1, M - filled) // n
+  last = (jnp.minimum(i0 + n, T) - 1 + M) // n
+  carry = (
+    jnp.zeros([n], jnp.float32),
+    jnp.full([n], tiles.UNSEEN, jnp.float32),
+    jnp.zeros([n, problem.width], jnp.float32),
+    *positions.begin(nearest),
+  )
+  total, top, out, *_ = jax.lax.fori_loop(nearest, last + 1, step, carry)
+  # The plain path divides the weights that dropout keeps; this is less work.
+  out = out / (total * (1 - problem.rate))[:, None]
+  tiles.store_rows(out_ref, b, i, h, out.astype(out_ref.dtype), problem)
+  logsum = top * problem.scale + jnp.log(total)
+  plgpu.store(logsum_ref.at[b, h, i], logsum, mask=i < T)
+
+
+def _dq_kernel(
+  first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  dout_ref, logsum_ref, delta_ref, _,
+  dq_ref, by_distance_ref,
+  *, problem: tiles.Problem,
+):  # fmt: skip
+  """dq, and the gradients of the scores by distance, of a group of queries.
+
+  The first query is in first_ref. dq is of all, what it was for the others. The
+  columns of by_distance [H, B, group, columns] are the rows of r as the kernel
+  has it.
+  """
+  n, T, M = problem.n, problem.T, problem.M
+  scale = problem.scale * tiles.LOG2_E
+  tile, h, b = pl.program_id(0), pl.program_id(1), pl.program_id(2)
+  local = tile * n + jnp.arange(n, dtype=jnp.int32)
+  i0 = pl.multiple_of(first_ref[0], n) + tile * n
+  i = i0 + jnp.arange(n, dtype=jnp.int32)
+  present = jnp.minimum(i, T - 1)
+  filled = filled_ref[b]
+  q = tiles.load_rows(q_ref, b, present, h, problem)
+  dout = tiles.load_rows(dout_ref, b, present, h, problem)
+  logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
+  delta = plgpu.load(delta_ref.at[b, h, present])
+  # A group may have tiles that no query is in: any row of r will do.
+  base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
+  positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
+  y, start = tiles.places(1, problem)
+
+  def write(J, chunk):
+    """Stores [n, n], what the chunk has that the tile of keys J begins in."""
+    columns = base + J * n + jnp.arange(n, dtype=jnp.int32)
+    to = by_distance_ref.at[h, b, local[:, None], columns[None, :]]
+    chunk = chunk.astype(by_distance_ref.dtype)
+    inside = columns < by_distance_ref.shape[-1]
+    plgpu.store(to, chunk, mask=jnp.broadcast_to(inside[None, :], chunk.shape))
+
+  def step(J, carry):
+    dq, before, *state = carry
+    j0 = J * n
+    j = j0 + jnp.arange(n, dtype=jnp.int32)
+    there = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, there, h, problem)
+    score = tiles.dot(q, k, 1, 1, problem)
+    v = tiles.load_rows(v_ref, b, there, h, problem)
+    dweights = tiles.dot(dout, v, 1, 1, problem)
+    late, early, state = positions.step(J, state)
+    of_positions = tiles.by_key(late, early, 1, J, problem)
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
+    weights = tiles.power(score, scale, logsum[:, None], problem)
+    if problem.rate:
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
+      keep = attention.keep(index, words_ref, problem.rate)
+      dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
+    dscore = weights * (dweights - delta[:, None])
+    dscore = tiles.masked(dscore, 0, i, j, i0, j0, filled, problem, 1)
+    dq = dq + tiles.dot(dscore.astype(k.dtype), k, 1, 0, problem)
+    now = tiles.by_distance(dscore, J, problem).astype(k.dtype)
+    chunk = jnp.where(y < start, before, now)
+    write(J, chunk)
+    dq = dq + tiles.dot(chunk, positions.chunk(J), 1, 0, problem)
+    return dq, now, *state
+
+  last = (jnp.minimum(i0 + n, T) - 1 + M) // n
+  nearest = jnp.maximum(i0 + M - problem.span + 1, M - filled) // n
+  nearest = jnp.minimum(nearest, last + 1)
+  nothing = jnp.zeros([n, n], k_ref.dtype)
+
+  def write_nothing(J, _):
+    write(J, nothing)
+
+  dq, before, *_ = jax.lax.fori_loop(
+    nearest,
+    last + 1,
+    step,
+    (
+      jnp.zeros([n, problem.width], jnp.float32),
+      nothing,
+      *positions.begin(jnp.minimum(nearest, last)),
+    ),
+  )
+
+  def end(J, dq):
+    chunk = jnp.where(y < start, before, nothing)
+    write(J, chunk)
+    return dq + tiles.dot(chunk, positions.chunk(J), 1, 0, problem)
+
+  dq = jax.lax.fori_loop(last + 1, last + 2, end, dq)
+  chunks = by_distance_ref.shape[-1] // n
+  jax.lax.fori_loop(-(base // n), nearest, write_nothing, None)
+  jax.lax.fori_loop(last + 2, chunks - base // n, write_nothing, None)
+  dq = (dq * problem.scale).astype(dq_ref.dtype)
+  tiles.store_rows(dq_ref, b, i, h, dq, problem)
+
+
+def _dkv_kernel(
+  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  dout_ref, logsum_ref, delta_ref,
+  dk_ref, dv_ref, dc_ref,
+  *, problem: tiles.Problem,
+):  # fmt: skip
+  """Keys from j0 on of one row and head, over the queries that see them.
+
+  Tiles are [n, n] here, ready for the products with dout and q.
+  """
+  n, T, M, S = problem.n, problem.T, problem.M, problem.S
+  scale = problem.scale * tiles.LOG2_E
+  j0 = pl.program_id(0) * n
+  h, b = pl.program_id(1), pl.program_id(2)
+  filled = filled_ref[b]
+  j = j0 + jnp.arange(n, dtype=jnp.int32)
+  there = tiles.within(j, S, n)
+  k = tiles.load_rows(k_ref, b, there, h, problem)
+  v = tiles.load_rows(v_ref, b, there, h, problem)
+  bias = plgpu.load(c_ref.at[b, h, there])
+
+  def step(I, carry):
+    dk, dv, dc = carry
+    i0 = I * n
+    i = i0 + jnp.arange(n, dtype=jnp.int32)
+    present = tiles.within(i, T, n)
+    q = tiles.load_rows(q_ref, b, present, h, problem)
+    base = pl.cdiv(T, n) * n - i0 - n + j0
+    products = []
+    for chunk in range(2):
+      rows = base + chunk * n + jnp.arange(n, dtype=jnp.int32)
+      r = tiles.load_rows(r_ref, None, rows, h, problem)
+      by_distance = plgpu.load(p_ref.at[h, rows])[:, None]
+      products.append(tiles.dot(r, q, 1, 1, problem) + by_distance)
+    early, late = products
+    score = tiles.by_key(late, early, 0, I, problem)
+    score = tiles.dot(k, q, 1, 1, problem) + (score + bias[:, None])
+    logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
+    weights = tiles.power(score, scale, logsum[None, :], problem)
+    weights = tiles.masked(weights, 0, i, j, i0, j0, filled, problem, 0)
+    dout = tiles.load_rows(dout_ref, b, present, h, problem)
+    dweights = tiles.dot(v, dout, 1, 1, problem)
+    kept = weights
+    if problem.rate:
+      index = tiles.hash_index(b, h, i[None, :], j[:, None], words_ref, problem)
+      keep = attention.keep(index, words_ref, problem.rate)
+      kept = jnp.where(keep, weights, 0)
+      dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
+    dv = dv + tiles.dot(kept.astype(dout.dtype), dout, 1, 0, problem)
+    delta = plgpu.load(delta_ref.at[b, h, present])
+    dscore = weights * (dweights - delta[None, :])
+    dk = dk + tiles.dot(dscore.astype(q.dtype), q, 1, 0, problem)
+    return dk, dv, dc + jnp.sum(dscore, axis=1)
+
+  nearest = jnp.maximum(j0 - M, 0) // n
+  last = jnp.minimum(j0 + n - 1 + problem.span - 1 - M, T - 1) // n
+  last = jnp.where(j0 + n <= M - filled, -1, last)
+  zeros = jnp.zeros([n, problem.width], jnp.float32)
+  dk, dv, dc = jax.lax.fori_loop(
+    nearest, last + 1, step, (zeros, zeros, jnp.zeros([n], jnp.float32))
+  )
+  dk = (dk * problem.scale).astype(dk_ref.dtype)
+  dv = (dv * (1 / (1 - problem.rate))).astype(dv_ref.dtype)
+  tiles.store_rows(dk_ref, b, j, h, dk, problem)
+  tiles.store_rows(dv_ref, b, j, h, dv, problem)
+  plgpu.store(dc_ref.at[b, h, j], dc, mask=j < S)
+
+
+def _operands(r, c, p, problem):
+  """r, c and p as the kernels have them.
+
+  c and p without the scale that the whole score is multiplied by; r and p with
+  the rows that tiles at the edges touch besides: T is brought up to a multiple
+  of n before row 0, and a tile and a chunk follow the last.
+  """
+  ends = -problem.T % problem.n, 4 * problem.n
+  r = jnp.pad(r, [ends, (0, 0), (0, 0)])
+  p = jnp.pad(p / problem.scale, [(0, 0), ends])
+  return r, c / problem.scale, p
+
+
+def _problem(q, k, span, rate, tiling, interpret):
+  if interpret is None:
+    interpret = target.device().platform == 'cpu'
+  _, T, H, K = q.shape
+  S = k.shape[1]
+  return tiles.Problem(T, S, H, K, span, rate, tiling, interpret)
+
+
+def _padded(problem, *states):
+  """States with their last axis brought up to a power of two.
+
+  Copies cost less than loads of less than 16 bytes.
+  """
+  return [
+    jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, problem.width - problem.K)])
+    for x in states
+  ]
+
+
+def _call(kernel, problem, grid, results, *args, over=()):
+  """A kernel over a grid, its arrays whole.
+
+  The first results take the places of the arrays `over`, its last arguments.
+  """
+  over = list(over)
+  shapes = [(x.shape, x.dtype) for x in over] + results
+  return pl.pallas_call(
+    functools.partial(kernel, problem=problem),
+    grid=grid,
+    out_shape=[jax.ShapeDtypeStruct(*shape) for shape in shapes],
+    input_output_aliases={len(args) + n: n for n in range(len(over))},
+    compiler_params=plgpu.CompilerParams(
+      num_warps=problem.tiling.warps, num_stages=problem.tiling.stages
+    ),
+    interpret=problem.interpret,
+    name='txl' + kernel.__name__.removesuffix('_kernel'),
+  )(*args, *over)
+
+
+def _tiling(name, q):
+  """The tiling that was fastest on an H100 for a kernel with such states."""
+  wide = q.shape[-1] > 64
+  if q.dtype == jnp.float32:
+    return tiles.Tiling(16, 1, 1) if wide else tiles.Tiling(32, 2, 1)
+  # Shared memory is for two programs to a multiprocessor; what does not fit
+  # twice goes through registers, or is loaded when it is needed.
+  if not wide:
+    return tiles.Tiling(64, 4, 2, direct=name == 'dq')
+  return (
+    tiles.Tiling(64, 4, 2, direct=True)
+    if name == 'forward'
+    else tiles.Tiling(64, 4, 1)
+  )
+
+
+def forward(
+  q, k, v, r, c, p, filled, words, *, span, rate, interpret=None, tiling=None
+):
+  """Attention and the logarithm of each query's sum of exponentials.
+
+  q is [B, T, H, K], k and v [B, S, H, K], r [S, H, K], c float32 [B, H, S],
+  p float32 [H, S], filled int32 [B], words uint32 [4]. Returns
+  (out [B, T, H, K], logsum float32 [B, H, T]). interpret None: on a CPU.
+  """
+  tiling = tiling or _tiling('forward', q)
+  problem = _problem(q, k, span, rate, tiling, interpret)
+  B, T, H, K = q.shape
+  q, k, v, r = _padded(problem, q, k, v, r)
+  out, logsum = _call(
+    _forward_kernel,
+    problem,
+    (pl.cdiv(T, tiling.n), H, B),
+    [(q.shape, q.dtype), ((B, H, T), jnp.float32)],
+    *(q, k, v, *_operands(r, c, p, problem), filled, words),
+  )
+  return out[..., :K], logsum
+
+
+def backward(
+  q, k, v, r, c, p, filled, words, out, logsum, dout,
+  *, span, rate, interpret=None, tilings=None,
+):  # fmt: skip
+  """The gradients (dq, dk, dv, dr, dc, dp) of `forward`, for out's dout.
+
+  The arguments are those of `forward`, its results, and dout [B, T, H, K]. dr
+  is float32, a sum over the rows of the batch.
+  """
+  by_query, by_key = tilings or (_tiling('dq', q), _tiling('dkv', q))
+  delta = jnp.einsum(
+    'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
+  )
+  first = _problem(q, k, span, rate, by_query, interpret)
+  problem = _problem(q, k, span, rate, by_key, interpret)
+  B, S, H, K = k.shape
+  q, k, v, r, dout = _padded(problem, q, k, v, r, dout)
+  dq, dr, dp = _distance_gradients(
+    q, k, v, r, c, p, filled, words, logsum, delta, dout, first
+  )
+  dk, dv, dc = _call(
+    _dkv_kernel,
+    problem,
+    (pl.cdiv(S, by_key.n), H, B),
+    [(k.shape, k.dtype), (v.shape, v.dtype), (c.shape, jnp.float32)],
+    *(q, k, v, *_operands(r, c, p, problem), filled, words),
+    *(dout, logsum, delta),
+  )
+  dq, dk, dv, dr = (x[..., :K] for x in (dq, dk, dv, dr))
+  return dq, dk, dv, dr, dc, dp
+
+
+def _distance_gradients(
+  q, k, v, r, c, p, filled, words, logsum, delta, dout, problem
+):
+  """dq, dr and dp.
+
+  The gradients of the scores by distance are stored, for a group of queries at
+  a time, and multiplied by the queries as matrices.
+  """
+  B, T, H, K = q.shape
+  S, n = problem.S, problem.n
+  before = -T % n
+  columns = pl.cdiv(before + S, n) * n
+  size = n * columns * q.dtype.itemsize
+  group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
+  count = pl.cdiv(T, group)
+  operands = _operands(r, c, p, problem)
+  # Heads in front, rows and queries as one: plain products, no copy of what is
+  # large. The sum for dp is one more column of that for dr.
+  with_ones = jnp.pad(
+    jnp.concatenate([q, jnp.ones([B, T, H, _ALIGNED], q.dtype)], axis=-1),
+    [(0, 0), (0, count * group - T), (0, 0), (0, 0)],
+  )
+  with_ones = with_ones.reshape(B, count, group, H, K + _ALIGNED)
+  with_ones = with_ones.transpose(1, 3, 0, 2, 4)
+  with_ones = with_ones.reshape(count, H, B * group, K + _ALIGNED)
+
+  def step(carry, x):
+    (dq, sums), (first, q_of_group) = carry, x
+    dq, by_distance = _call(
+      _dq_kernel,
+      problem,
+      (group // n, H, B),
+      [((H, B, group, columns), q.dtype)],
+      *(first, q, k, v, *operands, filled, words, dout, logsum, delta),
+      over=[dq],
+    )
+    sums += jnp.einsum(
+      'hns,hnk->hsk',
+      by_distance.reshape(H, B * group, columns),
+      q_of_group,
+      precision='highest' if q.dtype == jnp.float32 else None,
+      preferred_element_type=jnp.float32,
+    )
+    return (dq, sums), None
+
+  zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
+  firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
+  carry = jax.lax.empty(q.shape, q.dtype), zeros
+  (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones))
+  sums = sums[:, before : before + S]
+  dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
+  return dq, dr, sums[..., K]
+
+
+def _tiles_at_once(wanted, programs, size):
+  """How many of the tiles of queries a call of the kernel for dq takes.
+
+  All rows and heads have `programs` of each, and a buffer of so many bytes. The
+  multiprocessors of a large GPU should be busy to the end of each call.
+  """
+  best, most = 1, 0.0
+  for count in range(1, wanted + 1):
+    if count > 1 and count * programs * size > _BUFFER:
+      break
+    calls, waves = pl.cdiv(wanted, count), pl.cdiv(count * programs, _PROGRAMS)
+    busy = wanted * programs / (calls * waves * _PROGRAMS)
+    if busy > most:
+      best, most = count, busy
+  return best

@@ -1,0 +1,1 @@
+"""The shell of every program: flags, errors, settings, files, the terminal."""

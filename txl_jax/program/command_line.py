@@ -1,0 +1,115 @@
+"""Command lines: parsed, and mistakes of the user reported in one line.
+
+`app.run` of absl would print the help of all flags, or a traceback.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+from absl import flags, logging
+
+from txl_jax.program import terminal
+from txl_jax.program.errors import UserError, first_line
+
+_NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
+
+
+class Path(flags.ArgumentParser):
+  """Parses a flag that is a path, in which ~ is the home folder."""
+
+  def __init__(self, bucket: bool = False):
+    """Of a local path; or, as the program sees to, one in a bucket."""
+    self._bucket = bucket
+
+  def parse(self, argument: str) -> str:
+    """The path."""
+    if '://' in argument and not self._bucket:
+      raise ValueError('allowed: a local path')
+    return os.path.expanduser(argument)
+
+
+def parse(argv: list[str], arguments: int = 0) -> list[str]:
+  """What a command line has besides flags; UserError if it is not allowed."""
+  for argument in argv:
+    try:
+      argument.encode()
+    except UnicodeEncodeError as e:
+      raise UserError(f'argument {argument!r} is not UTF-8') from e
+  try:
+    rest = flags.FLAGS(argv)
+  except UserError:
+    raise
+  except SystemExit:  # after --help, where absl has status 1
+    sys.exit(0)
+  except flags.Error as e:
+    raise UserError(f'{e}') from e
+  except Exception as e:  # of the overrides of a config
+    raise UserError(f'--config: {type(e).__name__}: {e}') from e
+  if extra := rest[1 + arguments :]:
+    raise UserError(f'argument {extra[0]!r} is not expected')
+  return rest
+
+
+@contextlib.contextmanager
+def told(
+  smaller: str = 'a smaller batch_size, segment_len, mem_len or model',
+) -> Iterator[None]:
+  """Ends the program with a line and a status where the block raises.
+
+  A UserError or OSError is status 1, as is a lack of memory, against which
+  `smaller` helps; Ctrl-C is 130; whoever closes our output early, as head does,
+  gets status 1 and no line.
+  """
+  try:
+    try:
+      yield
+    finally:
+      sys.stdout.flush()  # what is left would fail when nobody catches it
+  except BrokenPipeError:
+    sys.exit(1)
+  except (UserError, OSError) as e:
+    print('error:', ' '.join(str(e).split()), file=sys.stderr)
+    sys.exit(1)
+  except (MemoryError, RuntimeError) as e:
+    # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.
+    if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
+      raise
+    text = f'{first_line(e)}; allowed: {smaller}, or more devices'
+    print(f'error: out of memory: {text}', file=sys.stderr)
+    sys.exit(1)
+  except KeyboardInterrupt:
+    terminal.interrupt()
+
+
+@contextlib.contextmanager
+def without_echoes() -> Iterator[None]:
+  """Keeps orbax from printing pages about what is one line here.
+
+  Its log is left out, what is less than a warning, and tracebacks of threads of
+  tensorstore whose event loop is closed: we get the failure as an exception.
+  """
+  logger, hook = logging.get_absl_logger(), sys.unraisablehook
+  verbosity = logging.get_verbosity()
+
+  def of_others(record):
+    return 'orbax' not in record.pathname
+
+  def print_others(event):
+    if str(event.exc_value) != 'Event loop is closed':
+      hook(event)
+
+  # Of a save of orbax that fails.
+  warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+  logger.addFilter(of_others)
+  logging.set_verbosity(logging.WARNING)
+  sys.unraisablehook = print_others
+  try:
+    yield
+  finally:
+    logger.removeFilter(of_others)
+    logging.set_verbosity(verbosity)
+    sys.unraisablehook = hook

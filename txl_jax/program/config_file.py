@@ -1,0 +1,129 @@
+"""The file of --config, run so that a mistake in it is reported with its line.
+
+--config=NAME is a config of txl_jax.configs, wherever the program is started;
+--config=PATH, which has a / or ends in .py, is a file. ml_collections then sets
+the keys that the command line overrides.
+"""
+
+import inspect
+import os
+import pathlib
+import re
+import sys
+import traceback
+import types
+from typing import Any
+
+import ml_collections
+from absl import flags
+
+from txl_jax import configs
+from txl_jax.modes import sections
+from txl_jax.program import buckets, files, settings
+from txl_jax.program.errors import UserError
+
+
+class Parser(flags.ArgumentParser):
+  """Makes the value of --config, if all overrides are of declared keys."""
+
+  def parse(self, path: str) -> Any:
+    """The locked config of a file; UserError: see `load`."""
+    config = load(path)
+    declared = sections.of(config)
+    names = settings.flatten(config)
+    argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+    matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
+    changed = [found[1] for found in matches if found]
+    for key in changed:
+      if key not in names:
+        no_key = settings.no_such_key(declared, key)
+        raise UserError(f'--config.{key}: {no_key}')
+    if not all(sections.same_experiment(declared, key) for key in changed):
+      config.experiment += '+'  # unless its name is given, too
+    return config.lock()
+
+
+def name(path: str) -> str:
+  """FILE, or FILE:TEXT, of --config=FILE:TEXT or a path to FILE.py:TEXT."""
+  path, argument = _parts(path)
+  return ':'.join([pathlib.Path(path).stem, *argument])
+
+
+def _parts(path):
+  """The path of a file, and [TEXT] or []."""
+  scheme = buckets.SCHEME if path.startswith(buckets.SCHEME) else ''
+  path, *argument = path.removeprefix(scheme).split(':', 1)
+  return scheme + path, argument
+
+
+def load(path: str) -> Any:
+  """What get_config() of a file returns; :TEXT after the path is its argument.
+
+  The path may be the name of a config of ours. Without TEXT it is the first of
+  VARIANTS, if the file has them. The config knows this name, as its
+  `experiment`, unless it has one of its own.
+
+  UserError if there is no such file or name, its code fails, or it returns
+  another thing than a config with the declared keys.
+  """
+  path, argument = _parts(os.path.expanduser(path))
+  if '/' not in path and not path.endswith('.py'):
+    path = _of_ours(path)
+  source = files.read(buckets.place(path, '--config'), f'--config={path}')
+  module = types.ModuleType('config_file')
+  module.__file__ = path
+  sys.modules[module.__name__] = module  # as dataclasses look it up there
+  try:
+    code = settings.without_gone(source)
+    exec(compile(code, path, 'exec'), vars(module))
+    if not callable(get_config := getattr(module, 'get_config', None)):
+      raise UserError('it has no function get_config')
+    if argument and not inspect.signature(get_config).parameters:
+      raise UserError(f'it has no variants, and is told {argument[0]!r}')
+    if not argument and (variants := vars(module).get('VARIANTS')):
+      argument = [next(iter(variants))]
+    config = get_config(*argument)
+    if type(config) is not ml_collections.ConfigDict:
+      found = settings.shown(config)
+      allowed = 'allowed: that of common.get_config(), changed'
+      raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
+    settings.read_all(sections.of(config), config)
+    named = ':'.join([name(path), *argument])
+    config.experiment = config.experiment or named
+  except KeyboardInterrupt:
+    raise
+  except BaseException as e:  # SystemExit would end the program in silence
+    raise UserError(f'{_where(e, path)}: {_what(e)}') from e
+  return config
+
+
+def _of_ours(name):
+  """The path of a packaged config; what lies in the folder does not matter."""
+  there = configs.paths()
+  if name not in there:
+    allowed = f'{", ".join(there)}, or a file, as ./mine.py'
+    raise UserError(f'--config={name} is unknown; allowed: {allowed}')
+  return str(there[name])
+
+
+def _where(error, path):
+  """The line of a config that has raised an error, or else the file."""
+  for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    of_config = frame.name in ('get_config', '<module>')  # one that it imports
+    if frame.filename == path or of_config:
+      return f'{frame.filename}, line {frame.lineno}, {frame.line}'
+  return f'--config={path}'
+
+
+def _what(error):
+  """What an error says; of a key that ml_collections does not find, our way."""
+  if isinstance(error, UserError):
+    return f'{error}'
+  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+  found = frame.f_locals
+  holder, name = found.get('self'), found.get('key', found.get('attribute'))
+  of_config = type(holder) is ml_collections.ConfigDict
+  missing = isinstance(error, AttributeError | KeyError)
+  if of_config and missing and name not in holder:
+    return settings.no_such_key(sections.sections(), f'{name}')
+  return f'{type(error).__name__}: {error}'.removesuffix(': ')

@@ -1,0 +1,212 @@
+"""Files that anyone may have written, and files that must be whole.
+
+What is read may be damaged, of another kind, or hostile: it is held to a size,
+and a name that leads to a pipe or device, which could block or never end, is
+no file. What is written has its name only when it is complete.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import mmap
+import os
+import pathlib
+import stat
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
+
+from txl_jax.program import buckets
+from txl_jax.program.errors import UserError
+
+_LARGEST = 1 << 28  # bytes of a file that is read into memory
+
+# What data of another form raise where they are used.
+ODD = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
+ODD = *ODD, RecursionError
+
+AnyPath = str | os.PathLike[str]
+
+
+def open_regular(path: AnyPath) -> BinaryIO:
+  """A file, opened for reading; OSError if it is not there, or none."""
+  if isinstance(path, buckets.Path):
+    return path.open_read()
+  # Without O_NONBLOCK, opening a pipe waits for who writes into it.
+  number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+  if stat.S_ISREG(os.fstat(number).st_mode):
+    return os.fdopen(number, 'rb')
+  os.close(number)
+  raise _no_file(path)
+
+
+def is_there(path: AnyPath) -> bool:
+  """Whether there is such a name, be it that of a link that leads nowhere."""
+  if isinstance(path, buckets.Path):
+    return path.exists()
+  return os.path.lexists(path)
+
+
+def _no_file(path):
+  kind = 'a folder' if os.path.isdir(path) else 'a pipe or device'
+  return OSError(0, f'it is {kind}, no file', str(path))
+
+
+def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
+  """The contents of a file.
+
+  UserError, which calls the file `name`, or else by its path: it cannot be
+  read, is no file, or has more bytes than `largest`.
+  """
+  name = name or f'{path}'
+  try:
+    with open_regular(path) as f:
+      return limited(f, name, largest)
+  except OSError as e:
+    raise UserError(f'{name} cannot be read: {e.strerror}') from e
+
+
+def mapped(path: AnyPath) -> memoryview:
+  """The bytes of a file, mapped into memory; UserError if it cannot be read."""
+  try:
+    with open_regular(path) as f:
+      if not os.fstat(f.fileno()).st_size:
+        return memoryview(b'')
+      return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+
+
+def limited(f: BinaryIO, name: str, largest: int) -> bytes:
+  """What a stream gives; UserError, which calls it `name`, if it is more."""
+  data = f.read(largest + 1)
+  if len(data) > largest:
+    raise UserError(f'{name} has more than {largest:,} bytes, which is refused')
+  return data
+
+
+def shown(path: AnyPath) -> str:
+  """A path for people: as it is, but of the home folder with a ~."""
+  home = os.path.expanduser('~')
+  inside = len(home) > 1 and f'{path}'.startswith(f'{home}{os.sep}')
+  return f'~{f"{path}"[len(home) :]}' if inside else f'{path}'
+
+
+def read_json(path: AnyPath) -> dict[str, Any]:
+  """The JSON object in a file; UserError if there is none, or as by `read`."""
+  return parse_json(read(path), f'{path}')
+
+
+def sha256(path: AnyPath) -> str:
+  """Of a file, in hex; UserError if it cannot be read."""
+  try:
+    with open_regular(path) as f:
+      file: Any = f  # with readinto, which its type does not tell
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as e:
+    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+
+
+def parse_json(data: bytes, name: str) -> dict[str, Any]:
+  """The JSON object in a text; UserError, which calls it `name`, for others."""
+  try:
+    found = json.loads(data)
+  except (ValueError, RecursionError) as e:
+    raise UserError(f'{name} is damaged, it is no JSON: {e}') from e
+  if not isinstance(found, dict):
+    kind = type(found).__name__
+    raise UserError(f'{name} is damaged: it holds a {kind}, no JSON object')
+  return found
+
+
+def write(path: AnyPath, text: str, name: str = '') -> None:
+  """Writes a text, whole or not at all; UserError, as from `read`, if not."""
+  with writing(name or f'{path}'), replacing(path) as f:
+    f.write(text.encode())
+
+
+@contextlib.contextmanager
+def writing(name: str) -> Iterator[None]:
+  """Tells an OSError of the block in a UserError that calls the file `name`."""
+  try:
+    yield
+  except OSError as e:
+    raise UserError(f'{name} cannot be written: {e.strerror}') from e
+
+
+@contextlib.contextmanager
+def naming(path: AnyPath) -> Iterator[None]:
+  """Puts a path into an OSError of the block: a failed write tells none."""
+  try:
+    yield
+  except OSError as e:
+    if e.errno and e.filename is None:
+      e.filename = str(path)
+    raise
+
+
+@contextlib.contextmanager
+def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
+  """A new file that gets its name when it is whole, at the end of the block.
+
+  If the block fails it is removed, and what had the name keeps it; that it does
+  in any case where the file is to be `new`. OSError: it cannot be written, the
+  name is not that of a file, or (FileExistsError) not new.
+  """
+  if isinstance(path, buckets.Path):  # where an object is never half there
+    with tempfile.TemporaryFile() as f:
+      yield cast(BinaryIO, f)
+      path.upload(f)
+    return
+  path = pathlib.Path(path)
+  if path.exists() and not path.is_file():
+    raise _no_file(path)
+  # A name that nobody has: neither a file nor a link of the user's is opened.
+  temporary = path.with_name(f'{path.name}.{uuid.uuid4().hex[:12]}.tmp')
+  f = temporary.open('xb')
+  try:
+    yield f
+    f.flush()
+    os.fsync(f.fileno())
+    f.close()
+    if new:
+      _name_new(temporary, path)
+    else:
+      temporary.replace(path)
+  except BaseException:
+    with contextlib.suppress(OSError):
+      temporary.unlink()
+    with contextlib.suppress(OSError):  # what is left would fail again
+      f.close()
+    raise
+
+
+def _name_new(temporary, path):
+  """Gives a file a name that none has; FileExistsError if one has it."""
+  try:
+    os.link(temporary, path)
+  except FileExistsError:
+    raise
+  except OSError:  # a file system without links
+    if os.path.lexists(path):
+      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+    temporary.replace(path)
+  else:
+    temporary.unlink()
+
+
+def release(array: Any) -> None:
+  """Takes what a mapped file has brought into memory out of the process.
+
+  Without this the process would seem to grow with the file. The array, or what
+  it is a view of, may still be read; others are left alone.
+  """
+  while array is not None and not isinstance(array, mmap.mmap):
+    if isinstance(array, memoryview):
+      array = array.obj
+    else:
+      array = getattr(array, 'base', None)
+  if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
+    array.madvise(mmap.MADV_DONTNEED)

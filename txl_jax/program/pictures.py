@@ -1,0 +1,99 @@
+"""Pictures of figures: one style for all of them, where matplotlib is there.
+
+matplotlib is the extra `plot`; it is imported only where something is drawn.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from txl_jax.program import files
+
+# Of Okabe and Ito (2008), which the colour-blind can tell apart.
+COLOURS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'
+STYLES = '-', '--', ':'  # of lines, where there are more than colours
+INK, PALE = '#333333', '#8a8a8a'
+MISSING = 'picture left out: pip install matplotlib'
+_LABELLED = 8  # lines, at most, that have their labels beside them
+
+_STYLE: Any = {
+  'figure.facecolor': 'white',
+  'font.size': 9.5,
+  'text.color': INK,
+  'text.parse_math': False,  # names of folders are no formulas
+  'axes.edgecolor': PALE,
+  'axes.labelcolor': INK,
+  'axes.titlesize': 10.5,
+  'axes.titlelocation': 'left',
+  'axes.spines.top': False,
+  'axes.spines.right': False,
+  'axes.grid': True,
+  'axes.axisbelow': True,
+  'grid.color': '#e4e4e4',
+  'grid.linewidth': 0.6,
+  'xtick.color': PALE,
+  'ytick.color': PALE,
+  'xtick.labelcolor': INK,
+  'ytick.labelcolor': INK,
+  'lines.linewidth': 1.8,
+  'lines.markersize': 4.5,
+}
+
+
+def draw(
+  path: files.AnyPath,
+  plot: Callable[[Any], None],
+  size: tuple[float, float] = (7, 4),
+) -> bool:
+  """Writes the PNG of what `plot` draws into a matplotlib Figure.
+
+  The size is in inches, of 100 dots each. False, and no file, where there is no
+  matplotlib; UserError if the file cannot be written.
+  """
+  try:
+    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: Agg, no window
+  except ImportError:
+    return False
+  with matplotlib.rc_context(_STYLE):
+    figure = Figure(figsize=size, dpi=100, layout='constrained')
+    plot(figure)
+    with files.writing(f'{path}'), files.replacing(path) as f:
+      figure.savefig(f, format='png')
+  return True
+
+
+def lines(
+  axes: Any, series: Mapping[str, tuple[Sequence, Sequence]], marker: str = 'o'
+) -> None:
+  """Lines of {label: (x, y)}, each with its label behind its last point.
+
+  Many lines have a legend on the right, in the order of their last points.
+  """
+  ends, drawn = [], {}
+  for i, (label, (x, y)) in enumerate(series.items()):
+    colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
+    (drawn[label],) = axes.plot(x, y, style, marker=marker, color=colour)
+    ends.append((y[-1], sum(y), x[-1], label, colour))
+  axes.margins(x=0.02)
+  if len(ends) > _LABELLED:
+    labels = [label for *_, label, _ in sorted(ends, reverse=True)]
+    handles = [drawn[label] for label in labels]
+    where: Any = dict(loc='outside right upper', frameon=False)
+    axes.figure.legend(handles, labels, **where)
+    return
+  low, high = axes.get_ylim()
+  gap, below = 0.055 * (high - low), -float('inf')
+  for y, _, x, label, colour in sorted(ends):
+    below = max(y, below + gap)  # not on top of another one
+    axes.annotate(
+      label, (x, below), (7, 0), textcoords='offset points', color=colour,
+      va='center', annotation_clip=False,
+    )  # fmt: skip
+
+
+def lengths_axis(axes: Any, ticks: Sequence[int], name: str) -> None:
+  """A logarithmic x axis whose ticks are numbers of tokens."""
+  axes.set_xscale('log', base=2)
+  axes.set_xticks(ticks, [f'{n:,}' for n in ticks])
+  axes.minorticks_off()
+  axes.set_xlabel(name)

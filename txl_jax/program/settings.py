@@ -1,0 +1,346 @@
+"""Keys of a config: declared once, checked, written down, compared.
+
+A section of a config is a frozen dataclass beside the code that reads it. Its
+fields are made by `key`, which says all there is to know about one:
+
+  @dataclasses.dataclass(frozen=True)
+  class Mesh:
+    fsdp: int = key(1, 'Devices that share the parameters.', at_least=1)
+
+    def problems(self):
+      if ...:
+        yield 'fsdp', 'divisors of 8'
+
+`problems`, where there is one, yields the keys of the section whose values do
+not go together, with what is allowed. The config itself is a locked
+ConfigDict of sections.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import ml_collections
+from ml_collections import config_dict
+
+from txl_jax.program.errors import UserError
+
+# When a value may be another one than the run or the model was made with.
+NEVER = 'never'
+IN_USE = 'in use'  # when the trained model is used, not when the run goes on
+AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
+ON_RESUME = 'on resume'  # whenever
+NOTED = 'on resume, noted'  # the same; the history of the run tells of it
+
+# Older versions recorded them; nothing reads them any more.
+GONE = (
+  'generate.stream',
+  'train.compilation_cache',
+  'train.init_optimiser',
+  'watch.stall_seconds',
+)
+
+_RECORDED = '"""The config of this run, complete.'
+_LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
+_LINE = 300  # characters of a value that are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+  """What is known of a key besides its name, type and default."""
+
+  meaning: str  # a sentence or more, for people
+  choices: Mapping[Any, str]  # {allowed value: its meaning}; empty is any
+  at_least: float | None = None
+  above: float | None = None  # a bound that is not itself allowed
+  at_most: float | None = None
+  may_change: str = ''  # as the section says in MAY_CHANGE; NEVER without
+  is_path: bool = False  # a path, in which ~ is the home folder
+  remote: str = ''  # what such a path may begin with and be no local one
+
+  def bounds(self) -> str:
+    """The bounds of a number in words; '' if there are none."""
+    found = {k: getattr(self, k) for k in ('at_least', 'above', 'at_most')}
+    words = (f'{k} {x}' for k, x in found.items() if x is not None)
+    return ', '.join(words).replace('_', ' ')
+
+  def holds(self, value: float) -> bool:
+    """Whether a number is finite and within the bounds."""
+    return (
+      abs(value) < math.inf  # isfinite fails for huge integers
+      and (self.at_least is None or value >= self.at_least)
+      and (self.above is None or value > self.above)
+      and (self.at_most is None or value <= self.at_most)
+    )
+
+
+def key(default: Any, meaning: str, *, choices: Any = (), **more: Any) -> Any:
+  """A field of a section; see `Key`. Choices may be a tuple of plain names."""
+  if not isinstance(choices, Mapping):
+    choices = dict.fromkeys(choices, '')
+  entry = Key(meaning, choices, **more)
+  return dataclasses.field(default=default, metadata={'key': entry})
+
+
+def size(default: int, meaning: str, **more: Any) -> Any:
+  """A `key` that is at least 1."""
+  return key(default, meaning, at_least=1, **more)
+
+
+def count(default: float, meaning: str, **more: Any) -> Any:
+  """A `key` that is at least 0."""
+  return key(default, meaning, at_least=0, **more)
+
+
+def file_path(default: str, meaning: str, **more: Any) -> Any:
+  """A `key` that is a path; see `expand_home`."""
+  return key(default, meaning, is_path=True, **more)
+
+
+def keys(section: type) -> dict[str, Key]:
+  """{name: Key} of a section, in the order of declaration."""
+  may = getattr(section, 'MAY_CHANGE', NEVER)
+  found = {}
+  for f in dataclasses.fields(section):
+    e = f.metadata['key']
+    found[f.name] = dataclasses.replace(e, may_change=e.may_change or may)
+  return found
+
+
+def overrides(section: type) -> type:
+  """A section with the keys of another that change AT_TEST_TIME, all None."""
+  fields = []
+  for f, entry in zip(dataclasses.fields(section), keys(section).values()):
+    if entry.may_change == AT_TEST_TIME:
+      entry = dataclasses.replace(entry, may_change=ON_RESUME)
+      field = dataclasses.field(default=None, metadata={'key': entry})
+      fields.append((f.name, f.type, field))
+  return dataclasses.make_dataclass('Overrides', fields, frozen=True)
+
+
+def defaults(section: type) -> ml_collections.ConfigDict:
+  """A section of a config with the default of every key."""
+  made = {}
+  for f in dataclasses.fields(section):
+    unset = f.default is None
+    made[f.name] = config_dict.placeholder(f.type) if unset else f.default
+  return ml_collections.ConfigDict(made)
+
+
+def read(section: type, values: Mapping[str, Any]) -> Any:
+  """A section, also from JSON, as its dataclass; TypeError for another key."""
+  return section(**flatten(values))
+
+
+def flatten(config: Any) -> dict[str, Any]:
+  """A nested config as {'section.key': value}, with tuples for JSON's lists."""
+  flat = {}
+  for name, value in config.items():
+    if hasattr(value, 'items'):
+      flat |= {f'{name}.{k}': v for k, v in flatten(value).items()}
+    else:
+      flat[name] = tuple(value) if isinstance(value, list) else value
+  return flat
+
+
+def shown(value: Any) -> str:
+  """A value as Python writes it, but of a length for a line."""
+  try:
+    text = repr(value)
+  except Exception:  # an integer of more digits than Python prints, or worse
+    return f'a {type(value).__name__}'
+  return text if len(text) <= _LINE else f'{text[:_LINE]}…'
+
+
+def are_sizes(values: tuple, at_most: int) -> bool:
+  """Whether a tuple has only whole numbers from 1 to a bound, and some."""
+  whole = all(type(x) is int and 0 < x <= at_most for x in values)
+  return whole and bool(values)
+
+
+def refuse(name: str, value: Any, allowed: str) -> NoReturn:
+  """Raises the UserError for a value that is not allowed."""
+  raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
+
+
+def no_such_key(sections: Mapping[str, type], name: str) -> str:
+  """That no key has this name, or this end of one, and which is nearest."""
+  if name and name in sections:
+    return f'it is a section, with the keys {", ".join(keys(sections[name]))}'
+  there = [x for x in sections if x]
+  there += [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
+  # Its own name says more than the section, which is often another one.
+  own = {x: x.rpartition('.')[2] for x in there}
+  near = difflib.get_close_matches(name.rpartition('.')[2], own.values(), 1)
+  like = [x for x in there if own[x] in near]
+  nearest = difflib.get_close_matches(name, like, 1, 0)
+  more = f'the nearest is {nearest[0]}' if nearest else _LIST
+  return f'there is no such key; {more}'
+
+
+def read_all(
+  sections: Mapping[str, type], config: Any
+) -> dict[str, dict[str, Any]]:
+  """{section: {key: value}} of a config, which has all that are declared.
+
+  The sections are as for `check`. UserError for a key too many, or too few.
+  """
+  found = {name: {} for name in sections}
+  for name, value in flatten(config).items():
+    section, _, own = name.rpartition('.')
+    if name in sections:
+      refuse(name, value, 'the section of that name, with all its keys')
+    if section not in sections or own not in keys(sections[section]):
+      no_key = no_such_key(sections, name)
+      raise UserError(f'{name} = {shown(value)}: {no_key}')
+    found[section][own] = value
+  for name, section in sections.items():
+    for own in keys(section):
+      if own not in found[name]:
+        whole = f'{name}.{own}'.lstrip('.')
+        raise UserError(f'{whole} is missing from the config')
+  return found
+
+
+def expand_home(sections: Mapping[str, type], config: Any) -> None:
+  """Puts the home folder in place of ~ in the paths of a config."""
+  for name, section in sections.items():
+    for own, entry in keys(section).items():
+      holder = config[name] if name and entry.is_path else config
+      if entry.is_path and isinstance(holder[own], str):
+        holder[own] = os.path.expanduser(holder[own])
+
+
+def check(sections: Mapping[str, type], config: Any) -> None:
+  """Checks every value that can be checked without data and devices.
+
+  The sections are {name: dataclass}, 'eval.model' for one within another, ''
+  for the keys outside sections; the config is a ConfigDict or nested dict. A
+  UserError names the key, what was found and what is allowed.
+  """
+  for name, values in read_all(sections, config).items():
+    section, prefix = sections[name], f'{name}.' if name else ''
+    for f in dataclasses.fields(section):
+      if allowed := _allowed(f, values[f.name]):
+        refuse(f'{prefix}{f.name}', values[f.name], allowed)
+    # What does not go together is yielded as (key, what is allowed).
+    check_all = getattr(section, 'problems', lambda _: ())
+    for own, allowed in check_all(read(section, values)):
+      refuse(f'{prefix}{own}', values[own], allowed)
+
+
+_TYPES = {
+  bool: (bool, 'True or False'),
+  int: (int, 'a whole number'),
+  float: (int | float, 'a number'),
+  str: (str, 'text'),
+}
+# Of numbers without a bound: two such lengths add up within int32, and such a
+# rate is a float32.
+_LARGEST = {int: 10**9, int | float: 1e38}
+
+
+def _allowed(field: dataclasses.Field, value: Any) -> str:
+  """What a key may be, in words; '' if the value is allowed."""
+  entry = field.metadata['key']
+  if value is None and field.default is None:
+    return ''
+  if entry.choices:
+    # True == 1, and a set has no hash.
+    there = any(type(x) is type(value) and x == value for x in entry.choices)
+    return '' if there else ', '.join(map(str, entry.choices))
+  kind, name = _TYPES.get(field.type, (tuple, 'a tuple'))
+  # A bool is an int.
+  if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+    return name
+  if kind is str:
+    return _not_a_path(value, entry)
+  if kind in (bool, tuple):
+    return ''
+  if entry.at_most is None:
+    entry = dataclasses.replace(entry, at_most=_LARGEST[kind])
+  return '' if entry.holds(value) else entry.bounds()
+
+
+def _not_a_path(text, entry):
+  """What a text may be, in words, if it cannot be the path that is wanted."""
+  remote = '://' in text and not text.startswith(entry.remote or '/')
+  if not (entry.is_path and remote):
+    return ''
+  or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
+  return f'a local path{or_}'
+
+
+def differences(
+  sections: Mapping[str, type], now: dict, then: dict, *free: str
+) -> Iterator[tuple[str, Any, Any]]:
+  """Keys of flat configs that differ and may not: (key, now, then).
+
+  A key that is missing had its default, before it was declared; GONE may have
+  had any value. Keys whose `may_change` is one of `free` may differ; the
+  sections are as for `check`.
+  """
+  # What differs besides differs because the model does.
+  first = lambda name: (name != 'model.name', name)
+  for name in sorted(now.keys() | then.keys() - {*GONE}, key=first):
+    section, _, own = name.rpartition('.')
+    declared = sections.get(section)
+    fields = dataclasses.fields(declared) if declared else ()
+    default = {f.name: f.default for f in fields}.get(own)
+    entry = keys(declared).get(own) if declared else None
+    here, there = now.get(name, default), then.get(name, default)
+    if here != there and (entry is None or entry.may_change not in free):
+      yield name, here, there
+
+
+def to_json(config: ml_collections.ConfigDict) -> str:
+  """A config as text that `json.loads` reads."""
+  return json.dumps(config.to_dict(), indent=1, sort_keys=True)
+
+
+def to_python(
+  config: Any,
+  command: str,
+  but: dict[str, Any],
+  notes: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+  """A Python file for --config: the values of a config, but some keys.
+
+  It tells the command that continues the run. The notes, {key: text in one
+  line}, are comments.
+  """
+  values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
+  command = command.replace('\\', r'\\').replace('"', r'\"')
+  lines = '\n'.join(
+    f'  c.{k} = {x!r}' + (f'  # {notes[k]}' if k in notes else '')
+    for k, x in values
+    if x is not None
+  )
+  return f'''{_RECORDED}
+
+{command}
+"""
+
+from txl_jax.modes import sections
+
+
+def get_config():
+  """The config."""
+  c = sections.compose({config['model']['name']!r})
+{lines}
+  return c
+'''
+
+
+def without_gone(source: bytes) -> bytes:
+  """A file that `to_python` wrote, its lines with keys that are GONE blank."""
+  if not source.startswith(_RECORDED.encode()):
+    return source
+  keys = '|'.join(GONE).encode()
+  return re.sub(rb'(?m)^  c\.(%b) = .*' % keys, b'', source)
