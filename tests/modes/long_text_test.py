@@ -27,7 +27,7 @@ def test_what_is_written_is_what_generate_writes(folder, corpus, capfd):
   assert record['context'] == decode(text[3:23])
   assert record['real_text'] == decode(text[23:63])
   table = capfd.readouterr().out.splitlines()
-  c.generate.update(prompt=record['context'], max_new_tokens=40, stream=False)
+  c.generate.update(prompt=record['context'], max_new_tokens=40)
   generate.run(runs.job(c, folder))
   printed = capfd.readouterr().out
   assert printed == record['context'] + record['written_text'] + '\n'

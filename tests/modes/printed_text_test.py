@@ -70,4 +70,3 @@ def test_single_bytes_after_a_prompt():
 def test_pieces_are_what_decoding_at_once_gives(pieces):
   whole = b''.join(pieces).decode('utf-8', errors='replace') + '\n'
   assert ''.join(printed(*pieces)) == whole
-  assert printed(*pieces, stream=False) == [whole]

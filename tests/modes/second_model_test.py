@@ -179,7 +179,7 @@ def last_nll(model, params, rows):
 
 
 def test_generates_what_rereading_gives(run, capfd, tmp_path):
-  run.config.generate.update(temperature=0.0, prompt='the memory', stream=False)
+  run.config.generate.update(temperature=0.0, prompt='the memory')
   generate.run(run)
   printed = capfd.readouterr().out
   model, params, vocabulary = exported(run.config, run.folder, tmp_path)

@@ -260,7 +260,7 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
     return name
   if kind is str:
-    return _not_a_path(value, entry)
+    return _unreadable(value, entry)
   if kind in (bool, tuple):
     return ''
   if entry.at_most is None:
@@ -268,13 +268,18 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   return '' if entry.holds(value) else entry.bounds()
 
 
-def _not_a_path(text, entry):
-  """What a text may be, in words, if it cannot be the path that is wanted."""
-  remote = '://' in text and not text.startswith(entry.remote or '/')
-  if not (entry.is_path and remote):
+def _unreadable(text, entry):
+  """What a text may be, in words, if it cannot be one of a file; else ''."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return 'text that is UTF-8'
+  if not entry.is_path:
     return ''
-  or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
-  return f'a local path{or_}'
+  if '://' in text and not text.startswith(entry.remote or '/'):
+    or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
+    return f'a local path{or_}'
+  return 'a path without the character NUL' if '\0' in text else ''
 
 
 def differences(
