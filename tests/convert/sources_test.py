@@ -13,6 +13,7 @@ from tests.convert import originals, program
 from tests.convert.original_test import refused
 from txl_jax.convert import (
   infer,
+  layout,
   lengths,
   names,
   nvidia,
@@ -23,6 +24,7 @@ from txl_jax.convert import (
   safe_file,
   torch_file,
   vocabularies,
+  weights,
 )
 from txl_jax.convert.sources import SOURCES
 
@@ -111,11 +113,11 @@ def test_projections_of_nvidia_are_tied_where_it_shares_them():
   }
   del state['crit.out_projs.1']
   found = nvidia.to_original(state | shared, {})
-  same = found['crit.out_projs.1'], state['word_emb.emb_projs.1']
-  np.testing.assert_array_equal(*same)
-  untied = {'tie_projs': (False,) * 3}
-  found = nvidia.to_original(state | shared, untied)
-  assert 'crit.out_projs.1' not in found
+  fields = infer.model_of(found, {}, SOURCES['nvidia']).fields
+  assert fields['tie_projs'] == (False, True, False)
+  known = {'tie_projs': (False,) * 3}
+  call = weights.of_state, found, known, 'nvidia', None
+  assert 'missing: crit.out_projs.1' in refused(*call)
 
 
 @pytest.mark.parametrize(
@@ -255,16 +257,17 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
 
 
 def infer_section(state):
-  return infer.model_of(state, {}, SOURCES['original']).section
+  fields = infer.model_of(state, {}, SOURCES['original']).fields
+  return layout.section_of(fields)
 
 
 @pytest.mark.parametrize(
   'change, word',
   [
-    (lambda x: x * 2, 'has 2 at place 0; allowed: 1'),
-    (lambda x: x[:-1], 'is [3]; allowed: [4]'),
-    (lambda x: x * np.float32(1 + 1e-5), 'allowed: 1, '),
-    (lambda x: x * np.nan, 'has nan at place 0'),
+    (lambda x: x * 2, 'inv_freq is [2.0, '),
+    (lambda x: x[:-1], 'allowed: 10000^(-2k/D), 4 of them'),
+    (lambda x: x * np.float32(1 + 1e-5), 'inv_freq is [1.0000100'),
+    (lambda x: x * np.nan, 'inv_freq is [nan, '),
   ],
 )
 def test_frequencies_that_are_not_ours(change, word, tmp_path):
@@ -306,7 +309,11 @@ def test_options_that_contradict(case, told, word, tmp_path):
   'case, gone, word',
   [
     ('default', 'r_w_bias', 'model: missing: r_w_bias'),
-    ('default', 'r_[wr]_bias', 'tensors r_w_bias, r_r_bias are missing'),
+    (
+      'default',
+      'r_[wr]_bias',
+      'tensors r_w_bias, r_r_bias, layers.0.dec_attn.r',
+    ),
     ('shaw', 'r_w_bias', 'model: missing: r_w_bias'),
     ('default', r'layers\..\.pos_ff.*0.weight', 'missing: layers.0.pos_ff'),
     ('default', 'layers.0.pos_ff.CoreNet.0.weight', 'missing: layers.0.pos_ff'),

@@ -15,6 +15,7 @@ from txl_jax.convert import (
   nvidia,
   options,
   safe_file,
+  sources,
   tensorflow,
   tensorflow_file,
   torch_file,
@@ -157,11 +158,7 @@ def _prefix(path):
 
 def _source(state, source):
   """Which version a state dict is of; UserError if it is said otherwise."""
-  found = 'original'
-  if hugging_face.is_state(state):
-    found = 'hugging_face'
-  elif nvidia.is_state(state):
-    found = 'nvidia'
+  found = sources.of_state(state)
   if source not in ('auto', found):
     some = ', '.join([*state][:3])
     raise UserError(

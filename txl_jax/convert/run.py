@@ -15,7 +15,7 @@ import pathlib
 import shlex
 from typing import Any
 
-from txl_jax.convert import ids, targets
+from txl_jax.convert import targets, vocabularies
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
@@ -75,7 +75,7 @@ def _data(folder, vocabulary):
       return {'corpus': 'text8'}
     return {'corpus': 'text', 'path': f'{folder.absolute() / _TEXT}'}
   known = {267_735: 'wt103', 793_471: 'lm1b', 33_278: 'wt2', 10_000: 'ptb'}
-  if V in known and not ids.are(vocabulary):
+  if V in known and not vocabularies.is_of_ids(vocabulary):
     return {'corpus': known[V]}
   return {
     'corpus': 'text',

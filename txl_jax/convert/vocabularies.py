@@ -49,6 +49,18 @@ _OF_TOKENIZER = {
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
+def of_ids(vocab_size: int) -> Words:
+  """The words 0, 1, 2…: a text of ids, with spaces between, is its tokens."""
+  return Words(tuple(map(str, range(vocab_size))))
+
+
+def is_of_ids(vocabulary: AnyVocabulary) -> bool:
+  """Whether it is one of `of_ids`."""
+  ends = vocabulary.symbols[:1] + vocabulary.symbols[-1:]
+  last = str(len(vocabulary) - 1)
+  return isinstance(vocabulary, Words) and ends == ('0', last)
+
+
 class Contents(NamedTuple):
   """The symbols in the order of their token ids, and what else is known."""
 

@@ -50,28 +50,13 @@ def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
   if hasattr(c, 'table_len'):  # which is as long as both
     M = min(M, c.table_len - 1)
     T = c.table_len - M
-  bins = len(c.cutoffs) + 1
   return {
     'n_token': len(weights.vocabulary),
-    'n_layer': c.n_layer,
-    'n_head': c.n_head,
-    'd_model': c.d_model,
-    'd_head': c.d_head,
-    'd_inner': c.d_ff,
-    'dropout': c.dropout,
-    'dropatt': c.dropatt,
+    **layout.arguments(c),
     'tie_weight': c.tie_weights,
-    'd_embed': c.d_embed or c.d_model,
-    'div_val': c.div_val,
-    'tie_projs': [*(c.tie_projs or [False] * bins)],
-    'pre_lnorm': c.pre_norm,
     'tgt_len': T,
     'ext_len': 0,
     'mem_len': M,
-    'cutoffs': [*c.cutoffs],
-    'same_length': c.span is not None,
-    'attn_type': layout.ATTENTION[c.name],
-    'clamp_len': getattr(c, 'clamp_len', 0) or -1,
   }
 
 
