@@ -176,10 +176,10 @@ def test_a_vocabulary_of_another_size(tmp_path):
   path = tmp_path / 'vocab.txt'
   path.write_text('a\nb\n<unk>\n')
   prefix, told, _ = tensorflow('tf_plain')
-  said = refused(reading.read, prefix, 'auto', told, str(path))
+  said = refused(reading.read, prefix, told, str(path))
   assert '3 symbols, the model 11' in said
   path.write_text('\n'.join('abcdefghij') + '\n<eos>\n')
-  found = reading.read(prefix, 'auto', told, str(path))
+  found = reading.read(prefix, told, str(path))
   assert found.vocabulary.eos == '<eos>' and len(found.vocabulary) == 11
 
 

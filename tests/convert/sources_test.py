@@ -27,6 +27,7 @@ from txl_jax.convert import (
   weights,
 )
 from txl_jax.convert.sources import SOURCES
+from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 FLAGS = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
@@ -136,7 +137,7 @@ def test_names_that_become_one(one, other, tmp_path):
     state['crit.out_layers_biases.0'] = np.zeros(3, np.float32)
   state |= dict.fromkeys((one, other), np.ones(2, np.float32))
   told = dict.fromkeys(FLAGS, 1)
-  said = refused(reading.read, saved(tmp_path, state), 'auto', told)
+  said = refused(reading.read, saved(tmp_path, state), told)
   assert f'{one}, {other} would both be ' in said
 
 
@@ -251,7 +252,7 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
   safetensors.numpy.save_file(theirs, safe)
   for one in path, safe:
     assert reading.read(one).warnings[0].startswith('tokens are their ids')
-  contents = vocabularies.Contents([*'ab'], [], False, '', '')
+  contents = Words(('a', 'b'))
   monkeypatch.setattr(vocabularies, 'within', lambda _: contents)
   assert '2 symbols, the model 31' in refused(reading.read, path)
 
@@ -302,7 +303,7 @@ def test_frequencies_in_half_precision(tmp_path):
 )
 def test_options_that_contradict(case, told, word, tmp_path):
   path = saved(tmp_path, state_of(case))
-  assert word in refused(reading.read, path, 'auto', told)
+  assert word in refused(reading.read, path, told)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +334,7 @@ def test_tensors_that_tell_the_model_are_named_as_they_are(
   for name in [*state]:
     if re.fullmatch(gone.format('.'), name):
       del state[name]
-  said = refused(reading.read, saved(tmp_path, state), 'auto', {'n_head': 2})
+  said = refused(reading.read, saved(tmp_path, state), {'n_head': 2})
   assert word in said and '\\' not in said and 'd+' not in said
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from txl_jax.convert import layout, names, original
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _INSIDE = 'transformer.'
 _BIASES = 'r_w_bias', 'r_r_bias'
 # Its config's defaults for what neither its file nor the weights tell.
-_DEFAULTS = {
+DEFAULTS = {
   'mem_len': 1600,
   'clamp_len': 1000,
   'same_length': True,
@@ -36,8 +37,10 @@ def to_original(
   `from_original` names them back, and leaves out what is tied.
 
   Biases that all layers share may be stored once, in each layer, or both.
-  UserError if they are not the same.
+  UserError if they are not the same, or the attention is another one.
   """
+  if kind := options.get('attn_type'):
+    settings.refuse('attn_type', kind, '0, the only one of Hugging Face')
   state = names.renamed(state, lambda name: name.removeprefix(_INSIDE))
   for bias in _BIASES:
     ends = f'.dec_attn.{bias}'
@@ -67,11 +70,6 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   return names.renamed(kept, inside)
 
 
-def defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The options that a config.json leaves to the code's defaults."""
-  return {k: x for k, x in _DEFAULTS.items() if k not in config}
-
-
 def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
   """The options, see `options.known`, that a config.json says.
 
@@ -99,10 +97,8 @@ def config_of(
   UserError if it has none like it.
   """
   if section.name != 'transformer_xl':
-    raise UserError(
-      f'model.name is {section.name!r}; allowed for Hugging Face: '
-      'transformer_xl, the only attention that its code kept'
-    )
+    allowed = 'transformer_xl, the only one of Hugging Face'
+    settings.refuse('model.name', section.name, allowed)
   M, span = section.mem_len, section.span
   return {
     'architectures': ['TransfoXLLMHeadModel'],

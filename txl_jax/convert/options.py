@@ -103,13 +103,12 @@ def known(
   where: str,
   told: Mapping[str, Any] | None = None,
   default: Mapping[str, Any] | None = None,
-  by: str = '',
 ) -> Known:
   """Those of the options that are known, as Python's own types.
 
   They are those found in a place; those told by flags come before them, and
-  after them the default ones of a version, which is named. None stands for what
-  is not said. UserError, which names the place, if a value is none of its kind,
+  after them the defaults of Hugging Face's code. None stands for what is not
+  said. UserError, which names the place, if a value is none of its kind,
   or of what is not converted.
   """
   for name in _NONE:
@@ -117,9 +116,9 @@ def known(
     if isinstance(value, int) and value > 0:
       settings.refuse(f'{where}: {name}', value, '0, for it is not converted')
   made, origins = {}, {}
-  of = (default or {}, f'default of {by}'), (found, SAID), (told or {}, FLAG)
-  for values, from_there in of:
-    for name, value in values.items():
+  of = {'default of Hugging Face': default, SAID: found, FLAG: told}
+  for from_there, values in of.items():
+    for name, value in (values or {}).items():
       if value is None or not (allowed := _allowed(name)):
         continue
       try:

@@ -15,7 +15,7 @@ import pathlib
 import shlex
 from typing import Any
 
-from txl_jax.convert import targets, vocabularies
+from txl_jax.convert import vocabularies, writing
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
@@ -33,9 +33,8 @@ def write(folder: pathlib.Path, weights: Weights) -> Any:
 
   UserError: something is there already, or it cannot be written.
   """
-  targets.hold_new(folder, 'workdir')
   config = config_of(folder, weights)
-  with targets.new_folder(folder) as made:
+  with writing.new_folder(folder) as made:
     _write(made, folder, config, weights)
   return config
 
@@ -59,29 +58,23 @@ def config_of(folder: pathlib.Path, weights: Weights) -> Any:
 
 def _data(folder, vocabulary):
   """The section `data`: a published corpus by its symbols, or a text."""
-  V, words = len(vocabulary), isinstance(vocabulary, Words)
+  V, beside = len(vocabulary), folder.absolute()
+  text = {'corpus': 'text', 'path': f'{beside / _TEXT}'}
   if isinstance(vocabulary, Subwords):
-    return {
-      'corpus': 'text',
-      'level': 'subword',
-      'path': f'{folder.absolute() / _TEXT}',
-      'tokenizer': f'{folder.absolute() / workdir.VOCABULARY}',
-    }
-  if not words:
-    values = {*vocabulary.symbols}
+    tokenizer = f'{beside / workdir.VOCABULARY}'
+    return {**text, 'level': 'subword', 'tokenizer': tokenizer}
+  if not isinstance(vocabulary, Words):
     if V in (204, 205):
       return {'corpus': 'enwik8', 'newline': 'drop' if V == 204 else 'keep'}
-    if values == {ord(' '), *range(ord('a'), ord('z') + 1)}:
-      return {'corpus': 'text8'}
-    return {'corpus': 'text', 'path': f'{folder.absolute() / _TEXT}'}
+    letters = {ord(' '), *range(ord('a'), ord('z') + 1)}
+    return {'corpus': 'text8'} if {*vocabulary.symbols} == letters else text
   known = {267_735: 'wt103', 793_471: 'lm1b', 33_278: 'wt2', 10_000: 'ptb'}
   if V in known and not vocabularies.is_of_ids(vocabulary):
     return {'corpus': known[V]}
   return {
-    'corpus': 'text',
+    **text,
     'level': 'word',
-    'path': f'{folder.absolute() / _TEXT}',
-    'vocab_file': f'{folder.absolute() / _WORDS}',
+    'vocab_file': f'{beside / _WORDS}',
     'eos': vocabulary.eos == '<eos>',
     'lower': vocabulary.lower,
   }

@@ -1,6 +1,11 @@
-"""`Weights` as files of other versions, and as our own export."""
+"""`Weights` as files of other versions, and as our own export.
 
+What is written is a new folder or file, and never replaces another.
+"""
+
+import contextlib
 import json
+import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -12,16 +17,64 @@ from txl_jax.convert import (
   hugging_face,
   layout,
   original,
-  targets,
   torch_file,
   vocabularies,
 )
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
-from txl_jax.data.vocabularies.words import Words
+from txl_jax.data.corpora import temporary_folder
 from txl_jax.program import files
+from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
+
+FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
+_ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
+
+
+def format_of(to: pathlib.Path, chosen: str) -> str:
+  """The chosen format, or, if auto, the one that the name implies."""
+  if chosen != 'auto':
+    return chosen
+  return _ENDINGS.get(to.suffix.lower(), 'workdir')
+
+
+def hold_new(to: pathlib.Path, form: str) -> None:
+  """UserError if the name is taken; a folder may be there if it is empty."""
+  is_file = form in _ENDINGS.values()
+  with files.writing(f'--to={to}'):
+    if not os.path.lexists(to) or (
+      not is_file and to.is_dir() and not any(to.iterdir())
+    ):
+      return
+  raise _taken(to, 'name' if is_file else 'folder')
+
+
+def _taken(to, what):
+  return UserError(f'--to={to} is there already; allowed: a new {what}')
+
+
+@contextlib.contextmanager
+def new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A folder that gets its name at the end, whole or not at all.
+
+  UserError: it cannot be written, or another was there first.
+  """
+  hold_new(to, 'workdir')
+  with files.writing(f'--to={to}'), temporary_folder.beside(to) as temporary:
+    made = temporary / to.name
+    made.mkdir()
+    yield made
+    if not temporary_folder.move(made, to):
+      raise _taken(to, 'folder')
+
+
+@contextlib.contextmanager
+def _new_file(to: pathlib.Path, form: str) -> Iterator[None]:
+  """Makes the folders of a new file; UserError if its name is taken."""
+  hold_new(to, form)
+  with files.writing(f'--to={to}'):
+    to.parent.mkdir(parents=True, exist_ok=True)
+    yield
 
 
 def state_dict(weights: Weights, target: str) -> dict[str, Any]:
@@ -39,7 +92,7 @@ def state_dict(weights: Weights, target: str) -> dict[str, Any]:
 def to_original(path: pathlib.Path, weights: Weights) -> None:
   """Writes a state dict for the original PyTorch code; UserError if not."""
   state = state_dict(weights, 'original')
-  with targets.new_file(path):
+  with _new_file(path, 'original'):
     torch_file.write(path, state, new=True)
 
 
@@ -63,18 +116,17 @@ def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
 def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
   """Writes a folder that TransfoXLLMHeadModel.from_pretrained reads.
 
-  It has config.json, model.safetensors, our vocabulary.json, and where
-  `has_tokenizer` the files of TransfoXLTokenizer. UserError: the version has no
-  such model, the folder is there, or it cannot be written.
+  It has config.json, model.safetensors, our vocabulary.json, and the files of
+  TransfoXLTokenizer where that can have the vocabulary. UserError: the version
+  has no such model, the folder is there, or it cannot be written.
   """
-  targets.hold_new(folder, 'hugging_face')
   vocabulary = weights.vocabulary
   config = hugging_face.config_of(
     weights.section, len(vocabulary), vocabulary.eos_id
   )
   state = state_dict(weights, 'hugging_face')
   state = hugging_face.from_original(state, weights.section)
-  with targets.new_folder(folder) as made:
+  with new_folder(folder) as made:
     # Its loader refuses files without this.
     safetensors.numpy.save_file(
       state, made / 'model.safetensors', metadata={'format': 'pt'}
@@ -84,19 +136,14 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
     shutil.copymode(made / 'config.json', made / 'model.safetensors')
     text = workdir.vocabulary_text(vocabulary)
     files.write(made / workdir.VOCABULARY, text)
-    if has_tokenizer(vocabulary):
+    if vocabularies.has_tokenizer(vocabulary):
       vocabularies.write(made, vocabulary)
-
-
-def has_tokenizer(vocabulary: AnyVocabulary) -> bool:
-  """Whether the tokenizer of Hugging Face can have a vocabulary."""
-  return isinstance(vocabulary, Words) and vocabulary.unk in ('<unk>', '<UNK>')
 
 
 def to_export(path: pathlib.Path, weights: Weights) -> None:
   """Writes the file of --mode=export; see `weights_file.save`."""
   what = weights.fields, weights.vocabulary.to_json()
-  with targets.new_file(path):
+  with _new_file(path, 'export'):
     weights_file.save(path, weights.params, *what, flag='--to', new=True)
 
 
@@ -116,10 +163,12 @@ def left_out(weights: Weights, target: str) -> Iterator[str]:
     )
   if of_hf:
     return
-  if c.ln_eps != version.ln_eps:
-    yield f'model.ln_eps is {c.ln_eps}: {does} has {version.ln_eps}'
-  if c.span is not None and c.same_length != version.span:
-    yield f'model.same_length is {c.same_length}: {does} has {version.span}'
+  has: dict[str, Any] = {'ln_eps': version.ln_eps}
+  if c.span is not None:
+    has['same_length'] = version.span
+  for key, value in has.items():
+    if getattr(c, key) != value:
+      yield f'model.{key} is {getattr(c, key)}: {does} has {value}'
   if getattr(c, 'untie_biases', False):
     yield (
       f'model.untie_biases: {does} has one pair of biases for all layers, and '
