@@ -14,9 +14,9 @@ from tests.convert.original_test import refused
 from txl_jax.convert import (
   lengths,
   reading,
-  run,
   sources,
   tensorflow_file,
+  writing,
 )
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabularies.vocabulary import Vocabulary
@@ -168,7 +168,7 @@ def test_a_published_model_has_the_lengths_of_its_figure():
 def test_the_corpus_is_that_of_the_vocabulary(vocabulary, data, tmp_path):
   fields = reading.read(*tensorflow('tf_plain')[:1]).fields
   found = Weights(fields, {}, vocabulary)
-  c = run.config_of(tmp_path / 'run', found)
+  c = writing.config_of(tmp_path / 'run', found)
   assert (c.data.corpus, c.data.newline, c.data.level) == data
 
 
@@ -187,5 +187,5 @@ def test_a_vocabulary_of_another_size(tmp_path):
 def test_a_text_is_split_as_the_vocabulary_says(lower, eos, tmp_path):
   words = Words(('<eos>', 'a', '<unk>'), (), eos, '<unk>', lower)
   fields = reading.read(*tensorflow('tf_plain')[:1]).fields
-  c = run.config_of(tmp_path / 'run', Weights(fields, {}, words))
+  c = writing.config_of(tmp_path / 'run', Weights(fields, {}, words))
   assert (c.data.lower, c.data.eos) == (lower, bool(eos))

@@ -114,7 +114,7 @@ def test_projections_of_nvidia_are_tied_where_it_shares_them():
   }
   del state['crit.out_projs.1']
   found = nvidia.to_original(state | shared, {})
-  fields = infer.model_of(found, {}, SOURCES['nvidia']).fields
+  fields, *_ = infer.model_of(found, {}, SOURCES['nvidia'])
   assert fields['tie_projs'] == (False, True, False)
   known = {'tie_projs': (False,) * 3}
   call = weights.of_state, found, known, 'nvidia', None
@@ -258,7 +258,7 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
 
 
 def infer_section(state):
-  fields = infer.model_of(state, {}, SOURCES['original']).fields
+  fields, *_ = infer.model_of(state, {}, SOURCES['original'])
   return layout.section_of(fields)
 
 
@@ -361,8 +361,8 @@ def test_guesses_are_told_with_their_flags(tmp_path):
 
 def test_cutoffs_that_are_those_published_are_noted(monkeypatch):
   monkeypatch.setitem(infer._CUTOFFS, 31, (7, 15))
-  found = infer.model_of(state_of('adaptive'), {}, SOURCES['original'])
-  assert 'as published for 31 words' in found.notes['cutoffs']
+  *_, notes = infer.model_of(state_of('adaptive'), {}, SOURCES['original'])
+  assert 'as published for 31 words' in notes['cutoffs']
 
 
 def test_half_of_a_table_is_memory_where_one_length_is_said():

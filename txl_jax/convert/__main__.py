@@ -33,7 +33,7 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import options, reading, run, vocabularies, writing
+from txl_jax.convert import options, reading, vocabularies, writing
 from txl_jax.convert.weights import Weights
 from txl_jax.program import command_line
 from txl_jax.program.errors import UserError
@@ -125,7 +125,7 @@ def main(_: list[str]) -> None:
     keys = ', '.join(guessed)
     _warn(f'said by nothing, so guessed: {keys}; see the flags above')
   if form == 'workdir':
-    config = run.write(to, weights)
+    config = writing.to_workdir(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
     print(f'origin: {config.origin}')
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())

@@ -26,7 +26,6 @@ DEFAULTS = {
 }
 NEEDED = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
 _FALSE = 'same_length', 'pre_lnorm', 'tie_word_embeddings'  # of null too
-_OF_HEAD = 'vocab_size', 'tie_word_embeddings', 'proj_share_all_but_first'
 
 
 def to_original(
@@ -80,9 +79,8 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
     raise UserError(f'config.json: model_type is {kind!r:.80}, not transfo-xl')
   null = {k: False for k in _FALSE if k in config and config[k] is None}
   config = {**config, **null}
-  found = {k: x for k, x in config.items() if k not in _OF_HEAD}
+  found = config | {'tie_weight': config.get('tie_word_embeddings', True)}
   found['n_token'] = config.get('vocab_size', config.get('n_token'))
-  found['tie_weight'] = config.get('tie_word_embeddings', True)
   if 'tie_projs' not in config and isinstance(config.get('cutoffs'), list):
     share = bool(config.get('proj_share_all_but_first', True))
     found['tie_projs'] = [False] + [share] * len(config['cutoffs'])

@@ -9,7 +9,7 @@ Letters are those of `layout`.
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from txl_jax import models
 from txl_jax.convert import layout, original
@@ -31,20 +31,14 @@ _ATTENTION = 'layers.0.dec_attn'
 _PROJ, _OUT_PROJ = 'word_emb.emb_projs.{}', 'crit.out_projs.{}'
 
 
-class Model(NamedTuple):
-  """What is known about the model of a state dict."""
-
-  fields: dict[str, Any]  # the section `model`, complete and checked
-  vocab_size: int
-  notes: dict[str, str]  # {key: where its value is from}, where not the shapes
-
-
 def model_of(
   state: original.State, options: Mapping[str, Any], source: Source
-) -> Model:
-  """The Model of a state dict and the options given with it.
+) -> tuple[dict[str, Any], int, dict[str, str]]:
+  """The section `model` of a state dict and the options given with it.
 
-  UserError: it is not a Transformer-XL, or an option is missing or wrong.
+  It is complete and checked; and with it go V and {key: where its value is
+  from}, where not the shapes. UserError: it is not a Transformer-XL, or an
+  option is missing or wrong.
   """
   # Each layer's tensors under the names of layer 0, which may lack some.
   first = {}
@@ -91,7 +85,7 @@ def model_of(
   declared = models.MODELS[name].Config
   fields = {**settings.defaults(declared), **fields}
   settings.check({'model': declared}, {'model': fields})
-  return Model(fields, vocab_size, notes)
+  return fields, vocab_size, notes
 
 
 def _shape(found, ndim, *names):

@@ -34,6 +34,7 @@ ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
 _FIELDS = 200_000  # of all modules
 _ITEMS = 100  # of an option
+_ARGUMENTS = 1000  # of a program, which a file may keep many times
 _PLAIN = int, float, bool, str, type(None)
 _LONGEST = 1000  # characters of a name
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
@@ -257,7 +258,7 @@ def _options(found):
   options = _plain(found)
   for key, value in found.items():
     inner = pickles.fields(value)
-    if inner and type(key) is str:
+    if type(key) is str and 0 < len(inner) <= _ARGUMENTS:
       options[key] = _plain(inner)
   return options
 
