@@ -155,8 +155,8 @@ def test_the_wheel_is_whole(clone, wheel):
     assert f'txl_jax/configs/{name}' in there
   for name in SCRIPTS:
     assert f'txl_jax/launchers/{name}' in there
-  for name in 'txl_jax/configs/__init__.py', 'txl_jax/py.typed':
-    assert name in there
+  for name in 'configs/__init__.py', 'py.typed', 'report/paper.txt':
+    assert f'txl_jax/{name}' in there
   assert 'txl_jax/launchers/kubernetes/gpu.yaml' in there
   assert {x.split('/')[0].split('-')[0] for x in there} == {'txl_jax'}
   assert not [x for x in there if x.endswith('.pyc')]

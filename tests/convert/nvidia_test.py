@@ -5,7 +5,7 @@ import pytest
 
 from tests.convert import originals
 from tests.convert.original_test import convert, nll, refused, text
-from txl_jax.convert import layout, nvidia, original
+from txl_jax.convert import layout, nvidia, original, sources
 
 CASES = (
   'default',
@@ -47,7 +47,7 @@ def test_figures_and_round_trip(case):
   a = originals.arguments(case)
   state = originals.state(a)
   theirs = named(a, state)
-  assert nvidia.is_state(theirs) and not nvidia.is_state(state)
+  assert sources.of_state(theirs) == 'nvidia'
   back = nvidia.to_original(theirs, {'n_head': a['n_head']})
   # As its model_config says.
   more = {'tie_projs': a['tie_projs'], 'tie_weight': a['tie_weight']}

@@ -208,7 +208,7 @@ def test_bombs_up_to_the_last_step(name, tmp_path):
   (tmp_path / 'bomb').write_bytes(start + PIECES[name] * 45_000_000)
   code = f"""
 import resource, time
-from txl_jax import files
+from txl_jax.program import files
 from txl_jax.convert import pickles
 from txl_jax.program.errors import UserError
 data = files.mapped({str(tmp_path / 'bomb')!r})

@@ -11,21 +11,17 @@ import pytest
 from tests.convert import bundle, program
 from tests.convert.hugging_face_test import close
 from tests.convert.original_test import refused
-from txl_jax.configs import common  # noqa: F401  (the configs need it)
 from txl_jax.convert import (
   lengths,
-  published,
   reading,
-  run,
   sources,
   tensorflow_file,
+  writing,
 )
 from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.program import config_file
 
-ROOT = pathlib.Path(__file__).parents[2]
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 TENSORFLOW = sorted(x.stem for x in GOLDEN.glob('tf_*.npz'))
 
@@ -88,39 +84,51 @@ def test_a_checkpoint_of_several_files_and_the_folder_that_names_it(tmp_path):
     assert named + hashlib.sha256(part).hexdigest() in found.origin
 
 
-@pytest.mark.parametrize('one', published.ALL, ids=lambda one: one.name)
-def test_lengths_are_those_of_our_configs(one):
-  c = config_file.load(str(ROOT / f'configs/{one.name}.py'))
-  N, D, H, K, F = one.sizes
-  own = c.model
-  same = (own.d_model, own.n_head, own.d_head) == (D, H, K)
-  assert same and own.n_layer >= N and own.d_ff >= F
-  assert one.train == (c.train.segment_len, own.mem_len)
-  T, M, clamp_len = one.test
-  assert (c.eval.segment_len, c.eval.model.mem_len) == (T, M)
-  assert clamp_len == (c.eval.model.clamp_len or 0)
-  assert one.rates == (own.dropout, own.dropatt)
-  assert {k: c.data[k] for k in one.data} == one.data
+# N, D, H, K, F and V of the paper's scripts, and those of train and test: T
+# and M, or T, M and clamp_len.
+SIZES = {
+  'enwik8_12l': (12, 512, 8, 64, 2048, 204, (512, 512), (80, 2100, 820)),
+  'text8_24l': (24, 1024, 8, 128, 3072, 27, (768, 768), (128, 3800, 1000)),
+  'wt103_base': (16, 410, 10, 41, 2100, 267_735, (150, 150), (64, 640, 400)),
+  'wt103_large': (
+    18, 1024, 16, 64, 4096, 267_735, (384, 384), (128, 1600, 1000)
+  ),
+  'lm1b_base': (20, 1024, 8, 128, 6144, 793_471, (32, 32), (32, 128, 0)),
+  'lm1b_large': (24, 1280, 16, 80, 8192, 793_470, (32, 32), (32, 128, 0)),
+}  # fmt: skip
+# That of the PyTorch script.
+SMALLER = 18, 1024, 8, 128, 4096
 
 
-def with_sizes(one):
-  names = ('n_layer', 'd_model', 'n_head', 'd_head', 'd_ff')
-  return {'name': 'transformer_xl', **dict(zip(names, one.sizes))}
+def with_sizes(sizes):
+  names = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff'
+  return {'name': 'transformer_xl', **dict(zip(names, sizes))}
 
 
-@pytest.mark.parametrize('one', published.ALL, ids=lambda one: one.name)
-def test_a_published_model_is_known_by_its_sizes(one):
-  fields = with_sizes(one)
-  for V in one.vocab_sizes:
-    assert published.like(fields, V) == one
-  assert published.like(fields, 100) is None
-  assert published.like(fields | {'d_ff': 1}, one.vocab_sizes[0]) is None
+@pytest.mark.parametrize('name', SIZES)
+def test_a_published_model_is_known_by_its_sizes(name):
+  *sizes, V, train, test = SIZES[name]
+  fields = with_sizes(sizes)
+  c = lengths.published(fields, V)
+  assert c.experiment == name
+  assert (c.train.segment_len, c.model.mem_len) == train
+  own = c.eval.model
+  assert (c.eval.segment_len, own.mem_len, own.clamp_len or 0) == test
+  assert lengths.published(fields, 100) is None
+  assert lengths.published(fields | {'d_ff': 1}, V) is None
+  assert lengths.published(fields | {'name': 'shaw'}, V) is None
+
+
+def test_a_published_model_of_two_sizes():
+  found = lengths.published(with_sizes(SMALLER), 793_470)
+  assert found.experiment == 'lm1b_base'
 
 
 def test_a_published_model_has_the_lengths_of_its_figure():
-  one = next(x for x in published.ALL if x.name == 'enwik8_24l')
+  fields = with_sizes((24, 1024, 8, 128, 3072))
+  one = lengths.published(fields, 204)
   source = sources.SOURCES['tensorflow']
-  found, notes = lengths.of(with_sizes(one), {}, one, source)
+  found, notes = lengths.of(fields, {}, one, source)
   assert found['model.mem_len'] == found['train.segment_len'] == 768
   assert found['eval.segment_len'] == found['generate.segment_len'] == 128
   assert found['eval.model.mem_len'] == 3800
@@ -128,7 +136,7 @@ def test_a_published_model_has_the_lengths_of_its_figure():
   assert found['eval.model.same_length'] == 'M+1'
   assert 'enwik8_24l' in notes['model.mem_len']
   told = {'mem_len': 10, 'tgt_len': 5}
-  found, _ = lengths.of(with_sizes(one), told, one, source)
+  found, _ = lengths.of(fields, told, one, source)
   # All else is still as in the recipe.
   assert found == {
     'model.mem_len': 10,
@@ -160,7 +168,7 @@ def test_a_published_model_has_the_lengths_of_its_figure():
 def test_the_corpus_is_that_of_the_vocabulary(vocabulary, data, tmp_path):
   fields = reading.read(*tensorflow('tf_plain')[:1]).fields
   found = Weights(fields, {}, vocabulary)
-  c = run.config_of(tmp_path / 'run', found)
+  c = writing.config_of(tmp_path / 'run', found)
   assert (c.data.corpus, c.data.newline, c.data.level) == data
 
 
@@ -168,10 +176,10 @@ def test_a_vocabulary_of_another_size(tmp_path):
   path = tmp_path / 'vocab.txt'
   path.write_text('a\nb\n<unk>\n')
   prefix, told, _ = tensorflow('tf_plain')
-  said = refused(reading.read, prefix, 'auto', told, str(path))
+  said = refused(reading.read, prefix, told, str(path))
   assert '3 symbols, the model 11' in said
   path.write_text('\n'.join('abcdefghij') + '\n<eos>\n')
-  found = reading.read(prefix, 'auto', told, str(path))
+  found = reading.read(prefix, told, str(path))
   assert found.vocabulary.eos == '<eos>' and len(found.vocabulary) == 11
 
 
@@ -179,5 +187,5 @@ def test_a_vocabulary_of_another_size(tmp_path):
 def test_a_text_is_split_as_the_vocabulary_says(lower, eos, tmp_path):
   words = Words(('<eos>', 'a', '<unk>'), (), eos, '<unk>', lower)
   fields = reading.read(*tensorflow('tf_plain')[:1]).fields
-  c = run.config_of(tmp_path / 'run', Weights(fields, {}, words))
+  c = writing.config_of(tmp_path / 'run', Weights(fields, {}, words))
   assert (c.data.lower, c.data.eos) == (lower, bool(eos))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.convert import originals, program
 from tests.programs import assert_refused
-from txl_jax.convert import original, reading, targets, torch_file
+from txl_jax.convert import original, reading, torch_file, writing
 from txl_jax.runs import weights_file
 
 # One of each kind, and what is told apart by figures alone.
@@ -242,11 +242,8 @@ def test_a_run_goes_to_hugging_face_and_an_export(made, tmp_path):
 @pytest.mark.parametrize(
   'flags, words',
   [
-    (['--source=nvidia'], ['--source=nvidia', 'names of original']),
-    (['--source=tensorflow'], ['.index']),
-    (['--source=x'], ['--source']),
     (['--n_head=0'], ['n_head is 0']),
-    (['--cutoffs=a'], ['--cutoffs=a']),
+    (['--cutoffs=a'], ["--cutoffs is 'a'"]),
     (['--vocabulary=bytes'], ['256 symbols, the model 31']),
     (['--vocabulary=nothing.txt'], ['nothing.txt']),
     (['--clamp_len=x'], ['--clamp_len']),
@@ -293,20 +290,15 @@ def test_one_of_two_at_once_is_told_that_the_other_was_first(
     path.mkdir() if name == 'x' else path.write_text('')
     (path / 'mine').touch() if name == 'x' else None
 
-  monkeypatch.setattr(targets, 'hold_new', lambda *_: None)
+  monkeypatch.setattr(writing, 'hold_new', lambda *_: None)
   rename, link = pathlib.Path.rename, os.link
   monkeypatch.setattr(os, 'link', lambda *x: (other(), link(*x)))
   at = lambda a, b: (b == path and other(), rename(a, b))[1]
   monkeypatch.setattr(pathlib.Path, 'rename', at)
   done = program.run(made[0], path)
-  assert_refused(done, f'--to={path} is there already')
+  taken = 'is there already' if name == 'x' else 'File exists'
+  assert_refused(done, f'{path} ', taken)
   assert [x.name for x in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize('name', ['x.bin', 'x.safetensors', 'x.BIN'])
-def test_names_of_files_that_are_not_written(name, tmp_path):
-  done = program.run(tmp_path / 'nothing', tmp_path / name)
-  assert_refused(done, f'{name} ends in', '.npz, or a new folder; --format')
 
 
 def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):

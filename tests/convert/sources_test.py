@@ -13,6 +13,7 @@ from tests.convert import originals, program
 from tests.convert.original_test import refused
 from txl_jax.convert import (
   infer,
+  layout,
   lengths,
   names,
   nvidia,
@@ -23,8 +24,10 @@ from txl_jax.convert import (
   safe_file,
   torch_file,
   vocabularies,
+  weights,
 )
 from txl_jax.convert.sources import SOURCES
+from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 FLAGS = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
@@ -111,11 +114,11 @@ def test_projections_of_nvidia_are_tied_where_it_shares_them():
   }
   del state['crit.out_projs.1']
   found = nvidia.to_original(state | shared, {})
-  same = found['crit.out_projs.1'], state['word_emb.emb_projs.1']
-  np.testing.assert_array_equal(*same)
-  untied = {'tie_projs': (False,) * 3}
-  found = nvidia.to_original(state | shared, untied)
-  assert 'crit.out_projs.1' not in found
+  fields, *_ = infer.model_of(found, {}, SOURCES['nvidia'])
+  assert fields['tie_projs'] == (False, True, False)
+  known = {'tie_projs': (False,) * 3}
+  call = weights.of_state, found, known, 'nvidia', None
+  assert 'missing: crit.out_projs.1' in refused(*call)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_names_that_become_one(one, other, tmp_path):
     state['crit.out_layers_biases.0'] = np.zeros(3, np.float32)
   state |= dict.fromkeys((one, other), np.ones(2, np.float32))
   told = dict.fromkeys(FLAGS, 1)
-  said = refused(reading.read, saved(tmp_path, state), 'auto', told)
+  said = refused(reading.read, saved(tmp_path, state), told)
   assert f'{one}, {other} would both be ' in said
 
 
@@ -249,22 +252,23 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
   safetensors.numpy.save_file(theirs, safe)
   for one in path, safe:
     assert reading.read(one).warnings[0].startswith('tokens are their ids')
-  contents = vocabularies.Contents([*'ab'], [], False, '', '')
+  contents = Words(('a', 'b'))
   monkeypatch.setattr(vocabularies, 'within', lambda _: contents)
   assert '2 symbols, the model 31' in refused(reading.read, path)
 
 
 def infer_section(state):
-  return infer.model_of(state, {}, SOURCES['original']).section
+  fields, *_ = infer.model_of(state, {}, SOURCES['original'])
+  return layout.section_of(fields)
 
 
 @pytest.mark.parametrize(
   'change, word',
   [
-    (lambda x: x * 2, 'has 2 at place 0; allowed: 1'),
-    (lambda x: x[:-1], 'is [3]; allowed: [4]'),
-    (lambda x: x * np.float32(1 + 1e-5), 'allowed: 1, '),
-    (lambda x: x * np.nan, 'has nan at place 0'),
+    (lambda x: x * 2, 'inv_freq is [2.0, '),
+    (lambda x: x[:-1], 'allowed: 10000^(-2k/D), 4 of them'),
+    (lambda x: x * np.float32(1 + 1e-5), 'inv_freq is [1.0000100'),
+    (lambda x: x * np.nan, 'inv_freq is [nan, '),
   ],
 )
 def test_frequencies_that_are_not_ours(change, word, tmp_path):
@@ -299,14 +303,18 @@ def test_frequencies_in_half_precision(tmp_path):
 )
 def test_options_that_contradict(case, told, word, tmp_path):
   path = saved(tmp_path, state_of(case))
-  assert word in refused(reading.read, path, 'auto', told)
+  assert word in refused(reading.read, path, told)
 
 
 @pytest.mark.parametrize(
   'case, gone, word',
   [
     ('default', 'r_w_bias', 'model: missing: r_w_bias'),
-    ('default', 'r_[wr]_bias', 'tensors r_w_bias, r_r_bias are missing'),
+    (
+      'default',
+      'r_[wr]_bias',
+      'tensors r_w_bias, r_r_bias, layers.0.dec_attn.r',
+    ),
     ('shaw', 'r_w_bias', 'model: missing: r_w_bias'),
     ('default', r'layers\..\.pos_ff.*0.weight', 'missing: layers.0.pos_ff'),
     ('default', 'layers.0.pos_ff.CoreNet.0.weight', 'missing: layers.0.pos_ff'),
@@ -326,7 +334,7 @@ def test_tensors_that_tell_the_model_are_named_as_they_are(
   for name in [*state]:
     if re.fullmatch(gone.format('.'), name):
       del state[name]
-  said = refused(reading.read, saved(tmp_path, state), 'auto', {'n_head': 2})
+  said = refused(reading.read, saved(tmp_path, state), {'n_head': 2})
   assert word in said and '\\' not in said and 'd+' not in said
 
 
@@ -353,8 +361,8 @@ def test_guesses_are_told_with_their_flags(tmp_path):
 
 def test_cutoffs_that_are_those_published_are_noted(monkeypatch):
   monkeypatch.setitem(infer._CUTOFFS, 31, (7, 15))
-  found = infer.model_of(state_of('adaptive'), {}, SOURCES['original'])
-  assert 'as published for 31 words' in found.notes['cutoffs']
+  *_, notes = infer.model_of(state_of('adaptive'), {}, SOURCES['original'])
+  assert 'as published for 31 words' in notes['cutoffs']
 
 
 def test_half_of_a_table_is_memory_where_one_length_is_said():

@@ -100,8 +100,8 @@ def test_types_and_shards(tmp_path):
   'items, said',
   [
     ({'a': bundle.entry((5,), data=FOUR)}, 'has 16 bytes for the shape [5]'),
-    ({'a': bundle.entry((-4,), data=FOUR)}, 'has the shape [-4]'),
-    ({'a': bundle.entry((1 << 62,), data=FOUR)}, 'has the shape'),
+    ({'a': bundle.entry((-4,), data=FOUR)}, 'has 16 bytes for the shape [-4]'),
+    ({'a': bundle.entry((1 << 62,), data=FOUR)}, 'for the shape'),
     ({'a': bundle.entry((1 << 40, 1 << 40), data=FOUR)}, 'for the shape'),
     ({'a': bundle.entry((1,) * 9, data=FOUR)}, 'too many axes'),
     ({'a': bundle.entry((1 << 40,), size=4 << 40)}, 'more bytes than the data'),
@@ -109,13 +109,12 @@ def test_types_and_shards(tmp_path):
     ({'a': bundle.entry((4,), offset=1 << 62, data=FOUR)}, 'too short'),
     ({'a': bundle.entry((4,), data=FOUR[::-1])}, 'checksum'),
     ({'a': bundle.entry((4,), shard=1, data=FOUR)}, 'in file 1 of 1'),
-    ({'a': bundle.entry((4,), dtype=7, data=FOUR)}, 'of type string'),
+    ({'a': bundle.entry((4,), dtype=7, data=FOUR)}, 'of type 7, no numbers'),
     ({'a': bundle.entry((4,), dtype=8, data=FOUR)}, 'of type 8'),
     ({'a': bundle.entry((4,), data=FOUR, more=bundle.field(7, b''))},
      "'a' is partitioned"),
     ({'a': GOOD, 'b': GOOD}, 'more bytes than the data'),
     ({'a\nb': GOOD}, 'is no name'),
-    ({'_CHECKPOINTABLE_OBJECT_GRAPH': GOOD}, 'TensorFlow 2'),
     ({'a': b'\xff' * 12}, 'too many bytes'),
     ({'a': b'\x12\x7f'}, 'not whole'),
     ({'a': b'\x0b\x01'}, 'field of type 3'),
@@ -180,8 +179,6 @@ def test_files_that_are_none(tmp_path):
   prefix = tmp_path / 'model.ckpt-0'
   assert 'cannot be read' in refused(prefix)
   assert 'cannot be read' in refused(tmp_path)
-  prefix.write_bytes(b'')
-  assert 'V2' in refused(prefix)
   prefix.with_name('model.ckpt-0.index').mkdir()
   assert 'cannot be read' in refused(f'{prefix}.index')
   (tmp_path / 'checkpoint').write_text('nothing')

@@ -10,7 +10,7 @@ import pytest
 
 from tests.convert.tensorflow_test import CASES, GOLDEN, load
 from txl_jax import models
-from txl_jax.convert import original, reading, tensorflow, torch_file
+from txl_jax.convert import layout, original, reading, tensorflow, torch_file
 
 
 def told(c):
@@ -85,6 +85,9 @@ def test_the_pytorch_route_has_the_same_parameters(name, tmp_path):
   c, found = convert(name)
   variables, _ = load(name)
   state = tensorflow.to_original(variables)
+  # As its whole state dicts have it.
+  for tensor, of in layout.copies(found.section).items():
+    state.setdefault(tensor, state[of])
   path = tmp_path / 'model.pt'
   torch_file.write(path, original.turn_tails(state))
   more = {'cutoffs': c['cutoffs']} if c['cutoffs'] else {}

@@ -1,12 +1,13 @@
 """The original TensorFlow code's models, against golden/make_tensorflow.py."""
 
+import dataclasses
 import json
 import pathlib
 
 import numpy as np
 import pytest
 
-from txl_jax.convert import tensorflow, tensorflow_file, torch_file
+from txl_jax.convert import reading, tensorflow, tensorflow_file, torch_file
 from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
@@ -18,6 +19,11 @@ def load(name):
   with np.load(GOLDEN / f'{name}.npz') as file:
     c = json.loads(str(file['config']))
   return tensorflow_file.read(GOLDEN / f'{name}.ckpt-0'), c
+
+
+def section(name):
+  """That of the model of a checkpoint."""
+  return reading.read(GOLDEN / f'{name}.ckpt-0').section
 
 
 def same(x, y):
@@ -32,7 +38,7 @@ def test_there_and_back_to_the_bit(name, tmp_path):
   variables, c = load(name)
   state = tensorflow.to_original(variables)
   assert tensorflow.cutoffs(variables) == tuple(c['cutoffs'])
-  back = tensorflow.from_original(state, c['cutoffs'])
+  back = tensorflow.from_original(state, section(name))
   same(back, variables)
   same(tensorflow.to_original(back), state)
   # By the file that torch reads, too.
@@ -58,7 +64,7 @@ def test_matrices_are_turned():
   }
   for name, shape in shapes.items():
     assert state[name].shape == shape
-  assert state['crit.out_projs.1'] is state['word_emb.emb_projs.1']
+  assert 'crit.out_projs.1' not in state  # it is tied
   assert not np.array_equal(
     state['crit.out_projs.0'], state['word_emb.emb_projs.0']
   )
@@ -69,8 +75,8 @@ def test_no_projection_is_the_identity():
   assert 'transformer/adaptive_embed/cutoff_0/proj_W' not in variables
   state = tensorflow.to_original(variables)
   eye = np.eye(c['d_model'], dtype=np.float32)
-  for name in 'word_emb.emb_projs.0', 'crit.out_projs.0':
-    np.testing.assert_array_equal(state[name], eye)
+  np.testing.assert_array_equal(state['word_emb.emb_projs.0'], eye)
+  assert 'crit.out_projs.0' not in state
 
 
 def test_what_is_unknown_is_named():
@@ -81,17 +87,15 @@ def test_what_is_unknown_is_named():
     tensorflow.to_original({**variables, **more})
   assert all(name in str(e.value) for name in more)
   state = tensorflow.to_original(variables)
+  own = section('tf_plain')
   with pytest.raises(UserError, match='nothing like r_emb, x'):
-    tensorflow.from_original({**state, 'r_emb': x, 'x': x})
+    tensorflow.from_original({**state, 'r_emb': x, 'x': x}, own)
 
 
 def test_what_the_other_code_does_not_have():
   state = tensorflow.to_original(load('tf_plain')[0])
-  other = state['crit.out_layers.0.weight'] + 1
-  with pytest.raises(UserError, match='are no embeddings'):
-    tensorflow.from_original({**state, 'crit.out_layers.0.weight': other})
-  narrow = tensorflow.to_original(load('tf_one_width')[0])
-  with pytest.raises(UserError, match='2 numbers'):
-    tensorflow.from_original(narrow)
-  with pytest.raises(UserError, match='2 numbers'):
-    tensorflow.from_original(narrow, (9, 5))
+  untied = dataclasses.replace(section('tf_plain'), tie_weights=False)
+  name = 'crit.out_layers.0.weight'
+  other = {**state, name: state['word_emb.emb_layers.0.weight'] + 1}
+  with pytest.raises(UserError, match=f'nothing like {name}; allowed'):
+    tensorflow.from_original(other, untied)

@@ -215,6 +215,17 @@ def test_modules_within_modules_without_end(tmp_path):
   assert 'too many modules' in refused(path, memory=256 << 20)
 
 
+def test_arguments_that_are_there_many_times(tmp_path):
+  """One dict of 20,000 numbers under each of 2,000 names."""
+  named = lambda n, of: b''.join(pickling.text(f'{i}') + of for i in range(n))
+  many = b'}(' + named(20_000, b'K\x01') + b'u'
+  inside = pickling.text('x') + many + b'q\x00' + named(2000, b'h\x00')
+  pickle = b'\x80\x02}(' + inside + pickling.text('t') + tensor() + b'u.'
+  path = archive(tmp_path / 'x.pt', pickle)
+  with guard.nothing_runs(memory=16 << 20):
+    assert torch_file.read(path).options == {}
+
+
 def test_names_of_tensors_that_break_lines(tmp_path):
   pickle = b'\x80\x02}(' + pickling.text('a\nb') + tensor() + b'u.'
   refused(archive(tmp_path / 'x.pt', pickle))

@@ -24,16 +24,16 @@ from txl_jax.program import terminal
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
+import contextlib
+import json
 import math
 import pathlib
 import sys
-from collections.abc import Iterator
 
 import jax
 from absl import app, flags
 
-from txl_jax.convert import options, reading, run, targets, writing
-from txl_jax.convert.sources import SOURCES
+from txl_jax.convert import options, reading, vocabularies, writing
 from txl_jax.convert.weights import Weights
 from txl_jax.program import command_line
 from txl_jax.program.errors import UserError
@@ -42,16 +42,10 @@ _FROM = flags.DEFINE(command_line.Path(), 'from', '', 'What to convert.')
 _TO = flags.DEFINE(
   command_line.Path(), 'to', '', 'What to write; it must be new.'
 )
-_SOURCE = flags.DEFINE_enum(
-  'source',
-  'auto',
-  ['auto', *SOURCES],
-  'Which version --from comes from; auto decides by names.',
-)
 _FORMAT = flags.DEFINE_enum(
   'format',
   'auto',
-  targets.FORMATS,
+  writing.FORMATS,
   'What --to is; auto: original for a name in .pt or .pth, export for .npz, '
   'otherwise a workdir.',
 )
@@ -65,59 +59,44 @@ _VOCABULARY = flags.DEFINE(
 )
 
 
-def _define() -> dict[str, flags.FlagHolder]:
-  """The flags of options, by their names."""
-  integers = {
-    'attn_type': '0 Transformer-XL, 1 Shaw et al., 2 Vaswani et al., 3 Al-Rfou',
-    'n_head': 'Number of heads, which attention type 2 does not tell.',
-    'tgt_len': 'T: tokens per segment.',
-    'mem_len': 'M: states in the memory.',
-    'clamp_len': 'Larger distances count as this one; 0 is off.',
-    'div_val': 'How many times narrower each bin is than the one before; by '
-    'default as their widths tell.',
-  }
-  switches = {
-    'same_length': 'Whether all queries see the same number of keys.',
-    'pre_lnorm': 'Whether norms come before the sublayers.',
-    'tie_weight': 'Whether the softmax shares the weights of the embedding; '
-    'needed if a file has them only once.',
-  }
-  made: dict[str, flags.FlagHolder] = {
-    'cutoffs': flags.DEFINE_list(
-      'cutoffs', None, 'First ids of the tails, such as 20000,40000,200000.'
-    ),
-    'tie_projs': flags.DEFINE_list(
-      'tie_projs',
-      None,
-      'Whether the softmax shares each projection of the embedding: true or '
-      'false for each bin.',
-    ),
-    'layer_norm_epsilon': flags.DEFINE_float(
-      'layer_norm_epsilon', None, 'Epsilon of the layer norms.'
-    ),
-  }
-  for name, what in integers.items():
-    made[name] = flags.DEFINE_integer(name, None, what)
-  for name, what in switches.items():
-    made[name] = flags.DEFINE_bool(name, None, what)
-  return made
-
-
-_OPTIONS = _define()
+# What weights do not say; the names are those of `options`.
+_INTEGERS = {
+  'attn_type': '0 Transformer-XL, 1 Shaw et al., 2 Vaswani et al., 3 Al-Rfou',
+  'n_head': 'Number of heads, which attention type 2 does not tell.',
+  'tgt_len': 'T: tokens per segment.',
+  'mem_len': 'M: states in the memory.',
+  'clamp_len': 'Larger distances count as this one; 0 is off.',
+  'div_val': 'How many times narrower each bin is than the one before; by '
+  'default as their widths tell.',
+}
+_SWITCHES = {
+  'same_length': 'Whether all queries see the same number of keys.',
+  'pre_lnorm': 'Whether norms come before the sublayers.',
+  'tie_weight': 'Whether the softmax shares the weights of the embedding; '
+  'needed if a file has them only once.',
+}
+_LISTS = {
+  'cutoffs': 'First ids of the tails, such as 20000,40000,200000.',
+  'tie_projs': 'Whether the softmax shares each projection of the embedding: '
+  'true or false for each bin.',
+}
+for _define, _named in (
+  (flags.DEFINE_integer, _INTEGERS),
+  (flags.DEFINE_bool, _SWITCHES),
+  (flags.DEFINE_string, _LISTS),
+  (flags.DEFINE_float, {'layer_norm_epsilon': 'Epsilon of the layer norms.'}),
+):
+  for _name, _help in _named.items():
+    _define(_name, None, _help)
 
 
 def _told():
   """The options that flags say."""
-  told = {name: flag.value for name, flag in _OPTIONS.items()}
-  found = {name: x for name, x in told.items() if x is not None}
-  if cutoffs := found.get('cutoffs'):
-    if not all(x.isascii() and x.isdecimal() for x in cutoffs):
-      raise UserError(f'--cutoffs={",".join(cutoffs)}; allowed: whole numbers')
-    found['cutoffs'] = [*map(int, cutoffs)]
-  if tied := found.get('tie_projs'):
-    if not {*tied} <= {'true', 'false'}:
-      raise UserError(f'--tie_projs={",".join(tied)}; allowed: true and false')
-    found['tie_projs'] = [x == 'true' for x in tied]
+  names = *_INTEGERS, *_SWITCHES, *_LISTS, 'layer_norm_epsilon'
+  found = {name: flags.FLAGS[name].value for name in names}
+  for name in _LISTS:
+    with contextlib.suppress(TypeError, ValueError):  # which `options` refuses
+      found[name] = json.loads(f'[{found[name]}]')
   return found
 
 
@@ -129,10 +108,10 @@ def main(_: list[str]) -> None:
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
-  form = targets.format_of(to, _FORMAT.value)
-  targets.hold_new(to, form)
-  given = _SOURCE.value, _told(), _VOCABULARY.value
-  weights = reading.read(pathlib.Path(_FROM.value), *given)
+  form = writing.format_of(to, _FORMAT.value)
+  writing.hold_new(to, form)
+  source = pathlib.Path(_FROM.value)
+  weights = reading.read(source, _told(), _VOCABULARY.value)
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
   name, V = weights.fields['name'], len(weights.vocabulary)
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
@@ -140,10 +119,13 @@ def main(_: list[str]) -> None:
     own = weights.fields.get(key.removeprefix('model.'))
     value = weights.keys.get(key, own)
     print(f'  {key} = {value!r}, {note}')
-  for line in (*weights.warnings, *_guessed(weights)):
-    print(f'warning: {line}', file=sys.stderr)
+  _warn(*weights.warnings)
+  notes = weights.notes.items()
+  if guessed := [k for k, note in notes if note.startswith(options.GUESS)]:
+    keys = ', '.join(guessed)
+    _warn(f'said by nothing, so guessed: {keys}; see the flags above')
   if form == 'workdir':
-    config = run.write(to, weights)
+    config = writing.to_workdir(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
     print(f'origin: {config.origin}')
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
@@ -159,14 +141,6 @@ def main(_: list[str]) -> None:
   print(f'written: {to}')
 
 
-def _guessed(weights: Weights) -> Iterator[str]:
-  """What is said of values that nothing says."""
-  notes = weights.notes.items()
-  keys = [key for key, note in notes if note.startswith(options.GUESS)]
-  if keys:
-    yield f'said by nothing, so guessed: {", ".join(keys)}; see the flags above'
-
-
 def _back(form: str, to: pathlib.Path, weights: Weights) -> None:
   """Writes for another version, and tells what is otherwise there."""
   if form == 'original':
@@ -177,13 +151,16 @@ def _back(form: str, to: pathlib.Path, weights: Weights) -> None:
     print(f'MemTransformerLM({text})')
   else:
     writing.to_hugging_face(to, weights)
-    if not writing.has_tokenizer(weights.vocabulary):
-      print(
-        "warning: Hugging Face's tokenizer needs words, <unk> among them; this "
-        f'vocabulary is in {to}/vocabulary.json alone',
-        file=sys.stderr,
+    if not vocabularies.has_tokenizer(weights.vocabulary):
+      _warn(
+        "Hugging Face's tokenizer needs words, <unk> among them; this "
+        f'vocabulary is in {to}/vocabulary.json alone'
       )
-  for line in writing.left_out(weights, form):
+  _warn(*writing.left_out(weights, form))
+
+
+def _warn(*lines):
+  for line in lines:
     print(f'warning: {line}', file=sys.stderr)
 
 

@@ -9,27 +9,13 @@ from typing import Any
 import numpy as np
 
 from txl_jax.convert import layout, names, original
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _INSIDE = 'transformer.'
 _BIASES = 'r_w_bias', 'r_r_bias'
-# Our keys and those of its config that have the same meaning.
-_KEYS = {
-  'n_layer': 'n_layer',
-  'd_model': 'd_model',
-  'n_head': 'n_head',
-  'd_head': 'd_head',
-  'd_ff': 'd_inner',
-  'div_val': 'div_val',
-  'pre_norm': 'pre_lnorm',
-  'untie_biases': 'untie_r',
-  'dropout': 'dropout',
-  'dropatt': 'dropatt',
-  'ln_eps': 'layer_norm_epsilon',
-  'tie_weights': 'tie_word_embeddings',
-}
 # Its config's defaults for what neither its file nor the weights tell.
-_DEFAULTS = {
+DEFAULTS = {
   'mem_len': 1600,
   'clamp_len': 1000,
   'same_length': True,
@@ -40,12 +26,6 @@ _DEFAULTS = {
 }
 NEEDED = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
 _FALSE = 'same_length', 'pre_lnorm', 'tie_word_embeddings'  # of null too
-_OF_HEAD = 'vocab_size', 'tie_word_embeddings', 'proj_share_all_but_first'
-
-
-def is_state(state: Any) -> bool:
-  """Whether tensors have the names that its model uses."""
-  return any(name.startswith(f'{_INSIDE}word_emb.') for name in state)
 
 
 def to_original(
@@ -56,8 +36,10 @@ def to_original(
   `from_original` names them back, and leaves out what is tied.
 
   Biases that all layers share may be stored once, in each layer, or both.
-  UserError if they are not the same.
+  UserError if they are not the same, or the attention is another one.
   """
+  if kind := options.get('attn_type'):
+    settings.refuse('attn_type', kind, '0, the only one of Hugging Face')
   state = names.renamed(state, lambda name: name.removeprefix(_INSIDE))
   for bias in _BIASES:
     ends = f'.dec_attn.{bias}'
@@ -78,19 +60,13 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   Biases that all layers share are also in each of them. The state is
   `original.from_params` of a model with that section `model`.
   """
-  tied = layout.copies(section)
-  kept = {name: x for name, x in state.items() if name not in tied}
+  kept = layout.without_copies(state, section)
   for bias in _BIASES:
     for n in range(section.n_layer):
       if bias in kept:
         kept[f'layers.{n}.dec_attn.{bias}'] = kept[bias]
-  of_head = lambda name: name.startswith('crit.')
-  return {x if of_head(x) else f'{_INSIDE}{x}': kept[x] for x in kept}
-
-
-def defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The options that a config.json leaves to the code's defaults."""
-  return {k: x for k, x in _DEFAULTS.items() if k not in config}
+  inside = lambda x: x if x.startswith('crit.') else f'{_INSIDE}{x}'
+  return names.renamed(kept, inside)
 
 
 def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,9 +79,8 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
     raise UserError(f'config.json: model_type is {kind!r:.80}, not transfo-xl')
   null = {k: False for k in _FALSE if k in config and config[k] is None}
   config = {**config, **null}
-  found = {k: x for k, x in config.items() if k not in _OF_HEAD}
+  found = config | {'tie_weight': config.get('tie_word_embeddings', True)}
   found['n_token'] = config.get('vocab_size', config.get('n_token'))
-  found['tie_weight'] = config.get('tie_word_embeddings', True)
   if 'tie_projs' not in config and isinstance(config.get('cutoffs'), list):
     share = bool(config.get('proj_share_all_but_first', True))
     found['tie_projs'] = [False] + [share] * len(config['cutoffs'])
@@ -120,28 +95,22 @@ def config_of(
   UserError if it has none like it.
   """
   if section.name != 'transformer_xl':
-    raise UserError(
-      f'model.name is {section.name!r}; allowed for Hugging Face: '
-      'transformer_xl, the only attention that its code kept'
-    )
-  found = {theirs: getattr(section, ours) for ours, theirs in _KEYS.items()}
+    allowed = 'transformer_xl, the only one of Hugging Face'
+    settings.refuse('model.name', section.name, allowed)
   M, span = section.mem_len, section.span
   return {
     'architectures': ['TransfoXLLMHeadModel'],
     'model_type': 'transfo-xl',
     'vocab_size': vocab_size,
-    'cutoffs': [*section.cutoffs],
-    'd_embed': section.d_embed or section.d_model,
-    **found,
-    # A query sees as many keys as the memory is long.
-    'mem_len': M if span is None else max(M, span),
-    'same_length': span is not None,
-    'clamp_len': section.clamp_len or -1,
-    'tie_projs': [*(section.tie_projs or [False] * (len(section.cutoffs) + 1))],
+    'tie_word_embeddings': section.tie_weights,
+    'untie_r': section.untie_biases,
+    'layer_norm_epsilon': section.ln_eps,
     'proj_share_all_but_first': all(section.tie_projs[1:] or [False]),
-    'attn_type': 0,
     'sample_softmax': -1,
     'adaptive': True,
     'eos_token_id': eos or 0,
     'torch_dtype': 'float32',
+    **layout.arguments(section),
+    # A query sees as many keys as the memory is long.
+    'mem_len': M if span is None else max(M, span),
   }

@@ -17,7 +17,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from txl_jax import models
 from txl_jax.convert import names
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 Shape = tuple[int, ...]
@@ -46,19 +48,50 @@ def tensors(section: Any, vocab_size: int) -> list[Tensor]:
   return found
 
 
+def section_of(fields: Mapping[str, Any]) -> Any:
+  """The section `model` of a config as the dataclass of its model."""
+  return settings.read(models.MODELS[fields['name']].Config, fields)
+
+
+def arguments(section: Any) -> dict[str, Any]:
+  """Arguments of the original code's model; Hugging Face's config has them."""
+  return {
+    'n_layer': section.n_layer,
+    'n_head': section.n_head,
+    'd_model': section.d_model,
+    'd_head': section.d_head,
+    'd_inner': section.d_ff,
+    'dropout': section.dropout,
+    'dropatt': section.dropatt,
+    'd_embed': section.d_embed or section.d_model,
+    'div_val': section.div_val,
+    'cutoffs': [*section.cutoffs],
+    'tie_projs': [*(section.tie_projs or [False] * (len(section.cutoffs) + 1))],
+    'pre_lnorm': section.pre_norm,
+    'same_length': section.span is not None,
+    'clamp_len': getattr(section, 'clamp_len', 0) or -1,
+    'attn_type': ATTENTION[section.name],
+  }
+
+
 def copies(section: Any) -> dict[str, str]:
   """{name: tensor} of tied weights, which a state dict has twice."""
   found = {}
   _, widths, projected = _bins(section)
-  several = len(widths) if section.div_val > 1 else 1
   if section.tie_weights:
-    for i in range(several):
+    for i in range(len(widths) if section.div_val > 1 else 1):
       found[f'crit.out_layers.{i}.weight'] = f'word_emb.emb_layers.{i}.weight'
   for i, tied in enumerate(section.tie_projs if projected else ()):
     if tied:
       of = i if section.div_val > 1 else 0
       found[f'crit.out_projs.{i}'] = f'word_emb.emb_projs.{of}'
   return found
+
+
+def without_copies(state: Mapping[str, Any], section: Any) -> dict[str, Any]:
+  """The state dict with tied weights once."""
+  tied = copies(section)
+  return {name: x for name, x in state.items() if name not in tied}
 
 
 def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:

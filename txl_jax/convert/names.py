@@ -10,9 +10,21 @@ _LONGEST = 2000  # characters of names in a message
 _NAME = 1000  # characters of the name of a tensor
 
 
-def is_name(text: str) -> bool:
-  """Whether a text can be a tensor's name, and be shown in one line."""
-  return 0 < len(text) <= _NAME and text.isprintable()
+def is_name(text: Any) -> bool:
+  """Whether something can be a tensor's name, and be shown in one line."""
+  return type(text) is str and 0 < len(text) <= _NAME and text.isprintable()
+
+
+def by_table(table: Mapping[str, str], name: str) -> str:
+  """The name that a table {name: other name} has for one, or else itself.
+
+  A {} in both stands for the number of a layer or bin.
+  """
+  for pattern, other in table.items():
+    number = re.escape(pattern).replace(r'\{\}', r'(0|[1-9]\d{0,3})')
+    if match := re.fullmatch(number, name):
+      return other.format(*match.groups())
+  return name
 
 
 def renamed(

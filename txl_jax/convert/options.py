@@ -12,14 +12,17 @@ from typing import Any
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
-_SIZES = 'n_token', 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner'
-_SIZES = *_SIZES, 'div_val', 'tgt_len'
-_COUNTS = 'attn_type', 'mem_len'
-# For these, numbers below 1 mean none.
-_OR_NONE = 'd_embed', 'clamp_len'
-_SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
-_RATES = 'dropout', 'dropatt'
 _LARGEST = 10**9
+_SIZES = 'n_token', 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner'
+# Whole numbers, and the least of each.
+_AT_LEAST = {
+  **dict.fromkeys((*_SIZES, 'div_val', 'tgt_len'), 1),
+  **dict.fromkeys(('attn_type', 'mem_len'), 0),
+  **dict.fromkeys(('d_embed', 'clamp_len'), -_LARGEST),  # below 1 for none
+}
+_SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
+_RATES = 'dropout', 'dropatt', 'layer_norm_epsilon'
+_LISTS = {'cutoffs': 'whole numbers', 'tie_projs': 'true and false'}
 
 # Where a value is from; see also `unsaid`.
 SAID = 'said beside the weights'
@@ -71,20 +74,14 @@ def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
   if 'tied' in made:
     made['tie_weight'] = made['tied']
   made |= found
-  for theirs, name in _OF_MODULE.items():
-    if theirs in found:
-      made[name] = found[theirs]
+  made |= {name: found[x] for x, name in _OF_MODULE.items() if x in found}
   for theirs, name in _OF_LAYERS.items():
     made |= _of_layers(found, theirs, name)
   if isinstance(config := found.get(_CONFIG), Mapping):
     made |= config
   nested = f'{_CONFIG}.'
-  made |= {
-    name.removeprefix(nested): x
-    for name, x in found.items()
-    if name.startswith(nested)
-  }
-  return made
+  inside = (name for name in found if name.startswith(nested))
+  return made | {name.removeprefix(nested): found[name] for name in inside}
 
 
 def _of_layers(found, theirs, name):
@@ -106,28 +103,26 @@ def known(
   where: str,
   told: Mapping[str, Any] | None = None,
   default: Mapping[str, Any] | None = None,
-  by: str = '',
 ) -> Known:
   """Those of the options that are known, as Python's own types.
 
   They are those found in a place; those told by flags come before them, and
-  after them the default ones of a version, which is named. None stands for what
-  is not said. UserError, which names the place, if a value is none of its kind,
+  after them the defaults of Hugging Face's code. None stands for what is not
+  said. UserError, which names the place, if a value is none of its kind,
   or of what is not converted.
   """
-  made, origins = {}, {}
   for name in _NONE:
     value = found.get(name)
     if isinstance(value, int) and value > 0:
       settings.refuse(f'{where}: {name}', value, '0, for it is not converted')
-  of = (default or {}, f'default of {by}'), (found, SAID), (told or {}, FLAG)
-  for values, from_there in of:
-    for name, value in values.items():
-      if value is None or (check := _kind(name)) is None:
+  made, origins = {}, {}
+  of = {'default of Hugging Face': default, SAID: found, FLAG: told}
+  for from_there, values in of.items():
+    for name, value in (values or {}).items():
+      if value is None or not (allowed := _allowed(name)):
         continue
-      function, allowed = check
       try:
-        made[name] = function(value)
+        made[name] = _plain(name, value)
       except (TypeError, ValueError, OverflowError):
         place = f'--{name}' if from_there is FLAG else f'{where}: {name}'
         settings.refuse(place, value, allowed)
@@ -137,25 +132,32 @@ def known(
   return result
 
 
-def _kind(name):
-  """How a value is checked, and what is allowed; None if it is not known."""
-  if name in _SIZES:
-    return lambda x: _integer(x, 1), 'a whole number from 1 on'
-  if name in _COUNTS:
-    return lambda x: _integer(x, 0), 'a whole number from 0 on'
-  if name in _OR_NONE:
-    return lambda x: max(_integer(x, -_LARGEST), 0) or None, 'a whole number'
+def _allowed(name):
+  """The values that an option may have, in words; '' if it is not known."""
+  if name in _AT_LEAST:
+    least = _AT_LEAST[name]
+    return 'a whole number' + f' from {least} on' * (least >= 0)
   if name in _SWITCHES:
-    return _switch, 'true or false'
+    return 'true or false'
+  return 'a number from 0 to 1' if name in _RATES else _LISTS.get(name, '')
+
+
+def _plain(name, value):
+  """A value as Python's own type; TypeError and others of another kind."""
+  if name in _AT_LEAST:
+    number = _integer(value, _AT_LEAST[name])
+    return number if _AT_LEAST[name] >= 0 else max(number, 0) or None
+  if name in _SWITCHES:
+    return _switch(value)
   if name in _RATES:
-    return lambda x: _number(x, 0, 1), 'a number from 0 to 1'
-  if name == 'layer_norm_epsilon':
-    return lambda x: _number(x, 0, 1), 'a number from 0 to 1'
-  if name == 'cutoffs':
-    return lambda x: tuple(_integer(i, 1) for i in _list(x)), 'whole numbers'
+    if isinstance(value, bool | str) or not 0 <= value <= 1:
+      raise ValueError
+    return float(value)
+  if not isinstance(value, list | tuple) or len(value) > 1000:
+    raise TypeError
   if name == 'tie_projs':
-    return lambda x: tuple(_switch(i) for i in _list(x)), 'true and false'
-  return None
+    return tuple(map(_switch, value))
+  return tuple(_integer(x, 1) for x in value)
 
 
 def _integer(value, at_least):
@@ -171,15 +173,3 @@ def _switch(value):
   if value not in (False, True):
     raise ValueError
   return bool(value)
-
-
-def _number(value, at_least, at_most):
-  if isinstance(value, bool | str) or not at_least <= value <= at_most:
-    raise ValueError
-  return float(value)
-
-
-def _list(value):
-  if not isinstance(value, list | tuple) or len(value) > 1000:
-    raise TypeError
-  return value

@@ -15,6 +15,7 @@ from txl_jax.convert import (
   nvidia,
   options,
   safe_file,
+  sources,
   tensorflow,
   tensorflow_file,
   torch_file,
@@ -43,71 +44,76 @@ _IN_FOLDER = (
 _CONFIG = 'config.json'
 _CONFIG_SIZE = 1 << 20  # bytes
 # With weights of Hugging Face; the first is our own.
-_VOCABULARIES = workdir.VOCABULARY, 'vocab.json', 'vocab.bin', 'vocab.pkl'
-_VOCABULARIES = *_VOCABULARIES, 'vocab.txt'
+_VOCABULARIES = workdir.VOCABULARY, *vocabularies.NAMES
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
 _OURS = 'txl_jax'  # what we add to a config.json of Hugging Face
 
 
 def read(
   path: pathlib.Path,
-  source: str = 'auto',
   told: Mapping[str, Any] | None = None,
   vocabulary: str = '',
 ) -> weights.Weights:
   """The Weights in a file or folder.
 
-  The source is one of SOURCES, or auto, which goes by names; told are options
-  that come before those of a file; the vocabulary is a file, or `bytes`.
-  UserError: something cannot be read, or does not fit together.
+  Told are options that come before those of a file; the vocabulary is a file,
+  or `bytes`. UserError: something cannot be read, or does not fit together.
   """
   told = told or {}
   path = _weights_in(path)
-  is_file = path.is_file()
   if path.is_dir():
     return _run(path)
   if path.suffix == '.npz':
     return _export(path)
-  prefix = _prefix(path)
-  bundle = pathlib.Path(f'{prefix}.index').exists()
-  if source == 'tensorflow' or (bundle and (prefix != path or not is_file)):
-    return _tensorflow(prefix, source, told, vocabulary)
-  found: dict[str, Any] = {}
-  default, paths = {}, [path]
-  if path.name.endswith(safe_file.INDEX):
-    state, paths = safe_file.shards(path)
-  elif path.suffix == '.safetensors':
-    state = safe_file.read(path)
-  else:
-    contents = torch_file.read(path)
-    state, found = contents.tensors, options.of_file(contents.options)
-  state = names.renamed(state, names.unwrapped)
-  source = _source(state, source)
+  source, state, found, paths = _opened(path)
+  default, folder = None, None
   if source == 'hugging_face':
-    said, default = _config(path.with_name(_CONFIG), {**found, **told})
-    found |= said
-  known = options.known(found, f'{path}', told, default, SOURCES[source].title)
+    found |= _config(path.with_name(_CONFIG), {**found, **told})
+    default, folder = hugging_face.DEFAULTS, path.parent
+  known = options.known(found, f'{path}', told, default)
   if source == 'hugging_face':
-    _check_kind(known)
-  turn = {'hugging_face': hugging_face, 'nvidia': nvidia}.get(source)
-  if turn:
-    state = turn.to_original(state, known)
-  folder = path.parent if source == 'hugging_face' else None
+    state = hugging_face.to_original(state, known)
+  elif source == 'nvidia':
+    state = nvidia.to_original(state, known)
+  elif source == 'tensorflow':
+    state = tensorflow.to_original(state)
   words = _vocabulary(vocabulary, folder)
   # A state dict alone has none.
   by_torch = paths == [path] and path.suffix != '.safetensors'
-  of_checkpoint = words is None and source == 'nvidia' and by_torch
-  if contents := vocabularies.within(path) if of_checkpoint else None:
-    words = vocabularies.convert(contents)
-  made = weights.of_state(state, known, source, words, _origin(source, paths))
+  if words is None and source == 'nvidia' and by_torch:
+    words = vocabularies.within(path)
+  each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
+  origin = ', '.join([SOURCES[source].title, *each])
+  made = weights.of_state(state, known, source, words, origin)
   if (M := found.get('mem_len')) and not known.get('mem_len', M):
     line = f'a memory of {M} states is left out, and figures will differ'
     made = made._replace(warnings=(*made.warnings, line))
   return made
 
 
+def _opened(path):
+  """Which of SOURCES it is, its tensors and options, and the files of both."""
+  prefix = tensorflow_file.prefix_of(path)
+  is_other = path.is_file() and prefix == path
+  if pathlib.Path(f'{prefix}.index').exists() and not is_other:
+    state = tensorflow_file.read(prefix)
+    found = {'cutoffs': tensorflow.cutoffs(state)}
+    return 'tensorflow', state, found, tensorflow_file.data_files(prefix)
+  found: dict[str, Any] = {}
+  paths = [path]
+  if path.name.endswith(safe_file.INDEX):
+    state, paths = safe_file.shards(path)
+  elif path.suffix == '.safetensors':
+    state = safe_file.read(path)
+  else:
+    state, found = torch_file.read(path)
+    found = options.of_file(found)
+  state = names.renamed(state, names.unwrapped)
+  return sources.of_state(state), state, found, paths
+
+
 def _config(path, known):
-  """The options that a config.json says, and those it leaves to the code."""
+  """The options that a config.json says; {} without one if all are known."""
   if not os.path.lexists(path):
     if missing := [x for x in hugging_face.NEEDED if x not in known]:
       flags = ', '.join(f'--{name}' for name in missing)
@@ -115,18 +121,10 @@ def _config(path, known):
         f'{path} is missing, and weights do not say {", ".join(missing)}; '
         f'allowed: that file, or {flags}'
       )
-    return {}, {}
+    return {}
   data = files.read(path, largest=_CONFIG_SIZE)
   config = files.parse_json(data, f'{path}')
-  return hugging_face.options_of(config), hugging_face.defaults(config)
-
-
-def _check_kind(known):
-  if known.get('attn_type'):
-    raise UserError(
-      f'attn_type is {known["attn_type"]}; allowed: 0, the only one that '
-      'the code of Hugging Face has'
-    )
+  return hugging_face.options_of(config)
 
 
 def _weights_in(path):
@@ -145,30 +143,6 @@ def _weights_in(path):
     return found[0]
   allowed = ', '.join([*_IN_FOLDER, 'checkpoints/', 'one *.index'])
   raise UserError(f'{path} has no weights; allowed: a folder with {allowed}')
-
-
-def _prefix(path):
-  """The prefix of a checkpoint of TensorFlow, of one of its files."""
-  for ending in '.index', '.meta':
-    if path.name.endswith(ending):
-      return path.with_name(path.name.removesuffix(ending))
-  return path.with_name(path.name.partition('.data-')[0])
-
-
-def _source(state, source):
-  """Which version a state dict is of; UserError if it is said otherwise."""
-  found = 'original'
-  if hugging_face.is_state(state):
-    found = 'hugging_face'
-  elif nvidia.is_state(state):
-    found = 'nvidia'
-  if source not in ('auto', found):
-    some = ', '.join([*state][:3])
-    raise UserError(
-      f'--source={source}, and the tensors have the names of {found}: {some}; '
-      f'allowed: --source={found}, or to leave it out'
-    )
-  return found
 
 
 def _run(path):
@@ -202,22 +176,6 @@ def _ours(fields, params, vocabulary, origin, keys):
   return weights.Weights(fields, params, vocabulary, origin, {}, keys)
 
 
-def _tensorflow(prefix, source, told, vocabulary):
-  """The Weights of a checkpoint of the original TensorFlow code."""
-  if source not in ('auto', 'tensorflow'):
-    raise UserError(
-      f'--source={source}, and {prefix} is one of tensorflow; allowed: '
-      '--source=tensorflow, or to leave it out'
-    )
-  variables = tensorflow_file.read(prefix)
-  state = tensorflow.to_original(variables)
-  said = {'cutoffs': tensorflow.cutoffs(variables)}
-  known = options.known(said, f'{prefix}', told)
-  words = _vocabulary(vocabulary, None)
-  origin = _origin('tensorflow', tensorflow_file.data_files(prefix))
-  return weights.of_state(state, known, 'tensorflow', words, origin)
-
-
 def _vocabulary(given, folder):
   """The vocabulary of a file, of a folder that may have one, or None."""
   if given == _BYTES:
@@ -233,10 +191,4 @@ def _vocabulary(given, folder):
       return vocabulary_lib.from_json(data)
     except files.ODD as e:
       raise UserError(f'{path} is damaged: {first_line(e)}') from e
-  return vocabularies.convert(vocabularies.read(path))
-
-
-def _origin(source, paths):
-  """Which files weights are from: version, names and sha256."""
-  each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
-  return ', '.join([SOURCES[source].title, *each])
+  return vocabularies.read(path)

@@ -35,7 +35,8 @@ def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
   if not isinstance(places, dict) or not places:
     raise UserError(f'{index} has no weight_map')
   for name in places.values():
-    if not isinstance(name, str) or not _is_beside(name):
+    beside = names.is_name(name) and '/' not in name and '\\' not in name
+    if not beside or not name.endswith(('.safetensors', '.bin', '.pt')):
       raise UserError(f'{index} names {name!a:.80}; allowed: a file beside it')
   paths = {name: index.with_name(name) for name in sorted({*places.values()})}
   parts = {
@@ -50,9 +51,3 @@ def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
       raise UserError(f'{paths[name]} has no {ascii(tensor)[1:-1]:.200}')
     state[tensor] = parts[name][tensor]
   return state, [*paths.values()]
-
-
-def _is_beside(name):
-  """Whether a name is that of a file with weights in the same folder."""
-  ending = name.endswith(('.safetensors', '.bin', '.pt'))
-  return ending and name.isprintable() and '/' not in name and '\\' not in name

@@ -19,6 +19,7 @@ class Source(NamedTuple):
   ln_eps: float
   before_cutoffs: int = 0  # words by which published cutoffs are fewer
   left_out: tuple[str, ...] = ()  # what is saved once if it is tied
+  mark: str = ''  # the beginning of names that only its state dicts have
 
 
 _BOTH = 'crit.out_layers.', 'crit.out_projs.'
@@ -30,9 +31,19 @@ SOURCES = {
     'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12, 0, _BOTH
   ),
   'hugging_face': Source(
-    'Hugging Face', 'zeros', 'M', 'ascending', 1e-5, 0, _BOTH
+    'Hugging Face', 'zeros', 'M', 'ascending', 1e-5, 0, _BOTH,
+    'transformer.word_emb.',
   ),
   'nvidia': Source(
-    "NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3, _BOTH[:1]
+    "NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3, _BOTH,
+    'crit.out_layers_biases.',
   ),
-}
+}  # fmt: skip
+
+
+def of_state(state: dict) -> str:
+  """Which of SOURCES a state dict of PyTorch is of, by the names of tensors."""
+  for name in 'hugging_face', 'nvidia':
+    if any(x.startswith(SOURCES[name].mark) for x in state):
+      return name
+  return 'original'

@@ -34,24 +34,22 @@ _INDEX = 1 << 24  # bytes of an index
 _ENTRIES = 100_000
 _SHARDS = 10_000
 _RANK = 8
-_TEXT, _FIXED32 = 2, 5  # wire types of protocol buffers
+_NUMBER, _TEXT, _FIXED32 = 0, 2, 5  # wire types of protocol buffers
 _DTYPES = {
   1: '<f4', 2: '<f8', 3: '<i4', 4: 'u1', 5: '<i2', 6: 'i1', 9: '<i8', 10: '?',
   14: jnp.bfloat16, 17: '<u2', 19: '<f2', 22: '<u4', 23: '<u8',
 }  # fmt: skip
-_BFLOAT16, _STRING = 14, 7
-_OBJECTS = '_CHECKPOINTABLE_OBJECT_GRAPH'  # of TensorFlow 2
-_ENDINGS = '.index', '.meta', '.data-00000-of-00001'
+_BFLOAT16 = 14
 _ODD = *files.ODD, struct.error
 
 # What the index says of a variable.
 _Entry = collections.namedtuple(
-  '_Entry', 'dtype shape partitioned shard offset size crc'
+  '_Entry', 'dtype shape partitioned file offset size crc'
 )
 
 # What optimisers and training loops keep in addition to the variables.
-_SLOTS = 'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage'
-_COUNTERS = 'global_step', 'beta1_power', 'beta2_power'
+_OF_TRAINING = 'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage'
+_OF_TRAINING = *_OF_TRAINING, 'global_step', 'beta1_power', 'beta2_power'
 
 
 def read(prefix: AnyPath) -> dict[str, np.ndarray]:
@@ -63,43 +61,32 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
   of a form that is not read.
   """
   prefix = prefix_of(prefix)
-  count, kept = _entries(prefix)
-  paths = _data_files(prefix, count, kept)
-  shards = {i: files.mapped(path) for i, path in paths.items()}
-  total = sum(e.size for e in kept.values())
-  if total > sum(map(len, shards.values())):
+  kept = _entries(prefix)
+  shards = {path: files.mapped(path) for path in _files(kept)}
+  if sum(e.size for e in kept.values()) > sum(map(len, shards.values())):
     raise UserError(f'{prefix}.index: its variables have more bytes than the '
                     'data')  # fmt: skip
   arrays = {}
   for name, entry in kept.items():
     try:
-      arrays[name] = _array(entry, shards[entry.shard])
+      arrays[name] = _array(entry, shards[entry.file])
     except _ODD as e:
-      said = f'{paths[entry.shard]}: {name}'
-      raise UserError(f'{said} is damaged: {e}') from None
+      raise UserError(f'{entry.file}: {name} is damaged: {e}') from None
   return arrays
 
 
 def data_files(prefix: AnyPath) -> list[pathlib.Path]:
   """The files with the variables of a checkpoint; UserError as `read`."""
-  prefix = prefix_of(prefix)
-  return [*_data_files(prefix, *_entries(prefix)).values()]
+  return _files(_entries(prefix_of(prefix)))
 
 
-def _data_files(prefix, count, kept):
-  """{number: file} of those, among the count, that have what is kept."""
-  used = sorted({entry.shard for entry in kept.values()})
-  return {i: pathlib.Path(f'{prefix}.data-{i:05}-of-{count:05}') for i in used}
+def _files(entries):
+  return sorted({entry.file for entry in entries.values()})
 
 
 def _entries(prefix):
-  """How many files there are, and {name: entry} of what is kept."""
+  """{name: entry} of what is kept."""
   path = f'{prefix}.index'
-  if prefix.is_file() and not os.path.exists(path):
-    raise UserError(
-      f'{prefix} has no .index beside it; allowed: a checkpoint of the form '
-      'V2, as tf.train.Saver writes it since TensorFlow 0.12'
-    )
   index = files.mapped(path)
   try:
     if len(index) > _INDEX:
@@ -110,19 +97,24 @@ def _entries(prefix):
       raise ValueError('it is big-endian, which is not read')
     if not 1 <= (count := header.get(1, 0)) <= _SHARDS:
       raise ValueError(f'its bytes are in {count} files')
-    # Those of the parts of a partitioned variable are no text.
-    text = lambda key: key.decode('utf-8', 'backslashreplace')
-    found = {text(k): _entry(v) for k, v in entries.items()}
-    kept = {k: e for k, e in found.items() if not _is_of_training(k)}
-    wrong = [_reason(k, e, count) for k, e in kept.items()]
-    if wrong := [said for said in wrong if said]:
+    kept, wrong = {}, []
+    for key, value in entries.items():
+      # Those of the parts of a partitioned variable are no text.
+      name = key.decode('utf-8', 'backslashreplace')
+      last = name.rsplit('/', 1)[-1]
+      if last in _OF_TRAINING:
+        continue
+      kept[name] = entry = _entry(value, prefix, count)
+      if reason := _reason(name, entry):
+        wrong.append(f'{name!r:.200} {reason}')
+    if wrong:
       raise ValueError('; '.join(wrong))
   except _ODD as e:
     what = ' '.join(f'{e}'.split())[:2000] or type(e).__name__
     raise UserError(
       f'{path} is no index of a checkpoint that is read: {what}'
     ) from None
-  return count, kept
+  return kept
 
 
 def prefix_of(path: AnyPath) -> pathlib.Path:
@@ -140,21 +132,20 @@ def prefix_of(path: AnyPath) -> pathlib.Path:
         # Only its name: the folder may have been moved.
         return path / value.strip(' "').replace('\\', '/').split('/')[-1]
     raise UserError(f'{state} names no checkpoint')
-  for ending in _ENDINGS:
+  for ending in '.index', '.meta':
     if path.name.endswith(ending):
       return path.with_name(path.name.removesuffix(ending))
-  return path
+  return path.with_name(path.name.partition('.data-')[0])
 
 
-def _is_of_training(name):
-  return name in _COUNTERS or name.rsplit('/', 1)[-1] in (*_SLOTS, *_COUNTERS)
-
-
-def _entry(data):
+def _entry(data, prefix, count):
   """What a BundleEntryProto says; ValueError if it is invalid."""
   found = dict(_fields(data))
-  dtype, *numbers = (found.get(number, 0) for number in (1, 3, 4, 5, 6))
-  return _Entry(dtype, _shape(found.get(2, b'')), 7 in found, *numbers)
+  dtype, shard, *numbers = (found.get(number, 0) for number in (1, 3, 4, 5, 6))
+  if shard >= count:
+    raise ValueError(f'a variable is in file {shard} of {count}')
+  file = pathlib.Path(f'{prefix}.data-{shard:05}-of-{count:05}')
+  return _Entry(dtype, _shape(found.get(2, b'')), 7 in found, file, *numbers)
 
 
 def _table(data):
@@ -231,15 +222,16 @@ def _fields(data):
   at = 0
   while at < len(data):
     tag, at = _varint(data, at)
-    kind = tag & 7
+    kind, start = tag & 7, at
     if kind == _FIXED32:
-      value, at = int.from_bytes(data[at : at + 4], 'little'), at + 4
-    else:
+      at += 4
+      value = int.from_bytes(data[start:at], 'little')
+    elif kind in (_NUMBER, _TEXT):
       value, at = _varint(data, at)
       if kind == _TEXT:
         value, at = data[at : at + value], at + value
-      elif kind:
-        raise ValueError(f'a message has a field of type {kind}')
+    else:
+      raise ValueError(f'a message has a field of type {kind}')
     if at > len(data):
       raise ValueError('a message is not whole')
     yield tag >> 3, value
@@ -256,25 +248,18 @@ def _shape(data):
   return shape
 
 
-def _reason(name, entry, count):
+def _reason(name, entry):
   """Why a variable cannot be read; '' if it can."""
   shape, dtype = entry.shape, entry.dtype
-  said = f'{name!r:.200}'
   if not names.is_name(name):
-    return f'{said} is no name'
-  if name == _OBJECTS:
-    return 'it was written by TensorFlow 2, for objects'
+    return 'is no name'
   if entry.partitioned:
-    return f'{said} is partitioned'
-  if dtype not in _DTYPES:
-    return f'{said} is of type {"string" if dtype == _STRING else dtype}'
-  if any(not 0 <= n < 1 << 48 for n in shape):
-    return f'{said} has the shape {shape}'
+    return 'is partitioned'
+  if dtype not in _DTYPES:  # such as the objects of TensorFlow 2
+    return f'is of type {dtype}, no numbers'
   size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
-  if size != entry.size:
-    return f'{said} has {entry.size} bytes for the shape {shape}'
-  if entry.shard >= count:
-    return f'{said} is in file {entry.shard} of {count}'
+  if size != entry.size or any(not 0 <= n < 1 << 48 for n in shape):
+    return f'has {entry.size} bytes for the shape {shape}'
   return ''
 
 

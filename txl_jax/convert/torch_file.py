@@ -11,6 +11,7 @@ that the published code bases have saved, and installing torch downloads 2.7 GB
 from PyPI on Linux, or 0.2 GB without CUDA.
 """
 
+import contextlib
 import math
 import os
 import pickle
@@ -33,7 +34,7 @@ ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
 _FIELDS = 200_000  # of all modules
 _ITEMS = 100  # of an option
-_ARGUMENTS = 1000  # of a program, which a file may keep
+_ARGUMENTS = 1000  # of a program, which a file may keep many times
 _PLAIN = int, float, bool, str, type(None)
 _LONGEST = 1000  # characters of a name
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
@@ -71,17 +72,26 @@ def load(path: AnyPath) -> tuple[Any, Storages]:
   not allowed.
   """
   data = files.mapped(path)
+  if not is_torch(data):
+    raise UserError(
+      f'{path} is no file of torch.save; allowed: one that is, .safetensors, '
+      'our .npz, a checkpoint of TensorFlow, or a folder with one of these'
+    )
+  with _told(path):
+    form = _load_archive if data[:4] == _ZIP else _load_old
+    return form(data, path)
+
+
+@contextlib.contextmanager
+def _told(path):
+  """Makes errors about the contents of a file a UserError."""
   try:
-    if data[:4] == _ZIP:
-      return _load_archive(data, path)
-    if data[: len(_MAGIC)] == _MAGIC:
-      return _load_old(data, path)
+    yield
   except ODD as e:
-    raise _refusal(path, e) from None
-  raise UserError(
-    f'{path} is no file of torch.save; allowed: one that is, .safetensors, our '
-    '.npz, a checkpoint of TensorFlow, or a folder with one of these'
-  )
+    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
+    raise UserError(
+      f'{path} is no file of weights that is read: {what}'
+    ) from None
 
 
 def is_torch(data: memoryview) -> bool:
@@ -96,7 +106,7 @@ def read(path: AnyPath) -> Contents:
   names what weights do not need.
   """
   root, storages = load(path)
-  try:
+  with _told(path):
     named, options = _model(root)
     tensors, left = {}, 4 * os.path.getsize(path)  # tied weights count twice
     for name, tensor in named.items():
@@ -104,8 +114,6 @@ def read(path: AnyPath) -> Contents:
       left -= tensors[name].nbytes
       if left < 0:
         raise ValueError('its tensors have more bytes than four times the file')
-  except ODD as e:
-    raise _refusal(path, e) from None
   return Contents(tensors, options)
 
 
@@ -198,12 +206,6 @@ def _array(tensor, storages):
   return found.astype(np.float32) if dtype == jnp.bfloat16 else found
 
 
-def _refusal(path, e):
-  """The UserError for a file, from an error about its contents."""
-  what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
-  return UserError(f'{path} is no file of weights that is read: {what}')
-
-
 def _model(root):
   """{name: tensor} and options of the object that was saved."""
   found, options = pickles.fields(root), {}
@@ -217,7 +219,7 @@ def _model(root):
     tensors, more = _tensors(found), _options(found)
   if not tensors:
     raise ValueError(f'it has no tensors, nor {" or ".join(_STATES)}')
-  if not all(type(k) is str and names.is_name(k) for k in tensors):
+  if not all(map(names.is_name, tensors)):
     raise ValueError('its tensors have no names')
   return tensors, options | {names.unwrapped(k): x for k, x in more.items()}
 
@@ -232,19 +234,20 @@ def _module(root):
   waiting, left = [('', root)], _FIELDS
   while waiting:
     prefix, module = waiting.pop()
-    children, parameters, buffers = (
-      pickles.fields(module.get(name))
-      for name in ('_modules', '_parameters', '_buffers')
-    )
-    tensors = {**parameters, **buffers}
+    children = pickles.fields(module.get('_modules'))
+    tensors = {
+      **pickles.fields(module.get('_parameters')),
+      **pickles.fields(module.get('_buffers')),
+    }
     # A module may be in many others, and these in many more.
     left -= 1 + len(module) + len(children) + len(tensors)
     long = any(len(prefix + k) > _LONGEST for k in (*children, *tensors))
     if left < 0 or long:
       raise ValueError('it has too many modules, or too long names')
     named |= {f'{prefix}{k}': x for k, x in _tensors(tensors).items()}
-    own = {k: x for k, x in _options(module).items() if k[:1] != '_'}
-    attributes |= {f'{prefix}{k:.100}': x for k, x in own.items()}
+    for k, x in _options(module).items():
+      if not k.startswith('_'):
+        attributes[f'{prefix}{k:.100}'] = x
     inside = [(f'{prefix}{k}.', pickles.fields(x)) for k, x in children.items()]
     waiting += inside[::-1]
   return named, attributes
@@ -262,13 +265,13 @@ def _options(found):
 
 def _plain(found):
   """What has a name and is a number or text, or a few of these."""
-
-  def is_plain(value):
-    if isinstance(value, list | tuple):
-      return len(value) <= _ITEMS and all(type(x) in _PLAIN for x in value)
-    return type(value) in _PLAIN
-
-  return {k: x for k, x in found.items() if type(k) is str and is_plain(x)}
+  kept = {}
+  for key, value in found.items():
+    each = value if isinstance(value, list | tuple) else [value]
+    plain = len(each) <= _ITEMS and all(type(x) in _PLAIN for x in each)
+    if plain and type(key) is str:
+      kept[key] = value
+  return kept
 
 
 def write(

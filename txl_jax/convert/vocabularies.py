@@ -18,12 +18,12 @@ import contextlib
 import json
 import os
 import pathlib
-from typing import NamedTuple
+from typing import TypeGuard
 
 from txl_jax.convert import pickles, torch_file
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary, Vocabulary
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.program import files
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 
 AnyPath = str | os.PathLike[str]
@@ -49,83 +49,65 @@ _OF_TOKENIZER = {
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
-class Contents(NamedTuple):
-  """The symbols in the order of their token ids, and what else is known."""
+def of_ids(vocab_size: int) -> Words:
+  """The words 0, 1, 2…: a text of ids, with spaces between, is its tokens."""
+  return Words(tuple(map(str, range(vocab_size))))
 
-  symbols: list[str]
-  counts: list[int]  # of each symbol; [] if they were not counted
-  lower: bool  # whether texts are lower-cased
-  eos: str  # the symbol of the end of a line or sentence, '' if there is none
-  unk: str  # that of all other words, '' if there is none
-  characters: bool = False  # whether all symbols stand for single bytes
+
+def is_of_ids(vocabulary: AnyVocabulary) -> bool:
+  """Whether it is one of `of_ids`."""
+  ends = vocabulary.symbols[:1] + vocabulary.symbols[-1:]
+  last = str(len(vocabulary) - 1)
+  return isinstance(vocabulary, Words) and ends == ('0', last)
 
 
 class _Absent(ValueError):
   """A file of another kind, which is not expected to hold a vocabulary."""
 
 
-def read(path: AnyPath) -> Contents:
+def read(path: AnyPath) -> AnyVocabulary:
   """The vocabulary in a file, or in the first file of a folder that has one.
 
-  Symbols whose UTF-8 was once taken for Latin-1, as in all that Hugging Face
-  published, are as they should be. UserError, one line: there is none, it is
-  damaged, says one thing twice and differently, or names what no vocabulary has
-  need of.
+  It is of bytes where all symbols are bytes: values in digits, as in enwik8, or
+  single letters, with _ for a space in text8. White space within words, which
+  Python 2 did not split at (a no-break space), is escaped: no text has such a
+  word. Symbols whose UTF-8 was once taken for Latin-1, as in all that Hugging
+  Face published, are as they should be. UserError, one line: there is none, it
+  is damaged, says one thing twice and differently, or names what no vocabulary
+  has need of.
   """
-  found = _read(path)
-  if isinstance(found, _Absent):
-    raise UserError(f'{path} is no vocabulary that is read: {found}')
-  return found
-
-
-def within(path: AnyPath) -> Contents | None:
-  """The vocabulary stored with a checkpoint's weights, as by `read`, or None.
-
-  UserError if there is one that is damaged.
-  """
-  found = _read(path)
-  return None if isinstance(found, _Absent) else found
-
-
-def _read(path):
-  """The Contents of a file, or why it has none."""
   path = pathlib.Path(path)
   if path.is_dir():
     found = [path / n for n in NAMES if (path / n).is_file()]
     if not found:
       raise UserError(
-        f'{path} has no vocabulary; allowed: a folder with '
-        f'{", ".join(NAMES[:-1])} or {NAMES[-1]}'
+        f'{path} has no vocabulary; allowed: a folder with one of '
+        f'{", ".join(NAMES)}'
       )
     path = found[0]
   try:
     return _checked(*_fields(path))
-  except _Absent as e:
-    return e
   except torch_file.ODD as e:
     what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
-    raise UserError(f'{path} is no vocabulary that is read: {what}') from None
+    raise UserError(f'{path} is no vocabulary that is read: {what}') from e
 
 
-def convert(found: Contents) -> Vocabulary | Words:
-  """The vocabulary as `data` has it: of bytes where all symbols are bytes.
+def within(path: AnyPath) -> AnyVocabulary | None:
+  """The vocabulary stored with a checkpoint's weights, as by `read`, or None.
 
-  Byte values in digits, as in enwik8, or single letters, with _ for a space in
-  text8. White space within words, which Python 2 did not split at (a no-break
-  space), is escaped: no text has such a word. UserError: a symbol is empty, or
-  there twice.
+  UserError if there is one that is damaged.
   """
-  counts = tuple(found.counts)
   try:
-    if found.characters:
-      values = _byte_values(found.symbols)
-      # enwik8 without newlines: they were left out of every text.
-      digits = found.symbols[0].isdigit() and 10 not in values
-      return Vocabulary(values, counts, (10,) if digits else ())
-    options = found.eos, found.unk, found.lower
-    return Words(tuple(map(_escaped, found.symbols)), counts, *options)
-  except ValueError as e:
-    raise UserError(f'the vocabulary cannot be used: {e}') from e
+    return read(path)
+  except UserError as e:
+    if isinstance(e.__cause__, _Absent):
+      return None
+    raise
+
+
+def has_tokenizer(vocabulary: AnyVocabulary) -> TypeGuard[Words]:
+  """Whether the tokenizer of Hugging Face can have a vocabulary."""
+  return isinstance(vocabulary, Words) and vocabulary.unk in _UNK
 
 
 def write(folder: AnyPath, vocabulary: AnyVocabulary) -> None:
@@ -136,8 +118,7 @@ def write(folder: AnyPath, vocabulary: AnyVocabulary) -> None:
   encode. UserError: it cannot be written, or the tokenizer has nothing like
   the vocabulary, for it knows only words, one of them <unk> or <UNK>.
   """
-  unk = vocabulary.unk if isinstance(vocabulary, Words) else ''
-  if not isinstance(vocabulary, Words) or unk not in _UNK:
+  if not has_tokenizer(vocabulary):
     raise UserError(
       "Hugging Face's tokenizer cannot have the vocabulary; allowed: words "
       'with <unk> or <UNK>'
@@ -145,7 +126,7 @@ def write(folder: AnyPath, vocabulary: AnyVocabulary) -> None:
   config = {
     'tokenizer_class': 'TransfoXLTokenizer',
     'lower_case': vocabulary.lower,
-    'unk_token': unk,
+    'unk_token': vocabulary.unk,
     # Where no word ends a line, the default, which has the id of <unk>.
     'eos_token': vocabulary.eos or '<eos>',
     'additional_special_tokens': [],
@@ -195,12 +176,10 @@ def _of_tokenizer(path):
     if isinstance(value, dict):  # a token with options
       value = value.get('content')
     kind = bool if theirs == 'lower_case' else str
-    if value is not None and type(value) is not kind:
-      raise UserError(
-        f'{beside}: {theirs} is {value!r:.80}; allowed: a {kind.__name__}'
-      )
-    if value is not None:
+    if type(value) is kind:
       said[name] = value
+    elif value is not None:
+      settings.refuse(f'{beside}: {theirs}', value, f'a {kind.__name__}')
   return said
 
 
@@ -229,7 +208,7 @@ def _within(root):
 
 
 def _checked(fields, repair, digits):
-  """The Contents of a vocabulary's attributes; ValueError if they are invalid.
+  """The vocabulary of attributes; ValueError if they are invalid.
 
   Words are repaired, and those of digits may be byte values, as is said. The
   counts are those of the counter, unless it lacks most symbols.
@@ -243,31 +222,33 @@ def _checked(fields, repair, digits):
     raise ValueError('a symbol is no text')
   if len(set(symbols)) != len(symbols):
     raise ValueError('a symbol is there twice')
-  if ids:
-    place = next((i for i, s in enumerate(symbols) if ids.get(s) != i), None)
-    if place is not None or len(ids) != len(symbols):
-      place = len(symbols) if place is None else place
-      raise ValueError(f'idx2sym and sym2idx differ at token id {place}')
-  counter = pickles.fields(fields.get('counter'))
+  differ = (i for i, s in enumerate(symbols) if ids.get(s) != i)
+  place = next(differ, len(symbols))
+  if ids and not place == len(symbols) == len(ids):
+    raise ValueError(f'idx2sym and sym2idx differ at token id {place}')
   counts = fields.get('counts') or []
-  if counter:
+  if counter := pickles.fields(fields.get('counter')):
     counts = [counter.get(s, 0) for s in symbols]
   if any(type(n) is not int or n < 0 for n in counts):
     raise ValueError('a count is no whole number')
   if 2 * sum(map(bool, counts)) < len(counts):
     counts = []
   symbols = _repaired(symbols) if repair else symbols
-  eos, unk = fields.get('eos'), fields.get('unk')
-  eos = eos if eos in symbols else next((s for s in _EOS if s in symbols), '')
-  unk = unk if unk in symbols else next((s for s in _UNK if s in symbols), '')
+  eos, unk = (
+    next((s for s in (fields.get(name), *usual) if s in symbols), '')
+    for name, usual in (('eos', _EOS), ('unk', _UNK))
+  )
   if (place := fields.get('unk_idx')) is not None:
     if type(place) is not int or not 0 <= place < len(symbols):
-      said = place if type(place) is int else type(place).__name__
-      raise ValueError(f'unk_idx is {said}, no token id')
+      raise ValueError(f'unk_idx is {settings.shown(place)}, no token id')
     unk = symbols[place]
-  characters = bool(_byte_values(symbols, digits))
+  if values := _byte_values(symbols, digits):
+    # enwik8 without newlines: they were left out of every text.
+    dropped = symbols[0].isdigit() and 10 not in values
+    return Vocabulary(values, tuple(counts), (10,) if dropped else ())
+  words = tuple(map(_escaped, symbols))
   lower = bool(fields.get('lower_case'))
-  return Contents(symbols, counts, lower, eos, unk, characters)
+  return Words(words, tuple(counts), eos, unk, lower)
 
 
 def _ordered(ids):
@@ -296,15 +277,11 @@ def _escaped(symbol):
   return ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
 
 
-def _byte_values(symbols, digits=True):
+def _byte_values(symbols, digits):
   """The byte value of each symbol, perhaps in digits; () if they are none."""
-  numbers = all(s.isascii() and s.isdigit() for s in symbols)
-  if numbers and len(symbols) > 10:
-    if not digits:
-      return ()
-    values = tuple(map(int, symbols))
+  values = ()
+  if all(s.isascii() and s.isdigit() for s in symbols) and len(symbols) > 10:
+    values = tuple(map(int, symbols)) if digits else ()
   elif all(len(s) == 1 and s.isascii() for s in symbols):
     values = tuple(ord(' ' if s == '_' else s) for s in symbols)
-  else:
-    return ()
-  return values if max(values) < 256 else ()
+  return values if max(values, default=256) < 256 else ()

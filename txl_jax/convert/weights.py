@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from txl_jax import models
-from txl_jax.convert import ids, infer, lengths, original, published
+from txl_jax.convert import infer, layout, lengths, original, vocabularies
 from txl_jax.convert.sources import SOURCES
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
-from txl_jax.program import files, settings
+from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -25,7 +24,7 @@ class Weights(NamedTuple):
   @property
   def section(self) -> Any:
     """The fields as the dataclass of their model."""
-    return settings.read(models.MODELS[self.fields['name']].Config, self.fields)
+    return layout.section_of(self.fields)
 
 
 def of_state(
@@ -42,32 +41,32 @@ def of_state(
   `original.to_params`; or the vocabulary has another size.
   """
   version = SOURCES[source]
-  model = infer.model_of(state, options, version)
-  fields, V = model.fields, model.vocab_size
+  fields, V, notes = infer.model_of(state, options, version)
   if vocabulary is not None and len(vocabulary) != V:
     raise UserError(
       f'the vocabulary has {len(vocabulary)} symbols, the model {V}; allowed: '
       'the one that it was trained with'
     )
-  params = original.to_params(state, model.section, V)
-  warnings = original.check_frequencies(state, model.section)
+  section = layout.section_of(fields)
+  params = original.to_params(state, section, V)
+  warnings = original.check_frequencies(state, section)
   for x in state.values():
     files.release(x)  # most are copies by now
-  like = published.like(fields, V)
-  keys, notes = lengths.of(fields, options, like, version)
+  like = lengths.published(fields, V)
+  keys, of_lengths = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:
     fields['mem_len'] = keys.pop('model.mem_len')
-  notes = {f'model.{k}': x for k, x in model.notes.items()} | notes
+  notes = {f'model.{k}': x for k, x in notes.items()} | of_lengths
   if like:
     keys['eval.split'] = 'test'
-    if source == 'tensorflow' and like.data['corpus'] == 'lm1b':
+    if source == 'tensorflow' and like.data.corpus == 'lm1b':
       keys['data.boundaries'] = 2
       notes['data.boundaries'] = f'as {version.title} has it'
-  if like and not {'dropout', 'dropatt'} & options.keys():
-    fields |= dict(zip(('dropout', 'dropatt'), map(float, like.rates)))
-    for name in 'dropout', 'dropatt':
-      notes[f'model.{name}'] = f'of the published {like.name}'
+    if not {'dropout', 'dropatt'} & options.keys():
+      for name in 'dropout', 'dropatt':
+        fields[name] = like.model[name]
+        notes[f'model.{name}'] = f'of the published {like.experiment}'
   if vocabulary is None:
-    vocabulary = ids.words(V)
+    vocabulary = vocabularies.of_ids(V)
     warnings += ('tokens are their ids; --vocabulary=FILE gives words',)
   return Weights(fields, params, vocabulary, origin, notes, keys, warnings)

@@ -1,7 +1,14 @@
-"""`Weights` as files of other versions, and as our own export."""
+"""`Weights` as files of other versions, and as our own export.
 
+What is written is a new folder or file, and never replaces another.
+"""
+
+import contextlib
+import dataclasses
 import json
+import os
 import pathlib
+import shlex
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -12,16 +19,70 @@ from txl_jax.convert import (
   hugging_face,
   layout,
   original,
-  targets,
   torch_file,
   vocabularies,
 )
 from txl_jax.convert.sources import SOURCES
 from txl_jax.convert.weights import Weights
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.corpora import temporary_folder
+from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.program import files
-from txl_jax.runs import weights_file, workdir
+from txl_jax.modes import sections
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
+from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir
+from txl_jax.training import resume
+
+_ORIGIN, _WORDS = 'origin.json', 'vocabulary.txt'
+_TEXT = 'text.txt'  # which the user may put there
+FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
+_ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
+
+
+def format_of(to: pathlib.Path, chosen: str) -> str:
+  """The chosen format, or, if auto, the one that the name implies."""
+  if chosen != 'auto':
+    return chosen
+  return _ENDINGS.get(to.suffix.lower(), 'workdir')
+
+
+def hold_new(to: pathlib.Path, form: str) -> None:
+  """UserError if the name is taken; a folder may be there if it is empty."""
+  is_file = form in _ENDINGS.values()
+  with files.writing(f'--to={to}'):
+    if not os.path.lexists(to) or (
+      not is_file and to.is_dir() and not any(to.iterdir())
+    ):
+      return
+  raise _taken(to, 'name' if is_file else 'folder')
+
+
+def _taken(to, what):
+  return UserError(f'--to={to} is there already; allowed: a new {what}')
+
+
+@contextlib.contextmanager
+def _new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A folder that gets its name at the end, whole or not at all.
+
+  UserError: it cannot be written, or another was there first.
+  """
+  hold_new(to, 'workdir')
+  with files.writing(f'--to={to}'), temporary_folder.beside(to) as temporary:
+    made = temporary / to.name
+    made.mkdir()
+    yield made
+    if not temporary_folder.move(made, to):
+      raise _taken(to, 'folder')
+
+
+@contextlib.contextmanager
+def _new_file(to: pathlib.Path, form: str) -> Iterator[None]:
+  """Makes the folders of a new file; UserError if its name is taken."""
+  hold_new(to, form)
+  with files.writing(f'--to={to}'):
+    to.parent.mkdir(parents=True, exist_ok=True)
+    yield
 
 
 def state_dict(weights: Weights, target: str) -> dict[str, Any]:
@@ -39,7 +100,7 @@ def state_dict(weights: Weights, target: str) -> dict[str, Any]:
 def to_original(path: pathlib.Path, weights: Weights) -> None:
   """Writes a state dict for the original PyTorch code; UserError if not."""
   state = state_dict(weights, 'original')
-  with targets.new_file(path):
+  with _new_file(path, 'original'):
     torch_file.write(path, state, new=True)
 
 
@@ -50,46 +111,30 @@ def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
   if hasattr(c, 'table_len'):  # which is as long as both
     M = min(M, c.table_len - 1)
     T = c.table_len - M
-  bins = len(c.cutoffs) + 1
   return {
     'n_token': len(weights.vocabulary),
-    'n_layer': c.n_layer,
-    'n_head': c.n_head,
-    'd_model': c.d_model,
-    'd_head': c.d_head,
-    'd_inner': c.d_ff,
-    'dropout': c.dropout,
-    'dropatt': c.dropatt,
+    **layout.arguments(c),
     'tie_weight': c.tie_weights,
-    'd_embed': c.d_embed or c.d_model,
-    'div_val': c.div_val,
-    'tie_projs': [*(c.tie_projs or [False] * bins)],
-    'pre_lnorm': c.pre_norm,
     'tgt_len': T,
     'ext_len': 0,
     'mem_len': M,
-    'cutoffs': [*c.cutoffs],
-    'same_length': c.span is not None,
-    'attn_type': layout.ATTENTION[c.name],
-    'clamp_len': getattr(c, 'clamp_len', 0) or -1,
   }
 
 
 def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
   """Writes a folder that TransfoXLLMHeadModel.from_pretrained reads.
 
-  It has config.json, model.safetensors, our vocabulary.json, and where
-  `has_tokenizer` the files of TransfoXLTokenizer. UserError: the version has no
-  such model, the folder is there, or it cannot be written.
+  It has config.json, model.safetensors, our vocabulary.json, and the files of
+  TransfoXLTokenizer where that can have the vocabulary. UserError: the version
+  has no such model, the folder is there, or it cannot be written.
   """
-  targets.hold_new(folder, 'hugging_face')
   vocabulary = weights.vocabulary
   config = hugging_face.config_of(
     weights.section, len(vocabulary), vocabulary.eos_id
   )
   state = state_dict(weights, 'hugging_face')
   state = hugging_face.from_original(state, weights.section)
-  with targets.new_folder(folder) as made:
+  with _new_folder(folder) as made:
     # Its loader refuses files without this.
     safetensors.numpy.save_file(
       state, made / 'model.safetensors', metadata={'format': 'pt'}
@@ -99,19 +144,106 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
     shutil.copymode(made / 'config.json', made / 'model.safetensors')
     text = workdir.vocabulary_text(vocabulary)
     files.write(made / workdir.VOCABULARY, text)
-    if has_tokenizer(vocabulary):
+    if vocabularies.has_tokenizer(vocabulary):
       vocabularies.write(made, vocabulary)
 
 
-def has_tokenizer(vocabulary: AnyVocabulary) -> bool:
-  """Whether the tokenizer of Hugging Face can have a vocabulary."""
-  return isinstance(vocabulary, Words) and vocabulary.unk in ('<unk>', '<UNK>')
+def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
+  """Writes a workdir for every `--mode`; the config of the run.
+
+  Besides what every run has (see `runs.workdir`) there are
+
+  origin.json     where the weights are from, and each switch of the model
+  vocabulary.txt  words, a line each, which a text of one's own is read with
+
+  The checkpoint is of step 0 and has parameters alone: training begins with
+  them, its optimiser new. UserError: something is there already, or it cannot
+  be written.
+  """
+  config = config_of(folder, weights)
+  with _new_folder(folder) as made:
+    _write_workdir(made, folder, config, weights)
+  return config
+
+
+def config_of(folder: pathlib.Path, weights: Weights) -> Any:
+  """The config of the run that will be in a folder; UserError if it is none."""
+  c = sections.compose(weights.fields['name'])
+  for name, value in weights.fields.items():
+    c.model[name] = value
+  c.experiment = 'converted'
+  c.origin = weights.origin
+  data = _data(folder, weights.vocabulary)
+  lm1b = data['corpus'] == 'lm1b'
+  c.data.update(data)
+  for name, value in weights.keys.items():
+    if name != 'data.boundaries' or lm1b:
+      c.update_from_flattened_dict({name: value})
+  sections.check(c)
+  return c
+
+
+def _data(folder, vocabulary):
+  """The section `data`: a published corpus by its symbols, or a text."""
+  V, beside = len(vocabulary), folder.absolute()
+  text = {'corpus': 'text', 'path': f'{beside / _TEXT}'}
+  if isinstance(vocabulary, Subwords):
+    tokenizer = f'{beside / workdir.VOCABULARY}'
+    return {**text, 'level': 'subword', 'tokenizer': tokenizer}
+  if not isinstance(vocabulary, Words):
+    if V in (204, 205):
+      return {'corpus': 'enwik8', 'newline': 'drop' if V == 204 else 'keep'}
+    letters = {ord(' '), *range(ord('a'), ord('z') + 1)}
+    return {'corpus': 'text8'} if {*vocabulary.symbols} == letters else text
+  known = {267_735: 'wt103', 793_471: 'lm1b', 33_278: 'wt2', 10_000: 'ptb'}
+  if V in known and not vocabularies.is_of_ids(vocabulary):
+    return {'corpus': known[V]}
+  return {
+    **text,
+    'level': 'word',
+    'vocab_file': f'{beside / _WORDS}',
+    'eos': vocabulary.eos == '<eos>',
+    'lower': vocabulary.lower,
+  }
+
+
+def _write_workdir(made, folder, config, weights):
+  text = workdir.vocabulary_text(weights.vocabulary)
+  saved = checkpoint.Checkpoints(
+    workdir.checkpoints(made), texts={workdir.VOCABULARY: text}
+  )
+  nothing = resume.Progress(), metrics_log.Mark()
+  host = resume.Host.of(*nothing, config, corpus='')
+  saved.save(0, dataclasses.asdict(host), params=weights.params)
+  quoted = shlex.quote(f'{folder}')
+  command = (
+    f'python -m txl_jax.main --config={quoted}/config.py --workdir={quoted}'
+  )
+  notes = dict(weights.notes)
+  switches = {
+    name: {'value': value, 'from': notes[name]}
+    for name, value in settings.flatten(config).items()
+    if name in notes
+  }
+  origin = {'origin': weights.origin, 'switches': switches}
+  texts = {
+    workdir.VOCABULARY: text,
+    workdir.CONFIG: settings.to_json(config),
+    'config.py': settings.to_python(config, command, {}, notes),
+    _ORIGIN: json.dumps(origin, indent=1) + '\n',
+  }
+  for name, contents in texts.items():
+    files.write(made / name, contents)
+  if isinstance(weights.vocabulary, Words):
+    # Without counts: the list need not begin with the most frequent word.
+    words = dataclasses.replace(weights.vocabulary, counts=())
+    (made / _WORDS).write_bytes(words.text())
 
 
 def to_export(path: pathlib.Path, weights: Weights) -> None:
   """Writes the file of --mode=export; see `weights_file.save`."""
   what = weights.fields, weights.vocabulary.to_json()
-  with targets.new_file(path):
+  with _new_file(path, 'export'):
     weights_file.save(path, weights.params, *what, flag='--to', new=True)
 
 
@@ -131,10 +263,12 @@ def left_out(weights: Weights, target: str) -> Iterator[str]:
     )
   if of_hf:
     return
-  if c.ln_eps != version.ln_eps:
-    yield f'model.ln_eps is {c.ln_eps}: {does} has {version.ln_eps}'
-  if c.span is not None and c.same_length != version.span:
-    yield f'model.same_length is {c.same_length}: {does} has {version.span}'
+  has: dict[str, Any] = {'ln_eps': version.ln_eps}
+  if c.span is not None:
+    has['same_length'] = version.span
+  for key, value in has.items():
+    if getattr(c, key) != value:
+      yield f'model.{key} is {getattr(c, key)}: {does} has {value}'
   if getattr(c, 'untie_biases', False):
     yield (
       f'model.untie_biases: {does} has one pair of biases for all layers, and '

@@ -56,7 +56,7 @@ def weights(case):
   import jax
 
   from txl_jax import models
-  from txl_jax.convert import ids as ids_lib
+  from txl_jax.convert import vocabularies
   from txl_jax.convert.weights import Weights
   from txl_jax.models import base
   from txl_jax.program import settings
@@ -72,7 +72,7 @@ def weights(case):
     draw = about + 0.3 * rng.normal(size=x.shape)
     params[path] = draw.astype(np.float32)
   params = flax.traverse_util.unflatten_dict(params)
-  return Weights(fields, params, ids_lib.words(V))
+  return Weights(fields, params, vocabularies.of_ids(V))
 
 
 def write(folder):
