@@ -301,6 +301,13 @@ def test_one_of_two_at_once_is_told_that_the_other_was_first(
   assert [x.name for x in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize('name', ['x.bin', 'x.safetensors', 'x.BIN'])
+def test_names_of_files_that_are_not_written(name, tmp_path):
+  done = program.run(tmp_path / 'nothing', tmp_path / name)
+  assert_refused(done, f'{name} ends in', '.npz, or a new folder; --format')
+  assert not [*tmp_path.iterdir()]
+
+
 def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   done = program.run(made[0], '.')

@@ -37,12 +37,21 @@ _ORIGIN, _WORDS = 'origin.json', 'vocabulary.txt'
 _TEXT = 'text.txt'  # which the user may put there
 FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
 _ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
+_OF_FILES = '.bin', '.safetensors', '.index', '.ckpt', '.pkl', '.h5'
 
 
 def format_of(to: pathlib.Path, chosen: str) -> str:
-  """The chosen format, or, if auto, the one that the name implies."""
+  """The chosen format, or, if auto, the one that the name implies.
+
+  UserError: the name is that of a kind of file that is not written.
+  """
   if chosen != 'auto':
     return chosen
+  if to.suffix.lower() in _OF_FILES:
+    raise UserError(
+      f'--to={to} ends in {to.suffix}; allowed: a name that ends in '
+      f'{", ".join(_ENDINGS)}, or a new folder; --format says which other'
+    )
   return _ENDINGS.get(to.suffix.lower(), 'workdir')
 
 
