@@ -1,7 +1,7 @@
-"""Keys of a config: declared once, checked, written down, compared.
+"""Keys of a config: declared once, checked, recorded, compared.
 
 A section of a config is a frozen dataclass beside the code that reads it. Its
-fields are made by `key`, which says all there is to know about one:
+fields are made by `key`:
 
   @dataclasses.dataclass(frozen=True)
   class Mesh:
@@ -11,9 +11,8 @@ fields are made by `key`, which says all there is to know about one:
       if ...:
         yield 'fsdp', 'divisors of 8'
 
-`problems`, where there is one, yields the keys of the section whose values do
-not go together, with what is allowed. The config itself is a locked
-ConfigDict of sections.
+`problems`, where there is one, yields the keys whose values do not go together,
+with what is allowed. The config itself is a locked ConfigDict of sections.
 """
 
 import dataclasses
@@ -115,12 +114,12 @@ def keys(section: type) -> dict[str, Key]:
 
 def overrides(section: type) -> type:
   """A section with the keys of another that change AT_TEST_TIME, all None."""
-  fields = []
-  for f, entry in zip(dataclasses.fields(section), keys(section).values()):
+  types, fields = {f.name: f.type for f in dataclasses.fields(section)}, []
+  for name, entry in keys(section).items():
     if entry.may_change == AT_TEST_TIME:
       entry = dataclasses.replace(entry, may_change=ON_RESUME)
       field = dataclasses.field(default=None, metadata={'key': entry})
-      fields.append((f.name, f.type, field))
+      fields.append((name, types[name], field))
   return dataclasses.make_dataclass('Overrides', fields, frozen=True)
 
 
@@ -153,8 +152,8 @@ def shown(value: Any) -> str:
   """A value as Python writes it, but of a length for a line."""
   try:
     text = repr(value)
-  except Exception:  # an integer of more digits than Python prints, or worse
-    return f'a {type(value).__name__}'
+  except ValueError:  # an integer of more digits than Python prints
+    text = f'a {type(value).__name__}'
   return text if len(text) <= _LINE else f'{text[:_LINE]}…'
 
 
@@ -170,7 +169,7 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 
 def no_such_key(sections: Mapping[str, type], name: str) -> str:
-  """That no key has this name, or this end of one, and which is nearest."""
+  """The words that no key has this name, and which is nearest."""
   if name and name in sections:
     return f'it is a section, with the keys {", ".join(keys(sections[name]))}'
   there = [x for x in sections if x]
@@ -218,11 +217,10 @@ def expand_home(sections: Mapping[str, type], config: Any) -> None:
 
 
 def check(sections: Mapping[str, type], config: Any) -> None:
-  """Checks every value that can be checked without data and devices.
+  """Raises a UserError for a value that is not allowed.
 
   The sections are {name: dataclass}, 'eval.model' for one within another, ''
-  for the keys outside sections; the config is a ConfigDict or nested dict. A
-  UserError names the key, what was found and what is allowed.
+  for the keys outside sections; the config is a ConfigDict or nested dict.
   """
   for name, values in read_all(sections, config).items():
     section, prefix = sections[name], f'{name}.' if name else ''
@@ -260,21 +258,14 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
     return name
   if kind is str:
-    return _not_a_path(value, entry)
+    remote = '://' in value and not value.startswith(entry.remote or '/')
+    or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
+    return f'a local path{or_}' if entry.is_path and remote else ''
   if kind in (bool, tuple):
     return ''
   if entry.at_most is None:
     entry = dataclasses.replace(entry, at_most=_LARGEST[kind])
   return '' if entry.holds(value) else entry.bounds()
-
-
-def _not_a_path(text, entry):
-  """What a text may be, in words, if it cannot be the path that is wanted."""
-  remote = '://' in text and not text.startswith(entry.remote or '/')
-  if not (entry.is_path and remote):
-    return ''
-  or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
-  return f'a local path{or_}'
 
 
 def differences(
@@ -291,9 +282,8 @@ def differences(
   for name in sorted(now.keys() | then.keys() - {*GONE}, key=first):
     section, _, own = name.rpartition('.')
     declared = sections.get(section)
-    fields = dataclasses.fields(declared) if declared else ()
-    default = {f.name: f.default for f in fields}.get(own)
     entry = keys(declared).get(own) if declared else None
+    default = getattr(declared, own, None) if entry else None
     here, there = now.get(name, default), then.get(name, default)
     if here != there and (entry is None or entry.may_change not in free):
       yield name, here, there
@@ -310,10 +300,9 @@ def to_python(
   but: dict[str, Any],
   notes: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-  """A Python file for --config: the values of a config, but some keys.
+  """A Python file for --config with the values of a config, but some keys.
 
-  It tells the command that continues the run. The notes, {key: text in one
-  line}, are comments.
+  The command continues the run; the notes, {key: one line}, are comments.
   """
   values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
