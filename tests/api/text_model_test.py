@@ -403,15 +403,6 @@ def test_arguments_of_another_type(made):
       lambda: run.generate('a', samples=True),
       'samples is True; allowed: at least 1',
     ),
-    (
-      lambda: run.generate('a', echo='yes'),
-      "echo is 'yes'; allowed: True or False",
-    ),
-    (lambda: run.stream('a', echo=1), 'echo is 1; allowed: True or False'),
-    (
-      lambda: run.chat(line_end='no'),
-      "line_end is 'no'; allowed: True or False",
-    ),
     (lambda: run.hidden('the', 'x'), f"layer is 'x'; {layers}"),
     (lambda: run.hidden('the', None), f'layer is None; {layers}'),
     (lambda: run.hidden('the', 1.0), f'layer is 1.0; {layers}'),

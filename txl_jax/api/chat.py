@@ -1,13 +1,12 @@
 """A text written in turns, with the model's memory carried between them."""
 
-import codecs
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, AnyStr
 
 import numpy as np
 
-from txl_jax.api import call_options, texts
+from txl_jax.api import texts
 from txl_jax.api.writing import Row, Writer
 
 
@@ -57,15 +56,8 @@ class Chat:
     It replies to what had been said when its first piece is read. ValueError,
     at its end, if another turn has been said since.
     """
-    data = texts.encoded('text', text)
-    vocabulary = self._writer.vocabulary
-    with call_options.told():
-      said = vocabulary.encode(data, 'text')
-    texts.warn(vocabulary, 'text', data)
-    pieces: Any = self._reply(said)
-    if isinstance(text, str):
-      pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')
-    return filter(None, pieces)
+    said, _ = texts.encode(self._writer.vocabulary, 'text', text)
+    return texts.like(text, self._reply(said))
 
   def _reply(self, said):
     """Yields the bytes of a reply in pieces; at its end the turn is kept."""

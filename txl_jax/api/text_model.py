@@ -3,9 +3,8 @@
 Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
 """
 
-import codecs
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, AnyStr, Unpack, overload
+from typing import Any, AnyStr
 
 import jax
 import numpy as np
@@ -81,30 +80,6 @@ class TextModel:
     """The text of token ids; ValueError for one that is not in [0, V)."""
     return self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
 
-  @overload
-  def generate(
-    self,
-    prompt: AnyStr,
-    *,
-    samples: None = None,
-    stop: Stops = (),
-    line_end: bool | None = None,
-    echo: bool = False,
-    **options: Unpack[call_options.Writing],
-  ) -> AnyStr: ...
-
-  @overload
-  def generate(
-    self,
-    prompt: Sequence[AnyStr],
-    *,
-    samples: int | None = None,
-    stop: Stops = (),
-    line_end: bool | None = None,
-    echo: bool = False,
-    **options: Unpack[call_options.Writing],
-  ) -> list[AnyStr]: ...
-
   def generate(
     self,
     prompt: Any,
@@ -113,7 +88,7 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[call_options.Writing],
+    **options: Any,
   ) -> Any:
     """What the model writes after a prompt, or after each of several.
 
@@ -138,29 +113,17 @@ class TextModel:
         part of a prompt, or there is not enough memory.
       TypeError: there is no such option, or a text has the wrong type.
     """
-    one = isinstance(prompt, (str, bytes))
     prompts = texts.several('prompt', prompt)
-    names = ['prompt'] if one else [f'prompt {i}' for i in range(len(prompts))]
-    if not prompts:
-      raise ValueError('prompt is empty; allowed: one text or more')
-    if samples is not None and not (
-      call_options.is_whole(samples) and samples >= 1
-    ):
+    each = 1 if samples is None else samples
+    if not (call_options.is_whole(each) and each >= 1):
       raise ValueError(f'samples is {samples!r}; allowed: at least 1')
-    data = [texts.encoded(*both) for both in zip(names, prompts)]
-    with call_options.told():
-      call_options.flag('echo', echo)
-      writer = self._writer(options, line_end, (samples or 1) * len(data))
-      ids = [self.vocabulary.encode(x, n) for x, n in zip(data, names)]
-    for name, part in zip(names, data):
-      texts.warn(self.vocabulary, name, part)
-    more: Any = dict(echo=echo, stops=self._stops(stop))
-    pieces = [*writer.texts(ids, samples or 1, **more)]
-    found: list[Any] = [b''.join(row) for row in zip(*pieces)]
+    rows = self._rows(prompts, each, stop, line_end, echo, options)
+    found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
     for i, text in enumerate(found):
-      if isinstance(prompts[i // (samples or 1)], str):
+      if isinstance(prompts[i // each], str):
         found[i] = text.decode(errors='replace')
-    return found[0] if one and samples is None else found
+    one = isinstance(prompt, (str, bytes)) and samples is None
+    return found[0] if one else found
 
   def stream(
     self,
@@ -169,31 +132,22 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[call_options.Writing],
+    **options: Any,
   ) -> Iterator[AnyStr]:
     """The text of `generate`, piece by piece as it is made.
 
     A str is never split within a character. Errors are those of `generate`,
     raised when `stream` is called.
     """
-    text = texts.encoded('prompt', prompt)
-    with call_options.told():
-      call_options.flag('echo', echo)
-      writer = self._writer(options, line_end, 1)
-      ids = self.vocabulary.encode(text, 'prompt')
-    texts.warn(self.vocabulary, 'prompt', text)
-    more: Any = dict(echo=echo, stops=self._stops(stop))
-    pieces: Any = (piece for (piece,) in writer.texts([ids], **more))
-    if isinstance(prompt, str):
-      pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')
-    return filter(None, pieces)
+    rows = self._rows([prompt], 1, stop, line_end, echo, options)
+    return texts.like(prompt, (piece for (piece,) in rows))
 
   def chat(
     self,
     *,
     stop: Stops = (),
     line_end: bool | None = None,
-    **options: Unpack[call_options.Writing],
+    **options: Any,
   ) -> Chat:
     """A text in turns, see `Chat`; arguments as for `generate`."""
     with call_options.told():
@@ -205,7 +159,7 @@ class TextModel:
     text: texts.Text,
     *,
     progress: Callable[[int], None] = lambda scored: None,
-    **options: Unpack[call_options.Scoring],
+    **options: Any,
   ) -> results.Score:
     """The nll of each token of a text, read as --mode=eval reads a split.
 
@@ -225,7 +179,8 @@ class TextModel:
       if len(tokens) < 2:
         count = f'{len(ids)} token{"s" * (len(ids) != 1)}'
         raise ValueError(f'text has {count}; allowed: at least 2')
-      model = call_options.scorer(config, len(self.vocabulary))
+      at = len(self.vocabulary), 'eval', config.eval.window
+      model = models.at_test_time(config, *at)
       cut: Any = call_options.cut(config) | {'mesh': self.mesh}
       perplexity.check(model, self.params, tokens, **cut)
     nll = np.zeros(len(tokens) - 1, np.float32)
@@ -239,7 +194,7 @@ class TextModel:
     self,
     text: texts.Text,
     layer: int = -1,
-    **options: Unpack[call_options.Lengths],
+    **options: Any,
   ) -> results.Hidden:
     """The states of a layer at each token, with memory carried along.
 
@@ -262,9 +217,7 @@ class TextModel:
     states = inside.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
-  def attention(
-    self, text: texts.Text, **options: Unpack[call_options.Lengths]
-  ) -> results.Attention:
+  def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
     The arguments are those of `hidden`. ValueError as there, or if the model
@@ -297,11 +250,21 @@ class TextModel:
         settings.refuse('segment_len', config.eval.segment_len, allowed)
     return model, ids, spans, T
 
+  def _rows(self, prompts, samples, stop, line_end, echo, options):
+    """Pieces of all samples as they are made, see `Writer.texts`."""
+    if not prompts:
+      raise ValueError('prompt is empty; allowed: one text or more')
+    ids = []
+    for i, prompt in enumerate(prompts):
+      name = f'prompt {i}' if len(prompts) > 1 else 'prompt'
+      ids.append(texts.encode(self.vocabulary, name, prompt)[0])
+    with call_options.told():
+      writer = self._writer(options, line_end, samples * len(ids))
+    return writer.texts(ids, samples, echo=echo, stops=self._stops(stop))
+
   def _writer(self, options, line_end, rows):
     """The `writing.Writer` of a call, checked to fit in memory."""
     config = call_options.changed(self.config, 'generate', options)
-    if line_end is not None:
-      call_options.flag('line_end', line_end)
     if line_end and self.vocabulary.line_end is None:
       allowed = 'False, for the vocabulary has no end of a line'
       settings.refuse('line_end', line_end, allowed)

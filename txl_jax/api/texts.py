@@ -3,15 +3,16 @@
 Shapes: n tokens, V vocabulary.
 """
 
+import codecs
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from txl_jax.api import call_options
 from txl_jax.data.vocabularies import offsets, unknown
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
-from txl_jax.program.errors import UserError
 
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray
@@ -49,10 +50,26 @@ class UnknownWords(UserWarning):
   """Some words of a text are <unk> to the model, see `data.unknown`."""
 
 
-def warn(vocabulary: AnyVocabulary, name: str, text: bytes) -> None:
-  """Warns, in one line, of the words of a text that become <unk>."""
-  if line := unknown.told(vocabulary, text, name):
+def encode(
+  vocabulary: AnyVocabulary, name: str, text: str | bytes
+) -> tuple[np.ndarray, bytes]:
+  """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
+
+  ValueError: the vocabulary has no token for a part of the text.
+  """
+  data = encoded(name, text)
+  with call_options.told():
+    found = vocabulary.encode(data, name).astype(np.int32)
+  if line := unknown.told(vocabulary, data, name):
     warnings.warn(line, UnknownWords, stacklevel=4)
+  return found, data
+
+
+def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
+  """The pieces, none of them empty, in the type of a text."""
+  if isinstance(text, str):
+    return filter(None, codecs.iterdecode(pieces, 'utf-8', 'replace'))
+  return filter(None, pieces)
 
 
 def tokens(
@@ -60,19 +77,14 @@ def tokens(
 ) -> tuple[np.ndarray, np.ndarray, int]:
   """Token ids int32 [n], the byte span of each int64 [n, 2], and total bytes.
 
-  ValueError: the vocabulary has no token for a part of the text, or see `ids`.
+  ValueError: see `encode` and `ids`.
   """
   if not isinstance(text, (str, bytes)):
     found = ids(vocabulary, name, text, 'str, bytes, or integers [n]')
     decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in found)])
     return found, np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
-  data = encoded(name, text)
-  try:
-    found = vocabulary.encode(data, name).astype(np.int32)
-  except UserError as e:
-    raise ValueError(f'{e}') from e
-  warn(vocabulary, name, data)
+  found, data = encode(vocabulary, name, text)
   return found, offsets.of_tokens(vocabulary, data, found), len(data)
 
 

@@ -257,7 +257,7 @@ def _allowed(field: dataclasses.Field, value: Any) -> str:
   # A bool is an int.
   if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
     return name
-  if kind is str:
+  if isinstance(value, str):
     remote = '://' in value and not value.startswith(entry.remote or '/')
     or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
     return f'a local path{or_}' if entry.is_path and remote else ''
