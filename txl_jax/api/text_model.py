@@ -27,10 +27,9 @@ class TextModel:
   """A trained model; `txl_jax.load` makes one from a run or an exported file.
 
   Options of a call are keys of the sections `eval` and `generate` of a config
-  (docs/config.md); they default to the values in the run's sections. A call
-  does what the mode of the program does: `score` as --mode=eval; `generate`,
-  `stream` and `chat` as --mode=generate. Compiled programs are kept, so a
-  second call with the same lengths is fast.
+  (`call_options.OPTIONS`); they default to the values of the run. `score` does
+  what --mode=eval does; `generate`, `stream` and `chat` what --mode=generate
+  does. Compiled programs are kept for calls with the same lengths.
 
   Attributes:
     config: the config of the run, a ConfigDict of sections.
@@ -59,9 +58,7 @@ class TextModel:
     return f'TextModel({name}, {n:,} parameters, {V:,} {self.vocabulary.kind})'
 
   def __reduce__(self):
-    raise TypeError(
-      'a TextModel cannot be pickled; allowed: load it again there'
-    )
+    raise TypeError('a TextModel cannot be pickled; allowed: load it there')
 
   @property
   def model(self) -> base.LanguageModel:
@@ -73,12 +70,9 @@ class TextModel:
     return texts.tokens(self.vocabulary, 'text', text)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
-    return self.decode_bytes(ids).decode(errors='replace')
-
-  def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
     """The text of token ids; ValueError for one that is not in [0, V)."""
-    return self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
+    found = self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
+    return found.decode(errors='replace')
 
   def generate(
     self,
@@ -99,14 +93,12 @@ class TextModel:
       stop: one text or several; a sample ends before the first to occur.
         '<eos>', in a vocabulary with that word, is the end of a line.
       line_end: end after the end of a line, which is part of the sample.
-      echo: whether the prompt comes first, as the vocabulary decodes it: this
-        is what --mode=generate prints.
+      echo: whether the prompt comes first, as the vocabulary decodes it.
       **options: keys of the section `generate`.
 
     Returns:
       For one prompt a text, str or bytes like the prompt. For several, or if
-      `samples` is given, a list with those of the first prompt first. Bytes
-      that are not UTF-8 become U+FFFD in a str.
+      `samples` is given, a list with those of the first prompt first.
 
     Raises:
       ValueError: an option is not allowed, the vocabulary has no token for a
@@ -167,10 +159,6 @@ class TextModel:
       text: str, bytes, or token ids; at least 2 tokens.
       progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
-
-    Raises:
-      ValueError: as for `generate`; or a token id is not in [0, V).
-      TypeError: as for `generate`.
     """
     with call_options.told():
       config = call_options.changed(self.config, 'eval', options)
@@ -203,32 +191,24 @@ class TextModel:
       layer: 0 is the input of the first layer, the embeddings; N, or -1, is
         the output of the last, from which the next token is predicted.
       **options: lengths, keys of the section `eval`.
-
-    Raises:
-      ValueError: as for `score`, or there is no such layer.
-      TypeError: there is no such option.
     """
     model, ids, spans, T = self._inside(text, options)
     n = inside.layers(model, self.params)
     if not (call_options.is_whole(layer) and -n - 1 <= layer <= n):
-      raise ValueError(
-        f'layer is {layer!r}; allowed: 0 to {n}, or {-n - 1} to -1'
-      )
+      allowed = f'0 to {n}, or {-n - 1} to -1'
+      raise ValueError(f'layer is {layer!r}; allowed: {allowed}')
     states = inside.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
-    The arguments are those of `hidden`. ValueError as there, or if the model
-    has no attention or there is not enough memory for [N, H, n, n].
+    ValueError if the model has no attention.
     """
     model, ids, spans, T = self._inside(text, options)
     if not model.ATTENDS:
-      raise ValueError(
-        f'{type(model).__name__} has no attention to show; allowed: models '
-        'that attend'
-      )
+      name = type(model).__name__
+      raise ValueError(f'{name} has no attention; allowed: models that attend')
     with call_options.told():
       found = inside.attention(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
@@ -294,7 +274,7 @@ class TextModel:
     return [b'\n' if x == eos else x for x in found]
 
   def _first(self, config, ids):
-    """The tokens to score, and the index of the first that is scored."""
+    """The tokens to read, and the index of the first that is scored."""
     of_documents = self.vocabulary.document_end is not None
     if config.eval.first_token == 'none' and not of_documents:
       return ids, 1

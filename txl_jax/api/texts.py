@@ -38,7 +38,7 @@ def encoded(name: str, text: str | bytes) -> bytes:
 
 
 def several(name: str, given: Any) -> list[Any]:
-  """One text or several, as a list; TypeError if it is neither."""
+  """A list of one text or several; TypeError if it is neither."""
   if isinstance(given, (str, bytes)):
     return [given]
   if isinstance(given, _NO_LISTS) or not isinstance(given, Iterable):
@@ -75,10 +75,7 @@ def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
 def tokens(
   vocabulary: AnyVocabulary, name: str, text: Text
 ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Token ids int32 [n], the byte span of each int64 [n, 2], and total bytes.
-
-  ValueError: see `encode` and `ids`.
-  """
+  """Token ids int32 [n], byte spans int64 [n, 2], and total bytes of a text."""
   if not isinstance(text, (str, bytes)):
     found = ids(vocabulary, name, text, 'str, bytes, or integers [n]')
     decoder = vocabulary.decoder()
@@ -94,10 +91,7 @@ def ids(
   given: Sequence[int] | np.ndarray,
   allowed: str = 'integers [n]',
 ) -> np.ndarray:
-  """Token ids, int32 [n].
-
-  ValueError unless they are integers in [0, V), TypeError if not a list.
-  """
+  """Token ids int32 [n]; ValueError, or TypeError, unless all in [0, V)."""
   if isinstance(given, _NO_LISTS) or not hasattr(given, '__len__'):
     raise _other_kind(name, given, allowed)
   try:

@@ -37,8 +37,12 @@ SCHEME = 'gs://'
 MARKS = 'seal.json', 'manifest.json'
 _BUFFER = 1 << 24  # bytes that are read at once
 _AT_ONCE = 8  # objects that are copied or deleted
-_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
-_NUMBERS |= {412: errno.EEXIST}
+_NUMBERS = {
+  401: errno.EACCES,
+  403: errno.EACCES,
+  404: errno.ENOENT,
+  412: errno.EEXIST,
+}
 
 
 @functools.cache
@@ -54,7 +58,7 @@ def _retry():
 
 @contextlib.contextmanager
 def _told(path):
-  """Makes what the client of the bucket raises an OSError."""
+  """Raises an OSError for what the client of the bucket raises."""
   try:
     yield
   except Exception as e:
@@ -173,7 +177,7 @@ class Path(pathlib.PurePosixPath):
 
   def rmtree(self) -> None:
     """Deletes an object, or all below, what marks it as whole first."""
-    unlink = lambda path: path.unlink(missing_ok=True)
+    unlink = functools.partial(Path.unlink, missing_ok=True)
     _each(unlink, self._objects(), marks_last=False)
 
   def rename(self, new: Any) -> None:

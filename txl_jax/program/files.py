@@ -1,8 +1,8 @@
 """Files that anyone may have written, and files that must be whole.
 
-What is read may be damaged, of another kind, or hostile: it is held to a size,
-and a name that leads to a pipe or device, which could block or never end, is
-no file. What is written has its name only when it is complete.
+What is read may be hostile: it is held to a size, and a pipe or device, which
+could block or never end, is no file. What is written has its name only when it
+is complete.
 """
 
 import contextlib

@@ -17,6 +17,7 @@ with what is allowed. The config itself is a locked ConfigDict of sections.
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
@@ -87,19 +88,10 @@ def key(default: Any, meaning: str, *, choices: Any = (), **more: Any) -> Any:
   return dataclasses.field(default=default, metadata={'key': entry})
 
 
-def size(default: int, meaning: str, **more: Any) -> Any:
-  """A `key` that is at least 1."""
-  return key(default, meaning, at_least=1, **more)
-
-
-def count(default: float, meaning: str, **more: Any) -> Any:
-  """A `key` that is at least 0."""
-  return key(default, meaning, at_least=0, **more)
-
-
-def file_path(default: str, meaning: str, **more: Any) -> Any:
-  """A `key` that is a path; see `expand_home`."""
-  return key(default, meaning, is_path=True, **more)
+# Keys that are at least 1, at least 0, and paths, see `expand_home`.
+size = functools.partial(key, at_least=1)
+count = functools.partial(key, at_least=0)
+file_path = functools.partial(key, is_path=True)
 
 
 def keys(section: type) -> dict[str, Key]:
@@ -133,7 +125,7 @@ def defaults(section: type) -> ml_collections.ConfigDict:
 
 
 def read(section: type, values: Mapping[str, Any]) -> Any:
-  """A section, also from JSON, as its dataclass; TypeError for another key."""
+  """The dataclass of a section, also from JSON; TypeError for another key."""
   return section(**flatten(values))
 
 
@@ -186,24 +178,20 @@ def no_such_key(sections: Mapping[str, type], name: str) -> str:
 def read_all(
   sections: Mapping[str, type], config: Any
 ) -> dict[str, dict[str, Any]]:
-  """{section: {key: value}} of a config, which has all that are declared.
-
-  The sections are as for `check`. UserError for a key too many, or too few.
-  """
+  """{section: {key: value}}; UserError for a key too many, or a missing one."""
   found = {name: {} for name in sections}
   for name, value in flatten(config).items():
     section, _, own = name.rpartition('.')
     if name in sections:
       refuse(name, value, 'the section of that name, with all its keys')
     if section not in sections or own not in keys(sections[section]):
-      no_key = no_such_key(sections, name)
-      raise UserError(f'{name} = {shown(value)}: {no_key}')
+      why = no_such_key(sections, name)
+      raise UserError(f'{name} = {shown(value)}: {why}')
     found[section][own] = value
   for name, section in sections.items():
     for own in keys(section):
       if own not in found[name]:
-        whole = f'{name}.{own}'.lstrip('.')
-        raise UserError(f'{whole} is missing from the config')
+        raise UserError(f'{name}.{own} is missing from the config'.lstrip('.'))
   return found
 
 
@@ -273,11 +261,10 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
-  A key that is missing had its default, before it was declared; GONE may have
-  had any value. Keys whose `may_change` is one of `free` may differ; the
-  sections are as for `check`.
+  A key that is missing has its default, GONE may have any value, and keys whose
+  `may_change` is one of `free` may differ.
   """
-  # What differs besides differs because the model does.
+  # The model comes first: what differs besides differs because of it.
   first = lambda name: (name != 'model.name', name)
   for name in sorted(now.keys() | then.keys() - {*GONE}, key=first):
     section, _, own = name.rpartition('.')
