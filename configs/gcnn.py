@@ -22,7 +22,6 @@ dropout on One Billion Word are our choice, and nothing was tuned; a position
 sees 24 to 56 words before it, whatever T is.
 Parameters, by hand: 145,437,728 (8), 223,752,436 (14), 307,252,779 (13),
 427,201,730 (14b), 159,355,535 (9) and 154,287,842 (8b).
-Hardware: not measured.
 """
 
 from txl_jax.configs import common

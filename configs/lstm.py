@@ -21,7 +21,6 @@ Published: every value but the initial weights, which are normal with deviation
 length make on average. The original besides scales the rate with the length of
 a segment. Weight decay, taken off after clipping, is the same in plain gradient
 descent whether it is a part of the gradient or not; ours leaves biases out.
-Hardware: neither is timed here.
 """
 
 from txl_jax.configs import common, qrnn

@@ -2,7 +2,6 @@
 
   python -m txl_jax.prepare --dataset=ptb
   python -m txl_jax.main --config=ptb_tiny
-
   python -m txl_jax.main --config=ptb_tiny:shaw
 
 Not from the paper: a first word-level run, the ground on which to compare

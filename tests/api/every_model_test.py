@@ -65,7 +65,7 @@ def test_what_is_inside(run):
   assert final.states.shape[1] == run.config.model.d_model
   name = run.config.model.name
   if name not in ATTEND:
-    with pytest.raises(ValueError, match='has no attention to show'):
+    with pytest.raises(ValueError, match='has no attention;'):
       run.attention(TEXT)
     return
   found = run.attention(TEXT, segment_len=T).probabilities

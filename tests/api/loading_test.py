@@ -22,11 +22,6 @@ def refused(*arguments, **more):
   return f'{e.value}'
 
 
-@pytest.mark.parametrize('path', [None, 5, b'runs/x', ['runs/x']])
-def test_what_is_no_path(path):
-  assert refused(path) == f'path is {path!r}; allowed: a str, or a path'
-
-
 def test_a_folder_without_a_run(tmp_path, monkeypatch):
   (tmp_path / 'runs/x').mkdir(parents=True)
   monkeypatch.chdir(tmp_path)

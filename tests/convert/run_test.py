@@ -291,8 +291,9 @@ def test_one_of_two_at_once_is_told_that_the_other_was_first(
     (path / 'mine').touch() if name == 'x' else None
 
   monkeypatch.setattr(writing, 'hold_new', lambda *_: None)
-  rename, link = pathlib.Path.rename, os.link
-  monkeypatch.setattr(os, 'link', lambda *x: (other(), link(*x)))
+  rename, fsync = pathlib.Path.rename, os.fsync
+  first = lambda f: (name != 'x' and other(), fsync(f))
+  monkeypatch.setattr(os, 'fsync', first)
   at = lambda a, b: (b == path and other(), rename(a, b))[1]
   monkeypatch.setattr(pathlib.Path, 'rename', at)
   done = program.run(made[0], path)

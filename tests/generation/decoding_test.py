@@ -304,8 +304,6 @@ def test_prompts_of_different_lengths():
   np.testing.assert_array_equal(both[2:3], one)
   with pytest.raises(ValueError, match='at least one token, got none'):
     read([[1], []])
-  with pytest.raises(ValueError, match='3 texts for 4 rows'):
-    read(prompts[:3], state=read(prompts))
 
 
 def test_eos_ends_its_row_alone():
@@ -340,13 +338,13 @@ def test_eos_ends_its_row_alone():
 def test_the_next_call_is_dispatched_before_tokens_are_read(
   monkeypatch, keep, ends
 ):
-  calls, plain = [], decoding._decode_chunk
+  calls, plain = [], decoding._compiled_chunk('cpu')
 
   def counted(*arguments):
     calls.append(len(calls))
     return plain(*arguments)
 
-  monkeypatch.setattr(decoding, '_decode_chunk', counted)
+  monkeypatch.setattr(decoding, '_compiled_chunk', lambda platform: counted)
   read = functools.partial(decoding.prefill, MODEL, VARIABLES, segment_len=4)
   settings: Any = dict(sampling=Sampling(), seed=0, chunk=4)
   whole, _ = write(read(PROMPT), max_new_tokens=20, **settings)
@@ -370,9 +368,7 @@ def test_the_next_call_is_dispatched_before_tokens_are_read(
   np.testing.assert_array_equal(more, whole[:, n:])
 
 
-def test_an_empty_prompt_begins_with_the_start_token():
-  np.testing.assert_array_equal(run(prompt=[], start=4), run(prompt=[4]))
-  np.testing.assert_array_equal(run(start=4), run())
+def test_an_empty_prompt():
   with pytest.raises(ValueError, match='at least one token, got none'):
     run(prompt=[])
 
@@ -413,17 +409,12 @@ def test_equal_shapes_compile_once():
         chunk=3,
       )
       *_, (_, state) = pieces
-    return (
-      decoding._read_segment._cache_size(),
-      decoding._chunk_on_cpu._cache_size(),
-    )
+    return [x._cache_size() for x in jitted]
 
-  caches = (
-    decoding._read_segment._cache_size(),
-    decoding._chunk_on_cpu._cache_size(),
-  )
+  jitted = decoding._read_segment, decoding._compiled_chunk('cpu')
+  caches = [x._cache_size() for x in jitted]
   compiled = two_turns(PROMPT, 7, 0)
-  assert compiled == tuple(n + 1 for n in caches)
+  assert compiled == [n + 1 for n in caches]
   traces = list(Counted.traces)
   assert set(traces) == {(1, 4), (1, 1)}
   assert two_turns(PROMPT[:6], 5, 1) == compiled

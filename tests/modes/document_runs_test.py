@@ -10,6 +10,7 @@ import pytest
 import txl_jax
 from tests import programs
 from tests.programs import assert_refused
+from txl_jax import models
 from txl_jax.api import call_options
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
@@ -66,7 +67,7 @@ def alone(folder, documents, **lengths):
   config.eval.model.update(lengths)
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained_lib.load(config, folder / 'run', mesh)
-  model = call_options.scorer(config, len(found.vocabulary))
+  model = models.at_test_time(config, len(found.vocabulary), 'eval')
   cut = call_options.cut(config) | {'mesh': mesh}
   each = [perplexity.score(model, found.params, x, **cut) for x in documents]
   return sum(x.nll for x in each), sum(x.scored for x in each)

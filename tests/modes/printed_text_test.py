@@ -29,7 +29,7 @@ class Output(io.StringIO):
     self.flushed.append(self.getvalue()[len(''.join(self.flushed)) :])
 
 
-def printed(*pieces, prompt='', **changes):
+def printed(*pieces, prompt=''):
   """What is printed, flush by flush, of a model that writes these bytes."""
   vocabulary = Vocabulary.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
@@ -37,13 +37,15 @@ def printed(*pieces, prompt='', **changes):
   found = restore.Restored(1, {}, 0, vocabulary, {}, '')
   c = common.get_config()
   c.generate.prompt = prompt
-  c.generate.update(changes)
   job = Job(c, None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(restore, 'load', lambda *_: found)
     patch.setattr(decoding, 'check', lambda *_, **__: None)
     patch.setattr(writing, 'make', lambda *_: writer)
-    patch.setattr(writing.Writer, 'rows', lambda *_: iter(ids))
+    patch.setattr(writing.Writer, 'read', lambda *_: None)
+    patch.setattr(decoding, 'repeat_rows', lambda *_: None)
+    new = [(x, None) for x in ids]
+    patch.setattr(writing.Writer, 'decode', lambda *_, **__: iter(new))
     with contextlib.redirect_stdout(Output()) as out:
       generate.run(job)
   assert out.getvalue() == ''.join(out.flushed)

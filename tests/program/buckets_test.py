@@ -35,21 +35,6 @@ def test_what_is_no_name_of_a_bucket(text, memory):
 
 
 @pytest.mark.parametrize(
-  'bucket', ['Runs', 'ab', '-runs', 'runs.', 'b' * 64, 'b.' * 111 + 'b', 'a b']
-)
-def test_what_no_bucket_is_called(bucket, memory):
-  with pytest.raises(UserError) as e:
-    buckets.place(f'gs://{bucket}/a', '--workdir')
-  begin = f'--workdir=gs://{bucket}/a: the bucket is {bucket!r}; allowed: 3 to '
-  assert f'{e.value}'.startswith(begin)
-
-
-@pytest.mark.parametrize('bucket', ['abc', 'b' * 63, 'b.' * 110 + 'bb'])
-def test_what_a_bucket_may_be_called(bucket, memory):
-  assert str(buckets.place(f'gs://{bucket}/a')) == f'gs://{bucket}/a'
-
-
-@pytest.mark.parametrize(
   'flags',
   [
     ['--workdir=gs://bucket/run'],
@@ -114,7 +99,7 @@ def test_a_bucket_imports_no_tensorflow(emulated, tmp_path):
   code = f"""
 import sys
 sys.path.append({str(tmp_path)!r})
-from txl_jax import buckets
+from txl_jax.program import buckets
 path = buckets.place('gs://bucket/a')
 from etils import epath
 print(epath.Path(str(path)).exists())

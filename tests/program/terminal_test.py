@@ -24,8 +24,8 @@ def program(body):
   return [
     sys.executable,
     '-c',
-    'from txl_jax import terminal\nterminal.begin()\n'
-    'import os, signal, sys, time\nfrom txl_jax import command_line\n'
+    'from txl_jax.program import terminal\nterminal.begin()\n'
+    'import os, signal, sys, time\nfrom txl_jax.program import command_line\n'
     'with command_line.told():\n' + textwrap.indent(body, '  '),
   ]
 
@@ -45,8 +45,6 @@ def ended(body, redirected='', **environment):
 @pytest.mark.parametrize(
   ('redirected', 'why'),
   [
-    ('>&-', b'Bad file descriptor'),
-    ('>&- <&-', b'Bad file descriptor'),
     ('>/dev/full', b'No space left on device'),
     ('1</dev/null', b'Bad file descriptor'),
   ],
@@ -78,8 +76,8 @@ def test_closed_streams_are_occupied(tmp_path):
   """No file gets their numbers, nor in a process that is started."""
   body = (
     f"f = open('{tmp_path}/file', 'w')\nassert f.fileno() > 2\nf.flush()\n"
-    "os.write(2, b'native')\nos.system('echo of another >&2')\n"
-    'try:\n  sys.stdin.read()\nexcept OSError:\n  os._exit(7)'
+    "print('a')\nos.write(2, b'native')\nos.system('echo of another >&2')\n"
+    'assert not sys.stdin.read()\nsys.stdout.flush()\nos._exit(7)'
   )
   assert ended(body, '<&- >&- 2>&-').returncode == 7
   assert (tmp_path / 'file').read_bytes() == b''

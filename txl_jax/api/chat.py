@@ -1,30 +1,26 @@
 """A text written in turns, with the model's memory carried between them."""
 
-import codecs
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, AnyStr
 
 import numpy as np
 
-from txl_jax.api import call_options, texts
+from txl_jax.api import texts
 from txl_jax.api.writing import Row, Writer
 
 
 class Chat:
   """One text: what was said and what the model replied; see `TextModel.chat`.
 
-  Nothing is inserted between the two: a separator that the model needs, such
-  as a newline, is part of what is said. A reply continues the whole text so
-  far, which the model has read only once: its memory is kept, not the text.
-  Turns are taken one at a time: if turns overlap, the first to end is kept.
+  Nothing is inserted between the two. A reply continues the whole text so far,
+  which the model has read only once: its memory is kept. If turns overlap, the
+  first to end is kept.
   """
 
   def __init__(self, writer: Writer, stops: Sequence[bytes] = ()):
     self._writer, self._stops = writer, stops
     # The tokens so far and the state after them, always replaced together.
     self._now: tuple[np.ndarray, Any] = np.zeros([0], np.int64), None
-    self._lock = threading.Lock()
 
   @property
   def ids(self) -> np.ndarray:
@@ -42,30 +38,18 @@ class Chat:
     return self._writer.vocabulary.decode(self.ids)
 
   def say(self, text: AnyStr) -> AnyStr:
-    """The reply to a text, str or bytes like it; it ends as the chat specifies.
+    """The reply to a text, str or bytes like it, without a stop text.
 
-    A stop text is neither in the reply nor in the memory. ValueError if the
-    vocabulary has no token for a part of the text, or if another turn was said
-    in the meantime.
+    ValueError if the vocabulary has no token for a part of the text, or if
+    another turn was said in the meantime.
     """
     empty: Any = '' if isinstance(text, str) else b''
     return empty.join(self.stream(text))
 
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
-    """The reply as it is made; unless read to its end, the turn is not kept.
-
-    It replies to what had been said when its first piece is read. ValueError,
-    at its end, if another turn has been said since.
-    """
-    data = texts.encoded('text', text)
-    vocabulary = self._writer.vocabulary
-    with call_options.told():
-      said = vocabulary.encode(data, 'text')
-    texts.warn(vocabulary, 'text', data)
-    pieces: Any = self._reply(said)
-    if isinstance(text, str):
-      pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')
-    return filter(None, pieces)
+    """The reply as it is made; unless read to its end, the turn is not kept."""
+    said, _ = texts.encode(self._writer.vocabulary, 'text', text)
+    return texts.like(text, self._reply(said))
 
   def _reply(self, said):
     """Yields the bytes of a reply in pieces; at its end the turn is kept."""
@@ -96,13 +80,8 @@ class Chat:
       now = [now, *(state for _, state in again)][-1]
       new = new[: row.whole]
     yield row.rest()
-    self._keep(before, [ids, said, np.array(new, np.int64)], now)
-
-  def _keep(self, before, ids, state):
-    """Adds a turn to what was said; ValueError if `before` is out of date."""
-    with self._lock:
-      if self._now is not before:
-        raise ValueError(
-          'another turn was said before this one ended; allowed: one at a time'
-        )
-      self._now = np.concatenate(ids), state
+    if self._now is not before:
+      raise ValueError(
+        'another turn was said before this one ended; allowed: one at a time'
+      )
+    self._now = np.concatenate([ids, said, np.array(new, np.int64)]), now

@@ -23,7 +23,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Score(Tokens):
-  """The scored tokens of a text: all but the first, or all after an <eos>."""
+  """Scored tokens of a text: all but the first, or all after an <eos>."""
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
   total: float  # their sum, added as in --mode=eval
@@ -46,11 +46,7 @@ class Score(Tokens):
 
   @property
   def bits_per_byte(self) -> float:
-    """Bits per byte of the text, whatever its tokens are.
-
-    Where every byte is a token it equals `bits_per_token` exactly. White space
-    between words, and bytes that the vocabulary drops, count too.
-    """
+    """Bits per byte of the text, white space and dropped bytes included."""
     if not self.text_bytes:
       return math.nan
     return self.bits_per_token * (len(self.nll) / self.text_bytes)
@@ -65,10 +61,6 @@ class Hidden(Tokens):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention(Tokens):
-  """Which tokens the heads of every layer look at.
-
-  `probabilities[l, h, i, j]` is what token i gives to token j in head h of
-  layer l, counted from 0; it is 0 where i does not see j.
-  """
+  """Probabilities [l, h, i, j] that token i gives to j in head h of layer l."""
 
   probabilities: np.ndarray  # float32 [N, H, n, n]

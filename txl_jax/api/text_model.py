@@ -3,9 +3,8 @@
 Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
 """
 
-import codecs
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, AnyStr, Unpack, overload
+from typing import Any, AnyStr
 
 import jax
 import numpy as np
@@ -28,10 +27,9 @@ class TextModel:
   """A trained model; `txl_jax.load` makes one from a run or an exported file.
 
   Options of a call are keys of the sections `eval` and `generate` of a config
-  (docs/config.md); they default to the values in the run's sections. A call
-  does what the mode of the program does: `score` as --mode=eval; `generate`,
-  `stream` and `chat` as --mode=generate. Compiled programs are kept, so a
-  second call with the same lengths is fast.
+  (`call_options.OPTIONS`); they default to the values of the run. `score` does
+  what --mode=eval does; `generate`, `stream` and `chat` what --mode=generate
+  does. Compiled programs are kept for calls with the same lengths.
 
   Attributes:
     config: the config of the run, a ConfigDict of sections.
@@ -60,9 +58,7 @@ class TextModel:
     return f'TextModel({name}, {n:,} parameters, {V:,} {self.vocabulary.kind})'
 
   def __reduce__(self):
-    raise TypeError(
-      'a TextModel cannot be pickled; allowed: load it again there'
-    )
+    raise TypeError('a TextModel cannot be pickled; allowed: load it there')
 
   @property
   def model(self) -> base.LanguageModel:
@@ -74,36 +70,9 @@ class TextModel:
     return texts.tokens(self.vocabulary, 'text', text)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
-    return self.decode_bytes(ids).decode(errors='replace')
-
-  def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
     """The text of token ids; ValueError for one that is not in [0, V)."""
-    return self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
-
-  @overload
-  def generate(
-    self,
-    prompt: AnyStr,
-    *,
-    samples: None = None,
-    stop: Stops = (),
-    line_end: bool | None = None,
-    echo: bool = False,
-    **options: Unpack[call_options.Writing],
-  ) -> AnyStr: ...
-
-  @overload
-  def generate(
-    self,
-    prompt: Sequence[AnyStr],
-    *,
-    samples: int | None = None,
-    stop: Stops = (),
-    line_end: bool | None = None,
-    echo: bool = False,
-    **options: Unpack[call_options.Writing],
-  ) -> list[AnyStr]: ...
+    found = self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
+    return found.decode(errors='replace')
 
   def generate(
     self,
@@ -113,7 +82,7 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[call_options.Writing],
+    **options: Any,
   ) -> Any:
     """What the model writes after a prompt, or after each of several.
 
@@ -124,43 +93,29 @@ class TextModel:
       stop: one text or several; a sample ends before the first to occur.
         '<eos>', in a vocabulary with that word, is the end of a line.
       line_end: end after the end of a line, which is part of the sample.
-      echo: whether the prompt comes first, as the vocabulary decodes it: this
-        is what --mode=generate prints.
+      echo: whether the prompt comes first, as the vocabulary decodes it.
       **options: keys of the section `generate`.
 
     Returns:
       For one prompt a text, str or bytes like the prompt. For several, or if
-      `samples` is given, a list with those of the first prompt first. Bytes
-      that are not UTF-8 become U+FFFD in a str.
+      `samples` is given, a list with those of the first prompt first.
 
     Raises:
       ValueError: an option is not allowed, the vocabulary has no token for a
         part of a prompt, or there is not enough memory.
       TypeError: there is no such option, or a text has the wrong type.
     """
-    one = isinstance(prompt, (str, bytes))
     prompts = texts.several('prompt', prompt)
-    names = ['prompt'] if one else [f'prompt {i}' for i in range(len(prompts))]
-    if not prompts:
-      raise ValueError('prompt is empty; allowed: one text or more')
-    if samples is not None and not (
-      call_options.is_whole(samples) and samples >= 1
-    ):
+    each = 1 if samples is None else samples
+    if not (call_options.is_whole(each) and each >= 1):
       raise ValueError(f'samples is {samples!r}; allowed: at least 1')
-    data = [texts.encoded(*both) for both in zip(names, prompts)]
-    with call_options.told():
-      call_options.flag('echo', echo)
-      writer = self._writer(options, line_end, (samples or 1) * len(data))
-      ids = [self.vocabulary.encode(x, n) for x, n in zip(data, names)]
-    for name, part in zip(names, data):
-      texts.warn(self.vocabulary, name, part)
-    more: Any = dict(echo=echo, stops=self._stops(stop))
-    pieces = [*writer.texts(ids, samples or 1, **more)]
-    found: list[Any] = [b''.join(row) for row in zip(*pieces)]
+    rows = self._rows(prompts, each, stop, line_end, echo, options)
+    found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
     for i, text in enumerate(found):
-      if isinstance(prompts[i // (samples or 1)], str):
+      if isinstance(prompts[i // each], str):
         found[i] = text.decode(errors='replace')
-    return found[0] if one and samples is None else found
+    one = isinstance(prompt, (str, bytes)) and samples is None
+    return found[0] if one else found
 
   def stream(
     self,
@@ -169,31 +124,22 @@ class TextModel:
     stop: Stops = (),
     line_end: bool | None = None,
     echo: bool = False,
-    **options: Unpack[call_options.Writing],
+    **options: Any,
   ) -> Iterator[AnyStr]:
     """The text of `generate`, piece by piece as it is made.
 
     A str is never split within a character. Errors are those of `generate`,
     raised when `stream` is called.
     """
-    text = texts.encoded('prompt', prompt)
-    with call_options.told():
-      call_options.flag('echo', echo)
-      writer = self._writer(options, line_end, 1)
-      ids = self.vocabulary.encode(text, 'prompt')
-    texts.warn(self.vocabulary, 'prompt', text)
-    more: Any = dict(echo=echo, stops=self._stops(stop))
-    pieces: Any = (piece for (piece,) in writer.texts([ids], **more))
-    if isinstance(prompt, str):
-      pieces = codecs.iterdecode(pieces, 'utf-8', 'replace')
-    return filter(None, pieces)
+    rows = self._rows([prompt], 1, stop, line_end, echo, options)
+    return texts.like(prompt, (piece for (piece,) in rows))
 
   def chat(
     self,
     *,
     stop: Stops = (),
     line_end: bool | None = None,
-    **options: Unpack[call_options.Writing],
+    **options: Any,
   ) -> Chat:
     """A text in turns, see `Chat`; arguments as for `generate`."""
     with call_options.told():
@@ -205,7 +151,7 @@ class TextModel:
     text: texts.Text,
     *,
     progress: Callable[[int], None] = lambda scored: None,
-    **options: Unpack[call_options.Scoring],
+    **options: Any,
   ) -> results.Score:
     """The nll of each token of a text, read as --mode=eval reads a split.
 
@@ -213,10 +159,6 @@ class TextModel:
       text: str, bytes, or token ids; at least 2 tokens.
       progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
-
-    Raises:
-      ValueError: as for `generate`; or a token id is not in [0, V).
-      TypeError: as for `generate`.
     """
     with call_options.told():
       config = call_options.changed(self.config, 'eval', options)
@@ -225,7 +167,8 @@ class TextModel:
       if len(tokens) < 2:
         count = f'{len(ids)} token{"s" * (len(ids) != 1)}'
         raise ValueError(f'text has {count}; allowed: at least 2')
-      model = call_options.scorer(config, len(self.vocabulary))
+      at = len(self.vocabulary), 'eval', config.eval.window
+      model = models.at_test_time(config, *at)
       cut: Any = call_options.cut(config) | {'mesh': self.mesh}
       perplexity.check(model, self.params, tokens, **cut)
     nll = np.zeros(len(tokens) - 1, np.float32)
@@ -239,7 +182,7 @@ class TextModel:
     self,
     text: texts.Text,
     layer: int = -1,
-    **options: Unpack[call_options.Lengths],
+    **options: Any,
   ) -> results.Hidden:
     """The states of a layer at each token, with memory carried along.
 
@@ -248,34 +191,24 @@ class TextModel:
       layer: 0 is the input of the first layer, the embeddings; N, or -1, is
         the output of the last, from which the next token is predicted.
       **options: lengths, keys of the section `eval`.
-
-    Raises:
-      ValueError: as for `score`, or there is no such layer.
-      TypeError: there is no such option.
     """
     model, ids, spans, T = self._inside(text, options)
     n = inside.layers(model, self.params)
     if not (call_options.is_whole(layer) and -n - 1 <= layer <= n):
-      raise ValueError(
-        f'layer is {layer!r}; allowed: 0 to {n}, or {-n - 1} to -1'
-      )
+      allowed = f'0 to {n}, or {-n - 1} to -1'
+      raise ValueError(f'layer is {layer!r}; allowed: {allowed}')
     states = inside.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
-  def attention(
-    self, text: texts.Text, **options: Unpack[call_options.Lengths]
-  ) -> results.Attention:
+  def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
-    The arguments are those of `hidden`. ValueError as there, or if the model
-    has no attention or there is not enough memory for [N, H, n, n].
+    ValueError if the model has no attention.
     """
     model, ids, spans, T = self._inside(text, options)
     if not model.ATTENDS:
-      raise ValueError(
-        f'{type(model).__name__} has no attention to show; allowed: models '
-        'that attend'
-      )
+      name = type(model).__name__
+      raise ValueError(f'{name} has no attention; allowed: models that attend')
     with call_options.told():
       found = inside.attention(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
@@ -297,11 +230,21 @@ class TextModel:
         settings.refuse('segment_len', config.eval.segment_len, allowed)
     return model, ids, spans, T
 
+  def _rows(self, prompts, samples, stop, line_end, echo, options):
+    """Pieces of all samples as they are made, see `Writer.texts`."""
+    if not prompts:
+      raise ValueError('prompt is empty; allowed: one text or more')
+    ids = []
+    for i, prompt in enumerate(prompts):
+      name = f'prompt {i}' if len(prompts) > 1 else 'prompt'
+      ids.append(texts.encode(self.vocabulary, name, prompt)[0])
+    with call_options.told():
+      writer = self._writer(options, line_end, samples * len(ids))
+    return writer.texts(ids, samples, echo=echo, stops=self._stops(stop))
+
   def _writer(self, options, line_end, rows):
     """The `writing.Writer` of a call, checked to fit in memory."""
     config = call_options.changed(self.config, 'generate', options)
-    if line_end is not None:
-      call_options.flag('line_end', line_end)
     if line_end and self.vocabulary.line_end is None:
       allowed = 'False, for the vocabulary has no end of a line'
       settings.refuse('line_end', line_end, allowed)
@@ -331,7 +274,7 @@ class TextModel:
     return [b'\n' if x == eos else x for x in found]
 
   def _first(self, config, ids):
-    """The tokens to score, and the index of the first that is scored."""
+    """The tokens to read, and the index of the first that is scored."""
     of_documents = self.vocabulary.document_end is not None
     if config.eval.first_token == 'none' and not of_documents:
       return ids, 1

@@ -3,15 +3,16 @@
 Shapes: n tokens, V vocabulary.
 """
 
+import codecs
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from txl_jax.api import call_options
 from txl_jax.data.vocabularies import offsets, unknown
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
-from txl_jax.program.errors import UserError
 
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray
@@ -37,7 +38,7 @@ def encoded(name: str, text: str | bytes) -> bytes:
 
 
 def several(name: str, given: Any) -> list[Any]:
-  """One text or several, as a list; TypeError if it is neither."""
+  """A list of one text or several; TypeError if it is neither."""
   if isinstance(given, (str, bytes)):
     return [given]
   if isinstance(given, _NO_LISTS) or not isinstance(given, Iterable):
@@ -49,30 +50,38 @@ class UnknownWords(UserWarning):
   """Some words of a text are <unk> to the model, see `data.unknown`."""
 
 
-def warn(vocabulary: AnyVocabulary, name: str, text: bytes) -> None:
-  """Warns, in one line, of the words of a text that become <unk>."""
-  if line := unknown.told(vocabulary, text, name):
+def encode(
+  vocabulary: AnyVocabulary, name: str, text: str | bytes
+) -> tuple[np.ndarray, bytes]:
+  """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
+
+  ValueError: the vocabulary has no token for a part of the text.
+  """
+  data = encoded(name, text)
+  with call_options.told():
+    found = vocabulary.encode(data, name).astype(np.int32)
+  if line := unknown.told(vocabulary, data, name):
     warnings.warn(line, UnknownWords, stacklevel=4)
+  return found, data
+
+
+def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
+  """The pieces, none of them empty, in the type of a text."""
+  if isinstance(text, str):
+    return filter(None, codecs.iterdecode(pieces, 'utf-8', 'replace'))
+  return filter(None, pieces)
 
 
 def tokens(
   vocabulary: AnyVocabulary, name: str, text: Text
 ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Token ids int32 [n], the byte span of each int64 [n, 2], and total bytes.
-
-  ValueError: the vocabulary has no token for a part of the text, or see `ids`.
-  """
+  """Token ids int32 [n], byte spans int64 [n, 2], and total bytes of a text."""
   if not isinstance(text, (str, bytes)):
     found = ids(vocabulary, name, text, 'str, bytes, or integers [n]')
     decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in found)])
     return found, np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
-  data = encoded(name, text)
-  try:
-    found = vocabulary.encode(data, name).astype(np.int32)
-  except UserError as e:
-    raise ValueError(f'{e}') from e
-  warn(vocabulary, name, data)
+  found, data = encode(vocabulary, name, text)
   return found, offsets.of_tokens(vocabulary, data, found), len(data)
 
 
@@ -82,10 +91,7 @@ def ids(
   given: Sequence[int] | np.ndarray,
   allowed: str = 'integers [n]',
 ) -> np.ndarray:
-  """Token ids, int32 [n].
-
-  ValueError unless they are integers in [0, V), TypeError if not a list.
-  """
+  """Token ids int32 [n]; ValueError, or TypeError, unless all in [0, V)."""
   if isinstance(given, _NO_LISTS) or not hasattr(given, '__len__'):
     raise _other_kind(name, given, allowed)
   try:

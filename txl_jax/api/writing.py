@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.api import call_options
+from txl_jax import models
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
+from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
+from txl_jax.program import settings
 
 
 class Row:
@@ -78,18 +80,6 @@ class Writer:
   segment_len: int
   options: dict[str, Any]  # of `decoding.decode`
 
-  def rows(
-    self, prompts: Sequence[np.ndarray], samples: int
-  ) -> Iterator[np.ndarray]:
-    """New tokens int [B, n] of each prompt's samples, the first prompt first.
-
-    After the end of a row they are -1. Prompts are read as `begun` gives them.
-    """
-    state = self.read([self.begun(x) for x in prompts])
-    state = decoding.repeat_rows(self.model, state, samples)
-    for tokens, _ in self.decode(state, keep=False):
-      yield tokens
-
   def begun(self, ids: np.ndarray) -> np.ndarray:
     """A prompt; if empty, the token after which a text begins.
 
@@ -123,7 +113,8 @@ class Writer:
   ) -> Iterator[list[bytes]]:
     """Yields what each row adds to its text, until all have ended.
 
-    With echo the prompt comes first. A row ends before the first of the stops.
+    The samples of the first prompt come first. With echo each begins with its
+    prompt; it ends before the first of the stops.
     """
     rows, first = [], []
     for ids in prompts:
@@ -132,7 +123,9 @@ class Writer:
         first.append(rows[-1].read(ids))
     if echo:
       yield first
-    for tokens in self.rows(prompts, samples):
+    state = self.read([self.begun(x) for x in prompts])
+    state = decoding.repeat_rows(self.model, state, samples)
+    for tokens, _ in self.decode(state, keep=False):
       yield [row.push(x[x >= 0]) for row, x in zip(rows, tokens)]
       if all(row.ended for row in rows):
         break
@@ -145,17 +138,30 @@ def make(
   vocabulary: AnyVocabulary,
   freeze: Callable[[base.LanguageModel, Any], Any] = base.freeze,
 ) -> Writer:
-  """The Writer of a config.
+  """The Writer of a config; a model without a memory has a window.
 
   UserError: the vocabulary or the model lacks what the section asks for.
   """
-  g, V = config.generate, len(vocabulary)
+  g, own = config.generate, (config, len(vocabulary), 'generate')
+  forbidden: Any = (vocabulary.unk_id,) if g.forbid_unk else ()
+  if None in forbidden:
+    allowed = 'False, for the vocabulary has no unknown word'
+    settings.refuse('generate.forbid_unk', True, allowed)
+  line_end = None if g.stop == 'none' else vocabulary.line_end
+  if line_end is None and g.stop != 'none':
+    allowed = 'none, for the vocabulary has no end of a line'
+    settings.refuse('generate.stop', g.stop, allowed)
+  # A token that only ends documents always ends a sample.
+  ends = line_end, vocabulary.document_end
+  drawn = g.temperature, g.top_k, g.top_p, g.repetition_penalty
   options = dict(
-    sampling=call_options.sampling(g, vocabulary),
-    ends=call_options.ends(g, vocabulary),
+    sampling=Sampling(*drawn, forbidden),
+    ends=tuple(x for x in ends if x is not None),
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,
   )
-  model = call_options.writer(config, V)
+  model = models.at_test_time(*own, g.window)
+  if not model.remembers():
+    model = models.at_test_time(*own, config.train.segment_len)
   variables = freeze(model, params)
   return Writer(model, variables, vocabulary, g.segment_len, options)

@@ -11,14 +11,10 @@ dialogue calls them in turn and passes the `State` along:
     ...
   state = prefill(model, variables, answer, segment_len=128, state=now)
 
-A state holds the logits of the next token, and its memory holds every token
-before that one: exactly those that were read and those that were yielded. So
-any state can be continued without feeding a token twice, and `decode` from it
-gives what one longer `decode` would have given.
-
-The model reads the prompt in segments of T tokens and its own text one token
-at a time, with the memory of `models.base` in between. Once a text is longer
-than the memory, what a token sees depends on T.
+A state holds the logits of the next token, and in its memory every token before
+that one, so any state can be continued without feeding a token twice. Prompts
+are read in segments of T tokens: once a text is longer than the memory, what a
+token sees depends on T.
 """
 
 import functools
@@ -100,24 +96,17 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
   return state, done, tokens.T
 
 
-_jit_chunk = functools.partial(
-  jax.jit,
-  _chunk,
-  static_argnames=('model', 'sampling', 'chunk'),
-  donate_argnames='state',
-)
-_chunk_elsewhere = _jit_chunk()
-# XLA prefers registers of half this width, with which products with one row
-# read memory more slowly (docs/benchmarks.md).
-_chunk_on_cpu = _jit_chunk(
-  compiler_options={'xla_cpu_prefer_vector_width': 512}
-)
-
-
-def _decode_chunk(*arguments):
-  """`_chunk`, compiled for the device."""
-  on_cpu = target.device().platform == 'cpu'
-  return (_chunk_on_cpu if on_cpu else _chunk_elsewhere)(*arguments)
+@functools.cache
+def _compiled_chunk(platform):
+  # XLA prefers registers of half this width, with which products with one row
+  # read memory more slowly (docs/benchmarks.md).
+  wide = {'xla_cpu_prefer_vector_width': 512}
+  return jax.jit(
+    _chunk,
+    static_argnames=('model', 'sampling', 'chunk'),
+    donate_argnames='state',
+    compiler_options=wide if platform == 'cpu' else None,
+  )
 
 
 @functools.partial(jax.jit, static_argnames='model', donate_argnames='state')
@@ -144,9 +133,8 @@ def prefill(
   The last segment of a row is padded: one compiled shape serves every length,
   and a row becomes what it would be alone. The model is at test time, unbound;
   the variables are from `base.freeze`. Without a state a new text starts, with
-  one row, or as many as there are texts.
-  ValueError if a row has no token and none came before, a token is not in
-  [0, V), or there are more or fewer texts than rows.
+  one row, or as many as there are texts. ValueError if its first token is
+  missing, or a token is not in [0, V).
   """
   several = len(tokens) > 0 and np.ndim(tokens[0]) == 1
   texts = [np.asarray(x, np.int32) for x in (tokens if several else [tokens])]
@@ -164,8 +152,6 @@ def prefill(
   B = len(now.position)
   if not several:
     texts *= B
-  if len(texts) != B:
-    raise ValueError(f'{len(texts)} texts for {B} rows; allowed: one for each')
   for start in range(0, longest, segment_len):
     segments = [x[start : start + segment_len] for x in texts]
     lengths = np.array([len(x) for x in segments], np.int32)
@@ -221,33 +207,31 @@ def decode(
 ) -> Iterator[tuple[np.ndarray, State]]:
   """Yields new tokens and the state after exactly these, chunk by chunk.
 
-  The tokens are numpy int32 [B, n], n from 1 to `chunk`, made in one call of
-  the device; -1 in rows that ended before the others. A row ends after
-  max_new_tokens, or after one of the token ids `ends`, itself included.
+  The tokens are numpy int32 [B, n], n from 1 to `chunk`; -1 in rows that ended
+  before the others. A row ends after max_new_tokens, or after one of the token
+  ids `ends`, itself included. Without `keep`, memory is overwritten instead of
+  copied: the given state and those yielded are used up, except the last.
 
-  The call for the next chunk is dispatched before the tokens of this one are
-  read, so that the device need not wait for the host; once all rows have ended,
-  that call is wasted. Without `keep`, memory is overwritten instead of copied:
-  the given state and those yielded are used up, except the last.
-
-  The model and variables are those of `prefill`; the state is from there or
-  from here. The token at position i of row b is drawn with a key made only from
+  The token at position i of row b is drawn with a key made only from
   (seed, b, i): chunk, B and earlier calls do not change it. (Another B or T may
   change the last digits of the logits.)
   """
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
   last = np.array([*ends] or [-1], np.int32)
+  compiled = _compiled_chunk(target.device().platform)
 
   def dispatch(state):
     done = state.position < 0  # all False, on the devices of the state
     for start in range(0, max_new_tokens, chunk):
-      state, done, tokens = _decode_chunk(
+      state, done, tokens = compiled(
         model, variables, _copy(state) if keep else state,
         done, key, max_new_tokens - start, last, sampling, chunk,
       )  # fmt: skip
       yield state, done, tokens
 
+  # The next call is dispatched before the tokens of this one are read, so that
+  # the device need not wait for the host.
   calls = dispatch(state)
   call = next(calls, None)
   while call:
@@ -267,19 +251,13 @@ def generate(
   *,
   segment_len: int,
   samples: int = 1,
-  start: int | None = None,
   **options: Any,
 ) -> Iterator[np.ndarray]:
   """What follows a prompt, int [n]: the tokens of `decode`, chunk by chunk.
 
   The prompt is read once, for all samples. With several prompts, of any
-  lengths, the samples of the first come first. For an empty one `start` is read
-  instead, a token id after which a text begins: a newline, or <eos>. It is not
-  among the tokens returned. The options are those of `decode`. ValueError as in
-  `prefill`, and for an empty prompt without `start`.
+  lengths, the samples of the first come first.
   """
-  if not len(prompt) and start is not None:
-    prompt = [start]
   variables = base.freeze(model, params)
   state = prefill(model, variables, prompt, segment_len=segment_len)
   state = repeat_rows(model, state, samples)

@@ -27,8 +27,8 @@ def repeated(tokens: np.ndarray, K: int) -> float:
 def longest(tokens: np.ndarray) -> int:
   """Length of the longest stretch that occurs twice in integers [n].
 
-  The two may overlap. Stretches of 2^k tokens get equal names if they are equal
-  (Karp, Miller and Rosenberg 1972); two of those cover any length.
+  The two may overlap. Equal stretches of 2^k tokens get equal names (Karp,
+  Miller and Rosenberg 1972); two of those cover any length.
   """
   names = [np.unique(tokens, return_inverse=True)[1].reshape(-1)]
   n = len(names[0])

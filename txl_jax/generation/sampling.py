@@ -22,9 +22,8 @@ class Sampling:
 def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   """Logits to draw from, float32 [B, V]: -inf where a token is excluded.
 
-  They are computed from logits, float32 [B, V], and `seen`, the tokens to
-  penalise, bool [B, V], in the order of the Hugging Face library. Forbidden
-  tokens are excluded before anything else.
+  From logits, float32 [B, V], and the tokens seen, bool [B, V], in the order of
+  the Hugging Face library. Forbidden tokens are excluded before anything else.
 
   1. Repetition penalty (Keskar et al. 2019, Section 4.1, in the form that
      never rewards): a positive logit of a seen token is divided by it, a
@@ -34,9 +33,8 @@ def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   4. top_p (Holtzman et al. 2020): of what is left, renormalised, the
      smallest set whose probability reaches p stays; at least one token.
 
-  Of equal logits the one with the lower id counts as the larger, as it does
-  in an argmax. (Hugging Face's top_k keeps every token that ties with the
-  k-th.)
+  Of equal logits the one with the lower id counts as the larger, as in an
+  argmax. (Hugging Face's top_k keeps every token that ties with the k-th.)
   """
   B, V = logits.shape
   if sampling.forbidden:

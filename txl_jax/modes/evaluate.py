@@ -4,6 +4,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from txl_jax import models
 from txl_jax.api import call_options
 from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
@@ -80,9 +81,8 @@ def check_tokens(
 
 def _as_asked(config, corpus):
   """The model, and how the text is cut, as the section `eval` says."""
-  return call_options.scorer(config, len(corpus.vocabulary)), call_options.cut(
-    config
-  )
+  at = len(corpus.vocabulary), 'eval', config.eval.window
+  return models.at_test_time(config, *at), call_options.cut(config)
 
 
 def conditions(section: Any) -> str:

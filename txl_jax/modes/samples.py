@@ -1,11 +1,13 @@
 """Samples of text that a model generates while it is trained."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from txl_jax.api import call_options, writing
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
+from txl_jax.models import base
 from txl_jax.modes import generate
 from txl_jax.modes.sections import Config
 
@@ -25,13 +27,12 @@ def make(
   config = call_options.changed(config, 'generate', given)
   g = config.generate
   prompt = generate.encode(g, generate.read_prompt(g), vocabulary)[0]
-  for refuse in call_options.sampling, call_options.ends:
-    refuse(g, vocabulary)
-  model = call_options.writer(config, len(vocabulary))
-  decoding.check(model, params, samples=1, segment_len=g.segment_len)
+  empty = writing.make(config, params, vocabulary, freeze=lambda *_: None)
+  decoding.check(empty.model, params, samples=1, segment_len=g.segment_len)
 
   def sample(params):
-    writer = writing.make(config, params, vocabulary)
+    variables = base.freeze(empty.model, params)
+    writer = dataclasses.replace(empty, variables=variables)
     pieces = (piece for (piece,) in writer.texts([prompt], echo=True))
     return b''.join(pieces).decode(errors='replace')
 

@@ -7,13 +7,11 @@ of several objects none are written together. So a folder that must be whole has
 one, of MARKS, that is written last and deleted first.
 
 Orbax reaches the bucket by etils.epath and gcsfs, and TensorStore by itself.
-`Path` is not an epath.Path, because with that (etils 1.15, gcsfs 2026.10, on
-the emulator of the tests) `is_dir` was False while the bucket refused reads or
-was out of reach, so that a run would begin anew, a block that failed left half
-an object, reading mixed an object with the one that replaced it, `rename` gave
-a folder's objects their names and deleted the old ones in any order, `absolute`
-put the working directory before gs://, `rglob` raised, errors had no strerror,
-and no write was conditional on a generation, as that of a lock must be.
+`Path` is not an epath.Path, with which (etils 1.15, gcsfs 2026.10) `is_dir` was
+False while the bucket was out of reach, so that a run would begin anew, a block
+that failed left half an object, reading mixed an object with the one that
+replaced it, `rename` had no order, and no write was conditional on a
+generation, as that of a lock must be.
 
 All this needs the extra `gcs`, of which nothing is imported for a local path.
 What fails is an OSError with its path.
@@ -39,13 +37,12 @@ SCHEME = 'gs://'
 MARKS = 'seal.json', 'manifest.json'
 _BUFFER = 1 << 24  # bytes that are read at once
 _AT_ONCE = 8  # objects that are copied or deleted
-_NUMBERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT}
-_NUMBERS |= {412: errno.EEXIST}
-_BUCKET = r'[a-z0-9][-_.a-z0-9]+[a-z0-9]'
-_NAMES = (
-  '3 to 63 characters (222 with dots), of a-z, 0-9, -, _ and ., of which the '
-  'first and last are letters or digits'
-)
+_NUMBERS = {
+  401: errno.EACCES,
+  403: errno.EACCES,
+  404: errno.ENOENT,
+  412: errno.EEXIST,
+}
 
 
 @functools.cache
@@ -61,7 +58,7 @@ def _retry():
 
 @contextlib.contextmanager
 def _told(path):
-  """Makes what the client of the bucket raises an OSError."""
+  """Raises an OSError for what the client of the bucket raises."""
   try:
     yield
   except Exception as e:
@@ -154,11 +151,10 @@ class Path(pathlib.PurePosixPath):
     return io.BufferedReader(_Reader(self), _BUFFER)
 
   def upload(self, file: Any, generation: int | None = None) -> int:
-    """Writes a local file, open for reading, from its beginning.
+    """Writes an open local file from its beginning; the new generation.
 
-    Returns the new generation. FileExistsError if the object is not, or no
-    longer, of the generation that is given, 0 for none: also if it is this
-    file, as a write whose answer was lost is tried again.
+    FileExistsError if the object is not of the generation that is given, 0 for
+    none; also if it is this file, as a write whose answer was lost is repeated.
     """
     size = file.seek(0, os.SEEK_END)  # without it, two calls for a small file
     how = dict(rewind=True, size=size, retry=_retry())
@@ -181,7 +177,7 @@ class Path(pathlib.PurePosixPath):
 
   def rmtree(self) -> None:
     """Deletes an object, or all below, what marks it as whole first."""
-    unlink = lambda path: path.unlink(missing_ok=True)
+    unlink = functools.partial(Path.unlink, missing_ok=True)
     _each(unlink, self._objects(), marks_last=False)
 
   def rename(self, new: Any) -> None:
@@ -227,37 +223,23 @@ def _each(function, paths, marks_last=True):
   with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
     for marks in not marks_last, marks_last:
       some = [path for path in paths if (path.name in MARKS) == marks]
-      all(True for _ in pool.map(function, some))  # raises what one does
+      list(pool.map(function, some))  # raises what one does
 
 
 def place(text: Any, name: str = '') -> pathlib.Path:
-  """The path of a text, be it local or in a bucket.
-
-  UserError, which calls it `name`: it is of another kind, or no name of a
-  bucket, or a package is missing.
-  """
+  """The path of a text, local or in a bucket; UserError, which names a key."""
   if isinstance(text, Path):
     return cast(pathlib.Path, text)  # as far as it is used
   if '://' not in f'{text}':
     return pathlib.Path(text)
   called = f'{name}{"=" if name else ""}{text}'
-  if not (parts := re.fullmatch(r'gs://([^/]+)(/.*)?', text)):
+  if not re.fullmatch(r'gs://([^/]+)(/.*)?', text):
     raise UserError(f'{called}; allowed: a folder, or {SCHEME}BUCKET/NAME')
-  bucket = parts[1]
-  longest = 222 if '.' in bucket else 63
-  if not re.fullmatch(_BUCKET, bucket) or len(bucket) > longest:
-    raise UserError(f'{called}: the bucket is {bucket!r}; allowed: {_NAMES}')
   _prepare_packages(called)
   return cast(pathlib.Path, Path(text))
 
 
-def absolute(path: str) -> str:
-  """A path as it is called in every working directory."""
-  return f'{Path(path)}' if path.startswith(SCHEME) else os.path.abspath(path)
-
-
 def _prepare_packages(called):
-  """Sets up what etils and orbax use; UserError if it is not installed."""
   if not importlib.util.find_spec('gcsfs'):  # which needs Google's own
     allowed = "pip install 'txl_jax[gcs]', or a folder"
     raise UserError(f'{called} needs gcsfs; allowed: {allowed}')
@@ -266,6 +248,11 @@ def _prepare_packages(called):
   os.environ.setdefault('EPATH_USE_TF', 'no')  # else it imports TensorFlow
   # It would keep lists of what is there, and not see what others have written.
   conf.setdefault('gcs', {})['use_listings_cache'] = False
+
+
+def absolute(path: str) -> str:
+  """A path as it is called in every working directory."""
+  return f'{Path(path)}' if path.startswith(SCHEME) else os.path.abspath(path)
 
 
 def fetch(folder: Path, into: pathlib.Path) -> None:

@@ -19,10 +19,10 @@ _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 
 
 class Path(flags.ArgumentParser):
-  """Parses a flag that is a path, in which ~ is the home folder."""
+  """Parser of a flag that is a path, in which ~ is the home folder."""
 
   def __init__(self, bucket: bool = False):
-    """Of a local path; or, as the program sees to, one in a bucket."""
+    """Takes a local path, or one in a bucket as well."""
     self._bucket = bucket
 
   def parse(self, argument: str) -> str:
@@ -58,11 +58,10 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
 def told(
   smaller: str = 'a smaller batch_size, segment_len, mem_len or model',
 ) -> Iterator[None]:
-  """Ends the program with a line and a status where the block raises.
+  """Ends the program with a line and status 1 where the block raises.
 
-  A UserError or OSError is status 1, as is a lack of memory, against which
-  `smaller` helps; Ctrl-C is 130; whoever closes our output early, as head does,
-  gets status 1 and no line.
+  Against a lack of memory `smaller` helps; Ctrl-C is status 130; whoever closes
+  our output early, as head does, gets no line.
   """
   try:
     try:
@@ -87,10 +86,9 @@ def told(
 
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Keeps orbax from printing pages about what is one line here.
+  """Leaves out what orbax logs, and tracebacks of threads of tensorstore.
 
-  Its log is left out, what is less than a warning, and tracebacks of threads of
-  tensorstore whose event loop is closed: we get the failure as an exception.
+  Of a save that fails they would print pages; we get it as an exception.
   """
   logger, hook = logging.get_absl_logger(), sys.unraisablehook
   verbosity = logging.get_verbosity()
@@ -102,7 +100,6 @@ def without_echoes() -> Iterator[None]:
     if str(event.exc_value) != 'Event loop is closed':
       hook(event)
 
-  # Of a save of orbax that fails.
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
   logger.addFilter(of_others)
   logging.set_verbosity(logging.WARNING)

@@ -1,8 +1,7 @@
 """The file of --config, run so that a mistake in it is reported with its line.
 
---config=NAME is a config of txl_jax.configs, wherever the program is started;
---config=PATH, which has a / or ends in .py, is a file. ml_collections then sets
-the keys that the command line overrides.
+--config=NAME is a config of txl_jax.configs; --config=PATH, which has a / or
+ends in .py, is a file. ml_collections sets what the command line overrides.
 """
 
 import inspect
@@ -24,7 +23,7 @@ from txl_jax.program.errors import UserError
 
 
 class Parser(flags.ArgumentParser):
-  """Makes the value of --config, if all overrides are of declared keys."""
+  """Parser of --config, if all overrides are of declared keys."""
 
   def parse(self, path: str) -> Any:
     """The locked config of a file; UserError: see `load`."""
@@ -57,18 +56,19 @@ def _parts(path):
 
 
 def load(path: str) -> Any:
-  """What get_config() of a file returns; :TEXT after the path is its argument.
+  """The config of a file, or of one of ours by its name.
 
-  The path may be the name of a config of ours. Without TEXT it is the first of
-  VARIANTS, if the file has them. The config knows this name, as its
-  `experiment`, unless it has one of its own.
-
-  UserError if there is no such file or name, its code fails, or it returns
-  another thing than a config with the declared keys.
+  :TEXT after the path is the argument of get_config; without it, that is the
+  first of VARIANTS, if the file has them. UserError if there is no such file or
+  name, its code fails, or it returns another thing than a config.
   """
   path, argument = _parts(os.path.expanduser(path))
   if '/' not in path and not path.endswith('.py'):
-    path = _of_ours(path)
+    there = configs.paths()
+    if path not in there:
+      allowed = f'{", ".join(there)}, or a file, as ./mine.py'
+      raise UserError(f'--config={path} is unknown; allowed: {allowed}')
+    path = f'{there[path]}'
   source = files.read(buckets.place(path, '--config'), f'--config={path}')
   module = types.ModuleType('config_file')
   module.__file__ = path
@@ -97,17 +97,8 @@ def load(path: str) -> Any:
   return config
 
 
-def _of_ours(name):
-  """The path of a packaged config; what lies in the folder does not matter."""
-  there = configs.paths()
-  if name not in there:
-    allowed = f'{", ".join(there)}, or a file, as ./mine.py'
-    raise UserError(f'--config={name} is unknown; allowed: {allowed}')
-  return str(there[name])
-
-
 def _where(error, path):
-  """The line of a config that has raised an error, or else the file."""
+  """The line of a config that raised an error, or else the file."""
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
     of_config = frame.name in ('get_config', '<module>')  # one that it imports
     if frame.filename == path or of_config:

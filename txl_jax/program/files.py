@@ -1,12 +1,13 @@
 """Files that anyone may have written, and files that must be whole.
 
-What is read may be damaged, of another kind, or hostile: it is held to a size,
-and a name that leads to a pipe or device, which could block or never end, is
-no file. What is written has its name only when it is complete.
+What is read may be hostile: it is held to a size, and a pipe or device, which
+could block or never end, is no file. What is written has its name only when it
+is complete.
 """
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import mmap
@@ -55,32 +56,22 @@ def _no_file(path):
 
 
 def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
-  """The contents of a file.
-
-  UserError, which calls the file `name`, or else by its path: it cannot be
-  read, is no file, or has more bytes than `largest`.
-  """
+  """The contents of a file; UserError as from `reading` and `limited`."""
   name = name or f'{path}'
-  try:
-    with open_regular(path) as f:
-      return limited(f, name, largest)
-  except OSError as e:
-    raise UserError(f'{name} cannot be read: {e.strerror}') from e
+  with reading(name), open_regular(path) as f:
+    return limited(f, name, largest)
 
 
 def mapped(path: AnyPath) -> memoryview:
-  """The bytes of a file, mapped into memory; UserError if it cannot be read."""
-  try:
-    with open_regular(path) as f:
-      if not os.fstat(f.fileno()).st_size:
-        return memoryview(b'')
-      return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+  """The bytes of a file, mapped into memory; UserError as from `reading`."""
+  with reading(f'{path}'), open_regular(path) as f:
+    if not os.fstat(f.fileno()).st_size:
+      return memoryview(b'')
+    return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def limited(f: BinaryIO, name: str, largest: int) -> bytes:
-  """What a stream gives; UserError, which calls it `name`, if it is more."""
+  """The contents of a stream; UserError if they have more bytes."""
   data = f.read(largest + 1)
   if len(data) > largest:
     raise UserError(f'{name} has more than {largest:,} bytes, which is refused')
@@ -90,7 +81,7 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
 def shown(path: AnyPath) -> str:
   """A path for people: as it is, but of the home folder with a ~."""
   home = os.path.expanduser('~')
-  inside = len(home) > 1 and f'{path}'.startswith(f'{home}{os.sep}')
+  inside = f'{path}'.startswith(f'{home}/')
   return f'~{f"{path}"[len(home) :]}' if inside else f'{path}'
 
 
@@ -100,13 +91,10 @@ def read_json(path: AnyPath) -> dict[str, Any]:
 
 
 def sha256(path: AnyPath) -> str:
-  """Of a file, in hex; UserError if it cannot be read."""
-  try:
-    with open_regular(path) as f:
-      file: Any = f  # with readinto, which its type does not tell
-      return hashlib.file_digest(file, 'sha256').hexdigest()
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}') from e
+  """The SHA-256 of a file, in hex; UserError as from `reading`."""
+  with reading(f'{path}'), open_regular(path) as f:
+    file: Any = f  # with readinto, which its type does not tell
+    return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def parse_json(data: bytes, name: str) -> dict[str, Any]:
@@ -122,18 +110,21 @@ def parse_json(data: bytes, name: str) -> dict[str, Any]:
 
 
 def write(path: AnyPath, text: str, name: str = '') -> None:
-  """Writes a text, whole or not at all; UserError, as from `read`, if not."""
+  """Writes a text, whole or not at all; UserError as from `writing`."""
   with writing(name or f'{path}'), replacing(path) as f:
     f.write(text.encode())
 
 
 @contextlib.contextmanager
-def writing(name: str) -> Iterator[None]:
-  """Tells an OSError of the block in a UserError that calls the file `name`."""
+def reading(name: str, what: str = 'read') -> Iterator[None]:
+  """Raises a UserError that names the file for an OSError of the block."""
   try:
     yield
   except OSError as e:
-    raise UserError(f'{name} cannot be written: {e.strerror}') from e
+    raise UserError(f'{name} cannot be {what}: {e.strerror}') from e
+
+
+writing = functools.partial(reading, what='written')
 
 
 @contextlib.contextmanager
@@ -151,9 +142,9 @@ def naming(path: AnyPath) -> Iterator[None]:
 def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
   """A new file that gets its name when it is whole, at the end of the block.
 
-  If the block fails it is removed, and what had the name keeps it; that it does
-  in any case where the file is to be `new`. OSError: it cannot be written, the
-  name is not that of a file, or (FileExistsError) not new.
+  If the block fails it is removed, and what had the name keeps it. OSError: it
+  cannot be written, the name is not that of a file, or (FileExistsError) it is
+  to be `new` and is not.
   """
   if isinstance(path, buckets.Path):  # where an object is never half there
     with tempfile.TemporaryFile() as f:
@@ -171,30 +162,15 @@ def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
     f.flush()
     os.fsync(f.fileno())
     f.close()
-    if new:
-      _name_new(temporary, path)
-    else:
-      temporary.replace(path)
+    if new and os.path.lexists(path):
+      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    temporary.replace(path)
   except BaseException:
     with contextlib.suppress(OSError):
       temporary.unlink()
     with contextlib.suppress(OSError):  # what is left would fail again
       f.close()
     raise
-
-
-def _name_new(temporary, path):
-  """Gives a file a name that none has; FileExistsError if one has it."""
-  try:
-    os.link(temporary, path)
-  except FileExistsError:
-    raise
-  except OSError:  # a file system without links
-    if os.path.lexists(path):
-      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-    temporary.replace(path)
-  else:
-    temporary.unlink()
 
 
 def release(array: Any) -> None:
@@ -204,9 +180,7 @@ def release(array: Any) -> None:
   it is a view of, may still be read; others are left alone.
   """
   while array is not None and not isinstance(array, mmap.mmap):
-    if isinstance(array, memoryview):
-      array = array.obj
-    else:
-      array = getattr(array, 'base', None)
+    own = 'obj' if isinstance(array, memoryview) else 'base'
+    array = getattr(array, own, None)
   if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
     array.madvise(mmap.MADV_DONTNEED)

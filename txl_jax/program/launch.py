@@ -1,10 +1,7 @@
-"""The launchers of clusters, which are scripts: lists them, or copies them.
+"""Lists or copies the launchers of clusters, see docs/launching.md.
 
 txl-jax launch
-txl-jax launch --copy_to=.
-
-The second command makes the folder launch/ in the one that is named; from there
-they are called as in docs/launching.md, as launch/slurm_gpu.sh --help.
+txl-jax launch --copy_to=.  makes ./launch
 """
 
 import pathlib
@@ -18,7 +15,7 @@ from txl_jax.program.errors import UserError
 _TO = flags.DEFINE(
   command_line.Path(), 'copy_to', '', 'Folder to put the folder launch into.'
 )
-# Those that people call; the others are called by them.
+# Those that people call.
 LAUNCHERS = {
   'local.py': 'several processes on this machine',
   'tpu_pod.sh': 'a slice of Cloud TPUs (installs from a clone)',
@@ -30,21 +27,20 @@ LAUNCHERS = {
 
 
 def folder() -> pathlib.Path:
-  """Where they are: within an installed txl_jax, or in launch/ of a clone."""
+  """The launchers within an installed txl_jax, or in launch/ of a clone."""
   here = pathlib.Path(__file__).parents[1]
   installed = here / 'launchers'
   return installed if installed.exists() else here.parent / 'launch'
 
 
 def main(_: list[str]) -> None:
-  """Does what the flags ask for."""
+  """Copies the launchers if asked to, and lists them."""
   there = folder()
   if _TO.value:
     to = pathlib.Path(_TO.value) / 'launch'
     if to.exists():
-      raise UserError(
-        f'--copy_to: {to} is there; allowed: a folder without launch'
-      )
+      allowed = 'a folder without launch'
+      raise UserError(f'--copy_to: {to} is there; allowed: {allowed}')
     with files.writing(f'{to}'):
       shutil.copytree(there, to, ignore=shutil.ignore_patterns('__pycache__'))
     there = to

@@ -1,7 +1,7 @@
-"""Keys of a config: declared once, checked, written down, compared.
+"""Keys of a config: declared once, checked, recorded, compared.
 
 A section of a config is a frozen dataclass beside the code that reads it. Its
-fields are made by `key`, which says all there is to know about one:
+fields are made by `key`:
 
   @dataclasses.dataclass(frozen=True)
   class Mesh:
@@ -11,13 +11,13 @@ fields are made by `key`, which says all there is to know about one:
       if ...:
         yield 'fsdp', 'divisors of 8'
 
-`problems`, where there is one, yields the keys of the section whose values do
-not go together, with what is allowed. The config itself is a locked
-ConfigDict of sections.
+`problems`, where there is one, yields the keys whose values do not go together,
+with what is allowed. The config itself is a locked ConfigDict of sections.
 """
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import os
@@ -88,19 +88,10 @@ def key(default: Any, meaning: str, *, choices: Any = (), **more: Any) -> Any:
   return dataclasses.field(default=default, metadata={'key': entry})
 
 
-def size(default: int, meaning: str, **more: Any) -> Any:
-  """A `key` that is at least 1."""
-  return key(default, meaning, at_least=1, **more)
-
-
-def count(default: float, meaning: str, **more: Any) -> Any:
-  """A `key` that is at least 0."""
-  return key(default, meaning, at_least=0, **more)
-
-
-def file_path(default: str, meaning: str, **more: Any) -> Any:
-  """A `key` that is a path; see `expand_home`."""
-  return key(default, meaning, is_path=True, **more)
+# Keys that are at least 1, at least 0, and paths, see `expand_home`.
+size = functools.partial(key, at_least=1)
+count = functools.partial(key, at_least=0)
+file_path = functools.partial(key, is_path=True)
 
 
 def keys(section: type) -> dict[str, Key]:
@@ -115,12 +106,12 @@ def keys(section: type) -> dict[str, Key]:
 
 def overrides(section: type) -> type:
   """A section with the keys of another that change AT_TEST_TIME, all None."""
-  fields = []
-  for f, entry in zip(dataclasses.fields(section), keys(section).values()):
+  types, fields = {f.name: f.type for f in dataclasses.fields(section)}, []
+  for name, entry in keys(section).items():
     if entry.may_change == AT_TEST_TIME:
       entry = dataclasses.replace(entry, may_change=ON_RESUME)
       field = dataclasses.field(default=None, metadata={'key': entry})
-      fields.append((f.name, f.type, field))
+      fields.append((name, types[name], field))
   return dataclasses.make_dataclass('Overrides', fields, frozen=True)
 
 
@@ -134,7 +125,7 @@ def defaults(section: type) -> ml_collections.ConfigDict:
 
 
 def read(section: type, values: Mapping[str, Any]) -> Any:
-  """A section, also from JSON, as its dataclass; TypeError for another key."""
+  """The dataclass of a section, also from JSON; TypeError for another key."""
   return section(**flatten(values))
 
 
@@ -153,8 +144,8 @@ def shown(value: Any) -> str:
   """A value as Python writes it, but of a length for a line."""
   try:
     text = repr(value)
-  except Exception:  # an integer of more digits than Python prints, or worse
-    return f'a {type(value).__name__}'
+  except ValueError:  # an integer of more digits than Python prints
+    text = f'a {type(value).__name__}'
   return text if len(text) <= _LINE else f'{text[:_LINE]}…'
 
 
@@ -170,7 +161,7 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 
 def no_such_key(sections: Mapping[str, type], name: str) -> str:
-  """That no key has this name, or this end of one, and which is nearest."""
+  """The words that no key has this name, and which is nearest."""
   if name and name in sections:
     return f'it is a section, with the keys {", ".join(keys(sections[name]))}'
   there = [x for x in sections if x]
@@ -187,24 +178,20 @@ def no_such_key(sections: Mapping[str, type], name: str) -> str:
 def read_all(
   sections: Mapping[str, type], config: Any
 ) -> dict[str, dict[str, Any]]:
-  """{section: {key: value}} of a config, which has all that are declared.
-
-  The sections are as for `check`. UserError for a key too many, or too few.
-  """
+  """{section: {key: value}}; UserError for a key too many, or a missing one."""
   found = {name: {} for name in sections}
   for name, value in flatten(config).items():
     section, _, own = name.rpartition('.')
     if name in sections:
       refuse(name, value, 'the section of that name, with all its keys')
     if section not in sections or own not in keys(sections[section]):
-      no_key = no_such_key(sections, name)
-      raise UserError(f'{name} = {shown(value)}: {no_key}')
+      why = no_such_key(sections, name)
+      raise UserError(f'{name} = {shown(value)}: {why}')
     found[section][own] = value
   for name, section in sections.items():
     for own in keys(section):
       if own not in found[name]:
-        whole = f'{name}.{own}'.lstrip('.')
-        raise UserError(f'{whole} is missing from the config')
+        raise UserError(f'{name}.{own} is missing from the config'.lstrip('.'))
   return found
 
 
@@ -218,11 +205,10 @@ def expand_home(sections: Mapping[str, type], config: Any) -> None:
 
 
 def check(sections: Mapping[str, type], config: Any) -> None:
-  """Checks every value that can be checked without data and devices.
+  """Raises a UserError for a value that is not allowed.
 
   The sections are {name: dataclass}, 'eval.model' for one within another, ''
-  for the keys outside sections; the config is a ConfigDict or nested dict. A
-  UserError names the key, what was found and what is allowed.
+  for the keys outside sections; the config is a ConfigDict or nested dict.
   """
   for name, values in read_all(sections, config).items():
     section, prefix = sections[name], f'{name}.' if name else ''
@@ -287,18 +273,16 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
-  A key that is missing had its default, before it was declared; GONE may have
-  had any value. Keys whose `may_change` is one of `free` may differ; the
-  sections are as for `check`.
+  A key that is missing has its default, GONE may have any value, and keys whose
+  `may_change` is one of `free` may differ.
   """
-  # What differs besides differs because the model does.
+  # The model comes first: what differs besides differs because of it.
   first = lambda name: (name != 'model.name', name)
   for name in sorted(now.keys() | then.keys() - {*GONE}, key=first):
     section, _, own = name.rpartition('.')
     declared = sections.get(section)
-    fields = dataclasses.fields(declared) if declared else ()
-    default = {f.name: f.default for f in fields}.get(own)
     entry = keys(declared).get(own) if declared else None
+    default = getattr(declared, own, None) if entry else None
     here, there = now.get(name, default), then.get(name, default)
     if here != there and (entry is None or entry.may_change not in free):
       yield name, here, there
@@ -315,10 +299,9 @@ def to_python(
   but: dict[str, Any],
   notes: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-  """A Python file for --config: the values of a config, but some keys.
+  """A Python file for --config with the values of a config, but some keys.
 
-  It tells the command that continues the run. The notes, {key: text in one
-  line}, are comments.
+  The command continues the run; the notes, {key: one line}, are comments.
   """
   values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')

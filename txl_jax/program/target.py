@@ -40,7 +40,7 @@ _CAPABILITIES = (
 
 
 def device() -> Device:
-  """What a program traced now is for: the ambient mesh, or else the default."""
+  """The device of the ambient mesh, or else the default one."""
   found: Any = jax.sharding.get_abstract_mesh().abstract_device
   if found is None:
     options: Any = jax.config

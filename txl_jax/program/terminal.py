@@ -34,14 +34,13 @@ def begin() -> None:
   # it as often as Python does took a fifth of the time until the first step.
   gc.set_threshold(100_000)
   # The next file that is opened would get the number of a closed stream.
-  for number, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
+  for number in range(3):
     try:
       os.fstat(number)
-    except OSError:  # of this, input cannot be read nor output written
-      os.set_inheritable(os.open(os.devnull, mode), True)
+    except OSError:
+      os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
   sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-  sys.stdout = _text(_Product(1, 'w', closefd=False), sys.stdout)
-  sys.stderr = _text(_ForPeople(2, 'w', closefd=False), sys.stderr)
+  sys.stdout, sys.stderr = _text(1, sys.stdout), _text(2, sys.stderr)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -63,7 +62,7 @@ def before_end(function: Callable[[], None]) -> Iterator[None]:
 
 
 def on_leave(function: Callable[[], None]) -> None:
-  """Calls the function, too, where `clear` is called; only the last one."""
+  """Registers what `clear` calls; only the last one counts."""
   _on_leave[:] = [function]
 
 
@@ -111,29 +110,20 @@ def _give_up(*_):
   raise TimeoutError
 
 
-def _text(raw, old):
+def _text(number, old):
   """A stream as Python makes it, on a file of our own."""
+  raw = _Stream(number, 'w', closefd=False)
   unbuffered = getattr(old, 'write_through', False)  # python -u
   return io.TextIOWrapper(
     io.BufferedWriter(raw),
     encoding=old.encoding if old else 'utf-8',
     errors='backslashreplace',
-    line_buffering=raw.fileno() == 2 or raw.isatty() or unbuffered,
+    line_buffering=number == 2 or raw.isatty() or unbuffered,
   )
 
 
-class _ForPeople(io.FileIO):
-  """Standard error; what does not fit in now is dropped."""
-
-  def write(self, data):
-    try:
-      return super().write(data) or len(data)
-    except OSError:
-      return len(data)
-
-
-class _Product(io.FileIO):
-  """Standard output; it fails once, what follows is dropped.
+class _Stream(io.FileIO):
+  """Standard error, or output, which fails once; what follows is dropped.
 
   Or the interpreter would fail once more, when it ends.
   """
@@ -141,11 +131,11 @@ class _Product(io.FileIO):
   failed = False
 
   def write(self, data):
-    if self.failed:
-      return len(data)
     try:
-      return super().write(data)
+      return len(data) if self.failed else super().write(data)
     except OSError as e:
+      if self.fileno() == 2:
+        return len(data)
       self.failed = True
       if isinstance(e, BrokenPipeError):
         raise  # it has been read as far as anybody wants
