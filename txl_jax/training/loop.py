@@ -210,7 +210,7 @@ class Trainer:
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
-      self.lines.made(self.step)
+      phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.apart(self.state):
           self.trace.end(self.step)
@@ -334,8 +334,7 @@ class Trainer:
     )
     self._tell_devices()
     self.log.write(record)
-    seconds = phase.whole() or score.seconds
-    self.lines.evaluated(record, self.progress, seconds)
+    self.lines.evaluated(record, self.progress)
     self._compare_with_frequencies(score.nats)
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
