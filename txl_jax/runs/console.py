@@ -4,8 +4,8 @@ On a terminal rich draws a line for each phase, below whatever is printed
 meanwhile, and erases it when the phase is over. No line is longer than the
 terminal is wide: the parts of a line come in order of importance, and the last
 are left out first. The columns of rich.progress know no order: of a line of
-training in 40 columns it left '… step… 4.4166 bpc  1,687 tokens/s  lr…' (15.0.0).
-Elsewhere, as in a file, each call writes a line.
+training in 40 columns it left '… step… 4.4166 bpc  1,687 tokens/s  lr…' with
+15.0.0. Elsewhere, as in a file, each call writes a line.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ import json
 import pathlib
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from txl_jax.program import buckets, files
@@ -71,20 +71,6 @@ class Run:
   def close(self) -> None:
     """Waits until everything is sent."""
     self._run.finish()
-
-
-def open_run(
-  folder: pathlib.Path,
-  project: str,
-  config: Mapping[str, Any],
-  say: Callable[[str], None],
-) -> Run | None:
-  """The Run, whose place is announced; None without a project."""
-  if not project:
-    return None
-  made = Run(folder, project, config)
-  say(f'wandb: {made.place}')
-  return made
 
 
 def _package(project) -> Any:

@@ -65,7 +65,7 @@ class Host:
   """What a checkpoint holds besides arrays."""
 
   progress: Progress
-  record: Mark | None  # of the log; None in those of older versions
+  record: Mark  # of the log
   config: dict[str, Any]  # flat
   corpus: str  # its digest; '' of weights that were converted
   versions: dict[str, str]  # of packages, and the kind of the devices
@@ -89,15 +89,12 @@ class Host:
     """That of a checkpoint, made by `dataclasses.asdict`; or UserError."""
     found = checkpoints.host(step)
     like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}, []))
-    for name in 'record', 'history':  # of an older version
-      if name not in found:
-        del like[name]
     try:
       _check_types('host', found, like)
       progress = Progress.from_json(found['progress'])
-      record = Mark(**found['record']) if 'record' in found else None
+      record = Mark(**found['record'])
       config, corpus = settings.flatten(found['config']), found['corpus']
-      changes = [_change(x) for x in found.get('history', ())]
+      changes = [_change(x) for x in found['history']]
       return cls(progress, record, config, corpus, found['versions'], changes)
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'

@@ -90,11 +90,10 @@ def _last_half(targets):
 
 
 def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
-  """The new state, but unchanged if the loss or gradient is not finite.
+  """The new state, unless the loss or gradient is not finite, and whether not.
 
   Parameters, optimiser and average then stay as they were. The memory after a
-  loss that is not finite is emptied. Also returns whether the update was left
-  out.
+  loss that is not finite is emptied.
   """
 
   def choose(condition, tree, other):
