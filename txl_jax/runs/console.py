@@ -103,7 +103,7 @@ class Phase:
     self.done = done
 
   def count(self) -> str:
-    """How far it is, in words; '' if that is not known."""
+    """Progress in words; '' if it is not known."""
     return self._form.format(self.done, self.total) if self._form else ''
 
   def left(self) -> float | None:

@@ -141,7 +141,7 @@ def confirm(folder: pathlib.Path) -> None:
 
 
 def _machine():
-  """What tells this machine, and its process ids, from others."""
+  """Identity of this machine and of its process ids."""
   try:
     boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
     return f'{boot} {os.readlink("/proc/self/ns/pid")}'

@@ -82,7 +82,7 @@ def _package(project) -> Any:
 
 
 def _known(path):
-  """What was kept about the run so far; {} if that is of no use."""
+  """Project and id of the run so far; {} if there is none."""
   if not path.exists():
     return {}
   found = files.read_json(path)

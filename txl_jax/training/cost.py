@@ -20,10 +20,10 @@ from txl_jax.training.options import Config
 
 
 class Cost(NamedTuple):
-  """Of a forward and a backward pass."""
+  """FLOPs of the products of a step."""
 
-  forward: int  # FLOPs of products
-  backward: int  # the same of the backward pass
+  forward: int
+  backward: int
 
 
 def flops_per_token(config: Config, vocab_size: int) -> float:

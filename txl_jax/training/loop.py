@@ -331,17 +331,11 @@ class Trainer:
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
 
-  @functools.cached_property
-  def _nats_by_frequencies(self):
-    train, V = self.corpus.tokens('train'), len(self.corpus.vocabulary)
-    return frequencies.nats(train, self.validation[1:], V)
-
   def _compare_with_frequencies(self, nats):
     """Warns, once, if the model does no better than token frequencies."""
-    warmup = self.config.optim.warmup
-    if self._warned or not frequencies.may_be_told(self.step, warmup):
+    if self._warned:
       return
-    found = nats, self._nats_by_frequencies, self.corpus.vocabulary.unit
+    found = self.step, nats, self.corpus, self.validation[1:]
     if line := frequencies.told(*found, self.config):
       self._warned = True
       self.console.say(line)

@@ -125,12 +125,13 @@ def _in_parts(gradient, A, axes):
     # The memory is carried, so that parts are read and written in their place.
     def body(carry, a):
       sums, memory = carry
-      take = lambda axis, x: jax.lax.dynamic_index_in_dim(
-        x, a, axis + 1, keepdims=False
-      )
-      put = lambda axis, x, new: jax.lax.dynamic_update_index_in_dim(
-        x, new, a, axis + 1
-      )
+
+      def take(axis, x):
+        return jax.lax.dynamic_index_in_dim(x, a, axis + 1, keepdims=False)
+
+      def put(axis, x, new):
+        return jax.lax.dynamic_update_index_in_dim(x, new, a, axis + 1)
+
       rows = jax.tree.map(functools.partial(take, 0), batch)
       past = jax.tree.map(take, axes, memory)
       part_key = jax.random.fold_in(key, a)
