@@ -48,9 +48,10 @@ def assert_close(folder, other):
   np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def train(folder, processes, devices):
+def train(folder, processes, devices, *options):
   """Trains to the end; the standard errors."""
-  ended = programs.ends(programs.together(command(folder), processes, devices))
+  arguments = command(folder, *options)
+  ended = programs.ends(programs.together(arguments, processes, devices))
   assert [e[0] for e in ended] == [0] * processes, ended
   for _, out, errors in ended[1:]:
     assert not errors
@@ -84,9 +85,11 @@ def fresh(tmp_path):
   return tmp_path
 
 
-def test_each_process_traces_its_own_steps(whole):
+def test_each_process_traces_its_own_steps(fresh):
+  train(fresh, 2, 1, 'train.steps=12')
+  assert [r['split'] for r in record(fresh)][-2:] == ['sample', 'validation']
   for process in range(2):
-    folder = whole / f'run/profile/process_{process}/plugins/profile'
+    folder = fresh / f'run/profile/process_{process}/plugins/profile'
     assert list(folder.glob('*/*.xplane.pb'))
 
 

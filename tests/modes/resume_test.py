@@ -16,7 +16,7 @@ from tensorboardX.proto import event_pb2
 from tests import kills, programs
 from tests.programs import record
 
-STEPS = 'train.steps=240'
+STEPS = 'train.steps=120'
 OPTIONS = (
   STEPS,
   'model.dropout=0.2',
@@ -24,10 +24,10 @@ OPTIONS = (
   'train.accumulate=2',
   'train.varlen=True',
   'train.log_every=7',
-  'train.eval_every=40',
+  'train.eval_every=20',
   'train.save_every=15',
   'optim.schedule=plateau',
-  'optim.warmup=20',
+  'optim.warmup=10',
   'optim.lr=3e-2',
   'optim.state_dtype=bfloat16',
 )
@@ -84,9 +84,9 @@ def wait_for_lines(process, folder, count):
 
 def test_the_record_is_complete(uninterrupted):
   steps = [r['step'] for r in record(uninterrupted) if r['split'] == 'train']
-  assert steps == [*range(7, 240, 7), 240]
+  assert steps == [*range(7, 120, 7), 120]
   steps = [r['step'] for r in record(uninterrupted) if r['split'] != 'train']
-  assert steps == [40, 80, 120, 160, 200, 240]
+  assert steps == [20, 40, 60, 80, 100, 120]
   rates = {
     r['lr'] for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r
   }
@@ -145,14 +145,14 @@ def test_several_steps_per_dispatch(fresh, tmp_path_factory):
 def test_killed_again_and_again(uninterrupted, fresh):
   """A few kills as in `tests.kills`, which makes a hundred."""
   run = kills.Run(fresh, OPTIONS, record(uninterrupted), save_every=15)
-  for step, delay, aimed in kills.plan(3, 240, seed=0):
+  for step, delay, aimed in kills.plan(2, 120, seed=0):
     run.kill(step, delay, aimed)
   # A crash may tear the last line; and these lines are of a later step.
   with (fresh / 'run/metrics.jsonl').open('a') as f:
-    f.write('{"step": 239, "split": "train", "time": 0, "nats": 9}\n{"step": 2')
+    f.write('{"step": 119, "split": "train", "time": 0, "nats": 9}\n{"step": 2')
   run.finish()
   assert not run.problems
-  assert len(run.rows) == 3 and run.in_saves >= 1
+  assert len(run.rows) == 2 and run.in_saves >= 1
   assert tensorboard(fresh) == tensorboard(uninterrupted)
 
 

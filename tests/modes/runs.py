@@ -88,7 +88,9 @@ def write(
   folder.joinpath('config.json').write_text(settings.to_json(c))
   text = json.dumps(vocabulary.to_json())
   folder.joinpath('vocabulary.json').write_text(text)
-  checkpoints = checkpoint.Checkpoints(folder / 'checkpoints')
+  checkpoints = checkpoint.Checkpoints(
+    folder / 'checkpoints', texts={'vocabulary.json': text}
+  )
   about = host(c.to_dict())
   about['config'].pop(without, None)
   checkpoints.save(STEP, about, **state_lib.split(state))

@@ -23,7 +23,7 @@ def save(folder, number):
 
 def whole(folder):
   """The numbers of all steps, each of which must be whole."""
-  found = steps.Steps(folder).numbers()
+  found = steps.Steps(folder).steps()
   for number in found:
     assert not seal.damage(folder / f'{number}')
   return found
@@ -110,7 +110,7 @@ def test_a_save_that_was_not_sealed(in_bucket):
   (in_bucket / '7.new.orbax-checkpoint-tmp-8/a').upload(io.BytesIO(b'x'))
   (in_bucket / 'mine').upload(io.BytesIO(b'x'))
   found = steps.Steps(in_bucket)
-  assert found.numbers() == []
+  assert found.steps() == []
   found.recover()
   assert names(in_bucket) == ['mine']
 

@@ -57,17 +57,16 @@ def test_without_the_package(monkeypatch):
 
 
 def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
-  said = []
-  asked = tmp_path, 'mine', {'train.steps': 3}, said.append
-  made = wandb_run.open_run(*asked)
+  asked = tmp_path, 'mine', {'train.steps': 3}
+  made = wandb_run.Run(*asked)
   made.write({'step': 5, 'split': 'train', 'nats': 1.0, 'time': 9.0})
   made.write({'step': 5, 'split': 'sample', 'text': 'a', 'time': 9.0})
   made.close()
   ((key, run),) = remote.items()
   assert run.options['config'] == {'train.steps': 3}
   assert (run.options['resume'], run.finished) == ('allow', 1)
-  assert said == ['wandb: a folder']
-  again = wandb_run.open_run(*asked)
+  assert made.place == 'a folder'
+  again = wandb_run.Run(*asked)
   # It has these already.
   again.write({'step': 4, 'split': 'train', 'nats': 2.0, 'time': 9.0})
   again.write({'step': 10, 'split': 'train', 'nats': 3.0, 'time': 9.0})
@@ -77,9 +76,8 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
     (5, {'sample/text': 'a', 'sample/time': 9.0}),
     (10, {'train/nats': 3.0, 'train/time': 9.0}),
   ]
-  wandb_run.open_run(tmp_path, 'other', {}, said.append)
+  wandb_run.Run(tmp_path, 'other', {})
   assert len(remote) == 2, 'another project has another run'
-  assert wandb_run.open_run(tmp_path, '', {}, said.append) is None
 
 
 def test_what_is_damaged_is_begun_anew(remote, tmp_path):

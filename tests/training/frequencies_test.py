@@ -19,24 +19,49 @@ def test_nats_by_hand():
   train, scored = np.array([0, 0, 0, 1], np.uint8), np.array([0, 1, 2])
   # (3 + 1, 1 + 1, 0 + 1) of 7
   expected = -(math.log(4 / 7) + math.log(2 / 7) + math.log(1 / 7)) / 3
-  assert frequencies.nats(train, scored, 3) == pytest.approx(expected)
+  assert frequencies.by_frequencies(train, scored, 3) == pytest.approx(expected)
 
 
-def test_when_it_may_be_told():
-  assert not frequencies.may_be_told(299, 0)
-  assert frequencies.may_be_told(300, 150)
-  assert not frequencies.may_be_told(300, 151)
+class Vocabulary:
+  def __init__(self, unit):
+    self.unit = unit
+
+  def __len__(self):
+    return 4
+
+
+class Corpus:
+  """Four tokens, equally frequent: ln 4 nats."""
+
+  def __init__(self, unit='bpc'):
+    self.vocabulary = Vocabulary(unit)
+
+  def tokens(self, split):
+    assert split == 'train'
+    return np.array([0, 1, 2, 3], np.uint8)
+
+
+SCORED = np.array([0, 3])
+
+
+@pytest.mark.parametrize(
+  'step, warmup, expected', [(299, 0, 0), (300, 150, 1), (300, 151, 0)]
+)
+def test_early_steps_are_not_judged(step, warmup, expected):
+  config = {'optim': {'lr': 3e-3, 'warmup': warmup}, 'model': {}}
+  told = frequencies.told(step, 2.0, Corpus(), SCORED, config)
+  assert bool(told) == expected
 
 
 @pytest.mark.parametrize('pre_norm', [False, True, None])
 def test_what_is_told(pre_norm):
   model = {} if pre_norm is None else {'pre_norm': pre_norm}
-  config = {'optim': {'lr': 3e-3}, 'model': model}
-  assert not frequencies.told(3.9, 4.0, 'bpc', config)
-  line = frequencies.told(3.93, 4.0, 'ppl', config)
+  config = {'optim': {'lr': 3e-3, 'warmup': 0}, 'model': model}
+  assert not frequencies.told(300, 1.35, Corpus(), SCORED, config)
+  line = frequencies.told(300, 1.37, Corpus('ppl'), SCORED, config)
   assert line.startswith(
-    'warning: 50.9070 ppl is hardly better than what the frequencies of tokens '
-    'give (54.5982): '
+    'warning: 3.9354 ppl is hardly better than what the frequencies of tokens '
+    'give (4.0000): '
   )
   assert 'optim.lr (it is 0.003)' in line
   assert ('pre_norm' in line) == (pre_norm is False)

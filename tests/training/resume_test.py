@@ -93,12 +93,6 @@ def test_a_history_that_is_none(tmp_path, history):
     resume.Host.read(saved, 1)
 
 
-def test_a_checkpoint_from_before_there_were_histories(tmp_path):
-  found = dataclasses.asdict(host(common.get_config()))
-  del found['history']
-  assert resume.Host.read(write_host(tmp_path, found), 1).history == []
-
-
 def test_json_gives_it_back():
   config = section(schedule='plateau', average='nt', average_patience=2)
   for figures in [], [3.0], [3.0, 2.0, 0.1 + 0.2, 4.0, 5.0, 6.0]:

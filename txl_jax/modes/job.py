@@ -30,7 +30,8 @@ class Job:
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""
     asked = settings.read(Data, self.config.data)
-    self.console.plain(f'data: {asked.folder}')
+    if not self.console.live:
+      self.console.say(f'data: {asked.folder}')
     given, stored = asked.tokenizer, self.folder / workdir.VOCABULARY
     if given and not os.path.exists(given) and stored.exists():
       self.console.say(f'data.tokenizer: {given} is gone, {stored} is used')

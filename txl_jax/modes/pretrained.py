@@ -128,7 +128,7 @@ def find(config: sections.Config) -> Pretrained:
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
     about = step, digest, workdir.vocabulary(path, step), host.config
   elif path.suffix == '.npz' and not isinstance(path, buckets.Path):
-    model, vocabulary = weights_file.about(path)
+    model, _, vocabulary = weights_file.load(path)
     fields = dataclasses.asdict(model.config).items()
     flat = {f'model.{name}': value for name, value in fields}
     about = None, files.sha256(path), vocabulary, flat

@@ -40,8 +40,6 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   host = resume.Host.read(checkpoints, step)
   then = host.config
   _check_model(config, folder, then)
-  if processes.is_main():
-    workdir.compare_files(folder, sections.of(config), host)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
   shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))

@@ -16,8 +16,8 @@ from txl_jax.modes import pretrained
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.ops import kernels
+from txl_jax.parallel import capacity, processes
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import processes
 from txl_jax.program import target
 from txl_jax.training import cost, fit
 from txl_jax.training import state as state_lib
@@ -86,8 +86,9 @@ def table(config: Config, vocab_size: int) -> list[str]:
   if mesh.size > 1:
     sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
     lines.append(f'mesh: {sizes}: {mesh.size} devices')
+  state = mesh_lib.with_shardings(state, placed)
   held = {
-    name: mesh_lib.bytes_per_device(getattr(state, part), getattr(placed, part))
+    name: capacity.on_a_device(getattr(state, part))
     for part, name in _HELD.items()
   }
   parts = ', '.join(f'{name} {_size(n)}' for name, n in held.items() if n)

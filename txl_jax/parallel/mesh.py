@@ -88,8 +88,8 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh of some devices, all by default.
 
   Neighbours in the last axes are neighbours on the fast network. The sizes are
-  those of AXES, a mapping as the section `mesh`; None is all devices for data.
-  UserError if they do not fit the number of devices.
+  a mapping as the section `mesh`; None is all devices for data. UserError if
+  they do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
   asked = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
@@ -122,18 +122,9 @@ def abstract_mesh(
 
 
 def make(function: Callable[[], Any], abstract: Any) -> Any:
-  """What a function returns, each array made where `abstract` has it."""
+  """Calls a function with its results placed as those of `abstract`."""
   shardings = jax.tree.map(lambda x: x.sharding, abstract)
   return jax.jit(function, out_shardings=shardings)()
-
-
-def bytes_per_device(tree: Any, shardings: Any) -> int:
-  """Bytes of a pytree of arrays, or of their shapes, on one device."""
-
-  def part(x, sharding):
-    return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
-
-  return sum(jax.tree.leaves(jax.tree.map(part, tree, shardings)))
 
 
 def row_parts(mesh: AnyMesh) -> int:

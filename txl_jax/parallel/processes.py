@@ -41,11 +41,9 @@ def start(
   """Joins the other processes, if there are any.
 
   'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
-  (how many) and process (which, from 0) are given, or where a cluster is found:
-  Cloud TPU, SLURM, Open MPI, Kubernetes. 'off' never does. A process that gives
-  no sign for lost_seconds counts as lost, and jax ends the others. UserError if
-  arguments are missing or not allowed, or the cluster does not say who its
-  processes are.
+  (how many) and process (which, from 0) are given, or where a `cluster` is
+  found; 'off' never does. A process that gives no sign for lost_seconds counts
+  as lost, and jax ends the others. UserError if arguments are wrong.
   """
   if mode not in ('auto', 'off'):
     raise UserError(f'--distributed={mode}; allowed: auto, off')
@@ -158,12 +156,12 @@ def on_abort(function: Callable[[], None]) -> Iterator[None]:
 
 
 def count() -> int:
-  """How many processes there are."""
+  """Number of processes."""
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def index() -> int:
-  """Which of them this is, from 0."""
+  """Index of this process, from 0."""
   return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
@@ -179,7 +177,7 @@ def print_on_main(*lines: str) -> None:
 
 
 def name() -> str:
-  """This process, as errors call it."""
+  """Name of this process in error messages."""
   return f'process {index()} of {count()} on {socket.gethostname()}'
 
 
@@ -203,13 +201,12 @@ def leave(line: str, status: int) -> None:
 def on_main(function: Callable[[], Any]) -> Any:
   """What a function returns on process 0, where alone it is called.
 
-  That is what JSON can hold. The function must not call `on_main` itself.
-  Every process fails alike: a UserError of process 0 is one on all, its OSError
-  on the others. RuntimeError if process 0 is at the call of another function.
+  That is what JSON can hold. The function must not call `on_main` itself. A
+  UserError of process 0 is one on all, its OSError on the others. RuntimeError
+  if process 0 is at the call of another function.
   """
   if count() == 1:
     return function()
-  # The store counts the calls of each process.
   call = store().key_value_increment(f'txl_jax/calls/{index()}', 1)
   key, name = f'txl_jax/on_main/{call}', getattr(function, '__qualname__', '')
   if is_main():

@@ -1,4 +1,4 @@
-"""How the processes of a run stop, and fail, together.
+"""Stopping and failing of the processes of a run, all together.
 
 A signal at one stops all at the same step. An error of one ends all, and the
 last line of each names it. A process that is killed, or paused for longer than

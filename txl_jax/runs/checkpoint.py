@@ -14,10 +14,8 @@ folder; process 0 does and decides the rest. A save continues in a thread, which
 must not call `processes.on_main`, whose calls must be in order.
 
 Orbax's CheckpointManager cannot do this, as manager_test.py shows: it deletes
-old steps before the new one can be sealed, refuses to replace a step, removes
-temporary folders in the background with nothing to wait for, and withholds the
-error of a process that cannot write until the others have finished the step,
-which they never do.
+old steps before the new one can be sealed, refuses to replace a step, and
+withholds the error of a process that cannot write until all have finished.
 """
 
 import concurrent.futures
@@ -46,7 +44,7 @@ _PATIENCE = 10.0  # seconds to wait for a thread of a failed save
 _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
-class Checkpoints:
+class Checkpoints(steps.Steps):
   """The checkpoints of one run."""
 
   def __init__(
@@ -59,63 +57,40 @@ class Checkpoints:
 
     Texts, {name: text}, are files to put into every step.
     """
-    self._steps = steps.Steps(folder)
-    self.folder, self._path = self._steps.folder, self._steps.path
+    super().__init__(folder)
     self._asynchronous, self._texts = asynchronous, texts or {}
     # Bucket clients have their own errors.
     known = (OSError, ValueError, UserError)
-    self._failures = (Exception,) if self._steps.in_bucket else known
+    self._failures = (Exception,) if self.in_bucket else known
     self._verified = {}  # {step: when it was sealed}
     self._reported = set()
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
 
-  def steps(self) -> list[int]:
-    """Steps in the folder, newest first, whole or not.
-
-    The folder may be missing; UserError if it is not a folder.
-    """
-    return self._steps.numbers()
-
   def newest(self, item: str = '') -> int | None:
-    """The newest step that is `usable`, or has a usable item.
-
-    If there is none, the newest that is complete but has no seal, or None.
-    """
-
-    def find():
-      for step in self.steps():
-        if self._usable(step, item):
-          return step
-      for step in self.steps():
-        complete = (self._path(step) / '_CHECKPOINT_METADATA').exists()
-        if complete and not seal.when(self._path(step)):
-          self._report(f'checkpoint {step} is complete, so it is tried')
-          return step
-      return None
-
-    return processes.on_main(find)
+    """The newest step that is `usable`, or has a usable item; None without."""
+    return processes.on_main(
+      lambda: next((s for s in self.steps() if self._usable(s, item)), None)
+    )
 
   def usable(self, step: int) -> bool:
     """Whether a step is there and whole; damage is reported once."""
     return processes.on_main(lambda: self._usable(step))
 
   def _usable(self, step, item=''):
-    folder = self._path(step)
+    folder = self.path(step)
     if not folder.is_dir():
       return False
     # What this process has already read or written is not read again.
     known = self._verified.get(step) == seal.when(folder)
-    if problem := seal.damage(folder, item, read=not known):
-      self._report(f'checkpoint {step} is damaged and not used: {problem}')
-    elif not item:
+    problem = seal.damage(folder, item, read=not known)
+    if problem and (step, problem) not in self._reported:
+      self._reported.add((step, problem))
+      line = f'checkpoint {step} is damaged and not used: {problem}'
+      print(f'warning: {self.folder}: {line}', file=sys.stderr)
+    elif not problem and not item:
       self._verified[step] = seal.when(folder)
     return not problem
-
-  def _report(self, message):
-    if message not in self._reported:
-      self._reported.add(message)
-      print(f'warning: {self.folder}: {message}', file=sys.stderr)
 
   def save(
     self, step: int, host: dict, keep: tuple[int, ...] = (), **items: Any
@@ -125,13 +100,11 @@ class Checkpoints:
     Items are pytrees of arrays: 'params', 'training' and so on; `host` is a
     JSON dict, the rest of the state; `keep` are steps to keep in addition to
     the newest. An existing step of that number is replaced, unless it is whole
-    and has the same host part (which differs after an interrupted evaluation
-    has been made up for).
+    and has the same host part (it differs after an evaluation cut short).
 
     If asynchronous, it returns once the arrays are copied to the host, so that
     they may be donated; a thread does the rest: `wait` for it. UserError: this
-    step or the one before cannot be written, as on a full disk; earlier ones
-    are untouched.
+    step or the one before cannot be written; earlier ones are untouched.
     """
     self.wait()
     if processes.on_main(lambda: self._is_saved(step, host)):
@@ -143,7 +116,7 @@ class Checkpoints:
     with self._write_errors(step):
       processes.on_main(lambda: self.folder.mkdir(parents=True, exist_ok=True))
       writer = ocp.AsyncCheckpointer(handler, async_options=_ASYNC)
-      writer.save(_orbax_path(self._path(step, '.new')), args=args)
+      writer.save(_orbax_path(self.path(step, '.new')), args=args)
     self._saving = self._executor.submit(self._complete, writer, step, keep)
     if not self._asynchronous:
       self.wait()
@@ -155,7 +128,7 @@ class Checkpoints:
 
   def _complete(self, writer, step, keep):
     """The rest of a save, run in a thread."""
-    new = self._path(step, '.new')
+    new = self.path(step, '.new')
     with self._write_errors(step):
       writer.close()  # returns when all processes have written
       if not processes.is_main():
@@ -164,13 +137,13 @@ class Checkpoints:
         files.write(new / name, text)
       lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
-      self._steps.place(step)
-      self._verified[step] = seal.when(self._path(step))
+      self.place(step)
+      self._verified[step] = seal.when(self.path(step))
       self.folder.with_name(UNSAVED).unlink(missing_ok=True)
-    found = [(s, seal.damage(self._path(s), read=False)) for s in self.steps()]
+    found = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
     old = set(sound[_KEEP:]) - set(keep)
-    self._steps.delete(*old)
+    self.delete(*old)
     for gone in old:
       self._verified.pop(gone, None)
 
@@ -192,7 +165,7 @@ class Checkpoints:
           self.recover()
       why = f'the checkpoint cannot be written ({_cause(e)})'
       rest = 'earlier checkpoints are untouched'
-      raise UserError(f'{self._path(step)}: {why}; {rest}') from e
+      raise UserError(f'{self.path(step)}: {why}; {rest}') from e
 
   def check(self) -> None:
     """Raises the error of the current save, if it failed on this process."""
@@ -214,49 +187,41 @@ class Checkpoints:
     if self._saving and processes.count() == 1:
       concurrent.futures.wait([self._saving])
 
-  def recover(self) -> None:
-    """Finishes or removes what an interrupted save left; for process 0."""
-    self._steps.recover()
-
   def clean(self, newest: int) -> None:
     """Prepares the folder for a run that continues from `newest`; process 0.
 
     No step is written twice: later ones, and those that lack a part, are moved
     to the folder `damaged` next to it, which keeps the last one of each number.
-    `newest` itself gets a seal if it has none.
     """
     aside = self.folder.with_name('damaged')
     if aside.exists() and not aside.is_dir():
       raise UserError(f'{aside} is no folder; allowed: to move it away')
     for step in self.steps():
-      folder = self._path(step)
-      if step == newest and not seal.when(folder):
-        seal.write(folder, folder.name)
-      elif step > newest or seal.damage(folder, read=False):
+      folder = self.path(step)
+      if step > newest or seal.damage(folder, read=False):
         aside.mkdir(exist_ok=True)
         steps.remove(aside / folder.name)
         folder.rename(aside / folder.name)
 
   def has(self, step: int, item: str) -> bool:
     """Whether an item was saved with a step."""
-    return processes.on_main((self._path(step) / item).exists)
+    return processes.on_main((self.path(step) / item).exists)
 
   def host(self, step: int) -> dict:
     """The JSON dict that was saved with a step."""
     return processes.on_main(lambda: self._host(step))
 
   def _host(self, step):
-    path = self._path(step) / 'host'
+    path = self.path(step) / 'host'
     with _read_errors(path):
       return dict(ocp.JsonCheckpointHandler().restore(_orbax_path(path)))
 
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
-    """Restores items of a `usable` step.
+    """Restores items of a `usable` step, given as ShapeDtypeStruct pytrees.
 
-    Each is given as a pytree of ShapeDtypeStruct with shardings. UserError if
-    the step holds arrays of other names, shapes or dtypes.
+    UserError if the step holds arrays of other names, shapes or dtypes.
     """
-    folder, restored = self._path(step), {}
+    folder, restored = self.path(step), {}
     handler = ocp.StandardCheckpointHandler()
     with _read_errors(folder), ocp.Checkpointer(handler) as reader:
       for item, tree in abstract.items():

@@ -4,9 +4,8 @@ metrics.jsonl has one JSON object a line: step, split, and figures; those of the
 split `sample` have instead a text that the model has written. Except for
 timings, it is the same whether or not the run was interrupted: a checkpoint
 records the `Mark` of the record, to which it is cut back. A record that does
-not match its mark is put aside, a new one continues from what can be read of
-it, and this is reported. TensorBoard's events are rebuilt from it at each
-start.
+not match its mark is put aside, and a new one begins; this is reported.
+TensorBoard's events are rebuilt from it at each start.
 
 Nothing can be appended to an object in a bucket: there both are written among
 this machine's temporary files, and uploaded as a whole before each save, every
@@ -63,57 +62,42 @@ class Log:
   def __init__(
     self,
     workdir: pathlib.Path,
-    step: int,
-    evaluated: int,
+    mark: Mark,
     tensorboard: bool,
-    mark: Mark | None = None,
     also: Callable[[dict[str, Any]], None] = lambda record: None,
   ):
-    """Opens the record and cuts it back to a checkpoint, using its mark.
+    """Opens the record and cuts it back to the mark of a checkpoint.
 
-    If there is no mark, or the record does not match it, training lines after
-    `step` are dropped, and those of other splits after `evaluated`, the last
-    step whose evaluation the checkpoint includes. `also` is given every record,
-    starting with those that are kept. UserError, as from the other methods: a
-    file cannot be written.
+    `also` is given every record, starting with those that are kept. UserError,
+    as from the other methods: a file cannot be written.
     """
     self._folder, self._events, self._also = workdir, None, also
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
     self._every = _PUT if self._bucket else _FLUSH
     path, events = workdir / NAME, workdir / EVENTS
-    data = _contents(path)
-    before = mark.beginning(data) if mark else None
-    last, lines = {'train': step, 'sample': step}, _lines(before or b'')
-    strange = False
-    for line in _lines(data[len(before or b'') :]):
-      record = _record(line)
-      past = record and record['step'] > last.get(record['split'], evaluated)
-      # In a marked record nothing else can follow.
-      strange |= record is None or (before is not None and not past)
-      if record and not past and before is None:
-        lines.append(line)
+    kept = mark.beginning(_contents(path))
     with self._told():
       if tensorboard:
         events.mkdir(exist_ok=True)
       with files.replacing(path) as f:
-        f.writelines(lines)
+        f.write(kept or b'')
         f.flush()
-        if strange or (mark and before is None):
-          why = _damage(data, mark, len(lines))
+        if kept is None:
+          why = 'is not as it was when the checkpoint was saved; it begins anew'
           put_aside(workdir, f'{path} {why}', NAME, EVENTS)
       remove_events(events)
       if self._bucket:
         self._beside = tempfile.TemporaryDirectory(prefix='txl_jax-')
         here = pathlib.Path(self._beside.name)
         path, events = here / NAME, here / EVENTS
-        path.write_bytes(b''.join(lines))
+        path.write_bytes(kept or b'')
       if tensorboard:
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if a full disk kills its thread, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
-      self._path, self._file, self._mark = path, path.open('ab'), Mark()
-      for line in lines:
-        self._mark = self._mark.after(line)
+      self._path, self._file = path, path.open('ab')
+      self._mark = Mark() if kept is None else mark
+      for line in _lines(kept or b''):
         self._tell(json.loads(line))
       self._flush_events()
 
@@ -238,15 +222,6 @@ def _contents(path):
 def _lines(data: bytes) -> list[bytes]:
   """Whole lines: the last may be torn by a kill while it was written."""
   return [line + b'\n' for line in data.split(b'\n')[:-1]]
-
-
-def _damage(data: bytes, mark: Mark | None, lines: int) -> str:
-  """Why a record is put aside, and how many of its lines are kept, in words."""
-  why = 'is not as it was when the checkpoint was saved'
-  if mark is None or mark.beginning(data) is not None:
-    why = 'has lines that are none of this run'
-  of = f' of {mark.lines}' if mark else ''
-  return f'{why}; the run goes on with {lines}{of} lines that can be read'
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

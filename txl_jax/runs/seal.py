@@ -29,9 +29,8 @@ def damage(
 ) -> str:
   """What is wrong with a sealed folder, in a few words; '' if nothing is.
 
-  With an item, only the folder of that name in it is checked. Contents are read
-  only if asked for; sizes are always compared. The folder was sealed as `name`,
-  its own unless another is given.
+  With an item, only the folder of that name in it is checked. Sizes are always
+  compared, contents with `read`. The folder was sealed as `name`, or its own.
   """
   path = folder / NAME
   if not files.is_there(path):
@@ -41,7 +40,7 @@ def damage(
     digest, entries = sealed.pop('sha256'), sealed['files']
     if digest != _digest(sealed):
       return f'{NAME} is damaged'
-    if (found := sealed.get('name', folder.name)) != (name or folder.name):
+    if (found := sealed['name']) != (name or folder.name):
       return f'it is a copy of {found}'
     # In a bucket the listing includes the sizes of all files.
     below = (folder / item).rglob('*')
@@ -100,9 +99,7 @@ def when(folder: pathlib.Path) -> int:
 
 
 def _digest(sealed):
-  # Older versions sealed only the files.
-  body = sealed if 'name' in sealed else sealed['files']
-  return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+  return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint(path: pathlib.Path) -> list[int]:

@@ -34,7 +34,7 @@ class Steps:
     """Where a step is."""
     return self.folder / f'{step}{suffix}'
 
-  def numbers(self) -> list[int]:
+  def steps(self) -> list[int]:
     """All steps, newest first, whole or not; UserError if not a folder."""
     if not self.folder.is_dir():
       if files.is_there(self.folder):
@@ -76,7 +76,7 @@ class Steps:
         remove(path)
 
   def recover(self) -> None:
-    """Finishes or removes what an interrupted save left."""
+    """Finishes or removes what an interrupted save left; for process 0."""
     for path in self._unfinished():
       name = path.with_suffix('').name
       if not _STEP.fullmatch(name) or self.is_there(int(name)):

@@ -9,7 +9,7 @@ import json
 import pathlib
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from txl_jax.program import buckets, files
@@ -73,20 +73,6 @@ class Run:
     self._run.finish()
 
 
-def open_run(
-  folder: pathlib.Path,
-  project: str,
-  config: Mapping[str, Any],
-  say: Callable[[str], None],
-) -> Run | None:
-  """The Run, whose place is announced; None without a project."""
-  if not project:
-    return None
-  made = Run(folder, project, config)
-  say(f'wandb: {made.place}')
-  return made
-
-
 def _package(project) -> Any:
   try:
     return importlib.import_module('wandb')
@@ -96,7 +82,7 @@ def _package(project) -> Any:
 
 
 def _known(path):
-  """What was kept about the run so far; {} if that is of no use."""
+  """Project and id of the run so far; {} if there is none."""
   if not path.exists():
     return {}
   found = files.read_json(path)

@@ -41,12 +41,11 @@ def save(
   flag: str = '--export_file',
   new: bool = False,
 ) -> None:
-  """Writes a file, whole or not at all.
+  """Writes a file, whole or not at all; UserErrors name the flag.
 
   The parameters are a nested dict of arrays, the model is the section `model`
   of a config, the vocabulary is what its `to_json` gives. With `new`, no
-  existing file is overwritten. UserError, which names the flag: the path does
-  not end in .npz, or cannot be written.
+  existing file is overwritten.
   """
   path = pathlib.Path(path)
   if path.suffix != '.npz':
@@ -67,18 +66,6 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   UserError: the file cannot be read, or is not as `save` writes it; or a
   parameter is not finite.
   """
-  model, arrays, vocabulary = _open(path)
-  return model, flax.traverse_util.unflatten_dict(arrays, sep='/'), vocabulary
-
-
-def about(path: AnyPath) -> tuple[base.LanguageModel, AnyVocabulary]:
-  """The model and vocabulary of a file, as from `load`, without parameters."""
-  model, _, vocabulary = _open(path, arrays=False)
-  return model, vocabulary
-
-
-def _open(path, arrays=True):
-  """What `load` finds, with parameters as {name: array}, or without arrays."""
   try:
     with files.open_regular(path) as f, np.load(f) as archive:
       model, vocabulary = _model(archive)
@@ -86,13 +73,12 @@ def _open(path, arrays=True):
       for name in sorted({*archive} ^ {_HEADER, *shapes}):
         wrong = 'is none of the model' if name in archive else 'is missing'
         raise ValueError(f'{name} {wrong}')
-      wanted = shapes.items() if arrays else ()
-      found = {name: _read(archive, name, like) for name, like in wanted}
+      found = {name: _read(archive, name, x) for name, x in shapes.items()}
   except Exception as e:  # whatever zipfile and NumPy raise for a damaged file
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
     raise UserError(f'{path} is no file of exported parameters: {what}') from e
-  return model, found, vocabulary
+  return model, flax.traverse_util.unflatten_dict(found, sep='/'), vocabulary
 
 
 def _model(archive):

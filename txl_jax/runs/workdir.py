@@ -12,7 +12,7 @@ unsaved                  there until the first checkpoint is complete
 lock                     held while a run writes here; in a bucket see `lease`
 
 What the run depends on is also in every checkpoint, and that is what counts: a
-file here that differs from the checkpoint is reported and written anew.
+run that continues writes the files here anew.
 """
 
 import contextlib
@@ -21,7 +21,6 @@ import json
 import os
 import pathlib
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,13 +28,11 @@ from typing import Any
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
-from txl_jax.parallel import processes
 from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
-_ANCESTOR = 'train.init_from'
 _CONTINUING = {'train.resume': 'auto'}  # even if it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 HISTORY, _PYTHON = 'history.json', 'config.py'
@@ -50,26 +47,22 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   removed if it has neither a checkpoint nor a record. UserError if another run
   holds the folder, or it cannot be written.
   """
-  if isinstance(folder, buckets.Path):
-    with lease.held(folder / _LOCK):
+  made = []
+  with contextlib.ExitStack() as stack:
+    if isinstance(folder, buckets.Path):
+      stack.enter_context(lease.held(folder / _LOCK))
+    else:
+      made = [path for path in (folder, *folder.parents) if not path.exists()]
       try:
-        yield
-      finally:
-        with contextlib.suppress(OSError):
-          _clear(folder)
-    return
-  made = [path for path in (folder, *folder.parents) if not path.exists()]
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    file = _hold(folder / _LOCK)
-  except OSError as e:
-    raise UserError(f'--workdir={folder} cannot be written: {e}') from e
-  with file:
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(_hold(folder / _LOCK))
+      except OSError as e:
+        raise UserError(f'--workdir={folder} cannot be written: {e}') from e
     try:
       yield
     finally:
       with contextlib.suppress(OSError):
-        _leave(folder, made)
+        _clear(folder, made)
 
 
 def _hold(path):
@@ -99,7 +92,7 @@ def _hold(path):
   return file
 
 
-def _clear(folder):
+def _clear(folder, made):
   """Removes what was written by a run that came to nothing."""
   record = folder / metrics_log.NAME
   if (folder / checkpoint.UNSAVED).exists() and not _size(record):
@@ -107,11 +100,6 @@ def _clear(folder):
     # Anything that had these names before was put aside.
     for name in *_OURS, metrics_log.NAME, checkpoint.UNSAVED:
       (folder / name).unlink(missing_ok=True)
-
-
-def _leave(folder, made):
-  """Like `_clear`; also the lock and folder, if nothing else is there."""
-  _clear(folder)
   if [path.name for path in folder.iterdir()] == [_LOCK]:
     (folder / _LOCK).unlink()
     for path in made:
@@ -128,11 +116,9 @@ def compare(
   """Checks that a command may continue in the folder; writes nothing.
 
   `then` is the `resume.Host` of the checkpoint to continue from; None without
-  one. The config is a ConfigDict of sections, see `settings.check`. UserError:
-  the checkpoint is of another config or corpus, or, if weights were converted,
-  of another model or vocabulary; or there is a record of steps, but the
-  checkpoints that were saved are gone, and train.resume does not say to begin
-  again.
+  one. UserError: the checkpoint is of another config or corpus, or, if weights
+  were converted, of another model or vocabulary; or there is a record of steps,
+  but no checkpoint, and train.resume does not say to begin again.
   """
   if then is None:
     record, saved = folder / metrics_log.NAME, checkpoints(folder)
@@ -148,8 +134,10 @@ def compare(
       )
     return
   free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
-  free = settings.NOTED, *free
-  for name, here, there in _differences(config, sections, then.config, *free):
+  free = settings.NOTED, settings.ON_RESUME, *free
+  now = settings.flatten(json.loads(settings.to_json(config)))
+  found = settings.differences(sections, now, then.config, *free)
+  for name, here, there in found:
     if not then.trained and not name.startswith('model.'):
       continue
     raise UserError(
@@ -157,40 +145,18 @@ def compare(
       f'{here!r}; continue with the same value or choose another --workdir'
     )
   if not then.trained:
-    _compare_vocabulary(folder, corpus)
+    ours, there = corpus.vocabulary, vocabulary(folder, 0)
+    if ours.symbols != there.symbols:
+      raise UserError(
+        f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) '
+        f'than the weights in {folder} ({len(there)}); allowed: the same one, '
+        'or another --workdir with train.init_from'
+      )
   elif then.corpus != corpus.digest:
     raise UserError(
       f'{folder} holds a run on another corpus (sha256 {then.corpus[:12]}), '
       f'found {corpus.name} (sha256 {corpus.digest[:12]}); allowed: the same '
       'corpus, or another --workdir'
-    )
-
-
-def _differences(config, sections, then, *free):
-  now = _comparable(json.loads(settings.to_json(config)))
-  then, free = _comparable(then), (settings.ON_RESUME, *free)
-  return settings.differences(sections, now, then, *free)
-
-
-def _comparable(config):
-  """A flat config, with the whole path of the run that it began with.
-
-  Older versions recorded the path as it was given.
-  """
-  flat = settings.flatten(config)
-  if isinstance(path := flat.get(_ANCESTOR), str) and path:
-    flat[_ANCESTOR] = buckets.absolute(path)
-  return flat
-
-
-def _compare_vocabulary(folder, corpus):
-  """Raises a UserError unless a corpus has the vocabulary of the weights."""
-  ours, there = corpus.vocabulary, vocabulary(folder, 0)
-  if ours.symbols != there.symbols:
-    raise UserError(
-      f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) than '
-      f'the weights in {folder} ({len(there)}); allowed: the same one, or '
-      'another --workdir with train.init_from'
     )
 
 
@@ -207,9 +173,8 @@ def describe(
 
   The command is the one that continues the run; `then` is as for `compare`; the
   history is from `resume.history`, and is noted in the config and a file. A new
-  run takes the folder over; the record of another one is put aside. A run that
-  continues writes whatever is not as it should be. Either is reported on
-  standard error. UserError: a file cannot be written.
+  run takes the folder over; what another one has left is put aside, and this is
+  reported. UserError: a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
   # For a command given in another folder.
@@ -225,30 +190,26 @@ def describe(
   }
   if history or (then is not None and (folder / HISTORY).exists()):
     texts[HISTORY] = json.dumps([*history], indent=1) + '\n'
-  wrong = _not_as(folder, texts, config, sections)
+  unsaved = folder / checkpoint.UNSAVED
   if then is None:
-    young = (folder / checkpoint.UNSAVED).exists()
+    same = unsaved.exists() and _holds(folder / CONFIG, texts[CONFIG])
     found = [x for x in (*_OURS, metrics_log.NAME) if (folder / x).exists()]
-    if found and (wrong or not young):
-      # Of another run, or of the user.
-      how = next((f': {x} {wrong[x]}' for x in found if x in wrong), '')
-      why = f'{folder} has no checkpoint of a run and is taken over{how}'
+    if found and not same:  # of another run, or of the user
+      why = f'{folder} has no checkpoint of a run and is taken over'
       metrics_log.put_aside(folder, why, *found, metrics_log.EVENTS)
-    files.write(folder / checkpoint.UNSAVED, 'No checkpoint is complete yet.\n')
-    wrong = texts
+    files.write(unsaved, 'No checkpoint is complete yet.\n')
   else:
-    (folder / checkpoint.UNSAVED).unlink(missing_ok=True)
-    if not then.trained and CONFIG in wrong:
-      wrong = texts  # the first run from converted weights
-    changed = {}  # by this command
-    if len(history) > len(then.history):
-      changed = {name: texts[name] for name in (CONFIG, _PYTHON, HISTORY)}
-    for name in [x for x in wrong if then.trained and x not in changed]:
-      line = f'warning: {folder / name} {wrong[name]}; it is written anew'
-      print(line, file=sys.stderr)
-    wrong |= changed
-  for name in wrong:
-    files.write(folder / name, texts[name])
+    unsaved.unlink(missing_ok=True)
+  for name, text in texts.items():
+    if not _holds(folder / name, text):
+      files.write(folder / name, text)
+
+
+def _holds(path, text):
+  """Whether a file has this text."""
+  with contextlib.suppress(UserError):
+    return files.read(path) == text.encode()
+  return False
 
 
 def _notes(history):
@@ -259,48 +220,6 @@ def _notes(history):
     before = notes.get(change['key'])
     notes[change['key']] = f'{before}, {was}' if before else was
   return notes
-
-
-def _not_as(folder, texts, config, sections):
-  """{file: how} of files that are not as they should be, where it matters.
-
-  In the config, what may change on resume may differ.
-  """
-  wrong = {}
-  for name, text in texts.items():
-    try:
-      found = files.read(folder / name)
-      if name == CONFIG:
-        then = files.parse_json(found, f'{folder / name}')
-        for key, here, there in _differences(config, sections, then):
-          wrong[name] = f'has {key} = {there!r}, this command {here!r}'
-          break
-      elif name != _PYTHON and found != text.encode():
-        wrong[name] = 'is of another run, or damaged'
-    except UserError as e:
-      gone = not (folder / name).exists()
-      how = f'{e}'.removeprefix(f'{folder / name} ')
-      wrong[name] = 'is not there' if gone else how
-  return wrong
-
-
-def compare_files(
-  folder: pathlib.Path, sections: Mapping[str, type], then: Any
-) -> None:
-  """Reports files that belong to another run than the checkpoint does."""
-  for name in CONFIG, _CORPUS:
-    path, same = folder / name, False
-    with contextlib.suppress(UserError):
-      found = files.read_json(path)
-      if name == _CORPUS:
-        same = found.get('digest') == then.corpus
-      else:
-        flat = _comparable(then.config), _comparable(found)
-        free = settings.ON_RESUME, settings.NOTED
-        same = not [*settings.differences(sections, *flat, *free)]
-    if path.exists() and not same:
-      line = f'{path} is not that of the checkpoint, which is used'
-      print(f'warning: {line}', file=sys.stderr)
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
@@ -317,22 +236,13 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
 
 
 def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
-  """The vocabulary of a checkpoint of a run; UserError if there is none.
-
-  It is reported if the folder has a different one.
-  """
-  ours = folder / VOCABULARY
-  sealed = checkpoints(folder) / f'{step}' / VOCABULARY
-  if not sealed.exists():  # the checkpoint is from an older version
-    sealed = ours
-  data = files.read(sealed)
-  if processes.is_main() and ours.exists() and files.read(ours) != data:
-    line = f'warning: {ours} is not that of the run; {sealed} is used'
-    print(line, file=sys.stderr)
+  """The vocabulary of a checkpoint of a run; UserError if there is none."""
+  path = checkpoints(folder) / f'{step}' / VOCABULARY
+  data = files.read(path)
   try:
-    return vocabulary_lib.from_json(files.parse_json(data, f'{sealed}'))
+    return vocabulary_lib.from_json(files.parse_json(data, f'{path}'))
   except files.ODD as e:
-    raise UserError(f'{sealed} is damaged: {e}') from e
+    raise UserError(f'{path} is damaged: {e}') from e
 
 
 def vocabulary_text(vocabulary: AnyVocabulary) -> str:

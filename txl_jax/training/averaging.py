@@ -76,12 +76,12 @@ def averager(config: Optim) -> Averager | None:
 
 
 def count(average: Any) -> int:
-  """How many parameters are averaged; () is no average."""
+  """Number of averaged steps; () is no average."""
   return int(average.count) if isinstance(average, Average) else 0
 
 
 def weights(params: Any, average: Any) -> Any:
-  """What a model is to be used with: the average, once there is one."""
+  """The parameters to use: the average, once there is one."""
   return average.params if count(average) else params
 
 

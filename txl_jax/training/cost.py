@@ -20,10 +20,10 @@ from txl_jax.training.options import Config
 
 
 class Cost(NamedTuple):
-  """Of a forward and a backward pass."""
+  """FLOPs of the products of a step."""
 
-  forward: int  # FLOPs of products
-  backward: int  # the same of the backward pass
+  forward: int
+  backward: int
 
 
 def flops_per_token(config: Config, vocab_size: int) -> float:
@@ -31,7 +31,7 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
   model = models.build(config.model, vocab_size).without_remat()
-  cost = _of_rows(model.without_kernels(), rows, T)
+  cost = of_rows(model, rows, T)
   scored = T - T // 2 if config.train.loss == 'half' else T
   return (cost.forward + cost.backward) / (rows * scored)
 
@@ -47,11 +47,7 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   FLOPs are those of plain operations: what a kernel leaves out, or computes
   again, changes nothing.
   """
-  return _of_rows(model.without_kernels(), B, T)
-
-
-def _of_rows(model, B, T):
-  one, arguments = loss(model, B, T)
+  one, arguments = loss(model.without_kernels(), B, T)
   forward = flops(jax.make_jaxpr(one)(*arguments).jaxpr)
   both = flops(jax.make_jaxpr(jax.value_and_grad(one))(*arguments).jaxpr)
   return Cost(forward, both - forward)

@@ -35,8 +35,8 @@ def needs(config: Config, vocab_size: int, device: target.Device) -> float:
   step_lib.check_rows(config, mesh_lib.row_parts(mesh))
   built = step_lib.build(config, vocab_size, None)
   placed = state_lib.shardings(built.abstract, mesh, built.model)
-  state = mesh_lib.bytes_per_device(built.abstract, placed)
-  gradients = mesh_lib.bytes_per_device(built.abstract.params, placed.params)
+  held = mesh_lib.with_shardings(built.abstract, placed)
+  state, gradients = map(capacity.on_a_device, (held, held.params))
   sums = 1 if train.accumulate == 1 else 2
   kind = AbstractDevice(device.kind, None, device.platform)
   with jax.sharding.use_abstract_mesh(mesh_lib.abstract_mesh({}, kind)):

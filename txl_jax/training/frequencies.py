@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures
 
 _FIRST = 300  # steps; before that any model may be there
@@ -15,7 +16,9 @@ _COUNTED = 1 << 24  # tokens of the training split
 _NEAR = 0.98  # of the nll that frequencies alone give
 
 
-def nats(train: np.ndarray, scored: np.ndarray, vocab_size: int) -> float:
+def by_frequencies(
+  train: np.ndarray, scored: np.ndarray, vocab_size: int
+) -> float:
   """Mean nll of tokens, integers [n], by their frequencies in others [m].
 
   Each of V tokens is counted once more than it occurs.
@@ -26,22 +29,28 @@ def nats(train: np.ndarray, scored: np.ndarray, vocab_size: int) -> float:
   return float(found @ nll / found.sum())
 
 
-def may_be_told(step: int, warmup: int) -> bool:
-  """Whether a model should have learnt more by now."""
-  return step >= max(_FIRST, 2 * warmup)
+def told(
+  step: int, nats: float, corpus: Prepared, scored: Any, config: Any
+) -> str:
+  """A warning if an evaluation is hardly better than frequencies; else ''.
 
-
-def told(found: float, alone: float, unit: str, config: Any) -> str:
-  """A warning if nats are hardly better than those of frequencies; else ''."""
-  if found < _NEAR * alone:
-    return ''
-  here, there = (figures.figures(x, unit)[unit] for x in (found, alone))
+  It had a mean nll in nats, over the integers `scored` [n]. Early steps are not
+  judged.
+  """
   optim, model = config['optim'], config['model']
+  if step < max(_FIRST, 2 * optim['warmup']):
+    return ''
+  vocabulary = corpus.vocabulary
+  alone = by_frequencies(corpus.tokens('train'), scored, len(vocabulary))
+  if nats < _NEAR * alone:
+    return ''
+  unit = vocabulary.unit
+  here, there = (figures.figures(x, unit)[unit] for x in (nats, alone))
   ways = [f'a lower optim.lr (it is {optim["lr"]:g})', 'a longer optim.warmup']
   if model.get('pre_norm') is False:
     ways.append('model.pre_norm=True')
   return (
-    f'warning: {here:.4f} {unit} is {"no" if found >= alone else "hardly"} '
+    f'warning: {here:.4f} {unit} is {"no" if nats >= alone else "hardly"} '
     f'better than what the frequencies of tokens give ({there:.4f}): so far '
     f'the model has learnt nothing else; if that lasts, try '
     f'{", ".join(ways[:-1])} or {ways[-1]} in a new run'

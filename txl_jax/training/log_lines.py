@@ -12,7 +12,6 @@ from txl_jax.runs.console import Console, Phase, duration
 from txl_jax.runs.metrics_log import Log, Silent
 from txl_jax.training import cost, metrics, profiling, resume
 from txl_jax.training.options import Config
-from txl_jax.training.pace import Pace
 
 
 class Lines:
@@ -24,7 +23,6 @@ class Lines:
     self._unit, self._timed_from = corpus.vocabulary.unit, 0
     self.clock = profiling.Clock()
     self.curve: list[float] = []  # the figures of evaluations so far
-    self.pace = Pace(self._train.steps, self._train.eval_every)
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
@@ -35,15 +33,8 @@ class Lines:
     They are shown as part of a phase.
     """
     self.clock.restart()
-    self.pace.restart()
-    self._phase, phase.left = phase, self.pace.left
-    self._timed_from = step
-    self.made(step)
-
-  def made(self, step: int) -> None:
-    """Shows that a call of the devices has ended, after `step` steps."""
-    self.pace.made(step)
-    self._phase.reach(step)
+    phase.restart(step)
+    self._phase, self._timed_from = phase, step
 
   @contextlib.contextmanager
   def apart(self, state: Any) -> Iterator[None]:
@@ -53,7 +44,7 @@ class Lines:
     """
     with self.clock('device_wait'):
       jax.block_until_ready(state)
-    with self.clock.stopped(), self.pace.apart():
+    with self.clock.stopped():
       yield
 
   def write(
@@ -103,23 +94,19 @@ class Lines:
     data, dispatch, device = (f'{share:.2%}' for share in shares.values())
     waits = f'data {data}', f'dispatch {dispatch}', f'device {device}'
     parts = figure, rate, lr, *used, f'epoch {record["epoch"]}', *waits
-    left = self.pace.left()
+    left = self._phase.left()
     eta = [] if left is None else [f'ETA {duration(left)}']
     before = f'step {step}/{self._train.steps}', figure, lr, rate, *used
     plain = '  '.join([*before, *waits, *eta])
     self._console.figures(self._phase, parts, plain)
 
   def evaluated(
-    self,
-    record: Mapping[str, Any],
-    progress: resume.Progress,
-    seconds: float,
+    self, record: Mapping[str, Any], progress: resume.Progress
   ) -> None:
     """Shows the record of an evaluation, and the curve so far.
 
-    The progress is that after it; `seconds` is what another one would take.
+    The progress is that after it.
     """
-    self.pace.evaluated(seconds)
     self.curve.append(record[self._unit])
     step, best = record['step'], progress.best_step
     mark = ' (best)' if best == step else ''

@@ -62,11 +62,10 @@ class Trainer:
   ):
     """Restores a checkpoint, the one from `resume.start`.
 
-    The config must have been checked and compared with the checkpoint's, the
-    plan made from the config, the run's folder locked, the watch opened.
-    Nothing is written before `run`, except that damaged files are put aside.
-    `sample` gives the text that parameters write; it is called on every
-    process. UserError if the checkpoint is of another model.
+    The config must have been compared with the checkpoint's, the run's folder
+    locked, the watch opened. Nothing is written before `run`, except that
+    damaged checkpoints are put aside. `sample` gives the text that parameters
+    write; it is called on every process.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -80,7 +79,7 @@ class Trainer:
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
-    self.step, self.progress, self.record = 0, Progress(), None
+    self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
     self.history = []  # see `resume.history`
     self._warned = False  # see `frequencies`
     self.wandb = None  # on process 0, if asked for
@@ -101,8 +100,12 @@ class Trainer:
   def _restore(self, step, keep_memory=True):
     """Takes state and progress from a checkpoint; memory may start empty."""
     host, abstract = resume.Host.read(self.checkpoints, step), self.abstract
-    if not host.trained:
-      self._begin_with(step)
+    if not host.trained:  # converted weights; the rest of the state is fresh
+      wanted: Any = dict(params=abstract.params)
+      found = self.checkpoints.restore(step, **wanted)
+      self.state = self._create(abstract).replace(**found)
+      processes.on_main(lambda: self.checkpoints.clean(step))
+      self.console.say('beginning with converted weights')
       return
     B = self.config.train.batch_size
     then = host.config.get('train.batch_size', B)
@@ -134,37 +137,26 @@ class Trainer:
     for line in host.other_versions():
       self.console.say(line)
 
-  def _begin_with(self, step):
-    """Takes converted weights; the rest of the state is fresh."""
-    wanted: Any = dict(params=self.abstract.params)
-    found = self.checkpoints.restore(step, **wanted)
-    self.step, self.progress, self.record = step, Progress(), None
-    self.state = self._create(self.abstract).replace(**found)
-    processes.on_main(lambda: self.checkpoints.clean(step))
-    self.console.say('beginning with converted weights')
-
   def _open_log(self):
     """Opens the log, cut back to this step."""
     self.log = metrics_log.Silent()
     if processes.is_main():
-      at = self.step, self.progress.evaluated
-      events = self.config.train.tensorboard
       also = self.wandb.write if self.wandb else lambda record: None
-      self.log = metrics_log.Log(self.folder, *at, events, self.record, also)
+      events = self.config.train.tensorboard
+      self.log = metrics_log.Log(self.folder, self.record, events, also)
     unit = self.corpus.vocabulary.unit
     self.lines.curve = self.log.figures('validation', unit)
 
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
 
-    Raises Stopped if a signal came; the state, if there is one yet, is saved.
-    UserError if a checkpoint cannot be written, or if the loss or gradient is
-    not finite more often than the config allows.
+    Stopped if a signal came; the state, if there is one yet, is saved.
+    UserError if a checkpoint cannot be written, or NotFinite.
     """
     train, flat = self.config.train, settings.flatten(self.config)
-    if processes.is_main():
-      asked = self.folder, train.wandb, flat
-      self.wandb = wandb_run.open_run(*asked, self.console.say)
+    if train.wandb and processes.is_main():
+      self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
+      self.console.say(f'wandb: {self.wandb.place}')
     self._open_log()
     try:
       with self.console.phase('training', train.steps, 'step {}/{}') as phase:
@@ -210,7 +202,7 @@ class Trainer:
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
-      self.lines.made(self.step)
+      phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.apart(self.state):
           self.trace.end(self.step)
@@ -334,23 +326,16 @@ class Trainer:
     )
     self._tell_devices()
     self.log.write(record)
-    seconds = phase.whole() or score.seconds
-    self.lines.evaluated(record, self.progress, seconds)
+    self.lines.evaluated(record, self.progress)
     self._compare_with_frequencies(score.nats)
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
 
-  @functools.cached_property
-  def _nats_by_frequencies(self):
-    train, V = self.corpus.tokens('train'), len(self.corpus.vocabulary)
-    return frequencies.nats(train, self.validation[1:], V)
-
   def _compare_with_frequencies(self, nats):
     """Warns, once, if the model does no better than token frequencies."""
-    warmup = self.config.optim.warmup
-    if self._warned or not frequencies.may_be_told(self.step, warmup):
+    if self._warned:
       return
-    found = nats, self._nats_by_frequencies, self.corpus.vocabulary.unit
+    found = self.step, nats, self.corpus, self.validation[1:]
     if line := frequencies.told(*found, self.config):
       self._warned = True
       self.console.say(line)

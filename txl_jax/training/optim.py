@@ -177,7 +177,7 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
 
 
 def continued(config: Optim, step: int, before: int, now: int) -> str:
-  """What another number of steps makes of the rate after a step, in words."""
+  """Describes the learning rate of a run with a new number of steps."""
   if config.schedule != 'cosine':
     return f'the rate of schedule {config.schedule} does not depend on it'
   old, new = (float(schedule(config, n)(step)) for n in (before, now))

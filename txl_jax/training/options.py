@@ -22,7 +22,7 @@ _PERIODS = 'steps', 'log_every', 'eval_every', 'save_every', 'sample_every'
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-  """How long, in what steps, and what is done between them."""
+  """The length of training, its steps, and what happens between them."""
 
   steps: int = size(
     400_000,

@@ -59,7 +59,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
 
 
 def evaluation(config: Config) -> dict[str, Any]:
-  """How evaluations cut the text, as options for `perplexity`."""
+  """Options of `perplexity` for the evaluations of training."""
   return dict(
     batch_size=config.train.eval_batch_size,
     segment_len=config.train.segment_len,

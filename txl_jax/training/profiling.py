@@ -80,8 +80,7 @@ class Clock:
   """What the host did since the last line of the log.
 
   It makes a batch and sends it to the devices (data_wait), starts a step
-  (dispatch: the first one compiles here), and waits for the devices
-  (device_wait). Where they are the limit, device_wait is most of the time.
+  (dispatch: the first one compiles here), and waits for them (device_wait).
   """
 
   def __init__(self):
@@ -118,8 +117,7 @@ class Trace:
 
   It lies in profile/plugins/profile/ of the run's folder: *.xplane.pb is for
   TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. Each of
-  several processes writes its own, in profile/process_0/plugins/profile/ and so
-  on: they would overwrite each other's files on one host.
+  several processes writes its own, in profile/process_0/ and so on.
   """
 
   def __init__(self, config: Profile, folder: pathlib.Path, console: Console):

@@ -19,7 +19,7 @@ from txl_jax.training.options import Config, Train
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """How far a run has come; in every checkpoint.
+  """Progress of a run; in every checkpoint.
 
   Batches are passed over by going back to a checkpoint: step s reads batch
   s + passed_over.
@@ -65,7 +65,7 @@ class Host:
   """What a checkpoint holds besides arrays."""
 
   progress: Progress
-  record: Mark | None  # of the log; None in those of older versions
+  record: Mark  # of the log
   config: dict[str, Any]  # flat
   corpus: str  # its digest; '' of weights that were converted
   versions: dict[str, str]  # of packages, and the kind of the devices
@@ -80,24 +80,21 @@ class Host:
     corpus: str,
     history: Sequence[Mapping[str, Any]] = (),
   ) -> Any:
-    """That of a run now."""
+    """The Host of a run as it stands."""
     flat = settings.flatten(config.to_dict())
     return cls(progress, record, flat, corpus, _versions(), [*history])
 
   @classmethod
   def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
-    """That of a checkpoint, made by `dataclasses.asdict`; or UserError."""
+    """Reads the Host of a checkpoint; UserError if it is damaged."""
     found = checkpoints.host(step)
     like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}, []))
-    for name in 'record', 'history':  # of an older version
-      if name not in found:
-        del like[name]
     try:
       _check_types('host', found, like)
       progress = Progress.from_json(found['progress'])
-      record = Mark(**found['record']) if 'record' in found else None
+      record = Mark(**found['record'])
       config, corpus = settings.flatten(found['config']), found['corpus']
-      changes = [_change(x) for x in found.get('history', ())]
+      changes = [_change(x) for x in found['history']]
       return cls(progress, record, config, corpus, found['versions'], changes)
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
@@ -125,7 +122,7 @@ def _change(found):
 
 
 def history(then: Host, config: Config, step: int) -> list[dict[str, Any]]:
-  """What was changed while a run went on, now included, the oldest first.
+  """Changes of the config since a run began, the oldest first.
 
   Each is {'step', 'key', 'was', 'is'}: after so many steps a key that is NOTED
   became another. `then` is the Host of that step, which the run goes on from;

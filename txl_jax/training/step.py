@@ -90,11 +90,10 @@ def _last_half(targets):
 
 
 def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
-  """The new state, but unchanged if the loss or gradient is not finite.
+  """The new state, unless the loss or gradient is not finite, and whether not.
 
   Parameters, optimiser and average then stay as they were. The memory after a
-  loss that is not finite is emptied. Also returns whether the update was left
-  out.
+  loss that is not finite is emptied.
   """
 
   def choose(condition, tree, other):
@@ -126,12 +125,13 @@ def _in_parts(gradient, A, axes):
     # The memory is carried, so that parts are read and written in their place.
     def body(carry, a):
       sums, memory = carry
-      take = lambda axis, x: jax.lax.dynamic_index_in_dim(
-        x, a, axis + 1, keepdims=False
-      )
-      put = lambda axis, x, new: jax.lax.dynamic_update_index_in_dim(
-        x, new, a, axis + 1
-      )
+
+      def take(axis, x):
+        return jax.lax.dynamic_index_in_dim(x, a, axis + 1, keepdims=False)
+
+      def put(axis, x, new):
+        return jax.lax.dynamic_update_index_in_dim(x, new, a, axis + 1)
+
       rows = jax.tree.map(functools.partial(take, 0), batch)
       past = jax.tree.map(take, axes, memory)
       part_key = jax.random.fold_in(key, a)

@@ -44,21 +44,6 @@ def test_a_copy_under_another_number_is_no_step_of_its_own(c, capfd):
   assert_whole(c, 2)
 
 
-def test_a_seal_of_an_older_version(c):
-  """It knew the files alone."""
-  path = c.folder / '2' / seal.NAME
-  entries = json.loads(path.read_text())['files']
-  text = json.dumps(entries, sort_keys=True).encode()
-  old = {'files': entries, 'sha256': hashlib.sha256(text).hexdigest()}
-  path.write_text(json.dumps(old))
-  assert c.newest() == 2
-  # The name cannot be taken out of a newer one.
-  new = json.loads((c.folder / '1' / seal.NAME).read_text())
-  del new['name']
-  (c.folder / '1' / seal.NAME).write_text(json.dumps(new))
-  assert not c.usable(1)
-
-
 @pytest.mark.parametrize(
   'text',
   ['[' * 100_000, '[]', '1', '{"files": [], "sha256": ""}', '{"files": 3}']
@@ -101,7 +86,6 @@ def test_what_is_not_of_a_save_is_left_alone(c):
 
 
 def test_a_seal_that_leads_nowhere(c):
-  """It is not the same as none, whose step is tried."""
   for step in '12':
     path = c.folder / step / seal.NAME
     path.unlink()
@@ -238,39 +222,13 @@ def test_an_unsealed_step_is_not_used_beside_a_sealed_one(c):
   assert c.steps() == [1]
 
 
-def test_an_unsealed_step_is_tried_where_nothing_else_is(c, capfd):
-  (c.folder / '2' / 'seal.json').unlink()
-  cut(c.folder / '1' / 'seal.json')
-  assert c.newest() == 2
-  said = capfd.readouterr().err
-  assert 'checkpoint 2 is complete, so it is tried' in said
-  assert_whole(c, 2)
-
-
-def test_of_unsealed_steps_the_newest_is_tried(c, capfd):
+def test_a_step_without_a_seal_is_no_checkpoint(c, capfd):
   for step in '12':
     (c.folder / step / 'seal.json').unlink()
-  assert c.newest() == 2
-  first, second, last = capfd.readouterr().err.splitlines()
+  assert c.newest() is None
+  first, second = capfd.readouterr().err.splitlines()
   assert 'checkpoint 2 is damaged' in first and 'no seal' in first
   assert 'checkpoint 1 is damaged' in second and 'no seal' in second
-  assert 'checkpoint 2 is complete, so it is tried' in last
-
-
-def test_an_unsealed_step_that_is_continued_from_is_sealed(c):
-  (c.folder / '2' / 'seal.json').unlink()
-  shutil.rmtree(c.folder / '1')
-  assert c.newest() == 2
-  c.clean(2)
-  assert whole(c) == [2]
-  assert not (c.folder.parent / 'damaged').exists()
-
-
-def test_an_unsealed_step_that_orbax_did_not_finish_is_not_tried(c):
-  for step in '12':
-    (c.folder / step / 'seal.json').unlink()
-    (c.folder / step / '_CHECKPOINT_METADATA').unlink()
-  assert c.newest() is None
 
 
 # What interrupted saves leave behind
