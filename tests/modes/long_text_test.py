@@ -27,7 +27,7 @@ def test_what_is_written_is_what_generate_writes(folder, corpus, capfd):
   assert record['context'] == decode(text[3:23])
   assert record['real_text'] == decode(text[23:63])
   table = capfd.readouterr().out.splitlines()
-  c.generate.update(prompt=record['context'], max_new_tokens=40, stream=False)
+  c.generate.update(prompt=record['context'], max_new_tokens=40)
   generate.run(runs.job(c, folder))
   printed = capfd.readouterr().out
   assert printed == record['context'] + record['written_text'] + '\n'
@@ -61,7 +61,7 @@ def test_words_and_no_end_of_a_line(tmp_path, monkeypatch):
 
 
 def test_more_than_there_is(folder, corpus):
-  with pytest.raises(UserError, match=r'come to 81, and eval.split has 80'):
+  with pytest.raises(UserError, match=r'is 81; allowed: 80 at most'):
     long_text.run(runs.job(config(tokens=58), folder))
 
 

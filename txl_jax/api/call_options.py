@@ -14,7 +14,7 @@ import numpy as np
 
 from txl_jax import models
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
-from txl_jax.evaluation.options import Eval
+from txl_jax.evaluation.perplexity import Eval
 from txl_jax.generation.options import Generate
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base

@@ -254,7 +254,7 @@ class TextModel:
       TypeError: there is no such option.
     """
     model, ids, spans, T = self._inside(text, options)
-    n = inside.layers(model, self.params)
+    n = len(inside.shapes(model, self.params, T, 'hidden')) - 1
     if not (call_options.is_whole(layer) and -n - 1 <= layer <= n):
       raise ValueError(
         f'layer is {layer!r}; allowed: 0 to {n}, or {-n - 1} to -1'
