@@ -1,7 +1,6 @@
 """--mode=train: trains, then reports how it went."""
 
 import contextlib
-import functools
 import gzip
 import lzma
 import shlex
@@ -77,10 +76,10 @@ def run(job: Job) -> None:
         plan = plan_lib.make(config, corpus, mesh)
       params = plan.built.model.inference_params(plan.built.abstract.params)
       sample = generate.sampler(config, corpus.vocabulary, params)
-      scorer = call_options.scorer(config, len(corpus.vocabulary))
-      cut: Any = call_options.cut(config) | {'mesh': mesh}
       if compared is not None:
-        perplexity.check(scorer, params, compared, **cut)
+        model = call_options.scorer(config, len(corpus.vocabulary))
+        cut = call_options.cut(config)
+        perplexity.check(model, params, compared, **cut, mesh=mesh)
       around = mesh, job.watch, job.console, plan
       own = checkpoints, start, sample
       trainer = Trainer(config, corpus, folder, *around, *own)
@@ -92,9 +91,8 @@ def run(job: Job) -> None:
       progress = trainer.run()
     beside = []
     if compared is not None:
-      weights = trainer.weights()
-      score = functools.partial(perplexity.score, scorer, weights, **cut)
-      beside = _beside_compressors(job, corpus, compared, score)
+      given = corpus, trainer.weights(), compared, mesh
+      beside = _beside_compressors(job, *given)
   unit = corpus.vocabulary.unit
 
   def figure(nats):
@@ -145,12 +143,14 @@ def _to_compare(corpus):
   return tokens if fits else None
 
 
-def _beside_compressors(job, corpus, tokens, score):
+def _beside_compressors(job, corpus, params, tokens, mesh):
   """The model beside gzip and xz on the same bytes."""
   n, text = len(tokens), corpus.vocabulary.decode(corpus.tokens('validation'))
   plain = f'scoring {len(text):,} validation bytes with the final weights'
   with job.console.phase('scoring', n - 1, TOKENS, plain=plain) as phase:
-    found = score(tokens, progress=phase.reach)
+    model = call_options.scorer(job.config, len(corpus.vocabulary))
+    cut = call_options.cut(job.config) | {'progress': phase.reach}
+    found = perplexity.score(model, params, tokens, **cut, mesh=mesh)
   if not processes.is_main():
     return []
   # The first token is not scored: each of its bytes is counted as eight bits.
