@@ -75,7 +75,7 @@ FILES = sorted((ROOT / 'txl_jax').rglob('*.py'))
   'path', FILES, ids=lambda p: str(p.relative_to(ROOT / 'txl_jax'))
 )
 def test_imports_point_one_way(path):
-  package = room(path.relative_to(ROOT / 'txl_jax').with_suffix('').parts)
+  package = room([*path.relative_to(ROOT / 'txl_jax').with_suffix('').parts])
   assert not violations(package, imports(path))
 
 

@@ -196,7 +196,7 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
 
 def test_another_model(trained):
   done = mode(trained, 'eval', 'model.d_ff=48', run=programs.here)
-  assert_refused(done, 'model.d_ff = 32', 'has 48', 'run/config.py')
+  assert_refused(done, 'model.d_ff is 48, there 32', 'run/config.py')
 
 
 START = 'generate.prompt=the'

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import os
 import resource
 import sys
 import types
@@ -254,17 +253,13 @@ def small_files():
 
 
 @pytest.mark.usefixtures('small_files')
-@pytest.mark.parametrize('reserved', [True, False])
-def test_a_full_disk_keeps_the_nll_of_before(tmp_path, monkeypatch, reserved):
-  if not reserved:  # as on a system that cannot
-    monkeypatch.delattr(os, 'posix_fallocate')
-  path, seen = tmp_path / 'nll.npy', []
+def test_a_full_disk_keeps_the_nll_of_before(tmp_path):
+  path = tmp_path / 'nll.npy'
   path.write_bytes(b'before')
   with pytest.raises(UserError) as error:
-    score(make(), nll_file=str(path), progress=seen.append)
+    score(make(), nll_file=str(path))
   message = 'eval.nll_file: {} cannot be written: File too large'
   assert str(error.value) == message.format(path)
-  assert not seen
   assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
   assert path.read_bytes() == b'before'
 
@@ -274,8 +269,7 @@ def test_scoring_that_ends_early_keeps_the_nll_of_before(tmp_path):
   path.write_bytes(b'before')
 
   def stop(scored):
-    (new,) = tmp_path.glob('nll.npy.*.tmp')
-    assert new.stat().st_size == 128 + 4 * (N - 1)
+    assert [*tmp_path.glob('nll.npy.*.tmp')]
     raise BrokenPipeError(32, 'of the progress, not of the file')
 
   with pytest.raises(BrokenPipeError):

@@ -4,7 +4,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
-from txl_jax.evaluation import eval_speed as library
 from txl_jax.modes import eval_speed
 from txl_jax.program.errors import UserError
 
@@ -20,7 +19,7 @@ def measure(c, folder):
 
 
 def test_a_run(folder, capfd, monkeypatch):
-  monkeypatch.setitem(library.PAPER, 9, 363)
+  monkeypatch.setitem(eval_speed.PAPER, 9, 363)
   record = measure(config(), folder)
   assert record['parameters'] == 'trained'
   for row, paper in zip(record['lengths'], (None, 363), strict=True):

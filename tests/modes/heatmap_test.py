@@ -60,7 +60,7 @@ def test_against_another_run_from_the_first_token(folder, plain, corpus):
 
 
 def test_behind_the_end(folder, corpus):
-  with pytest.raises(UserError, match=r'heatmap.start is 79, .* 0 to 78'):
+  with pytest.raises(UserError, match=r'heatmap.start is 79; .* 0 to 78'):
     heatmap.run(runs.job(config(start=79), folder))
 
 

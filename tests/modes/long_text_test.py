@@ -61,7 +61,7 @@ def test_words_and_no_end_of_a_line(tmp_path, monkeypatch):
 
 
 def test_more_than_there_is(folder, corpus):
-  with pytest.raises(UserError, match=r'come to 81, and eval.split has 80'):
+  with pytest.raises(UserError, match=r'is 81; allowed: 80 at most'):
     long_text.run(runs.job(config(tokens=58), folder))
 
 

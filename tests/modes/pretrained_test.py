@@ -15,7 +15,6 @@ from tests.programs import assert_refused
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.modes import pretrained, summary
-from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
@@ -335,6 +334,5 @@ def test_summary_tells_it(tmp_path, capsys):
 
 def test_a_fresh_run_has_no_origin(new):
   """Though the config that it uses is that of converted weights."""
-  assert train_mode._origin(None) == ''
   succeed(new, 'origin=elsewhere', 'train.steps=2')
   assert read(new)['origin'] == ''

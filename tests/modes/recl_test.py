@@ -164,4 +164,4 @@ def test_what_cannot_be_compared(folder, corpus, tmp_path):
   assert 'none holds no run' in message and '--workdir' not in message
   c = config()
   c.recl.longest = 81
-  assert refused(folder, c).startswith('recl.longest is 81, and eval.split has')
+  assert refused(folder, c).startswith('recl.longest is 81; allowed: fewer')

@@ -37,7 +37,7 @@ def test_load(tmp_path, averaged, expected):
 @pytest.mark.parametrize('mode', [evaluate, generate, export])
 def test_another_model(folder, mode):
   job = runs.job(runs.config(pre_norm=True), folder)
-  with pytest.raises(UserError, match=r'model\.pre_norm = False, this command'):
+  with pytest.raises(UserError, match=r'model\.pre_norm is True, there False;'):
     mode.run(job)
 
 
@@ -56,8 +56,7 @@ def test_keys_that_make_another_model(folder, key, value):
   with pytest.raises(UserError) as e:
     restore.load(config, folder, mesh)
   assert str(e.value).startswith(
-    f'{folder} holds a model with model.{key} = {then!r}, this command has '
-    f'{value!r}; allowed: '
+    f'{folder} holds another model: model.{key} is {value!r}, there {then!r}; '
   )
 
 
@@ -66,5 +65,5 @@ def test_a_key_that_came_later_than_the_run(tmp_path):
   runs.write(tmp_path, without='model.pre_norm')
   mesh = mesh_lib.make_mesh()
   assert restore.load(runs.config(), tmp_path, mesh).step == runs.STEP
-  with pytest.raises(UserError, match=r'model\.pre_norm = False, this command'):
+  with pytest.raises(UserError, match=r'model\.pre_norm is True, there False;'):
     restore.load(runs.config(pre_norm=True), tmp_path, mesh)

@@ -11,7 +11,7 @@ from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.models import base
-from txl_jax.modes import samples
+from txl_jax.modes import generate
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log
 
@@ -41,7 +41,7 @@ def make(name='transformer_xl', **generate):
 def test_every_model_writes(name):
   config, params = make(name)
   shapes = jax.eval_shape(lambda: params)
-  sample = samples.make(config, BYTES, shapes)
+  sample = generate.sampler(config, BYTES, shapes)
   text = sample(params)
   assert text.startswith('ab') and len(text) > 3
   assert sample(params) == text
@@ -52,16 +52,16 @@ def test_every_model_writes(name):
 def test_nothing_is_written_unless_it_is_asked_for():
   config, params = make()
   config.train.sample_every = 0
-  assert samples.make(config, BYTES, params) is None
+  assert generate.sampler(config, BYTES, params) is None
 
 
 def test_what_cannot_be_followed_is_refused():
   config, params = make(forbid_unk=True)
   with pytest.raises(UserError, match=r'generate\.forbid_unk'):
-    samples.make(config, BYTES, params)
+    generate.sampler(config, BYTES, params)
   config, params = make(prompt_file='/nowhere')
   with pytest.raises(UserError, match='/nowhere'):
-    samples.make(config, BYTES, params)
+    generate.sampler(config, BYTES, params)
 
 
 def arrays(folder, step):

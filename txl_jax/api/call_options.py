@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models
-from txl_jax.evaluation.options import Eval
+from txl_jax.evaluation.perplexity import Eval
 from txl_jax.generation.options import Generate
+from txl_jax.models import base
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
@@ -86,3 +87,8 @@ def cut(config: Any) -> dict[str, Any]:
   """B, T and G of `perplexity.score`, from the section `eval`."""
   names = 'batch_size', 'segment_len', 'segments_per_call'
   return {name: config.eval[name] for name in names}
+
+
+def scorer(config: Any, vocab_size: int) -> base.LanguageModel:
+  """The model as configured by the section `eval`."""
+  return models.at_test_time(config, vocab_size, 'eval', config.eval.window)

@@ -167,8 +167,7 @@ class TextModel:
       if len(tokens) < 2:
         count = f'{len(ids)} token{"s" * (len(ids) != 1)}'
         raise ValueError(f'text has {count}; allowed: at least 2')
-      at = len(self.vocabulary), 'eval', config.eval.window
-      model = models.at_test_time(config, *at)
+      model = call_options.scorer(config, len(self.vocabulary))
       cut: Any = call_options.cut(config) | {'mesh': self.mesh}
       perplexity.check(model, self.params, tokens, **cut)
     nll = np.zeros(len(tokens) - 1, np.float32)
@@ -193,7 +192,7 @@ class TextModel:
       **options: lengths, keys of the section `eval`.
     """
     model, ids, spans, T = self._inside(text, options)
-    n = inside.layers(model, self.params)
+    n = len(inside.shapes(model, self.params, T, 'hidden')) - 1
     if not (call_options.is_whole(layer) and -n - 1 <= layer <= n):
       allowed = f'0 to {n}, or {-n - 1} to -1'
       raise ValueError(f'layer is {layer!r}; allowed: {allowed}')

@@ -7,21 +7,13 @@ Shapes
 
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from txl_jax.models import base
 from txl_jax.parallel import capacity, placement
-
-
-class Seen(NamedTuple):
-  """What was computed for one segment."""
-
-  at: int  # where in the tokens it starts
-  real: int  # how many tokens it has, at most T; the rest is padding
-  arrays: Any  # on the devices
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'method'))
@@ -38,16 +30,28 @@ def read(
   return model.apply({'params': params}, tokens, memory, **options)
 
 
+def shapes(
+  model: base.LanguageModel, params: Any, segment_len: int, method: str
+) -> Any:
+  """The shapes of what `read` returns for a segment, but for the memory."""
+  memory = jax.eval_shape(lambda: model.init_memory(1))
+  ints = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, segment_len), (1,))]
+  own = functools.partial(read, model, method=method)
+  return jax.eval_shape(own, params, memory, *ints)[0]
+
+
 def segments(
   model: base.LanguageModel,
   params: Any,
   tokens: np.ndarray,
   segment_len: int,
   method: str,
-) -> Iterator[Seen]:
+) -> Iterator[tuple[int, int, Any]]:
   """`read` of each segment of int [n], one row, from an empty memory.
 
   The model is at test time with longest=0: keys are in order, not in a ring.
+  Yields where a segment starts, how many tokens it has, at most T (the rest is
+  padding), and the arrays, which are on the devices.
   """
   T = segment_len
   memory = jax.jit(lambda: model.init_memory(1))()
@@ -57,7 +61,7 @@ def segments(
     padded = np.pad(segment, (0, T - real))[None]
     lengths = np.full([1], real, np.int32)
     shown, memory = read(model, params, memory, padded, lengths, method)
-    yield Seen(at, real, shown)
+    yield at, real, shown
 
 
 def hidden(
@@ -69,18 +73,11 @@ def hidden(
 ) -> np.ndarray:
   """The states of a layer, float32 [n, D]; 0 is the input of the first."""
   parts = []
-  for seen in segments(model, params, tokens, segment_len, 'hidden'):
-    states = placement.fetch(seen.arrays[layer])[0, : seen.real]
+  text = segments(model, params, tokens, segment_len, 'hidden')
+  for _, real, states in text:
+    states = placement.fetch(states[layer])[0, :real]
     parts.append(states.astype(np.float32))
   return np.concatenate(parts)
-
-
-def layers(model: base.LanguageModel, params: Any) -> int:
-  """N, from the number of states that the model's `hidden` returns."""
-  memory = jax.eval_shape(lambda: model.init_memory(1))
-  one = jax.ShapeDtypeStruct((1, 1), np.int32)
-  apply = functools.partial(model.apply, method='hidden')
-  return len(jax.eval_shape(apply, {'params': params}, one, memory)[0]) - 1
 
 
 def attention(
@@ -96,17 +93,13 @@ def attention(
   is too little memory for it.
   """
   n, T = len(tokens), segment_len
-  memory = jax.eval_shape(lambda: model.init_memory(1))
-  shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, T), (1,))]
-  shown = functools.partial(read, model, method='attention_maps')
-  maps, _ = jax.eval_shape(shown, params, memory, *shapes)
-  N, _, H, _, S = maps.shape
+  N, _, H, _, S = shapes(model, params, T, 'attention_maps').shape
   part, size = f'the probabilities of {n:,} tokens', 4 * N * H * n * n
   parts = {part: (size, ['a shorter text'])}
   capacity.check('attention', None, parts)
   out, M = np.zeros([N, H, n, n], np.float32), S - T
-  for seen in segments(model, params, tokens, T, 'attention_maps'):
-    at, end, past = seen.at, seen.at + seen.real, min(seen.at, M)
-    found = placement.fetch(seen.arrays)[:, 0, :, : seen.real]  # [N, H, T, S]
-    out[:, :, at:end, at - past : end] = found[..., M - past : M + seen.real]
+  for at, real, maps in segments(model, params, tokens, T, 'attention_maps'):
+    end, past = at + real, min(at, M)
+    found = placement.fetch(maps)[:, 0, :, :real]  # [N, H, T, S]
+    out[:, :, at:end, at - past : end] = found[..., M - past : M + real]
   return out

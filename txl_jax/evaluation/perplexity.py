@@ -5,7 +5,6 @@ Shapes: B streams, T segment, G segments in one call of the device.
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,14 +14,48 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax.data import streams
+from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import capacity, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.model.mem_len'
+
+
+@dataclasses.dataclass(frozen=True)
+class Eval:
+  """The section `eval`; `eval.model` has the lengths of the model."""
+
+  MAY_CHANGE = ON_RESUME
+
+  split: str = key('validation', 'Which split is scored.', choices=SPLITS)
+  batch_size: int = size(
+    1, 'Number of streams the split is cut into; 1 is exact.'
+  )
+  segment_len: int = size(512, 'T: tokens per segment.')
+  window: int = count(
+    0,
+    'W: predict each token from the W tokens before it and nothing else, with '
+    'a window that moves one token at a time: slow; for models without memory. '
+    '0 scores segments.',
+  )
+  first_token: str = key(
+    'none',
+    'Which tokens are scored.',
+    choices={
+      'none': 'all but the first',
+      'eos': 'all, with an <eos> put before the first: for words, but not for '
+      'lm1b, which begins with <S>',
+    },
+  )
+  segments_per_call: int = size(16, 'Segments scored per call to the devices.')
+  nll_file: str = file_path(
+    '', '.npy file to write the nll of each scored token to.'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,25 +166,22 @@ def of_each(
 
 
 @contextlib.contextmanager
-def _nll_file(path, count):
+def _nll_file(path, n):
   """A function that writes values [k] to places [k] of a .npy, '' for none.
 
-  The file appears when the block ends. All of it is reserved at the beginning,
-  and not mapped: if the disk is full, writing to a map kills the process.
+  The file appears when the block ends. It is not mapped: if the disk is full,
+  writing to a map kills the process.
   """
   if not path:
     yield lambda at, values: None
     return
   name = f'eval.nll_file: {path}'
-  kind = {'descr': '<f4', 'fortran_order': False, 'shape': (count,)}
+  kind = {'descr': '<f4', 'fortran_order': False, 'shape': (n,)}
   with contextlib.ExitStack() as stack:
     with files.writing(name):
       f = stack.enter_context(files.replacing(path))
       np.lib.format.write_array_header_1_0(f, kind)
-      f.flush()
       start = f.tell()
-      if hasattr(os, 'posix_fallocate'):
-        os.posix_fallocate(f.fileno(), 0, start + 4 * count)
 
     def write(at, values):
       order = np.argsort(at)
@@ -159,10 +189,8 @@ def _nll_file(path, count):
       gaps = np.flatnonzero(np.diff(at) > 1) + 1
       with files.writing(name):
         for places, run in zip(np.split(at, gaps), np.split(values, gaps)):
-          data, to = run.tobytes(), start + 4 * int(places[0])
-          while data:  # a disk that fills up may first take a part
-            n = os.pwrite(f.fileno(), data, to)
-            data, to = data[n:], to + n
+          f.seek(start + 4 * int(places[0]))
+          f.write(run.tobytes())
 
     yield write
     with files.writing(name):
@@ -208,11 +236,11 @@ def check(
     variables, memory, inputs, inputs, begins, model=model, mesh=mesh
   )
   product = capacity.largest_product(program.jaxpr) / (mesh.size if mesh else 1)
-  size = capacity.on_a_device
+  room = capacity.on_a_device
   shorter = keys[2:] if hasattr(model.config, 'mem_len') else ()
   parts = {
-    'the parameters': (size(variables), ['mesh.fsdp on more devices']),
-    'the memory': (size(memory), [*shorter, keys[0]]),
+    'the parameters': (room(variables), ['mesh.fsdp on more devices']),
+    'the memory': (room(memory), [*shorter, keys[0]]),
     'one product': (product, [keys[1], *shorter, keys[0]]),
   }
   capacity.check('scoring', mesh, parts)

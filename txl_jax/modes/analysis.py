@@ -6,19 +6,17 @@ of the run.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from jax.sharding import Mesh
-
 from txl_jax.data.prepared import Prepared
 from txl_jax.modes import restore, sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel import hardware, processes
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import files, pictures, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
@@ -30,7 +28,6 @@ FOLDER = 'analysis'
 class Subject:
   """A trained model, and the tokens of eval.split that it is measured on."""
 
-  mesh: Mesh
   found: restore.Restored
   corpus: Prepared
   tokens: Any  # integers [n]; or `data.documents.Documents`, if that was asked
@@ -43,7 +40,7 @@ class Subject:
 
   @property
   def unit(self) -> str:
-    """In which an nll is reported, see `evaluation.figures`."""
+    """In which an nll is reported, 'bpc' or 'ppl'."""
     return self.found.vocabulary.unit
 
 
@@ -51,12 +48,10 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   """The run of a job, and the first tokens of its split, 0 for all of them.
 
   A program that does not take documents reads them as one text, and says so.
-  UserError: see `restore.load`; or the corpus has another vocabulary.
+  UserError: the corpus has another vocabulary.
   """
   begin = time.monotonic()
-  mesh = mesh_lib.make_mesh(job.config.mesh)
-  with job.console.phase('restoring the model'):
-    found = restore.load(job.config, job.folder, mesh)
+  found = job.restored()
   # The run of another model's weights reads its corpus with that vocabulary.
   corpus, began = job.corpus(), found.config.get('train.init_from')
   encode = corpus.encoded_with if began else corpus.ordered_like
@@ -71,7 +66,7 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
         'warning: documents are read as one text here: a memory goes on from '
         'one to the next'
       )
-  return Subject(mesh, found, corpus, split, begin)
+  return Subject(found, corpus, split, begin)
 
 
 def _check_corpus(job, corpus, found):
@@ -99,25 +94,23 @@ def _check_corpus(job, corpus, found):
 def open_other(
   job: Job, subject: Subject, folder: pathlib.Path
 ) -> tuple[sections.Config, restore.Restored]:
-  """Another run, with the config that it was made with, to compare with.
+  """Another run to compare with, and the config that it was made with.
 
   Both are read in the same way: it takes eval.segment_len of the job, and what
   is given of eval.model, as far as its model has these keys, and a memory only
-  if it was trained with one.
-  UserError: see `restore.load`; or it is no run, or has another vocabulary.
+  if it was trained with one. UserError: it is no run, or has another
+  vocabulary.
   """
   if not workdir.checkpoints(folder).exists():
     raise UserError(f'{folder} holds no run; allowed: one to compare with')
   config: Any = restore.recorded(folder)
   ev: Any = job.config.eval
   config.eval.segment_len = ev.segment_len
-  given = {k: x for k, x in ev.model.items() if x is not None}
-  if not config.model.get('mem_len'):
-    given.pop('mem_len', None)  # it was trained without a memory
-  config.eval.model.update(
-    {k: given[k] for k in config.eval.model if k in given}
-  )
-  found = restore.load(config, folder, subject.mesh)
+  for k, x in ev.model.items():
+    trained = k != 'mem_len' or config.model.get(k)  # with a memory
+    if x is not None and k in config.eval.model and trained:
+      config.eval.model[k] = x
+  found = restore.load(config, folder, subject.found.mesh)
   here, there = subject.found.vocabulary, found.vocabulary
   if there.symbols != here.symbols:
     raise UserError(
@@ -169,24 +162,25 @@ def model_of(folder: pathlib.Path, found: restore.Restored) -> dict[str, Any]:
 def _without_paths(config, name):
   """The values of a section, but folders and files."""
   values = config[name].to_dict()
-  paths = settings.keys(sections.of(config)[name])
-  return {
-    k: x for k, x in values.items() if not (k in paths and paths[k].is_path)
-  }
+  for k, entry in settings.keys(sections.of(config)[name]).items():
+    if entry.is_path:
+      del values[k]
+  return values
 
 
 def report(
   job: Job,
-  record: Mapping[str, Any],
+  record: dict[str, Any],
   lines: Iterable[str],
-  plot: Callable[[Any], None] | None = None,
+  plot: Callable[..., None] | None = None,
   size: tuple[float, float] = (7, 4),
   text: tuple[str, str] | None = None,
 ) -> None:
   """Prints the lines; writes the record, and its picture and text if any.
 
-  The picture is as for `pictures.draw`, the text is (end of its name, text).
-  UserError: a figure is not finite, or a file cannot be written.
+  The picture is what `plot` draws of the record into a matplotlib Figure of a
+  size in inches; the text is (end of its name, text). UserError: a figure is
+  not finite, or a file cannot be written.
   """
   # First: it has taken long, and a folder may be full.
   job.console.close()  # or a line of it would be torn
@@ -195,7 +189,9 @@ def report(
   picture = folder / f'{name}.png'
   try:
     # A line for each entry, however many numbers it has.
-    each = [f'{json.dumps(k)}: {_json(x)}' for k, x in record.items()]
+    each = [
+      f'"{k}": {json.dumps(x, allow_nan=False)}' for k, x in record.items()
+    ]
   except ValueError as e:
     why = 'not written, a figure is not finite'
     raise UserError(f'{folder / name}.json: {why}') from e
@@ -208,8 +204,9 @@ def report(
     ends = [('json', whole), *([text] if text else [])]
     for end, contents in ends:
       files.write(folder / f'{name}.{end}', contents)
-    drawn = plot is not None and pictures.draw(picture, plot, size)
-    return [end for end, _ in ends] + ['png'] * drawn
+    own = plot and functools.partial(plot, record=record)
+    drawn = own and pictures.draw(picture, own, size)
+    return [end for end, _ in ends] + (['png'] if drawn else [])
 
   ends = processes.on_main(write)
   job.console.say(f'written: {folder / name}.{", .".join(ends)}')
@@ -217,21 +214,15 @@ def report(
     job.console.say(pictures.MISSING)
 
 
-def _json(value):
-  return json.dumps(value, allow_nan=False)
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
   """Lines of aligned columns; the first column is text, the others numbers."""
   cells = [[*map(str, row)] for row in (header, *rows)]
   widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-  return [
-    '  '.join(
-      f'{x:>{w}}' if i else f'{x:<{w}}'
-      for i, (x, w) in enumerate(zip(row, widths))
-    ).rstrip()
-    for row in cells
-  ]
+  lines = []
+  for first, *others in cells:
+    numbers = (f'  {x:>{w}}' for x, w in zip(others, widths[1:]))
+    lines.append(f'{first:<{widths[0]}}{"".join(numbers)}'.rstrip())
+  return lines
 
 
 def heading(record: Mapping[str, Any]) -> str:

@@ -1,26 +1,102 @@
-"""--mode=attention_length: perplexity against what a token sees."""
+"""--mode=attention_length: quality by how many tokens each token sees.
 
+That is Table 6 of Dai et al. (2019). What the paper calls attention length, and
+why, is in docs/evaluation.md.
+
+Shapes: n tokens, L attention length.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from txl_jax import models
 from txl_jax.api import call_options
-from txl_jax.evaluation import attention_length, figures
+from txl_jax.evaluation import figures, perplexity
+from txl_jax.models import base, windowed
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
-from txl_jax.program import pictures
+from txl_jax.program import pictures, settings
+from txl_jax.program.errors import UserError
 
+_KEYS = 'eval.batch_size', 'eval.segment_len', 'attention_length.lengths'
 _INIT = (
   'attention length of training: model.mem_len, or train.segment_len without '
   'memory'
 )
 
 
-def run(job: Job) -> None:
-  """Scores the split at the lengths of the section `attention_length`.
+def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
+  """The model with every token seeing the last L, itself included.
 
-  Lengths that the model does not reach are left out. UserError: see
-  `analysis.open_run` and `attention_length.sweep`.
+  With a memory it reads segments, see `with_memory`; without, it reads a window
+  of L tokens anew for each token.
   """
+  if not model.remembers():
+    return windowed.Windowed(model.vocab_size, model.config, model, length)
+  return with_memory(model, length)
+
+
+def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
+  """The model with every token seeing the last L by a memory, or UserError.
+
+  That is mem_len = L and same_length = 'M'. A model that has no same_length has
+  only the memory, and a token sees its own segment, up to itself, besides.
+  """
+  allows = settings.keys(settings.overrides(type(model.config)))
+  if 'mem_len' not in allows:
+    raise UserError(
+      f'the context of {type(model).__name__} is no attention length; allowed: '
+      'a model with the key mem_len'
+    )
+  same: Any = {'same_length': 'M'} if 'same_length' in allows else {}
+  return model.at_test_time(mem_len=length, **same)
+
+
+def effective(figures: Sequence[float], threshold: float) -> int:
+  """The index of the first figure after which another adds little.
+
+  The figures, the lower the better, are those of longer and longer lengths;
+  little is an improvement of the next one by a smaller share than the
+  threshold. The last index if there is none.
+  """
+  for k, (now, then) in enumerate(itertools.pairwise(figures)):
+    if now - then < threshold * now:
+      return k
+  return len(figures) - 1
+
+
+def sweep(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  lengths: Sequence[int],
+  *,
+  progress: Callable[[int, int], None] = lambda length, scored: None,
+  **cut: Any,
+) -> dict[int, perplexity.Score]:
+  """{L: score of integers [n]} of a model at test time.
+
+  `cut`, which includes B and T, is passed to `perplexity.score`; progress is
+  called with L and the number of tokens scored so far. UserError, before the
+  first length is scored, if one cannot be.
+  """
+  at = {length: at_length(model, length) for length in sorted(set(lengths))}
+  for changed in at.values():
+    perplexity.check(changed, params, tokens, **cut, keys=_KEYS)
+  found = {}
+  for length, changed in at.items():
+    told = functools.partial(progress, length)
+    text = changed, params, tokens
+    found[length] = perplexity.score(*text, **cut, progress=told)
+  return found
+
+
+def run(job: Job) -> None:
+  """Scores the split at the lengths that the model reaches."""
   config, o = job.config, job.config.attention_length
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
@@ -40,18 +116,10 @@ def run(job: Job) -> None:
     job.console.say(f'{which}: the model reads no more tokens')
 
   def progress(length, scored):
-    of = f'{scored:,} of {len(subject.tokens) - 1:,} tokens'
-    job.console.progress(f'length {length:,}: {of}', pause=5.0)
+    job.read(scored, len(subject.tokens) - 1, f'length {length:,}: ')
 
-  scores = attention_length.sweep(
-    model,
-    subject.found.params,
-    subject.tokens,
-    (*lengths, init),
-    **cut,
-    mesh=subject.mesh,
-    progress=progress,
-  )
+  text = model, subject.found.params, subject.tokens, (*lengths, init)
+  scores = sweep(*text, **cut, mesh=subject.found.mesh, progress=progress)
   rows = [
     {
       'attention_length_tokens': length,
@@ -61,8 +129,7 @@ def run(job: Job) -> None:
     }
     for length, score in scores.items()
   ]
-  figures_of = [r[subject.unit] for r in rows]
-  k = attention_length.effective(figures_of, o.threshold)
+  k = effective([r[subject.unit] for r in rows], o.threshold)
   record = analysis.conditions(job, subject, 'attention_length') | {
     'init_is': _INIT,
     'init': next(r for r in rows if r['attention_length_tokens'] == init),
@@ -74,14 +141,18 @@ def run(job: Job) -> None:
     'same_length': not remembers or hasattr(model.config, 'same_length'),
     'lengths': rows,
   }
-  analysis.report(job, record, table(record), lambda f: plot(f, record))
+  analysis.report(job, record, table(record), plot)
 
 
 def table(record: dict[str, Any]) -> list[str]:
   """The lines that are printed."""
   unit, marks = record['unit'], ['init', 'best']
-  if not record['effective_at_end']:
+  share = f'{100 * record["threshold"]:g} %'
+  if record['effective_at_end']:
+    effective = f'longer than all tried, each of which improves it by {share}'
+  else:
     marks.append('effective')
+    effective = f'the next length tried improves it by less than {share}'
   rows = [
     (
       f'{r["attention_length_tokens"]:,}',
@@ -93,10 +164,6 @@ def table(record: dict[str, Any]) -> list[str]:
     for r in record['lengths']
   ]
   header = 'attention length', unit, 'nats', 'seconds', ''
-  share = f'{100 * record["threshold"]:g} %'
-  effective = f'the next length tried improves it by less than {share}'
-  if record['effective_at_end']:
-    effective = f'longer than all tried, each of which improves it by {share}'
   lines = [
     analysis.heading(record),
     *analysis.table(header, rows),
@@ -129,14 +196,10 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   for mark, way, side in ('init', 1, 'left'), ('best', -1, 'right'):
     r = record[mark]
     axes.annotate(
-      f'{mark} {r[unit]:.4g}',
-      (r['attention_length_tokens'], r[unit]),
-      (5 * way, 9 * way),
-      textcoords='offset points',
-      ha=side,
-      va='center',
+      f'{mark} {r[unit]:.4g}', (r['attention_length_tokens'], r[unit]),
+      (5 * way, 9 * way), textcoords='offset points', ha=side, va='center',
       color=pictures.COLOURS[1] if mark == 'best' else pictures.INK,
-    )
+    )  # fmt: skip
   pictures.lengths_axis(axes, lengths, 'attention length, tokens')
   axes.set_ylabel(figures.NAMES[unit])
   axes.set_title(f'{record["run"]}, {record["corpus"]} {record["split"]}')

@@ -1,77 +1,210 @@
-"""--mode=attention_maps: where the heads of every layer look."""
+"""--mode=attention_maps: where the heads of every layer look, by distance.
 
-from typing import Any
+This is what Dai et al. (2019) show in Appendix D. A query attends to the token
+`d` before it (0 is itself) with probability A[d]; over d they sum to 1. Behind
+it is a score, the sum of the four terms of `models.layers.score_terms`.
 
+Shapes
+  N layers, H heads, T segment, M memory, S = M + T keys, n tokens, P tokens of
+  a passage, D distances or ranges of distances.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.evaluation import attention_maps, heatmap
-from txl_jax.modes import analysis
+from txl_jax.evaluation import inside
+from txl_jax.models import base
+from txl_jax.modes import analysis, heatmap
 from txl_jax.modes.job import Job
+from txl_jax.parallel import capacity, placement
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _RANGES = 64  # of distances, in what is written of the passage
 _SHOWN = 3  # heads of which the passage is drawn
 
 
-def run(job: Job) -> None:
-  """Measures the text of the section `attention_maps`.
+class Maps(NamedTuple):
+  """Probabilities by distance, from 0 on."""
 
-  UserError: see `analysis.open_run` and `attention_maps.measure`; or the text
-  begins too far behind.
+  mean: np.ndarray  # float64 [N, H, S], over all n tokens
+  passage: np.ndarray  # float32 [N, H, P, S], for the first P tokens
+
+
+class Terms(NamedTuple):
+  """The terms of the scores; of each query, less their mean over its keys."""
+
+  mean: np.ndarray  # float64 [4, N, H, S] by distance; NaN where none is seen
+  spread: np.ndarray  # float64 [4, N, H], deviation over the keys of a query
+
+
+# The terms of a score, as Section 3.3 of the paper names them.
+TERMS = {
+  'a': 'query by key, q·k',
+  'b': 'query by distance, q·r',
+  'c': 'any query by key, u·k',
+  'd': 'any query by distance, v·r',
+}
+
+
+@functools.partial(jax.jit, static_argnames='absent')
+def by_distance(maps: jax.Array, absent: float = 0.0) -> jax.Array:
+  """A[..., i, d] from maps [..., T, S], in which query i is key M + i."""
+  T, S = maps.shape[-2:]
+  key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # [T, S]
+  there = jnp.take_along_axis(
+    maps, jnp.broadcast_to(jnp.maximum(key, 0), maps.shape), axis=-1
+  )
+  return jnp.where(key >= 0, there, absent)
+
+
+def measure(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  start: int,
+  *,
+  segment_len: int,
+  context: int,
+  passage: int,
+  mesh: Mesh | None = None,
+  progress: Callable[[int], None] = lambda read: None,
+) -> Maps:
+  """The attention of tokens[start:], read as one row in segments of T.
+
+  The memory has read the `context` tokens before them, in whole segments.
+  Progress is called with the number of tokens averaged so far. UserError: the
+  model has no attention, or there is too little memory for the maps of a
+  segment.
   """
+  if not model.ATTENDS:
+    raise UserError(
+      f'{type(model).__name__} has no attention to show; allowed: models that '
+      'attend'
+    )
+  n, total, first, read = len(tokens) - start, 0.0, [], 0
+  own = model, params, tokens, start, segment_len, context, mesh
+  for real, seen in _segments(*own, 'attention_maps'):
+    found = placement.fetch(by_distance(seen[:, 0]))[:, :, :real]
+    total = total + found.sum(axis=2, dtype=np.float64)
+    if read < passage:
+      first.append(found[:, :, : passage - read])
+    read += real
+    progress(read)
+  return Maps(np.asarray(total) / n, np.concatenate(first, axis=2))
+
+
+def terms(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  start: int,
+  *,
+  segment_len: int,
+  context: int,
+  mesh: Mesh | None = None,
+) -> Terms:
+  """The terms of the scores of tokens[start:], over the keys that are seen.
+
+  A constant would change no probability, so the mean over the keys of a query
+  is subtracted. `mean` is that over the queries which see a key at a distance,
+  `spread` the root of the mean square over the keys of a query, averaged over
+  queries. Arguments and errors are as for `measure`.
+  """
+  total, count, spread = 0.0, 0, 0.0
+  own = model, params, tokens, start, segment_len, context, mesh
+  for real, seen in _segments(*own, 'attention_terms'):
+    found = placement.fetch(by_distance(seen[:, :, 0], math.nan))
+    found = np.asarray(found[..., :real, :], np.float64)  # [N, 4, H, T, S]
+    found -= np.nanmean(found, axis=-1, keepdims=True)
+    spread = spread + np.sqrt(np.nanmean(found**2, axis=-1)).sum(-1)
+    total = total + np.nansum(found, axis=-2)
+    count = count + np.isfinite(found).sum(axis=-2)
+  mean = np.full(np.shape(total), math.nan)
+  np.divide(total, count, out=mean, where=np.asarray(count) > 0)
+  spread = np.asarray(spread) / (len(tokens) - start)
+  return Terms(np.moveaxis(mean, 1, 0), np.moveaxis(spread, 1, 0))
+
+
+def _segments(model, params, tokens, start, T, context, mesh, method):
+  """(Real tokens, arrays of a method) of each segment from start on.
+
+  The memory has read the `context` tokens before it, in whole segments.
+  """
+  read = inside.shapes(model, params, T, method)
+  lengths = 'eval.segment_len', 'eval.model.mem_len'
+  parts = {
+    'the parameters': (capacity.on_a_device(params), ['mesh.fsdp']),
+    'the maps of a segment': (2 * capacity.on_a_device(read), lengths),
+  }
+  capacity.check('attention_maps', mesh, parts)
+  begin = start - min(context, start) // T * T
+  text = inside.segments(model, params, tokens[begin:], T, method)
+  for at, real, arrays in text:
+    if begin + at >= start:
+      yield real, arrays
+
+
+def edges(S: int, most: int) -> np.ndarray:
+  """Borders, int64, of at most `most` equal ranges of distances 0 to S - 1."""
+  width = -(-S // most)
+  return np.append(np.arange(0, S, width), S)
+
+
+def in_ranges(maps: np.ndarray, borders: np.ndarray) -> np.ndarray:
+  """Sums of [..., S] over each range of distances: [..., D]."""
+  return np.add.reduceat(maps, borders[:-1], axis=-1)
+
+
+def run(job: Job) -> None:
+  """Measures the text; UserError if it begins too far behind."""
   config, o = job.config, job.config.attention_maps
   subject = analysis.open_run(job)
   n, end = len(subject.tokens), o.start + o.tokens
   if o.start + o.passage > n:
-    raise UserError(
-      f'attention_maps.start is {o.start}, and eval.split has {n} tokens; '
-      f'allowed: attention_maps.passage, {o.passage}, before its end'
-    )
-
-  def progress(read):
-    of = min(o.tokens, n - o.start)
-    job.console.progress(f'{read:,} of {of:,} tokens', pause=5.0)
-
+    allowed = f'at most {n - o.passage}, for eval.split has {n} tokens, '
+    allowed += f'and attention_maps.passage is {o.passage}'
+    settings.refuse('attention_maps.start', o.start, allowed)
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
+  T, there = config.eval.segment_len, min(end, n) - o.start
   text = model, subject.found.params, subject.tokens[:end], o.start
-  read: Any = dict(
-    segment_len=config.eval.segment_len, context=o.context, mesh=subject.mesh
-  )
-  found = attention_maps.measure(
-    *text, **read, passage=o.passage, progress=progress
-  )
-  terms = attention_maps.terms(*text, **read)
-  used = np.asarray(terms.spread.any((1, 2)))  # without distances only (a)
-  names = [name for name, x in zip(attention_maps.TERMS, used) if x]
+  how: Any = dict(segment_len=T, context=o.context, mesh=subject.found.mesh)
+  told = functools.partial(job.read, of=there)
+  found = measure(*text, **how, passage=o.passage, progress=told)
+  score = terms(*text, **how)
+  used = np.asarray(score.spread.any((1, 2)))  # without distances only (a)
+  names = [name for name, x in zip(TERMS, used) if x]
   S = found.mean.shape[-1]
-  borders = attention_maps.edges(S, _RANGES)
+  borders = edges(S, _RANGES)
   ids = subject.tokens[o.start : o.start + o.passage].tolist()
   far = found.mean @ np.arange(S)  # [N, H]
-  passage = attention_maps.in_ranges(found.passage, borders)
+  passage = in_ranges(found.passage, borders)
   record = analysis.conditions(job, subject, 'attention_maps') | {
     'start': o.start,
-    'averaged_tokens': min(end, n) - o.start,
-    'segment_tokens': config.eval.segment_len,
+    'averaged_tokens': there,
+    'segment_tokens': T,
     'keys': S,
     'mean_distance_tokens': far.round(4).tolist(),
-    'beyond_segment': found.mean[..., config.eval.segment_len :]
-    .sum(-1)
-    .round(6)
-    .tolist(),
+    'beyond_segment': found.mean[..., T:].sum(-1).round(6).tolist(),
     'mean_attention_by_distance': found.mean.round(8).tolist(),
     'mean_score_by_distance': {
-      name: _listed(term) for name, term in zip(names, terms.mean[used])
+      name: _listed(term) for name, term in zip(names, score.mean[used])
     },
-    'score_spread': dict(zip(names, terms.spread[used].round(6).tolist())),
+    'score_spread': dict(zip(names, score.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
     'passage_text': heatmap.shown(subject.found.vocabulary, ids),
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
-  analysis.report(
-    job, record, table(record), lambda f: plot(f, record), size=(7.5, 7)
-  )
+  analysis.report(job, record, table(record), plot, (7.5, 7))
 
 
 def _listed(term):
@@ -83,32 +216,26 @@ def _listed(term):
 
 def table(record: dict[str, Any]) -> list[str]:
   """The lines that are printed: a row for each layer."""
-  rows = [
-    (
-      i,
-      f'{np.mean(far):.1f}',
-      f'{max(far):.1f} (head {int(np.argmax(far))})',
-      f'{100 * np.mean(beyond):.1f}%',
-    )
-    for i, (far, beyond) in enumerate(
-      zip(record['mean_distance_tokens'], record['beyond_segment'])
-    )
+  rows, names = [], ['deviation of the scores of a query']
+  both = zip(record['mean_distance_tokens'], record['beyond_segment'])
+  for i, (far, beyond) in enumerate(both):
+    farthest = f'{max(far):.1f} (head {int(np.argmax(far))})'
+    share = f'{100 * np.mean(beyond):.1f}%'
+    rows.append((i, f'{np.mean(far):.1f}', farthest, share))
+    names.append(f'layer {i}')
+  spread = [
+    (TERMS[name], *(f'{np.mean(x):.3f}' for x in term))
+    for name, term in record['score_spread'].items()
   ]
-  T = record['segment_tokens']
-  header = 'layer', 'mean distance', 'farthest head', f'{T} tokens or farther'
+  beyond = f'{record["segment_tokens"]} tokens or farther'
+  header = 'layer', 'mean distance', 'farthest head', beyond
   return [
     analysis.heading(record),
     f'attention of {record["averaged_tokens"]:,} tokens to {record["keys"]:,} '
     'keys at most',
     *analysis.table(header, rows),
     '',
-    *analysis.table(
-      ('deviation of the scores of a query', *(f'layer {i}' for i, *_ in rows)),
-      [
-        (attention_maps.TERMS[name], *(f'{np.mean(x):.3f}' for x in term))
-        for name, term in record['score_spread'].items()
-      ],
-    ),
+    *analysis.table(names, spread),
   ]
 
 
@@ -117,14 +244,14 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   borders = np.array(record['distance_range_edges_tokens'])
   mean = np.array(record['mean_attention_by_distance'])
   N, H, _ = mean.shape
-  rows = attention_maps.in_ranges(mean, borders).reshape(N * H, -1)
+  rows = in_ranges(mean, borders).reshape(N * H, -1)
   passage = np.array(record['passage_attention_by_distance_range'])
-  names = record['mean_score_by_distance']
-  maps, scores = figure.subfigures(2, 1, height_ratios=(2, 1))
-  _scores(scores, names, borders)
-  figure = maps
+  figure, scores = figure.subfigures(2, 1, height_ratios=(2, 1))
+  _scores(scores, record['mean_score_by_distance'], borders)
+  far = np.array(record['mean_distance_tokens']).reshape(-1)
+  shown = np.argsort(-far, kind='stable')[:_SHOWN].tolist()
   axes = figure.subplot_mosaic(
-    [['all', f'head {k}'] for k in range(_SHOWN)], width_ratios=(1.2, 1)
+    [['all', f'head {k}'] for k in shown], width_ratios=(1.2, 1)
   )
   top = axes['all']
   image = _heat(top, rows, borders)
@@ -132,20 +259,14 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   top.set_ylabel('layer, a row for each head')
   top.set_xlabel('distance, tokens')
   top.set_title('attention by distance')
-  far = np.array(record['mean_distance_tokens']).reshape(-1)
-  shown = min(_SHOWN, N * H)
-  for k in range(_SHOWN):
-    own = axes[f'head {k}']
-    if k >= shown:
-      own.set_axis_off()
-      continue
-    layer, head = divmod(int(np.argsort(-far, kind='stable')[k]), H)
+  for k in shown:
+    own, (layer, head) = axes[f'head {k}'], divmod(k, H)
     _heat(own, passage[layer, head], borders)
     own.set_title(f'passage, layer {layer}, head {head}')
     own.set_yticks([])
     own.set_ylabel('token')
-    own.tick_params(labelbottom=k == shown - 1)
-  axes[f'head {shown - 1}'].set_xlabel('distance, tokens')
+    own.tick_params(labelbottom=k == shown[-1])
+  axes[f'head {shown[-1]}'].set_xlabel('distance, tokens')
   bar = figure.colorbar(image, ax=[*axes.values()], shrink=0.6, pad=0.02)
   bar.outline.set_visible(False)
   ticks = 0.001, 0.01, 0.1, 1
@@ -157,7 +278,7 @@ def _scores(figure, terms, borders):
   """All heads by distance, a panel for each term of the score."""
   widths = np.diff(borders)
   rows = {
-    name: attention_maps.in_ranges(np.nan_to_num(np.array(x, float)), borders)
+    name: in_ranges(np.nan_to_num(np.array(x, float)), borders)
     for name, x in terms.items()
   }
   rows = {k: (x / widths).reshape(-1, len(widths)) for k, x in rows.items()}
@@ -166,7 +287,7 @@ def _scores(figure, terms, borders):
   for axes, (name, x) in zip(panels, rows.items()):
     image = _heat(axes, x, borders, most, ticks=3)
     axes.set_yticks([])
-    axes.set_title(f'({name}) {attention_maps.TERMS[name].split(", ")[1]}')
+    axes.set_title(f'({name}) {TERMS[name].split(", ")[1]}')
     axes.set_xlabel('distance')
   panels[0].set_ylabel('all heads')
   bar = figure.colorbar(image, ax=[*panels], pad=0.02)

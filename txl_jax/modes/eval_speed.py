@@ -1,31 +1,79 @@
-"""--mode=eval_speed: a memory beside a window that is read anew."""
+"""--mode=eval_speed: a memory beside a window that is read anew.
 
+Shapes: T segment, L attention length; one row.
+"""
+
+import statistics
 import time
 from typing import Any
 
 import jax
+import numpy as np
 
 from txl_jax import models
 from txl_jax.data.corpora import preparation
-from txl_jax.evaluation import eval_speed
+from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
-from txl_jax.modes import analysis, restore
+from txl_jax.modes import analysis, attention_length, restore
 from txl_jax.modes.job import Job
+from txl_jax.modes.options import PAPER
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.program import pictures, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
+_KEYS = 'eval_speed.lengths', 'eval.segment_len', 'eval_speed.lengths'
 _FRESH = 'no run in the folder: fresh parameters, which cost as much'
 
 
-def run(job: Job) -> None:
-  """Measures the lengths of the section `eval_speed` on one device.
+def measure(
+  model: base.LanguageModel,
+  params: Any,
+  length: int,
+  *,
+  segment_len: int,
+  tokens: int,
+  repeats: int,
+) -> tuple[float, float]:
+  """Seconds per token of a model at test time for an attention length L.
 
-  UserError: there are several processes; see `restore.load` and
-  `eval_speed.measure`.
+  The first is that of segments with a memory of L, the second that of a window
+  of L. Parameters are on one device. UserError if the model has no attention
+  length, or there is too little memory for it.
   """
+  ours = attention_length.with_memory(model, length)
+  plain = model.at_test_time(mem_len=0, same_length='off')
+  window = attention_length.at_length(plain, length)
+  pairs = (ours, segment_len), (window, tokens)
+  for each, T in pairs:
+    text = np.zeros(T + 1, np.int32)
+    perplexity.check(
+      each, params, text, batch_size=1, segment_len=T, segments_per_call=1,
+      keys=_KEYS,
+    )  # fmt: skip
+  memory, window = (_per_token(*pair, params, repeats) for pair in pairs)
+  return memory, window
+
+
+def _per_token(model, T, params, repeats):
+  """Median seconds per token when T tokens are scored in one call."""
+  rng = np.random.default_rng(0)
+  inputs, targets = rng.integers(0, model.vocab_size, [2, 1, 1, T], np.int32)
+  variables = base.freeze(model, params)
+  memory, seconds = jax.jit(lambda: model.init_memory(1))(), []
+  for _ in range(repeats + 1):
+    begin = time.perf_counter()
+    memory, nll = scoring.jit_score(
+      variables, memory, inputs, targets, model=model
+    )
+    nll.block_until_ready()
+    seconds.append(time.perf_counter() - begin)
+  return statistics.median(seconds[1:]) / T  # the first one compiles
+
+
+def run(job: Job) -> None:
+  """Measures on one device; UserError if there are several processes."""
   begin, config, o = time.monotonic(), job.config, job.config.eval_speed
   if (n := processes.count()) > 1:
     raise UserError(f'eval_speed is for one process; there are {n}')
@@ -34,21 +82,21 @@ def run(job: Job) -> None:
   rows = []
   for length in o.lengths:
     job.console.progress(f'attention length {length:,}')
-    speed = eval_speed.measure(
+    memory, window = measure(
       model, params, length, segment_len=config.eval.segment_len,
       tokens=o.tokens, repeats=o.repeats,
     )  # fmt: skip
     row = {
       'attention_length_tokens': length,
-      'memory_seconds_per_token': speed.memory,
-      'window_seconds_per_token': speed.window,
-      'times_slower': speed.ratio,
-      'paper_times_slower': eval_speed.PAPER.get(length),
+      'memory_seconds_per_token': memory,
+      'window_seconds_per_token': window,
+      'times_slower': window / memory,
+      'paper_times_slower': PAPER.get(length),
     }
     rows.append(row)
   record = analysis.setting(job, 'eval_speed', begin) | about
   record['lengths'] = rows
-  analysis.report(job, record, table(record), lambda f: plot(f, record))
+  analysis.report(job, record, table(record), plot)
 
 
 def _model(job):
@@ -62,7 +110,7 @@ def _model(job):
   V = preparation.vocab_size(job.config.data)
   model = models.build(job.config.model, V)
   key = jax.random.key(job.config.seed)
-  make = jax.jit(lambda: base.init_params(model, key))
+  params = jax.jit(lambda: base.init_params(model, key))()
   about = {
     'run': job.folder.resolve().name,
     'checkpoint_step': None,
@@ -70,8 +118,7 @@ def _model(job):
     'config': settings.flatten({'model': job.config.model}),
     'parameters': 'fresh',
   }
-  params = model.inference_params(make())
-  return params, about, V
+  return model.inference_params(params), about, V
 
 
 def table(record: dict[str, Any]) -> list[str]:
@@ -86,10 +133,8 @@ def table(record: dict[str, Any]) -> list[str]:
     )
     for r in record['lengths']
   ]
-  header = (
-    'attention length', 'memory, ms/token', 'window, ms/token', 'times slower',
-    'paper',
-  )  # fmt: skip
+  ways = 'memory, ms/token', 'window, ms/token'
+  header = 'attention length', *ways, 'times slower', 'paper'
   machine = record['hardware']['device']
   T = record['eval']['segment_len']
   return [
@@ -101,19 +146,15 @@ def table(record: dict[str, Any]) -> list[str]:
 
 def plot(figure: Any, record: dict[str, Any]) -> None:
   """The ratio against the length, beside the paper's."""
-  axes, rows = figure.subplots(), record['lengths']
-  length = 'attention_length_tokens'
-  names = {
-    'times_slower': record['hardware']['platform'],
-    'paper_times_slower': 'paper',
-  }
-  series = {
-    name: ([r[length] for r in there], [r[k] for r in there])
-    for k, name in names.items()
-    if (there := [r for r in rows if r[k]])
-  }
+  axes, hardware = figure.subplots(), record['hardware']
+  names = {'times_slower': hardware['platform'], 'paper_times_slower': 'paper'}
+  series = {}
+  for k, name in names.items():
+    if there := [r for r in record['lengths'] if r[k]]:
+      lengths = [r['attention_length_tokens'] for r in there]
+      series[name] = lengths, [r[k] for r in there]
   pictures.lines(axes, series)
   axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
   axes.set_xlabel('attention length, tokens')
   axes.set_ylabel('times slower with a window')
-  axes.set_title(f'{record["run"]}: {record["hardware"]["device"]}')
+  axes.set_title(f'{record["run"]}: {hardware["device"]}')

@@ -1,13 +1,10 @@
 """--mode=eval: scores a whole split and prints the figure."""
 
+import functools
 from typing import Any
 
-from jax.sharding import Mesh
-
-from txl_jax import models
 from txl_jax.api import call_options
 from txl_jax.data import streams
-from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
@@ -17,24 +14,22 @@ from txl_jax.runs.console import TOKENS
 
 
 def run(job: Job) -> perplexity.Score:
-  """Scores the split of the section `eval`.
+  """Scores the split; UserError if it is too short.
 
-  The record of the report is eval_SPLIT.json. UserError: see
-  `analysis.open_run`; or the split is too short.
+  The record of the report is eval_SPLIT.json.
   """
   config, ev = job.config, job.config.eval
   subject = analysis.open_run(job, documents=True)
-  mesh, found = subject.mesh, subject.found
+  found = subject.found
   corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
-  check_tokens(config, corpus, found.params, tokens, mesh=mesh)
+  model = call_options.scorer(config, subject.vocab_size)
+  cut: Any = call_options.cut(config) | {'mesh': found.mesh}
+  perplexity.check(model, found.params, tokens, **cut)
   with job.console.phase('scoring', len(tokens) - 1, TOKENS) as phase:
-
-    def progress(scored):
-      job.console.reach(phase, scored, pause=5.0)
-
-    more = dict(mesh=mesh, nll_file=ev.nll_file, progress=progress)
-    score = score_tokens(config, corpus, found.params, tokens, **more)
+    told = functools.partial(job.console.reach, phase, pause=5.0)
+    cut |= {'nll_file': ev.nll_file, 'progress': told}
+    score = perplexity.score(model, found.params, tokens, **cut)
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
@@ -61,28 +56,6 @@ def run(job: Job) -> perplexity.Score:
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
   return score
-
-
-def score_tokens(
-  config: Any, corpus: Prepared, params: Any, tokens: Any, **more: Any
-) -> perplexity.Score:
-  """`perplexity.score` of tokens of a corpus as the section `eval` says."""
-  model, cut = _as_asked(config, corpus)
-  return perplexity.score(model, params, tokens, **cut, **more)
-
-
-def check_tokens(
-  config: Any, corpus: Prepared, params: Any, tokens: Any, mesh: Mesh
-) -> None:
-  """`perplexity.check` for `score_tokens`."""
-  model, cut = _as_asked(config, corpus)
-  perplexity.check(model, params, tokens, **cut, mesh=mesh)
-
-
-def _as_asked(config, corpus):
-  """The model, and how the text is cut, as the section `eval` says."""
-  at = len(corpus.vocabulary), 'eval', config.eval.window
-  return models.at_test_time(config, *at), call_options.cut(config)
 
 
 def conditions(section: Any) -> str:

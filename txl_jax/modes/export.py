@@ -4,16 +4,13 @@ import jax
 
 from txl_jax.modes import restore
 from txl_jax.modes.job import Job
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.runs import weights_file
 
 
 def run(job: Job) -> None:
-  """Writes the file; UserError: see `restore.load` and `weights_file.save`."""
-  mesh = mesh_lib.make_mesh(job.config.mesh)
-  with job.console.phase('restoring the model'):
-    found = restore.load(job.config, job.folder, mesh)
+  """Writes the file; UserError if it cannot be written."""
+  found = job.restored()
   params = jax.tree.map(placement.fetch, found.params)
   # What is free where a model is used is as it was trained.
   then = found.config

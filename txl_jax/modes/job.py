@@ -7,12 +7,14 @@ import pathlib
 from txl_jax.data.corpora import counting, preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
+from txl_jax.modes import restore
 from txl_jax.modes.sections import Config
+from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program import settings
 from txl_jax.runs import workdir
-from txl_jax.runs.console import Console
+from txl_jax.runs.console import TOKENS, Console
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,16 @@ class Job:
   export_file: str  # where --mode=export writes
   text: str = ''  # the file that --mode=score reads
   score_file: str = ''  # where it writes, '' for nowhere
+
+  def restored(self) -> restore.Restored:
+    """The trained model of the run; UserError as by `restore.load`."""
+    mesh = mesh_lib.make_mesh(self.config.mesh)
+    with self.console.phase('restoring the model'):
+      return restore.load(self.config, self.folder, mesh)
+
+  def read(self, done: int, of: int, what: str = '') -> None:
+    """Shows how many tokens of a text have been read."""
+    self.console.progress(what + TOKENS.format(done, of), pause=5.0)
 
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""

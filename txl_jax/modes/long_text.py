@@ -9,27 +9,22 @@ from txl_jax.api import writing
 from txl_jax.generation import decoding, repetition
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
-from txl_jax.program import pictures
-from txl_jax.program.errors import UserError
+from txl_jax.program import pictures, settings
 
 _TEXTS = 'written', 'real'
+# Of n-grams, that occurred before; of tokens, in n-grams of the context.
+_SHARES = 'repeated', 'copied'
 
 
 def run(job: Job) -> None:
-  """Writes the text of the section `long_text`.
-
-  UserError: see `analysis.open_run` and `writing.make`; or the split ends
-  before the context and as many tokens more.
-  """
+  """Writes the text; UserError if the split ends before what really follows."""
   config, o, g = job.config, job.config.long_text, job.config.generate
   subject = analysis.open_run(job)
   vocabulary, n = subject.found.vocabulary, len(subject.tokens)
   begin, end = o.start + o.context, o.start + o.context + o.tokens
   if end > n:
-    raise UserError(
-      f'long_text.start, context and tokens come to {end}, and eval.split has '
-      f'{n} tokens; allowed: fewer'
-    )
+    name = 'the sum of long_text.start, context and tokens'
+    settings.refuse(name, end, f'{n} at most, the tokens of eval.split')
   context = np.asarray(subject.tokens[o.start : begin], np.int64)
   real = np.asarray(subject.tokens[begin:end], np.int64)
   writer = writing.make(config, subject.found.params, vocabulary)
@@ -41,8 +36,15 @@ def run(job: Job) -> None:
   for piece, _ in writer.decode(state, **own):
     pieces.append(piece[0])
     done += len(piece[0])
-    job.console.progress(f'{done:,} of {o.tokens:,} tokens', pause=5.0)
+    job.read(done, o.tokens)
   texts = dict(zip(_TEXTS, (np.concatenate(pieces).astype(np.int64), real)))
+  rows = []
+  for K in o.ngrams:
+    row: dict[str, Any] = {'n': K}
+    for name, x in texts.items():
+      row[f'{name}_repeated'] = repetition.repeated(x, K)
+      row[f'{name}_copied'] = repetition.copied(x, context, K)
+    rows.append(row)
   record = analysis.conditions(job, subject, 'long_text') | {
     'generate': _sampling(config),
     'start': o.start,
@@ -50,24 +52,13 @@ def run(job: Job) -> None:
     'written_tokens': len(texts['written']),
     'context': _decode(vocabulary, context),
     **{f'{name}_text': _decode(vocabulary, x) for name, x in texts.items()},
-    'ngrams': [
-      {'n': K}
-      | {f'{x}_repeated': repetition.repeated(y, K) for x, y in texts.items()}
-      | {
-        f'{x}_copied': repetition.copied(y, context, K)
-        for x, y in texts.items()
-      }
-      for K in o.ngrams
-    ],
-    **{
-      f'{name}_longest_repeat_tokens': repetition.longest(x)
-      for name, x in texts.items()
-    },
+    'ngrams': rows,
   }
+  for name, x in texts.items():
+    record[f'{name}_longest_repeat_tokens'] = repetition.longest(x)
   lines = table(record)
   page = '\n'.join(_page(record, lines))
-  plot_it = lambda figure: plot(figure, record)
-  analysis.report(job, record, lines, plot_it, text=('md', page))
+  analysis.report(job, record, lines, plot, text=('md', page))
 
 
 def _sampling(config):
@@ -98,10 +89,6 @@ def table(record: dict[str, Any]) -> list[str]:
   ]
 
 
-# Of n-grams, that occurred before; of tokens, in n-grams of the context.
-_SHARES = 'repeated', 'copied'
-
-
 def _page(record, lines):
   """The Markdown: what is measured, and the three texts."""
   yield f'# A text of {record["run"]}'
@@ -129,12 +116,9 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   """The share of repeated n-grams against their length."""
   axes, rows = figure.subplots(), sorted(record['ngrams'], key=lambda r: r['n'])
   n = [r['n'] for r in rows]
-  names = {'written': 'written', 'real': 'what really follows'}
-  series = {
-    name: (n, [100 * r[f'{x}_repeated'] for r in rows])
-    for x, name in names.items()
-  }
-  pictures.lines(axes, series)
+  written, real = ([100 * r[f'{x}_repeated'] for r in rows] for x in _TEXTS)
+  names = 'written', 'what really follows'
+  pictures.lines(axes, dict(zip(names, ((n, written), (n, real)))))
   pictures.lengths_axis(axes, n, 'n, tokens')
   axes.set_ylim(0)
   axes.set_ylabel('n-grams that occurred before, %')

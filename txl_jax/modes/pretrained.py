@@ -26,7 +26,6 @@ from txl_jax.training import resume
 from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
-_FREE = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +43,11 @@ class Pretrained:
     """Which weights these are."""
     return f'{self.path}' + ('' if self.step is None else f', step {self.step}')
 
+  @property
+  def symbols(self) -> str:
+    """How many symbols of what kind its vocabulary has."""
+    return f'{len(self.vocabulary):,} {self.vocabulary.kind}'
+
   def origin(self) -> str:
     """For the record of the run that begins with it."""
     before = self.config.get('origin')
@@ -57,19 +61,13 @@ class Pretrained:
     except UserError as e:
       raise UserError(f'{_KEY} is {str(self.path)!r}: {e}') from e
 
-  def reads(self, corpus: Prepared) -> list[str]:
+  def reads(self, corpus: Prepared) -> str:
     """What a corpus has become by `encode`, in words."""
-    V = len(self.vocabulary)
-    line = f'the vocabulary is that of there, {V:,} {self.vocabulary.kind}'
+    line = f'the vocabulary is that of there, {self.symbols}'
     if corpus.vocabulary.unk_id is not None:
       share = corpus.share_unknown('train')
       line += f'; {share:.2%} of the training split is <unk>'
-    return [line]
-
-  def summary(self) -> str:
-    """What --mode=summary tells."""
-    V, kind = len(self.vocabulary), self.vocabulary.kind
-    return f'begins with: weights of {self.name}, vocabulary of {V:,} {kind}'
+    return line
 
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
@@ -79,16 +77,19 @@ class Pretrained:
     The state is on the mesh, and so is the result. UserError: there are other
     arrays than expected.
     """
-    model = models.build(config.model, len(self.vocabulary))
+    own, averaged = _flat(state.params), 0
     if self.step is None:
-      params, averaged = self._exported(state.params), 0
+      taken = _flat(weights_file.load(self.path)[1])
+      taken = {k: placement.put(x, own[k].sharding) for k, x in taken.items()}
     else:
+      model = models.build(config.model, len(self.vocabulary))
       saved = checkpoint.Checkpoints(workdir.checkpoints(self.path))
       shapes = jax.eval_shape(lambda x: x, state.params)
       found = saved, self.step, model, shapes, mesh
       params, averaged = restore.weights(*found)
-    own, taken = _flat(state.params), _flat(params)
-    new = state.replace(params=_nested(own | taken))
+      taken = _flat(params)
+    params = flax.traverse_util.unflatten_dict(own | taken, sep='/')
+    new = state.replace(params=params)
     count = sum(x.size for x in taken.values())
     of = f', averaged over {averaged} steps' if averaged else ''
     fresh = [name for name in own if name not in taken]
@@ -99,19 +100,9 @@ class Pretrained:
       f'new: {", ".join(begins)}',
     ]
 
-  def _exported(self, like):
-    """The parameters of the file, placed as those of a state."""
-    _, params, _ = weights_file.load(self.path)
-    own, found = _flat(like), _flat(params).items()
-    return _nested({k: placement.put(x, own[k].sharding) for k, x in found})
-
 
 def _flat(params) -> dict[str, Any]:
   return flax.traverse_util.flatten_dict(params, sep='/')
-
-
-def _nested(params) -> dict[str, Any]:
-  return flax.traverse_util.unflatten_dict(params, sep='/')
 
 
 def find(config: sections.Config) -> Pretrained:
@@ -136,27 +127,6 @@ def find(config: sections.Config) -> Pretrained:
     allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
     settings.refuse(_KEY, f'{path}', allowed)
   found = Pretrained(path, *about)
-  _check_model(config, found)
+  where = f'{_KEY} is {str(path)!r}, another model'
+  restore.check_model(config, found.config, where, 'the same values')
   return found
-
-
-def _check_model(config, found):
-  """Raises a UserError that names each key by which the models differ."""
-  now = _of(settings.flatten(config), 'model.')
-  then = _of(found.config, 'model.')
-  declared = sections.of(config)
-  differ = [*settings.differences(declared, now, then, *_FREE)]
-  if differ and differ[0][0] == 'model.name':
-    differ = differ[:1]  # the rest is because of that
-  if differ:
-    other = f'{_KEY} is {str(found.path)!r}, another model'
-    raise UserError(f'{other}: {_each(differ)}; allowed: the same values')
-
-
-def _each(differ):
-  pairs = (f'{name} is {x!r}, there {y!r}' for name, x, y in differ)
-  return '; '.join(pairs)
-
-
-def _of(flat, prefix):
-  return {k: x for k, x in flat.items() if k.startswith(prefix)}

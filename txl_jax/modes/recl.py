@@ -1,34 +1,199 @@
-"""--mode=recl: the relative effective context length of a group of runs."""
+"""--mode=recl: relative effective context length (Dai et al. 2019, Appendix C).
 
-import functools
+Shapes
+  m models, C contexts, P positions, n tokens; G segments of T tokens hold a
+  context of c, B of them are read at once.
+
+A model makes use of a longer context if it is then better than the best model
+of its group with a shorter one.
+l_i(c, t) = -log p_i(x_t | the c tokens before), nan where model i is not read
+that far.
+"""
+
+import math
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.evaluation import recl
+from txl_jax.evaluation import perplexity, scoring
+from txl_jax.models import base
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program import buckets, pictures, settings
-from txl_jax.program.errors import UserError
+
+_KEYS = 'recl.batch_size', 'recl.longest', 'eval.model.mem_len'
+# The published threshold: from this gain on a longer context counts as used.
+THRESHOLD = 0.01
+_PERCENTILES = 2.5, 97.5  # of the interval beside each result
+
+
+def positions(n: int, longest: int, count: int) -> np.ndarray:
+  """int64 [P]: distinct places, evenly spaced from `longest` to n - 1."""
+  return np.unique(np.linspace(longest, n - 1, count).astype(np.int64))
+
+
+def _shape(model, c, batch_size, segment_len, mesh):
+  """(rows, G, T) of the segments that contexts of c are read in."""
+  T = min(segment_len, c) if model.remembers() else c
+  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  return batch_size + more, -(-c // T), T
+
+
+def check(
+  model: base.LanguageModel,
+  params: Any,
+  c: int,
+  *,
+  batch_size: int,
+  segment_len: int,
+  mesh: Mesh | None = None,
+) -> None:
+  """Raises a UserError if there is too little memory for `after_context`."""
+  B, G, T = _shape(model, c, batch_size, segment_len, mesh)
+  perplexity.check(
+    model, params, np.zeros(B * G * T + 1, np.int32), mesh=mesh,
+    batch_size=B, segment_len=T, segments_per_call=G, keys=_KEYS,
+  )  # fmt: skip
+
+
+def after_context(
+  model: base.LanguageModel,
+  params: Any,
+  tokens: np.ndarray,
+  at: np.ndarray,
+  c: int,
+  *,
+  batch_size: int,
+  segment_len: int,
+  mesh: Mesh | None = None,
+) -> np.ndarray:
+  """l(c, t): nll of tokens[t] after exactly the c before it, float32 [P].
+
+  Every t in `at`, int64 [P], is at least c and starts with an empty memory. A
+  model with memory reads the c tokens in segments; one without reads them at
+  once.
+  """
+  rows, G, T = _shape(model, c, batch_size, segment_len, mesh)
+  nll = np.zeros(len(at), np.float32)
+  start = jax.jit(
+    lambda: model.init_memory(rows),
+    out_shardings=scoring.memory_shardings(model, mesh),
+  )
+  variables = base.freeze(model, params)
+  for first in range(0, len(at), rows):
+    here = at[first : first + rows]
+    inputs = np.zeros([rows, G * T], np.int32)
+    inputs[: len(here), :c] = tokens[here[:, None] - c + np.arange(c)]
+    targets = np.full([rows, G * T], -1, np.int32)
+    targets[: len(here), c - 1] = tokens[here]
+    fold = lambda x: x.reshape(rows, G, T).swapaxes(0, 1)  # [G, B, T]
+    _, found = scoring.jit_score(
+      variables, start(), fold(inputs), fold(targets), model=model, mesh=mesh
+    )
+    last = placement.fetch(found)[-1, : len(here), c - 1 - (G - 1) * T]
+    nll[first : first + rows] = last
+  return nll
+
+
+class Found(NamedTuple):
+  """The result for one model and share r."""
+
+  length: int | None  # RECL, in tokens; None if it is not read at all
+  gains: tuple[float, ...]  # g(c, c + step) for each context, nan beyond reach
+  at_end: bool  # whether it may be longer than any context tried
+  at_reach: bool  # whether no gain was small, but the model is read no farther
+  interval: tuple[int, int] | None  # _PERCENTILES of the length, in tokens
+
+
+def effective(
+  nll: np.ndarray, lengths: Sequence[int], share: float, resamples: int = 0
+) -> list[Found]:
+  """For each model in l, float64 [m, C, P]: the last c before a small gain.
+
+  From the first of the C contexts, c grows while g(c, c + step) >= THRESHOLD.
+  The interval is that of the P positions: each resample draws P of them with
+  replacement, the same in every call. None without resamples.
+  """
+  drops, order = _drops(nll)
+  P = nll.shape[2]
+  gains = _gains(drops, order, np.ones(P, np.int64), share)
+  ends = [_last(_gains(drops, order, n, share)) for n in _drawn(P, resamples)]
+  found = []
+  for i, k in enumerate(_last(gains)):
+    own = (*gains[i].tolist(),)
+    if np.isnan(nll[i, 0, 0]):
+      found.append(Found(None, own, False, False, None))
+      continue
+    at_end = bool(k == len(own))
+    at_reach = not at_end and math.isnan(own[k])
+    interval = None
+    if drawn := [lengths[end[i]] for end in ends]:
+      within = np.percentile(drawn, _PERCENTILES, method='inverted_cdf')
+      interval = int(within[0]), int(within[1])
+    found.append(Found(lengths[k], own, at_end, at_reach, interval))
+  return found
+
+
+def _drawn(P, resamples):
+  """For each resample int64 [P], how often it has each position."""
+  rng = np.random.default_rng(0)
+  for _ in range(resamples):
+    yield np.bincount(rng.integers(P, size=P), minlength=P)
+
+
+def _drops(nll):
+  """How much a longer context helps, hardest positions first; their order.
+
+  For each context c but the last and its next one c': b(c, t) - min(b(c, t),
+  l_i(c', t)), [C - 1, m, P], where b(c, t) = min_i l_i(c, t), the best of the
+  group; and the positions t, [C - 1, P], that of the largest b(c, t) first.
+  """
+  best = np.fmin.reduce(nll)[:-1]  # of the models that are read so far
+  order = np.argsort(-best, axis=1, kind='stable')
+  drops = best[:, None] - np.minimum(best[:, None], nll[:, 1:].swapaxes(0, 1))
+  return np.take_along_axis(drops, order[:, None], axis=2), order
+
+
+def _gains(drops, order, times, share):
+  """g_i(c, c') of each model i and context c, c' the next one, [m, C - 1].
+
+  Over the share r of the positions with the largest b(c, t), of which position
+  t counts times[t]: f_i(c, c') = mean_t min(b(c, t), l_i(c', t)) and
+  g = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c), in which f_i(c, c) is
+  the mean of b(c, t).
+  """
+  kept = max(1, round(share * times.sum()))
+  times = times[order]
+  times = np.clip(kept - (np.cumsum(times, axis=1) - times), 0, times)
+  sums = (drops @ times[..., None].astype(float))[..., 0]  # [C - 1, m]
+  return -np.expm1(-sums / kept).T
+
+
+def _last(gains):
+  """int64 [m]: how many contexts come before the first small gain."""
+  return np.cumprod(gains >= THRESHOLD, axis=1).sum(axis=1)
 
 
 def run(job: Job) -> None:
   """Measures the run of the job among the others of the section `recl`.
 
-  UserError: see `analysis.open_run` and `analysis.open_other`; or the split is
-  too short, or no model is read as far as the first context.
+  UserError: the split is too short, or no model is read as far as the first
+  context.
   """
   config, o = job.config, job.config.recl
   subject = analysis.open_run(job)
-  tokens, lengths = subject.tokens, recl.contexts(o.step, o.longest)
+  tokens, lengths = subject.tokens, range(o.step, o.longest + 1, o.step)
   if len(tokens) <= lengths[-1]:
-    raise UserError(
-      f'recl.longest is {o.longest}, and eval.split has {len(tokens)} tokens; '
-      'allowed: fewer'
-    )
-  at = recl.positions(len(tokens), lengths[-1], o.positions)
+    allowed = f'fewer, for eval.split has {len(tokens)} tokens'
+    settings.refuse('recl.longest', o.longest, allowed)
+  at = positions(len(tokens), lengths[-1], o.positions)
   group = [(job.folder, config, subject.found)]
   for name in o.others:
     folder = buckets.place(os.path.expanduser(name), 'recl.others')
@@ -36,33 +201,32 @@ def run(job: Job) -> None:
   readers = []
   for _, own, found in group:  # all of them, before the first is measured
     model = models.at_test_time(own, subject.vocab_size, 'eval')
-    trained = found.config['train.segment_len']
-    longest = int(min(lengths[-1], recl.reach(model, trained)))
-    options: Any = dict(
-      batch_size=o.batch_size,
-      segment_len=int(min(own.eval.segment_len, model.reach(trained))),
-      mesh=subject.mesh,
-    )
-    recl.check(model, found.params, longest, **options)
-    readers.append((model, longest, options))
+    longest, reach = lengths[-1], model.reach(found.config['train.segment_len'])
+    if not model.remembers():
+      longest = int(min(longest, reach))
+    T = int(min(own.eval.segment_len, reach))
+    how: Any = dict(batch_size=o.batch_size, segment_len=T, mesh=found.mesh)
+    check(model, found.params, longest, **how)
+    readers.append((model, longest, how))
   if (most := max(longest for _, longest, _ in readers)) < o.step:
     reads = f'{most}, the most that a model of the group reads'
     settings.refuse('recl.step', o.step, f'at most {reads}')
-  nll, members = [], []
-  for (folder, _, found), (model, longest, options) in zip(group, readers):
-    read = functools.partial(
-      recl.after_context, model, found.params, tokens, at, **options
-    )
+  nll, members = np.full([len(group), len(lengths), len(at)], np.nan), []
+  for own, (folder, _, found), (model, longest, how) in zip(
+    nll, group, readers
+  ):
     name = folder.resolve().name
-    told = lambda c, name=name: job.console.progress(f'{name}: context {c:,}')
-    nll.append(recl.table(read, lengths, len(at), longest, told))
+    for k, c in enumerate(lengths):
+      if c <= longest:
+        job.console.progress(f'{name}: context {c:,}')
+        own[k] = after_context(model, found.params, tokens, at, c, **how)
     again = sum(name == x['run'] for x in members)
     members.append(
       analysis.model_of(folder, found)
       | {'name': f'{name} ({again + 1})' if again else name}
       | {'reads_at_most_tokens': longest}
-      | {'segment_len': options['segment_len'] if model.remembers() else None}
-      | {'mean_nats': _within(longest, lengths, nll[-1].mean(1).tolist())}
+      | {'segment_len': how['segment_len'] if model.remembers() else None}
+      | {'mean_nats': _within(longest, lengths, own.mean(1).tolist())}
     )
   results = [
     {
@@ -72,25 +236,24 @@ def run(job: Job) -> None:
       'at_end': found.at_end,
       'at_reach': found.at_reach,
       'interval_tokens': found.interval,
-      'gains': _within(longest, lengths[1:], found.gains),
+      'gains': _within(
+        member['reads_at_most_tokens'], lengths[1:], found.gains
+      ),
     }
     for share in o.shares
-    for member, (_, longest, _), found in zip(
-      members,
-      readers,
-      recl.effective(np.stack(nll), lengths, share, o.resamples),
+    for member, found in zip(
+      members, effective(nll, lengths, share, o.resamples)
     )
   ]
   record = analysis.conditions(job, subject, 'recl') | {
     'contexts_tokens': [*lengths],
     'positions': len(at),
     'resamples': o.resamples,
-    'threshold': recl.THRESHOLD,
+    'threshold': THRESHOLD,
     'group': members,
     'results': results,
   }
-  shown = functools.partial(plot, record=record)
-  analysis.report(job, record, table(record), shown, (10, 5.5))
+  analysis.report(job, record, table(record), plot, (10, 5.5))
 
 
 def _within(longest, lengths, values):
@@ -146,7 +309,7 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   axes.set_title(f'{record["corpus"]} {record["split"]}')
   figure.legend(loc='outside lower center', ncols=4, frameon=False)
   every = [g for r in record['results'] for g in r['gains'] if g is not None]
-  top = 1.3 * max(every, default=0) + recl.THRESHOLD
+  top = 1.3 * max(every, default=0) + THRESHOLD
   for row, share in enumerate(shares):
     beside, last = figure.add_subplot(grid[row, 1], sharex=axes), shares[-1]
     rows = [r for r in record['results'] if r['share'] == share]
@@ -158,10 +321,10 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
 
 def _plot_gains(axes, contexts, gains, top):
   """Gains of each model and the threshold; linear below it, else by logs."""
-  axes.axhline(recl.THRESHOLD, color=pictures.INK, linewidth=1)
+  axes.axhline(THRESHOLD, color=pictures.INK, linewidth=1)
   _lines(axes, contexts, gains)
-  axes.set_yscale('symlog', linthresh=recl.THRESHOLD)
-  ticks = 0, 0.003, recl.THRESHOLD, 0.03, 0.1, 0.3, 1
+  axes.set_yscale('symlog', linthresh=THRESHOLD)
+  ticks = 0, 0.003, THRESHOLD, 0.03, 0.1, 0.3, 1
   axes.set_yticks(ticks, [f'{100 * x:g} %' for x in ticks])
   axes.minorticks_off()
   axes.set_ylim(0, top)

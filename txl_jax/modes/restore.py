@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ class Restored(NamedTuple):
   vocabulary: AnyVocabulary
   config: dict[str, Any]  # of the run, flat
   trained_on: str  # the kind of its devices
+  mesh: Mesh  # of the parameters
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
@@ -39,15 +41,15 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   step = choose(checkpoints, config.checkpoint)
   host = resume.Host.read(checkpoints, step)
   then = host.config
-  _check_model(config, folder, then)
+  same = f'the same values, as in --config={folder}/config.py'
+  check_model(config, then, f'{folder} holds another model', same)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
   shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
-
   params, averaged = weights(checkpoints, step, model, shapes, mesh)
   params = model.inference_params(params)
   on = host.versions.get('platform', '')
-  return Restored(step, params, averaged, vocabulary, then, on)
+  return Restored(step, params, averaged, vocabulary, then, on, mesh)
 
 
 def weights(
@@ -86,27 +88,28 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   then = resume.Host.read(checkpoints, newest).config
   made = sections.compose(str(then.get('model.name')))
   known = settings.flatten(made).keys()
+  then = {k: x for k, x in then.items() if k in known and x is not None}
   with made.ignore_type():
-    made.update_from_flattened_dict(
-      {k: x for k, x in then.items() if k in known and x is not None}
-    )
+    made.update_from_flattened_dict(then)
   sections.check(made)
   return made
 
 
-def _check_model(config, folder, then):
-  """Raises a UserError unless the config has the model of the run."""
-  flat = settings.flatten(config)
+def check_model(
+  config: sections.Config, then: Mapping[str, Any], where: str, allowed: str
+) -> None:
+  """Raises a UserError unless the config has the model of another, flat one."""
   now, then = (
-    {k: x for k, x in c.items() if k.startswith('model.')} for c in (flat, then)
+    {k: x for k, x in flat.items() if k.startswith('model.')}
+    for flat in (settings.flatten(config), then)
   )
-  free = (settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME)
-  differences = settings.differences(sections.of(config), now, then, *free)
-  for name, here, there in differences:
-    raise UserError(
-      f'{folder} holds a model with {name} = {there!r}, this command has '
-      f'{here!r}; allowed: the same value, as in --config={folder}/config.py'
-    )
+  free = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
+  found = [*settings.differences(sections.of(config), now, then, *free)]
+  if found and found[0][0] == 'model.name':
+    found = found[:1]  # the rest is because of that
+  if found:
+    differ = '; '.join(f'{k} is {x!r}, there {y!r}' for k, x, y in found)
+    raise UserError(f'{where}: {differ}; allowed: {allowed}')
 
 
 def choose(

@@ -1,5 +1,6 @@
 """--mode=score: the nll of any text file under the model of a run."""
 
+import functools
 import json
 import time
 import warnings
@@ -11,7 +12,6 @@ from txl_jax.data.vocabularies import unknown
 from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
@@ -21,19 +21,16 @@ def run(job: Job) -> Score:
   """Scores the file of --text as the section `eval` says.
 
   With --score_file, a line of JSON for each token is written there. UserError:
-  see `restore.load`; or a file cannot be read or written, or the vocabulary
-  has no token for a part of the text.
+  a file cannot be read or written, or the vocabulary has no token for a part of
+  the text.
   """
   if not job.text:
     raise UserError('--text is missing; allowed: a file to score, or -')
   # Standard input is that of process 0.
   read = lambda: generate.read_text(f'--text={job.text}', job.text)
   text = processes.on_main(lambda: read().decode('latin-1')).encode('latin-1')
-  mesh = mesh_lib.make_mesh(job.config.mesh)
-  with job.console.phase('restoring the model'):
-    found = restore.load(job.config, job.folder, mesh)
-  begin = time.monotonic()
-  of_run = job.config, found.params, found.vocabulary, mesh, found.step
+  found, begin = job.restored(), time.monotonic()
+  of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
   if line := unknown.told(found.vocabulary, text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
   try:
@@ -42,11 +39,8 @@ def run(job: Job) -> Score:
       warnings.catch_warnings(),
     ):
       warnings.simplefilter('ignore', UnknownWords)  # it was said
-
-      def progress(scored):
-        job.console.reach(phase, scored, pause=5.0)
-
-      score = TextModel(*of_run).score(text, progress=progress)
+      told = functools.partial(job.console.reach, phase, pause=5.0)
+      score = TextModel(*of_run).score(text, progress=told)
   except ValueError as e:
     raise UserError(f'--text={job.text}: {e}') from e
   seconds, n = time.monotonic() - begin, len(score.nll)

@@ -11,20 +11,15 @@ from typing import Any, Protocol
 import ml_collections
 
 from txl_jax.data.options import Data
-from txl_jax.evaluation.attention_length import AttentionLength
-from txl_jax.evaluation.attention_maps import AttentionMaps
-from txl_jax.evaluation.eval_speed import EvalSpeed
-from txl_jax.evaluation.heatmap import Heatmap
-from txl_jax.evaluation.options import Eval
-from txl_jax.evaluation.recl import Recl
-from txl_jax.evaluation.sliding_window import SlidingWindow
+from txl_jax.evaluation.perplexity import Eval
 from txl_jax.generation.options import Generate, LongText
 from txl_jax.models import MODELS
+from txl_jax.modes import options
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.program import settings
 from txl_jax.program.settings import ON_RESUME, count, key
-from txl_jax.training import options
+from txl_jax.training import options as training
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
 
@@ -73,7 +68,7 @@ class Root:
       yield 'checkpoint', 'best, latest or a step'
 
 
-class Config(options.Config, Protocol):
+class Config(training.Config, Protocol):
   """A whole config, checked; in truth it is a ConfigDict."""
 
   experiment: str
@@ -82,12 +77,12 @@ class Config(options.Config, Protocol):
   deterministic: bool
   watch: Watching
   generate: Generate
-  attention_length: AttentionLength
-  sliding_window: SlidingWindow
-  recl: Recl
-  eval_speed: EvalSpeed
-  heatmap: Heatmap
-  attention_maps: AttentionMaps
+  attention_length: options.AttentionLength
+  sliding_window: options.SlidingWindow
+  recl: options.Recl
+  eval_speed: options.EvalSpeed
+  heatmap: options.Heatmap
+  attention_maps: options.AttentionMaps
   long_text: LongText
 
 
@@ -102,7 +97,7 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'data': Data,
     'model': of_model,
     'mesh': mesh.Sizes,
-    'train': options.Train,
+    'train': training.Train,
     'optim': Optim,
     'profile': Profile,
     'watch': Watching,
@@ -110,12 +105,12 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'eval.model': overrides,
     'generate': Generate,
     'generate.model': overrides,
-    'attention_length': AttentionLength,
-    'sliding_window': SlidingWindow,
-    'recl': Recl,
-    'eval_speed': EvalSpeed,
-    'heatmap': Heatmap,
-    'attention_maps': AttentionMaps,
+    'attention_length': options.AttentionLength,
+    'sliding_window': options.SlidingWindow,
+    'recl': options.Recl,
+    'eval_speed': options.EvalSpeed,
+    'heatmap': options.Heatmap,
+    'attention_maps': options.AttentionMaps,
     'long_text': LongText,
   }
 
@@ -201,31 +196,30 @@ def page() -> str:
   """
   lines, (first, *others) = [_INTRODUCTION], MODELS
   for name, section in sections(first).items():
-    lines += ['', f'## {name or "outside sections"}', '', *_table(section)]
-  there = dict(_rows(MODELS[first].Config))
+    rows = _table(_rows(section).values())
+    lines += ['', f'## {name or "outside sections"}', '', *rows]
+  there = _rows(MODELS[first].Config)
   for other in others:
-    own = dict(_rows(MODELS[other].Config))
+    own = _rows(MODELS[other].Config)
     lines += ['', f'## model, where model.name is {other}', '']
     if missing := ', '.join(f'`{name}`' for name in there if name not in own):
       lines += [f'Without {missing}.', '']
-    lines += _table(MODELS[other].Config, there)
+    lines += _table(row for row in own.values() if row not in there.values())
   return '\n'.join(lines)
 
 
-def _table(section, there=()):
-  """The lines of the keys of a section, but for rows that are there."""
-  told = dict(there).items()
-  rows = [f'| {k} {row}' for k, row in _rows(section) if (k, row) not in told]
+def _table(rows):
   return ['| key | default | meaning |', '|---|---|---|', *rows]
 
 
 def _rows(section):
-  """(name, the rest of its row) of every key."""
-  told = map(_told, settings.keys(section).values())
-  for f, meaning in zip(dataclasses.fields(section), told, strict=True):
+  """{name: its row} of every key."""
+  rows, entries = {}, settings.keys(section)
+  for f in dataclasses.fields(section):
     shown = f'{f.default!r}'.replace('|', r'\|')  # which ends a cell
     default = 'as trained' if f.default is None else f'`{shown}`'
-    yield f.name, f'| {default} | {meaning} |'
+    rows[f.name] = f'| {f.name} | {default} | {_told(entries[f.name])} |'
+  return rows
 
 
 _MARKS = {

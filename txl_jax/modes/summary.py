@@ -43,7 +43,9 @@ def run(job: Job) -> None:
   config, lines = job.config, []
   if config.train.init_from:
     other = pretrained.find(config)
-    vocab_size, lines = len(other.vocabulary), [other.summary()]
+    vocab_size = len(other.vocabulary)
+    its = f'vocabulary of {other.symbols}'
+    lines = [f'begins with: weights of {other.name}, {its}']
   else:
     vocab_size = preparation.vocab_size(config.data)
   processes.print_on_main(*table(config, vocab_size), *lines)
@@ -98,12 +100,13 @@ def table(config: Config, vocab_size: int) -> list[str]:
 
 def room(config: Any, vocab_size: int) -> Iterator[str]:
   """What training needs of a device, here and on a GPU, and what needs less."""
-  here = target.device()
-  yield _needed(config, vocab_size, here)
-  device = here
+  device = here = target.device()
+  kind = 'as a CPU computes' if here.platform == 'cpu' else here.kind
+  needed = 'in training it needs about {} ({})'.format
+  yield needed(_size(fit.needs(config, vocab_size, here)), kind)
   if here.platform == 'cpu':
     device = _OTHERS[0]
-    yield _needed(config, vocab_size, device)
+    yield needed(_size(fit.needs(config, vocab_size, device)), device.kind)
   less = []
   for name, value in _smaller(config):
     other: Any = config.copy_and_resolve_references()
@@ -115,18 +118,10 @@ def room(config: Any, vocab_size: int) -> Iterator[str]:
     yield f'  less of it: {", ".join(less)}'
 
 
-def _needed(config, vocab_size, device):
-  n = fit.needs(config, vocab_size, device)
-  kind = device.kind if device.platform != 'cpu' else 'as a CPU computes'
-  return f'in training it needs about {_size(n)} ({kind})'
-
-
 def _smaller(config):
   """Keys, with values, that make a step smaller."""
-  train, parts = (
-    config.train,
-    mesh_lib.row_parts(mesh_lib.abstract_mesh(config.mesh)),
-  )
+  train = config.train
+  parts = mesh_lib.row_parts(mesh_lib.abstract_mesh(config.mesh))
   if train.batch_size % (2 * train.accumulate * parts) == 0:
     yield 'train.accumulate', 2 * train.accumulate
   if config.model.get('remat') not in (None, 'layer'):
@@ -142,15 +137,13 @@ def _attention(own, T):
   sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
   if own.attention != 'auto':
     return [f'attention: {own.attention}, as model.attention says']
-
-  def choose(device):
-    return kernels.choose(kernels.Case(device, *sizes))
-
-  here = target.device()
-  name, why = choose(here)
-  others = [d for d in _OTHERS if d.platform != here.platform]
-  told = ', '.join(f'{d.kind}: {choose(d)[0]}' for d in others)
-  return [f'attention: {name} ({why}); elsewhere: {told}']
+  here, others = target.device(), []
+  name, why = kernels.choose(kernels.Case(here, *sizes))
+  for d in _OTHERS:
+    if d.platform != here.platform:
+      other, _ = kernels.choose(kernels.Case(d, *sizes))
+      others.append(f'{d.kind}: {other}')
+  return [f'attention: {name} ({why}); elsewhere: {", ".join(others)}']
 
 
 def _modules(params, placed):

@@ -9,11 +9,12 @@ from typing import Any
 import jax
 
 from txl_jax import models
+from txl_jax.api import call_options
 from txl_jax.data.options import SPLITS
-from txl_jax.evaluation import figures
+from txl_jax.evaluation import figures, perplexity
 from txl_jax.models import base
-from txl_jax.modes import pretrained, samples, sections
-from txl_jax.modes.evaluate import check_tokens, conditions, score_tokens
+from txl_jax.modes import generate, pretrained, sections
+from txl_jax.modes.evaluate import conditions
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
@@ -61,7 +62,8 @@ def run(job: Job) -> None:
       elif config.train.init_from:
         other = pretrained.find(config)
         corpus = other.encode(corpus)
-      config.origin = other.origin() if other else _origin(then)
+      before = then.config.get('origin', '') if then else ''
+      config.origin = other.origin() if other else before
       if config.train.init_from:
         config.checkpoint = 'best'  # what was given is a step of the other run
       checkpoints = _checkpoints(job, corpus)
@@ -73,15 +75,17 @@ def run(job: Job) -> None:
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh)
       params = plan.built.model.inference_params(plan.built.abstract.params)
-      sample = samples.make(config, corpus.vocabulary, params)
+      sample = generate.sampler(config, corpus.vocabulary, params)
       if compared is not None:
-        check_tokens(config, corpus, params, compared, mesh)
+        model = call_options.scorer(config, len(corpus.vocabulary))
+        cut = call_options.cut(config)
+        perplexity.check(model, params, compared, **cut, mesh=mesh)
       around = mesh, job.watch, job.console, plan
       own = checkpoints, start, sample
       trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
         trainer.state, lines = other.into(trainer.state, config, mesh)
-        for line in (*lines, *other.reads(corpus)):
+        for line in (*lines, other.reads(corpus)):
           job.console.say(line)
       processes.on_main(lambda: workdir.describe(*run, command, then, history))
       progress = trainer.run()
@@ -123,11 +127,6 @@ def _as_then(job, corpus, then, start):
   return corpus.ordered_like(vocabulary)
 
 
-def _origin(then):
-  """Where the weights of a run are from that goes on, or begins afresh."""
-  return then.config.get('origin', '') if then else ''
-
-
 def _checkpoints(job, corpus):
   """Those of a run, which know the vocabulary of its corpus."""
   text = workdir.vocabulary_text(corpus.vocabulary)
@@ -146,17 +145,18 @@ def _to_compare(corpus):
 
 def _beside_compressors(job, corpus, params, tokens, mesh):
   """The model beside gzip and xz on the same bytes."""
-  config, n = job.config, len(tokens)
-  text = corpus.vocabulary.decode(corpus.tokens('validation'))
+  n, text = len(tokens), corpus.vocabulary.decode(corpus.tokens('validation'))
   plain = f'scoring {len(text):,} validation bytes with the final weights'
   with job.console.phase('scoring', n - 1, TOKENS, plain=plain) as phase:
-    more = dict(mesh=mesh, progress=phase.reach)
-    score = score_tokens(config, corpus, params, tokens, **more)
+    model = call_options.scorer(job.config, len(corpus.vocabulary))
+    cut = call_options.cut(job.config) | {'progress': phase.reach}
+    found = perplexity.score(model, params, tokens, **cut, mesh=mesh)
   if not processes.is_main():
     return []
   # The first token is not scored: each of its bytes is counted as eight bits.
   first = corpus.vocabulary.decode(tokens[:1])
-  bits = figures.figures(score.nll, 'bpc')['bpc'] + 8 * len(first)
+  bits = figures.figures(found.nll, 'bpc')['bpc'] + 8 * len(first)
+  read = conditions(job.config.eval)
 
   def rate(packed):
     return 8 * len(packed) / len(text)
@@ -165,8 +165,8 @@ def _beside_compressors(job, corpus, params, tokens, mesh):
     gzipped, xz = gzip.compress(text, 9), lzma.compress(text, preset=9)
   return [
     f'bits per byte on the {len(text):,} validation bytes, final weights:',
-    f'  this model  {bits / len(text):.4f}  ({conditions(config.eval)}; its '
-    'weights are not counted, and it has seen the training files)',
+    f'  this model  {bits / len(text):.4f}  ({read}; its weights are not '
+    'counted, and it has seen the training files)',
     f'  gzip -9     {rate(gzipped):.4f}',
     f'  xz -9       {rate(xz):.4f}',
   ]

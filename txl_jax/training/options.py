@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from txl_jax.evaluation.options import Eval
+from txl_jax.evaluation.perplexity import Eval
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program.settings import (
   NOTED,

@@ -10,7 +10,7 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.evaluation import attention_length
+from txl_jax.modes import attention_length, options
 from txl_jax.program.errors import UserError
 
 V, N, LENGTHS = 11, 40, (1, 2, 3, 7)
@@ -109,6 +109,6 @@ def test_an_effective_length(figures, threshold, expected):
 
 @pytest.mark.parametrize('lengths', [(), (0,), (3, -1), (True,), (2.0,), ([],)])
 def test_lengths_that_are_none(lengths):
-  section = attention_length.AttentionLength(lengths=lengths)
+  section = options.AttentionLength(lengths=lengths)
   assert [name for name, _ in section.problems()] == ['lengths']
   assert not [*dataclasses.replace(section, lengths=(1, 9)).problems()]

@@ -7,7 +7,7 @@ import pytest
 
 from tests import direct
 from txl_jax import models
-from txl_jax.evaluation import sliding_window
+from txl_jax.modes import sliding_window
 
 V, N, W = 11, 24, 5
 FIELDS = dict(name='transformer_xl', n_layer=2, d_model=6, n_head=2, d_head=3)
@@ -46,9 +46,10 @@ def test_means_by_position(longest, spans):
   at = np.arange(50) % longest + 1
   nll = rng.random([2, 50]).astype(np.float32)
   rows = sliding_window.by_position(*nll, at)
-  assert [(row.first, row.last) for row in rows] == spans
+  assert [(row['first'], row['last']) for row in rows] == spans
   for row in rows:
-    these = [i for i in range(50) if row.first <= at[i] <= row.last]
-    assert row.tokens == len(these)
-    assert row.segments == pytest.approx(sum(nll[0, these]) / len(these))
-    assert row.window == pytest.approx(sum(nll[1, these]) / len(these))
+    these = [i for i in range(50) if row['first'] <= at[i] <= row['last']]
+    assert row['tokens'] == len(these)
+    segments, window = (sum(x[these]) / len(these) for x in nll)
+    assert row['segments_nats'] == pytest.approx(segments)
+    assert row['window_nats'] == pytest.approx(window)

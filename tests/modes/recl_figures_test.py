@@ -13,7 +13,7 @@ import pytest
 from tests import direct
 from tests.models import every
 from txl_jax import models
-from txl_jax.evaluation import recl
+from txl_jax.modes import options, recl
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
 
@@ -50,7 +50,7 @@ def test_as_the_definition_says():
     falls = rng.uniform(0.2, 1, [m, 1, 1]) * np.arange(C)[:, None]
     nll = 4 - 0.3 * falls**0.5 + rng.normal(size=[m, C, P]) * 0.3
     step = int(rng.integers(1, 9))
-    lengths = recl.contexts(step, step * C)
+    lengths = range(step, step * C + 1, step)
     # Some are measured with the first contexts alone, or with none.
     known = rng.integers(0, C, m) if rng.random() < 0.5 else [C] * m
     by_name = [
@@ -139,7 +139,7 @@ def test_an_interval_is_that_of_resampled_tables():
   m, C, P, step, resamples = 3, 6, 25, 4, 60
   nll = 4 - 0.05 * np.arange(C)[:, None] + 0.3 * rng.normal(size=[m, C, P])
   nll[2, 4:] = np.nan
-  lengths = recl.contexts(step, step * C)
+  lengths = range(step, step * C + 1, step)
   for r in (0.1, 0.5, 1.0):
     again, every = np.random.default_rng(0), []
     for _ in range(resamples):
@@ -158,7 +158,6 @@ def test_positions():
   assert recl.positions(100, 20, 4).tolist() == [20, 46, 72, 99]
   every_one = recl.positions(30, 20, 1000).tolist()
   assert every_one == [*range(20, 30)]
-  assert [*recl.contexts(100, 350)] == [100, 200, 300]
 
 
 def make(name, **changes):
@@ -213,19 +212,9 @@ def test_how_far_a_model_is_read():
     'shaw': math.inf,
     'lstm': math.inf,
   }
-  assert {x: recl.reach(make(x)[0], 20) for x in reach} == reach
+  assert {x: make(x)[0].reach(20) for x in reach} == reach
   for name in 'transformer_xl', 'shaw':
-    assert recl.reach(make(name, mem_len=0)[0], 20) == math.inf
-  # A memory goes on; only the segments are those of training.
-  assert recl.reach(make('vaswani', mem_len=4)[0], 20) == math.inf
-
-
-def test_contexts_beyond_are_left_out():
-  told = []
-  found = recl.table(lambda c: [c, -c], (3, 6, 9), 2, 6, told.append)
-  expected = [[3, -3], [6, -6], [math.nan] * 2]
-  np.testing.assert_array_equal(found, expected)
-  assert told == [3, 6]
+    assert make(name, mem_len=0)[0].reach(20) == math.inf
 
 
 def test_a_context_that_does_not_fit():
@@ -248,5 +237,5 @@ def test_a_context_that_does_not_fit():
   ],
 )
 def test_values_that_are_none(name, value):
-  assert [k for k, _ in recl.Recl(**{name: value}).problems()] == [name]
-  assert not [*recl.Recl(others=('a',), shares=(0.1, 1)).problems()]
+  assert [k for k, _ in options.Recl(**{name: value}).problems()] == [name]
+  assert not [*options.Recl(others=('a',), shares=(0.1, 1)).problems()]

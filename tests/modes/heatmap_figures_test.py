@@ -8,7 +8,7 @@ import pytest
 
 from txl_jax.data.vocabularies.vocabulary import Vocabulary
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.evaluation import heatmap
+from txl_jax.modes import heatmap
 
 
 class Reader(html.parser.HTMLParser):
@@ -63,12 +63,15 @@ def test_a_difference_goes_both_ways():
 
 
 def test_bytes():
-  """Of é two tokens are one character; 0xff and half an é are none."""
+  """Of é two tokens are one character; 0xff and half an é are none.
+
+  That the é does not go on is known at the next token.
+  """
   data = 'aé\n€'.encode() + b'\xff\xc3 \x07'
   found = heatmap.shown(Vocabulary.all_bytes(), list(data))
   thin = '\u2009'
   assert found == [
-    'a', thin, 'é', '↵\n', thin, thin, '€', '\\xff', '\\xc3', ' ', '\\x07',
+    'a', thin, 'é', '↵\n', thin, thin, '€', '\\xff', thin, '\\xc3 ', '\\x07',
   ]  # fmt: skip
 
 

@@ -1,0 +1,162 @@
+"""Sections of a config, each read by the mode of its name."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from txl_jax.program import settings
+from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
+
+# How many times slower the window is, by length (Dai et al. 2019, Table 9: a
+# model of Al-Rfou et al. against Transformer-XL, on one GPU).
+PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
+_LENGTHS = 'lengths', 'one or more whole numbers from 1 to 1000000'
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionLength:
+  """The section `attention_length`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  lengths: tuple[int, ...] = key(
+    (64, 128, 256, 512),
+    'L: how many tokens each token sees, itself included; that of training, '
+    'model.mem_len, or train.segment_len without memory, is tried as well.',
+  )
+  threshold: float = count(
+    0.001,
+    'The effective length is the shortest one tried after which the next one '
+    'improves the figure by a smaller share than this.',
+    at_most=1,
+  )
+  tokens: int = count(
+    0, 'Tokens of the split to read, from its start; 0 is all.'
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if not settings.are_sizes(self.lengths, 10**6):
+      yield _LENGTHS
+
+
+@dataclasses.dataclass(frozen=True)
+class SlidingWindow:
+  """The section `sliding_window`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  window: int = count(
+    0,
+    'W: length of the window and of the segments; 0 is train.segment_len.',
+    at_most=10**6,
+  )
+  tokens: int = count(
+    0, 'Tokens of the split to read, from its start; 0 is all.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Recl:
+  """The section `recl`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  others: tuple[str, ...] = key(
+    (),
+    'Folders of the runs to compare this one with; they need the same '
+    'vocabulary.',
+    is_path=True,
+  )
+  positions: int = size(
+    2000,
+    'P: tokens to score, spread evenly over the split; a figure to publish '
+    'needs that many or more.',
+  )
+  step: int = size(
+    100, 'Step between context lengths, in tokens; also the shortest one.'
+  )
+  longest: int = key(
+    1000, 'Longest context, in tokens.', at_least=2, at_most=10**6
+  )
+  shares: tuple[float, ...] = key(
+    (0.1, 0.5, 1.0), 'r: fractions of the positions to use, the hardest ones.'
+  )
+  batch_size: int = size(16, 'B: contexts read at once.')
+  resamples: int = count(
+    1000,
+    'How often the positions are drawn anew from themselves, for the interval '
+    'beside each result; 0 is no interval.',
+    at_most=10**5,
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if not all(type(x) is str and x and '\0' not in x for x in self.others):
+      yield 'others', 'folders'
+    if self.longest < 2 * self.step:
+      yield 'step', f'at most half of recl.longest, {self.longest // 2}'
+    within = [type(x) in (int, float) and 0 < x <= 1 for x in self.shares]
+    if not within or not all(within):
+      yield 'shares', 'one or more numbers above 0, at most 1'
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSpeed:
+  """The section `eval_speed`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  lengths: tuple[int, ...] = key(tuple(PAPER), 'L: attention lengths.')
+  tokens: int = size(
+    4, 'Tokens that the window predicts in one measurement.', at_most=10**6
+  )
+  repeats: int = size(5, 'Number of measurements, of which the median counts.')
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if not settings.are_sizes(self.lengths, 10**6):
+      yield _LENGTHS
+
+
+@dataclasses.dataclass(frozen=True)
+class Heatmap:
+  """The section `heatmap`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  start: int = count(0, 'Where the text begins in the split.')
+  tokens: int = size(1000, 'Length of the text in tokens.', at_most=10**6)
+  context: int = count(
+    1024, 'Tokens before the text that the model reads first.', at_most=10**6
+  )
+  against: str = file_path(
+    '',
+    'Folder of another run: colours show how much higher the nll of this run '
+    'is than that of the other.',
+    remote='gs://',
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionMaps:
+  """The section `attention_maps`."""
+
+  MAY_CHANGE = ON_RESUME
+
+  start: int = count(0, 'Where the text begins in the split.')
+  tokens: int = size(4096, 'Tokens whose attention is averaged.')
+  passage: int = size(
+    20,
+    'How many of these, from the first, are also shown one by one.',
+    at_most=1000,
+  )
+  context: int = count(
+    1024,
+    'Tokens before the text that fill the memory, in whole segments.',
+    at_most=10**6,
+  )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.passage > self.tokens:
+      yield 'passage', f'at most attention_maps.tokens, {self.tokens}'
