@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.data.vocabularies import offsets, unknown
+from txl_jax.data.vocabularies import offsets
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.program.errors import UserError
 
@@ -51,7 +51,7 @@ class UnknownWords(UserWarning):
 
 def warn(vocabulary: AnyVocabulary, name: str, text: bytes) -> None:
   """Warns, in one line, of the words of a text that become <unk>."""
-  if line := unknown.told(vocabulary, text, name):
+  if line := vocabulary.unknown(text, name):
     warnings.warn(line, UnknownWords, stacklevel=4)
 
 

@@ -234,12 +234,13 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def write_manifest(
   folder: pathlib.Path,
+  name: str,
   asked: Data,
   source: dict,
   vocabulary: Symbols,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, into a folder."""
+  """Writes manifest.json, with the later name of a folder, and its words."""
   if isinstance(vocabulary, Words):
     with files.naming(folder / _LIST):
       (folder / _LIST).write_bytes(vocabulary.text())
@@ -248,7 +249,7 @@ def write_manifest(
   manifest = {
     'format': FORMAT,
     'corpus': asked.corpus,
-    'folder': folder.name,
+    'folder': name,
     'options': asked.recorded(),
     'source': source,
     'vocabulary': vocabulary.entry(),

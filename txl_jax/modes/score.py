@@ -7,7 +7,6 @@ import warnings
 from txl_jax.api.results import Score
 from txl_jax.api.text_model import TextModel
 from txl_jax.api.texts import UnknownWords
-from txl_jax.data.vocabularies import unknown
 from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
@@ -34,7 +33,7 @@ def run(job: Job) -> Score:
     found = restore.load(job.config, job.folder, mesh)
   begin = time.monotonic()
   of_run = job.config, found.params, found.vocabulary, mesh, found.step
-  if line := unknown.told(found.vocabulary, text, f'--text={job.text}'):
+  if line := found.vocabulary.unknown(text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
   try:
     with (

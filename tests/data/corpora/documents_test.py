@@ -59,7 +59,7 @@ def prepare(tmp_path):
   def made(form, **options):
     path = form(tmp_path / 'source')
     more = dict(path=path, documents=FORMS[form]) | options
-    return asking.prepare('text', tmp_path / 'data', processes=1, **more)
+    return asking.prepare('text', tmp_path / 'data', **more)
 
   return made
 

@@ -45,7 +45,7 @@ class Subwords(Symbols):
   tokenizer: str = ''  # the JSON, in a canonical form
 
   def of_documents(self) -> Self:
-    """The same, plus the <eos> that ends a document."""
+    """See `Symbols`."""
     if self.eos_id is not None:
       return self
     return dataclasses.replace(self, symbols=(*self.symbols, b''))

@@ -42,12 +42,13 @@ class Vocabulary(Symbols):
     return self.symbols if self.eos_id is None else self.symbols[:-1]
 
   @classmethod
-  def all_bytes(cls, documents: bool = False) -> Self:
-    """All 256 byte values, each its own token id: it encodes any text.
+  def all_bytes(cls) -> Self:
+    """All 256 byte values, each its own token id: it encodes any text."""
+    return cls(tuple(range(256)))
 
-    With `documents`, the <eos> that ends one comes after them.
-    """
-    return cls((*range(256), *([END] if documents else [])))
+  def of_documents(self) -> Self:
+    """See `Symbols`; there must be no counts."""
+    return dataclasses.replace(self, symbols=(*self.symbols, END))
 
   @classmethod
   def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,6 +24,8 @@ from txl_jax.data.vocabularies import detokenise
 from txl_jax.program.errors import UserError
 
 _LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
+_BLOCK = 1 << 23  # bytes of a text that is read at once
+_SHOWN = 5  # unknown words that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,14 @@ class Symbols(abc.ABC):
     """A symbol in the form that this vocabulary has."""
     return symbol
 
+  def unknown(self, text: bytes, name: str) -> str:
+    """Which words of a text become <unk>, in one line; '' if none do."""
+    return ''
+
+  @abc.abstractmethod
+  def of_documents(self) -> Self:
+    """The same, with an <eos> that ends documents."""
+
   @abc.abstractmethod
   def decoder(self) -> 'Decoder':
     """A new decoder, for the token ids of one text."""
@@ -118,10 +128,7 @@ class Symbols(abc.ABC):
 
 
 def _typed(kind, fields, *names):
-  """{name: value} of a vocabulary's fields from JSON; ValueError if invalid.
-
-  They are all fields of the dataclass, or the named ones.
-  """
+  """{name: value} of all fields, or the named ones, of a vocabulary's JSON."""
   found = {}
   for field in dataclasses.fields(kind):
     name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
@@ -213,15 +220,13 @@ class Words(Symbols):
     unk: str = '',
     add_unk: bool = False,
     lower: bool = False,
-    ranked: bool = False,
   ) -> 'Words':
     """The words of a list: one a line, alone or before its count.
 
     eos is put first unless the list has it; unk is used if the list has it, and
     otherwise, with add_unk, put last: among the rarest ones, for cutoffs and
     sampling, however frequent it will be. A UserError names a line of `source`
-    that has another form, a repeated word, or, if ranked, a rising count; that
-    of eos does not matter if it is first.
+    that has another form or a repeated word.
     """
     counts = {}  # -1 if a word has none
     text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
@@ -240,14 +245,6 @@ class Words(Symbols):
     numbers = [*counts.values()]
     if min(numbers) < 0 <= max(numbers):
       raise UserError(f'{source}: some lines have a count and others none')
-    first = int(next(iter(counts)) == eos)  # the first ranked word
-    for i in range(first + 1, len(numbers) if ranked else 0):
-      before, count = numbers[i - 1 : i + 1]
-      if count > before:
-        raise UserError(
-          f'{source}: line {i + 1} has count {count} after {before}; allowed: '
-          'the most frequent word first, or words without counts'
-        )
     if eos and eos not in counts:
       counts = {eos: 0} | counts
     if unk not in counts and add_unk:
@@ -284,8 +281,8 @@ class Words(Symbols):
     """Token id of eos if it ends documents, else None."""
     return self.eos_id if self.documents else None
 
-  def of_documents(self) -> 'Words':
-    """The same, but with an eos that ends documents."""
+  def of_documents(self) -> Self:
+    """See `Symbols`."""
     return dataclasses.replace(self, documents=True)
 
   def to_json(self) -> dict:
@@ -307,28 +304,35 @@ class Words(Symbols):
     """Token ids as from `encode`, but -1 for words without."""
     return self.ids(split(text, self.newline, self.lower))
 
-  def outside(self, text: bytes) -> list[str]:
+  def _outside(self, text):
     """The words of a text that have no token id."""
     found = split(text, self.newline, self.lower)
     return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
 
-  def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
-    """Token ids, int32 [n]; a UserError has the line, from first_line on."""
+  def unknown(self, text: bytes, name: str) -> str:
+    """See `Symbols`."""
+    found = [] if self.unk_id is None else self._outside(text)
+    if not found:
+      return ''
+    found = [*dict.fromkeys(found)]
+    more = f' and {len(found) - _SHOWN:,} more' if len(found) > _SHOWN else ''
+    shown = ', '.join(map(repr, found[:_SHOWN]))
+    return f'{name}: not in the vocabulary, read as {self.unk}: {shown}{more}'
+
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, int32 [n]; a UserError has the first word without one."""
     ids = self.look_up(text)
-    unknown = np.flatnonzero(ids < 0)
-    if not unknown.size:
-      return ids
-    if self.unk_id is not None:
+    unknown = ids < 0
+    if unknown.any():
+      if self.unk_id is None:
+        raise UserError(
+          f'{source}: word {self._outside(text)[0]!r} is not among the '
+          f'{len(self)} words of the vocabulary, which has no <unk> (data.unk '
+          'adds it); words, and punctuation beside them, are separated by '
+          'spaces'
+        )
       ids[unknown] = self.unk_id
-      return ids
-    word = split(text, self.newline, self.lower)[unknown[0]]
-    lines = enumerate(text.split(b'\n'), first_line)
-    at = next(i for i, line in lines if word in split(line, '', self.lower))
-    raise UserError(
-      f'{source}: word {word!r} in line {at} is not among the {len(self)} '
-      'words of the vocabulary, which has no <unk>; words, and punctuation '
-      'beside them, are separated by spaces'
-    )
+    return ids
 
   def decoder(self) -> Decoder:
     """A new decoder; its text is readable, see `detokenise`."""
@@ -344,10 +348,9 @@ class Words(Symbols):
   def entry(self) -> dict:
     """All but the words, whose list is next to the manifest."""
     sha256 = hashlib.sha256(self.text()).hexdigest()
-    options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
-    if self.documents:
-      options['documents'] = True
-    return {'kind': 'words', 'size': len(self), 'sha256': sha256, **options}
+    options = self.to_json()
+    del options['symbols'], options['counts']
+    return options | {'size': len(self), 'sha256': sha256}
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
@@ -363,6 +366,22 @@ class Words(Symbols):
 
 def _bytes(text):
   return text.encode('utf-8', 'surrogateescape')
+
+
+def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
+  """A text in blocks of about `size` bytes, of whole lines or else words."""
+  pieces, n = [], 0
+  for chunk in chunks:
+    pieces.append(chunk)
+    n += len(chunk)
+    if n < size:
+      continue
+    text = b''.join(pieces)
+    if cut := text.rfind(b'\n') + 1 or text.rfind(b' ') + 1:
+      yield text[:cut]
+    pieces, n = [text[cut:]], len(text) - cut
+  if text := b''.join(pieces):
+    yield text
 
 
 def split(text: bytes, eos: str, lower: bool) -> list[str]:
