@@ -296,14 +296,13 @@ class Data:
 
   def command(self) -> str:
     """The command that prepares this corpus, if it must be downloaded."""
-    asked, flags = self, []
+    values = dataclasses.asdict(self)
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
-      asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
-    for name in (
-      'corpus', 'newline', 'alphabet', 'vocab_file', 'boundaries', 'dir',
-    ):  # fmt: skip
-      value = getattr(asked, name)
-      if name == 'corpus' or value != getattr(Data, name):
-        flags.append(f'--{FLAGS.get(name, name)}={shlex.quote(str(value))}')
+      values['vocab_file'] = '1b_word_vocab.txt'
+    flags = [f'--dataset={self.corpus}']
+    for name in ('newline', 'alphabet', 'vocab_file', 'boundaries', 'dir'):
+      if values[name] != getattr(Data, name):
+        value = shlex.quote(f'{values[name]}')
+        flags.append(f'--{FLAGS.get(name, name)}={value}')
     return f'python -m txl_jax.prepare {" ".join(flags)}'

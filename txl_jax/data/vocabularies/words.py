@@ -34,9 +34,8 @@ class Symbols(abc.ABC):
 
   kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
   unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
-  # Ids of what ends a line, sentence or document, and of the unknown word.
-  eos_id: ClassVar[int | None] = None
-  unk_id: ClassVar[int | None] = None
+  unk_id: ClassVar[int | None] = None  # token id of the unknown word
+  end: ClassVar[Any] = None  # in place of the symbol <eos>, which has no bytes
   symbols: tuple  # in the order of their token ids
   counts: tuple[int, ...] = ()  # of each symbol in the text, if counted
 
@@ -67,25 +66,35 @@ class Symbols(abc.ABC):
   def places(self, other: 'Symbols') -> np.ndarray:
     """Token ids of another vocabulary's symbols, int64 [V]; -1 for none."""
     place = {symbol: i for i, symbol in enumerate(self.symbols)}
-    found = (place.get(self._own(x), -1) for x in other.symbols)
-    ids = np.fromiter(found, np.int64, len(other))
+    theirs = other.symbols
+    if getattr(self, 'lower', False):
+      theirs = map(str.lower, theirs)
+    ids = np.array([place.get(x, -1) for x in theirs], np.int64)
     roles = (other.eos_id, self.eos_id), (other.unk_id, self.unk_id)
-    for theirs, own in roles:
-      if theirs is not None and own is not None:
-        ids[theirs] = own
+    for there, own in roles:
+      if there is not None and own is not None:
+        ids[there] = own
     return ids
-
-  def _own(self, symbol):
-    """A symbol in the form that this vocabulary has."""
-    return symbol
 
   def unknown(self, text: bytes, name: str) -> str:
     """Which words of a text become <unk>, in one line; '' if none do."""
     return ''
 
-  @abc.abstractmethod
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of what ends a line, sentence or document, None for none."""
+    return len(self) - 1 if self.symbols[-1:] == (self.end,) else None
+
+  @property
+  def document_end(self) -> int | None:
+    """Token id of the symbol that only ends documents, None if none does."""
+    return self.eos_id
+
   def of_documents(self) -> Self:
     """The same, with an <eos> that ends documents."""
+    if self.eos_id is not None:
+      return self
+    return dataclasses.replace(self, symbols=(*self.symbols, self.end))
 
   @abc.abstractmethod
   def decoder(self) -> 'Decoder':
@@ -99,11 +108,6 @@ class Symbols(abc.ABC):
   def line_end(self) -> int | None:
     """Token id of a newline, None if there is none."""
     return self.eos_id
-
-  @property
-  def document_end(self) -> int | None:
-    """Token id of the symbol that only ends documents, None if none does."""
-    return None
 
   @property
   def start(self) -> int:
@@ -278,7 +282,7 @@ class Words(Symbols):
 
   @property
   def document_end(self) -> int | None:
-    """Token id of eos if it ends documents, else None."""
+    """See `Symbols`."""
     return self.eos_id if self.documents else None
 
   def of_documents(self) -> Self:
@@ -291,9 +295,6 @@ class Words(Symbols):
     if not self.documents:
       del found['documents']
     return found
-
-  def _own(self, symbol):
-    return symbol.lower() if self.lower else symbol
 
   def ids(self, words: Collection[str]) -> np.ndarray:
     """Token ids of words, int32 [n]; -1 for those without."""
