@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -116,10 +116,11 @@ class Symbols(abc.ABC):
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
-    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    return {'kind': self.kind} | {
-      k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
-    }
+    found: dict[str, Any] = {'kind': self.kind}
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      found[field.name] = [*value] if isinstance(value, tuple) else value
+    return found
 
   entry = to_json  # in the manifest of a prepared corpus
 
@@ -235,25 +236,21 @@ class Words(Symbols):
     counts = {}  # -1 if a word has none
     text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
     for number, line in enumerate(text.split('\n') if data else (), 1):
-      here, form = f'{source}: line {number}', _LINE.fullmatch(line)
-      if form is None:
-        allowed = 'a word, or a word and its count'
-        raise UserError(f'{here} is {line[:80]!r}; allowed: {allowed}')
-      word, count = form.groups()
-      if word in counts:
-        then = [*counts].index(word) + 1
-        raise UserError(f'{here} has the word {word!r} of line {then} again')
-      counts[word] = int(count or -1)
+      form = _LINE.fullmatch(line)
+      if form is None or form[1] in counts:
+        raise UserError(
+          f'{source}: line {number} is {line[:80]!r}; allowed: a word that no '
+          'line before it has, or such a word and its count'
+        )
+      counts[form[1]] = int(form[2] or -1)
     if not counts:
       raise UserError(f'{source} has no words')
-    numbers = [*counts.values()]
-    if min(numbers) < 0 <= max(numbers):
-      raise UserError(f'{source}: some lines have a count and others none')
+    all_counted = min(counts.values()) >= 0
     if eos and eos not in counts:
       counts = {eos: 0} | counts
     if unk not in counts and add_unk:
       counts[unk] = 0
-    counted = tuple(counts.values()) if numbers[0] >= 0 else ()
+    counted = tuple(counts.values()) if all_counted else ()
     return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
 
   @functools.cached_property
@@ -296,19 +293,16 @@ class Words(Symbols):
       del found['documents']
     return found
 
-  def ids(self, words: Collection[str]) -> np.ndarray:
-    """Token ids of words, int32 [n]; -1 for those without."""
+  def look_up(self, text: bytes) -> np.ndarray:
+    """Token ids as from `encode`, but -1 for words without."""
+    words = split(text, self.newline, self.lower)
     found = map(self._ids.get, words, itertools.repeat(-1))
     return np.fromiter(found, np.int32, len(words))
 
-  def look_up(self, text: bytes) -> np.ndarray:
-    """Token ids as from `encode`, but -1 for words without."""
-    return self.ids(split(text, self.newline, self.lower))
-
   def _outside(self, text):
     """The words of a text that have no token id."""
-    found = split(text, self.newline, self.lower)
-    return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
+    words = split(text, self.newline, self.lower)
+    return [word for word in words if word not in self._ids]
 
   def unknown(self, text: bytes, name: str) -> str:
     """See `Symbols`."""
