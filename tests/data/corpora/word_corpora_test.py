@@ -151,9 +151,10 @@ def test_no_text_and_no_archive(wikitext, tmp_path):
   names = 'wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens'
   inside = ', '.join(f'wikitext-103/{x}' for x in names.split(', '))
   assert str(error.value) == (
-    f'--manual_dir={wikitext}; allowed: a folder with wikitext-103-v1.zip '
-    f'(sha256 {builders.ARCHIVES["wt103"].sha256}), or with its texts: '
-    f'{names}; or {inside}; or train.txt, valid.txt, test.txt'
+    f'{wikitext}/wikitext-103-v1.zip: no such file; expected sha256 '
+    f'{builders.ARCHIVES["wt103"].sha256}, from '
+    f'{builders.ARCHIVES["wt103"].urls[0]}; or {names}; or {inside}; or '
+    'train.txt, valid.txt, test.txt'
   )
 
 

@@ -116,21 +116,11 @@ def _texts(name, folder, download, temporary):
 
 
 def _extracted(archive, folder):
-  """The texts of an archive found in a folder, {member: path}; {} if none.
-
-  UserError, with all names that would do, if the archive is not there either.
-  """
-  every = [*archive.extracted()]
-  for names in every:
+  """The texts of an archive found in a folder, {member: path}; {} if none."""
+  for names in archive.extracted():
     texts = {member: folder / name for member, name in names.items()}
     if all(text.is_file() for text in texts.values()):
       return texts
-  if every and not (folder / archive.file).exists():
-    several = '; or '.join(', '.join(names.values()) for names in every)
-    raise UserError(
-      f'--manual_dir={folder}; allowed: a folder with {archive.file} '
-      f'({downloads.known(archive)}), or with its texts: {several}'
-    )
   return {}
 
 

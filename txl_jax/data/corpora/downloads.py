@@ -31,8 +31,11 @@ def check(path: pathlib.Path, archive: Archive) -> dict:
   wanted = f'expected {known(archive)}'
   if not path.is_file():
     what = 'it is no file' if path.exists() else 'no such file'
+    texts = ''.join(
+      f'; or {", ".join(names.values())}' for names in archive.extracted()
+    )
     urls = ' or '.join(archive.urls)
-    raise UserError(f'{path}: {what}; {wanted}, from {urls}')
+    raise UserError(f'{path}: {what}; {wanted}, from {urls}{texts}')
   source = {'size': path.stat().st_size, 'sha256': files.sha256(path)}
   kind, digest = archive.digest
   if kind == 'sha256':

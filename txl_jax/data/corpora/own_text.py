@@ -14,7 +14,6 @@ The files of a folder are read in the order of their relative posix paths;
 hidden files and folders and links to folders are skipped.
 """
 
-import collections
 import dataclasses
 import hashlib
 import itertools
@@ -209,8 +208,7 @@ def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
 
   Both are empty if the names give no training split, or only that.
   """
-  entries = collections.defaultdict(dict)  # {split: {name: forms}}
-  others = []
+  files, forms, others, doubled = {}, {}, [], ''
   try:
     paths = sorted(root.iterdir())
   except OSError as e:
@@ -224,26 +222,17 @@ def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
       continue
     split = _NAMES[found['name'].lower()]
     form = found['before'], found['name'], found['form'], path.is_dir()
-    entries[split].setdefault(form, []).append(path)
-  if 'train' not in entries or len(entries) == 1:
+    first = forms.setdefault(split, (form, path.name))
+    if form != first[0]:
+      doubled = f'{first[1]} and {path.name}, each for the split {split}'
+    lead = f'{path.name}/' if path.is_dir() else ''
+    for name, part in _files('path', path).items():
+      files.setdefault(split, {})[f'{lead}{name}'] = part
+  if 'train' not in forms or len(forms) == 1:
     return {}, ()
-  files = {}
-  for split in SPLITS:
-    if split not in entries:
-      continue
-    if len(entries[split]) > 1:
-      names = ' and '.join(x[0].name for x in entries[split].values())
-      raise UserError(
-        f'data.path: {root} has {names}, each for the split {split}; allowed: '
-        'one of them'
-      )
-    (paths,) = entries[split].values()
-    files[split] = {}
-    for path in paths:
-      lead = f'{path.name}/' if path.is_dir() else ''
-      for name, part in _files('path', path).items():
-        files[split][f'{lead}{name}'] = part
-  return files, tuple(others)
+  if doubled:
+    raise UserError(f'data.path: {root} has {doubled}; allowed: one of them')
+  return {s: files.get(s, {}) for s in SPLITS if s in forms}, tuple(others)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -132,13 +132,11 @@ class Symbols(abc.ABC):
     return cls(**_typed(cls, fields))
 
 
-def _typed(kind, fields, *names):
-  """{name: value} of all fields, or the named ones, of a vocabulary's JSON."""
+def _typed(kind, fields):
+  """{name: value} of a vocabulary's JSON; ValueError for other types."""
   found = {}
   for field in dataclasses.fields(kind):
     name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
-    if names and name not in names:
-      continue
     value = fields.get(name, False if name == 'documents' else None)
     right = type(value) is (list if of else field.type)
     if not right or (of and any(type(x) is not of[0] for x in value)):
@@ -353,10 +351,9 @@ class Words(Symbols):
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
-    options = _typed(cls, entry, 'eos', 'unk', 'lower', 'documents')
-    ends = options.pop('documents')
+    options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
     made = cls.from_list(data, 'the list', **options)
-    return made.of_documents() if ends else made
+    return made.of_documents() if entry.get('documents') else made
 
 
 def _bytes(text):
