@@ -286,12 +286,10 @@ def _check(folder, manifest):
 
 def _vocabulary(folder, entry):
   """The vocabulary of an entry of the manifest."""
-  kind, name = {
-    'words': (Words, _LIST),
-    'subwords': (Subwords, _TOKENIZER),
-  }.get(f'{entry.get("kind")}', (None, ''))
-  if kind is None:
+  kinds = {'words': (Words, _LIST), 'subwords': (Subwords, _TOKENIZER)}
+  if f'{entry.get("kind")}' not in kinds:
     return vocabulary_lib.from_json(entry)
+  kind, name = kinds[entry['kind']]
   path = folder / name
   try:
     return kind.from_entry(entry, files.read(path, largest=_LARGEST_LIST))

@@ -304,11 +304,6 @@ def test_pystdlib_takes_sources_and_skips_tests(tmp_path):
   assert source['python'] == platform.python_version()
 
 
-def test_pystdlib_without_files(tmp_path):
-  with pytest.raises(UserError, match='no Python source'):
-    local.read_pystdlib(tmp_path)
-
-
 def test_pystdlib_of_this_interpreter():
   splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   train, validation, test = texts(splits)

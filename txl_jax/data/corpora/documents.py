@@ -33,16 +33,16 @@ def each(
   """
   parts = (_pieces(asked, shown(part())) for part in split.parts)
   pieces = itertools.chain.from_iterable(parts)
+
+  def to_its_end(piece):
+    yield piece.text
+    while not piece.ends:
+      piece = next(pieces)
+      yield piece.text
+
   for piece in pieces:
     if piece.text:
-      yield _to_its_end(piece, pieces)
-
-
-def _to_its_end(piece, pieces):
-  yield piece.text
-  while not piece.ends:
-    piece = next(pieces)
-    yield piece.text
+      yield to_its_end(piece)
 
 
 def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:

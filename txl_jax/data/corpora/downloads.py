@@ -8,6 +8,7 @@ The library requests handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
 REQUESTS_CA_BUNDLE.
 """
 
+import contextlib
 import hashlib
 import pathlib
 import posixpath
@@ -57,11 +58,8 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   """
   path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
-  if path.exists():
-    try:
-      return check(path, archive)
-    except UserError:
-      path.unlink()
+  with contextlib.suppress(UserError):
+    return check(path, archive)
   failures = {}
   for url in 2 * archive.urls:
     try:

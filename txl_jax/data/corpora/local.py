@@ -105,7 +105,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   the next. Within a split they are in the order of these hashes: streams that
   start at different places then read different things, whereas the order of
   paths would keep, say, all character tables together. The source also has the
-  Python version. UserError: a file cannot be read, or a split has none.
+  Python version. UserError: a file cannot be read.
   """
   root = pathlib.Path(root)
   files = list_files(root, _is_library_source)
@@ -115,9 +115,6 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     number = int.from_bytes(digest[:8], 'big') % 100
     split = SPLITS[(number >= 90) + (number >= 95)]
     parts[split].append(files[digests[digest]])
-  for split, part in parts.items():
-    if not any(file.size for file in part):
-      raise UserError(f'{root}: no Python source for the split {split}')
   splits = {split: Split(tuple(part)) for split, part in parts.items()}
   return splits, source(root, files) | {'python': platform.python_version()}
 

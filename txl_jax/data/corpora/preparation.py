@@ -129,12 +129,21 @@ def vocab_size(config: Mapping[str, Any]) -> int:
 
 def _read_list(asked: Data) -> tuple[Words | Subwords | None, dict]:
   """The vocabulary of a file, and its manifest entry, if there is one."""
-  if asked.tokenizer:
-    return _read_tokenizer(asked)
-  if not asked.vocab_file:
+  key = 'tokenizer' if asked.tokenizer else 'vocab_file'
+  path, lm1b = pathlib.Path(getattr(asked, key)), asked.corpus == 'lm1b'
+  if not (asked.tokenizer or asked.vocab_file):
     return None, {}
-  path, lm1b = pathlib.Path(asked.vocab_file), asked.corpus == 'lm1b'
-  data = files.read(path, f'data.vocab_file: {path}', _LARGEST_LIST)
+  name = f'data.{key}: {path}'
+  data = files.read(path, name, _LARGEST_LIST)
+  if asked.tokenizer:
+    fields = files.parse_json(data, name)
+    if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
+      fields = fields.get('tokenizer')
+    try:
+      found = Subwords.from_fields(fields)
+    except ValueError as e:
+      raise UserError(f'{name}: {e}') from e
+    return found, {'file': path.name, 'sha256': found.sha256()}
   words = Words.from_list(
     data.removeprefix(codecs.BOM_UTF8),
     str(path),
@@ -145,25 +154,11 @@ def _read_list(asked: Data) -> tuple[Words | Subwords | None, dict]:
   )
   if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
-      f'data.vocab_file: {path} has {len(words)} words'
+      f'{name} has {len(words)} words'
       f'{"" if words.unk else ", no <UNK> among them"}; the published list has '
       f'{options.SIZES["lm1b"]}, <S> and <UNK> among them'
     )
   return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
-
-
-def _read_tokenizer(asked: Data) -> tuple[Subwords, dict]:
-  """The subwords of data.tokenizer."""
-  path = pathlib.Path(asked.tokenizer)
-  name = f'data.tokenizer: {path}'
-  fields = files.parse_json(files.read(path, name, _LARGEST_LIST), name)
-  if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
-    fields = fields.get('tokenizer')
-  try:
-    found = Subwords.from_fields(fields)
-  except ValueError as e:
-    raise UserError(f'{name}: {e}') from e
-  return found, {'file': path.name, 'sha256': found.sha256()}
 
 
 def _folder(asked: Data, source: dict, file: dict) -> pathlib.Path:
