@@ -87,20 +87,7 @@ def _pieces(asked, split, what, vocabulary, entry) -> Iterator[np.ndarray]:
   end = np.array([vocabulary.eos_id], np.int32)
   each = documents.each(asked, split, shown)
   parts = (itertools.chain(encoded(pieces), [end]) for pieces in each)
-  return _joined(itertools.chain.from_iterable(parts))
-
-
-def _joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-  """Joins arrays into fewer, larger ones, since documents may be short."""
-  held, count = [], 0
-  for part in parts:
-    held.append(part.astype(np.int32))
-    count += part.size
-    if count >= _BLOCK:
-      yield np.concatenate(held)
-      held, count = [], 0
-  if held:
-    yield np.concatenate(held)
+  return itertools.chain.from_iterable(parts)
 
 
 def _words(asked, split, what, vocabulary, entry) -> Iterator[np.ndarray]:
