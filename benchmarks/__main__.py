@@ -74,7 +74,6 @@ _SIZES = (
   _size('segments_per_call', 16, 'eval: segments we score per call.'),
 )
 _size('megabytes', 540, 'prepare: size of the text in megabytes.')
-_size('processes', 0, 'prepare: processes that read; 0 is the default.', 0)
 _size('megatokens', 100, 'data: size of the corpus in millions of tokens.')
 _size('pairs', 5, 'Measurements of each side, or of each corpus.')
 _size('words', 267_735, 'softmax and prepare: words in the vocabulary.', 2)
@@ -166,8 +165,8 @@ def _sliding():
 
 
 def _prepare():
-  sizes = dict(megabytes=FLAGS.megabytes, processes=FLAGS.processes)
-  sizes['distinct'] = FLAGS.words - 1  # one of the words is that of newlines
+  # One of the words is that of newlines.
+  sizes = dict(megabytes=FLAGS.megabytes, distinct=FLAGS.words - 1)
   return sizes, data_speed.prepare(**sizes)
 
 

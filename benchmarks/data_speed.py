@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.results import Measured, spread
 from txl_jax.data import prepared, streams
-from txl_jax.data.corpora import counting, preparation
+from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 
 _WORDS_A_LINE = 56  # as in WikiText-103
@@ -24,13 +24,10 @@ _SYMBOLS = {np.uint8: 204, np.int32: 793_471}  # as in enwik8 and in lm1b
 _LENGTHS = 2, 52  # of sentences, 26.5 tokens on average, as in lm1b
 
 
-def prepare(
-  megabytes: int, distinct: int, processes: int
-) -> dict[str, Measured]:
+def prepare(megabytes: int, distinct: int) -> dict[str, Measured]:
   """Makes a text, prepares it, and prints and returns how fast that was.
 
-  The text has so many 1,000,000 bytes, give or take a few, and different words;
-  0 processes that read it are the default.
+  The text has so many 1,000,000 bytes, give or take a few, and different words.
   """
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / 'text'
@@ -38,22 +35,18 @@ def prepare(
     size = path.stat().st_size / 1e6
     asked = Data('text', f'{folder}/data', f'{path}', level='word')
     begin = time.perf_counter()
-    data = preparation.prepare(asked, processes=processes)
+    data = preparation.prepare(asked)
     seconds = time.perf_counter() - begin
     tokens = sum(data.tokens(split).size for split in prepared.SPLITS)
-  processes = processes or counting.processes_by_default()
   # Linux counts in KiB, macOS in bytes.
   unit = 1 if sys.platform == 'darwin' else 1024
-  whose = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
-  ours, theirs = (resource.getrusage(w).ru_maxrss * unit / 1e6 for w in whose)
+  memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
   print(
     f'prepare: {size:,.0f} MB, {tokens:,} tokens, '
-    f'{len(data.vocabulary):,} words in the vocabulary, {processes} processes, '
-    f'cpus {os.cpu_count()}\n'
+    f'{len(data.vocabulary):,} words in the vocabulary, cpus {os.cpu_count()}\n'
     f'txl_jax: {tokens / seconds:,.0f} tokens/s, {seconds:.1f} s with reading, '
     'checksums and the check of what was written\n'
-    f'memory: at most {ours:,.0f} MB, and {theirs:,.0f} MB for each of the '
-    'processes'
+    f'memory: at most {memory:,.0f} MB'
   )
   return {'txl_jax': Measured([tokens / seconds], 'tokens/s')}
 

@@ -92,7 +92,7 @@ def test_text_from_the_command_line(book, tmp_path):
 def test_words_from_the_command_line(book, tmp_path):
   options = '--level=word', '--unk', '--noeos', '--max_size=101', '--lower'
   flags = '--dataset=text', f'--path={book}', f'--data_dir={tmp_path / "data"}'
-  result = run(*flags, *options, '--min_count=1', '--processes=1')
+  result = run(*flags, *options, '--min_count=1')
   assert result.returncode == 0, result.stderr
   *splits, vocabulary, folder = result.stdout.splitlines()
   assert vocabulary == 'vocabulary: 101 symbols'
@@ -197,7 +197,6 @@ def test_interrupted(book, tmp_path):
       f'--path={book}',
       f'--data_dir={data_dir}',
       '--level=word',
-      '--processes=2',
     ),
     cwd=ROOT,
     stderr=subprocess.PIPE,
@@ -206,7 +205,7 @@ def test_interrupted(book, tmp_path):
   assert process.stderr is not None
   assert process.stderr.readline().startswith('preparing text')
   deadline = time.monotonic() + 60
-  while not any(p.stat().st_size for p in data_dir.glob('*/*/train.numbers')):
+  while not any(p.stat().st_size for p in data_dir.glob('*/*/train.bin')):
     assert time.monotonic() < deadline
     time.sleep(0.01)
   process.send_signal(signal.SIGINT)

@@ -43,12 +43,6 @@ _MANUAL_DIR = flags.DEFINE(
   'Folder with the archive of the corpus, or with the texts of wt103, wt2 or '
   'ptb; nothing is downloaded then.',
 )
-_PROCESSES = flags.DEFINE_integer(
-  'processes',
-  0,
-  'Processes that read words; 0 is one per CPU, at most four.',
-  lower_bound=0,
-)
 _FORCE = flags.DEFINE_bool(
   'force', False, 'Prepare the corpus even if it exists, and replace it.'
 )
@@ -64,7 +58,6 @@ def main(argv: list[str]) -> None:
   corpus = preparation.prepare(
     settings.read(Data, given),
     manual_dir=_MANUAL_DIR.value,
-    processes=_PROCESSES.value,
     force=_FORCE.value,
   )
   for split, entry in corpus.manifest['splits'].items():

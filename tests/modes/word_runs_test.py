@@ -174,8 +174,7 @@ def test_a_text_without_unk(tmp_path):
   done = programs.here(programs.command(tmp_path, *options))
   assert_refused(done)
   assert done.stderr.splitlines()[-1] == (
-    f"error: {tmp_path}/corpus.txt: word 'strange' in line 700 is not among "
-    'the 10 words of the vocabulary, which has no <unk>; words, and '
-    'punctuation beside them, are separated by spaces; data.unk (--unk) adds '
-    '<unk>'
+    f"error: {tmp_path}/corpus.txt: word 'strange' is not among the 10 words "
+    'of the vocabulary, which has no <unk> (data.unk adds it); words, and '
+    'punctuation beside them, are separated by spaces'
   )

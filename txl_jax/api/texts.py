@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.api import call_options
-from txl_jax.data.vocabularies import offsets, unknown
+from txl_jax.data.vocabularies import offsets
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 
 # A text, or its token ids, integers [n].
@@ -60,7 +60,7 @@ def encode(
   data = encoded(name, text)
   with call_options.told():
     found = vocabulary.encode(data, name).astype(np.int32)
-  if line := unknown.told(vocabulary, data, name):
+  if line := vocabulary.unknown(data, name):
     warnings.warn(line, UnknownWords, stacklevel=4)
   return found, data
 

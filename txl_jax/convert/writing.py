@@ -77,12 +77,13 @@ def _new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
   UserError: it cannot be written, or another was there first.
   """
   hold_new(to, 'workdir')
-  with files.writing(f'--to={to}'), temporary_folder.beside(to) as temporary:
-    made = temporary / to.name
-    made.mkdir()
-    yield made
-    if not temporary_folder.move(made, to):
-      raise _taken(to, 'folder')
+  try:
+    with files.writing(f'--to={to}'), temporary_folder.whole(to) as made:
+      yield made
+  except UserError as e:
+    if isinstance(e.__cause__, FileExistsError) and os.path.lexists(to):
+      raise _taken(to, 'folder') from e
+    raise
 
 
 @contextlib.contextmanager

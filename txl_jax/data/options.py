@@ -210,29 +210,22 @@ class Data:
     """Keys that do not go together, see `settings`."""
     text, lm1b = self.corpus == 'text', self.corpus == 'lm1b'
     of_words = text and self.words
+    sized = of_words or self.subwords
+    separated = text and self.documents == 'separator'
     rules = (
-      ('enwik8', self.corpus == 'enwik8', ('newline',)),
-      ('enwik8 and text8', self.corpus in BYTES, ('alphabet',)),
-      ('text', text, ('path', 'validation_path', 'test_path', 'field')),
-      ('text', text, ('documents',)),
-      (
-        'text with data.documents separator',
-        text and self.documents == 'separator',
-        ('separator',),
-      ),
-      ('text', text or self.words, ('level',)),
-      ('text at level word', of_words, _OF_WORDS),
-      (
-        'text at level word or subword',
-        of_words or self.subwords,
-        ('max_size',),
-      ),
-      ('text at level subword', self.subwords, ('tokenizer',)),
-      ('lm1b, or text at level word', lm1b or of_words, ('vocab_file',)),
-      ('lm1b', lm1b, ('boundaries',)),
+      ('newline', self.corpus == 'enwik8', 'enwik8'),
+      ('alphabet', self.corpus in BYTES, 'enwik8 and text8'),
+      ('path validation_path test_path field documents', text, 'text'),
+      ('separator', separated, 'text with data.documents separator'),
+      ('level', text or self.words, 'text'),
+      (' '.join(_OF_WORDS), of_words, 'text at level word'),
+      ('max_size', sized, 'text at level word or subword'),
+      ('tokenizer', self.subwords, 'text at level subword'),
+      ('vocab_file', lm1b or of_words, 'lm1b, or text at level word'),
+      ('boundaries', lm1b, 'lm1b'),
     )
-    for where, fits, names in rules:
-      for name in () if fits else names:
+    for names, fits, where in rules:
+      for name in () if fits else names.split():
         default = getattr(Data, name)
         if getattr(self, name) != default:
           allowed = f'{default!r} with corpus {self.corpus}'
@@ -296,14 +289,13 @@ class Data:
 
   def command(self) -> str:
     """The command that prepares this corpus, if it must be downloaded."""
-    asked, flags = self, []
+    values = dataclasses.asdict(self)
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
-      asked = dataclasses.replace(self, vocab_file='1b_word_vocab.txt')
-    for name in (
-      'corpus', 'newline', 'alphabet', 'vocab_file', 'boundaries', 'dir',
-    ):  # fmt: skip
-      value = getattr(asked, name)
-      if name == 'corpus' or value != getattr(Data, name):
-        flags.append(f'--{FLAGS.get(name, name)}={shlex.quote(str(value))}')
+      values['vocab_file'] = '1b_word_vocab.txt'
+    flags = [f'--dataset={self.corpus}']
+    for name in ('newline', 'alphabet', 'vocab_file', 'boundaries', 'dir'):
+      if values[name] != getattr(Data, name):
+        value = shlex.quote(f'{values[name]}')
+        flags.append(f'--{FLAGS.get(name, name)}={value}')
     return f'python -m txl_jax.prepare {" ".join(flags)}'

@@ -108,21 +108,19 @@ class Prepared:
     its own. UserError: a symbol occurs that it lacks, and it has no <unk>.
     A text of subwords is cut into the other ones, which are held in memory.
     """
-    ours = self.vocabulary
+    ours, end = self.vocabulary, vocabulary.document_end
+    is_of = f'corpus {self.name} is of'
     if ours.kind != vocabulary.kind:
       raise UserError(
-        f'corpus {self.name} is of {ours.kind}, the vocabulary of the model of '
+        f'{is_of} {ours.kind}, the vocabulary of the model of '
         f'{vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
       )
-    if self.ids is not None:
-      raise ValueError('the token ids are those of another vocabulary already')
-    if self.of_documents and vocabulary.document_end is None:
+    if self.of_documents and end is None:
       raise UserError(
-        f'corpus {self.name} is of documents, and the vocabulary of the model '
-        'has no <eos> that ends one; allowed: data.documents none'
+        f'{is_of} documents, and the vocabulary of the model has no <eos> that '
+        'ends one; allowed: data.documents none'
       )
-    ends_lines = not self.of_documents and ours.eos_id is not None
-    if vocabulary.document_end is not None and ends_lines:
+    if not self.of_documents and ours.eos_id is not None and end is not None:
       raise UserError(
         f'corpus {self.name} has an <eos> for each line, which ends documents '
         'in the vocabulary of the model; allowed: data.eos False, or documents'
@@ -132,21 +130,19 @@ class Prepared:
     if isinstance(vocabulary, Subwords):
       if self.of_documents:
         raise UserError(
-          f'corpus {self.name} is of documents, cut into other subwords than '
-          'those of the model; allowed: its vocabulary.json as data.tokenizer'
+          f'{is_of} documents, cut into other subwords than those of the '
+          'model; allowed: its vocabulary.json as data.tokenizer'
         )
       return self._cut_anew(vocabulary)
     ids = vocabulary.places(ours)
     missing = np.flatnonzero(ids < 0)
     if missing.size and vocabulary.unk_id is None:
       counts = self._occurrences()
-      lost = [ours.symbols[i] for i in missing if counts[i]]
-      if lost:
-        shown = ', '.join(repr(x) for x in lost[:5])
+      if lost := [ours.symbols[i] for i in missing if counts[i]]:
         raise UserError(
           f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
-          f'the {len(vocabulary)} of the model, which has no <unk>: {shown}'
-          f'{", …" if len(lost) > 5 else ""}'
+          f'the {len(vocabulary)} of the model, which has no <unk>: '
+          f'{", ".join(map(repr, lost[:5]))}'
         )
     ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
@@ -167,11 +163,11 @@ class Prepared:
       found[split] = np.concatenate(parts).astype(dtype)
     return dataclasses.replace(self, vocabulary=vocabulary, anew=found)
 
-  def _occurrences(self):
+  def _occurrences(self, splits=SPLITS):
     """How often each token id occurs, int64 [V]."""
     V = len(self.vocabulary)
     counts = np.zeros(V, np.int64)
-    for split in SPLITS:
+    for split in splits:
       tokens = self.tokens(split)
       for at in range(0, len(tokens), _BLOCK):
         counts += np.bincount(tokens[at : at + _BLOCK], minlength=V)
@@ -179,10 +175,10 @@ class Prepared:
 
   def share_unknown(self, split: str) -> float:
     """The share of a split's tokens that are <unk>; 0 for bytes."""
-    unk, tokens = self.vocabulary.unk_id, self.tokens(split)
-    blocks = range(0, len(tokens) if unk is not None else 0, _BLOCK)
-    n = sum(np.count_nonzero(tokens[at : at + _BLOCK] == unk) for at in blocks)
-    return n / max(len(tokens), 1)
+    if self.vocabulary.unk_id is None:
+      return 0.0
+    counts = self._occurrences([split])
+    return counts[self.vocabulary.unk_id] / counts.sum()
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences, if any, and a next one start: int64 [sentences + 1]."""
@@ -218,28 +214,30 @@ def load(folder: str | os.PathLike) -> Prepared:
   path = folder / 'manifest.json'
   try:
     manifest = files.read_json(path)
-    if manifest.get('format') == FORMAT:
-      return Prepared(folder, manifest, _check(folder, manifest))
+    if manifest.get('format') != FORMAT:
+      format = f'format {manifest.get("format")!r:.80}'
+      raise UserError(f'{path}: {format}, this version reads {FORMAT}')
+    return Prepared(folder, manifest, _check(folder, manifest))
   except OSError as e:
-    raise _damaged(f'{e.filename}: {e.strerror}') from e
+    found = f'{e.filename}: {e.strerror}'
   except UserError as e:
-    raise _damaged(e) from e
+    found = f'{e}'
   except files.ODD as e:
-    raise _damaged(f'{path}: {type(e).__name__}: {e}') from e
+    found = f'{path}: {type(e).__name__}: {e}'
   raise UserError(
-    f'{path}: format {manifest.get("format")!r:.80}, this version reads '
-    f'{FORMAT}; prepare the corpus again with --force'
+    f'{found}: the prepared corpus is damaged, prepare it again with --force'
   )
 
 
 def write_manifest(
   folder: pathlib.Path,
+  name: str,
   asked: Data,
   source: dict,
   vocabulary: Symbols,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, and the list of words, into a folder."""
+  """Writes manifest.json, with the later name of a folder, and its words."""
   if isinstance(vocabulary, Words):
     with files.naming(folder / _LIST):
       (folder / _LIST).write_bytes(vocabulary.text())
@@ -248,7 +246,7 @@ def write_manifest(
   manifest = {
     'format': FORMAT,
     'corpus': asked.corpus,
-    'folder': folder.name,
+    'folder': name,
     'options': asked.recorded(),
     'source': source,
     'vocabulary': vocabulary.entry(),
@@ -288,23 +286,15 @@ def _check(folder, manifest):
 
 def _vocabulary(folder, entry):
   """The vocabulary of an entry of the manifest."""
-  kind, name = {
-    'words': (Words, _LIST),
-    'subwords': (Subwords, _TOKENIZER),
-  }.get(f'{entry.get("kind")}', (None, ''))
-  if kind is None:
+  kinds = {'words': (Words, _LIST), 'subwords': (Subwords, _TOKENIZER)}
+  if f'{entry.get("kind")}' not in kinds:
     return vocabulary_lib.from_json(entry)
+  kind, name = kinds[entry['kind']]
   path = folder / name
   try:
     return kind.from_entry(entry, files.read(path, largest=_LARGEST_LIST))
   except ValueError as e:
     raise UserError(f'{path}: {e}') from e
-
-
-def _damaged(found):
-  return UserError(
-    f'{found}: the prepared corpus is damaged, prepare it again with --force'
-  )
 
 
 def _check_file(path, dtype, count, sha256):

@@ -24,7 +24,8 @@ def lay_out(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
   """Sentences as one array, and their starts, piece by piece: int32, int64 [n].
 
-  Parts are int32 [n]: whole sentences, each ending in eos, the token id of <S>.
+  Parts are integers [n], in which eos, the token id of <S>, ends a sentence;
+  with boundaries 2 they are whole sentences.
   """
   size = boundaries % 2  # length of the array so far
   yield np.full([size], eos, np.int32), np.zeros([1], np.int64)

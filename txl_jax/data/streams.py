@@ -63,15 +63,6 @@ class Streams:
     if isinstance(self.tokens, Documents):
       self._segments = Segments(self.tokens.starts, T)
       self.tokens = self.tokens.base
-    self._check(n)
-    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
-    self._row_len = (n - 1) // B  # L
-    self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
-    self.padded = self.varlen or self._segments is not None  # may any batch be
-    self._first_step, self._starts, self._shuffled = [0], {}, {}
-
-  def _check(self, n):
-    B, T = self.batch_size, self.segment_len
     if self._segments is not None:
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
@@ -80,6 +71,11 @@ class Streams:
         f'the training split has {n} tokens, one batch needs {B * T + 1}; '
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
+    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
+    self._row_len = (n - 1) // B  # L
+    self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
+    self.padded = self.varlen or self._segments is not None  # may any batch be
+    self._first_step, self._starts, self._shuffled = [0], {}, {}
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
@@ -152,17 +148,12 @@ class Streams:
 
 def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
   """What a step reads from K batches, [K, B, T] or [K, B]; for 1 without K."""
-
-  def stack(parts):
-    return parts[0] if len(parts) == 1 else np.stack(parts)
-
-  padded = batches[0].lengths is not None
-  return {
-    'inputs': stack([b.inputs for b in batches]),
-    'targets': stack([b.targets for b in batches]),
-    'lengths': stack([b.lengths for b in batches]) if padded else None,
-    'reset': stack([b.reset for b in batches]),
-  }
+  found = {}
+  for field in dataclasses.fields(Batch):
+    parts = [getattr(batch, field.name) for batch in batches]
+    one = len(parts) == 1 or parts[0] is None
+    found[field.name] = parts[0] if one else np.stack(parts)
+  return found
 
 
 def _padded(tokens, start, n, T):
@@ -210,18 +201,12 @@ def segments(
   B, T, G = batch_size, segment_len, group
   pairs = len(tokens) - 1
   L = math.ceil(pairs / B)
-  ends = np.minimum((np.arange(B) + 1) * L, pairs)[:, None]  # [B, 1]
-
-  def fold(x):
-    return x.reshape(B, G, T).swapaxes(0, 1)
-
-  for start in range(0, L, G * T):
-    at = start + np.arange(G * T) + (np.arange(B) * L)[:, None]  # [B, G T]
-    real = at < ends
-    at = np.where(real, at, 0)
-    inputs = np.where(real, tokens[at].astype(np.int32), 0)
-    targets = np.where(real, tokens[at + 1].astype(np.int32), -1)
-    yield fold(inputs), fold(targets), fold(at + 1)
+  rows = np.arange(B) * L
+  ends = np.minimum(rows + L, pairs)
+  for index in range(0, L, G * T):
+    start = index + np.arange(G)[:, None] * T + rows  # [G, B]
+    n = np.clip(np.minimum(ends - start, T), 0, None)
+    yield _padded(tokens, start, n, T)
 
 
 def document_segments(

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from txl_jax.api import call_options, writing
-from txl_jax.data.vocabularies import unknown
 from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
+from txl_jax.models import base
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.parallel import processes
@@ -32,7 +32,7 @@ def run(job: Job) -> None:
   vocabulary = found.vocabulary
   writer = writing.make(job.config, found.params, vocabulary)
   prompts = encode(g, prompt, vocabulary)
-  if line := unknown.told(vocabulary, prompt, 'the prompt'):
+  if line := vocabulary.unknown(prompt, 'the prompt'):
     job.console.say(f'warning: {line}')
   if vocabulary.kind == 'subwords' and prompt.endswith(b' '):
     why = 'the next word would begin with it; leave it out'

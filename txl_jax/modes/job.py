@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 
-from txl_jax.data.corpora import counting, preparation
+from txl_jax.data.corpora import preparation, progress
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.modes import restore
@@ -55,7 +55,7 @@ class Job:
         phase.name = f'preparing the corpus: {what}'
         phase.reach(done)
 
-      with counting.shown(read if self.console.live else None):
+      with progress.shown(read if self.console.live else None):
         found = processes.main_first(
           lambda: preparation.locate_or_prepare(section)
         )

@@ -8,7 +8,6 @@ import warnings
 from txl_jax.api.results import Score
 from txl_jax.api.text_model import TextModel
 from txl_jax.api.texts import UnknownWords
-from txl_jax.data.vocabularies import unknown
 from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
@@ -31,7 +30,7 @@ def run(job: Job) -> Score:
   text = processes.on_main(lambda: read().decode('latin-1')).encode('latin-1')
   found, begin = job.restored(), time.monotonic()
   of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
-  if line := unknown.told(found.vocabulary, text, f'--text={job.text}'):
+  if line := found.vocabulary.unknown(text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
   try:
     with (

@@ -6,9 +6,7 @@ from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 
 
-def prepare(
-  corpus, data_dir, manual_dir=None, force=False, processes=0, **options
-):
+def prepare(corpus, data_dir, manual_dir=None, force=False, **options):
   """The prepared corpus; options may be paths."""
   options = {
     k: str(x) if isinstance(x, pathlib.Path) else x for k, x in options.items()
@@ -17,5 +15,4 @@ def prepare(
     Data(corpus, str(data_dir), **options),
     manual_dir=manual_dir,
     force=force,
-    processes=processes,
   )

@@ -59,7 +59,7 @@ def prepare(tmp_path):
   def made(form, **options):
     path = form(tmp_path / 'source')
     more = dict(path=path, documents=FORMS[form]) | options
-    return asking.prepare('text', tmp_path / 'data', processes=1, **more)
+    return asking.prepare('text', tmp_path / 'data', **more)
 
   return made
 
@@ -216,7 +216,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
     (as_files, {'documents': 'record'}, 'has no records (.jsonl, .parquet)'),
     (as_files, {'separator': 'x'}, "'<|endoftext|>' with corpus text"),
     (as_separated, {'separator': ''}, "data.separator is ''; allowed: a text"),
-    (as_separated, {'separator': '?'}, "data.separator is '?'; allowed: what"),
+    (as_separated, {'separator': '?'}, 'has 1 document, too few to cut it'),
     (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
     (
       as_files,

@@ -58,36 +58,31 @@ def test_an_archive_whose_md5_alone_is_published(tmp_path):
   path = tmp_path / 'a.tgz'
   path.write_bytes(b'abc')
   url, right = ('http://corpus.invalid/a.tgz',), hashlib.md5(b'abc').hexdigest()
-  known = Archive(url, 3, None, {}, archive_md5=right)
+  known = Archive(url, 3, None, {}, md5=right)
   assert downloads.check(path, known)['size'] == 3
   path.write_bytes(b'abd')
   found = hashlib.md5(b'abd').hexdigest()
-  with pytest.raises(UserError, match=f'md5 {found}; expected md5 {right}'):
+  with pytest.raises(
+    UserError, match=f'md5 {found}; expected 3 bytes, md5 {right}'
+  ):
     downloads.check(path, known)
   path.unlink()
   programs.make_pipe(path)
-  with pytest.raises(UserError, match='it is no file; expected 3 bytes with'):
+  with pytest.raises(UserError, match='it is no file; expected 3 bytes, md5'):
     downloads.check(path, known)
 
 
-def test_check_with_facts_that_nobody_documents(tmp_path):
+def test_a_sha256_decides(tmp_path):
   path = tmp_path / 'a.zip'
   path.write_bytes(b'abc')
   sha256 = hashlib.sha256(b'abc').hexdigest()
-  found = {'size': 3, 'sha256': sha256}
   url = ('http://corpus.invalid/a.zip',)
-  for size, known in ((3, None), (None, sha256), (3, sha256)):
-    assert downloads.check(path, Archive(url, size, known, {})) == found
-  with pytest.raises(UserError) as error:
-    downloads.check(path, Archive(url, 4, None, {}))
-  assert str(error.value) == (
-    f'{path}: has 3 bytes with sha256 {sha256}; expected 4 bytes; no sha256 is '
-    'published'
-  )
+  found = downloads.check(path, Archive(url, None, sha256, {}))
+  assert found == {'size': 3, 'sha256': sha256}
   with pytest.raises(UserError) as error:
     downloads.check(path, Archive(url, None, '0' * 64, {}))
-  assert str(error.value).endswith(
-    f'expected sha256 {"0" * 64}; no size is published'
+  assert str(error.value) == (
+    f'{path}: has 3 bytes with sha256 {sha256}; expected sha256 {"0" * 64}'
   )
 
 

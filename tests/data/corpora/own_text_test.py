@@ -109,7 +109,6 @@ def test_other_folders_are_one_text(tmp_path, names):
   [
     (('train.txt', 'dev.txt', 'val.txt'), ('dev.txt and val.txt',)),
     (('train.txt', 'train/a', 'test.txt'), ('train and train.txt',)),
-    (('valid.txt', 'test.txt'), ('test.txt, valid.txt', 'no train')),
   ],
 )
 def test_names_that_say_no_splits(tmp_path, names, words):
@@ -130,9 +129,14 @@ def test_paths_that_do_not_go_together(tmp_path):
     find(tmp_path, **own)
   with pytest.raises(UserError, match=r'data\.test_path: .*nothing does not'):
     find(tmp_path / 'b', test_path=tmp_path / 'nothing')
-  write(tmp_path, {'empty': b''})
-  with pytest.raises(UserError, match=r'data\.validation_path: .*0 bytes'):
-    find(tmp_path / 'b', validation_path=tmp_path / 'empty').splits()
+  write(tmp_path, {'empty': b'', 'text': b'x\n' * 100})
+  with pytest.raises(UserError, match='the split validation has no tokens'):
+    asking.prepare(
+      'text',
+      tmp_path.parent / 'data',
+      path=tmp_path / 'text',
+      validation_path=tmp_path / 'empty',
+    )
   with pytest.raises(UserError, match=r"field is 'body'; allowed: 'text'"):
     find(tmp_path / 'b', field='body')
 

@@ -14,12 +14,7 @@ import pytest
 
 from tests.data.corpora.asking import prepare
 from txl_jax.data import prepared
-from txl_jax.data.corpora import (
-  builders,
-  preparation,
-  temporary_folder,
-  writing,
-)
+from txl_jax.data.corpora import builders, preparation, writing
 from txl_jax.data.options import Data
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -228,27 +223,43 @@ def test_force_that_fails_at_the_end_keeps_the_old_one(
   book, tmp_path, monkeypatch
 ):
   data = prepare('text', tmp_path / 'data', path=book)
+  rename = pathlib.Path.rename
 
   def fail(made, path):
-    raise OSError(28, 'No space left on device', str(path))
+    if made.name == 'made':
+      raise OSError(28, 'No space left on device', str(path))
+    return rename(made, path)
 
-  monkeypatch.setattr(temporary_folder, 'move', fail)
+  monkeypatch.setattr(pathlib.Path, 'rename', fail)
   with pytest.raises(OSError, match='No space left'):
     prepare('text', tmp_path / 'data', path=book, force=True)
   assert names(tmp_path / 'data') == [data.name]
   assert decoded(prepared.load(data.folder)) == LINES
 
 
-def test_failure_leaves_nothing(book, tmp_path, monkeypatch):
-  file, written = writing.File, []
+@pytest.fixture
+def at_second_file(monkeypatch):
+  """Calls a function before the second file of tokens is written."""
 
-  def fail_at_second(path):
-    written.append(path)
-    if len(written) == 2:
-      raise OSError(28, 'No space left on device', str(path))
-    return file(path)
+  def register(function):
+    write, seen = writing._write, []
 
-  monkeypatch.setattr(writing, 'File', fail_at_second)
+    def before(path, *args):
+      seen.append(path)
+      if len(seen) == 2:
+        function()
+      return write(path, *args)
+
+    monkeypatch.setattr(writing, '_write', before)
+
+  return register
+
+
+def test_failure_leaves_nothing(book, tmp_path, at_second_file):
+  def fail():
+    raise OSError(28, 'No space left on device')
+
+  at_second_file(fail)
   with pytest.raises(OSError, match='No space left'):
     prepare('text', tmp_path / 'data', path=book)
   assert names(tmp_path / 'data') == []
@@ -259,12 +270,12 @@ def test_killed_process_leaves_nothing_that_is_taken_for_whole(book, tmp_path):
 import sys, time
 from txl_jax.data.corpora import preparation, writing
 from txl_jax.data.options import Data
-class PauseAfterFirst(writing.File):
-  def __init__(self, path):
-    if path.name != 'train.bin':
-      time.sleep(60)
-    super().__init__(path)
-writing.File = PauseAfterFirst
+write = writing._write
+def pause_after_first(path, *args):
+  if path.name != 'train.bin':
+    time.sleep(60)
+  return write(path, *args)
+writing._write = pause_after_first
 preparation.prepare(Data('text', *sys.argv[1:]))
 """
   data_dir = tmp_path / 'data'
@@ -287,16 +298,13 @@ preparation.prepare(Data('text', *sys.argv[1:]))
   assert names(data_dir) == [data.name, half.name]
 
 
-def test_other_process_that_was_first_wins(book, tmp_path, monkeypatch):
-  file, first = writing.File, []
+def test_other_process_that_was_first_wins(book, tmp_path, at_second_file):
+  first = []
 
-  def prepare_meanwhile(path):
-    if not first:
-      first.append(None)
-      first[0] = prepare('text', tmp_path / 'data', path=book)
-    return file(path)
+  def meanwhile():
+    first.append(prepare('text', tmp_path / 'data', path=book))
 
-  monkeypatch.setattr(writing, 'File', prepare_meanwhile)
+  at_second_file(meanwhile)
   data = prepare('text', tmp_path / 'data', path=book)
   assert data.digest == first[0].digest
   assert decoded(data) == LINES

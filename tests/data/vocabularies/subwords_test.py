@@ -97,7 +97,7 @@ def test_text_without_a_place_to_cut_is_cut_between_characters():
 def test_what_is_learned_is_always_the_same():
   code = (
     'import hashlib, sys\n'
-    'from txl_jax.data import subwords\n'
+    'from txl_jax.data.vocabularies import subwords\n'
     'text = sys.stdin.buffer.read()\n'
     'chunks = [text[i : i + 1000] for i in range(0, len(text), 1000)]\n'
     'print(subwords.learn(chunks, 300).sha256())'

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_jax.data.vocabularies import vocabulary
+from txl_jax.data.vocabularies import vocabulary, words
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 
@@ -19,7 +19,13 @@ SPACES = st.sampled_from([' ', '  ', '\n', '\t', '\n\n', '\u00a0', '\u3000'])
 texts = st.lists(st.tuples(LETTERS, SPACES), max_size=40).map(
   lambda pairs: ''.join(w + s for w, s in pairs)
 )
+texts_of_blocks = st.text('ab \né', max_size=60).map(str.encode)
+sizes = st.integers(1, 12)
 CAT = Words(('<eos>', 'the', 'cat', '<unk>'), (2, 3, 1, 4), '<eos>', '<unk>')
+
+
+def cut(text, size):
+  return [text[i : i + size] for i in range(0, len(text), size)]
 
 
 def tokens_by_hand(text, eos):
@@ -76,10 +82,10 @@ def test_words_outside_are_unk():
 def test_word_outside_without_unk_is_told():
   v = Words(('<eos>', 'the', 'cat'), eos='<eos>')
   with pytest.raises(UserError) as error:
-    v.encode(b'the cat\n\ncat, the\n', 'cats.txt', first_line=7)
+    v.encode(b'the cat\n\ncat, the\n', 'cats.txt')
   assert str(error.value) == (
-    "cats.txt: word 'cat,' in line 9 is not among the 3 words of the "
-    'vocabulary, which has no <unk>; words, and punctuation beside them, are '
+    "cats.txt: word 'cat,' is not among the 3 words of the vocabulary, which "
+    'has no <unk> (data.unk adds it); words, and punctuation beside them, are '
     'separated by spaces'
   )
 
@@ -133,37 +139,23 @@ def test_list_of_words():
   assert v == Words(('b', 'a', '<unk>'), (), '', '<unk>')
 
 
-def test_counts_of_a_list_that_is_ranked():
+def test_counts_of_a_list_of_words():
   def read(data):
-    return Words.from_list(data, 'list', eos='<eos>', ranked=True)
+    return Words.from_list(data, 'list', eos='<eos>')
 
   assert read(b'b 7\na 7\nc 0\n').counts == (0, 7, 7, 0)
   assert read(b'<eos> 3\nb 7\na 2\n').counts == (3, 7, 2)
-  assert read(b'b 7\n<eos> 3\na 2\n').counts == (7, 3, 2)
-  assert read(b'b\na\n').counts == ()
-  for data, line, count, before in (
-    (b'b 7\na 2\nc 3\n', 3, 3, 2),
-    (b'<eos> 9\nb 2\na 7\n', 3, 7, 2),
-    (b'b 1\n<eos> 9\n', 2, 9, 1),
-  ):
-    with pytest.raises(UserError) as error:
-      read(data)
-    assert str(error.value) == (
-      f'list: line {line} has count {count} after {before}; allowed: the most '
-      'frequent word first, or words without counts'
-    )
-    assert Words.from_list(data, 'list').counts  # what is written is read
+  assert read(b'b\na\n').counts == read(b'b 7\na\n').counts == ()
 
 
 @pytest.mark.parametrize(
   'data, found',
   [
     (b'', 'list has no words'),
-    (b'a 1\n\nb 1\n', "list: line 2 is ''; allowed: a word, or a word and"),
+    (b'a 1\n\nb 1\n', "list: line 2 is ''; allowed: a word that no line"),
     (b'a 1\nb one\n', "list: line 2 is 'b one'"),
     (b'a 1 2\n', "list: line 1 is 'a 1 2'"),
-    (b'a\nb\na\n', "list: line 3 has the word 'a' of line 1 again"),
-    (b'a 3\nb\n', 'list: some lines have a count and others none'),
+    (b'a\nb\na\n', "list: line 3 is 'a'; allowed: a word that no line"),
   ],
 )
 def test_list_of_another_form(data, found):
@@ -226,3 +218,40 @@ def test_decoding_in_pieces(ids, cut):
   decoder = CAT.decoder()
   pieces = decoder.push(ids[:cut]) + decoder.push(np.array(ids[cut:], int))
   assert pieces == CAT.decode(ids)
+
+
+VOCABULARY = Words(('<unk>', 'the', 'city', '.', 'It'), unk='<unk>')
+
+
+def test_unknown_words_are_told_in_one_line():
+  text = b"It doesn't zebra .\nzebra <unk> city"
+  assert VOCABULARY.unknown(text, 'the prompt') == (
+    "the prompt: not in the vocabulary, read as <unk>: \"doesn't\", 'zebra'"
+  )
+  many = ' '.join(f'z{i}' for i in range(1205)).encode()
+  line = VOCABULARY.unknown(many, 'it')
+  assert line.endswith("'z4' and 1,200 more") and '\n' not in line
+  assert VOCABULARY.unknown(b'It \xff', 'it').endswith(r": '\udcff'")
+
+
+def test_where_no_word_is_unknown():
+  assert VOCABULARY.unknown(b'the city', 'it') == ''
+  assert vocabulary.Vocabulary.all_bytes().unknown(b'zebra', 'it') == ''
+  assert Words(('a',)).unknown(b'b', 'it') == ''  # which is refused
+
+
+@given(texts_of_blocks, sizes, sizes)
+def test_blocks_are_whole_lines_and_together_the_text(text, chunk, size):
+  blocks = list(words.blocks(cut(text, chunk), size))
+  assert b''.join(blocks) == text
+  assert all(blocks)
+  for block in blocks[:-1]:
+    assert block.endswith((b'\n', b' '))
+    if b'\n' in block:
+      assert block.endswith(b'\n')  # a cut at a space is within one line
+
+
+def test_blocks_have_about_the_size_asked_for():
+  lines = b'0123456\n' * 1000
+  blocks = list(words.blocks(cut(lines, 10), 100))
+  assert all(len(block) <= 110 for block in blocks)

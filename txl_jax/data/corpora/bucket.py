@@ -53,12 +53,8 @@ def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
   if _is_whole(folder, wanted):
     return
   print(f'fetching {there} into {folder}', file=sys.stderr)
-  with temporary_folder.beside(folder) as temporary:
-    made = temporary / folder.name
-    made.mkdir()
+  with temporary_folder.whole(folder, replace=True) as made:
     buckets.fetch(there, made)
-    if not _is_whole(folder, wanted):  # another process may have been first
-      temporary_folder.replace(made, folder, temporary)
 
 
 def _is_whole(folder, manifest):

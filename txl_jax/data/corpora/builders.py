@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download import checksums
 
 from txl_jax.data.corpora import downloads, local, temporary_folder
 from txl_jax.data.corpora.published import ARCHIVES, Archive
@@ -79,22 +78,19 @@ def read(
       print(f'{e}; the records are made again', file=sys.stderr)
   if not source:
     folder = pathlib.Path(manual_dir or root / 'downloads')
-    with temporary_folder.beside(root / name) as temporary:
-      texts, source = _texts(name, folder, manual_dir is None, temporary)
-      made = _make_records(name, texts, temporary)
+    with temporary_folder.whole(path, replace=True) as made:
+      texts, source = _texts(name, folder, manual_dir is None, made.parent)
+      _make_records(name, texts, made.parent).rename(made)
       files.write(made / _SOURCE, json.dumps(source))
-      path.parent.mkdir(parents=True, exist_ok=True)
-      temporary_folder.replace(made, path, temporary)
   try:
     records = builder(name, root)  # a new one, which finds the records
   except Exception as e:  # whatever TFDS raises for damaged files
     again = f'{path} cannot be read, prepare it again with --force'
     raise UserError(f'{again}: {first_line(e)}') from e
-  splits = {}
-  for split in archive.members:
-    shown, size = pathlib.Path(f'{name}, {split}'), archive.cuts.get(split, 0)
-    part = _Recorded(shown, 0, size, size, records, split)
-    splits[split] = local.Split((part,))
+  splits = {
+    split: local.Split((_Recorded(path, 0, 0, 0, records, split),))
+    for split in archive.members
+  }
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
 
 
@@ -107,41 +103,24 @@ def builder(name: str, data_dir: pathlib.Path) -> Records:
 def _texts(name, folder, download, temporary):
   """The texts of an archive, by member, and what is known about it."""
   archive = ARCHIVES[name]
-  path = folder / archive.file
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
   if download:
     source = downloads.download(name, archive, folder)
   elif texts := _extracted(archive, folder):
-    found = {}
-    for member, text in texts.items():
-      if md5 := archive.md5.get(pathlib.PurePath(member).name):
-        downloads.check_text(text, md5, f'{text}')
-      found[text.name] = checksums.compute_url_info(text).checksum
+    found = {text.name: files.sha256(text) for text in texts.values()}
     return texts, {'texts': found}
   else:
-    source = downloads.check(path, archive)
+    source = downloads.check(folder / archive.file, archive)
+  path = folder / archive.file
   return downloads.unpack(path, members, temporary), source
 
 
 def _extracted(archive, folder):
-  """The texts of an archive found in a folder, {member: path}; {} if none.
-
-  UserError, with all names that would do, if the archive is not there either.
-  """
-  every = [*archive.extracted()]
-  for names in every:
+  """The texts of an archive found in a folder, {member: path}; {} if none."""
+  for names in archive.extracted():
     texts = {member: folder / name for member, name in names.items()}
     if all(text.is_file() for text in texts.values()):
       return texts
-  if every and not (folder / archive.file).exists():
-    several = '; or '.join(', '.join(names.values()) for names in every)
-    some = {x for names in every for x in names.values()}
-    there = [x for x in sorted(some) if (folder / x).is_file()]
-    raise UserError(
-      f'--manual_dir={folder} has {", ".join(there) or "none of the files"}'
-      f'{" alone" if there else ""}; allowed: {archive.file} '
-      f'({downloads.known(archive)}), or its texts: {several}'
-    )
   return {}
 
 
@@ -171,22 +150,18 @@ def _make_records(name, texts, folder):
 
 @dataclasses.dataclass(frozen=True)
 class _Recorded(local.Part):
-  """A split read from its records; its size is 0 if not known."""
+  """A split read from its records."""
 
   records: Any  # the Records of the corpus
   split: str
 
   def __call__(self):
     """The bytes; UserError if they are damaged."""
-    found = 0
     try:
       for record in self.records.as_data_source(self.split):
-        found += record['data'].size
         yield record['data'].tobytes()
-      if found != (self.size or found):
-        raise ValueError(f'it has {found} bytes, not {self.size}')
     except (OSError, RuntimeError, ValueError) as e:
       raise UserError(
-        f'{self.records.data_dir}: split {self.split} cannot be read, prepare '
-        f'it again with --force: {e}'
+        f'{self.path}: split {self.split} cannot be read, prepare it again '
+        f'with --force: {e}'
       ) from e

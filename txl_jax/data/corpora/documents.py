@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from txl_jax.data.corpora.local import Part, Split
 from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
-from txl_jax.program.settings import refuse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +31,18 @@ def each(
 
   `shown` is given the text of each part, and returns it.
   """
-  parts = (_pieces(asked, part, shown(part())) for part in split.parts)
+  parts = (_pieces(asked, shown(part())) for part in split.parts)
   pieces = itertools.chain.from_iterable(parts)
+
+  def to_its_end(piece):
+    yield piece.text
+    while not piece.ends:
+      piece = next(pieces)
+      yield piece.text
+
   for piece in pieces:
     if piece.text:
-      yield _to_its_end(piece, pieces)
-
-
-def _to_its_end(piece, pieces):
-  yield piece.text
-  while not piece.ends:
-    piece = next(pieces)
-    yield piece.text
+      yield to_its_end(piece)
 
 
 def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
@@ -54,9 +53,10 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
   """
   ends, at, begun = [0], 0, False
   for part in files:
-    whole = [_Piece(b'-', True, part.size)] if part.size else []
-    pieces = _pieces(asked, part, part())
-    for piece in whole if asked.documents == 'file' else pieces:
+    pieces = _pieces(asked, part())
+    if asked.documents == 'file':  # which need not be read
+      pieces = [_Piece(b'-', True, part.size)] if part.size else []
+    for piece in pieces:
       at, begun = at + piece.size, begun or bool(piece.text)
       if piece.ends and begun:
         ends.append(at)
@@ -77,24 +77,7 @@ def places(asked: Data, files: Iterable[Part], wanted: list[int]) -> list[int]:
   return found
 
 
-def hold_separator(asked: Data, files: Iterable[Part]) -> None:
-  """UserError unless some file has data.separator, if that matters."""
-  if asked.documents != 'separator':
-    return
-  size = len(asked.separator.encode())
-  for part in files:
-    for piece in _pieces(asked, part, part()):
-      if piece.size == len(piece.text) + size:
-        return
-  refuse(
-    'data.separator',
-    asked.separator,
-    f'what is between two documents in {asked.path} (a shell writes a newline '
-    "as $'\\n')",
-  )
-
-
-def _pieces(asked: Data, part, chunks) -> Iterator[_Piece]:
+def _pieces(asked: Data, chunks: Iterable[bytes]) -> Iterator[_Piece]:
   """The pieces of a part of a file; the last one ends a document."""
   if asked.documents == 'record':
     # A chunk is a record, see `formats`.

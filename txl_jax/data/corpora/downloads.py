@@ -8,6 +8,7 @@ The library requests handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and
 REQUESTS_CA_BUNDLE.
 """
 
+import contextlib
 import hashlib
 import pathlib
 import posixpath
@@ -18,7 +19,6 @@ import zipfile
 from collections.abc import Collection
 
 import requests
-from tensorflow_datasets.core.download import checksums
 
 from txl_jax.data.corpora.published import Archive
 from txl_jax.program import files
@@ -29,28 +29,25 @@ _TIMEOUT = 20  # seconds to wait for a server that does not answer
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
   """Size and sha256; UserError if it is missing or not the archive."""
-  wanted = f'expected {known(archive, " with ")}'
+  wanted = f'expected {known(archive)}'
   if not path.is_file():
     what = 'it is no file' if path.exists() else 'no such file'
-    urls = ' or '.join(archive.urls)
-    raise UserError(f'{path}: {what}; {wanted}, from {urls}')
-  found = checksums.compute_url_info(path)
-  size, sha256 = int(found.size), found.checksum
-  if (archive.size or size, archive.sha256 or sha256) != (size, sha256):
-    raise UserError(f'{path}: has {size} bytes with sha256 {sha256}; {wanted}')
-  if archive.archive_md5:
-    check_text(path, archive.archive_md5, f'{path}')
-  return {'size': size, 'sha256': sha256}
-
-
-def check_text(path: pathlib.Path, md5: str, name: str) -> None:
-  """Raises a UserError, with `name` for the text, unless it has that md5."""
-  found = checksums.compute_url_info(path, hashlib.md5)
-  if found.checksum != md5:
-    raise UserError(
-      f'{name}: has {int(found.size)} bytes with md5 {found.checksum}; '
-      f'expected md5 {md5}'
+    texts = ''.join(
+      f'; or {", ".join(names.values())}' for names in archive.extracted()
     )
+    urls = ' or '.join(archive.urls)
+    raise UserError(f'{path}: {what}; {wanted}, from {urls}{texts}')
+  source = {'size': path.stat().st_size, 'sha256': files.sha256(path)}
+  kind, digest = archive.digest
+  if kind == 'sha256':
+    found = source['sha256']
+  else:
+    with path.open('rb') as f:
+      found = hashlib.file_digest(f, kind).hexdigest()
+  if found != digest:
+    size = source['size']
+    raise UserError(f'{path}: has {size} bytes with {kind} {found}; {wanted}')
+  return source
 
 
 def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
@@ -61,11 +58,8 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   """
   path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
-  if path.exists():
-    try:
-      return check(path, archive)
-    except UserError:
-      path.unlink()
+  with contextlib.suppress(UserError):
+    return check(path, archive)
   failures = {}
   for url in 2 * archive.urls:
     try:
@@ -113,16 +107,10 @@ def _members(path, names):
         yield name, stream
 
 
-def known(archive: Archive, between: str = ', ') -> str:
+def known(archive: Archive) -> str:
   """What is published about an archive, in words."""
-  size, sha256 = f'{archive.size} bytes', f'sha256 {archive.sha256}'
-  if archive.archive_md5:
-    return f'{size}{between}md5 {archive.archive_md5}'
-  if not archive.sha256:
-    return f'{size}; no sha256 is published'
-  if not archive.size:
-    return f'{sha256}; no size is published'
-  return f'{size}{between}{sha256}'
+  size = f'{archive.size} bytes, ' if archive.size else ''
+  return f'{size}{" ".join(archive.digest)}'
 
 
 def _get(url, part, size):

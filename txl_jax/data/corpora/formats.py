@@ -65,23 +65,18 @@ def _suffixes(path):
 
 def _unpacked(path) -> Chunks:
   """The bytes of a file, unpacked if it is packed."""
-  ways = {'.gz': _gzip, '.zst': _zstandard}
-  way = ways.get(path.suffix.lower(), _plain)
+  suffix = path.suffix.lower()
   try:
     with open_regular(path) as f:
-      yield from way(path, f)
+      if suffix == '.zst':
+        yield from _zstandard(path, f)
+      else:
+        source = gzip.GzipFile(fileobj=f) if suffix == '.gz' else f
+        yield from iter(functools.partial(source.read, _CHUNK), b'')
   except (EOFError, zlib.error, gzip.BadGzipFile) as e:
     raise UserError(f'{path} is damaged or cut off: {first_line(e)}') from e
   except OSError as e:
     raise UserError(f'{path} cannot be read: {e.strerror}') from e
-
-
-def _plain(path, f) -> Chunks:
-  yield from iter(functools.partial(f.read, _CHUNK), b'')
-
-
-def _gzip(path, f: BinaryIO) -> Chunks:
-  yield from _plain(path, gzip.GzipFile(fileobj=f))
 
 
 def _zstandard(path, f: BinaryIO) -> Chunks:
@@ -110,8 +105,7 @@ def _objects(path, field, newlines) -> Chunks:
     except (ValueError, RecursionError) as e:
       raise UserError(f'{where} is no JSON: {first_line(e)}') from e
     if not isinstance(record, dict):
-      kind = type(record).__name__
-      raise UserError(f'{where} is a {kind}; allowed: a JSON object')
+      raise UserError(f'{where} is no JSON object')
     if field not in record:
       raise _no_field(where, field, record)
     yield _text(where, field, record[field], newlines)

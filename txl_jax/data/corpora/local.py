@@ -51,11 +51,6 @@ class Part:
     return cls(path, 0, size, size, read=read)
 
   @property
-  def name(self) -> str:
-    """Its name in errors."""
-    return f'{self.path}, its text' if self.read else f'{self.path}'
-
-  @property
   def begins(self) -> bool:
     """Whether the file begins here."""
     return self.start == 0
@@ -65,35 +60,10 @@ class Part:
     """Whether the file ends here; else it continues in the next split."""
     return self.stop == self.size
 
-  def first_line(self) -> int:
-    """Number, in the file, of the line where the part begins."""
-    if self.begins:
-      return 1
-    before = dataclasses.replace(self, start=0, stop=self.start)
-    return 1 + sum(chunk.count(b'\n') for chunk in before())
-
   def __call__(self) -> Iterator[bytes]:
     """The bytes; UserError if the file has become shorter or is unreadable."""
-    if self.read:
-      yield from self._unpacked(self.read())
-      return
-    at = self.start
-    try:
-      with open_regular(self.path) as f:
-        f.seek(at)
-        while at < self.stop:
-          chunk = f.read(min(_CHUNK, self.stop - at))
-          if not chunk:
-            raise UserError(f'{self.path} became shorter while it was read')
-          at += len(chunk)
-          yield chunk
-    except OSError as e:
-      raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
-
-  def _unpacked(self, chunks):
-    """The bytes from start to stop, given the whole text in chunks."""
-    at = 0  # where the chunk begins
-    for chunk in chunks:
+    at = 0 if self.read else self.start  # where the next chunk begins
+    for chunk in self.read() if self.read else self._chunks():
       if piece := chunk[max(self.start - at, 0) : self.stop - at]:
         yield piece
       at += len(chunk)
@@ -101,6 +71,15 @@ class Part:
         return
     if at < self.stop:
       raise UserError(f'{self.path} became shorter while it was read')
+
+  def _chunks(self):
+    """The bytes of a plain file from start on."""
+    try:
+      with open_regular(self.path) as f:
+        f.seek(self.start)
+        yield from iter(lambda: f.read(_CHUNK), b'')
+    except OSError as e:
+      raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +105,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   the next. Within a split they are in the order of these hashes: streams that
   start at different places then read different things, whereas the order of
   paths would keep, say, all character tables together. The source also has the
-  Python version. UserError: a file cannot be read, or a split has none.
+  Python version. UserError: a file cannot be read.
   """
   root = pathlib.Path(root)
   files = list_files(root, _is_library_source)
@@ -136,9 +115,6 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
     number = int.from_bytes(digest[:8], 'big') % 100
     split = SPLITS[(number >= 90) + (number >= 95)]
     parts[split].append(files[digests[digest]])
-  for split, part in parts.items():
-    if not any(file.size for file in part):
-      raise UserError(f'{root}: no Python source for the split {split}')
   splits = {split: Split(tuple(part)) for split, part in parts.items()}
   return splits, source(root, files) | {'python': platform.python_version()}
 

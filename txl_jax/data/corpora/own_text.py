@@ -14,7 +14,6 @@ The files of a folder are read in the order of their relative posix paths;
 hidden files and folders and links to folders are skipped.
 """
 
-import collections
 import dataclasses
 import hashlib
 import itertools
@@ -64,12 +63,12 @@ class Found:
     found = local.source(path, merged)
     if set(self.files) != {''}:
       found['splits'] = {split: [*x] for split, x in self.files.items()}
-    read_by = {}
-    if any(formats.has_records(part.path) for part in merged.values()):
-      read_by['field'] = self.asked.field
-    if self.asked.documents == 'separator':
-      read_by['separator'] = self.asked.separator
-    for name, value in read_by.items():
+    read_by = (
+      ('field', any(formats.has_records(x.path) for x in merged.values())),
+      ('separator', self.asked.documents == 'separator'),
+    )
+    for name in (name for name, here in read_by if here):
+      value = getattr(self.asked, name)
       digest = hashlib.sha256(f'{found["sha256"]}\0{value}'.encode())
       found |= {name: value, 'sha256': digest.hexdigest()}
     return found
@@ -85,11 +84,6 @@ class Found:
     UserError: a file cannot be read, or there is too little text.
     """
     texts = {split: self._texts(x.values()) for split, x in self.files.items()}
-    for split, parts in texts.items():
-      if not any(part.size for part in parts):
-        where = self._where(split)
-        raise UserError(f'{where} holds no text, its files have 0 bytes')
-    documents.hold_separator(self.asked, itertools.chain(*texts.values()))
     if '' in texts:
       return dict(zip(SPLITS, self._cut(texts[''], 90, 95)))
     whole = {split: Split(tuple(parts)) for split, parts in texts.items()}
@@ -101,38 +95,30 @@ class Found:
 
   def told(self, entries: dict[str, dict]) -> str:
     """One line that says which text each split is, with bytes and tokens."""
-    files, told = self.files, []
+    names = {split: _listed(files) for split, files in self.files.items()}
+    if '' in names:
+      shares = 'the first 90 %', 'the next 5 %', 'the last 5 %'
+      what = {s: f'{share} of {names[""]}' for s, share in zip(SPLITS, shares)}
+    else:
+      what = {
+        'validation': 'the last 5 % of that, for no file is one',
+        'test': 'the validation split again, for no file is one',
+      } | names
+      if 'validation' not in names:
+        what['train'] = f'the first 95 % of {names["train"]}'
+    told = []
     for split in SPLITS:
-      if '' in files:
-        part = {'train': 'the first 90 %', 'validation': 'the next 5 %'}
-        what = part.get(split, 'the last 5 %') + f' of {_listed(files[""])}'
-      elif split in files:
-        what = _listed(files[split])
-        if split == 'train' and 'validation' not in files:
-          what = f'the first 95 % of {what}'
-      elif split == 'validation':
-        what = 'the last 5 % of that, for no file is one'
-      else:
-        what = 'the validation split again, for no file is one'
       e = entries[split]
-      told.append(
-        f'{split} is {what}: {e["bytes"]:,} bytes, {e["tokens"]:,} tokens'
-      )
+      line = f'{split} is {what[split]}: {e["bytes"]:,} bytes, '
+      line += f'{e["tokens"]:,} tokens'
       if self.asked.ends_documents:
         n = e['sentences']
-        told[-1] += f' of {n:,} document{"s" * (n != 1)}'
+        line += f' of {n:,} document{"s" * (n != 1)}'
+      told.append(line)
     line = '; '.join(told)
     if self.others:
       line += f'; left out: {_listed(self.others)}'
     return line
-
-  def _where(self, split):
-    names = {'validation': 'validation_path', 'test': 'test_path'}
-    name = names.get(split, '')
-    if path := getattr(self.asked, name, ''):
-      return f'data.{name}: {path}'
-    of = f', split {split},' if split else ''
-    return f'data.path: {self.asked.path}{of}'
 
   def _texts(self, parts: Iterable[Part]) -> list[Part]:
     """The text of each file; one that is not plain text is read to its end."""
@@ -150,15 +136,12 @@ class Found:
     if self.asked.ends_documents:
       cuts = documents.places(self.asked, files, wanted)
     else:
-      cuts = [_place(files, offset, words) for offset in wanted]
+      cuts = [_place(files, offset, words) for offset in wanted if total]
     cuts = [0, *cuts, total]
     if any(start >= stop for start, stop in itertools.pairwise(cuts)):
-      into = 'train, validation and test'
-      if len(percents) == 1:
-        into = 'train and validation'
       raise UserError(
         f'data.path: {self.asked.path} has {total} bytes, too few lines to cut '
-        f'it into {into}'
+        f'it into {len(percents) + 1} splits'
       )
     return [local.between(files, *part) for part in itertools.pairwise(cuts)]
 
@@ -193,36 +176,21 @@ def find(asked: Data) -> Found:
               f'data.{name}: {part.path} is also of data.path; allowed: a text '
               'that is not trained on'
             )
-  _hold_field(asked, files)
-  _hold_records(asked, files)
+  _check_records(asked, files)
   return Found(asked, files, others if named else ())
 
 
-def _hold_field(asked: Data, files):
-  """Raises a UserError if a field is named that no file has."""
-  parts = (part for x in files.values() for part in x.values())
-  if asked.field == Data.field:
-    return
-  if not any(formats.has_records(part.path) for part in parts):
-    settings.refuse(
-      'data.field',
-      asked.field,
-      f'{Data.field!r}, for no file of {asked.path} has records (.jsonl, '
-      '.parquet)',
-    )
-
-
-def _hold_records(asked: Data, files):
-  """Raises a UserError if records are documents and a file has no records."""
-  parts = (part for x in files.values() for part in x.values())
-  for part in parts if asked.documents == 'record' else ():
-    if not formats.has_records(part.path):
-      settings.refuse(
-        'data.documents',
-        asked.documents,
-        f'none, file or separator, for {part.path} has no records (.jsonl, '
-        '.parquet)',
-      )
+def _check_records(asked: Data, files: dict[str, Files]) -> None:
+  """Raises a UserError if there are no records where they are asked for."""
+  paths = [part.path for x in files.values() for part in x.values()]
+  plain = [path for path in paths if not formats.has_records(path)]
+  none = 'has no records (.jsonl, .parquet)'
+  if asked.field != Data.field and plain == paths:
+    allowed = f'{Data.field!r}, for {asked.path} {none}'
+    settings.refuse('data.field', asked.field, allowed)
+  if asked.documents == 'record' and plain:
+    allowed = f'none, file or separator, for {plain[0]} {none}'
+    settings.refuse('data.documents', asked.documents, allowed)
 
 
 def _files(name, path) -> Files:
@@ -240,8 +208,7 @@ def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
 
   Both are empty if the names give no training split, or only that.
   """
-  entries = collections.defaultdict(dict)  # {split: {name: forms}}
-  others, seen = [], []
+  files, forms, others, doubled = {}, {}, [], ''
   try:
     paths = sorted(root.iterdir())
   except OSError as e:
@@ -255,34 +222,17 @@ def _named(root: pathlib.Path) -> tuple[dict[str, Files], tuple[str, ...]]:
       continue
     split = _NAMES[found['name'].lower()]
     form = found['before'], found['name'], found['form'], path.is_dir()
-    entries[split].setdefault(form, []).append(path)
-    seen.append(path.name)
-  if 'train' not in entries:
-    if len(entries) == 2 and not others:
-      raise UserError(
-        f'data.path: {root} has {_listed(seen)}, but no train; allowed: a '
-        'training split beside them, or one text'
-      )
+    first = forms.setdefault(split, (form, path.name))
+    if form != first[0]:
+      doubled = f'{first[1]} and {path.name}, each for the split {split}'
+    lead = f'{path.name}/' if path.is_dir() else ''
+    for name, part in _files('path', path).items():
+      files.setdefault(split, {})[f'{lead}{name}'] = part
+  if 'train' not in forms or len(forms) == 1:
     return {}, ()
-  if len(entries) == 1:
-    return {}, ()
-  files = {}
-  for split in SPLITS:
-    if split not in entries:
-      continue
-    if len(entries[split]) > 1:
-      names = ' and '.join(x[0].name for x in entries[split].values())
-      raise UserError(
-        f'data.path: {root} has {names}, each for the split {split}; allowed: '
-        'one of them'
-      )
-    (paths,) = entries[split].values()
-    files[split] = {}
-    for path in paths:
-      lead = f'{path.name}/' if path.is_dir() else ''
-      for name, part in _files('path', path).items():
-        files[split][f'{lead}{name}'] = part
-  return files, tuple(others)
+  if doubled:
+    raise UserError(f'data.path: {root} has {doubled}; allowed: one of them')
+  return {s: files.get(s, {}) for s in SPLITS if s in forms}, tuple(others)
 
 
 def _listed(names: Iterable[str]) -> str:

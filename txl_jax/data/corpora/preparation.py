@@ -6,6 +6,7 @@ older run needs. The others are downloaded.
 """
 
 import codecs
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -39,7 +40,6 @@ def prepare(
   *,
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
-  processes: int = 0,
 ) -> Prepared:
   """Prepares a corpus if it is not there yet, or if forced; and opens it.
 
@@ -47,71 +47,60 @@ def prepare(
   `bucket.cache`, and uploaded if it is not in the bucket.
 
   The folder appears under its name only when it is complete; a run that is
-  killed leaves a folder *.tmp-* that nothing reads.
-  Nothing is downloaded if manual_dir is to hold the archive. Words are read by
-  so many processes, 0 meaning one for each CPU, up to four; the result does not
-  depend on it. Data that cannot be written raise an OSError, other errors a
-  UserError.
+  killed leaves a folder *.tmp-* that nothing reads. Nothing is downloaded if
+  manual_dir is to hold the archive. Data that cannot be written raise an
+  OSError, other errors a UserError.
   """
   asked.check()
   remote, asked = bucket.apart(asked)
   if manual_dir is not None and asked.corpus in options.LOCAL:
     raise UserError(f'--manual_dir: corpus {asked.corpus} has no archive')
-  words, listed = _read_list(asked)
+  listed, file = _read_list(asked)
   splits, source, own = {}, {}, None
   if asked.corpus == 'text':
     own = own_text.find(asked)
     source = own.source()
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
-  folder = _folder(asked, source, listed)
+  folder = _folder(asked, source, file)
   if remote is not None and not force:
     bucket.fetch(remote / folder.name, folder)
-  if folder.exists() and not force:
-    found = prepared.load(folder)
-    if remote is not None:
-      bucket.put(folder, remote / folder.name, force)
-    then = found.manifest['source'].get('vocab_file')
-    if listed and then['sha256'] != listed['sha256']:
-      key = 'tokenizer' if asked.subwords else 'vocab_file'
+  new = force or not folder.exists()
+  if new:
+    if asked.corpus == 'lm1b' and not file:
       raise UserError(
-        f'data.{key}: {getattr(asked, key)} has sha256 {listed["sha256"]}, '
-        f'{folder} was made with {then["file"]}, sha256 {then["sha256"]}; '
-        'allowed: the same list, or to prepare the corpus again with --force'
+        f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
+        ' words; allowed: --vocab_file=FILE, a word a line'
       )
-    return found
-  if asked.corpus == 'lm1b' and not listed:
-    raise UserError(
-      f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,} '
-      'words; allowed: --vocab_file=FILE, a word a line'
-    )
-  print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
-  if own:
-    splits = own.splits()
-  elif not splits:
-    # TFDS is needed only for downloads; training does not import it.
-    from txl_jax.data.corpora import builders
-
-    splits, source = builders.read(
-      asked.corpus, asked.folder, manual_dir, force
-    )
-  if listed:
-    source = {**source, 'vocab_file': listed}
-  with temporary_folder.beside(folder) as temporary:
-    made = temporary / folder.name
-    made.mkdir()
-    vocabulary, entries = writing.write(asked, splits, made, processes, words)
-    _check(asked, len(vocabulary), entries)
-    prepared.write_manifest(made, asked, source, vocabulary, entries)
+    print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
     if own:
-      print(own.told(entries), file=sys.stderr)
-    if force:
-      temporary_folder.replace(made, folder, temporary)
-    else:
-      temporary_folder.move(made, folder)
+      splits = own.splits()
+    elif not splits:
+      # TFDS is needed only for downloads; training does not import it.
+      from txl_jax.data.corpora import builders
+
+      splits, source = builders.read(
+        asked.corpus, asked.folder, manual_dir, force
+      )
+    if file:
+      source = {**source, 'vocab_file': file}
+    with (
+      contextlib.suppress(FileExistsError),  # another process was first
+      temporary_folder.whole(folder, replace=force) as made,
+    ):
+      vocabulary, entries = writing.write(asked, splits, made, listed)
+      _check(asked, len(vocabulary), entries)
+      prepared.write_manifest(
+        made, folder.name, asked, source, vocabulary, entries
+      )
+  found = prepared.load(folder)
+  if new:
+    _warn_of_unknown(found)
+  if new and own:
+    print(own.told(found.manifest['splits']), file=sys.stderr)
   if remote is not None:
     bucket.put(folder, remote / folder.name, force)
-  return prepared.load(folder)
+  return found
 
 
 def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
@@ -138,14 +127,23 @@ def vocab_size(config: Mapping[str, Any]) -> int:
   return asked.symbols or len(prepare(asked).vocabulary)
 
 
-def _read_list(asked) -> tuple[Words | Subwords | None, dict]:
+def _read_list(asked: Data) -> tuple[Words | Subwords | None, dict]:
   """The vocabulary of a file, and its manifest entry, if there is one."""
-  if asked.tokenizer:
-    return _read_tokenizer(asked)
-  if not asked.vocab_file:
+  key = 'tokenizer' if asked.tokenizer else 'vocab_file'
+  path, lm1b = pathlib.Path(getattr(asked, key)), asked.corpus == 'lm1b'
+  if not (asked.tokenizer or asked.vocab_file):
     return None, {}
-  path, lm1b = pathlib.Path(asked.vocab_file), asked.corpus == 'lm1b'
-  data = files.read(path, f'data.vocab_file: {path}', _LARGEST_LIST)
+  name = f'data.{key}: {path}'
+  data = files.read(path, name, _LARGEST_LIST)
+  if asked.tokenizer:
+    fields = files.parse_json(data, name)
+    if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
+      fields = fields.get('tokenizer')
+    try:
+      found = Subwords.from_fields(fields)
+    except ValueError as e:
+      raise UserError(f'{name}: {e}') from e
+    return found, {'file': path.name, 'sha256': found.sha256()}
   words = Words.from_list(
     data.removeprefix(codecs.BOM_UTF8),
     str(path),
@@ -153,32 +151,17 @@ def _read_list(asked) -> tuple[Words | Subwords | None, dict]:
     unk='<UNK>' if lm1b else '<unk>',
     add_unk=asked.unk,
     lower=asked.lower,
-    ranked=not lm1b,  # a published list is used as it is
   )
   if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
-      f'data.vocab_file: {path} has {len(words)} words'
+      f'{name} has {len(words)} words'
       f'{"" if words.unk else ", no <UNK> among them"}; the published list has '
       f'{options.SIZES["lm1b"]}, <S> and <UNK> among them'
     )
   return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
 
 
-def _read_tokenizer(asked) -> tuple[Subwords, dict]:
-  """The subwords of data.tokenizer."""
-  path = pathlib.Path(asked.tokenizer)
-  name = f'data.tokenizer: {path}'
-  fields = files.parse_json(files.read(path, name, _LARGEST_LIST), name)
-  if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
-    fields = fields.get('tokenizer')
-  try:
-    found = Subwords.from_fields(fields)
-  except ValueError as e:
-    raise UserError(f'{name}: {e}') from e
-  return found, {'file': path.name, 'sha256': found.sha256()}
-
-
-def _folder(asked, source, listed):
+def _folder(asked: Data, source: dict, file: dict) -> pathlib.Path:
   """Where a corpus is once prepared."""
   name = asked.corpus
   if name == 'text':
@@ -188,9 +171,9 @@ def _folder(asked, source, listed):
   if source:
     name += f'-{source["sha256"][:12]}'
   name += asked.suffix()
-  if source and listed:
+  if source and file:
     kind = 'tokenizer' if asked.subwords else 'list'
-    name += f'-{kind}_{listed["sha256"][:12]}'
+    name += f'-{kind}_{file["sha256"][:12]}'
   return pathlib.Path(asked.folder) / name
 
 
@@ -219,3 +202,14 @@ def _check(asked: Data, symbols: int, entries: dict) -> None:
         f'{asked.corpus}: {found} {what}, published are {expected}; allowed: '
         'the published text'
       )
+
+
+def _warn_of_unknown(corpus: Prepared) -> None:
+  """Tells of an <unk> that no training can make probable."""
+  unk = corpus.vocabulary.unk_id
+  if unk is not None and not corpus.share_unknown('train'):
+    print(
+      f'warning: {corpus.vocabulary.symbols[unk]} never occurs in train; a '
+      'larger --min_count (data.min_count) trains it',
+      file=sys.stderr,
+    )

@@ -17,16 +17,19 @@ class Archive:
   members: Mapping[str, tuple[str, ...]]  # of each split, in order
   # Bytes of splits that are cut from one text; other splits are whole files.
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  # md5 of files by their names without folders, if there is no sha256.
-  md5: Mapping[str, str] = dataclasses.field(default_factory=dict)
   symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  archive_md5: str | None = None  # if there is no sha256
+  md5: str = ''  # if there is no sha256
 
   @property
   def file(self) -> str:
     """File name of the archive."""
     return self.urls[0].rsplit('/', 1)[-1]
+
+  @property
+  def digest(self) -> tuple[str, str]:
+    """The kind of its published digest, and the digest in hex."""
+    return ('sha256', self.sha256) if self.sha256 else ('md5', self.md5)
 
   def extracted(self) -> Iterator[dict[str, str]]:
     """Names that its texts may have in a folder, {member: file}.
@@ -103,14 +106,9 @@ _ARCHIVES = {
     size=34_869_662,
     sha256=None,
     members=_files('simple-examples/data/ptb.{}.txt'),
-    md5={
-      'ptb.train.txt': 'f26c4b92c5fdc7b3f8c7cdcb991d8420',
-      'ptb.valid.txt': 'aa0affc06ff7c36e977d7cd49e3839bf',
-      'ptb.test.txt': '8b80168b89c18661a38ef683c0dc3721',
-    },
     tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
     # As checked by PaddlePaddle, for the same address.
-    archive_md5='30177ea32e27c525793142b6bf2c8e2d',
+    md5='30177ea32e27c525793142b6bf2c8e2d',
   ),
   'lm1b': Archive(
     urls=(f'http://www.statmt.org/lm-benchmark/{_LM1B}.tar.gz',),

@@ -1,6 +1,7 @@
-"""Temporary folders, whose contents get their name when they are whole."""
+"""Folders that get their name when they are whole."""
 
 import contextlib
+import errno
 import os
 import pathlib
 import tempfile
@@ -10,41 +11,30 @@ from txl_jax.program import terminal
 
 
 @contextlib.contextmanager
-def beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A new folder next to a path, on the same disk; removed at the end.
+def whole(path: pathlib.Path, replace: bool = False) -> Iterator[pathlib.Path]:
+  """A new folder that is renamed to a path at the end of the block.
 
-  It is named after the path, with the ending .tmp-*. Neither the path nor the
-  folder it is in need exist. That of a process that is killed remains.
+  Until then it is in one beside the path, on the same disk, with the ending
+  .tmp-*; that of a process that is killed remains. If the block fails, what had
+  the name keeps it. FileExistsError: another folder has it, unless that is to
+  be replaced.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
-  made = tempfile.TemporaryDirectory(
+  temporary = tempfile.TemporaryDirectory(
     prefix=f'{path.name}.tmp-', dir=path.parent, ignore_cleanup_errors=True
   )
-  with terminal.before_end(terminal.unwind), made as folder:
-    yield pathlib.Path(folder)
-
-
-def move(made: pathlib.Path, path: pathlib.Path) -> bool:
-  """Gives a folder its name; False if another process was first."""
-  try:
-    made.rename(path)
-  except OSError:
-    if not os.path.lexists(path):
+  with terminal.before_end(terminal.unwind), temporary as folder:
+    made, old = pathlib.Path(folder, 'made'), pathlib.Path(folder, 'replaced')
+    made.mkdir()
+    yield made
+    if replace and os.path.lexists(path):
+      path.rename(old)
+    try:
+      made.rename(path)
+    except OSError as e:
+      if os.path.lexists(path):
+        name = os.strerror(errno.EEXIST)
+        raise FileExistsError(errno.EEXIST, name, str(path)) from e
+      if old.exists():
+        old.rename(path)
       raise
-    return False
-  return True
-
-
-def replace(
-  made: pathlib.Path, path: pathlib.Path, temporary: pathlib.Path
-) -> None:
-  """As `move`; a folder that has the name already is moved to `temporary`."""
-  old = temporary / 'replaced'
-  with contextlib.suppress(FileNotFoundError):
-    path.rename(old)
-  try:
-    move(made, path)
-  except BaseException:
-    if old.exists() and not path.exists():
-      old.rename(path)
-    raise

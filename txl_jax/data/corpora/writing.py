@@ -1,25 +1,25 @@
-"""Writing the tokens of a corpus, block by block.
+"""Writing the tokens of a corpus, block by block: memory holds a few blocks.
 
 If a text of words consists of several local files, each is whole lines: a file
 does not continue the last line of the one before.
 """
 
 import codecs
+import collections
 import functools
-import hashlib
-import io
 import itertools
 import pathlib
-import sys
-from typing import NoReturn
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from txl_jax.data import sentences
-from txl_jax.data.corpora import counting, documents, local
+from txl_jax.data.corpora import documents
+from txl_jax.data.corpora.local import Split, Splits
+from txl_jax.data.corpora.progress import progress
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
-from txl_jax.data.vocabularies import subwords
+from txl_jax.data.vocabularies import subwords, words
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.vocabulary import (
   AnyVocabulary,
@@ -33,36 +33,10 @@ from txl_jax.program.errors import UserError
 _BLOCK = 1 << 20  # bytes turned into subwords at once
 
 
-class File(io.BufferedWriter):
-  """A file of `size` numbers that is being written."""
-
-  def __init__(self, path: pathlib.Path):
-    super().__init__(io.FileIO(path, 'w'))
-    self._path, self._digest, self.size = path, hashlib.sha256(), 0
-
-  def write(self, array: np.ndarray) -> int:
-    """Appends an array."""
-    block = array.tobytes()
-    self._digest.update(block)
-    self.size += array.size
-    with files.naming(self._path):
-      return super().write(block)
-
-  def close(self) -> None:
-    """Writes the remaining numbers and closes the file."""
-    with files.naming(self._path):
-      super().close()
-
-  def sha256(self) -> str:
-    """The SHA-256 of what was written, in hex."""
-    return self._digest.hexdigest()
-
-
 def write(
   asked: Data,
-  splits: local.Splits,
+  splits: Splits,
   folder: pathlib.Path,
-  processes: int,
   listed: Words | Subwords | None,
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids, and where sentences start, into a folder.
@@ -71,140 +45,145 @@ def write(
   split its entry in the manifest. UserError: no word is left, a byte or word
   has no token id, or the list lacks most words.
   """
-  if asked.subwords:
-    return _write_subwords(asked, splits, folder, listed)
-  if not asked.words:
-    return _write_bytes(asked, splits, folder)
-  assert not isinstance(listed, Subwords)
-  processes = processes or counting.processes_by_default()
-  vocabulary = listed or _count(asked, splits, processes)
-  texts = {s: _Text(asked, s, x.parts) for s, x in splits.items()}
-  for text in texts.values():
-    blocks = counting.blocks(text.read('reading'))
-    ids = counting.in_order(vocabulary.look_up, blocks, processes)
-    text.write(vocabulary, folder, ids)
-  train = texts['train']
   if listed is not None:
-    unknown = train.entry['unknown']
-    words = train.words - (train.entry['lines'] if listed.eos else 0)
-    if 2 * unknown > words:
-      raise UserError(
-        f'data.vocab_file: {asked.vocab_file}: {unknown / words:.1%} of the '
-        f'{words} words of the training split are not in it; allowed: a list '
-        'of words of this text, which has at least half of them'
-      )
-  if asked.ends_documents:
-    vocabulary = vocabulary.of_documents()
-  if vocabulary.unk and not train.unks:
-    # No training can make it probable.
-    warning = f'warning: {vocabulary.unk} never occurs in train'
-    if listed is None:
-      warning += '; a larger --min_count (data.min_count) trains it'
-    print(warning, file=sys.stderr)
-  return vocabulary, {split: text.entry for split, text in texts.items()}
-
-
-def _write_bytes(asked, splits, folder):
-  """The same for bytes; for a published corpus only those that occur."""
-  if asked.corpus in LOCAL or asked.alphabet == 'bytes':
-    vocabulary = Vocabulary.all_bytes(asked.ends_documents)
-  else:
-    text = itertools.chain.from_iterable(read() for read in splits.values())
+    vocabulary = listed
+  elif asked.words:
+    vocabulary = _count(asked, splits)
+  elif asked.subwords:
+    vocabulary = _learn(asked, splits['train'])
+  elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
+    vocabulary = Vocabulary.all_bytes()
+  else:  # the bytes that occur
+    text = itertools.chain.from_iterable(split() for split in splits.values())
     dropped = b'\n' if asked.newline == 'drop' else b''
     vocabulary = Vocabulary.from_counts(count_bytes(text), dropped)
-  return vocabulary, {
-    split: _write_pieces(asked, split, read, folder, vocabulary, iter, iter)
-    for split, read in splits.items()
-  }
-
-
-def _write_subwords(asked, splits, folder, given):
-  """The same for subwords, which are learned unless they are given."""
-  vocabulary = given
-  if vocabulary is None:
-    shown = functools.partial(counting.progress, what='learning subwords')
-    train, most = splits['train'], asked.max_size or SUBWORDS
-    if asked.ends_documents:  # without what separates them
-      each = documents.each(asked, train, shown)
-      text = itertools.chain.from_iterable(each)
-      vocabulary = subwords.learn(text, most - 1)
-    else:
-      vocabulary = subwords.learn(shown(train()), most)
-  if asked.ends_documents:
+  if asked.ends_documents and not asked.words:
     vocabulary = vocabulary.of_documents()
-  blocks, entries = functools.partial(subwords.blocks, size=_BLOCK), {}
-  for split, read in splits.items():
-    shown = functools.partial(counting.progress, what=f'reading {split}')
-    more = vocabulary, shown, blocks
-    entries[split] = _write_pieces(asked, split, read, folder, *more)
+  encode = _words if asked.words else _pieces
+  entries = {}
+  for name, split in splits.items():
+    entry = entries[name] = {'bytes': 0}
+    what = f'reading {name}'
+    ids = encode(asked, split, what, vocabulary, entry)
+    entry |= _write_tokens(asked, name, folder, vocabulary, ids)
+  if asked.vocab_file:
+    _check_list(asked, vocabulary, entries['train'])
+  if asked.words and asked.ends_documents:
+    vocabulary = vocabulary.of_documents()
   return vocabulary, entries
 
 
-def _write_pieces(asked, split, read, folder, vocabulary, shown, cut):
-  """Writes a split that is encoded piece by piece; returns its entry.
-
-  The pieces are what `cut` makes from a text in chunks, or from each document.
-  """
-  size = 0
+def _pieces(asked, split, what, vocabulary, entry) -> Iterator[np.ndarray]:
+  """Token ids of bytes or subwords; completes the entry of the manifest."""
 
   def encoded(chunks):
-    nonlocal size
-    for piece in cut(chunks):
-      size += len(piece)
-      yield vocabulary.encode(piece, split)
+    for chunk in subwords.blocks(chunks, _BLOCK) if asked.subwords else chunks:
+      entry['bytes'] += len(chunk)
+      yield vocabulary.encode(chunk, asked.path or asked.corpus)
 
-  if asked.ends_documents:
-    end = np.array([vocabulary.eos_id], np.int32)
-    each = documents.each(asked, read, shown)
-    parts = (itertools.chain(encoded(pieces), [end]) for pieces in each)
-    ids = _joined(itertools.chain.from_iterable(parts))
+  shown = functools.partial(progress, what=what)
+  if not asked.ends_documents:
+    return encoded(shown(split()))
+  end = np.array([vocabulary.eos_id], np.int32)
+  each = documents.each(asked, split, shown)
+  parts = (itertools.chain(encoded(pieces), [end]) for pieces in each)
+  return itertools.chain.from_iterable(parts)
+
+
+def _words(asked, split, what, vocabulary, entry) -> Iterator[np.ndarray]:
+  """Token ids of words; completes the entry of the manifest."""
+  entry |= {'lines': 0, 'unknown': 0}
+  for block in words.blocks(_lines(asked, split, what, entry)):
+    ids = vocabulary.look_up(block)
+    unknown = ids < 0
+    if n := int(np.count_nonzero(unknown)):
+      if vocabulary.unk_id is None:
+        vocabulary.encode(block, asked.path or asked.corpus)  # raises
+      entry['unknown'] += n
+      ids[unknown] = vocabulary.unk_id
+    yield ids
+
+
+def _lines(asked, split, what, entry) -> Iterator[bytes]:
+  """A text of words in chunks, without byte-order marks.
+
+  The last line of a file gets a newline. A document becomes a line: newlines
+  within it are spaces. Counts bytes and lines.
+  """
+  shown = functools.partial(progress, what=what)
+  whole = asked.ends_documents
+  if whole:
+    units = ((True, True, x) for x in documents.each(asked, split, shown))
   else:
-    ids = encoded(shown(read()))
-  entry = _write_tokens(asked, split, folder, vocabulary, ids)
-  return entry | {'bytes': size}
+    units = ((x.begins, x.ends, shown(x())) for x in split.parts)
+  for begins, ends, chunks in units:
+    last = b' ' if whole else b''
+    for chunk in chunks:
+      entry['bytes'] += len(chunk)
+      if begins:
+        chunk, begins = chunk.removeprefix(codecs.BOM_UTF8), False
+      if whole:
+        chunk = chunk.replace(b'\n', b' ')
+      entry['lines'] += chunk.count(b'\n')
+      last = chunk[-1:] or last
+      yield chunk
+    if ends and last not in (b'', b'\n'):
+      entry['lines'] += 1
+      yield b'\n'
 
 
-def _joined(parts):
-  """Joins arrays into fewer, larger ones, since documents may be short."""
-  held, count = [], 0
-  for part in parts:
-    held.append(part.astype(np.int32))
-    count += part.size
-    if count >= _BLOCK:
-      yield np.concatenate(held)
-      held, count = [], 0
-  if held:
-    yield np.concatenate(held)
+def _write_tokens(asked, name, folder, vocabulary, parts) -> dict:
+  """Writes token ids and where sentences or documents start."""
+  file, dtype = folder / TOKENS.format(name), token_dtype(len(vocabulary))
+  if asked.corpus != 'lm1b' and not asked.ends_documents:
+    size = _write(file, dtype, parts)
+    return {'tokens': size, 'sha256': files.sha256(file)}
+  starts = folder / SENTENCES.format(name)
+  laid_out = sentences.lay_out(parts, vocabulary.start, asked.boundaries)
+  with files.naming(starts), starts.open('wb') as f:
+
+    def ids():
+      for ids, where in laid_out:
+        f.write(where.astype(np.int64).tobytes())
+        yield ids
+
+    size = _write(file, dtype, ids())
+  return {
+    'tokens': size,
+    'sha256': files.sha256(file),
+    'sentences': starts.stat().st_size // np.dtype(np.int64).itemsize - 1,
+    'sentences_sha256': files.sha256(starts),
+  }
 
 
-def _write_tokens(asked, split, folder, vocabulary, parts):
-  """Writes token ids and where sentences or documents start; returns entry."""
-  dtype, entry = token_dtype(len(vocabulary)), {}
-  with File(folder / TOKENS.format(split)) as tokens:
-    if asked.corpus != 'lm1b' and not asked.ends_documents:
-      for ids in parts:
-        tokens.write(ids.astype(dtype))
-    else:
-      laid_out = sentences.lay_out(parts, vocabulary.start, asked.boundaries)
-      with File(folder / SENTENCES.format(split)) as starts:
-        for ids, where in laid_out:
-          tokens.write(ids.astype(dtype))
-          starts.write(where.astype(np.int64))
-      entry['sentences'] = starts.size - 1
-      entry['sentences_sha256'] = starts.sha256()
-  return {'tokens': tokens.size, 'sha256': tokens.sha256(), **entry}
+def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
+  """Writes numbers into a file; returns how many."""
+  with files.naming(path), path.open('wb') as f:
+    for part in parts:
+      f.write(part.astype(dtype).tobytes())
+  return path.stat().st_size // np.dtype(dtype).itemsize
 
 
-def _count(asked, splits, processes):
+def _learn(asked: Data, train: Split) -> Subwords:
+  """The subwords of a text; of documents, without what separates them."""
+  shown = functools.partial(progress, what='learning subwords')
+  most = asked.max_size or SUBWORDS
+  if not asked.ends_documents:
+    return subwords.learn(shown(train()), most)
+  each = documents.each(asked, train, shown)
+  return subwords.learn(itertools.chain.from_iterable(each), most - 1)
+
+
+def _count(asked: Data, splits: Splits) -> Words:
   """The vocabulary of a text; of Penn Treebank, of all its splits."""
   ptb = asked.corpus == 'ptb'
   eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
-  counted = splits if ptb else {'train': splits['train']}
-  texts = (
-    _Text(asked, s, x.parts).read('counting') for s, x in counted.items()
-  )
-  text = itertools.chain.from_iterable(texts)
-  counts = counting.count(text, eos, lower, processes)
+  counts = collections.Counter()
+  for name in splits if ptb else ('train',):
+    entry = {'bytes': 0, 'lines': 0}
+    text = _lines(asked, splits[name], f'counting {name}', entry)
+    for block in words.blocks(text):
+      counts.update(words.split(block, eos, lower))
   least, most = asked.min_count, asked.max_size
   others = (n for word, n in counts.items() if word not in (eos, '<unk>'))
   if max(others, default=0) < least:
@@ -218,83 +197,14 @@ def _count(asked, splits, processes):
   )
 
 
-class _Text:
-  """A split of a corpus of words, measured while it is read."""
-
-  def __init__(self, asked, split, parts):
-    self._asked, self._split, self._parts = asked, split, parts
-    # For the manifest; lines are newlines, unknown words have no token id.
-    self.entry: dict = dict.fromkeys(('tokens', 'bytes', 'lines', 'unknown'), 0)
-    self.words = 0  # including <eos>
-    self.unks = 0  # unknown words, and those that are unk in the text itself
-
-  def read(self, what):
-    """The text in chunks, while `what` is done to it."""
-    shown = functools.partial(counting.progress, what=f'{what} {self._split}')
-    if self._asked.ends_documents:
-      return self._lines(local.Split(tuple(self._parts)), shown)
-    return shown(itertools.chain.from_iterable(map(self._chunks, self._parts)))
-
-  def write(self, vocabulary, folder, parts):
-    """Writes token ids, -1 for unknown words, and completes the entry."""
-    into = self._asked, self._split, folder, vocabulary
-    self.entry |= _write_tokens(*into, self._known(vocabulary, parts))
-
-  def _lines(self, split, shown):
-    """Documents as lines: newlines become spaces, and ends become newlines."""
-    for pieces in documents.each(self._asked, split, shown):
-      first = True
-      for piece in pieces:
-        self.entry['bytes'] += len(piece)
-        piece = piece.removeprefix(codecs.BOM_UTF8) if first else piece
-        yield piece.replace(b'\n', b' ')
-        first = False
-      self.entry['lines'] += 1
-      yield b'\n'
-
-  def _chunks(self, part):
-    """A part without a byte-order mark; a file's last line gets a newline."""
-    last, first = b'', part.begins
-    for chunk in part():
-      self.entry['bytes'] += len(chunk)
-      if first:
-        chunk, first = chunk.removeprefix(codecs.BOM_UTF8), False
-      self.entry['lines'] += chunk.count(b'\n')
-      last = chunk[-1:] or last
-      yield chunk
-    if part.ends and last not in (b'', b'\n'):
-      self.entry['lines'] += 1
-      yield b'\n'
-
-  def _known(self, vocabulary, parts):
-    """Token ids in which -1, for unknown words, becomes the id of unk."""
-    unk = vocabulary.unk_id
-    for ids in parts:
-      self.words += ids.size
-      unknown = ids < 0
-      if n := int(np.count_nonzero(unknown)):
-        if unk is None:
-          self._refuse(vocabulary)
-        self.entry['unknown'] += n
-        ids = np.where(unknown, unk, ids)
-      if unk is not None:
-        self.unks += int(np.count_nonzero(ids == unk))
-      yield ids
-
-  def _refuse(self, vocabulary) -> NoReturn:
-    """Raises the UserError for a word that has no token id."""
-    try:
-      # Encoding the text itself finds the word, its file and its line.
-      for part in self._parts:
-        line = part.first_line()
-        for block in counting.blocks(self._chunks(part)):
-          vocabulary.encode(block, part.name, line)
-          line += block.count(b'\n')
-    except UserError as e:
-      advice = '; data.unk (--unk) adds <unk>'
-      if self._asked.corpus != 'text':
-        raise
-      raise UserError(f'{e}{advice}') from e
+def _check_list(asked: Data, vocabulary: AnyVocabulary, train: dict) -> None:
+  """Raises a UserError if a list lacks most words of the training split."""
+  found = train['tokens'] - (
+    0 if vocabulary.line_end is None else train['lines']
+  )
+  if 2 * train['unknown'] > found:
     raise UserError(
-      f'{self._parts[0].path}: the text changed while it was read'
+      f'data.vocab_file: {asked.vocab_file}: {train["unknown"] / found:.1%} of '
+      f'the {found} words of the training split are not in it; allowed: a list '
+      'of words of this text, which has at least half of them'
     )

@@ -40,22 +40,10 @@ class Subwords(Symbols):
 
   kind = 'subwords'  # not a field
   unit = 'ppl'
+  end = b''
   symbols: tuple[bytes, ...]
   counts: tuple[int, ...] = ()
   tokenizer: str = ''  # the JSON, in a canonical form
-
-  def of_documents(self) -> Self:
-    """The same, plus the <eos> that ends a document."""
-    if self.eos_id is not None:
-      return self
-    return dataclasses.replace(self, symbols=(*self.symbols, b''))
-
-  @property
-  def eos_id(self) -> int | None:
-    """Token id of the end of a document, None if there is none."""
-    return len(self) - 1 if self.symbols[-1:] == (b'',) else None
-
-  document_end = eos_id
 
   @classmethod
   def from_text(cls, text: str | bytes) -> Self:
@@ -66,11 +54,11 @@ class Subwords(Symbols):
   def from_fields(cls, fields: Any) -> Self:
     """Subwords of a parsed tokenizer.json, with the errors of `from_text`."""
     try:
-      _check(fields)
       found = _symbols(fields)
     except (TypeError, LookupError, AttributeError) as e:
       raise ValueError(f'it is no tokenizer of the library: {e}') from e
-    return cls(found, (), _canonical(fields))
+    text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'))
+    return cls(found, (), text)
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
@@ -86,13 +74,9 @@ class Subwords(Symbols):
     return made
 
   @functools.cached_property
-  def _sizes(self) -> np.ndarray:
-    return np.fromiter(map(len, self.symbols), np.int64, len(self))
-
-  @property
   def sizes(self) -> np.ndarray:
     """Bytes of each subword, int64 [V]."""
-    return self._sizes
+    return np.fromiter(map(len, self.symbols), np.int64, len(self))
 
   @functools.cached_property
   def _of_bytes(self) -> np.ndarray:
@@ -103,19 +87,19 @@ class Subwords(Symbols):
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, int32 [n]; UserError if they do not reproduce the text."""
-    pieces, odd = [], []  # texts, and whether each is bytes that are not UTF-8
+    pieces = []
     for block in blocks([text], _SIZE):
-      parts = _ODD.split(block.decode('utf-8', 'surrogateescape'))
-      pieces += parts
-      odd += [i % 2 == 1 for i in range(len(parts))]
-    texts = ['' if other else piece for piece, other in zip(pieces, odd)]
+      pieces += _ODD.split(block.decode('utf-8', 'surrogateescape'))
+    texts = ['' if _ODD.match(piece) else piece for piece in pieces]
     encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    found = [np.asarray(x.ids, np.int32) for x in encoded]
-    for i, piece in enumerate(pieces):
-      if odd[i]:
+    found = [np.zeros([0], np.int32)]
+    for piece, x in zip(pieces, encoded):
+      if _ODD.match(piece):
         data = piece.encode('utf-8', 'surrogateescape')
-        found[i] = self._of_bytes[np.frombuffer(data, np.uint8)]
-    ids = np.concatenate([*found, np.zeros([0], np.int32)])
+        found.append(self._of_bytes[np.frombuffer(data, np.uint8)])
+      else:
+        found.append(np.asarray(x.ids, np.int32))
+    ids = np.concatenate(found)
     # Ids outside this range come from a tokenizer that misreports itself.
     if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
       raise UserError(f'{source}: the tokenizer has no token for some bytes')
@@ -145,17 +129,14 @@ class Subwords(Symbols):
 
   def to_json(self) -> dict:
     """The whole vocabulary: the contents of tokenizer.json."""
-    return {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)} | (
-      self._ending()
-    )
-
-  def _ending(self):
-    return {} if self.eos_id is None else {'documents': True}
+    found = {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)}
+    return found if self.eos_id is None else found | {'documents': True}
 
   def entry(self) -> dict:
     """All but the tokenizer, whose file is next to the manifest."""
-    known = {'kind': self.kind, 'size': len(self), 'sha256': self.sha256()}
-    return known | self._ending()
+    found = self.to_json()
+    del found['tokenizer']
+    return found | {'size': len(self), 'sha256': self.sha256()}
 
   def sha256(self) -> str:
     """The SHA-256 of the tokenizer, in hex."""
@@ -164,8 +145,6 @@ class Subwords(Symbols):
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
     """The inverse of `to_json`; ValueError for anything else."""
-    if fields['kind'] != cls.kind:
-      raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
     return cls._ended(cls.from_fields(fields.get('tokenizer')), fields)
 
   @staticmethod
@@ -252,8 +231,8 @@ def _any_cut(text, start, stop):
   return cut
 
 
-def _check(fields):
-  """Raises a ValueError unless a tokenizer.json is byte-level BPE."""
+def _symbols(fields) -> tuple[bytes, ...]:
+  """The bytes of each token id of a tokenizer.json; ValueError if not BPE."""
   model, decoder = fields['model'], fields['decoder'] or {}
   if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
     raise ValueError(
@@ -262,12 +241,8 @@ def _check(fields):
     )
   if fields.get('normalizer') is not None:
     raise ValueError(f'it normalises the text; {_ALLOWED} that changes nothing')
-
-
-def _symbols(fields) -> tuple[bytes, ...]:
-  """The bytes of each token id of a tokenizer.json."""
   ids, value = {}, _byte_values()
-  for token, i in fields['model']['vocab'].items():
+  for token, i in model['vocab'].items():
     try:
       ids[i] = bytes(value[c] for c in token)
     except KeyError as e:
@@ -293,7 +268,3 @@ def _byte_values() -> dict[str, int]:
   others = [value for value in range(256) if value not in themselves]
   found = {chr(value): value for value in themselves}
   return found | {chr(256 + i): value for i, value in enumerate(others)}
-
-
-def _canonical(fields) -> str:
-  return json.dumps(fields, ensure_ascii=False, separators=(',', ':'))

@@ -23,6 +23,7 @@ class Vocabulary(Symbols):
 
   kind = 'bytes'  # not a field
   unit = 'bpc'
+  end = END
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
   dropped: tuple[int, ...] = ()  # bytes that `encode` leaves out of any text
@@ -42,12 +43,9 @@ class Vocabulary(Symbols):
     return self.symbols if self.eos_id is None else self.symbols[:-1]
 
   @classmethod
-  def all_bytes(cls, documents: bool = False) -> Self:
-    """All 256 byte values, each its own token id: it encodes any text.
-
-    With `documents`, the <eos> that ends one comes after them.
-    """
-    return cls((*range(256), *([END] if documents else [])))
+  def all_bytes(cls) -> Self:
+    """All 256 byte values, each its own token id: it encodes any text."""
+    return cls(tuple(range(256)))
 
   @classmethod
   def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
@@ -78,13 +76,6 @@ class Vocabulary(Symbols):
     if self.eos_id is None:
       return None
     return np.array([value < END for value in self.symbols], np.int64)
-
-  @property
-  def eos_id(self) -> int | None:
-    """Token id of the end of a document, None if there is none."""
-    return len(self) - 1 if self.symbols[-1:] == (END,) else None
-
-  document_end = eos_id
 
   @property
   def line_end(self) -> int | None:

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,6 +24,8 @@ from txl_jax.data.vocabularies import detokenise
 from txl_jax.program.errors import UserError
 
 _LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
+_BLOCK = 1 << 23  # bytes of a text that is read at once
+_SHOWN = 5  # unknown words that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +34,8 @@ class Symbols(abc.ABC):
 
   kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
   unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
-  # Ids of what ends a line, sentence or document, and of the unknown word.
-  eos_id: ClassVar[int | None] = None
-  unk_id: ClassVar[int | None] = None
+  unk_id: ClassVar[int | None] = None  # token id of the unknown word
+  end: ClassVar[Any] = None  # in place of the symbol <eos>, which has no bytes
   symbols: tuple  # in the order of their token ids
   counts: tuple[int, ...] = ()  # of each symbol in the text, if counted
 
@@ -65,17 +66,35 @@ class Symbols(abc.ABC):
   def places(self, other: 'Symbols') -> np.ndarray:
     """Token ids of another vocabulary's symbols, int64 [V]; -1 for none."""
     place = {symbol: i for i, symbol in enumerate(self.symbols)}
-    found = (place.get(self._own(x), -1) for x in other.symbols)
-    ids = np.fromiter(found, np.int64, len(other))
+    theirs = other.symbols
+    if getattr(self, 'lower', False):
+      theirs = map(str.lower, theirs)
+    ids = np.array([place.get(x, -1) for x in theirs], np.int64)
     roles = (other.eos_id, self.eos_id), (other.unk_id, self.unk_id)
-    for theirs, own in roles:
-      if theirs is not None and own is not None:
-        ids[theirs] = own
+    for there, own in roles:
+      if there is not None and own is not None:
+        ids[there] = own
     return ids
 
-  def _own(self, symbol):
-    """A symbol in the form that this vocabulary has."""
-    return symbol
+  def unknown(self, text: bytes, name: str) -> str:
+    """Which words of a text become <unk>, in one line; '' if none do."""
+    return ''
+
+  @property
+  def eos_id(self) -> int | None:
+    """Token id of what ends a line, sentence or document, None for none."""
+    return len(self) - 1 if self.symbols[-1:] == (self.end,) else None
+
+  @property
+  def document_end(self) -> int | None:
+    """Token id of the symbol that only ends documents, None if none does."""
+    return self.eos_id
+
+  def of_documents(self) -> Self:
+    """The same, with an <eos> that ends documents."""
+    if self.eos_id is not None:
+      return self
+    return dataclasses.replace(self, symbols=(*self.symbols, self.end))
 
   @abc.abstractmethod
   def decoder(self) -> 'Decoder':
@@ -91,21 +110,17 @@ class Symbols(abc.ABC):
     return self.eos_id
 
   @property
-  def document_end(self) -> int | None:
-    """Token id of the symbol that only ends documents, None if none does."""
-    return None
-
-  @property
   def start(self) -> int:
     """A token after which a text begins: the end of a text or of a line."""
     return self.eos_id or self.line_end or 0
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
-    found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    return {'kind': self.kind} | {
-      k: list(x) if isinstance(x, tuple) else x for k, x in found.items()
-    }
+    found: dict[str, Any] = {'kind': self.kind}
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      found[field.name] = [*value] if isinstance(value, tuple) else value
+    return found
 
   entry = to_json  # in the manifest of a prepared corpus
 
@@ -117,16 +132,11 @@ class Symbols(abc.ABC):
     return cls(**_typed(cls, fields))
 
 
-def _typed(kind, fields, *names):
-  """{name: value} of a vocabulary's fields from JSON; ValueError if invalid.
-
-  They are all fields of the dataclass, or the named ones.
-  """
+def _typed(kind, fields):
+  """{name: value} of a vocabulary's JSON; ValueError for other types."""
   found = {}
   for field in dataclasses.fields(kind):
     name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
-    if names and name not in names:
-      continue
     value = fields.get(name, False if name == 'documents' else None)
     right = type(value) is (list if of else field.type)
     if not right or (of and any(type(x) is not of[0] for x in value)):
@@ -213,46 +223,32 @@ class Words(Symbols):
     unk: str = '',
     add_unk: bool = False,
     lower: bool = False,
-    ranked: bool = False,
   ) -> 'Words':
     """The words of a list: one a line, alone or before its count.
 
     eos is put first unless the list has it; unk is used if the list has it, and
     otherwise, with add_unk, put last: among the rarest ones, for cutoffs and
     sampling, however frequent it will be. A UserError names a line of `source`
-    that has another form, a repeated word, or, if ranked, a rising count; that
-    of eos does not matter if it is first.
+    that has another form or a repeated word.
     """
     counts = {}  # -1 if a word has none
     text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
     for number, line in enumerate(text.split('\n') if data else (), 1):
-      here, form = f'{source}: line {number}', _LINE.fullmatch(line)
-      if form is None:
-        allowed = 'a word, or a word and its count'
-        raise UserError(f'{here} is {line[:80]!r}; allowed: {allowed}')
-      word, count = form.groups()
-      if word in counts:
-        then = [*counts].index(word) + 1
-        raise UserError(f'{here} has the word {word!r} of line {then} again')
-      counts[word] = int(count or -1)
+      form = _LINE.fullmatch(line)
+      if form is None or form[1] in counts:
+        raise UserError(
+          f'{source}: line {number} is {line[:80]!r}; allowed: a word that no '
+          'line before it has, or such a word and its count'
+        )
+      counts[form[1]] = int(form[2] or -1)
     if not counts:
       raise UserError(f'{source} has no words')
-    numbers = [*counts.values()]
-    if min(numbers) < 0 <= max(numbers):
-      raise UserError(f'{source}: some lines have a count and others none')
-    first = int(next(iter(counts)) == eos)  # the first ranked word
-    for i in range(first + 1, len(numbers) if ranked else 0):
-      before, count = numbers[i - 1 : i + 1]
-      if count > before:
-        raise UserError(
-          f'{source}: line {i + 1} has count {count} after {before}; allowed: '
-          'the most frequent word first, or words without counts'
-        )
+    all_counted = min(counts.values()) >= 0
     if eos and eos not in counts:
       counts = {eos: 0} | counts
     if unk not in counts and add_unk:
       counts[unk] = 0
-    counted = tuple(counts.values()) if numbers[0] >= 0 else ()
+    counted = tuple(counts.values()) if all_counted else ()
     return cls(tuple(counts), counted, eos, unk if unk in counts else '', lower)
 
   @functools.cached_property
@@ -281,11 +277,11 @@ class Words(Symbols):
 
   @property
   def document_end(self) -> int | None:
-    """Token id of eos if it ends documents, else None."""
+    """See `Symbols`."""
     return self.eos_id if self.documents else None
 
-  def of_documents(self) -> 'Words':
-    """The same, but with an eos that ends documents."""
+  def of_documents(self) -> Self:
+    """See `Symbols`."""
     return dataclasses.replace(self, documents=True)
 
   def to_json(self) -> dict:
@@ -295,40 +291,41 @@ class Words(Symbols):
       del found['documents']
     return found
 
-  def _own(self, symbol):
-    return symbol.lower() if self.lower else symbol
-
-  def ids(self, words: Collection[str]) -> np.ndarray:
-    """Token ids of words, int32 [n]; -1 for those without."""
+  def look_up(self, text: bytes) -> np.ndarray:
+    """Token ids as from `encode`, but -1 for words without."""
+    words = split(text, self.newline, self.lower)
     found = map(self._ids.get, words, itertools.repeat(-1))
     return np.fromiter(found, np.int32, len(words))
 
-  def look_up(self, text: bytes) -> np.ndarray:
-    """Token ids as from `encode`, but -1 for words without."""
-    return self.ids(split(text, self.newline, self.lower))
-
-  def outside(self, text: bytes) -> list[str]:
+  def _outside(self, text):
     """The words of a text that have no token id."""
-    found = split(text, self.newline, self.lower)
-    return [found[i] for i in np.flatnonzero(self.ids(found) < 0)]
+    words = split(text, self.newline, self.lower)
+    return [word for word in words if word not in self._ids]
 
-  def encode(self, text: bytes, source: str, first_line: int = 1) -> np.ndarray:
-    """Token ids, int32 [n]; a UserError has the line, from first_line on."""
+  def unknown(self, text: bytes, name: str) -> str:
+    """See `Symbols`."""
+    found = [] if self.unk_id is None else self._outside(text)
+    if not found:
+      return ''
+    found = [*dict.fromkeys(found)]
+    more = f' and {len(found) - _SHOWN:,} more' if len(found) > _SHOWN else ''
+    shown = ', '.join(map(repr, found[:_SHOWN]))
+    return f'{name}: not in the vocabulary, read as {self.unk}: {shown}{more}'
+
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, int32 [n]; a UserError has the first word without one."""
     ids = self.look_up(text)
-    unknown = np.flatnonzero(ids < 0)
-    if not unknown.size:
-      return ids
-    if self.unk_id is not None:
+    unknown = ids < 0
+    if unknown.any():
+      if self.unk_id is None:
+        raise UserError(
+          f'{source}: word {self._outside(text)[0]!r} is not among the '
+          f'{len(self)} words of the vocabulary, which has no <unk> (data.unk '
+          'adds it); words, and punctuation beside them, are separated by '
+          'spaces'
+        )
       ids[unknown] = self.unk_id
-      return ids
-    word = split(text, self.newline, self.lower)[unknown[0]]
-    lines = enumerate(text.split(b'\n'), first_line)
-    at = next(i for i, line in lines if word in split(line, '', self.lower))
-    raise UserError(
-      f'{source}: word {word!r} in line {at} is not among the {len(self)} '
-      'words of the vocabulary, which has no <unk>; words, and punctuation '
-      'beside them, are separated by spaces'
-    )
+    return ids
 
   def decoder(self) -> Decoder:
     """A new decoder; its text is readable, see `detokenise`."""
@@ -344,10 +341,9 @@ class Words(Symbols):
   def entry(self) -> dict:
     """All but the words, whose list is next to the manifest."""
     sha256 = hashlib.sha256(self.text()).hexdigest()
-    options = {'eos': self.eos, 'unk': self.unk, 'lower': self.lower}
-    if self.documents:
-      options['documents'] = True
-    return {'kind': 'words', 'size': len(self), 'sha256': sha256, **options}
+    options = self.to_json()
+    del options['symbols'], options['counts']
+    return options | {'size': len(self), 'sha256': sha256}
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
@@ -355,14 +351,29 @@ class Words(Symbols):
     found = hashlib.sha256(data).hexdigest()
     if found != entry['sha256']:
       raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
-    options = _typed(cls, entry, 'eos', 'unk', 'lower', 'documents')
-    ends = options.pop('documents')
+    options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
     made = cls.from_list(data, 'the list', **options)
-    return made.of_documents() if ends else made
+    return made.of_documents() if entry.get('documents') else made
 
 
 def _bytes(text):
   return text.encode('utf-8', 'surrogateescape')
+
+
+def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
+  """A text in blocks of about `size` bytes, of whole lines or else words."""
+  pieces, n = [], 0
+  for chunk in chunks:
+    pieces.append(chunk)
+    n += len(chunk)
+    if n < size:
+      continue
+    text = b''.join(pieces)
+    if cut := text.rfind(b'\n') + 1 or text.rfind(b' ') + 1:
+      yield text[:cut]
+    pieces, n = [text[cut:]], len(text) - cut
+  if text := b''.join(pieces):
+    yield text
 
 
 def split(text: bytes, eos: str, lower: bool) -> list[str]:
