@@ -108,7 +108,6 @@ class WithMemory(Config):
     choices={
       'auto': 'a kernel where there is one (`--mode=summary` shows which)',
       'xla': 'plain operations',
-      'cudnn': 'cuDNN, with the position scores as its bias',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
       'tpu': 'a kernel for TPUs',
     },

@@ -46,91 +46,36 @@ _HIDDEN, _LOWEST, _HIGHEST = -3e38, -1e30, 1e30
 
 
 def why_not(case: base.Case) -> str:
-  """See `base`."""
+  """See `fused`."""
   kind = case.device.kind
   if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
     return 'it needs a TPU v4 or newer'
-  if case.dtype not in ('float32', 'bfloat16'):
-    return f'it needs float32 or bfloat16, not {case.dtype}'
-  if case.K > 128:
-    return f'heads of width {case.K}: it needs 128 or less'
-  return ''
+  return base.why_not(case)
 
 
 def forward(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  r: jax.Array,
-  c: jax.Array,
-  p: jax.Array,
-  filled: jax.Array,
-  words: jax.Array,
-  *,
-  span: int,
-  rate: float,
-  interpret: bool | None = None,
+  *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Attention over the visible keys: 0 <= d < span and j >= M - filled.
-
-  Args:
-    q: [B, T, H, K] queries, float32 or bfloat16, as are k, v and r.
-    k: [B, S, H, K] keys, memory first.
-    v: [B, S, H, K] values.
-    r: [S, H, K] projected positions, farthest first.
-    c: float32 [B, H, S], added to the scaled score of each key.
-    p: float32 [H, S], added to the scaled score of each distance, as r.
-    filled: int32 [B], how many memory slots of each row are visible.
-    words: uint32 [4], see `fused`.
-    span: how many keys a query sees at most, 1 to S.
-    rate: of the dropout of probabilities; at 0 nothing of it is compiled.
-    interpret: run as plain JAX; None does so on CPUs.
-
-  Returns:
-    The output [B, T, H, K], in the dtype of q; and float32 [B, H, T], the
-    logarithm of the sum of exp(score) over the visible keys.
-  """
-  run = functools.partial(_forward, span=span, rate=rate)
-  return _run(run, interpret, q, k, v, r, c, p, filled, words)
+  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
+  return _run(_forward, arrays, span, rate, interpret)
 
 
 def backward(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  r: jax.Array,
-  c: jax.Array,
-  p: jax.Array,
-  filled: jax.Array,
-  words: jax.Array,
-  out: jax.Array,
-  logsum: jax.Array,
-  dout: jax.Array,
-  *,
-  span: int,
-  rate: float,
-  interpret: bool | None = None,
+  *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
-  """Gradients of q, k, v, r, c and p, given that of the output.
-
-  The first eight arguments and the options are those of `forward`, out and
-  logsum its results. The gradients of r, c and p are float32, those of q, k
-  and v have their dtype.
-  """
-  run = functools.partial(_backward, span=span, rate=rate)
-  args = q, k, v, r, c, p, filled, words, out, logsum, dout
-  return _run(run, interpret, *args)
+  """See `fused`; the gradients of r, c and p are float32."""
+  return _run(_backward, arrays, span, rate, interpret)
 
 
-def _run(run, interpret, *args):
+def _run(run, arrays, span, rate, interpret):
   # The scalar core has no unsigned numbers.
-  args = [
+  arrays = [
     lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.uint32 else x
-    for x in args
+    for x in arrays
   ]
   if interpret is None:
     interpret = target.device().platform == 'cpu'
-  return run(*args, interpret=interpret)
+  return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 
 class _Task(NamedTuple):

@@ -28,14 +28,10 @@ _ALIGNED = 8
 
 
 def why_not(case: base.Case) -> str:
-  """See `base`."""
+  """See `fused`."""
   if case.device.platform != 'gpu' or case.device.capability < 80:
     return 'it needs an NVIDIA GPU of compute capability 8.0 or above'
-  if case.dtype not in ('float32', 'bfloat16'):
-    return f'it needs float32 or bfloat16, not {case.dtype}'
-  if case.K > 128:
-    return f'heads of width {case.K}: it needs 128 or less'
-  return ''
+  return base.why_not(case)
 
 
 def _forward_kernel(
@@ -332,12 +328,7 @@ def _tiling(name, q):
 def forward(
   q, k, v, r, c, p, filled, words, *, span, rate, interpret=None, tiling=None
 ):
-  """Attention and the logarithm of each query's sum of exponentials.
-
-  q is [B, T, H, K], k and v [B, S, H, K], r [S, H, K], c float32 [B, H, S],
-  p float32 [H, S], filled int32 [B], words uint32 [4]. Returns
-  (out [B, T, H, K], logsum float32 [B, H, T]). interpret None: on a CPU.
-  """
+  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
   tiling = tiling or _tiling('forward', q)
   problem = _problem(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
@@ -356,11 +347,7 @@ def backward(
   q, k, v, r, c, p, filled, words, out, logsum, dout,
   *, span, rate, interpret=None, tilings=None,
 ):  # fmt: skip
-  """The gradients (dq, dk, dv, dr, dc, dp) of `forward`, for out's dout.
-
-  The arguments are those of `forward`, its results, and dout [B, T, H, K]. dr
-  is float32, a sum over the rows of the batch.
-  """
+  """See `fused`; dr is float32, a sum over the rows of the batch."""
   by_query, by_key = tilings or (_tiling('dq', q), _tiling('dkv', q))
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
