@@ -1,6 +1,5 @@
 """Attention against a direct formula for each pair of query and key."""
 
-import doctest
 import math
 
 import hypothesis
@@ -366,11 +365,6 @@ def test_dropout_of_probabilities():
   kept = out != 0
   assert 0.3 < kept.sum() / (probs > 0).sum() < 0.7
   np.testing.assert_allclose(out[kept], 2 * probs[kept], rtol=1e-5)
-
-
-def test_example_of_the_docstring():
-  results = doctest.testmod(attention)
-  assert results.attempted > 0 and results.failed == 0
 
 
 def test_content_scores_and_probabilities():

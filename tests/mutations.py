@@ -47,7 +47,6 @@ CORE = {
   'ops/layer_loop.py': ['tests/models/transformer_test.py', *MODELS],
   'ops/products.py': ['tests/models/layers_test.py', *MODELS],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
-  'ops/sampled_softmax.py': ['tests/ops', *VOCABULARY],
   'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': ['tests/models/base_test.py', 'tests/models'],
   'models/embeddings.py': [*VOCABULARY, 'tests/models', *STEP],

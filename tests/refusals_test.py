@@ -119,10 +119,6 @@ TOO_LARGE = [
   ('train', 'model.mem_len=1000000000', 'the memory', 'model.mem_len or'),
   ('train', 'model.d_model=1000000000', 'the optimiser', 'model.d_model'),
   ('train', 'eval.model.mem_len=900000000', 'the memory', 'eval.model.mem_len'),
-  pytest.param(
-    *('train', 'model.softmax_samples=1000000000', 'one product', 'batch_size'),
-    marks=pytest.mark.slow,
-  ),
 ]
 
 

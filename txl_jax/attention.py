@@ -17,31 +17,6 @@ the two global biases u and v_bias (the paper's u and v),
 Key j is visible to query i iff 0 <= d < span and j >= M - filled. This one
 rule covers causality, partly filled memory, and same_length.
 
-A complete attention layer over a memory of three states:
-
-  >>> import jax, jax.numpy as jnp
-  >>> from txl_jax import attention
-  >>> B, T, M, H, K, D = 2, 4, 3, 2, 8, 16
-  >>> S = M + T
-  >>> keys = iter(jax.random.split(jax.random.key(0), 9))
-  >>> normal = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
-  >>> x, memory = normal(B, T, D), normal(B, M, D)
-  >>> states = jnp.concatenate([jax.lax.stop_gradient(memory), x], axis=1)
-  >>> q = jnp.einsum('btd,dhk->bthk', x, normal(D, H, K))
-  >>> k = jnp.einsum('bsd,dhk->bshk', states, normal(D, H, K))
-  >>> v = jnp.einsum('bsd,dhk->bshk', states, normal(D, H, K))
-  >>> R = attention.sinusoid(attention.distances(S), D)  # [S, D]
-  >>> r = jnp.einsum('sd,dhk->shk', R, normal(D, H, K))
-  >>> filled = jnp.array([3, 0])  # the second row's memory is still empty
-  >>> mask = attention.visibility(T, M, filled)  # [B, T, S]
-  >>> out = attention.relative_attention(
-  ...     q, k, v, r, normal(H, K), normal(H, K), mask)
-  >>> out.shape
-  (2, 4, 2, 8)
-  >>> memory = attention.update_memory(memory, x)  # of the next segment
-  >>> memory.shape
-  (2, 3, 16)
-
 Arrays of other shapes raise a ValueError that names the argument.
 """
 

@@ -39,12 +39,6 @@ class Config:
     "Which tail each logit after those of the head's words stands for.",
     choices=softmax.TAIL_ORDERS,
   )
-  softmax_samples: int = count(
-    0,
-    'Words to draw for a sampled softmax in training, without cutoffs; 0 is '
-    'off.',
-    may_change=IN_USE,
-  )
   init_std: float = key(
     0.02, 'Standard deviation of initial weights.', above=0, may_change=IN_USE
   )
@@ -124,5 +118,3 @@ class Config:
     for name, only in ('div_val', 1), ('tail_order', 'ascending'):
       if not self.cutoffs and getattr(self, name) != only:
         yield name, f'{only} without model.cutoffs'
-    if self.softmax_samples and (self.cutoffs or self.d_embed):
-      yield 'softmax_samples', '0 with model.cutoffs or model.d_embed'

@@ -116,6 +116,5 @@ class WithMemory(Config):
 
   @property
   def span(self) -> int | None:
-    """See `Config`."""
     M = self.mem_len
     return {'off': None, 'M': max(M, 1), 'M+1': M + 1}[self.same_length]

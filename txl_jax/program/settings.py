@@ -41,6 +41,7 @@ NOTED = 'on resume, noted'  # the same; the history of the run tells of it
 # Older versions recorded them; nothing reads them any more.
 GONE = (
   'generate.stream',
+  'model.softmax_samples',
   'train.compilation_cache',
   'train.init_optimiser',
   'watch.stall_seconds',
