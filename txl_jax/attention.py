@@ -38,7 +38,7 @@ def update_memory(
   are real, None if all are. No gradient flows back through the new memory.
   ValueError: an argument has another shape.
   """
-  rest = 'DEFGHIJK'[: memory.ndim - 2]  # the axes of a state
+  rest = 'DEFGHIJK'[: max(memory.ndim - 2, 0)]  # the axes of a state
   sizes = hold(('memory', memory, 'BM' + rest), ('states', states, 'BT' + rest))
   if lengths is not None:
     hold(('lengths', lengths, 'B'), **sizes)
