@@ -1,6 +1,5 @@
 """Arguments of `txl_jax.attention` that do not fit are told by their names."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -72,7 +71,9 @@ def test_a_mask_of_another_shape(shape):
 
 def test_a_mask_for_all_rows_of_another_size():
   arrays = [jnp.zeros(x) for x in GOOD.values()]
-  message = r'^mask is \[1, 4, 9\]; allowed: \[1, T, S\] with T = 4, S = 7$'
+  message = (
+    r'^mask is \[1, 4, 9\]; allowed: \[B, T, S\] with B = 1, T = 4, S = 7$'
+  )
   with pytest.raises(ValueError, match=message):
     attention.relative_attention(*arrays[:6], jnp.ones([1, 4, 9], bool))
 
@@ -86,9 +87,9 @@ def test_a_mask_of_numbers():
 @pytest.mark.parametrize(
   'memory, states, lengths, message',
   [
-    ((3,), (B, T, 5), None, r'memory is \[3\]; allowed: \[B, M, ...\]'),
-    ((B, M, 5), (B, T, 4), None, r'states is .*; allowed: \[2, T, 5\], any T'),
-    ((B, M, 5), (1, T, 5), None, r'states is .*; allowed: \[2, T, 5\], any T'),
+    ((3,), (B, T, 5), None, r'memory is \[3\]; allowed: \[B, M\]'),
+    ((B, M, 5), (B, T, 4), None, r'states is .* with B = 2, D = 5$'),
+    ((B, M, 5), (1, T, 5), None, r'states is .* with B = 2, D = 5$'),
     ((B, M, 5), (B, T, 5), (3,), r'lengths is \[3\]; allowed: \[B\] with'),
   ],
 )  # fmt: skip
@@ -103,38 +104,3 @@ def test_other_functions():
     attention.visibility(T, M, jnp.zeros([2, 1], int))
   with pytest.raises(ValueError, match=r'^x is \[5, 4\]; allowed: .* T <= S'):
     attention.relative_shift(jnp.zeros([5, 4]))
-
-
-@pytest.mark.parametrize(
-  'call, message',
-  [
-    (lambda: attention.visibility(-1, M), 'T is -1; allowed: at least 0'),
-    (lambda: attention.visibility(T, -3), 'M is -3; allowed: at least 0'),
-    (lambda: attention.visibility(T, M, span=0), 'span is 0; .* at least 1'),
-    (lambda: attention.distances(-2), 'S is -2; allowed: at least 0'),
-    (lambda: attention.distances(S, -1), 'clamp_len is -1; .* at least 0'),
-    (
-      lambda: attention.visibility(T, M, jnp.zeros([2])),
-      'filled is float32; allowed: integers',
-    ),
-    (
-      lambda: attention.visibility(T, M, jnp.ones([2], bool)),
-      'filled is bool; allowed: integers',
-    ),
-    (
-      lambda: attention.update_memory(
-        jnp.zeros([B, M, 5]), jnp.zeros([B, T, 5]), jnp.zeros([B])
-      ),
-      'lengths is float32; allowed: integers',
-    ),
-  ],
-)
-def test_numbers_that_cannot_be(call, message):
-  with pytest.raises(ValueError, match=f'^{message}$'):
-    call()
-
-
-def test_a_span_that_is_traced():
-  """It is not known; all else is as where it is."""
-  traced = jax.jit(lambda n: attention.visibility(T, M, span=n))(2)
-  assert (traced == attention.visibility(T, M, span=2)).all()

@@ -1,6 +1,5 @@
 """Attention against a direct formula for each pair of query and key."""
 
-import doctest
 import math
 
 import hypothesis
@@ -368,11 +367,6 @@ def test_dropout_of_probabilities():
   np.testing.assert_allclose(out[kept], 2 * probs[kept], rtol=1e-5)
 
 
-def test_example_of_the_docstring():
-  results = doctest.testmod(attention)
-  assert results.attempted > 0 and results.failed == 0
-
-
 def test_content_scores_and_probabilities():
   rng = np.random.default_rng(5)
   q, k = rng.normal(size=[B, 3, H, K]), rng.normal(size=[B, 5, H, K])
@@ -388,138 +382,3 @@ def test_content_scores_and_probabilities():
         products = [q[b, i, h] @ k[b, j, h] / math.sqrt(K) for j in seen]
         expected[seen] = direct.softmax(np.array(products))
         np.testing.assert_allclose(found[b, h, i], expected, atol=1e-12)
-
-
-def plain(q, k, v, r, u, v_bias, mask, b=None, **dropped):
-  """`relative_attention` with the derivative of its parts."""
-  scores = attention.relative_scores(q, k, r, u, v_bias, b)
-  return attention.attend(scores, v, mask, **dropped)
-
-
-def gradients(attend, arrays, cotangent, mask, **dropped):
-  """Of all seven arrays, b the last one or None."""
-
-  def loss(arrays):
-    *given, b = arrays
-    out = attend(*given, mask, b, **dropped)
-    return jnp.sum(out.astype(cotangent.dtype) * cotangent)
-
-  return jax.jit(jax.grad(loss))(arrays)
-
-
-def random_arrays(T, M, dtype, b=True, scale=1.0, seed=0):
-  """q, k, v, r, u, v_bias, b or None; and a cotangent."""
-  rng, S = np.random.default_rng(seed), M + T
-  shapes = (B, T, H, K), (B, S, H, K), (B, S, H, K), (S, H, K), (H, K), (H, K)
-  draw = lambda shape, by=1.0: jnp.array(by * rng.normal(size=shape), dtype)
-  q, *others = [draw(shape) for shape in shapes]
-  last = draw((S, H)) if b else None
-  return (scale * q, *others, last), draw((B, T, H, K))
-
-
-def assert_alike(found, expected, rtol):
-  """Leaf by leaf, the error beside 1 or the largest number of a leaf."""
-  for x, y in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
-    assert x.dtype == y.dtype
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    np.testing.assert_allclose(
-      x, y, rtol=0, atol=rtol * max(1, np.abs(y).max())
-    )
-
-
-@settings(12)
-@hypothesis.given(
-  cases(),
-  st.sampled_from(['float32', 'float64']),
-  st.sampled_from([0.0, 0.3]),
-  st.booleans(),
-  st.sampled_from([1.0, 300.0]),
-)
-@hypothesis.example(
-  dict(T=1, M=0, filled=(0, 0), span=None), 'float64', 0.0, True, 1.0
-)
-@hypothesis.example(
-  dict(T=1, M=4, filled=(0, 3), span=5), 'float64', 0.3, False, 1.0
-)
-@hypothesis.example(
-  dict(T=5, M=3, filled=(0, 2), span=None), 'float64', 0.3, True, 300.0
-)
-def test_gradient_is_that_of_the_parts(case, dtype, rate, b, scale):
-  """Extreme scores, too: a scale of 300 makes the softmax a choice."""
-  with jax.enable_x64(dtype == 'float64'):
-    T, M = case['T'], case['M']
-    arrays, g = random_arrays(T, M, dtype, b, scale)
-    mask = attention.visibility(T, M, jnp.array(case['filled']), case['span'])
-    dropped = dict(dropout_rate=rate, dropout_key=jax.random.key(1))
-    given = arrays, g, mask
-    found = gradients(attention.relative_attention, *given, **dropped)
-    expected = gradients(plain, *given, **dropped)
-    rtol = 1e-11 if dtype == 'float64' else 1e-4
-    assert_alike(found, expected, rtol if scale == 1 else 100 * rtol)
-
-
-def test_gradient_in_bfloat16():
-  """As near to that of float32 as that of the parts, which is 4 % off."""
-  arrays, g = random_arrays(5, 3, jnp.bfloat16)
-  mask = attention.visibility(5, 3, jnp.array([0, 2]))
-  dropped = dict(dropout_rate=0.3, dropout_key=jax.random.key(1))
-  found = gradients(attention.relative_attention, arrays, g, mask, **dropped)
-  wide, wide_g = jax.tree.map(lambda x: x.astype(jnp.float32), (arrays, g))
-  expected = gradients(plain, wide, wide_g, mask, **dropped)
-  for x, y in zip(found, expected, strict=True):
-    assert x.dtype == jnp.bfloat16
-    error = np.asarray(x, np.float32) - y
-    assert np.sqrt(np.mean(error**2)) < 0.03 * np.sqrt(np.mean(y**2))
-
-
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_one_array_of_scores_is_kept_in_the_dtype_of_values(dtype):
-  T, M = 5, 3
-  (*arrays, b), _ = random_arrays(T, M, dtype)
-  mask = attention.visibility(T, M, jnp.array([0, 2]))
-  attend = lambda *x: attention.relative_attention(*x, mask, b)
-  kept = jax.eval_shape(lambda *x: jax.vjp(attend, *x)[1], *arrays)
-  large = [x for x in jax.tree.leaves(kept) if x.shape == (B, H, T, M + T)]
-  assert [x.dtype for x in large] == [dtype]
-
-
-def test_a_query_that_sees_no_key_has_no_gradient_of_its_scores():
-  with jax.enable_x64(True):
-    arrays, g = random_arrays(3, 2, 'float64')
-    mask = attention.visibility(3, 2).at[:, 1].set(False)
-    found = gradients(attention.relative_attention, arrays, g, mask)
-    assert_alike(found, gradients(plain, arrays, g, mask), 1e-11)
-    assert not found[0][:, 1].any() and found[0][:, 2].any()
-
-
-def test_gradient_under_vmap_remat_and_scan():
-  """Of two layers in a scan, of each of three examples."""
-  T, M = 3, 2
-  mask = attention.visibility(T, M)
-  examples = [random_arrays(T, M, 'float32', seed=n)[0] for n in range(3)]
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *examples)
-
-  def loss(attend, arrays):
-    q, *others, b = arrays
-
-    def layer(q, n):
-      key = jax.random.fold_in(jax.random.key(1), n)
-      dropped = dict(dropout_rate=0.3, dropout_key=key)
-      return attend(q, *others, mask, b, **dropped), None
-
-    return jnp.sum(jax.lax.scan(jax.checkpoint(layer), q, jnp.arange(2))[0])
-
-  found, expected = (
-    jax.jit(jax.vmap(jax.grad(lambda x, f=f: loss(f, x))))(stacked)
-    for f in (attention.relative_attention, plain)
-  )
-  assert_alike(found, expected, 1e-5)
-
-
-def test_sums_of_keys_are_alike_in_both_forms():
-  rng = np.random.default_rng(0)
-  x, weights = rng.normal(size=[B, H, 4, K]), rng.normal(size=[B, H, 4, 5])
-  expected = np.swapaxes(weights, -2, -1) @ x
-  for form in attention._of_keys, attention._turned, attention._plain:
-    found = jax.jit(form)(jnp.float32(x), jnp.float32(weights))
-    np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -42,6 +42,7 @@ CHECKPOINTS = ['tests/runs/checkpoint']
 # {module: tests, those that most likely fail first}.
 CORE = {
   'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
+  'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
   'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
   'ops/layer_loop.py': ['tests/models/transformer_test.py', *MODELS],
   'ops/products.py': ['tests/models/layers_test.py', *MODELS],

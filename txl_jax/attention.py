@@ -17,33 +17,7 @@ the two global biases u and v_bias (the paper's u and v),
 Key j is visible to query i iff 0 <= d < span and j >= M - filled. This one
 rule covers causality, partly filled memory, and same_length.
 
-A complete attention layer over a memory of three states:
-
-  >>> import jax, jax.numpy as jnp
-  >>> from txl_jax import attention
-  >>> B, T, M, H, K, D = 2, 4, 3, 2, 8, 16
-  >>> S = M + T
-  >>> keys = iter(jax.random.split(jax.random.key(0), 9))
-  >>> normal = lambda *shape: 0.3 * jax.random.normal(next(keys), shape)
-  >>> x, memory = normal(B, T, D), normal(B, M, D)
-  >>> states = jnp.concatenate([jax.lax.stop_gradient(memory), x], axis=1)
-  >>> q = jnp.einsum('btd,dhk->bthk', x, normal(D, H, K))
-  >>> k = jnp.einsum('bsd,dhk->bshk', states, normal(D, H, K))
-  >>> v = jnp.einsum('bsd,dhk->bshk', states, normal(D, H, K))
-  >>> R = attention.sinusoid(attention.distances(S), D)  # [S, D]
-  >>> r = jnp.einsum('sd,dhk->shk', R, normal(D, H, K))
-  >>> filled = jnp.array([3, 0])  # the second row's memory is still empty
-  >>> mask = attention.visibility(T, M, filled)  # [B, T, S]
-  >>> out = attention.relative_attention(
-  ...     q, k, v, r, normal(H, K), normal(H, K), mask)
-  >>> out.shape
-  (2, 4, 2, 8)
-  >>> memory = attention.update_memory(memory, x)  # of the next segment
-  >>> memory.shape
-  (2, 3, 16)
-
-Arrays of other shapes, and impossible sizes, raise a ValueError that names the
-argument.
+Arrays of other shapes raise a ValueError that names the argument.
 """
 
 import functools
@@ -52,7 +26,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core
 
 
 def update_memory(
@@ -65,7 +38,10 @@ def update_memory(
   are real, None if all are. No gradient flows back through the new memory.
   ValueError: an argument has another shape.
   """
-  _hold_memory(memory, states, lengths)
+  rest = 'DEFGHIJK'[: max(memory.ndim - 2, 0)]  # the axes of a state
+  sizes = hold(('memory', memory, 'BM' + rest), ('states', states, 'BT' + rest))
+  if lengths is not None:
+    hold(('lengths', lengths, 'B'), **sizes)
   M, T = memory.shape[1], states.shape[1]
   memory, states = jax.lax.stop_gradient((memory, states.astype(memory.dtype)))
   if lengths is None:
@@ -89,7 +65,7 @@ def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
     found = dict(zip(letters, shape)) if len(shape) == len(letters) else None
     known = {a: sizes[a] for a in letters if a in sizes}
     if found is None or any(found[a] != n for a, n in known.items()):
-      where = ', '.join(f'{a} = {n}' for a, n in known.items() if a.isalpha())
+      where = ', '.join(f'{a} = {n}' for a, n in known.items())
       raise ValueError(
         f'{name} is {list(shape)}; allowed: [{", ".join(letters)}]'
         f'{" with " if where else ""}{where}'
@@ -110,52 +86,14 @@ def hold_scored(q, k, r, u, v_bias, b):
   return sizes if b is None else hold(('b', b, 'SH'), **sizes)
 
 
-def _hold_mask(mask, sizes):
-  """Checks a mask, which may be shared by all rows."""
-  one = jnp.ndim(mask) == 3 and jnp.shape(mask)[0] == 1
-  # The 1 is both a size and its own letter.
-  hold(('mask', mask, '1TS' if one else 'BTS'), **(sizes | {'1': 1}))
-  if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
-    raise ValueError(f'mask is {kind}; allowed: bool')
-
-
-def _hold_integers(name, x):
-  """Checks that counts of each row are integers."""
-  if not jnp.issubdtype(kind := jnp.result_type(x), jnp.integer):
-    raise ValueError(f'{name} is {kind}; allowed: integers')
-
-
-def _hold_at_least(least, **numbers):
-  """Checks numbers that are known when the function is traced."""
-  for name, n in numbers.items():
-    if not isinstance(n, core.Tracer) and n < least:
-      raise ValueError(f'{name} is {n}; allowed: at least {least}')
-
-
-def _hold_memory(memory, states, lengths):
-  """Checks the arguments of `update_memory`."""
-  old, new = jnp.shape(memory), jnp.shape(states)
-  if len(old) < 2:
-    raise ValueError(f'memory is {list(old)}; allowed: [B, M, ...]')
-  if len(new) < 2 or new[:1] + new[2:] != old[:1] + old[2:]:
-    like = [old[0], 'T', *old[2:]]
-    allowed = ', '.join(map(str, like))
-    raise ValueError(f'states is {list(new)}; allowed: [{allowed}], any T')
-  if lengths is not None:
-    hold(('lengths', lengths, 'B'), B=old[0])
-    _hold_integers('lengths', lengths)
-
-
 def distances(
   S: int, clamp_len: int = 0, dtype: Any = jnp.float32
 ) -> jax.Array:
   """Distances of the S = M + T rows of the position table, farthest first.
 
   [S]: S - 1, ..., 1, 0, each at most clamp_len unless that is 0. The dtype is
-  floating; bfloat16 cannot tell distances above 256 apart. ValueError if S or
-  clamp_len is negative.
+  floating; bfloat16 cannot tell distances above 256 apart.
   """
-  _hold_at_least(0, S=S, clamp_len=clamp_len)
   d = jnp.arange(S - 1, -1, -1, dtype=dtype)
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
 
@@ -226,14 +164,10 @@ def visibility(
   last, hold real states; None if all do. A query sees at most `span` keys,
   itself included: None is all M + T; M or M + 1 gives every query the same
   span. The result is bool [B, T, S], or [1, T, S] if filled is None.
-  ValueError if T or M is negative, span is less than 1, or filled has another
-  shape or is not integers.
+  ValueError: filled has another shape.
   """
-  _hold_at_least(0, T=T, M=M)
-  _hold_at_least(1, span=1 if span is None else span)
   if filled is not None:
     hold(('filled', filled, 'B'))
-    _hold_integers('filled', filled)
   i = jnp.arange(T)[:, None]
   j = jnp.arange(M + T)[None, :]
   d = i + M - j  # [T, S]
@@ -316,13 +250,12 @@ def dropout(
 
   Args:
     x: any shape, floating.
-    rate: a Python float, accurate to 2^-32; 0 returns x itself; a rate that is
-      outside [0, 1) or traced raises a ValueError.
+    rate: a Python float in [0, 1), or a ValueError; accurate to 2^-32. 0
+      returns x itself.
     key: a PRNG key, or its `dropout_words`; may be None if rate is 0.
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
   """
-  check_rate(rate, 'rate')
   if _threshold(rate) == 0:
     return x
 
@@ -369,13 +302,6 @@ def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
   x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
   x = x ^ (x >> 14)
   return x >= jnp.uint32(_threshold(rate))
-
-
-def check_rate(rate: float, name: str = 'dropout_rate') -> None:
-  """Raises a ValueError unless a dropout rate is a number in [0, 1)."""
-  if isinstance(rate, core.Tracer):
-    raise ValueError(f'{name} is traced; allowed: a Python float')
-  _threshold(rate)
 
 
 def _threshold(rate):
@@ -425,12 +351,21 @@ def attend(
   dtype of v.
   """
   sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
-  _hold_mask(mask, sizes)
-  check_rate(dropout_rate)
-  return _attend(*exponentials(scores, mask), v, dropout_rate, dropout_key)
+  rows = 1 if jnp.shape(mask)[:1] == (1,) else sizes['B']
+  hold(('mask', mask, 'BTS'), **(sizes | {'B': rows}))
+  if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
+    raise ValueError(f'mask is {kind}; allowed: bool')
+  weights, total = exponentials(scores, mask)
+  return weighted_sum(weights, total, v, dropout_rate, dropout_key)
 
 
-def _attend(weights, total, v, rate, key):
+def weighted_sum(
+  weights: jax.Array,
+  total: jax.Array,
+  v: jax.Array,
+  rate: float,
+  key: jax.Array | None,
+) -> jax.Array:
   """`attend`, given the `exponentials`."""
   weights = dropout(weights.astype(v.dtype), rate, key)
   out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
@@ -455,129 +390,10 @@ def relative_attention(
 
   q, k, r, u, v_bias and b are as for `relative_scores`; v, the mask, the
   options and the result, before the output projection, as for `attend`. Stop
-  gradients at the memory part of k and v beforehand. The backward pass is
-  written by hand, so there is no forward-mode derivative. ValueError: an
-  argument has another shape, or the rate is traced or outside [0, 1).
+  gradients at the memory part of k and v beforehand. ValueError: an argument
+  has another shape, or the rate is outside [0, 1).
   """
-  sizes = hold_scored(q, k, r, u, v_bias, b)
-  _hold_mask(mask, hold(('v', v, 'BSHK'), **sizes))
-  check_rate(dropout_rate)
-  arrays = vary_alike((q, k, v, r, u, v_bias, b))
-  return _relative_attention(dropout_rate, arrays, mask, dropout_key)
-
-
-def vary_alike(arrays: Any) -> Any:
-  """A pytree of arrays as the custom gradient of a function needs them.
-
-  Under `shard_map` weights may be the same on all devices while the data are
-  not: their gradients are then summed over the devices here.
-  """
-
-  def varying(x):
-    kind: Any = jax.typeof(x)
-    return kind.mat.varying  # the axes of the mesh over which it differs
-
-  axes = frozenset().union(*map(varying, jax.tree.leaves(arrays)))
-
-  def vary(x):
-    missing = tuple(axes - varying(x))
-    return jax.lax.pcast(x, missing, to='varying') if missing else x
-
-  return jax.tree.map(vary, arrays)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _relative_attention(rate, arrays, mask, key):
-  return _forward(rate, arrays, mask, key)[0]
-
-
-def _forward(rate, arrays, mask, key):
-  q, k, v, *positional = arrays
-  scores = relative_scores(q, k, *positional)
-  weights, total = exponentials(scores, mask)
-  weights = weights.astype(v.dtype)  # they are kept
-  out = _attend(weights, total, v, rate, key)
-  return out, (arrays, mask, key, weights, total, out)
-
-
-def _backward(rate, kept, g):
-  """Gradients of the arrays, from that of the result, g [B, T, H, K].
-
-  With weights w, t = sum_j w_j, out = dropout(w) v / t and dw = (g / t) v^T,
-  that of the scores is w (dropout(dw) - sum_k (g / t) out); both dropouts use
-  the same mask.
-  """
-  (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
-  wide, scale = total.dtype, q.shape[-1] ** -0.5
-  product = functools.partial(jnp.einsum, preferred_element_type=wide)
-  q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
-  r = jnp.swapaxes(r, 0, 1)
-  g = g.astype(wide) / total
-  dv = _of_keys(g.astype(v.dtype), dropout(weights, rate, key))
-  # The weights of hidden keys are 0, except for a query that sees no key; its
-  # scores have no gradient.
-  g = jnp.where(jnp.any(mask, axis=-1)[:, None, :, None], g, 0)
-  mean = jnp.sum(g * out, axis=-1, keepdims=True)
-  dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
-  ds = (weights * (dropout(dw, rate, key) - mean)).astype(v.dtype)
-  by_distance = _shifted_back(ds)
-  # The table has no batch axis, see `relative_scores`.
-  rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
-  dqk = product('bhts,bhsk->bhtk', ds, k) * scale
-  dqr = product('bhts,bhsk->bhtk', by_distance, rows) * scale
-  dk = _of_keys((q + u[:, None]) * scale, ds)
-  dr = jnp.sum(_of_keys((q + v_bias[:, None]) * scale, by_distance), axis=0)
-  db = None
-  if b is not None:
-    db = jnp.sum(by_distance, axis=(0, 2), dtype=wide) * scale
-    db = db.T.astype(b.dtype)
-  dq, dk, dv = (
-    jnp.swapaxes(d, 1, 2).astype(x.dtype)
-    for d, x in ((dqk + dqr, q), (dk, k), (dv, v))
-  )
-  dr = jnp.swapaxes(dr, 0, 1).astype(r.dtype)
-  du = jnp.sum(dqk, axis=(0, 2)).astype(u.dtype)
-  dv_bias = jnp.sum(dqr, axis=(0, 2)).astype(v_bias.dtype)
-  return (dq, dk, dv, dr, du, dv_bias, db), None, None
-
-
-_relative_attention.defvjp(_forward, _backward)
-
-
-def _shifted_back(x):
-  """Gradient of `relative_shift`: column S - 1 - d of row i is distance d.
-
-  x is [..., T, S]; entries that wrapped around must have no effect.
-  """
-  *lead, T, S = x.shape
-  flat = x.reshape(*lead, T * S)
-  flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(T, 0)])
-  return flat.reshape(*lead, T, S + 1)[..., 1:]
-
-
-def _of_keys(x, weights):
-  """sum_t weights_ts x_t, from [..., T, K] and [..., T, S]: [..., S, K]."""
-  return jax.lax.platform_dependent(x, weights, cpu=_turned, default=_plain)
-
-
-def _plain(x, weights):
-  """`_of_keys` as one product."""
-  wide = jnp.promote_types(x.dtype, jnp.float32)
-  return jnp.einsum(
-    '...tk,...ts->...sk', x, weights, preferred_element_type=wide
-  )
-
-
-def _turned(x, weights):
-  """`_of_keys` without reading the large array by columns.
-
-  Without the barriers XLA would turn this product into the plain one; on a CPU
-  this one is twice as fast.
-  """
-  fence = jax.lax.optimization_barrier
-  wide = jnp.promote_types(x.dtype, jnp.float32)
-  x = fence(jnp.swapaxes(x, -2, -1))
-  out = jnp.einsum(
-    '...kt,...ts->...ks', x, weights, preferred_element_type=wide
-  )
-  return jnp.swapaxes(fence(out), -2, -1)
+  hold(('v', v, 'BSHK'), **hold_scored(q, k, r, u, v_bias, b))
+  scores = relative_scores(q, k, r, u, v_bias, b)
+  dropped: Any = dict(dropout_rate=dropout_rate, dropout_key=dropout_key)
+  return attend(scores, v, mask, **dropped)

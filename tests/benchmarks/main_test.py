@@ -88,7 +88,7 @@ def test_attention(tmp_path):
   assert what.startswith('attention: ') and what.endswith(
     'chosen: xla; without positions: xla'
   )
-  assert lines[0].startswith('cudnn: left out, it needs an NVIDIA GPU')
+  assert lines[0].startswith('triton: left out, it needs an NVIDIA GPU')
   found = measured(file, 'attention')
   names = [f'{a}, {b}' for a in ('xla', 'without positions') for b in WHAT]
   assert list(found) == names

@@ -45,7 +45,7 @@ def gradient(model, params, tokens, targets, memory):
 )
 def test_a_kernel_changes_nothing(case, monkeypatch):
   """The loss, the memory and every gradient, over two segments."""
-  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
   options = dict(CASES[case], dtype='float32', init_std=0.3)
   plain, fused = (make(**options, attention=x) for x in ('xla', 'triton'))
   params = base.init_params(plain, jax.random.key(0))
@@ -62,7 +62,7 @@ def test_a_kernel_changes_nothing(case, monkeypatch):
 
 def test_what_layers_keep_for_the_backward_pass(monkeypatch):
   """Of a bfloat16 model: nothing wide, and no masks."""
-  monkeypatch.setitem(api._MODULES, 'triton', plain_kernel)
+  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
   model = make(attention='triton', dtype='bfloat16', dropout=0.2, dropatt=0.3)
   params = base.init_params(model, jax.random.key(0))
   (tokens,), (targets,) = text(1, T)

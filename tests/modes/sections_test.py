@@ -182,7 +182,7 @@ CHOICES = {
   'model.tail_order': 'ascending, descending',
   'model.dtype': 'float32, bfloat16',
   'model.remat': 'none, scores, layer',
-  'model.attention': 'auto, xla, cudnn, triton, tpu',
+  'model.attention': 'auto, xla, triton, tpu',
   'train.loss': 'full, half',
   'train.resume': 'auto, must, never',
   'train.nonfinite': 'stop, skip, rollback',

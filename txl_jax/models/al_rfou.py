@@ -194,7 +194,6 @@ class AlRfou(transformer.Transformer):
     return min(super().reach(trained), self.config.table_len)
 
   def inference_params(self, params: Any) -> Any:
-    """See `base.LanguageModel`."""
     return {name: x for name, x in params.items() if name != 'auxiliary'}
 
   def __call__(

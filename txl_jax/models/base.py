@@ -34,8 +34,6 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import core
 
 from txl_jax.models import config as config_lib
 from txl_jax.models import embeddings, initial, layers, regularisation
@@ -123,11 +121,6 @@ class LanguageModel(nn.Module):
     """How many tokens `rewind` can take back at most, 0 for none."""
     return 0
 
-  def rewind(self, memory: Any, counts: jax.Array) -> Any:
-    """The memory without the last counts[b] tokens of row b, int32 [B]."""
-    del memory, counts
-    raise TypeError(f'{type(self).__name__} cannot take tokens back')
-
   def remembers(self) -> bool:
     """Whether a segment sees anything of the segments before it."""
     return bool(jax.tree.leaves(self.row_axes()))
@@ -150,9 +143,7 @@ class LanguageModel(nn.Module):
     """int32 [B, T] -> [B, T, D], the input of the first layer.
 
     Positions, [T, D] or [B, T, D], are added before the last dropout.
-    ValueError if a token whose value is known is not in [0, V).
     """
-    hold_ids('tokens', tokens, 0, self.vocab_size)
     x = self.vocabulary.embed(tokens)
     x = self.drop_words(x, tokens, train=train)
     if positions is not None:
@@ -184,7 +175,6 @@ class LanguageModel(nn.Module):
   ) -> LMOutput:
     """The output for final states [B, T, D] and the memory after them."""
     c = self.config
-    hold_ids('targets', targets, -1, self.vocab_size)
     h = self._drop_ends(states, c.dropout_final, train)
     nll = self.vocabulary.nll(h, targets, train=train)
     aux = jnp.zeros([], nll.dtype)
@@ -244,13 +234,14 @@ class LanguageModel(nn.Module):
     config = self.config.replace(**overrides)
     return self.clone(config=config).without_kernels()
 
-  def without_remat(self) -> 'LanguageModel':
-    """The same model, with nothing recomputed in the backward pass."""
-    return self
+  def with_keys(self, **values: Any) -> 'LanguageModel':
+    """The model with these values of the keys that its config has."""
+    known = {k: x for k, x in values.items() if hasattr(self.config, k)}
+    return self.clone(config=self.config.replace(**known))
 
   def without_kernels(self) -> 'LanguageModel':
     """The same model in plain operations, so that products can be counted."""
-    return self
+    return self.with_keys(attention='xla')
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """The variables for `apply` with parameters that no longer change.
@@ -264,19 +255,29 @@ class LanguageModel(nn.Module):
     return params
 
 
-def hold_ids(name: str, ids: Any, least: int, V: int) -> None:
-  """ValueError unless ids are in [least, V), where they are known.
+class Layered(LanguageModel):
+  """A model whose layers are called one after the other.
 
-  In a compiled program they are not: there, ids outside give undefined results.
+  It defines `through`(tokens, memory, lengths, train), which returns a tuple,
+  the embeddings and the output of each layer, and the new memory.
   """
-  if isinstance(ids, core.Tracer) or not np.size(ids):
-    return
-  if not getattr(ids, 'is_fully_addressable', True):  # on other hosts too
-    return
-  found = np.asarray(ids)
-  for wrong in (found.min(), found.max()):
-    if not least <= wrong < V:
-      raise ValueError(f'{name} holds {wrong}; allowed: {least} to {V - 1}')
+
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    (*_, x), memory = self.through(tokens, memory, lengths, train)
+    return x, memory
+
+  def hidden(
+    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
+  ) -> tuple[tuple[jax.Array, ...], Any]:
+    return self.through(tokens, memory, lengths, False)
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -64,7 +64,6 @@ class WithRing(transformer.Transformer):
   def at_test_time(
     self, longest: int | None = None, several: bool = True, **overrides: Any
   ) -> base.LanguageModel:
-    """See `base.LanguageModel`."""
     model = super().at_test_time(**overrides)
     if longest is None:
       return model
@@ -103,13 +102,11 @@ class WithRing(transformer.Transformer):
     return Ring(states, jnp.zeros([], jnp.int32), self._filled(batch_size))
 
   def row_axes(self) -> Any:
-    """See `base.LanguageModel`."""
     if not self._has_ring:
       return super().row_axes()
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
-    """See `base.LanguageModel`."""
     if not self._has_ring:
       return super().repeat_rows(memory, times)
     B = len(memory.filled)
@@ -122,15 +119,13 @@ class WithRing(transformer.Transformer):
     return Ring(states, memory.at, jnp.repeat(memory.filled, times))
 
   def segments_of(self) -> int:
-    """See `base.LanguageModel`."""
     return self.longest if self._has_ring and self.several else 0
 
   def rewinds(self) -> int:
-    """See `base.LanguageModel`."""
     return self.longest if self._has_ring else 0
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
-    """See `base.LanguageModel`."""
+    """The memory without the last counts[b] tokens of row b, int32 [B]."""
     states, at = ring.rewind(memory.states, memory.at, counts)
     return Ring(states, at, memory.filled - counts)
 

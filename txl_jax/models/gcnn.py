@@ -124,7 +124,6 @@ class Config(config.Config):
 
   @property
   def d_softmax(self) -> int:
-    """See `config.Config`."""
     return 0 if self.tie_weights else parse(self.blocks)[-1][-1].width
 
 
@@ -200,7 +199,7 @@ class Block(nn.Module):
     return x + y, new
 
 
-class GCNN(base.LanguageModel):
+class GCNN(base.Layered):
   """Gated convolutional network, see `models.base` and `Config`."""
 
   Config = Config
@@ -227,29 +226,10 @@ class GCNN(base.LanguageModel):
     ]
 
   def row_axes(self) -> Any:
-    """See `base.LanguageModel`."""
     shapes = itertools.chain(*parse(self.config.blocks))
     return [0 for shape in shapes if shape.kernel > 1]
 
-  def states(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    train: bool = False,
-  ) -> tuple[jax.Array, Any]:
-    """int32 [B, T] -> final states [B, T, F] and the new memory."""
-    (*_, x), memory = self._through(tokens, memory, lengths, train)
-    return x, memory
-
-  def hidden(
-    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
-  ) -> tuple[tuple[jax.Array, ...], Any]:
-    """See `base.LanguageModel`; a layer is a block."""
-    return self._through(tokens, memory, lengths, False)
-
-  def _through(self, tokens, memory, lengths, train):
+  def through(self, tokens, memory, lengths, train):
     """The embeddings and the output of each block, and the new memory."""
     x, old, new = self.embed(tokens, train=train), iter(memory), []
     every = [x]

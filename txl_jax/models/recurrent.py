@@ -34,7 +34,7 @@ def widths(config: Config) -> list[int]:
   return [config.d_hidden] * (config.n_layer - 1) + [config.d_model]
 
 
-class Recurrent(base.LanguageModel):
+class Recurrent(base.Layered):
   """A stack of recurrent layers, with dropout between them.
 
   A model makes `self.layers` in its setup: modules (x [B, T, any], state,
@@ -44,29 +44,10 @@ class Recurrent(base.LanguageModel):
   """
 
   def row_axes(self) -> Any:
-    """See `base.LanguageModel`."""
     memory = jax.eval_shape(lambda: self.init_memory(1))
     return jax.tree.map(lambda _: 0, memory)
 
-  def states(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    train: bool = False,
-  ) -> tuple[jax.Array, Any]:
-    """int32 [B, T] -> final states [B, T, D] and the new memory."""
-    (*_, x), memory = self._through(tokens, memory, lengths, train)
-    return x, memory
-
-  def hidden(
-    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
-  ) -> tuple[tuple[jax.Array, ...], Any]:
-    """See `base.LanguageModel`."""
-    return self._through(tokens, memory, lengths, False)
-
-  def _through(self, tokens, memory, lengths, train):
+  def through(self, tokens, memory, lengths, train):
     """The embeddings and the output of each layer, and the new memory."""
     c, new = self.config, []
     x = self.embed(tokens, train=train)

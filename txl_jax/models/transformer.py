@@ -194,7 +194,6 @@ class Transformer(base.LanguageModel):
     return Memory(self._zeros(batch_size), self._filled(batch_size))
 
   def row_axes(self) -> Any:
-    """See `base.LanguageModel`."""
     return Memory(1, 0) if self.config.mem_len else ()
 
   def _zeros(self, B):
@@ -209,7 +208,6 @@ class Transformer(base.LanguageModel):
   def hidden(
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
   ) -> tuple[tuple[jax.Array, ...], Any]:
-    """See `base.LanguageModel`."""
     first = self.inputs(tokens, lengths, False)
     arguments = tokens, memory, lengths, False
     _, memory, outputs = self.watched(*arguments, layers.OUTPUTS)
@@ -241,16 +239,6 @@ class Transformer(base.LanguageModel):
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`; weights have the dtype of their products."""
     return super().frozen(layers.cast(params, self.config.dtype))
-
-  def without_remat(self) -> 'Transformer':
-    """See `base.LanguageModel`."""
-    return self.clone(config=self.config.replace(remat='none'))
-
-  def without_kernels(self) -> 'Transformer':
-    """See `base.LanguageModel`."""
-    if not hasattr(self.config, 'attention'):
-      return self
-    return self.clone(config=self.config.replace(attention='xla'))
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:

@@ -108,7 +108,6 @@ class WithMemory(Config):
     choices={
       'auto': 'a kernel where there is one (`--mode=summary` shows which)',
       'xla': 'plain operations',
-      'cudnn': 'cuDNN, with the position scores as its bias',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
       'tpu': 'a kernel for TPUs',
     },
@@ -117,6 +116,5 @@ class WithMemory(Config):
 
   @property
   def span(self) -> int | None:
-    """See `Config`."""
     M = self.mem_len
     return {'off': None, 'M': max(M, 1), 'M+1': M + 1}[self.same_length]

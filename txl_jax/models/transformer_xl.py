@@ -74,7 +74,6 @@ class Layer(transformer.Layer):
       self.biases = Biases(self.config)
 
   def positions(self, shared: Any) -> Any:
-    """See `transformer.Layer`."""
     R, biases = shared
     return R, self.biases() if self.config.untie_biases else biases
 

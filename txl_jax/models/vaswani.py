@@ -56,7 +56,6 @@ class Vaswani(transformer.Transformer):
   def inputs(
     self, tokens: jax.Array, lengths: jax.Array | None, train: bool
   ) -> jax.Array:
-    """See `transformer.Transformer`."""
     c, left = self.config, transformer.tokens_left(tokens.shape[1], lengths)
     wide = jnp.promote_types(c.dtype, jnp.float32)
     table = attention.sinusoid(left.reshape(-1).astype(wide), c.d_model)

@@ -30,7 +30,7 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
   """FLOPs of training on a scored token; what is done twice counts once."""
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
-  model = models.build(config.model, vocab_size).without_remat()
+  model = models.build(config.model, vocab_size).with_keys(remat='none')
   cost = of_rows(model, rows, T)
   scored = T - T // 2 if config.train.loss == 'half' else T
   return (cost.forward + cost.backward) / (rows * scored)

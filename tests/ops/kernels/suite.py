@@ -51,8 +51,6 @@ class Suite:
   """Subclasses are tests; see above."""
 
   MODULE: ClassVar[Any]
-  supports_float32 = True
-  supports_dropout = True
   # Relative error of float32 results: what the products leave.
   float32_error = 2e-6
 
@@ -67,6 +65,10 @@ class Suite:
   def both(self, arrays, filled, span, dout, **options):
     """The result and the gradients, of a compiled program."""
     arrays = [x for x in arrays if x is not None]
+    return self.compiled(filled, span, **options)(arrays, dout)
+
+  def compiled(self, filled, span, **options):
+    """The jitted (arrays, dout) -> the result and the gradients."""
 
     def run(arrays, dout):
       padded = [*arrays, *[None] * (len(NAMES) - len(arrays))]
@@ -75,7 +77,7 @@ class Suite:
       out, pull = jax.vjp(used, *arrays)
       return out, pull(dout)
 
-    return jax.jit(run)(arrays, dout)
+    return jax.jit(run)
 
   def check(
     self, given, filled, span, dout, dtype, error, keep=None, **options
@@ -99,8 +101,6 @@ class Suite:
 
   @pytest.mark.parametrize('shape', SHAPES)
   def test_float32(self, shape):
-    if not self.supports_float32:
-      pytest.skip('not in float32')
     given, *rest = draw(SHAPES[shape], b=shape == 'odd sizes')
     self.check(given, *rest, jnp.float32, self.float32_error)
 
@@ -112,46 +112,37 @@ class Suite:
   @pytest.mark.parametrize('shape', ['odd sizes', 'several tiles'])
   def test_dropout(self, shape):
     """The probabilities that are kept are those of the plain operations."""
-    if not self.supports_dropout:
-      pytest.skip('no dropout')
     B, T, H, _, M, _, _ = SHAPES[shape]
     key, rate = jax.random.key(7), 0.3
     ones = jnp.ones([B, H, T, M + T])
     keep = np.asarray(attention.dropout(ones, rate, key)) > 0
     given, *rest = draw(SHAPES[shape])
-    dtype = jnp.float32 if self.supports_float32 else jnp.bfloat16
-    error = self.float32_error if self.supports_float32 else 1e-2
-    self.check(given, *rest, dtype, error, keep, rate=rate, key=key)
+    error, more = self.float32_error, dict(rate=rate, key=key)
+    self.check(given, *rest, jnp.float32, error, keep, **more)
 
   def test_extreme_scores(self):
     """Scores of some thousands: all is finite, and the winner takes all."""
     given, *rest = draw(SHAPES['odd sizes'], size=30.0)
-    dtype = jnp.float32 if self.supports_float32 else jnp.bfloat16
     filled, span, dout = rest
-    arrays = cast(given, dtype)
-    out, grads = self.both(arrays, filled, span, jnp.asarray(dout, dtype))
+    arrays = cast(given, jnp.float32)
+    out, grads = self.both(arrays, filled, span, jnp.float32(dout))
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in (out, *grads))
     exact = [None if x is None else np.asarray(x, float) for x in arrays]
     expected = reference.attend(*exact, filled, span)
-    close(out, expected, 1e-3 if self.supports_float32 else 3e-2, 'out')
+    close(out, expected, 1e-3, 'out')
 
   def test_twice_the_same(self):
     given, filled, span, dout = draw(SHAPES['odd sizes'])
-    arrays = [
-      None if x is None else jnp.asarray(x, jnp.bfloat16)
-      for x in given.values()
-    ]
-    run = lambda: self.both(
-      arrays, filled, span, jnp.asarray(dout, jnp.bfloat16)
-    )
-    for one, other in zip(jax.tree.leaves(run()), jax.tree.leaves(run())):
+    arrays = [x for x in cast(given, jnp.bfloat16) if x is not None]
+    run, dout = self.compiled(filled, span), jnp.asarray(dout, jnp.bfloat16)
+    results = [run(arrays, dout) for _ in range(2)]
+    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
       np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
   def test_transformations(self):
     """Under vmap, remat and scan, what it is without them."""
     given, filled, span, _ = draw(SHAPES['odd sizes'])
-    dtype = jnp.float32 if self.supports_float32 else jnp.bfloat16
-    arrays = cast(given, dtype)
+    arrays = cast(given, jnp.float32)
 
     def loss(q, rest):
       out = self.attend([q, *rest], filled, span)
@@ -170,7 +161,7 @@ class Suite:
     scanned = jax.jit(lambda x: jax.lax.scan(body, 0, x)[1])(both)
     for found in mapped, scanned:
       for n in range(2):
-        close(found[n], plain[n], 1e-6 if dtype == jnp.float32 else 1e-2, 'q')
+        close(found[n], plain[n], 1e-6, 'q')
 
 
 def close(found, expected, error, name):

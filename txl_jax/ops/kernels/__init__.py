@@ -1,10 +1,9 @@
 """Relative attention with memory, by plain operations or a kernel.
 
-  base    the contract: what an implementation is asked for and answers
+  base    what an implementation is given
   api     `relative_attention`, and the choice among implementations
   fused   what kernels share: their gradient, biases and dropout
-  xla     plain operations, everywhere
-  cudnn   attention of cuDNN with the position scores as its bias
+  xla     plain operations, everywhere, and their gradient
   triton  a kernel for NVIDIA GPUs from Ampere on
   tpu     a kernel for TPUs
 

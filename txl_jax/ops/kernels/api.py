@@ -5,21 +5,14 @@ from collections.abc import Callable
 from types import ModuleType
 
 import jax
-from jax import core
 
 from txl_jax import attention
-from txl_jax.ops.kernels import base, cudnn, fused, tpu, triton, xla
+from txl_jax.ops.kernels import base, fused, tpu, triton, xla
 from txl_jax.program import target
 
-_MODULES: dict[str, ModuleType] = {
-  'xla': xla,
-  'cudnn': cudnn,
-  'triton': triton,
-  'tpu': tpu,
-}
-IMPLEMENTATIONS = tuple(_MODULES)
-# What None chooses on a platform, the first that can do it.
-_BEST = {'gpu': ('triton',), 'tpu': ('tpu',)}
+_KERNELS: dict[str, ModuleType] = {'triton': triton, 'tpu': tpu}
+IMPLEMENTATIONS = ('xla', *_KERNELS)
+_BEST = {'gpu': 'triton', 'tpu': 'tpu'}  # the kernel for a platform
 
 
 def relative_attention(
@@ -50,8 +43,7 @@ def relative_attention(
     b: [S, H], added to the score of each distance before it is scaled, in the
       order of r; None adds nothing.
     filled: int32 [B], how many memory slots of each row hold real states, the
-      last ones; None is all of them. Outside [0, S - T] it has no meaning,
-      which is found out where it is not traced.
+      last ones, 0 to S - T; None is all of them.
     span: how many keys a query sees at most, itself included; None is all.
     dropout_rate: of the probabilities; a Python float.
     dropout_key: needed where the rate is not 0; may be traced.
@@ -62,36 +54,21 @@ def relative_attention(
     the key, in reverse mode alone. The kernels keep nothing of size T x S.
 
   Raises:
-    ValueError: an argument has another shape, or is not as above, or there is
-      no such implementation; `Unable`, one of them, where it cannot compute
-      this.
+    ValueError: an argument has another shape, or there is no such
+      implementation; `Unable`, one of them, where it cannot compute this.
   """
-  attention.check_rate(dropout_rate)
   sizes = attention.hold_scored(q, k, r, u, v_bias, b)
   attention.hold(('v', v, 'BSHK'), **sizes)
   if filled is not None:
     attention.hold(('filled', filled, 'B'), **sizes)
-  T, S = sizes['T'], sizes['S']
+  S = sizes['S']
   span = S if span is None else min(span, S)
   if span < 1:
     raise ValueError(f'span is {span}; allowed: at least 1')
-  _check_filled(filled, S - T)
   case = case_of(q, k, dropout_rate)
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
   run = attend(implementation or choose(case)[0], case)
   return run(inputs, span=span, rate=dropout_rate, key=dropout_key)
-
-
-def _check_filled(filled, M):
-  """Raises a ValueError if a number of real states is not within [0, M]."""
-  # What is traced, or lies on other hosts too, is not known here.
-  if filled is None or isinstance(filled, core.Tracer):
-    return
-  if not getattr(filled, 'is_fully_addressable', True):
-    return
-  for n in filled.tolist():
-    if not 0 <= n <= M:
-      raise ValueError(f'filled is {n}; allowed: 0 to {M} (S - T)')
 
 
 def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
@@ -103,36 +80,34 @@ def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
 
 def choose(case: base.Case) -> tuple[str, str]:
   """The implementation that None stands for, and why, in a few words."""
-  reasons = []
-  for name in _BEST.get(case.device.platform, ()):
-    reason = why_not(name, case)
-    if not reason:
-      return name, '; '.join([*reasons, f'{case.device.kind} has it'])
-    reasons.append(f'not {name}: {reason}')
-  return 'xla', '; '.join(reasons) or f'no kernel for a {case.device.platform}'
+  platform = case.device.platform
+  if platform not in _BEST:
+    return 'xla', f'no kernel for a {platform}'
+  if reason := why_not(name := _BEST[platform], case):
+    return 'xla', f'not {name}: {reason}'
+  return name, f'{case.device.kind} has it'
 
 
 def why_not(name: str, case: base.Case) -> str:
   """Why an implementation cannot compute a case, '' if it can."""
-  return _MODULES[name].why_not(case)
+  return _KERNELS[name].why_not(case) if is_kernel(name) else ''
 
 
 def attend(name: str, case: base.Case) -> Callable:
-  """The function of `base` that an implementation has for a case.
+  """The function like `xla.attend` that an implementation has for a case.
 
   ValueError if there is no such implementation, Unable if it cannot do this.
   """
-  if name not in _MODULES:
-    raise ValueError(
-      f'implementation is {name!r}; allowed: None, {", ".join(_MODULES)}'
-    )
+  if name not in IMPLEMENTATIONS:
+    allowed = ', '.join(IMPLEMENTATIONS)
+    raise ValueError(f'implementation is {name!r}; allowed: None, {allowed}')
   if reason := why_not(name, case):
     raise base.Unable(f'{name} cannot do this: {reason}')
   if is_kernel(name):
-    return functools.partial(fused.attend, _MODULES[name])
-  return _MODULES[name].attend
+    return functools.partial(fused.attend, _KERNELS[name])
+  return xla.attend
 
 
 def is_kernel(name: str) -> bool:
   """Whether each device has to run it by itself, under `shard_map`."""
-  return hasattr(_MODULES[name], 'forward')
+  return name in _KERNELS

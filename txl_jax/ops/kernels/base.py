@@ -1,14 +1,6 @@
-"""The contract of an implementation.
+"""What implementations of relative attention are given."""
 
-Each is a module of this folder with two functions:
-
-  why_not(case) -> '' if it can compute a `Case`, or else the reason
-  attend(inputs, *, span, rate, key) -> [B, T, H, K], differentiable
-
-A kernel has, instead of `attend`, the two functions that `fused` asks for.
-"""
-
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -41,3 +33,32 @@ class Case(NamedTuple):
   M: int
   K: int
   rate: float  # of dropout
+
+
+def why_not(case: Case) -> str:
+  """Why no kernel can compute a case, '' if nothing speaks against it."""
+  if case.dtype not in ('float32', 'bfloat16'):
+    return f'it needs float32 or bfloat16, not {case.dtype}'
+  if case.K > 128:
+    return f'heads of width {case.K}: it needs 128 or less'
+  return ''
+
+
+def vary_alike(arrays: Any) -> Any:
+  """A pytree of arrays as the custom gradient of a function needs them.
+
+  Under `shard_map` weights may be the same on all devices while the data are
+  not: their gradients are then summed over the devices here.
+  """
+
+  def varying(x):
+    kind: Any = jax.typeof(x)
+    return kind.mat.varying  # the axes of the mesh over which it differs
+
+  axes = frozenset().union(*map(varying, jax.tree.leaves(arrays)))
+
+  def vary(x):
+    missing = tuple(axes - varying(x))
+    return jax.lax.pcast(x, missing, to='varying') if missing else x
+
+  return jax.tree.map(vary, arrays)

@@ -7,12 +7,14 @@ The global biases reach a kernel as numbers for each key and for each distance,
 
 which are made here, in float32. A kernel is a module with
 
+  why_not(case) -> why it cannot compute a `base.Case`, '' if it can
   forward(q, k, v, r, c, p, filled, words, *, span, rate) -> out, logsum
   backward(q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate)
     -> dq, dk, dv, dr, dc, dp
 
 q, out and their gradients are [B, T, H, K], k and v [B, S, H, K], r [S, H, K],
 c [B, H, S] and p [H, S] float32, p and r farthest first, filled int32 [B];
+`span` is how many keys a query sees at most, 1 to S, `rate` that of dropout;
 logsum, float32 [B, H, T], is the logarithm of the sum of the exponentials of a
 query's visible scores; dr may be wider than r. The probability of key j for
 query i of row b and head h is dropped by `attention.keep` of
@@ -43,7 +45,7 @@ def attend(
   before: Any = 0,
   heads: int = 0,
 ) -> jax.Array:
-  """See `base`; a kernel is a module as above.
+  """`xla.attend` by a kernel, a module as above.
 
   `before`, int, are the rows times `heads`, plus heads, before the first of
   these, where they are a part of an array with so many heads; 0 is H.
@@ -65,7 +67,7 @@ def attend(
     words = attention.dropout_words(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
   words = jnp.concatenate([words, place])
-  q, k, v, r, c, p = attention.vary_alike((q, k, v, r, c, p))
+  q, k, v, r, c, p = base.vary_alike((q, k, v, r, c, p))
   return _attend(kernel, span, rate, q, k, v, r, c, p, filled, words)
 
 

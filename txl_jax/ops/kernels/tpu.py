@@ -8,21 +8,10 @@ Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width;
   tiles of n x n scores: query i = I n + a, key j = J n + x.
 
-Query i and key j are at distance d = i + M - j, whose row of r is S - 1 - d.
-With the right number of zeros before r and p, tile (I, J) needs two chunks of
-n rows, number J - I + (tiles of queries) - 1 and the next one: row a of
-
-  z[a, y] = q_a . r_y + p_y   of the first chunk if y >= n - a, else the second
-
-holds the position score of key x at y = (x - a) modulo n, so z is rotated, row
-a by a. The second chunk is the first of tile (I, J + 1), which finds its
-product where this tile left it: a tile makes one product with positions, not
-two. In the backward pass likewise: what two tiles of keys give to one chunk is
-put together before it is multiplied.
+What a tile is made of is in `tpu_tiles`.
 """
 
 import functools
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +19,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from txl_jax import attention
 from txl_jax.ops.kernels import base
+from txl_jax.ops.kernels import tpu_tiles as tiles
 from txl_jax.program import target
 
 # What a call of the backward kernel keeps in VMEM grows with the queries and
@@ -39,229 +28,50 @@ from txl_jax.program import target
 # call takes _PART of both, and what they return is added in float32.
 _QUERIES, _KEYS, _PART = 1024, 1536, 1024
 
-# The score of a hidden key, the maximum that a row starts from, and the logsum
-# of a query that only fills the last tile: even scaled, _HIDDEN is so far below
-# _LOWEST that a hidden key weighs exactly 0 before a visible one is met.
-_HIDDEN, _LOWEST, _HIGHEST = -3e38, -1e30, 1e30
-
 
 def why_not(case: base.Case) -> str:
-  """See `base`."""
+  """See `fused`."""
   kind = case.device.kind
   if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
     return 'it needs a TPU v4 or newer'
-  if case.dtype not in ('float32', 'bfloat16'):
-    return f'it needs float32 or bfloat16, not {case.dtype}'
-  if case.K > 128:
-    return f'heads of width {case.K}: it needs 128 or less'
-  return ''
+  return base.why_not(case)
 
 
 def forward(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  r: jax.Array,
-  c: jax.Array,
-  p: jax.Array,
-  filled: jax.Array,
-  words: jax.Array,
-  *,
-  span: int,
-  rate: float,
-  interpret: bool | None = None,
+  *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """Attention over the visible keys: 0 <= d < span and j >= M - filled.
-
-  Args:
-    q: [B, T, H, K] queries, float32 or bfloat16, as are k, v and r.
-    k: [B, S, H, K] keys, memory first.
-    v: [B, S, H, K] values.
-    r: [S, H, K] projected positions, farthest first.
-    c: float32 [B, H, S], added to the scaled score of each key.
-    p: float32 [H, S], added to the scaled score of each distance, as r.
-    filled: int32 [B], how many memory slots of each row are visible.
-    words: uint32 [4], see `fused`.
-    span: how many keys a query sees at most, 1 to S.
-    rate: of the dropout of probabilities; at 0 nothing of it is compiled.
-    interpret: run as plain JAX; None does so on CPUs.
-
-  Returns:
-    The output [B, T, H, K], in the dtype of q; and float32 [B, H, T], the
-    logarithm of the sum of exp(score) over the visible keys.
-  """
-  run = functools.partial(_forward, span=span, rate=rate)
-  return _run(run, interpret, q, k, v, r, c, p, filled, words)
+  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
+  return _run(_forward, arrays, span, rate, interpret)
 
 
 def backward(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  r: jax.Array,
-  c: jax.Array,
-  p: jax.Array,
-  filled: jax.Array,
-  words: jax.Array,
-  out: jax.Array,
-  logsum: jax.Array,
-  dout: jax.Array,
-  *,
-  span: int,
-  rate: float,
-  interpret: bool | None = None,
+  *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
-  """Gradients of q, k, v, r, c and p, given that of the output.
-
-  The first eight arguments and the options are those of `forward`, out and
-  logsum its results. The gradients of r, c and p are float32, those of q, k
-  and v have their dtype.
-  """
-  run = functools.partial(_backward, span=span, rate=rate)
-  args = q, k, v, r, c, p, filled, words, out, logsum, dout
-  return _run(run, interpret, *args)
+  """See `fused`; the gradients of r, c and p are float32."""
+  return _run(_backward, arrays, span, rate, interpret)
 
 
-def _run(run, interpret, *args):
+def _run(run, arrays, span, rate, interpret):
   # The scalar core has no unsigned numbers.
-  args = [
+  arrays = [
     lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.uint32 else x
-    for x in args
+    for x in arrays
   ]
   if interpret is None:
     interpret = target.device().platform == 'cpu'
-  return run(*args, interpret=interpret)
-
-
-class _Task(NamedTuple):
-  """Numbers that are known when a kernel is compiled."""
-
-  B: int
-  T: int
-  M: int
-  H: int
-  K: int
-  n: int
-  span: int
-  rate: float
-  dtype: Any
-  strided: bool  # the device rotates each row of a tile by its own number
-  # The tiles of queries and of keys that this call takes.
-  queries: range
-  keys: range
-
-  @property
-  def S(self):
-    return self.M + self.T
-
-  @property
-  def scale(self):
-    return self.K**-0.5
-
-  @property
-  def lead(self):
-    """How many zeros stand before the first row of r."""
-    return _tiles(self.T, self.n) * self.n - self.T + 1
-
-  @property
-  def chunks(self):
-    """The chunks of positions that this call needs."""
-    first = self.keys[0] - self.queries[-1] + _tiles(self.T, self.n) - 1
-    return range(first, first + len(self.queries) + len(self.keys))
-
-  def nearby(self, I):
-    """The tiles of keys within the span of the queries of tile I."""
-    far = max(self.M + I * self.n - self.span + 1, 0) // self.n
-    near = (self.M + I * self.n + self.n - 1) // self.n
-    return range(max(far, self.keys[0]), min(near, self.keys[-1]) + 1)
-
-  @property
-  def grid(self):
-    """Heads, rows, tiles of queries, tiles of keys for one of these."""
-    steps = max(len(self.nearby(I)) for I in self.queries)
-    return self.H, self.B, len(self.queries), steps
-
-  def bounds(self, filled):
-    """The first tile of keys, int32 [B x queries], and the last [queries].
-
-    The first one is behind the last where there is nothing to see.
-    """
-    found = [self.nearby(I) for I in self.queries]
-    first = jnp.asarray([f.start for f in found], jnp.int32)
-    last = jnp.asarray([f.stop - 1 for f in found], jnp.int32)
-    start = lax.div(self.M - filled.astype(jnp.int32), self.n)  # [B]
-    return jnp.maximum(first, start[:, None]).reshape(-1), last
-
-
-def _task(q, k, span, rate, interpret):
-  B, T, H, K = q.shape
-  S = k.shape[1]
-  # Rotations take multiples of 128; large tiles have less to do besides their
-  # products, and these are what fits.
-  largest = 256 if q.dtype == jnp.float32 else 512
-  n = _tiles(_tiles(T, _tiles(T, largest)), 128) * 128
-  tiles = range(_tiles(T, n)), range(_tiles(S, n))
-  strided = not interpret and _strided()
-  return _Task(B, T, S - T, H, K, n, span, rate, q.dtype, strided, *tiles)
-
-
-def _strided():
-  """Whether a TPU rotates each row of a tile by its own number: not v4."""
-  return not target.device().kind.startswith('TPU v4')
-
-
-def _tiles(length, n):
-  return -(-length // n)
-
-
-def _heads_first(x, t):
-  """[B, T or S, H, K] as [B, H, tiles x n, K]."""
-  x = jnp.swapaxes(x, 1, 2)
-  more = _tiles(x.shape[2], t.n) * t.n - x.shape[2]
-  return jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)])
-
-
-def _heads_last(x, length):
-  """The inverse of `_heads_first`."""
-  return jnp.swapaxes(x[:, :, :length], 1, 2)
-
-
-def _positions(r, p, t):
-  """r as [H, chunks x n, K], p as [H, chunks, n], for all tiles."""
-  chunks = _tiles(t.T, t.n) + _tiles(t.S, t.n)
-  rows = t.lead, chunks * t.n - t.S - t.lead
-  r = jnp.pad(jnp.swapaxes(r, 0, 1), [(0, 0), rows, (0, 0)])
-  return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
-
-
-def _by_key(c, t):
-  """[B, H, S] as [B, H, tiles of keys, n]."""
-  keys = _tiles(t.S, t.n)
-  c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, keys * t.n - t.S)])
-  return c.reshape(t.B, t.H, keys, t.n)
-
-
-def _by_query(logsum, mean, t):
-  """Two of [B, H, T] as [B, H, tiles of queries, 8, n], the first two rows."""
-  more = len(t.queries) * t.n - t.T
-  ends = [(0, 0), (0, 0), (0, more)]
-  # A query that only fills the last tile gives no weight to any key.
-  logsum = jnp.pad(logsum, ends, constant_values=_HIGHEST)
-  both = jnp.stack([logsum, jnp.pad(mean, ends)], axis=2)
-  both = both.reshape(t.B, t.H, 2, -1, t.n).swapaxes(2, 3)
-  return jnp.pad(both, [(0, 0)] * 3 + [(0, 6), (0, 0)])
+  return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 
 def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
-  t = _task(q, k, span, rate, interpret)
-  n, K, tiles = t.n, t.K, len(t.queries)
+  t = tiles.task(q, k, span, rate, interpret)
+  n, K, N = t.n, t.K, len(t.queries)
   first, last = t.bounds(filled)
-  r, p = _positions(r, p, t)
+  r, p = tiles.positions(r, p, t)
 
   # Blocks of step (h, b, i, step). Steps past the last tile of keys load it
   # again, which takes no time.
   def keys_at(b, i, step, first, last):
-    return jnp.minimum(first[b * tiles + i] + step, last[i])
+    return jnp.minimum(first[b * N + i] + step, last[i])
 
   def of_query(h, b, i, *_):
     return b, h, i, 0
@@ -270,10 +80,10 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
     return b, h, keys_at(b, *args[:4]), 0
 
   def chunk_at_start(h, b, i, _, first, *__):
-    return h, first[b * tiles + i] - i + tiles - 1, 0
+    return h, first[b * N + i] - i + N - 1, 0
 
   def chunk(h, b, i, *args):
-    return h, keys_at(b, i, *args[:3]) - i + tiles, 0
+    return h, keys_at(b, i, *args[:3]) - i + N, 0
 
   row = lambda index: lambda *args: (*index(*args), 0)
   queries = pl.BlockSpec((1, 1, n, K), of_query)
@@ -299,14 +109,14 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
       pltpu.VMEM((n, 1), jnp.float32),
     ],
   )
-  q = _heads_first(q, t)
+  q = tiles.heads_first(q, t)
   p = p[:, :, None]  # one row is a block
   out, logsum = pl.pallas_call(
     functools.partial(_forward_kernel, t),
     grid_spec=spec,
     out_shape=[
       jax.ShapeDtypeStruct(q.shape, q.dtype),
-      jax.ShapeDtypeStruct((t.B, t.H, tiles, 1, n), jnp.float32),
+      jax.ShapeDtypeStruct((t.B, t.H, N, 1, n), jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'parallel', 'parallel', 'arbitrary')
@@ -315,11 +125,11 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
     name='relative_attention',
   )(
     *(first, last, filled, words),
-    *(q, _heads_first(k, t), _heads_first(v, t)),
-    *(r, r, _by_key(c, t)[..., None, :], p, p),
+    *(q, tiles.heads_first(k, t), tiles.heads_first(v, t)),
+    *(r, r, tiles.by_key(c, t)[..., None, :], p, p),
   )
-  logsum = logsum.reshape(t.B, t.H, tiles * n)[..., : t.T]
-  return _heads_last(out, t.T), logsum
+  logsum = logsum.reshape(t.B, t.H, N * n)[..., : t.T]
+  return tiles.heads_last(out, t.T), logsum
 
 
 def _forward_kernel(
@@ -336,25 +146,27 @@ def _forward_kernel(
 
   @pl.when(step == 0)
   def start():
-    ahead[...] = _dot(q[0, 0], r0[0], 1, 1) + p0[0, 0]
+    ahead[...] = tiles.dot(q[0, 0], r0[0], 1, 1) + p0[0, 0]
     total[...] = jnp.zeros_like(total)
-    top[...] = jnp.full_like(top, _LOWEST)
+    top[...] = jnp.full_like(top, tiles.LOWEST)
     mass[...] = jnp.zeros_like(mass)
 
   @pl.when(last[i] >= J)
   def tile():
-    second = _dot(q[0, 0], r[0], 1, 1) + p[0, 0]
-    z = _seam(t.n, ahead[...], second)
+    second = tiles.dot(q[0, 0], r[0], 1, 1) + p[0, 0]
+    z = tiles.seam(t.n, ahead[...], second)
     ahead[...] = second
-    score = _scores(t, i, J, filled[b], _dot(q[0, 0], k[0, 0], 1, 1), z, c)
+    score = tiles.scores(
+      t, i, J, filled[b], tiles.dot(q[0, 0], k[0, 0], 1, 1), z, c
+    )
     highest = jnp.maximum(top[...], jnp.max(score, axis=1, keepdims=True))
     weight = jnp.exp(score - highest)
     shrink = jnp.exp(top[...] - highest)
     top[...] = highest
     mass[...] = mass[...] * shrink + jnp.sum(weight, axis=1, keepdims=True)
     if t.rate:
-      weight = jnp.where(_keep(t, h, b, i, J, words), weight, 0)
-    values = _dot(weight.astype(t.dtype), v[0, 0], 1, 0)
+      weight = jnp.where(tiles.keep(t, h, b, i, J, words), weight, 0)
+    values = tiles.dot(weight.astype(t.dtype), v[0, 0], 1, 0)
     total[...] = total[...] * shrink + values
 
   @pl.when(step == pl.num_programs(3) - 1)
@@ -369,14 +181,14 @@ def _forward_kernel(
 def _backward(
   q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate, interpret
 ):
-  t = _task(q, k, span, rate, interpret)
+  t = tiles.task(q, k, span, rate, interpret)
   wide = lambda x: x.astype(jnp.float32)
   # Of each query: the sum of weight x gradient of the weight over its keys.
   mean = jnp.einsum('bthk,bthk->bht', wide(out), wide(dout))
-  rows = _by_query(logsum, mean, t)
-  r, p = _positions(r, p, t)
-  q, k, v, dout = (_heads_first(x, t) for x in (q, k, v, dout))
-  args = q, k, v, dout, rows, _by_key(c, t)
+  rows = tiles.by_query(logsum, mean, t)
+  r, p = tiles.positions(r, p, t)
+  q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
+  args = q, k, v, dout, rows, tiles.by_key(c, t)
 
   def part(t, dtype):
     chunks = slice(t.chunks.start, t.chunks.stop)
@@ -407,15 +219,15 @@ def _backward(
         dc = dc.at[:, :, keys.start : keys.stop].add(grads[3])
         dr = dr.at[:, rows].add(grads[4])
         dp = dp.at[:, chunks].add(grads[5])
-  dq = _heads_last(dq, t.T).astype(t.dtype)
-  dk, dv = (_heads_last(x, t.S).astype(t.dtype) for x in (dk, dv))
+  dq = tiles.heads_last(dq, t.T).astype(t.dtype)
+  dk, dv = (tiles.heads_last(x, t.S).astype(t.dtype) for x in (dk, dv))
   dr = dr[:, t.lead : t.lead + t.S].swapaxes(0, 1) * t.scale
   dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S]
   return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
 
 
-def _parts(tiles, size):
-  return [tiles[i : i + size] for i in range(0, len(tiles), size)]
+def _parts(every, size):
+  return [every[i : i + size] for i in range(0, len(every), size)]
 
 
 def _backward_part(
@@ -534,44 +346,46 @@ def _backward_kernel(
   @pl.when((step == 0) & (last[i] >= J))
   def look_ahead():
     r0, p0, _ = positions(chunk)
-    ahead[...] = _dot(q[0, 0], r0, 1, 1) + p0
+    ahead[...] = tiles.dot(q[0, 0], r0, 1, 1) + p0
 
   def give(chunk, grad):
     r, _, rows = positions(chunk)
     rounded = grad.astype(t.dtype)
-    q_sum[...] += _dot(rounded, r, 1, 0)
-    dr[0, rows] += _dot(rounded, q[0, 0], 0, 0)
+    q_sum[...] += tiles.dot(rounded, r, 1, 0)
+    dr[0, rows] += tiles.dot(rounded, q[0, 0], 0, 0)
     dp[0, pl.ds(chunk, 1)] += jnp.sum(grad, axis=0, keepdims=True)
 
   @pl.when(last[i] >= J)
   def tile():
     r1, p1, _ = positions(chunk + 1)
-    second = _dot(q[0, 0], r1, 1, 1) + p1
-    z = _seam(t.n, ahead[...], second)
+    second = tiles.dot(q[0, 0], r1, 1, 1) + p1
+    z = tiles.seam(t.n, ahead[...], second)
     ahead[...] = second
-    score = _scores(t, I, J, filled[b], _dot(q[0, 0], k[0, 0], 1, 1), z, c)
+    score = tiles.scores(
+      t, I, J, filled[b], tiles.dot(q[0, 0], k[0, 0], 1, 1), z, c
+    )
     weight = jnp.exp(score - columns[:, 0:1])
-    dweight = _dot(dout[0, 0], v[0, 0], 1, 1)
+    dweight = tiles.dot(dout[0, 0], v[0, 0], 1, 1)
     dropped = weight
     if t.rate:
-      keep = _keep(t, h, b, I, J, words)
+      keep = tiles.keep(t, h, b, I, J, words)
       dropped = jnp.where(keep, weight / (1 - t.rate), 0)
       dweight = jnp.where(keep, dweight / (1 - t.rate), 0)
     dscore = weight * (dweight - columns[:, 1:2])
     j = J - t.keys.start
     keys = pl.ds(pl.multiple_of(j * t.n, t.n), t.n)
-    v_sum[keys] += _dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
+    v_sum[keys] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
     dc[0, 0, pl.ds(j, 1)] += jnp.sum(dscore, axis=0, keepdims=True)
     rounded = dscore.astype(t.dtype)
-    k_sum[keys] += _dot(rounded, q[0, 0], 0, 0)
-    q_sum[...] += _dot(rounded, k[0, 0], 1, 0)
-    dz = _rotate_back(dscore)
-    give(chunk, _seam(t.n, dz, behind[...]))
+    k_sum[keys] += tiles.dot(rounded, q[0, 0], 0, 0)
+    q_sum[...] += tiles.dot(rounded, k[0, 0], 1, 0)
+    dz = tiles.rotate_back(dscore)
+    give(chunk, tiles.seam(t.n, dz, behind[...]))
     behind[...] = dz
 
   @pl.when(last[i] == J)
   def look_behind():
-    give(chunk + 1, _seam(t.n, jnp.zeros_like(behind), behind[...]))
+    give(chunk + 1, tiles.seam(t.n, jnp.zeros_like(behind), behind[...]))
 
   final = step == pl.num_programs(3) - 1
 
@@ -583,70 +397,3 @@ def _backward_kernel(
   def finish_row():
     dk[0, 0] = (k_sum[...] * t.scale).astype(dk.dtype)
     dv[0, 0] = v_sum[...].astype(dv.dtype)
-
-
-def _dot(x, y, x_axis, y_axis):
-  """Sum over one axis of each, in float32."""
-  full = x.dtype == jnp.float32
-  return lax.dot_general(
-    *(x, y, (((x_axis,), (y_axis,)), ((), ()))),
-    precision=lax.Precision.HIGHEST if full else None,
-    preferred_element_type=jnp.float32,
-  )
-
-
-def _axes(n):
-  """The number of the row and of the column of each entry of a tile."""
-  iota = lambda axis: lax.broadcasted_iota(jnp.int32, (n, n), axis)
-  return iota(0), iota(1)
-
-
-def _seam(n, first, second):
-  """z from the products with its two chunks."""
-  a, y = _axes(n)
-  return jnp.where(y >= n - a, first, second)
-
-
-def _scores(t, I, J, filled, content, z, c):
-  """Scores of a tile, hidden ones low."""
-  a, x = _axes(t.n)
-  column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
-  exists = column >= t.M - filled - J * t.n
-  c = jnp.where(exists, c[0, 0, 0], _HIDDEN)
-  score = (content + c + _rotate(z, t.strided)) * t.scale
-  d = (I - J) * t.n + t.M + a - x
-  visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
-  return jnp.where(visible, score, _HIDDEN)
-
-
-def _rotate(z, strided):
-  """Row a moved a to the right; what leaves there comes in on the left."""
-  if strided:
-    return pltpu.roll(z, 0, 1, stride=1, stride_axis=0)
-  return _rotate_by_bits(z, lambda by: by)
-
-
-def _rotate_back(x):
-  """Row a moved a to the left; no TPU rotates rows by numbers that fall."""
-  return _rotate_by_bits(x, lambda by: x.shape[0] - by)
-
-
-def _rotate_by_bits(x, right):
-  """Row a moved right(a) to the right."""
-  a, _ = _axes(x.shape[0])
-  for bit in (1, 2, 4):
-    x = jnp.where(a & bit != 0, pltpu.roll(x, right(bit), 1), x)
-  # Eight rows, those of a register, by one number.
-  rows = range(8, x.shape[0], 8)
-  moved = [pltpu.roll(x[row : row + 8], right(row), 1) for row in rows]
-  return jnp.concatenate([x[:8], *moved])
-
-
-def _keep(t, h, b, I, J, words):
-  """Which probabilities of a tile the dropout leaves (`attention.keep`)."""
-  a, x = _axes(t.n)
-  row = b * words[3] + words[2] + h
-  corner = (row * t.T + I * t.n) * t.S + J * t.n
-  bits = lambda x: lax.bitcast_convert_type(x, jnp.uint32)
-  both: Any = [bits(jnp.full([t.n, t.n], words[i])) for i in range(2)]
-  return attention.keep(bits(corner + a * t.S + x), both, t.rate)

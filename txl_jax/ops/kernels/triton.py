@@ -5,11 +5,9 @@ Shapes
   A tile is n queries by n keys.
 
 Inside the kernels scores are products before the scale; c, p and r come with
-c and p divided by it and r and p padded, see `_operands`. What a tile is made
-of is in `triton_tiles`.
+c and p divided by it and r and p padded, see `triton_tiles.operands`. What a
+tile is made of is there as well.
 """
-
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +17,6 @@ from jax.experimental.pallas import triton as plgpu
 from txl_jax import attention
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
-from txl_jax.program import target
 
 _PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
 _BUFFER = 80 << 20  # bytes, of the gradients by distance
@@ -28,14 +25,10 @@ _ALIGNED = 8
 
 
 def why_not(case: base.Case) -> str:
-  """See `base`."""
+  """See `fused`."""
   if case.device.platform != 'gpu' or case.device.capability < 80:
     return 'it needs an NVIDIA GPU of compute capability 8.0 or above'
-  if case.dtype not in ('float32', 'bfloat16'):
-    return f'it needs float32 or bfloat16, not {case.dtype}'
-  if case.K > 128:
-    return f'heads of width {case.K}: it needs 128 or less'
-  return ''
+  return base.why_not(case)
 
 
 def _forward_kernel(
@@ -261,93 +254,20 @@ def _dkv_kernel(
   plgpu.store(dc_ref.at[b, h, j], dc, mask=j < S)
 
 
-def _operands(r, c, p, problem):
-  """r, c and p as the kernels have them.
-
-  c and p without the scale that the whole score is multiplied by; r and p with
-  the rows that tiles at the edges touch besides: T is brought up to a multiple
-  of n before row 0, and a tile and a chunk follow the last.
-  """
-  ends = -problem.T % problem.n, 4 * problem.n
-  r = jnp.pad(r, [ends, (0, 0), (0, 0)])
-  p = jnp.pad(p / problem.scale, [(0, 0), ends])
-  return r, c / problem.scale, p
-
-
-def _problem(q, k, span, rate, tiling, interpret):
-  if interpret is None:
-    interpret = target.device().platform == 'cpu'
-  _, T, H, K = q.shape
-  S = k.shape[1]
-  return tiles.Problem(T, S, H, K, span, rate, tiling, interpret)
-
-
-def _padded(problem, *states):
-  """States with their last axis brought up to a power of two.
-
-  Copies cost less than loads of less than 16 bytes.
-  """
-  return [
-    jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, problem.width - problem.K)])
-    for x in states
-  ]
-
-
-def _call(kernel, problem, grid, results, *args, over=()):
-  """A kernel over a grid, its arrays whole.
-
-  The first results take the places of the arrays `over`, its last arguments.
-  """
-  over = list(over)
-  shapes = [(x.shape, x.dtype) for x in over] + results
-  return pl.pallas_call(
-    functools.partial(kernel, problem=problem),
-    grid=grid,
-    out_shape=[jax.ShapeDtypeStruct(*shape) for shape in shapes],
-    input_output_aliases={len(args) + n: n for n in range(len(over))},
-    compiler_params=plgpu.CompilerParams(
-      num_warps=problem.tiling.warps, num_stages=problem.tiling.stages
-    ),
-    interpret=problem.interpret,
-    name='txl' + kernel.__name__.removesuffix('_kernel'),
-  )(*args, *over)
-
-
-def _tiling(name, q):
-  """The tiling that was fastest on an H100 for a kernel with such states."""
-  wide = q.shape[-1] > 64
-  if q.dtype == jnp.float32:
-    return tiles.Tiling(16, 1, 1) if wide else tiles.Tiling(32, 2, 1)
-  # Shared memory is for two programs to a multiprocessor; what does not fit
-  # twice goes through registers, or is loaded when it is needed.
-  if not wide:
-    return tiles.Tiling(64, 4, 2, direct=name == 'dq')
-  return (
-    tiles.Tiling(64, 4, 2, direct=True)
-    if name == 'forward'
-    else tiles.Tiling(64, 4, 1)
-  )
-
-
 def forward(
   q, k, v, r, c, p, filled, words, *, span, rate, interpret=None, tiling=None
 ):
-  """Attention and the logarithm of each query's sum of exponentials.
-
-  q is [B, T, H, K], k and v [B, S, H, K], r [S, H, K], c float32 [B, H, S],
-  p float32 [H, S], filled int32 [B], words uint32 [4]. Returns
-  (out [B, T, H, K], logsum float32 [B, H, T]). interpret None: on a CPU.
-  """
-  tiling = tiling or _tiling('forward', q)
-  problem = _problem(q, k, span, rate, tiling, interpret)
+  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
+  tiling = tiling or tiles.tiling_for('forward', q)
+  problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
-  q, k, v, r = _padded(problem, q, k, v, r)
-  out, logsum = _call(
+  q, k, v, r = tiles.padded(problem, q, k, v, r)
+  out, logsum = tiles.call(
     _forward_kernel,
     problem,
     (pl.cdiv(T, tiling.n), H, B),
     [(q.shape, q.dtype), ((B, H, T), jnp.float32)],
-    *(q, k, v, *_operands(r, c, p, problem), filled, words),
+    *(q, k, v, *tiles.operands(r, c, p, problem), filled, words),
   )
   return out[..., :K], logsum
 
@@ -356,28 +276,27 @@ def backward(
   q, k, v, r, c, p, filled, words, out, logsum, dout,
   *, span, rate, interpret=None, tilings=None,
 ):  # fmt: skip
-  """The gradients (dq, dk, dv, dr, dc, dp) of `forward`, for out's dout.
-
-  The arguments are those of `forward`, its results, and dout [B, T, H, K]. dr
-  is float32, a sum over the rows of the batch.
-  """
-  by_query, by_key = tilings or (_tiling('dq', q), _tiling('dkv', q))
+  """See `fused`; dr is float32, a sum over the rows of the batch."""
+  by_query, by_key = tilings or (
+    tiles.tiling_for('dq', q),
+    tiles.tiling_for('dkv', q),
+  )
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
   )
-  first = _problem(q, k, span, rate, by_query, interpret)
-  problem = _problem(q, k, span, rate, by_key, interpret)
+  first = tiles.problem_of(q, k, span, rate, by_query, interpret)
+  problem = tiles.problem_of(q, k, span, rate, by_key, interpret)
   B, S, H, K = k.shape
-  q, k, v, r, dout = _padded(problem, q, k, v, r, dout)
+  q, k, v, r, dout = tiles.padded(problem, q, k, v, r, dout)
   dq, dr, dp = _distance_gradients(
     q, k, v, r, c, p, filled, words, logsum, delta, dout, first
   )
-  dk, dv, dc = _call(
+  dk, dv, dc = tiles.call(
     _dkv_kernel,
     problem,
     (pl.cdiv(S, by_key.n), H, B),
     [(k.shape, k.dtype), (v.shape, v.dtype), (c.shape, jnp.float32)],
-    *(q, k, v, *_operands(r, c, p, problem), filled, words),
+    *(q, k, v, *tiles.operands(r, c, p, problem), filled, words),
     *(dout, logsum, delta),
   )
   dq, dk, dv, dr = (x[..., :K] for x in (dq, dk, dv, dr))
@@ -399,7 +318,7 @@ def _distance_gradients(
   size = n * columns * q.dtype.itemsize
   group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
-  operands = _operands(r, c, p, problem)
+  operands = tiles.operands(r, c, p, problem)
   # Heads in front, rows and queries as one: plain products, no copy of what is
   # large. The sum for dp is one more column of that for dr.
   with_ones = jnp.pad(
@@ -412,7 +331,7 @@ def _distance_gradients(
 
   def step(carry, x):
     (dq, sums), (first, q_of_group) = carry, x
-    dq, by_distance = _call(
+    dq, by_distance = tiles.call(
       _dq_kernel,
       problem,
       (group // n, H, B),

@@ -14,6 +14,7 @@ begins one chunk further: a step along the keys makes one product with
 positions and keeps the other.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
+
+from txl_jax.program import target
 
 LOG2_E = math.log2(math.e)
 UNSEEN = -1e30  # a score: finite, so that no difference of two is NaN
@@ -298,3 +301,70 @@ class Positions:
   def _product(self, J, r):
     bias = plgpu.load(self.p_ref.at[self.h, self._its_rows(J)])
     return dot(self.q, r, 1, 1, self.problem) + bias
+
+
+def operands(r, c, p, problem):
+  """r, c and p as the kernels have them.
+
+  c and p without the scale that the whole score is multiplied by; r and p with
+  the rows that tiles at the edges touch besides: T is brought up to a multiple
+  of n before row 0, and a tile and a chunk follow the last.
+  """
+  ends = -problem.T % problem.n, 4 * problem.n
+  r = jnp.pad(r, [ends, (0, 0), (0, 0)])
+  p = jnp.pad(p / problem.scale, [(0, 0), ends])
+  return r, c / problem.scale, p
+
+
+def problem_of(q, k, span, rate, tiling, interpret):
+  """The Problem of queries [B, T, H, K] and keys [B, S, H, K]."""
+  if interpret is None:
+    interpret = target.device().platform == 'cpu'
+  _, T, H, K = q.shape
+  S = k.shape[1]
+  return Problem(T, S, H, K, span, rate, tiling, interpret)
+
+
+def padded(problem, *states):
+  """States with their last axis brought up to a power of two.
+
+  Copies cost less than loads of less than 16 bytes.
+  """
+  return [
+    jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, problem.width - problem.K)])
+    for x in states
+  ]
+
+
+def call(kernel, problem, grid, results, *args, over=()):
+  """A kernel over a grid, its arrays whole.
+
+  The first results take the places of the arrays `over`, its last arguments.
+  """
+  over = list(over)
+  shapes = [(x.shape, x.dtype) for x in over] + results
+  return pl.pallas_call(
+    functools.partial(kernel, problem=problem),
+    grid=grid,
+    out_shape=[jax.ShapeDtypeStruct(*shape) for shape in shapes],
+    input_output_aliases={len(args) + n: n for n in range(len(over))},
+    compiler_params=plgpu.CompilerParams(
+      num_warps=problem.tiling.warps, num_stages=problem.tiling.stages
+    ),
+    interpret=problem.interpret,
+    name='txl' + kernel.__name__.removesuffix('_kernel'),
+  )(*args, *over)
+
+
+def tiling_for(name, q):
+  """The tiling that was fastest on an H100 for a kernel with such states."""
+  wide = q.shape[-1] > 64
+  if q.dtype == jnp.float32:
+    return Tiling(16, 1, 1) if wide else Tiling(32, 2, 1)
+  # Shared memory is for two programs to a multiprocessor; what does not fit
+  # twice goes through registers, or is loaded when it is needed.
+  if not wide:
+    return Tiling(64, 4, 2, direct=name == 'dq')
+  return (
+    Tiling(64, 4, 2, direct=True) if name == 'forward' else Tiling(64, 4, 1)
+  )

@@ -1,27 +1,130 @@
-"""Plain operations that XLA compiles, on every device.
+"""Plain operations that XLA compiles, with a gradient written by hand.
 
-Scores of all queries and keys exist at once: memory grows with T x S.
+Scores of all queries and keys exist at once: memory grows with T x S, but of
+all arrays of that size one is kept for the backward pass.
 """
 
+import functools
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.ops.kernels import base
 
 
-def why_not(case: base.Case) -> str:
-  """See `base`."""
-  del case
-  return ''
-
-
 def attend(
   inputs: base.Inputs, *, span: int, rate: float, key: jax.Array | None
 ) -> jax.Array:
-  """See `base`."""
-  q, k, v, r, u, v_bias, b, filled = inputs
-  T, S = q.shape[1], k.shape[1]
+  """Attention [B, T, H, K]; a query sees at most `span` keys, itself included.
+
+  The rate is that of dropout; without one, the key may be None.
+  """
+  *arrays, filled = inputs
+  T, S = inputs.q.shape[1], inputs.k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
-  return attention.relative_attention(
-    q, k, v, r, u, v_bias, mask, b, dropout_rate=rate, dropout_key=key
+  return masked(rate, base.vary_alike(tuple(arrays)), mask, key)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def masked(
+  rate: float, arrays: Any, mask: jax.Array, key: jax.Array | None
+) -> jax.Array:
+  """`attention.relative_attention` of the arrays q, k, v, r, u, v_bias and b.
+
+  There is no forward-mode derivative.
+  """
+  return _forward(rate, arrays, mask, key)[0]
+
+
+def _forward(rate, arrays, mask, key):
+  q, k, v, *positional = arrays
+  scores = attention.relative_scores(q, k, *positional)
+  weights, total = attention.exponentials(scores, mask)
+  weights = weights.astype(v.dtype)  # they are kept
+  out = attention.weighted_sum(weights, total, v, rate, key)
+  return out, (arrays, mask, key, weights, total, out)
+
+
+def _backward(rate, kept, g):
+  """Gradients of the arrays, from that of the result, g [B, T, H, K].
+
+  With weights w, t = sum_j w_j, out = dropout(w) v / t and dw = (g / t) v^T,
+  that of the scores is w (dropout(dw) - sum_k (g / t) out); both dropouts use
+  the same mask.
+  """
+  (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
+  wide, scale = total.dtype, q.shape[-1] ** -0.5
+  product = functools.partial(jnp.einsum, preferred_element_type=wide)
+  q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
+  r = jnp.swapaxes(r, 0, 1)
+  g = g.astype(wide) / total
+  dv = _of_keys(g.astype(v.dtype), attention.dropout(weights, rate, key))
+  # The weights of hidden keys are 0, except for a query that sees no key; its
+  # scores have no gradient.
+  g = jnp.where(jnp.any(mask, axis=-1)[:, None, :, None], g, 0)
+  mean = jnp.sum(g * out, axis=-1, keepdims=True)
+  dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
+  ds = (weights * (attention.dropout(dw, rate, key) - mean)).astype(v.dtype)
+  by_distance = _shifted_back(ds)
+  # The table has no batch axis, see `attention.relative_scores`.
+  rows = jnp.broadcast_to(r, (q.shape[0], *r.shape))
+  dqk = product('bhts,bhsk->bhtk', ds, k) * scale
+  dqr = product('bhts,bhsk->bhtk', by_distance, rows) * scale
+  dk = _of_keys((q + u[:, None]) * scale, ds)
+  dr = jnp.sum(_of_keys((q + v_bias[:, None]) * scale, by_distance), axis=0)
+  db = None
+  if b is not None:
+    db = jnp.sum(by_distance, axis=(0, 2), dtype=wide) * scale
+    db = db.T.astype(b.dtype)
+  dq, dk, dv = (
+    jnp.swapaxes(d, 1, 2).astype(x.dtype)
+    for d, x in ((dqk + dqr, q), (dk, k), (dv, v))
   )
+  dr = jnp.swapaxes(dr, 0, 1).astype(r.dtype)
+  du = jnp.sum(dqk, axis=(0, 2)).astype(u.dtype)
+  dv_bias = jnp.sum(dqr, axis=(0, 2)).astype(v_bias.dtype)
+  return (dq, dk, dv, dr, du, dv_bias, db), None, None
+
+
+masked.defvjp(_forward, _backward)
+
+
+def _shifted_back(x):
+  """Gradient of `attention.relative_shift`: column S - 1 - d is distance d.
+
+  x is [..., T, S]; entries that wrapped around must have no effect.
+  """
+  *lead, T, S = x.shape
+  flat = x.reshape(*lead, T * S)
+  flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(T, 0)])
+  return flat.reshape(*lead, T, S + 1)[..., 1:]
+
+
+def _of_keys(x, weights):
+  """sum_t weights_ts x_t, from [..., T, K] and [..., T, S]: [..., S, K]."""
+  return jax.lax.platform_dependent(x, weights, cpu=_turned, default=_plain)
+
+
+def _plain(x, weights):
+  """`_of_keys` as one product."""
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  return jnp.einsum(
+    '...tk,...ts->...sk', x, weights, preferred_element_type=wide
+  )
+
+
+def _turned(x, weights):
+  """`_of_keys` without reading the large array by columns.
+
+  Without the barriers XLA would turn this product into the plain one; on a CPU
+  this one is twice as fast.
+  """
+  fence = jax.lax.optimization_barrier
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  x = fence(jnp.swapaxes(x, -2, -1))
+  out = jnp.einsum(
+    '...kt,...ts->...ks', x, weights, preferred_element_type=wide
+  )
+  return jnp.swapaxes(fence(out), -2, -1)

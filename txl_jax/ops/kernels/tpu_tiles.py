@@ -1,0 +1,221 @@
+"""Tiles of scores on a TPU: what the kernels of `tpu` share.
+
+Shapes are those of `tpu`; a tile is n x n scores, of queries I n + a and keys
+J n + x.
+
+Query i and key j are at distance d = i + M - j, whose row of r is S - 1 - d.
+With the right number of zeros before r and p, tile (I, J) needs two chunks of
+n rows, number J - I + (tiles of queries) - 1 and the next one: row a of
+
+  z[a, y] = q_a . r_y + p_y   of the first chunk if y >= n - a, else the second
+
+holds the position score of key x at y = (x - a) modulo n, so z is rotated, row
+a by a. The second chunk is the first of tile (I, J + 1), which finds its
+product where this tile left it: a tile makes one product with positions, not
+two. In the backward pass likewise: what two tiles of keys give to one chunk is
+put together before it is multiplied.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas import tpu as pltpu
+
+from txl_jax import attention
+from txl_jax.program import target
+
+# The score of a hidden key, the maximum that a row starts from, and the logsum
+# of a query that only fills the last tile: even scaled, _HIDDEN is so far below
+# LOWEST that a hidden key weighs exactly 0 before a visible one is met.
+_HIDDEN, LOWEST, _HIGHEST = -3e38, -1e30, 1e30
+
+
+class Task(NamedTuple):
+  """Numbers that are known when a kernel is compiled."""
+
+  B: int
+  T: int
+  M: int
+  H: int
+  K: int
+  n: int
+  span: int
+  rate: float
+  dtype: Any
+  strided: bool  # the device rotates each row of a tile by its own number
+  # The tiles of queries and of keys that this call takes.
+  queries: range
+  keys: range
+
+  @property
+  def S(self):
+    """Keys."""
+    return self.M + self.T
+
+  @property
+  def scale(self):
+    """Of scores, 1 / sqrt(K)."""
+    return self.K**-0.5
+
+  @property
+  def lead(self):
+    """How many zeros stand before the first row of r."""
+    return count(self.T, self.n) * self.n - self.T + 1
+
+  @property
+  def chunks(self):
+    """The chunks of positions that this call needs."""
+    first = self.keys[0] - self.queries[-1] + count(self.T, self.n) - 1
+    return range(first, first + len(self.queries) + len(self.keys))
+
+  def nearby(self, I):
+    """The tiles of keys within the span of the queries of tile I."""
+    far = max(self.M + I * self.n - self.span + 1, 0) // self.n
+    near = (self.M + I * self.n + self.n - 1) // self.n
+    return range(max(far, self.keys[0]), min(near, self.keys[-1]) + 1)
+
+  @property
+  def grid(self):
+    """Heads, rows, tiles of queries, tiles of keys for one of these."""
+    steps = max(len(self.nearby(I)) for I in self.queries)
+    return self.H, self.B, len(self.queries), steps
+
+  def bounds(self, filled):
+    """The first tile of keys, int32 [B x queries], and the last [queries].
+
+    The first one is behind the last where there is nothing to see.
+    """
+    found = [self.nearby(I) for I in self.queries]
+    first = jnp.asarray([f.start for f in found], jnp.int32)
+    last = jnp.asarray([f.stop - 1 for f in found], jnp.int32)
+    start = lax.div(self.M - filled.astype(jnp.int32), self.n)  # [B]
+    return jnp.maximum(first, start[:, None]).reshape(-1), last
+
+
+def task(q, k, span, rate, interpret):
+  """The Task of queries [B, T, H, K] and keys [B, S, H, K]."""
+  B, T, H, K = q.shape
+  S = k.shape[1]
+  # Rotations take multiples of 128; large tiles have less to do besides their
+  # products, and these are what fits.
+  largest = 256 if q.dtype == jnp.float32 else 512
+  n = count(count(T, count(T, largest)), 128) * 128
+  tiles = range(count(T, n)), range(count(S, n))
+  strided = not interpret and _strided()
+  return Task(B, T, S - T, H, K, n, span, rate, q.dtype, strided, *tiles)
+
+
+def _strided():
+  """Whether a TPU rotates each row of a tile by its own number: not v4."""
+  return not target.device().kind.startswith('TPU v4')
+
+
+def count(length, n):
+  """Tiles of n in a length, the last of which may be partly empty."""
+  return -(-length // n)
+
+
+def heads_first(x, t):
+  """[B, T or S, H, K] as [B, H, tiles x n, K]."""
+  x = jnp.swapaxes(x, 1, 2)
+  more = count(x.shape[2], t.n) * t.n - x.shape[2]
+  return jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)])
+
+
+def heads_last(x, length):
+  """The inverse of `heads_first`."""
+  return jnp.swapaxes(x[:, :, :length], 1, 2)
+
+
+def positions(r, p, t):
+  """r as [H, chunks x n, K], p as [H, chunks, n], for all tiles."""
+  chunks = count(t.T, t.n) + count(t.S, t.n)
+  rows = t.lead, chunks * t.n - t.S - t.lead
+  r = jnp.pad(jnp.swapaxes(r, 0, 1), [(0, 0), rows, (0, 0)])
+  return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
+
+
+def by_key(c, t):
+  """[B, H, S] as [B, H, tiles of keys, n]."""
+  keys = count(t.S, t.n)
+  c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, keys * t.n - t.S)])
+  return c.reshape(t.B, t.H, keys, t.n)
+
+
+def by_query(logsum, mean, t):
+  """Two of [B, H, T] as [B, H, tiles of queries, 8, n], the first two rows."""
+  more = len(t.queries) * t.n - t.T
+  ends = [(0, 0), (0, 0), (0, more)]
+  # A query that only fills the last tile gives no weight to any key.
+  logsum = jnp.pad(logsum, ends, constant_values=_HIGHEST)
+  both = jnp.stack([logsum, jnp.pad(mean, ends)], axis=2)
+  both = both.reshape(t.B, t.H, 2, -1, t.n).swapaxes(2, 3)
+  return jnp.pad(both, [(0, 0)] * 3 + [(0, 6), (0, 0)])
+
+
+def dot(x, y, x_axis, y_axis):
+  """Sum over one axis of each, in float32."""
+  full = x.dtype == jnp.float32
+  return lax.dot_general(
+    *(x, y, (((x_axis,), (y_axis,)), ((), ()))),
+    precision=lax.Precision.HIGHEST if full else None,
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _axes(n):
+  """The number of the row and of the column of each entry of a tile."""
+  iota = lambda axis: lax.broadcasted_iota(jnp.int32, (n, n), axis)
+  return iota(0), iota(1)
+
+
+def seam(n, first, second):
+  """z from the products with its two chunks."""
+  a, y = _axes(n)
+  return jnp.where(y >= n - a, first, second)
+
+
+def scores(t, I, J, filled, content, z, c):
+  """Scores of a tile, hidden ones low."""
+  a, x = _axes(t.n)
+  column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
+  exists = column >= t.M - filled - J * t.n
+  c = jnp.where(exists, c[0, 0, 0], _HIDDEN)
+  score = (content + c + _rotate(z, t.strided)) * t.scale
+  d = (I - J) * t.n + t.M + a - x
+  visible = (d >= 0) & (d < t.span) if t.span < t.S else d >= 0
+  return jnp.where(visible, score, _HIDDEN)
+
+
+def _rotate(z, strided):
+  """Row a moved a to the right; what leaves there comes in on the left."""
+  if strided:
+    return pltpu.roll(z, 0, 1, stride=1, stride_axis=0)
+  return _rotate_by_bits(z, lambda by: by)
+
+
+def rotate_back(x):
+  """Row a moved a to the left; no TPU rotates rows by numbers that fall."""
+  return _rotate_by_bits(x, lambda by: x.shape[0] - by)
+
+
+def _rotate_by_bits(x, right):
+  """Row a moved right(a) to the right."""
+  a, _ = _axes(x.shape[0])
+  for bit in (1, 2, 4):
+    x = jnp.where(a & bit != 0, pltpu.roll(x, right(bit), 1), x)
+  # Eight rows, those of a register, by one number.
+  rows = range(8, x.shape[0], 8)
+  moved = [pltpu.roll(x[row : row + 8], right(row), 1) for row in rows]
+  return jnp.concatenate([x[:8], *moved])
+
+
+def keep(t, h, b, I, J, words):
+  """Which probabilities of a tile the dropout leaves (`attention.keep`)."""
+  a, x = _axes(t.n)
+  row = b * words[3] + words[2] + h
+  corner = (row * t.T + I * t.n) * t.S + J * t.n
+  bits = lambda x: lax.bitcast_convert_type(x, jnp.uint32)
+  both: Any = [bits(jnp.full([t.n, t.n], words[i])) for i in range(2)]
+  return attention.keep(bits(corner + a * t.S + x), both, t.rate)
