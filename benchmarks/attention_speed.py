@@ -17,7 +17,7 @@ import jax
 from benchmarks.results import Measured, spread
 from txl_jax.ops import kernels
 from txl_jax.ops.kernels import api
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 _CALLS = 8  # that are sent off at once
 
@@ -42,7 +42,7 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
   keys = jax.random.split(key, len(shapes) + 1)
   arrays = [jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes)]
   above = jax.random.normal(keys[-1], shapes[0], dtype)
-  device = target.device()
+  device = target_device.device()
   case = kernels.Case(device, dtype, T, M, K, rate)
   able = device.capability >= 80 and dtype == 'bfloat16'
   able = able and K <= 128 and K % 8 == T % 2 == M % 2 == 0

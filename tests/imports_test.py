@@ -24,7 +24,7 @@ RULES = {
 }
 INNER = {'kernels', 'ring', 'corpora'}  # with a rule of their own
 # Of the package `program`.
-LEAVES = {'buckets', 'errors', 'files', 'settings', 'target', 'terminal'}
+LEAVES = {'buckets', 'errors', 'files', 'settings', 'target_device', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},

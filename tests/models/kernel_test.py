@@ -11,7 +11,7 @@ from tests.models.small import B, N, T, make, text
 from tests.ops.kernels import plain_kernel
 from txl_jax.models import base
 from txl_jax.ops.kernels import api
-from txl_jax.program import target
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 
 CASES = {
@@ -133,7 +133,9 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
   model = model.at_test_time(longest=T)
   (tokens,), _ = text(1, T)
   plain = model.frozen(params)
-  monkeypatch.setattr(target, 'device', lambda: target.Device('gpu'))
+  monkeypatch.setattr(
+    target_device, 'device', lambda: target_device.Device('gpu')
+  )
   turned = model.frozen(params)
 
   def shape(variables, layer):
@@ -164,7 +166,9 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
   [('gpu', 0, False), ('gpu', 1, True), ('tpu', 0, True), ('cpu', N, False)],
 )
 def test_layers_are_unrolled_on_a_gpu(platform, unroll, loops, monkeypatch):
-  monkeypatch.setattr(target, 'device', lambda: target.Device(platform))
+  monkeypatch.setattr(
+    target_device, 'device', lambda: target_device.Device(platform)
+  )
   model = make(attention='xla', unroll=unroll, dtype='float32')
   params = base.init_params(model, jax.random.key(0))
   (tokens,), _ = text(1, T)
@@ -178,11 +182,11 @@ def test_layers_are_unrolled_on_a_gpu(platform, unroll, loops, monkeypatch):
 
 
 def test_device():
-  here = target.device()
+  here = target_device.device()
   assert here == ('cpu', jax.devices()[0].device_kind)
   for default in 'cpu', jax.devices()[1]:
     with jax.default_device(default):
-      assert target.device() == here
+      assert target_device.device() == here
   mesh = jax.make_mesh((2,), ('x',))
   with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-    assert target.device() == here
+    assert target_device.device() == here

@@ -5,11 +5,11 @@ import pytest
 
 from benchmarks import compiled_step
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import config_file, target
+from txl_jax.program import config_file, target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import fit
 
-CPU = target.Device('cpu', 'cpu')
+CPU = target_device.Device('cpu', 'cpu')
 # Of few layers and rows, for the compiler to be quick.
 CASES = {
   'enwik8_12l': (204, dict(n_layer=6), dict(batch_size=4), dict(tensor=4)),

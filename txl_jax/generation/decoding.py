@@ -29,7 +29,7 @@ import numpy as np
 from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
 from txl_jax.parallel import capacity
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 
 class State(flax.struct.PyTreeNode):
@@ -219,7 +219,7 @@ def decode(
   # With rbg keys, a row's bits would depend on the number of rows.
   key = jax.random.key(seed, impl='threefry2x32')
   last = np.array([*ends] or [-1], np.int32)
-  compiled = _compiled_chunk(target.device().platform)
+  compiled = _compiled_chunk(target_device.device().platform)
 
   def dispatch(state):
     done = state.position < 0  # all False, on the devices of the state

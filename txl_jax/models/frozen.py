@@ -20,7 +20,7 @@ from flax import traverse_util
 
 from txl_jax.models import base, layers, transformer
 from txl_jax.ops import ring
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 # The most tokens of several segments that attend to the ring at once.
 _AT_ONCE = 128
@@ -233,7 +233,7 @@ def _arranged(params):
     own = name.removesuffix('q/kernel')
     kernels = [flat.pop(f'{own}{x}/kernel') for x in 'qkv']
     flat[f'{own}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
-  if target.device().platform == 'gpu':
+  if target_device.device().platform == 'gpu':
     # There, a product with one row, that of a generated token, becomes sums:
     # along the last axis they are one kernel that reads memory in order.
     ends = 'attention/qkv/kernel', 'ff/w1/kernel', 'ff/w2/kernel'

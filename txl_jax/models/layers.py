@@ -119,7 +119,7 @@ class Distances(NamedTuple):
   r: jax.Array  # [S, H, K], farthest first
   u: jax.Array  # [H, K]
   v_bias: jax.Array  # [H, K]
-  b: jax.Array | None = None  # [S, H]
+  b: jax.Array | None = None  # [S, H], added before division by sqrt(K)
 
 
 class Attention(nn.Module):

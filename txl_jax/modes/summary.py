@@ -18,7 +18,7 @@ from txl_jax.modes.sections import Config
 from txl_jax.ops import kernels
 from txl_jax.parallel import capacity, processes
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import target
+from txl_jax.program import target_device
 from txl_jax.training import cost, fit
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
@@ -32,9 +32,9 @@ _HELD = {
 }
 # What else a config may run on.
 _OTHERS = (
-  target.Device('gpu', 'NVIDIA H100'),
-  target.Device('gpu', 'NVIDIA A100'),
-  target.Device('tpu', 'TPU v5e'),
+  target_device.Device('gpu', 'NVIDIA H100'),
+  target_device.Device('gpu', 'NVIDIA A100'),
+  target_device.Device('tpu', 'TPU v5e'),
 )
 
 
@@ -100,7 +100,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
 
 def room(config: Any, vocab_size: int) -> Iterator[str]:
   """What training needs of a device, here and on a GPU, and what needs less."""
-  device = here = target.device()
+  device = here = target_device.device()
   kind = 'as a CPU computes' if here.platform == 'cpu' else here.kind
   needed = 'in training it needs about {} ({})'.format
   yield needed(_size(fit.needs(config, vocab_size, here)), kind)
@@ -137,7 +137,7 @@ def _attention(own, T):
   sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
   if own.attention != 'auto':
     return [f'attention: {own.attention}, as model.attention says']
-  here, others = target.device(), []
+  here, others = target_device.device(), []
   name, why = kernels.choose(kernels.Case(here, *sizes))
   for d in _OTHERS:
     if d.platform != here.platform:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 
 def run(
@@ -31,7 +31,7 @@ def run(
     cast: function of the weights of a layer, applied where they are stacked:
       the stack is a copy, for which a smaller dtype will do.
   """
-  N, on_gpu = len(weights), target.device().platform == 'gpu'
+  N, on_gpu = len(weights), target_device.device().platform == 'gpu'
   unroll = unroll or (N if on_gpu else 1)
   if remat is not None:
     # The barrier keeps recomputation from being merged with the forward

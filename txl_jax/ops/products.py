@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 
 def dot_general(memory: int) -> Callable[..., jax.Array] | None:
@@ -22,7 +22,7 @@ def dot_general(memory: int) -> Callable[..., jax.Array] | None:
   """
   # For a GPU or TPU, XLA leaves out what is not needed of its own accord:
   # there, the gradients of `_on_cpu` would only cost copies.
-  return _on_cpu(memory) if target.device().platform == 'cpu' else None
+  return _on_cpu(memory) if target_device.device().platform == 'cpu' else None
 
 
 # Cached, as modules with equal fields shall be equal: they are compiled once.
@@ -71,5 +71,5 @@ def apart(x: jax.Array) -> jax.Array:
 
   On a GPU it would make one product of them all, and copy its parts.
   """
-  on_gpu = target.device().platform == 'gpu'
+  on_gpu = target_device.device().platform == 'gpu'
   return jax.lax.optimization_barrier(x) if on_gpu else x

@@ -1,9 +1,9 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs only target.py and
-selected_rows.py, so that they can be copied into any JAX project. The
-vocabulary is sorted by frequency and cut into bins: a head of frequent words
-and tails of ever rarer ones, which may be narrower.
+Pure functions on plain arrays; besides jax this file needs only
+target_device.py and selected_rows.py, so that they can be copied into any JAX
+project. The vocabulary is sorted by frequency and cut into bins: a head of
+frequent words and tails of ever rarer ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.ops.selected_rows import on_rows
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 TAIL_ORDERS = {
   'ascending': 'the first logit for the first tail (TensorFlow original, '
@@ -259,7 +259,7 @@ def _inside(ids, bins):
 
 def _chunk(n, width):
   """Rows of a chunk: a power of two."""
-  on_cpu = target.device().platform == 'cpu'
+  on_cpu = target_device.device().platform == 'cpu'
   logits = _CPU_LOGITS if on_cpu else _CHUNK_LOGITS
   most = min(logits // width, -(-n // _CHUNKS))
   return 1 << max(most, 1).bit_length() - 1

@@ -1,11 +1,11 @@
-"""The exception for mistakes of the user, and the first line of any other."""
+"""User-facing errors."""
 
 
 class UserError(Exception):
   """Something the user can mend, told in one line.
 
   The message names the key or file, what was found and what is allowed.
-  `main` prints it without a traceback and exits with status 1.
+  `command_line.told` prints it, without a traceback, and exits with status 1.
   """
 
 

@@ -34,7 +34,7 @@ from etils import epath
 from txl_jax.parallel import processes
 from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line
-from txl_jax.runs import lease, seal, steps
+from txl_jax.runs import checkpoint_folder, lease, seal
 
 UNSAVED = 'unsaved'  # a file next to the folder, until a step is complete
 _KEEP = 2  # newest steps
@@ -44,7 +44,7 @@ _PATIENCE = 10.0  # seconds to wait for a thread of a failed save
 _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
-class Checkpoints(steps.Steps):
+class Checkpoints(checkpoint_folder.Steps):
   """The checkpoints of one run."""
 
   def __init__(
@@ -200,7 +200,7 @@ class Checkpoints(steps.Steps):
       folder = self.path(step)
       if step > newest or seal.damage(folder, read=False):
         aside.mkdir(exist_ok=True)
-        steps.remove(aside / folder.name)
+        checkpoint_folder.remove(aside / folder.name)
         folder.rename(aside / folder.name)
 
   def has(self, step: int, item: str) -> bool:

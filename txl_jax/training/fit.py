@@ -19,14 +19,16 @@ from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import capacity
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import target
+from txl_jax.program import target_device
 from txl_jax.training import cost
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
 
 
-def needs(config: Config, vocab_size: int, device: target.Device) -> float:
+def needs(
+  config: Config, vocab_size: int, device: target_device.Device
+) -> float:
   """Bytes on each device of the config's mesh; a size of -1 counts as 1.
 
   UserError if the batch cannot be divided over the mesh.

@@ -11,14 +11,14 @@ from tests.ops.kernels import plain_kernel
 from txl_jax import attention
 from txl_jax.ops import kernels
 from txl_jax.ops.kernels import api
-from txl_jax.program import target
+from txl_jax.program import target_device
 
-CPU = target.Device('cpu', 'cpu')
+CPU = target_device.Device('cpu', 'cpu')
 CASE = kernels.Case(CPU, 'bfloat16', T=64, M=64, K=64, rate=0.0)
 
 
 def on(platform, kind, **changes):
-  return CASE._replace(device=target.Device(platform, kind), **changes)
+  return CASE._replace(device=target_device.Device(platform, kind), **changes)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def on(platform, kind, **changes):
   ],
 )
 def test_capability(kind, capability):
-  assert target.Device('gpu', kind).capability == capability
-  assert target.Device('tpu', kind).capability == 0
+  assert target_device.Device('gpu', kind).capability == capability
+  assert target_device.Device('tpu', kind).capability == 0
 
 
 def test_plain_operations_where_there_is_no_kernel():

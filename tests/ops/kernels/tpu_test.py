@@ -5,7 +5,7 @@ import pytest
 
 from tests.ops.kernels import suite
 from txl_jax.ops.kernels import tpu
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 
 class TestTpu(suite.Suite):
@@ -14,13 +14,16 @@ class TestTpu(suite.Suite):
 
 @pytest.mark.parametrize(
   'device, kernels',
-  [(target.Device('cpu'), 0), (target.Device('tpu', 'TPU v5 lite'), 1)],
+  [
+    (target_device.Device('cpu'), 0),
+    (target_device.Device('tpu', 'TPU v5 lite'), 1),
+  ],
 )
 def test_it_is_interpreted_where_a_program_is_for_cpus(
   monkeypatch, device, kernels
 ):
-  """`target.device` tells, as it does where an implementation is chosen."""
-  monkeypatch.setattr(target, 'device', lambda: device)
+  """`target_device` tells, as it does where an implementation is chosen."""
+  monkeypatch.setattr(target_device, 'device', lambda: device)
   A = lambda *s, d='float32': jax.ShapeDtypeStruct(s, d)
   arrays = [A(1, 8, 1, 64), A(1, 8, 1, 64), A(1, 8, 1, 64), A(8, 1, 64)]
   arrays += [A(1, 1, 8), A(1, 8), A(1, d='int32'), A(4, d='uint32')]

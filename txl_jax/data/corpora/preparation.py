@@ -18,7 +18,7 @@ from typing import Any
 
 from txl_jax.data import options, prepared
 from txl_jax.data.corpora import (
-  bucket,
+  fetching,
   local,
   own_text,
   published,
@@ -44,7 +44,7 @@ def prepare(
   """Prepares a corpus if it is not there yet, or if forced; and opens it.
 
   With data.dir in a bucket it is prepared in, or fetched to, a local folder,
-  `bucket.cache`, and uploaded if it is not in the bucket.
+  `fetching.cache`, and uploaded if it is not in the bucket.
 
   The folder appears under its name only when it is complete; a run that is
   killed leaves a folder *.tmp-* that nothing reads. Nothing is downloaded if
@@ -52,7 +52,7 @@ def prepare(
   OSError, other errors a UserError.
   """
   asked.check()
-  remote, asked = bucket.apart(asked)
+  remote, asked = fetching.apart(asked)
   if manual_dir is not None and asked.corpus in options.LOCAL:
     raise UserError(f'--manual_dir: corpus {asked.corpus} has no archive')
   listed, file = _read_list(asked)
@@ -64,7 +64,7 @@ def prepare(
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   folder = _folder(asked, source, file)
   if remote is not None and not force:
-    bucket.fetch(remote / folder.name, folder)
+    fetching.fetch(remote / folder.name, folder)
   new = force or not folder.exists()
   if new:
     if asked.corpus == 'lm1b' and not file:
@@ -99,7 +99,7 @@ def prepare(
   if new and own:
     print(own.told(found.manifest['splits']), file=sys.stderr)
   if remote is not None:
-    bucket.put(folder, remote / folder.name, force)
+    fetching.put(folder, remote / folder.name, force)
   return found
 
 
@@ -111,8 +111,8 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
   """
   asked = settings.read(Data, config)
   asked.check()
-  folder = bucket.root(asked) / _folder(asked, {}, {}).name
-  if asked.corpus not in options.LOCAL and not bucket.is_there(folder):
+  folder = fetching.root(asked) / _folder(asked, {}, {}).name
+  if asked.corpus not in options.LOCAL and not fetching.is_there(folder):
     raise UserError(f'{folder} does not exist; run: {asked.command()}')
   try:
     return prepare(asked)

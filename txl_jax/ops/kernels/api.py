@@ -8,7 +8,7 @@ import jax
 
 from txl_jax import attention
 from txl_jax.ops.kernels import base, fused, tpu, triton, xla
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 _KERNELS: dict[str, ModuleType] = {'triton': triton, 'tpu': tpu}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
@@ -75,7 +75,7 @@ def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
   """The case of queries [B, T, H, K] and keys [B, S, H, K]."""
   _, T, _, K = q.shape
   M = k.shape[1] - T
-  return base.Case(target.device(), q.dtype.name, T, M, K, rate)
+  return base.Case(target_device.device(), q.dtype.name, T, M, K, rate)
 
 
 def choose(case: base.Case) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 
 class Unable(ValueError):
@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
 class Case(NamedTuple):
   """What the choice of an implementation depends on."""
 
-  device: target.Device
+  device: target_device.Device
   dtype: str
   T: int
   M: int

@@ -21,7 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import tpu_tiles as tiles
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 # What a call of the backward kernel keeps in VMEM grows with the queries and
 # keys it takes: so many fit the 16 MiB of a TPU v4. Where there are more, each
@@ -58,7 +58,7 @@ def _run(run, arrays, span, rate, interpret):
     for x in arrays
   ]
   if interpret is None:
-    interpret = target.device().platform == 'cpu'
+    interpret = target_device.device().platform == 'cpu'
   return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 

@@ -23,7 +23,7 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from txl_jax import attention
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 # The score of a hidden key, the maximum that a row starts from, and the logsum
 # of a query that only fills the last tile: even scaled, _HIDDEN is so far below
@@ -108,7 +108,7 @@ def task(q, k, span, rate, interpret):
 
 def _strided():
   """Whether a TPU rotates each row of a tile by its own number: not v4."""
-  return not target.device().kind.startswith('TPU v4')
+  return not target_device.device().kind.startswith('TPU v4')
 
 
 def count(length, n):

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-from txl_jax.program import target
+from txl_jax.program import target_device
 
 LOG2_E = math.log2(math.e)
 UNSEEN = -1e30  # a score: finite, so that no difference of two is NaN
@@ -319,7 +319,7 @@ def operands(r, c, p, problem):
 def problem_of(q, k, span, rate, tiling, interpret):
   """The Problem of queries [B, T, H, K] and keys [B, S, H, K]."""
   if interpret is None:
-    interpret = target.device().platform == 'cpu'
+    interpret = target_device.device().platform == 'cpu'
   _, T, H, K = q.shape
   S = k.shape[1]
   return Problem(T, S, H, K, span, rate, tiling, interpret)

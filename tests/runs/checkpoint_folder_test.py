@@ -8,7 +8,7 @@ import pytest
 from tests import emulator, fake_bucket
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
-from txl_jax.runs import seal, steps
+from txl_jax.runs import checkpoint_folder, seal
 
 FOLDER = buckets.Path(f'gs://{emulator.BUCKET}/checkpoints')
 
@@ -23,7 +23,7 @@ def save(folder, number):
 
 def whole(folder):
   """The numbers of all steps, each of which must be whole."""
-  found = steps.Steps(folder).steps()
+  found = checkpoint_folder.Steps(folder).steps()
   for number in found:
     assert not seal.damage(folder / f'{number}')
   return found
@@ -63,9 +63,9 @@ def each_time(bucket, folder, act):
     here = folder / f'{after}'
     for number in 1, 2:
       save(here, number)
-      steps.Steps(here).place(number)
+      checkpoint_folder.Steps(here).place(number)
     save(here, 3)
-    found = steps.Steps(here)
+    found = checkpoint_folder.Steps(here)
     ended = not killed(bucket, after, functools.partial(act, found))
     yield here
     if ended:
@@ -77,7 +77,7 @@ def each_time(bucket, folder, act):
 def test_killed_while_a_step_gets_its_name(memory):
   for folder in each_time(memory, FOLDER, lambda x: x.place(3)):
     assert whole(folder)[-2:] == [2, 1]
-    steps.Steps(folder).recover()
+    checkpoint_folder.Steps(folder).recover()
     assert whole(folder) == [3, 2, 1]
     assert names(folder) == ['1', '2', '3']
 
@@ -90,7 +90,7 @@ def test_killed_while_a_step_is_replaced(memory):
     found.place(2)
 
   for folder in each_time(memory, FOLDER, act):
-    steps.Steps(folder).recover()
+    checkpoint_folder.Steps(folder).recover()
     assert whole(folder) == [3, 2, 1]
     assert names(folder) == ['1', '2', '3']
 
@@ -99,7 +99,7 @@ def test_killed_while_a_step_is_deleted(memory):
   for folder in each_time(memory, FOLDER, lambda x: x.delete(1)):
     assert whole(folder) in ([2, 1], [2])
     kept = whole(folder)
-    steps.Steps(folder).recover()
+    checkpoint_folder.Steps(folder).recover()
     assert whole(folder) == [3, *kept]
     assert names(folder) == sorted(f'{x}' for x in [3, *kept])
 
@@ -109,7 +109,7 @@ def test_a_save_that_was_not_sealed(in_bucket):
   (in_bucket / '1.new/seal.json').unlink()
   (in_bucket / '7.new.orbax-checkpoint-tmp-8/a').upload(io.BytesIO(b'x'))
   (in_bucket / 'mine').upload(io.BytesIO(b'x'))
-  found = steps.Steps(in_bucket)
+  found = checkpoint_folder.Steps(in_bucket)
   assert found.steps() == []
   found.recover()
   assert names(in_bucket) == ['mine']
@@ -119,7 +119,7 @@ def test_a_save_that_was_not_sealed(in_bucket):
 def test_what_is_out_of_reach_is_not_damaged(memory, monkeypatch, unreadable):
   """Else a run would go back to an older step because of its network."""
   save(FOLDER, 1)
-  steps.Steps(FOLDER).place(1)
+  checkpoint_folder.Steps(FOLDER).place(1)
   (FOLDER / '1/params/a').upload(io.BytesIO(b'2'))
   assert 'params/a has 1 bytes' in seal.damage(FOLDER / '1')
 
