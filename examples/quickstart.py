@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.generation import decoding, sampling
 from txl_jax.models import base
 from txl_jax.runs import weights_file

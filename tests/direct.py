@@ -105,7 +105,7 @@ def scores_of(model, p, biases, drop):
     return (q * k).sum(axis=-1)
 
   known = {'transformer_xl': transformer_xl, 'shaw': shaw}
-  return known.get(name, plain)
+  return (known | dict.fromkeys(('vaswani', 'al_rfou'), plain))[name]
 
 
 def layer(model, p, biases, x, past, drop):

@@ -7,12 +7,11 @@ import pytest
 import txl_jax
 from tests.models import every
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.models import base
 from txl_jax.runs import weights_file
 
 BYTES = Vocabulary.all_bytes()
-ATTEND = 'transformer_xl', 'shaw', 'vaswani', 'al_rfou'
 TEXT = 'A text of few words.\n'
 SHORT = dict(max_new_tokens=7, temperature=0.0)
 
@@ -63,8 +62,7 @@ def test_what_is_inside(run):
   first = run.hidden(TEXT, 0, segment_len=T)
   assert len(final.states) == len(first.states) == len(TEXT)
   assert final.states.shape[1] == run.config.model.d_model
-  name = run.config.model.name
-  if name not in ATTEND:
+  if not models.MODELS[run.config.model.name].ATTENDS:
     with pytest.raises(ValueError, match='has no attention;'):
       run.attention(TEXT)
     return

@@ -9,7 +9,7 @@ import pytest
 import txl_jax
 from tests import pages, programs
 from tests.modes import runs
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.modes import export
 
 PAGE = programs.ROOT / 'docs/python.md'

@@ -13,7 +13,7 @@ import txl_jax
 from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import evaluate, export, generate, job, score
 from txl_jax.program.errors import UserError

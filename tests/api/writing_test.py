@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import pytest
 
 from txl_jax.api.writing import Row
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 
 BYTES = Vocabulary.all_bytes()

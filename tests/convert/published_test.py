@@ -19,7 +19,7 @@ from txl_jax.convert import (
   writing,
 )
 from txl_jax.convert.weights import Weights
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
 from txl_jax.convert import torch_file, vocabularies
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from txl_jax.data import prepared
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 

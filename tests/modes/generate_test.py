@@ -12,7 +12,7 @@ import pytest
 from tests import programs
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import generate
 from txl_jax.program.errors import UserError

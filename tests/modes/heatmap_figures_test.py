@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import heatmap
 

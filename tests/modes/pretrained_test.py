@@ -13,7 +13,7 @@ from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.modes import pretrained, summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError

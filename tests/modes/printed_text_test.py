@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from txl_jax.api import writing
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.generation import decoding
 from txl_jax.modes import generate, restore
 from txl_jax.modes.job import Job

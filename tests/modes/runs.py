@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.modes import sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel.watchdog import Watch

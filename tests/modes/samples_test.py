@@ -9,7 +9,7 @@ from tests import programs
 from tests.models import every
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.models import base
 from txl_jax.modes import generate
 from txl_jax.program.errors import UserError

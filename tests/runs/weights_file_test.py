@@ -9,7 +9,7 @@ import pytest
 
 from tests import direct, programs
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import programs
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError

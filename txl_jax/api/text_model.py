@@ -14,7 +14,7 @@ from txl_jax import models
 from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
 from txl_jax.data import streams
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import inside, perplexity
 from txl_jax.generation import decoding
 from txl_jax.models import base

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.api import call_options
-from txl_jax.data.vocabularies import offsets
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary, offsets
 
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base

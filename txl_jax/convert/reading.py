@@ -23,8 +23,8 @@ from txl_jax.convert import (
   weights,
 )
 from txl_jax.convert.sources import SOURCES
-from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies import from_json
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.modes import restore
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import files
@@ -188,7 +188,7 @@ def _vocabulary(given, folder):
   path = pathlib.Path(given)
   if path.suffix == '.json' and 'kind' in (data := files.read_json(path)):
     try:  # of one of our workdirs
-      return vocabulary_lib.from_json(data)
+      return from_json(data)
     except files.ODD as e:
       raise UserError(f'{path} is damaged: {first_line(e)}') from e
   return vocabularies.read(path)

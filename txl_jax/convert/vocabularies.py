@@ -21,7 +21,8 @@ import pathlib
 from typing import TypeGuard
 
 from txl_jax.convert import pickles, torch_file
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary, Vocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError

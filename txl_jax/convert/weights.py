@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from txl_jax.convert import infer, layout, lengths, original, vocabularies
 from txl_jax.convert.sources import SOURCES
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 

@@ -31,12 +31,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from txl_jax.data import vocabularies
 from txl_jax.data.documents import Documents
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.data.vocabularies import subwords
-from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
+from txl_jax.data.vocabularies import AnyVocabulary, subwords
 from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.data.vocabularies.words import Symbols, Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
@@ -288,7 +287,7 @@ def _vocabulary(folder, entry):
   """The vocabulary of an entry of the manifest."""
   kinds = {'words': (Words, _LIST), 'subwords': (Subwords, _TOKENIZER)}
   if f'{entry.get("kind")}' not in kinds:
-    return vocabulary_lib.from_json(entry)
+    return vocabularies.from_json(entry)
   kind, name = kinds[entry['kind']]
   path = folder / name
   try:

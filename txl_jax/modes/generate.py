@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.api import call_options, writing
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
 from txl_jax.models import base

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.api import call_options
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.evaluation import perplexity
 from txl_jax.modes import analysis

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, files, settings

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.models import base
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib

@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 from txl_jax import models
-from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data import vocabularies
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.models import base
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
@@ -92,7 +92,7 @@ def _model(archive):
   # A key that was declared later had its default.
   fields = {**settings.defaults(config), **fields}
   settings.check({'model': config}, {'model': fields})
-  vocabulary = vocabulary_lib.from_json(header['vocabulary'])
+  vocabulary = vocabularies.from_json(header['vocabulary'])
   return models.build(fields, len(vocabulary)), vocabulary
 
 

@@ -25,9 +25,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from txl_jax.data import vocabularies
 from txl_jax.data.prepared import Prepared
-from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
@@ -240,7 +240,7 @@ def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
   path = checkpoints(folder) / f'{step}' / VOCABULARY
   data = files.read(path)
   try:
-    return vocabulary_lib.from_json(files.parse_json(data, f'{path}'))
+    return vocabularies.from_json(files.parse_json(data, f'{path}'))
   except files.ODD as e:
     raise UserError(f'{path} is damaged: {e}') from e
 

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 
 from txl_jax.data.vocabularies import offsets
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words, split
 
 BYTES = Vocabulary.all_bytes()

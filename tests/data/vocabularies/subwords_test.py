@@ -13,8 +13,8 @@ import pytest
 import tokenizers
 
 from tests import programs
+from txl_jax.data import vocabularies
 from txl_jax.data.vocabularies import offsets, subwords
-from txl_jax.data.vocabularies import vocabulary as vocabulary_lib
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.program.errors import UserError
 
@@ -140,7 +140,7 @@ def test_a_line_ends_only_with_a_newline_of_its_own():
 @pytest.mark.parametrize('make', [learned, other])
 def test_json_and_back(make):
   found = make()
-  again = vocabulary_lib.from_json(json.loads(json.dumps(found.to_json())))
+  again = vocabularies.from_json(json.loads(json.dumps(found.to_json())))
   assert again == found and again.sha256() == found.sha256()
   data = found.tokenizer.encode()
   assert Subwords.from_entry(found.entry(), data) == found

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_jax.data.vocabularies import vocabulary, words
+from txl_jax.data import vocabularies
+from txl_jax.data.vocabularies import byte_values, words
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 
@@ -184,7 +185,7 @@ def test_impossible_vocabularies_are_refused(fields):
 
 def test_json_pickle_and_list_round_trip():
   again = json.loads(json.dumps(CAT.to_json()))
-  assert vocabulary.from_json(again) == CAT
+  assert vocabularies.from_json(again) == CAT
   CAT.encode(b'the', 'text')  # fills what is cached
   assert pickle.loads(pickle.dumps(CAT)) == CAT
   assert CAT.text() == b'<eos> 2\nthe 3\ncat 1\n<unk> 4\n'
@@ -192,7 +193,7 @@ def test_json_pickle_and_list_round_trip():
   with pytest.raises(ValueError, match='sha256'):
     Words.from_entry(CAT.entry(), CAT.text() + b'dog 1\n')
   with pytest.raises(ValueError, match='words'):
-    Words.from_json(vocabulary.Vocabulary.all_bytes().to_json())
+    Words.from_json(byte_values.Vocabulary.all_bytes().to_json())
 
 
 def test_entry_has_no_words():
@@ -236,7 +237,7 @@ def test_unknown_words_are_told_in_one_line():
 
 def test_where_no_word_is_unknown():
   assert VOCABULARY.unknown(b'the city', 'it') == ''
-  assert vocabulary.Vocabulary.all_bytes().unknown(b'zebra', 'it') == ''
+  assert byte_values.Vocabulary.all_bytes().unknown(b'zebra', 'it') == ''
   assert Words(('a',)).unknown(b'b', 'it') == ''  # which is refused
 
 

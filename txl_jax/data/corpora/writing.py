@@ -19,13 +19,9 @@ from txl_jax.data.corpora.local import Split, Splits
 from txl_jax.data.corpora.progress import progress
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
-from txl_jax.data.vocabularies import subwords, words
+from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
+from txl_jax.data.vocabularies.byte_values import Vocabulary, count_bytes
 from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.vocabulary import (
-  AnyVocabulary,
-  Vocabulary,
-  count_bytes,
-)
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError

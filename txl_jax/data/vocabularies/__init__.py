@@ -1,1 +1,17 @@
 """What tokens stand for: bytes, words, subwords; and text from them again."""
+
+from typing import Any
+
+from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.subwords import Subwords
+from txl_jax.data.vocabularies.words import Words
+
+AnyVocabulary = Vocabulary | Words | Subwords
+
+
+def from_json(fields: Any) -> AnyVocabulary:
+  """A vocabulary of any kind, read by its `from_json`."""
+  if not isinstance(fields, dict) or 'kind' not in fields:
+    raise ValueError(f'the vocabulary is {fields!r:.80}')
+  kinds = {kind.kind: kind for kind in (Words, Subwords)}
+  return kinds.get(f'{fields["kind"]}', Vocabulary).from_json(fields)

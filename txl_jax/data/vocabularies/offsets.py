@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.vocabulary import AnyVocabulary
 from txl_jax.data.vocabularies.words import Words
 
 

@@ -6,12 +6,11 @@ Where documents end with <eos>, it is the last symbol, END, which has no bytes.
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from txl_jax.data.vocabularies.subwords import Subwords
-from txl_jax.data.vocabularies.words import Decoder, Symbols, Words
+from txl_jax.data.vocabularies.words import Decoder, Symbols
 from txl_jax.program.errors import UserError
 
 END = 256  # in place of a byte value
@@ -89,17 +88,6 @@ class Vocabulary(Symbols):
       return self.eos_id
     found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
     return next(found, 0)
-
-
-AnyVocabulary = Vocabulary | Words | Subwords
-
-
-def from_json(fields: Any) -> AnyVocabulary:
-  """A vocabulary of any kind, read by its `from_json`."""
-  if not isinstance(fields, dict) or 'kind' not in fields:
-    raise ValueError(f'the vocabulary is {fields!r:.80}')
-  kinds = {kind.kind: kind for kind in (Words, Subwords)}
-  return kinds.get(f'{fields["kind"]}', Vocabulary).from_json(fields)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txl_jax.data.vocabularies import vocabulary, words
-from txl_jax.data.vocabularies.vocabulary import Vocabulary
+from txl_jax.data import vocabularies
+from txl_jax.data.vocabularies import byte_values, words
+from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.program.errors import UserError
 
 texts = st.one_of(st.binary(max_size=80), st.text('abc\n').map(str.encode))
@@ -20,7 +21,7 @@ def split_at(text, cuts):
 
 @given(texts, st.lists(st.integers(0, 80), max_size=4))
 def test_order_is_by_frequency_then_first_appearance(text, cuts):
-  counts = vocabulary.count_bytes(split_at(text, cuts))
+  counts = byte_values.count_bytes(split_at(text, cuts))
   v = Vocabulary.from_counts(counts)
   # Counter.most_common keeps the order of insertion among equal counts.
   expected = collections.Counter(text).most_common()
@@ -39,7 +40,7 @@ def test_all_bytes_maps_every_byte_to_itself(text):
 
 @given(texts)
 def test_counted_vocabulary_round_trips(text):
-  v = Vocabulary.from_counts(vocabulary.count_bytes([text]))
+  v = Vocabulary.from_counts(byte_values.count_bytes([text]))
   ids = v.encode(text, 'text')
   assert [v.symbols[i] for i in ids] == list(text)
   assert v.decode(ids.astype(np.int32)) == text
@@ -48,7 +49,7 @@ def test_counted_vocabulary_round_trips(text):
 
 @given(texts)
 def test_json_round_trips_and_equality(text):
-  v = Vocabulary.from_counts(vocabulary.count_bytes([text]), dropped=b'\n')
+  v = Vocabulary.from_counts(byte_values.count_bytes([text]), dropped=b'\n')
   again = Vocabulary.from_json(json.loads(json.dumps(v.to_json())))
   assert again == v
   assert hash(again) == hash(v)
@@ -57,7 +58,7 @@ def test_json_round_trips_and_equality(text):
 
 def test_dropped_bytes_vanish_from_vocabulary_and_texts():
   text = b'b\na\nb\n'
-  v = Vocabulary.from_counts(vocabulary.count_bytes([text]), dropped=b'\n')
+  v = Vocabulary.from_counts(byte_values.count_bytes([text]), dropped=b'\n')
   assert v.symbols == (ord('b'), ord('a'))
   assert v.counts == (2, 1)
   assert v.encode(b'\na\n\nb', 'text').tolist() == [1, 0]
@@ -120,7 +121,7 @@ def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
 def test_json_of_other_types_is_refused(changes):
   fields = Vocabulary((97, 98), (2, 1), (10,)).to_json() | changes
   with pytest.raises(ValueError):
-    vocabulary.from_json(fields)
+    vocabularies.from_json(fields)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_json_of_other_types_is_refused(changes):
 def test_json_of_words_of_other_types_is_refused(changes):
   fields = words.Words(('a', 'b'), (2, 1), 'b').to_json() | changes
   with pytest.raises(ValueError, match=next(iter(changes))):
-    vocabulary.from_json(fields)
+    vocabularies.from_json(fields)
 
 
 @pytest.mark.parametrize('missing', ['kind', 'symbols', 'counts', 'lower'])
@@ -151,13 +152,13 @@ def test_json_that_lacks_something_is_refused(missing):
   fields = words.Words(('a', 'b'), (2, 1), 'b').to_json()
   del fields[missing]
   with pytest.raises(ValueError):
-    vocabulary.from_json(fields)
+    vocabularies.from_json(fields)
 
 
 @pytest.mark.parametrize('found', [None, [], 'words', 3, True])
 def test_json_that_is_no_object_is_refused(found):
   with pytest.raises(ValueError, match='the vocabulary is'):
-    vocabulary.from_json(found)
+    vocabularies.from_json(found)
 
 
 def test_json_of_another_kind_is_refused():
@@ -197,6 +198,6 @@ def test_dropped_newlines_end_no_line():
 
 def test_from_json_tells_the_kinds_apart():
   for v in (Vocabulary.all_bytes(), words.Words(('a', 'b'), (2, 1), 'b')):
-    assert vocabulary.from_json(json.loads(json.dumps(v.to_json()))) == v
+    assert vocabularies.from_json(json.loads(json.dumps(v.to_json()))) == v
   with pytest.raises(ValueError, match='pieces'):
-    vocabulary.from_json({'kind': 'pieces'})
+    vocabularies.from_json({'kind': 'pieces'})
