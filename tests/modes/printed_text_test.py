@@ -34,7 +34,7 @@ def printed(*pieces, prompt=''):
   vocabulary = Vocabulary.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
   writer = writing.Writer(None, None, vocabulary, 1, {})
-  found = restore.Restored(1, {}, 0, vocabulary, {}, '')
+  found = restore.Restored(1, {}, 0, vocabulary, {}, '', None)
   c = common.get_config()
   c.generate.prompt = prompt
   job = Job(c, None, Console(silent=True), None, '')

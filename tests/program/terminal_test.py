@@ -177,7 +177,7 @@ def test_ctrl_c_on_a_terminal():
 def test_ctrl_c_that_waits_for_cleaning_up(tmp_path):
   body = (
     'from txl_jax.data.corpora import temporary_folder\nimport pathlib\n'
-    f'with temporary_folder.beside(pathlib.Path("{tmp_path}/x")) as folder:\n'
+    f'with temporary_folder.whole(pathlib.Path("{tmp_path}/x")) as folder:\n'
     f'  {READY.strip()}\n  time.sleep(60)'
   )
   with started(program(body)) as process:
