@@ -79,6 +79,7 @@ def measured(path, benchmark):
   return {n: (x['unit'], x['values']) for n, x in record['results'].items()}
 
 
+@pytest.mark.slow
 def test_attention(tmp_path):
   sizes = '--batch=2', '--segment=6', '--memory=5', '--heads=2', '--d_head=8'
   file = tmp_path / 'attention.json'
@@ -98,6 +99,7 @@ def test_attention(tmp_path):
     assert unit == 'ms' and len(values) == 2 and min(values) > 0
 
 
+@pytest.mark.slow
 def test_sliding(tmp_path):
   file = tmp_path / 'sliding.json'
   sizes = '--lengths=8,800', '--window_tokens=1', '--pairs=1', f'--json={file}'

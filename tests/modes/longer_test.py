@@ -69,10 +69,10 @@ SCHEDULES = [
   ('optim.schedule=drop', 'optim.drop_at=12'),
   ('optim.schedule=plateau', 'optim.average=swa', 'optim.average_start=14'),
 ]
-SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in SCHEDULES[1:]]
 
 
-@pytest.mark.parametrize('schedule', [SCHEDULES[0], *SLOW], ids=lambda x: x[0])
+@pytest.mark.slow
+@pytest.mark.parametrize('schedule', SCHEDULES, ids=lambda x: x[0])
 def test_it_is_the_run_that_was_longer_from_the_first(make, schedule):
   raised, whole = make('raised'), make('whole')
   assert train(raised, SHORT, *schedule).returncode == 0

@@ -147,6 +147,7 @@ def test_the_best_checkpoint_is_taken(old, new):
   assert json.loads(host.read_text())['config']['checkpoint'] == 'best'
 
 
+@pytest.mark.slow
 def test_the_other_run_by_a_relative_path(old, new, monkeypatch):
   """It is written whole, and may be spelled otherwise when the run goes on."""
   monkeypatch.chdir(old)

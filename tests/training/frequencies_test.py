@@ -67,7 +67,10 @@ def test_what_is_told(pre_norm):
   assert ('pre_norm' in line) == (pre_norm is False)
 
 
-@pytest.mark.parametrize('rate, stuck', [('1e-12', True), ('1e-2', False)])
+@pytest.mark.parametrize(
+  'rate, stuck',
+  [('1e-12', True), pytest.param('1e-2', False, marks=pytest.mark.slow)],
+)
 def test_a_run(tmp_path, rate, stuck):
   """Once, and not before 300 steps; a model that learns hears nothing."""
   programs.write_corpus(tmp_path)
