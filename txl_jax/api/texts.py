@@ -46,7 +46,7 @@ def several(name: str, given: Any) -> list[Any]:
 
 
 class UnknownWords(UserWarning):
-  """Some words of a text are <unk> to the model, see `data.unknown`."""
+  """Some words of a text are <unk> to the model, see `Words.unknown`."""
 
 
 def encode(
