@@ -206,7 +206,10 @@ def test_each_layer_that_predicts_drops_on_its_own(monkeypatch):
 
 @pytest.mark.parametrize(
   'n_layer, used, trained',
-  [(12, 41_212_160, 44_232_704), (64, 218_661_120, 235_339_776)],
+  [
+    (12, 41_212_160, 44_232_704),
+    pytest.param(64, 218_661_120, 235_339_776, marks=pytest.mark.slow),
+  ],
 )
 def test_parameter_counts(n_layer, used, trained):
   """Of the paper: 41.2M and 218.7M, in training 44.2M and 235.3M."""

@@ -39,7 +39,7 @@ def use(folder, *overrides, mode='train', flags=()):
 @pytest.fixture(
   scope='module',
   params=[
-    'data.level=byte',
+    pytest.param('data.level=byte', marks=pytest.mark.slow),
     'data.level=word',
     pytest.param('data.level=subword', marks=pytest.mark.slow),
   ],

@@ -62,6 +62,7 @@ def test_a_refused_start_leaves_nothing(fresh, wrong, words):
   assert not (fresh / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_is_taken_over(fresh):
   wrong = 'optim.lr=1e9', 'optim.warmup=0', 'train.log_every=1'
   assert_refused(train(fresh, *wrong), 'not finite at step')

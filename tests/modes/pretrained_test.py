@@ -235,6 +235,7 @@ def words(folder, names, size=6000, seed=0):
   (folder / 'corpus.txt').write_text('\n'.join(lines) + '\n')
 
 
+@pytest.mark.slow
 def test_words_that_the_model_does_not_know(new, tmp_path):
   """They are <unk>; the run goes on and is evaluated with its vocabulary."""
   old = tmp_path / 'old'
