@@ -38,13 +38,14 @@ VOCABULARY = ['tests/models/embeddings_test.py']
 VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
 OPTIM = ['tests/training/optim_test.py', 'tests/modes/sections_test.py']
 CHECKPOINTS = ['tests/runs/checkpoint']
+KEYS = ['tests/configs_test.py', 'tests/modes/sections_together_test.py']
 
 # {module: tests, those that most likely fail first}.
 CORE = {
   'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
   'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
   'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
-  'ops/layer_loop.py': ['tests/models/transformer_test.py', *MODELS],
+  'ops/layer_loop.py': ['tests/models/kernel_test.py', *MODELS],
   'ops/products.py': ['tests/models/layers_test.py', *MODELS],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
   'ops/sampled_softmax.py': ['tests/ops', *VOCABULARY],
@@ -54,8 +55,8 @@ CORE = {
   'models/frozen.py': [*MODELS, 'tests/models', 'tests/generation'],
   'models/layers.py': [*MODELS, 'tests/models', *STEP],
   'models/regularisation.py': ['tests/models/regularisation_test.py'],
-  'models/shaw.py': ['tests/models/transformer_test.py'],
-  'models/vaswani.py': ['tests/models/transformer_test.py'],
+  'models/shaw.py': ['tests/models/transformer_test.py', *KEYS],
+  'models/vaswani.py': ['tests/models/transformer_test.py', *KEYS],
   'models/al_rfou.py': ['tests/models/al_rfou_test.py', 'tests/models'],
   'models/transformer.py': ['tests/models/transformer_test.py', *MODELS],
   'models/transformer_config.py': [*MODELS, 'tests/models'],

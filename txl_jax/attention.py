@@ -74,7 +74,14 @@ def hold(*arguments: tuple[str, Any, str], **sizes: int) -> dict[str, int]:
   return sizes
 
 
-def hold_scored(q, k, r, u, v_bias, b):
+def hold_scored(
+  q: jax.Array,
+  k: jax.Array,
+  r: jax.Array,
+  u: jax.Array,
+  v_bias: jax.Array,
+  b: jax.Array | None,
+) -> dict[str, int]:
   """Checks the arguments of `relative_scores`; returns their sizes."""
   named = ('q', q, 'BTHK'), ('k', k, 'BSHK'), ('r', r, 'SHK'), ('u', u, 'HK')
   sizes = hold(*named, ('v_bias', v_bias, 'HK'))

@@ -65,7 +65,10 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
     for n in range(section.n_layer):
       if bias in kept:
         kept[f'layers.{n}.dec_attn.{bias}'] = kept[bias]
-  inside = lambda x: x if x.startswith('crit.') else f'{_INSIDE}{x}'
+
+  def inside(name):
+    return name if name.startswith('crit.') else f'{_INSIDE}{name}'
+
   return names.renamed(kept, inside)
 
 

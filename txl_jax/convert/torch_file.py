@@ -312,7 +312,10 @@ def write(
 def _pickle(described):
   """The pickle of an OrderedDict of tensors, each (name, array, key)."""
   kinds = {np.dtype(dtype).name: kind for kind, dtype in _DTYPES.items()}
-  plain = lambda value: pickle.dumps(value, 2)[2:-1]  # without its ends
+
+  def plain(value):
+    return pickle.dumps(value, 2)[2:-1]  # without its ends
+
   empty = b'ccollections\nOrderedDict\n)R'
   out = [b'\x80\x02', empty, b'(']
   for name, x, key in described:

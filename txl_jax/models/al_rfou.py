@@ -153,7 +153,9 @@ def on_until(l: Any, N: int, progress: Any) -> jax.Array:
   return progress < jnp.float32(l) / (2 * N) - 1e-7
 
 
-def mean_nll(h, targets, output, dtype):
+def mean_nll(
+  h: jax.Array, targets: jax.Array, output: Any, dtype: Any
+) -> jax.Array:
   """Mean nll of scored targets, for h [B, T, D] and output ([V, D], [V])."""
   (weights, biases), D = output, h.shape[-1]
   no_tails = dict(tail_weights=jnp.zeros([0, D]), tail_biases=jnp.zeros([0]))

@@ -129,7 +129,14 @@ class WithRing(transformer.Transformer):
     states, at = ring.rewind(memory.states, memory.at, counts)
     return Ring(states, at, memory.filled - counts)
 
-  def watched(self, tokens, memory, lengths, train, what='') -> Any:
+  def watched(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    lengths: jax.Array | None,
+    train: bool,
+    what: str = '',
+  ) -> Any:
     """See `transformer.Transformer`, and `segments_of`.
 
     ValueError if memory is a Ring and the layers shall show something: its

@@ -229,7 +229,13 @@ class GCNN(base.Layered):
     shapes = itertools.chain(*parse(self.config.blocks))
     return [0 for shape in shapes if shape.kernel > 1]
 
-  def through(self, tokens, memory, lengths, train):
+  def through(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    lengths: jax.Array | None,
+    train: bool,
+  ) -> Any:
     """The embeddings and the output of each block, and the new memory."""
     x, old, new = self.embed(tokens, train=train), iter(memory), []
     every = [x]

@@ -47,7 +47,13 @@ class Recurrent(base.Layered):
     memory = jax.eval_shape(lambda: self.init_memory(1))
     return jax.tree.map(lambda _: 0, memory)
 
-  def through(self, tokens, memory, lengths, train):
+  def through(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    lengths: jax.Array | None,
+    train: bool,
+  ) -> Any:
     """The embeddings and the output of each layer, and the new memory."""
     c, new = self.config, []
     x = self.embed(tokens, train=train)

@@ -88,7 +88,9 @@ class Layer(nn.Module):
     """x [B, any, D] as the projections of attention read it."""
     return self.norm1(x) if self.config.pre_norm else x
 
-  def after_attention(self, x, attended, words=(None,) * (PLACES - 1)):
+  def after_attention(
+    self, x: jax.Array, attended: jax.Array, words: Any = (None,) * (PLACES - 1)
+  ) -> jax.Array:
     """The output [B, T, D], given the input and the output of attention."""
     c = self.config
     first, inside, last = words
@@ -144,7 +146,14 @@ class Transformer(base.LanguageModel):
     h, memory, _ = self.watched(tokens, memory, lengths, train)
     return h, memory
 
-  def watched(self, tokens, memory, lengths, train, what='') -> Any:
+  def watched(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    lengths: jax.Array | None,
+    train: bool,
+    what: str = '',
+  ) -> Any:
     """`states`, and what each layer shows, [N, ...] (see `layers.show`)."""
     c, (B, T), M = self.config, tokens.shape, self.config.mem_len
     h = self.inputs(tokens, lengths, train)

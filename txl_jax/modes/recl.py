@@ -93,9 +93,10 @@ def after_context(
     inputs[: len(here), :c] = tokens[here[:, None] - c + np.arange(c)]
     targets = np.full([rows, G * T], -1, np.int32)
     targets[: len(here), c - 1] = tokens[here]
-    fold = lambda x: x.reshape(rows, G, T).swapaxes(0, 1)  # [G, B, T]
+    # [B, G T] -> [G, B, T]
+    calls = [x.reshape(rows, G, T).swapaxes(0, 1) for x in (inputs, targets)]
     _, found = scoring.jit_score(
-      variables, start(), fold(inputs), fold(targets), model=model, mesh=mesh
+      variables, start(), *calls, model=model, mesh=mesh
     )
     last = placement.fetch(found)[-1, : len(here), c - 1 - (G - 1) * T]
     nll[first : first + rows] = last

@@ -25,9 +25,13 @@ def run(job: Job) -> Score:
   """
   if not job.text:
     raise UserError('--text is missing; allowed: a file to score, or -')
+
+  def read():
+    text = generate.read_text(f'--text={job.text}', job.text)
+    return text.decode('latin-1')
+
   # Standard input is that of process 0.
-  read = lambda: generate.read_text(f'--text={job.text}', job.text)
-  text = processes.on_main(lambda: read().decode('latin-1')).encode('latin-1')
+  text = processes.on_main(read).encode('latin-1')
   found, begin = job.restored(), time.monotonic()
   of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
   if line := found.vocabulary.unknown(text, f'--text={job.text}'):

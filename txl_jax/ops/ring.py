@@ -170,7 +170,9 @@ def by_slot(
   def of(rearranged):
     return lambda q, at: rearranged(by_distance(q)[..., :C], at)
 
-  sliced = lambda q, at: _sliced(by_distance, q, at, C)
+  def sliced(q, at):
+    return _sliced(by_distance, q, at, C)
+
   return jax.lax.platform_dependent(
     q, at, cpu=sliced, tpu=of(_shifted), default=of(_gathered)
   )

@@ -276,9 +276,9 @@ def differences(
   A key that is missing has its default, GONE may have any value, and keys whose
   `may_change` is one of `free` may differ.
   """
+  names = sorted(now.keys() | then.keys() - {*GONE})
   # The model comes first: what differs besides differs because of it.
-  first = lambda name: (name != 'model.name', name)
-  for name in sorted(now.keys() | then.keys() - {*GONE}, key=first):
+  for name in sorted(names, key='model.name'.__ne__):
     section, _, own = name.rpartition('.')
     declared = sections.get(section)
     entry = keys(declared).get(own) if declared else None

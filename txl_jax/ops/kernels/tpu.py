@@ -182,9 +182,9 @@ def _backward(
   q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate, interpret
 ):
   t = tiles.task(q, k, span, rate, interpret)
-  wide = lambda x: x.astype(jnp.float32)
   # Of each query: the sum of weight x gradient of the weight over its keys.
-  mean = jnp.einsum('bthk,bthk->bht', wide(out), wide(dout))
+  wide = (x.astype(jnp.float32) for x in (out, dout))
+  mean = jnp.einsum('bthk,bthk->bht', *wide)
   rows = tiles.by_query(logsum, mean, t)
   r, p = tiles.positions(r, p, t)
   q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
@@ -203,8 +203,8 @@ def _backward(
   if len(t.queries) * t.n <= _QUERIES and len(t.keys) * t.n <= _KEYS:
     (dq, dk, dv, dc, dr, dp), _, _ = part(t, t.dtype)
   else:
-    wide = lambda x: jnp.zeros(x.shape, jnp.float32)
-    dq, dk, dv, dc, dr, dp = map(wide, (q, k, v, args[-1], r, p))
+    of = q, k, v, args[-1], r, p
+    dq, dk, dv, dc, dr, dp = (jnp.zeros(x.shape, jnp.float32) for x in of)
     for queries in _parts(t.queries, _PART // t.n):
       for keys in _parts(t.keys, _PART // t.n):
         some = t._replace(queries=queries, keys=keys)

@@ -166,8 +166,8 @@ def dot(x, y, x_axis, y_axis):
 
 def _axes(n):
   """The number of the row and of the column of each entry of a tile."""
-  iota = lambda axis: lax.broadcasted_iota(jnp.int32, (n, n), axis)
-  return iota(0), iota(1)
+  a, x = (lax.broadcasted_iota(jnp.int32, (n, n), i) for i in range(2))
+  return a, x
 
 
 def seam(n, first, second):
@@ -216,6 +216,9 @@ def keep(t, h, b, I, J, words):
   a, x = _axes(t.n)
   row = b * words[3] + words[2] + h
   corner = (row * t.T + I * t.n) * t.S + J * t.n
-  bits = lambda x: lax.bitcast_convert_type(x, jnp.uint32)
+
+  def bits(x):
+    return lax.bitcast_convert_type(x, jnp.uint32)
+
   both: Any = [bits(jnp.full([t.n, t.n], words[i])) for i in range(2)]
   return attention.keep(bits(corner + a * t.S + x), both, t.rate)
