@@ -37,6 +37,7 @@ LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
 VOCABULARY = ['tests/models/embeddings_test.py']
 VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
 OPTIM = ['tests/training/optim_test.py', 'tests/modes/sections_test.py']
+DOCUMENTS = ['tests/modes/document_runs_test.py']
 CHECKPOINTS = ['tests/runs/checkpoint']
 KEYS = ['tests/configs_test.py', 'tests/modes/sections_together_test.py']
 
@@ -67,7 +68,7 @@ CORE = {
   'training/optim.py': [*OPTIM, *STEP],
   'training/averaging.py': ['tests/training/averaging_test.py', *STEP, *LOOP],
   'training/metrics.py': ['tests/training/metrics_test.py', *STEP, *LOOP],
-  'data/streams.py': ['tests/data/streams_test.py', *LOOP],
+  'data/streams.py': ['tests/data/streams_test.py', *DOCUMENTS, *LOOP],
   'runs/checkpoint.py': [*CHECKPOINTS, *LOOP],
   'runs/seal.py': [*CHECKPOINTS],
 }
