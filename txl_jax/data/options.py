@@ -66,8 +66,7 @@ class Data:
   test_path: str = file_path(
     '',
     'Corpus text: the test text, likewise; without one, the validation text is '
-    'used. If only this one is given, the last 5 percent of data.path are for '
-    'validation.',
+    'used.',
     may_change=ON_RESUME,
   )
   documents: str = key(
@@ -249,14 +248,13 @@ class Data:
   def command(self) -> str:
     """The command that prepares this corpus, if it must be downloaded."""
     values = dataclasses.asdict(self)
+    values['dir'] = values.pop('dir')  # the last one
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
       values['vocab_file'] = '1b_word_vocab.txt'
-    names = 'newline', 'alphabet', 'vocab_file', 'boundaries', 'dir'
     flags = [
-      f'--{FLAGS.get(name, name)}={values[name]}'
-      for name in names
-      if values[name] != getattr(Data, name)
+      f'--{FLAGS.get(name, name)}={value}'
+      for name, value in values.items()
+      if value != getattr(Data, name)
     ]
-    command = 'python', '-m', 'txl_jax.prepare', f'--dataset={self.corpus}'
-    return shlex.join([*command, *flags])
+    return shlex.join(['python', '-m', 'txl_jax.prepare', *flags])

@@ -12,7 +12,7 @@ def each(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
   """The documents of a split, each in pieces."""
   for part in split.parts:
     if asked.documents == 'record':
-      # A chunk is a record, see `formats`.
+      # A chunk is a record, see `local.records`.
       yield from (iter([record]) for record in part() if record)
     elif part.size:
       yield part()

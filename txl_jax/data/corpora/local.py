@@ -8,6 +8,7 @@ Files are read in pieces: memory does not grow with the corpus.
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import pathlib
 import platform
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from txl_jax.data.options import SPLITS
 from txl_jax.program.errors import UserError
-from txl_jax.program.files import open_regular, reading
+from txl_jax.program.files import ODD, open_regular, reading
 
 _CHUNK = 1 << 20  # bytes read at a time
 
@@ -153,3 +154,25 @@ def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
     'bytes': sum(file.size for file in files.values()),
     'sha256': digest.hexdigest(),
   }
+
+
+def records(path: pathlib.Path, newlines: bool) -> Iterator[bytes]:
+  """The text of each record of a .jsonl, a line with an object with a `text`.
+
+  Newlines end each text if they are asked for. UserError: the file cannot be
+  read, or a line, unless it is blank, has no text.
+  """
+  with reading(f'{path}'), open_regular(path) as f:
+    for number, line in enumerate(f, 1):
+      if not line.strip():
+        continue
+      try:
+        text = json.loads(line)['text']
+      except ODD:
+        text = None
+      if not isinstance(text, str):
+        allowed = 'a JSON object whose field text is a string'
+        raise UserError(f'{path}: line {number}; allowed: {allowed}')
+      data = text.encode('utf-8', 'replace')  # JSON may have half a character
+      needs_one = newlines and not data.endswith(b'\n')
+      yield data + b'\n' if needs_one else data

@@ -3,12 +3,11 @@
 Files or sub-folders of a folder that are named for splits become those splits:
 a train, and a valid (also validation, val, dev) or a test, or both. A name may
 have a word before it (wiki.train.tokens), the number of a shard after it
-(train-00000-of-00002.jsonl), and a suffix of a text or of records (.jsonl, see
-`formats`). data.validation_path and data.test_path are splits of
-their own, too; data.path is then what to train on. Without a validation split
-the last 5 % of the training text are used; without a test split the validation
-split is used again. Any other file or folder is one text, cut at 90 and 95
-percent.
+(train-00000-of-00002.jsonl), and a suffix of a text or of records (.jsonl).
+data.validation_path and data.test_path are splits of their own, too; data.path
+is then what to train on. Without a validation split the last 5 % of the
+training text are used; without a test split the validation split is used again.
+Any other file or folder is one text, cut at 90 and 95 percent.
 
 The files of a folder are read in the order of their relative posix paths;
 hidden files and folders and links to folders are skipped.
@@ -21,7 +20,7 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from txl_jax.data.corpora import documents, formats, local
+from txl_jax.data.corpora import documents, local
 from txl_jax.data.corpora.local import Part, Split, Splits
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program import files, settings
@@ -48,7 +47,7 @@ def find(asked: Data) -> Found:
   is also trained on.
   """
   path = pathlib.Path(asked.path)
-  others = {s: getattr(asked, f'{s}_path') for s in SPLITS[1:]}
+  others = {'validation': asked.validation_path, 'test': asked.test_path}
   found = _named(path) if path.is_dir() else {}
   if not found:
     found['train' if any(others.values()) else ''] = _files('path', path)
@@ -107,8 +106,8 @@ def _texts(asked: Data, parts: Iterable[Part]) -> list[Part]:
   """The text of each file; one of records is read to its end."""
   found, of_records = [], asked.documents == 'record'
   for part in parts:
-    if formats.has_records(part.path):
-      read = functools.partial(formats.records, part.path, not of_records)
+    if part.path.suffix.lower() == '.jsonl':
+      read = functools.partial(local.records, part.path, not of_records)
       part = Part.whole(part.path, read)
     elif of_records:
       allowed = f'none or file, for {part.path} is no .jsonl'

@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 
 from tests.data.corpora import asking
-from txl_jax.data.corpora import formats
+from txl_jax.data.corpora import local
 from txl_jax.program.errors import UserError
 
 TEXTS = [f'record {i}\nis short, é漢\n'[: 30 - i % 9] for i in range(900)]
@@ -12,28 +12,21 @@ PLAIN = ''.join(x if x.endswith('\n') else f'{x}\n' for x in TEXTS).encode()
 LINES = ''.join(json.dumps({'n': 1, 'text': x}) + '\n' for x in TEXTS).encode()
 
 
-@pytest.mark.parametrize('name', ['a.jsonl', 'a.b.JSONL'])
-def test_records_give_their_text(tmp_path, name):
-  path = tmp_path / name
+def test_records_give_their_text(tmp_path):
+  path = tmp_path / 'a.jsonl'
   path.write_bytes(LINES + b'\n')
-  assert formats.has_records(path)
-  assert b''.join(formats.records(path, True)) == PLAIN
-  assert [*formats.records(path, False)] == [x.encode() for x in TEXTS]
-
-
-@pytest.mark.parametrize('name', ['a.txt', 'a.py', 'a', 'jsonl', 'a.jsonl.txt'])
-def test_other_files_are_texts_themselves(tmp_path, name):
-  assert not formats.has_records(tmp_path / name)
+  assert b''.join(local.records(path, True)) == PLAIN
+  assert [*local.records(path, False)] == [x.encode() for x in TEXTS]
 
 
 @pytest.mark.parametrize('level', ['byte', 'word'])
 def test_a_corpus_of_records_is_that_of_its_text(tmp_path, level):
   (tmp_path / 'plain.txt').write_bytes(PLAIN)
-  (tmp_path / 'a.jsonl').write_bytes(LINES)
+  (tmp_path / 'a.b.JSONL').write_bytes(LINES)
   options = dict(level=level, unk=level == 'word')
   one, two = (
     asking.prepare('text', tmp_path / 'data', path=path, **options)
-    for path in (tmp_path / 'plain.txt', tmp_path / 'a.jsonl')
+    for path in (tmp_path / 'plain.txt', tmp_path / 'a.b.JSONL')
   )
   for split in ('train', 'validation', 'test'):
     assert (one.tokens(split) == two.tokens(split)).all()
@@ -56,7 +49,7 @@ def test_records_that_cannot_be_read(tmp_path, text, line):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(text)
   with pytest.raises(UserError) as error:
-    [*formats.records(path, True)]
+    [*local.records(path, True)]
   assert str(error.value) == (
     f'{path}: line {line}; allowed: a JSON object whose field text is a string'
   )
@@ -64,7 +57,7 @@ def test_records_that_cannot_be_read(tmp_path, text, line):
 
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='jsonl cannot be read: No such'):
-    [*formats.records(tmp_path / 'a.jsonl', True)]
+    [*local.records(tmp_path / 'a.jsonl', True)]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
@@ -72,6 +65,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(line * 20_000)
   tracemalloc.start()
-  assert sum(map(len, formats.records(path, True))) == 20_000 * 1001
+  assert sum(map(len, local.records(path, True))) == 20_000 * 1001
   assert tracemalloc.get_traced_memory()[1] < 4 << 20
   tracemalloc.stop()
