@@ -55,8 +55,7 @@ def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
 
 def put(folder: pathlib.Path, there: buckets.Path, force: bool) -> None:
   """Copies a corpus into a bucket if it is not there yet, or if forced."""
-  manifest = there / _MANIFEST
-  wanted = files.read(folder / _MANIFEST)
-  if force or not manifest.exists() or files.read(manifest) != wanted:
-    manifest.unlink(missing_ok=True)  # until everything is there
+  if force or not is_there(there):
+    # It does not count as there until everything is.
+    (there / _MANIFEST).unlink(missing_ok=True)
     buckets.put(folder, there)
