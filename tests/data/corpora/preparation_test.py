@@ -219,6 +219,24 @@ def test_damaged_data_is_told_and_mended_by_force(book, tmp_path):
   assert decoded(prepared.load(data.folder)) == LINES
 
 
+def test_force_that_fails_at_the_end_keeps_the_old_one(
+  book, tmp_path, monkeypatch
+):
+  data = prepare('text', tmp_path / 'data', path=book)
+  rename = pathlib.Path.rename
+
+  def fail(made, path):
+    if made.name == 'made':
+      raise OSError(28, 'No space left on device', str(path))
+    return rename(made, path)
+
+  monkeypatch.setattr(pathlib.Path, 'rename', fail)
+  with pytest.raises(OSError, match='No space left'):
+    prepare('text', tmp_path / 'data', path=book, force=True)
+  assert names(tmp_path / 'data') == [data.name]
+  assert decoded(prepared.load(data.folder)) == LINES
+
+
 @pytest.fixture
 def at_second_file(monkeypatch):
   """Calls a function before the second file of tokens is written."""

@@ -24,12 +24,17 @@ def whole(path: pathlib.Path, replace: bool = False) -> Iterator[pathlib.Path]:
     prefix=f'{path.name}.tmp-', dir=path.parent, ignore_cleanup_errors=True
   )
   with terminal.before_end(terminal.unwind), temporary as folder:
-    made = pathlib.Path(folder, 'made')
+    made, old = pathlib.Path(folder, 'made'), pathlib.Path(folder, 'replaced')
     made.mkdir()
     yield made
-    if os.path.lexists(path):
-      if not replace:
+    if replace and os.path.lexists(path):
+      path.rename(old)
+    try:
+      made.rename(path)
+    except OSError as e:
+      if os.path.lexists(path):
         name = os.strerror(errno.EEXIST)
-        raise FileExistsError(errno.EEXIST, name, str(path))
-      path.rename(pathlib.Path(folder, 'replaced'))
-    made.rename(path)
+        raise FileExistsError(errno.EEXIST, name, str(path)) from e
+      if old.exists():
+        old.rename(path)
+      raise
