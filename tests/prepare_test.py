@@ -78,13 +78,7 @@ def test_text_from_the_command_line(book, tmp_path):
   sizes = {split: data.tokens(split).size for split in prepared.SPLITS}
   assert splits == [f'{s}: {n} tokens from {n} bytes' for s, n in sizes.items()]
   assert sum(sizes.values()) == len(LINES)
-  first, line = result.stderr.splitlines()
-  assert first == f'preparing text into {data.folder}'
-  sizes = [f'{n:,} bytes, {n:,} tokens' for n in sizes.values()]
-  assert line == (
-    f'train is the first 90 % of book.txt: {sizes[0]}; validation is the next '
-    f'5 % of book.txt: {sizes[1]}; test is the last 5 % of book.txt: {sizes[2]}'
-  )
+  assert result.stderr == f'preparing text into {data.folder}\n'
   again = run(*flags)
   assert (again.stdout, again.stderr) == (result.stdout, '')
 
@@ -231,8 +225,8 @@ def test_output_that_nobody_reads(book, tmp_path):
   )
   os.close(write)
   assert done.returncode == 1
-  said, counted = done.stderr.splitlines()
-  assert said.startswith('preparing text') and counted.startswith('train is')
+  assert done.stderr.startswith('preparing text')
+  assert len(done.stderr.splitlines()) == 1
 
 
 def test_full_disk(book, tmp_path):

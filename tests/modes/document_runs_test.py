@@ -20,8 +20,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
 
 OWN = (
-  'data.documents=separator',
-  'data.separator=next',
+  'data.documents=record',
   'train.batch_size=8',
   'train.steps=10',
   'train.log_every=1',
@@ -32,7 +31,8 @@ OWN = (
 
 def use(folder, *overrides, mode='train', flags=()):
   flags = f'--mode={mode}', *flags
-  command = programs.command(folder, *OWN, *overrides, flags=flags)
+  own = f'data.path={folder}/corpus.jsonl', *OWN
+  command = programs.command(folder, *own, *overrides, flags=flags)
   return programs.here(command)
 
 
@@ -50,7 +50,9 @@ def run(request, tmp_path_factory):
   Its rate is so low that the weights are those it began with.
   """
   folder = tmp_path_factory.mktemp('run')
-  programs.write_corpus(folder)
+  parts = programs.write_corpus(folder).read_text().split('next')
+  lines = [json.dumps({'text': text}) for text in parts]
+  (folder / 'corpus.jsonl').write_text('\n'.join(lines))
   done = use(folder, request.param, 'optim.lr=1e-12')
   assert done.returncode == 0, done.stderr
   return folder, request.param
@@ -158,10 +160,8 @@ def test_it_goes_on(run, tmp_path):
   done = use(folder, level, 'optim.lr=1e-12', 'train.steps=12')
   assert done.returncode == 0, done.stderr
   record = json.loads((folder / 'run/config.json').read_text())
-  assert record['data']['documents'] == 'separator'
-  done = use(
-    folder, level, 'data.documents=none', 'data.separator=<|endoftext|>'
-  )
+  assert record['data']['documents'] == 'record'
+  done = use(folder, level, 'data.documents=none')
   assert_refused(done, 'data.documents')
 
 
@@ -175,6 +175,6 @@ def test_modes_that_read_one_text(run):
 
 def test_without_documents(run):
   folder, level = run
-  off = 'data.documents=none', 'data.separator=<|endoftext|>', 'data.unk=True'
-  done = use(folder, level, *off[: 2 + level.endswith('=word')], mode='eval')
+  off = 'data.documents=none', 'data.unk=True'
+  done = use(folder, level, *off[: 1 + level.endswith('=word')], mode='eval')
   assert_refused(done, 'data.documents is none, and the run in ', ' with doc')

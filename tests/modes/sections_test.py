@@ -174,7 +174,7 @@ CHOICES = {
   'data.newline': 'keep, drop',
   'data.alphabet': 'seen, bytes',
   'data.level': 'byte, word, subword',
-  'data.documents': 'none, file, record, separator',
+  'data.documents': 'none, file, record',
   'data.boundaries': '1, 2',
   'model.name': ', '.join(MODELS),
   'model.same_length': SPANS,

@@ -119,11 +119,16 @@ def test_generation(trained):
   assert 'warning: the prompt ends in a space' in done.stderr
 
 
-def test_another_text_is_cut_into_the_subwords_of_the_model(trained, tmp_path):
+def test_another_text_with_the_subwords_of_the_model(trained, tmp_path):
   text = (trained / 'corpus.txt').read_text().replace('memory', 'états x')
   (tmp_path / 'corpus.txt').write_text(text)
   overrides = f'train.init_from={trained}/run', 'train.steps=10'
-  command = programs.command(tmp_path, *SUBWORDS, *overrides)
+  done = programs.here(programs.command(tmp_path, *SUBWORDS, *overrides))
+  assert_refused(done, 'allowed: its vocabulary.json as data.tokenizer')
+  own = f'data.tokenizer={trained}/run/vocabulary.json'
+  command = programs.command(
+    tmp_path, SUBWORDS[0], SUBWORDS[2], own, *overrides
+  )
   done = programs.here(command)
   assert done.returncode == 0, done.stderr
   there = workdir.vocabulary(trained / 'run', 60)

@@ -175,6 +175,5 @@ def test_a_text_without_unk(tmp_path):
   assert_refused(done)
   assert done.stderr.splitlines()[-1] == (
     f"error: {tmp_path}/corpus.txt: word 'strange' is not among the 10 words "
-    'of the vocabulary, which has no <unk> (data.unk adds it); words, and '
-    'punctuation beside them, are separated by spaces'
+    'of the vocabulary, which has no <unk> (data.unk adds it)'
   )

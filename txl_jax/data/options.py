@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 import shlex
 from collections.abc import Iterator
 
@@ -35,7 +34,6 @@ SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 VARIABLE = 'TXL_JAX_DATA'  # environment variable that names a folder
 SUBWORDS = 8192  # how many are learned unless max_size says otherwise
-_OF_WORDS = ('lower', 'eos', 'unk', 'min_count')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +53,8 @@ class Data:
     '',
     'Corpus text: the file or folder to learn from. A folder with a train and '
     'a valid or test (files or sub-folders) is read with these splits; any '
-    'other text is cut at 90 and 95 percent. Files may be compressed (.gz, '
-    '.zst) or hold records (.jsonl, .parquet).',
+    'other text is cut at 90 and 95 percent. A .jsonl holds records, whose '
+    'field text is read.',
     may_change=ON_RESUME,
   )
   validation_path: str = file_path(
@@ -68,12 +66,8 @@ class Data:
   test_path: str = file_path(
     '',
     'Corpus text: the test text, likewise; without one, the validation text is '
-    'used. If only this one is given, the last 5 percent of data.path are for '
-    'validation.',
+    'used.',
     may_change=ON_RESUME,
-  )
-  field: str = key(
-    'text', 'Corpus text: the field of records (.jsonl, .parquet) to read.'
   )
   documents: str = key(
     'none',
@@ -83,12 +77,8 @@ class Data:
     choices={
       'none': 'nothing: the text is one stream',
       'file': 'each file',
-      'record': 'each record of a .jsonl or .parquet',
-      'separator': 'what lies between two data.separator',
+      'record': 'each record of a .jsonl',
     },
-  )
-  separator: str = key(
-    '<|endoftext|>', 'Corpus text: what separates two documents; it is dropped.'
   )
   newline: str = key(
     'keep',
@@ -124,9 +114,8 @@ class Data:
   unk: bool = key(
     False,
     'Word-level text: add the word <unk>, for unknown words, to a vocabulary '
-    'without one; in a word list it goes to the end, among the rarest. It is '
-    'trained only if some words of the training split are left out, as with '
-    'min_count 2.',
+    'without one. It is trained only if some words of the training split are '
+    'left out, as with min_count 2.',
   )
   min_count: int = size(
     1, 'Word-level text: words that occur less often are left out.'
@@ -177,15 +166,12 @@ class Data:
     if self.dir:
       return self.dir
     if given := os.path.expanduser(os.environ.get(VARIABLE, '')):
-      in_bucket = given.startswith(buckets.SCHEME)
-      if not (in_bucket or os.path.isabs(given)) or '\0' in given:
+      if not given.startswith((os.sep, buckets.SCHEME)):
         allowed = 'an absolute path, or gs://BUCKET/NAME'
         settings.refuse(VARIABLE, given, allowed)
       return given
-    base = os.environ.get('XDG_DATA_HOME', '')
-    if not os.path.isabs(base):  # as the XDG specification says
-      base = os.path.expanduser('~/.local/share')
-    return os.path.join(base, 'txl_jax')
+    base = os.environ.get('XDG_DATA_HOME') or '~/.local/share'
+    return os.path.join(os.path.expanduser(base), 'txl_jax')
 
   @property
   def words(self) -> bool:
@@ -211,14 +197,12 @@ class Data:
     text, lm1b = self.corpus == 'text', self.corpus == 'lm1b'
     of_words = text and self.words
     sized = of_words or self.subwords
-    separated = text and self.documents == 'separator'
     rules = (
       ('newline', self.corpus == 'enwik8', 'enwik8'),
       ('alphabet', self.corpus in BYTES, 'enwik8 and text8'),
-      ('path validation_path test_path field documents', text, 'text'),
-      ('separator', separated, 'text with data.documents separator'),
+      ('path validation_path test_path documents', text, 'text'),
       ('level', text or self.words, 'text'),
-      (' '.join(_OF_WORDS), of_words, 'text at level word'),
+      ('lower eos unk min_count', of_words, 'text at level word'),
       ('max_size', sized, 'text at level word or subword'),
       ('tokenizer', self.subwords, 'text at level subword'),
       ('vocab_file', lm1b or of_words, 'lm1b, or text at level word'),
@@ -230,8 +214,6 @@ class Data:
         if getattr(self, name) != default:
           allowed = f'{default!r} with corpus {self.corpus}'
           yield name, f'{allowed}; other values are for corpus {where}'
-    if not self.separator:
-      yield 'separator', 'a text'
     if self.ends_documents and of_words and not self.eos:
       yield 'eos', 'True with data.documents, which <eos> ends'
     if self.alphabet == 'bytes' and self.newline == 'drop':
@@ -239,22 +221,12 @@ class Data:
     least = 256 + self.ends_documents if self.subwords else 3
     if 0 < self.max_size < least:
       yield 'max_size', f'0, or at least {least}'
-    if self.tokenizer and self.max_size:
-      size = f'data.max_size is 0 (it is {self.max_size})'
-      yield 'tokenizer', f"'' unless {size}, for it is a whole vocabulary"
-    if self.vocab_file and (self.min_count > 1 or self.max_size):
-      counted = 'data.min_count or data.max_size'
-      yield 'vocab_file', f"'' with {counted}, for a list is a whole vocabulary"
+    counted = self.min_count > 1 or self.max_size
+    for name in ('tokenizer', 'vocab_file') if counted else ():
+      if getattr(self, name):
+        yield name, "'' with data.min_count or data.max_size"
     if text and not self.path:
       yield 'path', 'a file or folder, which corpus text needs'
-    # The prepared data would become part of the corpus. (Circular links are an
-    # error for pathlib.)
-    text &= not self.folder.startswith(buckets.SCHEME)
-    folder = pathlib.Path(os.path.realpath(self.folder))
-    for name in ('path', 'validation_path', 'test_path') if text else ():
-      path = getattr(self, name)
-      if path and folder.is_relative_to(os.path.realpath(path)):
-        yield name, f'a folder that does not hold data.dir, {self.folder}'
 
   def suffix(self) -> str:
     """The options, as in the name of the prepared folder."""
@@ -273,29 +245,16 @@ class Data:
     )
     return ''.join(f'-{part}' for part, here in parts if here)
 
-  def recorded(self) -> dict:
-    """The options, as in the manifest of the prepared corpus."""
-    of_words = 'level', *_OF_WORDS, 'max_size'
-    names = {'text': of_words, 'lm1b': ('boundaries',)}
-    found = names.get(self.corpus, ()) if self.words else ('newline',)
-    if self.subwords:
-      found = 'level', 'max_size'
-    # Older manifests do not have these.
-    if self.alphabet == 'bytes':
-      found += ('alphabet',)
-    if self.ends_documents:
-      found += ('documents',)
-    return {name: getattr(self, name) for name in found}
-
   def command(self) -> str:
     """The command that prepares this corpus, if it must be downloaded."""
     values = dataclasses.asdict(self)
+    values['dir'] = values.pop('dir')  # the last one
     if self.corpus == 'lm1b' and not self.vocab_file:
       # The name that the list was published under.
       values['vocab_file'] = '1b_word_vocab.txt'
-    flags = [f'--dataset={self.corpus}']
-    for name in ('newline', 'alphabet', 'vocab_file', 'boundaries', 'dir'):
-      if values[name] != getattr(Data, name):
-        value = shlex.quote(f'{values[name]}')
-        flags.append(f'--{FLAGS.get(name, name)}={value}')
-    return f'python -m txl_jax.prepare {" ".join(flags)}'
+    flags = [
+      f'--{FLAGS.get(name, name)}={value}'
+      for name, value in values.items()
+      if value != getattr(Data, name)
+    ]
+    return shlex.join(['python', '-m', 'txl_jax.prepare', *flags])

@@ -6,13 +6,13 @@ of a split in order, and manifest.json:
   format       FORMAT
   corpus       one of `options.CORPORA`
   folder       the folder's own name
-  options      how the text became tokens, see `options.Data.recorded`
+  options      of documents: what one is; the name of the folder has all others
   source       where the text came from, with its size and sha256
   vocabulary   see `entry` of each kind
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
-               words: the line ends, and how many words are unknown; of
-               sentences or documents: how many, and the sha256 of their file
+               words: how many are unknown; of sentences or documents: how
+               many, and the sha256 of their file
   digest       see `digest_of`
 
 The words of a vocabulary are in vocabulary.txt, one a line with its count;
@@ -34,10 +34,10 @@ import numpy as np
 from txl_jax.data import vocabularies
 from txl_jax.data.documents import Documents
 from txl_jax.data.options import SPLITS, Data
-from txl_jax.data.vocabularies import AnyVocabulary, subwords
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Symbols, Words
-from txl_jax.program import files
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 
 FORMAT = 1
@@ -57,7 +57,6 @@ class Prepared:
   manifest: dict
   vocabulary: AnyVocabulary
   ids: np.ndarray | None = None  # new id of each id in the files; None: same
-  anew: Mapping[str, np.ndarray] | None = None  # new tokens of each split
 
   @property
   def name(self) -> str:
@@ -68,10 +67,9 @@ class Prepared:
   def digest(self) -> str:
     """64 hex digits, equal only for the same tokens and symbols."""
     digest = self.manifest['digest']
-    if self.ids is None and self.anew is None:
+    if self.ids is None:
       return digest
-    ids = [] if self.ids is None else self.ids.tolist()
-    parts = digest, ids, self.vocabulary.symbols
+    parts = digest, self.ids.tolist(), self.vocabulary.symbols
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
   def tokens(self, split: str) -> np.ndarray:
@@ -79,60 +77,47 @@ class Prepared:
 
     They are mapped from the file, or held in memory if the ids have changed.
     """
-    self._split(split)
-    if self.anew is not None:
-      return self.anew[split]
     path = self.folder / TOKENS.format(split)
     found = np.memmap(path, self.manifest['dtype'], 'r')
     return found if self.ids is None else self.ids[found]
 
   def ordered_like(self, vocabulary: AnyVocabulary) -> 'Prepared':
-    """The corpus with the token ids of another vocabulary.
+    """As by `encoded_with`, for a vocabulary of the same symbols in some order.
 
-    This must have the same symbols, in whatever order: the published lists
-    order equally frequent words differently. For any other vocabulary the
-    corpus is returned as it is.
+    The published lists order equally frequent words differently. For any other
+    vocabulary the corpus is returned as it is.
     """
-    ours, theirs = self.vocabulary.symbols, vocabulary.symbols
-    if ours == theirs or {*ours} != {*theirs} or self.ids is not None:
-      return self
-    place = {symbol: i for i, symbol in enumerate(theirs)}
-    ids = np.array([*map(place.get, ours)], self.manifest['dtype'])
-    return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
+    same = {*self.vocabulary.symbols} == {*vocabulary.symbols}
+    return self.encoded_with(vocabulary) if same else self
 
   def encoded_with(self, vocabulary: AnyVocabulary) -> 'Prepared':
     """The corpus with the token ids of another vocabulary of its kind.
 
     Words that it lacks become its <unk>; <unk> and the end of a line become
-    its own. UserError: a symbol occurs that it lacks, and it has no <unk>.
-    A text of subwords is cut into the other ones, which are held in memory.
+    its own. UserError: a symbol occurs that it lacks, and it has no <unk>; or
+    it has other subwords.
     """
     ours, end = self.vocabulary, vocabulary.document_end
-    is_of = f'corpus {self.name} is of'
     if ours.kind != vocabulary.kind:
       raise UserError(
-        f'{is_of} {ours.kind}, the vocabulary of the model of '
+        f'corpus {self.name} is of {ours.kind}, the vocabulary of the model of '
         f'{vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
       )
-    if self.of_documents and end is None:
+    # Without an <eos> of its own, a text may be read as a part of a document.
+    if self.of_documents != (end is not None) and ours.eos_id is not None:
+      what = 'lines or one text' if end is None else 'documents'
       raise UserError(
-        f'{is_of} documents, and the vocabulary of the model has no <eos> that '
-        'ends one; allowed: data.documents none'
-      )
-    if not self.of_documents and ours.eos_id is not None and end is not None:
-      raise UserError(
-        f'corpus {self.name} has an <eos> for each line, which ends documents '
-        'in the vocabulary of the model; allowed: data.eos False, or documents'
+        f'corpus {self.name} has another <eos> than the vocabulary of the '
+        f'model, which has {what}; allowed: data.documents, or data.eos False, '
+        'to fit'
       )
     if ours.symbols == vocabulary.symbols:
       return self
     if isinstance(vocabulary, Subwords):
-      if self.of_documents:
-        raise UserError(
-          f'{is_of} documents, cut into other subwords than those of the '
-          'model; allowed: its vocabulary.json as data.tokenizer'
-        )
-      return self._cut_anew(vocabulary)
+      raise UserError(
+        f'corpus {self.name} is cut into other subwords than those of the '
+        'model; allowed: its vocabulary.json as data.tokenizer'
+      )
     ids = vocabulary.places(ours)
     missing = np.flatnonzero(ids < 0)
     if missing.size and vocabulary.unk_id is None:
@@ -146,21 +131,6 @@ class Prepared:
     ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
-
-  def _cut_anew(self, vocabulary):
-    """The same text, cut into the other vocabulary's subwords."""
-    found = {}
-    for split in SPLITS:
-      tokens = self.tokens(split)
-      places = range(0, len(tokens), _BLOCK)
-      texts = (self.vocabulary.decode(tokens[i : i + _BLOCK]) for i in places)
-      parts = [
-        vocabulary.encode(text, f'corpus {self.name}')
-        for text in subwords.blocks(texts, _BLOCK)
-      ]
-      dtype = token_dtype(len(vocabulary))
-      found[split] = np.concatenate(parts).astype(dtype)
-    return dataclasses.replace(self, vocabulary=vocabulary, anew=found)
 
   def _occurrences(self, splits=SPLITS):
     """How often each token id occurs, int64 [V]."""
@@ -181,7 +151,7 @@ class Prepared:
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences, if any, and a next one start: int64 [sentences + 1]."""
-    if self.of_documents or 'sentences' not in self._split(split):
+    if self.of_documents or 'sentences' not in self.manifest['splits'][split]:
       return None
     return self._starts(split)
 
@@ -200,12 +170,6 @@ class Prepared:
       return Documents(tokens, self._starts(split)).first(count)
     return tokens[: count or None]
 
-  def _split(self, split):
-    if split not in SPLITS:
-      allowed = ', '.join(SPLITS)
-      raise UserError(f'split {split!r} does not exist; allowed: {allowed}')
-    return self.manifest['splits'][split]
-
 
 def load(folder: str | os.PathLike) -> Prepared:
   """Opens a corpus; UserError unless every file matches the manifest."""
@@ -213,19 +177,15 @@ def load(folder: str | os.PathLike) -> Prepared:
   path = folder / 'manifest.json'
   try:
     manifest = files.read_json(path)
-    if manifest.get('format') != FORMAT:
-      format = f'format {manifest.get("format")!r:.80}'
-      raise UserError(f'{path}: {format}, this version reads {FORMAT}')
+    if manifest['format'] != FORMAT:
+      found = settings.shown(manifest['format'])
+      raise UserError(f'{path}: format {found}, this version reads {FORMAT}')
     return Prepared(folder, manifest, _check(folder, manifest))
-  except OSError as e:
-    found = f'{e.filename}: {e.strerror}'
-  except UserError as e:
-    found = f'{e}'
-  except files.ODD as e:
-    found = f'{path}: {type(e).__name__}: {e}'
-  raise UserError(
-    f'{found}: the prepared corpus is damaged, prepare it again with --force'
-  )
+  except (UserError, *files.ODD) as e:
+    found = f'{e}' if isinstance(e, UserError) else f'{path}: {e!r}'
+    raise UserError(
+      f'{found}: the prepared corpus is damaged, prepare it again with --force'
+    ) from e
 
 
 def write_manifest(
@@ -246,7 +206,7 @@ def write_manifest(
     'format': FORMAT,
     'corpus': asked.corpus,
     'folder': name,
-    'options': asked.recorded(),
+    'options': {'documents': asked.documents} if asked.ends_documents else {},
     'source': source,
     'vocabulary': vocabulary.entry(),
     'dtype': token_dtype(len(vocabulary)),
@@ -298,7 +258,8 @@ def _vocabulary(folder, entry):
 
 def _check_file(path, dtype, count, sha256):
   """UserError unless a file has that many numbers, and that sha256."""
-  size, wanted = path.stat().st_size, count * np.dtype(dtype).itemsize
+  with files.reading(f'{path}'):
+    size, wanted = path.stat().st_size, count * np.dtype(dtype).itemsize
   if size != wanted or not size:
     raise UserError(f'{path} has {size} bytes, expected {wanted}')
   if (found := files.sha256(path)) != sha256:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 
-from txl_jax.data.corpora import preparation, progress
+from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.modes import restore
@@ -49,15 +49,9 @@ class Job:
       self.console.say(f'data.tokenizer: {given} is gone, {stored} is used')
       asked = dataclasses.replace(asked, tokenizer=f'{stored}')
     section = dataclasses.asdict(asked)
-    with self.console.phase('preparing the corpus', 0, '{:,} bytes') as phase:
-
-      def read(what, done):
-        phase.name = f'preparing the corpus: {what}'
-        phase.reach(done)
-
-      with progress.shown(read if self.console.live else None):
-        found = processes.main_first(
-          lambda: preparation.locate_or_prepare(section)
-        )
+    with self.console.phase('preparing the corpus'):
+      found = processes.main_first(
+        lambda: preparation.locate_or_prepare(section)
+      )
     processes.check_same({'the digest of the corpus': found.digest})
     return found

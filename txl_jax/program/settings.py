@@ -40,6 +40,8 @@ NOTED = 'on resume, noted'  # the same; the history of the run tells of it
 
 # Older versions recorded them; nothing reads them any more.
 GONE = (
+  'data.field',
+  'data.separator',
   'generate.stream',
   'train.compilation_cache',
   'train.init_optimiser',

@@ -11,7 +11,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests import programs
 from txl_jax.data.corpora import builders
 from txl_jax.program.errors import UserError
 
@@ -131,38 +130,6 @@ def test_urls_are_tried_in_order(server, register, tmp_path):
   ]
 
 
-@pytest.mark.parametrize('ranges', [True, False])
-def test_broken_download_continues(server, register, tmp_path, ranges):
-  register(f'{server.address}/enwik8.zip')
-  server.cuts, server.ranges = [1_000_000], ranges
-  splits, _ = builders.read('enwik8', tmp_path)
-  assert texts(splits) == EXPECTED
-  first, second = (asked for _, asked in server.requests)
-  assert first is None
-  start = int(second.removeprefix('bytes=').removesuffix('-'))
-  assert 900_000 < start <= 1_000_000
-
-
-def test_download_of_a_killed_process_continues(server, register, tmp_path):
-  register(f'{server.address}/enwik8.zip')
-  part = tmp_path / 'tfds/downloads/enwik8.zip.part'
-  part.parent.mkdir(parents=True)
-  part.write_bytes(server.body[:5000])
-  splits, _ = builders.read('enwik8', tmp_path)
-  assert texts(splits) == EXPECTED
-  assert server.requests == [('/enwik8.zip', 'bytes=5000-')]
-
-
-def test_damaged_part_is_downloaded_anew(server, register, tmp_path):
-  register(f'{server.address}/enwik8.zip')
-  part = tmp_path / 'tfds/downloads/enwik8.zip.part'
-  part.parent.mkdir(parents=True)
-  part.write_bytes(b'x' * 5000)
-  splits, _ = builders.read('enwik8', tmp_path)
-  assert texts(splits) == EXPECTED
-  assert [asked for _, asked in server.requests] == ['bytes=5000-', None]
-
-
 def test_damaged_archive_in_the_cache_is_downloaded_anew(
   server, register, tmp_path
 ):
@@ -191,7 +158,7 @@ def test_wrong_checksum_is_refused(server, register, tmp_path):
     builders.read('enwik8', tmp_path)
   message = str(error.value)
   assert '\n' not in message
-  assert f'{url} gave' in message
+  assert f'{url}: ' in message
   assert hashlib.sha256(server.body).hexdigest() in message  # found
   assert f'expected {len(server.body)} bytes, sha256 {"0" * 64}' in message
   assert '--dataset=enwik8 --manual_dir=FOLDER' in message
@@ -250,41 +217,20 @@ def test_damaged_records_are_told_and_mended(server, register, tmp_path):
   data[len(data) // 2] ^= 1
   path.write_bytes(data)
   splits, _ = builders.read('enwik8', tmp_path)
-  with pytest.raises(UserError, match=r'split train .* --force'):
+  with pytest.raises(UserError, match=r'cannot be read, .* --force'):
     b''.join(splits['train']())
   splits, _ = builders.read('enwik8', tmp_path, force=True)
   assert texts(splits) == EXPECTED
 
 
-@pytest.mark.parametrize('odd', ['{', '[]', '[' * 100_000, 'pipe'])
-def test_an_odd_source_is_told_and_mended(
-  register, archive_bytes, tmp_path, capsys, odd
-):
-  register('http://corpus.invalid/enwik8.zip')
-  (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
-  _, source = builders.read('enwik8', tmp_path, tmp_path)
-  path = tmp_path / 'tfds/enwik8/1.0.0/source.json'
-  path.unlink()
-  if odd == 'pipe':
-    programs.make_pipe(path)
-  else:
-    path.write_text(odd)
-  splits, again = builders.read('enwik8', tmp_path, tmp_path)
-  assert again == source and texts(splits) == EXPECTED
-  said = capsys.readouterr().err.splitlines()[-1]
-  assert said.startswith(f'{path} ')
-  assert said.endswith('; the records are made again')
-
-
-@pytest.mark.parametrize('odd', ['{', '[]', '', '[' * 100_000])
 def test_an_odd_description_is_told_and_mended(
-  register, archive_bytes, tmp_path, odd
+  register, archive_bytes, tmp_path
 ):
   register('http://corpus.invalid/enwik8.zip')
   (tmp_path / 'enwik8.zip').write_bytes(archive_bytes)
   builders.read('enwik8', tmp_path, tmp_path)
   path = tmp_path / 'tfds/enwik8/1.0.0'
-  (path / 'dataset_info.json').write_text(odd)
+  (path / 'dataset_info.json').write_text('{')
   with pytest.raises(UserError, match=f'^{path} cannot be read.* --force'):
     builders.read('enwik8', tmp_path, tmp_path)
   splits, _ = builders.read('enwik8', tmp_path, tmp_path, force=True)
@@ -298,7 +244,7 @@ def test_records_that_cannot_be_written(register, archive_bytes, tmp_path):
   def full(*_, **__):
     raise RuntimeError('write() failed: No space left on device; writing x')
 
-  cannot = pytest.raises(UserError, match=r'records of enwik8 cannot .*ing x')
+  cannot = pytest.raises(UserError, match=r'records cannot .*ing x')
   broken = mock.patch.object(builders.Records, 'download_and_prepare', full)
   with broken, cannot:
     builders.read('enwik8', tmp_path / 'data', tmp_path)
@@ -353,7 +299,8 @@ section = settings.defaults(Data)
 section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
 data = preparation.locate_or_prepare(section)
 assert data.tokens('train').size > 0
-for name in ('tensorflow', 'tensorflow_datasets', 'jax', 'requests'):
+names = 'tensorflow', 'tensorflow_datasets', 'jax', 'flax', 'requests'
+for name in (*names, 'tokenizers'):
   assert name not in sys.modules, name
 """
   root = pathlib.Path(builders.__file__).parents[3]

@@ -1,17 +1,14 @@
 """A text as documents: what is prepared, beside the texts themselves."""
 
-import gzip
 import itertools
 import json
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 
 from tests.data.corpora import asking
 from txl_jax.data import prepared
-from txl_jax.data.corpora import documents, local, own_text
+from txl_jax.data.corpora import own_text
 from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
 
@@ -33,23 +30,7 @@ def as_records(folder):
   return folder / 'all.jsonl'
 
 
-def as_separated(folder):
-  (folder / 'all.txt').write_bytes(b'<|endoftext|>'.join(TEXTS))
-  return folder / 'all.txt'
-
-
-def as_packed(folder):
-  data = gzip.compress(b'<|endoftext|>'.join(TEXTS) + b'<|endoftext|>')
-  (folder / 'all.txt.gz').write_bytes(data)
-  return folder / 'all.txt.gz'
-
-
-FORMS = {
-  as_files: 'file',
-  as_records: 'record',
-  as_separated: 'separator',
-  as_packed: 'separator',
-}
+FORMS = {as_files: 'file', as_records: 'record'}
 
 
 @pytest.fixture
@@ -58,7 +39,7 @@ def prepare(tmp_path):
 
   def made(form, **options):
     path = form(tmp_path / 'source')
-    more = dict(path=path, documents=FORMS[form]) | options
+    more = {'path': path, 'documents': FORMS.get(form)} | options
     return asking.prepare('text', tmp_path / 'data', **more)
 
   return made
@@ -92,7 +73,7 @@ def test_every_document_is_there_once(prepare, form, level):
   assert [*map(shown, found)] == [*map(shown, TEXTS)]
   assert sum(sizes) == sum(map(len, TEXTS))
   wanted = [sum(sizes) * p // 100 for p in (90, 95)]
-  longest = max(map(len, TEXTS)) + len('<|endoftext|>') * len(TEXTS)
+  longest = max(map(len, TEXTS))
   for place, offset in zip(itertools.accumulate(sizes), wanted):
     assert abs(place - offset) <= longest
   assert corpus.of_documents and corpus.sentences('train') is None
@@ -105,15 +86,11 @@ def test_every_document_is_there_once(prepare, form, level):
 @LEVELS
 def test_splits_by_name(prepare, tmp_path, level):
   for split, texts in ('train', TEXTS[:50]), ('valid', TEXTS[50:]):
-    data = b'#'.join(texts)
-    (tmp_path / f'source/{split}.txt').write_bytes(data)
-  FORMS[lambda folder: folder] = 'separator'
-  form = [*FORMS][-1]
-  corpus = prepare(form, level=level, separator='#')
-  del FORMS[form]
+    lines = [json.dumps({'text': text.decode()}) for text in texts]
+    (tmp_path / f'source/{split}.jsonl').write_text('\n'.join(lines))
+  corpus = prepare(lambda folder: folder, documents='record', level=level)
   assert len(documents_of(corpus, 'train')) == 50
   assert len(documents_of(corpus, 'validation')) == 10
-  assert corpus.manifest['source']['separator'] == '#'
 
 
 def test_what_is_in_a_vocabulary(prepare):
@@ -141,13 +118,6 @@ def test_subwords_of_documents(prepare):
   assert plain.eos_id is None and plain.of_documents() == vocabulary
 
 
-def test_subwords_are_not_learned_from_separators(prepare):
-  plain = prepare(as_separated, documents='none', level='subword')
-  assert any(b'endoftext' in x for x in plain.vocabulary.symbols)
-  corpus = prepare(as_separated, level='subword')
-  assert not any(b'endoftext' in x for x in corpus.vocabulary.symbols)
-
-
 def test_a_tokenizer_that_is_given(prepare, tmp_path):
   corpus = prepare(as_files, level='subword', max_size=260)
   given = tmp_path / 'given.json'
@@ -155,38 +125,6 @@ def test_a_tokenizer_that_is_given(prepare, tmp_path):
   again = prepare(as_files, level='subword', tokenizer=given)
   assert again.vocabulary == corpus.vocabulary
   assert again.digest == corpus.digest
-
-
-def test_another_separator_is_another_corpus(prepare):
-  found = {prepare(as_separated, separator=x).folder for x in ('<|', '|', 'n')}
-  assert len(found) == 3
-
-
-@hypothesis.settings(
-  max_examples=200, deadline=None, derandomize=True, database=None
-)
-@hypothesis.given(st.data())
-def test_separators_across_chunks(data):
-  text = data.draw(st.text('ab', max_size=40)).encode()
-  separator = data.draw(st.text('ab', min_size=1, max_size=4))
-  cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=5))
-  chunks = [text[a:b] for a, b in itertools.pairwise([0, *sorted(cuts), 99])]
-  asked = Data('text', documents='separator', separator=separator)
-
-  class Given(local.Part):
-    def __call__(self):
-      return iter(chunks)
-
-  part = Given('it', 0, len(text), len(text))
-  found = documents.each(asked, local.Split((part, part)))
-  each = [x for x in text.split(separator.encode()) if x]
-  assert [b''.join(pieces) for pieces in found] == each * 2
-  if len(each) < 2:
-    return
-  (place,) = documents.places(asked, [part], [len(text) // 2])
-  cut = [text[:place], text[place:]]
-  parts = [[y for y in x.split(separator.encode()) if y] for x in cut]
-  assert all(parts) and [*itertools.chain(*parts)] == each
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 19, 20, 40])
@@ -199,12 +137,10 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
   asked = Data('text', path=f'{tmp_path}', documents='file')
   found = own_text.find(asked)
   if count < 3:
-    s = 's' * (count != 1)
-    words = f'has {count} document{s}, too few to cut it into 3 splits'
-    with pytest.raises(UserError, match=words):
-      found.splits()
+    with pytest.raises(UserError, match='too few documents to cut it into 3 '):
+      own_text.splits(asked, found)
     return
-  parts = found.splits().values()
+  parts = own_text.splits(asked, found).values()
   assert all(split.parts for split in parts)
   files = [part.path for split in parts for part in split.parts]
   assert files == names
@@ -213,10 +149,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
 @pytest.mark.parametrize(
   'form, options, words',
   [
-    (as_files, {'documents': 'record'}, 'has no records (.jsonl, .parquet)'),
-    (as_files, {'separator': 'x'}, "'<|endoftext|>' with corpus text"),
-    (as_separated, {'separator': ''}, "data.separator is ''; allowed: a text"),
-    (as_separated, {'separator': '?'}, 'has 1 document, too few to cut it'),
+    (as_files, {'documents': 'record'}, '00.txt is no .jsonl'),
     (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
     (
       as_files,
@@ -242,7 +175,7 @@ def test_with_the_vocabulary_of_a_model(prepare):
   found = plain.encoded_with(corpus.vocabulary)
   assert found.vocabulary == corpus.vocabulary
   np.testing.assert_array_equal(found.tokens('test'), plain.tokens('test'))
-  with pytest.raises(UserError, match='has no <eos> that ends one; allowed'):
+  with pytest.raises(UserError, match='has another <eos> than'):
     corpus.encoded_with(plain.vocabulary)
   subwords = dict(level='subword', max_size=270)
   other = prepare(as_files, documents='none', **subwords).vocabulary

@@ -44,13 +44,11 @@ def test_every_machine_has_the_same(in_bucket, asked, machine, capsys):
   assert not capsys.readouterr().err
 
 
-def test_what_is_damaged_here_is_fetched_again(asked, machine, capsys):
+def test_what_is_damaged_here_is_told(asked, machine):
   path = preparation.prepare(asked).folder / 'train.bin'
-  before = path.read_bytes()
   path.write_bytes(b'')
-  preparation.prepare(asked)
-  assert 'fetching' in capsys.readouterr().err
-  assert path.read_bytes() == before
+  with pytest.raises(UserError, match=r'train\.bin .* --force'):
+    preparation.prepare(asked)
 
 
 def test_what_was_not_put_there_whole(in_bucket, asked, machine):

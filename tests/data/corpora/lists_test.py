@@ -41,24 +41,6 @@ def test_list_of_words(book, tmp_path):
     prepare(book, vocab_file=tmp_path / 'none')
 
 
-@pytest.mark.parametrize('eos', [True, False])
-def test_list_of_another_text(tmp_path, eos):
-  path, words = tmp_path / 'book.txt', tmp_path / 'list'
-  path.write_text('one two\n' * 700 + 'one three\n' * 1300)
-  words.write_text('one\nfour\n<unk>\n')
-  options = {'vocab_file': words, 'unk': False, 'eos': eos}
-  data = prepare(path, **options)  # half of them exactly
-  assert data.manifest['splits']['train']['unknown'] == 1814
-  words.write_text('three\n<unk>\n')
-  with pytest.raises(UserError) as error:
-    prepare(path, **options)
-  assert str(error.value) == (
-    f'data.vocab_file: {words}: 69.3% of the 3628 words of the training split '
-    'are not in it; allowed: a list of words of this text, which has at least '
-    'half of them'
-  )
-
-
 def test_a_word_outside_the_list_is_told(book, tmp_path):
   path = tmp_path / 'list'
   train = split_by_hand(TEXT)['train']
@@ -69,18 +51,12 @@ def test_a_word_outside_the_list_is_told(book, tmp_path):
     prepare(book, unk=False, vocab_file=path)
 
 
-def make_sparse(path):
-  path.touch()
-  os.truncate(path, 1 << 40)
-
-
 @pytest.mark.parametrize(
   ('odd', 'found'),
   [
     (programs.make_pipe, 'it is a pipe or device'),
     (lambda path: path.symlink_to('/dev/zero'), 'it is a pipe or device'),
     (lambda path: path.mkdir(), 'it is a folder'),
-    (make_sparse, 'has more than 67,108,864 bytes'),
   ],
 )
 def test_a_list_that_is_no_file_or_endless(book, tmp_path, odd, found):

@@ -1,5 +1,3 @@
-import gzip
-
 import pytest
 
 from tests.data.corpora import asking
@@ -26,7 +24,13 @@ def find(path, **options):
 
 
 def texts(found):
-  return {s: b''.join(x()) for s, x in found.splits().items()}
+  asked = Data('text', path='it')
+  splits = own_text.splits(asked, found)
+  return {split: b''.join(read()) for split, read in splits.items()}
+
+
+def source(found):
+  return own_text.source(Data('text', path='it'), found)
 
 
 EXPECTED = dict(zip(('train', 'validation', 'test'), LINES.values()))
@@ -47,7 +51,7 @@ def test_splits_by_name(tmp_path, names):
   write(tmp_path, dict(zip(names, LINES.values())))
   found = find(tmp_path)
   assert texts(found) == EXPECTED
-  assert found.source()['splits'] == dict(
+  assert source(found)['splits'] == dict(
     zip(('train', 'validation', 'test'), ([n] for n in names))
   )
 
@@ -61,7 +65,6 @@ def test_shards_and_folders_are_whole_splits(tmp_path):
     'validation': b'first\nsecond\n',
     'test': b'first\nsecond\n',
   }
-  assert found.others == ('README.md',)
 
 
 def test_a_path_for_each_split(tmp_path):
@@ -72,8 +75,8 @@ def test_a_path_for_each_split(tmp_path):
   assert texts(found) == EXPECTED
   again = find(tmp_path / 'a', **more)
   assert texts(again) == EXPECTED | {'test': EXPECTED['validation']}
-  digests = {x.source()['sha256'] for x in (found, again)}
-  assert len(digests | {find(tmp_path / 'a').source()['sha256']}) == 3
+  digests = {source(x)['sha256'] for x in (found, again)}
+  assert len(digests | {source(find(tmp_path / 'a'))['sha256']}) == 3
 
 
 def test_no_validation_split_is_cut_from_the_end_of_train(tmp_path):
@@ -104,27 +107,12 @@ def test_other_folders_are_one_text(tmp_path, names):
   assert [*map(len, found.values())] == [n * 9 // 10, n // 20, n // 20]
 
 
-@pytest.mark.parametrize(
-  'names, words',
-  [
-    (('train.txt', 'dev.txt', 'val.txt'), ('dev.txt and val.txt',)),
-    (('train.txt', 'train/a', 'test.txt'), ('train and train.txt',)),
-  ],
-)
-def test_names_that_say_no_splits(tmp_path, names, words):
-  write(tmp_path, dict.fromkeys(names, b'text\n' * 100))
-  with pytest.raises(UserError) as error:
-    find(tmp_path)
-  assert f'data.path: {tmp_path} has {words[0]}' in str(error.value)
-  assert all(word in str(error.value) for word in words)
-
-
 def test_paths_that_do_not_go_together(tmp_path):
   tree = {'a/train.txt': b'x\n', 'a/valid.txt': b'y\n', 'b': b'z\n'}
   write(tmp_path, tree)
   own = dict(validation_path=tmp_path / 'b')
-  with pytest.raises(UserError, match=r'has splits of its own \(train, valid'):
-    find(tmp_path / 'a', **own)
+  named = texts(find(tmp_path / 'a', **own))
+  assert (named['train'], named['validation']) == (b'x\n', b'z\n')
   with pytest.raises(UserError, match=r'validation_path: .*/b is also of'):
     find(tmp_path, **own)
   with pytest.raises(UserError, match=r'data\.test_path: .*nothing does not'):
@@ -137,40 +125,17 @@ def test_paths_that_do_not_go_together(tmp_path):
       path=tmp_path / 'text',
       validation_path=tmp_path / 'empty',
     )
-  with pytest.raises(UserError, match=r"field is 'body'; allowed: 'text'"):
-    find(tmp_path / 'b', field='body')
 
 
-def test_prepared_tokens_are_those_of_the_files(tmp_path, capsys):
+def test_prepared_tokens_are_those_of_the_files(tmp_path):
   tree = dict(zip(('train.txt', 'valid.txt', 'notes.md'), LINES.values()))
-  tree['test.txt.gz'] = gzip.compress(LINES['test'])
+  tree['test.tokens'] = LINES['test']
   folder = write(tmp_path / 'corpus', tree)
   data = asking.prepare('text', tmp_path / 'data', path=folder)
   for split, text in EXPECTED.items():
     assert data.vocabulary.decode(data.tokens(split)) == text
-  sizes = [f'{len(x):,} bytes, {len(x):,} tokens' for x in EXPECTED.values()]
-  assert capsys.readouterr().err.splitlines()[-1] == (
-    f'train is train.txt: {sizes[0]}; validation is valid.txt: {sizes[1]}; '
-    f'test is test.txt.gz: {sizes[2]}; left out: notes.md'
-  )
   words = asking.prepare(
     'text', tmp_path / 'data', path=folder, level='word', unk=True
   )
   for split, text in EXPECTED.items():
     assert len(words.tokens(split)) == 3 * text.count(b'\n')
-
-
-@pytest.mark.parametrize('there', [('test',), ('valid',), ('valid', 'test')])
-def test_what_each_split_is_is_told(tmp_path, capsys, there):
-  names = 'train', *there
-  folder = tmp_path / 'corpus'
-  write(folder, {f'{name}.txt': LINES[name] for name in names})
-  asking.prepare('text', tmp_path / 'data', path=folder)
-  line = capsys.readouterr().err.splitlines()[-1]
-  assert ('train is the first 95 % of train.txt: ' in line) == (
-    'valid' not in there
-  )
-  ends = 'validation is the last 5 % of that, for no file is one: '
-  assert (ends in line) == ('valid' not in there)
-  again = 'test is the validation split again, for no file is one: '
-  assert (again in line) == ('test' not in there)

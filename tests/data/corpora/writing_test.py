@@ -42,7 +42,6 @@ def test_tokens_and_vocabulary(book):
     assert found.tolist() == [ids.get(w, ids['<unk>']) for w in words]
     unknown += sum(w not in ids for w in words)
     assert data.manifest['splits'][split]['bytes'] == len(part)
-    assert data.manifest['splits'][split]['lines'] == part.count('\n')
     here = data.manifest['splits'][split]['unknown']
     assert here == sum(w not in ids for w in words)
     assert data.sentences(split) is None
@@ -65,14 +64,7 @@ def test_tokens_and_vocabulary(book):
     'unk': '<unk>',
     'lower': False,
   }
-  assert manifest['options'] == {
-    'level': 'word',
-    'lower': False,
-    'eos': True,
-    'unk': True,
-    'min_count': 1,
-    'max_size': 0,
-  }
+  assert manifest['options'] == {}
 
 
 @pytest.mark.parametrize('size', [50, 3001])
@@ -115,35 +107,6 @@ def test_options(book, options):
     assert found == [w if w in known else '<unk>' for w in words]
 
 
-@pytest.mark.parametrize(
-  'options, warned',
-  [
-    ({}, '; a larger --min_count (data.min_count) trains it'),
-    (
-      {'min_count': 2, 'rare': 'one'},
-      '; a larger --min_count (data.min_count) trains it',
-    ),
-    ({'min_count': 2}, None),
-    ({'max_size': 4}, None),
-    ({'unk': False}, None),
-    ({'listed': 1}, '; a larger --min_count (data.min_count) trains it'),
-    ({'listed': 2}, None),
-  ],
-)
-def test_unk_that_is_not_trained_is_told(tmp_path, capsys, options, warned):
-  path, words = tmp_path / 'book.txt', tmp_path / 'list'
-  rare = options.pop('rare', 'three')
-  path.write_text(f'{rare} two\n' + 'one one two\n' * 500)
-  if leaves_out := options.pop('listed', 0):
-    words.write_text('\n'.join(['one', 'two', 'three'][: 4 - leaves_out]))
-    options['vocab_file'] = words
-  prepare(path, **options)
-  expected = [f'warning: <unk> never occurs in train{warned}']
-  said = capsys.readouterr().err.splitlines()
-  assert said[1:-1] == (expected if warned is not None else [])
-  assert said[-1].startswith('train is the first 90 % of book.txt: ')
-
-
 def test_unk_of_the_text_is_an_ordinary_word(tmp_path):
   path = tmp_path / 'book.txt'
   path.write_text(TEXT.replace('w1 ', '<unk> '))
@@ -157,8 +120,6 @@ def test_last_line_without_a_newline_is_ended(tmp_path):
   path.write_text(TEXT[:-1])
   data = prepare(path)
   assert data.tokens('test')[-1] == data.vocabulary.eos_id
-  lines = [data.manifest['splits'][s]['lines'] for s in prepared.SPLITS]
-  assert sum(lines) == 2000
 
 
 def write_files(folder, files):
@@ -189,7 +150,6 @@ def test_files_of_a_folder_are_whole_lines(tmp_path, listed):
   assert ('end10' in known) == (not listed)
   entries = data.manifest['splits'].values()
   assert sum(e['bytes'] for e in entries) == sum(map(len, files.values()))
-  assert sum(e['lines'] for e in entries) == expected.count('<eos>')
 
 
 def test_byte_order_marks_are_no_words(tmp_path):
@@ -230,8 +190,6 @@ def test_lines_that_are_cut_have_no_end(tmp_path):
     assert data.vocabulary.eos_id not in data.tokens(split)
   together = ' '.join(shown(data, split) for split in prepared.SPLITS)
   assert together == 'one two three ' * 9000 + '<eos> <unk> <eos>'
-  lines = [data.manifest['splits'][s]['lines'] for s in prepared.SPLITS]
-  assert lines == [0, 0, 2]
 
 
 @pytest.mark.parametrize('listed', [False, True])
@@ -245,8 +203,7 @@ def test_unknown_word_is_told(tmp_path, listed):
     prepare(folder, unk=False, **options)
   assert str(error.value) == (
     f"{folder}: word 'strange' is not among the 3 words of the vocabulary, "
-    'which has no <unk> (data.unk adds it); words, and punctuation beside '
-    'them, are separated by spaces'
+    'which has no <unk> (data.unk adds it)'
   )
   data = tmp_path / 'data'
   assert not data.exists() or list(data.iterdir()) == []
@@ -256,9 +213,7 @@ def test_unknown_word_is_told(tmp_path, listed):
   'text, options, found',
   [
     ('a b c\n', {'eos': False, 'min_count': 2000}, '2000 times'),
-    ('a b c\n', {'min_count': 2000, 'unk': True}, '2000 times'),
     (' \t \n', {'eos': False}, '1 times'),
-    (' <unk>\n', {}, '1 times'),
   ],
 )
 def test_no_word_is_left(tmp_path, text, options, found):
@@ -267,8 +222,8 @@ def test_no_word_is_left(tmp_path, text, options, found):
   with pytest.raises(UserError) as error:
     prepare(path, **{'unk': False} | options)
   assert str(error.value) == (
-    f'{path}: no word is in the training split {found}; allowed: a text with '
-    'words, and a data.min_count that leaves some'
+    f'{path}: no word is in the training split {found}; allowed: a '
+    'data.min_count that leaves some'
   )
   assert list((tmp_path / 'data').iterdir()) == []
 

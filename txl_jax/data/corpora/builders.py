@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import posixpath
 import sys
 import types
 from typing import Any
@@ -70,28 +71,32 @@ def read(
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
   path = root / name / str(Records.VERSION)  # as TFDS has it
-  source = {}
-  if not force and os.path.lexists(path / _SOURCE):  # not an older version
-    try:
-      source = files.read_json(path / _SOURCE)
-    except UserError as e:
-      print(f'{e}; the records are made again', file=sys.stderr)
-  if not source:
+  if force or not (path / _SOURCE).exists():  # or an older version's
     folder = pathlib.Path(manual_dir or root / 'downloads')
     with temporary_folder.whole(path, replace=True) as made:
-      texts, source = _texts(name, folder, manual_dir is None, made.parent)
+      texts, source = _texts(
+        name, folder, manual_dir is None, made.parent / 'texts'
+      )
       _make_records(name, texts, made.parent).rename(made)
       files.write(made / _SOURCE, json.dumps(source))
-  try:
+  with _readable(path):
     records = builder(name, root)  # a new one, which finds the records
-  except Exception as e:  # whatever TFDS raises for damaged files
-    again = f'{path} cannot be read, prepare it again with --force'
-    raise UserError(f'{again}: {first_line(e)}') from e
+    source = files.read_json(path / _SOURCE)
   splits = {
-    split: local.Split((_Recorded(path, 0, 0, 0, records, split),))
+    split: local.Split((_Recorded(path, 0, 0, 0, None, records, split),))
     for split in archive.members
   }
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
+
+
+@contextlib.contextmanager
+def _readable(path):
+  """Raises a UserError for whatever TFDS raises for damaged files."""
+  try:
+    yield
+  except Exception as e:
+    again = f'{path} cannot be read, prepare it again with --force'
+    raise UserError(f'{again}: {first_line(e)}') from e
 
 
 def builder(name: str, data_dir: pathlib.Path) -> Records:
@@ -100,28 +105,21 @@ def builder(name: str, data_dir: pathlib.Path) -> Records:
   return made(data_dir=data_dir)
 
 
-def _texts(name, folder, download, temporary):
+def _texts(name, folder, download, unpacked):
   """The texts of an archive, by member, and what is known about it."""
   archive = ARCHIVES[name]
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
   if download:
     source = downloads.download(name, archive, folder)
-  elif texts := _extracted(archive, folder):
+    return downloads.unpack(folder / archive.file, members, unpacked), source
+  texts = {member: folder / posixpath.basename(member) for member in members}
+  # The figures of other texts are not published.
+  is_split_each = len(members) == len(archive.members)
+  if is_split_each and all(text.is_file() for text in texts.values()):
     found = {text.name: files.sha256(text) for text in texts.values()}
     return texts, {'texts': found}
-  else:
-    source = downloads.check(folder / archive.file, archive)
-  path = folder / archive.file
-  return downloads.unpack(path, members, temporary), source
-
-
-def _extracted(archive, folder):
-  """The texts of an archive found in a folder, {member: path}; {} if none."""
-  for names in archive.extracted():
-    texts = {member: folder / name for member, name in names.items()}
-    if all(text.is_file() for text in texts.values()):
-      return texts
-  return {}
+  source = downloads.check(folder / archive.file, archive)
+  return downloads.unpack(folder / archive.file, members, unpacked), source
 
 
 def _make_records(name, texts, folder):
@@ -143,8 +141,7 @@ def _make_records(name, texts, folder):
         file_format='array_record',
       )
   except RuntimeError as e:  # from array_record, as when the disk is full
-    what = f'the records of {name} cannot be written'
-    raise UserError(f'{folder}: {what}: {e}') from e
+    raise UserError(f'{folder}: records cannot be written: {e}') from e
   return pathlib.Path(records.data_path)
 
 
@@ -152,16 +149,11 @@ def _make_records(name, texts, folder):
 class _Recorded(local.Part):
   """A split read from its records."""
 
-  records: Any  # the Records of the corpus
-  split: str
+  records: Any = None  # the Records of the corpus
+  split: str = ''
 
   def __call__(self):
     """The bytes; UserError if they are damaged."""
-    try:
+    with _readable(self.path):
       for record in self.records.as_data_source(self.split):
         yield record['data'].tobytes()
-    except (OSError, RuntimeError, ValueError) as e:
-      raise UserError(
-        f'{self.path}: split {self.split} cannot be read, prepare it again '
-        f'with --force: {e}'
-      ) from e

@@ -4,17 +4,14 @@ Training maps files into memory, so a corpus in a bucket is copied first. The
 manifest is uploaded last: a corpus without one does not count as there.
 """
 
-import contextlib
 import dataclasses
 import os
 import pathlib
 import sys
 
-from txl_jax.data import prepared
 from txl_jax.data.corpora import temporary_folder
 from txl_jax.data.options import Data
 from txl_jax.program import buckets, files
-from txl_jax.program.errors import UserError
 
 _MANIFEST = 'manifest.json'
 
@@ -39,34 +36,26 @@ def cache(there: buckets.Path) -> pathlib.Path:
   return pathlib.Path(home) / 'txl_jax/buckets' / name
 
 
-def is_there(folder: pathlib.Path) -> bool:
+def is_there(folder: pathlib.Path | buckets.Path) -> bool:
   """Whether a corpus is in a folder, local or in a bucket."""
-  in_bucket = isinstance(folder, buckets.Path)
-  return (folder / _MANIFEST if in_bucket else folder).exists()
+  return (folder / _MANIFEST).exists()
 
 
 def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
-  """Copies a corpus from a bucket, unless a whole copy is already here."""
-  if not (there / _MANIFEST).exists():
+  """Copies a corpus from a bucket, unless the same one is already here."""
+  ours = folder / _MANIFEST
+  if not is_there(there):
     return
-  wanted = files.read(there / _MANIFEST)
-  if _is_whole(folder, wanted):
+  if ours.exists() and files.read(ours) == files.read(there / _MANIFEST):
     return
   print(f'fetching {there} into {folder}', file=sys.stderr)
   with temporary_folder.whole(folder, replace=True) as made:
     buckets.fetch(there, made)
 
 
-def _is_whole(folder, manifest):
-  with contextlib.suppress(UserError):
-    return files.read(folder / _MANIFEST) == manifest and prepared.load(folder)
-  return False
-
-
 def put(folder: pathlib.Path, there: buckets.Path, force: bool) -> None:
   """Copies a corpus into a bucket if it is not there yet, or if forced."""
-  manifest = there / _MANIFEST
-  wanted = files.read(folder / _MANIFEST)
-  if force or not manifest.exists() or files.read(manifest) != wanted:
-    manifest.unlink(missing_ok=True)  # until everything is there
+  if force or not is_there(there):
+    # It does not count as there until everything is.
+    (there / _MANIFEST).unlink(missing_ok=True)
     buckets.put(folder, there)

@@ -8,6 +8,7 @@ Files are read in pieces: memory does not grow with the corpus.
 import dataclasses
 import hashlib
 import itertools
+import json
 import os
 import pathlib
 import platform
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from txl_jax.data.options import SPLITS
 from txl_jax.program.errors import UserError
-from txl_jax.program.files import open_regular
+from txl_jax.program.files import ODD, open_regular, reading
 
 _CHUNK = 1 << 20  # bytes read at a time
 
@@ -37,49 +38,31 @@ class Part:
   size: int  # of the file
   # Gives the text, in chunks, of a file that is not plain text; the bytes are
   # then those of the text.
-  _: dataclasses.KW_ONLY
   read: Callable[[], Iterator[bytes]] | None = None
 
   @classmethod
   def whole(
-    cls,
-    path: pathlib.Path,
-    read: Callable[[], Iterator[bytes]] | None = None,
+    cls, path: pathlib.Path, read: Callable[[], Iterator[bytes]] | None = None
   ) -> 'Part':
     """All of a file; one that is not plain text is read to its end."""
     size = sum(map(len, read())) if read else path.stat().st_size
-    return cls(path, 0, size, size, read=read)
-
-  @property
-  def begins(self) -> bool:
-    """Whether the file begins here."""
-    return self.start == 0
-
-  @property
-  def ends(self) -> bool:
-    """Whether the file ends here; else it continues in the next split."""
-    return self.stop == self.size
+    return cls(path, 0, size, size, read)
 
   def __call__(self) -> Iterator[bytes]:
-    """The bytes; UserError if the file has become shorter or is unreadable."""
+    """The bytes; UserError if the file is unreadable."""
     at = 0 if self.read else self.start  # where the next chunk begins
-    for chunk in self.read() if self.read else self._chunks():
+    for chunk in self.read() if self.read else self._plain():
       if piece := chunk[max(self.start - at, 0) : self.stop - at]:
         yield piece
       at += len(chunk)
       if at >= self.stop:
         return
-    if at < self.stop:
-      raise UserError(f'{self.path} became shorter while it was read')
 
-  def _chunks(self):
+  def _plain(self):
     """The bytes of a plain file from start on."""
-    try:
-      with open_regular(self.path) as f:
-        f.seek(self.start)
-        yield from iter(lambda: f.read(_CHUNK), b'')
-    except OSError as e:
-      raise UserError(f'{self.path} cannot be read: {e.strerror}') from e
+    with reading(f'{self.path}'), open_regular(self.path) as f:
+      f.seek(self.start)
+      yield from iter(lambda: f.read(_CHUNK), b'')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +91,8 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   Python version. UserError: a file cannot be read.
   """
   root = pathlib.Path(root)
-  files = list_files(root, _is_library_source)
+  files = list_files(root)
+  files = {name: x for name, x in files.items() if _is_library_source(name)}
   digests = {hashlib.sha256(name.encode()).digest(): name for name in files}
   parts = {split: [] for split in SPLITS}
   for digest in sorted(digests):
@@ -119,16 +103,14 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   return splits, source(root, files) | {'python': platform.python_version()}
 
 
-def _is_library_source(relative):
-  """Whether a path is a Python source that pystdlib does not skip."""
-  *folders, name = relative.parts
+def _is_library_source(path: str) -> bool:
+  """Whether a relative path is a Python source that pystdlib has."""
+  *folders, name = path.split('/')
   is_source = name.endswith('.py') and not name.startswith('_sysconfigdata')
   return is_source and not any(map(_SKIPPED.fullmatch, folders))
 
 
-def list_files(
-  root: pathlib.Path, wanted: Callable[[pathlib.PurePath], bool]
-) -> dict[str, Part]:
+def list_files(root: pathlib.Path) -> dict[str, Part]:
   """Files below root that are not hidden, by relative posix paths, sorted.
 
   Links to folders are not followed. Each is the plain bytes of the file.
@@ -142,10 +124,9 @@ def list_files(
     subfolders[:] = [d for d in subfolders if not d.startswith('.')]
     for name in names:
       path = pathlib.Path(folder, name)
-      relative = path.relative_to(root)
       # is_file leaves out sockets, pipes and links that lead nowhere.
-      if not name.startswith('.') and wanted(relative) and path.is_file():
-        found[relative.as_posix()] = Part.whole(path)
+      if not name.startswith('.') and path.is_file():
+        found[path.relative_to(root).as_posix()] = Part.whole(path)
   return dict(sorted(found.items()))
 
 
@@ -173,3 +154,25 @@ def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
     'bytes': sum(file.size for file in files.values()),
     'sha256': digest.hexdigest(),
   }
+
+
+def records(path: pathlib.Path, newlines: bool) -> Iterator[bytes]:
+  """The text of each record of a .jsonl, a line with an object with a `text`.
+
+  Newlines end each text if they are asked for. UserError: the file cannot be
+  read, or a line, unless it is blank, has no text.
+  """
+  with reading(f'{path}'), open_regular(path) as f:
+    for number, line in enumerate(f, 1):
+      if not line.strip():
+        continue
+      try:
+        text = json.loads(line)['text']
+      except ODD:
+        text = None
+      if not isinstance(text, str):
+        allowed = 'a JSON object whose field text is a string'
+        raise UserError(f'{path}: line {number}; allowed: {allowed}')
+      data = text.encode('utf-8', 'replace')  # JSON may have half a character
+      needs_one = newlines and not data.endswith(b'\n')
+      yield data + b'\n' if needs_one else data

@@ -32,8 +32,6 @@ from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 
-_LARGEST_LIST = 1 << 26  # bytes of data.vocab_file
-
 
 def prepare(
   asked: Data,
@@ -53,20 +51,17 @@ def prepare(
   """
   asked.check()
   remote, asked = fetching.apart(asked)
-  if manual_dir is not None and asked.corpus in options.LOCAL:
-    raise UserError(f'--manual_dir: corpus {asked.corpus} has no archive')
   listed, file = _read_list(asked)
-  splits, source, own = {}, {}, None
+  splits, source, own = {}, {}, {}
   if asked.corpus == 'text':
     own = own_text.find(asked)
-    source = own.source()
+    source = own_text.source(asked, own)
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   folder = _folder(asked, source, file)
   if remote is not None and not force:
     fetching.fetch(remote / folder.name, folder)
-  new = force or not folder.exists()
-  if new:
+  if force or not folder.exists():
     if asked.corpus == 'lm1b' and not file:
       raise UserError(
         f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
@@ -74,7 +69,7 @@ def prepare(
       )
     print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
     if own:
-      splits = own.splits()
+      splits = own_text.splits(asked, own)
     elif not splits:
       # TFDS is needed only for downloads; training does not import it.
       from txl_jax.data.corpora import builders
@@ -94,10 +89,6 @@ def prepare(
         made, folder.name, asked, source, vocabulary, entries
       )
   found = prepared.load(folder)
-  if new:
-    _warn_of_unknown(found)
-  if new and own:
-    print(own.told(found.manifest['splits']), file=sys.stderr)
   if remote is not None:
     fetching.put(folder, remote / folder.name, force)
   return found
@@ -134,7 +125,7 @@ def _read_list(asked: Data) -> tuple[Words | Subwords | None, dict]:
   if not (asked.tokenizer or asked.vocab_file):
     return None, {}
   name = f'data.{key}: {path}'
-  data = files.read(path, name, _LARGEST_LIST)
+  data = files.read(path, name)
   if asked.tokenizer:
     fields = files.parse_json(data, name)
     if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
@@ -154,8 +145,7 @@ def _read_list(asked: Data) -> tuple[Words | Subwords | None, dict]:
   )
   if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
-      f'{name} has {len(words)} words'
-      f'{"" if words.unk else ", no <UNK> among them"}; the published list has '
+      f'{name} has {len(words)} words; allowed: the published list of '
       f'{options.SIZES["lm1b"]}, <S> and <UNK> among them'
     )
   return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
@@ -182,34 +172,20 @@ def _check(asked: Data, symbols: int, entries: dict) -> None:
   for split, entry in entries.items():
     if not entry['tokens'] or entry.get('sentences') == 0:
       raise UserError(
-        f'{asked.path or asked.corpus}: the split {split} has no '
-        f'{"documents" if asked.ends_documents else "tokens"}; allowed: a text '
-        'with some in each of its three parts'
+        f'{asked.path or asked.corpus}: the split {split} has no tokens; '
+        'allowed: a text with some in each of its three parts'
       )
   archive = published.ARCHIVES.get(asked.corpus)
   if archive is None:
     return
-  figures = [
-    (f'tokens in the split {split}', entries[split]['tokens'], expected)
-    for split, expected in archive.tokens.items()
-  ]
+  expected = {f'tokens in {x}': n for x, n in archive.tokens.items()}
+  found = {f'tokens in {x}': entry['tokens'] for x, entry in entries.items()}
   if archive.symbols is not None and asked.alphabet == 'seen':
-    expected = archive.symbols - (asked.newline == 'drop')
-    figures.append(('symbols in the vocabulary', symbols, expected))
-  for what, found, expected in figures:
-    if found != expected:
+    expected['symbols'] = archive.symbols - (asked.newline == 'drop')
+    found['symbols'] = symbols
+  for what, number in expected.items():
+    if found[what] != number:
       raise UserError(
-        f'{asked.corpus}: {found} {what}, published are {expected}; allowed: '
-        'the published text'
+        f'{asked.corpus}: {found[what]} {what}, published are {number}; '
+        'allowed: the published text'
       )
-
-
-def _warn_of_unknown(corpus: Prepared) -> None:
-  """Tells of an <unk> that no training can make probable."""
-  unk = corpus.vocabulary.unk_id
-  if unk is not None and not corpus.share_unknown('train'):
-    print(
-      f'warning: {corpus.vocabulary.symbols[unk]} never occurs in train; a '
-      'larger --min_count (data.min_count) trains it',
-      file=sys.stderr,
-    )

@@ -1,8 +1,7 @@
 """Where published corpora are found, and what is known about their archives."""
 
 import dataclasses
-import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from txl_jax.data.options import SIZES, SPLITS
 
@@ -30,20 +29,6 @@ class Archive:
   def digest(self) -> tuple[str, str]:
     """The kind of its published digest, and the digest in hex."""
     return ('sha256', self.sha256) if self.sha256 else ('md5', self.md5)
-
-  def extracted(self) -> Iterator[dict[str, str]]:
-    """Names that its texts may have in a folder, {member: file}.
-
-    They may be as in the archive, in its folder, or just named after splits.
-    Nothing is yielded unless each split is one whole file.
-    """
-    members = [m for part in self.members.values() for m in part]
-    if self.cuts or len(members) != len(self.members) or not members[1:]:
-      return
-    plain = [pathlib.PurePath(m).name for m in members]
-    yield dict(zip(members, plain))
-    yield dict(zip(members, members))
-    yield dict(zip(members, ('train.txt', 'valid.txt', 'test.txt')))
 
 
 _MAHONEY = 'http://mattmahoney.net/dc'

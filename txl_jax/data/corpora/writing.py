@@ -6,7 +6,6 @@ does not continue the last line of the one before.
 
 import codecs
 import collections
-import functools
 import itertools
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,6 @@ import numpy as np
 from txl_jax.data import sentences
 from txl_jax.data.corpora import documents
 from txl_jax.data.corpora.local import Split, Splits
-from txl_jax.data.corpora.progress import progress
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
 from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
@@ -38,8 +36,8 @@ def write(
   """Writes token ids, and where sentences start, into a folder.
 
   Returns the vocabulary, counted or learned unless it is given, and for each
-  split its entry in the manifest. UserError: no word is left, a byte or word
-  has no token id, or the list lacks most words.
+  split its entry in the manifest. UserError: no word is left, or a byte or word
+  has no token id.
   """
   if listed is not None:
     vocabulary = listed
@@ -59,59 +57,46 @@ def write(
   entries = {}
   for name, split in splits.items():
     entry = entries[name] = {'bytes': 0}
-    what = f'reading {name}'
-    ids = encode(asked, split, what, vocabulary, entry)
+    ids = encode(asked, split, vocabulary, entry)
     entry |= _write_tokens(asked, name, folder, vocabulary, ids)
-  if asked.vocab_file:
-    _check_list(asked, vocabulary, entries['train'])
   if asked.words and asked.ends_documents:
     vocabulary = vocabulary.of_documents()
   return vocabulary, entries
 
 
-def _pieces(asked, split, what, vocabulary, entry) -> Iterator[np.ndarray]:
+def _pieces(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Token ids of bytes or subwords; completes the entry of the manifest."""
-
-  def encoded(chunks):
+  end = np.array([vocabulary.eos_id or 0], np.int32)
+  texts = documents.each(asked, split) if asked.ends_documents else [split()]
+  for chunks in texts:
     for chunk in subwords.blocks(chunks, _BLOCK) if asked.subwords else chunks:
       entry['bytes'] += len(chunk)
       yield vocabulary.encode(chunk, asked.path or asked.corpus)
-
-  shown = functools.partial(progress, what=what)
-  if not asked.ends_documents:
-    return encoded(shown(split()))
-  end = np.array([vocabulary.eos_id], np.int32)
-  each = documents.each(asked, split, shown)
-  parts = (itertools.chain(encoded(pieces), [end]) for pieces in each)
-  return itertools.chain.from_iterable(parts)
+    if asked.ends_documents:
+      yield end
 
 
-def _words(asked, split, what, vocabulary, entry) -> Iterator[np.ndarray]:
+def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Token ids of words; completes the entry of the manifest."""
-  entry |= {'lines': 0, 'unknown': 0}
-  for block in words.blocks(_lines(asked, split, what, entry)):
-    ids = vocabulary.look_up(block)
-    unknown = ids < 0
-    if n := int(np.count_nonzero(unknown)):
-      if vocabulary.unk_id is None:
-        vocabulary.encode(block, asked.path or asked.corpus)  # raises
-      entry['unknown'] += n
-      ids[unknown] = vocabulary.unk_id
+  entry['unknown'] = 0
+  for block in words.blocks(_lines(asked, split, entry)):
+    ids = vocabulary.encode(block, asked.path or asked.corpus)
+    if vocabulary.unk_id is not None:
+      entry['unknown'] += int(np.count_nonzero(ids == vocabulary.unk_id))
     yield ids
 
 
-def _lines(asked, split, what, entry) -> Iterator[bytes]:
+def _lines(asked, split, entry) -> Iterator[bytes]:
   """A text of words in chunks, without byte-order marks.
 
   The last line of a file gets a newline. A document becomes a line: newlines
-  within it are spaces. Counts bytes and lines.
+  within it are spaces. Counts bytes.
   """
-  shown = functools.partial(progress, what=what)
   whole = asked.ends_documents
   if whole:
-    units = ((True, True, x) for x in documents.each(asked, split, shown))
+    units = ((True, True, x) for x in documents.each(asked, split))
   else:
-    units = ((x.begins, x.ends, shown(x())) for x in split.parts)
+    units = ((x.start == 0, x.stop == x.size, x()) for x in split.parts)
   for begins, ends, chunks in units:
     last = b' ' if whole else b''
     for chunk in chunks:
@@ -120,11 +105,9 @@ def _lines(asked, split, what, entry) -> Iterator[bytes]:
         chunk, begins = chunk.removeprefix(codecs.BOM_UTF8), False
       if whole:
         chunk = chunk.replace(b'\n', b' ')
-      entry['lines'] += chunk.count(b'\n')
       last = chunk[-1:] or last
       yield chunk
     if ends and last not in (b'', b'\n'):
-      entry['lines'] += 1
       yield b'\n'
 
 
@@ -162,11 +145,10 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
 
 def _learn(asked: Data, train: Split) -> Subwords:
   """The subwords of a text; of documents, without what separates them."""
-  shown = functools.partial(progress, what='learning subwords')
   most = asked.max_size or SUBWORDS
   if not asked.ends_documents:
-    return subwords.learn(shown(train()), most)
-  each = documents.each(asked, train, shown)
+    return subwords.learn(train(), most)
+  each = documents.each(asked, train)
   return subwords.learn(itertools.chain.from_iterable(each), most - 1)
 
 
@@ -176,31 +158,15 @@ def _count(asked: Data, splits: Splits) -> Words:
   eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
   counts = collections.Counter()
   for name in splits if ptb else ('train',):
-    entry = {'bytes': 0, 'lines': 0}
-    text = _lines(asked, splits[name], f'counting {name}', entry)
-    for block in words.blocks(text):
+    for block in words.blocks(_lines(asked, splits[name], {'bytes': 0})):
       counts.update(words.split(block, eos, lower))
   least, most = asked.min_count, asked.max_size
-  others = (n for word, n in counts.items() if word not in (eos, '<unk>'))
-  if max(others, default=0) < least:
+  if max(counts.values(), default=0) < least:
     raise UserError(
       f'{asked.path or asked.corpus}: no word is in the training split {least} '
-      'times; allowed: a text with words, and a data.min_count that leaves some'
+      'times; allowed: a data.min_count that leaves some'
     )
   unk = '<unk>' if asked.unk or '<unk>' in counts else ''
   return Words.from_counts(
     counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
   )
-
-
-def _check_list(asked: Data, vocabulary: AnyVocabulary, train: dict) -> None:
-  """Raises a UserError if a list lacks most words of the training split."""
-  found = train['tokens'] - (
-    0 if vocabulary.line_end is None else train['lines']
-  )
-  if 2 * train['unknown'] > found:
-    raise UserError(
-      f'data.vocab_file: {asked.vocab_file}: {train["unknown"] / found:.1%} of '
-      f'the {found} words of the training split are not in it; allowed: a list '
-      'of words of this text, which has at least half of them'
-    )

@@ -30,11 +30,9 @@ class Vocabulary(Symbols):
   def __post_init__(self):
     super().__post_init__()
     values = self._values + self.dropped
-    known = (isinstance(v, int) and 0 <= v < 256 for v in values)
-    if not all(known) or self.symbols == (END,):
-      raise ValueError('a byte value is not an integer from 0 to 255')
-    if len(set(values)) != len(values):
-      raise ValueError('a byte value occurs twice')
+    known = all(isinstance(v, int) and 0 <= v < 256 for v in values)
+    if not known or len(set(values)) != len(values) or self.symbols == (END,):
+      raise ValueError('byte values are not different integers from 0 to 255')
 
   @property
   def _values(self):

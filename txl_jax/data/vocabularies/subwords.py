@@ -23,13 +23,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from txl_jax.data import optional_packages
 from txl_jax.data.vocabularies.words import Decoder, Symbols
 from txl_jax.program.errors import UserError, first_line
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
 _LONGEST = 1 << 22  # bytes of a block with no place to cut it
-_MOST = 4_000_000  # subwords
+_PLACE = re.compile(rb'(?<=\S) (?=\S)')  # that no subword spans
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
 
@@ -46,13 +45,8 @@ class Subwords(Symbols):
   tokenizer: str = ''  # the JSON, in a canonical form
 
   @classmethod
-  def from_text(cls, text: str | bytes) -> Self:
-    """Subwords of a tokenizer.json; ValueError unless it is byte-level BPE."""
-    return cls.from_fields(json.loads(text))
-
-  @classmethod
   def from_fields(cls, fields: Any) -> Self:
-    """Subwords of a parsed tokenizer.json, with the errors of `from_text`."""
+    """Subwords of a parsed tokenizer.json; ValueError if not byte-level BPE."""
     try:
       found = _symbols(fields)
     except (TypeError, LookupError, AttributeError) as e:
@@ -62,9 +56,7 @@ class Subwords(Symbols):
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
-    library = optional_packages.load(
-      'tokenizers', 'encoding a text as subwords'
-    )
+    library = _library()
     try:
       made = library.Tokenizer.from_str(self.tokenizer)
     except Exception as e:  # the library raises nothing more specific
@@ -100,10 +92,8 @@ class Subwords(Symbols):
       else:
         found.append(np.asarray(x.ids, np.int32))
     ids = np.concatenate(found)
-    # Ids outside this range come from a tokenizer that misreports itself.
-    if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
-      raise UserError(f'{source}: the tokenizer has no token for some bytes')
-    if self.decode(ids) != text:
+    # A byte without a token has the id -1.
+    if (ids < 0).any() or self.decode(ids) != text:
       raise UserError(
         f'{source}: the tokenizer does not give the text back; {_ALLOWED} that '
         'changes nothing'
@@ -145,19 +135,16 @@ class Subwords(Symbols):
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
     """The inverse of `to_json`; ValueError for anything else."""
-    return cls._ended(cls.from_fields(fields.get('tokenizer')), fields)
-
-  @staticmethod
-  def _ended(made, fields):
+    made = cls.from_fields(fields.get('tokenizer'))
     return made.of_documents() if fields.get('documents') is True else made
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> Self:
     """The inverse of `entry`, given the file; ValueError for another file."""
-    made = cls.from_text(data)
+    made = cls.from_json({**entry, 'tokenizer': json.loads(data)})
     if made.sha256() != entry['sha256']:
       raise ValueError(f'sha256 {made.sha256()}, expected {entry["sha256"]}')
-    return cls._ended(made, entry)
+    return made
 
 
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
@@ -166,7 +153,7 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   There are at most max_size, which is at least 256, and learning from the same
   text always gives the same ones. A newline is always a token of its own.
   """
-  library = optional_packages.load('tokenizers', 'data.level subword')
+  library = _library()
   split = library.pre_tokenizers.Split('\n', 'isolated')
   levels = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
   made = library.Tokenizer(library.models.BPE())
@@ -179,7 +166,7 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
     show_progress=False,
   )
   made.train_from_iterator(_strings(chunks), trainer)
-  return Subwords.from_text(made.to_str())
+  return Subwords.from_fields(json.loads(made.to_str()))
 
 
 def _strings(chunks) -> Iterator[str]:
@@ -191,20 +178,19 @@ def _strings(chunks) -> Iterator[str]:
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
   """A text in blocks of about `size` bytes, cut where no subword spans.
 
-  A block without such a place is cut after a line or a character once it has
-  become long: the tokens there may differ.
+  A block without such a place is cut anywhere once it has become long: the
+  tokens there may differ.
   """
   rest = b''
   for chunk in chunks:
     rest, at = rest + chunk, 0
     while len(rest) - at >= size:
-      cut = _cut(rest, at, at + size)
-      if not cut and len(rest) - at < _LONGEST:
-        cut = _cut(rest, at, len(rest))
-        if not cut:
-          break
-      elif not cut:
-        cut = _any_cut(rest, at, at + _LONGEST)
+      if found := _PLACE.search(rest, at + size, at + _LONGEST):
+        cut = found.start()
+      elif len(rest) - at >= _LONGEST:
+        cut = at + _LONGEST
+      else:
+        break
       yield rest[at:cut]
       at = cut
     rest = rest[at:]
@@ -212,23 +198,15 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
     yield rest
 
 
-def _cut(text, start, stop):
-  """The last place in a part before a space between non-spaces; 0 for none."""
-  at = stop
-  while (at := text.rfind(b' ', start + 1, at)) > 0:
-    around = text[at - 1 : at], text[at + 1 : at + 2]
-    if all(x and not x.isspace() for x in around):
-      return at
-  return 0
-
-
-def _any_cut(text, start, stop):
-  if cut := text.rfind(b'\n', start, stop) + 1:
-    return cut
-  cut = stop
-  while cut > stop - 4 and cut < len(text) and text[cut] & 0xC0 == 0x80:
-    cut -= 1
-  return cut
+def _library() -> Any:
+  """The package `tokenizers`; UserError if it is not installed."""
+  try:
+    import tokenizers
+  except ImportError as e:
+    raise UserError(
+      "subwords need the package tokenizers; run: pip install 'txl_jax[text]'"
+    ) from e
+  return tokenizers
 
 
 def _symbols(fields) -> tuple[bytes, ...]:
@@ -243,20 +221,12 @@ def _symbols(fields) -> tuple[bytes, ...]:
     raise ValueError(f'it normalises the text; {_ALLOWED} that changes nothing')
   ids, value = {}, _byte_values()
   for token, i in model['vocab'].items():
-    try:
-      ids[i] = bytes(value[c] for c in token)
-    except KeyError as e:
-      raise ValueError(f'its token {token!r:.80} is not of bytes') from e
+    ids[i] = bytes(value[c] for c in token)
   for added in fields.get('added_tokens') or ():
     ids[added['id']] = added['content'].encode()
-  V = len(ids)
-  if any(type(i) is not int for i in ids) or not 0 < V <= _MOST:
-    raise ValueError(f'its ids are not 1 to {_MOST:,} integers')
-  if [*sorted(ids)] != [*range(V)]:
-    raise ValueError('its ids are not 0, 1, 2 and so on')
-  if any(not symbol for symbol in ids.values()):
-    raise ValueError('it has a token of no bytes')
-  return tuple(ids[i] for i in range(V))
+  if not ids or [*sorted(ids)] != [*range(len(ids))] or b'' in ids.values():
+    raise ValueError('its ids are not 0, 1, 2 and so on, each of some bytes')
+  return tuple(ids[i] for i in range(len(ids)))
 
 
 def _byte_values() -> dict[str, int]:

@@ -57,10 +57,7 @@ class Symbols(abc.ABC):
 
   @property
   def sizes(self) -> np.ndarray | None:
-    """Bytes of each symbol, int64 [V]; None if they depend on its neighbours.
-
-    It is None for words, since the space between two belongs to neither.
-    """
+    """Bytes of each symbol, int64 [V]; None for words, which have spaces."""
     return None
 
   def places(self, other: 'Symbols') -> np.ndarray:
@@ -232,8 +229,8 @@ class Words(Symbols):
     that has another form or a repeated word.
     """
     counts = {}  # -1 if a word has none
-    text = data.decode('utf-8', 'surrogateescape').removesuffix('\n')
-    for number, line in enumerate(text.split('\n') if data else (), 1):
+    text = data.decode('utf-8', 'surrogateescape')
+    for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
       form = _LINE.fullmatch(line)
       if form is None or form[1] in counts:
         raise UserError(
@@ -241,8 +238,6 @@ class Words(Symbols):
           'line before it has, or such a word and its count'
         )
       counts[form[1]] = int(form[2] or -1)
-    if not counts:
-      raise UserError(f'{source} has no words')
     all_counted = min(counts.values()) >= 0
     if eos and eos not in counts:
       counts = {eos: 0} | counts
@@ -291,40 +286,31 @@ class Words(Symbols):
       del found['documents']
     return found
 
-  def look_up(self, text: bytes) -> np.ndarray:
-    """Token ids as from `encode`, but -1 for words without."""
-    words = split(text, self.newline, self.lower)
-    found = map(self._ids.get, words, itertools.repeat(-1))
-    return np.fromiter(found, np.int32, len(words))
-
-  def _outside(self, text):
-    """The words of a text that have no token id."""
-    words = split(text, self.newline, self.lower)
+  def _outside(self, text: bytes) -> list[str]:
+    """The different words of a text that have no token id."""
+    words = dict.fromkeys(split(text, self.newline, self.lower))
     return [word for word in words if word not in self._ids]
 
   def unknown(self, text: bytes, name: str) -> str:
     """See `Symbols`."""
-    found = [] if self.unk_id is None else self._outside(text)
-    if not found:
+    if self.unk_id is None or not (found := self._outside(text)):
       return ''
-    found = [*dict.fromkeys(found)]
     more = f' and {len(found) - _SHOWN:,} more' if len(found) > _SHOWN else ''
     shown = ', '.join(map(repr, found[:_SHOWN]))
     return f'{name}: not in the vocabulary, read as {self.unk}: {shown}{more}'
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, int32 [n]; a UserError has the first word without one."""
-    ids = self.look_up(text)
-    unknown = ids < 0
-    if unknown.any():
-      if self.unk_id is None:
-        raise UserError(
-          f'{source}: word {self._outside(text)[0]!r} is not among the '
-          f'{len(self)} words of the vocabulary, which has no <unk> (data.unk '
-          'adds it); words, and punctuation beside them, are separated by '
-          'spaces'
-        )
-      ids[unknown] = self.unk_id
+    words = split(text, self.newline, self.lower)
+    other = -1 if self.unk_id is None else self.unk_id
+    found = map(self._ids.get, words, itertools.repeat(other))
+    ids = np.fromiter(found, np.int32, len(words))
+    if other < 0 and (ids < 0).any():
+      raise UserError(
+        f'{source}: word {self._outside(text)[0]!r} is not among the '
+        f'{len(self)} words of the vocabulary, which has no <unk> (data.unk '
+        'adds it)'
+      )
     return ids
 
   def decoder(self) -> Decoder:
