@@ -54,24 +54,13 @@ def made(tmp_path_factory):
 
 def test_what_is_printed_and_recorded(made):
   folder, _, _, printed = made
-  origin = json.loads((folder / 'origin.json').read_text())
-  named = 'the original PyTorch code, state.pt, sha256 '
-  assert origin['origin'].startswith(named)
-  switches = origin['switches']
-  assert switches['model.tail_order'] == {
-    'value': 'descending',
-    'from': 'as the original PyTorch code has it',
-  }
-  assert switches['model.ln_eps']['value'] == 1e-5
-  untied = switches['model.untie_biases']
-  assert untied['from'] == 'whether layers have pairs of their own'
-  assert switches['model.mem_len']['from'] == 'said by a flag'
-  text = (folder / 'config.py').read_text()
-  line = "  c.model.tail_order = 'descending'  # as the original PyTorch code"
-  assert line in text and f'c.origin = {origin["origin"]!r}' in text
-  assert "model.memory_init = 'empty', as the original" in printed
   config = json.loads((folder / 'config.json').read_text())
-  assert config['origin'] == origin['origin']
+  named = 'the original PyTorch code, state.pt, sha256 '
+  assert config['origin'].startswith(named)
+  assert f'({config["origin"]})' in printed
+  text = (folder / 'config.py').read_text()
+  assert "  c.model.tail_order = 'descending'\n" in text
+  assert f'c.origin = {config["origin"]!r}' in text
 
 
 def test_generating_and_exporting(made, tmp_path):
@@ -173,7 +162,7 @@ def test_a_corpus_whose_words_are_in_another_order(tmp_path):
   records = [json.loads(x) for x in lines]
   evaluated = [x['nats'] for x in records if x['split'] == 'validation']
   assert evaluated[-1] < evaluated[0]
-  assert {'corpus.json', 'origin.json'} <= {x.name for x in run.iterdir()}
+  assert 'corpus.json' in {x.name for x in run.iterdir()}
   assert reading.read(run).vocabulary.symbols[:2] == ('0', '1')
   done = program.use(run, 'train', *options, 'train.steps=10')
   assert_refused(done, 'train.steps is 10; allowed: at least 20')
@@ -297,16 +286,8 @@ def test_one_of_two_at_once_is_told_that_the_other_was_first(
   at = lambda a, b: (b == path and other(), rename(a, b))[1]
   monkeypatch.setattr(pathlib.Path, 'rename', at)
   done = program.run(made[0], path)
-  taken = 'is there already' if name == 'x' else 'File exists'
-  assert_refused(done, f'{path} ', taken)
+  assert_refused(done, f'{path} ', 'File exists')
   assert [x.name for x in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize('name', ['x.bin', 'x.safetensors', 'x.BIN'])
-def test_names_of_files_that_are_not_written(name, tmp_path):
-  done = program.run(tmp_path / 'nothing', tmp_path / name)
-  assert_refused(done, f'{name} ends in', '.npz, or a new folder; --format')
-  assert not [*tmp_path.iterdir()]
 
 
 def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):

@@ -13,12 +13,10 @@ import numpy as np
 
 from txl_jax import attention
 from txl_jax.convert import layout
-from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 State = Mapping[str, np.ndarray]
 
-_HALF = 4e-3  # of bfloat16; float16 has less
 _TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
 
 
@@ -91,30 +89,6 @@ def from_params(
 def frequencies(D: int) -> np.ndarray:
   """The buffer of sinusoids, float32 [D / 2]: 10000^(-2k/D)."""
   return np.array(attention.frequencies(D, single=True), np.float32)
-
-
-def check_frequencies(state: State, section: Any) -> tuple[str, ...]:
-  """What is to be said of the frequencies of a state dict, a line each.
-
-  UserError unless they are those of the model, as far as their type has them;
-  torch's in float32 differ in the last place.
-  """
-  name = layout.FREQUENCIES
-  if name not in state:
-    return ()
-  found, expected = state[name], frequencies(section.d_model)
-  # bfloat16 is read as float32, whose last half is then zero.
-  bits = np.ascontiguousarray(found, np.float32).view(np.uint32)
-  half = found.dtype.itemsize == 2 or (bits.size > 1 and not np.any(bits << 16))
-  rtol, atol = (_HALF, 1e-7) if half else (1e-6, 0)
-  if found.shape != expected.shape or not np.allclose(
-    found, expected, rtol, atol
-  ):
-    some = found.ravel()[:8].tolist()
-    settings.refuse(name, some, f'10000^(-2k/D), {expected.size} of them')
-  if not half:
-    return ()
-  return (f'{name} is in half precision; here positions are in float32',)
 
 
 def turn_tails(state: State) -> dict[str, np.ndarray]:
