@@ -204,7 +204,6 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
   'case, told, word',
   [
     ('adaptive', {'div_val': 2, 'cutoffs': (7, 15)}, 'div_val is 2; allowed'),
-    ('al_rfou', {'tgt_len': 100}, 'tgt_len is 100; allowed: at most the 4'),
     ('al_rfou', {'mem_len': 3}, 'memory is not supported'),
     ('default', {'tie_projs': [True] * 3, 'd_embed': 6}, 'model.tie_projs is'),
   ],

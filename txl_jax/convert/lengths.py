@@ -111,8 +111,6 @@ def _without_memory(fields, options):
     options.get('tgt_len') or L or _CHOICE,
     options.get('clamp_len'),
   )
-  if L and T > L:
-    settings.refuse('tgt_len', T, f'at most the {L} rows of the table')
   if name == 'vaswani' and clamp_len and clamp_len < T - 1:
     settings.refuse('clamp_len', clamp_len, '0 for vaswani, as --clamp_len=0')
   return T

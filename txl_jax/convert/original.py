@@ -13,6 +13,7 @@ import numpy as np
 
 from txl_jax import attention
 from txl_jax.convert import layout
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 State = Mapping[str, np.ndarray]
@@ -64,7 +65,8 @@ def from_params(
   `to_params` makes the same parameters of it. UserError, as there, of those of
   another model; or if the original has no model like it.
   """
-  _check_known(section)
+  if (name := section.name) not in layout.ATTENTION:
+    settings.refuse('model.name', name, ', '.join(layout.ATTENTION))
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   tensors = layout.tensors(section, vocab_size)
   expected = {path: shape for t in tensors for path, shape in t.parts}
@@ -117,17 +119,3 @@ def _without_copies(state, section):
 def same(x: np.ndarray, y: np.ndarray) -> bool:
   """Whether two arrays hold the same numbers, fast if they are one array."""
   return x is y or (x.shape == y.shape and bool((x == y).all()))
-
-
-def _check_known(section):
-  """UserError if the original code has no such model."""
-  name = section.name
-  if name not in layout.ATTENTION:
-    allowed = ', '.join(layout.ATTENTION)
-    raise UserError(f'model.name is {name!r}; allowed: {allowed}')
-  H, K, D = section.n_head, section.d_head, section.d_model
-  if name == 'al_rfou' and H * K != D:
-    raise UserError(
-      f'al_rfou with {H} heads of width {K} and d_model {D} is no model of the '
-      'original code; allowed: n_head x d_head equal to d_model'
-    )

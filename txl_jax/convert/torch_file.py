@@ -11,7 +11,6 @@ that the published code bases have saved, and installing torch downloads 2.7 GB
 from PyPI on Linux, or 0.2 GB without CUDA.
 """
 
-import contextlib
 import math
 import os
 import pickle
@@ -66,8 +65,8 @@ class Contents(NamedTuple):
 def load(path: AnyPath) -> tuple[Any, Storages]:
   """The object of a file as `pickles.loads` gives it, and its storages.
 
-  UserError: it cannot be read, is damaged or of another kind, or names what is
-  not allowed.
+  UserError: it cannot be read, is of another kind, or names what is not
+  allowed. One of ODD if it is damaged.
   """
   data = files.mapped(path)
   if not is_torch(data):
@@ -75,21 +74,8 @@ def load(path: AnyPath) -> tuple[Any, Storages]:
       f'{path} is no file of torch.save; allowed: one that is, .safetensors, '
       'our .npz, a checkpoint of TensorFlow, or a folder with one of these'
     )
-  with _told(path):
-    form = _load_archive if data[:4] == _ZIP else _load_old
-    return form(data, path)
-
-
-@contextlib.contextmanager
-def _told(path):
-  """Makes errors about the contents of a file a UserError."""
-  try:
-    yield
-  except ODD as e:
-    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
-    raise UserError(
-      f'{path} is no file of weights that is read: {what}'
-    ) from None
+  form = _load_archive if data[:4] == _ZIP else _load_old
+  return form(data, path)
 
 
 def is_torch(data: memoryview) -> bool:
@@ -103,16 +89,22 @@ def read(path: AnyPath) -> Contents:
   UserError, one line: it cannot be read, is damaged or of another kind, or
   names what weights do not need.
   """
-  root, storages = load(path)
-  with _told(path):
-    named, options = _model(root)
-    tensors, left = {}, 4 * os.path.getsize(path)  # tied weights count twice
+  tensors = {}
+  try:
+    root, storages = load(path)
+    named, said = _model(root)
+    left = 4 * os.path.getsize(path)  # tied weights count twice
     for name, tensor in named.items():
       tensors[name] = _array(tensor, storages)
       left -= tensors[name].nbytes
       if left < 0:
         raise ValueError('its tensors have more bytes than four times the file')
-  return Contents(tensors, options)
+  except ODD as e:
+    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
+    raise UserError(
+      f'{path} is no file of weights that is read: {what}'
+    ) from None
+  return Contents(tensors, said)
 
 
 def _load_archive(data, path):

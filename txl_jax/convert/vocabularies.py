@@ -41,13 +41,6 @@ def of_ids(vocab_size: int) -> Words:
   return Words(tuple(map(str, range(vocab_size))))
 
 
-def is_of_ids(vocabulary: AnyVocabulary) -> bool:
-  """Whether it is one of `of_ids`."""
-  ends = vocabulary.symbols[:1] + vocabulary.symbols[-1:]
-  last = str(len(vocabulary) - 1)
-  return isinstance(vocabulary, Words) and ends == ('0', last)
-
-
 def read(path: AnyPath) -> AnyVocabulary:
   """The vocabulary in a file: a list of words in .txt, otherwise a pickle.
 
