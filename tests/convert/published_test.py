@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.convert import bundle, program
-from tests.convert.hugging_face_test import close
 from tests.convert.original_test import refused
 from txl_jax.convert import (
   lengths,
@@ -22,7 +21,6 @@ from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
-TENSORFLOW = sorted(x.stem for x in GOLDEN.glob('tf_*.npz'))
 
 
 def tensorflow(name):
@@ -31,20 +29,6 @@ def tensorflow(name):
   config = json.loads(str(golden['config']))
   said = ('mem_len', 'tgt_len', 'clamp_len', 'same_length')
   return GOLDEN / f'{name}.ckpt-0', {k: config[k] for k in said}, golden
-
-
-@pytest.mark.parametrize('name', TENSORFLOW)
-def test_checkpoints_of_tensorflow(name):
-  prefix, told, golden = tensorflow(name)
-  found = reading.read(prefix, told=told)
-  fields = found.fields
-  assert (fields['memory_init'], fields['ln_eps']) == ('zeros', 1e-12)
-  span = 'M+1' if told['same_length'] else 'off'
-  assert fields['same_length'] == span
-  ids = golden['ids'].astype(np.int32)  # [segments, B, T + 1]
-  text = np.concatenate([*ids[..., :-1], ids[-1][:, -1:]], axis=1)
-  expected = np.concatenate([*golden['nll']], axis=1)
-  close(found, text, expected, told['tgt_len'])
 
 
 def test_one_command_for_tensorflow(tmp_path):
