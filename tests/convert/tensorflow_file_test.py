@@ -98,7 +98,7 @@ def test_types_and_shards(tmp_path):
     ({'a': bundle.entry((-4,), data=FOUR)}, 'has 16 bytes for the shape'),
     ({'a': bundle.entry((1 << 62,), data=FOUR)}, 'for the shape'),
     ({'a': bundle.entry((1 << 40, 1 << 40), data=FOUR)}, 'for the shape'),
-    ({'a': bundle.entry((1,) * 99 + (4,), data=FOUR)}, 'is damaged'),
+    ({'a': bundle.entry((1,) * 8 + (4,), data=FOUR)}, 'for the shape'),
     ({'a': bundle.entry((1 << 40,), size=4 << 40)}, 'more bytes than the data'),
     ({'a': bundle.entry((4,), offset=4, data=FOUR)}, 'too short'),
     ({'a': bundle.entry((4,), offset=1 << 62, data=FOUR)}, 'too short'),

@@ -56,7 +56,8 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   Biases that all layers share are also in each of them. The state is
   `original.from_params` of a model with that section `model`.
   """
-  kept = layout.without_copies(state, section)
+  tied = layout.copies(section)
+  kept = {name: x for name, x in state.items() if name not in tied}
   for bias in _BIASES:
     for n in range(section.n_layer):
       if bias in kept:

@@ -38,7 +38,8 @@ ARGUMENTS = 'args', 'model_config'
 
 def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
   """Those that a file of PyTorch says, of whichever version it is."""
-  program, model = (found.get(name, {}) for name in ARGUMENTS)
+  said = (found.get(name) for name in ARGUMENTS)
+  program, model = (x if isinstance(x, Mapping) else {} for x in said)
   module = {name: found[x] for x, name in _OF_MODULE.items() if x in found}
   return {**program, **found, **module, **model}
 

@@ -67,6 +67,9 @@ def from_params(
   """
   if (name := section.name) not in layout.ATTENTION:
     settings.refuse('model.name', name, ', '.join(layout.ATTENTION))
+  D, K = section.d_model, section.d_head
+  if name == 'al_rfou' and section.n_head * K != D:
+    settings.refuse('model.d_head', K, 'd_model / n_head with al_rfou')
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   tensors = layout.tensors(section, vocab_size)
   expected = {path: shape for t in tensors for path, shape in t.parts}

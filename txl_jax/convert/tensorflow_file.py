@@ -30,6 +30,7 @@ AnyPath = str | os.PathLike[str]
 
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER = 48  # bytes
+_RANK = 8
 _NUMBER, _TEXT, _FIXED32 = 0, 2, 5  # wire types of protocol buffers
 _DTYPES = {
   1: '<f4', 2: '<f8', 3: '<i4', 4: 'u1', 5: '<i2', 6: 'i1', 9: '<i8', 10: '?',
@@ -116,7 +117,7 @@ def _entry(name, data, prefix, count):
   if 7 in found:
     raise ValueError(f'{name} is partitioned')
   dtype = np.dtype(_DTYPES[kind])
-  if math.prod(shape) * dtype.itemsize != size:
+  if len(shape) > _RANK or math.prod(shape) * dtype.itemsize != size:
     raise ValueError(f'{name} has {size} bytes for the shape {shape}')
   if shard >= count:
     raise ValueError(f'{name} is in file {shard} of {count}')
