@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from txl_jax.convert import infer, layout, lengths, original, vocabularies
 from txl_jax.convert.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -47,8 +46,6 @@ def of_state(
       'the one that it was trained with'
     )
   params = original.to_params(state, layout.section_of(fields), V)
-  for x in state.values():
-    files.release(x)  # most are copies by now
   like = lengths.published(fields, V)
   keys = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:
