@@ -47,7 +47,7 @@ def nothing_runs(seconds=20.0, memory=64 << 20):
 # Of damaged files, each made in a folder of its own.
 EXAMPLES = hypothesis.settings(
   deadline=None,
-  max_examples=60,
+  max_examples=40,
   database=None,
   suppress_health_check=list(hypothesis.HealthCheck),
 )

@@ -241,7 +241,7 @@ def test_a_far_place_in_the_memo_takes_no_memory():
   'inside', [b'\x85', b']', b'cvocabulary\nVocab\n)\x81}b']
 )
 def test_deep_values(inside):
-  n = 100_000
+  n = 25_000
   if inside == b'\x85':
     data = P + b')' + inside * n + b'.'
   elif inside == b']':

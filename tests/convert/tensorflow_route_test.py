@@ -61,6 +61,7 @@ def test_figures_are_those_of_the_formulas(name):
   assert {k: found.fields[k] for k in switches} == switches
 
 
+@pytest.mark.slow  # that versions differ, `original_test` shows
 @pytest.mark.parametrize(
   'switch',
   [
@@ -79,7 +80,8 @@ def test_every_switch_makes_another_figure(switch):
   assert abs(other - expected).mean() > 1e-3
 
 
-@pytest.mark.parametrize('name', CASES)
+# Bins of their own, and of one table.
+@pytest.mark.parametrize('name', ['tf_div4', 'tf_one_width'])
 def test_the_pytorch_route_has_the_same_parameters(name, tmp_path):
   """A state dict in a .pt, its tails in the order of the PyTorch code."""
   c, found = convert(name)

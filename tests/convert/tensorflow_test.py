@@ -1,13 +1,12 @@
 """The original TensorFlow code's models, against golden/make_tensorflow.py."""
 
-import dataclasses
 import json
 import pathlib
 
 import numpy as np
 import pytest
 
-from txl_jax.convert import reading, tensorflow, tensorflow_file, torch_file
+from txl_jax.convert import tensorflow, tensorflow_file, torch_file
 from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
@@ -21,29 +20,22 @@ def load(name):
   return tensorflow_file.read(GOLDEN / f'{name}.ckpt-0'), c
 
 
-def section(name):
-  """That of the model of a checkpoint."""
-  return reading.read(GOLDEN / f'{name}.ckpt-0').section
-
-
-def same(x, y):
-  assert {*x} == {*y}
-  for name in x:
-    np.testing.assert_array_equal(x[name], y[name], name)
-    assert x[name].dtype == y[name].dtype
-
-
 @pytest.mark.parametrize('name', CASES)
-def test_there_and_back_to_the_bit(name, tmp_path):
+def test_every_number_is_there_to_the_bit(name, tmp_path):
   variables, c = load(name)
   state = tensorflow.to_original(variables)
   assert tensorflow.cutoffs(variables) == tuple(c['cutoffs'])
-  back = tensorflow.from_original(state, section(name))
-  same(back, variables)
-  same(tensorflow.to_original(back), state)
+  numbers = np.concatenate([x.ravel() for x in variables.values()])
+  eye = np.eye(c['d_model'], dtype=np.float32)
+  there = [x for x in state.values() if not np.array_equal(x, eye)]
+  found = np.concatenate([x.ravel() for x in there])
+  np.testing.assert_array_equal(np.sort(found), np.sort(numbers))
   # By the file that torch reads, too.
   torch_file.write(tmp_path / 'model.pt', state)
-  same(torch_file.read(tmp_path / 'model.pt').tensors, state)
+  again = torch_file.read(tmp_path / 'model.pt').tensors
+  assert {*again} == {*state}
+  for name, x in state.items():
+    np.testing.assert_array_equal(again[name], x, name)
 
 
 def test_matrices_are_turned():
@@ -86,16 +78,3 @@ def test_what_is_unknown_is_named():
   with pytest.raises(UserError) as e:
     tensorflow.to_original({**variables, **more})
   assert all(name in str(e.value) for name in more)
-  state = tensorflow.to_original(variables)
-  own = section('tf_plain')
-  with pytest.raises(UserError, match='nothing like r_emb, x'):
-    tensorflow.from_original({**state, 'r_emb': x, 'x': x}, own)
-
-
-def test_what_the_other_code_does_not_have():
-  state = tensorflow.to_original(load('tf_plain')[0])
-  untied = dataclasses.replace(section('tf_plain'), tie_weights=False)
-  name = 'crit.out_layers.0.weight'
-  other = {**state, name: state['word_emb.emb_layers.0.weight'] + 1}
-  with pytest.raises(UserError, match=f'nothing like {name}; allowed'):
-    tensorflow.from_original(other, untied)

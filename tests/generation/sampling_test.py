@@ -59,7 +59,7 @@ quarters = st.integers(-12, 12).map(lambda n: n / 4)
 powers = st.sampled_from([0.5, 1.0, 2.0])
 
 
-@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=40, derandomize=True)
 @hypothesis.given(
   rows=st.lists(
     st.lists(st.tuples(quarters, st.booleans()), min_size=6, max_size=6),

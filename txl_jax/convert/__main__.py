@@ -33,7 +33,7 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import options, reading, vocabularies, writing
+from txl_jax.convert import reading, vocabularies, writing
 from txl_jax.convert.weights import Weights
 from txl_jax.program import command_line
 from txl_jax.program.errors import UserError
@@ -115,15 +115,7 @@ def main(_: list[str]) -> None:
   count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
   name, V = weights.fields['name'], len(weights.vocabulary)
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
-  for key, note in weights.notes.items():
-    own = weights.fields.get(key.removeprefix('model.'))
-    value = weights.keys.get(key, own)
-    print(f'  {key} = {value!r}, {note}')
   _warn(*weights.warnings)
-  notes = weights.notes.items()
-  if guessed := [k for k, note in notes if note.startswith(options.GUESS)]:
-    keys = ', '.join(guessed)
-    _warn(f'said by nothing, so guessed: {keys}; see the flags above')
   if form == 'workdir':
     config = writing.to_workdir(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'

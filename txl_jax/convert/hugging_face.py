@@ -24,8 +24,6 @@ DEFAULTS = {
   'dropatt': 0.0,
   'layer_norm_epsilon': 1e-5,
 }
-NEEDED = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'
-_FALSE = 'same_length', 'pre_lnorm', 'tie_word_embeddings'  # of null too
 
 
 def to_original(
@@ -36,10 +34,8 @@ def to_original(
   `from_original` names them back, and leaves out what is tied.
 
   Biases that all layers share may be stored once, in each layer, or both.
-  UserError if they are not the same, or the attention is another one.
+  UserError if they are not the same.
   """
-  if kind := options.get('attn_type'):
-    settings.refuse('attn_type', kind, '0, the only one of Hugging Face')
   state = names.renamed(state, lambda name: name.removeprefix(_INSIDE))
   for bias in _BIASES:
     ends = f'.dec_attn.{bias}'
@@ -60,7 +56,8 @@ def from_original(state: original.State, section: Any) -> dict[str, np.ndarray]:
   Biases that all layers share are also in each of them. The state is
   `original.from_params` of a model with that section `model`.
   """
-  kept = layout.without_copies(state, section)
+  tied = layout.copies(section)
+  kept = {name: x for name, x in state.items() if name not in tied}
   for bias in _BIASES:
     for n in range(section.n_layer):
       if bias in kept:
@@ -80,14 +77,11 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
   kind = config.get('model_type', 'transfo-xl')
   if kind != 'transfo-xl':
     raise UserError(f'config.json: model_type is {kind!r:.80}, not transfo-xl')
-  null = {k: False for k in _FALSE if k in config and config[k] is None}
-  config = {**config, **null}
-  found = config | {'tie_weight': config.get('tie_word_embeddings', True)}
-  found['n_token'] = config.get('vocab_size', config.get('n_token'))
-  if 'tie_projs' not in config and isinstance(config.get('cutoffs'), list):
-    share = bool(config.get('proj_share_all_but_first', True))
-    found['tie_projs'] = [False] + [share] * len(config['cutoffs'])
-  return found
+  return {
+    **config,
+    'tie_weight': config.get('tie_word_embeddings', True),
+    'n_token': config.get('vocab_size', config.get('n_token')),
+  }
 
 
 def config_of(

@@ -13,19 +13,10 @@ from typing import Any
 
 from txl_jax import models
 from txl_jax.convert import layout, original
-from txl_jax.convert.options import FLAG, origin, unsaid
 from txl_jax.convert.sources import Source
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
-# Of the published recipes; where the width of all bins is one, tensors tell
-# only how many bins there are.
-_CUTOFFS = {
-  267_735: (20_000, 40_000, 200_000),
-  793_470: (60_000, 100_000, 640_000),
-  793_471: (60_000, 100_000, 640_000),
-}
-_TIES = 'whether the tensors are the same'
 _TABLE, _WEIGHT = 'word_emb.emb_layers.{}.weight', 'crit.out_layers.{}.weight'
 _ATTENTION = 'layers.0.dec_attn'
 _PROJ, _OUT_PROJ = 'word_emb.emb_projs.{}', 'crit.out_projs.{}'
@@ -33,11 +24,10 @@ _PROJ, _OUT_PROJ = 'word_emb.emb_projs.{}', 'crit.out_projs.{}'
 
 def model_of(
   state: original.State, options: Mapping[str, Any], source: Source
-) -> tuple[dict[str, Any], int, dict[str, str]]:
-  """The section `model` of a state dict and the options given with it.
+) -> tuple[dict[str, Any], int]:
+  """The section `model` of a state dict and the options given with it; and V.
 
-  It is complete and checked; and with it go V and {key: where its value is
-  from}, where not the shapes. UserError: it is not a Transformer-XL, or an
+  It is complete and checked. UserError: it is not a Transformer-XL, or an
   option is missing or wrong.
   """
   # Each layer's tensors under the names of layer 0, which may lack some.
@@ -46,46 +36,32 @@ def model_of(
     first.setdefault(re.sub(r'^layers\.\d+\.', 'layers.0.', key), x)
   name = _attention(first, options)
   sizes = _sizes(state, first, options, name)
-  vocab_size, vocabulary, guess = _vocabulary(
-    state, options, source, sizes['d_model']
-  )
-  fields = {'name': name, **sizes, **vocabulary}
-  notes = {'cutoffs': guess} if guess else {}
-
-  def say(key, value, note):
-    fields[key], notes[key] = value, note
-
-  def from_there(option):
-    return origin(options, option) or unsaid(option)
-
-  _ties(state, options, source, fields, say)
-  if name == 'transformer_xl':
-    untied = not {'r_w_bias', 'r_r_bias'} & {*state}
-    say('untie_biases', untied, 'whether layers have pairs of their own')
-  pre_norm = bool(options.get('pre_lnorm'))
-  say('pre_norm', pre_norm, from_there('pre_lnorm'))
-  for key in 'dropout', 'dropatt':
-    if key in options:
-      say(key, min(options[key], 0.999), origin(options, key))
-  by_source = f'as {source.title} has it'
-  of_eps = origin(options, 'layer_norm_epsilon') or by_source
-  say('ln_eps', options.get('layer_norm_epsilon', source.ln_eps), of_eps)
+  vocab_size, bins = _vocabulary(state, options, sizes['d_model'])
+  pre_norm = options.get('pre_lnorm', False)
+  fields = {
+    'name': name,
+    **sizes,
+    **bins,
+    **_ties(state, options, source, bins),
+    'pre_norm': pre_norm,
+    'ln_eps': options.get('layer_norm_epsilon', source.ln_eps),
+  }
+  for key in {'dropout', 'dropatt'} & options.keys():
+    fields[key] = min(options[key], 0.999)
   if fields['cutoffs']:
-    say('tail_order', source.tail_order, by_source)
+    fields['tail_order'] = source.tail_order
+  if name == 'transformer_xl':
+    fields['untie_biases'] = not {'r_w_bias', 'r_r_bias'} & {*state}
   if name in ('transformer_xl', 'shaw'):
-    say('memory_init', source.memory_init, by_source)
-    if options.get('same_length'):
-      of_span = f'{from_there("same_length")}; {by_source}'
-      say('same_length', source.span, of_span)
-    else:
-      say('same_length', 'off', from_there('same_length'))
-    say('clamp_len', options.get('clamp_len', 0), from_there('clamp_len'))
+    fields['memory_init'] = source.memory_init
+    fields['same_length'] = source.span if options.get('same_length') else 'off'
+    fields['clamp_len'] = options.get('clamp_len', 0)
   elif pre_norm:
-    say('norm_queries', False, by_source)
+    fields['norm_queries'] = False
   declared = models.MODELS[name].Config
   fields = {**settings.defaults(declared), **fields}
   settings.check({'model': declared}, {'model': fields})
-  return fields, vocab_size, notes
+  return fields, vocab_size
 
 
 def _shape(found, ndim, *names):
@@ -106,12 +82,9 @@ def _attention(first, options):
       f'there is no tensor {_TABLE.format(0)}, as every Transformer-XL of the '
       f'original code has; found: {", ".join([*first][:5]) or "nothing"}'
     )
-  # By several, for a file may lack one of them.
-  qkv = f'{_ATTENTION}.qkv_net.weight' in first
-  shaw = 'r_bias' in first or (qkv and 'r_emb' in first)
-  if f'{_ATTENTION}.r_net.weight' in first or (qkv and not shaw):
+  if f'{_ATTENTION}.r_net.weight' in first:
     name = 'transformer_xl'
-  elif shaw:
+  elif 'r_bias' in first:
     name = 'shaw'
   else:
     name = 'al_rfou' if 'r_emb' in first else 'vaswani'
@@ -155,50 +128,42 @@ def _sizes(state, first, options, name):
   }  # fmt: skip
 
 
-def _vocabulary(state, options, source, D):
-  """V; the bins: cutoffs, d_embed, div_val; and what is said of a guess."""
+def _vocabulary(state, options, D):
+  """V, and the bins: cutoffs, d_embed, div_val."""
   count = len([x for x in state if x.startswith(_TABLE.partition('{}')[0])])
   shapes = [_shape(state, 2, _TABLE.format(i)) for i in range(count)]
   sizes, widths = zip(*shapes)
-  V, told, guess = sum(sizes), options.get('cutoffs'), ''
-  if told and told[-1] == V:  # as the modules of the original keep them
-    told = told[:-1]
-  tails, edges, div_val = 0, (), options.get('div_val')
+  V, edges = sum(sizes), options.get('cutoffs')
+  if edges and edges[-1] == V:  # as the modules of the original keep them
+    edges = edges[:-1]
+  div_val = options.get('div_val')
   if count > 1:
-    edges = tuple(itertools.accumulate(sizes[:-1]))
+    edges = tuple(itertools.accumulate(sizes[:-1])) if edges is None else edges
     div_val = div_val or widths[0] // max(widths[1], 1)
-  else:
-    if 'crit.cluster_weight' in state:
-      tails, _ = _shape(state, 2, 'crit.cluster_weight')
-    # Without tails it changes nothing, and files may say it.
-    if (div_val or 1) > 1 and (tails or origin(options, 'div_val') == FLAG):
+  elif 'crit.cluster_weight' in state:
+    tails, _ = _shape(state, 2, 'crit.cluster_weight')
+    if div_val not in (None, 1):
       settings.refuse('div_val', div_val, '1 where all words are in one table')
-    div_val = 1
-    if tails and told is None:
-      cutoffs = _CUTOFFS.get(V, ())
-      edges = tuple(x - source.before_cutoffs for x in cutoffs)
-      guess = f'as published for {V:,} words; --cutoffs sets others'
-    if tails and not told and len(edges) != tails:
+    if not edges:
       raise UserError(
         f'the {tails} cutoffs of {V} words are in no tensor; allowed: '
         '--cutoffs, as --cutoffs=20000,40000,200000'
       )
-  if told is not None:
-    edges = told
+  else:
+    div_val = 1  # without tails another changes nothing, and files may say it
   if edges and edges[-1] >= V:
     settings.refuse('cutoffs', edges, f'numbers below {V}')
   width = options.get('d_embed') or widths[0]
-  fields = {
-    'cutoffs': edges,
+  return options.get('n_token') or V, {
+    'cutoffs': edges or (),
     'd_embed': 0 if width == D else width,
-    'div_val': div_val,
+    'div_val': div_val or 1,
   }
-  return options.get('n_token') or V, fields, guess
 
 
-def _ties(state, options, source, fields, say):
+def _ties(state, options, source, bins):
   """tie_weights and tie_projs: as is said, or as equal tensors show."""
-  bins, several = len(fields['cutoffs']) + 1, fields['div_val'] > 1
+  count, several = len(bins['cutoffs']) + 1, bins['div_val'] > 1
 
   def tied(i, name, of):
     name, of = name.format(i), of.format(i if several else 0)
@@ -206,17 +171,12 @@ def _ties(state, options, source, fields, say):
       return name.startswith(source.left_out)
     return of not in state or original.same(state[name], state[of])
 
-  weights = options.get('tie_weight')
+  weights, projections = options.get('tie_weight'), options.get('tie_projs')
   if weights is None:
-    tables = range(bins if several else 1)
+    tables = range(count if several else 1)
     weights = all(tied(i, _WEIGHT, _TABLE) for i in tables)
-  say('tie_weights', weights, origin(options, 'tie_weight') or _TIES)
-  if not fields['d_embed'] and not several:
-    return
-  ties, from_there = options.get('tie_projs'), origin(options, 'tie_projs')
-  if ties and len(ties) != bins and from_there == FLAG:
-    settings.refuse('--tie_projs', ties, f'{bins} of true and false')
-  if ties is None or len(ties) != bins:
-    ties = tuple(tied(i, _OUT_PROJ, _PROJ) for i in range(bins))
-    from_there = _TIES
-  say('tie_projs', tuple(ties), from_there)
+  if not bins['d_embed'] and not several:
+    return {'tie_weights': weights}
+  if projections is None:
+    projections = tuple(tied(i, _OUT_PROJ, _PROJ) for i in range(count))
+  return {'tie_weights': weights, 'tie_projs': projections}

@@ -88,12 +88,6 @@ def copies(section: Any) -> dict[str, str]:
   return found
 
 
-def without_copies(state: Mapping[str, Any], section: Any) -> dict[str, Any]:
-  """The state dict with tied weights once."""
-  tied = copies(section)
-  return {name: x for name, x in state.items() if name not in tied}
-
-
 def compare(found: Mapping[str, Any], expected: Mapping[str, Shape]) -> None:
   """UserError, which names all that differ, unless names and shapes match."""
   missing = [name for name in expected if name not in found]

@@ -8,7 +8,6 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax.convert.options import origin, unsaid
 from txl_jax.convert.sources import Source
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -22,10 +21,6 @@ PUBLISHED = {  # {V: configs}
   793_471: ('lm1b_base', 'lm1b_large'),
 }
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff'
-# The PyTorch script for lm1b_base has a smaller model, of the same lengths.
-_SMALLER: dict[tuple, tuple] = {
-  (18, 1024, 8, 128, 4096): (20, 1024, 8, 128, 6144)
-}
 
 
 def published(fields: Mapping[str, Any], vocab_size: int) -> Any | None:
@@ -33,12 +28,10 @@ def published(fields: Mapping[str, Any], vocab_size: int) -> Any | None:
 
   Its `experiment` is its name. None if there is no such model.
   """
-  sizes = tuple(fields.get(name) for name in _SIZES)
   names = PUBLISHED.get(vocab_size, ())
   for name in names if fields['name'] == 'transformer_xl' else ():
     c = importlib.import_module(f'txl_jax.configs.{name}').get_config()
-    own = tuple(c.model[key] for key in _SIZES)
-    if own in (sizes, _SMALLER.get(sizes)):
+    if all(c.model[key] == fields[key] for key in _SIZES):
       c.experiment = name
       return c
   return None
@@ -49,34 +42,35 @@ def of(
   options: Mapping[str, Any],
   like: Any | None,
   version: Source,
-) -> tuple[dict[str, Any], dict[str, str]]:
-  """{key: value} of all lengths, and {key: where it is from} of some.
+) -> dict[str, Any]:
+  """{key: value} of all lengths.
 
   The fields are a section `model`, the options as of `options.known`; `like` is
   the config of `published`, whose lengths count where nothing else is said.
-  UserError if a model without memory is to have one, or one whose queries see
-  as many keys as the memory has none.
+  UserError if a model without memory is to have one.
   """
-  if options.get('same_length') and options.get('mem_len') == 0:
-    settings.refuse('mem_len', 0, 'at least 1 with same_length')
   if fields['name'] in ('vaswani', 'al_rfou'):
-    return _without_memory(fields, options)
+    return _segments(_without_memory(fields, options))
   if like:
     return _published(fields, options, like, version)
   T, M = options.get('tgt_len'), options.get('mem_len')
-  L = fields.get('table_len')
-  notes = {
-    'model.mem_len': origin(options, 'mem_len') or unsaid('mem_len'),
-    'train.segment_len': origin(options, 'tgt_len') or unsaid('tgt_len'),
-  }
-  if M is None and L:  # which is as long as both
-    T = T or max(L // 2, 1)
-    M = max(L - T, 0)
-  elif M is None:
-    M = T or _CHOICE
-  if T is None:
-    T = max(L - M, 1) if L else min(M or _CHOICE, _CHOICE)
-  return {'model.mem_len': M, **_segments(T)}, notes
+  if L := fields.get('table_len'):  # which is as long as both
+    T = T or max(L // 2 if M is None else L - M, 1)
+    M = max(L - T, 0) if M is None else M
+  M = T or _CHOICE if M is None else M
+  return {'model.mem_len': M, **_segments(T or _CHOICE)}
+
+
+def unsaid(
+  fields: Mapping[str, Any], options: Mapping[str, Any], like: Any | None
+) -> list[str]:
+  """Names of the options that neither a file nor a recipe says: guesses."""
+  if like:
+    return []
+  of_memory = 'mem_len', 'clamp_len', 'same_length'
+  remembers = fields['name'] in ('transformer_xl', 'shaw')
+  names = 'pre_lnorm', 'tgt_len', *(of_memory if remembers else ())
+  return [name for name in names if name not in options]
 
 
 def _segments(T):
@@ -86,51 +80,37 @@ def _segments(T):
 
 def _published(fields, options, like, version):
   """What is said, and all else as in the recipe of a published model."""
-  recipe = f'of the published {like.experiment}'
-  M = options.get('mem_len', like.model.mem_len)
+  T, M = options.get('tgt_len'), options.get('mem_len', like.model.mem_len)
   keys = {
     'model.mem_len': M,
-    **_segments(options.get('tgt_len', like.eval.segment_len)),
-    'train.segment_len': options.get('tgt_len', like.train.segment_len),
+    **_segments(T or like.eval.segment_len),
+    'train.segment_len': T or like.train.segment_len,
   }
-  clamp_len = like.eval.model.clamp_len or 0
-  if origin(options, 'clamp_len'):
-    clamp_len = options.get('clamp_len', 0)
+  own = like.eval.model
   at_test_time = {
-    'mem_len': options.get('mem_len', like.eval.model.mem_len),
-    'clamp_len': clamp_len,
+    'mem_len': options.get('mem_len', own.mem_len),
+    'clamp_len': options.get('clamp_len', own.clamp_len or 0),
     'same_length': version.span if options.get('same_length', True) else 'off',
   }
-  of_T = origin(options, 'tgt_len') or recipe
-  notes = {
-    'model.pre_norm': origin(options, 'pre_lnorm') or recipe,
-    'train.segment_len': of_T,
-    'eval.segment_len': of_T,
-  }
   for name, value in at_test_time.items():
-    notes[f'model.{name}'] = origin(options, name) or recipe
-    if value != {**fields, 'mem_len': M}.get(name):
-      notes[f'eval.model.{name}'] = notes[f'model.{name}']
+    if value != {**fields, 'mem_len': M}[name]:
       for mode in 'eval', 'generate':
         keys[f'{mode}.model.{name}'] = value
-  return keys, notes
+  return keys
 
 
 def _without_memory(fields, options):
-  """The same of a model without memory."""
+  """T of a model without memory."""
   name, L = fields['name'], fields.get('table_len')
-  T = options.get('tgt_len') or L or _CHOICE
   if M := options.get('mem_len'):
     raise UserError(
       f'mem_len is {M}; allowed: 0 for {name}, whose memory is not supported: '
       '--mem_len=0 converts it without, and its figures will differ'
     )
-  if L and T > L:
-    settings.refuse('tgt_len', T, f'at most the {L} rows of the table')
-  clamp_len = options.get('clamp_len')
+  T, clamp_len = (
+    options.get('tgt_len') or L or _CHOICE,
+    options.get('clamp_len'),
+  )
   if name == 'vaswani' and clamp_len and clamp_len < T - 1:
     settings.refuse('clamp_len', clamp_len, '0 for vaswani, as --clamp_len=0')
-  of_table = 'of the table, whose rows are tgt_len + mem_len'
-  note = of_table if L else unsaid('tgt_len')
-  note = origin(options, 'tgt_len') or note
-  return _segments(T), {'train.segment_len': note}
+  return T

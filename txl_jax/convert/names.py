@@ -6,7 +6,7 @@ from typing import Any
 
 from txl_jax.program.errors import UserError
 
-_LONGEST = 2000  # characters of names in a message
+_SHOWN = 40  # names in a message
 _NAME = 1000  # characters of the name of a tensor
 
 
@@ -50,10 +50,7 @@ def unwrapped(name: str) -> str:
 
 def listed(names: Iterable[str]) -> str:
   """Names separated by commas; if very many, the first and how many more."""
-  found, size, names = [], 0, [*names]
-  for name in names:
-    size += len(name) + 2
-    if found and size > _LONGEST:
-      return f'{", ".join(found)} and {len(names) - len(found):,} more'
-    found.append(f'{name:.{_LONGEST}}')
-  return ', '.join(found)
+  names = [*names]
+  shown = ', '.join(f'{name:.100}' for name in names[:_SHOWN])
+  more = len(names) - _SHOWN
+  return shown if more <= 0 else f'{shown} and {more:,} more'

@@ -18,7 +18,6 @@ from txl_jax.program.errors import UserError
 
 State = Mapping[str, np.ndarray]
 
-_HALF = 4e-3  # of bfloat16; float16 has less
 _TAILS = 'crit.cluster_weight', 'crit.cluster_bias'
 
 
@@ -66,7 +65,11 @@ def from_params(
   `to_params` makes the same parameters of it. UserError, as there, of those of
   another model; or if the original has no model like it.
   """
-  _check_known(section)
+  if (name := section.name) not in layout.ATTENTION:
+    settings.refuse('model.name', name, ', '.join(layout.ATTENTION))
+  D, K = section.d_model, section.d_head
+  if name == 'al_rfou' and section.n_head * K != D:
+    settings.refuse('model.d_head', K, 'd_model / n_head with al_rfou')
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   tensors = layout.tensors(section, vocab_size)
   expected = {path: shape for t in tensors for path, shape in t.parts}
@@ -91,30 +94,6 @@ def from_params(
 def frequencies(D: int) -> np.ndarray:
   """The buffer of sinusoids, float32 [D / 2]: 10000^(-2k/D)."""
   return np.array(attention.frequencies(D, single=True), np.float32)
-
-
-def check_frequencies(state: State, section: Any) -> tuple[str, ...]:
-  """What is to be said of the frequencies of a state dict, a line each.
-
-  UserError unless they are those of the model, as far as their type has them;
-  torch's in float32 differ in the last place.
-  """
-  name = layout.FREQUENCIES
-  if name not in state:
-    return ()
-  found, expected = state[name], frequencies(section.d_model)
-  # bfloat16 is read as float32, whose last half is then zero.
-  bits = np.ascontiguousarray(found, np.float32).view(np.uint32)
-  half = found.dtype.itemsize == 2 or (bits.size > 1 and not np.any(bits << 16))
-  rtol, atol = (_HALF, 1e-7) if half else (1e-6, 0)
-  if found.shape != expected.shape or not np.allclose(
-    found, expected, rtol, atol
-  ):
-    some = found.ravel()[:8].tolist()
-    settings.refuse(name, some, f'10000^(-2k/D), {expected.size} of them')
-  if not half:
-    return ()
-  return (f'{name} is in half precision; here positions are in float32',)
 
 
 def turn_tails(state: State) -> dict[str, np.ndarray]:
@@ -143,17 +122,3 @@ def _without_copies(state, section):
 def same(x: np.ndarray, y: np.ndarray) -> bool:
   """Whether two arrays hold the same numbers, fast if they are one array."""
   return x is y or (x.shape == y.shape and bool((x == y).all()))
-
-
-def _check_known(section):
-  """UserError if the original code has no such model."""
-  name = section.name
-  if name not in layout.ATTENTION:
-    allowed = ', '.join(layout.ATTENTION)
-    raise UserError(f'model.name is {name!r}; allowed: {allowed}')
-  H, K, D = section.n_head, section.d_head, section.d_model
-  if name == 'al_rfou' and H * K != D:
-    raise UserError(
-      f'al_rfou with {H} heads of width {K} and d_model {D} is no model of the '
-      'original code; allowed: n_head x d_head equal to d_model'
-    )

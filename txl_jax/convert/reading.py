@@ -1,7 +1,6 @@
 """Files of every version, read into `Weights`."""
 
 import dataclasses
-import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -41,8 +40,6 @@ _IN_FOLDER = (
   'checkpoint_best.pt',
   'checkpoint_last.pt',
 )
-_CONFIG = 'config.json'
-_CONFIG_SIZE = 1 << 20  # bytes
 # With weights of Hugging Face; the first is our own.
 _VOCABULARIES = workdir.VOCABULARY, *vocabularies.NAMES
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
@@ -59,22 +56,24 @@ def read(
   Told are options that come before those of a file; the vocabulary is a file,
   or `bytes`. UserError: something cannot be read, or does not fit together.
   """
-  told = told or {}
   path = _weights_in(path)
   if path.is_dir():
     return _run(path)
   if path.suffix == '.npz':
     return _export(path)
   source, state, found, paths = _opened(path)
-  default, folder = None, None
+  default, folder = {}, None
   if source == 'hugging_face':
-    found |= _config(path.with_name(_CONFIG), {**found, **told})
+    found |= hugging_face.options_of(
+      files.read_json(path.with_name('config.json'))
+    )
     default, folder = hugging_face.DEFAULTS, path.parent
-  known = options.known(found, f'{path}', told, default)
+  by_file, by_flags = options.known(found, f'{path}: '), told or {}
+  known = default | by_file | options.known(by_flags, '--')
   if source == 'hugging_face':
     state = hugging_face.to_original(state, known)
   elif source == 'nvidia':
-    state = nvidia.to_original(state, known)
+    state = nvidia.to_original(state)
   elif source == 'tensorflow':
     state = tensorflow.to_original(state)
   words = _vocabulary(vocabulary, folder)
@@ -84,11 +83,7 @@ def read(
     words = vocabularies.within(path)
   each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
   origin = ', '.join([SOURCES[source].title, *each])
-  made = weights.of_state(state, known, source, words, origin)
-  if (M := found.get('mem_len')) and not known.get('mem_len', M):
-    line = f'a memory of {M} states is left out, and figures will differ'
-    made = made._replace(warnings=(*made.warnings, line))
-  return made
+  return weights.of_state(state, known, source, words, origin)
 
 
 def _opened(path):
@@ -112,21 +107,6 @@ def _opened(path):
   return sources.of_state(state), state, found, paths
 
 
-def _config(path, known):
-  """The options that a config.json says; {} without one if all are known."""
-  if not os.path.lexists(path):
-    if missing := [x for x in hugging_face.NEEDED if x not in known]:
-      flags = ', '.join(f'--{name}' for name in missing)
-      raise UserError(
-        f'{path} is missing, and weights do not say {", ".join(missing)}; '
-        f'allowed: that file, or {flags}'
-      )
-    return {}
-  data = files.read(path, largest=_CONFIG_SIZE)
-  config = files.parse_json(data, f'{path}')
-  return hugging_face.options_of(config)
-
-
 def _weights_in(path):
   """The file with weights, or the folder if it is a run."""
   if not path.is_dir():
@@ -136,8 +116,6 @@ def _weights_in(path):
   for name in _IN_FOLDER:
     if (path / name).exists():
       return path / name
-  if (path / 'checkpoint').is_file():  # which names the newest
-    return pathlib.Path(f'{tensorflow_file.prefix_of(path)}.index')
   found = sorted(path.glob('*.index'))
   if len(found) == 1:
     return found[0]
@@ -173,7 +151,7 @@ def _ours(fields, params, vocabulary, origin, keys):
   """Weights of ours, which have no parameters of training alone."""
   alone = {'layer_losses': False, 'second_target': 0.0}
   fields = fields | {k: x for k, x in alone.items() if k in fields}
-  return weights.Weights(fields, params, vocabulary, origin, {}, keys)
+  return weights.Weights(fields, params, vocabulary, origin, keys)
 
 
 def _vocabulary(given, folder):
@@ -186,9 +164,9 @@ def _vocabulary(given, folder):
   if not given:
     return None
   path = pathlib.Path(given)
-  if path.suffix == '.json' and 'kind' in (data := files.read_json(path)):
-    try:  # of one of our workdirs
-      return from_json(data)
-    except files.ODD as e:
-      raise UserError(f'{path} is damaged: {first_line(e)}') from e
-  return vocabularies.read(path)
+  if path.suffix != '.json':
+    return vocabularies.read(path)
+  try:  # of one of our workdirs
+    return from_json(files.read_json(path))
+  except files.ODD as e:
+    raise UserError(f'{path} is damaged: {first_line(e)}') from e

@@ -17,7 +17,6 @@ class Source(NamedTuple):
   span: str  # same_length, where it is on
   tail_order: str  # of the logits that stand for tails
   ln_eps: float
-  before_cutoffs: int = 0  # words by which published cutoffs are fewer
   left_out: tuple[str, ...] = ()  # what is saved once if it is tied
   mark: str = ''  # the beginning of names that only its state dicts have
 
@@ -28,14 +27,14 @@ SOURCES = {
     'the original PyTorch code', 'empty', 'M', 'descending', 1e-5
   ),
   'tensorflow': Source(
-    'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12, 0, _BOTH
+    'the original TensorFlow code', 'zeros', 'M+1', 'ascending', 1e-12, _BOTH
   ),
   'hugging_face': Source(
-    'Hugging Face', 'zeros', 'M', 'ascending', 1e-5, 0, _BOTH,
+    'Hugging Face', 'zeros', 'M', 'ascending', 1e-5, _BOTH,
     'transformer.word_emb.',
   ),
   'nvidia': Source(
-    "NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, 3, _BOTH,
+    "NVIDIA's version", 'empty', 'M+1', 'descending', 1e-5, _BOTH,
     'crit.out_layers_biases.',
   ),
 }  # fmt: skip

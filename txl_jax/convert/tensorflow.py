@@ -11,16 +11,14 @@ The logits of the tails keep their order, which `sources` gives.
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from txl_jax.convert import layout, names, original
+from txl_jax.convert import names
 from txl_jax.program.errors import UserError
 
 Tensors = Mapping[str, np.ndarray]
 
-_LAYERS = 1000
 _LAYER = 'transformer/layer_{}/'
 _EMBED = 'transformer/adaptive_embed/'
 _SOFTMAX = 'transformer/adaptive_softmax/'
@@ -72,9 +70,8 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
   """The state dict of variables, without what is tied.
 
   u and v of each layer have the names of Hugging Face, for the original PyTorch
-  code has none. `from_original` is the inverse. UserError: there are variables
-  of no Transformer-XL, all of which it names. Variables that are missing are
-  missing in the state dict.
+  code has none. UserError: there are variables of no Transformer-XL, all of
+  which it names. Variables that are missing are missing in the state dict.
   """
   turned = {
     k: x.T if k.endswith(_TRANSPOSED) else x for k, x in tensors.items()
@@ -87,7 +84,7 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
     )
   for bias in _BIASES:
     x = state.get(bias)
-    if x is not None and x.ndim == 3 and len(x) <= _LAYERS:
+    if x is not None and x.ndim == 3:
       del state[bias]
       state |= {f'layers.{n}.dec_attn.{bias}': own for n, own in enumerate(x)}
   table = state.get('word_emb.emb_layers.0.weight')
@@ -103,52 +100,9 @@ def to_original(tensors: Tensors) -> dict[str, np.ndarray]:
   return state
 
 
-def from_original(state: Tensors, section: Any) -> dict[str, np.ndarray]:
-  """The variables of a state dict, from which `to_original` makes it again.
-
-  The section is `model` of its config. The identity is left out where a
-  projection is. UserError: the TensorFlow code has no such model.
-  """
-  rest = layout.without_copies(state, section)
-  rest.pop(layout.FREQUENCIES, None)
-  bins, tails = section.div_val > 1, len(section.cutoffs) > 0
-  projections = 'word_emb.emb_projs.0', 'crit.out_projs.0'
-  there = [name for name in projections if name in rest]
-  if bins and all(_is_identity(rest[name]) for name in there):
-    rest = {name: x for name, x in rest.items() if name not in there}
-  if tails and not bins:
-    pieces = np.split(rest.pop('crit.out_layers.0.bias'), section.cutoffs)
-    rest |= {f'crit.out_layers.{i}.bias': x for i, x in enumerate(pieces)}
-  for bias in _BIASES:
-    if own := _numbered(rest, f'layers.{{}}.dec_attn.{bias}'):
-      rest[bias] = np.stack(own)
-  table = _NAMES | (_BINS if bins else _ONE_TABLE)
-  table |= _TAILS if tails else _NO_TAILS
-  back = {ours: theirs for theirs, ours in table.items()}
-  found = names.renamed(rest, lambda name: names.by_table(back, name))
-  if unknown := [name for name in rest if name in found]:
-    raise UserError(
-      f'the TensorFlow code has nothing like {names.listed(unknown)}; allowed: '
-      'the default attention, and what it ties'
-    )
-  return _turned(found)
-
-
-def _turned(variables):
-  """Variables whose matrices have their axes the other way round."""
-  return {
-    name: x.T if name.endswith(_TRANSPOSED) else x
-    for name, x in variables.items()
-  }
-
-
 def _numbered(rest, form):
   """Tensors of names with 0, 1, 2…, which are taken out."""
   found = []
   while (name := form.format(len(found))) in rest:
     found.append(rest.pop(name))
   return found
-
-
-def _is_identity(x):
-  return x.ndim == 2 and original.same(x, np.eye(*x.shape, dtype=x.dtype))

@@ -11,7 +11,6 @@ that the published code bases have saved, and installing torch downloads 2.7 GB
 from PyPI on Linux, or 0.2 GB without CUDA.
 """
 
-import contextlib
 import math
 import os
 import pickle
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.convert import names, pickles
+from txl_jax.convert import names, options, pickles
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
@@ -33,15 +32,13 @@ AnyPath = str | os.PathLike[str]
 ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
 _FIELDS = 200_000  # of all modules
-_ITEMS = 100  # of an option
-_ARGUMENTS = 1000  # of a program, which a file may keep many times
-_PLAIN = int, float, bool, str, type(None)
+_ITEMS = 1000  # of an option
 _LONGEST = 1000  # characters of a name
+_PLAIN = int, float, bool, str, type(None)
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
 
 _MAGIC = b'\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.'  # of the older form
 _ZIP = b'PK\x03\x04'
-_VERSION = b'\x80\x02M\xe9\x03.'
 
 _DTYPES = {
   'FloatStorage': '<f4', 'DoubleStorage': '<f8', 'HalfStorage': '<f2',
@@ -68,8 +65,8 @@ class Contents(NamedTuple):
 def load(path: AnyPath) -> tuple[Any, Storages]:
   """The object of a file as `pickles.loads` gives it, and its storages.
 
-  UserError: it cannot be read, is damaged or of another kind, or names what is
-  not allowed.
+  UserError: it cannot be read, is of another kind, or names what is not
+  allowed. One of ODD if it is damaged.
   """
   data = files.mapped(path)
   if not is_torch(data):
@@ -77,21 +74,8 @@ def load(path: AnyPath) -> tuple[Any, Storages]:
       f'{path} is no file of torch.save; allowed: one that is, .safetensors, '
       'our .npz, a checkpoint of TensorFlow, or a folder with one of these'
     )
-  with _told(path):
-    form = _load_archive if data[:4] == _ZIP else _load_old
-    return form(data, path)
-
-
-@contextlib.contextmanager
-def _told(path):
-  """Makes errors about the contents of a file a UserError."""
-  try:
-    yield
-  except ODD as e:
-    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
-    raise UserError(
-      f'{path} is no file of weights that is read: {what}'
-    ) from None
+  form = _load_archive if data[:4] == _ZIP else _load_old
+  return form(data, path)
 
 
 def is_torch(data: memoryview) -> bool:
@@ -105,33 +89,33 @@ def read(path: AnyPath) -> Contents:
   UserError, one line: it cannot be read, is damaged or of another kind, or
   names what weights do not need.
   """
-  root, storages = load(path)
-  with _told(path):
-    named, options = _model(root)
-    tensors, left = {}, 4 * os.path.getsize(path)  # tied weights count twice
+  tensors = {}
+  try:
+    root, storages = load(path)
+    named, said = _model(root)
+    left = 4 * os.path.getsize(path)  # tied weights count twice
     for name, tensor in named.items():
       tensors[name] = _array(tensor, storages)
       left -= tensors[name].nbytes
       if left < 0:
         raise ValueError('its tensors have more bytes than four times the file')
-  return Contents(tensors, options)
+  except ODD as e:
+    what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
+    raise UserError(
+      f'{path} is no file of weights that is read: {what}'
+    ) from None
+  return Contents(tensors, said)
 
 
 def _load_archive(data, path):
   with zipfile.ZipFile(path) as archive:
     members = {m.filename: m for m in archive.infolist()}
-  if sum(m.file_size for m in members.values()) > len(data):
-    raise ValueError('its members have more bytes than it has')
   roots = [name for name in members if name.endswith('/data.pkl')]
   if len(roots) != 1:
     raise ValueError('it has no member data.pkl, or several')
-  folder = roots[0].removesuffix('data.pkl')
-  order = members.get(f'{folder}byteorder')
-  if order and _contents(data, order) != b'little':
-    raise ValueError('it is big-endian, which is not read')
   whole = _contents(data, members[roots[0]])
   root, _ = pickles.loads(whole, f'{path}', _storage)
-  inside = f'{folder}data/'
+  inside = roots[0].removesuffix('.pkl') + '/'
   return root, {
     name.removeprefix(inside): _contents(data, member)
     for name, member in members.items()
@@ -141,8 +125,8 @@ def _load_archive(data, path):
 
 def _contents(data, member):
   """The bytes of a member, a view of the file, whose checksum is verified."""
-  if member.compress_type or member.flag_bits & 1:
-    raise ValueError(f'{member.filename!r:.80} is compressed or encrypted')
+  if member.compress_type:
+    raise ValueError(f'{member.filename!r:.80} is compressed')
   # zipfile does not tell where they begin: after a header of its own.
   lengths = struct.unpack_from('<HH', data, member.header_offset + 26)
   start = member.header_offset + 30 + sum(lengths)
@@ -155,11 +139,8 @@ def _contents(data, member):
 
 def _load_old(data, path):
   at = len(_MAGIC)
-  if data[at : at + len(_VERSION)] != _VERSION:
-    raise ValueError('it is of another version')
-  system, at = pickles.loads(data, f'{path}', start=at + len(_VERSION))
-  if not system['little_endian']:
-    raise ValueError('it is big-endian, which is not read')
+  for _ in range(2):  # its version, and the system that wrote it
+    _, at = pickles.loads(data, f'{path}', start=at)
   kinds = {}  # of storages by key; the file does not tell them again
 
   def persistent(identity):
@@ -194,8 +175,6 @@ def _storage(identity):
 def _array(tensor, storages):
   """The array of a tensor, a view of its storage; ValueError if it has none."""
   (kind, key), offset, shape, strides = tensor.args[:4]
-  if any(tensor.args[6:]):  # {'neg': True}: the numbers are not those stored
-    raise ValueError('a tensor has metadata')
   dtype, data = np.dtype(_DTYPES[kind]), storages[key]
   last = offset + sum((n - 1) * step for n, step in zip(shape, strides))
   outside = math.prod(shape) and (last + 1) * dtype.itemsize > len(data)
@@ -208,20 +187,22 @@ def _array(tensor, storages):
 
 def _model(root):
   """{name: tensor} and options of the object that was saved."""
-  found, options = pickles.fields(root), {}
+  found, said = pickles.fields(root), {}
   key = next((key for key in _STATES if key in found), '')
   if key and not _tensors(found):
-    options = _options({k: x for k, x in found.items() if k != key})
+    said = _plain(found)
+    for name in options.ARGUMENTS:
+      said[name] = _plain(pickles.fields(found.get(name)))
     found = pickles.fields(found[key])
   if '_modules' in found:
     tensors, more = _module(found)
   else:
-    tensors, more = _tensors(found), _options(found)
+    tensors, more = _tensors(found), {}
   if not tensors:
     raise ValueError(f'it has no tensors, nor {" or ".join(_STATES)}')
   if not all(map(names.is_name, tensors)):
     raise ValueError('its tensors have no names')
-  return tensors, options | {names.unwrapped(k): x for k, x in more.items()}
+  return tensors, said | {names.unwrapped(k): x for k, x in more.items()}
 
 
 def _tensors(found):
@@ -241,37 +222,23 @@ def _module(root):
     }
     # A module may be in many others, and these in many more.
     left -= 1 + len(module) + len(children) + len(tensors)
-    long = any(len(prefix + k) > _LONGEST for k in (*children, *tensors))
-    if left < 0 or long:
+    if left < 0 or len(prefix) > _LONGEST:
       raise ValueError('it has too many modules, or too long names')
     named |= {f'{prefix}{k}': x for k, x in _tensors(tensors).items()}
-    for k, x in _options(module).items():
-      if not k.startswith('_'):
-        attributes[f'{prefix}{k:.100}'] = x
+    attributes |= {f'{prefix}{k}': x for k, x in _plain(module).items()}
     inside = [(f'{prefix}{k}.', pickles.fields(x)) for k, x in children.items()]
     waiting += inside[::-1]
   return named, attributes
 
 
-def _options(found):
-  """The plain values of a dict, and of the dicts and objects in it."""
-  options = _plain(found)
-  for key, value in found.items():
-    inner = pickles.fields(value)
-    if type(key) is str and 0 < len(inner) <= _ARGUMENTS:
-      options[key] = _plain(inner)
-  return options
-
-
 def _plain(found):
-  """What has a name and is a number or text, or a few of these."""
-  kept = {}
-  for key, value in found.items():
+  """What is a number or text, or a list of these."""
+
+  def is_plain(value):
     each = value if isinstance(value, list | tuple) else [value]
-    plain = len(each) <= _ITEMS and all(type(x) in _PLAIN for x in each)
-    if plain and type(key) is str:
-      kept[key] = value
-  return kept
+    return len(each) <= _ITEMS and all(type(x) in _PLAIN for x in each)
+
+  return {k: x for k, x in found.items() if type(k) is str and is_plain(x)}
 
 
 def write(
@@ -279,17 +246,12 @@ def write(
 ) -> None:
   """Writes a state dict that torch.load reads with weights_only=True.
 
-  Names of the same array share a storage, as tied weights do in torch. Arrays
-  are float32, float64, float16, integers or booleans, of any strides. It is
-  written whole or not at all, and over no other file if it is to be new.
-  UserError: it cannot be written.
+  The arrays are written as float32. Names of the same array share a storage, as
+  tied weights do in torch. It is written whole or not at all, and over no other
+  file if it is to be new. UserError: it cannot be written.
   """
-  storages, described = {}, []
-  for name, x in tensors.items():
-    x = np.asarray(x)
-    same = (x.__array_interface__['data'][0], x.shape, x.strides, x.dtype)
-    key, _ = storages.setdefault(same, (len(storages), x))
-    described.append((name, x, key))
+  kept = {id(x): (f'{i}', x) for i, x in enumerate(tensors.values())}
+  described = [(name, x, kept[id(x)][0]) for name, x in tensors.items()]
   with (
     files.writing(f'{path}'),
     files.replacing(path, new) as f,
@@ -297,21 +259,15 @@ def write(
   ):
     archive.writestr('archive/data.pkl', _pickle(described))
     archive.writestr('archive/byteorder', 'little')
-    for key, x in storages.values():
-      x = np.asarray(x, x.dtype.newbyteorder('<'), order='C')
+    for key, x in kept.values():
       member = zipfile.ZipInfo(f'archive/data/{key}')
-      # Storages begin at multiples of 64 bytes, so that the file can be mapped.
-      begin = f.tell() + 30 + len(member.filename) + 20 + 4
-      fill = -begin % 64
-      member.extra = struct.pack('<2sH', b'FB', fill) + bytes(fill)
       with archive.open(member, 'w', force_zip64=True) as out:
-        out.write(x.reshape(-1).view(np.uint8).data)
+        out.write(np.ascontiguousarray(x, '<f4').reshape(-1).view('u1').data)
     archive.writestr('archive/version', '3\n')
 
 
 def _pickle(described):
   """The pickle of an OrderedDict of tensors, each (name, array, key)."""
-  kinds = {np.dtype(dtype).name: kind for kind, dtype in _DTYPES.items()}
 
   def plain(value):
     return pickle.dumps(value, 2)[2:-1]  # without its ends
@@ -319,11 +275,9 @@ def _pickle(described):
   empty = b'ccollections\nOrderedDict\n)R'
   out = [b'\x80\x02', empty, b'(']
   for name, x, key in described:
-    if x.dtype.name not in kinds:
-      raise UserError(f'{name} is of type {x.dtype}, which torch does not have')
     strides = tuple(math.prod(x.shape[i + 1 :]) for i in range(x.ndim))
     out += [plain(name), b'ctorch._utils\n_rebuild_tensor_v2\n((']
-    out += [plain('storage'), f'ctorch\n{kinds[x.dtype.name]}\n'.encode()]
-    out += [*map(plain, (f'{key}', 'cpu', x.size)), b'tQ']
+    out += [plain('storage'), b'ctorch\nFloatStorage\n']
+    out += [*map(plain, (key, 'cpu', x.size)), b'tQ']
     out += [*map(plain, (0, x.shape, strides, False)), empty, b'tR']
   return b''.join([*out, b'u.'])

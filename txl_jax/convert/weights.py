@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from txl_jax.convert import infer, layout, lengths, original, vocabularies
 from txl_jax.convert.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -17,7 +16,6 @@ class Weights(NamedTuple):
   params: Any  # a nested dict of float32 arrays
   vocabulary: AnyVocabulary
   origin: str = ''  # which file they are from; '' for ours
-  notes: Mapping[str, str] = {}  # {key: where its value is from}
   keys: Mapping[str, Any] = {}  # other keys of a config, flat
   warnings: tuple[str, ...] = ()  # a line each
 
@@ -41,32 +39,28 @@ def of_state(
   `original.to_params`; or the vocabulary has another size.
   """
   version = SOURCES[source]
-  fields, V, notes = infer.model_of(state, options, version)
+  fields, V = infer.model_of(state, options, version)
   if vocabulary is not None and len(vocabulary) != V:
     raise UserError(
       f'the vocabulary has {len(vocabulary)} symbols, the model {V}; allowed: '
       'the one that it was trained with'
     )
-  section = layout.section_of(fields)
-  params = original.to_params(state, section, V)
-  warnings = original.check_frequencies(state, section)
-  for x in state.values():
-    files.release(x)  # most are copies by now
+  params = original.to_params(state, layout.section_of(fields), V)
   like = lengths.published(fields, V)
-  keys, of_lengths = lengths.of(fields, options, like, version)
+  keys = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:
     fields['mem_len'] = keys.pop('model.mem_len')
-  notes = {f'model.{k}': x for k, x in notes.items()} | of_lengths
   if like:
     keys['eval.split'] = 'test'
     if source == 'tensorflow' and like.data.corpus == 'lm1b':
       keys['data.boundaries'] = 2
-      notes['data.boundaries'] = f'as {version.title} has it'
     if not {'dropout', 'dropatt'} & options.keys():
-      for name in 'dropout', 'dropatt':
-        fields[name] = like.model[name]
-        notes[f'model.{name}'] = f'of the published {like.experiment}'
+      fields |= {name: like.model[name] for name in ('dropout', 'dropatt')}
+  warnings = []
   if vocabulary is None:
     vocabulary = vocabularies.of_ids(V)
-    warnings += ('tokens are their ids; --vocabulary=FILE gives words',)
-  return Weights(fields, params, vocabulary, origin, notes, keys, warnings)
+    warnings.append('tokens are their ids; --vocabulary=FILE gives words')
+  if guessed := lengths.unsaid(fields, options, like):
+    flags = ', '.join(f'--{name}' for name in guessed)
+    warnings.append(f'said by nothing, so guessed: {flags}')
+  return Weights(fields, params, vocabulary, origin, keys, tuple(warnings))

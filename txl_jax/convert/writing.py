@@ -33,26 +33,16 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir
 from txl_jax.training import resume
 
-_ORIGIN, _WORDS = 'origin.json', 'vocabulary.txt'
+_WORDS = 'vocabulary.txt'
 _TEXT = 'text.txt'  # which the user may put there
 FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
 _ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
-_OF_FILES = '.bin', '.safetensors', '.index', '.ckpt', '.pkl', '.h5'
 
 
 def format_of(to: pathlib.Path, chosen: str) -> str:
-  """The chosen format, or, if auto, the one that the name implies.
-
-  UserError: the name is that of a kind of file that is not written.
-  """
-  if chosen != 'auto':
-    return chosen
-  if to.suffix.lower() in _OF_FILES:
-    raise UserError(
-      f'--to={to} ends in {to.suffix}; allowed: a name that ends in '
-      f'{", ".join(_ENDINGS)}, or a new folder; --format says which other'
-    )
-  return _ENDINGS.get(to.suffix.lower(), 'workdir')
+  """The chosen format, or, if auto, the one that the name implies."""
+  implied = _ENDINGS.get(to.suffix.lower(), 'workdir')
+  return implied if chosen == 'auto' else chosen
 
 
 def hold_new(to: pathlib.Path, form: str) -> None:
@@ -63,27 +53,19 @@ def hold_new(to: pathlib.Path, form: str) -> None:
       not is_file and to.is_dir() and not any(to.iterdir())
     ):
       return
-  raise _taken(to, 'name' if is_file else 'folder')
-
-
-def _taken(to, what):
-  return UserError(f'--to={to} is there already; allowed: a new {what}')
+  what = 'name' if is_file else 'folder'
+  raise UserError(f'--to={to} is there already; allowed: a new {what}')
 
 
 @contextlib.contextmanager
 def _new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
   """A folder that gets its name at the end, whole or not at all.
 
-  UserError: it cannot be written, or another was there first.
+  UserError: it cannot be written, or is there already.
   """
   hold_new(to, 'workdir')
-  try:
-    with files.writing(f'--to={to}'), temporary_folder.whole(to) as made:
-      yield made
-  except UserError as e:
-    if isinstance(e.__cause__, FileExistsError) and os.path.lexists(to):
-      raise _taken(to, 'folder') from e
-    raise
+  with files.writing(f'--to={to}'), temporary_folder.whole(to) as made:
+    yield made
 
 
 @contextlib.contextmanager
@@ -161,10 +143,8 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
 def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
   """Writes a workdir for every `--mode`; the config of the run.
 
-  Besides what every run has (see `runs.workdir`) there are
-
-  origin.json     where the weights are from, and each switch of the model
-  vocabulary.txt  words, a line each, which a text of one's own is read with
+  Besides what every run has (see `runs.workdir`) there is, for words,
+  vocabulary.txt, a word in each line, which a text of one's own is read with.
 
   The checkpoint is of step 0 and has parameters alone: training begins with
   them, its optimiser new. UserError: something is there already, or it cannot
@@ -206,7 +186,7 @@ def _data(folder, vocabulary):
     letters = {ord(' '), *range(ord('a'), ord('z') + 1)}
     return {'corpus': 'text8'} if {*vocabulary.symbols} == letters else text
   known = {267_735: 'wt103', 793_471: 'lm1b', 33_278: 'wt2', 10_000: 'ptb'}
-  if V in known and not vocabularies.is_of_ids(vocabulary):
+  if V in known and vocabulary != vocabularies.of_ids(V):
     return {'corpus': known[V]}
   return {
     **text,
@@ -229,18 +209,10 @@ def _write_workdir(made, folder, config, weights):
   command = (
     f'python -m txl_jax.main --config={quoted}/config.py --workdir={quoted}'
   )
-  notes = dict(weights.notes)
-  switches = {
-    name: {'value': value, 'from': notes[name]}
-    for name, value in settings.flatten(config).items()
-    if name in notes
-  }
-  origin = {'origin': weights.origin, 'switches': switches}
   texts = {
     workdir.VOCABULARY: text,
     workdir.CONFIG: settings.to_json(config),
-    'config.py': settings.to_python(config, command, {}, notes),
-    _ORIGIN: json.dumps(origin, indent=1) + '\n',
+    'config.py': settings.to_python(config, command, {}),
   }
   for name, contents in texts.items():
     files.write(made / name, contents)

@@ -6,7 +6,6 @@ import numpy as np
 
 NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # of units
 BPB = 'bpb'  # bits per byte, in records
-_BLOCK = 1 << 22  # tokens looked up at once
 
 
 def figures(nats: float, unit: str) -> dict[str, float]:
@@ -30,8 +29,7 @@ def bits_per_byte(
   """
   if sizes is None:
     return {}
-  blocks = range(0, len(tokens), _BLOCK)
-  count = sum(int(sizes[tokens[at : at + _BLOCK]].sum()) for at in blocks)
+  count = int(np.bincount(tokens, minlength=len(sizes)) @ sizes)
   return {BPB: nll / math.log(2) / count} if count else {}
 
 

@@ -5,6 +5,7 @@ Shapes: B streams, T segment, G segments in one call of the device.
 
 import contextlib
 import dataclasses
+import io
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,26 +100,22 @@ def score(
   Args:
     model: at test time, see `models.base`.
     params: its parameters.
-    tokens: integer array [n], n >= 2; may be mapped from a file.
+    tokens: integers in [0, V), [n], n >= 2; may be mapped from a file.
     batch_size: B.
     segment_len: T.
     segments_per_call: G.
     mesh: of the parameters; its devices share the streams, with empty ones
       added if they cannot be divided. None for parameters on one device.
     nll_file: path of a .npy for the nll of each scored token, float32
-      [n - 1] in text order; it is in memory only piece by piece, and replaces
-      an existing file once everything is scored. With several processes the
-      first one writes it; a UserError names eval.nll_file if that fails.
+      [n - 1] in text order; it replaces an existing file once everything is
+      scored. With several processes the first one writes it; a UserError names
+      eval.nll_file if that fails.
     each: called with places int64 [k] among the scored tokens, from 0, and
       their nll float32 [k], on every process.
     progress: called with the number of tokens scored so far; anything it raises
       ends the scoring.
-
-  Raises:
-    ValueError: a token is not in [0, V).
   """
   begin = time.monotonic()
-  _hold_ids(tokens, model.vocab_size)
   cut = tokens, batch_size, segment_len, segments_per_call
   rows, segment_len, group = _shape(model, *cut, mesh)
   more = rows - batch_size
@@ -167,34 +164,28 @@ def of_each(
 
 @contextlib.contextmanager
 def _nll_file(path, n):
-  """A function that writes values [k] to places [k] of a .npy, '' for none.
+  """A function that puts values [k] at places [k] of a .npy, '' for none.
 
-  The file appears when the block ends. It is not mapped: if the disk is full,
-  writing to a map kills the process.
+  The file appears, with all of them, when the block ends.
   """
   if not path:
     yield lambda at, values: None
     return
-  name = f'eval.nll_file: {path}'
-  kind = {'descr': '<f4', 'fortran_order': False, 'shape': (n,)}
+  name, nll = f'eval.nll_file: {path}', np.zeros(n, '<f4')
   with contextlib.ExitStack() as stack:
     with files.writing(name):
       f = stack.enter_context(files.replacing(path))
-      np.lib.format.write_array_header_1_0(f, kind)
-      start = f.tell()
-
-    def write(at, values):
-      order = np.argsort(at)
-      at, values = at[order], values[order].astype('<f4')
-      gaps = np.flatnonzero(np.diff(at) > 1) + 1
-      with files.writing(name):
-        for places, run in zip(np.split(at, gaps), np.split(values, gaps)):
-          f.seek(start + 4 * int(places[0]))
-          f.write(run.tobytes())
-
-    yield write
+    yield nll.__setitem__
     with files.writing(name):
+      f.write(_npy(nll))
       stack.close()
+
+
+def _npy(array):
+  """The bytes of a .npy; the error of np.save would not say why it fails."""
+  made = io.BytesIO()
+  np.save(made, array)
+  return made.getbuffer()
 
 
 def check(
@@ -244,20 +235,6 @@ def check(
     'one product': (product, [keys[1], *shorter, keys[0]]),
   }
   capacity.check('scoring', mesh, parts)
-
-
-def _hold_ids(tokens, V):
-  """Raises a ValueError at a token that is not in [0, V).
-
-  Those mapped from a file were checked when the file was opened.
-  """
-  while isinstance(tokens, (streams.Preceded, streams.Documents)):
-    tokens = tokens.base
-  if isinstance(tokens, np.memmap) or not len(tokens):
-    return
-  for wrong in (np.min(tokens), np.max(tokens)):
-    if not 0 <= wrong < V:
-      raise ValueError(f'tokens has the id {wrong}; allowed: 0 to {V - 1}')
 
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
