@@ -16,7 +16,7 @@ import pytest
 
 from tests import programs
 
-OPTIONS = 'train.steps=20', 'train.eval_every=10', 'train.sample_every=10'
+OPTIONS = 'train.steps=20', 'train.eval_every=10'
 # What draws: it is as wide as nothing.
 ESCAPES = re.compile(r'\x1b\[[\d;?]*[A-Za-z]')
 
@@ -88,14 +88,13 @@ def trained(tmp_path_factory):
 def test_training(trained):
   _, terminal, lines = trained
   wanted = 'preparing the corpus', 'compiling', 'drawing the first weights'
-  wanted += 'training', 'sampling', 'evaluating', 'saving', 'scoring'
+  wanted += 'training', 'evaluating', 'saving', 'scoring'
   found = names(lines)
   assert [x for x in found if x in wanted] == [*wanted]
   about = [x.split()[0] for x in lines if re.match('[a-z]+  +', x)]
   assert about[:6] == ['model', 'tokens', 'devices', 'training', 'run', 'data']
   kept = [x for x in lines if re.match(r'step \d+: validation', x)]
   assert [x.split(':')[0] for x in kept] == ['step 10', 'step 20']
-  assert sum('step 10: sample' in x for x in lines) == 1
   training = [x for x in lines if 'training' in x and ' bpc' in x]
   assert re.match(r'. training  \S+ left  step \d+/20  \d', training[0])
   assert all(len(x) < 80 for x in lines if re.match('[\u2800-\u28ff]', x))

@@ -166,10 +166,7 @@ def same_experiment(declared: Mapping[str, type], name: str) -> bool:
 
 def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """Keys of different sections that do not go together; what is allowed."""
-  steps, K = flat['train.steps'], flat['train.steps_per_dispatch']
-  for name in ('profile.start', 'profile.stop'):
-    if flat[name] % K:
-      yield name, f'multiples of train.steps_per_dispatch, {K}'
+  steps = flat['train.steps']
   if flat['optim.warmup'] > steps:
     yield 'optim.warmup', f'at most train.steps, {steps}'
   start = flat['optim.average_start']

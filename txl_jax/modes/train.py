@@ -13,7 +13,7 @@ from txl_jax.api import call_options
 from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.models import base
-from txl_jax.modes import generate, pretrained, sections
+from txl_jax.modes import pretrained, sections
 from txl_jax.modes.evaluate import conditions
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
@@ -75,13 +75,12 @@ def run(job: Job) -> None:
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh)
       params = plan.built.model.inference_params(plan.built.abstract.params)
-      sample = generate.sampler(config, corpus.vocabulary, params)
       if compared is not None:
         model = call_options.scorer(config, len(corpus.vocabulary))
         cut = call_options.cut(config)
         perplexity.check(model, params, compared, **cut, mesh=mesh)
       around = mesh, job.watch, job.console, plan
-      own = checkpoints, start, sample
+      own = checkpoints, start
       trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
         trainer.state, lines = other.into(trainer.state, config, mesh)

@@ -19,7 +19,6 @@ from typing import cast
 
 import rich.console
 from rich.live import Live
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
@@ -32,8 +31,6 @@ _GAP = '  '  # between two parts of a line
 _BAR = 10, 40  # fewest and most columns of a bar
 _PER_SECOND = 4  # how often the lines are drawn
 _BLOCKS = '▁▂▃▄▅▆▇█'
-_OTHER = '\N{REPLACEMENT CHARACTER}'
-_WIDEST = 100  # most columns of a frame
 _SPARKS = 24  # most columns of a curve
 
 
@@ -272,24 +269,6 @@ class Console:
       self._screen.print(line)
     else:
       self._print(plain)
-
-  def sample(self, title: str, text: str) -> None:
-    """Shows what a model has written; in one line if there is no terminal.
-
-    Control characters are shown as symbols.
-    """
-    if not self._screen:
-      self._print(f'{title}: {text!r}')
-      return
-    clean = ''.join(
-      c if c.isprintable() or c == '\n' else _OTHER for c in text.expandtabs(4)
-    )
-    if self._simple:
-      clean = clean.encode('ascii', 'replace').decode()
-    width = min(self._screen.width, _WIDEST)
-    self._screen.print(
-      Panel(Text(clean), title=title, title_align='left', width=width)
-    )
 
   def close(self) -> None:
     """Removes what should not stay and restores standard error."""

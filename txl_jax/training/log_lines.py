@@ -63,27 +63,17 @@ class Lines:
     seconds, shares = self.clock.read()
     # This program has made some or all of the steps since the last line.
     timed, self._timed_from = step - self._timed_from, step
-    skipped, updates = int(sums.skipped), int(sums.steps - sums.skipped)
-    if updates:
-      tokens = metrics.tokens_of(sums)
-      rate = tokens * timed / int(sums.steps) / seconds
-      record: Any = {'step': step, 'split': 'train'}
-      record |= figures.figures(float(sums.nll) / tokens, self._unit)
-      norm = float(sums.grad_norm) / updates
-      record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
-      record |= {'tokens_per_second': round(rate, 1), **shares}
-      if self._train.nonfinite == 'skip':
-        record['skipped'] = skipped
-      record |= more
-      if self._peak:
-        record['mfu'] = round(rate * self._flops / self._peak, 4)
-      log.write(record)
-      self._show(step, record, shares)
-    if skipped:
-      self._console.say(
-        f'warning: {skipped} updates left out, the first at step '
-        f'{int(sums.bad_step) + 1}: loss or gradient not finite'
-      )
+    tokens, steps = metrics.tokens_of(sums), int(sums.steps)
+    rate = tokens * timed / steps / seconds
+    record: Any = {'step': step, 'split': 'train'}
+    record |= figures.figures(float(sums.nll) / tokens, self._unit)
+    norm = float(sums.grad_norm) / steps
+    record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
+    record |= {'tokens_per_second': round(rate, 1), **shares, **more}
+    if self._peak:
+      record['mfu'] = round(rate * self._flops / self._peak, 4)
+    log.write(record)
+    self._show(step, record, shares)
 
   def _show(self, step, record, shares):
     """Shows the figures of a record; on a terminal, as many as fit."""

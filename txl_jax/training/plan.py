@@ -1,6 +1,6 @@
 """What a run will compute; problems are reported before anything is written.
 
-Shapes: B batch, T segment, K steps in a call.
+Shapes: B batch, T segment.
 """
 
 from typing import Any, NamedTuple
@@ -69,12 +69,10 @@ def evaluation(config: Config) -> dict[str, Any]:
 
 def _check_step(config, built, mesh, text):
   """Checks that the training step fits in memory."""
-  K, B = config.train.steps_per_dispatch, config.train.batch_size
-  lead = (K,) if K > 1 else ()
-  placed = mesh_lib.rows(mesh, len(lead))
+  B, placed = config.train.batch_size, mesh_lib.rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
-    return jax.ShapeDtypeStruct((*lead, B, *shape), dtype, sharding=placed)
+    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
 
   batch = {
     'inputs': rows(text.width),
@@ -93,7 +91,7 @@ def _check_step(config, built, mesh, text):
     'the optimiser': (state.opt_state, ('optim.state_dtype', *sizes)),
     'the average': (state.average, ('optim.average', *sizes)),
     'the memory': (state.memory, (*length, rows_too)),
-    'the batches': (batch, ('train.steps_per_dispatch', rows_too)),
+    'the batch': (batch, (rows_too,)),
   }
   lower = rows_too, 'train.accumulate', 'train.segment_len'
   parts = {k: (capacity.on_a_device(x), keys) for k, (x, keys) in held.items()}
