@@ -18,7 +18,7 @@ from txl_jax.report import collect, curves, page, paper, tables
 @pytest.fixture(autouse=True)
 def pictures(request, monkeypatch):
   """Drawn where they matter alone: that takes a second."""
-  drawn = test_a_report, test_studies_of_the_gcnn_paper
+  drawn = test_a_report, test_studies_of_the_gcnn_paper, test_without_matplotlib
   if request.function not in drawn:
     monkeypatch.setattr(curves.pictures, 'draw', lambda *_: False)
 

@@ -77,9 +77,6 @@ class Console(console_lib.Console):
   def say(self, text):
     self.said.append(text)
 
-  def evaluated(self, parts, figures, plain):
-    self.said.append(plain)
-
 
 def config(**changes):
   c = common.get_config()

@@ -94,7 +94,7 @@ class Log:
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if a full disk kills its thread, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
-      self._path, self._file = path, path.open('ab')
+      self._file = path.open('ab')
       self._mark = Mark() if kept is None else mark
       for line in _lines(kept or b''):
         self._tell(json.loads(line))
@@ -112,11 +112,6 @@ class Log:
       # Each flush waits for the disk.
       if time.monotonic() - self._flushed > self._every:
         self._flush_events()
-
-  def figures(self, split: str, name: str) -> list[float]:
-    """A figure from every line of a split so far."""
-    records = read(self._path)
-    return [r[name] for r in records if r['split'] == split and name in r]
 
   def _tell(self, record):
     """Passes on a record that has been written."""
@@ -176,11 +171,6 @@ class Silent:
     return Mark()
 
   sync = close = write
-
-  def figures(self, split: str, name: str) -> list[float]:
-    """Returns no figures."""
-    del split, name
-    return []
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -136,8 +136,6 @@ class Trainer:
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
       self.log = metrics_log.Log(self.folder, self.record, events, also)
-    unit = self.corpus.vocabulary.unit
-    self.lines.curve = self.log.figures('validation', unit)
 
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
