@@ -13,7 +13,7 @@ from txl_jax.models import MODELS
 from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.program.settings import AT_TEST_TIME, IN_USE, NOTED, ON_RESUME
+from txl_jax.program.settings import AT_TEST_TIME, IN_USE, ON_RESUME, OTHER
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = 1e-30
@@ -251,7 +251,7 @@ def test_keys_that_may_change_when_a_run_continues():
   found = sections.sections()
 
   def differ(now):
-    return list(settings.differences(found, now, then, ON_RESUME, NOTED))
+    return list(settings.differences(found, now, then, ON_RESUME, OTHER))
 
   assert not differ(then | dict.fromkeys(free, 'else'))
   assert not differ({k: x for k, x in then.items() if k not in free})

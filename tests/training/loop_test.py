@@ -334,11 +334,7 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   assert same.state.memory.filled.tolist() == [M] * B
   assert same.console.said == ['continuing from step 10']
   trainer = make(corpus, batch_size=2 * B)
-  assert trainer.console.said[:2] == [
-    'continuing from step 10',
-    'train.batch_size was 4 and is 8: the memory starts empty, and the text is '
-    'cut into 8 streams, of which step 10 is the next',
-  ]
+  assert trainer.console.said == ['continuing from step 10']
   assert trainer.state.memory.filled.tolist() == [0] * 2 * B
   jax.tree.map(
     np.testing.assert_array_equal, trainer.state.params, same.state.params

@@ -59,7 +59,7 @@ def test_a_trace_changes_nothing(plain, tmp_path):
   assert done.returncode == 0, done.stderr
   assert traced(tmp_path) == [10, 11, 12, 13]
   assert list((tmp_path / 'run/profile').glob('plugins/profile/*/*.xplane.pb'))
-  assert f'traced up to step 14: {tmp_path}/run/profile\n' in done.stderr
+  assert f'traced: {tmp_path}/run/profile\n' in done.stderr
   assert programs.record(tmp_path) == programs.record(plain[0])
   assert not (plain[0] / 'run/profile').exists()
   # A run that goes on after those steps traces none of them again.

@@ -49,10 +49,9 @@ def run(job: Job) -> None:
     workdir.check_shared(folder)
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
-      then, other, history = None, None, []
+      then, other = None, None
       if start is not None:
         then = resume.Host.read(checkpoints, start)
-        history = resume.history(then, config, start)
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
         other = pretrained.find(config)
@@ -80,7 +79,7 @@ def run(job: Job) -> None:
         trainer.state, lines = other.into(trainer.state, config, mesh)
         for line in (*lines, other.reads(corpus)):
           job.console.say(line)
-      processes.on_main(lambda: workdir.describe(*run, command, then, history))
+      processes.on_main(lambda: workdir.describe(*run, command, then))
       progress = trainer.run()
     beside = []
     if compared is not None:

@@ -36,7 +36,7 @@ NEVER = 'never'
 IN_USE = 'in use'  # when the trained model is used, not when the run goes on
 AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
-NOTED = 'on resume, noted'  # the same; the history of the run tells of it
+OTHER = 'on resume, as another experiment'  # the same, but for the report
 
 # Older versions recorded them; nothing reads them any more.
 GONE = (

@@ -36,7 +36,6 @@ from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import checkpoint_folder, lease, seal
 
-UNSAVED = 'unsaved'  # a file next to the folder, until a step is complete
 _KEEP = 2  # newest steps
 _PATIENCE = 10.0  # seconds to wait for a thread of a failed save
 # A save may take 30 years: orbax's clock may be adjusted, and a lost process is
@@ -139,7 +138,6 @@ class Checkpoints(checkpoint_folder.Steps):
       seal.write(new, f'{step}')
       self.place(step)
       self._verified[step] = seal.when(self.path(step))
-      self.folder.with_name(UNSAVED).unlink(missing_ok=True)
     found = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
     old = set(sound[_KEEP:]) - set(keep)
@@ -194,8 +192,6 @@ class Checkpoints(checkpoint_folder.Steps):
     to the folder `damaged` next to it, which keeps the last one of each number.
     """
     aside = self.folder.with_name('damaged')
-    if aside.exists() and not aside.is_dir():
-      raise UserError(f'{aside} is no folder; allowed: to move it away')
     for step in self.steps():
       folder = self.path(step)
       if step > newest or seal.damage(folder, read=False):

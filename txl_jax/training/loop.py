@@ -22,7 +22,6 @@ from txl_jax.training import (
   averaging,
   log_lines,
   metrics,
-  optim,
   profiling,
   resume,
 )
@@ -75,7 +74,6 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
-    self.history = []  # see `resume.history`
     self.wandb = None  # on process 0, if asked for
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
@@ -107,7 +105,6 @@ class Trainer:
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
     self.step, self.state = step, state_lib.join(items)
     self.progress, self.record = host.progress, host.record
-    self.history = resume.history(host, self.config, step)
     if int(self.state.step) != step:
       where = f'{self.checkpoints.folder}/{step}'
       raise UserError(f'{where} holds the state of step {self.state.step}')
@@ -117,15 +114,6 @@ class Trainer:
       empty = functools.partial(self.model.init_memory, B)
       memory = mesh_lib.make(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
-    if then != B:
-      self.console.say(
-        f'train.batch_size was {then} and is {B}: the memory starts empty, and '
-        f'the text is cut into {B} streams, of which step {step} is the next'
-      )
-    steps = self.config.train.steps
-    if (was := host.config.get('train.steps', steps)) != steps:
-      rule = optim.continued(self.config.optim, step, was, steps)
-      self.console.say(f'train.steps was {was} and is {steps}: {rule}')
     for line in host.other_versions():
       self.console.say(line)
 
@@ -193,7 +181,7 @@ class Trainer:
       phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.apart(self.state):
-          self.trace.end(self.step)
+          self.trace.close()
       self._write_line()
       if self._due(train.log_every):
         # Before the next step, or this would have to wait for it.
@@ -327,9 +315,8 @@ class Trainer:
 
   def _save(self):
     self._check_finite(jax.device_get(self.state.sums))
-    run = self.config, self.corpus.digest
     now = self.progress, self.log.sync()
-    host = resume.Host.of(*now, *run, self.history)
+    host = resume.Host.of(*now, self.config, self.corpus.digest)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     host = dataclasses.asdict(host)
     with self.console.phase('saving'):

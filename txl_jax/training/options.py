@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from txl_jax.evaluation.perplexity import Eval
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program.settings import (
-  NOTED,
   ON_RESUME,
+  OTHER,
   count,
   file_path,
   key,
@@ -26,13 +26,13 @@ class Train:
     400_000,
     'Total number of updates. A run that is continued may get more or fewer, '
     'but no fewer than it has already made (docs/runs.md).',
-    may_change=NOTED,
+    may_change=OTHER,
   )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run continued with another value '
     'starts with an empty memory.',
-    may_change=NOTED,
+    may_change=OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.')
   accumulate: int = size(
@@ -60,8 +60,7 @@ class Train:
     choices={
       'auto': 'yes, or start one if there is none',
       'must': 'yes, or fail if there is none',
-      'never': 'fail if there are checkpoints; if they are gone, start over at '
-      'step 0 and keep the old record next to the new one',
+      'never': 'fail if there are checkpoints',
     },
     may_change=ON_RESUME,
   )
