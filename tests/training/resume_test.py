@@ -58,7 +58,7 @@ def test_an_evaluation_that_is_not_regular_decides_nothing():
 @pytest.mark.parametrize(
   'change, damaged',
   [
-    ({'versions': 3}, True),
+    ({'progress': 3}, True),
     ({'history': [{'key': 'of older versions'}]}, False),
   ],
 )

@@ -128,7 +128,8 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
   for path in sorted(trained | {x for x in every if (x / speed).exists()}):
     name = f'{path.relative_to(folder)}'
     try:
-      run = read(path, name) if path in trained else _fresh(path, name)
+      fresh = path not in trained
+      run = Run(name, {}, [], _analyses(path)) if fresh else read(path, name)
     except UserError as e:
       yield e
       continue
@@ -168,12 +169,6 @@ def read(folder: pathlib.Path, name: str) -> Run:
     settings.refuse(f'{path}: model.name', model, ', '.join(MODELS))
   records = metrics_log.read(folder / metrics_log.NAME)
   return Run(name, config, records, _analyses(folder))
-
-
-def _fresh(folder, name):
-  """What was measured where there is no run."""
-  found = _analyses(folder)
-  return Run(name, {}, [], {'eval_speed': found['eval_speed']})
 
 
 def _analyses(folder):

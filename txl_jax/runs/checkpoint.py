@@ -61,7 +61,6 @@ class Checkpoints(checkpoint_folder.Steps):
     # Bucket clients have their own errors.
     known = (OSError, ValueError, UserError)
     self._failures = (Exception,) if self.in_bucket else known
-    self._verified = {}  # {step: when it was sealed}
     self._reported = set()
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
@@ -80,15 +79,11 @@ class Checkpoints(checkpoint_folder.Steps):
     folder = self.path(step)
     if not folder.is_dir():
       return False
-    # What this process has already read or written is not read again.
-    known = self._verified.get(step) == seal.when(folder)
-    problem = seal.damage(folder, item, read=not known)
+    problem = seal.damage(folder, item)
     if problem and (step, problem) not in self._reported:
       self._reported.add((step, problem))
       line = f'checkpoint {step} is damaged and not used: {problem}'
       print(f'warning: {self.folder}: {line}', file=sys.stderr)
-    elif not problem and not item:
-      self._verified[step] = seal.when(folder)
     return not problem
 
   def save(
@@ -121,7 +116,8 @@ class Checkpoints(checkpoint_folder.Steps):
       self.wait()
 
   def _is_saved(self, step, host):
-    if not self._usable(step):
+    # This process has read or written it.
+    if not self.is_there(step) or seal.damage(self.path(step), read=False):
       return False
     return self._host(step) == json.loads(json.dumps(host))
 
@@ -137,13 +133,9 @@ class Checkpoints(checkpoint_folder.Steps):
       lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
       self.place(step)
-      self._verified[step] = seal.when(self.path(step))
     found = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
-    old = set(sound[_KEEP:]) - set(keep)
-    self.delete(*old)
-    for gone in old:
-      self._verified.pop(gone, None)
+    self.delete(*(set(sound[_KEEP:]) - set(keep)))
 
   @contextlib.contextmanager
   def _write_errors(self, step):

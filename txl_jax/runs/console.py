@@ -1,11 +1,9 @@
 """Progress of a program, shown on standard error.
 
 On a terminal rich draws a line for each phase, below whatever is printed
-meanwhile, and erases it when the phase is over. No line is longer than the
-terminal is wide: the parts of a line come in order of importance, and the last
-are left out first. The columns of rich.progress know no order: of a line of
-training in 40 columns it left '… step… 4.4166 bpc  1,687 tokens/s  lr…' with
-15.0.0. Elsewhere, as in a file, each call writes a line.
+meanwhile, and erases it when the phase is over. The parts of a line come in
+order of importance, and it ends where the terminal does; the columns of
+rich.progress know no order. Elsewhere, as in a file, each call writes a line.
 """
 
 import contextlib
@@ -13,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import rich.console
 from rich.console import Group
@@ -38,17 +36,6 @@ def duration(seconds: float) -> str:
   if s < 86400:
     return f'{s // 3600}h{s % 3600 // 60:02d}m'
   return f'{s // 86400}d{s % 86400 // 3600:02d}h'
-
-
-def fit(parts: Iterable[str], width: int) -> str:
-  """The first parts that fit in a line of that width; the first may be cut."""
-  line, *others = parts
-  for part in others:
-    longer = f'{line}{_GAP}{part}'
-    if len(longer) > width:
-      break
-    line = longer
-  return line[: max(width, 0)]
 
 
 class Phase:
@@ -89,15 +76,15 @@ class Phase:
     rest = (end - begin) / (last - first) * (self.total - last)
     return max(rest - (time.monotonic() - end), 0.0)
 
-  def line(self, width: int) -> str:
-    """Its line, which is that much shorter than wide."""
+  def line(self) -> str:
+    """Its line, the important parts first."""
     now, left = time.monotonic(), self.left()
     sign = _SPINNER[int(now * _PER_SECOND) % len(_SPINNER)]
     when = duration(now - self._begin)
     if left is not None:
       when = f'{duration(left)} left'
     count = [self.count()] if self.done else []
-    return fit([f'{sign} {self.name}', when, *count, *self.parts], width)
+    return _GAP.join([f'{sign} {self.name}', when, *count, *self.parts])
 
 
 class _Terminal(rich.console.Console):
@@ -181,8 +168,10 @@ class Console:
   def _lines(self):
     """The lines of the phases; some terminals wrap in the last column."""
     width = self._screen.width - 1 if self._screen else 0
-    lines = (phase.line(width) for phase in [*self._open])
-    return Group(*(Text(x, no_wrap=True, overflow='crop') for x in lines))
+    lines = [Text(phase.line()) for phase in self._open]
+    for line in lines:
+      line.truncate(width, overflow='ellipsis')
+    return Group(*lines)
 
   def reach(self, phase: Phase, done: int, pause: float) -> None:
     """Shows how far a phase is; in a file, a line every `pause` seconds."""

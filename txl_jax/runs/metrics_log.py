@@ -215,11 +215,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
   try:
     found = json.loads(line)
     numbers = [x for name, x in found.items() if name != 'split']
-    whole = [x for x in numbers if not isinstance(x, float)]
-    # What TensorBoard accepts.
-    right = all(type(x) is int and abs(x) < 2**63 for x in whole)
-    right = right and type(found['step']) is int and found['step'] >= 0
-    right = right and 'time' in found and isinstance(found['split'], str)
+    right = all(type(x) in (int, float) for x in numbers)
+    right = right and type(found['step']) is int and 'time' in found
+    return found if right and isinstance(found['split'], str) else None
   except files.ODD:
     return None
-  return found if right else None

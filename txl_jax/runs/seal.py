@@ -84,15 +84,6 @@ def digest(folder: pathlib.Path) -> str:
   return found if isinstance(found, str) else ''
 
 
-def when(folder: pathlib.Path) -> int:
-  """When a folder was sealed, in ns; 0 if it was not.
-
-  In a bucket it is a number that differs from seal to seal.
-  """
-  path = folder / NAME
-  return path.lstat().st_mtime_ns if files.is_there(path) else 0
-
-
 def _digest(sealed):
   return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 

@@ -16,7 +16,6 @@ run that continues writes the files here anew.
 import contextlib
 import fcntl
 import json
-import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping
@@ -41,51 +40,29 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   """Locks the folder against a second run; the lock dies with the process.
 
   The folder is made if needed, and removed if nothing is written into it.
-  UserError if another run holds the folder, or it cannot be written.
+  UserError if another run holds it, or it cannot be written.
   """
-  made = []
+  if isinstance(folder, buckets.Path):
+    with lease.held(folder / _LOCK):
+      yield
+    return
+  path = folder / _LOCK
   with contextlib.ExitStack() as stack:
-    if isinstance(folder, buckets.Path):
-      stack.enter_context(lease.held(folder / _LOCK))
-    else:
-      made = [path for path in (folder, *folder.parents) if not path.exists()]
-      try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(_hold(folder / _LOCK))
-      except OSError as e:
-        raise UserError(f'--workdir={folder} cannot be written: {e}') from e
+    try:
+      folder.mkdir(parents=True, exist_ok=True)
+      file = stack.enter_context(path.open('a'))
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      found = f'{folder} is in use by another run'
+      raise UserError(f'--workdir={found}; allowed: one run at a time') from e
+    except OSError as e:
+      raise UserError(f'--workdir={folder} cannot be written: {e}') from e
     try:
       yield
     finally:
-      with contextlib.suppress(OSError):
-        _clear(folder, made)
-
-
-def _hold(path):
-  """The lock, opened and held."""
-  file = path.open('a+', errors='replace')
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    same = path.exists() and path.stat().st_ino
-    if same != os.fstat(file.fileno()).st_ino:
-      file.close()  # a run that has just ended removed it
-      return _hold(path)
-    file.truncate(0)
-    print(os.getpid(), file=file, flush=True)
-  except BlockingIOError as e:
-    with file:
-      file.seek(0)
-      found = f'{path.parent} is in use by process {file.read(20).strip()}'
-    raise UserError(f'--workdir={found}; allowed: one run at a time') from e
-  return file
-
-
-def _clear(folder, made):
-  """Removes the folder of a run that was refused."""
-  if [path.name for path in folder.iterdir()] == [_LOCK]:
-    (folder / _LOCK).unlink()
-    for path in made:
-      path.rmdir()
+      if [*folder.iterdir()] == [path]:
+        path.unlink()
+        folder.rmdir()
 
 
 def compare(

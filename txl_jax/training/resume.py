@@ -81,9 +81,7 @@ class Host:
   def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
     """Reads the Host of a checkpoint; UserError if it is damaged."""
     found = checkpoints.host(step)
-    like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}))
     try:
-      _check_types('host', found, like)
       progress = Progress.from_json(found['progress'])
       record = Mark(**found['record'])
       config, corpus = settings.flatten(found['config']), found['corpus']
@@ -112,15 +110,6 @@ def check_length(config: Config, folder: Path, step: int) -> None:
   if config.train.steps < step:
     allowed = f'at least {step}, which the run in {folder} has made'
     settings.refuse('train.steps', config.train.steps, allowed)
-
-
-def _check_types(name, found, like):
-  """Raises a ValueError unless a value from JSON has the types of another."""
-  kinds = (int, float) if type(like) is float else (type(like),)
-  if type(found) not in kinds:
-    raise ValueError(f'{name} is {found!r:.80}')
-  for key, value in like.items() if isinstance(like, dict) else ():
-    _check_types(key, found[key], value)
 
 
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
