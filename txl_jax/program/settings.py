@@ -49,6 +49,8 @@ GONE = (
   'watch.stall_seconds',
 )
 
+GONE_VALUE = 'train.nonfinite', 'skip'  # the same
+
 _RECORDED = '"""The config of this run, complete.'
 _LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
 _LINE = 300  # characters of a value that are shown
@@ -330,8 +332,10 @@ def get_config():
 
 
 def without_gone(source: bytes) -> bytes:
-  """A file that `to_python` wrote, its lines with keys that are GONE blank."""
+  """A file that `to_python` wrote, its lines with what is GONE blank."""
   if not source.startswith(_RECORDED.encode()):
     return source
-  keys = '|'.join(GONE).encode()
-  return re.sub(rb'(?m)^  c\.(%b) = .*' % keys, b'', source)
+  key, value = GONE_VALUE
+  lines = [f'{name} = .*' for name in GONE] + [f'{key} = {value!r}$']
+  pattern = f'(?m)^  c\\.({"|".join(lines)})'
+  return re.sub(pattern.encode(), b'', source)
