@@ -68,7 +68,7 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   _tell_buffers(traffic)
   moved, sent = traffic.nbytes, _tell_exchanges(exchanged)
   c = config.train
-  tokens = c.batch_size * c.segment_len * c.steps_per_dispatch
+  tokens = c.batch_size * c.segment_len
   flops = cost.flops_per_token(config, vocab_size) * tokens / mesh.size
   parts |= {'read and written': moved, 'sent': sent}
   measured = {name: Measured([n], 'bytes') for name, n in parts.items()}
@@ -131,13 +131,11 @@ def _tell_exchanges(found):
 
 
 def compile_step(config: Any, vocab_size: int, mesh: Mesh) -> tuple[Any, Any]:
-  """What one call of training runs, compiled, and the shapes of parameters."""
+  """What a step of training runs, compiled, and the shapes of parameters."""
   built = step_lib.build(config, vocab_size, mesh)
   shape = [config.train.batch_size, config.train.segment_len]
-  if config.train.steps_per_dispatch > 1:
-    shape = [config.train.steps_per_dispatch, *shape]
   tokens = jax.ShapeDtypeStruct(shape, jnp.int32)
-  reset = jax.ShapeDtypeStruct(shape[:-1], jnp.bool_)
+  reset = jax.ShapeDtypeStruct(shape[:1], jnp.bool_)
   batch = dict(inputs=tokens, targets=tokens, lengths=None, reset=reset)
   compiled = built.step.lower(built.abstract, batch).compile()
   return compiled, built.abstract.params

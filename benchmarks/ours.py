@@ -67,8 +67,7 @@ def _train(spec):
     sums = jax.device_put(metrics.zeros(), mesh_lib.replicated(mesh))
     first, state, marker = int(state.step), state.replace(sums=sums), None
     for step in range(first, first + steps):
-      arrays = streams.arrays([text.batch(step)])
-      batch = placement.from_rows(arrays, rows, B, placed)
+      batch = placement.from_rows(vars(text.batch(step)), rows, B, placed)
       state = built.step(state, batch)
       # As in the loop of training: no more than one step waits.
       jax.block_until_ready(marker)

@@ -34,8 +34,6 @@ def get_config():
   c.train.eval_batch_size = 16
   c.train.eval_tokens = 100_000
   c.train.save_every = 500
-  c.train.sample_every = 1000
-  c.train.sample_tokens = 160
   c.optim.lr = 3e-3
   c.optim.warmup = 100
   c.optim.clip = 0.25

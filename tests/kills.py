@@ -73,7 +73,7 @@ class Run:
     process, before = self._start(), self._inode()
     begun = False
     if step > self._sealed or aimed:
-      begun = self._wait(process, lambda: self._inode() != before)
+      begun = self._wait(process, lambda: self._is_new(before))
       self._began()
       self._wait(process, lambda: self._at() >= step)
       if aimed:
@@ -83,7 +83,7 @@ class Run:
     if process.wait() != -signal.SIGKILL:
       self._problem(f'status {process.returncode} before it was killed')
     # It may have begun since.
-    if not begun and self._inode() != before:
+    if not begun and self._is_new(before):
       begun = True
       self._began()
     phase, step_under_way = self._under_way()
@@ -108,7 +108,7 @@ class Run:
   def finish(self):
     """Starts the run and lets it end."""
     process, before = self._start(), self._inode()
-    self._wait(process, lambda: self._inode() != before)
+    self._wait(process, lambda: self._is_new(before))
     self._began()
     if process.wait():
       self._problem(f'status {process.returncode} at the end')
@@ -142,6 +142,11 @@ class Run:
   def _inode(self):
     """Of the log; it is another one when training begins."""
     return self._log.stat().st_ino if self._log.exists() else 0
+
+  def _is_new(self, before):
+    """Whether the log is another one; without a checkpoint the old one is kept
+    under another name first."""
+    return self._inode() not in (0, before)
 
   def _began(self):
     """Training has begun: all is put in order, and nothing saved yet."""

@@ -67,9 +67,7 @@ def of_main(arguments):
     steps = int(given.get('config.train.steps', keys['train.steps']))
     steps = max(_FEWEST, steps // _LONGEST)
     more |= {'train.steps': steps, 'train.eval_tokens': 1000}
-    often = ['log_every', 'eval_every', 'save_every']
-    if 'config.train.sample_every' in given:
-      often.append('sample_every')
+    often = 'log_every', 'eval_every', 'save_every'
     more |= {f'train.{key}': 2 for key in often}
     # A window that moves by one byte would take minutes at the end.
     more |= {'optim.warmup': 1, 'eval.window': 0}

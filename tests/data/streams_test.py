@@ -196,31 +196,6 @@ def test_corpus_of_one_batch(varlen):
     assert part in message
 
 
-@pytest.mark.parametrize('varlen', [False, True])
-def test_arrays_of_several_batches(varlen):
-  """Without varlen epochs of 3 segments, the last one of 2 tokens."""
-  s = streams.Streams(text(2 * 10 + 1), 2, 4, varlen=varlen)
-  batches = [s.batch(step) for step in range(4)]
-  together, one = streams.arrays(batches), streams.arrays(batches[2:3])
-  for name in ('inputs', 'targets'):
-    assert together[name].shape == (4, 2, s.width)
-    for k, batch in enumerate(batches):
-      np.testing.assert_array_equal(together[name][k], getattr(batch, name))
-    np.testing.assert_array_equal(one[name], getattr(batches[2], name))
-  resets = [b.reset.tolist() for b in batches]
-  assert together['reset'].tolist() == resets
-  assert one['reset'].tolist() == resets[2]
-  if not varlen:
-    assert resets == [[x, x] for x in (1, 0, 0, 1)]
-    assert batches[2].targets.tolist() == [[9, 10, -1, -1], [19, 20, -1, -1]]
-    assert together['lengths'] is one['lengths'] is None
-    return
-  counts = [[real(batch, row) for row in range(2)] for batch in batches]
-  assert together['lengths'].tolist() == counts
-  assert together['lengths'].dtype == np.int32
-  assert one['lengths'].tolist() == counts[2]
-
-
 # segments
 
 

@@ -1,6 +1,5 @@
 """A run that is given more steps, or fewer, when it goes on."""
 
-import json
 import math
 import shutil
 
@@ -76,13 +75,7 @@ SCHEDULES = [
 def test_it_is_the_run_that_was_longer_from_the_first(make, schedule):
   raised, whole = make('raised'), make('whole')
   assert train(raised, SHORT, *schedule).returncode == 0
-  done = train(raised, LONG, *schedule)
-  assert done.returncode == 0, done.stderr
-  name = schedule[0].split('=')[1]
-  assert (
-    f'train.steps was 16 and is 32: the rate of schedule {name} does not '
-    'depend on it' in done.stderr
-  )
+  assert train(raised, LONG, *schedule).returncode == 0
   assert train(whole, LONG, *schedule).returncode == 0
   assert record(raised) == record(whole)
   for item in 'params', 'training', 'memory':
@@ -120,8 +113,7 @@ def test_the_cosine_is_that_of_the_longer_run_from_there_on(make):
   folder = make('raised')
   options = 'optim.schedule=cosine', 'optim.lr_floor=0.1'
   assert train(folder, SHORT, *options).returncode == 0
-  done = train(folder, LONG, *options)
-  assert done.returncode == 0, done.stderr
+  assert train(folder, LONG, *options).returncode == 0
 
   def rate(step, steps):
     cosine = (1 + math.cos(math.pi * (step - 1) / steps)) / 2
@@ -131,10 +123,6 @@ def test_the_cosine_is_that_of_the_longer_run_from_there_on(make):
   for step, lr in found.items():
     steps = SHORT if step <= SHORT else LONG
     assert lr == pytest.approx(rate(step, steps), rel=1e-5)
-  assert (
-    f'the rate from here on is that of a run of 32 steps, {rate(17, 32):.3g} '
-    'in step 17, where it would have been 0.001' in done.stderr
-  )
 
 
 @pytest.fixture(scope='module')
@@ -168,59 +156,6 @@ def test_a_stopped_run_may_end_earlier(copied):
   shutil.rmtree(copied / 'run/checkpoints/16')
   done = train(copied, 10)
   assert done.returncode == 0, done.stderr
-  assert 'train.steps was 16 and is 10' in done.stderr
   assert [r['step'] for r in record(copied)][-2:] == [10, 10]
   (found,) = collect.runs(copied)
   assert found.finished and found.config['train.steps'] == 10
-
-
-def read(folder):
-  run = folder / 'run'
-  notes = [x for x in (run / 'config.py').read_text().split('\n') if '  #' in x]
-  history = run / 'history.json'
-  changes = json.loads(history.read_text()) if history.exists() else None
-  steps = json.loads((run / 'config.json').read_text())['train']['steps']
-  return notes, changes, steps
-
-
-@pytest.mark.slow
-def test_the_record_tells_what_was_changed(copied):
-  assert read(copied) == ([], None, 16)
-  assert train(copied, 18).returncode == 0
-  done = train(copied, 20, 'train.batch_size=16')
-  assert done.returncode == 0, done.stderr
-  notes, changes, steps = read(copied)
-  assert sorted(notes) == [
-    '  c.train.batch_size = 16  # 8 until step 18',
-    '  c.train.steps = 20  # 16 until step 16, 18 until step 18',
-  ]
-  assert steps == 20
-  assert [(x['step'], x['key'], x['was'], x['is']) for x in changes] == [
-    (16, 'train.steps', 16, 18),
-    (18, 'train.steps', 18, 20),
-    (18, 'train.batch_size', 8, 16),
-  ]
-  # The checkpoints know it, so a file that is lost comes back.
-  (copied / 'run/history.json').unlink()
-  overrides = *OPTIONS, 'train.steps=20', 'train.batch_size=16'
-  done = programs.here(programs.command(copied, *overrides))
-  assert done.returncode == 0
-  assert read(copied) == (notes, changes, steps)
-  config = f'{copied}/run/config.py'
-  command = [*programs.command(copied)[:3], f'--config={config}']
-  done = programs.here([*command, f'--workdir={copied}/run'])
-  assert done.returncode == 0 and 'warning' not in done.stderr, done.stderr
-
-
-def test_what_a_checkpoint_does_not_know_did_not_happen(copied):
-  """Ended before it saved again, and then continued as it was."""
-  newest = copied / 'run/checkpoints/16'
-  shutil.copytree(newest, copied / '16')
-  assert train(copied, 18).returncode == 0
-  for path in (copied / 'run/checkpoints').iterdir():
-    shutil.rmtree(path)
-  shutil.move(copied / '16', newest)
-  overrides = *OPTIONS, 'train.steps=16'
-  done = programs.here(programs.command(copied, *overrides))
-  assert done.returncode == 0, done.stderr
-  assert read(copied)[1:] == ([], 16)

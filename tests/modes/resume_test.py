@@ -4,7 +4,6 @@ Real processes, killed for real.
 """
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -113,33 +112,6 @@ def test_asked_to_stop(uninterrupted, fresh, number):
   assert done.returncode == 0, done.stderr
   assert 'continuing from step' in done.stderr
   assert record(fresh) == record(uninterrupted)
-
-
-@pytest.mark.slow
-def test_several_steps_per_dispatch(fresh, tmp_path_factory):
-  """A stop waits for the end of a call; figures are those of single steps."""
-  options = 'train.steps=240', 'train.varlen=True', 'model.dropout=0.2'
-  together = (*options, 'train.steps_per_dispatch=5')
-  process = start(fresh, *together)
-  wait_for_lines(process, fresh, 6)
-  process.send_signal(signal.SIGTERM)
-  _, errors = process.communicate(timeout=60)
-  assert process.returncode == 128 + signal.SIGTERM, errors
-  stopped = int(re.search(r'SIGTERM at step (\d+)', errors)[1])
-  assert stopped % 5 == 0 and 30 <= stopped < 240
-  done = programs.run(programs.command(fresh, *together))
-  assert done.returncode == 0, done.stderr
-  assert f'continuing from step {stopped}' in done.stderr
-  single = tmp_path_factory.mktemp('single')
-  programs.write_corpus(single)
-  done = programs.run(programs.command(single, *options))
-  assert done.returncode == 0, done.stderr
-  # Another program, so XLA may add in another order.
-  found, expected = record(fresh), record(single)
-  assert len(found) == len(expected) == 240 / 5 + 240 / 30
-  for a, b in zip(found, expected):
-    assert a.pop('split') == b.pop('split')
-    assert a == pytest.approx(b, rel=1e-5)
 
 
 def test_killed_again_and_again(uninterrupted, fresh):

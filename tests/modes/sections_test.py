@@ -13,7 +13,7 @@ from txl_jax.models import MODELS
 from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.program.settings import AT_TEST_TIME, IN_USE, NOTED, ON_RESUME
+from txl_jax.program.settings import AT_TEST_TIME, IN_USE, ON_RESUME, OTHER
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = 1e-30
@@ -60,8 +60,6 @@ RANGES = [
   ('mesh.slices', [1, 8], [0, -2]),
   ('mesh.fsdp', [1, 8], [0, -1, -2]),  # mesh.data is -1 already
   ('mesh.tensor', [1, 8], [0, -1, -2]),
-  ('train.steps_per_dispatch', [1, 50, 100], [0, -1]),
-  ('train.sample_tokens', [1, 10_000], [0, -1, 10_001]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
   ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
   ('long_text.context', [1, 100_000], [0, 100_001]),
@@ -96,7 +94,7 @@ SIZES = {
 }
 COUNTS = {
   'model': ('mem_len', 'clamp_len', 'softmax_samples', 'unroll'),
-  'train': ('eval_tokens', 'sample_every'),
+  'train': ('eval_tokens',),
   'optim': ('drop_at', 'average_start', 'average_patience'),
   'profile': ('start', 'stop'),
   'eval': ('window',),
@@ -185,7 +183,7 @@ CHOICES = {
   'model.attention': 'auto, xla, triton, tpu',
   'train.loss': 'full, half',
   'train.resume': 'auto, must, never',
-  'train.nonfinite': 'stop, skip, rollback',
+  'train.nonfinite': 'stop, rollback',
   'optim.name': 'adam, sgd',
   'optim.state_dtype': 'float32, bfloat16',
   'optim.schedule': 'cosine, inverse_sqrt, constant, drop, plateau',
@@ -227,8 +225,7 @@ FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
 FREE |= {'data.path', 'data.validation_path', 'data.test_path'}
 FREE |= {'data.tokenizer'}
 FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
-FREE |= {'train.sample_every', 'train.sample_tokens', 'train.wandb'}
-FREE |= {'train.tensorboard', 'train.batch_size'}
+FREE |= {'train.wandb', 'train.tensorboard', 'train.batch_size'}
 FREE |= {
   'train.steps',
   'train.async_checkpoints',
@@ -254,7 +251,7 @@ def test_keys_that_may_change_when_a_run_continues():
   found = sections.sections()
 
   def differ(now):
-    return list(settings.differences(found, now, then, ON_RESUME, NOTED))
+    return list(settings.differences(found, now, then, ON_RESUME, OTHER))
 
   assert not differ(then | dict.fromkeys(free, 'else'))
   assert not differ({k: x for k, x in then.items() if k not in free})

@@ -84,22 +84,6 @@ def test_a_trace_without_steps():
   assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
 
 
-def test_what_happens_between_dispatches():
-  sections.check(changed(train__steps_per_dispatch=100))
-  message = refused(changed(train__steps_per_dispatch=7))
-  expected = 'multiples of train.steps_per_dispatch, 7'
-  assert message == f'train.steps is 400000; allowed: {expected}'
-  every = {
-    f'train__{key}_every': 8 for key in ('log', 'eval', 'save', 'sample')
-  }
-  every |= dict(train__steps_per_dispatch=4, train__steps=80, profile__stop=16)
-  sections.check(changed(**every))
-  for key in (*every.keys() - {'train__steps_per_dispatch'}, 'profile__start'):
-    message = refused(changed(**(every | {key: 10})))
-    name = key.replace('__', '.')
-    assert message.startswith(f'{name} is 10; allowed: multiples of ')
-
-
 def test_two_prompts():
   config = changed(generate__prompt='a', generate__prompt_file='b')
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
@@ -114,16 +98,3 @@ def test_mesh():
     'mesh.data is -1; allowed: at least 1, for another axis is -1 too'
   )
   sections.check(changed(mesh__slices=-1, mesh__data=1))
-
-
-def test_limit_of_updates_left_out():
-  config = changed(train__nonfinite='skip', train__nonfinite_limit=99)
-  sections.check(config)
-  for limit in 100, 101:
-    config.train.nonfinite_limit = limit
-    assert refused(config) == (
-      f'train.nonfinite_limit is {limit}; allowed: less than train.log_every'
-    )
-    sections.check(
-      changed(train__nonfinite='rollback', train__nonfinite_limit=limit)
-    )

@@ -16,7 +16,7 @@ import pytest
 
 from tests import programs
 
-OPTIONS = 'train.steps=20', 'train.eval_every=10', 'train.sample_every=10'
+OPTIONS = 'train.steps=20', 'train.eval_every=10'
 # What draws: it is as wide as nothing.
 ESCAPES = re.compile(r'\x1b\[[\d;?]*[A-Za-z]')
 
@@ -70,7 +70,7 @@ def start(terminal, arguments, **streams):
 
 def names(lines):
   """The phases that lines are of, as they were seen first."""
-  shown = [re.match(r'[\u2800-\u28ff] ([a-z ]*[a-z])', x) for x in lines]
+  shown = [re.match(r'[-\\|/] ([a-z ]*[a-z])', x) for x in lines]
   return [*dict.fromkeys(m[1] for m in shown if m)]
 
 
@@ -88,17 +88,14 @@ def trained(tmp_path_factory):
 def test_training(trained):
   _, terminal, lines = trained
   wanted = 'preparing the corpus', 'compiling', 'drawing the first weights'
-  wanted += 'training', 'sampling', 'evaluating', 'saving', 'scoring'
+  wanted += 'training', 'evaluating', 'saving', 'scoring'
   found = names(lines)
   assert [x for x in found if x in wanted] == [*wanted]
-  about = [x.split()[0] for x in lines if re.match('[a-z]+  +', x)]
-  assert about[:6] == ['model', 'tokens', 'devices', 'training', 'run', 'data']
   kept = [x for x in lines if re.match(r'step \d+: validation', x)]
   assert [x.split(':')[0] for x in kept] == ['step 10', 'step 20']
-  assert sum('step 10: sample' in x for x in lines) == 1
   training = [x for x in lines if 'training' in x and ' bpc' in x]
   assert re.match(r'. training  \S+ left  step \d+/20  \d', training[0])
-  assert all(len(x) < 80 for x in lines if re.match('[\u2800-\u28ff]', x))
+  assert all(len(x) < 80 for x in lines if re.match(r'[-\\|/] ', x))
   assert b'\x1b[?25l' not in terminal.sent, 'the cursor is never hidden'
 
 
@@ -113,7 +110,7 @@ def test_evaluation_with_its_output_elsewhere(trained):
   lines = terminal.lines()
   assert {'restoring the model', 'scoring'} <= {*names(lines)}
   assert any(x.startswith('checkpoint: step 20') for x in lines)
-  assert all(len(x) < 40 for x in lines if re.match('[\u2800-\u28ff]', x))
+  assert all(len(x) < 40 for x in lines if re.match(r'[-\\|/] ', x))
 
 
 def test_ctrl_c(trained):

@@ -232,8 +232,10 @@ def test_a_recorded_config_with_keys_that_are_gone(tmp_path):
   path = tmp_path / 'config.py'
   text = settings.to_python(common.get_config(), 'command', {'seed': 7})
   gone = "  c.train.compilation_cache = ''\n  c.generate.stream = True\n"
+  text = text.replace("nonfinite = 'stop'", "nonfinite = 'skip'")
   path.write_text(text.replace('  return c', f'{gone}  return c'))
-  assert config_file.load(f'{path}').seed == 7
+  found = config_file.load(f'{path}')
+  assert (found.seed, found.train.nonfinite) == (7, 'stop')
   path.write_text(f'{HEAD}  c = common.get_config()\n{gone}  return c\n')
   assert 'line 6, c.train.compilation_cache' in refused(path)
 

@@ -60,7 +60,7 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
   asked = tmp_path, 'mine', {'train.steps': 3}
   made = wandb_run.Run(*asked)
   made.write({'step': 5, 'split': 'train', 'nats': 1.0, 'time': 9.0})
-  made.write({'step': 5, 'split': 'sample', 'text': 'a', 'time': 9.0})
+  made.write({'step': 5, 'split': 'validation', 'nats': 2.0, 'time': 9.0})
   made.close()
   ((key, run),) = remote.items()
   assert run.options['config'] == {'train.steps': 3}
@@ -73,7 +73,7 @@ def test_it_continues_by_the_id_in_the_folder(remote, tmp_path):
   assert [*remote] == [key]
   assert run.logged == [
     (5, {'train/nats': 1.0, 'train/time': 9.0}),
-    (5, {'sample/text': 'a', 'sample/time': 9.0}),
+    (5, {'validation/nats': 2.0, 'validation/time': 9.0}),
     (10, {'train/nats': 3.0, 'train/time': 9.0}),
   ]
   wandb_run.Run(tmp_path, 'other', {})
@@ -94,16 +94,16 @@ def test_a_refusal_is_one_line(remote, tmp_path):
 
 def test_a_run_that_goes_on(remote, tmp_path):
   programs.write_corpus(tmp_path)
-  options = 'train.batch_size=8', 'train.wandb=mine', 'train.sample_every=20'
+  options = 'train.batch_size=8', 'train.wandb=mine', 'train.eval_every=20'
   for steps in 20, 30:
-    more = f'train.steps={steps}', 'train.sample_tokens=3'
-    done = programs.here(programs.command(tmp_path, *options, *more))
+    more = f'train.steps={steps}'
+    done = programs.here(programs.command(tmp_path, *options, more))
     assert done.returncode == 0, done.stderr
     assert 'wandb: a folder\n' in done.stderr
   ((_, run),) = remote.items()
   assert run.finished == 2
   records = metrics_log.read(tmp_path / 'run/metrics.jsonl')
-  assert {r['split'] for r in records} == {'train', 'validation', 'sample'}
+  assert {r['split'] for r in records} == {'train', 'validation'}
   expected = [
     (r.pop('step'), {f'{r["split"]}/{k}': x for k, x in r.items()})
     for r in records

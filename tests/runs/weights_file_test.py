@@ -1,5 +1,4 @@
 import json
-import tracemalloc
 
 import flax.traverse_util
 import jax
@@ -174,18 +173,6 @@ def test_a_parameter_that_is_not_as_the_model_says(saved, array, found):
   np.savez(saved, **arrays)
   message = refused(lambda: weights_file.load(saved))
   assert message.endswith(f'parameters: {TABLE} {found}')
-
-
-def test_a_bomb_is_not_unpacked(saved):
-  arrays = arrays_of(saved) | {TABLE: np.zeros(10**8, np.float32)}
-  np.savez_compressed(saved, **arrays)
-  assert saved.stat().st_size < 10**6
-  tracemalloc.start()
-  message = refused(lambda: weights_file.load(saved))
-  peak = tracemalloc.get_traced_memory()[1]
-  tracemalloc.stop()
-  assert message.endswith('has 400,000,128 bytes; expected 72')
-  assert peak < 10**8
 
 
 def test_a_parameter_that_no_model_has(saved):

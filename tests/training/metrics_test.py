@@ -8,14 +8,13 @@ import pytest
 from txl_jax.training import metrics
 
 
-def add(sums, nll, tokens, grad_norm, step, skipped=False):
+def add(sums, nll, tokens, grad_norm, step):
   return jax.jit(metrics.add)(
     sums,
     nll=jnp.asarray(nll),
     tokens=jnp.int32(tokens),
     grad_norm=jnp.asarray(grad_norm),
     step=jnp.int32(step),
-    skipped=jnp.asarray(skipped),
   )
 
 
@@ -49,13 +48,6 @@ def test_add():
   assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1, 0)
 
 
-def test_a_skipped_step_counts_as_a_step_alone():
-  sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
-  sums = add(sums, np.inf, 3, np.nan, 8, skipped=True)
-  assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(6.5, 4, 0.25, 2, 8, 1)
-
-
 def test_more_tokens_than_an_int32_counts():
   """A log line of many steps of large batches, on the way past 2^31."""
   rng = np.random.default_rng(0)
@@ -67,8 +59,6 @@ def test_more_tokens_than_an_int32_counts():
     assert metrics.tokens_of(jax.device_get(sums)) == total
   assert_dtypes(sums)
   assert total > 2**32
-  skipped = add(sums, np.inf, 2**30 - 1, 1.0, step, skipped=True)
-  assert metrics.tokens_of(skipped) == total
 
 
 def test_tokens_of_thousands_of_large_steps():

@@ -25,6 +25,7 @@ sys.argv[0] = 'main'
 main.entry()
 """
 STEPS = 'train.steps=30', 'train.save_every=30', 'train.log_every=3'
+STEPS += ('train.batch_size=8',)
 
 
 def lines_of(folder):
@@ -37,7 +38,7 @@ def lines_of(folder):
 def plain(tmp_path_factory):
   folder = tmp_path_factory.mktemp('plain')
   programs.write_corpus(folder)
-  done = programs.run(programs.command(folder, *STEPS))
+  done = programs.here(programs.command(folder, *STEPS))
   assert done.returncode == 0, done.stderr
   return folder, done
 
@@ -54,15 +55,15 @@ def test_a_trace_changes_nothing(plain, tmp_path):
   programs.write_corpus(tmp_path)
   profile = 'profile.start=10', 'profile.stop=14'
   arguments = programs.command(tmp_path, *STEPS, *profile)
-  done = programs.run(arguments)
+  done = programs.here(arguments)
   assert done.returncode == 0, done.stderr
   assert traced(tmp_path) == [10, 11, 12, 13]
   assert list((tmp_path / 'run/profile').glob('plugins/profile/*/*.xplane.pb'))
-  assert f'traced up to step 14: {tmp_path}/run/profile\n' in done.stderr
+  assert f'traced: {tmp_path}/run/profile\n' in done.stderr
   assert programs.record(tmp_path) == programs.record(plain[0])
   assert not (plain[0] / 'run/profile').exists()
   # A run that goes on after those steps traces none of them again.
-  again = programs.run(arguments)
+  again = programs.here(arguments)
   assert again.returncode == 0 and 'traced' not in again.stderr
   assert traced(tmp_path) == [10, 11, 12, 13]
 
@@ -108,7 +109,7 @@ def test_shares_of_the_time(plain):
 
 def test_rates_leave_no_time_out(plain):
   lines = lines_of(plain[0])
-  tokens = 3 * 4 * 8
+  tokens = 3 * 8 * 8
   seconds = [tokens / line['tokens_per_second'] for line in lines[1:]]
   passed = lines[-1]['time'] - lines[0]['time']
   assert sum(seconds) == pytest.approx(passed, rel=0.1)
@@ -146,6 +147,7 @@ def test_utilisation_where_the_peak_is_known(tmp_path, dtype, most):
   c.update_from_flattened_dict(
     {k: type_of(c, k)(v) for k, v in (o.split('=') for o in programs.TINY)}
   )
+  c.train.batch_size = 8
   flops = cost.flops_per_token(c, len(prepared.load(folder).vocabulary))
   for line in lines:
     expected = line['tokens_per_second'] * flops / most

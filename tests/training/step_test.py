@@ -86,14 +86,13 @@ def toy_by_hand(w, batches, lrs):
 
 
 @functools.cache
-def toy(devices=1, accumulate=1, seed=0, averager=None, K=1, half=False):
+def toy(devices=1, accumulate=1, seed=0, averager=None, half=False):
   """The jitted step of the toy, and a function that makes its start."""
   model, optimiser, mesh = Toy(), sgd(clip=0.0), mesh_of(devices)
   state = state_lib.create(model, optimiser, B, jax.random.key(1), averager)
   step = step_lib.jit_train_step(
     mesh,
     jax.eval_shape(lambda: state),
-    K,
     model=model,
     optimiser=optimiser,
     schedule=lambda t: 0.2 / (1 + t),
@@ -103,7 +102,7 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, K=1, half=False):
     averager=averager,
     half_loss=half,
   )
-  rows = mesh_lib.rows(mesh, 0 if K == 1 else 1)
+  rows = mesh_lib.rows(mesh)
 
   def call(state, batch):
     return step(state, jax.device_put(batch, rows))
@@ -111,12 +110,10 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, K=1, half=False):
   return call, functools.partial(fresh, state, mesh, model)
 
 
-@pytest.mark.parametrize(
-  'accumulate, K', [(1, 1), (2, 1), (4, 1), (1, 5), (2, 5)]
-)
+@pytest.mark.parametrize('accumulate', [1, 2, 4])
 @pytest.mark.parametrize('devices', [1, 8])
-def test_train_step_by_hand(devices, accumulate, K):
-  step, start = toy(devices, accumulate, K=K)
+def test_train_step_by_hand(devices, accumulate):
+  step, start = toy(devices, accumulate)
   some = np.arange(B) % 3 == 0
   resets = [True, False, some, False, True]
   batches = [
@@ -127,8 +124,7 @@ def test_train_step_by_hand(devices, accumulate, K):
   scale = 0.5
   state = state.replace(lr_scale=scale * state.lr_scale)
   w = np.float64(state.params['w'])
-  together = jax.tree.map(lambda *x: np.stack(x), *batches)
-  for batch in batches if K == 1 else [together]:
+  for batch in batches:
     state = step(state, batch)
   lrs = [scale * 0.2 / (1 + t) for t in range(5)]
   w, sums, counts, log = toy_by_hand(w, batches, lrs)
@@ -204,18 +200,6 @@ def test_bad_step_is_the_first_that_is_not_finite():
     state = step(state, make_batch(n, padded=True))
     assert state.sums.bad_step == (-1 if n < 2 else 2)
   assert state.sums.steps == 5
-
-
-def test_steps_of_one_call_have_keys_of_their_own():
-  batches = [make_batch(0) for _ in range(3)]
-  step, start = toy()
-  state = start()
-  for batch in batches:
-    state = step(state, batch)
-  together = jax.tree.map(lambda *x: np.stack(x), *batches)
-  step, start = toy(K=3)
-  draw = step(start(), together).memory['draw']
-  np.testing.assert_array_equal(draw, state.memory['draw'])
 
 
 def draws(count, **changes):

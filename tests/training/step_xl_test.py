@@ -228,19 +228,18 @@ def test_a_config_reaches_its_step(monkeypatch):
   """What training makes of the keys, model and optimiser among them."""
   given = {}
 
-  def take(mesh, abstract, steps_per_dispatch, **arguments):
-    given.update(arguments, K=steps_per_dispatch)
+  def take(mesh, abstract, **arguments):
+    given.update(arguments)
 
   monkeypatch.setattr(step_lib, 'jit_train_step', take)
   c = common.get_config()
   c.model.update(FIELDS)
-  c.train.update(steps=70, batch_size=B, accumulate=2, steps_per_dispatch=5)
-  c.train.nonfinite = 'skip'
+  c.train.update(steps=70, batch_size=B, accumulate=2, loss='half')
   c.optim.update(name='sgd', clip=0.0, weight_decay=0.5, average='ema')
   built = step_lib.build(c, V, mesh_of(1))
   assert given['model'] == built.model == transformer()
-  names = ('K', 'steps', 'accumulate', 'skip_nonfinite')
-  assert [given[name] for name in names] == [5, 70, 2, True]
+  names = ('steps', 'accumulate', 'half_loss')
+  assert [given[name] for name in names] == [70, 2, True]
   assert given['averager'] == averaging.averager(c.optim) is not None
   assert given['schedule'](35) == pytest.approx(c.optim.lr / 2)
   # With no gradient an update is what weight decay takes off.

@@ -146,16 +146,6 @@ class Streams:
     return Batch(inputs, targets, n.astype(np.int32), new | (index == 0))
 
 
-def arrays(batches: list[Batch]) -> dict[str, np.ndarray | None]:
-  """What a step reads from K batches, [K, B, T] or [K, B]; for 1 without K."""
-  found = {}
-  for field in dataclasses.fields(Batch):
-    parts = [getattr(batch, field.name) for batch in batches]
-    one = len(parts) == 1 or parts[0] is None
-    found[field.name] = parts[0] if one else np.stack(parts)
-  return found
-
-
 def _padded(tokens, start, n, T):
   """Segments of n tokens from start, integers [...], padded to T.
 

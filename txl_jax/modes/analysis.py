@@ -183,7 +183,6 @@ def report(
   not finite, or a file cannot be written.
   """
   # First: it has taken long, and a folder may be full.
-  job.console.close()  # or a line of it would be torn
   processes.print_on_main(*lines)
   folder, name = job.folder / FOLDER, record['program']
   picture = folder / f'{name}.png'

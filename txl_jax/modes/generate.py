@@ -1,22 +1,17 @@
 """--mode=generate: prints what the model writes after a prompt."""
 
 import codecs
-import dataclasses
 import io
 import itertools
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from txl_jax.api import call_options, writing
+from txl_jax.api import writing
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
-from txl_jax.models import base
 from txl_jax.modes.job import Job
-from txl_jax.modes.sections import Config
 from txl_jax.parallel import processes
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
@@ -57,34 +52,6 @@ def run(job: Job) -> None:
       out.write(f'=== {which}sample {i + 1} of {g.samples}\n')
       out.write(text.decode(errors='replace') + '\n')
   out.flush()
-
-
-def sampler(
-  config: Config, vocabulary: AnyVocabulary, params: Any
-) -> Callable[[Any], str] | None:
-  """Gives the text that parameters, those of a moment in training, write.
-
-  All processes call it together. It is as `--mode=generate` would print it: the
-  first prompt and one sample, of train.sample_tokens. None without
-  train.sample_every. Of the parameters the shapes suffice here. UserError if
-  the section `generate` cannot be followed.
-  """
-  if not config.train.sample_every:
-    return None
-  given = {'max_new_tokens': config.train.sample_tokens}
-  config = call_options.changed(config, 'generate', given)
-  g = config.generate
-  prompt = encode(g, read_prompt(g), vocabulary)[0]
-  empty = writing.make(config, params, vocabulary, freeze=lambda *_: None)
-  decoding.check(empty.model, params, samples=1, segment_len=g.segment_len)
-
-  def sample(params):
-    variables = base.freeze(empty.model, params)
-    writer = dataclasses.replace(empty, variables=variables)
-    pieces = (piece for (piece,) in writer.texts([prompt], echo=True))
-    return b''.join(pieces).decode(errors='replace')
-
-  return sample
 
 
 def encode(

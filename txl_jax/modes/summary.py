@@ -6,8 +6,6 @@ Shapes: B batch, T segment.
 import collections
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import jax
 
@@ -19,7 +17,7 @@ from txl_jax.ops import kernels
 from txl_jax.parallel import capacity, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import target_device
-from txl_jax.training import cost, fit
+from txl_jax.training import cost
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
@@ -49,9 +47,6 @@ def run(job: Job) -> None:
   else:
     vocab_size = preparation.vocab_size(config.data)
   processes.print_on_main(*table(config, vocab_size), *lines)
-  with job.console.phase('tracing a step'):
-    lines = [*room(config, vocab_size)]
-  processes.print_on_main(*lines)
 
 
 def table(config: Config, vocab_size: int) -> list[str]:
@@ -96,38 +91,6 @@ def table(config: Config, vocab_size: int) -> list[str]:
   parts = ', '.join(f'{name} {_size(n)}' for name, n in held.items() if n)
   of_each = 'each device' if mesh.size > 1 else 'the device'
   return [*lines, f'between steps {of_each} holds {parts}']
-
-
-def room(config: Any, vocab_size: int) -> Iterator[str]:
-  """What training needs of a device, here and on a GPU, and what needs less."""
-  device = here = target_device.device()
-  kind = 'as a CPU computes' if here.platform == 'cpu' else here.kind
-  needed = 'in training it needs about {} ({})'.format
-  yield needed(_size(fit.needs(config, vocab_size, here)), kind)
-  if here.platform == 'cpu':
-    device = _OTHERS[0]
-    yield needed(_size(fit.needs(config, vocab_size, device)), device.kind)
-  less = []
-  for name, value in _smaller(config):
-    other: Any = config.copy_and_resolve_references()
-    section, key = name.split('.')
-    other[section][key] = value
-    n = fit.needs(other, vocab_size, device)
-    less.append(f'{_size(n)} with {name}={value}')
-  if less:
-    yield f'  less of it: {", ".join(less)}'
-
-
-def _smaller(config):
-  """Keys, with values, that make a step smaller."""
-  train = config.train
-  parts = mesh_lib.row_parts(mesh_lib.abstract_mesh(config.mesh))
-  if train.batch_size % (2 * train.accumulate * parts) == 0:
-    yield 'train.accumulate', 2 * train.accumulate
-  if config.model.get('remat') not in (None, 'layer'):
-    yield 'model.remat', 'layer'
-  if train.batch_size % (8 * train.accumulate * parts) == 0:
-    yield 'mesh.fsdp', 8 * abs(config.mesh.fsdp)
 
 
 def _attention(own, T):

@@ -6,19 +6,14 @@ import lzma
 import shlex
 from typing import Any
 
-import jax
-
-from txl_jax import models
 from txl_jax.api import call_options
-from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import figures, perplexity
-from txl_jax.models import base
-from txl_jax.modes import generate, pretrained, sections
+from txl_jax.modes import pretrained, sections
 from txl_jax.modes.evaluate import conditions
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
-from txl_jax.program import buckets, files, settings
+from txl_jax.program import buckets, settings
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.console import TOKENS
@@ -54,10 +49,9 @@ def run(job: Job) -> None:
     workdir.check_shared(folder)
     with job.watch.signals():
       start = resume.start(checkpoints, folder, config.train.resume)
-      then, other, history = None, None, []
+      then, other = None, None
       if start is not None:
         then = resume.Host.read(checkpoints, start)
-        history = resume.history(then, config, start)
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
         other = pretrained.find(config)
@@ -71,23 +65,21 @@ def run(job: Job) -> None:
       compared = _to_compare(corpus)
       processes.on_main(lambda: workdir.compare(*run, then))
       resume.check_length(config, folder, start or 0)
-      _tell(job, corpus, mesh, start or 0)
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh)
       params = plan.built.model.inference_params(plan.built.abstract.params)
-      sample = generate.sampler(config, corpus.vocabulary, params)
       if compared is not None:
         model = call_options.scorer(config, len(corpus.vocabulary))
         cut = call_options.cut(config)
         perplexity.check(model, params, compared, **cut, mesh=mesh)
       around = mesh, job.watch, job.console, plan
-      own = checkpoints, start, sample
+      own = checkpoints, start
       trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
         trainer.state, lines = other.into(trainer.state, config, mesh)
         for line in (*lines, other.reads(corpus)):
           job.console.say(line)
-      processes.on_main(lambda: workdir.describe(*run, command, then, history))
+      processes.on_main(lambda: workdir.describe(*run, command, then))
       progress = trainer.run()
     beside = []
     if compared is not None:
@@ -170,28 +162,3 @@ def _beside_compressors(job, corpus, params, tokens, mesh):
     f'  gzip -9     {rate(gzipped):.4f}',
     f'  xz -9       {rate(xz):.4f}',
   ]
-
-
-def _tell(job, corpus, mesh, start):
-  """Shows on a terminal what is to be trained, on what, and where."""
-  config, train = job.config, job.config.train
-  built = models.build(config.model, len(corpus.vocabulary))
-  shapes = jax.eval_shape(lambda: base.init_params(built, jax.random.key(0)))
-  count = sum(x.size for x in jax.tree.leaves(shapes))
-  sizes = [f'{split} {len(corpus.tokens(split)):,}' for split in SPLITS]
-  first = mesh.devices.flat[0]
-  kind, n = getattr(first, 'device_kind', first.platform), mesh.size
-  joined = [f'{processes.count()} processes'] if processes.count() > 1 else []
-  axes = [f'{axis} {k}' for axis, k in mesh.shape.items() if k > 1]
-  named = [config.experiment] if config.experiment else []
-  steps = f'{train.steps:,} steps of {train.batch_size} x {train.segment_len}'
-  job.console.table(
-    {
-      'model': (*named, config.model.name, f'{count:,} parameters'),
-      'tokens': sizes,
-      'devices': (f'{n} x {kind}', *joined, *axes),
-      'training': (f'{steps} tokens', *([f'from step {start}'] * (start > 0))),
-      'run': (files.shown(job.folder),),
-      'data': (files.shown(corpus.folder),),
-    }
-  )

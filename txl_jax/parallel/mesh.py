@@ -24,7 +24,6 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import (
-  AbstractDevice,
   AbstractMesh,
   AxisType,
   Mesh,
@@ -110,15 +109,10 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   return Mesh(np.stack(grids), AXES, axis_types=_TYPES)
 
 
-def abstract_mesh(
-  sizes: Any, device: AbstractDevice | None = None
-) -> AbstractMesh:
-  """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1.
-
-  What is traced under it can be made for the device.
-  """
+def abstract_mesh(sizes: Any) -> AbstractMesh:
+  """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1."""
   shape = tuple(abs(sizes.get(axis, 1)) for axis in AXES)
-  return AbstractMesh(shape, AXES, axis_types=_TYPES, abstract_device=device)
+  return AbstractMesh(shape, AXES, axis_types=_TYPES)
 
 
 def make(function: Callable[[], Any], abstract: Any) -> Any:

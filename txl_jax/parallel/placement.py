@@ -17,21 +17,21 @@ def local_rows(sharding: Sharding, size: int) -> np.ndarray:
 
 
 def from_rows(
-  tree: Any, rows: np.ndarray, size: int, sharding: Sharding, axis: int = 0
+  tree: Any, rows: np.ndarray, size: int, sharding: Sharding
 ) -> Any:
   """Arrays on all devices, from the rows that each process has.
 
-  The numpy arrays of the tree have the b rows of `local_rows`, int64 [b], along
-  an axis; the results have all of them.
+  The numpy arrays of the tree have the b rows of `local_rows`, int64 [b]; the
+  results have all of them.
   """
 
   def one(x):
     def piece(index):
-      first, last, _ = index[axis].indices(size)
+      first, last, _ = index[0].indices(size)
       here = slice(*np.searchsorted(rows, (first, last)))
-      return x[*index[:axis], here, *index[axis + 1 :]]
+      return x[here, *index[1:]]
 
-    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    shape = (size, *x.shape[1:])
     return jax.make_array_from_callback(shape, sharding, piece)
 
   return jax.tree.map(one, tree)

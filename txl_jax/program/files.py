@@ -78,13 +78,6 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
   return data
 
 
-def shown(path: AnyPath) -> str:
-  """A path for people: as it is, but of the home folder with a ~."""
-  home = os.path.expanduser('~')
-  inside = f'{path}'.startswith(f'{home}/')
-  return f'~{f"{path}"[len(home) :]}' if inside else f'{path}'
-
-
 def read_json(path: AnyPath) -> dict[str, Any]:
   """The JSON object in a file; UserError if there is none, or as by `read`."""
   return parse_json(read(path), f'{path}')

@@ -36,7 +36,7 @@ NEVER = 'never'
 IN_USE = 'in use'  # when the trained model is used, not when the run goes on
 AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
-NOTED = 'on resume, noted'  # the same; the history of the run tells of it
+OTHER = 'on resume, as another experiment'  # the same, but for the report
 
 # Older versions recorded them; nothing reads them any more.
 GONE = (
@@ -45,8 +45,13 @@ GONE = (
   'generate.stream',
   'train.compilation_cache',
   'train.init_optimiser',
+  'train.sample_every',
+  'train.sample_tokens',
+  'train.steps_per_dispatch',
   'watch.stall_seconds',
 )
+
+GONE_VALUE = 'train.nonfinite', 'skip'  # the same
 
 _RECORDED = '"""The config of this run, complete.'
 _LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
@@ -329,8 +334,10 @@ def get_config():
 
 
 def without_gone(source: bytes) -> bytes:
-  """A file that `to_python` wrote, its lines with keys that are GONE blank."""
+  """A file that `to_python` wrote, its lines with what is GONE blank."""
   if not source.startswith(_RECORDED.encode()):
     return source
-  keys = '|'.join(GONE).encode()
-  return re.sub(rb'(?m)^  c\.(%b) = .*' % keys, b'', source)
+  key, value = GONE_VALUE
+  lines = [f'{name} = .*' for name in GONE] + [f'{key} = {value!r}$']
+  pattern = f'(?m)^  c\\.({"|".join(lines)})'
+  return re.sub(pattern.encode(), b'', source)

@@ -2,8 +2,7 @@ r"""Sets the runs in a folder beside the tables of the paper.
 
 python -m txl_jax.report --runs=runs --output=report
 
-writes report.md, report.html, which needs no other file, and pictures, which
-need the extra `plot`.
+writes report.md and its pictures, which need the extra `plot`.
 """
 
 from txl_jax.program import terminal
@@ -31,9 +30,6 @@ _OUTPUT = flags.DEFINE(
 )
 
 
-_TITLE = 'Transformer-XL: the paper and these runs'
-
-
 def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
   """The report; its pictures are put into the folder."""
   groups, runs = collections.defaultdict(list), [r for r in all_ if r.trained]
@@ -51,7 +47,7 @@ def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
     found[members[0].experiment] = members
   found = dict(sorted(found.items()))
   return [
-    page.Heading(1, _TITLE),
+    page.Heading(1, 'Transformer-XL: the paper and these runs'),
     'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
     'deviation over runs that differ in their seed alone; a row without a run '
     'is empty, or tells that the model is not implemented here. Figures of '
@@ -95,11 +91,10 @@ def main(_: list[str]) -> None:
     output.mkdir(parents=True, exist_ok=True)
   made = blocks(runs, output)
   files.write(output / 'report.md', page.markdown(made))
-  files.write(output / 'report.html', page.web(made, _TITLE))
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
   count = sum(run.trained for run in runs)
-  print(f'{count} runs: {output}/report.md, {output}/report.html')
+  print(f'{count} runs: {output}/report.md')
 
 
 def entry() -> None:

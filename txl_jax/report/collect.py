@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,14 +20,6 @@ from txl_jax.runs import metrics_log, workdir
 # Of a gap between two lines of the log, as a multiple of the usual one: the
 # run was stopped in between.
 _STOPPED = 10
-# Keys that a config must have, to be that of a run.
-_NEEDED = {
-  'seed': int,
-  'model.name': str,
-  'train.steps': int,
-  'train.batch_size': int,
-  'train.segment_len': int,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +117,7 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
 
   That are damaged runs, and analyses of an older checkpoint than the best one
   of now. A folder where there is no run, but speed was measured, has a Run
-  without a config, and so has a file of `bench sliding`. UserError: it is no
-  folder.
+  without a config. UserError: it is no folder.
   """
   if not folder.is_dir():
     raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
@@ -138,7 +128,8 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
   for path in sorted(trained | {x for x in every if (x / speed).exists()}):
     name = f'{path.relative_to(folder)}'
     try:
-      run = read(path, name) if path in trained else _fresh(path, name)
+      fresh = path not in trained
+      run = Run(name, {}, [], _analyses(path)) if fresh else read(path, name)
     except UserError as e:
       yield e
       continue
@@ -153,13 +144,6 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
       else:
         current[program] = found
     yield dataclasses.replace(run, analyses=current)
-  for path in sorted(x for place in every for x in place.glob('*.json')):
-    try:
-      if (measured := _sliding(path)) is not None:
-        name = f'{path.relative_to(folder)}'
-        yield Run(name, {}, [], {'eval_speed': measured})
-    except UserError as e:
-      yield e
 
 
 def _folders(folder):
@@ -181,116 +165,12 @@ def read(folder: pathlib.Path, name: str) -> Run:
   """The run in a folder; UserError if a file of it is damaged."""
   path = folder / workdir.CONFIG
   config = settings.flatten(files.read_json(path))
-  needed = _NEEDED | ({'experiment': str} if 'experiment' in config else {})
-  for key, kind in needed.items():
-    if type(config.get(key)) is not kind:
-      value = settings.shown(config.get(key))
-      raise UserError(f'{path} is no config of a run: {key} is {value}')
-  if config['model.name'] not in MODELS:
-    settings.refuse(
-      f'{path}: model.name', config['model.name'], ', '.join(MODELS)
-    )
+  if (model := config.get('model.name')) not in MODELS:
+    settings.refuse(f'{path}: model.name', model, ', '.join(MODELS))
   records = metrics_log.read(folder / metrics_log.NAME)
   return Run(name, config, records, _analyses(folder))
 
 
-def _fresh(folder, name):
-  """What was measured where there is no run."""
-  found = _analyses(folder)
-  return Run(name, {}, [], {'eval_speed': found['eval_speed']})
-
-
-def _sliding(path):
-  """The file of `python -m benchmarks sliding`, in the form of eval_speed.
-
-  None for another file; UserError if it is damaged.
-  """
-  if b'"sliding"' not in (text := files.read(path)):
-    return None
-  found = files.parse_json(text, f'{path}')
-  if found.get('benchmark') != 'sliding':
-    return None
-  _check(f'{path}', found, {'hardware': {'device': str}, 'results': dict})
-  names = (re.fullmatch(r'memory, (\d+)', name) for name in found['results'])
-  measured = []
-  for length in (int(name[1]) for name in names if name):
-    pair = [f'{kind}, {length}' for kind in ('window', 'memory')]
-    form = {name: {'median': float} for name in pair}
-    _check(f'results of {path}', found['results'], form)
-    window, memory = (found['results'][name]['median'] for name in pair)
-    measured.append(
-      {'attention_length_tokens': length, 'times_slower': window / memory}
-    )
-  kept = {'hardware': found['hardware'], 'config': found.get('sizes')}
-  return kept | {'lengths': measured}
-
-
 def _analyses(folder):
   paths = sorted((folder / analysis.FOLDER).glob('*.json'))
-  return {path.stem: _analysis(path) for path in paths}
-
-
-def _analysis(path):
-  """What a program has measured; UserError if it has not that form."""
-  found = files.read_json(path)
-  unit = found.get('unit') if isinstance(found, dict) else None
-  _check(f'{path}', found, _form(path.stem, f'{unit}'))
-  return found
-
-
-def _form(program, unit):
-  """What is read here of the record of a program, see `_check`."""
-  length = {'attention_length_tokens': int, unit: float}
-  forms = {
-    'attention_length': {
-      'unit': str,
-      'split': str,
-      'init': length,
-      'best': length,
-      'lengths': [length],
-      'effective': (length,),
-      'effective_at_end': (bool,),
-    },
-    'recl': {
-      'contexts_tokens': [int],
-      'group': [{'name': str, 'experiment': str, 'mean_nats': [(float,)]}],
-      'results': [
-        {
-          'name': str,
-          'share': float,
-          'recl_tokens': (int,),
-          'at_end': (bool,),
-          'at_reach': (bool,),
-          'interval_tokens': ([int],),
-        }
-      ],
-    },
-    'eval_speed': {
-      'hardware': {'device': str},
-      'lengths': [{'attention_length_tokens': int, 'times_slower': float}],
-    },
-    'eval_test': {'unit': str, unit: float},
-  }
-  return forms.get(program, {})
-
-
-def _check(name, value, form):
-  """Holds a value of JSON against a type, or {key: form}, or [form] of all.
-
-  As (form,), it may be null or missing.
-  """
-  if isinstance(form, tuple):
-    if value is None:
-      return
-    (form,) = form
-  kind = form if isinstance(form, type) else type(form)
-  if type(value) not in ((int, float) if kind is float else (kind,)):
-    raise UserError(
-      f'{name} is {settings.shown(value)}; allowed: {kind.__name__}'
-    )
-  if isinstance(form, list):
-    for each in value:
-      _check(f'an entry of {name}', each, form[0])
-  elif isinstance(form, dict):
-    for key, inner in form.items():
-      _check(f'{key} of {name}', value.get(key), inner)
+  return {path.stem: files.read_json(path) for path in paths}

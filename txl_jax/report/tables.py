@@ -138,7 +138,7 @@ def _beside(table, groups, evaluations, file):
   compared = columns and not file and table.kind != 'recl'
   differences = ['difference'] if compared else []
   header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
-  rows, grey = [], []
+  rows = []
   for row in table.rows:
     experiment = _experiment(row, file)
     if not (experiment if file else row.published or not columns):
@@ -146,7 +146,6 @@ def _beside(table, groups, evaluations, file):
     published = [f'{x:,}' for x in row.published] or [''] * len(columns)
     cells = [_label(row, file), *published]
     if not experiment and table.kind != 'speed':
-      grey.append(len(rows))
       cells += ['not implemented here']
       rows.append(cells + [''] * (len(header) - len(cells)))
       continue
@@ -158,7 +157,7 @@ def _beside(table, groups, evaluations, file):
       found = figures[main]
       cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
     rows.append(cells + _counted(figures, runs))
-  return page.Table(header, rows, grey)
+  return page.Table(header, rows)
 
 
 def _units(table, groups, file):

@@ -36,7 +36,6 @@ from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import checkpoint_folder, lease, seal
 
-UNSAVED = 'unsaved'  # a file next to the folder, until a step is complete
 _KEEP = 2  # newest steps
 _PATIENCE = 10.0  # seconds to wait for a thread of a failed save
 # A save may take 30 years: orbax's clock may be adjusted, and a lost process is
@@ -62,7 +61,6 @@ class Checkpoints(checkpoint_folder.Steps):
     # Bucket clients have their own errors.
     known = (OSError, ValueError, UserError)
     self._failures = (Exception,) if self.in_bucket else known
-    self._verified = {}  # {step: when it was sealed}
     self._reported = set()
     self._executor = concurrent.futures.ThreadPoolExecutor(1)
     self._saving: concurrent.futures.Future | None = None
@@ -81,15 +79,11 @@ class Checkpoints(checkpoint_folder.Steps):
     folder = self.path(step)
     if not folder.is_dir():
       return False
-    # What this process has already read or written is not read again.
-    known = self._verified.get(step) == seal.when(folder)
-    problem = seal.damage(folder, item, read=not known)
+    problem = seal.damage(folder, item)
     if problem and (step, problem) not in self._reported:
       self._reported.add((step, problem))
       line = f'checkpoint {step} is damaged and not used: {problem}'
       print(f'warning: {self.folder}: {line}', file=sys.stderr)
-    elif not problem and not item:
-      self._verified[step] = seal.when(folder)
     return not problem
 
   def save(
@@ -122,7 +116,8 @@ class Checkpoints(checkpoint_folder.Steps):
       self.wait()
 
   def _is_saved(self, step, host):
-    if not self._usable(step):
+    # This process has read or written it.
+    if not self.is_there(step) or seal.damage(self.path(step), read=False):
       return False
     return self._host(step) == json.loads(json.dumps(host))
 
@@ -138,14 +133,9 @@ class Checkpoints(checkpoint_folder.Steps):
       lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
       self.place(step)
-      self._verified[step] = seal.when(self.path(step))
-      self.folder.with_name(UNSAVED).unlink(missing_ok=True)
     found = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
-    old = set(sound[_KEEP:]) - set(keep)
-    self.delete(*old)
-    for gone in old:
-      self._verified.pop(gone, None)
+    self.delete(*(set(sound[_KEEP:]) - set(keep)))
 
   @contextlib.contextmanager
   def _write_errors(self, step):
@@ -194,8 +184,6 @@ class Checkpoints(checkpoint_folder.Steps):
     to the folder `damaged` next to it, which keeps the last one of each number.
     """
     aside = self.folder.with_name('damaged')
-    if aside.exists() and not aside.is_dir():
-      raise UserError(f'{aside} is no folder; allowed: to move it away')
     for step in self.steps():
       folder = self.path(step)
       if step > newest or seal.damage(folder, read=False):

@@ -2,10 +2,9 @@
 
 It is an object with the name of its holder, which rewrites it every few
 seconds. A process that finds it, and sees it unchanged for LEASE seconds, takes
-it; at once if the holder was a process of the same machine that no longer
-exists. Every write is conditional on the object being the one that was seen, so
-if two take it one fails; clocks are never compared. A holder that was paused,
-and whose lock was taken, ends when it notices, and `confirm` is called before a
+it. Every write is conditional on the object being the one that was seen, so if
+two take it one fails; clocks are never compared. A holder that was paused, and
+whose lock was taken, ends when it notices, and `confirm` is called before a
 checkpoint is sealed.
 """
 
@@ -40,7 +39,6 @@ class Lease:
     self._holder = {
       'pid': os.getpid(),
       'host': socket.gethostname(),
-      'machine': _machine(),
       'token': uuid.uuid4().hex,
     }
 
@@ -79,9 +77,7 @@ class Lease:
       if seen and found not in (0, seen):
         folder = f'{self._path.parent} is in use by {who}'
         raise UserError(f'--workdir={folder}; allowed: one run at a time')
-      if _is_dead(holder):
-        due = 0.0
-      elif found and not seen:
+      if found and not seen:
         due = time.monotonic() + LEASE
         for_ = f'waiting up to {LEASE:.0f} s for a sign of life'
         print(f'{self._path} is held by {who}: {for_}', file=sys.stderr)
@@ -138,24 +134,3 @@ def confirm(folder: pathlib.Path) -> None:
   """
   if lease := _held.get(f'{folder}'):
     lease.confirm()
-
-
-def _machine():
-  """Identity of this machine and of its process ids."""
-  try:
-    boot = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text().strip()
-    return f'{boot} {os.readlink("/proc/self/ns/pid")}'
-  except OSError:
-    return uuid.uuid4().hex
-
-
-def _is_dead(holder):
-  if holder.get('machine') != _machine():
-    return False
-  try:
-    os.kill(holder['pid'], 0)
-  except ProcessLookupError:
-    return True
-  except (OSError, *files.ODD):  # of another user, or not of a run
-    pass
-  return False

@@ -1,7 +1,6 @@
 """The log of a run: metrics.jsonl and the events of TensorBoard.
 
-metrics.jsonl has one JSON object a line: step, split, and figures; those of the
-split `sample` have instead a text that the model has written. Except for
+metrics.jsonl has one JSON object a line: step, split, and figures. Except for
 timings, it is the same whether or not the run was interrupted: a checkpoint
 records the `Mark` of the record, to which it is cut back. A record that does
 not match its mark is put aside, and a new one begins; this is reported.
@@ -95,7 +94,7 @@ class Log:
         events.mkdir(exist_ok=True)
         # Not SummaryWriter: if a full disk kills its thread, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
-      self._path, self._file = path, path.open('ab')
+      self._file = path.open('ab')
       self._mark = Mark() if kept is None else mark
       for line in _lines(kept or b''):
         self._tell(json.loads(line))
@@ -114,11 +113,6 @@ class Log:
       if time.monotonic() - self._flushed > self._every:
         self._flush_events()
 
-  def figures(self, split: str, name: str) -> list[float]:
-    """A figure from every line of a split so far."""
-    records = read(self._path)
-    return [r[name] for r in records if r['split'] == split and name in r]
-
   def _tell(self, record):
     """Passes on a record that has been written."""
     self._also(record)
@@ -127,13 +121,10 @@ class Log:
     record = dict(record)
     step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():
-      if isinstance(value, str):  # indented: TensorBoard reads Markdown
-        value = '\n'.join(f'    {line}' for line in value.split('\n'))
-        made = summary.text(f'{split}/{name}', value)
-      else:
+      if not isinstance(value, str):  # older versions recorded texts
         made = summary.scalar(f'{split}/{name}', value)
-      event = Event(step=step, wall_time=time_, summary=made)
-      self._events.write_event(event)
+        event = Event(step=step, wall_time=time_, summary=made)
+        self._events.write_event(event)
 
   def _flush_events(self):
     self._flushed = time.monotonic()
@@ -181,11 +172,6 @@ class Silent:
 
   sync = close = write
 
-  def figures(self, split: str, name: str) -> list[float]:
-    """Returns no figures."""
-    del split, name
-    return []
-
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
   """The readable records of a metrics.jsonl; [] without the file."""
@@ -228,14 +214,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
   """The record in a line; None if there is none."""
   try:
     found = json.loads(line)
-    texts = {'split', *(['text'] if 'text' in found else [])}
-    numbers = {k: x for k, x in found.items() if k not in texts}
-    whole = [x for x in numbers.values() if not isinstance(x, float)]
-    # What TensorBoard accepts.
-    right = all(type(x) is int and abs(x) < 2**63 for x in whole)
-    right = right and type(found['step']) is int and found['step'] >= 0
-    right = right and 'time' in numbers
-    right = right and all(isinstance(found[k], str) for k in texts)
+    numbers = [x for name, x in found.items() if name != 'split']
+    right = all(type(x) in (int, float) for x in numbers)
+    right = right and type(found['step']) is int and 'time' in found
+    return found if right and isinstance(found['split'], str) else None
   except files.ODD:
     return None
-  return found if right else None

@@ -50,11 +50,6 @@ def damage(
       path = there.get(part, folder / part)
       if wanted and (why := _difference(path, size, crc, read)):
         return f'{part}{why}'
-    for part, path in there.items():
-      # A network file system renames a file that is deleted while open.
-      ours = part in entries or part == NAME or path.name.startswith('.nfs')
-      if not ours and not path.is_dir():
-        return f'{part} is not of it'
   except (UserError, *files.ODD) as e:
     if isinstance(e.__cause__, OSError) and _out_of_reach(folder, e.__cause__):
       raise
@@ -87,15 +82,6 @@ def digest(folder: pathlib.Path) -> str:
   path = folder / NAME
   found = files.read_json(path).get('sha256') if path.exists() else ''
   return found if isinstance(found, str) else ''
-
-
-def when(folder: pathlib.Path) -> int:
-  """When a folder was sealed, in ns; 0 if it was not.
-
-  In a bucket it is a number that differs from seal to seal.
-  """
-  path = folder / NAME
-  return path.lstat().st_mtime_ns if files.is_there(path) else 0
 
 
 def _digest(sealed):

@@ -1,14 +1,12 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
 config.json, config.py   the config, the second one for --config
-history.json             what was changed in the course of the run, if anything
 vocabulary.json          what the token ids stand for
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
 tensorboard/             the same for TensorBoard
 wandb.json, wandb/       the run at Weights & Biases, see `wandb_run`
 checkpoints/             see `checkpoint`
-unsaved                  there until the first checkpoint is complete
 lock                     held while a run writes here; in a bucket see `lease`
 
 What the run depends on is also in every checkpoint, and that is what counts: a
@@ -18,11 +16,9 @@ run that continues writes the files here anew.
 import contextlib
 import fcntl
 import json
-import os
 import pathlib
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from txl_jax.data import vocabularies
@@ -30,80 +26,43 @@ from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
-from txl_jax.runs import checkpoint, lease, metrics_log, wandb_run
+from txl_jax.runs import lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
 _CONTINUING = {'train.resume': 'auto'}  # even if it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
-HISTORY, _PYTHON = 'history.json', 'config.py'
-_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, HISTORY, wandb_run.NAME
+_PYTHON = 'config.py'
+_OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
 
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
   """Locks the folder against a second run; the lock dies with the process.
 
-  The folder is made if needed. At the end, what a run has written here is
-  removed if it has neither a checkpoint nor a record. UserError if another run
-  holds the folder, or it cannot be written.
+  The folder is made if needed, and removed if nothing is written into it.
+  UserError if another run holds it, or it cannot be written.
   """
-  made = []
+  if isinstance(folder, buckets.Path):
+    with lease.held(folder / _LOCK):
+      yield
+    return
+  path = folder / _LOCK
   with contextlib.ExitStack() as stack:
-    if isinstance(folder, buckets.Path):
-      stack.enter_context(lease.held(folder / _LOCK))
-    else:
-      made = [path for path in (folder, *folder.parents) if not path.exists()]
-      try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(_hold(folder / _LOCK))
-      except OSError as e:
-        raise UserError(f'--workdir={folder} cannot be written: {e}') from e
+    try:
+      folder.mkdir(parents=True, exist_ok=True)
+      file = stack.enter_context(path.open('a'))
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      found = f'{folder} is in use by another run'
+      raise UserError(f'--workdir={found}; allowed: one run at a time') from e
+    except OSError as e:
+      raise UserError(f'--workdir={folder} cannot be written: {e}') from e
     try:
       yield
     finally:
-      with contextlib.suppress(OSError):
-        _clear(folder, made)
-
-
-def _hold(path):
-  """The lock, opened and held."""
-  if path.is_symlink():
-    raise OSError(0, f'{path} is a link')
-  file = path.open('a+', errors='replace')
-  try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    same = path.exists() and path.stat().st_ino
-    if same != os.fstat(file.fileno()).st_ino:
-      file.close()  # a run that has just ended removed it
-      return _hold(path)
-    file.seek(0)
-    if not re.fullmatch(r'\d*\n?', file.read(100)):
-      raise OSError(0, f'{path} is not the lock of a run')
-    file.truncate(0)
-    print(os.getpid(), file=file, flush=True)
-  except BlockingIOError as e:
-    with file:
-      file.seek(0)
-      found = f'{path.parent} is in use by process {file.read(20).strip()}'
-    raise UserError(f'--workdir={found}; allowed: one run at a time') from e
-  except OSError:
-    file.close()
-    raise
-  return file
-
-
-def _clear(folder, made):
-  """Removes what was written by a run that came to nothing."""
-  record = folder / metrics_log.NAME
-  if (folder / checkpoint.UNSAVED).exists() and not _size(record):
-    metrics_log.remove_events(folder / metrics_log.EVENTS)
-    # Anything that had these names before was put aside.
-    for name in *_OURS, metrics_log.NAME, checkpoint.UNSAVED:
-      (folder / name).unlink(missing_ok=True)
-  if [path.name for path in folder.iterdir()] == [_LOCK]:
-    (folder / _LOCK).unlink()
-    for path in made:
-      path.rmdir()
+      if [*folder.iterdir()] == [path]:
+        path.unlink()
+        folder.rmdir()
 
 
 def compare(
@@ -117,24 +76,12 @@ def compare(
 
   `then` is the `resume.Host` of the checkpoint to continue from; None without
   one. UserError: the checkpoint is of another config or corpus, or, if weights
-  were converted, of another model or vocabulary; or there is a record of steps,
-  but no checkpoint, and train.resume does not say to begin again.
+  were converted, of another model or vocabulary.
   """
   if then is None:
-    record, saved = folder / metrics_log.NAME, checkpoints(folder)
-    was = _size(record) or ((folder / CONFIG).exists() and saved.exists())
-    young = (folder / checkpoint.UNSAVED).exists()
-    if was and not young and config.train.resume != 'never':
-      steps = [r['step'] for r in metrics_log.read(record)]
-      raise UserError(
-        f'{folder} has the record of a run up to step {max(steps, default=0)}, '
-        f'and {saved} no checkpoint, as where a disk is not mounted; allowed: '
-        'to bring them back, another --workdir, or '
-        '--config.train.resume=never, which begins again and keeps the record'
-      )
     return
   free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
-  free = settings.NOTED, settings.ON_RESUME, *free
+  free = settings.OTHER, settings.ON_RESUME, *free
   now = settings.flatten(json.loads(settings.to_json(config)))
   found = settings.differences(sections, now, then.config, *free)
   for name, here, there in found:
@@ -167,14 +114,13 @@ def describe(
   corpus: Prepared,
   command: str,
   then: Any,
-  history: Sequence[Mapping[str, Any]] = (),
 ) -> None:
   """Writes the files that describe this run, after `compare`.
 
-  The command is the one that continues the run; `then` is as for `compare`; the
-  history is from `resume.history`, and is noted in the config and a file. A new
-  run takes the folder over; what another one has left is put aside, and this is
-  reported. UserError: a file cannot be written.
+  The command is the one that continues the run; `then` is as for `compare`. A
+  new run takes the folder over: a record without checkpoints, and the files of
+  another run or of the user, are put aside, and this is reported. UserError: a
+  file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
   # For a command given in another folder.
@@ -185,21 +131,16 @@ def describe(
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
     _CORPUS: json.dumps(about),
-    _PYTHON: settings.to_python(config, command, free, _notes(history)),
+    _PYTHON: settings.to_python(config, command, free),
     CONFIG: settings.to_json(config),
   }
-  if history or (then is not None and (folder / HISTORY).exists()):
-    texts[HISTORY] = json.dumps([*history], indent=1) + '\n'
-  unsaved = folder / checkpoint.UNSAVED
   if then is None:
-    same = unsaved.exists() and _holds(folder / CONFIG, texts[CONFIG])
-    found = [x for x in (*_OURS, metrics_log.NAME) if (folder / x).exists()]
-    if found and not same:  # of another run, or of the user
+    same, record = _holds(folder / CONFIG, texts[CONFIG]), metrics_log.NAME
+    found = [x for x in _OURS if not same and (folder / x).exists()]
+    found += [record] if _size(folder / record) else []
+    if found:
       why = f'{folder} has no checkpoint of a run and is taken over'
       metrics_log.put_aside(folder, why, *found, metrics_log.EVENTS)
-    files.write(unsaved, 'No checkpoint is complete yet.\n')
-  else:
-    unsaved.unlink(missing_ok=True)
   for name, text in texts.items():
     if not _holds(folder / name, text):
       files.write(folder / name, text)
@@ -210,16 +151,6 @@ def _holds(path, text):
   with contextlib.suppress(UserError):
     return files.read(path) == text.encode()
   return False
-
-
-def _notes(history):
-  """{key: what it was before} for keys that were changed."""
-  notes = {}
-  for change in history:
-    was = f'{change["was"]!r} until step {change["step"]}'
-    before = notes.get(change['key'])
-    notes[change['key']] = f'{before}, {was}' if before else was
-  return notes
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:

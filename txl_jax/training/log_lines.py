@@ -19,10 +19,9 @@ class Lines:
 
   def __init__(self, config: Config, corpus: Prepared, console: Console):
     """Starts without any measurements."""
-    self._train, self._console = config.train, console
-    self._unit, self._timed_from = corpus.vocabulary.unit, 0
+    self._console, self._unit = console, corpus.vocabulary.unit
+    self._timed_from = 0
     self.clock = profiling.Clock()
-    self.curve: list[float] = []  # the figures of evaluations so far
     self._flops, self._peak = 0, profiling.peak(config.model.dtype)
     if self._peak:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
@@ -63,60 +62,41 @@ class Lines:
     seconds, shares = self.clock.read()
     # This program has made some or all of the steps since the last line.
     timed, self._timed_from = step - self._timed_from, step
-    skipped, updates = int(sums.skipped), int(sums.steps - sums.skipped)
-    if updates:
-      tokens = metrics.tokens_of(sums)
-      rate = tokens * timed / int(sums.steps) / seconds
-      record: Any = {'step': step, 'split': 'train'}
-      record |= figures.figures(float(sums.nll) / tokens, self._unit)
-      norm = float(sums.grad_norm) / updates
-      record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
-      record |= {'tokens_per_second': round(rate, 1), **shares}
-      if self._train.nonfinite == 'skip':
-        record['skipped'] = skipped
-      record |= more
-      if self._peak:
-        record['mfu'] = round(rate * self._flops / self._peak, 4)
-      log.write(record)
-      self._show(step, record, shares)
-    if skipped:
-      self._console.say(
-        f'warning: {skipped} updates left out, the first at step '
-        f'{int(sums.bad_step) + 1}: loss or gradient not finite'
-      )
+    tokens, steps = metrics.tokens_of(sums), int(sums.steps)
+    rate = tokens * timed / steps / seconds
+    record: Any = {'step': step, 'split': 'train'}
+    record |= figures.figures(float(sums.nll) / tokens, self._unit)
+    norm = float(sums.grad_norm) / steps
+    record |= {'lr': lr, 'grad_norm': norm, 'epoch': epoch}
+    record |= {'tokens_per_second': round(rate, 1), **shares, **more}
+    if self._peak:
+      record['mfu'] = round(rate * self._flops / self._peak, 4)
+    log.write(record)
+    self._show(record, shares)
 
-  def _show(self, step, record, shares):
+  def _show(self, record, shares):
     """Shows the figures of a record; on a terminal, as many as fit."""
-    figure = f'{record[self._unit]:.4f} {self._unit}'
-    rate = f'{record["tokens_per_second"]:,.0f} tokens/s'
-    lr = f'lr {record["lr"]:.3g}'
-    used = [f'mfu {record["mfu"]:.1%}'] if self._peak else []
-    data, dispatch, device = (f'{share:.2%}' for share in shares.values())
-    waits = f'data {data}', f'dispatch {dispatch}', f'device {device}'
-    parts = figure, rate, lr, *used, f'epoch {record["epoch"]}', *waits
+    parts = [f'{record[self._unit]:.4f} {self._unit}', f'lr {record["lr"]:.3g}']
+    parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
+    parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
+    names = 'data', 'dispatch', 'device'
+    waits = zip(names, shares.values(), strict=True)
+    parts += [f'{name} {share:.2%}' for name, share in waits]
     left = self._phase.left()
-    eta = [] if left is None else [f'ETA {duration(left)}']
-    before = f'step {step}/{self._train.steps}', figure, lr, rate, *used
-    plain = '  '.join([*before, *waits, *eta])
-    self._console.figures(self._phase, parts, plain)
+    if left is not None and not self._console.live:
+      parts += [f'ETA {duration(left)}']
+    at = f'step {record["step"]}/{self._phase.total}'
+    self._console.figures(self._phase, parts, at)
 
   def evaluated(
     self, record: Mapping[str, Any], progress: resume.Progress
   ) -> None:
-    """Shows the record of an evaluation, and the curve so far.
-
-    The progress is that after it.
-    """
-    self.curve.append(record[self._unit])
-    step, best = record['step'], progress.best_step
-    mark = ' (best)' if best == step else ''
-    figure = f'validation {record[self._unit]:.4f} {self._unit}{mark}'
-    lowest = figures.figures(progress.best, self._unit)[self._unit]
-    before = [] if mark else [f'best {lowest:.4f} at step {best}']
+    """Shows the record of an evaluation; the progress is that after it."""
+    mark = ' (best)' if progress.best_step == record['step'] else ''
+    parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
     bits = figures.told({x: record[x] for x in (figures.BPB,) if x in record})
-    read = f'{bits}{record["tokens"]:,} tokens in {duration(record["seconds"])}'
-    averaged = record.get('averaged', 0)
-    over = [f'weights averaged over {averaged} steps'] if averaged else []
-    plain = f'step {step}: {", ".join([figure, read, *over])}'
-    parts = f'step {step}: {figure}', *before, read, *over
-    self._console.evaluated(parts, self.curve, plain)
+    took = duration(record['seconds'])
+    parts += [f'{bits}{record["tokens"]:,} tokens in {took}']
+    if averaged := record.get('averaged', 0):
+      parts += [f'weights averaged over {averaged} steps']
+    self._console.say(f'step {record["step"]}: {", ".join(parts)}')

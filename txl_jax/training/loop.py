@@ -3,14 +3,12 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from txl_jax.data import streams
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.parallel import mesh as mesh_lib
@@ -22,10 +20,8 @@ from txl_jax.runs import checkpoint, metrics_log, wandb_run
 from txl_jax.runs.console import TOKENS, Console
 from txl_jax.training import (
   averaging,
-  frequencies,
   log_lines,
   metrics,
-  optim,
   profiling,
   resume,
 )
@@ -58,14 +54,12 @@ class Trainer:
     plan: Plan,
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
-    sample: Callable[[Any], str] | None = None,
   ):
     """Restores a checkpoint, the one from `resume.start`.
 
     The config must have been compared with the checkpoint's, the run's folder
     locked, the watch opened. Nothing is written before `run`, except that
-    damaged checkpoints are put aside. `sample` gives the text that parameters
-    write; it is called on every process.
+    damaged checkpoints are put aside.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -80,10 +74,7 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
-    self.history = []  # see `resume.history`
-    self._warned = False  # see `frequencies`
     self.wandb = None  # on process 0, if asked for
-    self.sample, self.sampled = sample, 0  # sampled: the last sampled step
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
@@ -113,9 +104,7 @@ class Trainer:
       abstract = abstract.replace(memory=())
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
     self.step, self.state = step, state_lib.join(items)
-    self.sampled = step  # before it was saved
     self.progress, self.record = host.progress, host.record
-    self.history = resume.history(host, self.config, step)
     if int(self.state.step) != step:
       where = f'{self.checkpoints.folder}/{step}'
       raise UserError(f'{where} holds the state of step {self.state.step}')
@@ -125,15 +114,6 @@ class Trainer:
       empty = functools.partial(self.model.init_memory, B)
       memory = mesh_lib.make(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
-    if then != B:
-      self.console.say(
-        f'train.batch_size was {then} and is {B}: the memory starts empty, and '
-        f'the text is cut into {B} streams, of which step {step} is the next'
-      )
-    steps = self.config.train.steps
-    if (was := host.config.get('train.steps', steps)) != steps:
-      rule = optim.continued(self.config.optim, step, was, steps)
-      self.console.say(f'train.steps was {was} and is {steps}: {rule}')
     for line in host.other_versions():
       self.console.say(line)
 
@@ -144,8 +124,6 @@ class Trainer:
       also = self.wandb.write if self.wandb else lambda record: None
       events = self.config.train.tensorboard
       self.log = metrics_log.Log(self.folder, self.record, events, also)
-    unit = self.corpus.vocabulary.unit
-    self.lines.curve = self.log.figures('validation', unit)
 
   def run(self) -> Progress:
     """Trains to the last step, evaluating and saving on the way.
@@ -179,8 +157,6 @@ class Trainer:
     self.lines.begin(self.step, phase)
     while True:
       self.watch.step = self.step
-      if train.sample_every and self._due(train.sample_every):
-        self._between_steps(self._write_sample)
       if self._due(train.eval_every) and self.progress.evaluated < self.step:
         self._between_steps(self._evaluate)
       if self._due(train.save_every) or self.step == self.progress.best_step:
@@ -196,16 +172,16 @@ class Trainer:
           batch = self._next_batch()
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
-        self.step += train.steps_per_dispatch
-        # At most one call is running while the next one is prepared, and the
-        # figures of a call are read while the next one is running.
+        self.step += 1
+        # At most one step is running while the next one is prepared, and the
+        # figures of a step are read while the next one is running.
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
       phase.reach(self.step)
       if self.trace.ends(self.step):
         with self.lines.apart(self.state):
-          self.trace.end(self.step)
+          self.trace.close()
       self._write_line()
       if self._due(train.log_every):
         # Before the next step, or this would have to wait for it.
@@ -224,12 +200,11 @@ class Trainer:
     return step > 0 and (step % every == 0 or step == self.config.train.steps)
 
   def _next_batch(self):
-    B, K = self.config.train.batch_size, self.config.train.steps_per_dispatch
-    first = self.step + self.progress.passed_over
-    batches = [self.streams.batch(first + k, self.rows) for k in range(K)]
-    arrays, axis = streams.arrays(batches), int(K > 1)
-    placed = mesh_lib.rows(self.mesh, axis)
-    return placement.from_rows(arrays, self.rows, B, placed, axis)
+    number = self.step + self.progress.passed_over
+    batch = vars(self.streams.batch(number, self.rows))
+    placed = mesh_lib.rows(self.mesh)
+    B = self.config.train.batch_size
+    return placement.from_rows(batch, self.rows, B, placed)
 
   def _between_steps(self, do):
     """Does something besides training, once all training is logged."""
@@ -252,18 +227,17 @@ class Trainer:
     self.lines.write(self.log, step, sums, float(lr), epoch, **more)
 
   def _check_finite(self, sums):
-    bad, skipped = int(sums.bad_step), int(sums.skipped)
-    if bad < 0 or 0 < skipped <= self.config.train.nonfinite_limit:
+    bad = int(sums.bad_step)
+    if bad < 0:
       return
     self.checkpoints.wait()
     newest, kept = self.checkpoints.newest(), 'no checkpoint was saved before'
     if newest is not None:
       kept = f'the last good checkpoint is step {newest}'
-    again = f', nor in {skipped - 1} steps after it' if skipped else ''
     raise NotFinite(
-      f'loss or gradient is not finite at step {bad + 1}{again}; {kept} in '
+      f'loss or gradient is not finite at step {bad + 1}; {kept} in '
       f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip, or '
-      'train.nonfinite skip or rollback',
+      'train.nonfinite=rollback',
       bad,
     )
 
@@ -327,28 +301,8 @@ class Trainer:
     self._tell_devices()
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
-    self._compare_with_frequencies(score.nats)
     if self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
-
-  def _compare_with_frequencies(self, nats):
-    """Warns, once, if the model does no better than token frequencies."""
-    if self._warned:
-      return
-    found = self.step, nats, self.corpus, self.validation[1:]
-    if line := frequencies.told(*found, self.config):
-      self._warned = True
-      self.console.say(line)
-
-  def _write_sample(self):
-    """Logs a text that the model writes now; must precede a save."""
-    if self.sample is None or self.sampled == self.step:
-      return
-    with self.console.phase('sampling'):
-      text = self.sample(self.weights())
-    self.sampled = self.step
-    self.log.write({'step': self.step, 'split': 'sample', 'text': text})
-    self.console.sample(f'step {self.step}: sample', text)
 
   def _tell_devices(self):
     """Puts what an evaluation has decided into the state."""
@@ -361,9 +315,8 @@ class Trainer:
 
   def _save(self):
     self._check_finite(jax.device_get(self.state.sums))
-    run = self.config, self.corpus.digest
     now = self.progress, self.log.sync()
-    host = resume.Host.of(*now, *run, self.history)
+    host = resume.Host.of(*now, self.config, self.corpus.digest)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     host = dataclasses.asdict(host)
     with self.console.phase('saving'):

@@ -21,7 +21,7 @@ class Sums(flax.struct.PyTreeNode):
   grad_norm: jax.Array  # float32, global norms before clipping
   steps: jax.Array  # int32
   bad_step: jax.Array  # int32, the first that was not finite, -1 if none was
-  skipped: jax.Array  # int32, those left out for that; in `steps` all the same
+  skipped: jax.Array  # int32, 0; older versions could leave out updates
 
 
 def zeros() -> Sums:
@@ -38,21 +38,14 @@ def tokens_of(sums: Sums) -> int:
   return high * _HIGH + low
 
 
-def add(
-  sums: Sums, nll: Any, tokens: Any, grad_norm: Any, step: Any, skipped: Any
-) -> Sums:
+def add(sums: Sums, nll: Any, tokens: Any, grad_norm: Any, step: Any) -> Sums:
   """Sums with one more step, which has scored less than 2^30 tokens."""
   bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
-
-  def unless(x):
-    return jnp.where(skipped, jnp.zeros_like(x), x)
-
-  low = sums.tokens[1] + unless(tokens)
-  return Sums(
-    nll=sums.nll + unless(nll.astype(jnp.float32)),
+  low = sums.tokens[1] + tokens
+  return sums.replace(
+    nll=sums.nll + nll.astype(jnp.float32),
     tokens=jnp.stack([sums.tokens[0] + low // _HIGH, low % _HIGH]),
-    grad_norm=sums.grad_norm + unless(grad_norm.astype(jnp.float32)),
+    grad_norm=sums.grad_norm + grad_norm.astype(jnp.float32),
     steps=sums.steps + 1,
     bad_step=jnp.where((sums.bad_step < 0) & bad, step, sums.bad_step),
-    skipped=sums.skipped + jnp.asarray(skipped, jnp.int32),
   )

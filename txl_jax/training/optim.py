@@ -176,17 +176,6 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
   return rate
 
 
-def continued(config: Optim, step: int, before: int, now: int) -> str:
-  """Describes the learning rate of a run with a new number of steps."""
-  if config.schedule != 'cosine':
-    return f'the rate of schedule {config.schedule} does not depend on it'
-  old, new = (float(schedule(config, n)(step)) for n in (before, now))
-  return (
-    f'the rate from here on is that of a run of {now} steps, {new:.3g} in step '
-    f'{step + 1}, where it would have been {old:.3g}'
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Plateau:
   """Lowers the rate when evaluation stops getting better."""

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from txl_jax.evaluation.perplexity import Eval
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program.settings import (
-  NOTED,
   ON_RESUME,
+  OTHER,
   count,
   file_path,
   key,
@@ -16,8 +16,6 @@ from txl_jax.program.settings import (
 )
 from txl_jax.training.optim import Optim
 from txl_jax.training.profiling import Profile
-
-_PERIODS = 'steps', 'log_every', 'eval_every', 'save_every', 'sample_every'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,26 +26,19 @@ class Train:
     400_000,
     'Total number of updates. A run that is continued may get more or fewer, '
     'but no fewer than it has already made (docs/runs.md).',
-    may_change=NOTED,
+    may_change=OTHER,
   )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run continued with another value '
     'starts with an empty memory.',
-    may_change=NOTED,
+    may_change=OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.')
   accumulate: int = size(
     1,
     'Parts of a batch whose gradients are summed before one update; each part '
     'keeps its own memory, and the result is that of the whole batch.',
-  )
-  steps_per_dispatch: int = size(
-    1,
-    'Steps per call to the devices, for steps so short that the calls '
-    'themselves take time. steps, log_every, eval_every, save_every, '
-    'sample_every and the steps of a trace must be multiples of it. XLA may '
-    'sum in another order: numbers agree to 1e-5.',
   )
   loss: str = key(
     'full',
@@ -69,8 +60,7 @@ class Train:
     choices={
       'auto': 'yes, or start one if there is none',
       'must': 'yes, or fail if there is none',
-      'never': 'fail if there are checkpoints; if they are gone, start over at '
-      'step 0 and keep the old record next to the new one',
+      'never': 'fail if there are checkpoints',
     },
     may_change=ON_RESUME,
   )
@@ -103,18 +93,6 @@ class Train:
   tensorboard: bool = key(
     True, 'Write TensorBoard events to the workdir.', may_change=ON_RESUME
   )
-  sample_every: int = count(
-    0,
-    'Steps between two samples of what the model writes after the first prompt '
-    'of the section `generate`, with its settings; 0 is off.',
-    may_change=ON_RESUME,
-  )
-  sample_tokens: int = size(
-    100,
-    'Maximum number of tokens in a sample.',
-    at_most=10_000,
-    may_change=ON_RESUME,
-  )
   wandb: str = key(
     '',
     "Weights & Biases project that also gets the record; '' is none. It needs "
@@ -127,7 +105,6 @@ class Train:
     'What to do about a loss or gradient that is not finite.',
     choices={
       'stop': 'end the run',
-      'skip': 'leave out the update',
       'rollback': 'go on from the last checkpoint, with an empty memory and '
       'the batches after this one',
     },
@@ -135,8 +112,7 @@ class Train:
   )
   nonfinite_limit: int = size(
     5,
-    'How many updates may be left out between two log lines (skip), or '
-    'rollbacks made in the whole run (rollback). One more ends the run.',
+    'How many rollbacks may be made in the whole run. One more ends it.',
     may_change=ON_RESUME,
   )
 
@@ -144,12 +120,6 @@ class Train:
     """Keys that do not go together, see `settings`."""
     if self.batch_size % self.accumulate:
       yield 'accumulate', f'divisors of {self.batch_size}'
-    K = self.steps_per_dispatch
-    for name in _PERIODS:
-      if getattr(self, name) % K:
-        yield name, f'multiples of train.steps_per_dispatch, {K}'
-    if self.nonfinite == 'skip' and self.nonfinite_limit >= self.log_every:
-      yield 'nonfinite_limit', 'less than train.log_every'
     if self.eval_tokens == 1:
       yield 'eval_tokens', '0, or at least 2'
 

@@ -1,6 +1,6 @@
 """What a run will compute; problems are reported before anything is written.
 
-Shapes: B batch, T segment, K steps in a call.
+Shapes: B batch, T segment.
 """
 
 from typing import Any, NamedTuple
@@ -69,12 +69,10 @@ def evaluation(config: Config) -> dict[str, Any]:
 
 def _check_step(config, built, mesh, text):
   """Checks that the training step fits in memory."""
-  K, B = config.train.steps_per_dispatch, config.train.batch_size
-  lead = (K,) if K > 1 else ()
-  placed = mesh_lib.rows(mesh, len(lead))
+  B, placed = config.train.batch_size, mesh_lib.rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
-    return jax.ShapeDtypeStruct((*lead, B, *shape), dtype, sharding=placed)
+    return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
 
   batch = {
     'inputs': rows(text.width),
@@ -83,9 +81,6 @@ def _check_step(config, built, mesh, text):
     'reset': rows(dtype=bool),
   }
   state = built.abstract
-  # The same program is called later: it is traced and compiled once.
-  program = built.step.trace(state, batch)
-  product = capacity.largest_product(program.jaxpr)
   sizes = *_of_model(config, 'd_model', *_WIDTHS, 'n_layer'), 'mesh.fsdp'
   length, rows_too = _of_model(config, 'mem_len'), 'train.batch_size'
   held = {
@@ -93,15 +88,13 @@ def _check_step(config, built, mesh, text):
     'the optimiser': (state.opt_state, ('optim.state_dtype', *sizes)),
     'the average': (state.average, ('optim.average', *sizes)),
     'the memory': (state.memory, (*length, rows_too)),
-    'the batches': (batch, ('train.steps_per_dispatch', rows_too)),
+    'the batch': (batch, (rows_too,)),
   }
   lower = rows_too, 'train.accumulate', 'train.segment_len'
   parts = {k: (capacity.on_a_device(x), keys) for k, (x, keys) in held.items()}
-  parts['one product'] = product / mesh.size, lower
-  capacity.check('a training step', mesh, parts)
-  held = sum(size for size, _ in parts.values()) - product / mesh.size
-  between = capacity.between(program.lower().compile())
-  parts = {'its arguments': (held, (*length, *sizes))}
+  capacity.check('a training step', mesh, parts)  # before the compiler tries
+  # The same program is called later: it is traced and compiled once.
+  between = capacity.between(built.step.trace(state, batch).lower().compile())
   remat = _of_model(config, 'remat')
   parts['what is computed'] = between, (*lower, *remat, *sizes)
   capacity.check('a training step', mesh, parts)

@@ -12,6 +12,7 @@ import jax
 
 from txl_jax.parallel import processes
 from txl_jax.program import buckets
+from txl_jax.program.errors import first_line
 from txl_jax.program.settings import ON_RESUME, count
 from txl_jax.runs.console import Console
 
@@ -128,39 +129,28 @@ class Trace:
     self._folder = self._local = folder / 'profile' / own
 
   def step(self, step: int) -> jax.profiler.StepTraceAnnotation:
-    """The context of a call that makes steps, the first one after `step`."""
+    """The context of the step that is made after `step` others."""
     if not self._on and self._start <= step < self._stop:
       if isinstance(self._folder, buckets.Path):
         self._local = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
-      self._on = self._try(jax.profiler.start_trace, str(self._local))
+      jax.profiler.start_trace(str(self._local))
+      self._on = True
     return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
   def ends(self, step: int) -> bool:
     """Whether a trace is under way that ends after this many steps."""
     return self._on and step >= self._stop
 
-  def end(self, step: int) -> None:
-    """Writes what was traced; the devices have made these steps."""
-    if self.close():
-      self._console.say(f'traced up to step {step}: {self._folder}')
-
-  def close(self) -> bool:
-    """Ends the trace, if there is one; whether it was written."""
-    was_on, self._on = self._on, False
-    written = was_on and self._try(jax.profiler.stop_trace)
-    if written and isinstance(self._folder, buckets.Path):
-      written = self._try(buckets.put, self._local, self._folder)
-    if self._local != self._folder:
-      shutil.rmtree(self._local, ignore_errors=True)
-    return written
-
-  def _try(self, call, *arguments):
-    """Whether a call succeeds; training goes on without a trace."""
+  def close(self) -> None:
+    """Writes the trace, if one is under way; a failure is a warning."""
+    if not self._on:
+      return
+    self._on = False
     try:
-      call(*arguments)
+      jax.profiler.stop_trace()
+      if isinstance(self._folder, buckets.Path):
+        buckets.put(self._local, self._folder)
+        shutil.rmtree(self._local)
+      self._console.say(f'traced: {self._folder}')
     except (RuntimeError, OSError) as e:
-      why = ' '.join(str(e).split())
-      self._console.say(f'warning: no trace in {self._folder}: {why}')
-      self._start = self._stop  # not again at the next step
-      return False
-    return True
+      self._console.say(f'warning: no trace in {self._folder}: {first_line(e)}')

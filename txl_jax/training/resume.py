@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.metadata
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.metrics_log import Mark
 from txl_jax.training import averaging, optim
-from txl_jax.training.options import Config, Train
+from txl_jax.training.options import Config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,33 +68,24 @@ class Host:
   config: dict[str, Any]  # flat
   corpus: str  # its digest; '' of weights that were converted
   versions: dict[str, str]  # of packages, and the kind of the devices
-  history: Sequence[Mapping[str, Any]] = ()  # see `history`
 
   @classmethod
   def of(
-    cls,
-    progress: Progress,
-    record: Mark,
-    config: Any,
-    corpus: str,
-    history: Sequence[Mapping[str, Any]] = (),
+    cls, progress: Progress, record: Mark, config: Any, corpus: str
   ) -> Any:
     """The Host of a run as it stands."""
     flat = settings.flatten(config.to_dict())
-    return cls(progress, record, flat, corpus, _versions(), [*history])
+    return cls(progress, record, flat, corpus, _versions())
 
   @classmethod
   def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
     """Reads the Host of a checkpoint; UserError if it is damaged."""
     found = checkpoints.host(step)
-    like = dataclasses.asdict(cls(Progress(), Mark(), {}, '', {}, []))
     try:
-      _check_types('host', found, like)
       progress = Progress.from_json(found['progress'])
       record = Mark(**found['record'])
       config, corpus = settings.flatten(found['config']), found['corpus']
-      changes = [_change(x) for x in found['history']]
-      return cls(progress, record, config, corpus, found['versions'], changes)
+      return cls(progress, record, config, corpus, found['versions'])
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
       raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
@@ -115,45 +105,11 @@ class Host:
     ]
 
 
-def _change(found):
-  """An entry of a history from JSON; a ValueError if it is none."""
-  _check_types('a change', found, {'step': 0, 'key': ''})
-  return {name: found[name] for name in ('step', 'key', 'was', 'is')}
-
-
-def history(then: Host, config: Config, step: int) -> list[dict[str, Any]]:
-  """Changes of the config since a run began, the oldest first.
-
-  Each is {'step', 'key', 'was', 'is'}: after so many steps a key that is NOTED
-  became another. `then` is the Host of that step, which the run goes on from;
-  converted weights have no history.
-  """
-  if not then.trained:
-    return []
-  changes = [dict(x) for x in then.history]
-  now = settings.flatten(config)
-  for name, entry in settings.keys(Train).items():
-    key, noted = f'train.{name}', entry.may_change == settings.NOTED
-    was = then.config.get(key, now[key])
-    if noted and was != now[key]:
-      changes.append({'step': step, 'key': key, 'was': was, 'is': now[key]})
-  return changes
-
-
 def check_length(config: Config, folder: Path, step: int) -> None:
   """UserError if a run that goes on from a step was to end before it."""
   if config.train.steps < step:
     allowed = f'at least {step}, which the run in {folder} has made'
     settings.refuse('train.steps', config.train.steps, allowed)
-
-
-def _check_types(name, found, like):
-  """Raises a ValueError unless a value from JSON has the types of another."""
-  kinds = (int, float) if type(like) is float else (type(like),)
-  if type(found) not in kinds:
-    raise ValueError(f'{name} is {found!r:.80}')
-  for key, value in like.items() if isinstance(like, dict) else ():
-    _check_types(key, found[key], value)
 
 
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:

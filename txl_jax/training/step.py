@@ -1,6 +1,6 @@
 """One training step: a pure function, and its jit over a mesh.
 
-Shapes: B batch, T segment, A accumulated parts, K steps in a call.
+Shapes: B batch, T segment, A accumulated parts.
 """
 
 import functools
@@ -33,7 +33,6 @@ def train_step(
   steps: int,
   accumulate: int = 1,
   averager: averaging.Averager | None = None,
-  skip_nonfinite: bool = False,
   half_loss: bool = False,
 ) -> TrainState:
   """One update of a model; optimiser and schedule are from `optim`.
@@ -71,11 +70,8 @@ def train_step(
   if averager:
     average = averager.update(state.average, params, state.step)
     new = new.replace(average=average)
-  grad_norm, skipped = optax.tree.norm(grads), False
-  if skip_nonfinite:
-    empty = model.init_memory(len(batch['reset']))
-    new, skipped = _keep_nonfinite_out(state, new, nll, grad_norm, empty)
-  sums = metrics.add(state.sums, nll, tokens, grad_norm, state.step, skipped)
+  grad_norm = optax.tree.norm(grads)
+  sums = metrics.add(state.sums, nll, tokens, grad_norm, state.step)
   return new.replace(step=state.step + 1, sums=sums)
 
 
@@ -87,22 +83,6 @@ def _last_half(targets):
   at = jnp.arange(targets.shape[1])
   n = jnp.max(jnp.where(targets >= 0, at + 1, 0), axis=1, keepdims=True)
   return jnp.where(at < n // 2, -1, targets)
-
-
-def _keep_nonfinite_out(old, new, nll, grad_norm, empty):
-  """The new state, unless the loss or gradient is not finite, and whether not.
-
-  Parameters, optimiser and average then stay as they were. The memory after a
-  loss that is not finite is emptied.
-  """
-
-  def choose(condition, tree, other):
-    return jax.tree.map(functools.partial(jnp.where, condition), tree, other)
-
-  skipped = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
-  kept = choose(skipped, old.replace(memory=()), new.replace(memory=()))
-  memory = choose(jnp.isfinite(nll), new.memory, empty)
-  return kept.replace(memory=memory), skipped
 
 
 def _in_parts(gradient, A, axes):
@@ -175,7 +155,6 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
     step = jit_train_step(
       mesh,
       abstract,
-      train.steps_per_dispatch,
       model=model,
       optimiser=optimiser,
       schedule=schedule,
@@ -183,7 +162,6 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
       steps=train.steps,
       accumulate=train.accumulate,
       averager=averager,
-      skip_nonfinite=train.nonfinite == 'skip',
       half_loss=train.loss == 'half',
     )
   return Built(model, schedule, create, abstract, step)
@@ -198,27 +176,15 @@ def check_rows(config: Config, parts: int) -> None:
     settings.refuse('train.batch_size', B, allowed)
 
 
-def jit_train_step(
-  mesh: Mesh, abstract: TrainState, steps_per_dispatch: int = 1, **more: Any
-) -> Any:
-  """`train_step` compiled for a mesh; the state given to it is used up.
-
-  If above 1, steps_per_dispatch is K: a batch has a leading axis K. The other
-  arguments are those of `train_step`.
-  """
+def jit_train_step(mesh: Mesh, abstract: TrainState, **more: Any) -> Any:
+  """`train_step` compiled for a mesh; the state given to it is used up."""
   states = state_lib.shardings(abstract, mesh, more['model'])
-  several = steps_per_dispatch > 1
-
-  def body(state, batch):
-    return train_step(state, batch, **more), None
 
   def step(state, batch):
     with mesh_lib.ambient(mesh):
-      if several:
-        return jax.lax.scan(body, state, batch)[0]
-      return body(state, batch)[0]
+      return train_step(state, batch, **more)
 
-  given = states, mesh_lib.rows(mesh, int(several))
+  given = states, mesh_lib.rows(mesh)
   return jax.jit(
     step, in_shardings=given, out_shardings=states, donate_argnums=0
   )

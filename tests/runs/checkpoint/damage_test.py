@@ -67,15 +67,6 @@ def test_a_part_that_is_a_pipe_or_has_no_end(c):
     assert not c.usable(step)
 
 
-@pytest.mark.parametrize('name', ['params/more', 'average/x', 'seal.json.tmp'])
-def test_a_file_that_was_not_sealed(c, capfd, name):
-  path = c.folder / '2' / name
-  path.parent.mkdir(exist_ok=True)
-  path.write_text('')
-  assert c.newest() == 1
-  assert f'not used: {name} is not of it' in capfd.readouterr().err
-
-
 def test_what_is_not_of_a_save_is_left_alone(c):
   found = ['60.old.mine', 'best.old', 'mine.new', 'x.orbax-checkpoint-tmp']
   for name in found:
