@@ -18,7 +18,7 @@ import sys
 from absl import app, flags
 
 from txl_jax.program import command_line, files, pictures
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect, page, tables
 from txl_jax.runs.console import duration
 
@@ -89,7 +89,12 @@ def main(_: list[str]) -> None:
     raise UserError(f'--runs={source} holds no run')
   with files.writing(f'{output}'):
     output.mkdir(parents=True, exist_ok=True)
-  made = blocks(runs, output)
+  try:
+    made = blocks(runs, output)
+  except files.ODD as e:  # in a file that somebody has changed
+    what = f'{type(e).__name__}: {first_line(e)}'
+    allowed = 'config.json and records as runs and --mode write them'
+    raise UserError(f'--runs={source}: {what}; allowed: {allowed}') from e
   files.write(output / 'report.md', page.markdown(made))
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
