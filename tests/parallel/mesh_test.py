@@ -207,7 +207,7 @@ def test_rules_fit_every_config(name):
   specs = [s.spec for s in jax.tree.leaves(out.params)]
   for (path, x), spec in zip(flat, specs, strict=True):
     # The last bin of WikiText-103 and lm1b has an odd number of words, and the
-    # published LSTM, QRNN and GCNNs have widths that eight devices cannot share.
+    # published LSTM, QRNN and GCNNs widths that eight devices cannot share.
     words = re.search('table|output', str(path[-1]))
     odd = x.shape[0 if words else -1] % 8
     assert spec != P() or odd or x.size < 1e6, path
