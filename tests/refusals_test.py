@@ -106,8 +106,7 @@ def test_a_mesh_of_other_devices(corpus):
     (('--noconfig.train.varlen',), ['--config is missing']),
     (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
     (('--config=configs/ptb.py', '--config.optin.lr=1'), ['is optim.lr']),
-    (('--config=configs/ptb.py', '--config.optim=1'), ['it is a section']),
-    (('--config=configs/ptb.py', '--workdir=a\udcff'), ['is not UTF-8']),
+    (('--config=configs/ptb.py', '--config.optim=1'), ['no such key']),
   ],
 )
 def test_refused_flags(arguments, words):

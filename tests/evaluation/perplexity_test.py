@@ -17,7 +17,6 @@ from txl_jax.data import streams
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 V, T = 11, 4
@@ -227,20 +226,6 @@ def test_what_progress_raises_ends_the_scoring():
   with pytest.raises(KeyboardInterrupt):
     score(make(), 1, 1, progress=stop)
   assert seen == [T, 2 * T]
-
-
-def test_mapped_tokens_behind_another_are_released(monkeypatch):
-  released = []
-
-  class Map:
-    def madvise(self, advice):
-      released.append(advice)
-
-  mapped = types.SimpleNamespace(base=Map())
-  monkeypatch.setattr(files, 'mmap', mmap_of(Map))
-  files.release(mapped)
-  files.release(streams.Preceded(0, mapped))
-  assert released == [4, 4]
 
 
 @pytest.fixture

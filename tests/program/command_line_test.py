@@ -8,7 +8,6 @@ import pytest
 from absl import logging
 
 from txl_jax.program import command_line
-from txl_jax.program.errors import UserError
 
 
 def echo(text):
@@ -79,8 +78,3 @@ def test_paths_of_flags(monkeypatch):
   monkeypatch.setenv('HOME', '/home/me')
   assert command_line.Path().parse('~/a~') == '/home/me/a~'
   assert command_line.Path().parse('a/~') == 'a/~'
-
-
-def test_what_is_no_utf8():
-  with pytest.raises(UserError, match=r"'--a=\\udcff' is not UTF-8"):
-    command_line.parse(['main', '--a=\udcff'])

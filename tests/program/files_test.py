@@ -124,10 +124,3 @@ def test_a_failed_write_is_named(tmp_path):
   with pytest.raises(OSError) as error, files.naming('x'):
     raise OSError('no failure of the system')
   assert str(error.value) == 'no failure of the system'
-
-
-def test_paths_for_people(monkeypatch):
-  monkeypatch.setenv('HOME', '/home/me')
-  assert files.shown('/home/me/data') == '~/data'
-  assert files.shown('/home/menu/data') == '/home/menu/data'
-  assert files.shown('runs/here') == 'runs/here'

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from txl_jax.convert import infer, layout, lengths, original, vocabularies
 from txl_jax.convert.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -50,8 +49,6 @@ def of_state(
   section = layout.section_of(fields)
   params = original.to_params(state, section, V)
   warnings = original.check_frequencies(state, section)
-  for x in state.values():
-    files.release(x)  # most are copies by now
   like = lengths.published(fields, V)
   keys, of_lengths = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:

@@ -18,7 +18,7 @@ from txl_jax.modes.evaluate import conditions
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
-from txl_jax.program import buckets, files, settings
+from txl_jax.program import buckets, settings
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.console import TOKENS
@@ -191,7 +191,7 @@ def _tell(job, corpus, mesh, start):
       'tokens': sizes,
       'devices': (f'{n} x {kind}', *joined, *axes),
       'training': (f'{steps} tokens', *([f'from step {start}'] * (start > 0))),
-      'run': (files.shown(job.folder),),
-      'data': (files.shown(corpus.folder),),
+      'run': (str(job.folder),),
+      'data': (str(corpus.folder),),
     }
   )

@@ -34,11 +34,6 @@ class Path(flags.ArgumentParser):
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
   """What a command line has besides flags; UserError if it is not allowed."""
-  for argument in argv:
-    try:
-      argument.encode()
-    except UnicodeEncodeError as e:
-      raise UserError(f'argument {argument!r} is not UTF-8') from e
   try:
     rest = flags.FLAGS(argv)
   except UserError:
@@ -69,7 +64,7 @@ def told(
     finally:
       sys.stdout.flush()  # what is left would fail when nobody catches it
   except BrokenPipeError:
-    sys.exit(1)
+    terminal.end(1)  # the interpreter would fail once more, when it ends
   except (UserError, OSError) as e:
     print('error:', ' '.join(str(e).split()), file=sys.stderr)
     sys.exit(1)

@@ -6,18 +6,13 @@ imports little.
 
 import atexit
 import contextlib
-import functools
 import gc
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import NoReturn
-
-from txl_jax.program.errors import UserError
-
-_PATIENCE = 1.0  # seconds that the last words wait for who reads them
+from typing import Any, NoReturn
 
 _before_end: list[Callable[[], None]] = []
 _on_leave: list[Callable[[], None]] = []
@@ -27,20 +22,16 @@ def begin() -> None:
   """Makes Ctrl-C end the program, its streams safe to use, and it start sooner.
 
   What cannot be written to standard error is dropped, for it is only for
-  people. Standard output is the product: where that cannot be written is a
-  UserError. A character that an encoding lacks is written as its number.
+  people. A character that an encoding lacks is written as its number.
   """
   # Tracing makes millions of objects, and few of them are garbage: looking for
   # it as often as Python does took a fifth of the time until the first step.
   gc.set_threshold(100_000)
-  # The next file that is opened would get the number of a closed stream.
-  for number in range(3):
-    try:
-      os.fstat(number)
-    except OSError:
-      os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-  sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-  sys.stdout, sys.stderr = _text(1, sys.stdout), _text(2, sys.stderr)
+  errors, encoding = 'backslashreplace', sys.stderr.encoding
+  raw: Any = io.BufferedWriter(_Droppable(2, 'w', closefd=False))
+  sys.stderr = io.TextIOWrapper(raw, encoding, errors, line_buffering=True)
+  output: Any = sys.stdout
+  output.reconfigure(errors=errors)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -87,14 +78,10 @@ def interrupt(*_) -> None:
     _before_end.pop()()
   try:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.setitimer(signal.ITIMER_REAL, _PATIENCE, _PATIENCE)
+    clear()
     # A terminal has shown ^C, perhaps after an open line.
-    line = b'\ninterrupted\n' if os.isatty(2) else b'interrupted\n'
-    last = functools.partial(os.write, 2, line)
-    for write in (clear, sys.stdout.flush, last):
-      with contextlib.suppress(Exception):
-        write()
+    os.write(2, b'\ninterrupted\n' if os.isatty(2) else b'interrupted\n')
+    sys.stdout.flush()  # it may wait for who reads it, until a second Ctrl-C
   finally:
     os._exit(130)
 
@@ -106,38 +93,11 @@ def end(status: int) -> NoReturn:
   os._exit(status)
 
 
-def _give_up(*_):
-  raise TimeoutError
-
-
-def _text(number, old):
-  """A stream as Python makes it, on a file of our own."""
-  raw = _Stream(number, 'w', closefd=False)
-  unbuffered = getattr(old, 'write_through', False)  # python -u
-  return io.TextIOWrapper(
-    io.BufferedWriter(raw),
-    encoding=old.encoding if old else 'utf-8',
-    errors='backslashreplace',
-    line_buffering=number == 2 or raw.isatty() or unbuffered,
-  )
-
-
-class _Stream(io.FileIO):
-  """Standard error, or output, which fails once; what follows is dropped.
-
-  Or the interpreter would fail once more, when it ends.
-  """
-
-  failed = False
+class _Droppable(io.FileIO):
+  """A stream that drops what it cannot write, as to a terminal that is gone."""
 
   def write(self, data):
     try:
-      return len(data) if self.failed else super().write(data)
-    except OSError as e:
-      if self.fileno() == 2:
-        return len(data)
-      self.failed = True
-      if isinstance(e, BrokenPipeError):
-        raise  # it has been read as far as anybody wants
-      line = f'standard output cannot be written: {e.strerror}'
-      raise UserError(line) from e
+      return super().write(data)
+    except OSError:
+      return len(data)

@@ -33,7 +33,7 @@ def damage(
   compared, contents with `read`. The folder was sealed as `name`, or its own.
   """
   path = folder / NAME
-  if not files.is_there(path):
+  if not path.exists():
     return 'it has no seal'
   try:
     sealed = files.read_json(path)
@@ -95,7 +95,7 @@ def when(folder: pathlib.Path) -> int:
   In a bucket it is a number that differs from seal to seal.
   """
   path = folder / NAME
-  return path.lstat().st_mtime_ns if files.is_there(path) else 0
+  return path.lstat().st_mtime_ns if path.exists() else 0
 
 
 def _digest(sealed):
