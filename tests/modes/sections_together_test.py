@@ -105,17 +105,6 @@ def test_two_prompts():
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
 
 
-def test_mesh():
-  assert refused(changed(mesh__tensor=-1)) == (
-    'mesh.tensor is -1; allowed: at least 1, for another axis is -1 too'
-  )
-  sections.check(changed(mesh__tensor=-1, mesh__data=1))
-  assert refused(changed(mesh__slices=-1)) == (
-    'mesh.data is -1; allowed: at least 1, for another axis is -1 too'
-  )
-  sections.check(changed(mesh__slices=-1, mesh__data=1))
-
-
 def test_limit_of_updates_left_out():
   config = changed(train__nonfinite='skip', train__nonfinite_limit=99)
   sections.check(config)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-_before_end: list[Callable[[], None]] = []
+_unwinding: list[bool] = []
 _on_leave: list[Callable[[], None]] = []
 
 
@@ -39,17 +39,13 @@ def begin() -> None:
 
 
 @contextlib.contextmanager
-def before_end(function: Callable[[], None]) -> Iterator[None]:
-  """Calls a function, once at most, when Ctrl-C is to end the program.
-
-  It may raise KeyboardInterrupt, to come back after the cleaning up.
-  """
-  _before_end.append(function)
+def unwinding() -> Iterator[None]:
+  """Where Ctrl-C first leaves every context, to clean up: KeyboardInterrupt."""
+  _unwinding.append(True)
   try:
     yield
   finally:
-    with contextlib.suppress(ValueError):
-      _before_end.remove(function)
+    _unwinding.clear()
 
 
 def on_leave(function: Callable[[], None]) -> None:
@@ -64,18 +60,14 @@ def clear() -> None:
       function()
 
 
-def unwind() -> None:
-  """Leaves every context before the end; for `before_end`."""
-  raise KeyboardInterrupt
-
-
 def interrupt(*_) -> None:
   """Ends the program, with a line and status 130; a handler of SIGINT.
 
   Libraries swallow a KeyboardInterrupt that is raised within them, or crash.
   """
-  while _before_end:
-    _before_end.pop()()
+  if _unwinding:
+    _unwinding.clear()
+    raise KeyboardInterrupt
   try:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     clear()

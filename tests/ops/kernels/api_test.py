@@ -22,28 +22,27 @@ def on(platform, kind, **changes):
 
 
 @pytest.mark.parametrize(
-  'kind,capability',
+  'kind,ampere',
   [
-    ('NVIDIA H100 80GB HBM3', 90),
-    ('NVIDIA A100-SXM4-40GB', 80),
-    ('NVIDIA A10G', 86),
-    ('NVIDIA L4', 89),
-    ('NVIDIA L40S', 89),
-    ('NVIDIA GeForce RTX 4090', 89),
-    ('Tesla T4', 75),
-    ('Quadro RTX 5000 with Max-Q Design', 0),
-    ('Quadro RTX 6000', 0),
-    ('NVIDIA RTX 5000 Ada Generation', 89),
-    ('NVIDIA RTX 4500 Ada Generation', 89),
-    ('NVIDIA RTX A6000', 86),
-    ('NVIDIA GeForce RTX 5090', 120),
-    ('NVIDIA B200', 100),
-    ('AMD Instinct MI300X', 0),
+    ('NVIDIA H100 80GB HBM3', True),
+    ('A100-SXM4-40GB', True),
+    ('NVIDIA A10G', True),
+    ('NVIDIA L40S', True),
+    ('NVIDIA GeForce RTX 4090', True),
+    ('Tesla T4', False),
+    ('Tesla V100-SXM2-16GB', False),
+    ('NVIDIA GeForce RTX 2080 Ti', False),
+    ('Quadro RTX 5000 with Max-Q Design', False),
+    ('NVIDIA RTX 5000 Ada Generation', True),
+    ('NVIDIA RTX A6000', True),
+    ('NVIDIA GeForce RTX 5090', True),
+    ('NVIDIA B200', True),
+    ('AMD Instinct MI300X', False),
   ],
 )
-def test_capability(kind, capability):
-  assert target_device.Device('gpu', kind).capability == capability
-  assert target_device.Device('tpu', kind).capability == 0
+def test_gpus_that_have_a_kernel(kind, ampere):
+  assert target_device.Device('gpu', kind).ampere == ampere
+  assert not target_device.Device('tpu', kind).ampere
 
 
 def test_plain_operations_where_there_is_no_kernel():

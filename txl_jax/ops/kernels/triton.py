@@ -26,7 +26,7 @@ _ALIGNED = 8
 
 def why_not(case: base.Case) -> str:
   """See `fused`."""
-  if case.device.platform != 'gpu' or case.device.capability < 80:
+  if not case.device.ampere:
     return 'it needs an NVIDIA GPU of compute capability 8.0 or above'
   return base.why_not(case)
 
