@@ -1,8 +1,5 @@
 """The choice among implementations."""
 
-import doctest
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -90,10 +87,6 @@ def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
   assert jnp.allclose(found, expected, atol=1e-6)
 
 
-def test_example():
-  assert not doctest.testmod(kernels).failed
-
-
 @pytest.mark.parametrize(
   'keys, span, found',
   [
@@ -106,29 +99,3 @@ def test_arguments_that_mean_nothing(keys, span, found):
   r, u = jnp.ones([keys, 1, 8]), jnp.ones([1, 8])
   with pytest.raises(ValueError, match=found):
     kernels.relative_attention(q, x, x, r, u, u, span=span)
-
-
-@pytest.mark.parametrize('implementation', ['xla', 'triton'])
-def test_weights_that_devices_share(implementation, monkeypatch):
-  """Rows over devices by `shard_map`, which sums the gradients of the rest."""
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
-  B, T, M, H, K = 8, 3, 2, 2, 8
-  keys = jax.random.split(jax.random.key(0), 6)
-  shapes = (B, T, H, K), (B, M + T, H, K), (B, M + T, H, K), (M + T, H, K)
-  arrays = [
-    jax.random.normal(k, s) for k, s in zip(keys, (*shapes, (H, K), (H, K)))
-  ]
-  attend = functools.partial(
-    kernels.relative_attention, implementation=implementation
-  )
-  rows, same = jax.sharding.PartitionSpec('x'), jax.sharding.PartitionSpec()
-  on_devices = jax.shard_map(
-    attend,
-    mesh=jax.make_mesh((8,), ('x',), (jax.sharding.AxisType.Auto,)),
-    in_specs=(rows, rows, rows, same, same, same),
-    out_specs=rows,
-  )
-  loss = lambda f: lambda *a: jnp.sum(jnp.sin(f(*a)))
-  grad = lambda f: jax.jit(jax.grad(loss(f), argnums=range(6)))(*arrays)
-  for found, expected in zip(grad(on_devices), grad(attend)):
-    assert jnp.allclose(found, expected, atol=1e-5)
