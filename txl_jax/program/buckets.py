@@ -129,8 +129,6 @@ class Path(pathlib.PurePosixPath):
     size, generation = (blob := self._found()).size, blob.generation
     return types.SimpleNamespace(st_size=size, st_mtime_ns=generation)
 
-  lstat = stat
-
   def iterdir(self) -> Iterator['Path']:
     """What is in the folder."""
     return self._below(delimiter='/')

@@ -81,27 +81,17 @@ def told(
 
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Leaves out what orbax logs, and tracebacks of threads of tensorstore.
-
-  Of a save that fails they would print pages; we get it as an exception.
-  """
-  logger, hook = logging.get_absl_logger(), sys.unraisablehook
-  verbosity = logging.get_verbosity()
+  """Leaves out what orbax logs: of a save that fails it would be pages."""
+  logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
 
   def of_others(record):
     return 'orbax' not in record.pathname
 
-  def print_others(event):
-    if str(event.exc_value) != 'Event loop is closed':
-      hook(event)
-
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
   logger.addFilter(of_others)
   logging.set_verbosity(logging.WARNING)
-  sys.unraisablehook = print_others
   try:
     yield
   finally:
     logger.removeFilter(of_others)
     logging.set_verbosity(verbosity)
-    sys.unraisablehook = hook

@@ -95,7 +95,7 @@ def when(folder: pathlib.Path) -> int:
   In a bucket it is a number that differs from seal to seal.
   """
   path = folder / NAME
-  return path.lstat().st_mtime_ns if path.exists() else 0
+  return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _digest(sealed):
