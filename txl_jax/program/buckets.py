@@ -145,11 +145,13 @@ class Path(pathlib.PurePosixPath):
 
   def open_read(self) -> BinaryIO:
     """The object as it is now, in a temporary file that is opened."""
-    file: Any = tempfile.TemporaryFile()  # noqa: SIM115, the caller closes it
-    with _told(self):
-      self._found().download_to_file(file)
-    file.seek(0)
-    return file
+    with contextlib.ExitStack() as stack:
+      file: Any = stack.enter_context(tempfile.TemporaryFile())
+      with _told(self):
+        self._found().download_to_file(file)
+      file.seek(0)
+      stack.pop_all()  # who reads it closes it
+      return file
 
   def upload(self, file: Any, generation: int | None = None) -> int:
     """Writes an open local file from its beginning; the new generation.
