@@ -4,7 +4,6 @@ import functools
 import math
 import resource
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -278,10 +277,6 @@ def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
   message = f'eval.nll_file: {path} cannot be written: {found}'
   assert str(error.value) == message
   assert not list(tmp_path.iterdir())
-
-
-def mmap_of(kind):
-  return types.SimpleNamespace(mmap=kind, MADV_DONTNEED=4)
 
 
 @pytest.mark.parametrize('wrong', [-1, V, 99_999_999, 2**40])
