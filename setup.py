@@ -1,13 +1,10 @@
-"""What setup.cfg cannot say: a wheel has configs/ and launch/ in txl_jax."""
+"""What setup.cfg cannot say: a wheel has configs/ in txl_jax."""
 
 import pathlib
 import shutil
 
 import setuptools
 from setuptools.command import build_py
-
-# In a clone, and so where that is installed as editable, they are at the top.
-INSIDE = {'configs': 'configs', 'launch': 'launchers'}
 
 
 class Build(build_py.build_py):
@@ -16,10 +13,11 @@ class Build(build_py.build_py):
   def run(self):
     """Builds txl_jax."""
     super().run()
-    for name, there in {} if self.editable_mode else INSIDE.items():
+    # In a clone, also an editable one, they are at the top.
+    if not self.editable_mode:
       shutil.copytree(
-        name,
-        pathlib.Path(self.build_lib, 'txl_jax', there),
+        'configs',
+        pathlib.Path(self.build_lib, 'txl_jax/configs'),
         ignore=shutil.ignore_patterns('__pycache__'),
         dirs_exist_ok=True,
       )

@@ -44,7 +44,7 @@ def run(sizes: Sizes, rounds: int) -> dict[str, Measured]:
   above = jax.random.normal(keys[-1], shapes[0], dtype)
   device = target_device.device()
   case = kernels.Case(device, dtype, T, M, K, rate)
-  able = device.capability >= 80 and dtype == 'bfloat16'
+  able = device.ampere and dtype == 'bfloat16'
   able = able and K <= 128 and K % 8 == T % 2 == M % 2 == 0
   plain = 'cudnn' if able else 'xla'
   print(

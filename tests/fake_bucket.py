@@ -98,8 +98,8 @@ class Blob:
     self._write(source._data(), f'POST {source.name}/rewriteTo/{self.name}')
     return None, self.size, self.size
 
-  def download_as_bytes(self, start, end):
-    return self._data()[start : end + 1]
+  def download_to_file(self, file):
+    file.write(self._data())
 
   def download_to_filename(self, path):
     with open(path, 'wb') as f:

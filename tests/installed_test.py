@@ -20,7 +20,6 @@ from tests.programs import ROOT
 from txl_jax.data import options
 
 NAMES = sorted(p.name for p in (ROOT / 'configs').glob('*.py'))
-SCRIPTS = sorted(p.name for p in (ROOT / 'launch').glob('*.*'))
 BUILD = 'import sys; from setuptools import build_meta as b; b.build_{}({!r})'
 # A run of pystdlib_tiny that takes seconds.
 SMALL = (
@@ -153,11 +152,8 @@ def test_the_wheel_is_whole(clone, wheel):
   there = names(wheel)
   for name in NAMES:
     assert f'txl_jax/configs/{name}' in there
-  for name in SCRIPTS:
-    assert f'txl_jax/launchers/{name}' in there
   for name in 'configs/__init__.py', 'py.typed', 'report/paper.txt':
     assert f'txl_jax/{name}' in there
-  assert 'txl_jax/launchers/kubernetes/gpu.yaml' in there
   assert {x.split('/')[0].split('-')[0] for x in there} == {'txl_jax'}
   assert not [x for x in there if x.endswith('.pyc')]
   modules = {str(p.relative_to(clone)) for p in clone.glob('txl_jax/**/*.py')}
@@ -173,36 +169,26 @@ def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
 
 
 WHERE = """
-import pathlib, txl_jax.configs, txl_jax.program.launch
+import pathlib, txl_jax.configs
 from txl_jax.configs import common, pystdlib_tiny
 print(pathlib.Path(txl_jax.__file__).parents[1])
 print(pathlib.Path(common.__file__).parent)
 print(len(txl_jax.configs.paths()))
-print(txl_jax.program.launch.folder())
 """
 
 
 def test_from_a_wheel(fresh, empty):
   done = run([fresh / 'python', '-c', WHERE], empty)
-  root, configs, count, launchers = done.stdout.split()
+  root, configs, count = done.stdout.split()
   assert pathlib.Path(root).is_relative_to(fresh.parent)
   assert configs == f'{root}/txl_jax/configs' and int(count) == len(NAMES)
-  assert launchers == f'{root}/txl_jax/launchers'
-  # They are those that a user can run.
-  command = [fresh / 'txl-jax', 'launch', f'--copy_to={empty / "mine"}']
-  (empty / 'mine').mkdir()
-  assert 'slurm_gpu.sh: GPU nodes' in run(command, empty).stdout
-  example = 'launch/slurm_gpu.sh', '--nodes=2', '--gpus=8', '--dry_run', '--'
-  flags = '--config=enwik8_12l', '--workdir=/shared/e12'
-  said = run([*example, *flags], empty / 'mine').stdout
-  assert f'--chdir={empty}/mine' in said and '--config=enwik8_12l' in said
 
 
 def test_from_an_editable_clone(clone, installed, empty):
   bin = installed(build('editable', clone))
   done = run([bin / 'python', '-c', WHERE], empty)
   count = str(len(NAMES))
-  expected = [str(clone), f'{clone}/configs', count, f'{clone}/launch']
+  expected = [str(clone), f'{clone}/configs', count]
   assert done.stdout.split() == expected
 
 
@@ -210,14 +196,13 @@ def test_from_a_clone_that_is_not_installed(empty):
   command = [sys.executable, '-c', WHERE]
   done = run(command, empty, PYTHONPATH=str(ROOT))
   count = str(len(NAMES))
-  expected = [str(ROOT), f'{ROOT}/configs', count, f'{ROOT}/launch']
+  expected = [str(ROOT), f'{ROOT}/configs', count]
   assert done.stdout.split() == expected
 
 
 def test_the_programs(fresh, empty):
   """Each has its own flags; what is none of them is told in a line."""
   flags = {'prepare': 'manual_dir', 'report': 'runs', 'convert': 'vocabulary'}
-  flags |= {'launch': 'copy_to'}
   for name, flag in flags.items():
     assert f'--{flag}' in run([fresh / 'txl-jax', name, '--help'], empty).stdout
   version = run([fresh / 'txl-jax', '--version'], empty).stdout
@@ -233,8 +218,8 @@ def test_the_programs(fresh, empty):
   )
   assert done.returncode == 1
   assert done.stderr == (
-    "error: program 'prepar'; allowed: prepare, report, convert, launch, or "
-    'flags of txl_jax.main\n'
+    "error: program 'prepar'; allowed: prepare, report, convert, or flags of "
+    'txl_jax.main\n'
   )
 
 

@@ -99,15 +99,13 @@ def test_a_mesh_of_other_devices(corpus):
   [
     ((), ['--config is missing, say --config=pystdlib_tiny']),
     (('--config=nowhere.py',), ['nowhere.py']),
-    (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval']),
+    (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval|']),
     (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),
     (('--config=configs/common.py', '--worker=3'), ['worker']),
-    (('--config.optim.lr=1',), ['--config.optim.lr: --config is missing']),
-    (('--noconfig.train.varlen',), ['--config is missing']),
+    (('--config.optim.lr=1',), ['config.optim.lr']),
     (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
     (('--config=configs/ptb.py', '--config.optin.lr=1'), ['is optim.lr']),
-    (('--config=configs/ptb.py', '--config.optim=1'), ['it is a section']),
-    (('--config=configs/ptb.py', '--workdir=a\udcff'), ['is not UTF-8']),
+    (('--config=configs/ptb.py', '--config.optim=1'), ['no such key']),
   ],
 )
 def test_refused_flags(arguments, words):

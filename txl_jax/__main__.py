@@ -3,15 +3,13 @@
 txl-jax --config=pystdlib_tiny       is python -m txl_jax.main --config=…
 txl-jax prepare --dataset=enwik8     is python -m txl_jax.prepare --dataset=…
 
-and so are report and convert. txl-jax launch tells where the launchers are.
+and so are report and convert.
 """
 
 import runpy
 import sys
 
-# The module of each.
-PROGRAMS = {x: x for x in ('prepare', 'report', 'convert')}
-PROGRAMS['launch'] = 'program.launch'
+PROGRAMS = 'prepare', 'report', 'convert'
 
 
 def entry() -> None:
@@ -22,7 +20,7 @@ def entry() -> None:
     if program not in PROGRAMS:
       allowed = f'{", ".join(PROGRAMS)}, or flags of txl_jax.main'
       sys.exit(f'error: program {program!r}; allowed: {allowed}')
-    module = PROGRAMS[program]
+    module = program
   # As python -m does, so that all of it is the same.
   runpy.run_module(f'txl_jax.{module}', run_name='__main__', alter_sys=True)
 

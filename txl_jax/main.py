@@ -79,7 +79,7 @@ _WORKDIR = flags.DEFINE(
   'Folder of the run, or gs://BUCKET/NAME; default: runs/ and the name of the '
   'config, such as runs/wt103_128m-shaw.',
 )
-_MODE = flags.DEFINE_string('mode', 'train', f'One of {", ".join(MODES)}.')
+_MODE = flags.DEFINE_enum('mode', 'train', list(MODES), 'What to do.')
 _EXPORT_FILE = flags.DEFINE(
   command_line.Path(),
   'export_file',
@@ -95,8 +95,8 @@ _SCORE_FILE = flags.DEFINE(
   '',
   'Where --mode=score writes each token and its nll, as JSON lines.',
 )
-_DISTRIBUTED = flags.DEFINE_string(
-  'distributed', 'auto', 'auto: join the processes of a cluster; or off.'
+_DISTRIBUTED = flags.DEFINE_enum(
+  'distributed', 'auto', ['auto', 'off'], 'Whether to join a cluster.'
 )
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'HOST:PORT of process 0; the port must be free there.'
@@ -113,18 +113,9 @@ def _parse(argv):
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  missing = '--config is missing, say --config=pystdlib_tiny'
-  try:
-    rest = command_line.parse(argv)
-  except UserError as e:
-    unknown = getattr(e.__cause__, 'flagname', '')
-    if unknown.startswith(('config.', 'noconfig.')):  # without the file
-      raise UserError(f'--{unknown}: {missing}') from e
-    raise
+  rest = command_line.parse(argv)
   if _CONFIG.value is None:
-    raise UserError(missing)
-  if _MODE.value not in MODES:
-    raise UserError(f'--mode={_MODE.value}; allowed: {", ".join(MODES)}')
+    raise UserError('--config is missing, say --config=pystdlib_tiny')
   return rest
 
 

@@ -4,7 +4,6 @@ import functools
 import math
 import resource
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,6 @@ from txl_jax.data import streams
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 V, T = 11, 4
@@ -229,20 +227,6 @@ def test_what_progress_raises_ends_the_scoring():
   assert seen == [T, 2 * T]
 
 
-def test_mapped_tokens_behind_another_are_released(monkeypatch):
-  released = []
-
-  class Map:
-    def madvise(self, advice):
-      released.append(advice)
-
-  mapped = types.SimpleNamespace(base=Map())
-  monkeypatch.setattr(files, 'mmap', mmap_of(Map))
-  files.release(mapped)
-  files.release(streams.Preceded(0, mapped))
-  assert released == [4, 4]
-
-
 @pytest.fixture
 def small_files():
   """Files of 100 bytes at most: writing more fails as on a full disk."""
@@ -295,8 +279,6 @@ def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
   assert not list(tmp_path.iterdir())
 
 
-def mmap_of(kind):
-  return types.SimpleNamespace(mmap=kind, MADV_DONTNEED=4)
 
 
 def test_a_short_text_in_longer_segments():

@@ -1,7 +1,6 @@
 """Every script: help, documented commands, flags of XLA."""
 
 import os
-import pathlib
 import re
 import shlex
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import pytest
 
 from tests.launch import launchers
-from txl_jax.program import launch
 
 
 def test_modes():
@@ -107,43 +105,3 @@ def test_xla_knows_the_flags_of_gpus():
   assert done.stdout == '1\n', done.stderr
   unknown = {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': '--xla_gpu_no_such_flag=1'}
   assert launchers.call('with_flags', 'gpu', *ask, **unknown).returncode != 0
-
-
-def started(*arguments):
-  return subprocess.run(
-    [sys.executable, '-m', 'txl_jax', 'launch', *arguments],
-    cwd=launchers.ROOT,
-    env=launchers.environment(PYTHONPATH=str(launchers.ROOT)),
-    capture_output=True,
-    text=True,
-    timeout=60,
-    check=False,
-  )
-
-
-def test_launchers_are_listed_and_copied(tmp_path):
-  """A copy works as docs/launching.md says, from the folder that it is in."""
-  assert launch.folder() == launchers.LAUNCH
-  assert launch.LAUNCHERS.keys() == {
-    pathlib.Path(program[-1]).name
-    for name, program in launchers.PROGRAMS.items()
-    if name not in ('tpu_worker', 'slurm_job')  # others call these
-  }
-  done = started()
-  assert len(done.stdout.splitlines()) == len(launch.LAUNCHERS)
-  done = started(f'--copy_to={tmp_path}')
-  assert done.returncode == 0, done.stderr
-  for line in done.stdout.splitlines():
-    assert os.access(line.split(': ')[0], os.R_OK)
-  files = lambda folder: {
-    str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mode)
-    for p in folder.rglob('*')
-    if p.is_file() and p.suffix != '.pyc'
-  }
-  assert files(tmp_path / 'launch') == files(launchers.LAUNCH)
-  again = started(f'--copy_to={tmp_path}')
-  assert again.returncode == 1
-  assert again.stderr == (
-    f'error: --copy_to: {tmp_path}/launch is there; allowed: a folder without '
-    'launch\n'
-  )

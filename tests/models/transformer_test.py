@@ -158,9 +158,9 @@ def test_gradient(case):
 @pytest.mark.parametrize(
   'name, more, expected',
   [
-    ('transformer_xl', {}, 151_107_538),
+    pytest.param('transformer_xl', {}, 151_107_538, marks=pytest.mark.slow),
     ('shaw', dict(table_len=300), 150_439_678),
-    ('vaswani', {}, 148_417_118),
+    pytest.param('vaswani', {}, 148_417_118, marks=pytest.mark.slow),
     ('al_rfou', dict(table_len=150), 149_401_118),
   ],
 )

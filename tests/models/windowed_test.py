@@ -114,7 +114,7 @@ def test_logits(W):
   jax.tree.map(np.testing.assert_array_equal, same, end)
 
 
-@pytest.mark.parametrize('W', WINDOWS)
+@pytest.mark.parametrize('W', [pytest.param(1, marks=pytest.mark.slow), 4, 20])
 def test_padding_stays_out_of_the_window(W):
   """Rows of any length, none included, in two calls."""
   model, tokens = make(W), text(12)
@@ -142,6 +142,7 @@ def test_padding_stays_out_of_the_window(W):
       jax.tree.map(np.testing.assert_array_equal, memory, end)
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_the_model():
   model = make(4)
   key = jax.random.key(3)

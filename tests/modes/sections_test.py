@@ -39,7 +39,7 @@ def edge(key, value):
 # Key, values at the edges that are allowed, values just outside.
 RANGES = [
   ('seed', [0, 2**32 - 1], [-1, 2**32]),
-  ('model.dropout_embed', [-1.0, 0.0, 0.9], [-1.1, -0.5, 1.0, math.nan]),
+  ('model.dropout_embed', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
   ('model.dropout_final', [-1.0, 0.0, 0.9], [-1.1, -0.5, 1.0, math.nan]),
   ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.d_model', [2, 1024], [0, 1, 3]),

@@ -35,17 +35,6 @@ def test_adaptive_softmax(key, value, allowed):
   assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
 
 
-@pytest.mark.parametrize(
-  'key, value, allowed',
-  [('div_val', 2, 1), ('tail_order', 'descending', 'asc')],
-)
-def test_options_of_tails_without_tails(key, value, allowed):
-  config = changed(**{f'model__{key}': value})
-  assert refused(config).startswith(
-    f'model.{key} is {value!r}; allowed: {allowed}'
-  )
-
-
 def test_an_evaluation_of_one_token():
   sections.check(changed(train__eval_tokens=2))
   assert refused(changed(train__eval_tokens=1)) == (
@@ -89,12 +78,3 @@ def test_two_prompts():
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
 
 
-def test_mesh():
-  assert refused(changed(mesh__tensor=-1)) == (
-    'mesh.tensor is -1; allowed: at least 1, for another axis is -1 too'
-  )
-  sections.check(changed(mesh__tensor=-1, mesh__data=1))
-  assert refused(changed(mesh__slices=-1)) == (
-    'mesh.data is -1; allowed: at least 1, for another axis is -1 too'
-  )
-  sections.check(changed(mesh__slices=-1, mesh__data=1))

@@ -67,7 +67,6 @@ def test_scores_turn_alike_in_every_way(T, W):
       lambda x, at: ring.by_slot(as_they_are, x, at, C),
       lambda x, at: ring._sliced(as_they_are, x, at, C),
       lambda x, at: ring._gathered(x[..., :C], at),
-      lambda x, at: ring._shifted(x[..., :C], at),
     ]
     for turn in ways:
       np.testing.assert_array_equal(jax.jit(turn)(x, at), expected)

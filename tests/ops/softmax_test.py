@@ -1,6 +1,5 @@
 """The adaptive softmax against the full vocabulary in float64."""
 
-import doctest
 import functools
 
 import jax
@@ -250,11 +249,6 @@ def test_no_array_is_as_large_as_tokens_times_vocabulary():
   assert 4096 * 8 < largest <= max(n * 66, 4096 * n // 16)
 
 
-def test_another_tail_order():
-  with pytest.raises(ValueError, match='tail_order'):
-    softmax.nll(states(), some(0, V), output(), tail_order='reversed')
-
-
 def test_normaliser():
   """Two axes in front; a gradient that sums to nothing; huge logits."""
   rng = np.random.default_rng(0)
@@ -289,9 +283,3 @@ def test_bfloat16():
   assert np.abs(nll - exact).max() > 1e-4
   grads = jax.jit(jax.grad(lambda out: run(out).sum()))(out)
   assert {x.dtype for x in jax.tree.leaves(grads)} == {np.dtype('float32')}
-
-
-def test_example_of_the_docstring():
-  with jax.enable_x64(False):
-    results = doctest.testmod(softmax)
-  assert results.attempted > 0 and results.failed == 0

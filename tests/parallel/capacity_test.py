@@ -20,33 +20,9 @@ GIB = 2**30
 def test_the_memory_of_this_machine():
   text = pathlib.Path('/proc/meminfo').read_text()
   total = 1024 * int(text.split()[1])
-  assert 0 < capacity._of_machine() <= total
+  assert 0.9 * total < capacity._of_machine() <= total * 1.1
   devices = jax.devices()
   assert capacity._there(devices) * len(devices) == capacity._of_machine()
-
-
-@pytest.mark.parametrize(
-  'path, root, file',
-  [
-    ('0::/', '', 'memory.max'),
-    ('0::/a/b', '/a/b', 'memory.max'),
-    ('0::/a/b', '/a', 'memory.max'),
-    ('3:cpu:/\n2:memory:/a', '/memory/a', 'memory.limit_in_bytes'),
-    ('2:memory:/docker/a', '/memory', 'memory.limit_in_bytes'),
-  ],
-)
-def test_the_limit_of_a_group(monkeypatch, path, root, file):
-  files = {'/proc/self/cgroup': path, f'/sys/fs/cgroup{root}/{file}': '12345\n'}
-
-  def read(self):
-    if (name := str(self)) not in files:
-      raise FileNotFoundError(name)
-    return files[name]
-
-  monkeypatch.setattr(pathlib.Path, 'read_text', read)
-  assert capacity._of_machine() == 12345
-  files[f'/sys/fs/cgroup{root}/{file}'] = 'max\n'
-  assert capacity._of_machine() > 12345
 
 
 class Device:

@@ -50,6 +50,8 @@ def test_sizes(sizes, shape):
   [
     (dict(data=3), r'mesh.data = 3, .*: 3 in all; allowed: the number .*, 8'),
     (dict(data=-1, tensor=3), r'mesh.tensor = 3: 3 in all; .*a divisor of'),
+    (dict(data=-1, tensor=-1), r'mesh.tensor = -1: 1 in all; .*with one -1'),
+    (dict(data=0), r'mesh.data = 0, .*: 0 in all'),
     (dict(data=16), '16 in all'),
   ],
 )

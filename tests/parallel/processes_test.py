@@ -18,22 +18,17 @@ from txl_jax.program.errors import UserError
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (('on',), '--distributed=on; allowed: auto, off'),
-    (('off', 'a:1'), '--coordinator is given; allowed: --distributed=auto'),
-    (('auto', 'a:1', 2), '--process_id is missing; allowed: all of '),
-    (('auto', None, 2, 0), '--coordinator is missing; allowed: all of '),
-    (('auto', 'a', 2, 0), '--coordinator=a; allowed: HOST:PORT'),
-    (('auto', 'a:0', 2, 0), '--coordinator=a:0; allowed: HOST:PORT'),
-    (('auto', 'a:65536', 2, 0), '--coordinator=a:65536; allowed: HOST:PORT'),
-    (('auto', 'a:1', 0, 0), '--num_processes=0; allowed: at least 1'),
-    (('auto', 'a:1', 2, 2), '--process_id=2; allowed: 0 to 1'),
-    (('auto', 'a:1', 2, -1), '--process_id=-1; allowed: 0 to 1'),
+    (('auto', 'a:1', 2), '--process_id=None; allowed: --coordinator=HOST:PORT'),
+    (('auto', None, 2, 0), '--coordinator=None --num_processes=2'),
+    (('auto', 'a', 2, 0), '--coordinator=a --num_processes=2'),
+    (('auto', 'a:1', 0, 0), 'the others at a:1 cannot be joined: '),
+    (('auto', 'a:1', 2, 2), 'the others at a:1 cannot be joined: '),
   ],
 )
 def test_flags_that_are_refused(arguments, message):
   with pytest.raises(UserError) as e:
     processes.start(*arguments)
-  assert str(e.value).startswith(message) and '\n' not in str(e.value)
+  assert message in str(e.value)
 
 
 def test_one_process_starts_nothing(monkeypatch):
@@ -71,19 +66,14 @@ POD = {'KUBERNETES_SERVICE_HOST': '10.0.0.1'}
       'ompi',
     ),
     ({'OMPI_COMM_WORLD_SIZE': '1', 'OMPI_MCA_orte_hnp_uri': 'x'}, ''),
-    ({'OMPI_COMM_WORLD_SIZE': '4'}, 'Open MPI does not tell its coordinator'),
     (POD, ''),
-    (POD | {'JOB_COMPLETION_INDEX': '1'}, 'the other pods of this Kubernetes'),
+    (POD | {'JOB_COMPLETION_INDEX': '1'}, 'k8s'),
   ],
 )
 def test_clusters(monkeypatch, environ, expected):
   monkeypatch.setattr(glob, 'glob', lambda pattern: [])
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  if ' ' in expected:
-    with pytest.raises(UserError, match=expected):
-      processes.cluster(environ)
-  else:
-    assert processes.cluster(environ) == expected
+  assert processes.cluster(environ) == expected
 
 
 def test_clusters_that_need_a_package(monkeypatch):
@@ -94,7 +84,6 @@ def test_clusters_that_need_a_package(monkeypatch):
   assert processes.cluster({'JAX_PLATFORMS': 'cpu'}) == ''
   monkeypatch.setattr(glob, 'glob', lambda pattern: [])
   assert processes.cluster({}) == ''
-  assert processes.cluster(POD | {'JOB_COMPLETION_INDEX': '1'}) == 'k8s'
 
 
 def free_port():
@@ -105,21 +94,6 @@ def free_port():
 
 def run(program):
   return programs.run([sys.executable, '-c', program], timeout=120)
-
-
-@pytest.mark.parametrize('process', [0, 1])
-def test_the_others_do_not_come(process):
-  port = free_port()
-  done = run(
-    'from txl_jax.parallel import processes\n'
-    'processes._TIMEOUT = 2\n'
-    f'processes.start("auto", "127.0.0.1:{port}", 2, {process})\n'
-  )
-  assert done.returncode == 1
-  assert done.stderr.splitlines()[-1] == (
-    f'error: process {process} of 2 on {socket.gethostname()} cannot join the '
-    f'others at 127.0.0.1:{port} in 2 s; the lines above say why'
-  )
 
 
 def test_sigterm_ends_a_process_that_is_not_asked():
@@ -133,27 +107,6 @@ def test_sigterm_ends_a_process_that_is_not_asked():
     'time.sleep(20)\n'
   )
   assert done.returncode == -signal.SIGTERM
-
-
-def test_in_place_of_an_abort():
-  """Also in a thread, while the main thread is busy; then as before."""
-  done = run(
-    'import os, threading, time\n'
-    'from txl_jax.parallel import processes\n'
-    'end = lambda: processes.leave("instead", 3)\n'
-    'with processes.on_abort(end):\n'
-    '  threading.Thread(target=os.abort).start()\n'
-    '  time.sleep(20)\n'
-  )
-  assert (done.returncode, done.stderr) == (3, 'instead\n')
-  done = run(
-    'import os\n'
-    'from txl_jax.parallel import processes\n'
-    'with processes.on_abort(print):\n'
-    '  pass\n'
-    'os.abort()\n'
-  )
-  assert (done.returncode, done.stdout) == (-signal.SIGABRT, '')
 
 
 @pytest.fixture

@@ -37,15 +37,10 @@ def ends(started):
   ]
 
 
-def assert_ended_by_jax(ended, here, processes=2):
-  """With a last line of ours, in place of a stack trace."""
-  status, line, _ = ended
-  assert status == 1
-  assert re.fullmatch(
-    rf'error: process {here} of {processes} on \S+, step \d+: the lines above '
-    'say what was lost or failed',
-    line,
-  )
+def assert_ended_by_jax(ended):
+  status, _, errors = ended
+  assert status == -signal.SIGABRT
+  assert 'the JAX distributed service' in errors
 
 
 def test_all_stop_at_the_same_step():
@@ -88,13 +83,13 @@ def test_a_pause_beyond_the_limit(paused):
   begun = time.monotonic()
   (ended,) = ends([started[1 - paused]])
   assert 3 < time.monotonic() - begun < 30
-  assert_ended_by_jax(ended, 1 - paused)
+  assert_ended_by_jax(ended)
   started[paused].send_signal(signal.SIGCONT)
   (ended,) = ends([started[paused]])
-  assert_ended_by_jax(ended, paused)
+  assert_ended_by_jax(ended)
 
 
-@pytest.mark.parametrize('killed', [0, 2])
+@pytest.mark.parametrize('killed', [pytest.param(0, marks=slow), 2])
 def test_a_kill(killed):
   started = begin(3, '--lost_seconds=5')
   started[killed].kill()
@@ -102,7 +97,7 @@ def test_a_kill(killed):
   ended = ends(started)
   assert time.monotonic() - begun < 45
   assert ended.pop(killed)[0] == -signal.SIGKILL
-  for here, end in zip([p for p in range(3) if p != killed], ended):
-    assert_ended_by_jax(end, here, 3)
+  for end in ended:
+    assert_ended_by_jax(end)
     if killed:  # else nobody is left to say who: it is the leader
       assert re.search(r'stopped sending heartbeats\):\n2\n', end[2])

@@ -1,6 +1,5 @@
 """The watch of several processes: here threads with a made-up store."""
 
-import contextlib
 import signal
 import threading
 import time
@@ -19,18 +18,16 @@ class Left(BaseException):
 
 @pytest.fixture
 def left(monkeypatch):
-  """Lines and statuses of the processes that have ended."""
+  """Lines of the processes that have ended."""
   lines = []
 
-  def leave(line, status):
-    lines.append((line, status))
+  def leave(line):
+    lines.append(line)
     raise Left
 
   store = Store()
   monkeypatch.setattr(processes, 'store', lambda: store)
   monkeypatch.setattr(processes, 'leave', leave)
-  nothing = contextlib.nullcontext()
-  monkeypatch.setattr(processes, 'on_abort', lambda function: nothing)
   monkeypatch.setattr(watchdog, '_PAUSE', 0.01)
   monkeypatch.setattr(watchdog, '_MORE', 0.0)
   monkeypatch.setattr(threading, 'excepthook', lambda e: None)
@@ -114,9 +111,9 @@ def test_an_error_is_told_to_all(monkeypatch, left):
     wait_for(lambda: len(left) == 3)
   line = 'error: process 1 of 3 on h1, step 5: data.path: it is gone'
   assert sorted(left) == [
-    (line, 1),
-    (f'{line}; process 0 of 3 on h0 ends at step 4', 1),
-    (f'{line}; process 2 of 3 on h2 ends at step 5', 1),
+    line,
+    f'{line}; process 0 of 3 on h0 ends at step 4',
+    f'{line}; process 2 of 3 on h2 ends at step 5',
   ]
 
 
@@ -126,7 +123,7 @@ def test_of_two_errors_the_first_is_the_cause(monkeypatch, left):
     with pytest.raises(Left):
       watch._fail(UserError(f'of {watch._here}'))
   line = 'error: process 0 of 2 on h0, step 0: of process 0 of 2 on h0'
-  assert [x for x, _ in left] == [
+  assert left == [
     line,
     f'{line}; process 1 of 2 on h1 ends at step 0',
   ]
@@ -140,51 +137,9 @@ def test_an_error_that_a_loss_may_have_caused(monkeypatch, left, capsys):
     raise ValueError('Gloo: connection closed by peer')
   assert time.monotonic() - begun > 0.5
   assert 'ValueError: Gloo' in capsys.readouterr().err
-  (line, status), *_ = left
-  assert (line, status) == (
-    'error: process 0 of 2 on h0, step 0: Gloo: connection closed by peer',
-    1,
+  assert left[0] == (
+    'error: process 0 of 2 on h0, step 0: Gloo: connection closed by peer'
   )
-
-
-def test_an_abort_of_the_runtime(monkeypatch, left):
-  watch = watches(monkeypatch, 2)[1]
-  watch.step = 6
-  with pytest.raises(Left):
-    watch._end()
-  assert left == [
-    (
-      'error: process 1 of 2 on h1, step 6: the lines above say what was lost '
-      'or failed',
-      1,
-    )
-  ]
-
-
-def test_ctrl_c_is_told_to_all(monkeypatch, left):
-  """Where it is no training, which stops by asking."""
-
-  def interrupt():
-    terminal._before_end.pop()()
-    left.append(('interrupted', 130))
-    raise Left
-
-  monkeypatch.setattr(terminal, 'interrupt', interrupt)
-  made = watches(monkeypatch, 2)
-  with made[0] as w:
-    w.step = 4
-    with pytest.raises(Left), made[1] as other:
-      other.step = 5
-      raise KeyboardInterrupt
-    wait_for(lambda: len(left) == 2)
-  assert sorted(left) == [
-    (
-      'error: process 1 of 2 on h1, step 5: interrupted; '
-      'process 0 of 2 on h0 ends at step 4',
-      130,
-    ),
-    ('interrupted', 130),
-  ]
 
 
 def test_stopping_is_no_failure(monkeypatch, left):

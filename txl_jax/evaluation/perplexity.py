@@ -148,7 +148,6 @@ def score(
       scored += values.size
       write(positions[real] - 1, values)
       each(positions[real] - 1, values)
-      files.release(tokens)
       progress(scored)
   return Score(total, scored, time.monotonic() - begin)
 

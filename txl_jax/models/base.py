@@ -15,13 +15,8 @@ config (see `settings`), and a Linen module, a `LanguageModel`:
             padding that never enters memory; None means no padding
   progress  float32 scalar, step / steps: for losses that end on a schedule
 
-and it inherits what follows from these:
-
-  __call__(tokens, targets, memory, *, train, lengths, progress) -> LMOutput
-  logits(tokens, memory, *, lengths, last) -> logits, memory
-  reset_memory, repeat_rows, at_test_time, frozen, inference_params, reach
-
-The methods that read no parameters are pure: call them on the unbound module.
+It inherits the rest. The methods that read no parameters are pure: call them on
+the unbound module.
 With train=True a 'dropout' key is needed in `apply`.
 """
 
@@ -36,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import config as config_lib
-from txl_jax.models import embeddings, initial, layers, regularisation
+from txl_jax.models import embeddings, initial, layers
 from txl_jax.program import settings
 
 # In `row_axes`, marks an array that all rows share.
@@ -178,10 +173,8 @@ class LanguageModel(nn.Module):
     h = self._drop_ends(states, c.dropout_final, train)
     nll = self.vocabulary.nll(h, targets, train=train)
     aux = jnp.zeros([], nll.dtype)
-    size, change = c.activation_reg, c.temporal_activation_reg
-    if train and (size > 0 or change > 0):
-      weights = dict(size=size, change=change)
-      aux += regularisation.activations(states, h, targets >= 0, **weights)
+    if train and (c.activation_reg > 0 or c.temporal_activation_reg > 0):
+      aux += penalty(c, states, h, targets >= 0)
     return LMOutput(nll, memory, aux)
 
   def logits(
@@ -232,16 +225,12 @@ class LanguageModel(nn.Module):
       if name not in allowed:
         settings.refuse(name, value, ', '.join(allowed) or 'no override')
     config = self.config.replace(**overrides)
-    return self.clone(config=config).without_kernels()
+    return self.clone(config=config).with_keys(attention='xla')
 
   def with_keys(self, **values: Any) -> 'LanguageModel':
     """The model with these values of the keys that its config has."""
     known = {k: x for k, x in values.items() if hasattr(self.config, k)}
     return self.clone(config=self.config.replace(**known))
-
-  def without_kernels(self) -> 'LanguageModel':
-    """The same model in plain operations, so that products can be counted."""
-    return self.with_keys(attention='xla')
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """The variables for `apply` with parameters that no longer change.
@@ -262,6 +251,10 @@ class Layered(LanguageModel):
   the embeddings and the output of each layer, and the new memory.
   """
 
+  def row_axes(self) -> Any:
+    memory = jax.eval_shape(lambda: self.init_memory(1))
+    return jax.tree.map(lambda _: 0, memory)
+
   def states(
     self,
     tokens: jax.Array,
@@ -278,6 +271,32 @@ class Layered(LanguageModel):
     self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
   ) -> tuple[tuple[jax.Array, ...], Any]:
     return self.through(tokens, memory, lengths, False)
+
+
+def penalty(
+  config: Any, states: jax.Array, dropped: jax.Array, scored: jax.Array
+) -> jax.Array:
+  """Penalises large and fast-changing final states (Merity et al. 2017).
+
+    activation_reg mean(dropped_t^2)
+    + temporal_activation_reg mean((states_t - states_(t-1))^2)
+
+  The means are over features and scored positions, bool [B, T]; both positions
+  of a pair are scored and in one segment. A mean over nothing is 0. States are
+  [B, T, D], `dropped` the same after dropout; the result is a float32 scalar,
+  or wider where the states are.
+  """
+  wide = jnp.promote_types(states.dtype, jnp.float32)
+  states, dropped = states.astype(wide), dropped.astype(wide)
+
+  def mean_square(x, scored):
+    total = jnp.sum(jnp.where(scored[..., None], x**2, 0))
+    return total / jnp.maximum(jnp.sum(scored) * x.shape[2], 1)
+
+  steps = states[:, 1:] - states[:, :-1]
+  slow = mean_square(steps, scored[:, 1:] & scored[:, :-1])
+  size, change = config.activation_reg, config.temporal_activation_reg
+  return size * mean_square(dropped, scored) + change * slow
 
 
 @functools.partial(jax.jit, static_argnames='model')

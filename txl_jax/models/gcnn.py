@@ -38,9 +38,8 @@ GATED = {
   'bilinear': lambda a, g: a * g,
 }
 
-_MOST = 1000  # convolutions
 _SIZE = '[1-9][0-9]{0,5}'
-_BLOCK = re.compile(r'\[(S,S(?: S,S)*)\](?:\*(S))?'.replace('S', _SIZE))
+_BLOCK = r'\[(S,S(?: S,S)*)\](?:\*(S))?'.replace('S', _SIZE)
 
 
 class Shape(NamedTuple):
@@ -52,20 +51,16 @@ class Shape(NamedTuple):
 
 def parse(text: str) -> list[list[Shape]]:
   """The convolutions of each block; ValueError, which says what is allowed."""
-  blocks, total = [], 0
-  for part in re.split(r' (?=\[)', text):
-    found = _BLOCK.fullmatch(part)
-    block = found[1].split(' ') if found else []
-    times = int(found[2] or 1) if found else 0
-    total += len(block) * times
-    if not block or total > _MOST:
-      raise ValueError(
-        'blocks like [5,512] or [1,128 5,128 1,512]*3, with a space between: '
-        f'kernel,width of their convolutions, of which {_MOST} in all may be, '
-        'and how often; numbers from 1 to 999999'
-      )
-    shapes = [Shape(*map(int, pair.split(','))) for pair in block]
-    blocks += [shapes] * times
+  if not re.fullmatch(f'{_BLOCK}( {_BLOCK})*', text):
+    raise ValueError(
+      'blocks like [5,512] or [1,128 5,128 1,512]*3, with a space between: '
+      'kernel,width of their convolutions, and how often; numbers from 1 to '
+      '999999'
+    )
+  blocks = []
+  for block, times in re.findall(_BLOCK, text):
+    shapes = [Shape(*map(int, pair.split(','))) for pair in block.split(' ')]
+    blocks += [shapes] * int(times or 1)
   return blocks
 
 
@@ -224,10 +219,6 @@ class GCNN(base.Layered):
       for shape, C in zip(shapes, widths)
       if shape.kernel > 1
     ]
-
-  def row_axes(self) -> Any:
-    shapes = itertools.chain(*parse(self.config.blocks))
-    return [0 for shape in shapes if shape.kernel > 1]
 
   def through(
     self,

@@ -39,14 +39,11 @@ class WordDropout(nn.Module):
   """Drops words: every occurrence of a token in the batch, or none.
 
   As if rows of the embedding table were zero with probability rate and the
-  others scaled by 1 / (1 - rate) (Gal and Ghahramani 2016; Merity et al.
-  2018), whatever kind of table it is. Each call draws anew, so the parts of
-  an accumulated batch have draws of their own.
+  others scaled by 1 / (1 - rate) (Gal and Ghahramani 2016; Merity et al. 2018).
 
   The first position of a segment is left as it is. Where memory is empty it
   sees itself alone: its state would be exactly zero in all layers, and each
-  post-norm would multiply its gradient by 1 / sqrt(eps), beyond float32
-  after a few layers.
+  post-norm would multiply its gradient by 1 / sqrt(eps).
   """
 
   vocab_size: int

@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax.models import base, initial, layers, recurrent
+from txl_jax.models import initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.program.settings import IN_USE, count, key
 
@@ -92,11 +92,9 @@ class LSTM(recurrent.Recurrent):
 
   Config = Config
   SHARDING = (
-    *base.LanguageModel.SHARDING,
+    *recurrent.Recurrent.SHARDING,
     (r'layers_\d+/(input|hidden)', (None, None, OUTPUTS)),  # [any, 4, H]
-    (r'layers_\d+/bias', (None, OUTPUTS)),  # [4, H]
   )
-  NOT_DECAYED = (r'layers_\d+/bias',)
 
   def setup(self) -> None:
     super().setup()

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, initial, layers, recurrent
+from txl_jax.models import initial, layers, recurrent
 from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -107,11 +107,9 @@ class QRNN(recurrent.Recurrent):
 
   Config = Config
   SHARDING = (
-    *base.LanguageModel.SHARDING,
+    *recurrent.Recurrent.SHARDING,
     (r'layers_\d+/kernel', (None, None, None, OUTPUTS)),  # [w, J, 3, H]
-    (r'layers_\d+/bias', (None, OUTPUTS)),  # [3, H]
   )
-  NOT_DECAYED = (r'layers_\d+/bias',)
 
   def setup(self) -> None:
     super().setup()

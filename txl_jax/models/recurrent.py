@@ -10,6 +10,7 @@ import jax
 
 from txl_jax.models import base, config
 from txl_jax.models.config import rate
+from txl_jax.parallel.mesh import OUTPUTS
 from txl_jax.program.settings import size
 
 
@@ -43,9 +44,11 @@ class Recurrent(base.Layered):
   segment to the one before (truncated backpropagation through time).
   """
 
-  def row_axes(self) -> Any:
-    memory = jax.eval_shape(lambda: self.init_memory(1))
-    return jax.tree.map(lambda _: 0, memory)
+  SHARDING = (
+    *base.LanguageModel.SHARDING,
+    (r'layers_\d+/bias', (None, OUTPUTS)),  # [gates, H]
+  )
+  NOT_DECAYED = (r'layers_\d+/bias',)
 
   def through(
     self,

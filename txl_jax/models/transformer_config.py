@@ -50,6 +50,7 @@ class Config(config.Config):
     may_change=IN_USE,
   )
 
+  SINUSOIDS: ClassVar[bool] = False  # positions are sinusoids of width D
   mem_len: ClassVar[int] = 0  # M
   memory_init: ClassVar[str] = 'empty'
   norm_queries: ClassVar[bool] = True
@@ -58,6 +59,12 @@ class Config(config.Config):
   def span(self) -> int | None:
     """How many keys a query sees, itself included; None is all S."""
     return None
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.SINUSOIDS and self.d_model % 2:
+      yield 'd_model', 'even numbers'
+    yield from super().problems()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +76,6 @@ class Absolute(Config):
     'With pre_norm, queries are computed from normed states, as keys and '
     'values are; False: from the states themselves (PyTorch original).',
   )
-
-  def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
-    if not self.norm_queries and not self.pre_norm:
-      yield 'norm_queries', 'True without model.pre_norm'
-    yield from super().problems()
 
 
 @dataclasses.dataclass(frozen=True)

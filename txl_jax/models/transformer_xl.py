@@ -5,7 +5,6 @@ Shapes
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -21,18 +20,14 @@ from txl_jax.program.settings import key
 class Config(WithMemory):
   """The section `model` of a config for `TransformerXL`."""
 
+  SINUSOIDS = True
+
   name: str = key(
     'transformer_xl', 'The model.', choices={'transformer_xl': 'Transformer-XL'}
   )
   untie_biases: bool = key(
     False, 'u and v for each layer instead of one pair for all.'
   )
-
-  def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
-    if self.d_model % 2:
-      yield 'd_model', 'even numbers'
-    yield from super().problems()
 
 
 class Biases(nn.Module):

@@ -8,7 +8,6 @@ Shapes: B batch, T segment, M memory, D model width.
 """
 
 import dataclasses
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,8 @@ from txl_jax.program.settings import AT_TEST_TIME, count, key
 class Config(transformer_config.Absolute):
   """The section `model` of a config for `Vaswani`."""
 
+  SINUSOIDS = True
+
   name: str = key(
     'vaswani',
     'The model.',
@@ -33,12 +34,6 @@ class Config(transformer_config.Absolute):
     'segment; 0 is a model without memory, as in the paper.',
     may_change=AT_TEST_TIME,
   )
-
-  def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
-    if self.d_model % 2:
-      yield 'd_model', 'even numbers'
-    yield from super().problems()
 
 
 class Vaswani(transformer.Transformer):

@@ -167,19 +167,19 @@ def by_slot(
     twice = jnp.concatenate([x, x], axis=-1)
     return jax.lax.dynamic_slice_in_dim(twice, (-at - 1) % C, C, axis=3)
 
-  def of(rearranged):
-    return lambda q, at: rearranged(by_distance(q)[..., :C], at)
-
   def sliced(q, at):
     return _sliced(by_distance, q, at, C)
 
+  def gathered(q, at):
+    return _gathered(by_distance(q)[..., :C], at)
+
   return jax.lax.platform_dependent(
-    q, at, cpu=sliced, tpu=of(_shifted), default=of(_gathered)
+    q, at, cpu=sliced, tpu=sliced, default=gathered
   )
 
 
 def _sliced(by_distance, q, at, C):
-  """`by_slot` by three slices, the fastest on a CPU, where gathers are slow.
+  """`by_slot` by three slices, for a CPU or TPU, where gathers are slow.
 
   In the rows of W scores one after the other, what query i needs for slot s is
   at place i W + s - at - 1 - i, plus C or 2 C if that column is negative: with
@@ -207,16 +207,6 @@ def _gathered(x, at):
   T, C = x.shape[2:]
   source = (jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]) % C  # [T, C]
   return jnp.take_along_axis(x, source[None, None], axis=-1)
-
-
-def _shifted(x, at):
-  """`by_slot` of x [B, H, T, C] by slices: gathers are slow on a TPU."""
-  T, C = x.shape[2:]
-  twice = jnp.concatenate([x, x, x[..., : T - 1]], axis=-1)
-  turned = jax.lax.dynamic_slice_in_dim(
-    twice, (-at - T) % C, C + T - 1, axis=x.ndim - 1
-  )
-  return attention.relative_shift(turned)[..., :C]
 
 
 def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:

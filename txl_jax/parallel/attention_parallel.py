@@ -30,10 +30,10 @@ def attend(
   ValueError as from there.
   """
   case = api.case_of(inputs.q, inputs.k, rate)
-  name = implementation or api.choose(case)[0]
-  run = functools.partial(api.attend(name, case), span=span, rate=rate)
+  name, attend = api.implementation_of(implementation, case)
+  run = functools.partial(attend, span=span, rate=rate)
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or mesh.size == 1 or not api.is_kernel(name):
+  if mesh.empty or mesh.size == 1 or name == 'xla':
     return run(inputs, key=key)
 
   B, _, H, _ = inputs.q.shape

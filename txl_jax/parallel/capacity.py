@@ -9,10 +9,8 @@ programs need memory too; what is refused could not have run.
 enwik8_24l after 111 s, the jaxpr after 14 s (2 busy CPU cores, jax 0.10.2).
 """
 
-import contextlib
 import math
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +18,6 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax.program.errors import UserError
-
-# Files with the limit of a group of processes, below its folder in each.
-_GROUPS = (
-  ('/sys/fs/cgroup', 'memory.max'),
-  ('/sys/fs/cgroup/memory', 'memory.limit_in_bytes'),
-)
 
 
 def check(
@@ -94,24 +86,8 @@ def _there(devices) -> float:
   return min(s.get('bytes_limit', math.inf) for s in stats)
 
 
-def _of_machine() -> float:
-  """Bytes that this process may have in the memory of the machine."""
-  found = [os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')]
-  with contextlib.suppress(OSError):  # no Linux
-    groups = pathlib.Path('/proc/self/cgroup').read_text().splitlines()
-    for group in (line.split(':', 2)[-1] for line in groups):
-      # A group is held to the limits of those around it, too.
-      for inner in (pathlib.PurePath(group), *pathlib.PurePath(group).parents):
-        found += [_limit(f'{root}{inner}/{file}') for root, file in _GROUPS]
-  return min(found)
-
-
-def _limit(file):
-  """The number in a file; infinite without one."""
-  try:
-    return int(pathlib.Path(file).read_text())
-  except (OSError, ValueError):  # it may be 'max'
-    return math.inf
+def _of_machine():
+  return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
 
 
 def _gib(size):

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -73,15 +73,6 @@ class Sizes:
     1, 'Parts of the heads, feed-forward layers and vocabulary.'
   )
 
-  def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
-    sizes = dataclasses.asdict(self)
-    for name in (name for name, size in sizes.items() if size == 0):
-      yield name, 'sizes above 0, or -1'
-    rest = [name for name, size in sizes.items() if size == -1]
-    if len(rest) > 1:
-      yield rest[-1], 'at least 1, for another axis is -1 too'
-
 
 def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh of some devices, all by default.
@@ -92,11 +83,12 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   """
   devices = list(jax.devices() if devices is None else devices)
   asked = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
-  known = math.prod(size for size in asked if size > 0)
-  rest, left = divmod(len(devices), known)
-  if left or (-1 not in asked and rest > 1):
+  known = abs(math.prod(asked))
+  rest, left = divmod(len(devices), known or 1)
+  free = asked.count(-1)
+  if left or not known or free > 1 or (not free and rest > 1):
     given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
-    kind = 'a divisor of ' if -1 in asked else ''
+    kind = 'with one -1 a divisor of ' if free else ''
     allowed = f'{kind}the number of devices, {len(devices)}'
     raise UserError(f'{given}: {known} in all; allowed: {allowed}')
   slices, *shape = (rest if size < 0 else size for size in asked)

@@ -8,17 +8,13 @@ All must call `on_main`, `main_first`, `check_same` and `fetch`, and what calls
 them, as most methods of `checkpoint.Checkpoints` do, in the same order.
 """
 
-import contextlib
-import ctypes
 import glob
 import importlib.util
 import json
 import os
-import re
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,47 +39,31 @@ def start(
   'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
   (how many) and process (which, from 0) are given, or where a `cluster` is
   found; 'off' never does. A process that gives no sign for lost_seconds counts
-  as lost, and jax ends the others. UserError if arguments are wrong.
+  as lost, and jax ends the others. UserError if they cannot be joined.
   """
-  if mode not in ('auto', 'off'):
-    raise UserError(f'--distributed={mode}; allowed: auto, off')
-  names = '--coordinator', '--num_processes', '--process_id'
   values = coordinator, processes, process
-  found = [n for n, value in zip(names, values) if value is not None]
-  missing = [n for n in names if n not in found]
-  if mode == 'off' and found:
-    raise UserError(f'{found[0]} is given; allowed: --distributed=auto')
-  if found and missing:
+  if mode == 'off':
+    return
+  if coordinator is not None and ':' in coordinator and None not in values:
+    _join(coordinator, lost_seconds, 'deactivate', *values)
+  elif values != (None, None, None):
     raise UserError(
-      f'{missing[0]} is missing; allowed: all of --coordinator=HOST:PORT '
-      '--num_processes=N --process_id=I, or none'
+      f'--coordinator={coordinator} --num_processes={processes} '
+      f'--process_id={process}; allowed: --coordinator=HOST:PORT '
+      '--num_processes=N --process_id=I, or none of them'
     )
-  if found:
-    _check(*values)
-    who = f'process {process} of {processes}'
-    _join(who, coordinator, lost_seconds, 'deactivate', *values)
-  elif mode == 'auto' and (method := cluster(os.environ)):
+  elif method := cluster(os.environ):
     where = f'the coordinator of {method}'
-    _join('a process', where, lost_seconds, None if method == 'tpu' else method)
-
-
-def _check(coordinator, processes, process):
-  port = re.fullmatch(r'(?:[^\s:]+|\[[^\]\s]+\]):(\d{1,5})', coordinator)
-  if not port or not 0 < int(port[1]) < 65536:
-    raise UserError(f'--coordinator={coordinator}; allowed: HOST:PORT')
-  if processes < 1:
-    raise UserError(f'--num_processes={processes}; allowed: at least 1')
-  if not 0 <= process < processes:
-    raise UserError(f'--process_id={process}; allowed: 0 to {processes - 1}')
+    _join(where, lost_seconds, None if method == 'tpu' else method)
 
 
 def cluster(environ: Mapping[str, str]) -> str:
   """How jax finds the processes of the cluster that this one is a part of.
 
   By environment variables: 'slurm', 'ompi', 'k8s' or 'tpu'; '' for a process on
-  its own. UserError if there are more, but jax cannot find them. Left to itself
-  jax would take the shell of an interactive SLURM step (SLURM_NTASKS=2,
-  SLURM_STEP_NUM_TASKS=1) for one of two processes, and wait for the other.
+  its own. Left to itself jax would take the shell of an interactive SLURM step
+  (SLURM_NTASKS=2, SLURM_STEP_NUM_TASKS=1) for one of two processes, and wait
+  for the other.
   """
   tasks = int(environ.get('SLURM_NTASKS', 1))
   # A shell in an allocation has SLURM_NTASKS too, but is no task of a step.
@@ -92,67 +72,31 @@ def cluster(environ: Mapping[str, str]) -> str:
   if in_step and int(environ.get('SLURM_STEP_NUM_TASKS', tasks)) > 1:
     return 'slurm'
   if int(environ.get('OMPI_COMM_WORLD_SIZE', 1)) > 1:
-    if 'OMPI_MCA_orte_hnp_uri' in environ:
-      return 'ompi'
-    raise UserError(
-      'Open MPI does not tell its coordinator (version 5 never does); allowed: '
-      '--coordinator=HOST:PORT --num_processes=$OMPI_COMM_WORLD_SIZE '
-      '--process_id=$OMPI_COMM_WORLD_RANK, or --distributed=off'
-    )
+    return 'ompi'
   platforms = environ.get('JAX_PLATFORMS', 'tpu')
   tpu = glob.glob('/dev/accel*') or glob.glob('/dev/vfio/[0-9]*')
   if tpu and 'tpu' in platforms and importlib.util.find_spec('libtpu'):
     return 'tpu'
-  if {'KUBERNETES_SERVICE_HOST', 'JOB_COMPLETION_INDEX'} <= environ.keys():
-    if importlib.util.find_spec('kubernetes'):
-      return 'k8s'
-    raise UserError(
-      'the other pods of this Kubernetes job cannot be found without the '
-      'package kubernetes; allowed: pip install "jax[k8s]", or --coordinator '
-      '--num_processes --process_id, or --distributed=off'
-    )
-  return ''
+  in_pod = {'KUBERNETES_SERVICE_HOST', 'JOB_COMPLETION_INDEX'}
+  return 'k8s' if in_pod <= environ.keys() else ''
 
 
-def _join(who, where, lost_seconds, method, *values):
-  """Starts jax.distributed, or ends the process with one line."""
-
-  def fail(why):
-    here = f'{who} on {socket.gethostname()}'
-    leave(f'error: {here} cannot join the others at {where}{why}', 1)
-
+def _join(where, lost_seconds, method, *values):
+  """Starts jax.distributed."""
   # It would only note a SIGTERM, until it is asked.
   jax.config.update('jax_enable_preemption_service', False)
   try:
-    with on_abort(lambda: fail(f' in {_TIMEOUT} s; the lines above say why')):
-      jax.distributed.initialize(
-        *values,
-        cluster_detection_method=method,
-        heartbeat_timeout_seconds=int(lost_seconds),
-        initialization_timeout=_TIMEOUT,
-      )
-      count()  # all devices are counted
+    jax.distributed.initialize(
+      *values,
+      cluster_detection_method=method,
+      heartbeat_timeout_seconds=int(lost_seconds),
+      initialization_timeout=_TIMEOUT,
+    )
+    count()  # all devices are counted
   except (ValueError, RuntimeError) as e:
     # Else it is a TPU on its own.
     if method or 'coordinator_address should be' not in str(e):
-      fail(f': {" ".join(str(e).split())}')
-
-
-@contextlib.contextmanager
-def on_abort(function: Callable[[], None]) -> Iterator[None]:
-  """Calls a function that ends this process where the runtime would abort it.
-
-  It aborts when another process is lost, and leaves a stack trace as the last
-  lines. A handler of Python would run in the main thread, too late.
-  """
-  prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-  setsig = prototype(('PyOS_setsig', ctypes.pythonapi))
-  handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: function())
-  before = setsig(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
-  try:
-    yield
-  finally:
-    setsig(signal.SIGABRT, before)
+      raise UserError(f'the others at {where} cannot be joined: {e}') from e
 
 
 def count() -> int:
@@ -188,14 +132,14 @@ def store() -> Any:
   return client
 
 
-def leave(line: str, status: int) -> None:
+def leave(line: str) -> None:
   """Ends this process with a last line, without waiting for the others."""
   try:
     terminal.clear()
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
   finally:  # whether or not someone reads it
-    os._exit(status)
+    os._exit(1)
 
 
 def on_main(function: Callable[[], Any]) -> Any:

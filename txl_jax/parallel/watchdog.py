@@ -42,7 +42,6 @@ class Watching:
 _PAUSE = 1.0  # seconds between two looks whether another process has failed
 _MORE = 10.0  # seconds after `lost_seconds` in which jax ends a process
 _LEAVE = 5.0  # seconds that a failed process waits for the others to read why
-_INTERRUPTED = ': interrupted'  # why all leave at Ctrl-C
 _FAILED = 'txl_jax/failed'  # key of the store: why all leave
 
 
@@ -70,15 +69,11 @@ class Watch:
     self._count, self._here = processes.count(), processes.name()
     self._asked = 0  # the signal this process has got
     self._highest = 0  # signal of all, when `stopping` was called last
-    self._why = ''  # why this process ends
-    self._ending, self._done = threading.Lock(), threading.Event()
+    self._done = threading.Event()
     self._listening = threading.Thread(target=self._listen, daemon=True)
-    self._stack = contextlib.ExitStack()
 
   def __enter__(self) -> 'Watch':
     if self._count > 1:
-      self._stack.enter_context(processes.on_abort(self._end))
-      self._stack.enter_context(terminal.before_end(self._interrupted))
       self._listening.start()
     return self
 
@@ -88,7 +83,6 @@ class Watch:
     self._done.set()
     if self._listening.ident:
       self._listening.join()
-    self._stack.close()
 
   @contextlib.contextmanager
   def signals(self) -> Iterator[None]:
@@ -134,10 +128,6 @@ class Watch:
         if not why.startswith(self._here):
           self._leave(why)
 
-  def _interrupted(self):
-    """Tells the others of Ctrl-C, before it ends this process."""
-    self._tell(f'{self._here}, step {self.step}{_INTERRUPTED}')
-
   def _fail(self, error):
     """Ends all processes for an error of this one."""
     if isinstance(error, KeyboardInterrupt):
@@ -154,10 +144,11 @@ class Watch:
     self._leave(f'{self._here}, step {self.step}: {first_line(error)}')
 
   def _leave(self, why):
-    """Tells the others, then ends this process."""
-    self._why = why  # where process 0 ends, and the runtime with it, meanwhile
-    self._why = self._tell(why)
-    self._end()
+    """Tells the others, then ends this process with a last line."""
+    line = self._tell(why)
+    if not line.startswith(self._here):
+      line += f'; {self._here} ends at step {self.step}'
+    processes.leave(f'error: {line}')
 
   def _tell(self, why):
     """Tells all why they end, and returns what was told first."""
@@ -169,12 +160,3 @@ class Watch:
       # It ends with process 0: that waits until all have read why.
       store.wait_at_barrier('txl_jax/leave', int(_LEAVE * 1000))
     return why
-
-  def _end(self):
-    """Ends this process, also in place of the runtime, with a last line."""
-    self._ending.acquire()  # of the threads that come here one goes on
-    here = f'{self._here}, step {self.step}'
-    line = self._why or f'{here}: the lines above say what was lost or failed'
-    if not line.startswith(self._here):
-      line += f'; {self._here} ends at step {self.step}'
-    processes.leave(f'error: {line}', 130 if _INTERRUPTED in line else 1)

@@ -23,19 +23,18 @@ import errno
 import functools
 import http.client
 import importlib.util
-import io
 import os
 import pathlib
 import re
+import tempfile
 import types
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from txl_jax.program.errors import UserError, first_line
 
 SCHEME = 'gs://'
 MARKS = 'seal.json', 'manifest.json'
-_BUFFER = 1 << 24  # bytes that are read at once
 _AT_ONCE = 8  # objects that are copied or deleted
 _NUMBERS = {
   401: errno.EACCES,
@@ -130,8 +129,6 @@ class Path(pathlib.PurePosixPath):
     size, generation = (blob := self._found()).size, blob.generation
     return types.SimpleNamespace(st_size=size, st_mtime_ns=generation)
 
-  lstat = stat
-
   def iterdir(self) -> Iterator['Path']:
     """What is in the folder."""
     return self._below(delimiter='/')
@@ -146,9 +143,15 @@ class Path(pathlib.PurePosixPath):
 
   rmdir = mkdir
 
-  def open_read(self) -> io.BufferedReader:
-    """The object as it is now, opened for reading."""
-    return io.BufferedReader(_Reader(self), _BUFFER)
+  def open_read(self) -> BinaryIO:
+    """The object as it is now, in a temporary file that is opened."""
+    with contextlib.ExitStack() as stack:
+      file: Any = stack.enter_context(tempfile.TemporaryFile())
+      with _told(self):
+        self._found().download_to_file(file)
+      file.seek(0)
+      stack.pop_all()  # who reads it closes it
+      return file
 
   def upload(self, file: Any, generation: int | None = None) -> int:
     """Writes an open local file from its beginning; the new generation.
@@ -195,27 +198,6 @@ class Path(pathlib.PurePosixPath):
 
     _each(copy, self._objects())
     self.rmtree()
-
-
-class _Reader(io.RawIOBase):
-  """An object; OSError if another is written under its name meanwhile."""
-
-  def __init__(self, path):
-    self._path, self._blob, self._at = path, path._found(), 0
-
-  def readable(self):
-    return True
-
-  def tell(self):
-    return self._at
-
-  def readinto(self, buffer: Any) -> int:
-    if n := min(len(buffer), self._blob.size - self._at):
-      with _told(self._path):
-        part = dict(start=self._at, end=self._at + n - 1)
-        buffer[:n] = self._blob.download_as_bytes(**part)  # ValueError if fewer
-    self._at += n
-    return n
 
 
 def _each(function, paths, marks_last=True):

@@ -34,11 +34,6 @@ class Path(flags.ArgumentParser):
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
   """What a command line has besides flags; UserError if it is not allowed."""
-  for argument in argv:
-    try:
-      argument.encode()
-    except UnicodeEncodeError as e:
-      raise UserError(f'argument {argument!r} is not UTF-8') from e
   try:
     rest = flags.FLAGS(argv)
   except UserError:
@@ -69,7 +64,7 @@ def told(
     finally:
       sys.stdout.flush()  # what is left would fail when nobody catches it
   except BrokenPipeError:
-    sys.exit(1)
+    terminal.end(1)  # the interpreter would fail once more, when it ends
   except (UserError, OSError) as e:
     print('error:', ' '.join(str(e).split()), file=sys.stderr)
     sys.exit(1)
@@ -86,27 +81,17 @@ def told(
 
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Leaves out what orbax logs, and tracebacks of threads of tensorstore.
-
-  Of a save that fails they would print pages; we get it as an exception.
-  """
-  logger, hook = logging.get_absl_logger(), sys.unraisablehook
-  verbosity = logging.get_verbosity()
+  """Leaves out what orbax logs: of a save that fails it would be pages."""
+  logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
 
   def of_others(record):
     return 'orbax' not in record.pathname
 
-  def print_others(event):
-    if str(event.exc_value) != 'Event loop is closed':
-      hook(event)
-
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
   logger.addFilter(of_others)
   logging.set_verbosity(logging.WARNING)
-  sys.unraisablehook = print_others
   try:
     yield
   finally:
     logger.removeFilter(of_others)
     logging.set_verbosity(verbosity)
-    sys.unraisablehook = hook

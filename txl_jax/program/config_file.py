@@ -4,7 +4,6 @@
 ends in .py, is a file. ml_collections sets what the command line overrides.
 """
 
-import inspect
 import os
 import pathlib
 import re
@@ -76,13 +75,9 @@ def load(path: str) -> Any:
   try:
     code = settings.without_gone(source)
     exec(compile(code, path, 'exec'), vars(module))
-    if not callable(get_config := getattr(module, 'get_config', None)):
-      raise UserError('it has no function get_config')
-    if argument and not inspect.signature(get_config).parameters:
-      raise UserError(f'it has no variants, and is told {argument[0]!r}')
     if not argument and (variants := vars(module).get('VARIANTS')):
       argument = [next(iter(variants))]
-    config = get_config(*argument)
+    config = module.get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
       found = settings.shown(config)
       allowed = 'allowed: that of common.get_config(), changed'
@@ -93,7 +88,10 @@ def load(path: str) -> Any:
   except KeyboardInterrupt:
     raise
   except BaseException as e:  # SystemExit would end the program in silence
-    raise UserError(f'{_where(e, path)}: {_what(e)}') from e
+    # ml_collections lists every key that is there.
+    why = re.sub(r'(?s) Other fields present: "{.*}"', '', f'{e}')
+    what = '' if isinstance(e, UserError) else f'{type(e).__name__}: '
+    raise UserError(f'{_where(e, path)}: {what}{why}') from e
   return config
 
 
@@ -104,17 +102,3 @@ def _where(error, path):
     if frame.filename == path or of_config:
       return f'{frame.filename}, line {frame.lineno}, {frame.line}'
   return f'--config={path}'
-
-
-def _what(error):
-  """What an error says; of a key that ml_collections does not find, our way."""
-  if isinstance(error, UserError):
-    return f'{error}'
-  *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-  found = frame.f_locals
-  holder, name = found.get('self'), found.get('key', found.get('attribute'))
-  of_config = type(holder) is ml_collections.ConfigDict
-  missing = isinstance(error, AttributeError | KeyError)
-  if of_config and missing and name not in holder:
-    return settings.no_such_key(sections.sections(), f'{name}')
-  return f'{type(error).__name__}: {error}'.removesuffix(': ')

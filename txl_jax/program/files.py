@@ -43,13 +43,6 @@ def open_regular(path: AnyPath) -> BinaryIO:
   raise _no_file(path)
 
 
-def is_there(path: AnyPath) -> bool:
-  """Whether there is such a name, be it that of a link that leads nowhere."""
-  if isinstance(path, buckets.Path):
-    return path.exists()
-  return os.path.lexists(path)
-
-
 def _no_file(path):
   kind = 'a folder' if os.path.isdir(path) else 'a pipe or device'
   return OSError(0, f'it is {kind}, no file', str(path))
@@ -164,16 +157,3 @@ def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):  # what is left would fail again
       f.close()
     raise
-
-
-def release(array: Any) -> None:
-  """Takes what a mapped file has brought into memory out of the process.
-
-  Without this the process would seem to grow with the file. The array, or what
-  it is a view of, may still be read; others are left alone.
-  """
-  while array is not None and not isinstance(array, mmap.mmap):
-    own = 'obj' if isinstance(array, memoryview) else 'base'
-    array = getattr(array, own, None)
-  if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
-    array.madvise(mmap.MADV_DONTNEED)

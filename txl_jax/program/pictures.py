@@ -13,7 +13,6 @@ COLOURS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'
 STYLES = '-', '--', ':'  # of lines, where there are more than colours
 INK, PALE = '#333333', '#8a8a8a'
 MISSING = 'picture left out: pip install matplotlib'
-_LABELLED = 8  # lines, at most, that have their labels beside them
 
 _STYLE: Any = {
   'figure.facecolor': 'white',
@@ -65,30 +64,15 @@ def draw(
 def lines(
   axes: Any, series: Mapping[str, tuple[Sequence, Sequence]], marker: str = 'o'
 ) -> None:
-  """Lines of {label: (x, y)}, each with its label behind its last point.
-
-  Many lines have a legend on the right, in the order of their last points.
-  """
-  ends, drawn = [], {}
+  """Lines of {label: (x, y)}; the legend has the order of their last points."""
+  ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
     colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
-    (drawn[label],) = axes.plot(x, y, style, marker=marker, color=colour)
-    ends.append((y[-1], sum(y), x[-1], label, colour))
+    (line,) = axes.plot(x, y, style, marker=marker, color=colour, label=label)
+    ends.append((y[-1], i, line))
   axes.margins(x=0.02)
-  if len(ends) > _LABELLED:
-    labels = [label for *_, label, _ in sorted(ends, reverse=True)]
-    handles = [drawn[label] for label in labels]
-    where: Any = dict(loc='outside right upper', frameon=False)
-    axes.figure.legend(handles, labels, **where)
-    return
-  low, high = axes.get_ylim()
-  gap, below = 0.055 * (high - low), -float('inf')
-  for y, _, x, label, colour in sorted(ends):
-    below = max(y, below + gap)  # not on top of another one
-    axes.annotate(
-      label, (x, below), (7, 0), textcoords='offset points', color=colour,
-      va='center', annotation_clip=False,
-    )  # fmt: skip
+  handles = [line for *_, line in sorted(ends, reverse=True)]
+  axes.figure.legend(handles=handles, loc='outside right upper', frameon=False)
 
 
 def lengths_axis(axes: Any, ticks: Sequence[int], name: str) -> None:

@@ -149,10 +149,7 @@ def flatten(config: Any) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
   """A value as Python writes it, but of a length for a line."""
-  try:
-    text = repr(value)
-  except ValueError:  # an integer of more digits than Python prints
-    text = f'a {type(value).__name__}'
+  text = repr(value)
   return text if len(text) <= _LINE else f'{text[:_LINE]}…'
 
 
@@ -169,15 +166,8 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 def no_such_key(sections: Mapping[str, type], name: str) -> str:
   """The words that no key has this name, and which is nearest."""
-  if name and name in sections:
-    return f'it is a section, with the keys {", ".join(keys(sections[name]))}'
-  there = [x for x in sections if x]
-  there += [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
-  # Its own name says more than the section, which is often another one.
-  own = {x: x.rpartition('.')[2] for x in there}
-  near = difflib.get_close_matches(name.rpartition('.')[2], own.values(), 1)
-  like = [x for x in there if own[x] in near]
-  nearest = difflib.get_close_matches(name, like, 1, 0)
+  there = [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
+  nearest = difflib.get_close_matches(name, there, 1)
   more = f'the nearest is {nearest[0]}' if nearest else _LIST
   return f'there is no such key; {more}'
 

@@ -17,25 +17,15 @@ class Device(NamedTuple):
   kind: str = ''  # as JAX calls it: 'NVIDIA H100 80GB HBM3', 'TPU v5e'
 
   @property
-  def capability(self) -> int:
-    """Compute capability of an NVIDIA GPU, 90 for a Hopper; 0 if not known."""
-    for pattern, capability in _CAPABILITIES:
-      if self.platform == 'gpu' and re.search(rf'\b({pattern})\b', self.kind):
-        return capability
-    return 0
+  def ampere(self) -> bool:
+    """Whether it is an NVIDIA GPU of compute capability 8.0 or above."""
+    return self.platform == 'gpu' and not _OTHERS.search(self.kind)
 
 
-# developer.nvidia.com/cuda-gpus; the first that fits counts.
-_CAPABILITIES = (
-  ('GB300|B300', 103),
-  ('GB200|B200', 100),
-  ('RTX PRO [456]000|RTX 50[5-9]0', 120),
-  ('GH200|H200|H100|H800|H20', 90),
-  ('L4|L40S?|RTX 40[5-9]0|RTX [2456][05]00 (SFF )?Ada', 89),
-  ('A10G?|A40|A16|A2|RTX A[0-9]+|RTX 30[5-9]0', 86),
-  ('A100|A800|A30', 80),
-  ('T4', 75),
-  ('V100', 70),
+# Older GPUs of NVIDIA, by developer.nvidia.com/cuda-gpus, and those of AMD.
+_OTHERS = re.compile(
+  r'AMD|Instinct|gfx|GTX|Quadro|Tesla|TITAN|'
+  r'\b(K\d+|M\d+|P\d+|T4|T\d{3,4}|V100|RTX 20\d\d)\b'
 )
 
 

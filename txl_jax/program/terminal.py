@@ -6,20 +6,15 @@ imports little.
 
 import atexit
 import contextlib
-import functools
 import gc
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from txl_jax.program.errors import UserError
-
-_PATIENCE = 1.0  # seconds that the last words wait for who reads them
-
-_before_end: list[Callable[[], None]] = []
+_unwinding: list[bool] = []
 _on_leave: list[Callable[[], None]] = []
 
 
@@ -27,20 +22,16 @@ def begin() -> None:
   """Makes Ctrl-C end the program, its streams safe to use, and it start sooner.
 
   What cannot be written to standard error is dropped, for it is only for
-  people. Standard output is the product: where that cannot be written is a
-  UserError. A character that an encoding lacks is written as its number.
+  people. A character that an encoding lacks is written as its number.
   """
   # Tracing makes millions of objects, and few of them are garbage: looking for
   # it as often as Python does took a fifth of the time until the first step.
   gc.set_threshold(100_000)
-  # The next file that is opened would get the number of a closed stream.
-  for number in range(3):
-    try:
-      os.fstat(number)
-    except OSError:
-      os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-  sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
-  sys.stdout, sys.stderr = _text(1, sys.stdout), _text(2, sys.stderr)
+  errors, encoding = 'backslashreplace', sys.stderr.encoding
+  raw: Any = io.BufferedWriter(_Droppable(2, 'w', closefd=False))
+  sys.stderr = io.TextIOWrapper(raw, encoding, errors, line_buffering=True)
+  output: Any = sys.stdout
+  output.reconfigure(errors=errors)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -48,17 +39,13 @@ def begin() -> None:
 
 
 @contextlib.contextmanager
-def before_end(function: Callable[[], None]) -> Iterator[None]:
-  """Calls a function, once at most, when Ctrl-C is to end the program.
-
-  It may raise KeyboardInterrupt, to come back after the cleaning up.
-  """
-  _before_end.append(function)
+def unwinding() -> Iterator[None]:
+  """Where Ctrl-C first leaves every context, to clean up: KeyboardInterrupt."""
+  _unwinding.append(True)
   try:
     yield
   finally:
-    with contextlib.suppress(ValueError):
-      _before_end.remove(function)
+    _unwinding.clear()
 
 
 def on_leave(function: Callable[[], None]) -> None:
@@ -73,28 +60,20 @@ def clear() -> None:
       function()
 
 
-def unwind() -> None:
-  """Leaves every context before the end; for `before_end`."""
-  raise KeyboardInterrupt
-
-
 def interrupt(*_) -> None:
   """Ends the program, with a line and status 130; a handler of SIGINT.
 
   Libraries swallow a KeyboardInterrupt that is raised within them, or crash.
   """
-  while _before_end:
-    _before_end.pop()()
+  if _unwinding:
+    _unwinding.clear()
+    raise KeyboardInterrupt
   try:
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.setitimer(signal.ITIMER_REAL, _PATIENCE, _PATIENCE)
+    clear()
     # A terminal has shown ^C, perhaps after an open line.
-    line = b'\ninterrupted\n' if os.isatty(2) else b'interrupted\n'
-    last = functools.partial(os.write, 2, line)
-    for write in (clear, sys.stdout.flush, last):
-      with contextlib.suppress(Exception):
-        write()
+    os.write(2, b'\ninterrupted\n' if os.isatty(2) else b'interrupted\n')
+    sys.stdout.flush()  # it may wait for who reads it, until a second Ctrl-C
   finally:
     os._exit(130)
 
@@ -106,38 +85,11 @@ def end(status: int) -> NoReturn:
   os._exit(status)
 
 
-def _give_up(*_):
-  raise TimeoutError
-
-
-def _text(number, old):
-  """A stream as Python makes it, on a file of our own."""
-  raw = _Stream(number, 'w', closefd=False)
-  unbuffered = getattr(old, 'write_through', False)  # python -u
-  return io.TextIOWrapper(
-    io.BufferedWriter(raw),
-    encoding=old.encoding if old else 'utf-8',
-    errors='backslashreplace',
-    line_buffering=number == 2 or raw.isatty() or unbuffered,
-  )
-
-
-class _Stream(io.FileIO):
-  """Standard error, or output, which fails once; what follows is dropped.
-
-  Or the interpreter would fail once more, when it ends.
-  """
-
-  failed = False
+class _Droppable(io.FileIO):
+  """A stream that drops what it cannot write, as to a terminal that is gone."""
 
   def write(self, data):
     try:
-      return len(data) if self.failed else super().write(data)
-    except OSError as e:
-      if self.fileno() == 2:
-        return len(data)
-      self.failed = True
-      if isinstance(e, BrokenPipeError):
-        raise  # it has been read as far as anybody wants
-      line = f'standard output cannot be written: {e.strerror}'
-      raise UserError(line) from e
+      return super().write(data)
+    except OSError:
+      return len(data)

@@ -14,7 +14,7 @@ import re
 import shutil
 from typing import Any
 
-from txl_jax.program import buckets, files
+from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
 from txl_jax.runs import seal
 
@@ -37,7 +37,7 @@ class Steps:
   def steps(self) -> list[int]:
     """All steps, newest first, whole or not; UserError if not a folder."""
     if not self.folder.is_dir():
-      if files.is_there(self.folder):
+      if self.folder.exists():
         raise UserError(f'{self.folder} is no folder; allowed: to move it away')
       return []
     names = (p.name for p in self.folder.iterdir() if p.is_dir())

@@ -98,8 +98,7 @@ class Lease:
         # At once: cleaning up might remove what the other run writes.
         processes.leave(
           f'error: {self._path} was taken by another run, while this one was '
-          'paused or the bucket out of reach; allowed: one run at a time',
-          1,
+          'paused or the bucket out of reach; allowed: one run at a time'
         )
 
   def release(self) -> None:

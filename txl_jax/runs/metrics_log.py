@@ -180,9 +180,9 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def put_aside(workdir: pathlib.Path, why: str, *names: str) -> None:
   """Renames files and folders to names that are free, and reports it."""
-  there = [name for name in names if files.is_there(workdir / name)]
+  there = [name for name in names if (workdir / name).exists()]
   number = 1
-  while any(files.is_there(workdir / f'{x}.kept-{number}') for x in there):
+  while any((workdir / f'{x}.kept-{number}').exists() for x in there):
     number += 1
   kept = [f'{name}.kept-{number}' for name in there]
   for old, new in zip(there, kept):

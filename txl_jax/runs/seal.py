@@ -33,7 +33,7 @@ def damage(
   compared, contents with `read`. The folder was sealed as `name`, or its own.
   """
   path = folder / NAME
-  if not files.is_there(path):
+  if not path.exists():
     return 'it has no seal'
   try:
     sealed = files.read_json(path)

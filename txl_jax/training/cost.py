@@ -47,7 +47,7 @@ def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   FLOPs are those of plain operations: what a kernel leaves out, or computes
   again, changes nothing.
   """
-  one, arguments = loss(model.without_kernels(), B, T)
+  one, arguments = loss(model.with_keys(attention='xla'), B, T)
   forward = flops(jax.make_jaxpr(one)(*arguments).jaxpr)
   both = flops(jax.make_jaxpr(jax.value_and_grad(one))(*arguments).jaxpr)
   return Cost(forward, both - forward)

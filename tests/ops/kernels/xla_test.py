@@ -74,7 +74,7 @@ def assert_alike(found, expected, rtol):
     )
 
 
-@settings(12)
+@settings(6)
 @hypothesis.given(
   cases(),
   st.sampled_from(['float32', 'float64']),

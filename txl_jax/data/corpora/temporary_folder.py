@@ -23,7 +23,7 @@ def whole(path: pathlib.Path, replace: bool = False) -> Iterator[pathlib.Path]:
   temporary = tempfile.TemporaryDirectory(
     prefix=f'{path.name}.tmp-', dir=path.parent, ignore_cleanup_errors=True
   )
-  with terminal.before_end(terminal.unwind), temporary as folder:
+  with terminal.unwinding(), temporary as folder:
     made, old = pathlib.Path(folder, 'made'), pathlib.Path(folder, 'replaced')
     made.mkdir()
     yield made

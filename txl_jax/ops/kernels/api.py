@@ -67,7 +67,7 @@ def relative_attention(
     raise ValueError(f'span is {span}; allowed: at least 1')
   case = case_of(q, k, dropout_rate)
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
-  run = attend(implementation or choose(case)[0], case)
+  _, run = implementation_of(implementation, case)
   return run(inputs, span=span, rate=dropout_rate, key=dropout_key)
 
 
@@ -90,24 +90,22 @@ def choose(case: base.Case) -> tuple[str, str]:
 
 def why_not(name: str, case: base.Case) -> str:
   """Why an implementation cannot compute a case, '' if it can."""
-  return _KERNELS[name].why_not(case) if is_kernel(name) else ''
+  return _KERNELS[name].why_not(case) if name in _KERNELS else ''
 
 
-def attend(name: str, case: base.Case) -> Callable:
-  """The function like `xla.attend` that an implementation has for a case.
+def implementation_of(
+  name: str | None, case: base.Case
+) -> tuple[str, Callable]:
+  """The name of an implementation, and its function like `xla.attend`.
 
   ValueError if there is no such implementation, Unable if it cannot do this.
   """
-  if name not in IMPLEMENTATIONS:
+  name = name or choose(case)[0]
+  if name == 'xla':
+    return name, xla.attend
+  if name not in _KERNELS:
     allowed = ', '.join(IMPLEMENTATIONS)
     raise ValueError(f'implementation is {name!r}; allowed: None, {allowed}')
   if reason := why_not(name, case):
     raise base.Unable(f'{name} cannot do this: {reason}')
-  if is_kernel(name):
-    return functools.partial(fused.attend, _KERNELS[name])
-  return xla.attend
-
-
-def is_kernel(name: str) -> bool:
-  """Whether each device has to run it by itself, under `shard_map`."""
-  return name in _KERNELS
+  return name, functools.partial(fused.attend, _KERNELS[name])

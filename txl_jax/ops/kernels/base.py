@@ -1,6 +1,6 @@
 """What implementations of relative attention are given."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -42,23 +42,3 @@ def why_not(case: Case) -> str:
   if case.K > 128:
     return f'heads of width {case.K}: it needs 128 or less'
   return ''
-
-
-def vary_alike(arrays: Any) -> Any:
-  """A pytree of arrays as the custom gradient of a function needs them.
-
-  Under `shard_map` weights may be the same on all devices while the data are
-  not: their gradients are then summed over the devices here.
-  """
-
-  def varying(x):
-    kind: Any = jax.typeof(x)
-    return kind.mat.varying  # the axes of the mesh over which it differs
-
-  axes = frozenset().union(*map(varying, jax.tree.leaves(arrays)))
-
-  def vary(x):
-    missing = tuple(axes - varying(x))
-    return jax.lax.pcast(x, missing, to='varying') if missing else x
-
-  return jax.tree.map(vary, arrays)

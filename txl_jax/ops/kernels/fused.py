@@ -67,7 +67,6 @@ def attend(
     words = attention.dropout_words(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
   words = jnp.concatenate([words, place])
-  q, k, v, r, c, p = base.vary_alike((q, k, v, r, c, p))
   return _attend(kernel, span, rate, q, k, v, r, c, p, filled, words)
 
 

@@ -23,10 +23,9 @@ from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import tpu_tiles as tiles
 from txl_jax.program import target_device
 
-# What a call of the backward kernel keeps in VMEM grows with the queries and
-# keys it takes: so many fit the 16 MiB of a TPU v4. Where there are more, each
-# call takes _PART of both, and what they return is added in float32.
-_QUERIES, _KEYS, _PART = 1024, 1536, 1024
+# What the backward kernel keeps in VMEM grows with the queries and keys: so
+# many fit the 16 MiB of a TPU v4.
+_QUERIES, _KEYS = 1024, 1536
 
 
 def why_not(case: base.Case) -> str:
@@ -34,6 +33,8 @@ def why_not(case: base.Case) -> str:
   kind = case.device.kind
   if case.device.platform != 'tpu' or kind.startswith(('TPU v2', 'TPU v3')):
     return 'it needs a TPU v4 or newer'
+  if case.T > _QUERIES or case.T + case.M > _KEYS:
+    return f'its memory holds {_QUERIES} tokens, and {_KEYS} with those before'
   return base.why_not(case)
 
 
@@ -64,7 +65,7 @@ def _run(run, arrays, span, rate, interpret):
 
 def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
   t = tiles.task(q, k, span, rate, interpret)
-  n, K, N = t.n, t.K, len(t.queries)
+  n, K, N = t.n, t.K, t.queries
   first, last = t.bounds(filled)
   r, p = tiles.positions(r, p, t)
 
@@ -142,7 +143,7 @@ def _forward_kernel(
   next tile; the sum of the values, the largest score, the sum of weights.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
-  J = first[b * len(t.queries) + i] + step
+  J = first[b * t.queries + i] + step
 
   @pl.when(step == 0)
   def start():
@@ -188,62 +189,29 @@ def _backward(
   rows = tiles.by_query(logsum, mean, t)
   r, p = tiles.positions(r, p, t)
   q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
-  args = q, k, v, dout, rows, tiles.by_key(c, t)
-
-  def part(t, dtype):
-    chunks = slice(t.chunks.start, t.chunks.stop)
-    rows = slice(t.chunks.start * t.n, t.chunks.stop * t.n)
-    grads = _backward_part(
-      *(t, filled, words, *args, r[:, rows], p[:, chunks]),
-      dtype=dtype,
-      interpret=interpret,
-    )
-    return grads, rows, chunks
-
-  if len(t.queries) * t.n <= _QUERIES and len(t.keys) * t.n <= _KEYS:
-    (dq, dk, dv, dc, dr, dp), _, _ = part(t, t.dtype)
-  else:
-    of = q, k, v, args[-1], r, p
-    dq, dk, dv, dc, dr, dp = (jnp.zeros(x.shape, jnp.float32) for x in of)
-    for queries in _parts(t.queries, _PART // t.n):
-      for keys in _parts(t.keys, _PART // t.n):
-        some = t._replace(queries=queries, keys=keys)
-        if not some.grid[-1]:
-          continue  # none of the keys is visible
-        grads, rows, chunks = part(some, jnp.float32)
-        i = slice(queries.start * t.n, queries.stop * t.n)
-        j = slice(keys.start * t.n, keys.stop * t.n)
-        dq = dq.at[:, :, i].add(grads[0])
-        dk = dk.at[:, :, j].add(grads[1])
-        dv = dv.at[:, :, j].add(grads[2])
-        dc = dc.at[:, :, keys.start : keys.stop].add(grads[3])
-        dr = dr.at[:, rows].add(grads[4])
-        dp = dp.at[:, chunks].add(grads[5])
-  dq = tiles.heads_last(dq, t.T).astype(t.dtype)
-  dk, dv = (tiles.heads_last(x, t.S).astype(t.dtype) for x in (dk, dv))
+  dq, dk, dv, dc, dr, dp = _gradients(
+    *(t, filled, words, q, k, v, dout, rows, tiles.by_key(c, t), r, p),
+    interpret=interpret,
+  )
+  dq = tiles.heads_last(dq, t.T)
+  dk, dv = (tiles.heads_last(x, t.S) for x in (dk, dv))
   dr = dr[:, t.lead : t.lead + t.S].swapaxes(0, 1) * t.scale
   dp = dp.reshape(t.H, -1)[:, t.lead : t.lead + t.S]
   return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
 
 
-def _parts(every, size):
-  return [every[i : i + size] for i in range(0, len(every), size)]
+def _gradients(t, filled, words, q, k, v, dout, rows, c, r, p, *, interpret):
+  """What the kernel for the backward pass returns.
 
-
-def _backward_part(
-  t, filled, words, q, k, v, dout, rows, c, r, p, *, dtype, interpret
-):
-  """Gradients that some queries give to some keys, and those to them.
-
-  dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K] in a dtype;
-  float32 dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
+  dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K]; float32
+  dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
   """
   n, K = t.n, t.K
-  queries, keys, chunks = len(t.queries), len(t.keys), len(t.chunks)
+  queries, keys, chunks = t.queries, t.keys, t.queries + t.keys
   first, last = t.bounds(filled)
 
   def of_query(h, b, i, step, *_):
-    return b, h, t.queries.start + i, 0
+    return b, h, i, 0
 
   def of_key(h, b, i, step, first, last, *_):
     return b, h, jnp.minimum(first[b * queries + i] + step, last[i]), 0
@@ -271,7 +239,7 @@ def _backward_part(
       *of_head,
     ],
     out_specs=[
-      pl.BlockSpec((1, 1, n, K), lambda h, b, i, *_: (b, h, i, 0)),
+      query,
       all_keys,
       all_keys,
       pl.BlockSpec((1, 1, keys, n), both),
@@ -286,12 +254,12 @@ def _backward_part(
       pltpu.VMEM((keys * n, K), jnp.float32),
     ],
   )
-  of_keys = jax.ShapeDtypeStruct((t.B, t.H, keys * n, K), dtype)
+  of_keys = jax.ShapeDtypeStruct((t.B, t.H, keys * n, K), t.dtype)
   return pl.pallas_call(
     functools.partial(_backward_kernel, t),
     grid_spec=spec,
     out_shape=[
-      jax.ShapeDtypeStruct((t.B, t.H, queries * n, K), dtype),
+      jax.ShapeDtypeStruct((t.B, t.H, queries * n, K), t.dtype),
       of_keys,
       of_keys,
       jax.ShapeDtypeStruct((t.B, t.H, keys, n), jnp.float32),
@@ -317,10 +285,8 @@ def _backward_kernel(
   dq, dk and dv are rounded from.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
-  J = first[b * len(t.queries) + i] + step
-  I = t.queries.start + i
-  # Among the chunks of this call.
-  chunk = J - i + len(t.queries) - 1 - t.keys.start
+  J = first[b * t.queries + i] + step
+  chunk = J - i + t.queries - 1
 
   def positions(chunk):
     rows = pl.ds(pl.multiple_of(chunk * t.n, t.n), t.n)
@@ -362,20 +328,19 @@ def _backward_kernel(
     z = tiles.seam(t.n, ahead[...], second)
     ahead[...] = second
     score = tiles.scores(
-      t, I, J, filled[b], tiles.dot(q[0, 0], k[0, 0], 1, 1), z, c
+      t, i, J, filled[b], tiles.dot(q[0, 0], k[0, 0], 1, 1), z, c
     )
     weight = jnp.exp(score - columns[:, 0:1])
     dweight = tiles.dot(dout[0, 0], v[0, 0], 1, 1)
     dropped = weight
     if t.rate:
-      keep = tiles.keep(t, h, b, I, J, words)
+      keep = tiles.keep(t, h, b, i, J, words)
       dropped = jnp.where(keep, weight / (1 - t.rate), 0)
       dweight = jnp.where(keep, dweight / (1 - t.rate), 0)
     dscore = weight * (dweight - columns[:, 1:2])
-    j = J - t.keys.start
-    keys = pl.ds(pl.multiple_of(j * t.n, t.n), t.n)
+    keys = pl.ds(pl.multiple_of(J * t.n, t.n), t.n)
     v_sum[keys] += tiles.dot(dropped.astype(t.dtype), dout[0, 0], 0, 0)
-    dc[0, 0, pl.ds(j, 1)] += jnp.sum(dscore, axis=0, keepdims=True)
+    dc[0, 0, pl.ds(J, 1)] += jnp.sum(dscore, axis=0, keepdims=True)
     rounded = dscore.astype(t.dtype)
     k_sum[keys] += tiles.dot(rounded, q[0, 0], 0, 0)
     q_sum[...] += tiles.dot(rounded, k[0, 0], 1, 0)
@@ -393,7 +358,7 @@ def _backward_kernel(
   def finish():
     dq[0, 0] = (q_sum[...] * t.scale).astype(dq.dtype)
 
-  @pl.when(final & (i == len(t.queries) - 1))
+  @pl.when(final & (i == t.queries - 1))
   def finish_row():
     dk[0, 0] = (k_sum[...] * t.scale).astype(dk.dtype)
     dv[0, 0] = v_sum[...].astype(dv.dtype)

@@ -44,9 +44,8 @@ class Task(NamedTuple):
   rate: float
   dtype: Any
   strided: bool  # the device rotates each row of a tile by its own number
-  # The tiles of queries and of keys that this call takes.
-  queries: range
-  keys: range
+  queries: int  # tiles of them
+  keys: int
 
   @property
   def S(self):
@@ -61,32 +60,26 @@ class Task(NamedTuple):
   @property
   def lead(self):
     """How many zeros stand before the first row of r."""
-    return count(self.T, self.n) * self.n - self.T + 1
-
-  @property
-  def chunks(self):
-    """The chunks of positions that this call needs."""
-    first = self.keys[0] - self.queries[-1] + count(self.T, self.n) - 1
-    return range(first, first + len(self.queries) + len(self.keys))
+    return self.queries * self.n - self.T + 1
 
   def nearby(self, I):
     """The tiles of keys within the span of the queries of tile I."""
     far = max(self.M + I * self.n - self.span + 1, 0) // self.n
     near = (self.M + I * self.n + self.n - 1) // self.n
-    return range(max(far, self.keys[0]), min(near, self.keys[-1]) + 1)
+    return range(far, min(near, self.keys - 1) + 1)
 
   @property
   def grid(self):
     """Heads, rows, tiles of queries, tiles of keys for one of these."""
-    steps = max(len(self.nearby(I)) for I in self.queries)
-    return self.H, self.B, len(self.queries), steps
+    steps = max(len(self.nearby(I)) for I in range(self.queries))
+    return self.H, self.B, self.queries, steps
 
   def bounds(self, filled):
     """The first tile of keys, int32 [B x queries], and the last [queries].
 
     The first one is behind the last where there is nothing to see.
     """
-    found = [self.nearby(I) for I in self.queries]
+    found = [self.nearby(I) for I in range(self.queries)]
     first = jnp.asarray([f.start for f in found], jnp.int32)
     last = jnp.asarray([f.stop - 1 for f in found], jnp.int32)
     start = lax.div(self.M - filled.astype(jnp.int32), self.n)  # [B]
@@ -101,7 +94,7 @@ def task(q, k, span, rate, interpret):
   # products, and these are what fits.
   largest = 256 if q.dtype == jnp.float32 else 512
   n = count(count(T, count(T, largest)), 128) * 128
-  tiles = range(count(T, n)), range(count(S, n))
+  tiles = count(T, n), count(S, n)
   strided = not interpret and _strided()
   return Task(B, T, S - T, H, K, n, span, rate, q.dtype, strided, *tiles)
 
@@ -130,7 +123,7 @@ def heads_last(x, length):
 
 def positions(r, p, t):
   """r as [H, chunks x n, K], p as [H, chunks, n], for all tiles."""
-  chunks = count(t.T, t.n) + count(t.S, t.n)
+  chunks = t.queries + t.keys
   rows = t.lead, chunks * t.n - t.S - t.lead
   r = jnp.pad(jnp.swapaxes(r, 0, 1), [(0, 0), rows, (0, 0)])
   return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
@@ -138,14 +131,13 @@ def positions(r, p, t):
 
 def by_key(c, t):
   """[B, H, S] as [B, H, tiles of keys, n]."""
-  keys = count(t.S, t.n)
-  c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, keys * t.n - t.S)])
-  return c.reshape(t.B, t.H, keys, t.n)
+  c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, t.keys * t.n - t.S)])
+  return c.reshape(t.B, t.H, t.keys, t.n)
 
 
 def by_query(logsum, mean, t):
   """Two of [B, H, T] as [B, H, tiles of queries, 8, n], the first two rows."""
-  more = len(t.queries) * t.n - t.T
+  more = t.queries * t.n - t.T
   ends = [(0, 0), (0, 0), (0, more)]
   # A query that only fills the last tile gives no weight to any key.
   logsum = jnp.pad(logsum, ends, constant_values=_HIGHEST)

@@ -26,7 +26,7 @@ _ALIGNED = 8
 
 def why_not(case: base.Case) -> str:
   """See `fused`."""
-  if case.device.platform != 'gpu' or case.device.capability < 80:
+  if not case.device.ampere:
     return 'it needs an NVIDIA GPU of compute capability 8.0 or above'
   return base.why_not(case)
 
@@ -254,11 +254,9 @@ def _dkv_kernel(
   plgpu.store(dc_ref.at[b, h, j], dc, mask=j < S)
 
 
-def forward(
-  q, k, v, r, c, p, filled, words, *, span, rate, interpret=None, tiling=None
-):
+def forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret=None):
   """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
-  tiling = tiling or tiles.tiling_for('forward', q)
+  tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
   q, k, v, r = tiles.padded(problem, q, k, v, r)
@@ -274,13 +272,10 @@ def forward(
 
 def backward(
   q, k, v, r, c, p, filled, words, out, logsum, dout,
-  *, span, rate, interpret=None, tilings=None,
+  *, span, rate, interpret=None,
 ):  # fmt: skip
   """See `fused`; dr is float32, a sum over the rows of the batch."""
-  by_query, by_key = tilings or (
-    tiles.tiling_for('dq', q),
-    tiles.tiling_for('dkv', q),
-  )
+  by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
   )

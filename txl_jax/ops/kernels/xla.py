@@ -24,7 +24,7 @@ def attend(
   *arrays, filled = inputs
   T, S = inputs.q.shape[1], inputs.k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
-  return masked(rate, base.vary_alike(tuple(arrays)), mask, key)
+  return masked(rate, tuple(arrays), mask, key)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
