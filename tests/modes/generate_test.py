@@ -100,22 +100,6 @@ def test_samples_end_one_by_one_without_padding(at_random, capsys):
   assert all(line.endswith('\n') for line in lines)
 
 
-@pytest.mark.parametrize('samples', [1, 2])
-def test_every_line_is_a_prompt(tmp_path, capsys, samples):
-  """Of different lengths, each goes on as it does alone."""
-  runs.write(tmp_path, vocabulary=BYTES, init_std=2.0)
-  lines = 'a', 'abba', '', 'bb'
-  asked = dict(temperature=0.0, samples=samples)
-  several = {**asked, 'prompt': '\n'.join(lines) + '\n', 'prompt_lines': True}
-  text = printed(capsys, config(several), tmp_path)
-  expected = ''
-  for n, line in enumerate(lines, 1):
-    one = printed(capsys, config(dict(temperature=0.0, prompt=line)), tmp_path)
-    for i in range(1, samples + 1):
-      expected += f'=== prompt {n} of 4, sample {i} of {samples}\n{one}'
-  assert text == expected
-
-
 def by_hand(params, config, prompt, W):
   """The greedy text after reading the last W tokens anew each time."""
   model = models.build(config.model, len(BYTES))

@@ -88,7 +88,7 @@ def trained(tmp_path_factory):
 def test_training(trained):
   _, terminal, lines = trained
   wanted = 'preparing the corpus', 'compiling', 'drawing the first weights'
-  wanted += 'training', 'sampling', 'evaluating', 'saving', 'scoring'
+  wanted += 'training', 'sampling', 'evaluating', 'saving'
   found = names(lines)
   assert [x for x in found if x in wanted] == [*wanted]
   about = [x.split()[0] for x in lines if re.match('[a-z]+  +', x)]

@@ -116,9 +116,9 @@ def test_nothing_is_allocated():
   c.train.update(batch_size=4096, segment_len=8192)
   found = held(line(c, 'between steps', 205))
   assert found['parameters'] + found['optimiser'] > 1e12
-  (here, gpu, less) = summary.room(c, 205)
+  here, gpu = summary.room(c, 205)
   assert nbytes(re.search('about (.*) \\(', here)[1]) > 2e12
-  assert 'NVIDIA H100' in gpu and 'with model.remat=layer' in less
+  assert 'NVIDIA H100' in gpu
 
 
 def test_the_batch_is_divided_over_the_mesh():

@@ -204,8 +204,8 @@ def test_keys_that_are_not_declared_or_missing():
     ('oven.late.tray', 'the nearest is oven.late.trays'),
     ('sed', 'the nearest is seed'),
     ('ovn', 'the nearest is oven'),
-    ('oven.zzz', 'see python -m txl_jax.modes.sections'),
-    ('', 'see python -m txl_jax.modes.sections'),
+    ('oven.zzz', 'docs/config.md lists them'),
+    ('', 'docs/config.md lists them'),
     ('oven.late', 'it is a section, with the keys trays, label'),
   ],
 )

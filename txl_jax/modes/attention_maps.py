@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from txl_jax import models
 from txl_jax.evaluation import inside
 from txl_jax.models import base
-from txl_jax.modes import analysis, heatmap
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 from txl_jax.parallel import capacity, placement
 from txl_jax.program import settings
@@ -186,6 +186,7 @@ def run(job: Job) -> None:
   S = found.mean.shape[-1]
   borders = edges(S, _RANGES)
   ids = subject.tokens[o.start : o.start + o.passage].tolist()
+  decoded = map(subject.found.vocabulary.decode, ([i] for i in ids))
   far = found.mean @ np.arange(S)  # [N, H]
   passage = in_ranges(found.passage, borders)
   record = analysis.conditions(job, subject, 'attention_maps') | {
@@ -201,7 +202,7 @@ def run(job: Job) -> None:
     },
     'score_spread': dict(zip(names, score.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
-    'passage_text': heatmap.shown(subject.found.vocabulary, ids),
+    'passage_text': [x.decode(errors='backslashreplace') for x in decoded],
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
   analysis.report(job, record, table(record), plot, (7.5, 7))

@@ -30,12 +30,7 @@ _HELD = {
   'average': 'average',
   'memory': 'memory',
 }
-# What else a config may run on.
-_OTHERS = (
-  target_device.Device('gpu', 'NVIDIA H100'),
-  target_device.Device('gpu', 'NVIDIA A100'),
-  target_device.Device('tpu', 'TPU v5e'),
-)
+_GPU = target_device.Device('gpu', 'NVIDIA H100')
 
 
 def run(job: Job) -> None:
@@ -99,51 +94,25 @@ def table(config: Config, vocab_size: int) -> list[str]:
 
 
 def room(config: Any, vocab_size: int) -> Iterator[str]:
-  """What training needs of a device, here and on a GPU, and what needs less."""
-  device = here = target_device.device()
-  kind = 'as a CPU computes' if here.platform == 'cpu' else here.kind
-  needed = 'in training it needs about {} ({})'.format
-  yield needed(_size(fit.needs(config, vocab_size, here)), kind)
+  """What training needs of a device, here and, from a CPU, on a GPU."""
+  here = target_device.device()
+  on = [(here, here.kind)]
   if here.platform == 'cpu':
-    device = _OTHERS[0]
-    yield needed(_size(fit.needs(config, vocab_size, device)), device.kind)
-  less = []
-  for name, value in _smaller(config):
-    other: Any = config.copy_and_resolve_references()
-    section, key = name.split('.')
-    other[section][key] = value
-    n = fit.needs(other, vocab_size, device)
-    less.append(f'{_size(n)} with {name}={value}')
-  if less:
-    yield f'  less of it: {", ".join(less)}'
-
-
-def _smaller(config):
-  """Keys, with values, that make a step smaller."""
-  train = config.train
-  parts = mesh_lib.row_parts(mesh_lib.abstract_mesh(config.mesh))
-  if train.batch_size % (2 * train.accumulate * parts) == 0:
-    yield 'train.accumulate', 2 * train.accumulate
-  if config.model.get('remat') not in (None, 'layer'):
-    yield 'model.remat', 'layer'
-  if train.batch_size % (8 * train.accumulate * parts) == 0:
-    yield 'mesh.fsdp', 8 * abs(config.mesh.fsdp)
+    on = [(here, 'as a CPU computes'), (_GPU, _GPU.kind)]
+  for device, kind in on:
+    needed = _size(fit.needs(config, vocab_size, device))
+    yield f'in training it needs about {needed} ({kind})'
 
 
 def _attention(own, T):
-  """What computes attention in training here, and elsewhere; [] of others."""
+  """What computes attention in training here; [] of others."""
   if not hasattr(own, 'attention'):
     return []
-  sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
   if own.attention != 'auto':
     return [f'attention: {own.attention}, as model.attention says']
-  here, others = target_device.device(), []
-  name, why = kernels.choose(kernels.Case(here, *sizes))
-  for d in _OTHERS:
-    if d.platform != here.platform:
-      other, _ = kernels.choose(kernels.Case(d, *sizes))
-      others.append(f'{d.kind}: {other}')
-  return [f'attention: {name} ({why}); elsewhere: {", ".join(others)}']
+  sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
+  name, why = kernels.choose(kernels.Case(target_device.device(), *sizes))
+  return [f'attention: {name} ({why})']
 
 
 def _modules(params, placed):

@@ -40,14 +40,23 @@ NOTED = 'on resume, noted'  # the same; the history of the run tells of it
 
 # Older versions recorded them; nothing reads them any more.
 GONE = (
+  'generate.prompt_lines',
   'generate.stream',
+  'heatmap.against',
+  'heatmap.context',
+  'heatmap.start',
+  'heatmap.tokens',
+  'long_text.context',
+  'long_text.ngrams',
+  'long_text.start',
+  'long_text.tokens',
   'train.compilation_cache',
   'train.init_optimiser',
   'watch.stall_seconds',
 )
 
 _RECORDED = '"""The config of this run, complete.'
-_LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
+_LIST = 'docs/config.md lists them'
 _LINE = 300  # characters of a value that are shown
 
 

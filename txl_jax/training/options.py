@@ -105,8 +105,8 @@ class Train:
   )
   sample_every: int = count(
     0,
-    'Steps between two samples of what the model writes after the first prompt '
-    'of the section `generate`, with its settings; 0 is off.',
+    'Steps between two samples of what the model writes after the prompt of '
+    'the section `generate`, with its settings; 0 is off.',
     may_change=ON_RESUME,
   )
   sample_tokens: int = size(
