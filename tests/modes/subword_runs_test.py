@@ -102,7 +102,6 @@ def test_what_an_export_does(trained, tmp_path):
   assert model.decode(model.encode(text)) == text
   found = model.score(text)
   assert found.offsets[-1, 1] == len(text)
-  assert model.generate(text, echo=True, max_new_tokens=4).startswith(text)
   pieces = [*model.stream(text, max_new_tokens=30, temperature=5.0, seed=1)]
   whole = model.generate(text, max_new_tokens=30, temperature=5.0, seed=1)
   assert ''.join(pieces) == whole  # incomplete characters were held back

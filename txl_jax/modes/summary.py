@@ -35,15 +35,12 @@ _GPU = target_device.Device('gpu', 'NVIDIA H100')
 
 def run(job: Job) -> None:
   """Prints the table of the config."""
-  config, lines = job.config, []
+  config = job.config
   if config.train.init_from:
-    other = pretrained.find(config)
-    vocab_size = len(other.vocabulary)
-    its = f'vocabulary of {other.symbols}'
-    lines = [f'begins with: weights of {other.name}, {its}']
+    vocab_size = len(pretrained.find(config).vocabulary)
   else:
     vocab_size = preparation.vocab_size(config.data)
-  processes.print_on_main(*table(config, vocab_size), *lines)
+  processes.print_on_main(*table(config, vocab_size))
   with job.console.phase('tracing a step'):
     lines = [*room(config, vocab_size)]
   processes.print_on_main(*lines)

@@ -71,9 +71,8 @@ def run(job: Job) -> None:
       own = checkpoints, start, sample
       trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
-        trainer.state, lines = other.into(trainer.state, config, mesh)
-        for line in (*lines, other.reads(corpus)):
-          job.console.say(line)
+        trainer.state, line = other.into(trainer.state, config, mesh)
+        job.console.say(line)
       processes.on_main(lambda: workdir.describe(*run, command, then, history))
       progress = trainer.run()
   unit = corpus.vocabulary.unit
