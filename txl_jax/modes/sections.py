@@ -152,7 +152,8 @@ def same_experiment(declared: Mapping[str, type], name: str) -> bool:
   """
   section, _, own = name.rpartition('.')
   entry = settings.keys(declared[section]).get(own)
-  may = entry is not None and entry.may_change == ON_RESUME
+  # Older versions recorded keys that are gone.
+  may = entry is None or entry.may_change == ON_RESUME
   return name == 'seed' or may
 
 
