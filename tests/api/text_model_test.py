@@ -182,7 +182,7 @@ def test_several_prompts_of_different_lengths(made):
 
 
 def test_a_sample_ends(made):
-  _, vocabulary, _, run = made
+  _, _, _, run = made
   whole = run.generate('the', max_new_tokens=80, seed=1)
   for stop in whole[30:33], whole[7], [whole[50:53], whole[9:12]]:
     stops = [stop] if isinstance(stop, str) else stop

@@ -120,6 +120,7 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   assert record['origin'] == origin
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_taken(old, new):
   best = min(
     (r for r in programs.record(old) if r['split'] == 'validation'),
