@@ -48,13 +48,9 @@ def test_training_ends_with_figures_and_commands(trained):
   lines = (trained / 'printed').read_text().splitlines()
   assert lines[0].startswith('best validation: ')
   text = (trained / 'corpus.txt').read_bytes()
-  packed = [line.split() for line in lines if line.startswith('  ')]
-  assert [p[0] for p in packed] == ['this', 'gzip', 'xz']
-  # Words at random: no model and no compressor gets below their entropy,
-  # log2(9) bits a word.
+  # Words at random: no model gets below their entropy, log2(9) bits a word.
   floor = np.log2(9) * len(text.split()) / len(text)
-  assert floor < float(packed[1][2]) < 8
-  assert floor < float(packed[0][2]) < 8
+  assert floor < float(lines[1].split()[2]) < 8
   (command,) = (s for s in lines if s.startswith('evaluate:'))
   arguments = [sys.executable, *command.split()[2:]]
   done = programs.run(arguments)

@@ -116,7 +116,6 @@ def test_refused_flags(arguments, words):
 TOO_LARGE = [
   ('train', 'model.mem_len=1000000000', 'the memory', 'model.mem_len or'),
   ('train', 'model.d_model=1000000000', 'the optimiser', 'model.d_model'),
-  ('train', 'eval.model.mem_len=900000000', 'the memory', 'eval.model.mem_len'),
   pytest.param(
     *('train', 'model.softmax_samples=1000000000', 'one product', 'batch_size'),
     marks=pytest.mark.slow,
@@ -159,7 +158,6 @@ def test_what_the_memory_cannot_hold(corpus, mode, override, part, keys):
     ('model.clamp_len=1000000000000', 'at most 1000000000'),
     (f'train.steps={10**30}', 'at most 1000000000'),
     ('train.eval_batch_size=1000000', '1000001 tokens, and 400 are to be'),
-    ('eval.batch_size=1000000', '1000001 tokens, and '),
   ],
 )
 def test_sizes_of_nothing(corpus, override, words):

@@ -19,7 +19,6 @@ _CORPUS = {'corpus': 'text', 'path': TEXT, 'level': 'word', 'unk': True}
 _MODES = {
   'recl': {'recl.positions': 50},
   'score': {'eval.batch_size': 1},  # of a short text
-  'long_text': {'long_text.tokens': 100},
 }
 _LONGEST = 500  # of so many steps, one is left; but at least _FEWEST
 _FEWEST = 4

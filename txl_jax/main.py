@@ -31,8 +31,6 @@ from txl_jax.modes import (
   evaluate,
   export,
   generate,
-  heatmap,
-  long_text,
   recl,
   score,
   sections,
@@ -57,9 +55,7 @@ MODES = {
   'sliding_window': sliding_window.run,
   'recl': recl.run,
   'eval_speed': eval_speed.run,
-  'heatmap': heatmap.run,
   'attention_maps': attention_maps.run,
-  'long_text': long_text.run,
 }
 
 # Keys that may differ from one host to another.

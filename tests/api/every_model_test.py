@@ -9,6 +9,7 @@ from tests.models import every
 from txl_jax import models
 from txl_jax.data.vocabularies.byte_values import Vocabulary
 from txl_jax.models import base
+from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 
 BYTES = Vocabulary.all_bytes()
@@ -63,7 +64,7 @@ def test_what_is_inside(run):
   assert len(final.states) == len(first.states) == len(TEXT)
   assert final.states.shape[1] == run.config.model.d_model
   if not models.MODELS[run.config.model.name].ATTENDS:
-    with pytest.raises(ValueError, match='has no attention;'):
+    with pytest.raises(UserError, match='has no attention;'):
       run.attention(TEXT)
     return
   found = run.attention(TEXT, segment_len=T).probabilities
@@ -78,5 +79,5 @@ def test_longer_segments_than_the_model_reads(run):
     return
   assert run.config.eval.segment_len == reach
   for call in (run.score, run.hidden, run.attention):
-    with pytest.raises(ValueError, match=r'^segment_len is 64; allowed: '):
+    with pytest.raises(UserError, match=r'^eval.segment_len is 64; allow'):
       call(TEXT, segment_len=64)

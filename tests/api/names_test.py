@@ -75,7 +75,7 @@ def test_the_page(tmp_path, monkeypatch, capsys):
   names = {}
   for block in blocks:
     exec(block, names)
-  assert 'text has the token id 99999999' in capsys.readouterr().out
+  assert 'a token id of text is 99999999' in capsys.readouterr().out
   assert len(names['four']) == 4 and len(names['several']) == 3
   assert isinstance(names['data'], bytes) and names['looks'].ndim == 4
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests import compilations, direct, programs
 from txl_jax import models
-from txl_jax.data import streams
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
@@ -277,8 +276,6 @@ def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
   message = f'eval.nll_file: {path} cannot be written: {found}'
   assert str(error.value) == message
   assert not list(tmp_path.iterdir())
-
-
 
 
 def test_a_short_text_in_longer_segments():

@@ -104,15 +104,6 @@ def test_a_model_without_attention():
     )
 
 
-def test_maps_that_do_not_fit():
-  model = models.build(FIELDS, V).at_test_time(mem_len=4)
-  params = jax.tree.map(jnp.float32, direct.random_params(model))
-  with pytest.raises(UserError, match=r'attention_maps needs .* eval.segment'):
-    attention_maps.measure(
-      model, params, np.zeros(9), 0, segment_len=200_000, context=0, passage=1
-    )
-
-
 @pytest.mark.parametrize(
   'S, most', [(1, 4), (4, 4), (5, 4), (64, 64), (65, 64)]
 )

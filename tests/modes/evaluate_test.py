@@ -55,18 +55,6 @@ def test_another_vocabulary_of_the_same_size(tmp_path):
   assert message.endswith('(3)')
 
 
-@pytest.mark.parametrize('boundaries', [1, 2])
-def test_other_boundaries_are_told(tmp_path, corpus, capfd, boundaries):
-  runs.write(tmp_path)
-  c = config()
-  c.data.update(corpus='lm1b', boundaries=boundaries)
-  evaluate.run(runs.job(c, tmp_path, silent=False))
-  told = 'warning: data.boundaries is 2 and was 1 in training' in (
-    capfd.readouterr().err
-  )
-  assert told == (boundaries == 2)
-
-
 @pytest.mark.parametrize(
   'eos, starts, found',
   [

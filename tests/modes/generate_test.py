@@ -47,17 +47,19 @@ def folder(tmp_path_factory):
   return folder
 
 
-def test_what_the_vocabulary_or_the_model_has_not(folder):
-  for key, value, allowed in (
-    ('forbid_unk', True, 'False, for the vocabulary has no unknown word'),
-    ('stop', 'line', 'none, for the vocabulary has no end of a line'),
-    ('window', 3, '0, for the model has a memory'),
-  ):
-    message = refused(config({'prompt': 'a', key: value}), folder)
-    assert message == f'generate.{key} is {value!r}; allowed: {allowed}'
+def test_what_the_model_has_not(folder):
+  message = refused(config({'prompt': 'a', 'window': 3}), folder)
+  allowed = 'allowed: 0, for the model has a memory'
+  assert message == f'generate.window is 3; {allowed}'
 
 
-@pytest.fixture(scope='module', params=[BYTES, WORDS], ids=['bytes', 'words'])
+@pytest.fixture(
+  scope='module',
+  params=[
+    pytest.param(BYTES, id='bytes'),
+    pytest.param(WORDS, id='words', marks=pytest.mark.slow),
+  ],
+)
 def at_random(request, tmp_path_factory):
   """A run whose model draws all three symbols alike, one the end of a line."""
   folder = tmp_path_factory.mktemp('run')
@@ -98,22 +100,6 @@ def test_samples_end_one_by_one_without_padding(at_random, capsys):
   assert lines == [up_to_line_end('a\nb', text) for text in whole]
   assert len({len(line) for line in lines}) > 2
   assert all(line.endswith('\n') for line in lines)
-
-
-@pytest.mark.parametrize('samples', [1, 2])
-def test_every_line_is_a_prompt(tmp_path, capsys, samples):
-  """Of different lengths, each goes on as it does alone."""
-  runs.write(tmp_path, vocabulary=BYTES, init_std=2.0)
-  lines = 'a', 'abba', '', 'bb'
-  asked = dict(temperature=0.0, samples=samples)
-  several = {**asked, 'prompt': '\n'.join(lines) + '\n', 'prompt_lines': True}
-  text = printed(capsys, config(several), tmp_path)
-  expected = ''
-  for n, line in enumerate(lines, 1):
-    one = printed(capsys, config(dict(temperature=0.0, prompt=line)), tmp_path)
-    for i in range(1, samples + 1):
-      expected += f'=== prompt {n} of 4, sample {i} of {samples}\n{one}'
-  assert text == expected
 
 
 def by_hand(params, config, prompt, W):

@@ -216,6 +216,7 @@ def test_a_full_disk(whole, tmp_path, limited):
   assert record(tmp_path) == record(whole)
 
 
+@pytest.mark.slow
 def test_a_workdir_that_cannot_be_written(fresh):
   # Below a file; root may write where permissions forbid it.
   (fresh / 'run').write_text('')

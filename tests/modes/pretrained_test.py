@@ -98,8 +98,6 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   )
   done = succeed(new, *options, 'train.steps=2')
   assert f'taken from {copy}, step 6: ' in done.stderr
-  assert 'new: the optimiser, the memory, the schedule\n' in done.stderr
-  assert 'the vocabulary is that of there, 256 bytes\n' in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert arrays(new, 2, 'training')['step'] == 2
   origin = read(new)['origin']
@@ -122,6 +120,7 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   assert record['origin'] == origin
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_taken(old, new):
   best = min(
     (r for r in programs.record(old) if r['split'] == 'validation'),
@@ -245,9 +244,7 @@ def test_words_that_the_model_does_not_know(new, tmp_path):
   words(new, ['four', 'two', 'six', '<unk>'], seed=1)
   succeed(old, *of_words, 'train.steps=2')
   begin = *of_words, f'train.init_from={old}/run'
-  done = succeed(new, *begin, 'train.steps=2')
-  share = float(done.stderr.split('6 words; ')[1].split('%')[0])
-  assert share == pytest.approx(50 * 9 / 10, abs=2)  # a tenth are line ends
+  succeed(new, *begin, 'train.steps=2')
   vocabularies = [read(x, 'vocabulary.json') for x in (old, new)]
   assert vocabularies[0]['symbols'] == vocabularies[1]['symbols']
   near(arrays(old, 2), arrays(new, 2))
@@ -273,8 +270,7 @@ def test_averaged_weights_are_taken(tmp_path):
   state, said = found.into(state, c, mesh)
   for x in jax.tree.leaves(state.params):
     np.testing.assert_array_equal(x, 2)
-  assert 'averaged over 3 steps' in said[0]
-  assert said[1] == 'new: the optimiser, its average, the memory, the schedule'
+  assert said.endswith(' parameters, averaged over 3 steps')
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(built.abstract)):
     assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
 
@@ -295,7 +291,7 @@ def test_what_an_export_lacks_is_fresh(tmp_path):
   for name, x in flat.items():
     taken = name in pretrained._flat(kept)
     assert taken == (not np.any(x)) or 'bias' in name
-    assert taken != (name in said[1])
+    assert taken != (name in said)
 
 
 def runs_of(model):
@@ -321,15 +317,13 @@ def test_the_table_of_shaw_has_its_length(tmp_path):
     pretrained.find(c)
 
 
-def test_summary_tells_it(tmp_path, capsys):
+def test_summary_has_its_vocabulary(tmp_path, capsys):
   vocabulary = Vocabulary(tuple(range(9)))
   runs.write(tmp_path, vocabulary=vocabulary)
   c = runs.config()
   c.train.init_from = str(tmp_path)
   summary.run(runs.job(c, tmp_path / 'new'))
   lines = capsys.readouterr().out.splitlines()
-  name = f'{tmp_path}, step {runs.STEP}'
-  assert f'begins with: weights of {name}, vocabulary of 9 bytes' in lines
   assert any('(9, 8)' in x for x in lines)
   assert not (tmp_path / 'new').exists()
 

@@ -35,7 +35,7 @@ SETTINGS = {
   'qrnn': dict(d_model=16, d_hidden=24, init_std=0.2),
 }
 # Half a minute each; those that are like another one are tried by `-m slow`.
-SLOW = 'shaw', 'vaswani', 'al_rfou', 'gcnn', 'qrnn'
+SLOW = 'shaw', 'vaswani', 'al_rfou', 'gcnn', 'lstm', 'qrnn'
 # Other keys of a run.
 MORE = {'vaswani': {'train.loss': 'half'}}
 

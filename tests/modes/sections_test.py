@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests import config_page
 from tests.modes.changes import changed, refused
 from txl_jax.configs import common
 from txl_jax.models import MODELS
@@ -62,8 +63,6 @@ RANGES = [
   ('mesh.tensor', [1, 8], [0, -1, -2]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
   ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
-  ('long_text.context', [1, 100_000], [0, 100_001]),
-  ('long_text.tokens', [1, 100_000], [0, 100_001]),
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
   ('attention_length.threshold', [0.0, 1.0], [-TINY, 1.001, math.nan]),
@@ -89,7 +88,6 @@ SIZES = {
   'eval': ('batch_size', 'segment_len', 'segments_per_call'),
   'recl': ('positions', 'batch_size'),
   'eval_speed': ('tokens', 'repeats'),
-  'heatmap': ('tokens',),
   'generate': ('samples', 'segment_len'),
 }
 COUNTS = {
@@ -100,9 +98,7 @@ COUNTS = {
   'eval': ('window',),
   'attention_length': ('tokens',),
   'sliding_window': ('tokens',),
-  'heatmap': ('start', 'context'),
   'attention_maps': ('start', 'context'),
-  'long_text': ('start',),
   'eval.model': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'window'),
   'generate.model': ('mem_len', 'clamp_len'),
@@ -238,9 +234,7 @@ FREE_SECTIONS += (
   'sliding_window',
   'recl',
   'eval_speed',
-  'heatmap',
   'attention_maps',
-  'long_text',
 )
 
 
@@ -298,7 +292,7 @@ def test_a_model_that_there_is_not():
 
 def test_the_page_of_keys_is_current_and_can_be_read():
   page = (ROOT / 'docs/config.md').read_text()
-  assert page == sections.page() + '\n'
+  assert page == config_page.page() + '\n'
   head = '| key | default | meaning |\n|---|---|---|\n'
   found = {}
   for part in page.split('\n## ')[1:]:

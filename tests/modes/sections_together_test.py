@@ -76,5 +76,3 @@ def test_a_trace_without_steps():
 def test_two_prompts():
   config = changed(generate__prompt='a', generate__prompt_file='b')
   assert refused(config).startswith("generate.prompt_file is 'b'; allowed: ")
-
-

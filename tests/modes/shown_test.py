@@ -88,7 +88,7 @@ def trained(tmp_path_factory):
 def test_training(trained):
   _, terminal, lines = trained
   wanted = 'preparing the corpus', 'compiling', 'drawing the first weights'
-  wanted += 'training', 'evaluating', 'saving', 'scoring'
+  wanted += 'training', 'evaluating', 'saving'
   found = names(lines)
   assert [x for x in found if x in wanted] == [*wanted]
   kept = [x for x in lines if re.match(r'step \d+: validation', x)]

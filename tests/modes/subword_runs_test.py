@@ -32,7 +32,6 @@ def trained(tmp_path_factory):
   overrides = SUBWORDS[0], SUBWORDS[2], f'data.tokenizer={given}'
   done = programs.here(programs.command(folder, *overrides))
   assert done.returncode == 0, done.stderr
-  (folder / 'printed').write_text(done.stdout)
   given.unlink()
   return folder
 
@@ -61,7 +60,6 @@ def test_training_tells_bits_per_byte(trained):
     bits = record['nats'] * (len(tokens) - 1) / math.log(2) / size
     assert record['bpb'] == pytest.approx(bits, rel=1e-9)
     assert record['ppl'] == pytest.approx(math.exp(record['nats']))
-  assert 'bits per byte on the ' in (trained / 'printed').read_text()
 
 
 def test_evaluation_without_the_tokenizer(trained, tmp_path):
@@ -102,7 +100,6 @@ def test_what_an_export_does(trained, tmp_path):
   assert model.decode(model.encode(text)) == text
   found = model.score(text)
   assert found.offsets[-1, 1] == len(text)
-  assert model.generate(text, echo=True, max_new_tokens=4).startswith(text)
   pieces = [*model.stream(text, max_new_tokens=30, temperature=5.0, seed=1)]
   whole = model.generate(text, max_new_tokens=30, temperature=5.0, seed=1)
   assert ''.join(pieces) == whole  # incomplete characters were held back

@@ -58,7 +58,6 @@ def test_training_tells_ppl(trained):
   assert lines[0] == (
     f'best validation:  {best["ppl"]:.4f} ppl at step {best["step"]}'
   )
-  # Bytes between words are not known: nothing to compare gzip with.
   assert [s.split(':')[0] for s in lines[2:]] == [
     'evaluate',
     'sample',

@@ -199,8 +199,8 @@ def test_keys_that_are_not_declared_or_missing():
   [
     ('oven.trayz', 'the nearest is oven.trays'),
     ('ovem.heat', 'the nearest is oven.heat'),
-    ('zzz', 'see python -m txl_jax.modes.sections'),
-    ('', 'see python -m txl_jax.modes.sections'),
+    ('zzz', 'docs/config.md lists them'),
+    ('', 'docs/config.md lists them'),
   ],
 )
 def test_the_nearest_key(name, said):

@@ -4,10 +4,7 @@ The modes of the program read them from the config; in Python they are those of
 the run, overridden by what a call gives under the names of their keys.
 """
 
-import contextlib
-import numbers
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,28 +14,10 @@ from txl_jax.evaluation.perplexity import Eval
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
 from txl_jax.program import settings
-from txl_jax.program.errors import UserError
 
-# Of each section, which keys are options; docs/config.md has their meanings.
-OPTIONS = {
-  'eval': (Eval, ('segment_len', 'window', 'batch_size', 'first_token')),
-  'generate': (
-    Generate,
-    (
-      'segment_len',
-      'window',
-      'max_new_tokens',
-      'temperature',
-      'top_k',
-      'top_p',
-      'repetition_penalty',
-      'forbid_unk',
-      'seed',
-    ),
-  ),
-}
-# And these, for models that have them.
-LENGTHS = 'mem_len', 'same_length', 'clamp_len'
+# All keys of a section, and those of `model` in it, are options but these.
+SECTIONS = {'eval': Eval, 'generate': Generate}
+_NO_OPTIONS = 'split', 'nll_file', 'prompt', 'prompt_file', 'samples', 'stop'
 
 
 def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
@@ -46,9 +25,11 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
 
   UserError names a value that is not allowed, TypeError an unknown option.
   """
-  declared, options = OPTIONS[section]
+  declared = SECTIONS[section]
   overrides = settings.overrides(models.MODELS[config.model.name].Config)
-  known = [*options, *(k for k in LENGTHS if k in settings.keys(overrides))]
+  known = [k for k in settings.keys(declared) if k not in _NO_OPTIONS]
+  lengths = settings.keys(overrides)
+  known += lengths
   for name in given:
     if name not in known:
       raise TypeError(
@@ -61,26 +42,11 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
     for name, value in given.items():
       # A config needs Python's numbers, not NumPy's.
       value = value.item() if isinstance(value, np.generic) else value
-      (own.model if name in LENGTHS else own)[name] = value
+      (own.model if name in lengths else own)[name] = value
   values = {k: x for k, x in own.items() if k != 'model'}
   settings.check({'': declared}, values)
   settings.check({'': overrides}, own.model)
   return new
-
-
-def is_whole(value: Any) -> bool:
-  """Whether a value is a Python or NumPy integer, and not a bool."""
-  return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-@contextlib.contextmanager
-def told() -> Iterator[None]:
-  """Reraises a UserError as a ValueError that names the options of a call."""
-  try:
-    yield
-  except UserError as e:
-    text = re.sub(r'\b(eval|generate)\.(model\.)?', '', f'{e}')
-    raise ValueError(text) from e
 
 
 def cut(config: Any) -> dict[str, Any]:

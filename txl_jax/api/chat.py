@@ -13,35 +13,26 @@ class Chat:
   """One text: what was said and what the model replied; see `TextModel.chat`.
 
   Nothing is inserted between the two. A reply continues the whole text so far,
-  which the model has read only once: its memory is kept. If turns overlap, the
-  first to end is kept.
+  which the model has read only once: its memory is kept.
+
+  Attributes:
+    ids: the tokens so far, int64 [n].
   """
 
   def __init__(self, writer: Writer, stops: Sequence[bytes] = ()):
     self._writer, self._stops = writer, stops
-    # The tokens so far and the state after them, always replaced together.
-    self._now: tuple[np.ndarray, Any] = np.zeros([0], np.int64), None
-
-  @property
-  def ids(self) -> np.ndarray:
-    """The tokens so far, int64 [n]."""
-    return self._now[0]
+    self.ids = np.zeros([0], np.int64)
+    self._state: Any = None  # after these tokens
 
   @property
   def text(self) -> str:
     """The text so far, as the vocabulary decodes it."""
-    return self.data.decode(errors='replace')
-
-  @property
-  def data(self) -> bytes:
-    """The text so far, as bytes."""
-    return self._writer.vocabulary.decode(self.ids)
+    return self._writer.vocabulary.decode(self.ids).decode(errors='replace')
 
   def say(self, text: AnyStr) -> AnyStr:
     """The reply to a text, str or bytes like it, without a stop text.
 
-    ValueError if the vocabulary has no token for a part of the text, or if
-    another turn was said in the meantime.
+    UserError if the vocabulary has no token for a part of the text.
     """
     empty: Any = '' if isinstance(text, str) else b''
     return empty.join(self.stream(text))
@@ -53,8 +44,7 @@ class Chat:
 
   def _reply(self, said):
     """Yields the bytes of a reply in pieces; at its end the turn is kept."""
-    before = ids, state = self._now
-    writer = self._writer
+    writer, ids, state = self._writer, self.ids, self._state
     if state is None:
       said = writer.begun(said)
     said = np.asarray(said, np.int64)
@@ -80,8 +70,5 @@ class Chat:
       now = [now, *(state for _, state in again)][-1]
       new = new[: row.whole]
     yield row.rest()
-    if self._now is not before:
-      raise ValueError(
-        'another turn was said before this one ended; allowed: one at a time'
-      )
-    self._now = np.concatenate([ids, said, np.array(new, np.int64)]), now
+    self.ids = np.concatenate([ids, said, np.array(new, np.int64)])
+    self._state = now

@@ -4,7 +4,6 @@ Shapes: n tokens, N layers, H heads, D width of a layer.
 """
 
 import dataclasses
-import math
 
 import numpy as np
 
@@ -47,8 +46,6 @@ class Score(Tokens):
   @property
   def bits_per_byte(self) -> float:
     """Bits per byte of the text, white space and dropped bytes included."""
-    if not self.text_bytes:
-      return math.nan
     return self.bits_per_token * (len(self.nll) / self.text_bytes)
 
 

@@ -16,9 +16,9 @@ from txl_jax.api.chat import Chat
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import inside, perplexity
-from txl_jax.generation import decoding
 from txl_jax.models import base
 from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes]
 
@@ -27,7 +27,7 @@ class TextModel:
   """A trained model; `txl_jax.load` makes one from a run or an exported file.
 
   Options of a call are keys of the sections `eval` and `generate` of a config
-  (`call_options.OPTIONS`); they default to the values of the run. `score` does
+  (docs/config.md); they default to the values of the run. `score` does
   what --mode=eval does; `generate`, `stream` and `chat` what --mode=generate
   does. Compiled programs are kept for calls with the same lengths.
 
@@ -50,15 +50,11 @@ class TextModel:
     self.config, self.params, self.vocabulary = config, params, vocabulary
     self.mesh, self.step = mesh, step
     self._frozen: Any = (None, None)  # a model, and its variables
-    self._fits = set()  # what is known to fit in memory
 
   def __repr__(self) -> str:
     n = sum(x.size for x in jax.tree.leaves(self.params))
     name, V = self.config.model.name, len(self.vocabulary)
     return f'TextModel({name}, {n:,} parameters, {V:,} {self.vocabulary.kind})'
-
-  def __reduce__(self):
-    raise TypeError('a TextModel cannot be pickled; allowed: load it there')
 
   @property
   def model(self) -> base.LanguageModel:
@@ -66,11 +62,11 @@ class TextModel:
     return models.build(self.config.model, len(self.vocabulary))
 
   def encode(self, text: str | bytes) -> np.ndarray:
-    """Token ids, int32 [n]; ValueError at text the vocabulary has no id for."""
+    """Token ids, int32 [n]; UserError at text the vocabulary has no id for."""
     return texts.tokens(self.vocabulary, 'text', text)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-    """The text of token ids; ValueError for one that is not in [0, V)."""
+    """The text of token ids; UserError for one that is not in [0, V)."""
     found = self.vocabulary.decode(texts.ids(self.vocabulary, 'ids', ids))
     return found.decode(errors='replace')
 
@@ -80,8 +76,6 @@ class TextModel:
     *,
     samples: int | None = None,
     stop: Stops = (),
-    line_end: bool | None = None,
-    echo: bool = False,
     **options: Any,
   ) -> Any:
     """What the model writes after a prompt, or after each of several.
@@ -91,9 +85,6 @@ class TextModel:
         beginning of a text.
       samples: how many samples of each prompt; None means one.
       stop: one text or several; a sample ends before the first to occur.
-        '<eos>', in a vocabulary with that word, is the end of a line.
-      line_end: end after the end of a line, which is part of the sample.
-      echo: whether the prompt comes first, as the vocabulary decodes it.
       **options: keys of the section `generate`.
 
     Returns:
@@ -101,15 +92,15 @@ class TextModel:
       `samples` is given, a list with those of the first prompt first.
 
     Raises:
-      ValueError: an option is not allowed, the vocabulary has no token for a
-        part of a prompt, or there is not enough memory.
+      UserError: an option is not allowed, or the vocabulary has no token for a
+        part of a prompt.
       TypeError: there is no such option, or a text has the wrong type.
     """
-    prompts = texts.several('prompt', prompt)
+    prompts = texts.several(prompt)
     each = 1 if samples is None else samples
-    if not (call_options.is_whole(each) and each >= 1):
-      raise ValueError(f'samples is {samples!r}; allowed: at least 1')
-    rows = self._rows(prompts, each, stop, line_end, echo, options)
+    if each < 1:
+      settings.refuse('samples', samples, 'at least 1')
+    rows = self._rows(prompts, each, stop, options)
     found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
     for i, text in enumerate(found):
       if isinstance(prompts[i // each], str):
@@ -118,33 +109,19 @@ class TextModel:
     return found[0] if one else found
 
   def stream(
-    self,
-    prompt: AnyStr,
-    *,
-    stop: Stops = (),
-    line_end: bool | None = None,
-    echo: bool = False,
-    **options: Any,
+    self, prompt: AnyStr, *, stop: Stops = (), **options: Any
   ) -> Iterator[AnyStr]:
     """The text of `generate`, piece by piece as it is made.
 
     A str is never split within a character. Errors are those of `generate`,
     raised when `stream` is called.
     """
-    rows = self._rows([prompt], 1, stop, line_end, echo, options)
+    rows = self._rows([prompt], 1, stop, options)
     return texts.like(prompt, (piece for (piece,) in rows))
 
-  def chat(
-    self,
-    *,
-    stop: Stops = (),
-    line_end: bool | None = None,
-    **options: Any,
-  ) -> Chat:
+  def chat(self, *, stop: Stops = (), **options: Any) -> Chat:
     """A text in turns, see `Chat`; arguments as for `generate`."""
-    with call_options.told():
-      writer = self._writer(options, line_end, 1)
-    return Chat(writer, self._stops(stop))
+    return Chat(self._writer(options), _stops(stop))
 
   def score(
     self,
@@ -160,16 +137,14 @@ class TextModel:
       progress: called with the number of tokens scored so far.
       **options: keys of the section `eval`.
     """
-    with call_options.told():
-      config = call_options.changed(self.config, 'eval', options)
-      ids, spans, size = texts.tokens(self.vocabulary, 'text', text)
-      tokens, first = self._first(config, ids)
-      if len(tokens) < 2:
-        count = f'{len(ids)} token{"s" * (len(ids) != 1)}'
-        raise ValueError(f'text has {count}; allowed: at least 2')
-      model = call_options.scorer(config, len(self.vocabulary))
-      cut: Any = call_options.cut(config) | {'mesh': self.mesh}
-      perplexity.check(model, self.params, tokens, **cut)
+    config = call_options.changed(self.config, 'eval', options)
+    ids, spans, size = texts.tokens(self.vocabulary, 'text', text)
+    tokens, first = self._first(config, ids)
+    if len(tokens) < 2:
+      settings.refuse('the number of tokens of text', len(ids), 'at least 2')
+    model = call_options.scorer(config, len(self.vocabulary))
+    cut: Any = call_options.cut(config) | {'mesh': self.mesh}
+    perplexity.check(model, self.params, tokens, **cut)
     nll = np.zeros(len(tokens) - 1, np.float32)
     cut |= {'each': nll.__setitem__, 'progress': progress}
     found = perplexity.score(model, self.params, tokens, **cut)
@@ -178,10 +153,7 @@ class TextModel:
     return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
 
   def hidden(
-    self,
-    text: texts.Text,
-    layer: int = -1,
-    **options: Any,
+    self, text: texts.Text, layer: int = -1, **options: Any
   ) -> results.Hidden:
     """The states of a layer at each token, with memory carried along.
 
@@ -193,69 +165,53 @@ class TextModel:
     """
     model, ids, spans, T = self._inside(text, options)
     n = len(inside.shapes(model, self.params, T, 'hidden')) - 1
-    if not (call_options.is_whole(layer) and -n - 1 <= layer <= n):
-      allowed = f'0 to {n}, or {-n - 1} to -1'
-      raise ValueError(f'layer is {layer!r}; allowed: {allowed}')
+    if layer not in range(-n - 1, n + 1):
+      settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
     states = inside.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
-    ValueError if the model has no attention.
+    UserError if the model has no attention.
     """
     model, ids, spans, T = self._inside(text, options)
     if not model.ATTENDS:
       name = type(model).__name__
-      raise ValueError(f'{name} has no attention; allowed: models that attend')
-    with call_options.told():
-      found = inside.attention(model, self.params, ids, T)
+      raise UserError(f'{name} has no attention; allowed: models that attend')
+    found = inside.attention(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
 
   def _inside(self, text, options):
     """The model without a ring memory, the ids, their byte spans, and T."""
-    with call_options.told():
-      config = call_options.changed(self.config, 'eval', options)
-      ids, spans, _ = texts.tokens(self.vocabulary, 'text', text)
-      if not len(ids):
-        raise ValueError('text has no tokens; allowed: at least 1')
-      model = models.at_test_time(config, len(self.vocabulary), 'eval')
-      model = model.at_test_time(longest=0)
-      # Short texts of many lengths share one compiled program.
-      most = min(config.eval.segment_len, model.reach())
-      T = int(min(most, 1 << (len(ids) - 1).bit_length()))
-      if min(config.eval.segment_len, len(ids)) > T:
-        allowed = f'at most {T} for this model'
-        settings.refuse('segment_len', config.eval.segment_len, allowed)
+    config = call_options.changed(self.config, 'eval', options)
+    ids, spans, _ = texts.tokens(self.vocabulary, 'text', text)
+    if not len(ids):
+      settings.refuse('the number of tokens of text', 0, 'at least 1')
+    model = models.at_test_time(config, len(self.vocabulary), 'eval')
+    model = model.at_test_time(longest=0)
+    # Short texts of many lengths share one compiled program.
+    most = min(config.eval.segment_len, model.reach())
+    T = int(min(most, 1 << (len(ids) - 1).bit_length()))
+    if min(config.eval.segment_len, len(ids)) > T:
+      allowed = f'at most {T} for this model'
+      settings.refuse('eval.segment_len', config.eval.segment_len, allowed)
     return model, ids, spans, T
 
-  def _rows(self, prompts, samples, stop, line_end, echo, options):
+  def _rows(self, prompts, samples, stop, options):
     """Pieces of all samples as they are made, see `Writer.texts`."""
     if not prompts:
-      raise ValueError('prompt is empty; allowed: one text or more')
+      settings.refuse('prompt', prompts, 'one text or more')
     ids = []
     for i, prompt in enumerate(prompts):
       name = f'prompt {i}' if len(prompts) > 1 else 'prompt'
       ids.append(texts.encode(self.vocabulary, name, prompt)[0])
-    with call_options.told():
-      writer = self._writer(options, line_end, samples * len(ids))
-    return writer.texts(ids, samples, echo=echo, stops=self._stops(stop))
+    return self._writer(options).texts(ids, samples, stops=_stops(stop))
 
-  def _writer(self, options, line_end, rows):
-    """The `writing.Writer` of a call, checked to fit in memory."""
+  def _writer(self, options):
+    """The `writing.Writer` of a call."""
     config = call_options.changed(self.config, 'generate', options)
-    if line_end and self.vocabulary.line_end is None:
-      allowed = 'False, for the vocabulary has no end of a line'
-      settings.refuse('line_end', line_end, allowed)
-    if line_end is not None:
-      config.generate.stop = 'line' if line_end else 'none'
-    writer = writing.make(config, self.params, self.vocabulary, self._freeze)
-    T = config.generate.segment_len
-    if (asks := (writer.model, rows, T)) not in self._fits:
-      more: Any = dict(samples=rows, segment_len=T)
-      decoding.check(writer.model, self.params, **more)
-      self._fits.add(asks)
-    return writer
+    return writing.make(config, self.params, self.vocabulary, self._freeze)
 
   def _freeze(self, model, params):
     """`base.freeze`, kept for the next call of the same model."""
@@ -263,14 +219,6 @@ class TextModel:
       self._frozen = None, None  # before another one is made
       self._frozen = model, base.freeze(model, params)
     return self._frozen[1]
-
-  def _stops(self, stop: Stops):
-    """The bytes of the texts that end a sample; ValueError if one is empty."""
-    found = [texts.encoded('stop', x) for x in texts.several('stop', stop)]
-    if b'' in found:
-      raise ValueError("stop is ''; allowed: texts that are not empty")
-    eos = getattr(self.vocabulary, 'eos', '').encode() or None
-    return [b'\n' if x == eos else x for x in found]
 
   def _first(self, config, ids):
     """The tokens to read, and the index of the first that is scored."""
@@ -280,5 +228,10 @@ class TextModel:
     eos = self.vocabulary.eos_id
     if eos is None:
       allowed = 'none, for the vocabulary has no <eos>'
-      settings.refuse('first_token', config.eval.first_token, allowed)
+      settings.refuse('eval.first_token', config.eval.first_token, allowed)
     return streams.Preceded(eos, ids), 0
+
+
+def _stops(stop):
+  """The bytes of the texts that end a sample."""
+  return [texts.encoded('stop', x) for x in texts.several(stop)]

@@ -5,44 +5,32 @@ Shapes: n tokens, V vocabulary.
 
 import codecs
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from txl_jax.api import call_options
 from txl_jax.data.vocabularies import AnyVocabulary, offsets
+from txl_jax.program import settings
+from txl_jax.program.errors import UserError
 
 # A text, or its token ids, integers [n].
 Text = str | bytes | Sequence[int] | np.ndarray
 
-# NumPy or a loop would take these, but they are not lists of texts or ids.
-_NO_LISTS = str, bytes, bytearray, memoryview, Mapping, Set
-
-
-def _other_kind(name, found, allowed):
-  return TypeError(f'{name} is a {type(found).__name__}; allowed: {allowed}')
-
 
 def encoded(name: str, text: str | bytes) -> bytes:
-  """A str in UTF-8, or bytes as they are; ValueError and TypeError name it."""
+  """A str in UTF-8, or bytes as they are; TypeError for anything else."""
   if isinstance(text, bytes):
     return text
   if not isinstance(text, str):
-    raise _other_kind(name, text, 'str or bytes')
-  try:
-    return text.encode()
-  except UnicodeEncodeError as e:
-    raise ValueError(f'{name} is {text!r:.80}; allowed: UTF-8') from e
+    found = type(text).__name__
+    raise TypeError(f'{name} is a {found}; allowed: str or bytes')
+  return text.encode()
 
 
-def several(name: str, given: Any) -> list[Any]:
-  """A list of one text or several; TypeError if it is neither."""
-  if isinstance(given, (str, bytes)):
-    return [given]
-  if isinstance(given, _NO_LISTS) or not isinstance(given, Iterable):
-    raise _other_kind(name, given, 'str, bytes, or a list of them')
-  return [*given]
+def several(given: Any) -> list[Any]:
+  """A list of one text or several."""
+  return [given] if isinstance(given, (str, bytes)) else list(given)
 
 
 class UnknownWords(UserWarning):
@@ -54,11 +42,10 @@ def encode(
 ) -> tuple[np.ndarray, bytes]:
   """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
 
-  ValueError: the vocabulary has no token for a part of the text.
+  UserError: the vocabulary has no token for a part of the text.
   """
   data = encoded(name, text)
-  with call_options.told():
-    found = vocabulary.encode(data, name).astype(np.int32)
+  found = vocabulary.encode(data, name).astype(np.int32)
   if line := vocabulary.unknown(data, name):
     warnings.warn(line, UnknownWords, stacklevel=4)
   return found, data
@@ -76,7 +63,7 @@ def tokens(
 ) -> tuple[np.ndarray, np.ndarray, int]:
   """Token ids int32 [n], byte spans int64 [n, 2], and total bytes of a text."""
   if not isinstance(text, (str, bytes)):
-    found = ids(vocabulary, name, text, 'str, bytes, or integers [n]')
+    found = ids(vocabulary, name, text)
     decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in found)])
     return found, np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
@@ -85,27 +72,19 @@ def tokens(
 
 
 def ids(
-  vocabulary: AnyVocabulary,
-  name: str,
-  given: Sequence[int] | np.ndarray,
-  allowed: str = 'integers [n]',
+  vocabulary: AnyVocabulary, name: str, given: Sequence[int] | np.ndarray
 ) -> np.ndarray:
-  """Token ids int32 [n]; ValueError, or TypeError, unless all in [0, V)."""
-  if isinstance(given, _NO_LISTS) or not hasattr(given, '__len__'):
-    raise _other_kind(name, given, allowed)
-  try:
-    found, V = np.asarray(given), len(vocabulary)
-  except ValueError as e:  # lists of different lengths
-    raise _other_kind(name, given, allowed) from e
+  """Token ids int32 [n]; UserError unless they are integers in [0, V)."""
+  found, V = np.asarray(given), len(vocabulary)
   if not found.size:
     return found.astype(np.int32).reshape(-1)
   if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):
     kind = f'{found.dtype} {list(found.shape)}'
-    raise ValueError(f'{name} is {kind}; allowed: {allowed}')
-  for wrong in (found.min(), found.max()):
-    if not 0 <= wrong < V:
-      allowed = f'0 to {V - 1}, the tokens of the vocabulary'
-      raise ValueError(f'{name} has the token id {wrong}; allowed: {allowed}')
+    raise UserError(f'{name} is {kind}; allowed: a text, or integers [n]')
+  outside = found[(found < 0) | (found >= V)]
+  if len(outside):
+    allowed = f'0 to {V - 1}, the tokens of the vocabulary'
+    settings.refuse(f'a token id of {name}', outside[0].item(), allowed)
   return found.astype(np.int32)
 
 

@@ -14,13 +14,12 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
-from txl_jax.program import settings
 
 
 class Row:
   """The text of one row, token by token, up to a stop text.
 
-  What may be the beginning of a stop text is held back until that is known.
+  As many bytes are held back as may be the beginning of a stop text.
   """
 
   def __init__(self, vocabulary: AnyVocabulary, stops: Sequence[bytes]):
@@ -52,11 +51,8 @@ class Row:
     if found := [x for x in places if x[1] >= 0]:
       self.ended = True
       return min(found)[1]  # before the stop text that is complete first
-    longest = max(map(len, self._stops), default=0)
-    for start in range(max(len(held) - longest + 1, 0), len(held)):
-      if any(s.startswith(held[start:]) for s in self._stops):
-        return start
-    return len(held)
+    longest = max(map(len, self._stops), default=1)
+    return max(len(held) - longest + 1, 0)
 
   def _give(self, n):
     out, self._held = self._held[:n], self._held[n:]
@@ -140,22 +136,16 @@ def make(
 ) -> Writer:
   """The Writer of a config; a model without a memory has a window.
 
-  UserError: the vocabulary or the model lacks what the section asks for.
+  UserError: the model lacks what the section asks for.
   """
   g, own = config.generate, (config, len(vocabulary), 'generate')
-  forbidden: Any = (vocabulary.unk_id,) if g.forbid_unk else ()
-  if None in forbidden:
-    allowed = 'False, for the vocabulary has no unknown word'
-    settings.refuse('generate.forbid_unk', True, allowed)
-  line_end = None if g.stop == 'none' else vocabulary.line_end
-  if line_end is None and g.stop != 'none':
-    allowed = 'none, for the vocabulary has no end of a line'
-    settings.refuse('generate.stop', g.stop, allowed)
+  unk = vocabulary.unk_id if g.forbid_unk else None
+  line_end = vocabulary.line_end if g.stop == 'line' else None
   # A token that only ends documents always ends a sample.
   ends = line_end, vocabulary.document_end
   drawn = g.temperature, g.top_k, g.top_p, g.repetition_penalty
   options = dict(
-    sampling=Sampling(*drawn, forbidden),
+    sampling=Sampling(*drawn, () if unk is None else (unk,)),
     ends=tuple(x for x in ends if x is not None),
     max_new_tokens=g.max_new_tokens,
     seed=g.seed,

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.program import settings
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 LOWEST_TEMPERATURE = 1e-6  # below it, the quotient leaves the float32 range
@@ -18,10 +17,6 @@ class Generate:
   prompt: str = key('', 'The text to continue.')
   prompt_file: str = file_path(
     '', 'File to read the prompt from instead; - is standard input.'
-  )
-  prompt_lines: bool = key(
-    False,
-    'Each line of the prompt, without its newline, is a prompt of its own.',
   )
   max_new_tokens: int = count(400, 'Maximum number of tokens in a sample.')
   stop: str = key(
@@ -67,25 +62,3 @@ class Generate:
       yield 'prompt_file', 'nothing while generate.prompt is given'
     if 0 < self.temperature < LOWEST_TEMPERATURE:
       yield 'temperature', f'0, or at least {LOWEST_TEMPERATURE}'
-
-
-@dataclasses.dataclass(frozen=True)
-class LongText:
-  """The section `long_text`: a text of thousands of tokens, and its context.
-
-  The section `generate` says how tokens are drawn.
-  """
-
-  MAY_CHANGE = ON_RESUME
-
-  start: int = count(0, 'Where the context begins in eval.split.')
-  context: int = size(512, 'Tokens of context.', at_most=100_000)
-  tokens: int = size(2000, 'Tokens to write.', at_most=100_000)
-  ngrams: tuple[int, ...] = key(
-    (1, 2, 4, 8, 16), 'Lengths of the n-grams whose repetition is counted.'
-  )
-
-  def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
-    if not settings.are_sizes(self.ngrams, 1000):
-      yield 'ngrams', 'one or more whole numbers from 1 to 1000'

@@ -84,11 +84,6 @@ def _check_corpus(job, corpus, found):
       f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
       f'symbols) than the run in {job.folder} ({len(vocabulary)})'
     )
-  now = job.config.data.boundaries
-  then = found.config.get('data.boundaries', now)
-  if then != now:
-    warning = f'warning: data.boundaries is {now} and was {then} in training'
-    job.console.say(f'{warning}: the model has learnt another number of <S>')
 
 
 def open_other(

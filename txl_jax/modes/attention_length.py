@@ -192,13 +192,11 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
     f'effective {end}{x:,}', (x, 1), (4, -8), textcoords='offset points',
     xycoords=('data', 'axes fraction'),
   )  # fmt: skip
-  # The line falls: above it there is room to the right, below to the left.
-  for mark, way, side in ('init', 1, 'left'), ('best', -1, 'right'):
+  for mark in 'init', 'best':
     r = record[mark]
     axes.annotate(
-      f'{mark} {r[unit]:.4g}', (r['attention_length_tokens'], r[unit]),
-      (5 * way, 9 * way), textcoords='offset points', ha=side, va='center',
-      color=pictures.COLOURS[1] if mark == 'best' else pictures.INK,
+      f'{mark} {r[unit]:.4g}', (r['attention_length_tokens'], r[unit]), (5, 5),
+      textcoords='offset points',
     )  # fmt: skip
   pictures.lengths_axis(axes, lengths, 'attention length, tokens')
   axes.set_ylabel(figures.NAMES[unit])

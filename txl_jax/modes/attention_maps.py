@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.evaluation import inside
 from txl_jax.models import base
-from txl_jax.modes import analysis, heatmap
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
-from txl_jax.parallel import capacity, placement
+from txl_jax.parallel import placement
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
@@ -75,15 +74,13 @@ def measure(
   segment_len: int,
   context: int,
   passage: int,
-  mesh: Mesh | None = None,
   progress: Callable[[int], None] = lambda read: None,
 ) -> Maps:
   """The attention of tokens[start:], read as one row in segments of T.
 
   The memory has read the `context` tokens before them, in whole segments.
   Progress is called with the number of tokens averaged so far. UserError: the
-  model has no attention, or there is too little memory for the maps of a
-  segment.
+  model has no attention.
   """
   if not model.ATTENDS:
     raise UserError(
@@ -91,7 +88,7 @@ def measure(
       'attend'
     )
   n, total, first, read = len(tokens) - start, 0.0, [], 0
-  own = model, params, tokens, start, segment_len, context, mesh
+  own = model, params, tokens, start, segment_len, context
   for real, seen in _segments(*own, 'attention_maps'):
     found = placement.fetch(by_distance(seen[:, 0]))[:, :, :real]
     total = total + found.sum(axis=2, dtype=np.float64)
@@ -110,7 +107,6 @@ def terms(
   *,
   segment_len: int,
   context: int,
-  mesh: Mesh | None = None,
 ) -> Terms:
   """The terms of the scores of tokens[start:], over the keys that are seen.
 
@@ -120,7 +116,7 @@ def terms(
   queries. Arguments and errors are as for `measure`.
   """
   total, count, spread = 0.0, 0, 0.0
-  own = model, params, tokens, start, segment_len, context, mesh
+  own = model, params, tokens, start, segment_len, context
   for real, seen in _segments(*own, 'attention_terms'):
     found = placement.fetch(by_distance(seen[:, :, 0], math.nan))
     found = np.asarray(found[..., :real, :], np.float64)  # [N, 4, H, T, S]
@@ -134,18 +130,11 @@ def terms(
   return Terms(np.moveaxis(mean, 1, 0), np.moveaxis(spread, 1, 0))
 
 
-def _segments(model, params, tokens, start, T, context, mesh, method):
+def _segments(model, params, tokens, start, T, context, method):
   """(Real tokens, arrays of a method) of each segment from start on.
 
   The memory has read the `context` tokens before it, in whole segments.
   """
-  read = inside.shapes(model, params, T, method)
-  lengths = 'eval.segment_len', 'eval.model.mem_len'
-  parts = {
-    'the parameters': (capacity.on_a_device(params), ['mesh.fsdp']),
-    'the maps of a segment': (2 * capacity.on_a_device(read), lengths),
-  }
-  capacity.check('attention_maps', mesh, parts)
   begin = start - min(context, start) // T * T
   text = inside.segments(model, params, tokens[begin:], T, method)
   for at, real, arrays in text:
@@ -177,7 +166,7 @@ def run(job: Job) -> None:
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
   T, there = config.eval.segment_len, min(end, n) - o.start
   text = model, subject.found.params, subject.tokens[:end], o.start
-  how: Any = dict(segment_len=T, context=o.context, mesh=subject.found.mesh)
+  how: Any = dict(segment_len=T, context=o.context)
   told = functools.partial(job.read, of=there)
   found = measure(*text, **how, passage=o.passage, progress=told)
   score = terms(*text, **how)
@@ -186,6 +175,7 @@ def run(job: Job) -> None:
   S = found.mean.shape[-1]
   borders = edges(S, _RANGES)
   ids = subject.tokens[o.start : o.start + o.passage].tolist()
+  decoded = map(subject.found.vocabulary.decode, ([i] for i in ids))
   far = found.mean @ np.arange(S)  # [N, H]
   passage = in_ranges(found.passage, borders)
   record = analysis.conditions(job, subject, 'attention_maps') | {
@@ -201,7 +191,7 @@ def run(job: Job) -> None:
     },
     'score_spread': dict(zip(names, score.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
-    'passage_text': heatmap.shown(subject.found.vocabulary, ids),
+    'passage_text': [x.decode(errors='backslashreplace') for x in decoded],
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
   analysis.report(job, record, table(record), plot, (7.5, 7))

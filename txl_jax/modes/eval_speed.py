@@ -12,7 +12,7 @@ import numpy as np
 
 from txl_jax import models
 from txl_jax.data.corpora import preparation
-from txl_jax.evaluation import perplexity, scoring
+from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.modes import analysis, attention_length, restore
 from txl_jax.modes.job import Job
@@ -23,7 +23,6 @@ from txl_jax.program import pictures, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-_KEYS = 'eval_speed.lengths', 'eval.segment_len', 'eval_speed.lengths'
 _FRESH = 'no run in the folder: fresh parameters, which cost as much'
 
 
@@ -40,18 +39,12 @@ def measure(
 
   The first is that of segments with a memory of L, the second that of a window
   of L. Parameters are on one device. UserError if the model has no attention
-  length, or there is too little memory for it.
+  length.
   """
   ours = attention_length.with_memory(model, length)
   plain = model.at_test_time(mem_len=0, same_length='off')
   window = attention_length.at_length(plain, length)
   pairs = (ours, segment_len), (window, tokens)
-  for each, T in pairs:
-    text = np.zeros(T + 1, np.int32)
-    perplexity.check(
-      each, params, text, batch_size=1, segment_len=T, segments_per_call=1,
-      keys=_KEYS,
-    )  # fmt: skip
   memory, window = (_per_token(*pair, params, repeats) for pair in pairs)
   return memory, window
 

@@ -9,7 +9,6 @@ from txl_jax.evaluation import figures, perplexity
 from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
 from txl_jax.program import settings
-from txl_jax.program.errors import UserError
 from txl_jax.runs.console import TOKENS
 
 
@@ -49,10 +48,7 @@ def run(job: Job) -> perplexity.Score:
     **figures.figures(score.nats, unit),
     **bits,
   }
-  try:
-    analysis.report(job, record, [line])
-  except UserError as e:  # as in a folder that can only be read
-    job.console.say(f'warning: {e}')
+  analysis.report(job, record, [line])
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
   return score

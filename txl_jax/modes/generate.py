@@ -4,11 +4,9 @@ import codecs
 import io
 import itertools
 import sys
-
-import numpy as np
+from typing import Any
 
 from txl_jax.api import writing
-from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
 from txl_jax.modes.job import Job
@@ -22,50 +20,38 @@ _LARGEST = 1 << 28  # bytes of a text
 def run(job: Job) -> None:
   """Writes the samples; UserError if the prompt cannot be read or encoded."""
   g = job.config.generate
-  prompt = read_prompt(g)
+  text = read_prompt(g)
   found = job.restored()
   vocabulary = found.vocabulary
   writer = writing.make(job.config, found.params, vocabulary)
-  prompts = encode(g, prompt, vocabulary)
-  if line := vocabulary.unknown(prompt, 'the prompt'):
+  prompt = vocabulary.encode(text, 'the prompt')
+  if line := vocabulary.unknown(text, 'the prompt'):
     job.console.say(f'warning: {line}')
-  if vocabulary.kind == 'subwords' and prompt.endswith(b' '):
+  if vocabulary.kind == 'subwords' and text.endswith(b' '):
     why = 'the next word would begin with it; leave it out'
     job.console.say(f'warning: the prompt ends in a space, and {why}')
-  rows, T = g.samples * len(prompts), g.segment_len
-  decoding.check(writer.model, found.params, samples=rows, segment_len=T)
-  pieces = writer.texts(prompts, g.samples, echo=True)
+  fits: Any = dict(samples=g.samples, segment_len=g.segment_len)
+  decoding.check(writer.model, found.params, **fits)
+  pieces = writer.texts([prompt], g.samples, echo=True)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()
-  if rows == 1 and not g.prompt_lines:
+  if g.samples == 1:
     # An incomplete character waits for its last byte.
     one = (piece for (piece,) in pieces)
-    for text in codecs.iterdecode(one, 'utf-8', 'replace'):
-      out.write(text)
+    for part in codecs.iterdecode(one, 'utf-8', 'replace'):
+      out.write(part)
       out.flush()
     out.write('\n')
   else:
-    for row, text in enumerate(map(b''.join, zip(*pieces))):
-      n, i = divmod(row, g.samples)
-      which = f'prompt {n + 1} of {len(prompts)}, ' if g.prompt_lines else ''
-      out.write(f'=== {which}sample {i + 1} of {g.samples}\n')
-      out.write(text.decode(errors='replace') + '\n')
+    for i, sample in enumerate(map(b''.join, zip(*pieces)), 1):
+      out.write(f'=== sample {i} of {g.samples}\n')
+      out.write(sample.decode(errors='replace') + '\n')
   out.flush()
 
 
-def encode(
-  g: Generate, text: bytes, vocabulary: AnyVocabulary
-) -> list[np.ndarray]:
-  """The tokens of each prompt of a text; UserError if they are not known."""
-  if not g.prompt_lines:
-    return [vocabulary.encode(text, 'the prompt')]
-  lines = enumerate(text.splitlines() or [b''], 1)
-  return [vocabulary.encode(x, f'line {n} of the prompt') for n, x in lines]
-
-
 def read_prompt(g: Generate) -> bytes:
-  """The text of the prompts, for every process; or UserError."""
+  """The text of the prompt, for every process; or UserError."""
 
   def read():
     if not g.prompt_file:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from txl_jax.program import settings
-from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.program.settings import ON_RESUME, count, key, size
 
 # How many times slower the window is, by length (Dai et al. 2019, Table 9: a
 # model of Al-Rfou et al. against Transformer-XL, on one GPU).
@@ -116,25 +116,6 @@ class EvalSpeed:
     """Keys that do not go together, see `settings`."""
     if not settings.are_sizes(self.lengths, 10**6):
       yield _LENGTHS
-
-
-@dataclasses.dataclass(frozen=True)
-class Heatmap:
-  """The section `heatmap`."""
-
-  MAY_CHANGE = ON_RESUME
-
-  start: int = count(0, 'Where the text begins in the split.')
-  tokens: int = size(1000, 'Length of the text in tokens.', at_most=10**6)
-  context: int = count(
-    1024, 'Tokens before the text that the model reads first.', at_most=10**6
-  )
-  against: str = file_path(
-    '',
-    'Folder of another run: colours show how much higher the nll of this run '
-    'is than that of the other.',
-    remote='gs://',
-  )
 
 
 @dataclasses.dataclass(frozen=True)

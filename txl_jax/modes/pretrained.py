@@ -43,11 +43,6 @@ class Pretrained:
     """Which weights these are."""
     return f'{self.path}' + ('' if self.step is None else f', step {self.step}')
 
-  @property
-  def symbols(self) -> str:
-    """How many symbols of what kind its vocabulary has."""
-    return f'{len(self.vocabulary):,} {self.vocabulary.kind}'
-
   def origin(self) -> str:
     """For the record of the run that begins with it."""
     before = self.config.get('origin')
@@ -61,17 +56,9 @@ class Pretrained:
     except UserError as e:
       raise UserError(f'{_KEY} is {str(self.path)!r}: {e}') from e
 
-  def reads(self, corpus: Prepared) -> str:
-    """What a corpus has become by `encode`, in words."""
-    line = f'the vocabulary is that of there, {self.symbols}'
-    if corpus.vocabulary.unk_id is not None:
-      share = corpus.share_unknown('train')
-      line += f'; {share:.2%} of the training split is <unk>'
-    return line
-
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
-  ) -> tuple[state_lib.TrainState, list[str]]:
+  ) -> tuple[state_lib.TrainState, str]:
     """The state of a new run with what is taken, and what that is, in words.
 
     The state is on the mesh, and so is the result. UserError: there are other
@@ -92,13 +79,9 @@ class Pretrained:
     new = state.replace(params=params)
     count = sum(x.size for x in taken.values())
     of = f', averaged over {averaged} steps' if averaged else ''
+    line = f'taken from {self.name}: {count:,} parameters{of}'
     fresh = [name for name in own if name not in taken]
-    average = ['its average'] if jax.tree.leaves(new.average) else []
-    begins = ['the optimiser', *average, 'the memory', 'the schedule', *fresh]
-    return new, [
-      f'taken from {self.name}: {count:,} parameters{of}',
-      f'new: {", ".join(begins)}',
-    ]
+    return new, f'{line}; new: {", ".join(fresh)}' if fresh else line
 
 
 def _flat(params) -> dict[str, Any]:

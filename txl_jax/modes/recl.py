@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.evaluation import perplexity, scoring
+from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
@@ -28,7 +28,6 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, pictures, settings
 
-_KEYS = 'recl.batch_size', 'recl.longest', 'eval.model.mem_len'
 # The published threshold: from this gain on a longer context counts as used.
 THRESHOLD = 0.01
 _PERCENTILES = 2.5, 97.5  # of the interval beside each result
@@ -37,30 +36,6 @@ _PERCENTILES = 2.5, 97.5  # of the interval beside each result
 def positions(n: int, longest: int, count: int) -> np.ndarray:
   """int64 [P]: distinct places, evenly spaced from `longest` to n - 1."""
   return np.unique(np.linspace(longest, n - 1, count).astype(np.int64))
-
-
-def _shape(model, c, batch_size, segment_len, mesh):
-  """(rows, G, T) of the segments that contexts of c are read in."""
-  T = min(segment_len, c) if model.remembers() else c
-  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
-  return batch_size + more, -(-c // T), T
-
-
-def check(
-  model: base.LanguageModel,
-  params: Any,
-  c: int,
-  *,
-  batch_size: int,
-  segment_len: int,
-  mesh: Mesh | None = None,
-) -> None:
-  """Raises a UserError if there is too little memory for `after_context`."""
-  B, G, T = _shape(model, c, batch_size, segment_len, mesh)
-  perplexity.check(
-    model, params, np.zeros(B * G * T + 1, np.int32), mesh=mesh,
-    batch_size=B, segment_len=T, segments_per_call=G, keys=_KEYS,
-  )  # fmt: skip
 
 
 def after_context(
@@ -80,7 +55,9 @@ def after_context(
   model with memory reads the c tokens in segments; one without reads them at
   once.
   """
-  rows, G, T = _shape(model, c, batch_size, segment_len, mesh)
+  T = min(segment_len, c) if model.remembers() else c
+  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  rows, G = batch_size + more, -(-c // T)
   nll = np.zeros(len(at), np.float32)
   start = jax.jit(
     lambda: model.init_memory(rows),
@@ -200,14 +177,13 @@ def run(job: Job) -> None:
     folder = buckets.place(os.path.expanduser(name), 'recl.others')
     group.append((folder, *analysis.open_other(job, subject, folder)))
   readers = []
-  for _, own, found in group:  # all of them, before the first is measured
+  for _, own, found in group:
     model = models.at_test_time(own, subject.vocab_size, 'eval')
     longest, reach = lengths[-1], model.reach(found.config['train.segment_len'])
     if not model.remembers():
       longest = int(min(longest, reach))
     T = int(min(own.eval.segment_len, reach))
     how: Any = dict(batch_size=o.batch_size, segment_len=T, mesh=found.mesh)
-    check(model, found.params, longest, **how)
     readers.append((model, longest, how))
   if (most := max(longest for _, longest, _ in readers)) < o.step:
     reads = f'{most}, the most that a model of the group reads'
@@ -217,7 +193,8 @@ def run(job: Job) -> None:
     nll, group, readers
   ):
     name = folder.resolve().name
-    for k, c in enumerate(lengths):
+    # The longest, which needs the most memory, comes first.
+    for k, c in reversed([*enumerate(lengths)]):
       if c <= longest:
         job.console.progress(f'{name}: context {c:,}')
         own[k] = after_context(model, found.params, tokens, at, c, **how)

@@ -36,16 +36,13 @@ def run(job: Job) -> Score:
   of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
   if line := found.vocabulary.unknown(text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
-  try:
-    with (
-      job.console.phase('scoring', 0, '{:,} tokens') as phase,
-      warnings.catch_warnings(),
-    ):
-      warnings.simplefilter('ignore', UnknownWords)  # it was said
-      told = functools.partial(job.console.reach, phase, pause=5.0)
-      score = TextModel(*of_run).score(text, progress=told)
-  except ValueError as e:
-    raise UserError(f'--text={job.text}: {e}') from e
+  with (
+    job.console.phase('scoring', 0, '{:,} tokens') as phase,
+    warnings.catch_warnings(),
+  ):
+    warnings.simplefilter('ignore', UnknownWords)  # it was said
+    told = functools.partial(job.console.reach, phase, pause=5.0)
+    score = TextModel(*of_run).score(text, progress=told)
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]

@@ -28,25 +28,16 @@ _HELD = {
   'average': 'average',
   'memory': 'memory',
 }
-# What else a config may run on.
-_OTHERS = (
-  target_device.Device('gpu', 'NVIDIA H100'),
-  target_device.Device('gpu', 'NVIDIA A100'),
-  target_device.Device('tpu', 'TPU v5e'),
-)
 
 
 def run(job: Job) -> None:
   """Prints the table of the config."""
-  config, lines = job.config, []
+  config = job.config
   if config.train.init_from:
-    other = pretrained.find(config)
-    vocab_size = len(other.vocabulary)
-    its = f'vocabulary of {other.symbols}'
-    lines = [f'begins with: weights of {other.name}, {its}']
+    vocab_size = len(pretrained.find(config).vocabulary)
   else:
     vocab_size = preparation.vocab_size(config.data)
-  processes.print_on_main(*table(config, vocab_size), *lines)
+  processes.print_on_main(*table(config, vocab_size))
 
 
 def table(config: Config, vocab_size: int) -> list[str]:
@@ -94,19 +85,14 @@ def table(config: Config, vocab_size: int) -> list[str]:
 
 
 def _attention(own, T):
-  """What computes attention in training here, and elsewhere; [] of others."""
+  """What computes attention in training here; [] of others."""
   if not hasattr(own, 'attention'):
     return []
-  sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
   if own.attention != 'auto':
     return [f'attention: {own.attention}, as model.attention says']
-  here, others = target_device.device(), []
-  name, why = kernels.choose(kernels.Case(here, *sizes))
-  for d in _OTHERS:
-    if d.platform != here.platform:
-      other, _ = kernels.choose(kernels.Case(d, *sizes))
-      others.append(f'{d.kind}: {other}')
-  return [f'attention: {name} ({why}); elsewhere: {", ".join(others)}']
+  sizes = own.dtype, T, own.mem_len, own.d_head, own.dropatt
+  name, why = kernels.choose(kernels.Case(target_device.device(), *sizes))
+  return [f'attention: {name} ({why})']
 
 
 def _modules(params, placed):

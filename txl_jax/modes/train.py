@@ -1,29 +1,21 @@
 """--mode=train: trains, then reports how it went."""
 
 import contextlib
-import gzip
-import lzma
 import shlex
 from typing import Any
 
-from txl_jax.api import call_options
-from txl_jax.evaluation import figures, perplexity
+from txl_jax.evaluation import figures
 from txl_jax.modes import pretrained, sections
-from txl_jax.modes.evaluate import conditions
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.program import buckets, settings
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
-from txl_jax.runs.console import TOKENS
 from txl_jax.training import plan as plan_lib
 from txl_jax.training import resume
 from txl_jax.training import step as step_lib
 from txl_jax.training.loop import Trainer
-
-# Bytes that are scored and compressed to compare; larger splits are left out.
-_LARGEST = 5_000_000
 
 
 def run(job: Job) -> None:
@@ -62,29 +54,18 @@ def run(job: Job) -> None:
         config.checkpoint = 'best'  # what was given is a step of the other run
       checkpoints = _checkpoints(job, corpus)
       run = folder, config, sections.of(config), corpus
-      compared = _to_compare(corpus)
       processes.on_main(lambda: workdir.compare(*run, then))
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
         plan = plan_lib.make(config, corpus, mesh)
-      params = plan.built.model.inference_params(plan.built.abstract.params)
-      if compared is not None:
-        model = call_options.scorer(config, len(corpus.vocabulary))
-        cut = call_options.cut(config)
-        perplexity.check(model, params, compared, **cut, mesh=mesh)
       around = mesh, job.watch, job.console, plan
       own = checkpoints, start
       trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
-        trainer.state, lines = other.into(trainer.state, config, mesh)
-        for line in (*lines, other.reads(corpus)):
-          job.console.say(line)
+        trainer.state, line = other.into(trainer.state, config, mesh)
+        job.console.say(line)
       processes.on_main(lambda: workdir.describe(*run, command, then))
       progress = trainer.run()
-    beside = []
-    if compared is not None:
-      given = corpus, trainer.weights(), compared, mesh
-      beside = _beside_compressors(job, *given)
   unit = corpus.vocabulary.unit
 
   def figure(nats):
@@ -93,7 +74,6 @@ def run(job: Job) -> None:
   processes.print_on_main(
     f'best validation:  {figure(progress.best)} at step {progress.best_step}',
     f'final validation: {figure(progress.last)} at step {progress.evaluated}',
-    *beside,
     f'evaluate:  {command} --mode=eval',
     f"sample:    {command} --mode=generate --config.generate.prompt='…'",
     f'export:    {command} --mode=export --export_file=model.npz',
@@ -124,41 +104,3 @@ def _checkpoints(job, corpus):
   text = workdir.vocabulary_text(corpus.vocabulary)
   saved = workdir.checkpoints(job.folder), job.config.train.async_checkpoints
   return Checkpoints(*saved, {workdir.VOCABULARY: text})
-
-
-def _to_compare(corpus):
-  """The tokens to compare with compressors, where they tell bytes, or None."""
-  tokens, kind = corpus.text('validation'), corpus.vocabulary.kind
-  as_text = corpus.manifest['corpus'] in ('pystdlib', 'text')
-  # Words do not tell the bytes between them.
-  fits = as_text and kind != 'words' and len(tokens) <= _LARGEST
-  return tokens if fits else None
-
-
-def _beside_compressors(job, corpus, params, tokens, mesh):
-  """The model beside gzip and xz on the same bytes."""
-  n, text = len(tokens), corpus.vocabulary.decode(corpus.tokens('validation'))
-  plain = f'scoring {len(text):,} validation bytes with the final weights'
-  with job.console.phase('scoring', n - 1, TOKENS, plain=plain) as phase:
-    model = call_options.scorer(job.config, len(corpus.vocabulary))
-    cut = call_options.cut(job.config) | {'progress': phase.reach}
-    found = perplexity.score(model, params, tokens, **cut, mesh=mesh)
-  if not processes.is_main():
-    return []
-  # The first token is not scored: each of its bytes is counted as eight bits.
-  first = corpus.vocabulary.decode(tokens[:1])
-  bits = figures.figures(found.nll, 'bpc')['bpc'] + 8 * len(first)
-  read = conditions(job.config.eval)
-
-  def rate(packed):
-    return 8 * len(packed) / len(text)
-
-  with job.console.phase('compressing with gzip and xz'):
-    gzipped, xz = gzip.compress(text, 9), lzma.compress(text, preset=9)
-  return [
-    f'bits per byte on the {len(text):,} validation bytes, final weights:',
-    f'  this model  {bits / len(text):.4f}  ({read}; its weights are not '
-    'counted, and it has seen the training files)',
-    f'  gzip -9     {rate(gzipped):.4f}',
-    f'  xz -9       {rate(xz):.4f}',
-  ]

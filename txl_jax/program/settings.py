@@ -42,7 +42,16 @@ OTHER = 'on resume, as another experiment'  # the same, but for the report
 GONE = (
   'data.field',
   'data.separator',
+  'generate.prompt_lines',
   'generate.stream',
+  'heatmap.against',
+  'heatmap.context',
+  'heatmap.start',
+  'heatmap.tokens',
+  'long_text.context',
+  'long_text.ngrams',
+  'long_text.start',
+  'long_text.tokens',
   'train.compilation_cache',
   'train.init_optimiser',
   'train.sample_every',
@@ -54,7 +63,7 @@ GONE = (
 GONE_VALUE = 'train.nonfinite', 'skip'  # the same
 
 _RECORDED = '"""The config of this run, complete.'
-_LIST = 'see python -m txl_jax.modes.sections'  # docs/config.md
+_LIST = 'docs/config.md lists them'
 _LINE = 300  # characters of a value that are shown
 
 
