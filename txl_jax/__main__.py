@@ -3,7 +3,11 @@
 txl-jax --config=pystdlib_tiny       is python -m txl_jax.main --config=…
 txl-jax prepare --dataset=enwik8     is python -m txl_jax.prepare --dataset=…
 
-and so are report and convert. txl-jax launch tells where the launchers are.
+and so are report and convert. txl-jax export is convert too, the way out:
+
+txl-jax export --from=runs/mine --to=hf://ORG/NAME
+
+txl-jax launch tells where the launchers are.
 """
 
 import runpy
@@ -12,6 +16,7 @@ import sys
 # The module of each.
 PROGRAMS = {x: x for x in ('prepare', 'report', 'convert')}
 PROGRAMS['launch'] = 'program.launch'
+PROGRAMS['export'] = 'convert'
 
 
 def entry() -> None:
