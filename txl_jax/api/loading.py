@@ -1,7 +1,6 @@
 """`load` reads a trained model from a folder, a file, or the Hub."""
 
 import os
-import pathlib
 import warnings
 from typing import Any
 
@@ -15,7 +14,6 @@ from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
-from txl_jax.runs import workdir
 
 
 def load(

@@ -46,7 +46,6 @@ from txl_jax.convert import (
   vocabularies,
   writing,
 )
-from txl_jax.convert.weights import Weights
 from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir

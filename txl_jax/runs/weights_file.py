@@ -105,7 +105,7 @@ def checked(
 
   ValueError: one is missing, none of the model, or not as the model has it.
   """
-  shapes = flax.traverse_util.flatten_dict(
+  shapes: Any = flax.traverse_util.flatten_dict(
     jax.eval_shape(
       lambda: model.inference_params(base.init_params(model, jax.random.key(0)))
     ),
