@@ -128,9 +128,9 @@ def _agent():
 @contextlib.contextmanager
 def _told(client, where) -> Iterator[None]:
   """Raises a UserError for what the client raises."""
-  errors = client.errors
-  # Of whichever HTTP library it has, where there was no answer.
-  unreachable = errors.HfHubHTTPError.__mro__[1], OSError
+  errors = importlib.import_module('huggingface_hub.errors')
+  # Of whichever HTTP library it has, where there was no answer; or an upload.
+  others = errors.HfHubHTTPError.__mro__[1], OSError, RuntimeError
   try:
     yield
   except errors.GatedRepoError as e:
@@ -147,7 +147,7 @@ def _told(client, where) -> Iterator[None]:
   except errors.HFValidationError as e:
     raise UserError(f'{where}: {first_line(e)}') from e
   except errors.LocalEntryNotFoundError as e:
-    offline = client.constants.HF_HUB_OFFLINE
+    offline = client.is_offline_mode()
     why = 'HF_HUB_OFFLINE is set' if offline else _why(e.__cause__ or e)
     raise UserError(
       f'{where} is not in the cache, and the Hub is out of reach: {why}'
@@ -156,8 +156,8 @@ def _told(client, where) -> Iterator[None]:
     code = e.response.status_code
     refused = f'; allowed: {_LOG_IN}' if code in (401, 403) else ''
     raise UserError(f'{where}: the Hub answers {code}{refused}') from e
-  except unreachable as e:
-    raise UserError(f'{where}: {_why(e)}') from e
+  except others as e:
+    raise UserError(f'{where}: {_why(e.__cause__ or e)}') from e
 
 
 def _why(error):

@@ -20,7 +20,8 @@ import safetensors.numpy
 
 from txl_jax.convert import safe_file
 from txl_jax.convert.weights import Weights
-from txl_jax.program import files
+from txl_jax.modes import sections
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
 
@@ -64,7 +65,9 @@ def read(folder: pathlib.Path) -> Weights:
     words = files.parse_json(text, workdir.VOCABULARY)
     header = {'model': config['model'], 'vocabulary': words}
     model, vocabulary = weights_file.described(header)
-    keys = {k: x for k, x in config['keys'].items() if k.startswith(_USED)}
+    known = settings.flatten(sections.compose(config['model']['name']))
+    keys = {k: x for k, x in config['keys'].items() if k in known}
+    keys = {k: x for k, x in keys.items() if k.startswith(_USED)}
   except files.ODD as e:
     raise UserError(f'{folder} is damaged: {type(e).__name__}: {e}') from e
   arrays = safe_file.read(folder / WEIGHTS)
