@@ -3,16 +3,18 @@
 import json
 import sys
 import time
+import types
 
 import huggingface_hub
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
 from huggingface_hub import constants
 
 import txl_jax
-from tests import hub_server
+from tests import hub_server, pages
 from tests.convert import program
 from tests.modes import runs
 from txl_jax.convert import hub, reading, torch_file, writing
@@ -359,6 +361,39 @@ def test_keys_of_other_versions_are_left_out(server, signed_in, run):
   server.put('me/mine', whole | {'config.json': data})
   found = txl_jax.load('hf://me/mine').config
   assert (found.eval.segment_len, found.data.path != '/') == (64, True)
+
+
+class Moses:
+  """In place of sacremoses, which splits at other places too."""
+
+  def __init__(self, language):
+    assert language == 'en'
+
+  def normalize(self, text):
+    return text
+
+  def tokenize(self, text, **_):
+    return text.replace('.', ' .').split()
+
+
+def test_the_page_for_those_who_come_from_transformers(
+  server, theirs, monkeypatch, recwarn
+):
+  server.put('transfo-xl/transfo-xl-wt103', theirs)
+  moses = types.SimpleNamespace(
+    MosesTokenizer=Moses, MosesPunctNormalizer=Moses
+  )
+  monkeypatch.setitem(sys.modules, 'sacremoses', moses)
+  names = {}
+  for block in pages.python(pages.ROOT / 'docs/hugging_face.md'):
+    exec(block, names)
+  assert names['split_words']('1,000 streets.') == '1 @,@ 000 streets .'
+  logits = names['logits'][0]  # of the second part, after the first's memory
+  nll = names['run'].score(names['text'], segment_len=8).nll
+  ids = names['ids'][0, -len(logits) :]
+  found = -jax.nn.log_softmax(logits)[jnp.arange(len(logits) - 1), ids[1:]]
+  np.testing.assert_allclose(found, nll[-len(found) :], rtol=1e-5)
+  assert names['looks'].ndim == 4
 
 
 def test_a_folder_as_it_is_pushed(run, tmp_path):
