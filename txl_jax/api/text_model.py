@@ -237,10 +237,11 @@ class TextModel:
     """
     if format not in (allowed := ('hub', 'hugging_face')):
       settings.refuse('format', format, ' or '.join(allowed))
-    run = pathlib.Path(self.source) if self.step is not None else None
-    step = '' if self.step is None else f', step {self.step}'
-    origin = f'txl_jax, {pathlib.Path(self.source).name}{step}'
-    what = reading.of_run(self.config, self.params, self.vocabulary, origin)
+    of_run = self.step is not None and '://' not in self.source
+    run = pathlib.Path(self.source) if of_run else None
+    what = reading.of_run(
+      self.config, self.params, self.vocabulary, self.source, self.step
+    )
     theirs = format == 'hugging_face'
     return convert_writing.push(hub.place(place), what, run, private, theirs)
 

@@ -61,7 +61,7 @@ def card(
     _metadata(title, theirs, figures),
     f'# {title}',
     _what(weights),
-    _trained(found) if found else '',
+    _trained(found) if found and found.records else '',
     _table(figures),
     f'## Use it\n\n{_use(name, title, theirs)}',
     f'Weights: {weights.origin}.' if weights.origin else '',
@@ -133,9 +133,9 @@ def _table(figures: Sequence[Figure]) -> str:
 
 def _trained(run: collect.Run) -> str:
   """The command that makes the run, and when it was made."""
-  times = [r['time'] for r in run.records]
-  day = datetime.datetime.fromtimestamp(max(times, default=0), datetime.UTC)
-  made = f'{run.step:,} steps until {day:%Y-%m-%d}' if times else 'not trained'
+  last = max(r['time'] for r in run.records)
+  day = datetime.datetime.fromtimestamp(last, datetime.UTC)
+  made = f'{run.step:,} steps until {day:%Y-%m-%d}'
   return f'## Trained\n\n{made}:\n\n```sh\n{_command(run.config)}\n```'
 
 
@@ -147,18 +147,19 @@ def _command(config: Mapping[str, Any]) -> str:
     module = importlib.import_module(f'txl_jax.configs.{file}')
     like = module.get_config(*([variant] if variant else []))
   except ImportError:  # a file of the user's own
+    experiment = f'common:{config["model.name"]}'
     like = sections.compose(config['model.name'])
   known = settings.flatten(json.loads(settings.to_json(like)))
-  paths = {
-    f'{section}.{k}'
+  left_out = {'experiment', 'origin'} | {
+    f'{section}.{k}'.removeprefix('.')
     for section, declared in sections.of(like).items()
     for k, entry in settings.keys(declared).items()
-    if entry.is_path
+    if entry.is_path or k.startswith('prompt')
   }
   changed = [
     shlex.quote(f'--config.{k}={x}')
     for k, x in config.items()
-    if k in known and k not in paths and x != known[k] and k != 'experiment'
+    if k in known and k not in left_out and x != known[k]
   ]
   words = [f'python -m txl_jax.main --config={experiment}', *changed]
   return ' \\\n  '.join(words)

@@ -164,17 +164,26 @@ def _run(path):
     config.model.update(
       {k: then.get(f'model.{k}', x) for k, x in config.model.items()}
     )
-  origin = f'{_OURS}, {path.resolve().name}, step {found.step}'
-  return of_run(config, found.params, found.vocabulary, origin)
+  where = f'{path.resolve()}'
+  return of_run(config, found.params, found.vocabulary, where, found.step)
 
 
 def of_run(
-  config: Any, params: Any, vocabulary: AnyVocabulary, origin: str
+  config: Any,
+  params: Any,
+  vocabulary: AnyVocabulary,
+  where: str,
+  step: int | None,
 ) -> weights.Weights:
   """The Weights of a model of ours, with how its config uses it.
 
-  What its user has written or named there, a prompt or a file, is left out.
+  What its user has written or named there, a prompt or a file, is left out. It
+  is from a folder or file, and a step of a run if there is one.
   """
+  parts = [_OURS, where.rpartition('/')[2]]
+  parts += [f'step {step}'] if step is not None else []
+  parts += [config.origin] if config.origin else []
+  origin = ', '.join(parts)
   keys = {'train.segment_len': config.train.segment_len}
   for section, declared in sections.of(config).items():
     if section.partition('.')[0] not in ('eval', 'generate'):
