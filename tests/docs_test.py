@@ -84,10 +84,10 @@ def test_the_page_on_reuse():
 
 
 def test_python_is_run():
-  """By the tests of these pages, here and in tests/api/names_test.py."""
+  """By the tests of these pages: names_test of api, hub_test, and here."""
   found = {pages.name(x) for x in pages.PAGES if pages.python(x)}
   run = {'README.md', 'docs/python.md', 'docs/reuse.md'}
-  assert found == {*run, 'docs/troubleshooting.md'}
+  assert found == {*run, 'docs/hugging_face.md', 'docs/troubleshooting.md'}
 
 
 # Where the figures of README are told with their commands, dates and machines.

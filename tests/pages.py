@@ -5,6 +5,7 @@ import shlex
 from typing import NamedTuple
 
 from tests import programs
+from txl_jax.__main__ import PROGRAMS
 
 ROOT = programs.ROOT
 PAGES = sorted([ROOT / 'README.md', *ROOT.glob('docs/**/*.md')])
@@ -65,5 +66,6 @@ def commands(page):
       words = shlex.split(re.split(r'[|;&>]|\s#', line)[0])
       if words[0] == 'txl-jax':
         named = words[1:2] if words[1:] and words[1][0] != '-' else ['main']
-        words = ['python', '-m', f'txl_jax.{named[0]}', *words[1:]]
+        module = PROGRAMS.get(named[0], named[0])
+        words = ['python', '-m', f'txl_jax.{module}', *words[1:]]
       yield words

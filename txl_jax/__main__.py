@@ -3,13 +3,17 @@
 txl-jax --config=pystdlib_tiny       is python -m txl_jax.main --config=…
 txl-jax prepare --dataset=enwik8     is python -m txl_jax.prepare --dataset=…
 
-and so are report and convert.
+and so are report and convert. txl-jax export is convert too, the way out:
+
+txl-jax export --from=runs/mine --to=hf://ORG/NAME
 """
 
 import runpy
 import sys
 
-PROGRAMS = 'prepare', 'report', 'convert'
+# The module of each.
+PROGRAMS = {x: x for x in ('prepare', 'report', 'convert')}
+PROGRAMS['export'] = 'convert'
 
 
 def entry() -> None:
@@ -20,7 +24,7 @@ def entry() -> None:
     if program not in PROGRAMS:
       allowed = f'{", ".join(PROGRAMS)}, or flags of txl_jax.main'
       sys.exit(f'error: program {program!r}; allowed: {allowed}')
-    module = program
+    module = PROGRAMS[program]
   # As python -m does, so that all of it is the same.
   runpy.run_module(f'txl_jax.{module}', run_name='__main__', alter_sys=True)
 

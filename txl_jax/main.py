@@ -69,7 +69,7 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 flags.FLAGS['config'].parser = config_file.Parser()
 _WORKDIR = flags.DEFINE(
-  command_line.Path(bucket=True),
+  command_line.Path('gs://'),
   'workdir',
   '',
   'Folder of the run, or gs://BUCKET/NAME; default: runs/ and the name of the '

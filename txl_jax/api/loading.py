@@ -1,18 +1,19 @@
-"""`load` reads a trained model from a folder or a file."""
+"""`load` reads a trained model from a folder, a file, or the Hub."""
 
-import dataclasses
 import os
+import warnings
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from txl_jax import models
 from txl_jax.api.text_model import TextModel
+from txl_jax.convert import hub, reading, writing
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
-from txl_jax.runs import weights_file
 
 
 def load(
@@ -21,11 +22,14 @@ def load(
   checkpoint: str | int = 'best',
   mesh: Mesh | None = None,
 ) -> TextModel:
-  """Loads the trained model of a run or of an exported file.
+  """Loads the trained model of a run, of published weights, or of a file.
 
   Args:
-    path: the folder of a run, possibly gs://BUCKET/NAME, or a file of
-      --mode=export. With a file, options have the defaults of docs/config.md.
+    path: the folder of a run, possibly gs://BUCKET/NAME; a file of
+      --mode=export; hf://ORG/NAME or hf://ORG/NAME@REVISION on the Hugging Face
+      Hub, in our form or as TransfoXL; or whatever else `txl_jax.convert`
+      reads without flags. Options are as these say, or else the defaults of
+      docs/config.md.
     checkpoint: for a run: 'best', 'latest' or a step.
     mesh: from `txl_jax.parallel.mesh.make_mesh`, for a model that is split
       across several devices; None puts a whole model on each device.
@@ -34,25 +38,35 @@ def load(
     UserError: there is nothing at the path, or it is damaged or of another
       kind; or there is no such checkpoint.
   """
-  path = buckets.place(os.path.expanduser(path))
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
-  if path.is_dir():
-    config: Any = restore.recorded(path)
+  if hub.is_place(path):
+    folder, name = hub.download(hub.place(f'{path}'))
+    return _of_weights(folder, name, mesh)
+  place = buckets.place(os.path.expanduser(path))
+  if place.is_dir() and not reading.has_weights(place):
+    config: Any = restore.recorded(place)
     config.checkpoint = str(checkpoint)
     sections.check(config)
-    found = restore.load(config, path, mesh)
-    return TextModel(config, found.params, found.vocabulary, mesh, found.step)
-  if isinstance(path, buckets.Path) or not path.exists():
+    found = restore.load(config, place, mesh)
+    more: Any = dict(step=found.step, source=f'{place}')
+    return TextModel(config, found.params, found.vocabulary, mesh, **more)
+  if isinstance(place, buckets.Path) or not place.exists():
     allowed = 'the folder of a run, or a local file of --mode=export'
-    raise UserError(f'{path} is not there; allowed: {allowed}')
-  model, params, vocabulary = weights_file.load(path)
+    raise UserError(f'{place} is not there; allowed: {allowed}')
+  return _of_weights(place, f'{place}', mesh)
+
+
+def _of_weights(path, name, mesh):
+  """The model of published or exported weights."""
+  found = reading.read(path)
+  for line in found.warnings:
+    warnings.warn(line, stacklevel=3)
+  config = writing.config_of(path, found)
+  model = models.build(config.model, len(found.vocabulary))
   # Segments are no longer than the model can read.
-  fields = dataclasses.asdict(model.config)
-  made = sections.compose(fields['name'])
-  with made.ignore_type():
-    made.model.update(fields)
-  for section in (made.train, made.eval, made.generate):
+  for section in (config.train, config.eval, config.generate):
     section.segment_len = int(min(section.segment_len, model.reach()))
-  shapes = jax.eval_shape(lambda: params)
+  shapes = jax.eval_shape(lambda: found.params)
   placed = mesh_lib.by_rules(shapes, mesh, model.SHARDING)
-  return TextModel(made, jax.device_put(params, placed), vocabulary, mesh)
+  params = jax.device_put(found.params, placed)
+  return TextModel(config, params, found.vocabulary, mesh, source=name)

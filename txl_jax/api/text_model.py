@@ -3,6 +3,7 @@
 Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
 """
 
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, AnyStr
 
@@ -13,6 +14,8 @@ from jax.sharding import Mesh
 from txl_jax import models
 from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
+from txl_jax.convert import hub, reading
+from txl_jax.convert import writing as convert_writing
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import inside, perplexity
@@ -37,6 +40,7 @@ class TextModel:
     vocabulary: what token ids stand for.
     mesh: the devices.
     step: the step of the checkpoint; None for an exported file.
+    source: where `load` has found it.
   """
 
   def __init__(
@@ -46,9 +50,10 @@ class TextModel:
     vocabulary: AnyVocabulary,
     mesh: Mesh,
     step: int | None = None,
+    source: str = '',
   ):
     self.config, self.params, self.vocabulary = config, params, vocabulary
-    self.mesh, self.step = mesh, step
+    self.mesh, self.step, self.source = mesh, step, source
     self._frozen: Any = (None, None)  # a model, and its variables
 
   def __repr__(self) -> str:
@@ -181,6 +186,34 @@ class TextModel:
       raise UserError(f'{name} has no attention; allowed: models that attend')
     found = inside.attention(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
+
+  def push(
+    self, place: str, *, private: bool = True, format: str = 'hub'
+  ) -> str:
+    """Writes the model to the Hugging Face Hub, with a model card.
+
+    Args:
+      place: hf://ORG/NAME. What is replaced in a repository that is there is
+        printed before; its history keeps it.
+      private: whether a new repository is.
+      format: 'hub' for `txl_jax.load`; 'hugging_face' for the TransfoXL of
+        transformers as well, which has no other model than Transformer-XL.
+
+    Returns:
+      The address of the commit.
+
+    Raises:
+      UserError: the Hub is out of reach or refuses, or has no such model.
+    """
+    if format not in (allowed := ('hub', 'hugging_face')):
+      settings.refuse('format', format, ' or '.join(allowed))
+    of_run = self.step is not None and '://' not in self.source
+    run = pathlib.Path(self.source) if of_run else None
+    what = reading.of_run(
+      self.config, self.params, self.vocabulary, self.source, self.step
+    )
+    theirs = format == 'hugging_face'
+    return convert_writing.push(hub.place(place), what, run, private, theirs)
 
   def _inside(self, text, options):
     """The model without a ring memory, the ids, their byte spans, and T."""

@@ -7,12 +7,16 @@ python -m txl_jax.convert --from=tf_enwik8/model/model.ckpt-0 \
   --to=runs/enwik8 --vocabulary=tf_enwik8/data/cache.pkl
 python -m txl_jax.convert --from=runs/mine --to=model.pt
 python -m txl_jax.convert --from=runs/mine --to=mine --format=hugging_face
+python -m txl_jax.convert --from=hf://ORG/NAME --to=runs/theirs
+python -m txl_jax.convert --from=runs/mine --to=hf://ORG/NAME
 
 --from is a file or folder of any version: the original PyTorch code (a state
 dict or a whole model.pt), the original TensorFlow code (the prefix of a
 checkpoint), Hugging Face (a folder, .safetensors or .bin), NVIDIA's version; or
-a workdir or an export of ours. --to is a new workdir; a name that ends in .pt
-is a state dict for the original PyTorch code, in .npz an export.
+a workdir or an export of ours; or, as hf://ORG/NAME[@REVISION], a repository of
+the Hugging Face Hub. --to is a new workdir; a name that ends in .pt is a state
+dict for the original PyTorch code, in .npz an export; to hf://ORG/NAME a model
+is pushed, privately without --public.
 
 What weights do not say (attention type 2 has no number of heads, a state dict
 no mem_len) is said by a config beside them or by a flag, which has the name of
@@ -33,21 +37,32 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import reading, vocabularies, writing
-from txl_jax.convert.weights import Weights
-from txl_jax.program import command_line
+from txl_jax.convert import (
+  hub,
+  model_card,
+  reading,
+  sources,
+  vocabularies,
+  writing,
+)
+from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
+from txl_jax.runs import workdir
 
-_FROM = flags.DEFINE(command_line.Path(), 'from', '', 'What to convert.')
+_PATH = command_line.Path(hub.SCHEME)
+_FROM = flags.DEFINE(_PATH, 'from', '', 'What to convert.')
 _TO = flags.DEFINE(
-  command_line.Path(), 'to', '', 'What to write; it must be new.'
+  _PATH, 'to', '', 'What to write; it must be new, unless on the Hub.'
 )
 _FORMAT = flags.DEFINE_enum(
   'format',
   'auto',
   writing.FORMATS,
   'What --to is; auto: original for a name in .pt or .pth, export for .npz, '
-  'otherwise a workdir.',
+  'hub for hf://…, which may also be hugging_face, otherwise a workdir.',
+)
+_PUBLIC = flags.DEFINE_bool(
+  'public', False, 'Whether all may see the repository that --to=hf://… makes.'
 )
 _VOCABULARY = flags.DEFINE(
   command_line.Path(),
@@ -105,17 +120,50 @@ def main(_: list[str]) -> None:
   for flag in _FROM, _TO:
     if not flag.value:
       raise UserError(f'--{flag.name} is missing; see --help')
+  to, form = _target()
+  source, name = pathlib.Path(_FROM.value), ''
+  if hub.is_place(_FROM.value):
+    source, name = hub.download(hub.place(_FROM.value, '--from'))
+  weights = reading.read(source, _told(), _VOCABULARY.value)
+  if name:
+    weights = weights._replace(origin=f'{name}: {weights.origin}')
+  count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
+  name, V = weights.fields['name'], len(weights.vocabulary)
+  print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
+  _warn(*weights.warnings)
+  if isinstance(to, hub.Place):
+    run = source if workdir.checkpoints(source).is_dir() else None
+    theirs, private = form == 'hugging_face', not _PUBLIC.value
+    address = writing.push(to, weights, run, private, theirs)
+    print(f'written: {address}')
+  else:
+    _write(form, to, source, weights)
+    print(f'written: {to}')
+  if form in sources.SOURCES:
+    _warn(*writing.left_out(weights, form))
+
+
+def _target():
+  """Where to, a path or a `hub.Place`, and in which format."""
+  if hub.is_place(_TO.value):
+    form = 'hub' if _FORMAT.value == 'auto' else _FORMAT.value
+    if form not in (allowed := ('hub', 'hugging_face')):
+      names = ' or '.join(allowed)
+      settings.refuse('--format', form, f'{names} with --to=hf://…')
+    return hub.place(_TO.value, '--to'), form
+  if _PUBLIC.value:
+    raise UserError(f'--public with --to={_TO.value}; allowed: --to=hf://…')
   to = pathlib.Path(_TO.value)
   if to.name in ('', '..'):  # as of --to=.
     to = to.resolve()
   form = writing.format_of(to, _FORMAT.value)
   writing.hold_new(to, form)
-  source = pathlib.Path(_FROM.value)
-  weights = reading.read(source, _told(), _VOCABULARY.value)
-  count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
-  name, V = weights.fields['name'], len(weights.vocabulary)
-  print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
-  _warn(*weights.warnings)
+  return to, form
+
+
+def _write(form, to, source, weights):
+  """Writes a file or folder, and says how it is used."""
+  run = source if workdir.checkpoints(source).is_dir() else None
   if form == 'workdir':
     config = writing.to_workdir(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
@@ -128,14 +176,9 @@ def main(_: list[str]) -> None:
     print(f'train on:  {of_run}')
   elif form == 'export':
     writing.to_export(to, weights)
-  else:
-    _back(form, to, weights)
-  print(f'written: {to}')
-
-
-def _back(form: str, to: pathlib.Path, weights: Weights) -> None:
-  """Writes for another version, and tells what is otherwise there."""
-  if form == 'original':
+  elif form == 'hub':
+    writing.to_hub(to, weights, model_card.card(weights, f'{to}', False, run))
+  elif form == 'original':
     writing.to_original(to, weights)
     T = weights.keys.get('train.segment_len', 512)
     arguments = writing.arguments(weights, T).items()
@@ -148,7 +191,6 @@ def _back(form: str, to: pathlib.Path, weights: Weights) -> None:
         "Hugging Face's tokenizer needs words, <unk> among them; this "
         f'vocabulary is in {to}/vocabulary.json alone'
       )
-  _warn(*writing.left_out(weights, form))
 
 
 def _warn(*lines):

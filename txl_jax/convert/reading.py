@@ -13,6 +13,7 @@ from txl_jax.convert import (
   names,
   nvidia,
   options,
+  repository,
   safe_file,
   sources,
   tensorflow,
@@ -22,11 +23,11 @@ from txl_jax.convert import (
   weights,
 )
 from txl_jax.convert.sources import SOURCES
-from txl_jax.data.vocabularies import from_json
+from txl_jax.data.vocabularies import AnyVocabulary, from_json
 from txl_jax.data.vocabularies.byte_values import Vocabulary
-from txl_jax.modes import restore
+from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import files
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import weights_file, workdir
 
@@ -43,7 +44,7 @@ _IN_FOLDER = (
 # With weights of Hugging Face; the first is our own.
 _VOCABULARIES = workdir.VOCABULARY, *vocabularies.NAMES
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
-_OURS = 'txl_jax'  # what we add to a config.json of Hugging Face
+_OURS = 'txl_jax'  # as the origin of what is no other version's
 
 
 def read(
@@ -56,6 +57,8 @@ def read(
   Told are options that come before those of a file; the vocabulary is a file,
   or `bytes`. UserError: something cannot be read, or does not fit together.
   """
+  if repository.is_one(path):
+    return repository.read(path)
   path = _weights_in(path)
   if path.is_dir():
     return _run(path)
@@ -84,6 +87,13 @@ def read(
   each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
   origin = ', '.join([SOURCES[source].title, *each])
   return weights.of_state(state, known, source, words, origin)
+
+
+def has_weights(folder: pathlib.Path) -> bool:
+  """Whether a local folder has weights, as from the Hub, and is no run."""
+  return not workdir.checkpoints(folder).is_dir() and any(
+    (folder / name).is_file() for name in _IN_FOLDER
+  )
 
 
 def _opened(path):
@@ -127,16 +137,42 @@ def _run(path):
   """The Weights of one of our workdirs."""
   config: Any = restore.recorded(path)
   found = restore.load(config, path, mesh_lib.make_mesh())
-  fields = {
-    k: found.config.get(f'model.{k}', x) for k, x in config.model.items()
-  }
-  keys = {
-    name: config[name.split('.')[0]].segment_len
-    for name in ('train.segment_len', 'eval.segment_len')
-  }
-  params = jax.tree.map(np.asarray, jax.device_get(found.params))
-  origin = f'{_OURS}, {path.resolve().name}, step {found.step}'
-  return _ours(fields, params, found.vocabulary, origin, keys)
+  then = found.config
+  with config.ignore_type():
+    config.model.update(
+      {k: then.get(f'model.{k}', x) for k, x in config.model.items()}
+    )
+  where = f'{path.resolve()}'
+  return of_run(config, found.params, found.vocabulary, where, found.step)
+
+
+def of_run(
+  config: Any,
+  params: Any,
+  vocabulary: AnyVocabulary,
+  where: str,
+  step: int | None,
+) -> weights.Weights:
+  """The Weights of a model of ours, with how its config uses it.
+
+  What its user has written or named there, a prompt or a file, is left out. It
+  is from a folder or file, and a step of a run if there is one.
+  """
+  parts = [_OURS, where.rpartition('/')[2]]
+  parts += [f'step {step}'] if step is not None else []
+  parts += [config.origin] if config.origin else []
+  origin = ', '.join(parts)
+  keys = {'train.segment_len': config.train.segment_len}
+  for section, declared in sections.of(config).items():
+    if section.partition('.')[0] not in ('eval', 'generate'):
+      continue
+    for k, entry in settings.keys(declared).items():
+      name = f'{section}.{k}'
+      value = settings.flatten(config)[name]
+      if not (entry.is_path or k.startswith('prompt') or value is None):
+        keys[name] = value
+  params = jax.tree.map(np.asarray, jax.device_get(params))
+  return _ours(config.model.to_dict(), params, vocabulary, origin, keys)
 
 
 def _export(path):

@@ -10,15 +10,19 @@ import os
 import pathlib
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import safetensors.numpy
 
 from txl_jax.convert import (
+  hub,
   hugging_face,
   layout,
+  model_card,
   original,
+  repository,
   torch_file,
   vocabularies,
 )
@@ -35,7 +39,7 @@ from txl_jax.training import resume
 
 _WORDS = 'vocabulary.txt'
 _TEXT = 'text.txt'  # which the user may put there
-FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export')
+FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export', 'hub')
 _ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
 
 
@@ -113,12 +117,45 @@ def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
   }
 
 
-def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
+def to_hub(folder: pathlib.Path, weights: Weights, card: str) -> None:
+  """Writes a folder as `push` uploads it, with that README.md.
+
+  UserError: it is there, or cannot be written.
+  """
+  with _new_folder(folder) as made:
+    repository.write(made, weights)
+    files.write(made / repository.CARD, card)
+
+
+def push(
+  where: hub.Place,
+  weights: Weights,
+  run: pathlib.Path | None = None,
+  private: bool = True,
+  theirs: bool = False,
+) -> str:
+  """Writes a repository on the Hub; the address of its commit.
+
+  It is private unless it was there already. The run is the folder of the run
+  that the weights are of, if any, whose figures are in the model card; `theirs`
+  is the form of Hugging Face. UserError: see `hub.upload`.
+  """
+  card = model_card.card(weights, f'{where}', theirs, run)
+  with tempfile.TemporaryDirectory(prefix='txl_jax-') as made:
+    folder = pathlib.Path(made) / 'model'
+    (to_hugging_face if theirs else to_hub)(folder, weights, card)
+    return hub.upload(folder, where, private)
+
+
+def to_hugging_face(
+  folder: pathlib.Path, weights: Weights, card: str = ''
+) -> None:
   """Writes a folder that TransfoXLLMHeadModel.from_pretrained reads.
 
   It has config.json, model.safetensors, our vocabulary.json, and the files of
-  TransfoXLTokenizer where that can have the vocabulary. UserError: the version
-  has no such model, the folder is there, or it cannot be written.
+  TransfoXLTokenizer where that can have the vocabulary; and a card, if one is
+  given, as README.md. UserError: the version has no such model, the folder is
+  there, or it cannot be written.
   """
   vocabulary = weights.vocabulary
   config = hugging_face.config_of(
@@ -138,6 +175,8 @@ def to_hugging_face(folder: pathlib.Path, weights: Weights) -> None:
     files.write(made / workdir.VOCABULARY, text)
     if vocabularies.has_tokenizer(vocabulary):
       vocabularies.write(made, vocabulary)
+    if card:
+      files.write(made / repository.CARD, card)
 
 
 def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
@@ -166,9 +205,10 @@ def config_of(folder: pathlib.Path, weights: Weights) -> Any:
   data = _data(folder, weights.vocabulary)
   lm1b = data['corpus'] == 'lm1b'
   c.data.update(data)
-  for name, value in weights.keys.items():
-    if name != 'data.boundaries' or lm1b:
-      c.update_from_flattened_dict({name: value})
+  with c.ignore_type():  # which the check names
+    for name, value in weights.keys.items():
+      if name != 'data.boundaries' or lm1b:
+        c.update_from_flattened_dict({name: value})
   sections.check(c)
   return c
 

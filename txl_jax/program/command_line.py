@@ -21,14 +21,15 @@ _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 class Path(flags.ArgumentParser):
   """Parser of a flag that is a path, in which ~ is the home folder."""
 
-  def __init__(self, bucket: bool = False):
-    """Takes a local path, or one in a bucket as well."""
-    self._bucket = bucket
+  def __init__(self, *schemes: str):
+    """Takes a local path, or one that begins with a scheme, as gs://."""
+    self._schemes = schemes
 
   def parse(self, argument: str) -> str:
     """The path."""
-    if '://' in argument and not self._bucket:
-      raise ValueError('allowed: a local path')
+    if '://' in argument and not argument.startswith(self._schemes):
+      others = [f' or {scheme}…' for scheme in self._schemes]
+      raise ValueError(f'allowed: a local path{"".join(others)}')
     return os.path.expanduser(argument)
 
 

@@ -8,10 +8,11 @@ model and the vocabulary. Nothing in it is pickled.
   model, params, vocabulary = weights_file.load('model.npz')
 """
 
+import functools
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -29,6 +30,8 @@ AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]
 
 _HEADER = '__model__'
+_LARGEST_HEADER = 1 << 30  # bytes; NumPy keeps four for each character
+_NPY_HEADER = 1 << 16  # at most, before the numbers of an array
 
 
 def save(
@@ -66,22 +69,22 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
   """
   try:
     with files.open_regular(path) as f, np.load(f) as archive:
-      model, vocabulary = _model(archive)
-      shapes = _shapes(model)
-      for name in sorted({*archive} ^ {_HEADER, *shapes}):
-        wrong = 'is none of the model' if name in archive else 'is missing'
-        raise ValueError(f'{name} {wrong}')
-      found = {name: _read(archive, name, x) for name, x in shapes.items()}
+      header = str(_entry(archive, _HEADER, _LARGEST_HEADER))
+      model, vocabulary = described(files.parse_json(header.encode(), _HEADER))
+      names = {*archive} - {_HEADER}
+      params = checked(model, names, functools.partial(_array, archive))
   except Exception as e:  # whatever zipfile and NumPy raise for a damaged file
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
     raise UserError(f'{path} is no file of exported parameters: {what}') from e
-  return model, flax.traverse_util.unflatten_dict(found, sep='/'), vocabulary
+  return model, params, vocabulary
 
 
-def _model(archive):
-  """The model and vocabulary that the file describes."""
-  header = files.parse_json(str(archive[_HEADER]).encode(), _HEADER)
+def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
+  """The model and vocabulary of {'model': its section, 'vocabulary': JSON}.
+
+  UserError, or files.ODD, if there are none like them.
+  """
   fields, name = header['model'], header['model']['name']
   if name not in [*models.MODELS]:
     settings.refuse('model.name', name, ', '.join(models.MODELS))
@@ -93,20 +96,43 @@ def _model(archive):
   return models.build(fields, len(vocabulary)), vocabulary
 
 
-def _shapes(model):
-  """{name: shape and dtype} of the parameters of a model."""
-  found = jax.eval_shape(
-    lambda: model.inference_params(base.init_params(model, jax.random.key(0)))
+def checked(
+  model: base.LanguageModel,
+  names: Collection[str],
+  read: Callable[[str, jax.ShapeDtypeStruct], np.ndarray],
+) -> Any:
+  """The parameters of a model, a nested dict, from arrays by their paths.
+
+  ValueError: one is missing, none of the model, or not as the model has it.
+  """
+  shapes: Any = flax.traverse_util.flatten_dict(
+    jax.eval_shape(
+      lambda: model.inference_params(base.init_params(model, jax.random.key(0)))
+    ),
+    sep='/',
   )
-  return flax.traverse_util.flatten_dict(found, sep='/')
+  for name in sorted({*names} ^ {*shapes}):
+    wrong = 'is none of the model' if name in names else 'is missing'
+    raise ValueError(f'{name} {wrong}')
+  found = {}
+  for name, like in shapes.items():
+    array = read(name, like)
+    here, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, like))
+    if here != wanted:
+      raise ValueError(f'{name} is {here}; expected {wanted}')
+    if not np.isfinite(array).all():
+      raise ValueError(f'{name} has values that are not finite')
+    found[name] = array
+  return flax.traverse_util.unflatten_dict(found, sep='/')
 
 
-def _read(archive, name, like):
-  """The array of a name; ValueError if it is not as the model has it."""
-  array = archive[name]
-  found, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, like))
-  if found != wanted:
-    raise ValueError(f'{name} is {found}; expected {wanted}')
-  if not np.isfinite(array).all():
-    raise ValueError(f'{name} has values that are not finite')
-  return array
+def _entry(archive, name, nbytes):
+  """An array; ValueError if it is larger than so many, as a bomb is."""
+  found = archive.zip.getinfo(f'{name}.npy').file_size
+  if found > nbytes + _NPY_HEADER:
+    raise ValueError(f'{name} has {found:,} bytes; expected {nbytes:,}')
+  return archive[name]
+
+
+def _array(archive, name, like):
+  return _entry(archive, name, like.size * like.dtype.itemsize)

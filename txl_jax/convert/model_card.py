@@ -1,0 +1,195 @@
+"""The README.md of a model on the Hub: what it is, its figures, how to load it.
+
+The block between --- is the Hub's metadata, in YAML, of which JSON is a part.
+"""
+
+import datetime
+import importlib
+import json
+import math
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from txl_jax.convert.weights import Weights
+from txl_jax.modes import sections
+from txl_jax.program import settings
+from txl_jax.report import collect
+
+_UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
+_TITLES = {
+  'transformer_xl': 'Transformer-XL (Dai et al. 2019)',
+  'shaw': 'Transformer with the relative positions of Shaw et al. (2018)',
+  'vaswani': 'Transformer of Vaswani et al. (2017)',
+  'al_rfou': 'Transformer of Al-Rfou et al. (2018)',
+  'gcnn': 'gated convolutional network of Dauphin et al. (2017)',
+  'lstm': 'LSTM',
+  'qrnn': 'QRNN of Bradbury et al. (2017)',
+}
+_SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
+
+
+class Figure(NamedTuple):
+  """A figure that was measured of a run."""
+
+  corpus: str
+  split: str
+  unit: str  # a key of _UNITS
+  value: float
+  step: int
+  how: str
+
+
+def card(
+  weights: Weights, name: str, theirs: bool, run: pathlib.Path | None
+) -> str:
+  """The text of README.md.
+
+  Args:
+    weights: the model.
+    name: hf://ORG/NAME, or the folder that it is written to.
+    theirs: whether the files are those of Hugging Face's TransfoXL.
+    run: the folder of the run that the weights are of, if there is one.
+  """
+  title = name.rstrip('/').rpartition('/')[2]
+  found = collect.read(run, title) if run else None
+  figures = [*_figures(found)] if found else []
+  parts = [
+    _metadata(title, theirs, figures),
+    f'# {title}',
+    _what(weights),
+    _trained(found) if found and found.records else '',
+    _table(figures),
+    f'## Use it\n\n{_use(name, title, theirs)}',
+    f'Weights: {weights.origin}.' if weights.origin else '',
+  ]
+  return '\n\n'.join(part for part in parts if part) + '\n'
+
+
+def _metadata(title: str, theirs: bool, figures: Sequence[Figure]) -> str:
+  fields: dict[str, Any] = {
+    'library_name': 'transformers' if theirs else 'txl_jax',
+    'pipeline_tag': 'text-generation',
+    'tags': ['transformer-xl', 'txl_jax', 'jax'],
+  }
+  if figures:
+    results = [
+      {
+        'task': {'type': 'text-generation'},
+        'dataset': {'name': f.corpus, 'type': f.corpus, 'split': f.split},
+        'metrics': [{'type': _UNITS[f.unit], 'value': f.value}],
+      }
+      for f in figures
+    ]
+    fields['model-index'] = [{'name': title, 'results': results}]
+  lines = (f'{k}: {json.dumps(x)}' for k, x in fields.items())
+  return '\n'.join(['---', *lines, '---'])
+
+
+def _what(weights: Weights) -> str:
+  """The model in a sentence and its sizes."""
+  count = sum(math.prod(x.shape) for x in jax.tree.leaves(weights.params))
+  V, kind = len(weights.vocabulary), weights.vocabulary.kind
+  sizes = ', '.join(
+    f'{k} {weights.fields[k]}' for k in _SIZES if weights.fields.get(k)
+  )
+  return (
+    f'{_TITLES[weights.fields["name"]]}, {count:,} parameters ({sizes}), a '
+    f'vocabulary of {V:,} {kind}.'
+  )
+
+
+def _figures(run: collect.Run):
+  """The best on the validation split, and what --mode=eval has measured."""
+  corpus = run.config.get('data.corpus', '')
+  if run.best is not None:
+    how = 'while it was trained'
+    yield Figure(corpus, 'validation', run.unit, run.best, run.best_step, how)
+  for name, found in run.analyses.items():
+    if name.startswith('eval_') and 'unit' in found:
+      unit, step = found['unit'], found['checkpoint_step']
+      lengths = found['eval']['segment_len'], found['config']['model.mem_len']
+      how = 'by --mode=eval, T {}, M {}'.format(*lengths)
+      yield Figure(corpus, found['split'], unit, found[unit], step, how)
+
+
+def _table(figures: Sequence[Figure]) -> str:
+  if not figures:
+    return ''
+  rows = (
+    f'| {f.corpus} | {f.split} | {f.value:.4g} {_UNITS[f.unit]} | {f.step} | '
+    f'{f.how} |'
+    for f in figures
+  )
+  head = (
+    '| corpus | split | figure | step | measured |',
+    '|---|---|---|---|---|',
+  )
+  return '\n'.join(['## Figures', '', *head, *rows])
+
+
+def _trained(run: collect.Run) -> str:
+  """The command that makes the run, and when it was made."""
+  last = max(r['time'] for r in run.records)
+  day = datetime.datetime.fromtimestamp(last, datetime.UTC)
+  made = f'{run.step:,} steps until {day:%Y-%m-%d}'
+  return f'## Trained\n\n{made}:\n\n```sh\n{_command(run.config)}\n```'
+
+
+def _command(config: Mapping[str, Any]) -> str:
+  """A command with the values of a flat config, without its paths."""
+  experiment = config.get('experiment', '').rstrip('+')
+  file, _, variant = experiment.partition(':')
+  try:
+    module = importlib.import_module(f'txl_jax.configs.{file}')
+    like = module.get_config(*([variant] if variant else []))
+  except ImportError:  # a file of the user's own
+    experiment = f'common:{config["model.name"]}'
+    like = sections.compose(config['model.name'])
+  known = settings.flatten(json.loads(settings.to_json(like)))
+  left_out = {'experiment', 'origin'} | {
+    f'{section}.{k}'.removeprefix('.')
+    for section, declared in sections.of(like).items()
+    for k, entry in settings.keys(declared).items()
+    if entry.is_path or k.startswith('prompt')
+  }
+  changed = [
+    shlex.quote(f'--config.{k}={x}')
+    for k, x in config.items()
+    if k in known and k not in left_out and x != known[k]
+  ]
+  words = [f'python -m txl_jax.main --config={experiment}', *changed]
+  return ' \\\n  '.join(words)
+
+
+def _use(name: str, title: str, theirs: bool) -> str:
+  where = name if name.startswith('hf://') else title
+  ours = f"""With txl_jax, Transformer-XL in JAX:
+
+```python
+import txl_jax
+
+run = txl_jax.load({where!r})
+print(run.generate('The ', max_new_tokens=100))
+print(run.score('A memory is read by the next segment.').nll.mean())
+```
+
+or, to evaluate and train it further, as a run:
+
+```sh
+txl-jax convert --from={shlex.quote(where)} --to=runs/{shlex.quote(title)}
+```"""
+  if not theirs:
+    return ours
+  return f"""{ours}
+
+With transformers 4.35.2 (version 5 has no Transformer-XL):
+
+```python
+from transformers import TransfoXLLMHeadModel
+
+model = TransfoXLLMHeadModel.from_pretrained({where.removeprefix('hf://')!r})
+```"""

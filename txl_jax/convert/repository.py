@@ -1,0 +1,80 @@
+"""A folder of ours for the Hub: a model in files that anything can read.
+
+model.safetensors  a float32 array for each parameter, named by its path
+                   ('layers_0/ff/w1/kernel')
+config.json        {'model_type': 'txl_jax', 'model': the section of a config,
+                   'keys': how it is used, flat}
+vocabulary.json    what the token ids stand for
+README.md          the model card
+"""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import flax.traverse_util
+import jax
+import numpy as np
+import safetensors.numpy
+
+from txl_jax.convert import safe_file
+from txl_jax.convert.weights import Weights
+from txl_jax.modes import sections
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
+from txl_jax.runs import weights_file, workdir
+
+WEIGHTS, CONFIG, CARD = 'model.safetensors', 'config.json', 'README.md'
+KIND = 'txl_jax'  # in place of a model_type of transformers
+_LARGEST = 1 << 20  # bytes of a config
+_USED = 'eval.', 'generate.', 'train.segment_len'  # keys that are kept
+
+
+def write(folder: pathlib.Path, weights: Weights) -> None:
+  """Writes all but the card into a new folder; UserError if it cannot."""
+  params: Any = flax.traverse_util.flatten_dict(
+    jax.tree.map(np.ascontiguousarray, weights.params), sep='/'
+  )
+  keys = {k: x for k, x in weights.keys.items() if k.startswith(_USED)}
+  config = {'model_type': KIND, 'model': weights.fields, 'keys': keys}
+  texts = {
+    CONFIG: json.dumps(config, indent=1) + '\n',
+    workdir.VOCABULARY: workdir.vocabulary_text(weights.vocabulary),
+  }
+  for name, text in texts.items():
+    files.write(folder / name, text)
+  safetensors.numpy.save_file(params, folder / WEIGHTS)
+
+
+def is_one(folder: pathlib.Path) -> bool:
+  """Whether a folder is one of these; UserError if its config is damaged."""
+  path = folder / CONFIG
+  if not path.is_file() or not (folder / WEIGHTS).exists():
+    return False
+  found = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
+  return isinstance(found, dict) and found.get('model_type') == KIND
+
+
+def read(folder: pathlib.Path) -> Weights:
+  """The Weights of a folder; UserError if it is not as `write` makes it."""
+  path = folder / CONFIG
+  config: Any = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
+  text = files.read(folder / workdir.VOCABULARY)
+  try:
+    words = files.parse_json(text, workdir.VOCABULARY)
+    header = {'model': config['model'], 'vocabulary': words}
+    model, vocabulary = weights_file.described(header)
+    known = settings.flatten(sections.compose(config['model']['name']))
+    keys = {k: x for k, x in config['keys'].items() if k in known}
+    keys = {k: x for k, x in keys.items() if k.startswith(_USED)}
+  except files.ODD as e:
+    raise UserError(f'{folder} is damaged: {type(e).__name__}: {e}') from e
+  arrays = safe_file.read(folder / WEIGHTS)
+  try:
+    params = weights_file.checked(model, arrays, lambda name, _: arrays[name])
+  except ValueError as e:
+    raise UserError(f'{folder / WEIGHTS}: {e}') from e
+  fields = dataclasses.asdict(model.config)
+  origin = f'{KIND}, {WEIGHTS}, sha256 {files.sha256(folder / WEIGHTS)}'
+  return Weights(fields, params, vocabulary, origin, keys)
