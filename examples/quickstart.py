@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax import models
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.generation import decoding, sampling
 from txl_jax.models import base
 from txl_jax.runs import weights_file
@@ -26,7 +26,7 @@ fields = dict(
   d_ff=64,
   mem_len=16,
 )
-vocabulary = Vocabulary.all_bytes()
+vocabulary = Bytes.all_bytes()
 model = models.build(fields, len(vocabulary))
 params = base.init_params(model, jax.random.key(0))
 

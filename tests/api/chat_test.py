@@ -6,12 +6,12 @@ import pytest
 
 import txl_jax
 from tests.modes import runs
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
 
-BYTES = Vocabulary.all_bytes()
+BYTES = Bytes.all_bytes()
 SAID = 'Who are you?\n', 'And é?\n', 'Good.\n'
 MORE = dict(max_new_tokens=21, seed=6, segment_len=5)
 

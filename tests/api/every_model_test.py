@@ -7,12 +7,12 @@ import pytest
 import txl_jax
 from tests.models import every
 from txl_jax import models
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.models import base
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 
-BYTES = Vocabulary.all_bytes()
+BYTES = Bytes.all_bytes()
 TEXT = 'A text of few words.\n'
 SHORT = dict(max_new_tokens=7, temperature=0.0)
 

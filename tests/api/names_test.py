@@ -9,7 +9,7 @@ import pytest
 import txl_jax
 from tests import pages, programs
 from tests.modes import runs
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import export
 
 PAGE = programs.ROOT / 'docs/python.md'
@@ -60,7 +60,7 @@ def folder_of_a_run(there, name):
   """Writes a run of bytes into runs/NAME of a folder, and what it exports."""
   folder = there / 'runs' / name
   folder.mkdir(parents=True)
-  runs.write(folder, vocabulary=Vocabulary.all_bytes(), init_std=0.5)
+  runs.write(folder, vocabulary=Bytes.all_bytes(), init_std=0.5)
   path = str(there / 'model.npz')
   export.run(runs.job(runs.config(), folder, export_file=path))
 

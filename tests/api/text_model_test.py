@@ -12,12 +12,12 @@ import txl_jax
 from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import evaluate, export, generate, job, score
 from txl_jax.program.errors import UserError
 
-BYTES = Vocabulary.all_bytes()
+BYTES = Bytes.all_bytes()
 # Words of the texts are <unk>, as tests/modes/word_runs_test.py looks into.
 pytestmark = pytest.mark.filterwarnings(
   'ignore::txl_jax.api.texts.UnknownWords'
@@ -373,7 +373,7 @@ def test_memory_that_is_not_there(made, monkeypatch):
 
 
 def test_what_the_vocabulary_has_not(tmp_path):
-  vocabulary = Vocabulary((97, 98))
+  vocabulary = Bytes((97, 98))
   runs.write(tmp_path, vocabulary=vocabulary)
   run = txl_jax.load(tmp_path)
   for call, name in (

@@ -5,10 +5,10 @@ import hypothesis.strategies as st
 import pytest
 
 from txl_jax.api.writing import Row
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 
-BYTES = Vocabulary.all_bytes()
+BYTES = Bytes.all_bytes()
 
 
 def by_hand(text, stops):

@@ -2,7 +2,7 @@
 
 import struct
 
-from txl_jax.convert.tensorflow_file import masked
+from txl_jax.convert.formats.tensorflow_file import masked
 
 MAGIC = 0xDB4775248B80FB57
 

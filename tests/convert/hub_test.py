@@ -17,11 +17,13 @@ import txl_jax
 from tests import hub_server, pages
 from tests.convert import program
 from tests.modes import runs
-from txl_jax.convert import hub, reading, torch_file, writing
+from txl_jax.convert import reading, writing
+from txl_jax.convert.formats import torch_file
+from txl_jax.convert.hub import client
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 
-PLACE = hub.Place('org/name', None)
+PLACE = client.Place('org/name', None)
 pytestmark = pytest.mark.filterwarnings('ignore:Use .content=')  # of its own
 NOT_NEEDED = {'corpus.bin', 'tf_model.h5'}
 
@@ -32,7 +34,7 @@ def door():
     yield made
 
 
-def client(monkeypatch, home, url):
+def become_client(monkeypatch, home, url):
   """Makes this process a client with an empty cache."""
   monkeypatch.setattr(constants, 'ENDPOINT', url)
   template = url + '/{repo_id}/resolve/{revision}/{filename}'
@@ -53,7 +55,7 @@ def server(door, monkeypatch, tmp_path):
   door.status = 0
   door.asked.clear()
   door.ranges.clear()
-  client(monkeypatch, tmp_path / 'home', door.url)
+  become_client(monkeypatch, tmp_path / 'home', door.url)
   return door
 
 
@@ -91,7 +93,7 @@ def refused(function, *arguments, **more):
 
 def test_a_published_model_is_downloaded_and_used(server, theirs):
   sha = server.put('org/name', theirs)
-  found = hub.download(PLACE)
+  found = client.download(PLACE)
   assert found.name == f'hf://org/name@{sha}'
   names = {path.name for path in found.folder.iterdir()}
   assert names == {*theirs} - NOT_NEEDED
@@ -105,25 +107,27 @@ def test_a_published_model_is_downloaded_and_used(server, theirs):
 
 def test_the_cache_is_used(server, theirs):
   server.put('org/name', theirs)
-  first = hub.download(PLACE)
+  first = client.download(PLACE)
   server.asked.clear()
-  assert hub.download(PLACE) == first
+  assert client.download(PLACE) == first
   assert not [path for _, path in server.asked if '/resolve/' in path]
 
 
 def test_a_revision(server, theirs):
   sha = server.put('org/name', theirs)
   server.put('org/name', theirs | {'config.json': b'{}'})
-  found = hub.download(hub.place(f'hf://org/name@{sha}'))
+  found = client.download(client.place(f'hf://org/name@{sha}'))
   assert found.name.endswith(sha)
   assert (found.folder / 'config.json').read_bytes() == theirs['config.json']
   server.put('org/name', theirs, ref='refs/pr/2')
-  assert hub.download(hub.place('hf://org/name@refs/pr/2')).folder.is_dir()
+  assert client.download(
+    client.place('hf://org/name@refs/pr/2')
+  ).folder.is_dir()
 
 
 def test_safetensors_are_preferred(server, theirs):
   server.put('org/name', theirs | {'model.safetensors': b'x'})
-  hub.download(PLACE)
+  client.download(PLACE)
   assert not any('.bin' in path for _, path in server.asked if 'model' in path)
 
 
@@ -131,7 +135,7 @@ def test_a_cut_connection_is_resumed(server, theirs, monkeypatch):
   monkeypatch.setattr(constants, 'DOWNLOAD_CHUNK_SIZE', 256)
   server.put('org/name', theirs)
   server.cut['pytorch_model.bin'] = 1024
-  found = hub.download(PLACE)
+  found = client.download(PLACE)
   name = 'pytorch_model.bin'
   assert server.ranges == [(name, 1024)]
   assert (found.folder / name).read_bytes() == theirs[name]
@@ -145,66 +149,66 @@ def test_a_wrong_checksum(name, kind, server, theirs):
   data = bytearray(theirs[name])
   data[len(data) // 2] ^= 1
   server.swapped[name] = bytes(data)
-  assert f'{name} has {kind}' in refused(hub.download, PLACE)
+  assert f'{name} has {kind}' in refused(client.download, PLACE)
   server.swapped.clear()
-  found = hub.download(PLACE)  # what is damaged is not used again
+  found = client.download(PLACE)  # what is damaged is not used again
   assert (found.folder / name).read_bytes() == theirs[name]
 
 
 def test_what_is_not_there(server, theirs):
-  assert 'is not there, or private' in refused(hub.download, PLACE)
+  assert 'is not there, or private' in refused(client.download, PLACE)
   server.put('org/name', theirs)
   assert 'no revision v9' in refused(
-    hub.download, PLACE._replace(revision='v9')
+    client.download, PLACE._replace(revision='v9')
   )
   server.put('org/other', {'README.md': b'', 'config.json': b'{}'})
-  other = hub.Place('org/other', None)
-  assert 'has no weights' in refused(hub.download, other)
+  other = client.Place('org/other', None)
+  assert 'has no weights' in refused(client.download, other)
 
 
 def test_a_private_repository(server, theirs, monkeypatch):
   server.put('org/name', theirs, private=True)
-  assert 'HF_TOKEN' in refused(hub.download, PLACE)
+  assert 'HF_TOKEN' in refused(client.download, PLACE)
   monkeypatch.setenv('HF_TOKEN', 'hf_wrong')
-  assert 'the Hub answers 401' in refused(hub.download, PLACE)
+  assert 'the Hub answers 401' in refused(client.download, PLACE)
   monkeypatch.setenv('HF_TOKEN', hub_server.TOKEN)
-  assert hub.download(PLACE).folder.is_dir()
+  assert client.download(PLACE).folder.is_dir()
 
 
 def test_a_gated_repository(server, theirs):
   server.put('org/name', theirs, gated=True)
-  assert 'is gated; allowed: a token' in refused(hub.download, PLACE)
+  assert 'is gated; allowed: a token' in refused(client.download, PLACE)
 
 
 def test_without_a_network(server, theirs, monkeypatch):
   begin = time.monotonic()
   monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:9')
-  told = refused(hub.download, PLACE)
+  told = refused(client.download, PLACE)
   assert 'not in the cache, and the Hub is out of reach' in told
   assert time.monotonic() - begin < 10
   monkeypatch.setattr(constants, 'ENDPOINT', server.url)
   server.put('org/name', theirs)
-  there = hub.download(PLACE)
+  there = client.download(PLACE)
   monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:9')
-  assert hub.download(PLACE) == there
+  assert client.download(PLACE) == there
 
 
 def test_the_offline_switch(server, theirs, monkeypatch):
   server.put('org/name', theirs)
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-  assert 'HF_HUB_OFFLINE is set' in refused(hub.download, PLACE)
+  assert 'HF_HUB_OFFLINE is set' in refused(client.download, PLACE)
   assert not server.asked
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
-  there = hub.download(PLACE)
+  there = client.download(PLACE)
   monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
-  assert hub.download(PLACE) == there
+  assert client.download(PLACE) == there
 
 
 def test_a_hub_out_of_order(server, theirs):
   server.put('org/name', theirs)
   server.status = 500
   begin = time.monotonic()
-  assert '500' in refused(hub.download, PLACE)
+  assert '500' in refused(client.download, PLACE)
   assert time.monotonic() - begin < 40
 
 

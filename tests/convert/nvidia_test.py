@@ -5,7 +5,7 @@ import pytest
 
 from tests.convert import originals
 from tests.convert.original_test import convert, nll, refused, text
-from txl_jax.convert import layout, nvidia, original, sources
+from txl_jax.convert.versions import layout, nvidia, original, sources
 
 CASES = (
   'default',

@@ -8,8 +8,9 @@ import pytest
 
 from tests.convert import originals
 from txl_jax import models
-from txl_jax.convert import infer, layout, options, original, weights
-from txl_jax.convert.sources import SOURCES
+from txl_jax.convert import infer, options, weights
+from txl_jax.convert.versions import layout, original
+from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.program.errors import UserError
 
 # What a bare state dict does not say.

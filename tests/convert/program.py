@@ -5,7 +5,7 @@ import numpy as np
 from tests import programs
 from tests.convert import originals
 from txl_jax.convert import __main__ as convert
-from txl_jax.convert import torch_file
+from txl_jax.convert.formats import torch_file
 from txl_jax.program import command_line
 
 

@@ -9,15 +9,11 @@ import pytest
 
 from tests.convert import bundle, program
 from tests.convert.original_test import refused
-from txl_jax.convert import (
-  lengths,
-  reading,
-  sources,
-  tensorflow_file,
-  writing,
-)
+from txl_jax.convert import lengths, reading, writing
+from txl_jax.convert.formats import tensorflow_file
+from txl_jax.convert.versions import sources
 from txl_jax.convert.weights import Weights
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
@@ -125,10 +121,10 @@ def test_a_published_model_has_the_lengths_of_its_figure():
 @pytest.mark.parametrize(
   'vocabulary, data',
   [
-    (Vocabulary(tuple(range(204))), ('enwik8', 'drop', 'byte')),
-    (Vocabulary(tuple(range(205))), ('enwik8', 'keep', 'byte')),
-    (Vocabulary((32, *range(97, 123))), ('text8', 'keep', 'byte')),
-    (Vocabulary.all_bytes(), ('text', 'keep', 'byte')),
+    (Bytes(tuple(range(204))), ('enwik8', 'drop', 'byte')),
+    (Bytes(tuple(range(205))), ('enwik8', 'keep', 'byte')),
+    (Bytes((32, *range(97, 123))), ('text8', 'keep', 'byte')),
+    (Bytes.all_bytes(), ('text', 'keep', 'byte')),
     (Words(('<eos>', 'a')), ('text', 'keep', 'word')),
     (Words(tuple(f'w{i}' for i in range(10_000))), ('ptb', 'keep', 'byte')),
   ],

@@ -10,7 +10,9 @@ import pytest
 
 from tests.convert import originals, program
 from tests.programs import assert_refused
-from txl_jax.convert import original, reading, torch_file, writing
+from txl_jax.convert import reading, writing
+from txl_jax.convert.formats import torch_file
+from txl_jax.convert.versions import original
 from txl_jax.runs import weights_file
 
 # What each needs flags for, and others whose figures `original_test` has.

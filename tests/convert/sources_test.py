@@ -12,20 +12,10 @@ import safetensors.numpy
 from tests.convert import originals, program
 from tests.convert.nvidia_test import named
 from tests.convert.original_test import refused
-from txl_jax.convert import (
-  infer,
-  lengths,
-  names,
-  nvidia,
-  original,
-  pickles,
-  reading,
-  safe_file,
-  torch_file,
-  vocabularies,
-  weights,
-)
-from txl_jax.convert.sources import SOURCES
+from txl_jax.convert import infer, lengths, reading, vocabularies, weights
+from txl_jax.convert.formats import pickles, safe_file, torch_file
+from txl_jax.convert.versions import names, nvidia, original
+from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies.words import Words
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'

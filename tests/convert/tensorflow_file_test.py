@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.convert import bundle, guard
-from txl_jax.convert import tensorflow_file
+from txl_jax.convert.formats import tensorflow_file
 from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'

@@ -10,7 +10,9 @@ import pytest
 
 from tests.convert.tensorflow_test import CASES, GOLDEN, load
 from txl_jax import models
-from txl_jax.convert import layout, original, reading, tensorflow, torch_file
+from txl_jax.convert import reading
+from txl_jax.convert.formats import torch_file
+from txl_jax.convert.versions import layout, original, tensorflow
 
 
 def told(c):

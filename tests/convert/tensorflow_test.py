@@ -6,7 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from txl_jax.convert import tensorflow, tensorflow_file, torch_file
+from txl_jax.convert.formats import tensorflow_file, torch_file
+from txl_jax.convert.versions import tensorflow
 from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests import programs
 from tests.convert import guard, pickling
-from txl_jax.convert import torch_file
+from txl_jax.convert.formats import torch_file
 from txl_jax.program.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
-from txl_jax.convert import torch_file, vocabularies
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.convert import vocabularies
+from txl_jax.convert.formats import torch_file
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 
@@ -118,7 +119,7 @@ def test_bytes_and_letters(tmp_path):
   data = pickling.python2(Corpus(vocab, dataset='enwik8'))
   found = read(saved(tmp_path, data))
   counts = tuple(range(16, 0, -1))
-  assert found == Vocabulary(tuple(values), counts, (10,))
+  assert found == Bytes(tuple(values), counts, (10,))
   letters = [*'_etaoinshrdlu']
   data = pickling.python2(Corpus(Vocab(letters, [1] * 13)))
   found = read(saved(tmp_path, data))
@@ -164,7 +165,7 @@ def test_what_is_written_is_read(tmp_path):
 
 def test_what_the_tokenizer_does_not_have():
   assert vocabularies.has_tokenizer(WORDS)
-  for other in Vocabulary.all_bytes(), Words(('a', 'b')):
+  for other in Bytes.all_bytes(), Words(('a', 'b')):
     assert not vocabularies.has_tokenizer(other)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from txl_jax.data import prepared
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 
-VOCABULARY = Vocabulary((97, 98, 99), (5, 4, 3), dropped=(10,))
+VOCABULARY = Bytes((97, 98, 99), (5, 4, 3), dropped=(10,))
 
 
 def write(folder, dtype='uint8', **changes):
@@ -69,7 +69,7 @@ def test_tokens_are_a_read_only_map(tmp_path):
 
 def test_token_ids_of_a_vocabulary_in_another_order(tmp_path):
   data = prepared.load(write(tmp_path / 'c'))
-  other = Vocabulary((99, 97, 98))
+  other = Bytes((99, 97, 98))
   found = data.ordered_like(other)
   assert found.vocabulary == other and found.name == data.name
   assert found.digest != data.digest == prepared.load(data.folder).digest
@@ -79,13 +79,13 @@ def test_token_ids_of_a_vocabulary_in_another_order(tmp_path):
     assert tokens.dtype == np.uint8
     assert other.decode(tokens) == VOCABULARY.decode(data.tokens(split))
   # Of the same order, and of other symbols.
-  for same in Vocabulary(VOCABULARY.symbols), Vocabulary((97, 98, 100)):
+  for same in Bytes(VOCABULARY.symbols), Bytes((97, 98, 100)):
     assert data.ordered_like(same) is data
 
 
 def test_bytes_of_the_vocabulary_of_another_model(tmp_path):
   data = prepared.load(write(tmp_path / 'a'))
-  other = Vocabulary((10, 99, 97, 32, 98))
+  other = Bytes((10, 99, 97, 32, 98))
   found = data.encoded_with(other)
   assert found.vocabulary == other
   for split in prepared.SPLITS:
@@ -93,12 +93,12 @@ def test_bytes_of_the_vocabulary_of_another_model(tmp_path):
     assert other.decode(found.tokens(split)) == expected
   assert found.share_unknown('train') == 0
   # Other symbols, in which this text has the same token ids.
-  same = data.encoded_with(Vocabulary((33, 99, 97, 34, 98)))
+  same = data.encoded_with(Bytes((33, 99, 97, 34, 98)))
   assert len({data.digest, found.digest, same.digest}) == 3
   assert found.digest == data.encoded_with(other).digest
   assert data.encoded_with(VOCABULARY) is data
   with pytest.raises(UserError, match=r'1 bytes .* among the 2 .* <unk>: 98$'):
-    data.encoded_with(Vocabulary((97, 99)))
+    data.encoded_with(Bytes((97, 99)))
   with pytest.raises(UserError, match=r'of bytes, the vocabulary of .* words'):
     data.encoded_with(Words(('a', 'b', 'c')))
 
@@ -107,7 +107,7 @@ def test_a_byte_that_does_not_occur_is_not_needed(tmp_path, monkeypatch):
   data = prepared.load(write(tmp_path / 'a'))
   ones = np.ones(20, np.uint8)
   monkeypatch.setattr(prepared.np, 'memmap', lambda *_: ones)
-  found = data.encoded_with(Vocabulary((1, VOCABULARY.symbols[1])))
+  found = data.encoded_with(Bytes((1, VOCABULARY.symbols[1])))
   assert {*found.tokens('train').tolist()} == {1}
 
 
@@ -124,8 +124,8 @@ def test_digest_tells_tokens_and_vocabulary_apart():
     prepared.digest_of(digests, VOCABULARY),
     prepared.digest_of(digests | {'test': {'sha256': '01'}}, VOCABULARY),
     prepared.digest_of(digests | {'train': {'sha256': '01'}}, VOCABULARY),
-    prepared.digest_of(digests, Vocabulary((98, 97, 99), (5, 4, 3), (10,))),
-    prepared.digest_of(digests, Vocabulary((97, 98, 99), (5, 4, 3))),
+    prepared.digest_of(digests, Bytes((98, 97, 99), (5, 4, 3), (10,))),
+    prepared.digest_of(digests, Bytes((97, 98, 99), (5, 4, 3))),
   }
   assert len(seen) == 5
 

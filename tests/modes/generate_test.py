@@ -12,12 +12,12 @@ import pytest
 from tests import programs
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import generate
 from txl_jax.program.errors import UserError
 
-BYTES = Vocabulary((97, 98, 10))
+BYTES = Bytes((97, 98, 10))
 WORDS = Words.from_counts({'<eos>': 3, 'a': 2, 'b': 2}, eos='<eos>')
 
 
@@ -162,7 +162,7 @@ def test_a_prompt_that_is_no_utf_8(tmp_path, capsys):
   """Bytes of a file are what they are; a key is text."""
   run = tmp_path / 'run'
   run.mkdir()
-  runs.write(run, vocabulary=Vocabulary.all_bytes())
+  runs.write(run, vocabulary=Bytes.all_bytes())
   (tmp_path / 'prompt').write_bytes(b'a\xffb')
   asked = {'prompt_file': str(tmp_path / 'prompt')}
   assert printed(capsys, config(asked), run)[:3] == 'a\ufffdb'

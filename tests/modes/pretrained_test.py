@@ -13,7 +13,7 @@ from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import pretrained, summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
@@ -318,7 +318,7 @@ def test_the_table_of_shaw_has_its_length(tmp_path):
 
 
 def test_summary_has_its_vocabulary(tmp_path, capsys):
-  vocabulary = Vocabulary(tuple(range(9)))
+  vocabulary = Bytes(tuple(range(9)))
   runs.write(tmp_path, vocabulary=vocabulary)
   c = runs.config()
   c.train.init_from = str(tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from txl_jax.api import writing
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.generation import decoding
 from txl_jax.modes import generate, restore
 from txl_jax.modes.job import Job
@@ -31,7 +31,7 @@ class Output(io.StringIO):
 
 def printed(*pieces, prompt=''):
   """What is printed, flush by flush, of a model that writes these bytes."""
-  vocabulary = Vocabulary.all_bytes()
+  vocabulary = Bytes.all_bytes()
   ids = [vocabulary.encode(piece, 'a piece')[None] for piece in pieces]
   writer = writing.Writer(None, None, vocabulary, 1, {})
   found = restore.Restored(1, {}, 0, vocabulary, {}, '', None)

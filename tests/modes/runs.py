@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel.watchdog import Watch
@@ -19,7 +19,7 @@ from txl_jax.training import averaging, optim, resume
 from txl_jax.training import state as state_lib
 
 STEP = 7
-VOCABULARY = Vocabulary((32, 97, 98), (5, 3, 2), (10,))
+VOCABULARY = Bytes((32, 97, 98), (5, 3, 2), (10,))
 
 
 def config(name='transformer_xl', **model):

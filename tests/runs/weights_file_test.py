@@ -8,7 +8,7 @@ import pytest
 
 from tests import direct, programs
 from txl_jax import models
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 
@@ -23,7 +23,7 @@ FIELDS = dict(
   untie_biases=True,
   clamp_len=3,
 )
-VOCABULARY = Vocabulary((32, 97, 98), (5, 3, 2), (10,))
+VOCABULARY = Bytes((32, 97, 98), (5, 3, 2), (10,))
 
 
 def random_params():
@@ -214,7 +214,7 @@ def test_a_model_that_cannot_be(saved, model, found):
     json.dumps({'model': [], 'vocabulary': VOCABULARY.to_json()}),
     json.dumps({'model': FIELDS, 'vocabulary': 'abc'}),
     json.dumps({'model': FIELDS, 'vocabulary': {'kind': ['bytes']}}),
-    json.dumps({'model': FIELDS, 'vocabulary': Vocabulary(()).to_json()}),
+    json.dumps({'model': FIELDS, 'vocabulary': Bytes(()).to_json()}),
     json.dumps({'model': FIELDS}),
     '{"model": ' + '9' * 5000 + '}',
   ],

@@ -10,7 +10,7 @@ import pytest
 
 from tests import programs
 from txl_jax.configs import common
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -28,7 +28,7 @@ with workdir.locked(pathlib.Path(sys.argv[1])):
 
 
 def corpus(digest='a' * 64, name='text-book'):
-  vocabulary = Vocabulary((97, 98), (3, 2), (10,))
+  vocabulary = Bytes((97, 98), (3, 2), (10,))
   return types.SimpleNamespace(name=name, digest=digest, vocabulary=vocabulary)
 
 
@@ -274,7 +274,7 @@ def test_converted_weights_are_trained_with_any_options(tmp_path):
   now.model.d_ff = 7
   assert 'model.d_ff' in one_line(compare, tmp_path, now, corpus(), then)
   other = corpus()
-  other.vocabulary = Vocabulary((97, 99))
+  other.vocabulary = Bytes((97, 99))
   said = one_line(compare, tmp_path, config, other, then)
   assert 'another vocabulary (2 symbols)' in said
 

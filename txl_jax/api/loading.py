@@ -9,7 +9,8 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
-from txl_jax.convert import hub, reading, writing
+from txl_jax.convert import reading, writing
+from txl_jax.convert.hub import client
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import buckets
@@ -39,8 +40,8 @@ def load(
       kind; or there is no such checkpoint.
   """
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
-  if hub.is_place(path):
-    folder, name = hub.download(hub.place(f'{path}'))
+  if client.is_place(path):
+    folder, name = client.download(client.place(f'{path}'))
     return _of_weights(folder, name, mesh)
   place = buckets.place(os.path.expanduser(path))
   if place.is_dir() and not reading.has_weights(place):

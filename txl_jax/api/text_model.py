@@ -14,8 +14,9 @@ from jax.sharding import Mesh
 from txl_jax import models
 from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
-from txl_jax.convert import hub, reading
+from txl_jax.convert import reading
 from txl_jax.convert import writing as convert_writing
+from txl_jax.convert.hub import client
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import inside, perplexity
@@ -213,7 +214,7 @@ class TextModel:
       self.config, self.params, self.vocabulary, self.source, self.step
     )
     theirs = format == 'hugging_face'
-    return convert_writing.push(hub.place(place), what, run, private, theirs)
+    return convert_writing.push(client.place(place), what, run, private, theirs)
 
   def _inside(self, text, options):
     """The model without a ring memory, the ids, their byte spans, and T."""

@@ -37,19 +37,14 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import (
-  hub,
-  model_card,
-  reading,
-  sources,
-  vocabularies,
-  writing,
-)
+from txl_jax.convert import reading, vocabularies, writing
+from txl_jax.convert.hub import client, model_card
+from txl_jax.convert.versions import sources
 from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-_PATH = command_line.Path(hub.SCHEME)
+_PATH = command_line.Path(client.SCHEME)
 _FROM = flags.DEFINE(_PATH, 'from', '', 'What to convert.')
 _TO = flags.DEFINE(
   _PATH, 'to', '', 'What to write; it must be new, unless on the Hub.'
@@ -122,8 +117,8 @@ def main(_: list[str]) -> None:
       raise UserError(f'--{flag.name} is missing; see --help')
   to, form = _target()
   source, name = pathlib.Path(_FROM.value), ''
-  if hub.is_place(_FROM.value):
-    source, name = hub.download(hub.place(_FROM.value, '--from'))
+  if client.is_place(_FROM.value):
+    source, name = client.download(client.place(_FROM.value, '--from'))
   weights = reading.read(source, _told(), _VOCABULARY.value)
   if name:
     weights = weights._replace(origin=f'{name}: {weights.origin}')
@@ -131,7 +126,7 @@ def main(_: list[str]) -> None:
   name, V = weights.fields['name'], len(weights.vocabulary)
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
   _warn(*weights.warnings)
-  if isinstance(to, hub.Place):
+  if isinstance(to, client.Place):
     run = source if workdir.checkpoints(source).is_dir() else None
     theirs, private = form == 'hugging_face', not _PUBLIC.value
     address = writing.push(to, weights, run, private, theirs)
@@ -144,13 +139,13 @@ def main(_: list[str]) -> None:
 
 
 def _target():
-  """Where to, a path or a `hub.Place`, and in which format."""
-  if hub.is_place(_TO.value):
+  """Where to, a path or a `client.Place`, and in which format."""
+  if client.is_place(_TO.value):
     form = 'hub' if _FORMAT.value == 'auto' else _FORMAT.value
     if form not in (allowed := ('hub', 'hugging_face')):
       names = ' or '.join(allowed)
       settings.refuse('--format', form, f'{names} with --to=hf://…')
-    return hub.place(_TO.value, '--to'), form
+    return client.place(_TO.value, '--to'), form
   if _PUBLIC.value:
     raise UserError(f'--public with --to={_TO.value}; allowed: --to=hf://…')
   to = pathlib.Path(_TO.value)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import models
-from txl_jax.convert import layout, original
-from txl_jax.convert.sources import Source
+from txl_jax.convert.versions import layout, original
+from txl_jax.convert.versions.sources import Source
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax.convert.sources import Source
+from txl_jax.convert.versions.sources import Source
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

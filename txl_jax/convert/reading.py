@@ -8,23 +8,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from txl_jax.convert import (
+from txl_jax.convert import options, vocabularies, weights
+from txl_jax.convert.formats import safe_file, tensorflow_file, torch_file
+from txl_jax.convert.hub import repository
+from txl_jax.convert.versions import (
   hugging_face,
   names,
   nvidia,
-  options,
-  repository,
-  safe_file,
   sources,
   tensorflow,
-  tensorflow_file,
-  torch_file,
-  vocabularies,
-  weights,
 )
-from txl_jax.convert.sources import SOURCES
+from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary, from_json
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import files, settings
@@ -193,7 +189,7 @@ def _ours(fields, params, vocabulary, origin, keys):
 def _vocabulary(given, folder):
   """The vocabulary of a file, of a folder that may have one, or None."""
   if given == _BYTES:
-    return Vocabulary.all_bytes()
+    return Bytes.all_bytes()
   if not given:
     found = (folder / name for name in (_VOCABULARIES if folder else ()))
     given = next((x for x in found if x.is_file()), None)

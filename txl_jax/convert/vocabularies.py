@@ -21,9 +21,9 @@ import os
 import pathlib
 from typing import TypeGuard
 
-from txl_jax.convert import pickles, torch_file
+from txl_jax.convert.formats import pickles, torch_file
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
@@ -133,7 +133,7 @@ def _checked(fields, repair):
   if values := _byte_values(symbols):
     # enwik8 without newlines: they were left out of every text.
     dropped = symbols[0].isdigit() and 10 not in values
-    return Vocabulary(values, counts, (10,) if dropped else ())
+    return Bytes(values, counts, (10,) if dropped else ())
   words = tuple(map(_escaped, symbols))
   lower = bool(fields.get('lower_case'))
   return _with_roles(Words(words, counts, lower=lower))

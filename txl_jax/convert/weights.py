@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from txl_jax.convert import infer, layout, lengths, original, vocabularies
-from txl_jax.convert.sources import SOURCES
+from txl_jax.convert import infer, lengths, vocabularies
+from txl_jax.convert.versions import layout, original
+from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.program.errors import UserError
 

@@ -16,17 +16,11 @@ from typing import Any
 
 import safetensors.numpy
 
-from txl_jax.convert import (
-  hub,
-  hugging_face,
-  layout,
-  model_card,
-  original,
-  repository,
-  torch_file,
-  vocabularies,
-)
-from txl_jax.convert.sources import SOURCES
+from txl_jax.convert import vocabularies
+from txl_jax.convert.formats import torch_file
+from txl_jax.convert.hub import client, model_card, repository
+from txl_jax.convert.versions import hugging_face, layout, original
+from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.convert.weights import Weights
 from txl_jax.data.corpora import temporary_folder
 from txl_jax.data.vocabularies.subwords import Subwords
@@ -128,7 +122,7 @@ def to_hub(folder: pathlib.Path, weights: Weights, card: str) -> None:
 
 
 def push(
-  where: hub.Place,
+  where: client.Place,
   weights: Weights,
   run: pathlib.Path | None = None,
   private: bool = True,
@@ -138,13 +132,13 @@ def push(
 
   It is private unless it was there already. The run is the folder of the run
   that the weights are of, if any, whose figures are in the model card; `theirs`
-  is the form of Hugging Face. UserError: see `hub.upload`.
+  is the form of Hugging Face. UserError: see `client.upload`.
   """
   card = model_card.card(weights, f'{where}', theirs, run)
   with tempfile.TemporaryDirectory(prefix='txl_jax-') as made:
     folder = pathlib.Path(made) / 'model'
     (to_hugging_face if theirs else to_hub)(folder, weights, card)
-    return hub.upload(folder, where, private)
+    return client.upload(folder, where, private)
 
 
 def to_hugging_face(

@@ -13,12 +13,12 @@ from typing import Any
 import jax.numpy as jnp
 
 from txl_jax.models import frozen, initial, layers, transformer
-from txl_jax.models.transformer_config import WithMemory
+from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(WithMemory):
+class Config(Relative):
   """The section `model` of a config for `Shaw`."""
 
   name: str = key(

@@ -79,7 +79,7 @@ class Absolute(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class WithMemory(Config):
+class Relative(Config):
   """Keys of a Transformer with relative positions and a memory."""
 
   mem_len: int = count(  # pyright: ignore

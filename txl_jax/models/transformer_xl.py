@@ -12,12 +12,12 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import frozen, initial, layers, transformer
-from txl_jax.models.transformer_config import WithMemory
+from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(WithMemory):
+class Config(Relative):
   """The section `model` of a config for `TransformerXL`."""
 
   SINUSOIDS = True

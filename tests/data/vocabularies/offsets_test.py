@@ -7,10 +7,10 @@ import hypothesis.strategies as st
 import numpy as np
 
 from txl_jax.data.vocabularies import offsets
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words, split
 
-BYTES = Vocabulary.all_bytes()
+BYTES = Bytes.all_bytes()
 SPACES = [c for c in map(chr, range(sys.maxunicode + 1)) if c.isspace()]
 TEXTS = st.text(st.sampled_from([*'aébİ𝄞', *SPACES]), max_size=30)
 some = hypothesis.settings(
@@ -60,7 +60,7 @@ def test_of_bytes(text):
 
 
 def test_of_bytes_that_are_dropped():
-  vocabulary = Vocabulary((97, 98), dropped=(10,))
+  vocabulary = Bytes((97, 98), dropped=(10,))
   text = b'\na\n\nb'
   spans = offsets.of_tokens(vocabulary, text, vocabulary.encode(text, 'it'))
   assert spans.tolist() == [[1, 2], [4, 5]]

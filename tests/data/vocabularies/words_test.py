@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txl_jax.data import vocabularies
-from txl_jax.data.vocabularies import byte_values, words
+from txl_jax.data.vocabularies import words
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program.errors import UserError
 
@@ -185,7 +186,7 @@ def test_json_pickle_and_list_round_trip():
   with pytest.raises(ValueError, match='sha256'):
     Words.from_entry(CAT.entry(), CAT.text() + b'dog 1\n')
   with pytest.raises(ValueError, match='words'):
-    Words.from_json(byte_values.Vocabulary.all_bytes().to_json())
+    Words.from_json(Bytes.all_bytes().to_json())
 
 
 def test_entry_has_no_words():
@@ -229,7 +230,7 @@ def test_unknown_words_are_told_in_one_line():
 
 def test_where_no_word_is_unknown():
   assert VOCABULARY.unknown(b'the city', 'it') == ''
-  assert byte_values.Vocabulary.all_bytes().unknown(b'zebra', 'it') == ''
+  assert Bytes.all_bytes().unknown(b'zebra', 'it') == ''
   assert Words(('a',)).unknown(b'b', 'it') == ''  # which is refused
 
 

@@ -18,7 +18,7 @@ from txl_jax.data.corpora.local import Split, Splits
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
 from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
-from txl_jax.data.vocabularies.byte_values import Vocabulary, count_bytes
+from txl_jax.data.vocabularies.bytes import Bytes, count_bytes
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
@@ -46,11 +46,11 @@ def write(
   elif asked.subwords:
     vocabulary = _learn(asked, splits['train'])
   elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
-    vocabulary = Vocabulary.all_bytes()
+    vocabulary = Bytes.all_bytes()
   else:  # the bytes that occur
     text = itertools.chain.from_iterable(split() for split in splits.values())
     dropped = b'\n' if asked.newline == 'drop' else b''
-    vocabulary = Vocabulary.from_counts(count_bytes(text), dropped)
+    vocabulary = Bytes.from_counts(count_bytes(text), dropped)
   if asked.ends_documents and not asked.words:
     vocabulary = vocabulary.of_documents()
   encode = _words if asked.words else _pieces

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 
-AnyVocabulary = Vocabulary | Words | Subwords
+AnyVocabulary = Bytes | Words | Subwords
 
 
 def from_json(fields: Any) -> AnyVocabulary:
@@ -14,4 +14,4 @@ def from_json(fields: Any) -> AnyVocabulary:
   if not isinstance(fields, dict) or 'kind' not in fields:
     raise ValueError(f'the vocabulary is {fields!r:.80}')
   kinds = {kind.kind: kind for kind in (Words, Subwords)}
-  return kinds.get(f'{fields["kind"]}', Vocabulary).from_json(fields)
+  return kinds.get(f'{fields["kind"]}', Bytes).from_json(fields)

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from txl_jax.convert import safe_file
+from txl_jax.convert.formats import safe_file
 from txl_jax.convert.weights import Weights
 from txl_jax.modes import sections
 from txl_jax.program import files, settings

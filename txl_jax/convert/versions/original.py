@@ -12,7 +12,7 @@ import flax.traverse_util
 import numpy as np
 
 from txl_jax import attention
-from txl_jax.convert import layout
+from txl_jax.convert.versions import layout
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from txl_jax import models
-from txl_jax.convert import names
+from txl_jax.convert.versions import names
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

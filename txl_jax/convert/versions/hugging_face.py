@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.convert import layout, names, original
+from txl_jax.convert.versions import layout, names, original
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from txl_jax.convert import names
+from txl_jax.convert.versions import names
 from txl_jax.program.errors import UserError
 
 Tensors = Mapping[str, np.ndarray]

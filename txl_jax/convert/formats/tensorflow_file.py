@@ -22,7 +22,7 @@ import google_crc32c
 import jax.numpy as jnp
 import numpy as np
 
-from txl_jax.convert import names
+from txl_jax.convert.versions import names
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 

@@ -7,7 +7,7 @@ they are tied, and a second time the projections of the embedding
 
 import numpy as np
 
-from txl_jax.convert import names, original
+from txl_jax.convert.versions import names, original
 from txl_jax.program.errors import UserError
 
 _NAMES = {

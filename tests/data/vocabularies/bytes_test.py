@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txl_jax.data import vocabularies
-from txl_jax.data.vocabularies import byte_values, words
-from txl_jax.data.vocabularies.byte_values import Vocabulary
+from txl_jax.data.vocabularies import words
+from txl_jax.data.vocabularies.bytes import Bytes, count_bytes
 from txl_jax.program.errors import UserError
 
 texts = st.one_of(st.binary(max_size=80), st.text('abc\n').map(str.encode))
@@ -21,8 +21,8 @@ def split_at(text, cuts):
 
 @given(texts, st.lists(st.integers(0, 80), max_size=4))
 def test_order_is_by_frequency_then_first_appearance(text, cuts):
-  counts = byte_values.count_bytes(split_at(text, cuts))
-  v = Vocabulary.from_counts(counts)
+  counts = count_bytes(split_at(text, cuts))
+  v = Bytes.from_counts(counts)
   # Counter.most_common keeps the order of insertion among equal counts.
   expected = collections.Counter(text).most_common()
   assert list(zip(v.symbols, v.counts)) == expected
@@ -30,7 +30,7 @@ def test_order_is_by_frequency_then_first_appearance(text, cuts):
 
 @given(texts)
 def test_all_bytes_maps_every_byte_to_itself(text):
-  v = Vocabulary.all_bytes()
+  v = Bytes.all_bytes()
   ids = v.encode(text, 'text')
   assert len(v) == 256
   assert ids.dtype == np.uint8
@@ -40,7 +40,7 @@ def test_all_bytes_maps_every_byte_to_itself(text):
 
 @given(texts)
 def test_counted_vocabulary_round_trips(text):
-  v = Vocabulary.from_counts(byte_values.count_bytes([text]))
+  v = Bytes.from_counts(count_bytes([text]))
   ids = v.encode(text, 'text')
   assert [v.symbols[i] for i in ids] == list(text)
   assert v.decode(ids.astype(np.int32)) == text
@@ -49,16 +49,16 @@ def test_counted_vocabulary_round_trips(text):
 
 @given(texts)
 def test_json_round_trips_and_equality(text):
-  v = Vocabulary.from_counts(byte_values.count_bytes([text]), dropped=b'\n')
-  again = Vocabulary.from_json(json.loads(json.dumps(v.to_json())))
+  v = Bytes.from_counts(count_bytes([text]), dropped=b'\n')
+  again = Bytes.from_json(json.loads(json.dumps(v.to_json())))
   assert again == v
   assert hash(again) == hash(v)
-  assert v != Vocabulary.all_bytes()
+  assert v != Bytes.all_bytes()
 
 
 def test_dropped_bytes_vanish_from_vocabulary_and_texts():
   text = b'b\na\nb\n'
-  v = Vocabulary.from_counts(byte_values.count_bytes([text]), dropped=b'\n')
+  v = Bytes.from_counts(count_bytes([text]), dropped=b'\n')
   assert v.symbols == (ord('b'), ord('a'))
   assert v.counts == (2, 1)
   assert v.encode(b'\na\n\nb', 'text').tolist() == [1, 0]
@@ -66,7 +66,7 @@ def test_dropped_bytes_vanish_from_vocabulary_and_texts():
 
 
 def test_byte_outside_names_value_position_and_source():
-  v = Vocabulary((97, 98), dropped=(10,))
+  v = Bytes((97, 98), dropped=(10,))
   with pytest.raises(UserError) as error:
     v.encode(b'a\nb\xe9a\xe8', 'prompt.txt')
   assert str(error.value) == (
@@ -78,7 +78,7 @@ def test_byte_outside_names_value_position_and_source():
 @pytest.mark.parametrize('ids', [[2], [-1], [0, 300]])
 def test_decode_refuses_ids_outside(ids):
   with pytest.raises(ValueError, match='not in'):
-    Vocabulary((97, 98)).decode(ids)
+    Bytes((97, 98)).decode(ids)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_decode_refuses_ids_outside(ids):
 )
 def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
   with pytest.raises(ValueError):
-    Vocabulary(symbols, counts, dropped)
+    Bytes(symbols, counts, dropped)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_impossible_vocabularies_are_refused(symbols, counts, dropped):
   ],
 )
 def test_json_of_other_types_is_refused(changes):
-  fields = Vocabulary((97, 98), (2, 1), (10,)).to_json() | changes
+  fields = Bytes((97, 98), (2, 1), (10,)).to_json() | changes
   with pytest.raises(ValueError):
     vocabularies.from_json(fields)
 
@@ -163,12 +163,12 @@ def test_json_that_is_no_object_is_refused(found):
 
 def test_json_of_another_kind_is_refused():
   with pytest.raises(ValueError, match='words'):
-    Vocabulary.from_json({'kind': 'words'})
+    Bytes.from_json({'kind': 'words'})
 
 
 @given(texts, st.integers(0, 80))
 def test_decoding_in_pieces(text, cut):
-  v = Vocabulary.all_bytes()
+  v = Bytes.all_bytes()
   decoder = v.decoder()
   ids = list(text)
   assert decoder.push(ids[:cut]) + decoder.push(ids[cut:]) == text
@@ -179,7 +179,7 @@ def test_decoding_in_pieces(text, cut):
   [(b'ab \n', 3), (b'ab c', 2), (b'a_b', 1), (b'abc', 0)],
 )
 def test_a_text_starts_after_a_newline_or_a_space(symbols, start):
-  v = Vocabulary(tuple(symbols))
+  v = Bytes(tuple(symbols))
   assert v.start == start
   assert (v.eos_id, v.unk_id) == (None, None)
 
@@ -188,16 +188,16 @@ def test_a_text_starts_after_a_newline_or_a_space(symbols, start):
   'symbols, end', [(b'ab\n', 2), (b'\na', 0), (b'a ', None)]
 )
 def test_a_line_ends_with_a_newline(symbols, end):
-  assert Vocabulary(tuple(symbols)).line_end == end
+  assert Bytes(tuple(symbols)).line_end == end
 
 
 def test_dropped_newlines_end_no_line():
-  assert Vocabulary.all_bytes().line_end == 10
-  assert Vocabulary(tuple(b'ab'), dropped=(10,)).line_end is None
+  assert Bytes.all_bytes().line_end == 10
+  assert Bytes(tuple(b'ab'), dropped=(10,)).line_end is None
 
 
 def test_from_json_tells_the_kinds_apart():
-  for v in (Vocabulary.all_bytes(), words.Words(('a', 'b'), (2, 1), 'b')):
+  for v in (Bytes.all_bytes(), words.Words(('a', 'b'), (2, 1), 'b')):
     assert vocabularies.from_json(json.loads(json.dumps(v.to_json()))) == v
   with pytest.raises(ValueError, match='pieces'):
     vocabularies.from_json({'kind': 'pieces'})

@@ -5,7 +5,8 @@ import pathlib
 import numpy as np
 import safetensors.numpy
 
-from txl_jax.convert import names, torch_file
+from txl_jax.convert.formats import torch_file
+from txl_jax.convert.versions import names
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 

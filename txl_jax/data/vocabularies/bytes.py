@@ -17,7 +17,7 @@ END = 256  # in place of a byte value
 
 
 @dataclasses.dataclass(frozen=True)
-class Vocabulary(Symbols):
+class Bytes(Symbols):
   """A vocabulary of byte values; ValueError for one invalid or repeated."""
 
   kind = 'bytes'  # not a field

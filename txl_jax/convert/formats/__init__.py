@@ -1,0 +1,1 @@
+"""Files of weights: PyTorch, TensorFlow, safetensors; pickles."""

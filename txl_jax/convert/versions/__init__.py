@@ -1,0 +1,1 @@
+"""The tensors of each code base; the original one is the form between."""
