@@ -218,8 +218,8 @@ def test_the_programs(fresh, empty):
   )
   assert done.returncode == 1
   assert done.stderr == (
-    "error: program 'prepar'; allowed: prepare, report, convert, or flags of "
-    'txl_jax.main\n'
+    "error: program 'prepar'; allowed: prepare, report, convert, export, or "
+    'flags of txl_jax.main\n'
   )
 
 

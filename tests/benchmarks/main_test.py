@@ -301,7 +301,7 @@ def test_data():
     ),
     (
       ('hlo', '--config=ptb', '--config.model.nokey=1'),
-      '--config.model.nokey: there is no such key; see ',
+      '--config.model.nokey: there is no such key; ',
     ),
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
     (('hlo', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),

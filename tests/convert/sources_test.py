@@ -129,7 +129,7 @@ def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
     'ln_eps': 1e-5,
   }
   assert {k: found.fields[k] for k in expected} == expected
-  assert found.warnings[-1] == 'said by nothing, so guessed: --tgt_len'
+  assert found.warnings[-1] == 'said by nothing, so guessed: tgt_len'
 
 
 def test_weights_of_hugging_face_without_a_config(tmp_path):
@@ -242,7 +242,7 @@ def test_guesses_are_told_with_their_flags(tmp_path):
   assert 'text:      put one there, or add --config.data.path' in done.stdout
   lines = done.stderr.splitlines()
   assert lines[0].startswith('warning: tokens are their ids; --vocabulary=FILE')
-  guessed = '--pre_lnorm, --clamp_len, --same_length'
+  guessed = 'pre_lnorm, clamp_len, same_length'
   assert f'said by nothing, so guessed: {guessed}' in lines[1]
   assert len(lines) == 2
 

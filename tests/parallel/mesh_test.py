@@ -53,6 +53,7 @@ def test_sizes(sizes, shape):
     (dict(data=-1, tensor=-1), r'mesh.tensor = -1: 1 in all; .*with one -1'),
     (dict(data=0), r'mesh.data = 0, .*: 0 in all'),
     (dict(data=16), '16 in all'),
+    (dict(data=-2, tensor=4), 'mesh.data = -2'),
   ],
 )
 def test_sizes_that_do_not_fit(sizes, message):

@@ -131,15 +131,15 @@ def _weights_in(path):
 
 def _run(path):
   """The Weights of one of our workdirs."""
-  config: Any = restore.recorded(path)
-  found = restore.load(config, path, mesh_lib.make_mesh())
-  then = found.config
-  with config.ignore_type():
-    config.model.update(
-      {k: then.get(f'model.{k}', x) for k, x in config.model.items()}
+  made: Any = restore.recorded(path)
+  found = restore.load(made, path, mesh_lib.make_mesh())
+  then = found.config  # when that step was saved
+  with made.ignore_type():
+    made.model.update(
+      {k: then.get(f'model.{k}', x) for k, x in made.model.items()}
     )
   where = f'{path.resolve()}'
-  return of_run(config, found.params, found.vocabulary, where, found.step)
+  return of_run(made, found.params, found.vocabulary, where, found.step)
 
 
 def of_run(

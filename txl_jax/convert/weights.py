@@ -7,6 +7,7 @@ from txl_jax.convert import infer, lengths, vocabularies
 from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -47,6 +48,8 @@ def of_state(
       'the one that it was trained with'
     )
   params = original.to_params(state, layout.section_of(fields), V)
+  for x in state.values():
+    files.release(x)  # most are copies by now
   like = lengths.published(fields, V)
   keys = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:
@@ -62,6 +65,5 @@ def of_state(
     vocabulary = vocabularies.of_ids(V)
     warnings.append('tokens are their ids; --vocabulary=FILE gives words')
   if guessed := lengths.unsaid(fields, options, like):
-    flags = ', '.join(f'--{name}' for name in guessed)
-    warnings.append(f'said by nothing, so guessed: {flags}')
+    warnings.append(f'said by nothing, so guessed: {", ".join(guessed)}')
   return Weights(fields, params, vocabulary, origin, keys, tuple(warnings))

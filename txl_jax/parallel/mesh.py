@@ -86,7 +86,8 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   known = abs(math.prod(asked))
   rest, left = divmod(len(devices), known or 1)
   free = asked.count(-1)
-  if left or not known or free > 1 or (not free and rest > 1):
+  fits = not left and known and min(asked) >= -1
+  if not fits or free > 1 or (not free and rest > 1):
     given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
     kind = 'with one -1 a divisor of ' if free else ''
     allowed = f'{kind}the number of devices, {len(devices)}'
