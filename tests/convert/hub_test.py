@@ -28,7 +28,8 @@ pytestmark = pytest.mark.filterwarnings(
   'ignore:Use .content=',  # of the client's own
   'ignore:said by nothing',  # T, which no file of Hugging Face has
 )
-NOT_NEEDED = {'corpus.bin', 'tf_model.h5'}
+NOT_NEEDED = {'corpus.bin', 'tf_model.h5', 'tokenizer_config.json'}
+NOT_NEEDED |= {'model-old/model.safetensors'}
 
 
 @pytest.fixture(scope='module')
@@ -82,9 +83,11 @@ def theirs(tmp_path_factory):
   torch_file.write(out / 'pytorch_model.bin', arrays)
   (out / 'model.safetensors').unlink()
   (out / 'vocabulary.json').unlink()
-  for name in NOT_NEEDED:
+  for name in 'corpus.bin', 'tf_model.h5', 'model-old/model.safetensors':
+    (out / name).parent.mkdir(exist_ok=True)
     (out / name).write_bytes(b'not needed')
-  return {path.name: path.read_bytes() for path in out.iterdir()}
+  paths = (path for path in out.rglob('*') if path.is_file())
+  return {f'{x.relative_to(out)}': x.read_bytes() for x in paths}
 
 
 def refused(function, *arguments, **more):
@@ -208,6 +211,24 @@ def test_the_offline_switch(server, theirs, monkeypatch):
   assert client.download(PLACE) == there
 
 
+def test_the_cache_is_no_answer_to_a_refusal(server, theirs, monkeypatch):
+  server.put('org/name', theirs)
+  client.download(PLACE)
+  monkeypatch.setenv('HF_TOKEN', 'hf_wrong')
+  assert 'the Hub answers 401' in refused(client.download, PLACE)
+  monkeypatch.delenv('HF_TOKEN')
+  server.status = 404
+  assert '404' in refused(client.download, PLACE)
+  server.status, server.repositories['org/name'].private = 0, True
+  assert 'is not there, or private' in refused(client.download, PLACE)
+
+
+def test_a_token_that_is_none(server, theirs, monkeypatch):
+  server.put('org/name', theirs)
+  monkeypatch.setenv('HF_TOKEN', 'hf_é')
+  refused(client.download, PLACE)
+
+
 def test_a_hub_out_of_order(server, theirs):
   server.put('org/name', theirs)
   server.status = 500
@@ -285,6 +306,29 @@ def test_the_model_card(server, signed_in, run):
   for part in "load('hf://me/mine')", '2.25 bits per character', '2023-11-14':
     assert part in text
   assert f'{run.parent}' not in text
+
+
+def test_the_card_of_another_step_has_no_figure(server, signed_in, run):
+  lines = (run / 'metrics.jsonl').read_text().splitlines()
+  (run / 'metrics.jsonl').write_text(lines[0] + '\n')  # of step 3
+  txl_jax.load(run).push('hf://me/mine')
+  text = server.files('me/mine')['README.md'].decode()
+  assert 'model-index' not in text
+  assert '3.5' not in text
+
+
+def test_a_record_that_is_damaged(server, signed_in, run, capsys):
+  line = {'step': 7, 'split': 'validation', 'bpc': 2.0, 'time': 1e30}
+  (run / 'metrics.jsonl').write_text(f'{json.dumps(line)}\n')
+  txl_jax.load(run).push('hf://me/mine')
+  assert 'the card has no figures' in capsys.readouterr().err
+
+
+def test_parameters_that_are_none(server, signed_in, run):
+  ours = txl_jax.load(run)
+  ours.params = jax.tree.map(lambda x: x * jnp.nan, ours.params)
+  assert 'is not finite' in refused(ours.push, 'hf://me/mine')
+  assert 'me/mine' not in server.repositories
 
 
 def test_a_users_prompt_and_files_stay_at_home(server, signed_in, run):
@@ -365,10 +409,12 @@ def test_keys_of_other_versions_are_left_out(server, signed_in, run):
   whole = server.files('me/mine')
   config = json.loads(whole['config.json'])
   keys = {'eval.of_later': 1, 'data.path': '/', 'eval.segment_len': 64}
+  keys |= {'eval.nll_file': '/x', 'generate.prompt_file': '/y'}
   data = json.dumps(config | {'keys': keys}).encode()
   server.put('me/mine', whole | {'config.json': data})
   found = txl_jax.load('hf://me/mine').config
   assert (found.eval.segment_len, found.data.path != '/') == (64, True)
+  assert (found.eval.nll_file, found.generate.prompt_file) == ('', '')
 
 
 class Moses:

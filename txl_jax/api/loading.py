@@ -49,12 +49,12 @@ def load(
     config.checkpoint = str(checkpoint)
     sections.check(config)
     found = restore.load(config, place, mesh)
-    more: Any = dict(step=found.step, source=f'{place}')
+    more: Any = dict(step=found.step, source=buckets.absolute(f'{place}'))
     return TextModel(config, found.params, found.vocabulary, mesh, **more)
   if isinstance(place, buckets.Path) or not place.exists():
     allowed = 'the folder of a run, or a local file of --mode=export'
     raise UserError(f'{place} is not there; allowed: {allowed}')
-  return _of_weights(place, f'{place}', mesh)
+  return _of_weights(place, buckets.absolute(f'{place}'), mesh)
 
 
 def _of_weights(path, name, mesh):

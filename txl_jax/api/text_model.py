@@ -213,8 +213,8 @@ class TextModel:
     what = reading.of_run(
       self.config, self.params, self.vocabulary, self.source, self.step
     )
-    theirs = format == 'hugging_face'
-    return convert_writing.push(client.place(place), what, run, private, theirs)
+    theirs, where = format == 'hugging_face', client.place(f'{place}')
+    return convert_writing.push(where, what, run, private, theirs)
 
   def _inside(self, text, options):
     """The model without a ring memory, the ids, their byte spans, and T."""

@@ -21,9 +21,9 @@ from txl_jax.convert.versions import (
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary, from_json
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.modes import restore, sections
+from txl_jax.modes import restore
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import files, settings
+from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import weights_file, workdir
 
@@ -151,24 +151,17 @@ def of_run(
 ) -> weights.Weights:
   """The Weights of a model of ours, with how its config uses it.
 
-  What its user has written or named there, a prompt or a file, is left out. It
-  is from a folder or file, and a step of a run if there is one.
+  It is from a folder, file or repository, and a step of a run if there is one.
   """
-  parts = [_OURS, where.rpartition('/')[2]]
+  parts = [_OURS, where if '://' in where else where.rpartition('/')[2]]
   parts += [f'step {step}'] if step is not None else []
   parts += [config.origin] if config.origin else []
   origin = ', '.join(parts)
-  keys = {'train.segment_len': config.train.segment_len}
-  for section, declared in sections.of(config).items():
-    if section.partition('.')[0] not in ('eval', 'generate'):
-      continue
-    for k, entry in settings.keys(declared).items():
-      name = f'{section}.{k}'
-      value = settings.flatten(config)[name]
-      if not (entry.is_path or k.startswith('prompt') or value is None):
-        keys[name] = value
+  keys = repository.used(config)
+  keys = {k: x for k, x in keys.items() if x is not None}
   params = jax.tree.map(np.asarray, jax.device_get(params))
-  return _ours(config.model.to_dict(), params, vocabulary, origin, keys)
+  made = _ours(config.model.to_dict(), params, vocabulary, origin, keys)
+  return made._replace(step=step)
 
 
 def _export(path):

@@ -20,6 +20,7 @@ class Weights(NamedTuple):
   origin: str = ''  # which file they are from; '' for ours
   keys: Mapping[str, Any] = {}  # other keys of a config, flat
   warnings: tuple[str, ...] = ()  # a line each
+  step: int | None = None  # of the run that they are of, if of one
 
   @property
   def section(self) -> Any:

@@ -14,10 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-import safetensors.numpy
-
 from txl_jax.convert import vocabularies
-from txl_jax.convert.formats import torch_file
+from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.convert.hub import client, model_card, repository
 from txl_jax.convert.versions import hugging_face, layout, original
 from txl_jax.convert.versions.sources import SOURCES
@@ -159,9 +157,7 @@ def to_hugging_face(
   state = hugging_face.from_original(state, weights.section)
   with _new_folder(folder) as made:
     # Its loader refuses files without this.
-    safetensors.numpy.save_file(
-      state, made / 'model.safetensors', metadata={'format': 'pt'}
-    )
+    safe_file.write(made / 'model.safetensors', state, format='pt')
     files.write(made / 'config.json', json.dumps(config, indent=1) + '\n')
     # Otherwise only its owner might be able to read it.
     shutil.copymode(made / 'config.json', made / 'model.safetensors')

@@ -29,6 +29,21 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   return found
 
 
+def write(path: pathlib.Path, arrays: dict[str, np.ndarray], **about) -> None:
+  """Writes a file of float32 arrays that are finite; UserError if not.
+
+  What it says about itself are texts.
+  """
+  for name, x in arrays.items():
+    if x.dtype != np.float32 or not np.isfinite(x).all():
+      what = x.dtype if x.dtype != np.float32 else 'not finite'
+      raise UserError(f'{name} is {what}; allowed: float32 that is finite')
+  try:
+    safetensors.numpy.save_file(arrays, path, metadata=about or None)
+  except (OSError, safetensors.SafetensorError) as e:  # as of a full disk
+    raise UserError(f'{path} cannot be written: {first_line(e)}') from e
+
+
 def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
   """The arrays of all files that an index names, and these; or a UserError."""
   found = files.parse_json(files.read(index, largest=_TEXT), f'{index}')

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 from txl_jax.program.errors import UserError, first_line
 
 SCHEME = 'hf://'
-_PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@(\S+))?')
+_PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
 _SECONDS = 10.0  # until a Hub that does not answer is out of reach
 # What a model is read from, besides its weights.
-_BESIDE = '*.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
+_VOCABULARIES = 'vocabulary.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
+_BESIDE = 'config.json', *_VOCABULARIES
 # The first of these that a repository has; others hold the same once more.
-_WEIGHTS = 'model*.safetensors', 'pytorch_model*.bin'
+_WEIGHTS = ('model', 'safetensors'), ('pytorch_model', 'bin')
 _LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
 
 
@@ -67,17 +68,20 @@ def download(where: Place) -> Snapshot:
   """
   client = _client(where)
   with _told(client, where):
-    for weights in _WEIGHTS:
+    reached = client.is_offline_mode() or _reach(client, where)
+    for name, ending in _WEIGHTS:
+      whole, part = f'{name}.{ending}', f'{name}-?????-of-?????.{ending}'
       folder = pathlib.Path(
         client.snapshot_download(
           where.repository,
           revision=where.revision,
-          allow_patterns=[*_BESIDE, weights],
+          allow_patterns=[*_BESIDE, whole, part, f'{whole}.index.json'],
           etag_timeout=_SECONDS,
+          local_files_only=not reached,
           **_agent(),
         )
       )
-      if any(folder.glob(weights)):
+      if (folder / whole).exists() or any(folder.glob(part)):
         break
     else:
       allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'
@@ -85,6 +89,24 @@ def download(where: Place) -> Snapshot:
   for path in sorted(folder.iterdir()):
     _check(path, where)
   return Snapshot(folder, f'{SCHEME}{where.repository}@{folder.name}')
+
+
+def _reach(client, where):
+  """Whether there is an answer; what that refuses is an error.
+
+  Where the Hub refuses, snapshot_download would take what the cache has.
+  """
+  errors = _errors()
+  try:
+    client.HfApi(**_agent()).model_info(
+      where.repository, revision=where.revision, timeout=_SECONDS
+    )
+  except errors.HfHubHTTPError:
+    raise
+  except errors.HfHubHTTPError.__mro__[1] as e:  # of its HTTP library
+    print(f'warning: {where}, from the cache: {_why(e)}', file=sys.stderr)
+    return False
+  return True
 
 
 def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
@@ -115,10 +137,16 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
 def _client(where):
   try:
     return importlib.import_module('huggingface_hub')
+  except ValueError as e:  # of a variable that it reads
+    raise UserError(f'{where}: huggingface_hub: {_why(e)}') from e
   except ImportError as e:
     raise UserError(
       f"{where} needs huggingface_hub; allowed: pip install 'txl_jax[hub]'"
     ) from e
+
+
+def _errors():
+  return importlib.import_module('huggingface_hub.errors')
 
 
 def _agent():
@@ -128,9 +156,10 @@ def _agent():
 @contextlib.contextmanager
 def _told(client, where) -> Iterator[None]:
   """Raises a UserError for what the client raises."""
-  errors = importlib.import_module('huggingface_hub.errors')
-  # Of whichever HTTP library it has, where there was no answer; or an upload.
-  others = errors.HfHubHTTPError.__mro__[1], OSError, RuntimeError
+  errors = _errors()
+  # Of whichever HTTP library it has, where there was no answer; of an upload;
+  # of names and addresses that are none.
+  others = errors.HfHubHTTPError.__mro__[1], OSError, RuntimeError, ValueError
   try:
     yield
   except errors.GatedRepoError as e:
@@ -180,9 +209,10 @@ def _check(path, where):
     while block := f.read(1 << 20):
       hashed.update(block)
   if hashed.hexdigest() != blob.name:
-    blob.unlink()
-    path.unlink()
+    with contextlib.suppress(OSError):  # of a cache that can only be read
+      blob.unlink()
+      path.unlink()
     raise UserError(
       f'{where}: {path.name} has {named} {hashed.hexdigest()}, the Hub says '
-      f'{blob.name}; it is out of the cache now: try again'
+      f'{blob.name}; allowed: to try again, without {blob}'
     )

@@ -9,6 +9,7 @@ import json
 import math
 import pathlib
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ import jax
 
 from txl_jax.convert.weights import Weights
 from txl_jax.modes import sections
-from txl_jax.program import settings
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect
 
 _UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
@@ -39,7 +41,7 @@ class Figure(NamedTuple):
   split: str
   unit: str  # a key of _UNITS
   value: float
-  step: int
+  step: int | None
   how: str
 
 
@@ -54,14 +56,21 @@ def card(
     theirs: whether the files are those of Hugging Face's TransfoXL.
     run: the folder of the run that the weights are of, if there is one.
   """
-  title = name.rstrip('/').rpartition('/')[2]
-  found = collect.read(run, title) if run else None
-  figures = [*_figures(found)] if found else []
+  title = ' '.join(name.rstrip('/').rpartition('/')[2].split())
+  trained, figures = '', []
+  if run:
+    try:
+      found = collect.read(run, title)
+      trained = _trained(found) if found.records else ''
+      figures = [*_figures(found, weights.step)]
+    except (UserError, *files.ODD) as e:  # weights are good without
+      why = f'{type(e).__name__}: {first_line(e)}'
+      print(f'warning: the card has no figures: {run}: {why}', file=sys.stderr)
   parts = [
     _metadata(title, theirs, figures),
     f'# {title}',
     _what(weights),
-    _trained(found) if found and found.records else '',
+    trained,
     _table(figures),
     f'## Use it\n\n{_use(name, title, theirs)}',
     f'Weights: {weights.origin}.' if weights.origin else '',
@@ -102,15 +111,17 @@ def _what(weights: Weights) -> str:
   )
 
 
-def _figures(run: collect.Run):
-  """The best on the validation split, and what --mode=eval has measured."""
+def _figures(run: collect.Run, step: int | None):
+  """What training and --mode=eval have measured of a step."""
   corpus = run.config.get('data.corpus', '')
-  if run.best is not None:
+  if run.best is not None and run.best_step == step:
     how = 'while it was trained'
     yield Figure(corpus, 'validation', run.unit, run.best, run.best_step, how)
   for name, found in run.analyses.items():
-    if name.startswith('eval_') and 'unit' in found:
-      unit, step = found['unit'], found['checkpoint_step']
+    if name.startswith('eval_') and found.get('checkpoint_step') == step:
+      unit = found.get('unit')
+      if unit not in _UNITS or not math.isfinite(found[unit]):
+        continue
       lengths = found['eval']['segment_len'], found['config']['model.mem_len']
       how = 'by --mode=eval, T {}, M {}'.format(*lengths)
       yield Figure(corpus, found['split'], unit, found[unit], step, how)
@@ -146,7 +157,7 @@ def _command(config: Mapping[str, Any]) -> str:
   try:
     module = importlib.import_module(f'txl_jax.configs.{file}')
     like = module.get_config(*([variant] if variant else []))
-  except ImportError:  # a file of the user's own
+  except (ImportError, UserError, TypeError):  # a file of the user's own
     experiment = f'common:{config["model.name"]}'
     like = sections.compose(config['model.name'])
   known = settings.flatten(json.loads(settings.to_json(like)))

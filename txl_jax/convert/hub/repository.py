@@ -16,7 +16,6 @@ from typing import Any
 import flax.traverse_util
 import jax
 import numpy as np
-import safetensors.numpy
 
 from txl_jax.convert.formats import safe_file
 from txl_jax.convert.weights import Weights
@@ -28,7 +27,6 @@ from txl_jax.runs import weights_file, workdir
 WEIGHTS, CONFIG, CARD = 'model.safetensors', 'config.json', 'README.md'
 KIND = 'txl_jax'  # in place of a model_type of transformers
 _LARGEST = 1 << 20  # bytes of a config
-_USED = 'eval.', 'generate.', 'train.segment_len'  # keys that are kept
 
 
 def write(folder: pathlib.Path, weights: Weights) -> None:
@@ -36,7 +34,8 @@ def write(folder: pathlib.Path, weights: Weights) -> None:
   params: Any = flax.traverse_util.flatten_dict(
     jax.tree.map(np.ascontiguousarray, weights.params), sep='/'
   )
-  keys = {k: x for k, x in weights.keys.items() if k.startswith(_USED)}
+  known = used(sections.compose(weights.fields['name']))
+  keys = {k: x for k, x in weights.keys.items() if k in known}
   config = {'model_type': KIND, 'model': weights.fields, 'keys': keys}
   texts = {
     CONFIG: json.dumps(config, indent=1) + '\n',
@@ -44,7 +43,23 @@ def write(folder: pathlib.Path, weights: Weights) -> None:
   }
   for name, text in texts.items():
     files.write(folder / name, text)
-  safetensors.numpy.save_file(params, folder / WEIGHTS)
+  safe_file.write(folder / WEIGHTS, params)
+
+
+def used(config: Any) -> dict[str, Any]:
+  """How a config uses its model: keys of eval and generate, and T of training.
+
+  What its user has written or named there, a prompt or a file, is left out: it
+  is nobody else's, and nobody else may name a file here.
+  """
+  keys = {'train.segment_len': config.train.segment_len}
+  flat = settings.flatten(config)
+  for section, declared in sections.of(config).items():
+    if section.partition('.')[0] in ('eval', 'generate'):
+      for k, entry in settings.keys(declared).items():
+        if not (entry.is_path or k.startswith('prompt')):
+          keys[f'{section}.{k}'] = flat[f'{section}.{k}']
+  return keys
 
 
 def is_one(folder: pathlib.Path) -> bool:
@@ -65,9 +80,8 @@ def read(folder: pathlib.Path) -> Weights:
     words = files.parse_json(text, workdir.VOCABULARY)
     header = {'model': config['model'], 'vocabulary': words}
     model, vocabulary = weights_file.described(header)
-    known = settings.flatten(sections.compose(config['model']['name']))
+    known = used(sections.compose(config['model']['name']))
     keys = {k: x for k, x in config['keys'].items() if k in known}
-    keys = {k: x for k, x in keys.items() if k.startswith(_USED)}
   except files.ODD as e:
     raise UserError(f'{folder} is damaged: {type(e).__name__}: {e}') from e
   arrays = safe_file.read(folder / WEIGHTS)
