@@ -235,6 +235,7 @@ def test_a_full_disk(corpus):
   assert after == ['10', '20']
 
 
+@pytest.mark.slow
 def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   (prepared,) = (trained / 'data').glob('*/manifest.json')
   corpus = load_prepared(prepared.parent)

@@ -43,7 +43,10 @@ class Corpus(plain.Corpus):
     return self.vocabulary.encode(self._text.encode(), 'it')
 
 
-@pytest.fixture(scope='module', params=['bytes', 'words'])
+@pytest.fixture(
+  scope='module',
+  params=['bytes', pytest.param('words', marks=pytest.mark.slow)],
+)
 def made(request, tmp_path_factory):
   """A run that nobody has trained: its folder, text and model in Python."""
   folder = tmp_path_factory.mktemp('run')

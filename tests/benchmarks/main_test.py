@@ -124,6 +124,7 @@ def test_startup(tmp_path):
   assert len(seconds) == 6 and seconds[0] < seconds[2] < seconds[-1]
 
 
+@pytest.mark.slow
 def test_softmax():
   sizes = '--words=300', '--cutoffs=20,60', '--width=16', '--tokens=200'
   result = run('softmax', *sizes, '--pairs=2')
@@ -241,6 +242,7 @@ def test_other_side_that_cannot_be_compared(fake, what, found):
   assert last.startswith(f'error: {found}')
 
 
+@pytest.mark.slow
 def test_preparing_words():
   result = run('prepare', '--megabytes=2', '--words=501')
   assert result.returncode == 0, result.stderr
@@ -255,6 +257,7 @@ def test_preparing_words():
   assert re.match(r'memory: at most [\d,]+ MB', memory)
 
 
+@pytest.mark.slow
 def test_data():
   result = run('data', '--megatokens=1', '--pairs=2')
   assert result.returncode == 0, result.stderr
@@ -295,7 +298,11 @@ def test_data():
       marks=pytest.mark.slow,
     ),
     (('train', '--steps=0'), 'flag --steps=0'),
-    (('train', '--stepz=1'), "Unknown command line flag 'stepz'"),
+    pytest.param(
+      ('train', '--stepz=1'),
+      "Unknown command line flag 'stepz'",
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       ('eval', '--dtype=float8'), 'flag --dtype=float8', marks=pytest.mark.slow
     ),
@@ -304,7 +311,11 @@ def test_data():
       '--config.model.nokey: there is no such key; ',
     ),
     (('sliding', '--lengths=8,x'), '--lengths is 8,x; allowed: whole numbers'),
-    (('hlo', '--json=no/such/a'), "--json is 'no/such/a'; allowed: a file"),
+    pytest.param(
+      ('hlo', '--json=no/such/a'),
+      "--json is 'no/such/a'; allowed: a file",
+      marks=pytest.mark.slow,
+    ),
     pytest.param(
       ('data', '--json=no/such/a'),
       "--json is 'no/such/a'; allowed: a file",
@@ -315,8 +326,14 @@ def test_data():
       "--json is '/dev/null'; allowed: a file",
       marks=pytest.mark.slow,
     ),
-    (('data', f'--json={"x" * 254}'), '--json: xxx'),  # too long with .tmp
-    (('eval', '--d_model=15'), '--d_model is 15; allowed: even numbers'),
+    pytest.param(  # too long with .tmp
+      ('data', f'--json={"x" * 254}'), '--json: xxx', marks=pytest.mark.slow
+    ),
+    pytest.param(
+      ('eval', '--d_model=15'),
+      '--d_model is 15; allowed: even numbers',
+      marks=pytest.mark.slow,
+    ),
     (
       ('train', '--threads=100000'),
       f'--threads is 100000; allowed: 1 to {os.cpu_count()}',
@@ -331,6 +348,7 @@ def test_errors_of_the_user(args, found):
   assert line.startswith(f'error: {found}')
 
 
+@pytest.mark.slow
 def test_more_memory_than_there_is():
   sizes = '--batch=1000000', '--segment=200000', '--memory=1', '--pairs=1'
   result = run('attention', *sizes)

@@ -76,6 +76,7 @@ def test_lengths_that_a_model_does_not_reach(absolute, corpus, capfd):
   assert 'attention_length.lengths above 6 are left' in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_absolute_positions_with_a_memory(naive, corpus, capfd):
   """In the segments of training, of any length of memory."""
   c = config(name='vaswani', mem_len=4)

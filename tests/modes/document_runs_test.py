@@ -80,6 +80,7 @@ def documents_of(corpus, split):
   return [np.array(tokens[a : b + 1]) for a, b in itertools.pairwise(starts)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('streams', [1, 3])
 def test_evaluation_is_that_of_each_document(run, streams):
   folder, level = run

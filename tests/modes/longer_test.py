@@ -109,6 +109,7 @@ def test_an_end_between_two_evaluations(make, more):
   assert at_the_end == ['train', 'validation']
 
 
+@pytest.mark.slow
 def test_the_cosine_is_that_of_the_longer_run_from_there_on(make):
   folder = make('raised')
   options = 'optim.schedule=cosine', 'optim.lr_floor=0.1'

@@ -83,6 +83,7 @@ def fresh(tmp_path):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_each_process_traces_its_own_steps(fresh):
   train(fresh, 2, 1, 'train.steps=12')
   for process in range(2):

@@ -221,6 +221,7 @@ def test_a_damaged_checkpoint_is_not_taken(old, new, tmp_path):
   assert not (new / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_began_otherwise_is_not_begun_again(old, new):
   succeed(new, 'train.steps=2')
   done = use(new, f'train.init_from={old}/run', 'train.steps=2')
@@ -259,6 +260,7 @@ def test_words_that_the_model_does_not_know(new, tmp_path):
   assert_refused(done, 'holds a run on another corpus')
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_taken(tmp_path):
   runs.write(tmp_path, averaged=3, ones=True)
   c = runs.config()
@@ -328,6 +330,7 @@ def test_summary_has_its_vocabulary(tmp_path, capsys):
   assert not (tmp_path / 'new').exists()
 
 
+@pytest.mark.slow
 def test_a_fresh_run_has_no_origin(new):
   """Though the config that it uses is that of converted weights."""
   succeed(new, 'origin=elsewhere', 'train.steps=2')

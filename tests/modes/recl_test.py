@@ -45,6 +45,7 @@ def test_a_group(folder, plain, corpus, capfd):
   assert [line.split()[0] for line in lines[3:]] == ['xl', 'plain', 'plain']
 
 
+@pytest.mark.slow
 def test_models_that_are_read_as_far_as_they_were_trained(
   folder, absolute, naive, corpus, capfd
 ):

@@ -240,6 +240,7 @@ def test_the_convolution_is_summed_up(corpus):
   assert flops.startswith(f'FLOPs per token: {expected:,.1f} M scored')
 
 
+@pytest.mark.slow
 def test_is_divided_over_devices(corpus, run, tmp_path):
   """Eight devices, each axis in use: the same figures."""
   c = config(corpus, run.config.model.name, data=2, fsdp=2, tensor=2)

@@ -116,6 +116,7 @@ def test_generation(trained):
   assert 'warning: the prompt ends in a space' in done.stderr
 
 
+@pytest.mark.slow
 def test_another_text_with_the_subwords_of_the_model(trained, tmp_path):
   text = (trained / 'corpus.txt').read_text().replace('memory', 'états x')
   (tmp_path / 'corpus.txt').write_text(text)

@@ -128,6 +128,7 @@ def test_words_outside_are_unk_in_a_prompt(trained):
   )
 
 
+@pytest.mark.slow
 def test_words_outside_are_unk_in_a_text_that_is_scored(trained, tmp_path):
   path = tmp_path / 'text'
   path.write_text('the zebra .\nlayer\n')

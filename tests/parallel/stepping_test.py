@@ -89,6 +89,7 @@ def test_a_pause_beyond_the_limit(paused):
   assert_ended_by_jax(ended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('killed', [pytest.param(0, marks=slow), 2])
 def test_a_kill(killed):
   started = begin(3, '--lost_seconds=5')

@@ -326,6 +326,7 @@ def test_rollback_has_a_limit_and_needs_a_checkpoint(make, tmp_path):
     trainer.run()
 
 
+@pytest.mark.slow
 def test_another_batch_size_empties_the_memory(make, tmp_path):
   corpus = Corpus(batches=40)
   with pytest.raises(KeyboardInterrupt):

@@ -51,6 +51,7 @@ def traced(folder):
   return [int(e['args']['step_num']) for e in steps]
 
 
+@pytest.mark.slow
 def test_a_trace_changes_nothing(plain, tmp_path):
   programs.write_corpus(tmp_path)
   profile = 'profile.start=10', 'profile.stop=14'
