@@ -342,7 +342,10 @@ def test_arguments_of_another_type(made):
     (lambda: run.stream(3), f'^prompt is a int; {one}$'),
     (lambda: run.chat().say(None), f'^text is a NoneType; {one}$'),
     (lambda: run.generate(5), "'int' object is not iterable"),
-    (lambda: run.generate('a', top=3), "no option 'top' for this model; allo"),
+    (
+      lambda: run.generate('a', top=3),
+      "no option 'top' for this model; allowed",
+    ),
     (lambda: run.generate('a', prompt_file='b'), "no option 'prompt_file'"),
   ):
     with pytest.raises(TypeError, match=message):
