@@ -25,7 +25,7 @@ exchange, and how long it takes at least. See docs/benchmarks.md and
 docs/scaling.md.
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import errors, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # before the other imports
@@ -209,5 +209,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == '__main__':
   parse = functools.partial(command_line.parse, arguments=1)
-  with command_line.told('smaller sizes'):
+  with errors.told('smaller sizes'):
     app.run(main, flags_parser=parse)

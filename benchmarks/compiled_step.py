@@ -17,6 +17,7 @@ from benchmarks.results import Measured
 from txl_jax.data.corpora import preparation
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 from txl_jax.training import cost, profiling
 from txl_jax.training import step as step_lib
@@ -37,7 +38,7 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   sections.check(config)
   devices, hardware = topologies.describe(topology)
   mesh = mesh_lib.make_mesh(config.mesh, devices)
-  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  step_lib.check_rows(config, placement.row_parts(mesh))
   vocab_size = preparation.vocab_size(config.data)
   kind = devices[0].device_kind
   axes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())

@@ -18,7 +18,8 @@ from txl_jax.evaluation import scoring
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
-from txl_jax.modes import eval_speed, sections
+from txl_jax.modes import sections
+from txl_jax.modes.measurements import eval_speed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
@@ -58,13 +59,13 @@ def _train(spec):
     raise UserError(f'--batch is {B}; allowed: multiples of {n} (devices)')
   text = streams.Streams(_tokens(spec, _SEGMENTS), B, T)
   mesh = mesh_lib.make_mesh()
-  rows, placed = np.arange(B), mesh_lib.rows(mesh)
+  rows, placed = np.arange(B), placement.rows(mesh)
   built = step_lib.build(_config(spec), spec.vocab, mesh)
-  state = mesh_lib.make(built.create, built.abstract)
+  state = placement.make(built.create, built.abstract)
 
   def run(steps):
     nonlocal state
-    sums = jax.device_put(metrics.zeros(), mesh_lib.replicated(mesh))
+    sums = jax.device_put(metrics.zeros(), placement.replicated(mesh))
     first, state, marker = int(state.step), state.replace(sums=sums), None
     for step in range(first, first + steps):
       batch = placement.from_rows(vars(text.batch(step)), rows, B, placed)

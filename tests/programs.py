@@ -18,7 +18,7 @@ from absl.testing import flagsaver
 
 from tests import quick
 from txl_jax import main
-from txl_jax.program import command_line
+from txl_jax.program.errors import told
 from txl_jax.runs import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -160,7 +160,7 @@ def within(argv, run):
     contextlib.redirect_stderr(errors),
   ):
     try:
-      with command_line.told():
+      with told():
         run()
     except SystemExit as e:
       status = e.code

@@ -9,7 +9,7 @@ Each of several processes runs the same command; where no cluster tells them who
 they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import errors, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -25,20 +25,22 @@ from ml_collections import config_flags
 
 import txl_jax
 from txl_jax.modes import (
-  attention_length,
-  attention_maps,
-  eval_speed,
   evaluate,
   export,
   generate,
-  recl,
   score,
   sections,
-  sliding_window,
   summary,
   train,
 )
 from txl_jax.modes.job import Job
+from txl_jax.modes.measurements import (
+  attention_length,
+  attention_maps,
+  eval_speed,
+  recl,
+  sliding_window,
+)
 from txl_jax.parallel import processes, watchdog
 from txl_jax.program import buckets, command_line, config_file, settings
 from txl_jax.program.errors import UserError
@@ -149,7 +151,7 @@ def main(_: list[str]) -> None:
 def entry() -> None:
   """The program: a mistake of the user is one line and status 1."""
   try:
-    with command_line.without_echoes(), command_line.told():
+    with command_line.without_echoes(), errors.told():
       try:
         app.run(main, flags_parser=_parse)
       except watchdog.Stopped as e:

@@ -8,7 +8,7 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
   --min_count=2
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import errors, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # before the other imports
@@ -70,5 +70,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  with command_line.told():
+  with errors.told():
     app.run(main, flags_parser=command_line.parse)

@@ -340,11 +340,19 @@ def test_a_users_prompt_and_files_stay_at_home(server, signed_in, run):
     assert b'secret' not in data
 
 
+def test_what_transformers_does_otherwise_is_said(server, signed_in, run):
+  ours = txl_jax.load(run)
+  with pytest.warns(UserWarning, match='model.memory_init is empty: in Hugg'):
+    ours.push('hf://me/theirs', format='hugging_face')
+  assert 'config.json' in server.files('me/theirs')
+
+
 def test_pushes_that_are_refused(server, run, monkeypatch):
   ours = txl_jax.load(run)
   assert 'allowed: a token' in refused(ours.push, 'hf://me/mine')
   monkeypatch.setenv('HF_TOKEN', hub_server.TOKEN)
-  assert 'answers 403' in refused(ours.push, 'hf://forbidden/mine')
+  answer = 'answers 403: You have no rights here; allowed: a token'
+  assert answer in refused(ours.push, 'hf://forbidden/mine')
   assert 'whose main is written' in refused(ours.push, 'hf://me/mine@v1')
   assert 'hub or hugging_face' in refused(ours.push, 'hf://a/b', format='x')
   monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:9')

@@ -15,6 +15,7 @@ from txl_jax import models
 from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 
 V, T = 11, 4
@@ -61,7 +62,7 @@ def expected(model, B, n=N):
 def score(model, B=1, G=3, n=N, mesh=None, **options):
   narrow = jax.tree.map(jnp.float32, params())
   if mesh:
-    narrow = jax.device_put(narrow, mesh_lib.replicated(mesh))
+    narrow = jax.device_put(narrow, placement.replicated(mesh))
   return perplexity.score(
     model,
     narrow,
@@ -152,7 +153,7 @@ def test_devices_share_the_streams(tmp_path, monkeypatch, B, rows, mem_len):
 def test_one_compilation_serves_all_segments(sizes):
   mesh, model = mesh_lib.make_mesh(sizes), make(T, n_head=4)
   params = base.init_params(model, jax.random.key(0))
-  places = mesh_lib.by_rules(params, mesh, model.SHARDING)
+  places = placement.by_rules(params, mesh, model.SHARDING)
   with compilations.counted() as compiled:
     found = perplexity.score(
       model,

@@ -12,6 +12,7 @@ from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 V, T = 11, 4
 G, R = 3, 8  # segments in a call, rows
@@ -61,17 +62,17 @@ def calls(padded):
 def test_score(devices, padded, longest):
   model = transformer(longest)
   mesh = mesh_lib.make_mesh(devices=jax.devices()[:devices])
-  everywhere = mesh_lib.replicated(mesh)
+  everywhere = placement.replicated(mesh)
   params = jax.device_put(jax.tree.map(jnp.float32, weights()), everywhere)
   variables = base.freeze(model, params)
   memory = jax.tree.map(
-    lambda axis, x: jax.device_put(x, mesh_lib.rows(mesh, axis)),
+    lambda axis, x: jax.device_put(x, placement.rows(mesh, axis)),
     model.row_axes(),
     model.init_memory(R),
   )
   got, segments = [], []
   for inputs, targets, lengths in calls(padded):
-    arrays = jax.device_put((inputs, targets), mesh_lib.rows(mesh, 1))
+    arrays = jax.device_put((inputs, targets), placement.rows(mesh, 1))
     given = memory
     memory, nll = scoring.jit_score(
       variables, memory, *arrays, model=transformer(longest), mesh=mesh

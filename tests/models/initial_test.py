@@ -10,6 +10,7 @@ import pytest
 from tests.models import every
 from txl_jax.models import base, initial
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 KEY = jax.random.key(3)
 
@@ -51,8 +52,8 @@ def test_values_are_the_same_on_several_devices():
   mesh = mesh_lib.make_mesh(dict(fsdp=4, tensor=2))
   make = functools.partial(base.init_params, model, KEY)
   abstract = jax.eval_shape(make)
-  places = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
-  made = mesh_lib.make(make, mesh_lib.with_shardings(abstract, places))
+  places = placement.by_rules(abstract, mesh, model.SHARDING)
+  made = placement.make(make, placement.with_shardings(abstract, places))
   assert any(not x.is_fully_replicated for x in jax.tree.leaves(made))
   same(made, jax.jit(lambda: alone(model))())
 

@@ -18,6 +18,7 @@ from tests.models.every import (
 from txl_jax import models
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
@@ -145,7 +146,7 @@ def test_every_parameter_has_a_sharding_rule(name):
     model = model.model  # whose parameters they are
   mesh = mesh_lib.abstract_mesh(dict(fsdp=2, tensor=2))
   params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
-  places = mesh_lib.by_rules(params, mesh, model.SHARDING)
+  places = placement.by_rules(params, mesh, model.SHARDING)
   assert jax.tree.structure(places) == jax.tree.structure(params)
   for x, place in zip(jax.tree.leaves(params), jax.tree.leaves(places)):
     place.shard_shape(x.shape)  # which fails where it cannot be divided

@@ -8,6 +8,7 @@ import pytest
 from tests.models import every
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 B, T = 8, 6
 # Widths that the mesh divides, where those of the other tests are odd.
@@ -32,10 +33,10 @@ def test_gradients_are_those_without_a_mesh(name):
 
   expected = jax.jit(jax.grad(loss))(params, tokens, targets, memory)
   mesh = mesh_lib.make_mesh(dict(slices=1, data=2, fsdp=2, tensor=2))
-  places = mesh_lib.by_rules(params, mesh, model.SHARDING)
-  rows = mesh_lib.rows(mesh, 0)
+  places = placement.by_rules(params, mesh, model.SHARDING)
+  rows = placement.rows(mesh, 0)
   memory_places = jax.tree.map(
-    lambda axis: mesh_lib.rows(mesh, axis), model.row_axes()
+    lambda axis: placement.rows(mesh, axis), model.row_axes()
   )
 
   def on_mesh(*args):

@@ -13,6 +13,7 @@ from txl_jax.evaluation import perplexity
 from txl_jax.generation import decoding, sampling
 from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 V, B, T = 11, 3, 13
 FIELDS = dict(
@@ -162,7 +163,7 @@ def test_a_split_is_scored(devices):
   with jax.enable_x64(False):
     found = perplexity.score(
       model,
-      jax.device_put(narrow, mesh_lib.replicated(mesh)),
+      jax.device_put(narrow, placement.replicated(mesh)),
       tokens,
       batch_size=3,
       segment_len=5,

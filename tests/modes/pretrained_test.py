@@ -16,6 +16,7 @@ from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import pretrained, summary
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file
 from txl_jax.training import step as step_lib
@@ -268,7 +269,7 @@ def test_averaged_weights_are_taken(tmp_path):
   c.optim.average = 'ema'
   found, mesh = pretrained.find(c), mesh_lib.make_mesh()
   built = step_lib.build(c, len(found.vocabulary), mesh)
-  state = mesh_lib.make(built.create, built.abstract)
+  state = placement.make(built.create, built.abstract)
   state, said = found.into(state, c, mesh)
   for x in jax.tree.leaves(state.params):
     np.testing.assert_array_equal(x, 2)
@@ -281,7 +282,7 @@ def test_what_an_export_lacks_is_fresh(tmp_path):
   """The classifiers of the layers of al_rfou, which training alone needs."""
   c = runs_of('al_rfou')
   built = step_lib.build(c, 3, mesh := mesh_lib.make_mesh())
-  state = mesh_lib.make(built.create, built.abstract)
+  state = placement.make(built.create, built.abstract)
   file = tmp_path / 'model.npz'
   kept = built.model.inference_params(state.params)
   zeros = jax.tree.map(np.zeros_like, jax.device_get(kept))

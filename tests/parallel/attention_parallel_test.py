@@ -10,7 +10,7 @@ import pytest
 from tests.ops.kernels import plain_kernel
 from txl_jax.ops import kernels
 from txl_jax.ops.kernels import api
-from txl_jax.parallel import attention_parallel
+from txl_jax.parallel import attention_parallel, placement
 from txl_jax.parallel import mesh as mesh_lib
 
 B, T, M, H, K = 4, 5, 6, 4, 8
@@ -58,7 +58,7 @@ def test_is_that_of_one_device(mesh, there, monkeypatch):
   sizes = MESHES[mesh]
   mesh = sizes and mesh_lib.make_mesh({'data': 1, **sizes})
   many = functools.partial(run, 'triton', mesh)
-  everywhere = mesh and mesh_lib.replicated(mesh)
+  everywhere = mesh and placement.replicated(mesh)
   found = jax.jit(many, in_shardings=everywhere)(given, key)
   for x, y in zip(jax.tree.leaves(expected), jax.tree.leaves(found)):
     np.testing.assert_allclose(x, y, rtol=0, atol=3e-5)

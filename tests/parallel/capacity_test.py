@@ -10,7 +10,7 @@ import pytest
 from txl_jax import models
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
-from txl_jax.parallel import capacity
+from txl_jax.parallel import capacity, placement
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
 
@@ -55,8 +55,8 @@ def test_what_is_told(monkeypatch):
 
 def test_bytes_on_a_device():
   mesh = mesh_lib.make_mesh()
-  rows = jax.ShapeDtypeStruct([16, 3], jnp.int32, sharding=mesh_lib.rows(mesh))
-  everywhere = jax.device_put(jnp.zeros(5), mesh_lib.replicated(mesh))
+  rows = jax.ShapeDtypeStruct([16, 3], jnp.int32, sharding=placement.rows(mesh))
+  everywhere = jax.device_put(jnp.zeros(5), placement.replicated(mesh))
   shape = jax.ShapeDtypeStruct([7], jnp.bfloat16)
   assert capacity.on_a_device([rows, everywhere, shape, ()]) == 24 + 20 + 14
 

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from txl_jax.models import embeddings
 from txl_jax.ops import softmax
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import vocab_parallel
+from txl_jax.parallel import placement, vocab_parallel
 
 N, D = 48, 16
 # The head and the second tail are divided by 8, the first tail is not.
@@ -68,7 +68,7 @@ def placed(mesh, h, targets, output):
   names = dict(table=output.weights, bias=output.biases)
   tree = {f'{k}_{i}': x for k, v in names.items() for i, x in enumerate(v)}
   tree = {'vocabulary': tree}
-  at = mesh_lib.by_rules(tree, mesh, embeddings.SHARDING)['vocabulary']
+  at = placement.by_rules(tree, mesh, embeddings.SHARDING)['vocabulary']
 
   def put(name, i, x):
     return jax.device_put(x, at[f'{name}_{i}'])
@@ -77,7 +77,7 @@ def placed(mesh, h, targets, output):
     weights=[put('table', i, x) for i, x in enumerate(output.weights)],
     biases=[put('bias', i, x) for i, x in enumerate(output.biases)],
   )
-  fitted = mesh_lib.fit((mesh_lib.ROWS,), (len(h),), mesh)
+  fitted = placement.fit((placement.ROWS,), (len(h),), mesh)
   rows = NamedSharding(mesh, fitted)
   return jax.device_put(h, rows), jax.device_put(targets, rows), output
 
@@ -168,7 +168,7 @@ def test_words_stay_where_they_are(mesh):
   gathered = re.findall(r'= \w+\[([\d,]*)\]\S* all-gather', program)
   shapes = [tuple(map(int, s.split(','))) for s in gathered if s]
   # What devices of one group of fsdp show each other: their tokens.
-  group = N // mesh_lib.row_parts(mesh) * mesh.shape['fsdp']
+  group = N // placement.row_parts(mesh) * mesh.shape['fsdp']
   allowed = {(group,), *((group, d) for d in (D, *WIDTHS))}
   if mesh.shape['fsdp'] == 1:
     allowed = set()

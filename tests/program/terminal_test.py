@@ -25,8 +25,8 @@ def program(body):
     sys.executable,
     '-c',
     'from txl_jax.program import terminal\nterminal.begin()\n'
-    'import os, signal, sys, time\nfrom txl_jax.program import command_line\n'
-    'with command_line.told():\n' + textwrap.indent(body, '  '),
+    'import os, signal, sys, time\nfrom txl_jax.program import errors\n'
+    'with errors.told():\n' + textwrap.indent(body, '  '),
   ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.training import optim
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
@@ -88,7 +89,7 @@ def losses(model, sizes, accumulate=1, remat='none', devices=8):
   state = jax.jit(create, out_shardings=shardings)()
   sums = [0.0]
   for batch in batches():
-    state = step(state, jax.device_put(batch, mesh_lib.rows(mesh)))
+    state = step(state, jax.device_put(batch, placement.rows(mesh)))
     sums.append(float(state.sums.nll))
   return np.diff(sums) / (B * T)
 

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.training import averaging
 from txl_jax.training import state as state_lib
 
@@ -86,8 +87,8 @@ def test_shardings_divide_the_memory_alone():
   out = state_lib.shardings(abstract, mesh, model)
   assert jax.tree.structure(out) == jax.tree.structure(abstract)
   for leaf in jax.tree.leaves(out.memory.states):
-    assert leaf.spec == PartitionSpec(None, mesh_lib.ROWS)
-  assert out.memory.filled.spec == PartitionSpec(mesh_lib.ROWS)
+    assert leaf.spec == PartitionSpec(None, placement.ROWS)
+  assert out.memory.filled.spec == PartitionSpec(placement.ROWS)
   assert jax.tree.structure(out.average.params) == jax.tree.structure(
     abstract.params
   )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.small import B, V, fresh, make_batch, mesh_of, sgd
 from txl_jax.models import base
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.training import averaging, metrics
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
@@ -102,7 +102,7 @@ def toy(devices=1, accumulate=1, seed=0, averager=None, half=False):
     averager=averager,
     half_loss=half,
   )
-  rows = mesh_lib.rows(mesh)
+  rows = placement.rows(mesh)
 
   def call(state, batch):
     return step(state, jax.device_put(batch, rows))

@@ -12,7 +12,7 @@ from tests import direct
 from tests.training.small import B, T, V, fresh, make_batch, mesh_of, sgd
 from txl_jax import models
 from txl_jax.configs import common
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
@@ -71,7 +71,7 @@ def xl(devices=1, accumulate=1, **changes):
     steps=10,
     accumulate=accumulate,
   )
-  rows = mesh_lib.rows(mesh)
+  rows = placement.rows(mesh)
 
   def call(state, batch):
     return step(state, jax.device_put(batch, rows))

@@ -13,6 +13,7 @@ from txl_jax.convert import reading, writing
 from txl_jax.convert.hub import client
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
 
@@ -68,6 +69,6 @@ def _of_weights(path, name, mesh):
   for section in (config.train, config.eval, config.generate):
     section.segment_len = int(min(section.segment_len, model.reach()))
   shapes = jax.eval_shape(lambda: found.params)
-  placed = mesh_lib.by_rules(shapes, mesh, model.SHARDING)
+  placed = placement.by_rules(shapes, mesh, model.SHARDING)
   params = jax.device_put(found.params, placed)
   return TextModel(config, params, found.vocabulary, mesh, source=name)

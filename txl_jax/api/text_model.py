@@ -4,6 +4,7 @@ Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
 """
 
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, AnyStr
 
@@ -19,7 +20,7 @@ from txl_jax.convert import writing as convert_writing
 from txl_jax.convert.hub import client
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.evaluation import inside, perplexity
+from txl_jax.evaluation import activations, perplexity
 from txl_jax.models import base
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -170,10 +171,10 @@ class TextModel:
       **options: lengths, keys of the section `eval`.
     """
     model, ids, spans, T = self._inside(text, options)
-    n = len(inside.shapes(model, self.params, T, 'hidden')) - 1
+    n = len(activations.shapes(model, self.params, T, 'hidden')) - 1
     if layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
-    states = inside.hidden(model, self.params, ids, layer, T)
+    states = activations.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
@@ -185,7 +186,7 @@ class TextModel:
     if not model.ATTENDS:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
-    found = inside.attention(model, self.params, ids, T)
+    found = activations.attention(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
 
   def push(
@@ -214,6 +215,8 @@ class TextModel:
       self.config, self.params, self.vocabulary, self.source, self.step
     )
     theirs, where = format == 'hugging_face', client.place(f'{place}')
+    for line in convert_writing.left_out(what, format) if theirs else ():
+      warnings.warn(line, stacklevel=2)
     return convert_writing.push(where, what, run, private, theirs)
 
   def _inside(self, text, options):

@@ -23,7 +23,7 @@ no mem_len) is said by a config beside them or by a flag, which has the name of
 the original code's argument. See docs/weights.md.
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import errors, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -195,7 +195,7 @@ def _warn(*lines):
 
 def entry() -> None:
   """The program: a mistake of the user is one line and status 1."""
-  with command_line.without_echoes(), command_line.told():
+  with command_line.without_echoes(), errors.told():
     app.run(main, flags_parser=command_line.parse)
 
 

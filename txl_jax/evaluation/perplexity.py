@@ -19,7 +19,6 @@ from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.parallel import capacity, placement, processes
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
@@ -216,7 +215,7 @@ def check(
     settings.refuse(keys[1], segment_len, allowed)
   memory = jax.eval_shape(lambda: model.init_memory(rows))
   if places := scoring.memory_shardings(model, mesh):
-    memory = mesh_lib.with_shardings(memory, places)
+    memory = placement.with_shardings(memory, places)
   inputs = jax.ShapeDtypeStruct((group, rows, T), np.int32)
   begins = jax.ShapeDtypeStruct((group, rows), bool)
   begins = begins if isinstance(tokens, streams.Documents) else None
@@ -240,7 +239,7 @@ def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
   """(rows, T, G) of the calls that score tokens [n]."""
   # Empty rows are added so that every device has the same number.
   rows = batch_size
-  rows += -rows % mesh_lib.row_parts(mesh) if mesh else 0
+  rows += -rows % placement.row_parts(mesh) if mesh else 0
   if isinstance(tokens, streams.Documents):
     each = streams.Segments(tokens.starts, segment_len).cut(batch_size)
     return rows, segment_len, min(segments_per_call, int(np.diff(each).max()))

@@ -11,13 +11,14 @@ from jax.sharding import Mesh
 
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 
 def memory_shardings(model: base.LanguageModel, mesh: Mesh | None) -> Any:
   """Shardings that divide a memory's rows over a mesh; None without one."""
   if mesh is None:
     return None
-  return jax.tree.map(lambda axis: mesh_lib.rows(mesh, axis), model.row_axes())
+  return jax.tree.map(lambda axis: placement.rows(mesh, axis), model.row_axes())
 
 
 # Tokens of several segments in one product: more are hardly any faster.

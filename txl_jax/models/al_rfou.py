@@ -16,7 +16,7 @@ from txl_jax import attention
 from txl_jax.models import initial, layers, transformer, transformer_config
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
-from txl_jax.parallel.mesh import VOCABULARY
+from txl_jax.parallel.placement import VOCABULARY
 from txl_jax.program import settings
 from txl_jax.program.settings import count, key, size
 

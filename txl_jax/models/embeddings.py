@@ -16,7 +16,7 @@ from txl_jax.models import initial
 from txl_jax.models.config import Config
 from txl_jax.ops import sampled_softmax, softmax
 from txl_jax.parallel import vocab_parallel
-from txl_jax.parallel.mesh import VOCABULARY
+from txl_jax.parallel.placement import VOCABULARY
 
 # See `models.base.LanguageModel`.
 SHARDING = (

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import base, config, layers
-from txl_jax.parallel.mesh import OUTPUTS
+from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
 # The output of a layer for each choice of gate: from a = X * W + b alone, or

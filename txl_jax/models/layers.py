@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import initial
-from txl_jax.ops import dropout, kernels, products
+from txl_jax.ops import dropout, kernels, matmul
 from txl_jax.parallel import attention_parallel
 from txl_jax.program import settings
 
@@ -82,14 +82,14 @@ class Product(nn.DenseGeneral):
   """W x + b: [..., *inputs] -> [..., *outputs], W [*inputs, *outputs].
 
   The first `memory` states of x [B, S, ...] are those of memory, see
-  `ops.products`.
+  `ops.matmul`.
   """
 
   memory: int = 0
 
   def __post_init__(self):
     if self.dot_general is None:
-      self.dot_general = products.dot_general(self.memory)
+      self.dot_general = matmul.dot_general(self.memory)
     super().__post_init__()
 
 
@@ -146,7 +146,7 @@ class Attention(nn.Module):
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
-    apart = products.apart(states)
+    apart = matmul.apart(states)
     return self.k(states), self.v(apart)
 
   def distances(self, positions: Any) -> Distances | None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import initial, layers, recurrent
-from txl_jax.parallel.mesh import OUTPUTS
+from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import IN_USE, count, key
 
 

@@ -10,7 +10,7 @@ import jax
 
 from txl_jax.models import base, config
 from txl_jax.models.config import rate
-from txl_jax.parallel.mesh import OUTPUTS
+from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import size
 
 

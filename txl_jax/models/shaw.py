@@ -12,7 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from txl_jax.models import frozen, initial, layers, transformer
+from txl_jax.models import inference, initial, layers, transformer
 from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key, size
 
@@ -77,13 +77,13 @@ class Layer(transformer.Layer):
   ATTENTION = Attention
 
 
-class Shaw(frozen.WithRing):
+class Shaw(inference.WithRing):
   """Learned relative positions, see `models.base` and `Config`."""
 
   Config = Config
   LAYER = Layer
   SHARDING = (
-    *frozen.WithRing.SHARDING,
+    *inference.WithRing.SHARDING,
     (r'attention/table', (None, 'tensor', None)),  # [L, H, K]
     (r'attention/distance_bias', (None, 'tensor')),  # [L, H]
     (r'attention/u', ('tensor', None)),  # [H, K]

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import frozen, initial, layers, transformer
+from txl_jax.models import inference, initial, layers, transformer
 from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key
 
@@ -73,13 +73,13 @@ class Layer(transformer.Layer):
     return R, self.biases() if self.config.untie_biases else biases
 
 
-class TransformerXL(frozen.WithRing):
+class TransformerXL(inference.WithRing):
   """Transformer-XL, see `models.base` and `Config`."""
 
   Config = Config
   LAYER = Layer
   SHARDING = (
-    *frozen.WithRing.SHARDING,
+    *inference.WithRing.SHARDING,
     (r'attention/r/kernel', ('fsdp', 'tensor', None)),  # [D, H, K]
     (r'biases/[uv]', ('tensor', None)),  # [H, K]
   )

@@ -12,8 +12,7 @@ from txl_jax import models
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.models import base
 from txl_jax.modes import sections
-from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import processes
+from txl_jax.parallel import placement, processes
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, workdir
@@ -66,8 +65,8 @@ def weights(
   """
 
   def restore(item, abstract):
-    placed = mesh_lib.by_rules(abstract, mesh, model.SHARDING)
-    abstract = mesh_lib.with_shardings(abstract, placed)
+    placed = placement.by_rules(abstract, mesh, model.SHARDING)
+    abstract = placement.with_shardings(abstract, placed)
     return checkpoints.restore(step, **{item: abstract})[item]
 
   if checkpoints.has(step, 'average'):

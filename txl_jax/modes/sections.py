@@ -10,7 +10,7 @@ from txl_jax.data.options import Data
 from txl_jax.evaluation.perplexity import Eval
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
-from txl_jax.modes import options
+from txl_jax.modes.measurements import options
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.program import settings

@@ -14,7 +14,7 @@ from txl_jax.modes import pretrained
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.ops import kernels
-from txl_jax.parallel import capacity, processes
+from txl_jax.parallel import capacity, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import target_device
 from txl_jax.training import cost
@@ -50,7 +50,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   train = config.train
   B, T = train.batch_size, train.segment_len
   mesh = mesh_lib.abstract_mesh(config.mesh)
-  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  step_lib.check_rows(config, placement.row_parts(mesh))
   built = step_lib.build(config, vocab_size, None)
   model, state = built.model, built.abstract
   placed = state_lib.shardings(state, mesh, model)
@@ -74,7 +74,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   if mesh.size > 1:
     sizes = ', '.join(f'{axis} {n}' for axis, n in mesh.shape.items())
     lines.append(f'mesh: {sizes}: {mesh.size} devices')
-  state = mesh_lib.with_shardings(state, placed)
+  state = placement.with_shardings(state, placed)
   held = {
     name: capacity.on_a_device(getattr(state, part))
     for part, name in _HELD.items()
@@ -104,7 +104,7 @@ def _modules(params, placed):
   flat = jax.tree_util.tree_leaves_with_path(params)
   specs = jax.tree.leaves(placed) if placed else [None] * len(flat)
   for (path, x), at in zip(flat, specs, strict=True):
-    name = re.sub(r'_\d+', '_*', mesh_lib.path_name(path))
+    name = re.sub(r'_\d+', '_*', placement.path_name(path))
     times[name, x.shape] += 1
     total[name.split('/')[0]] += x.size
     axes[name, x.shape] = f'  {_divided(at.spec)}' if at else ''

@@ -8,7 +8,7 @@ from txl_jax.evaluation import figures
 from txl_jax.modes import pretrained, sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import processes
+from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, settings
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
@@ -22,7 +22,7 @@ def run(job: Job) -> None:
   """Trains a run to its last step, from where it stands; see `loop.Trainer`."""
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
-  step_lib.check_rows(config, mesh_lib.row_parts(mesh))
+  step_lib.check_rows(config, placement.row_parts(mesh))
   train: Any = config.train
   if train.init_from:  # for the record: in every working directory
     train.init_from = buckets.absolute(train.init_from)

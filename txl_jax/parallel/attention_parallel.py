@@ -12,7 +12,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from txl_jax.ops.kernels import api, base
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 _HEADS = 'tensor'
 
@@ -37,8 +37,8 @@ def attend(
     return run(inputs, key=key)
 
   B, _, H, _ = inputs.q.shape
-  axes = mesh_lib.ROWS, None, (_HEADS,)
-  spec = mesh_lib.fit(axes, inputs.q.shape, mesh)
+  axes = placement.ROWS, None, (_HEADS,)
+  spec = placement.fit(axes, inputs.q.shape, mesh)
   rows, _, heads, *_ = (*spec, None, None, None)
   states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
   specs = states, states, states, table, bias, bias, table, P(rows)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from txl_jax.ops import softmax
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 
 def nll(
@@ -43,7 +43,7 @@ def _call(run, weights, tokens, rest, specs):
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
     return run(*tokens, *rest)
-  spec = mesh_lib.fit((mesh_lib.ROWS,), tokens[0].shape, mesh)
+  spec = placement.fit((placement.ROWS,), tokens[0].shape, mesh)
   places = zip(weights, _words(weights))
   bins = [_Shared(len(w), _axes(words), _axes(spec)) for w, words in places]
   run = functools.partial(run, bins=bins)
@@ -55,8 +55,8 @@ def _call(run, weights, tokens, rest, specs):
 def _words(arrays):
   """The specs of what has one array for each bin, words first."""
   mesh = jax.sharding.get_abstract_mesh()
-  axes = () if mesh.empty else mesh_lib.VOCABULARY
-  return jax.tree.map(lambda x: mesh_lib.fit((axes,), x.shape, mesh), arrays)
+  axes = () if mesh.empty else placement.VOCABULARY
+  return jax.tree.map(lambda x: placement.fit((axes,), x.shape, mesh), arrays)
 
 
 def _axes(spec):

@@ -1,21 +1,17 @@
-"""Command lines: parsed, and mistakes of the user reported in one line.
+"""Command lines, as absl parses them; what is wrong is a UserError.
 
-`app.run` of absl would print the help of all flags, or a traceback.
+`app.run` of absl would print the help of all flags.
 """
 
 import contextlib
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator
 
 from absl import flags, logging
 
-from txl_jax.program import terminal
-from txl_jax.program.errors import UserError, first_line
-
-_NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
+from txl_jax.program.errors import UserError
 
 
 class Path(flags.ArgumentParser):
@@ -48,36 +44,6 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
   if extra := rest[1 + arguments :]:
     raise UserError(f'argument {extra[0]!r} is not expected')
   return rest
-
-
-@contextlib.contextmanager
-def told(
-  smaller: str = 'a smaller batch_size, segment_len, mem_len or model',
-) -> Iterator[None]:
-  """Ends the program with a line and status 1 where the block raises.
-
-  Against a lack of memory `smaller` helps; Ctrl-C is status 130; whoever closes
-  our output early, as head does, gets no line.
-  """
-  try:
-    try:
-      yield
-    finally:
-      sys.stdout.flush()  # what is left would fail when nobody catches it
-  except BrokenPipeError:
-    terminal.end(1)  # the interpreter would fail once more, when it ends
-  except (UserError, OSError) as e:
-    print('error:', ' '.join(str(e).split()), file=sys.stderr)
-    sys.exit(1)
-  except (MemoryError, RuntimeError) as e:
-    # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.
-    if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
-      raise
-    text = f'{first_line(e)}; allowed: {smaller}, or more devices'
-    print(f'error: out of memory: {text}', file=sys.stderr)
-    sys.exit(1)
-  except KeyboardInterrupt:
-    terminal.interrupt()
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ python -m txl_jax.report --runs=runs --output=report
 writes report.md and its pictures, which need the extra `plot`.
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import errors, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -104,7 +104,7 @@ def main(_: list[str]) -> None:
 
 def entry() -> None:
   """The program: a mistake of the user is one line and status 1."""
-  with command_line.without_echoes(), command_line.told():
+  with command_line.without_echoes(), errors.told():
     app.run(main, flags_parser=command_line.parse)
 
 

@@ -11,7 +11,6 @@ from jax.sharding import Mesh
 
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import figures, perplexity
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.parallel.watchdog import Stopped, Watch
 from txl_jax.program import settings
@@ -65,11 +64,11 @@ class Trainer:
     self.mesh, self.watch, self.console = mesh, watch, console
     self.streams, self.validation, built = plan
     B = config.train.batch_size
-    self.rows = placement.local_rows(mesh_lib.rows(mesh), B)
+    self.rows = placement.local_rows(placement.rows(mesh), B)
     self.model = built.model
     self.abstract, self.train_step = built.abstract, built.step
-    self._create = functools.partial(mesh_lib.make, built.create)
-    self._everywhere = mesh_lib.replicated(mesh)
+    self._create = functools.partial(placement.make, built.create)
+    self._everywhere = placement.replicated(mesh)
     self._no_sums = jax.jit(metrics.zeros, out_shardings=self._everywhere)
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
@@ -112,7 +111,7 @@ class Trainer:
     self.console.say(f'continuing from step {step}')
     if abstract is not self.abstract:
       empty = functools.partial(self.model.init_memory, B)
-      memory = mesh_lib.make(empty, self.abstract.memory)
+      memory = placement.make(empty, self.abstract.memory)
       self.state = self.state.replace(memory=memory)
     for line in host.other_versions():
       self.console.say(line)
@@ -202,7 +201,7 @@ class Trainer:
   def _next_batch(self):
     number = self.step + self.progress.passed_over
     batch = vars(self.streams.batch(number, self.rows))
-    placed = mesh_lib.rows(self.mesh)
+    placed = placement.rows(self.mesh)
     B = self.config.train.batch_size
     return placement.from_rows(batch, self.rows, B, placed)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from txl_jax.parallel.mesh import path_name
+from txl_jax.parallel.placement import path_name
 from txl_jax.program.settings import count, key, size
 
 

@@ -13,8 +13,7 @@ from txl_jax.data import streams
 from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import perplexity
-from txl_jax.parallel import capacity
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import capacity, placement
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
@@ -69,7 +68,7 @@ def evaluation(config: Config) -> dict[str, Any]:
 
 def _check_step(config, built, mesh, text):
   """Checks that the training step fits in memory."""
-  B, placed = config.train.batch_size, mesh_lib.rows(mesh)
+  B, placed = config.train.batch_size, placement.rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
     return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from txl_jax.models import base
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.training import averaging, metrics
 
 _ITEMS = ('params', 'memory', 'average')
@@ -65,14 +65,14 @@ def join(items: dict[str, Any]) -> TrainState:
 
 
 def shardings(
-  abstract: TrainState, mesh: mesh_lib.AnyMesh, model: base.LanguageModel
+  abstract: TrainState, mesh: placement.AnyMesh, model: base.LanguageModel
 ) -> TrainState:
   """A TrainState of shardings for a TrainState of arrays or their shapes."""
-  everywhere = jax.tree.map(lambda _: mesh_lib.replicated(mesh), abstract)
+  everywhere = jax.tree.map(lambda _: placement.replicated(mesh), abstract)
   names = ('params', 'opt_state', 'average')
   ruled = {
-    name: mesh_lib.by_rules(getattr(abstract, name), mesh, model.SHARDING)
+    name: placement.by_rules(getattr(abstract, name), mesh, model.SHARDING)
     for name in names
   }
-  rows = jax.tree.map(lambda i: mesh_lib.rows(mesh, i), model.row_axes())
+  rows = jax.tree.map(lambda i: placement.rows(mesh, i), model.row_axes())
   return everywhere.replace(**ruled, memory=rows)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from txl_jax import models
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program import settings
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
@@ -151,7 +152,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   abstract, step = jax.eval_shape(create), None
   if mesh is not None:
     placed = state_lib.shardings(abstract, mesh, model)
-    abstract = mesh_lib.with_shardings(abstract, placed)
+    abstract = placement.with_shardings(abstract, placed)
     step = jit_train_step(
       mesh,
       abstract,
@@ -184,7 +185,7 @@ def jit_train_step(mesh: Mesh, abstract: TrainState, **more: Any) -> Any:
     with mesh_lib.ambient(mesh):
       return train_step(state, batch, **more)
 
-  given = states, mesh_lib.rows(mesh)
+  given = states, placement.rows(mesh)
   return jax.jit(
     step, in_shardings=given, out_shardings=states, donate_argnums=0
   )

@@ -24,7 +24,7 @@ from tests.runs.checkpoint.saves import (
   save,
   whole,
 )
-from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal
 
@@ -115,7 +115,7 @@ def held(monkeypatch):
 
 
 def test_what_is_written_is_the_state_of_the_call(tmp_path):
-  shard = mesh_lib.replicated(mesh_of(2))
+  shard = placement.replicated(mesh_of(2))
   rng = np.random.default_rng(0)
   before = rng.normal(size=[4, 1000, 500]).astype(np.float32)
   # Not device_put: what numpy has made is not donated.

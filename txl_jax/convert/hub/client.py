@@ -184,7 +184,9 @@ def _told(client, where) -> Iterator[None]:
   except errors.HfHubHTTPError as e:
     code = e.response.status_code
     refused = f'; allowed: {_LOG_IN}' if code in (401, 403) else ''
-    raise UserError(f'{where}: the Hub answers {code}{refused}') from e
+    said = ' '.join((e.server_message or '').split())[:200]
+    answer = f'{code}: {said}' if said else f'{code}'
+    raise UserError(f'{where}: the Hub answers {answer}{refused}') from e
   except others as e:
     raise UserError(f'{where}: {_why(e.__cause__ or e)}') from e
 

@@ -18,6 +18,7 @@ put together before it is multiplied.
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
@@ -48,33 +49,33 @@ class Task(NamedTuple):
   keys: int
 
   @property
-  def S(self):
+  def S(self) -> int:
     """Keys."""
     return self.M + self.T
 
   @property
-  def scale(self):
+  def scale(self) -> float:
     """Of scores, 1 / sqrt(K)."""
     return self.K**-0.5
 
   @property
-  def lead(self):
+  def lead(self) -> int:
     """How many zeros stand before the first row of r."""
     return self.queries * self.n - self.T + 1
 
-  def nearby(self, I):
+  def nearby(self, I: int) -> range:
     """The tiles of keys within the span of the queries of tile I."""
     far = max(self.M + I * self.n - self.span + 1, 0) // self.n
     near = (self.M + I * self.n + self.n - 1) // self.n
     return range(far, min(near, self.keys - 1) + 1)
 
   @property
-  def grid(self):
+  def grid(self) -> tuple[int, int, int, int]:
     """Heads, rows, tiles of queries, tiles of keys for one of these."""
     steps = max(len(self.nearby(I)) for I in range(self.queries))
     return self.H, self.B, self.queries, steps
 
-  def bounds(self, filled):
+  def bounds(self, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The first tile of keys, int32 [B x queries], and the last [queries].
 
     The first one is behind the last where there is nothing to see.
@@ -86,7 +87,9 @@ class Task(NamedTuple):
     return jnp.maximum(first, start[:, None]).reshape(-1), last
 
 
-def task(q, k, span, rate, interpret):
+def task(
+  q: jax.Array, k: jax.Array, span: int, rate: float, interpret: Any
+) -> Task:
   """The Task of queries [B, T, H, K] and keys [B, S, H, K]."""
   B, T, H, K = q.shape
   S = k.shape[1]
@@ -104,24 +107,26 @@ def _strided():
   return not target_device.device().kind.startswith('TPU v4')
 
 
-def count(length, n):
+def count(length: int, n: int) -> int:
   """Tiles of n in a length, the last of which may be partly empty."""
   return -(-length // n)
 
 
-def heads_first(x, t):
+def heads_first(x: jax.Array, t: Task) -> jax.Array:
   """[B, T or S, H, K] as [B, H, tiles x n, K]."""
   x = jnp.swapaxes(x, 1, 2)
   more = count(x.shape[2], t.n) * t.n - x.shape[2]
   return jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)])
 
 
-def heads_last(x, length):
+def heads_last(x: jax.Array, length: int) -> jax.Array:
   """The inverse of `heads_first`."""
   return jnp.swapaxes(x[:, :, :length], 1, 2)
 
 
-def positions(r, p, t):
+def positions(
+  r: jax.Array, p: jax.Array, t: Task
+) -> tuple[jax.Array, jax.Array]:
   """r as [H, chunks x n, K], p as [H, chunks, n], for all tiles."""
   chunks = t.queries + t.keys
   rows = t.lead, chunks * t.n - t.S - t.lead
@@ -129,13 +134,13 @@ def positions(r, p, t):
   return r, jnp.pad(p / t.scale, [(0, 0), rows]).reshape(t.H, chunks, t.n)
 
 
-def by_key(c, t):
+def by_key(c: jax.Array, t: Task) -> jax.Array:
   """[B, H, S] as [B, H, tiles of keys, n]."""
   c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, t.keys * t.n - t.S)])
   return c.reshape(t.B, t.H, t.keys, t.n)
 
 
-def by_query(logsum, mean, t):
+def by_query(logsum: jax.Array, mean: jax.Array, t: Task) -> jax.Array:
   """Two of [B, H, T] as [B, H, tiles of queries, 8, n], the first two rows."""
   more = t.queries * t.n - t.T
   ends = [(0, 0), (0, 0), (0, more)]
@@ -146,7 +151,7 @@ def by_query(logsum, mean, t):
   return jnp.pad(both, [(0, 0)] * 3 + [(0, 6), (0, 0)])
 
 
-def dot(x, y, x_axis, y_axis):
+def dot(x: jax.Array, y: jax.Array, x_axis: int, y_axis: int) -> jax.Array:
   """Sum over one axis of each, in float32."""
   full = x.dtype == jnp.float32
   return lax.dot_general(
@@ -162,13 +167,15 @@ def _axes(n):
   return a, x
 
 
-def seam(n, first, second):
+def seam(n: int, first: jax.Array, second: jax.Array) -> jax.Array:
   """z from the products with its two chunks."""
   a, y = _axes(n)
   return jnp.where(y >= n - a, first, second)
 
 
-def scores(t, I, J, filled, content, z, c):
+def scores(
+  t: Task, I: Any, J: Any, filled: Any, content: jax.Array, z: jax.Array, c: Any
+) -> jax.Array:
   """Scores of a tile, hidden ones low."""
   a, x = _axes(t.n)
   column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
@@ -187,7 +194,7 @@ def _rotate(z, strided):
   return _rotate_by_bits(z, lambda by: by)
 
 
-def rotate_back(x):
+def rotate_back(x: jax.Array) -> jax.Array:
   """Row a moved a to the left; no TPU rotates rows by numbers that fall."""
   return _rotate_by_bits(x, lambda by: x.shape[0] - by)
 
@@ -203,7 +210,7 @@ def _rotate_by_bits(x, right):
   return jnp.concatenate([x[:8], *moved])
 
 
-def keep(t, h, b, I, J, words):
+def keep(t: Task, h: Any, b: Any, I: Any, J: Any, words: Any) -> jax.Array:
   """Which probabilities of a tile the dropout leaves (`attention.keep`)."""
   a, x = _axes(t.n)
   row = b * words[3] + words[2] + h

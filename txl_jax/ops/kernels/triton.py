@@ -254,8 +254,11 @@ def _dkv_kernel(
   plgpu.store(dc_ref.at[b, h, j], dc, mask=j < S)
 
 
-def forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret=None):
+def forward(
+  *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
+) -> tuple[jax.Array, jax.Array]:
   """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
+  q, k, v, r, c, p, filled, words = arrays
   tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
@@ -271,10 +274,10 @@ def forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret=None):
 
 
 def backward(
-  q, k, v, r, c, p, filled, words, out, logsum, dout,
-  *, span, rate, interpret=None,
-):  # fmt: skip
+  *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
+) -> tuple[jax.Array, ...]:
   """See `fused`; dr is float32, a sum over the rows of the batch."""
+  q, k, v, r, c, p, filled, words, out, logsum, dout = arrays
   by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32

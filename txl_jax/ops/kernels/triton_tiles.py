@@ -16,7 +16,8 @@ positions and keeps the other.
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,27 +56,29 @@ class Problem(NamedTuple):
   interpret: bool
 
   @property
-  def n(self):
+  def n(self) -> int:
     """Queries and keys of a tile."""
     return self.tiling.n
 
   @property
-  def M(self):
+  def M(self) -> int:
     """Memory slots."""
     return self.S - self.T
 
   @property
-  def width(self):
+  def width(self) -> int:
     """Columns of a tile of states, a power of two: K and zeros."""
     return max(16, pl.next_power_of_2(self.K))
 
   @property
-  def scale(self):
+  def scale(self) -> float:
     """Of scores, 1 / sqrt(K)."""
     return self.K**-0.5
 
 
-def power(x, scale, offset, problem):
+def power(
+  x: jax.Array, scale: float, offset: jax.Array, problem: Problem
+) -> jax.Array:
   """2^(x scale - offset), for an offset that broadcasts to x.
 
   Triton alone would round the product and guard against subnormal results.
@@ -148,7 +151,7 @@ def _turn(x, to, axis, loop, problem):
   return moved
 
 
-def places(axis, problem):
+def places(axis: int, problem: Problem) -> tuple[jax.Array, jax.Array]:
   """Where rows of r are in a chunk, and where query a begins: int32 [n, n].
 
   Chunks are along the axis, queries along the other.
@@ -158,7 +161,9 @@ def places(axis, problem):
   return y, n - 1 - jax.lax.broadcasted_iota(jnp.int32, (n, n), 1 - axis)
 
 
-def by_key(late, early, axis, loop, problem):
+def by_key(
+  late: jax.Array, early: jax.Array, axis: int, loop: Any, problem: Problem
+) -> jax.Array:
   """Merges two products with chunks of r, and moves them to their keys.
 
   Both are float32 [n, n], of one chunk and the chunk before it.
@@ -169,7 +174,7 @@ def by_key(late, early, axis, loop, problem):
   return _turn(merged, to, axis, loop, problem)
 
 
-def by_distance(x, loop, problem):
+def by_distance(x: jax.Array, loop: Any, problem: Problem) -> jax.Array:
   """Moves x [n, n] of queries and keys to where their rows of r are.
 
   What of row a is before its start belongs to the later of the two chunks.
@@ -179,7 +184,9 @@ def by_distance(x, loop, problem):
   return _turn(x, to, 1, loop, problem)
 
 
-def dot(x, y, axis_x, axis_y, problem):
+def dot(
+  x: jax.Array, y: jax.Array, axis_x: int, axis_y: int, problem: Problem
+) -> jax.Array:
   """A product of tiles over one axis of each, accumulated in float32.
 
   float32 tiles go to the tensor cores in three parts, which leaves about the
@@ -199,7 +206,9 @@ def dot(x, y, axis_x, axis_y, problem):
   )
 
 
-def load_rows(ref, b, rows, h, problem):
+def load_rows(
+  ref: Any, b: Any, rows: jax.Array, h: Any, problem: Problem
+) -> jax.Array:
   """States [n, width] of ref [B, rows, H, width], or [rows, H, width] (b None).
 
   rows is int32 [n], all of them in the array.
@@ -209,7 +218,9 @@ def load_rows(ref, b, rows, h, problem):
   return plgpu.load(ref.at[place if b is None else (b, *place)])
 
 
-def store_rows(ref, b, rows, h, x, problem):
+def store_rows(
+  ref: Any, b: Any, rows: jax.Array, h: Any, x: jax.Array, problem: Problem
+) -> None:
   """Stores states [n, width] in ref [B, rows, H, width], where it has them."""
   columns = jnp.arange(problem.width, dtype=jnp.int32)
   place = ref.at[b, rows[:, None], h, columns[None, :]]
@@ -217,12 +228,22 @@ def store_rows(ref, b, rows, h, x, problem):
   plgpu.store(place, x, mask=mask)
 
 
-def within(rows, size, tile):
+def within(rows: jax.Array, size: int, tile: int) -> jax.Array:
   """Rows [n] from a multiple of the tile on, none of them past the last."""
   return rows if size % tile == 0 else jnp.minimum(rows, size - 1)
 
 
-def masked(x, unseen, i, j, i0, j0, filled, problem, axis):
+def masked(
+  x: jax.Array,
+  unseen: float,
+  i: jax.Array,
+  j: jax.Array,
+  i0: Any,
+  j0: Any,
+  filled: Any,
+  problem: Problem,
+  axis: int,
+) -> jax.Array:
   """x, and `unseen` where the query does not see the key.
 
   x is a tile [n, n] of queries i, int32 [n] from i0 on, and keys j, int32 [n]
@@ -252,7 +273,9 @@ def masked(x, unseen, i, j, i0, j0, filled, problem, axis):
   return jax.lax.cond(whole, lambda x: x, mask, x)
 
 
-def hash_index(b, h, i, j, words_ref, problem):
+def hash_index(
+  b: Any, h: Any, i: Any, j: Any, words_ref: Any, problem: Problem
+) -> jax.Array:
   """The index of each weight that dropout hashes, uint32; see `fused`."""
   b, h, i, j = (x.astype(jnp.uint32) for x in (b, h, i, j))
   row = b * words_ref[3] + words_ref[2] + h
@@ -270,7 +293,7 @@ class Positions:
     self.q, self.r_ref, self.p_ref = q, r_ref, p_ref
     self.h, self.base, self.problem = h, base, problem
 
-  def begin(self, J):
+  def begin(self, J: Any) -> tuple[jax.Array, ...]:
     """The state for the tile of keys J."""
 
     # A loop, since Triton keeps what a product read until the loop after it.
@@ -283,7 +306,9 @@ class Positions:
       (early, self.chunk(J + 1)) if self.problem.tiling.direct else (early,)
     )
 
-  def step(self, J, state):
+  def step(
+    self, J: Any, state: Sequence[jax.Array]
+  ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
     """The products for tile J, later chunk first, and the next state."""
     early, *r = state
     late = self._product(J + 1, r[0] if r else self.chunk(J + 1))
@@ -294,7 +319,7 @@ class Positions:
     first = self.base + J * self.problem.n
     return first + jnp.arange(self.problem.n, dtype=jnp.int32)
 
-  def chunk(self, J):
+  def chunk(self, J: Any) -> jax.Array:
     """The rows of r [n, width] that tile J begins in."""
     return load_rows(self.r_ref, None, self._its_rows(J), self.h, self.problem)
 
@@ -303,7 +328,9 @@ class Positions:
     return dot(self.q, r, 1, 1, self.problem) + bias
 
 
-def operands(r, c, p, problem):
+def operands(
+  r: jax.Array, c: jax.Array, p: jax.Array, problem: Problem
+) -> tuple[jax.Array, jax.Array, jax.Array]:
   """r, c and p as the kernels have them.
 
   c and p without the scale that the whole score is multiplied by; r and p with
@@ -316,7 +343,14 @@ def operands(r, c, p, problem):
   return r, c / problem.scale, p
 
 
-def problem_of(q, k, span, rate, tiling, interpret):
+def problem_of(
+  q: jax.Array,
+  k: jax.Array,
+  span: int,
+  rate: float,
+  tiling: Tiling,
+  interpret: bool | None,
+) -> Problem:
   """The Problem of queries [B, T, H, K] and keys [B, S, H, K]."""
   if interpret is None:
     interpret = target_device.device().platform == 'cpu'
@@ -325,7 +359,7 @@ def problem_of(q, k, span, rate, tiling, interpret):
   return Problem(T, S, H, K, span, rate, tiling, interpret)
 
 
-def padded(problem, *states):
+def padded(problem: Problem, *states: jax.Array) -> list[jax.Array]:
   """States with their last axis brought up to a power of two.
 
   Copies cost less than loads of less than 16 bytes.
@@ -336,7 +370,14 @@ def padded(problem, *states):
   ]
 
 
-def call(kernel, problem, grid, results, *args, over=()):
+def call(
+  kernel: Callable[..., None],
+  problem: Problem,
+  grid: tuple[int, ...],
+  results: list[Any],
+  *args: jax.Array,
+  over: Sequence[jax.Array] = (),
+) -> Any:
   """A kernel over a grid, its arrays whole.
 
   The first results take the places of the arrays `over`, its last arguments.
@@ -356,7 +397,7 @@ def call(kernel, problem, grid, results, *args, over=()):
   )(*args, *over)
 
 
-def tiling_for(name, q):
+def tiling_for(name: str, q: jax.Array) -> Tiling:
   """The tiling that was fastest on an H100 for a kernel with such states."""
   wide = q.shape[-1] > 64
   if q.dtype == jnp.float32:

@@ -7,7 +7,7 @@ import pytest
 
 from tests import direct
 from txl_jax import models
-from txl_jax.modes import sliding_window
+from txl_jax.modes.measurements import sliding_window
 
 V, N, W = 11, 24, 5
 FIELDS = dict(name='transformer_xl', n_layer=2, d_model=6, n_head=2, d_head=3)

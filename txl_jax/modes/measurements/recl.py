@@ -24,7 +24,6 @@ from txl_jax.evaluation import scoring
 from txl_jax.models import base
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
-from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, pictures, settings
 
@@ -56,7 +55,7 @@ def after_context(
   once.
   """
   T = min(segment_len, c) if model.remembers() else c
-  more = -batch_size % mesh_lib.row_parts(mesh) if mesh else 0
+  more = -batch_size % placement.row_parts(mesh) if mesh else 0
   rows, G = batch_size + more, -(-c // T)
   nll = np.zeros(len(at), np.float32)
   start = jax.jit(

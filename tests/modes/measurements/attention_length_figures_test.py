@@ -10,7 +10,7 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.modes import attention_length, options
+from txl_jax.modes.measurements import attention_length, options
 from txl_jax.program.errors import UserError
 
 V, N, LENGTHS = 11, 40, (1, 2, 3, 7)

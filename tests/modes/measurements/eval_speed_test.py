@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.modes import runs, subjects
-from txl_jax.modes import eval_speed
+from txl_jax.modes.measurements import eval_speed
 from txl_jax.program.errors import UserError
 
 

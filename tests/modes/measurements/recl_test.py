@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.modes import recl
+from txl_jax.modes.measurements import recl
 from txl_jax.program.errors import UserError
 
 

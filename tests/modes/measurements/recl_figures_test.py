@@ -13,8 +13,9 @@ import pytest
 from tests import direct
 from tests.models import every
 from txl_jax import models
-from txl_jax.modes import options, recl
+from txl_jax.modes.measurements import options, recl
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement
 
 
 def literal(l, step, r):
@@ -186,7 +187,7 @@ def test_after_exactly_c_tokens(name, changes):
     )
   )
   mesh = mesh_lib.make_mesh()
-  placed = jax.device_put(params, mesh_lib.replicated(mesh))
+  placed = jax.device_put(params, placement.replicated(mesh))
   for c in 2, 3, 7:
     found = recl.after_context(
       model, placed, tokens, at, c, batch_size=3, segment_len=3, mesh=mesh

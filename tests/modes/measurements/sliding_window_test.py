@@ -3,7 +3,8 @@
 import pytest
 
 from tests.modes import runs, subjects
-from txl_jax.modes import evaluate, sliding_window
+from txl_jax.modes import evaluate
+from txl_jax.modes.measurements import sliding_window
 from txl_jax.program.errors import UserError
 
 

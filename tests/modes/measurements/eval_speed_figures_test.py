@@ -6,7 +6,7 @@ import pytest
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
 from txl_jax.models import base, windowed
-from txl_jax.modes import eval_speed, options
+from txl_jax.modes.measurements import eval_speed, options
 from txl_jax.program.errors import UserError
 
 FIELDS = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=2, d_head=3)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax import models
-from txl_jax.evaluation import inside
+from txl_jax.evaluation import activations
 from txl_jax.models import base
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
@@ -136,7 +136,7 @@ def _segments(model, params, tokens, start, T, context, method):
   The memory has read the `context` tokens before it, in whole segments.
   """
   begin = start - min(context, start) // T * T
-  text = inside.segments(model, params, tokens[begin:], T, method)
+  text = activations.segments(model, params, tokens[begin:], T, method)
   for at, real, arrays in text:
     if begin + at >= start:
       yield real, arrays

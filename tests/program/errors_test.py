@@ -1,0 +1,35 @@
+"""Errors as a program tells them."""
+
+import jax
+import pytest
+
+from txl_jax.program import errors
+
+
+@pytest.mark.parametrize(
+  'error, line',
+  [
+    (MemoryError('Unable to allocate 7 GiB'), 'Unable to allocate 7 GiB'),
+    (MemoryError(), 'MemoryError'),
+    (
+      jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory\nmore'),
+      'RESOURCE_EXHAUSTED: Out of memory',
+    ),
+    (
+      jax.errors.JaxRuntimeError('INTERNAL: Out of memory allocating 9 bytes.'),
+      'INTERNAL: Out of memory allocating 9 bytes.',
+    ),
+  ],
+)
+def test_out_of_memory(capsys, error, line):
+  with pytest.raises(SystemExit) as e, errors.told():
+    raise error
+  assert e.value.code == 1
+  said = capsys.readouterr().err
+  assert said.startswith(f'error: out of memory: {line}; allowed: a smaller ')
+  assert said.count('\n') == 1
+
+
+def test_another_error_of_xla_is_not_told():
+  with pytest.raises(jax.errors.JaxRuntimeError), errors.told():
+    raise jax.errors.JaxRuntimeError('INTERNAL: what is this')

@@ -1,0 +1,1 @@
+"""The measurements of the paper: RECL, attention length, speed, maps."""
