@@ -254,3 +254,12 @@ def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   assert f'{score.bits_per_byte:.5f} bpc' == found[1].split(' (')[0]
   done = mode(trained, 'score', run=programs.here)
   assert_refused(done, '--text is missing; allowed: a file to score')
+
+
+def test_a_text_is_not_overwritten_by_its_score(trained, tmp_path):
+  path = tmp_path / 'a.txt'
+  path.write_text('some text')
+  flags = [f'--text={path}', f'--score_file={tmp_path}/./a.txt']
+  done = mode(trained, 'score', flags=flags, run=programs.here)
+  assert_refused(done, '--score_file is ', 'another file than --text')
+  assert path.read_text() == 'some text'

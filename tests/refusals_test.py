@@ -30,6 +30,11 @@ def here(folder, *overrides, **options):
     ('eval.model.mem_len=many', ['eval.model.mem_len', 'many']),
     ('eval.model.mem_len=-1', ['eval.model.mem_len is -1', 'at least 0']),
     ('train.steps=0', ['train.steps is 0', 'at least 1']),
+    ('eval.nll_file=a.txt', ["nll_file is '", 'a name that ends in .npy']),
+    (
+      'eval.segment_len=600000000',
+      ['eval.segment_len is 600000000', '1000000'],
+    ),
     ('eval.model.same_length=on', ["same_length is 'on'", 'off, M, M+1']),
     ('data.path=/no/such', ['/no/such']),
     ('train.segment_len=90000', ['720001', 'train.segment_len (90000)']),

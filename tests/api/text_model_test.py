@@ -298,7 +298,7 @@ def test_a_checkpoint_is_chosen(made):
     assert txl_jax.load(folder, checkpoint=which).step == runs.STEP
   with pytest.raises(UserError, match=r"checkpoint is '6'; allowed: best"):
     txl_jax.load(folder, checkpoint=6)
-  with pytest.raises(UserError, match=r'/none is not there; allowed: the fold'):
+  with pytest.raises(UserError, match=r'/none is not there; allowed: a run'):
     txl_jax.load(folder / 'none')
   with pytest.raises(UserError, match=r'no file of torch\.save'):
     txl_jax.load(folder / 'config.json')
@@ -321,7 +321,13 @@ def test_what_is_refused(made):
     (lambda: run.hidden('the', 2), '^layer is 2; allowed: 0 to 1, or -2 to -1'),
     (lambda: run.hidden('the', 'x'), "^layer is 'x'; allowed: 0 to 1, or -2"),
     (lambda: run.generate([]), r'^prompt is \[\]; allowed: one text or more'),
+    (lambda: run.hidden('the', 1.0), '^layer is 1.0; allowed: 0 to 1, or -2'),
     (lambda: run.generate('a', samples=0), '^samples is 0; allowed: '),
+    (lambda: run.generate('a', samples=1.5), '^samples is 1.5; allowed: a wh'),
+    (lambda: run.generate('a', samples=2**40), '^samples is 1.*, 1 to 1,000,0'),
+    (lambda: run.generate('a', stop=''), "^stop is ''; allowed: texts of one"),
+    (lambda: run.score('\ud800ab'), "^text is '.ud800ab'; allowed: text in U"),
+    (lambda: run.score('the the', segment_len=10**9), 'at most 1000000$'),
     (lambda: run.generate('a', top_k=-1), '^top_k is -1; allowed: at least 0'),
     (lambda: run.generate('a', seed=True), '^seed is True; allowed: a whole n'),
     (lambda: run.generate('a', window=3), r'^generate.window is 3; allowed: 0'),

@@ -308,6 +308,35 @@ def test_the_model_card(server, signed_in, run):
   assert f'{run.parent}' not in text
 
 
+def test_the_card_of_a_run_that_began_with_other_weights(
+  server, signed_in, run
+):
+  ours = txl_jax.load(run)
+  ours.config.origin = '/home/secret/first, step 5, sha256 ab'
+  config = json.loads((run / 'config.json').read_text())
+  config |= {'origin': ours.config.origin}
+  config['data'] |= {'corpus': 'text', 'path': '/home/secret/x.txt'}
+  (run / 'config.json').write_text(json.dumps(config))
+  (run / 'analysis').mkdir()
+  found = {
+    'checkpoint_step': 7, 'unit': 'bpc', 'bpc': 3.25, 'split': 'test',
+    'corpus': 'enwik8-0123', 'eval': {'segment_len': 4},
+    'config': {'model.mem_len': 8},
+  }  # fmt: skip
+  (run / 'analysis/eval_test.json').write_text(json.dumps(found))
+  ours.push('hf://me/mine')
+  text = server.files('me/mine')['README.md'].decode()
+  assert 'other weights, which it does not name (txl_jax, mine' in text
+  assert "'--config.data.path=…'" in text
+  assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
+  assert '| text | validation |' in text
+  config = json.loads(server.files('me/mine')['config.json'])
+  assert config['origin'].endswith('first, step 5, sha256 ab')
+  assert b'secret' not in b''.join(server.files('me/mine').values())
+  again = txl_jax.load('hf://me/mine')
+  assert 'before: txl_jax, mine, step 7, first' in again.config.origin
+
+
 def test_the_card_of_another_step_has_no_figure(server, signed_in, run):
   lines = (run / 'metrics.jsonl').read_text().splitlines()
   (run / 'metrics.jsonl').write_text(lines[0] + '\n')  # of step 3

@@ -90,6 +90,7 @@ def test_of_equal_logits_the_lower_id_counts_as_larger():
     return np.isfinite(adjust(logits, seen, Sampling(**kw))[0]).tolist()
 
   assert kept(top_k=3) == [True, True, True, False]
+  assert kept(top_p=1e-50) == [True, False, False, False]
   assert kept(top_p=0.5) == [True, True, False, False]  # 2 / 4 reach 0.5
   assert kept(top_p=0.51) == [True, True, True, False]
 

@@ -14,7 +14,7 @@ from txl_jax.convert.hub import client
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import buckets
+from txl_jax.program import buckets, settings
 from txl_jax.program.errors import UserError
 
 
@@ -42,8 +42,11 @@ def load(
   """
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
   if client.is_place(path):
+    _hold_best(checkpoint, f'{path}')
     folder, name = client.download(client.place(f'{path}'))
     return _of_weights(folder, name, mesh)
+  if '://' in f'{path}' and not f'{path}'.startswith(buckets.SCHEME):
+    raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')
   place = buckets.place(os.path.expanduser(path))
   if place.is_dir() and not reading.has_weights(place):
     config: Any = restore.recorded(place)
@@ -53,9 +56,16 @@ def load(
     more: Any = dict(step=found.step, source=buckets.absolute(f'{place}'))
     return TextModel(config, found.params, found.vocabulary, mesh, **more)
   if isinstance(place, buckets.Path) or not place.exists():
-    allowed = 'the folder of a run, or a local file of --mode=export'
+    allowed = 'a run, a file of --mode=export, or hf://ORG/NAME on the Hub'
     raise UserError(f'{place} is not there; allowed: {allowed}')
+  _hold_best(checkpoint, f'{place}')
   return _of_weights(place, buckets.absolute(f'{place}'), mesh)
+
+
+def _hold_best(checkpoint, name):
+  if checkpoint != 'best':
+    allowed = f"'best', for {name} is no run, and has only one"
+    settings.refuse('checkpoint', checkpoint, allowed)
 
 
 def _of_weights(path, name, mesh):

@@ -26,6 +26,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes]
+_SAMPLES = 1_000_000  # of a prompt
 
 
 class TextModel:
@@ -105,8 +106,9 @@ class TextModel:
     """
     prompts = texts.several(prompt)
     each = 1 if samples is None else samples
-    if each < 1:
-      settings.refuse('samples', samples, 'at least 1')
+    whole = isinstance(each, int | np.integer) and each is not True
+    if not whole or not 1 <= each <= _SAMPLES:
+      settings.refuse('samples', samples, f'a whole number, 1 to {_SAMPLES:,}')
     rows = self._rows(prompts, each, stop, options)
     found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
     for i, text in enumerate(found):
@@ -172,7 +174,8 @@ class TextModel:
     """
     model, ids, spans, T = self._inside(text, options)
     n = len(activations.shapes(model, self.params, T, 'hidden')) - 1
-    if layer not in range(-n - 1, n + 1):
+    whole = isinstance(layer, int | np.integer)
+    if not whole or layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
     states = activations.hidden(model, self.params, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
@@ -271,4 +274,7 @@ class TextModel:
 
 def _stops(stop):
   """The bytes of the texts that end a sample."""
-  return [texts.encoded('stop', x) for x in texts.several(stop)]
+  found = [texts.encoded('stop', x) for x in texts.several(stop)]
+  if b'' in found:
+    settings.refuse('stop', stop, 'texts of one byte or more')
+  return found

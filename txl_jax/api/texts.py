@@ -19,13 +19,19 @@ Text = str | bytes | Sequence[int] | np.ndarray
 
 
 def encoded(name: str, text: str | bytes) -> bytes:
-  """A str in UTF-8, or bytes as they are; TypeError for anything else."""
+  """A str in UTF-8, or bytes as they are; TypeError for anything else.
+
+  UserError: a str has a lone surrogate.
+  """
   if isinstance(text, bytes):
     return text
   if not isinstance(text, str):
     found = type(text).__name__
     raise TypeError(f'{name} is a {found}; allowed: str or bytes')
-  return text.encode()
+  try:
+    return text.encode()
+  except UnicodeEncodeError as e:
+    raise UserError(f'{name} is {text!r:.50}; allowed: text in UTF-8') from e
 
 
 def several(given: Any) -> list[Any]:

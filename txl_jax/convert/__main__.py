@@ -169,6 +169,10 @@ def _write(form, to, source, weights):
     print(f'evaluate:  {of_run} --mode=eval')
     print(f"sample:    {of_run} --mode=generate --config.generate.prompt='…'")
     print(f'train on:  {of_run}')
+    if weights.vocabulary.kind == 'words':
+      words = f'--config.data.level=word --config.data.vocab_file={to}/'
+      text = f'--config.data.corpus=text --config.data.path=FILE {words}'
+      print(f'your text: add {text}{writing.WORDS}')
   elif form == 'export':
     writing.to_export(to, weights)
   elif form == 'hub':

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +40,7 @@ _IN_FOLDER = (
 )
 # With weights of Hugging Face; the first is our own.
 _VOCABULARIES = workdir.VOCABULARY, *vocabularies.NAMES
+_FOLDERS = re.compile(r'(?<![^\s,;])/(?:[^\s,;]*/)?')
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
 _OURS = 'txl_jax'  # as the origin of what is no other version's
 
@@ -96,7 +98,7 @@ def _opened(path):
   """Which of SOURCES it is, its tensors and options, and the files of both."""
   prefix = tensorflow_file.prefix_of(path)
   is_other = path.is_file() and prefix == path
-  if pathlib.Path(f'{prefix}.index').exists() and not is_other:
+  if tensorflow_file.has_index(path) and not is_other:
     state = tensorflow_file.read(prefix)
     found = {'cutoffs': tensorflow.cutoffs(state)}
     return 'tensorflow', state, found, tensorflow_file.data_files(prefix)
@@ -116,6 +118,9 @@ def _opened(path):
 def _weights_in(path):
   """The file with weights, or the folder if it is a run."""
   if not path.is_dir():
+    if not path.exists() and not tensorflow_file.has_index(path):
+      allowed = 'a file or folder, or hf://ORG/NAME on the Hub'
+      raise UserError(f'{path} is not there; allowed: {allowed}')
     return path
   if workdir.checkpoints(path).is_dir():
     return path
@@ -155,7 +160,8 @@ def of_run(
   """
   parts = [_OURS, where if '://' in where else where.rpartition('/')[2]]
   parts += [f'step {step}'] if step is not None else []
-  parts += [config.origin] if config.origin else []
+  # Weights are pushed with it, the folders of a user are not.
+  parts += [_FOLDERS.sub('', config.origin)] if config.origin else []
   origin = ', '.join(parts)
   keys = repository.used(config)
   keys = {k: x for k, x in keys.items() if x is not None}

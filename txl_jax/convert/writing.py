@@ -29,7 +29,7 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir
 from txl_jax.training import resume
 
-_WORDS = 'vocabulary.txt'
+WORDS = 'vocabulary.txt'
 _TEXT = 'text.txt'  # which the user may put there
 FORMATS = ('auto', 'workdir', 'original', 'hugging_face', 'export', 'hub')
 _ENDINGS = {'.pt': 'original', '.pth': 'original', '.npz': 'export'}
@@ -221,7 +221,7 @@ def _data(folder, vocabulary):
   return {
     **text,
     'level': 'word',
-    'vocab_file': f'{beside / _WORDS}',
+    'vocab_file': f'{beside / WORDS}',
     'eos': vocabulary.eos == '<eos>',
     'lower': vocabulary.lower,
   }
@@ -249,7 +249,7 @@ def _write_workdir(made, folder, config, weights):
   if isinstance(weights.vocabulary, Words):
     # Without counts: the list need not begin with the most frequent word.
     words = dataclasses.replace(weights.vocabulary, counts=())
-    (made / _WORDS).write_bytes(words.text())
+    (made / WORDS).write_bytes(words.text())
 
 
 def to_export(path: pathlib.Path, weights: Weights) -> None:

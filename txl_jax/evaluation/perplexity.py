@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,7 +36,7 @@ class Eval:
   batch_size: int = size(
     1, 'Number of streams the split is cut into; 1 is exact.'
   )
-  segment_len: int = size(512, 'T: tokens per segment.')
+  segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
   window: int = count(
     0,
     'W: predict each token from the W tokens before it and nothing else, with '
@@ -56,6 +56,11 @@ class Eval:
   nll_file: str = file_path(
     '', '.npy file to write the nll of each scored token to.'
   )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.nll_file and not self.nll_file.endswith('.npy'):
+      yield 'nll_file', 'a name that ends in .npy'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Generate:
     'Above 1, tokens already seen become rarer: logits above 0 are divided by '
     'it, others multiplied; with an adaptive softmax these are '
     'log-probabilities.',
-    above=0,
+    at_least=0.01,
   )
   forbid_unk: bool = key(False, 'With words, never write <unk>.')
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)

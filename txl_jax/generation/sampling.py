@@ -52,7 +52,8 @@ def adjust(logits: jax.Array, seen: jax.Array, sampling: Sampling) -> jax.Array:
   if sampling.top_p < 1:
     p = jax.nn.softmax(ranked, axis=-1)
     before = jnp.cumsum(p, axis=-1) - p  # probability of the larger ones
-    ranked = jnp.where(before < sampling.top_p, ranked, -jnp.inf)
+    first = jnp.arange(k) == 0  # even if p is 0 as a float32
+    ranked = jnp.where(first | (before < sampling.top_p), ranked, -jnp.inf)
   excluded = jnp.full_like(logits, -jnp.inf)
   return excluded.at[jnp.arange(B)[:, None], ids].set(ranked)
 

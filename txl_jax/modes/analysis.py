@@ -82,7 +82,8 @@ def _check_corpus(job, corpus, found):
   if corpus.vocabulary.symbols != vocabulary.symbols:
     raise UserError(
       f'corpus {corpus.name} has another vocabulary ({len(corpus.vocabulary)} '
-      f'symbols) than the run in {job.folder} ({len(vocabulary)})'
+      f'symbols) than the run in {job.folder} ({len(vocabulary)}); allowed: '
+      'the same data.level and data.vocab_file or data.tokenizer'
     )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import time
 import warnings
 
@@ -12,7 +13,7 @@ from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
 from txl_jax.parallel import processes
-from txl_jax.program import files
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 
 
@@ -25,6 +26,10 @@ def run(job: Job) -> Score:
   """
   if not job.text:
     raise UserError('--text is missing; allowed: a file to score, or -')
+  if job.score_file and os.path.realpath(job.score_file) == os.path.realpath(
+    job.text
+  ):
+    settings.refuse('--score_file', job.score_file, 'another file than --text')
 
   def read():
     text = generate.read_text(f'--text={job.text}', job.text)

@@ -48,13 +48,15 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
 
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Leaves out what orbax logs: of a save that fails it would be pages."""
+  """Leaves out what orbax says: of a save that fails it would be pages."""
   logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
 
   def of_others(record):
     return 'orbax' not in record.pathname
 
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
+  if sys.unraisablehook is sys.__unraisablehook__:
+    sys.unraisablehook = _show  # also when the program is left
   logger.addFilter(of_others)
   logging.set_verbosity(logging.WARNING)
   try:
@@ -62,3 +64,10 @@ def without_echoes() -> Iterator[None]:
   finally:
     logger.removeFilter(of_others)
     logging.set_verbosity(verbosity)
+
+
+def _show(unraisable):
+  # TensorStore tells the loop of a save what became of each array, also when
+  # one has failed and orbax has closed the loop.
+  if 'Event loop is closed' not in str(unraisable.exc_value):
+    sys.__unraisablehook__(unraisable)

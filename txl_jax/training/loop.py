@@ -233,10 +233,13 @@ class Trainer:
     newest, kept = self.checkpoints.newest(), 'no checkpoint was saved before'
     if newest is not None:
       kept = f'the last good checkpoint is step {newest}'
+    other = 'train.nonfinite=rollback'
+    if self.config.train.nonfinite == 'rollback':
+      other = 'more train.nonfinite_limit, or less train.save_every'
     raise NotFinite(
       f'loss or gradient is not finite at step {bad + 1}; {kept} in '
       f'{self.checkpoints.folder}; allowed: a lower optim.lr or optim.clip, or '
-      'train.nonfinite=rollback',
+      f'{other}',
       bad,
     )
 

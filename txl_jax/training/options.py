@@ -34,7 +34,7 @@ class Train:
     'starts with an empty memory.',
     may_change=OTHER,
   )
-  segment_len: int = size(512, 'T: tokens per segment.')
+  segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
   accumulate: int = size(
     1,
     'Parts of a batch whose gradients are summed before one update; each part '

@@ -97,6 +97,11 @@ def _entries(prefix):
   return kept
 
 
+def has_index(path: AnyPath) -> bool:
+  """Whether a path is that of a checkpoint that is there."""
+  return pathlib.Path(f'{prefix_of(path)}.index').exists()
+
+
 def prefix_of(path: AnyPath) -> pathlib.Path:
   """The path of a checkpoint without its endings."""
   path = pathlib.Path(path)

@@ -61,7 +61,7 @@ def card(
   if run:
     try:
       found = collect.read(run, title)
-      trained = _trained(found) if found.records else ''
+      trained = _trained(found, weights.origin) if found.records else ''
       figures = [*_figures(found, weights.step)]
     except (UserError, *files.ODD) as e:  # weights are good without
       why = f'{type(e).__name__}: {first_line(e)}'
@@ -113,10 +113,11 @@ def _what(weights: Weights) -> str:
 
 def _figures(run: collect.Run, step: int | None):
   """What training and --mode=eval have measured of a step."""
-  corpus = run.config.get('data.corpus', '')
+  trained_on = run.config.get('data.corpus', '')
   if run.best is not None and run.best_step == step:
     how = 'while it was trained'
-    yield Figure(corpus, 'validation', run.unit, run.best, run.best_step, how)
+    best = run.unit, run.best, run.best_step
+    yield Figure(trained_on, 'validation', *best, how)
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
       unit = found.get('unit')
@@ -124,6 +125,7 @@ def _figures(run: collect.Run, step: int | None):
         continue
       lengths = found['eval']['segment_len'], found['config']['model.mem_len']
       how = 'by --mode=eval, T {}, M {}'.format(*lengths)
+      corpus = found['corpus'].partition('-')[0]  # the rest names a text
       yield Figure(corpus, found['split'], unit, found[unit], step, how)
 
 
@@ -142,16 +144,18 @@ def _table(figures: Sequence[Figure]) -> str:
   return '\n'.join(['## Figures', '', *head, *rows])
 
 
-def _trained(run: collect.Run) -> str:
+def _trained(run: collect.Run, origin: str) -> str:
   """The command that makes the run, and when it was made."""
   last = max(r['time'] for r in run.records)
   day = datetime.datetime.fromtimestamp(last, datetime.UTC)
   made = f'{run.step:,} steps until {day:%Y-%m-%d}'
+  if run.config.get('origin'):
+    made += f', beginning with other weights, which it does not name ({origin})'
   return f'## Trained\n\n{made}:\n\n```sh\n{_command(run.config)}\n```'
 
 
 def _command(config: Mapping[str, Any]) -> str:
-  """A command with the values of a flat config, without its paths."""
+  """A command with the values of a flat config; paths are '…' in it."""
   experiment = config.get('experiment', '').rstrip('+')
   file, _, variant = experiment.partition(':')
   try:
@@ -161,16 +165,16 @@ def _command(config: Mapping[str, Any]) -> str:
     experiment = f'common:{config["model.name"]}'
     like = sections.compose(config['model.name'])
   known = settings.flatten(json.loads(settings.to_json(like)))
-  left_out = {'experiment', 'origin'} | {
+  own = {
     f'{section}.{k}'.removeprefix('.')
     for section, declared in sections.of(like).items()
     for k, entry in settings.keys(declared).items()
     if entry.is_path or k.startswith('prompt')
   }
   changed = [
-    shlex.quote(f'--config.{k}={x}')
+    shlex.quote(f'--config.{k}={"…" if k in own else x}')
     for k, x in config.items()
-    if k in known and k not in left_out and x != known[k]
+    if k in known and k not in ('experiment', 'origin') and x != known[k]
   ]
   words = [f'python -m txl_jax.main --config={experiment}', *changed]
   return ' \\\n  '.join(words)
@@ -200,7 +204,9 @@ txl-jax convert --from={shlex.quote(where)} --to=runs/{shlex.quote(title)}
 With transformers 4.35.2 (version 5 has no Transformer-XL):
 
 ```python
-from transformers import TransfoXLLMHeadModel
+from transformers import TransfoXLLMHeadModel, TransfoXLTokenizer
 
 model = TransfoXLLMHeadModel.from_pretrained({where.removeprefix('hf://')!r})
+# Where there is a vocab.txt:
+tokenizer = TransfoXLTokenizer.from_pretrained({where.removeprefix('hf://')!r})
 ```"""

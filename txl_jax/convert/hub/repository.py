@@ -3,7 +3,7 @@
 model.safetensors  a float32 array for each parameter, named by its path
                    ('layers_0/ff/w1/kernel')
 config.json        {'model_type': 'txl_jax', 'model': the section of a config,
-                   'keys': how it is used, flat}
+                   'keys': how it is used, flat; 'origin': what it was made of}
 vocabulary.json    what the token ids stand for
 README.md          the model card
 """
@@ -37,6 +37,7 @@ def write(folder: pathlib.Path, weights: Weights) -> None:
   known = used(sections.compose(weights.fields['name']))
   keys = {k: x for k, x in weights.keys.items() if k in known}
   config = {'model_type': KIND, 'model': weights.fields, 'keys': keys}
+  config['origin'] = weights.origin
   texts = {
     CONFIG: json.dumps(config, indent=1) + '\n',
     workdir.VOCABULARY: workdir.vocabulary_text(weights.vocabulary),
@@ -91,4 +92,6 @@ def read(folder: pathlib.Path) -> Weights:
     raise UserError(f'{folder / WEIGHTS}: {e}') from e
   fields = dataclasses.asdict(model.config)
   origin = f'{KIND}, {WEIGHTS}, sha256 {files.sha256(folder / WEIGHTS)}'
+  if before := config.get('origin'):
+    origin += f'; before: {" ".join(str(before).split())[:1000]}'
   return Weights(fields, params, vocabulary, origin, keys)

@@ -16,7 +16,7 @@ from txl_jax.program.errors import UserError
 END = 256  # in place of a byte value
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Bytes(Symbols):
   """A vocabulary of byte values; ValueError for one invalid or repeated."""
 

@@ -33,7 +33,7 @@ _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Subwords(Symbols):
   """Subwords, as bytes, and the tokenizer.json that defines them."""
 

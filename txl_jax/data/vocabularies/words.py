@@ -51,6 +51,9 @@ class Symbols(abc.ABC):
   def __len__(self) -> int:
     return len(self.symbols)
 
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}({len(self):,} {self.kind})'
+
   @abc.abstractmethod
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, integers [n]; a UserError names source and what has no id."""
@@ -158,7 +161,7 @@ class Decoder:
     return b''.join(self._shown(self._symbols[i]) for i in ids.tolist())
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Words(Symbols):
   """A vocabulary of words; ValueError if one is empty or has white space."""
 
