@@ -62,6 +62,8 @@ RANGES = [
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
   ('attention_length.threshold', [0.0, 1.0], [-TINY, 1.001, math.nan]),
+  ('generate.repetition_penalty', [0.01, 10.0], [0.0, 0.009, math.inf]),
+  ('eval.segment_len', [1, 10**6], [0, 10**6 + 1]),
   ('recl.resamples', [0, 10**5], [-1, 10**5 + 1]),
   ('recl.step', [1, 500], [0, -1, 501]),
   ('recl.longest', [200, 10**6], [1, 0, 10**6 + 1]),
@@ -106,7 +108,6 @@ BELOW_ONE = {
 POSITIVE = {
   'model': ('init_std', 'proj_init_std', 'ln_eps'),
   'optim': ('lr', 'eps'),
-  'generate': ('repetition_penalty',),
 }
 FROM_ZERO = {
   'model': ('activation_reg', 'temporal_activation_reg'),
