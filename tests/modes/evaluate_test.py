@@ -1,5 +1,6 @@
 """What --mode=eval scores, of a model that nobody trained."""
 
+import resource
 import types
 
 import jax
@@ -74,6 +75,32 @@ def test_first_token_needs_eos(eos, starts, found):
   assert str(error.value) == (
     f"eval.first_token is 'eos'; allowed: none, for corpus {found}"
   )
+
+
+@pytest.mark.parametrize(
+  ('path', 'found'),
+  [
+    ('nll.npy', 'File too large'),
+    ('/dev/null', 'it is a pipe or device, no file'),
+    ('.', 'it is a folder, no file'),
+    ('no/where', 'No such file or directory'),
+  ],
+)
+def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'nll.npy').write_bytes(b'before')
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  # As on a full disk.
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+  try:
+    with pytest.raises(UserError) as error:
+      evaluate._write_nll(path, np.zeros(99, np.float32))
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  expected = f'eval.nll_file: {path} cannot be written: {found}'
+  assert str(error.value) == expected
+  assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
+  assert (tmp_path / 'nll.npy').read_bytes() == b'before'
 
 
 def by_hand(params, c, tokens, W):

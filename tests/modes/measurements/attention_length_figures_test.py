@@ -64,15 +64,6 @@ def test_a_context_that_is_no_attention_length():
     attention_length.at_length(CausalConvolution(V, config), 4)
 
 
-def test_a_length_that_does_not_fit_is_known_before_the_first_is_scored():
-  model, params = make(4)
-  with pytest.raises(UserError, match=r'GiB.*attention_length.lengths'):
-    attention_length.sweep(
-      model, params, text(), (1, 10**9), **CUT,
-      progress=lambda *_: pytest.fail('it has begun'),
-    )  # fmt: skip
-
-
 def test_farther_than_a_table():
   """The model itself says that its positions end."""
   fields = FIELDS | dict(name='al_rfou', table_len=3)

@@ -22,7 +22,6 @@ from txl_jax.modes.job import Job
 from txl_jax.program import pictures, settings
 from txl_jax.program.errors import UserError
 
-_KEYS = 'eval.batch_size', 'eval.segment_len', 'attention_length.lengths'
 _INIT = (
   'attention length of training: model.mem_len, or train.segment_len without '
   'memory'
@@ -86,7 +85,7 @@ def sweep(
   """
   at = {length: at_length(model, length) for length in sorted(set(lengths))}
   for changed in at.values():
-    perplexity.check(changed, params, tokens, **cut, keys=_KEYS)
+    perplexity.check(changed, tokens, cut['batch_size'], cut['segment_len'])
   found = {}
   for length, changed in at.items():
     told = functools.partial(progress, length)

@@ -23,7 +23,7 @@ from txl_jax.program import pictures
 from txl_jax.program.errors import UserError
 
 _WAYS = 'segments', 'window'
-_KEYS = 'eval.batch_size', 'sliding_window.window', 'sliding_window.window'
+_KEYS = 'eval.batch_size', 'sliding_window.window'
 
 
 def compare(
@@ -38,12 +38,12 @@ def compare(
   """Nll of each token but the first, float32 [n - 1]: by segments, by window.
 
   The model, at test time, has no memory; `cut`, which includes B, is for
-  `perplexity.score`. UserError if there is too little memory for the window.
+  `perplexity.score`. UserError if the window is longer than the model reads.
   """
   slow = windowed.Windowed(model.vocab_size, model.config, model, window)
   cut |= {'segment_len': window}
   for each in (model, slow):
-    perplexity.check(each, params, tokens, **cut, keys=_KEYS)
+    perplexity.check(each, tokens, cut['batch_size'], window, _KEYS)
   cut |= {'progress': progress}
   return [
     perplexity.of_each(each, params, tokens, **cut) for each in (model, slow)
