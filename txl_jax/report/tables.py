@@ -66,20 +66,20 @@ _SAID = {
 
 def of_paper(
   groups: Groups, evaluations: Sequence[Run], folder: pathlib.Path
-) -> Iterator[page.Block]:
-  """Every table of the paper, the figures and curves of runs beside it.
+) -> Iterator[str]:
+  """Every table of the paper, the figures and curves of runs, in Markdown.
 
   The runs of an experiment are the groups; all runs besides, whose analyses may
   be of several (RECL) or of none (evaluation speed). Pictures are put into the
   folder.
   """
   for table in paper.TABLES:
-    yield page.Heading(2, f'Table {table.number}: {table.title}')
+    yield page.heading(2, f'Table {table.number}: {table.title}')
     twins = {x.partition(':')[0] for row in table.rows for x in row.small}
     for file in '', *sorted(twins):
       there = _there(table, groups, file)
       if file and there:
-        yield page.Heading(3, f'Table {table.number} in small: {file}')
+        yield page.heading(3, f'Table {table.number} in small: {file}')
         yield (
           f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
           "training are not the paper's: read the figures and how far seeds "
@@ -92,17 +92,13 @@ def of_paper(
         yield _beside(table, groups, evaluations, file)
       name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
       yield from curves.learning(there, name)
-      if table.kind == 'lengths':
-        yield from curves.sweeps(there, name)
-      if table.kind == 'recl':
-        yield from curves.contexts(there, evaluations, name)
 
 
-def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[page.Block]:
+def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
   """Validation figures and curves of runs that no table of the paper has."""
   table = paper.STUDIES
   if there := _there(table, groups, ''):
-    yield page.Heading(2, table.title)
+    yield page.heading(2, table.title)
     yield _beside(table, groups, (), '')
     yield from curves.learning(there, folder / 'studies')
 
@@ -157,7 +153,7 @@ def _beside(table, groups, evaluations, file):
       found = figures[main]
       cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
     rows.append(cells + _counted(figures, runs))
-  return page.Table(header, rows)
+  return page.table(header, rows)
 
 
 def _units(table, groups, file):
