@@ -42,18 +42,16 @@ class Figure(NamedTuple):
 
 
 # What is measured besides the columns of the paper, by the kind of a table.
-_BESIDES = {'lengths': ('effective length', 'ppl in training')}
+_BESIDES = {'lengths': ('ppl in training',)}
 # And what is said of its figures.
 _SAID = {
   'lengths': (
     'Init and best are of the sweep over attention lengths. It reads a model '
     'without memory through a window that moves token by token; for absolute '
-    'positions with a memory, the length is that of the memory. The effective '
-    'length is the shortest one after which the next adds little, by default '
-    'less than 0.1 %; ≥: none of those that were tried. In training: the best '
-    'validation figure of a run, in segments, whose first tokens see little '
-    'and, with half the loss, were never trained; the sweep may be of fewer '
-    'tokens.'
+    'positions with a memory, the length is that of the memory. In training: '
+    'the best validation figure of a run, in segments, whose first tokens see '
+    'little and, with half the loss, were never trained; the sweep may be of '
+    'fewer tokens.'
   ),
   'recl': (
     'In brackets: where 95 % of the results lie if the positions are drawn '
@@ -226,27 +224,20 @@ def _validation(row, runs, evaluations, experiment):
 
 
 def _lengths(row, runs, evaluations, experiment):
-  """Of the sweep: init, best, its length, and the effective one.
+  """Of the sweep: init, best and its length; the best figure in training.
 
-  Where the row is of another length than the best, that one. Last, the best
-  figure in training.
+  Where the row is of another length than the best, that one.
   """
   measured = []
   for a in filter(None, (run.sweep for run in runs)):
     there = {x['attention_length_tokens']: x for x in a['lengths']}
     best = there.get(row.length) if row.length else a['best']
     if best:
-      last = (a.get('effective') or {}).get('attention_length_tokens')
       values = [x[a['unit']] for x in (a['init'], best)]
-      values += [best['attention_length_tokens'], last]
-      values += [a.get('effective_at_end')]
+      values += [best['attention_length_tokens']]
       measured.append(([a.get('options'), a.get('eval')], values))
-  *figures, last, more = _figures(_grouped(measured), 5)
-  if last and more and None not in last.values:
-    last = last._replace(before='≥ ' * any(more.values))
-  else:  # of an older sweep
-    last = None
-  return [*figures, last, *_validation(row, runs, evaluations, experiment)]
+  figures = _figures(_grouped(measured), 3)
+  return [*figures, *_validation(row, runs, evaluations, experiment)]
 
 
 def _recl(row, runs, evaluations, experiment):

@@ -81,23 +81,6 @@ def test_a_memory_without_a_span_of_its_own():
   assert changed.config == dataclasses.replace(model.config, mem_len=7)
 
 
-@pytest.mark.parametrize(
-  'figures, threshold, expected',
-  [
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.001, 5),
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.002, 3),  # 0.00119 of 8.4
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.02, 2),
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.2, 0),
-    ((10.0, 9.0, 9.5, 4.0), 0.001, 1),  # worse is no improvement
-    ((10.0, 9.5), 0.05, 1),  # exactly the threshold
-    ((10.0, 10.0, 10.5), 0.0, 1),  # nor does it get worse before
-    ((10.0,), 0.001, 0),
-  ],
-)
-def test_an_effective_length(figures, threshold, expected):
-  assert attention_length.effective(figures, threshold) == expected
-
-
 @pytest.mark.parametrize('lengths', [(), (0,), (3, -1), (True,), (2.0,), ([],)])
 def test_lengths_that_are_none(lengths):
   section = options.AttentionLength(lengths=lengths)
