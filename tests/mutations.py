@@ -63,7 +63,7 @@ CORE = {
   'models/vaswani.py': ['tests/models/transformer_test.py', *KEYS],
   'models/al_rfou.py': ['tests/models/al_rfou_test.py', 'tests/models'],
   'models/transformer.py': ['tests/models/transformer_test.py', *MODELS],
-  'models/transformer_config.py': [*MODELS, 'tests/models'],
+  'models/transformer_config.py': [*MODELS, *KEYS, 'tests/models'],
   'models/transformer_xl.py': [*MODELS, 'tests/models', *STEP],
   'models/windowed.py': ['tests/models/windowed_test.py', 'tests/generation'],
   'training/step.py': [*STEP, *LOOP],

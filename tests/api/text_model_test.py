@@ -371,19 +371,6 @@ def test_numbers_of_numpy(made):
   np.testing.assert_array_equal(states, run.hidden('the the', 1).states)
 
 
-def test_memory_that_is_not_there(made, monkeypatch):
-  run = made[3]
-  from txl_jax.parallel import capacity
-
-  monkeypatch.setattr(capacity, '_there', lambda devices: 50.0)
-  for call, expected in (
-    (lambda: run.score('the the', segment_len=7), '^scoring needs at .* by '),
-    (lambda: run.attention('the the the'), '^attention .* a shorter text$'),
-  ):  # fmt: skip
-    with pytest.raises(UserError, match=expected):
-      call()
-
-
 def test_what_the_vocabulary_has_not(tmp_path):
   vocabulary = Bytes((97, 98))
   runs.write(tmp_path, vocabulary=vocabulary)

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import resource
 import sys
 
 import jax
@@ -16,7 +15,6 @@ from txl_jax.evaluation import perplexity, scoring
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program.errors import UserError
 
 V, T = 11, 4
 N = 24  # tokens
@@ -96,13 +94,11 @@ def test_one_stream_is_exact(changes):
 
 
 @pytest.mark.parametrize('B', [1, 2, 3])
-def test_the_whole_split_is_scored_in_text_order(tmp_path, B):
+def test_the_whole_split_is_scored_in_text_order(B):
   """23 pairs: the last segment is short, and so is the last stream."""
-  path = tmp_path / 'nll.npy'
-  seen = []
-  found = score(make(), B, 2, nll_file=str(path), progress=seen.append)
-  written = np.load(path)
-  assert written.dtype == np.float32
+  written, seen = np.zeros(N - 1, np.float32), []
+  each = written.__setitem__
+  found = score(make(), B, 2, each=each, progress=seen.append)
   np.testing.assert_allclose(written, expected(make(), B), rtol=1e-5)
   assert found.scored == N - 1 == seen[-1] and seen == sorted(set(seen))
   assert found.nll == pytest.approx(written.sum(dtype=np.float64), rel=1e-12)
@@ -122,7 +118,7 @@ def test_segments_in_a_call_do_not_matter():
 
 @pytest.mark.parametrize('mem_len', [6, 0])
 @pytest.mark.parametrize('B, rows', [(3, 1), (10, 2)])
-def test_devices_share_the_streams(tmp_path, monkeypatch, B, rows, mem_len):
+def test_devices_share_the_streams(monkeypatch, B, rows, mem_len):
   """Each has as many rows, some of them empty; that changes no figure."""
   mesh, n = mesh_lib.make_mesh(), 60
   assert mesh.size == 8
@@ -139,14 +135,14 @@ def test_devices_share_the_streams(tmp_path, monkeypatch, B, rows, mem_len):
     on_one.append(nll.sharding.shard_shape(nll.shape)[1])
     return after, nll
 
-  axes, path = model.row_axes(), tmp_path / 'nll.npy'
+  axes, nll = model.row_axes(), np.zeros(n - 1, np.float32)
   monkeypatch.setattr(scoring, 'jit_score', spy)
-  found = score(model, B, 2, n, mesh=mesh, nll_file=str(path))
-  nll = expected(make(mem_len=mem_len), B, n)
+  found = score(model, B, 2, n, mesh=mesh, each=nll.__setitem__)
+  right = expected(make(mem_len=mem_len), B, n)
   assert set(on_one) == {rows}
   assert found.scored == n - 1
-  assert found.nll == pytest.approx(nll.sum(), rel=1e-5)
-  np.testing.assert_allclose(np.load(path), nll, rtol=1e-5)
+  assert found.nll == pytest.approx(right.sum(), rel=1e-5)
+  np.testing.assert_allclose(nll, right, rtol=1e-5)
 
 
 @pytest.mark.parametrize('sizes', [dict(data=8), dict(data=4, tensor=2)])
@@ -225,58 +221,6 @@ def test_what_progress_raises_ends_the_scoring():
   with pytest.raises(KeyboardInterrupt):
     score(make(), 1, 1, progress=stop)
   assert seen == [T, 2 * T]
-
-
-@pytest.fixture
-def small_files():
-  """Files of 100 bytes at most: writing more fails as on a full disk."""
-  before = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-  yield
-  resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.usefixtures('small_files')
-def test_a_full_disk_keeps_the_nll_of_before(tmp_path):
-  path = tmp_path / 'nll.npy'
-  path.write_bytes(b'before')
-  with pytest.raises(UserError) as error:
-    score(make(), nll_file=str(path))
-  message = 'eval.nll_file: {} cannot be written: File too large'
-  assert str(error.value) == message.format(path)
-  assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
-  assert path.read_bytes() == b'before'
-
-
-def test_scoring_that_ends_early_keeps_the_nll_of_before(tmp_path):
-  path = tmp_path / 'nll.npy'
-  path.write_bytes(b'before')
-
-  def stop(scored):
-    assert [*tmp_path.glob('nll.npy.*.tmp')]
-    raise BrokenPipeError(32, 'of the progress, not of the file')
-
-  with pytest.raises(BrokenPipeError):
-    score(make(), 1, 1, nll_file=str(path), progress=stop)
-  assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
-  assert path.read_bytes() == b'before'
-
-
-@pytest.mark.parametrize(
-  ('path', 'found'),
-  [
-    ('/dev/null', 'it is a pipe or device, no file'),
-    ('.', 'it is a folder, no file'),
-    ('no/where', 'No such file or directory'),
-  ],
-)
-def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
-  monkeypatch.chdir(tmp_path)
-  with pytest.raises(UserError) as error:
-    score(make(), nll_file=path)
-  message = f'eval.nll_file: {path} cannot be written: {found}'
-  assert str(error.value) == message
-  assert not list(tmp_path.iterdir())
 
 
 def test_a_short_text_in_longer_segments():

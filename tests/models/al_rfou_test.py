@@ -261,6 +261,5 @@ def test_longer_segments_and_windows_are_refused_by_their_keys():
   with pytest.raises(UserError, match=expected):
     models.at_test_time(c, 3, 'eval', 7)
   model = models.at_test_time(c, 3, 'eval')
-  cut: Any = dict(batch_size=1, segment_len=7, segments_per_call=1)
   with pytest.raises(UserError, match=r'eval\.segment_len is 7; .* at most 6'):
-    perplexity.check(model, {}, np.zeros(9, np.int32), **cut)
+    perplexity.check(model, np.zeros(9, np.int32), 1, 7)

@@ -1,5 +1,6 @@
 """What --mode=eval scores, of a model that nobody trained."""
 
+import resource
 import types
 
 import jax
@@ -52,7 +53,7 @@ def test_another_vocabulary_of_the_same_size(tmp_path):
   (tmp_path / 'data').mkdir()
   message = refused(c, tmp_path)
   assert '(3 symbols) than the run in ' in message
-  assert message.endswith('(3)')
+  assert message.endswith('data.tokenizer')
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,33 @@ def test_first_token_needs_eos(eos, starts, found):
   assert str(error.value) == (
     f"eval.first_token is 'eos'; allowed: none, for corpus {found}"
   )
+
+
+@pytest.mark.parametrize(
+  ('path', 'found'),
+  [
+    ('nll.npy', 'File too large'),
+    ('/dev/null', 'it is a pipe or device, no file'),
+    ('.', 'it is a folder, no file'),
+    ('no/where', 'No such file or directory'),
+  ],
+)
+def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'nll.npy').write_bytes(b'before')
+  before = resource.getrlimit(resource.RLIMIT_FSIZE)
+  # As on a full disk.
+  resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+  try:
+    nll = np.zeros(99, np.float32)
+    with pytest.raises(UserError) as error, evaluate._nll_file(path, nll):
+      assert path == 'nll.npy'  # the others are told before
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+  expected = f'eval.nll_file: {path} cannot be written: {found}'
+  assert str(error.value) == expected
+  assert [p.name for p in tmp_path.iterdir()] == ['nll.npy']
+  assert (tmp_path / 'nll.npy').read_bytes() == b'before'
 
 
 def by_hand(params, c, tokens, W):

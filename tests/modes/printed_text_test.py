@@ -40,7 +40,6 @@ def printed(*pieces, prompt=''):
   job = Job(c, None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(restore, 'load', lambda *_: found)
-    patch.setattr(decoding, 'check', lambda *_, **__: None)
     patch.setattr(writing, 'make', lambda *_: writer)
     patch.setattr(writing.Writer, 'read', lambda *_: None)
     patch.setattr(decoding, 'repeat_rows', lambda *_: None)

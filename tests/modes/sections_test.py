@@ -61,7 +61,6 @@ RANGES = [
   ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
-  ('attention_length.threshold', [0.0, 1.0], [-TINY, 1.001, math.nan]),
   ('generate.repetition_penalty', [0.01, 10.0], [0.0, 0.009, math.inf]),
   ('eval.segment_len', [1, 10**6], [0, 10**6 + 1]),
   ('recl.resamples', [0, 10**5], [-1, 10**5 + 1]),

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 import sys
 from typing import Any
@@ -112,8 +113,7 @@ def test_a_report(folder, tmp_path, capsys):
   found = read(folder)
   output = tmp_path / 'out'
   output.mkdir()
-  blocks = report.blocks(found, output)
-  text = page.markdown(blocks)
+  text = report.markdown(found, output)
   base = cells(text, 1, 'Transformer-XL standard, 151M')
   assert base[1:6] == ['24.0', '24.50', '+0.50', '1', 'A card']
   empty = cells(text, 1, 'QRNN, 151M (Merity et al. 2018)')
@@ -121,8 +121,8 @@ def test_a_report(folder, tmp_path, capsys):
   # Means and standard deviations of 28, 29, 30 and of 27, 28, 29.
   xl = cells(text, 6, 'Transformer-XL, 128M')
   assert xl[1:4] == ['27.02', '26.77', '500']
-  assert xl[4:11] == [
-    '29.00 ± 1.00', '28.00 ± 1.00', '500 ± 100', '', '2.500 ± 0.000', '+1.23',
+  assert xl[4:10] == [
+    '29.00 ± 1.00', '28.00 ± 1.00', '500 ± 100', '2.500 ± 0.000', '+1.23',
     '3',
   ]  # fmt: skip
   assert cells(text, 8, 'QRNN')[4:7] == ['100', '200', '300']
@@ -135,11 +135,9 @@ def test_a_report(folder, tmp_path, capsys):
   assert ' in small: ptb_tiny' not in text
   assert '| of/base | wt103_base | 0 | 20 | 2.5000 bpc |' in text
   # Every picture is there.
-  pictures = [b for b in blocks if isinstance(b, page.Picture)]
-  assert pictures and all(p.path.stat().st_size > 5000 for p in pictures)
-  names = {p.path.name for p in pictures}
-  assert {'table_6_lengths.png', 'table_8_context.png'} <= names
-  assert text.count('](table_') + text.count('](studies_') == len(pictures)
+  pictures = re.findall(r'\]\((.*\.png)\)', text)
+  assert {'table_1_learning.png', 'table_6_learning.png'} <= {*pictures}
+  assert all((output / x).stat().st_size > 5000 for x in pictures)
 
 
 def test_the_program(folder, tmp_path):
@@ -151,24 +149,23 @@ def test_the_program(folder, tmp_path):
   assert (tmp_path / 'made/report.md').exists()
 
 
-@pytest.mark.parametrize('name', ['config.json', 'analysis/eval_test.json'])
-def test_a_damaged_run_is_told_and_left_out(folder, name):
+@pytest.mark.parametrize(
+  'name, runs', [('config.json', 5), ('analysis/eval_test.json', 6)]
+)
+def test_what_is_damaged_is_told_and_left_out(folder, name, runs):
   (folder / 'of/base' / name).write_text('{"a": ')
   found = read(folder)
   (error,) = (x for x in found if not isinstance(x, collect.Run))
   assert name in str(error) and '\n' not in str(error)
-  assert len(found) == 6
+  assert len(found) == runs + 1
 
 
 def test_runs_behind_links(folder, tmp_path):
-  """Each once, also where links lead in a circle."""
   links = tmp_path / 'links'
   links.mkdir()
   (links / 'a').symlink_to(folder / 'of')
-  (links / 'b').symlink_to(folder / 'of/base')
-  (links / 'c').symlink_to(links)
   (found,) = collect.runs(links)
-  assert found.experiment == 'wt103_base'
+  assert (found.name, found.experiment) == ('a/base', 'wt103_base')
 
 
 def test_time_is_that_of_training(tmp_path):
@@ -207,10 +204,9 @@ def test_a_figure():
 
 
 def test_a_page():
-  blocks = [page.Heading(2, 'a <b>'), page.Table(['', 'x'], [['r|s', '<1']])]
-  assert page.markdown(blocks) == (
-    '## a <b>\n\n|  | x |\n| --- | ---: |\n| r\\|s | \\<1 |\n'
-  )
+  assert page.heading(2, 'a <b>') == '## a <b>'
+  made = page.table(['', 'x'], [['r|s', '<1']])
+  assert made == '|  | x |\n| --- | ---: |\n| r\\|s | \\<1 |'
 
 
 def test_curves_of_several_seeds_meet():
@@ -252,8 +248,8 @@ def test_every_row_of_the_paper():
 
 
 def test_a_row_that_is_not_implemented(folder, tmp_path):
-  blocks = report.blocks(read(folder), tmp_path)
-  row = cells(page.markdown(blocks), 2, 'RHN, 46M (Zilly et al. 2016)')
+  text = report.markdown(read(folder), tmp_path)
+  row = cells(text, 2, 'RHN, 46M (Zilly et al. 2016)')
   assert row[1:] == ['1.27', 'not implemented here', '', '', '', '']
 
 
@@ -262,50 +258,47 @@ def test_other_attention_lengths(tmp_path):
   found = sweep(23.5, 23.0, 640)
   found['lengths'].append({'attention_length_tokens': 450, 'ppl': 23.25})
   write(tmp_path / 'base', 'wt103_base', attention_length=found)
-  text = page.markdown(report.blocks(read(tmp_path), tmp_path))
+  text = report.markdown(read(tmp_path), tmp_path)
   name = 'Transformer-XL, 151M'
   assert cells(text, 6, name)[4:7] == ['23.50', '23.00', '640']
   row = cells(text, 6, f'{name}, at 450')
-  assert row[4:7] == ['23.50', '23.25', '450'] and row[9] == '+0.09'
+  assert row[4:7] == ['23.50', '23.25', '450'] and row[8] == '+0.09'
   assert cells(text, 6, f'{name}, at 300')[4:7] == ['', '', '']
 
 
 def test_twins(tmp_path):
   """Also those without a sweep, and those that are not in the paper."""
   file = 'pystdlib_ablations'
-  for seed, more in (0, False), (1, True):
+  for seed in (0, 1):
     found = sweep(2.25, 2.0 + seed / 4, 64)
-    last = {'attention_length_tokens': 32 + 32 * seed, 'ppl': 2.5}
-    found |= {'effective': last, 'effective_at_end': more}
     write(tmp_path / f'xl-{seed}', f'{file}:xl', seed, attention_length=found)
   write(tmp_path / 'shaw', f'{file}:shaw', figures=(3.0, 2.75))
   write(tmp_path / 'aux', f'{file}:al_rfou_aux', figures=(3.5, 3.25))
   write(tmp_path / 'long', 'long_context:vaswani_memory')
-  text = page.markdown(report.blocks(read(tmp_path), tmp_path))
-  assert cells(text, 6, 'Transformer-XL', file)[4:10] == [
-    '2.250 ± 0.000', '2.125 ± 0.177', '64 ± 0', '≥ 48 ± 23', '2.500 ± 0.000',
+  text = report.markdown(read(tmp_path), tmp_path)
+  assert cells(text, 6, 'Transformer-XL', file)[4:9] == [
+    '2.250 ± 0.000', '2.125 ± 0.177', '64 ± 0', '2.500 ± 0.000',
     '2',
   ]  # fmt: skip
   row = cells(text, 6, 'Shaw et al. (the published code)', file)
-  assert row[1:10] == ['27.94', '27.94', '256', '', '', '', '', '2.750', '1']
+  assert row[1:9] == ['27.94', '27.94', '256', '', '', '', '2.750', '1']
   row = cells(
     text, 6, 'no recurrence, Al-Rfou et al., full and auxiliary losses', file
   )
-  assert row[1:10] == ['', '', '', '', '', '', '', '3.250', '1']
+  assert row[1:9] == ['', '', '', '', '', '', '3.250', '1']
   assert "\n| Shaw et al., without biases (the paper's text) |" in text
   absolute = 'absolute positions (Vaswani et al.) with a memory'
-  assert cells(text, 6, absolute, 'long_context')[8] == '2.500'
+  assert cells(text, 6, absolute, 'long_context')[7] == '2.500'
   assert '### Table 8 in small: long_context' in text
   assert 'The order' not in text and '0.4M parameters, bytes of' in text
 
 
 def test_studies_of_the_gcnn_paper(folder, tmp_path):
   title = 'Studies of the GCNN paper (Dauphin et al. 2017), in small'
-  assert title not in page.markdown(report.blocks(read(folder), tmp_path))
+  assert title not in report.markdown(read(folder), tmp_path)
   for seed, x in enumerate((2.25, 2.75)):
     write(tmp_path / f'g-{seed}', 'gcnn_studies:gtu', seed, (3.0, x))
-  blocks = report.blocks(read(tmp_path), tmp_path)
-  text = page.markdown(blocks).split(f'## {title}\n')[1]
+  text = report.markdown(read(tmp_path), tmp_path).split(f'## {title}\n')[1]
   assert text.splitlines()[1].startswith('|  | ours, bpc | runs |')
   (row,) = (x for x in text.splitlines() if x.startswith('| gated tanh'))
   assert row.split(' | ')[1:3] == ['2.500 ± 0.354', '2']
@@ -334,7 +327,7 @@ def test_intervals_of_effective_lengths(tmp_path):
     ]  # fmt: skip
     found = {'group': group, 'contexts_tokens': [32, 64], 'results': results}
     write(tmp_path / f'x-{seed}', 'pystdlib_ablations:xl', seed, recl=found)
-    text = page.markdown(report.blocks(read(tmp_path), tmp_path))
+    text = report.markdown(read(tmp_path), tmp_path)
     found = [
       cells(text, 8, name, 'pystdlib_ablations')[4]
       for name in (
@@ -347,13 +340,11 @@ def test_intervals_of_effective_lengths(tmp_path):
       ['64 [64, 128]', '≥ 64', '32 [32, 32] (its reach)', 'n/a'],
       ['80 ± 23 [32, 160]', '≥ 64 ± 0', '32 ± 0 [32, 32] (its reach)', 'n/a'],
     ][seed]  # fmt: skip
-  assert curves._measured([32, 64], [3.0, None]) == ([32], [3.0])
 
 
 def test_without_matplotlib(folder, tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, 'matplotlib', None)
-  blocks = report.blocks(read(folder), tmp_path)
-  assert not any(isinstance(b, page.Picture) for b in blocks)
+  assert '.png' not in report.markdown(read(folder), tmp_path)
 
 
 def test_what_a_row_counts(folder, tmp_path):
@@ -364,12 +355,10 @@ def test_what_a_row_counts(folder, tmp_path):
   path = folder / 'xl-1/metrics.jsonl'
   lines = path.read_text().splitlines(keepends=True)
   path.write_text(''.join(x for x in lines if '"step": 20' not in x))
-  text = page.markdown(report.blocks(read(folder), tmp_path))
+  text = report.markdown(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
-  rows = {'xl': [x for x in read(folder) if x.name == 'xl-0']}
-  assert not list(curves.sweeps(rows, tmp_path / 'seen'))
   assert row[4] == '29.50 ± 0.71'
-  assert row[10] == '4 (1 not finished, 2 in a sweep)'
+  assert row[9] == '4 (1 not finished, 2 in a sweep)'
 
 
 def test_effective_lengths_of_several_groups(folder, tmp_path):
@@ -382,7 +371,7 @@ def test_effective_lengths_of_several_groups(folder, tmp_path):
   write(tmp_path / 'other', '', recl=more)
   more['results'] += [{'name': 'a', 'share': 0.5, 'recl_tokens': 9}]
   write(tmp_path / 'third', '', recl=more)
-  text = page.markdown(report.blocks(read(folder), tmp_path))
+  text = report.markdown(read(folder), tmp_path)
   assert cells(text, 8, 'QRNN')[4:8] == ['100', '200', '300', '1']
 
 
@@ -393,10 +382,10 @@ def test_measured_in_two_ways(folder, tmp_path):
   path.write_text(json.dumps(cut))
   for i, (ratio, device) in enumerate([(9.0, 'B'), (11.0, 'B')]):
     write(tmp_path / f's-{i}', '', eval_speed=speed(ratio, device))
-  text = page.markdown(report.blocks(read(folder), tmp_path))
+  text = report.markdown(read(folder), tmp_path)
   row = cells(text, 6, 'Transformer-XL, 128M')
   assert row[4] == '29.00 ± 1.41'
-  assert row[10] == '3 (1 measured otherwise, 2 in a sweep)'
+  assert row[9] == '3 (1 measured otherwise, 2 in a sweep)'
   row = cells(text, 9, 'attention length 800')
   assert row[2] == '10.00 ± 1.41'
   assert row[4:6] == ['2 (1 measured otherwise)', 'B']
@@ -407,7 +396,7 @@ def test_a_finished_run_stands_before_a_trial(folder, tmp_path):
   write(tmp_path / 'zz', 'wt103_base', eval_test={'unit': 'ppl', 'ppl': 900.0})
   path = tmp_path / 'zz/config.json'
   path.write_text(path.read_text().replace('"steps": 20', '"steps": 2000'))
-  text = page.markdown(report.blocks(read(folder), tmp_path))
+  text = report.markdown(read(folder), tmp_path)
   row = cells(text, 1, 'Transformer-XL standard, 151M')
   assert row[2] == '24.50'
 
@@ -459,12 +448,12 @@ def test_curves_that_do_not_meet(tmp_path):
   """Are left out: of two seeds, each was evaluated at another step."""
   figures = {'a': ([1, 2], [4.0, 3.0])}
   bands = {k: curves._band([v, ([5], [2.0])]) for k, v in figures.items()}
-  assert not list(curves._drawn(tmp_path / 'x', 'y', bands, '', ''))
+  assert not list(curves._drawn(tmp_path / 'x', bands, ''))
 
 
 def test_a_name_that_is_markup():
-  table = page.Table(['', 'x'], [['<b>*a*', '[x](y)'], ['a\nb', 'c\\|d']])
-  assert page.markdown([table]).splitlines()[2:] == [
+  table = page.table(['', 'x'], [['<b>*a*', '[x](y)'], ['a\nb', 'c\\|d']])
+  assert table.splitlines()[2:] == [
     r'| \<b>\*a\* | \[x\](y) |',
     r'| a b | c\\\|d |',
   ]

@@ -153,7 +153,7 @@ class TextModel:
       settings.refuse('the number of tokens of text', len(ids), 'at least 2')
     model = call_options.scorer(config, len(self.vocabulary))
     cut: Any = call_options.cut(config) | {'mesh': self.mesh}
-    perplexity.check(model, self.params, tokens, **cut)
+    perplexity.check(model, tokens, cut['batch_size'], cut['segment_len'])
     nll = np.zeros(len(tokens) - 1, np.float32)
     cut |= {'each': nll.__setitem__, 'progress': progress}
     found = perplexity.score(model, self.params, tokens, **cut)

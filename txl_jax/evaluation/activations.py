@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from txl_jax.models import base
-from txl_jax.parallel import capacity, placement
+from txl_jax.parallel import placement
 
 
 @functools.partial(jax.jit, static_argnames=('model', 'method'))
@@ -89,14 +89,10 @@ def attention(
   """Probabilities A[layer, head, i, j] that token i gives to token j.
 
   float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less if
-  memory began with states of zero that belong to no token. UserError if there
-  is too little memory for it.
+  memory began with states of zero that belong to no token.
   """
   n, T = len(tokens), segment_len
   N, _, H, _, S = shapes(model, params, T, 'attention_maps').shape
-  part, size = f'the probabilities of {n:,} tokens', 4 * N * H * n * n
-  parts = {part: (size, ['a shorter text'])}
-  capacity.check('attention', None, parts)
   out, M = np.zeros([N, H, n, n], np.float32), S - T
   for at, real, maps in segments(model, params, tokens, T, 'attention_maps'):
     end, past = at + real, min(at, M)

@@ -3,11 +3,9 @@
 Shapes: B streams, T segment, G segments in one call of the device.
 """
 
-import contextlib
 import dataclasses
-import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,12 +16,12 @@ from txl_jax.data import streams
 from txl_jax.data.options import SPLITS
 from txl_jax.evaluation import scoring
 from txl_jax.models import base
-from txl_jax.parallel import capacity, placement, processes
-from txl_jax.program import files, settings
+from txl_jax.parallel import placement
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
-KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.model.mem_len'
+KEYS = 'eval.batch_size', 'eval.segment_len'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +89,6 @@ def score(
   segment_len: int,
   segments_per_call: int,
   mesh: Mesh | None = None,
-  nll_file: str = '',
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score:
@@ -110,10 +107,6 @@ def score(
     segments_per_call: G.
     mesh: of the parameters; its devices share the streams, with empty ones
       added if they cannot be divided. None for parameters on one device.
-    nll_file: path of a .npy for the nll of each scored token, float32
-      [n - 1] in text order; it replaces an existing file once everything is
-      scored. With several processes the first one writes it; a UserError names
-      eval.nll_file if that fails.
     each: called with places int64 [k] among the scored tokens, from 0, and
       their nll float32 [k], on every process.
     progress: called with the number of tokens scored so far; anything it raises
@@ -134,25 +127,22 @@ def score(
     parts = streams.document_segments(tokens, *cut)
   else:
     parts = ((*part, None) for part in streams.segments(tokens, *cut))
-  path = nll_file if processes.is_main() else ''
-  with _nll_file(path, len(tokens) - 1) as write:
-    for inputs, targets, positions, begins in parts:
-      padded = (
-        np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
-        for x, value in ((inputs, 0), (targets, -1))
-      )
-      if begins is not None:
-        begins = np.pad(begins, [(0, 0), (0, more)])
-      memory, nll = scoring.jit_score(
-        variables, memory, *padded, begins, model=model, mesh=mesh
-      )
-      real = targets >= 0
-      values = placement.fetch(nll)[:, :batch_size][real]
-      total += float(values.sum(dtype=np.float64))
-      scored += values.size
-      write(positions[real] - 1, values)
-      each(positions[real] - 1, values)
-      progress(scored)
+  for inputs, targets, positions, begins in parts:
+    padded = (
+      np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
+      for x, value in ((inputs, 0), (targets, -1))
+    )
+    if begins is not None:
+      begins = np.pad(begins, [(0, 0), (0, more)])
+    memory, nll = scoring.jit_score(
+      variables, memory, *padded, begins, model=model, mesh=mesh
+    )
+    real = targets >= 0
+    values = placement.fetch(nll)[:, :batch_size][real]
+    total += float(values.sum(dtype=np.float64))
+    scored += values.size
+    each(positions[real] - 1, values)
+    progress(scored)
   return Score(total, scored, time.monotonic() - begin)
 
 
@@ -165,79 +155,27 @@ def of_each(
   return nll
 
 
-@contextlib.contextmanager
-def _nll_file(path, n):
-  """A function that puts values [k] at places [k] of a .npy, '' for none.
-
-  The file appears, with all of them, when the block ends.
-  """
-  if not path:
-    yield lambda at, values: None
-    return
-  name, nll = f'eval.nll_file: {path}', np.zeros(n, '<f4')
-  with contextlib.ExitStack() as stack:
-    with files.writing(name):
-      f = stack.enter_context(files.replacing(path))
-    yield nll.__setitem__
-    with files.writing(name):
-      f.write(_npy(nll))
-      stack.close()
-
-
-def _npy(array):
-  """The bytes of a .npy; the error of np.save would not say why it fails."""
-  made = io.BytesIO()
-  np.save(made, array)
-  return made.getbuffer()
-
-
 def check(
   model: base.LanguageModel,
-  params: Any,
   tokens: streams.Scored,
-  *,
   batch_size: int,
   segment_len: int,
-  segments_per_call: int,
-  mesh: Mesh | None = None,
-  keys: Sequence[str] = KEYS,
+  keys: tuple[str, str] = KEYS,
 ) -> None:
   """Raises a UserError if `score` cannot work with the same arguments.
 
-  There may be fewer tokens than streams, segments longer than the model reads,
-  or too little memory; `keys` names the keys of B, T and M. The parameters may
-  be shapes.
+  There may be fewer tokens than streams, or segments longer than the model
+  reads; `keys` names the keys of B and T.
   """
   if len(tokens) <= batch_size:
     raise UserError(
       f'{keys[0]} is {batch_size}: that many streams need {batch_size + 1} '
       f'tokens, and {len(tokens)} are to be scored; allowed: fewer streams'
     )
-  cut = tokens, batch_size, segment_len, segments_per_call
-  rows, T, group = _shape(model, *cut, mesh)
+  _, T, _ = _shape(model, tokens, batch_size, segment_len, 1, None)
   if model.reach() < T:
     allowed = f'at most {model.reach()} for this model'
     settings.refuse(keys[1], segment_len, allowed)
-  memory = jax.eval_shape(lambda: model.init_memory(rows))
-  if places := scoring.memory_shardings(model, mesh):
-    memory = placement.with_shardings(memory, places)
-  inputs = jax.ShapeDtypeStruct((group, rows, T), np.int32)
-  begins = jax.ShapeDtypeStruct((group, rows), bool)
-  begins = begins if isinstance(tokens, streams.Documents) else None
-  variables = jax.eval_shape(model.frozen, params)
-  # The same program is called later: it is traced once.
-  program = scoring.jit_score.trace(
-    variables, memory, inputs, inputs, begins, model=model, mesh=mesh
-  )
-  product = capacity.largest_product(program.jaxpr) / (mesh.size if mesh else 1)
-  room = capacity.on_a_device
-  shorter = keys[2:] if hasattr(model.config, 'mem_len') else ()
-  parts = {
-    'the parameters': (room(variables), ['mesh.fsdp on more devices']),
-    'the memory': (room(memory), [*shorter, keys[0]]),
-    'one product': (product, [keys[1], *shorter, keys[0]]),
-  }
-  capacity.check('scoring', mesh, parts)
 
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):

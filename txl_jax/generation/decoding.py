@@ -28,7 +28,6 @@ import numpy as np
 
 from txl_jax.generation.sampling import Sampling, draw
 from txl_jax.models import base
-from txl_jax.parallel import capacity
 from txl_jax.program import target_device
 
 
@@ -158,32 +157,6 @@ def prefill(
     rows = [np.pad(x, (0, segment_len - len(x))) for x in segments]
     now = _read_segment(model, variables, now, np.stack(rows), lengths)
   return now
-
-
-def check(
-  model: base.LanguageModel, params: Any, *, samples: int, segment_len: int
-) -> None:
-  """Raises a UserError if there is too little memory for `generate`."""
-  variables = jax.eval_shape(model.frozen, params)
-  one = jax.eval_shape(functools.partial(_start, model), variables)
-  rows = jax.eval_shape(lambda state: repeat_rows(model, state, samples), one)
-
-  for what, state, T in ('the prompt', one, segment_len), ('decoding', rows, 1):
-    B = len(state.position)
-    shapes = [jax.ShapeDtypeStruct(x, np.int32) for x in ((B, T), (B,))]
-    read = functools.partial(_advance, model)
-    product = capacity.largest_product(
-      jax.make_jaxpr(read)(variables, state, *shapes)
-    )
-    size, held = capacity.on_a_device, ['mesh.fsdp on more devices']
-    remembers = hasattr(model.config, 'mem_len')
-    length = ['generate.model.mem_len'] * remembers + ['generate.window']
-    parts = {
-      'the parameters': (size(variables), held),
-      'the state of the samples': (size(state), ['generate.samples', *length]),
-      'one product': (product, [*length, 'generate.segment_len']),
-    }
-    capacity.check(what, None, parts)
 
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:

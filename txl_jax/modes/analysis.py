@@ -1,8 +1,8 @@
 """What the evaluation programs share: the model, the text, and their report.
 
 A program NAME prints a table and writes analysis/NAME.json, with all that the
-table shows and what it was measured on, and analysis/NAME.png into the folder
-of the run.
+table shows and what it was measured on, into the folder of the run; some write
+a picture, analysis/NAME.png, besides.
 """
 
 import dataclasses
@@ -170,13 +170,12 @@ def report(
   lines: Iterable[str],
   plot: Callable[..., None] | None = None,
   size: tuple[float, float] = (7, 4),
-  text: tuple[str, str] | None = None,
 ) -> None:
-  """Prints the lines; writes the record, and its picture and text if any.
+  """Prints the lines; writes the record, and its picture if there is one.
 
   The picture is what `plot` draws of the record into a matplotlib Figure of a
-  size in inches; the text is (end of its name, text). UserError: a figure is
-  not finite, or a file cannot be written.
+  size in inches. UserError: a figure is not finite, or a file cannot be
+  written.
   """
   # First: it has taken long, and a folder may be full.
   processes.print_on_main(*lines)
@@ -191,21 +190,18 @@ def report(
     why = 'not written, a figure is not finite'
     raise UserError(f'{folder / name}.json: {why}') from e
 
-  def write() -> list[str]:
+  def write() -> bool:
     with files.writing(f'{folder}'):
       folder.mkdir(parents=True, exist_ok=True)
       picture.unlink(missing_ok=True)  # not that of another measurement
     whole = '{\n ' + ',\n '.join(each) + '\n}\n'
-    ends = [('json', whole), *([text] if text else [])]
-    for end, contents in ends:
-      files.write(folder / f'{name}.{end}', contents)
+    files.write(folder / f'{name}.json', whole)
     own = plot and functools.partial(plot, record=record)
-    drawn = own and pictures.draw(picture, own, size)
-    return [end for end, _ in ends] + (['png'] if drawn else [])
+    return bool(own and pictures.draw(picture, own, size))
 
-  ends = processes.on_main(write)
-  job.console.say(f'written: {folder / name}.{", .".join(ends)}')
-  if plot is not None and 'png' not in ends:
+  drawn = processes.on_main(write)
+  job.console.say(f'written: {folder / name}.json{", .png" * drawn}')
+  if plot is not None and not drawn:
     job.console.say(pictures.MISSING)
 
 

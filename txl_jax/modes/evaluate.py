@@ -1,14 +1,19 @@
 """--mode=eval: scores a whole split and prints the figure."""
 
+import contextlib
 import functools
+import io
 from typing import Any
+
+import numpy as np
 
 from txl_jax.api import call_options
 from txl_jax.data import streams
 from txl_jax.evaluation import figures, perplexity
 from txl_jax.modes import analysis, restore
 from txl_jax.modes.job import Job
-from txl_jax.program import settings
+from txl_jax.parallel import processes
+from txl_jax.program import files, settings
 from txl_jax.runs.console import TOKENS
 
 
@@ -24,10 +29,14 @@ def run(job: Job) -> perplexity.Score:
   tokens = _from_first_token(split, corpus, ev.first_token)
   model = call_options.scorer(config, subject.vocab_size)
   cut: Any = call_options.cut(config) | {'mesh': found.mesh}
-  perplexity.check(model, found.params, tokens, **cut)
-  with job.console.phase('scoring', len(tokens) - 1, TOKENS) as phase:
+  perplexity.check(model, tokens, ev.batch_size, ev.segment_len)
+  nll = np.zeros(len(tokens) - 1, np.float32)
+  with (
+    _nll_file(ev.nll_file, nll),
+    job.console.phase('scoring', len(tokens) - 1, TOKENS) as phase,
+  ):
     told = functools.partial(job.console.reach, phase, pause=5.0)
-    cut |= {'nll_file': ev.nll_file, 'progress': told}
+    cut |= {'each': nll.__setitem__, 'progress': told}
     score = perplexity.score(model, found.params, tokens, **cut)
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
@@ -52,6 +61,19 @@ def run(job: Job) -> perplexity.Score:
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
   return score
+
+
+@contextlib.contextmanager
+def _nll_file(path, nll):
+  """Writes a .npy when the block ends; UserError, at once, if it cannot be."""
+  if not path or not processes.is_main():
+    yield
+    return
+  with files.writing(f'eval.nll_file: {path}'), files.replacing(path) as f:
+    yield
+    made = io.BytesIO()  # of a full disk np.save would not say so
+    np.save(made, nll)
+    f.write(made.getbuffer())
 
 
 def conditions(section: Any) -> str:

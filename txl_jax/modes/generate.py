@@ -4,10 +4,8 @@ import codecs
 import io
 import itertools
 import sys
-from typing import Any
 
 from txl_jax.api import writing
-from txl_jax.generation import decoding
 from txl_jax.generation.options import Generate
 from txl_jax.modes.job import Job
 from txl_jax.parallel import processes
@@ -30,8 +28,6 @@ def run(job: Job) -> None:
   if vocabulary.kind == 'subwords' and text.endswith(b' '):
     why = 'the next word would begin with it; leave it out'
     job.console.say(f'warning: the prompt ends in a space, and {why}')
-  fits: Any = dict(samples=g.samples, segment_len=g.segment_len)
-  decoding.check(writer.model, found.params, **fits)
   pieces = writer.texts([prompt], g.samples, echo=True)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)

@@ -14,8 +14,8 @@ from txl_jax.modes import pretrained
 from txl_jax.modes.job import Job
 from txl_jax.modes.sections import Config
 from txl_jax.ops import kernels
-from txl_jax.parallel import capacity, placement, processes
 from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel import placement, processes
 from txl_jax.program import target_device
 from txl_jax.training import cost
 from txl_jax.training import state as state_lib
@@ -76,8 +76,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
     lines.append(f'mesh: {sizes}: {mesh.size} devices')
   state = placement.with_shardings(state, placed)
   held = {
-    name: capacity.on_a_device(getattr(state, part))
-    for part, name in _HELD.items()
+    name: _on_a_device(getattr(state, part)) for part, name in _HELD.items()
   }
   parts = ', '.join(f'{name} {_size(n)}' for name, n in held.items() if n)
   of_each = 'each device' if mesh.size > 1 else 'the device'
@@ -126,6 +125,14 @@ def _divided(spec):
     return axes if isinstance(axes, str) else ' x '.join(axes or '-')
 
   return f'({", ".join(map(name, spec))})' if any(spec) else '-'
+
+
+def _on_a_device(tree):
+  """Bytes of the shapes of arrays, which have shardings, on one device."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(tree)
+  )
 
 
 def _size(n):

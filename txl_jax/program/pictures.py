@@ -73,11 +73,3 @@ def lines(
   axes.margins(x=0.02)
   handles = [line for *_, line in sorted(ends, reverse=True)]
   axes.figure.legend(handles=handles, loc='outside right upper', frameon=False)
-
-
-def lengths_axis(axes: Any, ticks: Sequence[int], name: str) -> None:
-  """A logarithmic x axis whose ticks are numbers of tokens."""
-  axes.set_xscale('log', base=2)
-  axes.set_xticks(ticks, [f'{n:,}' for n in ticks])
-  axes.minorticks_off()
-  axes.set_xlabel(name)

@@ -40,6 +40,7 @@ OTHER = 'on resume, as another experiment'  # the same, but for the report
 
 # Older versions recorded them; nothing reads them any more.
 GONE = (
+  'attention_length.threshold',
   'data.field',
   'data.separator',
   'generate.prompt_lines',

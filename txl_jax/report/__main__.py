@@ -30,7 +30,7 @@ _OUTPUT = flags.DEFINE(
 )
 
 
-def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
+def markdown(all_: list[collect.Run], folder: pathlib.Path) -> str:
   """The report; its pictures are put into the folder."""
   groups, runs = collections.defaultdict(list), [r for r in all_ if r.trained]
   for run in runs:
@@ -46,8 +46,8 @@ def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
   for members in sorted(groups.values(), key=weight):
     found[members[0].experiment] = members
   found = dict(sorted(found.items()))
-  return [
-    page.Heading(1, 'Transformer-XL: the paper and these runs'),
+  blocks = [
+    page.heading(1, 'Transformer-XL: the paper and these runs'),
     'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
     'deviation over runs that differ in their seed alone; a row without a run '
     'is empty, or tells that the model is not implemented here. Figures of '
@@ -55,9 +55,10 @@ def blocks(all_: list[collect.Run], folder: pathlib.Path) -> list[page.Block]:
     '--config.eval.split=test), of Tables 6 and 10 of validation.',
     *tables.of_paper(found, all_, folder),
     *tables.of_studies(found, folder),
-    page.Heading(2, 'Runs'),
+    page.heading(2, 'Runs'),
     _list(runs),
   ]
+  return '\n\n'.join(blocks) + '\n'
 
 
 def _list(runs):
@@ -73,7 +74,7 @@ def _list(runs):
     ]
     for run in runs
   ]
-  return page.Table(header, rows)
+  return page.table(header, rows)
 
 
 def main(_: list[str]) -> None:
@@ -90,12 +91,12 @@ def main(_: list[str]) -> None:
   with files.writing(f'{output}'):
     output.mkdir(parents=True, exist_ok=True)
   try:
-    made = blocks(runs, output)
+    text = markdown(runs, output)
   except files.ODD as e:  # in a file that somebody has changed
     what = f'{type(e).__name__}: {first_line(e)}'
     allowed = 'config.json and records as runs and --mode write them'
     raise UserError(f'--runs={source}: {what}; allowed: {allowed}') from e
-  files.write(output / 'report.md', page.markdown(made))
+  files.write(output / 'report.md', text)
   if importlib.util.find_spec('matplotlib') is None:
     print(pictures.MISSING, file=sys.stderr)
   count = sum(run.trained for run in runs)

@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
+import glob
 import itertools
 import json
 import math
-import os
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +30,7 @@ class Run:
   config: Mapping[str, Any]  # flat
   records: Sequence[Mapping[str, Any]]  # of metrics.jsonl
   analyses: Mapping[str, Mapping[str, Any]]  # by their file, without .json
+  damaged: Sequence[UserError] = ()  # of analyses
 
   @property
   def trained(self) -> bool:
@@ -115,24 +116,23 @@ class Run:
 def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
   """The runs in a folder, or within those in it; errors of what is left out.
 
-  That are damaged runs, and analyses of an older checkpoint than the best one
-  of now. A folder where there is no run, but speed was measured, has a Run
-  without a config. UserError: it is no folder.
+  That are damaged runs and analyses, and analyses of an older checkpoint than
+  the best one of now. A folder where there is no run, but speed was measured,
+  has a Run without a config. UserError: it is no folder.
   """
   if not folder.is_dir():
     raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
-  every = list(_folders(folder))
-  both = workdir.CONFIG, metrics_log.NAME
-  trained = {x for x in every if all((x / name).exists() for name in both)}
-  speed = f'{analysis.FOLDER}/eval_speed.json'
-  for path in sorted(trained | {x for x in every if (x / speed).exists()}):
+  trained = _with(folder, workdir.CONFIG) & _with(folder, metrics_log.NAME)
+  speed = _with(folder, f'{analysis.FOLDER}/eval_speed.json')
+  for path in sorted(trained | speed):
     name = f'{path.relative_to(folder)}'
     try:
       fresh = path not in trained
-      run = Run(name, {}, [], _analyses(path)) if fresh else read(path, name)
+      run = Run(name, {}, [], *_analyses(path)) if fresh else read(path, name)
     except UserError as e:
       yield e
       continue
+    yield from run.damaged
     current = {}
     for program, found in run.analyses.items():
       step = found.get('checkpoint_step')
@@ -146,31 +146,27 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
     yield dataclasses.replace(run, analyses=current)
 
 
-def _folders(folder):
-  """A folder and those within it, also by links, each of them once.
-
-  Not those of checkpoints, in which there is much and no run.
-  """
-  seen, checkpoints = set(), workdir.checkpoints(folder).name
-  for path, inside, _ in os.walk(folder, followlinks=True):
-    if (real := os.path.realpath(path)) in seen:
-      inside.clear()
-      continue
-    seen.add(real)
-    inside[:] = [name for name in inside if name != checkpoints]
-    yield pathlib.Path(path)
+def _with(folder, file):
+  """The folders with a file, in a folder and within it, also by links."""
+  found = glob.iglob(f'**/{file}', root_dir=folder, recursive=True)
+  return {folder / path.removesuffix(file) for path in found}
 
 
 def read(folder: pathlib.Path, name: str) -> Run:
-  """The run in a folder; UserError if a file of it is damaged."""
+  """The run in a folder; UserError if its config or record is damaged."""
   path = folder / workdir.CONFIG
   config = settings.flatten(files.read_json(path))
   if (model := config.get('model.name')) not in MODELS:
     settings.refuse(f'{path}: model.name', model, ', '.join(MODELS))
   records = metrics_log.read(folder / metrics_log.NAME)
-  return Run(name, config, records, _analyses(folder))
+  return Run(name, config, records, *_analyses(folder))
 
 
 def _analyses(folder):
-  paths = sorted((folder / analysis.FOLDER).glob('*.json'))
-  return {path.stem: files.read_json(path) for path in paths}
+  found, damaged = {}, []
+  for path in sorted((folder / analysis.FOLDER).glob('*.json')):
+    try:
+      found[path.stem] = files.read_json(path)
+    except UserError as e:
+      damaged.append(e)
+  return found, damaged

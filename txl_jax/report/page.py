@@ -1,54 +1,26 @@
-"""A page of headings, text, tables and pictures, as Markdown."""
+"""Headings, tables and pictures of a page, as Markdown."""
 
-import dataclasses
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
-@dataclasses.dataclass(frozen=True)
-class Heading:
-  """Of a level from 1 on."""
-
-  level: int
-  text: str
+def heading(level: int, text: str) -> str:
+  """A heading of a level from 1 on."""
+  return f'{"#" * level} {text}'
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
-  """Cells of text; the first column is text, the others are figures."""
-
-  header: Sequence[str]
-  rows: Sequence[Sequence[str]]
+def picture(path: pathlib.Path, text: str) -> str:
+  """A PNG beside the page, and what it shows."""
+  return f'![{text}]({path.name})'
 
 
-@dataclasses.dataclass(frozen=True)
-class Picture:
-  """A PNG beside the page."""
-
-  path: pathlib.Path
-  text: str  # what it shows
-
-
-Block = Heading | Table | Picture | str  # a str is a paragraph
-
-
-def markdown(blocks: Sequence[Block]) -> str:
-  """The page as Markdown, which refers to its pictures."""
-  return '\n\n'.join(map(_markdown, blocks)) + '\n'
-
-
-def _markdown(block):
-  if isinstance(block, Heading):
-    return f'{"#" * block.level} {block.text}'
-  if isinstance(block, Picture):
-    return f'![{block.text}]({block.path.name})'
-  if isinstance(block, str):
-    return block
-  rule = ['---', *['---:'] * (len(block.header) - 1)]
-  rows = [block.header, rule, *block.rows]
-  cells = ([_plain(cell) for cell in row] for row in rows)
-  return '\n'.join(f'| {" | ".join(row)} |' for row in cells)
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+  """Cells of text; those of the first column are text, the others figures."""
+  rule = ['---', *['---:'] * (len(header) - 1)]
+  cells = ([_plain(cell) for cell in row] for row in (header, *rows))
+  first, *others = (f'| {" | ".join(row)} |' for row in cells)
+  return '\n'.join([first, f'| {" | ".join(rule)} |', *others])
 
 
 def _plain(cell):

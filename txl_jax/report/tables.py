@@ -42,18 +42,16 @@ class Figure(NamedTuple):
 
 
 # What is measured besides the columns of the paper, by the kind of a table.
-_BESIDES = {'lengths': ('effective length', 'ppl in training')}
+_BESIDES = {'lengths': ('ppl in training',)}
 # And what is said of its figures.
 _SAID = {
   'lengths': (
     'Init and best are of the sweep over attention lengths. It reads a model '
     'without memory through a window that moves token by token; for absolute '
-    'positions with a memory, the length is that of the memory. The effective '
-    'length is the shortest one after which the next adds little, by default '
-    'less than 0.1 %; ≥: none of those that were tried. In training: the best '
-    'validation figure of a run, in segments, whose first tokens see little '
-    'and, with half the loss, were never trained; the sweep may be of fewer '
-    'tokens.'
+    'positions with a memory, the length is that of the memory. In training: '
+    'the best validation figure of a run, in segments, whose first tokens see '
+    'little and, with half the loss, were never trained; the sweep may be of '
+    'fewer tokens.'
   ),
   'recl': (
     'In brackets: where 95 % of the results lie if the positions are drawn '
@@ -66,20 +64,20 @@ _SAID = {
 
 def of_paper(
   groups: Groups, evaluations: Sequence[Run], folder: pathlib.Path
-) -> Iterator[page.Block]:
-  """Every table of the paper, the figures and curves of runs beside it.
+) -> Iterator[str]:
+  """Every table of the paper, the figures and curves of runs, in Markdown.
 
   The runs of an experiment are the groups; all runs besides, whose analyses may
   be of several (RECL) or of none (evaluation speed). Pictures are put into the
   folder.
   """
   for table in paper.TABLES:
-    yield page.Heading(2, f'Table {table.number}: {table.title}')
+    yield page.heading(2, f'Table {table.number}: {table.title}')
     twins = {x.partition(':')[0] for row in table.rows for x in row.small}
     for file in '', *sorted(twins):
       there = _there(table, groups, file)
       if file and there:
-        yield page.Heading(3, f'Table {table.number} in small: {file}')
+        yield page.heading(3, f'Table {table.number} in small: {file}')
         yield (
           f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
           "training are not the paper's: read the figures and how far seeds "
@@ -92,17 +90,13 @@ def of_paper(
         yield _beside(table, groups, evaluations, file)
       name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
       yield from curves.learning(there, name)
-      if table.kind == 'lengths':
-        yield from curves.sweeps(there, name)
-      if table.kind == 'recl':
-        yield from curves.contexts(there, evaluations, name)
 
 
-def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[page.Block]:
+def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
   """Validation figures and curves of runs that no table of the paper has."""
   table = paper.STUDIES
   if there := _there(table, groups, ''):
-    yield page.Heading(2, table.title)
+    yield page.heading(2, table.title)
     yield _beside(table, groups, (), '')
     yield from curves.learning(there, folder / 'studies')
 
@@ -157,7 +151,7 @@ def _beside(table, groups, evaluations, file):
       found = figures[main]
       cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
     rows.append(cells + _counted(figures, runs))
-  return page.Table(header, rows)
+  return page.table(header, rows)
 
 
 def _units(table, groups, file):
@@ -230,27 +224,20 @@ def _validation(row, runs, evaluations, experiment):
 
 
 def _lengths(row, runs, evaluations, experiment):
-  """Of the sweep: init, best, its length, and the effective one.
+  """Of the sweep: init, best and its length; the best figure in training.
 
-  Where the row is of another length than the best, that one. Last, the best
-  figure in training.
+  Where the row is of another length than the best, that one.
   """
   measured = []
   for a in filter(None, (run.sweep for run in runs)):
     there = {x['attention_length_tokens']: x for x in a['lengths']}
     best = there.get(row.length) if row.length else a['best']
     if best:
-      last = (a.get('effective') or {}).get('attention_length_tokens')
       values = [x[a['unit']] for x in (a['init'], best)]
-      values += [best['attention_length_tokens'], last]
-      values += [a.get('effective_at_end')]
+      values += [best['attention_length_tokens']]
       measured.append(([a.get('options'), a.get('eval')], values))
-  *figures, last, more = _figures(_grouped(measured), 5)
-  if last and more and None not in last.values:
-    last = last._replace(before='≥ ' * any(more.values))
-  else:  # of an older sweep
-    last = None
-  return [*figures, last, *_validation(row, runs, evaluations, experiment)]
+  figures = _figures(_grouped(measured), 3)
+  return [*figures, *_validation(row, runs, evaluations, experiment)]
 
 
 def _recl(row, runs, evaluations, experiment):

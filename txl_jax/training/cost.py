@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from txl_jax import models
 from txl_jax.models import base
-from txl_jax.parallel import capacity
 from txl_jax.training.options import Config
 
 
@@ -83,8 +82,17 @@ def flops(jaxpr: Any) -> int:
     times = eqn.params['length'] if eqn.primitive.name == 'scan' else 1
     # Of the branches of a condition one is run.
     every = max if eqn.primitive.name == 'cond' else sum
-    total += times * every([*map(flops, capacity.inside(eqn)), 0])
+    total += times * every([*map(flops, _inside(eqn)), 0])
   return total
+
+
+def _inside(eqn):
+  """The jaxprs that an equation of a jaxpr computes with."""
+  for value in eqn.params.values():
+    for x in jax.tree.leaves(value):
+      x = getattr(x, 'jaxpr', x)  # open a ClosedJaxpr
+      if hasattr(x, 'eqns'):
+        yield x
 
 
 def _of_product(eqn):

@@ -78,7 +78,8 @@ class Trainer:
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
       with console.phase('drawing the first weights'):
-        self.state = self._create(built.abstract)
+        # A lack of memory is known before anything is written.
+        self.state = jax.block_until_ready(self._create(built.abstract))
     else:
       with console.phase(f'restoring step {start}'):
         self._restore(start)

@@ -18,12 +18,9 @@ from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
 
-# Keys for the width of a layer: each model has some of them.
-_WIDTHS = 'd_ff', 'd_hidden', 'blocks'
-
 
 class Plan(NamedTuple):
-  """The parts of a run; all of them fit in memory, as far as is known."""
+  """The parts of a run."""
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
@@ -45,15 +42,14 @@ def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
       '2, of which one is scored'
     )
   built = step_lib.build(config, len(corpus.vocabulary), mesh)
-  _check_step(config, built, mesh, text)
   perplexity.check(
-    built.model.at_test_time(train.segment_len),
-    built.model.inference_params(built.abstract.params),
+    built.model,
     validation,
-    **evaluation(config),
-    mesh=mesh,
-    keys=('train.eval_batch_size', 'train.segment_len', 'model.mem_len'),
+    train.eval_batch_size,
+    train.segment_len,
+    keys=('train.eval_batch_size', 'train.segment_len'),
   )
+  _compile(config, built, mesh, text)
   return Plan(text, validation, built)
 
 
@@ -66,8 +62,11 @@ def evaluation(config: Config) -> dict[str, Any]:
   )
 
 
-def _check_step(config, built, mesh, text):
-  """Checks that the training step fits in memory."""
+def _compile(config, built, mesh, text):
+  """Compiles the training step, which is traced and compiled once.
+
+  UserError if it does not fit into memory.
+  """
   B, placed = config.train.batch_size, placement.rows(mesh)
 
   def rows(*shape, dtype: Any = np.int32):
@@ -79,26 +78,5 @@ def _check_step(config, built, mesh, text):
     'lengths': rows() if text.padded else None,
     'reset': rows(dtype=bool),
   }
-  state = built.abstract
-  sizes = *_of_model(config, 'd_model', *_WIDTHS, 'n_layer'), 'mesh.fsdp'
-  length, rows_too = _of_model(config, 'mem_len'), 'train.batch_size'
-  held = {
-    'the parameters': (state.params, sizes),
-    'the optimiser': (state.opt_state, ('optim.state_dtype', *sizes)),
-    'the average': (state.average, ('optim.average', *sizes)),
-    'the memory': (state.memory, (*length, rows_too)),
-    'the batch': (batch, (rows_too,)),
-  }
-  lower = rows_too, 'train.accumulate', 'train.segment_len'
-  parts = {k: (capacity.on_a_device(x), keys) for k, (x, keys) in held.items()}
-  capacity.check('a training step', mesh, parts)  # before the compiler tries
-  # The same program is called later: it is traced and compiled once.
-  between = capacity.between(built.step.trace(state, batch).lower().compile())
-  remat = _of_model(config, 'remat')
-  parts['what is computed'] = between, (*lower, *remat, *sizes)
-  capacity.check('a training step', mesh, parts)
-
-
-def _of_model(config, *names):
-  """The keys of the model with these names, as far as it has them."""
-  return tuple(f'model.{name}' for name in names if name in config.model)
+  compiled = built.step.trace(built.abstract, batch).lower().compile()
+  capacity.check('a training step', compiled, mesh.local_devices)

@@ -64,15 +64,6 @@ def test_a_context_that_is_no_attention_length():
     attention_length.at_length(CausalConvolution(V, config), 4)
 
 
-def test_a_length_that_does_not_fit_is_known_before_the_first_is_scored():
-  model, params = make(4)
-  with pytest.raises(UserError, match=r'GiB.*attention_length.lengths'):
-    attention_length.sweep(
-      model, params, text(), (1, 10**9), **CUT,
-      progress=lambda *_: pytest.fail('it has begun'),
-    )  # fmt: skip
-
-
 def test_farther_than_a_table():
   """The model itself says that its positions end."""
   fields = FIELDS | dict(name='al_rfou', table_len=3)
@@ -88,23 +79,6 @@ def test_a_memory_without_a_span_of_its_own():
   model = models.build(fields, V).at_test_time()
   changed = attention_length.at_length(model, 7)
   assert changed.config == dataclasses.replace(model.config, mem_len=7)
-
-
-@pytest.mark.parametrize(
-  'figures, threshold, expected',
-  [
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.001, 5),
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.002, 3),  # 0.00119 of 8.4
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.02, 2),
-    ((10.0, 9.0, 8.5, 8.4, 8.39, 8.0), 0.2, 0),
-    ((10.0, 9.0, 9.5, 4.0), 0.001, 1),  # worse is no improvement
-    ((10.0, 9.5), 0.05, 1),  # exactly the threshold
-    ((10.0, 10.0, 10.5), 0.0, 1),  # nor does it get worse before
-    ((10.0,), 0.001, 0),
-  ],
-)
-def test_an_effective_length(figures, threshold, expected):
-  assert attention_length.effective(figures, threshold) == expected
 
 
 @pytest.mark.parametrize('lengths', [(), (0,), (3, -1), (True,), (2.0,), ([],)])

@@ -44,12 +44,6 @@ def test_a_model_with_memory(folder, corpus, capfd):
   assert record['init'] == lengths[4]
   assert record['best']['nats'] == min(r['nats'] for r in lengths.values())
   assert record['segment_len'] == 5 and record['same_length']
-  # Of three lengths, by hand.
-  first, second, third = (r['bpc'] for r in record['lengths'])
-  k = 0 if first - second < 0.001 * first else 1
-  k += k and second - third >= 0.001 * second
-  assert record['effective'] == record['lengths'][k]
-  assert record['effective_at_end'] == (k == 2)
   subjects.assert_picture(folder / 'analysis/attention_length.png')
   lines = capfd.readouterr().out.splitlines()
   assert lines[0] == 'xl, step 7, made here validation, 50 of 80 tokens'
@@ -93,32 +87,6 @@ def test_absolute_positions_with_a_memory(naive, corpus, capfd):
   told = capfd.readouterr()
   assert 'segments of 6 tokens, not eval.segment_len' in told.err
   assert told.out.splitlines()[-1].endswith('its own segment, of 6, besides')
-
-
-def test_what_the_table_shows():
-  """The mark of the effective length, or that none of those tried is one."""
-  rows = [
-    {'attention_length_tokens': L, 'ppl': x, 'nats': 1.0, 'seconds': 1.0}
-    for L, x in ((8, 9.0), (16, 7.0), (32, 6.999))
-  ]
-  record = {
-    'run': 'xl', 'checkpoint_step': 7, 'corpus': 'c', 'split': 's', 'tokens': 9,
-    'split_tokens': 9, 'unit': 'ppl', 'lengths': rows, 'init': rows[0],
-    'init_is': 'that', 'best': rows[2], 'effective': rows[1],
-    'effective_at_end': False, 'threshold': 0.001, 'same_length': True,
-  }  # fmt: skip
-  found = attention_length.table(record)
-  assert [line.split()[4:] for line in found[2:5]] == [
-    ['init'],
-    ['effective'],
-    ['best'],
-  ]
-  short = 'effective: the next length tried improves it by less than 0.1 %'
-  assert found[-1] == short
-  record |= {'effective': rows[2], 'effective_at_end': True}
-  found = attention_length.table(record)
-  assert 'effective' not in ' '.join(found[2:5])
-  assert found[-1].startswith('effective: longer than all tried')
 
 
 def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):

@@ -27,7 +27,6 @@ def test_both_ways(plain, corpus, capfd):
   for way in 'segments', 'window':
     mean = sum(r['tokens'] * r[f'{way}_nats'] for r in rows) / 59
     assert record[way]['nats'] == pytest.approx(mean, rel=1e-5)
-  subjects.assert_picture(plain / 'analysis/sliding_window.png')
   out = capfd.readouterr().out
   assert f'{record["window"]["bpc"]:.4f}' in out
   # The same as --mode=eval gives, of all tokens.

@@ -61,6 +61,8 @@ def card(
   if run:
     try:
       found = collect.read(run, title)
+      if found.damaged:
+        raise found.damaged[0]
       trained = _trained(found, weights.origin) if found.records else ''
       figures = [*_figures(found, weights.step)]
     except (UserError, *files.ODD) as e:  # weights are good without

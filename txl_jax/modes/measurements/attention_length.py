@@ -7,7 +7,6 @@ Shapes: n tokens, L attention length.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from txl_jax.modes.job import Job
 from txl_jax.program import pictures, settings
 from txl_jax.program.errors import UserError
 
-_KEYS = 'eval.batch_size', 'eval.segment_len', 'attention_length.lengths'
+_MARKS = 'init', 'best'
 _INIT = (
   'attention length of training: model.mem_len, or train.segment_len without '
   'memory'
@@ -56,19 +55,6 @@ def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
   return model.at_test_time(mem_len=length, **same)
 
 
-def effective(figures: Sequence[float], threshold: float) -> int:
-  """The index of the first figure after which another adds little.
-
-  The figures, the lower the better, are those of longer and longer lengths;
-  little is an improvement of the next one by a smaller share than the
-  threshold. The last index if there is none.
-  """
-  for k, (now, then) in enumerate(itertools.pairwise(figures)):
-    if now - then < threshold * now:
-      return k
-  return len(figures) - 1
-
-
 def sweep(
   model: base.LanguageModel,
   params: Any,
@@ -86,7 +72,7 @@ def sweep(
   """
   at = {length: at_length(model, length) for length in sorted(set(lengths))}
   for changed in at.values():
-    perplexity.check(changed, params, tokens, **cut, keys=_KEYS)
+    perplexity.check(changed, tokens, cut['batch_size'], cut['segment_len'])
   found = {}
   for length, changed in at.items():
     told = functools.partial(progress, length)
@@ -129,14 +115,10 @@ def run(job: Job) -> None:
     }
     for length, score in scores.items()
   ]
-  k = effective([r[subject.unit] for r in rows], o.threshold)
   record = analysis.conditions(job, subject, 'attention_length') | {
     'init_is': _INIT,
     'init': next(r for r in rows if r['attention_length_tokens'] == init),
     'best': min(rows, key=lambda r: r['nats']),
-    'threshold': o.threshold,
-    'effective': rows[k],
-    'effective_at_end': k == len(rows) - 1,
     'segment_len': cut['segment_len'] if remembers else None,
     'same_length': not remembers or hasattr(model.config, 'same_length'),
     'lengths': rows,
@@ -146,20 +128,14 @@ def run(job: Job) -> None:
 
 def table(record: dict[str, Any]) -> list[str]:
   """The lines that are printed."""
-  unit, marks = record['unit'], ['init', 'best']
-  share = f'{100 * record["threshold"]:g} %'
-  if record['effective_at_end']:
-    effective = f'longer than all tried, each of which improves it by {share}'
-  else:
-    marks.append('effective')
-    effective = f'the next length tried improves it by less than {share}'
+  unit = record['unit']
   rows = [
     (
       f'{r["attention_length_tokens"]:,}',
       f'{r[unit]:.4f}',
       f'{r["nats"]:.5f}',
       f'{r["seconds"]:.1f}',
-      ' '.join(mark for mark in marks if record[mark] == r),
+      ' '.join(mark for mark in _MARKS if record[mark] == r),
     )
     for r in record['lengths']
   ]
@@ -169,7 +145,6 @@ def table(record: dict[str, Any]) -> list[str]:
     *analysis.table(header, rows),
     f'init: {record["init_is"]}',
     'best: the lowest figure of the lengths tried',
-    f'effective: {effective}',
   ]
   if not record['same_length']:
     lines.append(
@@ -185,19 +160,15 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   lengths = [r['attention_length_tokens'] for r in rows]
   axes.plot(lengths, [r[unit] for r in rows], 'o-', color=pictures.COLOURS[0])
   axes.margins(y=0.15)
-  x = record['effective']['attention_length_tokens']
-  end = '>= ' if record['effective_at_end'] else ''
-  axes.axvline(x, color=pictures.PALE, linestyle='--', linewidth=1)
-  axes.annotate(
-    f'effective {end}{x:,}', (x, 1), (4, -8), textcoords='offset points',
-    xycoords=('data', 'axes fraction'),
-  )  # fmt: skip
-  for mark in 'init', 'best':
+  for mark in _MARKS:
     r = record[mark]
     axes.annotate(
       f'{mark} {r[unit]:.4g}', (r['attention_length_tokens'], r[unit]), (5, 5),
       textcoords='offset points',
     )  # fmt: skip
-  pictures.lengths_axis(axes, lengths, 'attention length, tokens')
+  axes.set_xscale('log', base=2)
+  axes.set_xticks(lengths, [f'{n:,}' for n in lengths])
+  axes.minorticks_off()
+  axes.set_xlabel('attention length, tokens')
   axes.set_ylabel(figures.NAMES[unit])
   axes.set_title(f'{record["run"]}, {record["corpus"]} {record["split"]}')

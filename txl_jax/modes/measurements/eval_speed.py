@@ -20,7 +20,7 @@ from txl_jax.modes.measurements import attention_length
 from txl_jax.modes.measurements.options import PAPER
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
-from txl_jax.program import pictures, settings
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
@@ -90,7 +90,7 @@ def run(job: Job) -> None:
     rows.append(row)
   record = analysis.setting(job, 'eval_speed', begin) | about
   record['lengths'] = rows
-  analysis.report(job, record, table(record), plot)
+  analysis.report(job, record, table(record))
 
 
 def _model(job):
@@ -136,19 +136,3 @@ def table(record: dict[str, Any]) -> list[str]:
     f'one device: {machine}',
     *analysis.table(header, rows),
   ]
-
-
-def plot(figure: Any, record: dict[str, Any]) -> None:
-  """The ratio against the length, beside the paper's."""
-  axes, hardware = figure.subplots(), record['hardware']
-  names = {'times_slower': hardware['platform'], 'paper_times_slower': 'paper'}
-  series = {}
-  for k, name in names.items():
-    if there := [r for r in record['lengths'] if r[k]]:
-      lengths = [r['attention_length_tokens'] for r in there]
-      series[name] = lengths, [r[k] for r in there]
-  pictures.lines(axes, series)
-  axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
-  axes.set_xlabel('attention length, tokens')
-  axes.set_ylabel('times slower with a window')
-  axes.set_title(f'{record["run"]}: {hardware["device"]}')

@@ -23,12 +23,6 @@ class AttentionLength:
     'L: how many tokens each token sees, itself included; that of training, '
     'model.mem_len, or train.segment_len without memory, is tried as well.',
   )
-  threshold: float = count(
-    0.001,
-    'The effective length is the shortest one tried after which the next one '
-    'improves the figure by a smaller share than this.',
-    at_most=1,
-  )
   tokens: int = count(
     0, 'Tokens of the split to read, from its start; 0 is all.'
   )

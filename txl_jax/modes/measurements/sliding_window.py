@@ -19,11 +19,10 @@ from txl_jax.evaluation import figures, perplexity
 from txl_jax.models import base, windowed
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
-from txl_jax.program import pictures
 from txl_jax.program.errors import UserError
 
 _WAYS = 'segments', 'window'
-_KEYS = 'eval.batch_size', 'sliding_window.window', 'sliding_window.window'
+_KEYS = 'eval.batch_size', 'sliding_window.window'
 
 
 def compare(
@@ -38,12 +37,12 @@ def compare(
   """Nll of each token but the first, float32 [n - 1]: by segments, by window.
 
   The model, at test time, has no memory; `cut`, which includes B, is for
-  `perplexity.score`. UserError if there is too little memory for the window.
+  `perplexity.score`. UserError if the window is longer than the model reads.
   """
   slow = windowed.Windowed(model.vocab_size, model.config, model, window)
   cut |= {'segment_len': window}
   for each in (model, slow):
-    perplexity.check(each, params, tokens, **cut, keys=_KEYS)
+    perplexity.check(each, tokens, cut['batch_size'], window, _KEYS)
   cut |= {'progress': progress}
   return [
     perplexity.of_each(each, params, tokens, **cut) for each in (model, slow)
@@ -110,7 +109,7 @@ def run(job: Job) -> None:
     },
     'positions': by_position(both[0], both[1], at),
   }
-  analysis.report(job, record, table(record), plot)
+  analysis.report(job, record, table(record))
 
 
 def _span(row):
@@ -130,17 +129,3 @@ def table(record: dict[str, Any]) -> list[str]:
   own = f'segments of {W}', f'window {W}'
   header = 'position in the segment', 'tokens', *own
   return [analysis.heading(record), *analysis.table(header, rows)]
-
-
-def plot(figure: Any, record: dict[str, Any]) -> None:
-  """Nll against the position in the segment."""
-  axes, rows = figure.subplots(), record['positions']
-  x = [(r['first'] * r['last']) ** 0.5 for r in rows]
-  W = record['window_tokens']
-  names = {'segments_nats': f'segments of {W}', 'window_nats': f'window of {W}'}
-  series = {name: (x, [r[k] for r in rows]) for k, name in names.items()}
-  pictures.lines(axes, series)
-  pictures.lengths_axis(axes, (), 'position of the token in its segment')
-  axes.set_xticks(x, [*map(_span, rows)])
-  axes.set_ylabel('nll, nats per token')
-  axes.set_title(f'{record["run"]}, {record["corpus"]} {record["split"]}')
