@@ -146,11 +146,6 @@ def repeated(piece, size=1 << 18):
   return piece * (size // len(piece))
 
 
-def tuples(n):
-  """A tuple of pairs of the same pair…: two to the power of n."""
-  return b')' + b'2\x86' * n
-
-
 OTHERS = {
   'empty': b'',
   'protocol': b'\x80\x09.',
@@ -163,10 +158,8 @@ OTHERS = {
   'text': P + b'\x8d' + struct.pack('<Q', 1 << 40) + b'abc.',
   'array': P + b'\x96' + struct.pack('<Q', 1 << 40) + b'abc.',
   'unknown place': P + b'j' + struct.pack('<I', 1 << 31) + b'.',
-  'key': P + b'}' + tuples(60) + b'K\x01s.',
-  'key of tuples': P + b'(' + tuples(60) + b'K\x01d.',
   'list key': P + b'}]K\x01s.',
-  'name of tuples': P + tuples(60) + b'2\x93.',
+  'name of tuples': P + b')' + b'2\x86' * 9 + b'2\x93.',
   'state of a number': P + b'K\x01}K\x01K\x01sb.',
   'items of a tuple': P + b')K\x01a.',
   'call of text': P + pickling.text('os') + b')R.',
@@ -178,57 +171,12 @@ OTHERS = {
   'marks': P + repeated(b'('),
   'numbers': P + repeated(b'N'),
   'memo': P + b'N' + repeated(b'\x94'),
-  'the same dict': P + b']' + b'(' + b']K\x01aK\x02a' * 2000 + b'eq\x00'
-  + b'ccollections\nOrderedDict\nq\x01' + repeated(b'h\x01h\x00\x85R'),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize('name', OTHERS)
-def test_what_is_no_pickle_of_weights(name, monkeypatch):
-  monkeypatch.setattr(pickles, '_STEPS', 100_000)
+def test_what_is_no_pickle_of_weights(name):
   refused(OTHERS[name], memory=24 << 20)
-
-
-PIECES = {
-  'numbers': b'G01234567',
-  'memo': b'\x94',
-  'lists': b']',
-  'dicts': b'}',
-  'sets': b'\x8f',
-  'dicts of one': b'}K\x01Ns',
-  'objects': b'h\x00h\x01\x81',
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name', PIECES)
-def test_bombs_up_to_the_last_step(name, tmp_path):
-  """They take less than 1.5 GB, the file included, and a minute."""
-  start = P + b'cvocabulary\nVocab\nq\x00)q\x01N'
-  (tmp_path / 'bomb').write_bytes(start + PIECES[name] * 45_000_000)
-  code = f"""
-import resource, time
-from txl_jax.program import files
-from txl_jax.convert.formats import pickles
-from txl_jax.program.errors import UserError
-data = files.mapped({str(tmp_path / 'bomb')!r})
-memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-before = memory()
-started = time.monotonic()
-try:
-  pickles.loads(data, 'a file')
-except UserError as e:
-  print(e)
-took, most = time.monotonic() - started, memory() - before
-print(f'{{took:.1f}} s, {{most:,}} bytes')
-assert took < 60 and most < 1.5e9
-"""
-  done = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True
-  )
-  assert done.returncode == 0, done.stderr
-  assert 'steps' in done.stdout, done.stdout
-  print(name, done.stdout.splitlines()[-1])
 
 
 def test_a_far_place_in_the_memo_takes_no_memory():

@@ -5,8 +5,8 @@ list of those that published files have, and stands for a `Stub`, which only
 keeps what it would have been made of; any other name is refused.
 
 The reading is done by `pickle._Unpickler`, Python's unpickler in its form in
-Python. The one in C takes memory for as many bytes as a file claims to have,
-copies the tokens of a corpus, and its steps cannot be counted.
+Python. The one in C takes memory for as many bytes as a file claims to have, and
+copies the tokens of a corpus.
 """
 
 import pickle
@@ -19,10 +19,6 @@ from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 _LARGE = 1 << 16  # bytes that are left where they are, as tokens of a corpus
-_STEPS = 40_000_000  # opcodes; a container counts as eight, a memo as four
-_CONTAINERS = b'(]}ldt\x85\x86\x87\x8f\x91Rio\x81\x92'  # opcodes that make one
-_MEMO = b'pqr\x94'
-_TUPLES = b't\x85\x86\x87'
 _LINE = 1000  # bytes of one, as of a name
 
 # What published files name, module.name: plain values, arrays of numpy (none
@@ -121,8 +117,8 @@ def loads(
 
   Strings of Python 2 are text (UTF-8, surrogateescape); large bytes are a view
   of the data. `persistent` takes a persistent id and gives what stands for it.
-  UserError, which calls the file `name`: it is damaged or too large, or names
-  what is not allowed.
+  UserError, which calls the file `name`: it is damaged, or names what is not
+  allowed.
   """
   stream = _Stream(memoryview(data), start)
   try:
@@ -150,40 +146,15 @@ class _Stream:
     return self.read(some.index(b'\n') + 1)
 
 
-class _Tuple(tuple):
-  """A tuple that is no key: its hash would take as long as it has leaves."""
-
-  __slots__ = ()
-  __hash__ = None  # pyright: ignore
-
-
-def _bounded(code, operation):
-  """An operation of the unpickler that is counted."""
-  cost = 8 if code in _CONTAINERS else 4 if code in _MEMO else 1
-
-  def run(self):
-    self.steps += cost
-    if self.steps > _STEPS:
-      raise pickle.UnpicklingError(f'it takes more than {_STEPS:,} steps')
-    operation(self)
-    if code in _TUPLES:
-      self.stack[-1] = _Tuple(self.stack[-1])
-
-  return run
-
-
 class _Unpickler(pickle._Unpickler):
-  """With stubs for names, and bounds."""
+  """With stubs for names."""
 
-  dispatch = {
-    code: _bounded(code, operation)
-    for code, operation in pickle._Unpickler.dispatch.items()
-    if code != pickle.BYTEARRAY8[0]  # which takes the memory that it claims
-  }
+  dispatch = {**pickle._Unpickler.dispatch}
+  del dispatch[pickle.BYTEARRAY8[0]]  # which takes the memory that it claims
 
   def __init__(self, stream, name, persistent):
     super().__init__(stream)
-    self.name, self.persistent, self.steps = name, persistent, 0
+    self.name, self.persistent = name, persistent
 
   def persistent_load(self, pid):
     return self.persistent(pid)
