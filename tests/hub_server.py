@@ -53,7 +53,6 @@ class Hub(http.server.ThreadingHTTPServer):
 
   Attributes:
     cut: {path: bytes after which the connection breaks, once}
-    swapped: {path: bytes that are sent in place of the file}
     status: an HTTP status of every answer, or 0.
     asked: (method, path) of all requests.
   """
@@ -63,7 +62,7 @@ class Hub(http.server.ThreadingHTTPServer):
   def __init__(self):
     super().__init__(('127.0.0.1', 0), _Handler)
     self.repositories, self.blobs = {}, {}
-    self.cut, self.swapped, self.status = {}, {}, 0
+    self.cut, self.status = {}, 0
     self.asked, self.ranges = [], []
 
   @property
@@ -217,7 +216,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     head = {'X-Repo-Commit': sha, 'ETag': f'"{etag}"', 'Accept-Ranges': 'bytes'}
     if _is_large(path):
       head |= {'X-Linked-Etag': f'"{etag}"', 'X-Linked-Size': len(data)}
-    data, status = self.server.swapped.get(path, data), 200
+    status = 200
     if asked := re.match(r'bytes=(\d+)-', self.headers.get('range', '')):
       self.server.ranges.append((path, int(asked[1])))
       head['Content-Range'] = f'bytes {asked[1]}-{len(data) - 1}/{len(data)}'

@@ -55,7 +55,6 @@ def server(door, monkeypatch, tmp_path):
   """The server without repositories, and this process as its client."""
   door.repositories.clear()
   door.cut.clear()
-  door.swapped.clear()
   door.status = 0
   door.asked.clear()
   door.ranges.clear()
@@ -145,20 +144,6 @@ def test_a_cut_connection_is_resumed(server, theirs, monkeypatch):
   found = client.download(PLACE)
   name = 'pytorch_model.bin'
   assert server.ranges == [(name, 1024)]
-  assert (found.folder / name).read_bytes() == theirs[name]
-
-
-@pytest.mark.parametrize(
-  'name, kind', [('pytorch_model.bin', 'sha256'), ('config.json', 'sha1')]
-)
-def test_a_wrong_checksum(name, kind, server, theirs):
-  server.put('org/name', theirs)
-  data = bytearray(theirs[name])
-  data[len(data) // 2] ^= 1
-  server.swapped[name] = bytes(data)
-  assert f'{name} has {kind}' in refused(client.download, PLACE)
-  server.swapped.clear()
-  found = client.download(PLACE)  # what is damaged is not used again
   assert (found.folder / name).read_bytes() == theirs[name]
 
 
@@ -303,7 +288,7 @@ def test_the_model_card(server, signed_in, run):
   assert card.data.library_name == 'txl_jax'
   (result,) = card.data.eval_results
   assert (result.metric_value, result.dataset_split) == (2.25, 'validation')
-  for part in "load('hf://me/mine')", '2.25 bits per character', '2023-11-14':
+  for part in "load('hf://me/mine')", '2.25 bits per character':
     assert part in text
   assert f'{run.parent}' not in text
 
@@ -318,8 +303,8 @@ def test_the_card_of_another_step_has_no_figure(server, signed_in, run):
 
 
 def test_a_record_that_is_damaged(server, signed_in, run, capsys):
-  line = {'step': 7, 'split': 'validation', 'bpc': 2.0, 'time': 1e30}
-  (run / 'metrics.jsonl').write_text(f'{json.dumps(line)}\n')
+  (run / 'analysis').mkdir()
+  (run / 'analysis/eval_test.json').write_text('{')
   txl_jax.load(run).push('hf://me/mine')
   assert 'the card has no figures' in capsys.readouterr().err
 

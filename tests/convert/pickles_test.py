@@ -3,8 +3,6 @@ import os
 import pickle
 import re
 import struct
-import subprocess
-import sys
 
 import hypothesis
 import numpy as np

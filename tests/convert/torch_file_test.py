@@ -160,7 +160,6 @@ def test_a_tensor_written_by_hand(tmp_path):
     (tensor((1 << 62,)), 'not in its storage'),
     (tensor((2, 2), (1 << 62, 1 << 62)), 'not in its storage'),
     (tensor((1 << 40, 1 << 40), (0, 0)), 'is no file of weights'),
-    (tensor((1 << 40,), (0,)), 'more bytes than'),
     (tensor((-4,)), 'not in its storage'),
     (tensor((4,), (-1,), 3), 'not in its storage'),
     (tensor((4,), (1,), -1), 'not in its storage'),
@@ -180,43 +179,6 @@ def test_a_tensor_written_by_hand(tmp_path):
 def test_tensors_that_cannot_be(tmp_path, one, said):
   path = archive(tmp_path / 'x.pt', state(one))
   assert said in refused(path, memory=8 << 20)
-
-
-def test_tensors_that_share_their_bytes(tmp_path):
-  """Each is a view; all together would be more than the file."""
-  many = state(*[tensor()] * 4000)
-  path = archive(tmp_path / 'x.pt', many, storage=bytes(16))
-  assert torch_file.read(path)
-  size = 1 << 20
-  large = state(*[tensor((size,), size=size)] * 40)
-  path = archive(tmp_path / 'y.pt', large, storage=bytes(4 * size))
-  assert 'more bytes than' in refused(path)
-
-
-def test_modules_within_modules_without_end(tmp_path, monkeypatch):
-  """Each is twice in the next one: the first, two to the power of 18 times."""
-  monkeypatch.setattr(torch_file, '_FIELDS', 20_000)
-  kind = b'cmem_transformer\nMemTransformerLM\n)\x81'
-  inside = b'}' + pickling.text('_modules')
-  module = kind + inside + b'}sb'
-  for n in range(18):
-    memo = bytes([n])
-    pair = [pickling.text(name) + b'h' + memo for name in 'ab']
-    children = b'}(' + b''.join(pair) + b'u'
-    module += b'q' + memo + kind + inside + children + b'sb'
-  path = archive(tmp_path / 'x.pt', b'\x80\x02' + module + b'.')
-  assert 'too many modules' in refused(path, memory=256 << 20)
-
-
-def test_arguments_that_are_there_many_times(tmp_path):
-  """One dict of 20,000 numbers under each of 2,000 names."""
-  named = lambda n, of: b''.join(pickling.text(f'{i}') + of for i in range(n))
-  many = b'}(' + named(20_000, b'K\x01') + b'u'
-  inside = pickling.text('x') + many + b'q\x00' + named(2000, b'h\x00')
-  pickle = b'\x80\x02}(' + inside + pickling.text('t') + tensor() + b'u.'
-  path = archive(tmp_path / 'x.pt', pickle)
-  with guard.nothing_runs(memory=16 << 20):
-    assert torch_file.read(path).options == {}
 
 
 def test_names_of_tensors_that_break_lines(tmp_path):
@@ -300,7 +262,7 @@ def test_a_file_that_was_cut(path, tmp_path):
 @hypothesis.given(st.data())
 @guard.EXAMPLES
 def test_damage(path, tmp_path_factory, data):
-  """It is refused in a line, or what is read has the size of the file."""
+  """It is refused in a line, or read as views of the file."""
   whole = bytearray(path.read_bytes())
   for _ in range(data.draw(st.integers(1, 4))):
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -316,11 +278,8 @@ def test_damage(path, tmp_path_factory, data):
       whole[at : at + 8] = struct.pack('<q', n)
   damaged = tmp_path_factory.mktemp('damaged') / path.name
   damaged.write_bytes(whole)
-  found = None
   with guard.nothing_runs(memory=8 << 20):
     try:
-      found = torch_file.read(damaged)
+      torch_file.read(damaged)
     except UserError as e:
       assert '\n' not in str(e) and len(str(e)) < 3000
-  if found:
-    assert sum(x.nbytes for x in found.tensors.values()) <= 4 * len(whole)

@@ -32,7 +32,6 @@ AnyPath = str | os.PathLike[str]
 
 # Of files with the weights of Hugging Face, the first that is there.
 NAMES = 'vocab.bin', 'vocab.pkl', 'vocab.txt'
-_TEXT = 1 << 25  # bytes of a list
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
@@ -54,7 +53,7 @@ def read(path: AnyPath) -> AnyVocabulary:
   path = pathlib.Path(path)
   try:
     if path.suffix == '.txt':
-      data = files.read(path, largest=_TEXT).removeprefix(codecs.BOM_UTF8)
+      data = bytes(files.mapped(path)).removeprefix(codecs.BOM_UTF8)
       return _with_roles(Words.from_list(data, f'{path}'))
     return _checked(*_within(_loaded(path)))
   except torch_file.ODD as e:

@@ -5,8 +5,8 @@ list of those that published files have, and stands for a `Stub`, which only
 keeps what it would have been made of; any other name is refused.
 
 The reading is done by `pickle._Unpickler`, Python's unpickler in its form in
-Python. The one in C takes memory for as many bytes as a file claims to have, and
-copies the tokens of a corpus.
+Python. The one in C takes memory for as many bytes as a file claims to have,
+and copies the tokens of a corpus.
 """
 
 import pickle

@@ -11,7 +11,6 @@ from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 
 INDEX = '.index.json'  # of shards
-_TEXT = 1 << 24  # bytes of an index
 
 
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -46,8 +45,7 @@ def write(path: pathlib.Path, arrays: dict[str, np.ndarray], **about) -> None:
 
 def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
   """The arrays of all files that an index names, and these; or a UserError."""
-  found = files.parse_json(files.read(index, largest=_TEXT), f'{index}')
-  places = found.get('weight_map')
+  places = files.read_json(index).get('weight_map')
   if not isinstance(places, dict) or not places:
     raise UserError(f'{index} has no weight_map')
   for name in places.values():

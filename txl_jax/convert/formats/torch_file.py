@@ -33,9 +33,6 @@ AnyPath = str | os.PathLike[str]
 # What damaged data raise where they are used.
 ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
-_FIELDS = 200_000  # of all modules
-_ITEMS = 1000  # of an option
-_LONGEST = 1000  # characters of a name
 _PLAIN = int, float, bool, str, type(None)
 _STATES = 'model_state', 'model_state_dict', 'state_dict', 'model'
 
@@ -91,16 +88,10 @@ def read(path: AnyPath) -> Contents:
   UserError, one line: it cannot be read, is damaged or of another kind, or
   names what weights do not need.
   """
-  tensors = {}
   try:
     root, storages = load(path)
     named, said = _model(root)
-    left = 4 * os.path.getsize(path)  # tied weights count twice
-    for name, tensor in named.items():
-      tensors[name] = _array(tensor, storages)
-      left -= tensors[name].nbytes
-      if left < 0:
-        raise ValueError('its tensors have more bytes than four times the file')
+    tensors = {name: _array(x, storages) for name, x in named.items()}
   except ODD as e:
     what = ' '.join(f'{e}'.split())[:300] or type(e).__name__
     raise UserError(
@@ -214,7 +205,7 @@ def _tensors(found):
 def _module(root):
   """{name: tensor} and attributes of a module that was pickled whole."""
   named, attributes = {}, {}
-  waiting, left = [('', root)], _FIELDS
+  waiting = [('', root)]
   while waiting:
     prefix, module = waiting.pop()
     children = pickles.fields(module.get('_modules'))
@@ -222,10 +213,6 @@ def _module(root):
       **pickles.fields(module.get('_parameters')),
       **pickles.fields(module.get('_buffers')),
     }
-    # A module may be in many others, and these in many more.
-    left -= 1 + len(module) + len(children) + len(tensors)
-    if left < 0 or len(prefix) > _LONGEST:
-      raise ValueError('it has too many modules, or too long names')
     named |= {f'{prefix}{k}': x for k, x in _tensors(tensors).items()}
     attributes |= {f'{prefix}{k}': x for k, x in _plain(module).items()}
     inside = [(f'{prefix}{k}.', pickles.fields(x)) for k, x in children.items()]
@@ -238,7 +225,7 @@ def _plain(found):
 
   def is_plain(value):
     each = value if isinstance(value, list | tuple) else [value]
-    return len(each) <= _ITEMS and all(type(x) in _PLAIN for x in each)
+    return all(type(x) in _PLAIN for x in each)
 
   return {k: x for k, x in found.items() if type(k) is str and is_plain(x)}
 

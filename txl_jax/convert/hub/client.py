@@ -1,14 +1,11 @@
 """The Hugging Face Hub: models by the name hf://ORG/NAME[@REVISION].
 
 huggingface_hub does the work, with its cache, its token, its progress bars and
-its switch HF_HUB_OFFLINE. Of what it downloads it compares sizes alone (2.4.0),
-so `download` also compares the hashes, by which its cache names the files.
+its switch HF_HUB_OFFLINE. Of what it downloads it compares the sizes.
 """
 
 import contextlib
-import hashlib
 import importlib
-import os
 import pathlib
 import re
 import sys
@@ -64,7 +61,7 @@ def place(text: str, name: str = '') -> Place:
 def download(where: Place) -> Snapshot:
   """Downloads what a model needs, unless the cache has it.
 
-  UserError: it is not there, out of reach, not allowed, or damaged.
+  UserError: it is not there, out of reach, or not allowed.
   """
   client = _client(where)
   with _told(client, where):
@@ -86,8 +83,6 @@ def download(where: Place) -> Snapshot:
     else:
       allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'
       raise UserError(f'{where} has no weights; allowed: {allowed}')
-  for path in sorted(folder.iterdir()):
-    _check(path, where)
   return Snapshot(folder, f'{SCHEME}{where.repository}@{folder.name}')
 
 
@@ -193,28 +188,3 @@ def _told(client, where) -> Iterator[None]:
 
 def _why(error):
   return ' '.join(first_line(error).split())[:200]
-
-
-def _check(path, where):
-  """UserError if a file is not what the Hub says; the cache loses it then.
-
-  The cache names a file by its hash: sha256 of large ones, git's of others.
-  """
-  blob = pathlib.Path(os.path.realpath(path))
-  named = {40: 'sha1', 64: 'sha256'}.get(len(blob.name))
-  if blob == path or not named or not re.fullmatch('[0-9a-f]+', blob.name):
-    return  # no cache with links, as on Windows
-  with blob.open('rb') as f:
-    hashed = hashlib.new(named)
-    if named == 'sha1':
-      hashed.update(b'blob %d\0' % blob.stat().st_size)
-    while block := f.read(1 << 20):
-      hashed.update(block)
-  if hashed.hexdigest() != blob.name:
-    with contextlib.suppress(OSError):  # of a cache that can only be read
-      blob.unlink()
-      path.unlink()
-    raise UserError(
-      f'{where}: {path.name} has {named} {hashed.hexdigest()}, the Hub says '
-      f'{blob.name}; allowed: to try again, without {blob}'
-    )

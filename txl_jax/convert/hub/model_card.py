@@ -3,21 +3,18 @@
 The block between --- is the Hub's metadata, in YAML, of which JSON is a part.
 """
 
-import datetime
-import importlib
 import json
 import math
 import pathlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
 from txl_jax.convert.weights import Weights
-from txl_jax.modes import sections
-from txl_jax.program import files, settings
+from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect
 
@@ -57,12 +54,10 @@ def card(
     run: the folder of the run that the weights are of, if there is one.
   """
   title = ' '.join(name.rstrip('/').rpartition('/')[2].split())
-  trained, figures = '', []
+  figures = []
   if run:
     try:
-      found = collect.read(run, title)
-      trained = _trained(found) if found.records else ''
-      figures = [*_figures(found, weights.step)]
+      figures = [*_figures(collect.read(run, title), weights.step)]
     except (UserError, *files.ODD) as e:  # weights are good without
       why = f'{type(e).__name__}: {first_line(e)}'
       print(f'warning: the card has no figures: {run}: {why}', file=sys.stderr)
@@ -70,7 +65,6 @@ def card(
     _metadata(title, theirs, figures),
     f'# {title}',
     _what(weights),
-    trained,
     _table(figures),
     f'## Use it\n\n{_use(name, title, theirs)}',
     f'Weights: {weights.origin}.' if weights.origin else '',
@@ -140,40 +134,6 @@ def _table(figures: Sequence[Figure]) -> str:
     '|---|---|---|---|---|',
   )
   return '\n'.join(['## Figures', '', *head, *rows])
-
-
-def _trained(run: collect.Run) -> str:
-  """The command that makes the run, and when it was made."""
-  last = max(r['time'] for r in run.records)
-  day = datetime.datetime.fromtimestamp(last, datetime.UTC)
-  made = f'{run.step:,} steps until {day:%Y-%m-%d}'
-  return f'## Trained\n\n{made}:\n\n```sh\n{_command(run.config)}\n```'
-
-
-def _command(config: Mapping[str, Any]) -> str:
-  """A command with the values of a flat config, without its paths."""
-  experiment = config.get('experiment', '').rstrip('+')
-  file, _, variant = experiment.partition(':')
-  try:
-    module = importlib.import_module(f'txl_jax.configs.{file}')
-    like = module.get_config(*([variant] if variant else []))
-  except (ImportError, UserError, TypeError):  # a file of the user's own
-    experiment = f'common:{config["model.name"]}'
-    like = sections.compose(config['model.name'])
-  known = settings.flatten(json.loads(settings.to_json(like)))
-  left_out = {'experiment', 'origin'} | {
-    f'{section}.{k}'.removeprefix('.')
-    for section, declared in sections.of(like).items()
-    for k, entry in settings.keys(declared).items()
-    if entry.is_path or k.startswith('prompt')
-  }
-  changed = [
-    shlex.quote(f'--config.{k}={x}')
-    for k, x in config.items()
-    if k in known and k not in left_out and x != known[k]
-  ]
-  words = [f'python -m txl_jax.main --config={experiment}', *changed]
-  return ' \\\n  '.join(words)
 
 
 def _use(name: str, title: str, theirs: bool) -> str:

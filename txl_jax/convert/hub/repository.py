@@ -26,7 +26,6 @@ from txl_jax.runs import weights_file, workdir
 
 WEIGHTS, CONFIG, CARD = 'model.safetensors', 'config.json', 'README.md'
 KIND = 'txl_jax'  # in place of a model_type of transformers
-_LARGEST = 1 << 20  # bytes of a config
 
 
 def write(folder: pathlib.Path, weights: Weights) -> None:
@@ -67,17 +66,14 @@ def is_one(folder: pathlib.Path) -> bool:
   path = folder / CONFIG
   if not path.is_file() or not (folder / WEIGHTS).exists():
     return False
-  found = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
-  return isinstance(found, dict) and found.get('model_type') == KIND
+  return files.read_json(path).get('model_type') == KIND
 
 
 def read(folder: pathlib.Path) -> Weights:
   """The Weights of a folder; UserError if it is not as `write` makes it."""
-  path = folder / CONFIG
-  config: Any = files.parse_json(files.read(path, largest=_LARGEST), f'{path}')
-  text = files.read(folder / workdir.VOCABULARY)
+  config: Any = files.read_json(folder / CONFIG)
+  words = files.read_json(folder / workdir.VOCABULARY)
   try:
-    words = files.parse_json(text, workdir.VOCABULARY)
     header = {'model': config['model'], 'vocabulary': words}
     model, vocabulary = weights_file.described(header)
     known = used(sections.compose(config['model']['name']))
