@@ -16,6 +16,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import buckets
 from txl_jax.program.errors import UserError
+from txl_jax.runs import workdir
 
 
 def load(
@@ -45,7 +46,7 @@ def load(
     folder, name = client.download(client.place(f'{path}'))
     return _of_weights(folder, name, mesh)
   place = buckets.place(os.path.expanduser(path))
-  if place.is_dir() and not reading.has_weights(place):
+  if workdir.checkpoints(place).is_dir():
     config: Any = restore.recorded(place)
     config.checkpoint = str(checkpoint)
     sections.check(config)

@@ -85,13 +85,6 @@ def read(
   return weights.of_state(state, known, source, words, origin)
 
 
-def has_weights(folder: pathlib.Path) -> bool:
-  """Whether a local folder has weights, as from the Hub, and is no run."""
-  return not workdir.checkpoints(folder).is_dir() and any(
-    (folder / name).is_file() for name in _IN_FOLDER
-  )
-
-
 def _opened(path):
   """Which of SOURCES it is, its tensors and options, and the files of both."""
   prefix = tensorflow_file.prefix_of(path)
@@ -99,7 +92,10 @@ def _opened(path):
   if pathlib.Path(f'{prefix}.index').exists() and not is_other:
     state = tensorflow_file.read(prefix)
     found = {'cutoffs': tensorflow.cutoffs(state)}
-    return 'tensorflow', state, found, tensorflow_file.data_files(prefix)
+    data = f'{prefix.name}.data-'
+    beside = sorted(prefix.parent.iterdir())
+    paths = [path for path in beside if path.name.startswith(data)]
+    return 'tensorflow', state, found, paths
   found: dict[str, Any] = {}
   paths = [path]
   if path.name.endswith(safe_file.INDEX):

@@ -54,7 +54,9 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
   """
   prefix = prefix_of(prefix)
   kept = _entries(prefix)
-  shards = {path: files.mapped(path) for path in _files(kept)}
+  shards = {
+    path: files.mapped(path) for path in {e.file for e in kept.values()}
+  }
   arrays = {}
   for name, entry in kept.items():
     try:
@@ -62,15 +64,6 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
     except _ODD as e:
       raise UserError(f'{entry.file}: {name} is damaged: {e}') from None
   return arrays
-
-
-def data_files(prefix: AnyPath) -> list[pathlib.Path]:
-  """The files with the variables of a checkpoint; UserError as `read`."""
-  return _files(_entries(prefix_of(prefix)))
-
-
-def _files(entries):
-  return sorted({entry.file for entry in entries.values()})
 
 
 def _entries(prefix):

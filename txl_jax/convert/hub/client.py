@@ -22,7 +22,8 @@ _VOCABULARIES = 'vocabulary.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
 _BESIDE = 'config.json', *_VOCABULARIES
 # The first of these that a repository has; others hold the same once more.
 _WEIGHTS = ('model', 'safetensors'), ('pytorch_model', 'bin')
-_LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
+_REFUSED = 401, 403, 404  # also where an account may not see what is there
+_AGENT: Any = {'library_name': 'txl_jax'}
 
 
 class Place(NamedTuple):
@@ -75,7 +76,7 @@ def download(where: Place) -> Snapshot:
           allow_patterns=[*_BESIDE, whole, part, f'{whole}.index.json'],
           etag_timeout=_SECONDS,
           local_files_only=not reached,
-          **_agent(),
+          **_AGENT,
         )
       )
       if (folder / whole).exists() or any(folder.glob(part)):
@@ -91,9 +92,9 @@ def _reach(client, where):
 
   Where the Hub refuses, snapshot_download would take what the cache has.
   """
-  errors = _errors()
+  errors = importlib.import_module('huggingface_hub.errors')
   try:
-    client.HfApi(**_agent()).model_info(
+    client.HfApi(**_AGENT).model_info(
       where.repository, revision=where.revision, timeout=_SECONDS
     )
   except errors.HfHubHTTPError:
@@ -108,23 +109,16 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
   """Makes a repository of all files of a folder; the address of the commit.
 
   A repository that is there keeps its other files, its history and who may see
-  it; which of its files are replaced is said before. UserError: see `download`.
+  it. UserError: see `download`.
   """
   if where.revision:
     raise UserError(f'{where}; allowed: hf://ORG/NAME, whose main is written')
   client = _client(where)
-  api = client.HfApi(**_agent())
+  api = client.HfApi(**_AGENT)
   with _told(client, where):
     api.create_repo(where.repository, private=private, exist_ok=True)
-    info = api.model_info(where.repository, timeout=_SECONDS)
-    there = {x.rfilename for x in info.siblings or ()}
-    seen = 'private' if info.private else 'public'
-    replaced = sorted(there & {path.name for path in folder.iterdir()})
-    what = f', replacing {", ".join(replaced)}' if replaced else ''
-    print(f'pushing to {where} ({seen}){what}', file=sys.stderr, flush=True)
-    message = f'{"Replace" if replaced else "Add"} model'
     done = api.upload_folder(
-      repo_id=where.repository, folder_path=folder, commit_message=message
+      repo_id=where.repository, folder_path=folder, commit_message='Add model'
     )
   return f'{done.commit_url}'
 
@@ -132,44 +126,21 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
 def _client(where):
   try:
     return importlib.import_module('huggingface_hub')
-  except ValueError as e:  # of a variable that it reads
-    raise UserError(f'{where}: huggingface_hub: {_why(e)}') from e
   except ImportError as e:
     raise UserError(
       f"{where} needs huggingface_hub; allowed: pip install 'txl_jax[hub]'"
     ) from e
 
 
-def _errors():
-  return importlib.import_module('huggingface_hub.errors')
-
-
-def _agent():
-  return {'library_name': 'txl_jax'}
-
-
 @contextlib.contextmanager
 def _told(client, where) -> Iterator[None]:
   """Raises a UserError for what the client raises."""
-  errors = _errors()
+  errors = importlib.import_module('huggingface_hub.errors')
   # Of whichever HTTP library it has, where there was no answer; of an upload;
   # of names and addresses that are none.
   others = errors.HfHubHTTPError.__mro__[1], OSError, RuntimeError, ValueError
   try:
     yield
-  except errors.GatedRepoError as e:
-    raise UserError(f'{where} is gated; allowed: {_LOG_IN}') from e
-  except errors.RevisionNotFoundError as e:
-    raise UserError(
-      f'{where}: there is no revision {where.revision}; allowed: a branch, a '
-      'tag or a commit'
-    ) from e
-  except errors.RepositoryNotFoundError as e:
-    raise UserError(
-      f'{where} is not there, or private; allowed: another name, or {_LOG_IN}'
-    ) from e
-  except errors.HFValidationError as e:
-    raise UserError(f'{where}: {first_line(e)}') from e
   except errors.LocalEntryNotFoundError as e:
     offline = client.is_offline_mode()
     why = 'HF_HUB_OFFLINE is set' if offline else _why(e.__cause__ or e)
@@ -178,10 +149,13 @@ def _told(client, where) -> Iterator[None]:
     ) from e
   except errors.HfHubHTTPError as e:
     code = e.response.status_code
-    refused = f'; allowed: {_LOG_IN}' if code in (401, 403) else ''
-    said = ' '.join((e.server_message or '').split())[:200]
-    answer = f'{code}: {said}' if said else f'{code}'
-    raise UserError(f'{where}: the Hub answers {answer}{refused}') from e
+    said = ' '.join(f'{code}: {e.server_message or ""}'.split())[:200]
+    allowed = (
+      '; allowed: what is there, and a token of an account that may: hf auth '
+      'login, or HF_TOKEN'
+    )
+    more = allowed if code in _REFUSED else ''
+    raise UserError(f'{where}: the Hub answers {said}{more}') from e
   except others as e:
     raise UserError(f'{where}: {_why(e.__cause__ or e)}') from e
 
