@@ -17,7 +17,6 @@ import codecs
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 from typing import TypeGuard
 
@@ -27,8 +26,6 @@ from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
-
-AnyPath = str | os.PathLike[str]
 
 # Of files with the weights of Hugging Face, the first that is there.
 NAMES = 'vocab.bin', 'vocab.pkl', 'vocab.txt'
@@ -40,7 +37,7 @@ def of_ids(vocab_size: int) -> Words:
   return Words(tuple(map(str, range(vocab_size))))
 
 
-def read(path: AnyPath) -> AnyVocabulary:
+def read(path: files.AnyPath) -> AnyVocabulary:
   """The vocabulary in a file: a list of words in .txt, otherwise a pickle.
 
   That of a pickle is of bytes where all symbols are bytes: values in digits, as
@@ -61,7 +58,7 @@ def read(path: AnyPath) -> AnyVocabulary:
     raise UserError(f'{path} is no vocabulary that is read: {what}') from e
 
 
-def within(path: AnyPath) -> AnyVocabulary | None:
+def within(path: files.AnyPath) -> AnyVocabulary | None:
   """The vocabulary that a checkpoint has beside its weights, or None."""
   there = pickles.fields(_loaded(path)).get('vocab') is not None
   return read(path) if there else None

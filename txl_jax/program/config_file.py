@@ -34,8 +34,7 @@ class Parser(flags.ArgumentParser):
     changed = [found[1] for found in matches if found]
     for key in changed:
       if key not in names:
-        no_key = settings.no_such_key(declared, key)
-        raise UserError(f'--config.{key}: {no_key}')
+        raise UserError(f'--config.{key}: {settings.NO_SUCH_KEY}')
     if not all(sections.same_experiment(declared, key) for key in changed):
       config.experiment += '+'  # unless its name is given, too
     return config.lock()

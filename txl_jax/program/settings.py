@@ -16,7 +16,6 @@ with what is allowed. The config itself is a locked ConfigDict of sections.
 """
 
 import dataclasses
-import difflib
 import functools
 import json
 import math
@@ -63,7 +62,7 @@ GONE = (
 GONE_VALUE = 'train.nonfinite', 'skip'  # the same
 
 _RECORDED = '"""The config of this run, complete.'
-_LIST = 'docs/config.md lists them'
+NO_SUCH_KEY = 'there is no such key; docs/config.md lists them'
 _LINE = 300  # characters of a value that are shown
 
 
@@ -173,14 +172,6 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
 
 
-def no_such_key(sections: Mapping[str, type], name: str) -> str:
-  """The words that no key has this name, and which is nearest."""
-  there = [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
-  nearest = difflib.get_close_matches(name, there, 1)
-  more = f'the nearest is {nearest[0]}' if nearest else _LIST
-  return f'there is no such key; {more}'
-
-
 def read_all(
   sections: Mapping[str, type], config: Any
 ) -> dict[str, dict[str, Any]]:
@@ -191,8 +182,7 @@ def read_all(
     if name in sections:
       refuse(name, value, 'the section of that name, with all its keys')
     if section not in sections or own not in keys(sections[section]):
-      why = no_such_key(sections, name)
-      raise UserError(f'{name} = {shown(value)}: {why}')
+      raise UserError(f'{name} = {shown(value)}: {NO_SUCH_KEY}')
     found[section][own] = value
   for name, section in sections.items():
     for own in keys(section):
@@ -300,22 +290,15 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 
 def to_python(
-  config: Any,
-  command: str,
-  but: dict[str, Any],
-  notes: Mapping[str, str] = MappingProxyType({}),
+  config: Any, command: str, but: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
   """A Python file for --config with the values of a config, but some keys.
 
-  The command continues the run; the notes, {key: one line}, are comments.
+  The command continues the run.
   """
-  values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
+  values = (flatten(json.loads(json.dumps(config.to_dict()))) | {**but}).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
-  lines = '\n'.join(
-    f'  c.{k} = {x!r}' + (f'  # {notes[k]}' if k in notes else '')
-    for k, x in values
-    if x is not None
-  )
+  lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''{_RECORDED}
 
 {command}
