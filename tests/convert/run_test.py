@@ -279,7 +279,7 @@ def test_one_of_two_at_once_is_told_that_the_other_was_first(
   monkeypatch.setattr(pathlib.Path, 'rename', after_another)
   done = program.run(made[0], path)
   assert_refused(done, f'{path} ', 'File exists')
-  assert [x.name for x in tmp_path.iterdir()] == [name]
+  assert [x.name for x in tmp_path.iterdir()] == ['x']
 
 
 def test_a_folder_that_is_there_and_empty(made, tmp_path, monkeypatch):
