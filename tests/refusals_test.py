@@ -103,8 +103,14 @@ def test_a_mesh_of_other_devices(corpus):
     (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),
     (('--config=configs/common.py', '--worker=3'), ['worker']),
     (('--config.optim.lr=1',), ['config.optim.lr']),
-    (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['there is no such key']),
-    (('--config=configs/ptb.py', '--config.optin.lr=1'), ['there is no such key']),
+    (
+      ('--config=configs/ptb.py', '--config.optim.lrr=1'),
+      ['there is no such key'],
+    ),
+    (
+      ('--config=configs/ptb.py', '--config.optin.lr=1'),
+      ['there is no such key'],
+    ),
     (('--config=configs/ptb.py', '--config.optim=1'), ['no such key']),
   ],
 )

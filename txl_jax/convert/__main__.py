@@ -37,7 +37,7 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import options, reading, vocabularies, writing
+from txl_jax.convert import options, reading, writing
 from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.versions import sources
 from txl_jax.program import command_line, settings
@@ -118,13 +118,13 @@ def main(_: list[str]) -> None:
   name, V = weights.fields['name'], len(weights.vocabulary)
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
   _warn(*weights.warnings)
+  run = source if workdir.checkpoints(source).is_dir() else None
   if isinstance(to, client.Place):
-    run = source if workdir.checkpoints(source).is_dir() else None
     theirs, private = form == 'hugging_face', not _PUBLIC.value
     address = writing.push(to, weights, run, private, theirs)
     print(f'written: {address}')
   else:
-    _write(form, to, source, weights)
+    _write(form, to, run, weights)
     print(f'written: {to}')
   if form in sources.SOURCES:
     _warn(*writing.left_out(weights, form))
@@ -148,13 +148,11 @@ def _target():
   return to, form
 
 
-def _write(form, to, source, weights):
+def _write(form, to, run, weights):
   """Writes a file or folder, and says how it is used."""
-  run = source if workdir.checkpoints(source).is_dir() else None
   if form == 'workdir':
     config = writing.to_workdir(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
-    print(f'origin: {config.origin}')
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
     if config.data.corpus == 'text':
       print('text:      put one there, or add --config.data.path=FILE')
@@ -173,11 +171,6 @@ def _write(form, to, source, weights):
     print(f'MemTransformerLM({text})')
   else:
     writing.to_hugging_face(to, weights)
-    if not vocabularies.has_tokenizer(weights.vocabulary):
-      _warn(
-        "Hugging Face's tokenizer needs words, <unk> among them; this "
-        f'vocabulary is in {to}/vocabulary.json alone'
-      )
 
 
 def _warn(*lines):

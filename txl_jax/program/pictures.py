@@ -15,13 +15,9 @@ INK, PALE = '#333333', '#8a8a8a'
 MISSING = 'picture left out: pip install matplotlib'
 
 _STYLE: Any = {
-  'figure.facecolor': 'white',
   'font.size': 9.5,
-  'text.color': INK,
   'text.parse_math': False,  # names of folders are no formulas
   'axes.edgecolor': PALE,
-  'axes.labelcolor': INK,
-  'axes.titlesize': 10.5,
   'axes.titlelocation': 'left',
   'axes.spines.top': False,
   'axes.spines.right': False,
@@ -31,10 +27,7 @@ _STYLE: Any = {
   'grid.linewidth': 0.6,
   'xtick.color': PALE,
   'ytick.color': PALE,
-  'xtick.labelcolor': INK,
-  'ytick.labelcolor': INK,
   'lines.linewidth': 1.8,
-  'lines.markersize': 4.5,
 }
 
 
@@ -64,15 +57,12 @@ def draw(
 def lines(
   axes: Any, series: Mapping[str, tuple[Sequence, Sequence]], marker: str = 'o'
 ) -> None:
-  """Lines of {label: (x, y)}; the legend has the order of their last points."""
-  ends = []
+  """Lines of {label: (x, y)}, with a legend."""
   for i, (label, (x, y)) in enumerate(series.items()):
     colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
-    (line,) = axes.plot(x, y, style, marker=marker, color=colour, label=label)
-    ends.append((y[-1], i, line))
+    axes.plot(x, y, style, marker=marker, color=colour, label=label)
   axes.margins(x=0.02)
-  handles = [line for *_, line in sorted(ends, reverse=True)]
-  axes.figure.legend(handles=handles, loc='outside right upper', frameon=False)
+  axes.figure.legend(loc='outside right upper', frameon=False)
 
 
 def lengths_axis(axes: Any, ticks: Sequence[int], name: str) -> None:
