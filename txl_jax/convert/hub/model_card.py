@@ -1,15 +1,13 @@
 """The README.md of a model on the Hub: what it is, its figures, how to load it.
 
-The block between --- is the Hub's metadata, in YAML, of which JSON is a part.
+The block between --- is the Hub's metadata, in YAML.
 """
 
-import json
 import math
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import jax
 
@@ -19,27 +17,16 @@ from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect
 
 _UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
-_TITLES = {
-  'transformer_xl': 'Transformer-XL (Dai et al. 2019)',
-  'shaw': 'Transformer with the relative positions of Shaw et al. (2018)',
-  'vaswani': 'Transformer of Vaswani et al. (2017)',
-  'al_rfou': 'Transformer of Al-Rfou et al. (2018)',
-  'gcnn': 'gated convolutional network of Dauphin et al. (2017)',
-  'lstm': 'LSTM',
-  'qrnn': 'QRNN of Bradbury et al. (2017)',
-}
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
-
-
-class Figure(NamedTuple):
-  """A figure that was measured of a run."""
-
-  corpus: str
-  split: str
-  unit: str  # a key of _UNITS
-  value: float
-  step: int | None
-  how: str
+_METADATA = """---
+library_name: {}
+pipeline_tag: text-generation
+tags: [transformer-xl, txl_jax, jax]
+---"""
+_HEAD = (
+  '| corpus | split | figure | step | measured |',
+  '|---|---|---|---|---|',
+)
 
 
 def card(
@@ -62,34 +49,14 @@ def card(
       why = f'{type(e).__name__}: {first_line(e)}'
       print(f'warning: the card has no figures: {run}: {why}', file=sys.stderr)
   parts = [
-    _metadata(title, theirs, figures),
+    _METADATA.format('transformers' if theirs else 'txl_jax'),
     f'# {title}',
     _what(weights),
-    _table(figures),
+    '\n'.join(['## Figures', '', *_HEAD, *figures]) if figures else '',
     f'## Use it\n\n{_use(name, title, theirs)}',
     f'Weights: {weights.origin}.' if weights.origin else '',
   ]
   return '\n\n'.join(part for part in parts if part) + '\n'
-
-
-def _metadata(title: str, theirs: bool, figures: Sequence[Figure]) -> str:
-  fields: dict[str, Any] = {
-    'library_name': 'transformers' if theirs else 'txl_jax',
-    'pipeline_tag': 'text-generation',
-    'tags': ['transformer-xl', 'txl_jax', 'jax'],
-  }
-  if figures:
-    results = [
-      {
-        'task': {'type': 'text-generation'},
-        'dataset': {'name': f.corpus, 'type': f.corpus, 'split': f.split},
-        'metrics': [{'type': _UNITS[f.unit], 'value': f.value}],
-      }
-      for f in figures
-    ]
-    fields['model-index'] = [{'name': title, 'results': results}]
-  lines = (f'{k}: {json.dumps(x)}' for k, x in fields.items())
-  return '\n'.join(['---', *lines, '---'])
 
 
 def _what(weights: Weights) -> str:
@@ -100,40 +67,26 @@ def _what(weights: Weights) -> str:
     f'{k} {weights.fields[k]}' for k in _SIZES if weights.fields.get(k)
   )
   return (
-    f'{_TITLES[weights.fields["name"]]}, {count:,} parameters ({sizes}), a '
+    f'Model `{weights.fields["name"]}`, {count:,} parameters ({sizes}), a '
     f'vocabulary of {V:,} {kind}.'
   )
 
 
-def _figures(run: collect.Run, step: int | None):
-  """What training and --mode=eval have measured of a step."""
-  corpus = run.config.get('data.corpus', '')
+def _figures(run: collect.Run, step: int | None) -> Iterator[str]:
+  """Rows of what training and --mode=eval have measured of a step."""
+  start = f'| {run.config.get("data.corpus", "")} |'
   if run.best is not None and run.best_step == step:
-    how = 'while it was trained'
-    yield Figure(corpus, 'validation', run.unit, run.best, run.best_step, how)
+    figure = f'{run.best:.4g} {_UNITS[run.unit]}'
+    yield f'{start} validation | {figure} | {step} | while it was trained |'
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
       unit = found.get('unit')
       if unit not in _UNITS or not math.isfinite(found[unit]):
         continue
-      lengths = found['eval']['segment_len'], found['config']['model.mem_len']
-      how = 'by --mode=eval, T {}, M {}'.format(*lengths)
-      yield Figure(corpus, found['split'], unit, found[unit], step, how)
-
-
-def _table(figures: Sequence[Figure]) -> str:
-  if not figures:
-    return ''
-  rows = (
-    f'| {f.corpus} | {f.split} | {f.value:.4g} {_UNITS[f.unit]} | {f.step} | '
-    f'{f.how} |'
-    for f in figures
-  )
-  head = (
-    '| corpus | split | figure | step | measured |',
-    '|---|---|---|---|---|',
-  )
-  return '\n'.join(['## Figures', '', *head, *rows])
+      figure = f'{found[unit]:.4g} {_UNITS[unit]}'
+      T, M = found['eval']['segment_len'], found['config']['model.mem_len']
+      how = f'by --mode=eval, T {T}, M {M}'
+      yield f'{start} {found["split"]} | {figure} | {step} | {how} |'
 
 
 def _use(name: str, title: str, theirs: bool) -> str:
