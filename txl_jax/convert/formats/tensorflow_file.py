@@ -104,8 +104,6 @@ def _entry(name, data, prefix, count):
   dtype = np.dtype(_DTYPES[kind])
   if math.prod(shape) * dtype.itemsize != size:
     raise ValueError(f'{name} has {size} bytes for the shape {shape}')
-  if shard >= count:
-    raise ValueError(f'{name} is in file {shard} of {count}')
   file = pathlib.Path(f'{prefix}.data-{shard:05}-of-{count:05}')
   return _Entry(dtype, shape, file, offset, size, crc)
 

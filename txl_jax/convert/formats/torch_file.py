@@ -47,12 +47,10 @@ Storages = Mapping[str, memoryview]  # bytes by the keys of storages
 
 
 class Contents(NamedTuple):
-  """What a file holds.
+  """Tensors by name, not to be written to, those of bfloat16 as float32.
 
-  The tensors of the state dict by name, those of bfloat16 as float32; arrays
-  may not be written to. The options are what else it says in numbers and text:
-  the attributes of a module by their dotted names, or the other entries of the
-  dict that holds the state dict.
+  Options are what else a file says in numbers and text: the attributes of a
+  module by their dotted names, or what is beside the state dict.
   """
 
   tensors: dict[str, np.ndarray]
