@@ -96,7 +96,7 @@ def refused(function, *arguments, **more):
   return f'{e.value}'
 
 
-def test_a_published_model_is_downloaded_and_used(server, theirs):
+def test_a_published_model_is_downloaded_and_loaded(server, theirs):
   sha = server.put('org/name', theirs)
   found = client.download(PLACE)
   assert found.name == f'hf://org/name@{sha}'
@@ -107,8 +107,6 @@ def test_a_published_model_is_downloaded_and_used(server, theirs):
   with pytest.warns(UserWarning, match='guessed: tgt_len'):
     run = txl_jax.load('hf://org/name')
   assert run.source == found.name
-  assert np.isfinite(run.score('w1 w2 w3 w1').nll).all()
-  assert set(run.generate('w1', max_new_tokens=5).split())
 
 
 def test_the_cache_is_used(server, theirs):

@@ -140,10 +140,6 @@ def test_names_of_code_run_nothing_either(data, monkeypatch):
   assert found is pickles.Stub or type(found) is pickles.Stub
 
 
-def repeated(piece, size=1 << 18):
-  return piece * (size // len(piece))
-
-
 OTHERS = {
   'empty': b'',
   'protocol': b'\x80\x09.',
@@ -164,11 +160,7 @@ OTHERS = {
   'names': P + b'cvocabulary\nVocab\n)}' + pickling.text('a') + b'K\x01s\x92.',
   'long name': P + b'c' + b'x' * 100_000 + b'\nx\n.',
   'no line': P + b'cos',
-  'lists': P + repeated(b']'),
-  'dicts': P + repeated(b'}'),
-  'marks': P + repeated(b'('),
-  'numbers': P + repeated(b'N'),
-  'memo': P + b'N' + repeated(b'\x94'),
+  'no end': P + b']}(N\x94' * 9,
 }  # fmt: skip
 
 

@@ -18,10 +18,15 @@ from txl_jax.runs import weights_file
 EVALUATED = (
   'adaptive',
   'shaw_pre_norm',
-  'vaswani_pre_norm',
   *(
     pytest.param(case, marks=pytest.mark.slow)
-    for case in ('default', 'pre_norm', 'adaptive_div4', 'al_rfou_pre_norm')
+    for case in (
+      'default',
+      'pre_norm',
+      'adaptive_div4',
+      'vaswani_pre_norm',
+      'al_rfou_pre_norm',
+    )
   ),
 )
 
@@ -113,6 +118,7 @@ def test_training_begins_with_them_under_any_options(tmp_path):
   assert found.fields['dropout'] == 0.2
 
 
+@pytest.mark.slow
 def test_another_run_begins_with_them(tmp_path):
   a, state, _ = make(tmp_path)
   run, new = tmp_path / 'run', tmp_path / 'new'
