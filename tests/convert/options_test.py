@@ -11,7 +11,6 @@ def test_known_options_become_plain_values():
   found = {
     'n_head': np.int64(4),
     'clamp_len': -1,
-    'd_embed': 8,
     'same_length': 1,
     'dropout': np.float32(0.5),
     'cutoffs': [3, 5],
@@ -22,7 +21,6 @@ def test_known_options_become_plain_values():
   assert options.known(found, '') == {
     'n_head': 4,
     'clamp_len': 0,
-    'd_embed': 8,
     'same_length': True,
     'dropout': 0.5,
     'cutoffs': (3, 5),
@@ -47,7 +45,7 @@ def test_known_options_become_plain_values():
     ('cutoffs', 3),
     ('cutoffs', [1, 'x']),
     ('tie_projs', [2]),
-    ('attn_type', object()),
+    ('n_head', object()),
   ],
 )
 def test_values_of_another_kind(name, value):
@@ -60,7 +58,6 @@ def test_where_files_of_pytorch_keep_them():
   module = {
     'n_layer': 2,
     'word_emb.cutoffs': [5, 9],
-    'word_emb.div_val': 4,
     'layers.0.dec_attn.pre_lnorm': True,
     'layers.0.dec_attn.layer_norm.eps': 1e-3,
     'layers.0.dec_attn.dropatt.p': 0.3,
@@ -70,7 +67,6 @@ def test_where_files_of_pytorch_keep_them():
   assert found == {
     'n_layer': 2,
     'cutoffs': (5, 9),
-    'div_val': 4,
     'pre_lnorm': True,
     'layer_norm_epsilon': 1e-3,
     'dropatt': 0.3,

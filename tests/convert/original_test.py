@@ -195,16 +195,13 @@ def test_values_that_are_not_finite(value):
 @pytest.mark.parametrize(
   'case, more, word',
   [
-    ('default', {'attn_type': 1}, 'attn_type is 1'),
     ('vaswani', {'n_head': 4}, '--n_head is 4; allowed: divisors of 6'),
     ('vaswani', {'mem_len': 3}, '--mem_len=0'),
     ('al_rfou', {'mem_len': 3}, '--mem_len=0'),
     ('adaptive', {'cutoffs': (7,)}, 'crit.cluster_weight is [2, 8]'),
     ('adaptive', {'cutoffs': (7, 31, 40)}, 'numbers below 31'),
     ('adaptive', {'cutoffs': (15, 7)}, 'model.cutoffs is (15, 7)'),
-    ('adaptive_div4', {'div_val': 3}, 'div_val'),
     ('default', {'n_layer': 3}, 'missing: layers.2.'),
-    ('default', {'tie_weight': False, 'd_embed': 4}, 'expected [31, 4]'),
     ('untied', {'tie_weight': True}, 'crit.out_layers.0.weight is not'),
   ],
 )

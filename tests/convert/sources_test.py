@@ -193,9 +193,7 @@ def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   'case, told, word',
   [
-    ('adaptive', {'div_val': 2, 'cutoffs': (7, 15)}, 'div_val is 2; allowed'),
     ('al_rfou', {'mem_len': 3}, 'memory is not supported'),
-    ('default', {'tie_projs': [True] * 3, 'd_embed': 6}, 'model.tie_projs is'),
   ],
 )
 def test_options_that_contradict(case, told, word, tmp_path):

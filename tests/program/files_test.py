@@ -82,16 +82,6 @@ def test_no_file_of_anothers_is_written_on_the_way(tmp_path):
   assert mine == ['mine', 'mine'] and (tmp_path / 'a.tmp').is_symlink()
 
 
-def test_a_file_that_is_to_be_new(tmp_path):
-  path = tmp_path / 'a'
-  with files.replacing(path, new=True) as f:
-    f.write(b'first')
-  with pytest.raises(FileExistsError), files.replacing(path, new=True) as f:
-    f.write(b'second')
-  assert path.read_bytes() == b'first'
-  assert [p.name for p in tmp_path.iterdir()] == ['a']
-
-
 def test_a_new_file_replaces_another_when_it_is_whole(tmp_path):
   path = tmp_path / 'a'
   for text in (b'first', b'second'):

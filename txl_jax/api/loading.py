@@ -16,6 +16,7 @@ from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, settings
 from txl_jax.program.errors import UserError
+from txl_jax.runs import workdir
 
 
 def load(
@@ -48,7 +49,7 @@ def load(
   if '://' in f'{path}' and not f'{path}'.startswith(buckets.SCHEME):
     raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')
   place = buckets.place(os.path.expanduser(path))
-  if place.is_dir() and not reading.has_weights(place):
+  if workdir.checkpoints(place).is_dir():
     config: Any = restore.recorded(place)
     config.checkpoint = str(checkpoint)
     sections.check(config)

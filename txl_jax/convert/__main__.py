@@ -37,7 +37,7 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import reading, vocabularies, writing
+from txl_jax.convert import options, reading, writing
 from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.versions import sources
 from txl_jax.program import command_line, settings
@@ -70,43 +70,35 @@ _VOCABULARY = flags.DEFINE(
 
 
 # What weights do not say; the names are those of `options`.
-_INTEGERS = {
-  'attn_type': '0 Transformer-XL, 1 Shaw et al., 2 Vaswani et al., 3 Al-Rfou',
+_LISTS = 'cutoffs', 'tie_projs'
+_TOLD = {
   'n_head': 'Number of heads, which attention type 2 does not tell.',
   'tgt_len': 'T: tokens per segment.',
   'mem_len': 'M: states in the memory.',
   'clamp_len': 'Larger distances count as this one; 0 is off.',
-  'div_val': 'How many times narrower each bin is than the one before; by '
-  'default as their widths tell.',
-}
-_SWITCHES = {
   'same_length': 'Whether all queries see the same number of keys.',
   'pre_lnorm': 'Whether norms come before the sublayers.',
   'tie_weight': 'Whether the softmax shares the weights of the embedding; '
   'needed if a file has them only once.',
-}
-_LISTS = {
   'cutoffs': 'First ids of the tails, such as 20000,40000,200000.',
   'tie_projs': 'Whether the softmax shares each projection of the embedding: '
   'true or false for each bin.',
+  'layer_norm_epsilon': 'Epsilon of the layer norms.',
 }
-for _define, _named in (
-  (flags.DEFINE_integer, _INTEGERS),
-  (flags.DEFINE_bool, _SWITCHES),
-  (flags.DEFINE_string, _LISTS),
-  (flags.DEFINE_float, {'layer_norm_epsilon': 'Epsilon of the layer norms.'}),
-):
-  for _name, _help in _named.items():
-    _define(_name, None, _help)
+for _name, _help in _TOLD.items():
+  if _name in options.SWITCHES:
+    flags.DEFINE_bool(_name, None, _help)
+  else:
+    flags.DEFINE_string(_name, None, _help)
 
 
 def _told():
   """The options that flags say."""
-  names = *_INTEGERS, *_SWITCHES, *_LISTS, 'layer_norm_epsilon'
-  found = {name: flags.FLAGS[name].value for name in names}
-  for name in _LISTS:
-    with contextlib.suppress(TypeError, ValueError):  # which `options` refuses
-      found[name] = json.loads(f'[{found[name]}]')
+  found = {name: flags.FLAGS[name].value for name in _TOLD}
+  for name, text in found.items():
+    if isinstance(text, str):
+      with contextlib.suppress(ValueError):  # which `options` refuses
+        found[name] = json.loads(f'[{text}]' if name in _LISTS else text)
   return found
 
 
@@ -126,13 +118,13 @@ def main(_: list[str]) -> None:
   name, V = weights.fields['name'], len(weights.vocabulary)
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
   _warn(*weights.warnings)
+  run = source if workdir.checkpoints(source).is_dir() else None
   if isinstance(to, client.Place):
-    run = source if workdir.checkpoints(source).is_dir() else None
     theirs, private = form == 'hugging_face', not _PUBLIC.value
     address = writing.push(to, weights, run, private, theirs)
     print(f'written: {address}')
   else:
-    _write(form, to, source, weights)
+    _write(form, to, run, weights)
     print(f'written: {to}')
   if form in sources.SOURCES:
     _warn(*writing.left_out(weights, form))
@@ -156,13 +148,11 @@ def _target():
   return to, form
 
 
-def _write(form, to, source, weights):
+def _write(form, to, run, weights):
   """Writes a file or folder, and says how it is used."""
-  run = source if workdir.checkpoints(source).is_dir() else None
   if form == 'workdir':
     config = writing.to_workdir(to, weights)
     of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
-    print(f'origin: {config.origin}')
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
     if config.data.corpus == 'text':
       print('text:      put one there, or add --config.data.path=FILE')
@@ -185,11 +175,6 @@ def _write(form, to, source, weights):
     print(f'MemTransformerLM({text})')
   else:
     writing.to_hugging_face(to, weights)
-    if not vocabularies.has_tokenizer(weights.vocabulary):
-      _warn(
-        "Hugging Face's tokenizer needs words, <unk> among them; this "
-        f'vocabulary is in {to}/vocabulary.json alone'
-      )
 
 
 def _warn(*lines):

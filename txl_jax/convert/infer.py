@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax import models
-from txl_jax.convert.versions import layout, original
+from txl_jax.convert.versions import original
 from txl_jax.convert.versions.sources import Source
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -34,7 +34,7 @@ def model_of(
   first = {}
   for key, x in state.items():
     first.setdefault(re.sub(r'^layers\.\d+\.', 'layers.0.', key), x)
-  name = _attention(first, options)
+  name = _attention(first)
   sizes = _sizes(state, first, options, name)
   vocab_size, bins = _vocabulary(state, options, sizes['d_model'])
   pre_norm = options.get('pre_lnorm', False)
@@ -75,25 +75,18 @@ def _shape(found, ndim, *names):
   raise UserError(f'tensors {", ".join(names)} are missing')
 
 
-def _attention(first, options):
-  """Which model it is, by its tensors; UserError if an option has another."""
+def _attention(first):
+  """Which model it is, by its tensors."""
   if _TABLE.format(0) not in first:
     raise UserError(
       f'there is no tensor {_TABLE.format(0)}, as every Transformer-XL of the '
       f'original code has; found: {", ".join([*first][:5]) or "nothing"}'
     )
   if f'{_ATTENTION}.r_net.weight' in first:
-    name = 'transformer_xl'
-  elif 'r_bias' in first:
-    name = 'shaw'
-  else:
-    name = 'al_rfou' if 'r_emb' in first else 'vaswani'
-  kind, told = layout.ATTENTION[name], options.get('attn_type')
-  if told is not None and told != kind:
-    raise UserError(
-      f'attn_type is {told}, and the tensors are those of {kind} ({name})'
-    )
-  return name
+    return 'transformer_xl'
+  if 'r_bias' in first:
+    return 'shaw'
+  return 'al_rfou' if 'r_emb' in first else 'vaswani'
 
 
 def _sizes(state, first, options, name):
@@ -103,8 +96,8 @@ def _sizes(state, first, options, name):
   (F,) = _shape(first, 1, 'layers.0.pos_ff.CoreNet.0.bias')
   fields = {
     'n_layer': options.get('n_layer', len(layers)),
-    'd_model': options.get('d_model', D),
-    'd_ff': options.get('d_inner', F),
+    'd_model': D,
+    'd_ff': F,
   }
   if name == 'transformer_xl':
     biases = 'r_w_bias', 'r_r_bias'
@@ -123,9 +116,7 @@ def _sizes(state, first, options, name):
     return fields | {'n_head': H, 'd_head': width // H}
   else:
     _, fields['table_len'], H, K = _shape(first, 4, 'r_emb')
-  return fields | {
-    'n_head': options.get('n_head', H), 'd_head': options.get('d_head', K)
-  }  # fmt: skip
+  return fields | {'n_head': H, 'd_head': K}
 
 
 def _vocabulary(state, options, D):
@@ -133,32 +124,22 @@ def _vocabulary(state, options, D):
   count = len([x for x in state if x.startswith(_TABLE.partition('{}')[0])])
   shapes = [_shape(state, 2, _TABLE.format(i)) for i in range(count)]
   sizes, widths = zip(*shapes)
-  V, edges = sum(sizes), options.get('cutoffs')
-  if edges and edges[-1] == V:  # as the modules of the original keep them
+  V, edges, div_val = sum(sizes), options.get('cutoffs', ()), 1
+  if edges[-1:] == (V,):  # as the modules of the original keep them
     edges = edges[:-1]
-  div_val = options.get('div_val')
   if count > 1:
-    edges = tuple(itertools.accumulate(sizes[:-1])) if edges is None else edges
-    div_val = div_val or widths[0] // max(widths[1], 1)
-  elif 'crit.cluster_weight' in state:
+    edges = tuple(itertools.accumulate(sizes[:-1]))
+    div_val = widths[0] // max(widths[1], 1)
+  elif 'crit.cluster_weight' in state and not edges:
     tails, _ = _shape(state, 2, 'crit.cluster_weight')
-    if div_val not in (None, 1):
-      settings.refuse('div_val', div_val, '1 where all words are in one table')
-    if not edges:
-      raise UserError(
-        f'the {tails} cutoffs of {V} words are in no tensor; allowed: '
-        '--cutoffs, as --cutoffs=20000,40000,200000'
-      )
-  else:
-    div_val = 1  # without tails another changes nothing, and files may say it
+    raise UserError(
+      f'the {tails} cutoffs of {V} words are in no tensor; allowed: --cutoffs, '
+      'as --cutoffs=20000,40000,200000'
+    )
   if edges and edges[-1] >= V:
     settings.refuse('cutoffs', edges, f'numbers below {V}')
-  width = options.get('d_embed') or widths[0]
-  return options.get('n_token') or V, {
-    'cutoffs': edges or (),
-    'd_embed': 0 if width == D else width,
-    'div_val': div_val or 1,
-  }
+  d_embed = 0 if widths[0] == D else widths[0]
+  return V, {'cutoffs': edges, 'd_embed': d_embed, 'div_val': div_val}
 
 
 def _ties(state, options, source, bins):

@@ -11,14 +11,11 @@ from typing import Any
 from txl_jax.program import settings
 
 _LARGEST = 10**9
-_SIZES = 'n_token', 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner'
-# Whole numbers, and the least of each.
+# Whole numbers, and the least of each; a clamp_len below 1 is none.
 _AT_LEAST = {
-  **dict.fromkeys((*_SIZES, 'div_val', 'tgt_len'), 1),
-  **dict.fromkeys(('attn_type', 'mem_len'), 0),
-  **dict.fromkeys(('d_embed', 'clamp_len'), -_LARGEST),  # below 1 for none
-}
-_SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
+  'n_layer': 1, 'n_head': 1, 'tgt_len': 1, 'mem_len': 0, 'clamp_len': -_LARGEST
+}  # fmt: skip
+SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
 _RATES = 'dropout', 'dropatt', 'layer_norm_epsilon'
 _LISTS = {'cutoffs': 'whole numbers', 'tie_projs': 'true and false'}
 
@@ -26,7 +23,6 @@ _LISTS = {'cutoffs': 'whole numbers', 'tie_projs': 'true and false'}
 # attributes.
 _OF_MODULE = {
   'word_emb.cutoffs': 'cutoffs',
-  'word_emb.div_val': 'div_val',
   'layers.0.dec_attn.dropatt.p': 'dropatt',
   'layers.0.dec_attn.layer_norm.eps': 'layer_norm_epsilon',
   'layers.0.dec_attn.pre_lnorm': 'pre_lnorm',
@@ -48,7 +44,7 @@ def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
   """Those of the options that are known, as Python's own types.
 
   UserError, which begins with `where`, if a value is none of its kind. None
-  stands for what is not said; a clamp_len or d_embed below 1 becomes 0.
+  stands for what is not said; a clamp_len below 1 becomes 0.
   """
   made = {}
   for name, value in found.items():
@@ -66,7 +62,7 @@ def _allowed(name):
   if name in _AT_LEAST:
     least = _AT_LEAST[name]
     return 'a whole number' + f' from {least} on' * (least >= 0)
-  if name in _SWITCHES:
+  if name in SWITCHES:
     return 'true or false'
   return 'a number from 0 to 1' if name in _RATES else _LISTS.get(name, '')
 
@@ -75,7 +71,7 @@ def _plain(name, value):
   """A value as Python's own type; TypeError and others of another kind."""
   if name in _AT_LEAST:
     return max(_integer(value, _AT_LEAST[name]), 0)
-  if name in _SWITCHES:
+  if name in SWITCHES:
     return _switch(value)
   if name in _RATES:
     if isinstance(value, bool | str) or not 0 <= value <= 1:

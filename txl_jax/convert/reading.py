@@ -87,13 +87,6 @@ def read(
   return weights.of_state(state, known, source, words, origin)
 
 
-def has_weights(folder: pathlib.Path) -> bool:
-  """Whether a local folder has weights, as from the Hub, and is no run."""
-  return not workdir.checkpoints(folder).is_dir() and any(
-    (folder / name).is_file() for name in _IN_FOLDER
-  )
-
-
 def _opened(path):
   """Which of SOURCES it is, its tensors and options, and the files of both."""
   prefix = tensorflow_file.prefix_of(path)

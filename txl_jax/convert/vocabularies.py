@@ -17,7 +17,6 @@ import codecs
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 from typing import TypeGuard
 
@@ -28,11 +27,8 @@ from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-AnyPath = str | os.PathLike[str]
-
 # Of files with the weights of Hugging Face, the first that is there.
 NAMES = 'vocab.bin', 'vocab.pkl', 'vocab.txt'
-_TEXT = 1 << 25  # bytes of a list
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
@@ -41,7 +37,7 @@ def of_ids(vocab_size: int) -> Words:
   return Words(tuple(map(str, range(vocab_size))))
 
 
-def read(path: AnyPath) -> AnyVocabulary:
+def read(path: files.AnyPath) -> AnyVocabulary:
   """The vocabulary in a file: a list of words in .txt, otherwise a pickle.
 
   That of a pickle is of bytes where all symbols are bytes: values in digits, as
@@ -54,7 +50,7 @@ def read(path: AnyPath) -> AnyVocabulary:
   path = pathlib.Path(path)
   try:
     if path.suffix == '.txt':
-      data = files.read(path, largest=_TEXT).removeprefix(codecs.BOM_UTF8)
+      data = bytes(files.mapped(path)).removeprefix(codecs.BOM_UTF8)
       return _with_roles(Words.from_list(data, f'{path}'))
     return _checked(*_within(_loaded(path)))
   except torch_file.ODD as e:
@@ -62,7 +58,7 @@ def read(path: AnyPath) -> AnyVocabulary:
     raise UserError(f'{path} is no vocabulary that is read: {what}') from e
 
 
-def within(path: AnyPath) -> AnyVocabulary | None:
+def within(path: files.AnyPath) -> AnyVocabulary | None:
   """The vocabulary that a checkpoint has beside its weights, or None."""
   there = pickles.fields(_loaded(path)).get('vocab') is not None
   return read(path) if there else None

@@ -89,7 +89,7 @@ def to_original(path: pathlib.Path, weights: Weights) -> None:
   """Writes a state dict for the original PyTorch code; UserError if not."""
   state = state_dict(weights, 'original')
   with _new_file(path, 'original'):
-    torch_file.write(path, state, new=True)
+    torch_file.write(path, state)
 
 
 def arguments(weights: Weights, segment_len: int) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _write_workdir(made, folder, config, weights):
   texts = {
     workdir.VOCABULARY: text,
     workdir.CONFIG: settings.to_json(config),
-    'config.py': settings.to_python(config, command, {}),
+    'config.py': settings.to_python(config, command),
   }
   for name, contents in texts.items():
     files.write(made / name, contents)
@@ -256,7 +256,7 @@ def to_export(path: pathlib.Path, weights: Weights) -> None:
   """Writes the file of --mode=export; see `weights_file.save`."""
   what = weights.fields, weights.vocabulary.to_json()
   with _new_file(path, 'export'):
-    weights_file.save(path, weights.params, *what, flag='--to', new=True)
+    weights_file.save(path, weights.params, *what, flag='--to')
 
 
 def left_out(weights: Weights, target: str) -> Iterator[str]:

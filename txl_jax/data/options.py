@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Iterator
 
-from txl_jax.program import buckets, settings
+from txl_jax.program import settings
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
 # Sizes of the published vocabularies; enwik8 with every byte.
@@ -159,17 +159,11 @@ class Data:
 
   @property
   def folder(self) -> str:
-    """The folder of prepared corpora: dir, or one for all working directories.
-
-    UserError if the environment variable names a relative path.
-    """
+    """The folder of prepared corpora: dir, or one for all runs."""
     if self.dir:
       return self.dir
-    if given := os.path.expanduser(os.environ.get(VARIABLE, '')):
-      if not given.startswith((os.sep, buckets.SCHEME)):
-        allowed = 'an absolute path, or gs://BUCKET/NAME'
-        settings.refuse(VARIABLE, given, allowed)
-      return given
+    if given := os.environ.get(VARIABLE):
+      return os.path.expanduser(given)
     base = os.environ.get('XDG_DATA_HOME') or '~/.local/share'
     return os.path.join(os.path.expanduser(base), 'txl_jax')
 
@@ -247,14 +241,9 @@ class Data:
 
   def command(self) -> str:
     """The command that prepares this corpus, if it must be downloaded."""
-    values = dataclasses.asdict(self)
-    values['dir'] = values.pop('dir')  # the last one
-    if self.corpus == 'lm1b' and not self.vocab_file:
-      # The name that the list was published under.
-      values['vocab_file'] = '1b_word_vocab.txt'
     flags = [
       f'--{FLAGS.get(name, name)}={value}'
-      for name, value in values.items()
+      for name, value in dataclasses.asdict(self).items()
       if value != getattr(Data, name)
     ]
     return shlex.join(['python', '-m', 'txl_jax.prepare', *flags])

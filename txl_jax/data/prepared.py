@@ -45,7 +45,6 @@ DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 # The vocabulary of words, of subwords.
 _LIST, _TOKENIZER = 'vocabulary.txt', 'tokenizer.json'
-_LARGEST_LIST = 1 << 30  # bytes of the list
 _BLOCK = 1 << 24  # tokens that are counted at once
 
 
@@ -132,22 +131,15 @@ class Prepared:
     ids = ids.astype(token_dtype(len(vocabulary)))
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
-  def _occurrences(self, splits=SPLITS):
+  def _occurrences(self):
     """How often each token id occurs, int64 [V]."""
     V = len(self.vocabulary)
     counts = np.zeros(V, np.int64)
-    for split in splits:
+    for split in SPLITS:
       tokens = self.tokens(split)
       for at in range(0, len(tokens), _BLOCK):
         counts += np.bincount(tokens[at : at + _BLOCK], minlength=V)
     return counts
-
-  def share_unknown(self, split: str) -> float:
-    """The share of a split's tokens that are <unk>; 0 for bytes."""
-    if self.vocabulary.unk_id is None:
-      return 0.0
-    counts = self._occurrences([split])
-    return counts[self.vocabulary.unk_id] / counts.sum()
 
   def sentences(self, split: str) -> np.memmap | None:
     """Where sentences, if any, and a next one start: int64 [sentences + 1]."""
@@ -251,7 +243,7 @@ def _vocabulary(folder, entry):
   kind, name = kinds[entry['kind']]
   path = folder / name
   try:
-    return kind.from_entry(entry, files.read(path, largest=_LARGEST_LIST))
+    return kind.from_entry(entry, files.read(path))
   except ValueError as e:
     raise UserError(f'{path}: {e}') from e
 

@@ -51,10 +51,9 @@ class Shuffled:
     # Elements of a memmap are slow to index.
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1
-    kind = np.int32 if count < 2**31 else np.int64
     # Segment lengths are drawn with the same seed, so this is another key.
     rng = np.random.default_rng([*seed, 1])
-    self._order = rng.permutation(np.arange(count, dtype=kind))
+    self._order = rng.permutation(np.arange(count, dtype=np.int32))
     lengths = np.diff(starts).astype(np.int32)
     self._ends = np.cumsum(lengths[self._order], dtype=np.int64)
 

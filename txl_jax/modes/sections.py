@@ -119,8 +119,21 @@ def compose(model: str = 'transformer_xl') -> Any:
 
 
 def of(config: Any) -> dict[str, type]:
-  """The `sections` of a config, which are those of its model."""
-  return sections(settings.flatten(config).get('model.name'))
+  """The `sections` of a config; UserError if its keys are another model's."""
+  flat = settings.flatten(config)
+  name: Any = flat.get('model.name')
+  declared = sections(name)
+  there = {k for k in flat if k.startswith('model.')}
+
+  def has_keys_of(model):
+    return there == {f'model.{k}' for k in settings.keys(MODELS[model].Config)}
+
+  made_for = [*filter(has_keys_of, MODELS)]
+  if made_for and name not in made_for:
+    begin = f'a config of another begins with common.get_config({name!r})'
+    allowed = f'{made_for[0]}, whose keys these are; {begin}'
+    settings.refuse('model.name', name, allowed)
+  return declared
 
 
 def check(config: ml_collections.ConfigDict) -> None:

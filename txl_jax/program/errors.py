@@ -24,13 +24,11 @@ def first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def told(
-  smaller: str = 'a smaller batch_size, segment_len, mem_len or model',
-) -> Iterator[None]:
+def told() -> Iterator[None]:
   """Ends the program with a line and status 1 where the block raises.
 
-  Against a lack of memory `smaller` helps; Ctrl-C is status 130; whoever closes
-  our output early, as head does, gets no line.
+  Ctrl-C is status 130; whoever closes our output early, as head does, gets no
+  line.
   """
   try:
     try:
@@ -46,7 +44,8 @@ def told(
     # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.
     if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
       raise
-    text = f'{first_line(e)}; allowed: {smaller}, or more devices'
+    allowed = 'a smaller batch_size, segment_len, mem_len or model'
+    text = f'{first_line(e)}; allowed: {allowed}, or more devices'
     print(f'error: out of memory: {text}', file=sys.stderr)
     sys.exit(1)
   except KeyboardInterrupt:

@@ -6,7 +6,6 @@ is complete.
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
@@ -125,12 +124,11 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: AnyPath) -> Iterator[BinaryIO]:
   """A new file that gets its name when it is whole, at the end of the block.
 
   If the block fails it is removed, and what had the name keeps it. OSError: it
-  cannot be written, the name is not that of a file, or (FileExistsError) it is
-  to be `new` and is not.
+  cannot be written, or the name is not that of a file.
   """
   if isinstance(path, buckets.Path):  # where an object is never half there
     with tempfile.TemporaryFile() as f:
@@ -148,8 +146,6 @@ def replacing(path: AnyPath, new: bool = False) -> Iterator[BinaryIO]:
     f.flush()
     os.fsync(f.fileno())
     f.close()
-    if new and os.path.lexists(path):
-      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     temporary.replace(path)
   except BaseException:
     with contextlib.suppress(OSError):

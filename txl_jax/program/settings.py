@@ -301,22 +301,15 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 
 def to_python(
-  config: Any,
-  command: str,
-  but: dict[str, Any],
-  notes: Mapping[str, str] = MappingProxyType({}),
+  config: Any, command: str, but: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
   """A Python file for --config with the values of a config, but some keys.
 
-  The command continues the run; the notes, {key: one line}, are comments.
+  The command continues the run.
   """
-  values = (flatten(json.loads(json.dumps(config.to_dict()))) | but).items()
+  values = (flatten(json.loads(json.dumps(config.to_dict()))) | {**but}).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
-  lines = '\n'.join(
-    f'  c.{k} = {x!r}' + (f'  # {notes[k]}' if k in notes else '')
-    for k, x in values
-    if x is not None
-  )
+  lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''{_RECORDED}
 
 {command}

@@ -40,13 +40,11 @@ def save(
   model: Fields,
   vocabulary: Fields,
   flag: str = '--export_file',
-  new: bool = False,
 ) -> None:
   """Writes a file, whole or not at all; UserErrors name the flag.
 
   The parameters are a nested dict of arrays, the model is the section `model`
-  of a config, the vocabulary is what its `to_json` gives. With `new`, no
-  existing file is overwritten.
+  of a config, the vocabulary is what its `to_json` gives.
   """
   path = pathlib.Path(path)
   if path.suffix != '.npz':
@@ -55,7 +53,7 @@ def save(
   arrays: Any = flax.traverse_util.flatten_dict(params, sep='/')
   header = json.dumps({'model': model, 'vocabulary': vocabulary})
   arrays[_HEADER] = np.array(header)
-  with files.writing(f'{flag}={path}'), files.replacing(path, new) as f:
+  with files.writing(f'{flag}={path}'), files.replacing(path) as f:
     np.savez(f, allow_pickle=False, **arrays)
 
 

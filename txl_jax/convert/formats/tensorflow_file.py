@@ -14,7 +14,6 @@ takes 1.4 GB; google-crc32c, which computes the checksums, takes 0.2 MB.
 
 import collections
 import math
-import os
 import pathlib
 import struct
 
@@ -25,8 +24,6 @@ import numpy as np
 from txl_jax.convert.versions import names
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
-
-AnyPath = str | os.PathLike[str]
 
 _MAGIC = 0xDB4775248B80FB57  # the last eight bytes of a table
 _FOOTER = 48  # bytes
@@ -46,7 +43,7 @@ _OF_TRAINING = 'Adam', 'Adam_1', 'LAMB', 'LAMB_1', 'ExponentialMovingAverage'
 _OF_TRAINING = *_OF_TRAINING, 'global_step', 'beta1_power', 'beta2_power'
 
 
-def read(prefix: AnyPath) -> dict[str, np.ndarray]:
+def read(prefix: files.AnyPath) -> dict[str, np.ndarray]:
   """The variables of a checkpoint by name, without those of an optimiser.
 
   The prefix is the path without .index; one with it will do. Arrays may not be
@@ -68,7 +65,7 @@ def read(prefix: AnyPath) -> dict[str, np.ndarray]:
   return arrays
 
 
-def data_files(prefix: AnyPath) -> list[pathlib.Path]:
+def data_files(prefix: files.AnyPath) -> list[pathlib.Path]:
   """The files with the variables of a checkpoint; UserError as `read`."""
   return _files(_entries(prefix_of(prefix)))
 
@@ -97,12 +94,12 @@ def _entries(prefix):
   return kept
 
 
-def has_index(path: AnyPath) -> bool:
+def has_index(path: files.AnyPath) -> bool:
   """Whether a path is that of a checkpoint that is there."""
   return pathlib.Path(f'{prefix_of(path)}.index').exists()
 
 
-def prefix_of(path: AnyPath) -> pathlib.Path:
+def prefix_of(path: files.AnyPath) -> pathlib.Path:
   """The path of a checkpoint without its endings."""
   path = pathlib.Path(path)
   name = path.name.removesuffix('.index').partition('.data-')[0]

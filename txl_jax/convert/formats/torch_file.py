@@ -29,7 +29,6 @@ from txl_jax.convert.versions import names
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-AnyPath = str | os.PathLike[str]
 # What damaged data raise where they are used.
 ODD = *files.ODD, OSError, struct.error, zipfile.BadZipFile, NotImplementedError
 
@@ -64,7 +63,7 @@ class Contents(NamedTuple):
   options: dict[str, Any]
 
 
-def load(path: AnyPath) -> tuple[Any, Storages]:
+def load(path: files.AnyPath) -> tuple[Any, Storages]:
   """The object of a file as `pickles.loads` gives it, and its storages.
 
   UserError: it cannot be read, is of another kind, or names what is not
@@ -85,7 +84,7 @@ def is_torch(data: memoryview) -> bool:
   return data[:4] == _ZIP or data[: len(_MAGIC)] == _MAGIC
 
 
-def read(path: AnyPath) -> Contents:
+def read(path: files.AnyPath) -> Contents:
   """Tensors and options of a file.
 
   UserError, one line: it cannot be read, is damaged or of another kind, or
@@ -243,20 +242,18 @@ def _plain(found):
   return {k: x for k, x in found.items() if type(k) is str and is_plain(x)}
 
 
-def write(
-  path: AnyPath, tensors: Mapping[str, np.ndarray], new: bool = False
-) -> None:
+def write(path: files.AnyPath, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a state dict that torch.load reads with weights_only=True.
 
   The arrays are written as float32. Names of the same array share a storage, as
-  tied weights do in torch. It is written whole or not at all, and over no other
-  file if it is to be new. UserError: it cannot be written.
+  tied weights do in torch. It is written whole or not at all. UserError: it
+  cannot be written.
   """
   kept = {id(x): (f'{i}', x) for i, x in enumerate(tensors.values())}
   described = [(name, x, kept[id(x)][0]) for name, x in tensors.items()]
   with (
     files.writing(f'{path}'),
-    files.replacing(path, new) as f,
+    files.replacing(path) as f,
     zipfile.ZipFile(f, 'w', zipfile.ZIP_STORED) as archive,
   ):
     archive.writestr('archive/data.pkl', _pickle(described))

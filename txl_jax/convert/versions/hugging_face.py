@@ -77,11 +77,7 @@ def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
   kind = config.get('model_type', 'transfo-xl')
   if kind != 'transfo-xl':
     raise UserError(f'config.json: model_type is {kind!r:.80}, not transfo-xl')
-  return {
-    **config,
-    'tie_weight': config.get('tie_word_embeddings', True),
-    'n_token': config.get('vocab_size', config.get('n_token')),
-  }
+  return {**config, 'tie_weight': config.get('tie_word_embeddings', True)}
 
 
 def config_of(

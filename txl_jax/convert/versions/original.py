@@ -87,13 +87,9 @@ def from_params(
   for name, of in layout.copies(section).items():
     state[name] = state[of]
   if section.name in ('transformer_xl', 'vaswani'):
-    state[layout.FREQUENCIES] = frequencies(section.d_model)
+    frequencies = attention.frequencies(section.d_model, single=True)
+    state[layout.FREQUENCIES] = np.array(frequencies, np.float32)
   return state
-
-
-def frequencies(D: int) -> np.ndarray:
-  """The buffer of sinusoids, float32 [D / 2]: 10000^(-2k/D)."""
-  return np.array(attention.frequencies(D, single=True), np.float32)
 
 
 def turn_tails(state: State) -> dict[str, np.ndarray]:

@@ -1,7 +1,6 @@
 """Published corpora as TFDS records (array_record), without TensorFlow."""
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -9,7 +8,6 @@ import pathlib
 import posixpath
 import sys
 import types
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -83,7 +81,7 @@ def read(
     records = builder(name, root)  # a new one, which finds the records
     source = files.read_json(path / _SOURCE)
   splits = {
-    split: local.Split((_Recorded(path, 0, 0, 0, None, records, split),))
+    split: local.Split((_recorded(path, records, split),))
     for split in archive.members
   }
   return splits, {'file': archive.file, 'urls': list(archive.urls), **source}
@@ -145,15 +143,12 @@ def _make_records(name, texts, folder):
   return pathlib.Path(records.data_path)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recorded(local.Part):
-  """A split read from its records."""
+def _recorded(path, records, split):
+  """A split as the part of a file; UserError if its records are damaged."""
 
-  records: Any = None  # the Records of the corpus
-  split: str = ''
-
-  def __call__(self):
-    """The bytes; UserError if they are damaged."""
-    with _readable(self.path):
-      for record in self.records.as_data_source(self.split):
+  def read():
+    with _readable(path):
+      for record in records.as_data_source(split):
         yield record['data'].tobytes()
+
+  return local.Part(path, 0, sys.maxsize, sys.maxsize, read)

@@ -37,12 +37,8 @@ def _of_words(text, eos):
   # This is the same white space as that of `str.split`.
   found = re.finditer(r'\n|\S+' if eos else r'\S+', string)
   spans = np.array([x.span() for x in found], np.int64).reshape(-1, 2)
-  points = string.encode('utf-32-le', 'surrogatepass')
-  code = np.frombuffer(points, np.uint32)
-  # A byte that is not UTF-8 is one of these, see `words`.
-  escaped = (code >= 0xDC80) & (code <= 0xDCFF)
-  size = 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
-  before = np.append(0, np.cumsum(np.where(escaped, 1, size)))
+  sizes = (len(c.encode('utf-8', 'surrogateescape')) for c in string)
+  before = np.cumsum([0, *sizes])
   return before[spans]
 
 
