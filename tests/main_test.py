@@ -202,10 +202,9 @@ def test_what_is_not_there(trained, tmp_path):
   assert_refused(refused(trained, 'generate', file), 'prompt_file', 'none')
   for name, override, word in (
     ('eval', 'eval.batch_size=5000', 'eval.batch_size is 5000'),
-    ('eval', 'eval.model.mem_len=1000000000', 'eval.model.mem_len'),
-    ('generate', 'generate.model.mem_len=1000000000', 'the prompt needs'),
-    ('generate', 'generate.samples=1000000000', 'decoding needs'),
-    ('generate', 'generate.segment_len=1000000', 'generate.segment_len'),
+    ('eval', 'eval.model.mem_len=1000000000', 'out of memory: '),
+    ('generate', 'generate.model.mem_len=1000000000', 'out of memory: '),
+    ('generate', 'generate.samples=1000000000', 'at most 1000000'),
   ):
     assert_refused(refused(trained, name, override, START), word)
 

@@ -231,6 +231,7 @@ def test_a_workdir_that_cannot_be_written(fresh):
     assert f'--workdir={fresh}/run/below cannot be written' in last
 
 
+@pytest.mark.slow
 def test_another_config_is_refused(fresh):
   started = programs.together(command(fresh), 2, 1, last=['--config.seed=1'])
   (status, _, errors), (other, _, silent) = programs.ends(started)

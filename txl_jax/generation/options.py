@@ -46,7 +46,7 @@ class Generate:
   )
   forbid_unk: bool = key(False, 'With words, never write <unk>.')
   seed: int = count(0, 'The same seed gives the same text.', at_most=2**32 - 1)
-  samples: int = size(1, 'Samples per prompt.')
+  samples: int = size(1, 'Samples per prompt.', at_most=1_000_000)
   segment_len: int = size(
     128, 'The prompt is read in pieces of this many tokens.', at_most=1_000_000
   )
