@@ -14,6 +14,7 @@ printed as a diff. --sample=0 takes all of them: a day on two cores.
 import argparse
 import ast
 import collections
+import contextlib
 import difflib
 import json
 import os
@@ -90,7 +91,8 @@ def changes(path):
     inside = (a <= change.start_pos and change.end_pos <= b for a, b in spans)
     if not any(inside):
       operator = plugins.get_operator(change.operator_name)()
-      found.add(mutate_code(source, operator, change.occurrence))
+      with contextlib.suppress(AttributeError):  # an exception with a dot
+        found.add(mutate_code(source, operator, change.occurrence))
   return sorted(found - {None, source})
 
 

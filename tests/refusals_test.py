@@ -65,8 +65,8 @@ def test_a_corpus_that_is_to_be_prepared(tmp_path):
   )
   assert_refused(
     done,
-    'python -m txl_jax.prepare --dataset=enwik8 --newline=drop '
-    f'--data_dir={tmp_path}/data',
+    'python -m txl_jax.prepare --dataset=enwik8 '
+    f'--data_dir={tmp_path}/data --newline=drop',
   )
 
 
