@@ -198,7 +198,13 @@ def test_config_is_valid_and_complete(name):
   assert settings.flatten(config).keys() == declared
 
 
-@pytest.mark.parametrize('name', sorted(NAMES))
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(n, marks=pytest.mark.slow if n == 'al_rfou:text8_64l' else ())
+    for n in sorted(NAMES)
+  ],
+)
 def test_parameters(name):
   config = load(name)
   model = models.build(config.model, preparation.vocab_size(config.data))

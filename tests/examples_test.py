@@ -32,7 +32,13 @@ def example(name):
 
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
-@pytest.mark.parametrize('name', FRAMEWORKS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(x, marks=() if x in ('jax', 'nnx') else pytest.mark.slow)
+    for x in FRAMEWORKS
+  ],
+)
 def test_attention_in_other_models(name, capsys):
   """All compute the same, and learn what only a memory tells."""
   pytest.importorskip(FRAMEWORKS[name])

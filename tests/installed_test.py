@@ -200,6 +200,7 @@ def test_from_a_clone_that_is_not_installed(empty):
   assert done.stdout.split() == expected
 
 
+@pytest.mark.slow
 def test_the_programs(fresh, empty):
   """Each has its own flags; what is none of them is told in a line."""
   flags = {'prepare': 'manual_dir', 'report': 'runs', 'convert': 'vocabulary'}

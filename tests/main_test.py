@@ -33,7 +33,7 @@ def corpus(tmp_path):
   return tmp_path
 
 
-def mode(folder, name, *overrides, flags=(), run=programs.run):
+def mode(folder, name, *overrides, flags=(), run=programs.here):
   flags = (f'--mode={name}', *flags)
   return run(programs.command(folder, *overrides, flags=flags))
 
@@ -77,7 +77,7 @@ def test_keys_that_are_unset_can_be_set(trained):
   own = [f'--config.eval.model.{name}' for name in names]
   overridden = programs.here(with_its_own_config(trained, '--mode=eval', *own))
   overrides = [f'eval.model.{name}' for name in names]
-  of_common = mode(trained, 'eval', *overrides, run=programs.here)
+  of_common = mode(trained, 'eval', *overrides)
   for done in overridden, of_common:
     assert done.returncode == 0, done.stderr
     assert '(T 8, clamp_len 3, mem_len 4, same_length M, ' in done.stdout
@@ -90,7 +90,7 @@ def test_keys_that_are_unset_can_be_set(trained):
 def test_evaluation_scores_every_token_once(trained, tmp_path):
   path = tmp_path / 'nll.npy'
   more = 'eval.split=test', f'eval.nll_file={path}'
-  done = mode(trained, 'eval', *more, run=programs.here)
+  done = mode(trained, 'eval', *more)
   assert done.returncode == 0, done.stderr
   # The rule of corpus text: 90 / 5 / 5 by bytes, each cut after a newline.
   text = (trained / 'corpus.txt').read_bytes()
@@ -118,7 +118,7 @@ def test_generation_from_standard_input_and_a_file(trained, tmp_path):
       f'generate.prompt_file={tmp_path}/prompt',
       f'generate.seed={seed}',
     )
-    done = mode(trained, 'generate', *more, run=programs.here)
+    done = mode(trained, 'generate', *more)
     return done.stdout.splitlines()  # a pipe makes \n of \r
 
   assert from_file(0) == piped.stdout.splitlines() != from_file(1)
@@ -127,7 +127,7 @@ def test_generation_from_standard_input_and_a_file(trained, tmp_path):
 def test_export_and_load(trained, tmp_path):
   path = tmp_path / 'model.npz'
   flags = [f'--export_file={path}']
-  done = mode(trained, 'export', flags=flags, run=programs.here)
+  done = mode(trained, 'export', flags=flags)
   assert done.returncode == 0, done.stderr
   model, params, vocabulary = weights_file.load(path)
   assert model.config.n_layer == 2 and len(vocabulary) == 256
@@ -185,7 +185,7 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
 
 
 def test_another_model(trained):
-  done = mode(trained, 'eval', 'model.d_ff=48', run=programs.here)
+  done = mode(trained, 'eval', 'model.d_ff=48')
   assert_refused(done, 'model.d_ff is 48, there 32', 'run/config.py')
 
 
@@ -194,7 +194,7 @@ START = 'generate.prompt=the'
 
 def test_what_is_not_there(trained, tmp_path):
   def refused(folder, name, *overrides):
-    return mode(folder, name, *overrides, run=programs.here)
+    return mode(folder, name, *overrides)
 
   assert_refused(refused(trained, 'eval', 'checkpoint=7'), "'7'", '60')
   assert_refused(refused(tmp_path, 'eval'), f'{tmp_path}/run holds no run')
@@ -241,9 +241,9 @@ def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   text = corpus.vocabulary.decode(corpus.tokens('validation'))
   (tmp_path / 'split.txt').write_bytes(text)
   flags = [f'--text={tmp_path}/split.txt', f'--score_file={tmp_path}/nll.jsonl']
-  done = mode(trained, 'score', flags=flags, run=programs.here)
+  done = mode(trained, 'score', flags=flags)
   assert done.returncode == 0, done.stderr
-  there = mode(trained, 'eval', run=programs.here)
+  there = mode(trained, 'eval')
   found = re.search(r': (\S+ bpc \(\S+ nats\)), (\S+) bits', done.stdout)
   assert found[1] in there.stdout and found[1].startswith(found[2])
   lines = (tmp_path / 'nll.jsonl').read_text().splitlines()
@@ -251,7 +251,7 @@ def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   run = txl_jax.load(trained / 'run')
   score = run.score(text, segment_len=8, mem_len=16)
   assert f'{score.bits_per_byte:.5f} bpc' == found[1].split(' (')[0]
-  done = mode(trained, 'score', run=programs.here)
+  done = mode(trained, 'score')
   assert_refused(done, '--text is missing; allowed: a file to score')
 
 
@@ -259,6 +259,6 @@ def test_a_text_is_not_overwritten_by_its_score(trained, tmp_path):
   path = tmp_path / 'a.txt'
   path.write_text('some text')
   flags = [f'--text={path}', f'--score_file={tmp_path}/./a.txt']
-  done = mode(trained, 'score', flags=flags, run=programs.here)
+  done = mode(trained, 'score', flags=flags)
   assert_refused(done, '--score_file is ', 'another file than --text')
   assert path.read_text() == 'some text'

@@ -223,9 +223,10 @@ def test_bfloat16_is_ours_alone():
 @pytest.mark.parametrize(
   'what, found',
   [
-    (
+    pytest.param(
       dict(parameters=7),
       f'txl_jax has {PARAMETERS} parameters, transformers 7',
+      marks=pytest.mark.slow,
     ),
     pytest.param(
       dict(dies=0),

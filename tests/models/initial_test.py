@@ -34,7 +34,10 @@ CHANGES = [
   *((name, {}) for name in ('window', 'gcnn', 'lstm', 'shaw')),
   # A module that is called twice: Flax checks the shapes of its parameters.
   ('transformer_xl', dict(pre_norm=True, untie_biases=True)),
-  ('transformer_xl', dict(cutoffs=[4, 8], div_val=2, tie_projs=[True] * 3)),
+  pytest.param(
+    *('transformer_xl', dict(cutoffs=[4, 8], div_val=2, tie_projs=[True] * 3)),
+    marks=pytest.mark.slow,
+  ),
 ]
 
 

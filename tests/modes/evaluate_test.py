@@ -118,7 +118,9 @@ def by_hand(params, c, tokens, W):
   return nll
 
 
-@pytest.mark.parametrize('mem_len, window', [(0, 1), (4, 6)])
+@pytest.mark.parametrize(
+  'mem_len, window', [(0, 1), pytest.param(4, 6, marks=pytest.mark.slow)]
+)
 def test_a_window(tmp_path, corpus, capfd, mem_len, window):
   """Of a model without memory, or whose memory is switched off."""
   params = runs.write(tmp_path, mem_len=mem_len, init_std=1.0)

@@ -43,7 +43,9 @@ def trained(tmp_path_factory):
 def mode(folder, name, *overrides, flags=(), **options):
   flags = (f'--mode={name}', *flags)
   command = programs.command(folder, *WORDS, *overrides, flags=flags)
-  return programs.run(command, **options)
+  if options:  # as of a process
+    return programs.run(command, **options)
+  return programs.here(command)
 
 
 def test_training_tells_ppl(trained):
