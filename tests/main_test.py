@@ -184,6 +184,14 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
   assert_refused(done, 'holds a run on another corpus', 'found text-corpus')
 
 
+def test_a_text_is_not_overwritten_by_nll(trained, tmp_path):
+  path = tmp_path / 'a.txt'
+  path.write_text('some text')
+  done = mode(trained, 'eval', f'eval.nll_file={path}')
+  assert_refused(done, 'eval.nll_file is ', 'a name that ends in .npy')
+  assert path.read_text() == 'some text'
+
+
 def test_another_model(trained):
   done = mode(trained, 'eval', 'model.d_ff=48')
   assert_refused(done, 'model.d_ff is 48, there 32', 'run/config.py')

@@ -30,7 +30,6 @@ def here(folder, *overrides, **options):
     ('eval.model.mem_len=many', ['eval.model.mem_len', 'many']),
     ('eval.model.mem_len=-1', ['eval.model.mem_len is -1', 'at least 0']),
     ('train.steps=0', ['train.steps is 0', 'at least 1']),
-    ('eval.nll_file=a.txt', ["nll_file is '", 'a name that ends in .npy']),
     (
       'eval.segment_len=600000000',
       ['eval.segment_len is 600000000', '1000000'],

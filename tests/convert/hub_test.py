@@ -312,7 +312,9 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   server, signed_in, run
 ):
   ours = txl_jax.load(run)
-  ours.config.origin = '/home/secret/first, step 5, sha256 ab'
+  first = '/home/a, secret;/my runs/first, step 5, sha256 ab'
+  second = 'gs://secret/x/second, step 7, sha256 cd'
+  ours.config.origin = f'{second}; before: {first}'
   config = json.loads((run / 'config.json').read_text())
   config |= {'origin': ours.config.origin}
   config['data'] |= {'corpus': 'text', 'path': '/home/secret/x.txt'}
@@ -326,15 +328,16 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   (run / 'analysis/eval_test.json').write_text(json.dumps(found))
   ours.push('hf://me/mine')
   text = server.files('me/mine')['README.md'].decode()
-  assert 'other weights, which it does not name (txl_jax, mine' in text
+  assert 'other weights, which it does not name:' in text
   assert "'--config.data.path=…'" in text
   assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
   assert '| text | validation |' in text
   config = json.loads(server.files('me/mine')['config.json'])
-  assert config['origin'].endswith('first, step 5, sha256 ab')
+  last = 'second, step 7, sha256 cd; before: first, step 5, sha256 ab'
+  assert config['origin'] == f'txl_jax, mine, step 7, {last}'
   assert b'secret' not in b''.join(server.files('me/mine').values())
   again = txl_jax.load('hf://me/mine')
-  assert 'before: txl_jax, mine, step 7, first' in again.config.origin
+  assert 'before: txl_jax, mine, step 7, second' in again.config.origin
 
 
 def test_the_card_of_another_step_has_no_figure(server, signed_in, run):

@@ -139,7 +139,8 @@ def test_a_file_that_is_damaged(tmp_path):
   path.unlink()
   assert 'has no weights' in refused(reading.read, tmp_path / 'hf_div4')
   said = refused(reading.read, path)
-  assert said.endswith('allowed: a file or folder, or hf://ORG/NAME on the Hub')
+  allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
+  assert said.endswith(f'is not there; allowed: {allowed}')
 
 
 def test_what_its_code_has_not(tmp_path):

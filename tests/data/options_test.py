@@ -124,6 +124,10 @@ def test_names_tell_the_options(fields, suffix):
   [
     (dict(corpus='wt103'), '--dataset=wt103'),
     (
+      dict(corpus='lm1b'),
+      '--dataset=lm1b --vocab_file=1b_word_vocab.txt',
+    ),
+    (
       dict(corpus='lm1b', vocab_file='my list', boundaries=2),
       "--dataset=lm1b '--vocab_file=my list' --boundaries=2",
     ),

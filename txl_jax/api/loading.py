@@ -56,9 +56,8 @@ def load(
     found = restore.load(config, place, mesh)
     more: Any = dict(step=found.step, source=buckets.absolute(f'{place}'))
     return TextModel(config, found.params, found.vocabulary, mesh, **more)
-  if isinstance(place, buckets.Path) or not place.exists():
-    allowed = 'a run, a file of --mode=export, or hf://ORG/NAME on the Hub'
-    raise UserError(f'{place} is not there; allowed: {allowed}')
+  if isinstance(place, buckets.Path):
+    raise UserError(f'{place} holds no run; allowed: one, or a local file')
   _hold_best(checkpoint, f'{place}')
   return _of_weights(place, buckets.absolute(f'{place}'), mesh)
 

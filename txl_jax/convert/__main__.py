@@ -37,7 +37,7 @@ import sys
 import jax
 from absl import app, flags
 
-from txl_jax.convert import options, reading, writing
+from txl_jax.convert import reading, writing
 from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.versions import sources
 from txl_jax.program import command_line, settings
@@ -63,42 +63,47 @@ _VOCABULARY = flags.DEFINE(
   command_line.Path(),
   'vocabulary',
   '',
-  'File with the vocabulary of --from: cache.pkl, cache.pt, vocab.json, a list '
+  'File with the vocabulary of --from: cache.pkl, cache.pt, a list '
   'of words, or the vocabulary.json of a workdir; or bytes, for all 256. '
   'Without one, tokens are their ids, written as words of digits.',
 )
 
 
 # What weights do not say; the names are those of `options`.
-_LISTS = 'cutoffs', 'tie_projs'
-_TOLD = {
+_INTEGERS = {
   'n_head': 'Number of heads, which attention type 2 does not tell.',
   'tgt_len': 'T: tokens per segment.',
   'mem_len': 'M: states in the memory.',
   'clamp_len': 'Larger distances count as this one; 0 is off.',
+}
+_SWITCHES = {
   'same_length': 'Whether all queries see the same number of keys.',
   'pre_lnorm': 'Whether norms come before the sublayers.',
   'tie_weight': 'Whether the softmax shares the weights of the embedding; '
   'needed if a file has them only once.',
+}
+_LISTS = {
   'cutoffs': 'First ids of the tails, such as 20000,40000,200000.',
   'tie_projs': 'Whether the softmax shares each projection of the embedding: '
   'true or false for each bin.',
-  'layer_norm_epsilon': 'Epsilon of the layer norms.',
 }
-for _name, _help in _TOLD.items():
-  if _name in options.SWITCHES:
-    flags.DEFINE_bool(_name, None, _help)
-  else:
-    flags.DEFINE_string(_name, None, _help)
+for _define, _named in (
+  (flags.DEFINE_integer, _INTEGERS),
+  (flags.DEFINE_bool, _SWITCHES),
+  (flags.DEFINE_string, _LISTS),
+  (flags.DEFINE_float, {'layer_norm_epsilon': 'Epsilon of the layer norms.'}),
+):
+  for _name, _help in _named.items():
+    _define(_name, None, _help)
 
 
 def _told():
   """The options that flags say."""
-  found = {name: flags.FLAGS[name].value for name in _TOLD}
-  for name, text in found.items():
-    if isinstance(text, str):
-      with contextlib.suppress(ValueError):  # which `options` refuses
-        found[name] = json.loads(f'[{text}]' if name in _LISTS else text)
+  names = *_INTEGERS, *_SWITCHES, *_LISTS, 'layer_norm_epsilon'
+  found = {name: flags.FLAGS[name].value for name in names}
+  for name in _LISTS:
+    with contextlib.suppress(TypeError, ValueError):  # which `options` refuses
+      found[name] = json.loads(f'[{found[name]}]')
   return found
 
 

@@ -129,7 +129,7 @@ def _vocabulary(state, options, D):
     edges = edges[:-1]
   if count > 1:
     edges = tuple(itertools.accumulate(sizes[:-1]))
-    div_val = widths[0] // max(widths[1], 1)
+    div_val = max(widths[0] // max(widths[1], 1), 1)
   elif 'crit.cluster_weight' in state and not edges:
     tails, _ = _shape(state, 2, 'crit.cluster_weight')
     raise UserError(

@@ -15,7 +15,7 @@ _LARGEST = 10**9
 _AT_LEAST = {
   'n_layer': 1, 'n_head': 1, 'tgt_len': 1, 'mem_len': 0, 'clamp_len': -_LARGEST
 }  # fmt: skip
-SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
+_SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
 _RATES = 'dropout', 'dropatt', 'layer_norm_epsilon'
 _LISTS = {'cutoffs': 'whole numbers', 'tie_projs': 'true and false'}
 
@@ -62,7 +62,7 @@ def _allowed(name):
   if name in _AT_LEAST:
     least = _AT_LEAST[name]
     return 'a whole number' + f' from {least} on' * (least >= 0)
-  if name in SWITCHES:
+  if name in _SWITCHES:
     return 'true or false'
   return 'a number from 0 to 1' if name in _RATES else _LISTS.get(name, '')
 
@@ -71,7 +71,7 @@ def _plain(name, value):
   """A value as Python's own type; TypeError and others of another kind."""
   if name in _AT_LEAST:
     return max(_integer(value, _AT_LEAST[name]), 0)
-  if name in SWITCHES:
+  if name in _SWITCHES:
     return _switch(value)
   if name in _RATES:
     if isinstance(value, bool | str) or not 0 <= value <= 1:

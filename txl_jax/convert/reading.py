@@ -40,7 +40,7 @@ _IN_FOLDER = (
 )
 # With weights of Hugging Face; the first is our own.
 _VOCABULARIES = workdir.VOCABULARY, *vocabularies.NAMES
-_FOLDERS = re.compile(r'(?<![^\s,;])/(?:[^\s,;]*/)?')
+_PATH = re.compile(r'(?!hf://).*/([^/]*?(?:, step \d+)?, sha256 .*)', re.DOTALL)
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
 _OURS = 'txl_jax'  # as the origin of what is no other version's
 
@@ -112,7 +112,7 @@ def _weights_in(path):
   """The file with weights, or the folder if it is a run."""
   if not path.is_dir():
     if not path.exists() and not tensorflow_file.has_index(path):
-      allowed = 'a file or folder, or hf://ORG/NAME on the Hub'
+      allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
       raise UserError(f'{path} is not there; allowed: {allowed}')
     return path
   if workdir.checkpoints(path).is_dir():
@@ -153,14 +153,19 @@ def of_run(
   """
   parts = [_OURS, where if '://' in where else where.rpartition('/')[2]]
   parts += [f'step {step}'] if step is not None else []
-  # Weights are pushed with it, the folders of a user are not.
-  parts += [_FOLDERS.sub('', config.origin)] if config.origin else []
+  parts += [_without_folders(config.origin)] if config.origin else []
   origin = ', '.join(parts)
   keys = repository.used(config)
   keys = {k: x for k, x in keys.items() if x is not None}
   params = jax.tree.map(np.asarray, jax.device_get(params))
   made = _ours(config.model.to_dict(), params, vocabulary, origin, keys)
   return made._replace(step=step)
+
+
+def _without_folders(origin):
+  """What weights are from, by names: they are pushed with it."""
+  each = origin.split('; before: ')
+  return '; before: '.join(_PATH.sub(r'\1', part) for part in each)
 
 
 def _export(path):

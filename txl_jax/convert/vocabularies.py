@@ -29,6 +29,7 @@ from txl_jax.program.errors import UserError
 
 # Of files with the weights of Hugging Face, the first that is there.
 NAMES = 'vocab.bin', 'vocab.pkl', 'vocab.txt'
+_TEXT = 1 << 25  # bytes of a list
 _EOS, _UNK = ('<eos>', '<S>'), ('<unk>', '<UNK>')
 
 
@@ -50,7 +51,7 @@ def read(path: files.AnyPath) -> AnyVocabulary:
   path = pathlib.Path(path)
   try:
     if path.suffix == '.txt':
-      data = bytes(files.mapped(path)).removeprefix(codecs.BOM_UTF8)
+      data = files.read(path, largest=_TEXT).removeprefix(codecs.BOM_UTF8)
       return _with_roles(Words.from_list(data, f'{path}'))
     return _checked(*_within(_loaded(path)))
   except torch_file.ODD as e:

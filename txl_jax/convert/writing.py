@@ -1,6 +1,6 @@
 """`Weights` as files of other versions, and as our own export.
 
-What is written is a new folder or file, and never replaces another.
+What is written is a new folder or file: a name that is taken is refused before.
 """
 
 import contextlib

@@ -241,9 +241,13 @@ class Data:
 
   def command(self) -> str:
     """The command that prepares this corpus, if it must be downloaded."""
+    values = dataclasses.asdict(self)
+    if self.corpus == 'lm1b' and not self.vocab_file:
+      # The name that the list was published under.
+      values['vocab_file'] = '1b_word_vocab.txt'
     flags = [
       f'--{FLAGS.get(name, name)}={value}'
-      for name, value in dataclasses.asdict(self).items()
+      for name, value in values.items()
       if value != getattr(Data, name)
     ]
     return shlex.join(['python', '-m', 'txl_jax.prepare', *flags])

@@ -45,6 +45,7 @@ DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
 # The vocabulary of words, of subwords.
 _LIST, _TOKENIZER = 'vocabulary.txt', 'tokenizer.json'
+_LARGEST_LIST = 1 << 30  # bytes of the list
 _BLOCK = 1 << 24  # tokens that are counted at once
 
 
@@ -243,7 +244,7 @@ def _vocabulary(folder, entry):
   kind, name = kinds[entry['kind']]
   path = folder / name
   try:
-    return kind.from_entry(entry, files.read(path))
+    return kind.from_entry(entry, files.read(path, largest=_LARGEST_LIST))
   except ValueError as e:
     raise UserError(f'{path}: {e}') from e
 

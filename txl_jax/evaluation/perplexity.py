@@ -5,7 +5,7 @@ Shapes: B streams, T segment, G segments in one call of the device.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -54,11 +54,6 @@ class Eval:
   nll_file: str = file_path(
     '', '.npy file to write the nll of each scored token to.'
   )
-
-  def problems(self) -> Iterator[tuple[str, str]]:
-    """Keys that do not go together, see `settings`."""
-    if self.nll_file and not self.nll_file.endswith('.npy'):
-      yield 'nll_file', 'a name that ends in .npy'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,8 @@ def run(job: Job) -> perplexity.Score:
   The record of the report is eval_SPLIT.json.
   """
   config, ev = job.config, job.config.eval
+  if ev.nll_file and not ev.nll_file.endswith('.npy'):
+    settings.refuse('eval.nll_file', ev.nll_file, 'a name that ends in .npy')
   subject = analysis.open_run(job, documents=True)
   found = subject.found
   corpus, split = subject.corpus, subject.tokens
@@ -69,11 +71,16 @@ def _nll_file(path, nll):
   if not path or not processes.is_main():
     yield
     return
-  with files.writing(f'eval.nll_file: {path}'), files.replacing(path) as f:
+  name = f'eval.nll_file: {path}'
+  with contextlib.ExitStack() as stack:
+    with files.writing(name):
+      f = stack.enter_context(files.replacing(path))
     yield
     made = io.BytesIO()  # of a full disk np.save would not say so
     np.save(made, nll)
-    f.write(made.getbuffer())
+    with files.writing(name):
+      f.write(made.getbuffer())
+      stack.close()
 
 
 def conditions(section: Any) -> str:

@@ -44,7 +44,7 @@ def told() -> Iterator[None]:
     # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.
     if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
       raise
-    allowed = 'a smaller batch_size, segment_len, mem_len or model'
+    allowed = 'a smaller batch, segment, memory or model'
     text = f'{first_line(e)}; allowed: {allowed}, or more devices'
     print(f'error: out of memory: {text}', file=sys.stderr)
     sys.exit(1)

@@ -61,14 +61,12 @@ def draw(
   return True
 
 
-def lines(
-  axes: Any, series: Mapping[str, tuple[Sequence, Sequence]], marker: str = 'o'
-) -> None:
+def lines(axes: Any, series: Mapping[str, tuple[Sequence, Sequence]]) -> None:
   """Lines of {label: (x, y)}; the legend has the order of their last points."""
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
     colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
-    (line,) = axes.plot(x, y, style, marker=marker, color=colour, label=label)
+    (line,) = axes.plot(x, y, style, color=colour, label=label)
     ends.append((y[-1], i, line))
   axes.margins(x=0.02)
   handles = [line for *_, line in sorted(ends, reverse=True)]

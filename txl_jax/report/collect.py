@@ -2,10 +2,10 @@
 
 import dataclasses
 import functools
-import glob
 import itertools
 import json
 import math
+import os
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -122,9 +122,11 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
   """
   if not folder.is_dir():
     raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
-  trained = _with(folder, workdir.CONFIG) & _with(folder, metrics_log.NAME)
-  speed = _with(folder, f'{analysis.FOLDER}/eval_speed.json')
-  for path in sorted(trained | speed):
+  every = list(_folders(folder))
+  both = workdir.CONFIG, metrics_log.NAME
+  trained = {x for x in every if all((x / name).exists() for name in both)}
+  speed = f'{analysis.FOLDER}/eval_speed.json'
+  for path in sorted(trained | {x for x in every if (x / speed).exists()}):
     name = f'{path.relative_to(folder)}'
     try:
       fresh = path not in trained
@@ -146,10 +148,19 @@ def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
     yield dataclasses.replace(run, analyses=current)
 
 
-def _with(folder, file):
-  """The folders with a file, in a folder and within it, also by links."""
-  found = glob.iglob(f'**/{file}', root_dir=folder, recursive=True)
-  return {folder / path.removesuffix(file) for path in found}
+def _folders(folder):
+  """A folder and those within it, also by links, each of them once.
+
+  Not those of checkpoints, in which there is much and no run.
+  """
+  seen, checkpoints = set(), workdir.checkpoints(folder).name
+  for path, inside, _ in os.walk(folder, followlinks=True):
+    if (real := os.path.realpath(path)) in seen:
+      inside.clear()
+      continue
+    seen.add(real)
+    inside[:] = [name for name in inside if name != checkpoints]
+    yield pathlib.Path(path)
 
 
 def read(folder: pathlib.Path, name: str) -> Run:

@@ -46,7 +46,7 @@ def _drawn(name, bands: Bands, y_name):
 
   def plot(figure):
     axes = figure.subplots()
-    pictures.lines(axes, {k: (x, y) for k, (x, y, _, _) in bands.items()}, '')
+    pictures.lines(axes, {k: (x, y) for k, (x, y, _, _) in bands.items()})
     for i, (x, _, low, high) in enumerate(bands.values()):
       colour = pictures.COLOURS[i % len(pictures.COLOURS)]
       axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -61,9 +61,9 @@ def card(
   if run:
     try:
       found = collect.read(run, title)
-      if found.damaged:
-        raise found.damaged[0]
-      trained = _trained(found, weights.origin) if found.records else ''
+      for problem in found.damaged:
+        print(f'warning: the card leaves out: {problem}', file=sys.stderr)
+      trained = _trained(found) if found.records else ''
       figures = [*_figures(found, weights.step)]
     except (UserError, *files.ODD) as e:  # weights are good without
       why = f'{type(e).__name__}: {first_line(e)}'
@@ -146,13 +146,13 @@ def _table(figures: Sequence[Figure]) -> str:
   return '\n'.join(['## Figures', '', *head, *rows])
 
 
-def _trained(run: collect.Run, origin: str) -> str:
+def _trained(run: collect.Run) -> str:
   """The command that makes the run, and when it was made."""
   last = max(r['time'] for r in run.records)
   day = datetime.datetime.fromtimestamp(last, datetime.UTC)
   made = f'{run.step:,} steps until {day:%Y-%m-%d}'
   if run.config.get('origin'):
-    made += f', beginning with other weights, which it does not name ({origin})'
+    made += ', beginning with other weights, which it does not name'
   return f'## Trained\n\n{made}:\n\n```sh\n{_command(run.config)}\n```'
 
 

@@ -61,10 +61,11 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
       failures.append(f'{url}: {e}')
     finally:
       part.unlink(missing_ok=True)
+  more = ' --vocab_file=FILE' if name == 'lm1b' else ''
   raise UserError(
     f'{name} cannot be downloaded: {"; ".join(failures)}; without a network, '
     f'put {archive.file} ({known(archive)}) into a folder and run '
-    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER'
+    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{more}'
   )
 
 
