@@ -5,6 +5,7 @@ import importlib
 import itertools
 import math
 import pathlib
+import re
 
 import jax
 import pytest
@@ -198,10 +199,14 @@ def test_config_is_valid_and_complete(name):
   assert settings.flatten(config).keys() == declared
 
 
+# The paper's own sizes, and what is small, are counted by default.
+SLOW = re.compile('.*_64l|lm1b_300m:|wt103_128m:')
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(n, marks=pytest.mark.slow if n == 'al_rfou:text8_64l' else ())
+    pytest.param(n, marks=pytest.mark.slow if SLOW.match(n) else ())
     for n in sorted(NAMES)
   ],
 )

@@ -35,7 +35,7 @@ def example(name):
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(x, marks=() if x in ('jax', 'nnx') else pytest.mark.slow)
+    pytest.param(x, marks=() if x == 'jax' else pytest.mark.slow)
     for x in FRAMEWORKS
   ],
 )

@@ -107,6 +107,7 @@ def test_what_fits_into_a_device(used, how):
   assert compiled_step.fits(used + 1, tpu) == ''
 
 
+@pytest.mark.slow
 def test_a_config_that_does_not_fit(monkeypatch, capsys, tmp_path):
   """Its bytes and collectives are printed all the same."""
   hardware = topologies.Hardware(memory=1000, speed=1e9, bandwidth=1e9)

@@ -144,12 +144,13 @@ def test_softmax():
 ASCENDING = 'ascending numbers from 1 to 299'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flag, allowed',
   [
     ('--cutoffs=20,300', ASCENDING),
-    pytest.param('--cutoffs=20,20', ASCENDING, marks=pytest.mark.slow),
-    pytest.param('--cutoffs=20,x', ASCENDING, marks=pytest.mark.slow),
+    ('--cutoffs=20,20', ASCENDING),
+    ('--cutoffs=20,x', ASCENDING),
     ('--div_val=5', 'numbers that leave the last tail a width, of 16'),
   ],
 )
@@ -187,6 +188,7 @@ def test_our_side_alone(benchmark):
   assert math.isclose(float(found[1]), math.log(50), abs_tol=0.1)
 
 
+@pytest.mark.slow
 def test_both_sides_in_turn(fake):
   flags = '--steps=3', '--pairs=3', f'--hf_python={fake()}'
   result = run('eval', *TINY, *flags, '--segments_per_call=2')

@@ -83,6 +83,7 @@ def new(tmp_path):
   return folder
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_the_weights_of_another(old, new):
   """On another mesh, with another rate, batch, memory and dropout."""
   copy = new.parent / 'copy'

@@ -134,6 +134,7 @@ def test_what_the_table_shows():
   ]
 
 
+@pytest.mark.slow
 def test_all_are_read_in_the_same_way(folder, corpus):
   """The lengths of the command hold for the other runs, too."""
   c = config(others=(str(folder),))
