@@ -212,7 +212,7 @@ def test_what_decays(changes):
   config = common.get_config()
   config.model.update(n_layer=1, tie_weights=False, **changes)
   model = models.build(config.model, 11)
-  params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
+  params = base.param_shapes(model)
   decays = optim.decays(params, model.NOT_DECAYED)
   flat = flax.traverse_util.flatten_dict(decays, sep='/')
   layer = [f'layers_0/attention/{x}/kernel' for x in 'qkvro']

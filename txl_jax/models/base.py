@@ -306,11 +306,22 @@ def init_params(model: LanguageModel, key: jax.Array) -> Any:
   This compiles fastest within a program in which the key is a constant: the
   keys of all parameters are then constants, too.
   """
+  return initial.together(lambda: _initial(model, key))
+
+
+def param_shapes(model: LanguageModel) -> Any:
+  """Shapes and dtypes of `init_params`, at less than half of its time."""
+  return jax.eval_shape(lambda: _traced_once(model, jax.random.key(0)))
+
+
+def _initial(model, key):
   tokens = jnp.zeros([1, 1], jnp.int32)
   arguments = tokens, tokens, model.init_memory(1)
   keys = {'params': key, 'dropout': key}
-  init = functools.partial(model.init, keys, *arguments, train=True)
-  return initial.together(lambda: init()['params'])
+  return model.init(keys, *arguments, train=True)['params']
+
+
+_traced_once = jax.jit(_initial, static_argnames='model')
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -44,8 +44,8 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   check_model(config, then, f'{folder} holds another model', same)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
-  shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
-  params, averaged = weights(checkpoints, step, model, shapes, mesh)
+  own = checkpoints, step, model, base.param_shapes(model), mesh
+  params, averaged = weights(*own)
   params = model.inference_params(params)
   on = host.versions.get('platform', '')
   return Restored(step, params, averaged, vocabulary, then, on, mesh)

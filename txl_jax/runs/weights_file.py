@@ -104,10 +104,7 @@ def checked(
   ValueError: one is missing, none of the model, or not as the model has it.
   """
   shapes: Any = flax.traverse_util.flatten_dict(
-    jax.eval_shape(
-      lambda: model.inference_params(base.init_params(model, jax.random.key(0)))
-    ),
-    sep='/',
+    model.inference_params(base.param_shapes(model)), sep='/'
   )
   for name in sorted({*names} ^ {*shapes}):
     wrong = 'is none of the model' if name in names else 'is missing'

@@ -60,7 +60,7 @@ def loss(model: base.LanguageModel, B: int, T: int) -> tuple[Any, Any]:
   tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
   key = jax.random.key(0)
-  params = jax.eval_shape(functools.partial(base.init_params, model), key)
+  params = base.param_shapes(model)
   more: Any = dict(train=True, progress=jnp.float32(0), rngs={'dropout': key})
 
   def of_rows(params, tokens, memory):

@@ -53,7 +53,6 @@ def ids():
 def weights(case):
   """A model of ours with drawn parameters, as `convert` has it."""
   import flax.traverse_util
-  import jax
 
   from txl_jax import models
   from txl_jax.convert import vocabularies
@@ -65,7 +64,7 @@ def weights(case):
   declared = models.MODELS[fields['name']].Config
   fields = {**settings.defaults(declared), **fields}
   model = models.build(fields, V)
-  shapes = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
+  shapes = base.param_shapes(model)
   rng, params = np.random.default_rng(7), {}
   for path, x in flax.traverse_util.flatten_dict(shapes).items():
     about = float(path[-1] == 'scale')
