@@ -39,7 +39,6 @@ from txl_jax.modes.measurements import (
   attention_maps,
   eval_speed,
   recl,
-  sliding_window,
 )
 from txl_jax.parallel import processes, watchdog
 from txl_jax.program import buckets, command_line, config_file, settings
@@ -54,7 +53,6 @@ MODES = {
   'score': score.run,
   'export': export.run,
   'attention_length': attention_length.run,
-  'sliding_window': sliding_window.run,
   'recl': recl.run,
   'eval_speed': eval_speed.run,
   'attention_maps': attention_maps.run,

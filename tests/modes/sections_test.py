@@ -58,7 +58,8 @@ RANGES = [
   ('train.accumulate', [1, 2, 11, 22], [0, 3, 44]),
   ('model.n_layer', [1, 1000], [0, -1, 1001]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
-  ('sliding_window.window', [0, 10**6], [-1, 10**6 + 1]),
+  ('eval.window', [0, 10**6], [-1, 10**6 + 1]),
+  ('generate.window', [0, 10**6], [-1, 10**6 + 1]),
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
   ('generate.repetition_penalty', [0.01, 10.0], [0.0, 0.009, math.inf]),
@@ -94,7 +95,6 @@ COUNTS = {
   'profile': ('start', 'stop'),
   'eval': ('window',),
   'attention_length': ('tokens',),
-  'sliding_window': ('tokens',),
   'attention_maps': ('start', 'context'),
   'eval.model': ('mem_len', 'clamp_len'),
   'generate': ('max_new_tokens', 'top_k', 'window'),
@@ -228,7 +228,6 @@ FREE |= {
 FREE_SECTIONS = ('profile', 'mesh', 'watch', 'eval', 'generate')
 FREE_SECTIONS += (
   'attention_length',
-  'sliding_window',
   'recl',
   'eval_speed',
   'attention_maps',

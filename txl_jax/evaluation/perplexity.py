@@ -40,6 +40,7 @@ class Eval:
     'W: predict each token from the W tokens before it and nothing else, with '
     'a window that moves one token at a time: slow; for models without memory. '
     '0 scores segments.',
+    at_most=1_000_000,
   )
   first_token: str = key(
     'none',
@@ -139,15 +140,6 @@ def score(
     each(positions[real] - 1, values)
     progress(scored)
   return Score(total, scored, time.monotonic() - begin)
-
-
-def of_each(
-  model: base.LanguageModel, params: Any, tokens: Any, **options: Any
-) -> np.ndarray:
-  """Nll of each scored token, float32 [n - 1]; options as for `score`."""
-  nll = np.zeros(len(tokens) - 1, np.float32)
-  score(model, params, tokens, **options, each=nll.__setitem__)
-  return nll
 
 
 def check(

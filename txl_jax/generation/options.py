@@ -54,6 +54,7 @@ class Generate:
     0,
     'W: a model without memory sees the last W tokens; 0 is the segment '
     'length of training.',
+    at_most=1_000_000,
   )
 
   def problems(self) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,6 @@ class Config(training.Config, Protocol):
   watch: Watching
   generate: Generate
   attention_length: options.AttentionLength
-  sliding_window: options.SlidingWindow
   recl: options.Recl
   eval_speed: options.EvalSpeed
   attention_maps: options.AttentionMaps
@@ -100,7 +99,6 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'generate': Generate,
     'generate.model': overrides,
     'attention_length': options.AttentionLength,
-    'sliding_window': options.SlidingWindow,
     'recl': options.Recl,
     'eval_speed': options.EvalSpeed,
     'attention_maps': options.AttentionMaps,

@@ -53,6 +53,8 @@ GONE = (
   'long_text.ngrams',
   'long_text.start',
   'long_text.tokens',
+  'sliding_window.tokens',
+  'sliding_window.window',
   'train.compilation_cache',
   'train.init_optimiser',
   'train.sample_every',

@@ -34,22 +34,6 @@ class AttentionLength:
 
 
 @dataclasses.dataclass(frozen=True)
-class SlidingWindow:
-  """The section `sliding_window`."""
-
-  MAY_CHANGE = ON_RESUME
-
-  window: int = count(
-    0,
-    'W: length of the window and of the segments; 0 is train.segment_len.',
-    at_most=10**6,
-  )
-  tokens: int = count(
-    0, 'Tokens of the split to read, from its start; 0 is all.'
-  )
-
-
-@dataclasses.dataclass(frozen=True)
 class Recl:
   """The section `recl`."""
 
