@@ -14,7 +14,7 @@ from tests.convert.nvidia_test import named
 from tests.convert.original_test import refused
 from txl_jax.convert import infer, lengths, reading, vocabularies, weights
 from txl_jax.convert.formats import pickles, safe_file, torch_file
-from txl_jax.convert.versions import names, nvidia, original
+from txl_jax.convert.versions import names, nvidia
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies.words import Words
 
@@ -150,31 +150,6 @@ def test_names_that_a_terminal_would_obey(tmp_path):
   safetensors.numpy.save_file({'a\x1b[2Jb': np.ones(2, np.float32)}, path)
   said = refused(safe_file.read, path)
   assert '\x1b' not in said and r'\x1b[2J' in said
-
-
-def test_weights_in_several_files(tmp_path):
-  folder = hugging_face(tmp_path)
-  whole = reading.read(folder)
-  path = folder / 'model.safetensors'
-  state = safe_file.read(path)
-  path.unlink()
-  parts = {'model-1.safetensors': [*state][::2], 'b.bin': [*state][1::2]}
-  places = {x: name for name, of in parts.items() for x in of}
-  one, other = ({x: state[x] for x in of} for of in parts.values())
-  safetensors.numpy.save_file(one, folder / 'model-1.safetensors')
-  torch_file.write(folder / 'b.bin', other)
-  index = folder / 'model.safetensors.index.json'
-  index.write_text(json.dumps({'weight_map': places}))
-  found = reading.read(folder)
-  same = original.from_params(found.params, found.section, 31)
-  for name, x in original.from_params(whole.params, whole.section, 31).items():
-    np.testing.assert_array_equal(same[name], x)
-  assert 'b.bin, sha256' in found.origin and 'model-1.' in found.origin
-  for bad in '../x.bin', '/etc/x.bin', 'x\x1b.bin', 'x.txt', 3:
-    index.write_text(json.dumps({'weight_map': {'a': bad}}))
-    assert 'allowed: a file beside it' in refused(reading.read, folder)
-  index.write_text(json.dumps({'weight_map': {'more': 'b.bin'}}))
-  assert 'b.bin has no more' in refused(reading.read, folder)
 
 
 def test_a_bad_vocabulary_in_a_checkpoint_of_nvidia(tmp_path, monkeypatch):

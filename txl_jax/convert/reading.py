@@ -32,8 +32,6 @@ from txl_jax.runs import weights_file, workdir
 _IN_FOLDER = (
   'model.safetensors',
   'pytorch_model.bin',
-  f'model.safetensors{safe_file.INDEX}',
-  f'pytorch_model.bin{safe_file.INDEX}',
   'model.pt',
   'checkpoint_best.pt',
   'checkpoint_last.pt',
@@ -79,8 +77,7 @@ def read(
     state = tensorflow.to_original(state)
   words = _vocabulary(vocabulary, folder)
   # A state dict alone has none.
-  by_torch = paths == [path] and path.suffix != '.safetensors'
-  if words is None and source == 'nvidia' and by_torch:
+  if words is None and source == 'nvidia' and path.suffix != '.safetensors':
     words = vocabularies.within(path)
   each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
   origin = ', '.join([SOURCES[source].title, *each])
@@ -96,16 +93,13 @@ def _opened(path):
     found = {'cutoffs': tensorflow.cutoffs(state)}
     return 'tensorflow', state, found, tensorflow_file.data_files(prefix)
   found: dict[str, Any] = {}
-  paths = [path]
-  if path.name.endswith(safe_file.INDEX):
-    state, paths = safe_file.shards(path)
-  elif path.suffix == '.safetensors':
+  if path.suffix == '.safetensors':
     state = safe_file.read(path)
   else:
     state, found = torch_file.read(path)
     found = options.of_file(found)
   state = names.renamed(state, names.unwrapped)
-  return sources.of_state(state), state, found, paths
+  return sources.of_state(state), state, found, [path]
 
 
 def _weights_in(path):

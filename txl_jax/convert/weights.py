@@ -7,7 +7,6 @@ from txl_jax.convert import infer, lengths, vocabularies
 from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -49,8 +48,6 @@ def of_state(
       'the one that it was trained with'
     )
   params = original.to_params(state, layout.section_of(fields), V)
-  for x in state.values():
-    files.release(x)  # most are copies by now
   like = lengths.published(fields, V)
   keys = lengths.of(fields, options, like, version)
   if 'model.mem_len' in keys:

@@ -153,16 +153,3 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):  # what is left would fail again
       f.close()
     raise
-
-
-def release(array: Any) -> None:
-  """Takes what a mapped file has brought into memory out of the process.
-
-  Without this the process would seem to grow with the file. The array, or what
-  it is a view of, may still be read; others are left alone.
-  """
-  while array is not None and not isinstance(array, mmap.mmap):
-    own = 'obj' if isinstance(array, memoryview) else 'base'
-    array = getattr(array, own, None)
-  if array is not None and hasattr(mmap, 'MADV_DONTNEED'):
-    array.madvise(mmap.MADV_DONTNEED)

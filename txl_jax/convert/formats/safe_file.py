@@ -1,17 +1,13 @@
-"""Files of safetensors, alone or as the shards of one model."""
+"""Files of safetensors."""
 
 import pathlib
 
 import numpy as np
 import safetensors.numpy
 
-from txl_jax.convert.formats import torch_file
 from txl_jax.convert.versions import names
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
-
-INDEX = '.index.json'  # of shards
-_TEXT = 1 << 24  # bytes of an index
 
 
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -42,28 +38,3 @@ def write(path: pathlib.Path, arrays: dict[str, np.ndarray], **about) -> None:
     safetensors.numpy.save_file(arrays, path, metadata=about or None)
   except (OSError, safetensors.SafetensorError) as e:  # as of a full disk
     raise UserError(f'{path} cannot be written: {first_line(e)}') from e
-
-
-def shards(index: pathlib.Path) -> tuple[dict[str, np.ndarray], list]:
-  """The arrays of all files that an index names, and these; or a UserError."""
-  found = files.parse_json(files.read(index, largest=_TEXT), f'{index}')
-  places = found.get('weight_map')
-  if not isinstance(places, dict) or not places:
-    raise UserError(f'{index} has no weight_map')
-  for name in places.values():
-    beside = names.is_name(name) and '/' not in name and '\\' not in name
-    if not beside or not name.endswith(('.safetensors', '.bin', '.pt')):
-      raise UserError(f'{index} names {name!a:.80}; allowed: a file beside it')
-  paths = {name: index.with_name(name) for name in sorted({*places.values()})}
-  parts = {
-    name: read(path)
-    if path.suffix == '.safetensors'
-    else torch_file.read(path).tensors
-    for name, path in paths.items()
-  }
-  state = {}
-  for tensor, name in places.items():
-    if tensor not in parts[name]:
-      raise UserError(f'{paths[name]} has no {ascii(tensor)[1:-1]:.200}')
-    state[tensor] = parts[name][tensor]
-  return state, [*paths.values()]

@@ -24,7 +24,7 @@ _SECONDS = 10.0  # until a Hub that does not answer is out of reach
 _VOCABULARIES = 'vocabulary.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
 _BESIDE = 'config.json', *_VOCABULARIES
 # The first of these that a repository has; others hold the same once more.
-_WEIGHTS = ('model', 'safetensors'), ('pytorch_model', 'bin')
+_WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
 _LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
 
 
@@ -69,19 +69,18 @@ def download(where: Place) -> Snapshot:
   client = _client(where)
   with _told(client, where):
     reached = client.is_offline_mode() or _reach(client, where)
-    for name, ending in _WEIGHTS:
-      whole, part = f'{name}.{ending}', f'{name}-?????-of-?????.{ending}'
+    for weights in _WEIGHTS:
       folder = pathlib.Path(
         client.snapshot_download(
           where.repository,
           revision=where.revision,
-          allow_patterns=[*_BESIDE, whole, part, f'{whole}.index.json'],
+          allow_patterns=[*_BESIDE, weights],
           etag_timeout=_SECONDS,
           local_files_only=not reached,
           **_agent(),
         )
       )
-      if (folder / whole).exists() or any(folder.glob(part)):
+      if (folder / weights).exists():
         break
     else:
       allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'
