@@ -2,11 +2,13 @@
 
 import json
 import pathlib
+import shlex
 
 import jax
 import numpy as np
 import pytest
 
+from tests import programs
 from tests.convert import originals, program
 from tests.programs import assert_refused
 from txl_jax.convert import reading, writing
@@ -57,7 +59,7 @@ def test_a_state_dict_is_evaluated_by_two_commands(case, tmp_path):
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
   folder = tmp_path_factory.mktemp('made')
-  return folder / 'run', *make(folder, 'adaptive_div4')
+  return folder / 'a run', *make(folder, 'adaptive_div4', 'a run')
 
 
 def test_what_is_printed_and_recorded(made):
@@ -69,6 +71,20 @@ def test_what_is_printed_and_recorded(made):
   text = (folder / 'config.py').read_text()
   assert "  c.model.tail_order = 'descending'\n" in text
   assert f'c.origin = {config["origin"]!r}' in text
+
+
+def test_what_is_printed_evaluates_a_text(made, tmp_path):
+  folder, *_, printed = made
+  lines = dict(x.split(':', 1) for x in printed.splitlines() if ':' in x)
+  text = tmp_path / 'mine.txt'
+  text.write_text('1 2 3 4\n' * 40)
+  more = lines['your text'].removeprefix(' add').replace('FILE', f'{text}')
+  command = shlex.split(lines['evaluate'] + more)
+  done = programs.here([*command, f'--config.data.dir={tmp_path}/data'])
+  assert done.returncode == 0, done.stderr
+  record = json.loads((folder / 'analysis/eval_validation.json').read_text())
+  assert record['corpus'].startswith('text-mine-')
+  assert record['tokens'] == 2 * 4  # of two lines
 
 
 def test_generating_and_exporting(made, tmp_path):

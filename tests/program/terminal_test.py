@@ -156,8 +156,8 @@ def test_ctrl_c_on_a_terminal():
 
 def test_ctrl_c_that_waits_for_cleaning_up(tmp_path):
   body = (
-    'from txl_jax.data.corpora import temporary_folder\nimport pathlib\n'
-    f'with temporary_folder.whole(pathlib.Path("{tmp_path}/x")) as folder:\n'
+    'from txl_jax.program import files\nimport pathlib\n'
+    f'with files.new_folder(pathlib.Path("{tmp_path}/x")) as folder:\n'
     f'  {READY.strip()}\n  time.sleep(60)'
   )
   with started(program(body)) as process:

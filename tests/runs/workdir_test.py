@@ -43,9 +43,9 @@ def run_of(config, corpus):
   return config, sections.of(config), corpus
 
 
-def describe(folder, config, corpus, command='', begins=True):
+def describe(folder, config, corpus, begins=True):
   then = None if begins else checkpoint_of(config, corpus)
-  workdir.describe(folder, *run_of(config, corpus), command, then)
+  workdir.describe(folder, *run_of(config, corpus), then)
 
 
 def compare(folder, config, corpus, then):
@@ -93,7 +93,7 @@ def contents(folder):
 
 def test_describe_writes_what_tells_the_run(tmp_path):
   config = common.get_config()
-  describe(tmp_path, config, corpus(), 'go on')
+  describe(tmp_path, config, corpus())
   names = ['config.json', 'config.py', 'corpus.json']
   assert sorted(contents(tmp_path)) == [*names, 'vocabulary.json']
   read = lambda name: json.loads((tmp_path / name).read_text())
@@ -287,7 +287,7 @@ def test_the_files_of_converted_weights_become_those_of_a_run(
   then = converted(tmp_path, config, corpus().vocabulary)
   now = common.get_config()
   now.seed += changed
-  workdir.describe(tmp_path, *run_of(now, corpus()), 'command', then)
+  workdir.describe(tmp_path, *run_of(now, corpus()), then)
   assert capsys.readouterr().err == ''
   assert (tmp_path / 'corpus.json').exists()
   assert '# with notes' not in (tmp_path / 'config.py').read_text()

@@ -32,6 +32,7 @@ import contextlib
 import json
 import math
 import pathlib
+import shlex
 import sys
 
 import jax
@@ -157,7 +158,7 @@ def _write(form, to, run, weights):
   """Writes a file or folder, and says how it is used."""
   if form == 'workdir':
     config = writing.to_workdir(to, weights)
-    of_run = f'python -m txl_jax.main --config={to}/config.py --workdir={to}'
+    of_run = workdir.command(to)
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
     if config.data.corpus == 'text':
       print('text:      put one there, or add --config.data.path=FILE')
@@ -165,9 +166,10 @@ def _write(form, to, run, weights):
     print(f"sample:    {of_run} --mode=generate --config.generate.prompt='…'")
     print(f'train on:  {of_run}')
     if weights.vocabulary.kind == 'words':
-      words = f'--config.data.level=word --config.data.vocab_file={to}/'
-      text = f'--config.data.corpus=text --config.data.path=FILE {words}'
-      print(f'your text: add {text}{writing.WORDS}')
+      text = '--config.data.corpus=text --config.data.path=FILE'
+      words = shlex.quote(f'{to / writing.WORDS}')
+      level = f'--config.data.level=word --config.data.vocab_file={words}'
+      print(f'your text: add {text} {level}')
   elif form == 'export':
     writing.to_export(to, weights)
   elif form == 'hub':

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from txl_jax.convert.hub import client, model_card, repository
 from txl_jax.convert.versions import hugging_face, layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.convert.weights import Weights
-from txl_jax.data.corpora import temporary_folder
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import sections
@@ -60,7 +58,7 @@ def _new_folder(to: pathlib.Path) -> Iterator[pathlib.Path]:
   UserError: it cannot be written, or is there already.
   """
   hold_new(to, 'workdir')
-  with files.writing(f'--to={to}'), temporary_folder.whole(to) as made:
+  with files.writing(f'--to={to}'), files.new_folder(to) as made:
     yield made
 
 
@@ -235,14 +233,10 @@ def _write_workdir(made, folder, config, weights):
   nothing = resume.Progress(), metrics_log.Mark()
   host = resume.Host.of(*nothing, config, corpus='')
   saved.save(0, dataclasses.asdict(host), params=weights.params)
-  quoted = shlex.quote(f'{folder}')
-  command = (
-    f'python -m txl_jax.main --config={quoted}/config.py --workdir={quoted}'
-  )
   texts = {
     workdir.VOCABULARY: text,
     workdir.CONFIG: settings.to_json(config),
-    'config.py': settings.to_python(config, command),
+    'config.py': settings.to_python(config, workdir.command(folder)),
   }
   for name, contents in texts.items():
     files.write(made / name, contents)

@@ -1,7 +1,6 @@
 """--mode=train: trains, then reports how it went."""
 
 import contextlib
-import shlex
 from typing import Any
 
 from txl_jax.evaluation import figures
@@ -26,9 +25,6 @@ def run(job: Job) -> None:
   train: Any = config.train
   if train.init_from:  # for the record: in every working directory
     train.init_from = buckets.absolute(train.init_from)
-  quoted = shlex.quote(f'{folder}')
-  of_run = f'--config={quoted}/config.py --workdir={quoted}'
-  command = f'python -m txl_jax.main {of_run}'
   processes.on_main(lambda: wandb_run.check(config.train.wandb))
   corpus = job.corpus()
   checkpoints = _checkpoints(job, corpus)
@@ -64,9 +60,9 @@ def run(job: Job) -> None:
       if other:
         trainer.state, line = other.into(trainer.state, config, mesh)
         job.console.say(line)
-      processes.on_main(lambda: workdir.describe(*run, command, then))
+      processes.on_main(lambda: workdir.describe(*run, then))
       progress = trainer.run()
-  unit = corpus.vocabulary.unit
+  unit, command = corpus.vocabulary.unit, workdir.command(folder)
 
   def figure(nats):
     return f'{figures.figures(nats, unit)[unit]:.4f} {unit}'

@@ -6,6 +6,7 @@ is complete.
 """
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -18,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from txl_jax.program import buckets
+from txl_jax.program import buckets, terminal
 from txl_jax.program.errors import UserError
 
 _LARGEST = 1 << 28  # bytes of a file that is read into memory
@@ -153,3 +154,35 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):  # what is left would fail again
       f.close()
     raise
+
+
+@contextlib.contextmanager
+def new_folder(
+  path: pathlib.Path, replace: bool = False
+) -> Iterator[pathlib.Path]:
+  """A new folder that is renamed to a path at the end of the block.
+
+  Until then it is in one beside the path, on the same disk, with the ending
+  .tmp-*; that of a process that is killed remains. If the block fails, what had
+  the name keeps it. FileExistsError: another folder has it, unless that is to
+  be replaced.
+  """
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = tempfile.TemporaryDirectory(
+    prefix=f'{path.name}.tmp-', dir=path.parent, ignore_cleanup_errors=True
+  )
+  with terminal.unwinding(), temporary as folder:
+    made, old = pathlib.Path(folder, 'made'), pathlib.Path(folder, 'replaced')
+    made.mkdir()
+    yield made
+    if replace and os.path.lexists(path):
+      path.rename(old)
+    try:
+      made.rename(path)
+    except OSError as e:
+      if os.path.lexists(path):
+        name = os.strerror(errno.EEXIST)
+        raise FileExistsError(errno.EEXIST, name, str(path)) from e
+      if old.exists():
+        old.rename(path)
+      raise

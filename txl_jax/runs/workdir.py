@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import json
 import pathlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -112,15 +113,13 @@ def describe(
   config: Any,
   sections: Mapping[str, type],
   corpus: Prepared,
-  command: str,
   then: Any,
 ) -> None:
   """Writes the files that describe this run, after `compare`.
 
-  The command is the one that continues the run; `then` is as for `compare`. A
-  new run takes the folder over: a record without checkpoints, and the files of
-  another run or of the user, are put aside, and this is reported. UserError: a
-  file cannot be written.
+  `then` is as for `compare`. A new run takes the folder over: a record without
+  checkpoints, and the files of another run or of the user, are put aside, and
+  this is reported. UserError: a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
   # For a command given in another folder.
@@ -131,7 +130,7 @@ def describe(
   texts = {
     VOCABULARY: vocabulary_text(corpus.vocabulary),
     _CORPUS: json.dumps(about),
-    _PYTHON: settings.to_python(config, command, free),
+    _PYTHON: settings.to_python(config, command(folder), free),
     CONFIG: settings.to_json(config),
   }
   if then is None:
@@ -184,6 +183,13 @@ def vocabulary_text(vocabulary: AnyVocabulary) -> str:
 def checkpoints(folder: pathlib.Path) -> pathlib.Path:
   """Where the checkpoints of a run lie."""
   return buckets.place(folder) / 'checkpoints'
+
+
+def command(folder: pathlib.Path) -> str:
+  """The command that continues a run; with --mode=… it is that for its use."""
+  quoted = shlex.quote(f'{folder}')
+  of_run = f'--config={quoted}/config.py --workdir={quoted}'
+  return f'python -m txl_jax.main {of_run}'
 
 
 def _size(path):

@@ -12,7 +12,7 @@ import types
 import numpy as np
 import tensorflow_datasets as tfds
 
-from txl_jax.data.corpora import downloads, local, temporary_folder
+from txl_jax.data.corpora import downloads, local
 from txl_jax.data.corpora.published import ARCHIVES, Archive
 from txl_jax.data.options import CORPORA
 from txl_jax.program import files
@@ -71,7 +71,7 @@ def read(
   path = root / name / str(Records.VERSION)  # as TFDS has it
   if force or not (path / _SOURCE).exists():  # or an older version's
     folder = pathlib.Path(manual_dir or root / 'downloads')
-    with temporary_folder.whole(path, replace=True) as made:
+    with files.new_folder(path, replace=True) as made:
       texts, source = _texts(
         name, folder, manual_dir is None, made.parent / 'texts'
       )

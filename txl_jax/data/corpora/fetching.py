@@ -9,7 +9,6 @@ import os
 import pathlib
 import sys
 
-from txl_jax.data.corpora import temporary_folder
 from txl_jax.data.options import Data
 from txl_jax.program import buckets, files
 
@@ -49,7 +48,7 @@ def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
   if ours.exists() and files.read(ours) == files.read(there / _MANIFEST):
     return
   print(f'fetching {there} into {folder}', file=sys.stderr)
-  with temporary_folder.whole(folder, replace=True) as made:
+  with files.new_folder(folder, replace=True) as made:
     buckets.fetch(there, made)
 
 

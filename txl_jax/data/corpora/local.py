@@ -5,6 +5,7 @@ bits per byte are honest. A corpus of words is read file by file, see `Split`.
 Files are read in pieces: memory does not grow with the corpus.
 """
 
+import bisect
 import dataclasses
 import hashlib
 import itertools
@@ -15,7 +16,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from txl_jax.data.options import SPLITS
+from txl_jax.data.options import SPLITS, Data
 from txl_jax.program.errors import UserError
 from txl_jax.program.files import ODD, open_regular, reading
 
@@ -176,3 +177,33 @@ def records(path: pathlib.Path, newlines: bool) -> Iterator[bytes]:
       data = text.encode('utf-8', 'replace')  # JSON may have half a character
       needs_one = newlines and not data.endswith(b'\n')
       yield data + b'\n' if needs_one else data
+
+
+def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
+  """The documents of a split, each in pieces: files or records, none empty."""
+  for part in split.parts:
+    if asked.documents == 'record':
+      # A chunk is a record, see `records`.
+      yield from (iter([record]) for record in part() if record)
+    elif part.size:
+      yield part()
+
+
+def document_ends(
+  asked: Data, parts: list[Part], wanted: list[int]
+) -> list[int]:
+  """Ends of documents at which the joined files are cut.
+
+  Each is the first at or after the wanted offset that leaves no part without a
+  document; with too few documents, some parts are empty.
+  """
+  if asked.documents == 'record':
+    sizes = [len(record) for part in parts for record in part() if record]
+  else:
+    sizes = [part.size for part in parts if part.size]
+  ends, last, found = [0, *itertools.accumulate(sizes)], 0, []
+  for i, offset in enumerate(wanted):
+    latest = max(len(sizes) - len(wanted) + i, 0)
+    last = min(max(bisect.bisect_left(ends, offset), last + 1), latest)
+    found.append(ends[last])
+  return found

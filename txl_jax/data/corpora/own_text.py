@@ -20,7 +20,7 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from txl_jax.data.corpora import documents, local
+from txl_jax.data.corpora import local
 from txl_jax.data.corpora.local import Part, Split, Splits
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program import files, settings
@@ -84,12 +84,11 @@ def source(asked: Data, found: Found) -> dict:
 def splits(asked: Data, found: Found) -> Splits:
   """The text of each split.
 
-  A text of documents is cut between two, see `documents.places`. Other text is
-  cut at the first start of a line at or after the offset, or, if there is none
-  within 4096 bytes, at the first byte there that does not continue a UTF-8
+  A text of documents is cut between two, see `local.document_ends`. Other text
+  is cut at the first start of a line at or after the offset, or, if there is
+  none within 4096 bytes, at the first byte there that does not continue a UTF-8
   character; a text of words is then cut after the first white space within
-  them. UserError: a file cannot be read, or there is
-  too little text.
+  them. UserError: a file cannot be read, or there is too little text.
   """
   texts = {split: _texts(asked, x.values()) for split, x in found.items()}
   if '' in texts:
@@ -121,7 +120,7 @@ def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
   total = sum(part.size for part in parts)
   wanted = [total * p // 100 for p in percents]
   if asked.ends_documents:
-    cuts = documents.places(asked, parts, wanted)
+    cuts = local.document_ends(asked, parts, wanted)
   else:
     cuts = [_place(parts, offset, asked.words) for offset in wanted]
   pairs = [*itertools.pairwise([0, *cuts, total])]

@@ -22,7 +22,6 @@ from txl_jax.data.corpora import (
   local,
   own_text,
   published,
-  temporary_folder,
   writing,
 )
 from txl_jax.data.options import Data
@@ -81,7 +80,7 @@ def prepare(
       source = {**source, 'vocab_file': file}
     with (
       contextlib.suppress(FileExistsError),  # another process was first
-      temporary_folder.whole(folder, replace=force) as made,
+      files.new_folder(folder, replace=force) as made,
     ):
       vocabulary, entries = writing.write(asked, splits, made, listed)
       _check(asked, len(vocabulary), entries)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from txl_jax.data import sentences
-from txl_jax.data.corpora import documents
+from txl_jax.data.corpora import local
 from txl_jax.data.corpora.local import Split, Splits
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
@@ -67,7 +67,9 @@ def write(
 def _pieces(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Token ids of bytes or subwords; completes the entry of the manifest."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
-  texts = documents.each(asked, split) if asked.ends_documents else [split()]
+  texts = (
+    local.each_document(asked, split) if asked.ends_documents else [split()]
+  )
   for chunks in texts:
     for chunk in subwords.blocks(chunks, _BLOCK) if asked.subwords else chunks:
       entry['bytes'] += len(chunk)
@@ -94,7 +96,7 @@ def _lines(asked, split, entry) -> Iterator[bytes]:
   """
   whole = asked.ends_documents
   if whole:
-    units = ((True, True, x) for x in documents.each(asked, split))
+    units = ((True, True, x) for x in local.each_document(asked, split))
   else:
     units = ((x.start == 0, x.stop == x.size, x()) for x in split.parts)
   for begins, ends, chunks in units:
@@ -148,7 +150,7 @@ def _learn(asked: Data, train: Split) -> Subwords:
   most = asked.max_size or SUBWORDS
   if not asked.ends_documents:
     return subwords.learn(train(), most)
-  each = documents.each(asked, train)
+  each = local.each_document(asked, train)
   return subwords.learn(itertools.chain.from_iterable(each), most - 1)
 
 

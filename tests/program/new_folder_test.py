@@ -1,6 +1,6 @@
 import pytest
 
-from txl_jax.data.corpora import temporary_folder
+from txl_jax.program import files
 
 
 def names(folder):
@@ -9,7 +9,7 @@ def names(folder):
 
 def test_it_lies_beside_and_goes(tmp_path):
   path = tmp_path / 'new' / 'corpus'
-  with pytest.raises(KeyError), temporary_folder.whole(path) as made:
+  with pytest.raises(KeyError), files.new_folder(path) as made:
     assert made.parent.parent == path.parent
     assert made.parent.name.startswith('corpus.tmp-')
     (made / 'file').write_text('')
@@ -23,11 +23,11 @@ def test_a_name_that_is_taken(tmp_path, replace):
   path.mkdir()
   (path / 'old').touch()
   if replace:
-    with temporary_folder.whole(path, replace) as made:
+    with files.new_folder(path, replace) as made:
       (made / 'new').touch()
   else:
     taken = pytest.raises(FileExistsError, match='corpus')
-    with taken, temporary_folder.whole(path):
+    with taken, files.new_folder(path):
       pass
   assert names(path) == (['new'] if replace else ['old'])
   assert names(tmp_path) == ['corpus']
