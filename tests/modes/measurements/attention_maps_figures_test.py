@@ -72,8 +72,8 @@ def test_terms_of_the_scores(start, read):
   model = models.build(FIELDS, V).at_test_time()
   params = jax.tree.map(jnp.float32, direct.random_params(model))
   tokens = np.random.default_rng(0).integers(0, V, 23).astype(np.uint8)
-  found = attention_maps.terms(
-    model, params, tokens, start, segment_len=T, context=read
+  found = attention_maps.measure(
+    model, params, tokens, start, segment_len=T, context=read, passage=1
   )
   apply = functools.partial(model.apply, {'params': params})
   memory, each = model.init_memory(1), [[] for _ in range(M + T)]
@@ -90,8 +90,8 @@ def test_terms_of_the_scores(start, read):
         each[i + M - j].append(own[..., j])
   expected = np.stack([np.mean(x, axis=0) for x in each], -1)
   expected = np.moveaxis(expected, 1, 0)
-  assert found.mean.shape == (4, N, H, M + T)
-  np.testing.assert_allclose(found.mean, expected, rtol=1e-4, atol=1e-5)
+  assert found.terms.shape == (4, N, H, M + T)
+  np.testing.assert_allclose(found.terms, expected, rtol=1e-4, atol=1e-5)
   spread = np.moveaxis(np.mean(spreads, axis=0), 1, 0)
   np.testing.assert_allclose(found.spread, spread, rtol=1e-4)
 

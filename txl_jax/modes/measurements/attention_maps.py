@@ -32,17 +32,19 @@ _SHOWN = 3  # heads of which the passage is drawn
 
 
 class Maps(NamedTuple):
-  """Probabilities by distance, from 0 on."""
+  """Probabilities and the terms of the scores, by distance, from 0 on.
 
-  mean: np.ndarray  # float64 [N, H, S], over all n tokens
+  A constant would change no probability, so the terms of each query are less
+  their mean over its keys.
+  """
+
+  mean: np.ndarray  # float64 [N, H, S], probabilities over all n tokens
   passage: np.ndarray  # float32 [N, H, P, S], for the first P tokens
-
-
-class Terms(NamedTuple):
-  """The terms of the scores; of each query, less their mean over its keys."""
-
-  mean: np.ndarray  # float64 [4, N, H, S] by distance; NaN where none is seen
-  spread: np.ndarray  # float64 [4, N, H], deviation over the keys of a query
+  # float64 [4, N, H, S], over the queries that see a key there; NaN without.
+  terms: np.ndarray
+  # float64 [4, N, H]: the root of the mean square over the keys of a query,
+  # averaged over queries.
+  spread: np.ndarray
 
 
 # The terms of a score, as Section 3.3 of the paper names them.
@@ -54,15 +56,22 @@ TERMS = {
 }
 
 
-@functools.partial(jax.jit, static_argnames='absent')
-def by_distance(maps: jax.Array, absent: float = 0.0) -> jax.Array:
-  """A[..., i, d] from maps [..., T, S], in which query i is key M + i."""
-  T, S = maps.shape[-2:]
+@jax.jit
+def by_distance(terms: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """A[..., i, d] and the terms, from terms [N, 4, H, T, S], NaN where unseen.
+
+  Query i is key M + i; there is no key before the first.
+  """
+  scores = jnp.sum(terms, axis=1)
+  seen = jnp.where(jnp.isnan(scores), -jnp.inf, scores)
+  T, S = terms.shape[-2:]
   key = jnp.arange(T)[:, None] + S - T - jnp.arange(S)  # [T, S]
-  there = jnp.take_along_axis(
-    maps, jnp.broadcast_to(jnp.maximum(key, 0), maps.shape), axis=-1
-  )
-  return jnp.where(key >= 0, there, absent)
+
+  def turned(x, absent):
+    at = jnp.broadcast_to(jnp.maximum(key, 0), x.shape)
+    return jnp.where(key >= 0, jnp.take_along_axis(x, at, axis=-1), absent)
+
+  return turned(jax.nn.softmax(seen), 0.0), turned(terms, math.nan)
 
 
 def measure(
@@ -87,59 +96,32 @@ def measure(
       f'{type(model).__name__} has no attention to show; allowed: models that '
       'attend'
     )
-  n, total, first, read = len(tokens) - start, 0.0, [], 0
-  own = model, params, tokens, start, segment_len, context
-  for real, seen in _segments(*own, 'attention_maps'):
-    found = placement.fetch(by_distance(seen[:, 0]))[:, :, :real]
-    total = total + found.sum(axis=2, dtype=np.float64)
+  begin = start - min(context, start) // segment_len * segment_len
+  text = model, params, tokens[begin:], segment_len, 'attention_terms'
+  total, sums, counts, spread, first, read = 0.0, 0.0, 0, 0.0, [], 0
+  for at, real, shown in activations.segments(*text):
+    if begin + at < start:
+      continue
+    both = map(placement.fetch, by_distance(shown[:, :, 0]))
+    maps, terms = (x[..., :real, :] for x in both)
+    total = total + maps.sum(axis=-2, dtype=np.float64)
     if read < passage:
-      first.append(found[:, :, : passage - read])
+      first.append(maps[:, :, : passage - read])
+    terms = np.asarray(terms, np.float64)  # [N, 4, H, T, S]
+    terms -= np.nanmean(terms, axis=-1, keepdims=True)
+    spread = spread + np.sqrt(np.nanmean(terms**2, axis=-1)).sum(-1)
+    sums = sums + np.nansum(terms, axis=-2)
+    counts = counts + np.isfinite(terms).sum(axis=-2)
     read += real
     progress(read)
-  return Maps(np.asarray(total) / n, np.concatenate(first, axis=2))
-
-
-def terms(
-  model: base.LanguageModel,
-  params: Any,
-  tokens: np.ndarray,
-  start: int,
-  *,
-  segment_len: int,
-  context: int,
-) -> Terms:
-  """The terms of the scores of tokens[start:], over the keys that are seen.
-
-  A constant would change no probability, so the mean over the keys of a query
-  is subtracted. `mean` is that over the queries which see a key at a distance,
-  `spread` the root of the mean square over the keys of a query, averaged over
-  queries. Arguments and errors are as for `measure`.
-  """
-  total, count, spread = 0.0, 0, 0.0
-  own = model, params, tokens, start, segment_len, context
-  for real, seen in _segments(*own, 'attention_terms'):
-    found = placement.fetch(by_distance(seen[:, :, 0], math.nan))
-    found = np.asarray(found[..., :real, :], np.float64)  # [N, 4, H, T, S]
-    found -= np.nanmean(found, axis=-1, keepdims=True)
-    spread = spread + np.sqrt(np.nanmean(found**2, axis=-1)).sum(-1)
-    total = total + np.nansum(found, axis=-2)
-    count = count + np.isfinite(found).sum(axis=-2)
-  mean = np.full(np.shape(total), math.nan)
-  np.divide(total, count, out=mean, where=np.asarray(count) > 0)
-  spread = np.asarray(spread) / (len(tokens) - start)
-  return Terms(np.moveaxis(mean, 1, 0), np.moveaxis(spread, 1, 0))
-
-
-def _segments(model, params, tokens, start, T, context, method):
-  """(Real tokens, arrays of a method) of each segment from start on.
-
-  The memory has read the `context` tokens before it, in whole segments.
-  """
-  begin = start - min(context, start) // T * T
-  text = activations.segments(model, params, tokens[begin:], T, method)
-  for at, real, arrays in text:
-    if begin + at >= start:
-      yield real, arrays
+  mean = np.full(np.shape(sums), math.nan)
+  np.divide(sums, counts, out=mean, where=np.asarray(counts) > 0)
+  return Maps(
+    np.asarray(total) / read,
+    np.concatenate(first, axis=2),
+    np.moveaxis(mean, 1, 0),
+    np.moveaxis(np.asarray(spread) / read, 1, 0),
+  )
 
 
 def edges(S: int, most: int) -> np.ndarray:
@@ -165,12 +147,14 @@ def run(job: Job) -> None:
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
   T, there = config.eval.segment_len, min(end, n) - o.start
-  text = model, subject.found.params, subject.tokens[:end], o.start
-  how: Any = dict(segment_len=T, context=o.context)
-  told = functools.partial(job.read, of=there)
-  found = measure(*text, **how, passage=o.passage, progress=told)
-  score = terms(*text, **how)
-  used = np.asarray(score.spread.any((1, 2)))  # without distances only (a)
+  found = measure(
+    *(model, subject.found.params, subject.tokens[:end], o.start),
+    segment_len=T,
+    context=o.context,
+    passage=o.passage,
+    progress=functools.partial(job.read, of=there),
+  )
+  used: Any = found.spread.any((1, 2))  # without distances only (a)
   names = [name for name, x in zip(TERMS, used) if x]
   S = found.mean.shape[-1]
   borders = edges(S, _RANGES)
@@ -187,9 +171,9 @@ def run(job: Job) -> None:
     'beyond_segment': found.mean[..., T:].sum(-1).round(6).tolist(),
     'mean_attention_by_distance': found.mean.round(8).tolist(),
     'mean_score_by_distance': {
-      name: _listed(term) for name, term in zip(names, score.mean[used])
+      name: _listed(term) for name, term in zip(names, found.terms[used])
     },
-    'score_spread': dict(zip(names, score.spread[used].round(6).tolist())),
+    'score_spread': dict(zip(names, found.spread[used].round(6).tolist())),
     'distance_range_edges_tokens': borders.tolist(),
     'passage_text': [x.decode(errors='backslashreplace') for x in decoded],
     'passage_attention_by_distance_range': passage.round(5).tolist(),
