@@ -22,20 +22,14 @@ from txl_jax.data.options import CORPORA, FLAGS, Data
 from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
 
-
-def _define(field: dataclasses.Field) -> flags.FlagHolder:
-  """The flag of a key of `data`; its value is checked with all others."""
-  key = field.metadata['key']
-  choices = '; '.join(f'{x}: {meaning}' for x, meaning in key.choices.items())
-  kinds = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer}
-  return kinds.get(field.type, flags.DEFINE_string)(
+_DATA = {
+  field.name: command_line.define(
+    field,
     FLAGS.get(field.name, field.name),
     None if field.name == 'corpus' else field.default,
-    f'{key.meaning} {choices}'.strip(),
   )
-
-
-_DATA = {field.name: _define(field) for field in dataclasses.fields(Data)}
+  for field in dataclasses.fields(Data)
+}
 _MANUAL_DIR = flags.DEFINE(
   command_line.Path(),
   'manual_dir',

@@ -29,6 +29,7 @@ if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
 import contextlib
+import dataclasses
 import json
 import math
 import pathlib
@@ -40,6 +41,7 @@ from absl import app, flags
 
 from txl_jax.convert import reading, writing
 from txl_jax.convert.hub import client, model_card
+from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
 from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
@@ -70,40 +72,20 @@ _VOCABULARY = flags.DEFINE(
 )
 
 
-# What weights do not say; the names are those of `options`.
-_INTEGERS = {
-  'n_head': 'Number of heads, which attention type 2 does not tell.',
-  'tgt_len': 'T: tokens per segment.',
-  'mem_len': 'M: states in the memory.',
-  'clamp_len': 'Larger distances count as this one; 0 is off.',
+# What weights do not say; the rest of the options is in files alone.
+_OF_FILES = 'n_layer', 'untie_r', 'dropout', 'dropatt'
+_TOLD = {
+  field.name: command_line.define(field, field.name, None)
+  for field in dataclasses.fields(Options)
+  if field.name not in _OF_FILES
 }
-_SWITCHES = {
-  'same_length': 'Whether all queries see the same number of keys.',
-  'pre_lnorm': 'Whether norms come before the sublayers.',
-  'tie_weight': 'Whether the softmax shares the weights of the embedding; '
-  'needed if a file has them only once.',
-}
-_LISTS = {
-  'cutoffs': 'First ids of the tails, such as 20000,40000,200000.',
-  'tie_projs': 'Whether the softmax shares each projection of the embedding: '
-  'true or false for each bin.',
-}
-for _define, _named in (
-  (flags.DEFINE_integer, _INTEGERS),
-  (flags.DEFINE_bool, _SWITCHES),
-  (flags.DEFINE_string, _LISTS),
-  (flags.DEFINE_float, {'layer_norm_epsilon': 'Epsilon of the layer norms.'}),
-):
-  for _name, _help in _named.items():
-    _define(_name, None, _help)
 
 
 def _told():
   """The options that flags say."""
-  names = *_INTEGERS, *_SWITCHES, *_LISTS, 'layer_norm_epsilon'
-  found = {name: flags.FLAGS[name].value for name in names}
-  for name in _LISTS:
-    with contextlib.suppress(TypeError, ValueError):  # which `options` refuses
+  found = {name: flag.value for name, flag in _TOLD.items()}
+  for name in 'cutoffs', 'tie_projs':
+    with contextlib.suppress(ValueError):  # which `options` refuses
       found[name] = json.loads(f'[{found[name]}]')
   return found
 

@@ -4,20 +4,52 @@ The names are those of the arguments of the original code's model, which Hugging
 Face and NVIDIA kept.
 """
 
-import operator
+import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax.program import settings
+import numpy as np
 
-_LARGEST = 10**9
-# Whole numbers, and the least of each; a clamp_len below 1 is none.
-_AT_LEAST = {
-  'n_layer': 1, 'n_head': 1, 'tgt_len': 1, 'mem_len': 0, 'clamp_len': -_LARGEST
-}  # fmt: skip
-_SWITCHES = 'tie_weight', 'pre_lnorm', 'same_length', 'untie_r'
-_RATES = 'dropout', 'dropatt', 'layer_norm_epsilon'
-_LISTS = {'cutoffs': 'whole numbers', 'tie_projs': 'true and false'}
+from txl_jax.program import settings
+from txl_jax.program.settings import count, key, size
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The arguments that count here; None is not said."""
+
+  n_layer: int = size(None, 'Number of layers.')
+  n_head: int = size(
+    None, 'Number of heads, which attention type 2 does not tell.'
+  )
+  tgt_len: int = size(None, 'T: tokens per segment.')
+  mem_len: int = count(None, 'M: states in the memory.')
+  clamp_len: int = key(None, 'Larger distances count as this one; 0 is off.')
+  same_length: bool = key(
+    None, 'Whether all queries see the same number of keys.'
+  )
+  pre_lnorm: bool = key(None, 'Whether norms come before the sublayers.')
+  untie_r: bool = key(None, 'Whether each layer has biases of its own.')
+  tie_weight: bool = key(
+    None,
+    'Whether the softmax shares the weights of the embedding; needed if a file '
+    'has them only once.',
+  )
+  cutoffs: tuple[int, ...] = key(
+    None, 'First ids of the tails, such as 20000,40000,200000.'
+  )
+  tie_projs: tuple[bool, ...] = key(
+    None,
+    'Whether the softmax shares each projection of the embedding: true or '
+    'false for each bin.',
+  )
+  dropout: float = count(None, 'Rate within the layers.', at_most=1)
+  dropatt: float = count(None, 'Rate of the probabilities.', at_most=1)
+  layer_norm_epsilon: float = count(
+    None, 'Epsilon of the layer norms.', at_most=1
+  )
+
 
 # Where a whole module of the original code keeps them, besides the model's own
 # attributes.
@@ -41,59 +73,31 @@ def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
-  """Those of the options that are known, as Python's own types.
+  """Those that are known and said, as Python's own types.
 
-  UserError, which begins with `where`, if a value is none of its kind. None
-  stands for what is not said; a clamp_len below 1 becomes 0.
+  UserError, which begins with `where`, if a value is not allowed. A clamp_len
+  below 1 becomes 0.
   """
   made = {}
-  for name, value in found.items():
-    if value is None or not (allowed := _allowed(name)):
-      continue
-    try:
-      made[name] = _plain(name, value)
-    except (TypeError, ValueError, OverflowError):
-      settings.refuse(f'{where}{name}', value, allowed)
+  for field in dataclasses.fields(Options):
+    value: Any = _plain(found.get(field.name))
+    of = typing.get_args(field.type)  # of a tuple
+    if field.type is bool and value in (0, 1):
+      value = bool(value)
+    allowed = settings.allowed(field, value)
+    if of and not allowed and any(type(x) is not of[0] for x in value or ()):
+      allowed = 'true and false' if of[0] is bool else 'whole numbers'
+    if allowed:
+      settings.refuse(f'{where}{field.name}', value, allowed)
+    if value is not None:
+      made[field.name] = value
+  if 'clamp_len' in made:
+    made['clamp_len'] = max(made['clamp_len'], 0)
   return made
 
 
-def _allowed(name):
-  """The values that an option may have, in words; '' if it is not known."""
-  if name in _AT_LEAST:
-    least = _AT_LEAST[name]
-    return 'a whole number' + f' from {least} on' * (least >= 0)
-  if name in _SWITCHES:
-    return 'true or false'
-  return 'a number from 0 to 1' if name in _RATES else _LISTS.get(name, '')
-
-
-def _plain(name, value):
-  """A value as Python's own type; TypeError and others of another kind."""
-  if name in _AT_LEAST:
-    return max(_integer(value, _AT_LEAST[name]), 0)
-  if name in _SWITCHES:
-    return _switch(value)
-  if name in _RATES:
-    if isinstance(value, bool | str) or not 0 <= value <= 1:
-      raise ValueError
-    return float(value)
-  if not isinstance(value, list | tuple):
-    raise TypeError
-  if name == 'tie_projs':
-    return tuple(map(_switch, value))
-  return tuple(_integer(x, 1) for x in value)
-
-
-def _integer(value, at_least):
-  if isinstance(value, bool):
-    raise TypeError
-  found = operator.index(value)
-  if not at_least <= found <= _LARGEST:
-    raise ValueError
-  return found
-
-
-def _switch(value):
-  if value not in (False, True):
-    raise ValueError
-  return bool(value)
+def _plain(value):
+  """Python's numbers for NumPy's, and a tuple for a list."""
+  if isinstance(value, list | tuple):
+    return tuple(map(_plain, value))
+  return value.item() if isinstance(value, np.generic) else value

@@ -4,10 +4,12 @@
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from absl import flags, logging
 
@@ -27,6 +29,21 @@ class Path(flags.ArgumentParser):
       others = [f' or {scheme}…' for scheme in self._schemes]
       raise ValueError(f'allowed: a local path{"".join(others)}')
     return os.path.expanduser(argument)
+
+
+def define(
+  field: dataclasses.Field, name: str, default: Any
+) -> flags.FlagHolder:
+  """The flag of a key, see `settings.key`; its value is checked by others."""
+  key = field.metadata['key']
+  choices = '; '.join(f'{x}: {meaning}' for x, meaning in key.choices.items())
+  kinds = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+  }
+  define = kinds.get(field.type, flags.DEFINE_string)
+  return define(name, default, f'{key.meaning} {choices}'.strip())
 
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:

@@ -222,12 +222,12 @@ def check(sections: Mapping[str, type], config: Any) -> None:
   for name, values in read_all(sections, config).items():
     section, prefix = sections[name], f'{name}.' if name else ''
     for f in dataclasses.fields(section):
-      if allowed := _allowed(f, values[f.name]):
-        refuse(f'{prefix}{f.name}', values[f.name], allowed)
+      if may_be := allowed(f, values[f.name]):
+        refuse(f'{prefix}{f.name}', values[f.name], may_be)
     # What does not go together is yielded as (key, what is allowed).
     check_all = getattr(section, 'problems', lambda _: ())
-    for own, allowed in check_all(read(section, values)):
-      refuse(f'{prefix}{own}', values[own], allowed)
+    for own, may_be in check_all(read(section, values)):
+      refuse(f'{prefix}{own}', values[own], may_be)
 
 
 _TYPES = {
@@ -241,7 +241,7 @@ _TYPES = {
 _LARGEST = {int: 10**9, int | float: 1e38}
 
 
-def _allowed(field: dataclasses.Field, value: Any) -> str:
+def allowed(field: dataclasses.Field, value: Any) -> str:
   """What a key may be, in words; '' if the value is allowed."""
   entry = field.metadata['key']
   if value is None and field.default is None:
