@@ -143,11 +143,12 @@ def test_sizes_of_nothing(corpus, override, words):
 
 
 def test_help_is_no_failure():
-  for program in 'main', 'prepare':
+  flags = dict(main='mode', prepare='dataset', convert='cutoffs')
+  for program, flag in flags.items():
     command = [sys.executable, '-m', f'txl_jax.{program}', '--help']
     done = programs.run(command)
     assert (done.returncode, done.stderr) == (0, '')
-    assert '--config' in done.stdout or '--dataset' in done.stdout
+    assert f'\n  --{flag}: ' in done.stdout
 
 
 def test_paths_below_the_home_folder(corpus, monkeypatch):

@@ -15,6 +15,8 @@ from absl import flags, logging
 
 from txl_jax.program.errors import UserError
 
+flags.disclaim_key_flags()  # `define` makes those of the program that calls it
+
 
 class Path(flags.ArgumentParser):
   """Parser of a flag that is a path, in which ~ is the home folder."""
