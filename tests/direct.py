@@ -9,6 +9,7 @@ Letters: T queries, S keys, H heads, K head width, D model width, N layers,
 V vocabulary, m memory states of a row, at most M.
 """
 
+import functools
 import math
 
 import flax.traverse_util
@@ -209,8 +210,8 @@ def assert_memory(memory, memories):
         np.testing.assert_allclose(kept, states, rtol=1e-4, atol=1e-5)
 
 
-def random_params(model, seed=0, std=0.3):
-  """float64 parameters of a model, every one large enough to matter."""
+@functools.cache
+def _shapes(model):
   tokens = np.zeros([1, 1], np.int32)
   with jax.enable_x64(True):
     memory = model.init_memory(1)
@@ -219,9 +220,13 @@ def random_params(model, seed=0, std=0.3):
     def init():
       return model.init(key, tokens, tokens, memory, train=False)
 
-    shapes = jax.eval_shape(init)['params']
+    return jax.eval_shape(init)['params']
+
+
+def random_params(model, seed=0, std=0.3):
+  """float64 parameters of a model, every one large enough to matter."""
   rng = np.random.default_rng(seed)
-  flat = flax.traverse_util.flatten_dict(shapes)
+  flat = flax.traverse_util.flatten_dict(_shapes(model))
 
   def draw(path):
     return (path[-1] == 'scale') + std * rng.normal(size=flat[path].shape)
