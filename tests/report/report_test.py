@@ -5,6 +5,7 @@ import math
 import re
 import statistics
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -450,9 +451,9 @@ def test_speed_without_a_run(tmp_path):
 
 def test_curves_that_do_not_meet(tmp_path):
   """Are left out: of two seeds, each was evaluated at another step."""
-  figures = {'a': ([1, 2], [4.0, 3.0])}
-  bands = {k: curves._band([v, ([5], [2.0])]) for k, v in figures.items()}
-  assert not list(curves._drawn(tmp_path / 'x', bands, ''))
+  seeds = ([1, 2], [4.0, 3.0]), ([5], [2.0])
+  rows = {'a': [types.SimpleNamespace(curve=lambda c=c: c) for c in seeds]}
+  assert not list(curves.learning(rows, tmp_path / 'x'))
 
 
 def test_a_name_that_is_markup():

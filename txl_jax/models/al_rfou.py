@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import initial, layers, transformer, transformer_config
+from txl_jax.models.config import model_name
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.placement import VOCABULARY
@@ -25,12 +26,9 @@ from txl_jax.program.settings import count, key, size
 class Config(transformer_config.Absolute):
   """The section `model` of a config for `AlRfou`."""
 
-  name: str = key(
+  name: str = model_name(
     'al_rfou',
-    'The model.',
-    choices={
-      'al_rfou': 'learned positions in every layer (Al-Rfou et al. 2018)'
-    },
+    'Transformer with learned positions in every layer (Al-Rfou et al. 2018)',
   )
   table_len: int = size(
     512,

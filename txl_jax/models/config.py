@@ -15,6 +15,11 @@ def rate(default: float, meaning: str, at_least: float = 0) -> Any:
   return key(default, meaning, **bounds, may_change=IN_USE)
 
 
+def model_name(name: str, title: str) -> Any:
+  """The key `name` of one model, and what it is called."""
+  return key(name, 'The model.', choices={name: title})
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
   """Keys that every model has; the config of each adds its own."""

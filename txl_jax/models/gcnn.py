@@ -68,8 +68,8 @@ def parse(text: str) -> list[list[Shape]]:
 class Config(config.Config):
   """The section `model` of a config for `GCNN`."""
 
-  name: str = key(
-    'gcnn', 'The model.', choices={'gcnn': 'Gated convolutional network'}
+  name: str = config.model_name(
+    'gcnn', 'Gated convolutional network (Dauphin et al. 2017)'
   )
   d_model: int = size(
     512, 'D: width of the embeddings, the input of the first block.'

@@ -15,15 +15,16 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import initial, layers, recurrent
+from txl_jax.models.config import model_name
 from txl_jax.parallel.placement import OUTPUTS
-from txl_jax.program.settings import IN_USE, count, key
+from txl_jax.program.settings import IN_USE, count
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(recurrent.Config):
   """The section `model` of a config for `LSTM`."""
 
-  name: str = key('lstm', 'The model.', choices={'lstm': 'LSTM'})
+  name: str = model_name('lstm', 'LSTM (Hochreiter and Schmidhuber 1997)')
   forget_bias: float = count(
     1.0,
     'Initial bias of the forget gates: at 1 they remember from the start '

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import initial, layers, recurrent
+from txl_jax.models.config import model_name
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -25,7 +26,7 @@ from txl_jax.program.settings import key, size
 class Config(recurrent.Config):
   """The section `model` of a config for `QRNN`."""
 
-  name: str = key('qrnn', 'The model.', choices={'qrnn': 'QRNN'})
+  name: str = model_name('qrnn', 'QRNN (Bradbury et al. 2016)')
   window: int = size(
     2,
     'w: inputs that the first layer sees at each position, including the '

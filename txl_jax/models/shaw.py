@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from txl_jax.models import inference, initial, layers, transformer
+from txl_jax.models.config import model_name
 from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key, size
 
@@ -21,10 +22,8 @@ from txl_jax.program.settings import key, size
 class Config(Relative):
   """The section `model` of a config for `Shaw`."""
 
-  name: str = key(
-    'shaw',
-    'The model.',
-    choices={'shaw': 'learned relative positions (Shaw et al. 2018)'},
+  name: str = model_name(
+    'shaw', 'Transformer with learned relative positions (Shaw et al. 2018)'
   )
   table_len: int = size(
     1024,

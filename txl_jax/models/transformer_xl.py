@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import inference, initial, layers, transformer
+from txl_jax.models.config import model_name
 from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key
 
@@ -22,9 +23,7 @@ class Config(Relative):
 
   SINUSOIDS = True
 
-  name: str = key(
-    'transformer_xl', 'The model.', choices={'transformer_xl': 'Transformer-XL'}
-  )
+  name: str = model_name('transformer_xl', 'Transformer-XL (Dai et al. 2019)')
   untie_biases: bool = key(
     False, 'u and v for each layer instead of one pair for all.'
   )

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import transformer, transformer_config
-from txl_jax.program.settings import AT_TEST_TIME, count, key
+from txl_jax.models.config import model_name
+from txl_jax.program.settings import AT_TEST_TIME, count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +24,8 @@ class Config(transformer_config.Absolute):
 
   SINUSOIDS = True
 
-  name: str = key(
-    'vaswani',
-    'The model.',
-    choices={'vaswani': 'absolute sinusoids (Vaswani et al. 2017)'},
+  name: str = model_name(
+    'vaswani', 'Transformer with absolute sinusoids (Vaswani et al. 2017)'
   )
   mem_len: int = count(  # pyright: ignore
     0,

@@ -10,39 +10,23 @@ from txl_jax.report import page
 from txl_jax.report.collect import Run
 
 Rows = Mapping[str, Sequence[Run]]  # runs that differ in their seed, by label
-# {label: (x, mean y, lowest y, highest y)}
-Bands = Mapping[str, tuple[Sequence, Sequence, Sequence, Sequence]]
 
 
 def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
   """The picture of validation figures against the tokens trained on.
 
-  The name is that of the table, a path to which `_learning.png` is added.
+  The name is that of the table, a path to which `_learning.png` is added. Of
+  several runs the mean is drawn, between the lowest and the highest.
   """
   bands = {}
   for label, runs in rows.items():
     if found := [c for c in (run.curve() for run in runs) if c[0]]:
       bands[label] = _band(found)
-  units = {run.unit for runs in rows.values() for run in runs}
-  names = ' or '.join(figures.NAMES[unit] for unit in sorted(units))
-  yield from _drawn(name, bands, f'validation, {names}')
-
-
-def _band(curves):
-  """The mean, lowest and highest of equal measurements, where all have one."""
-  at = set.intersection(*(set(x) for x, _ in curves))
-  x = sorted(at)
-  values = [[dict(zip(*curve))[i] for curve in curves] for i in x]
-  return x, [*map(statistics.fmean, values)], [*map(min, values)], [
-    *map(max, values)
-  ]  # fmt: skip
-
-
-def _drawn(name, bands: Bands, y_name):
-  """The picture of lines, each between its lowest and highest."""
   bands = {label: band for label, band in bands.items() if band[0]}
   if not bands:
     return
+  units = {run.unit for runs in rows.values() for run in runs}
+  names = ' or '.join(figures.NAMES[unit] for unit in sorted(units))
 
   def plot(figure):
     axes = figure.subplots()
@@ -51,9 +35,16 @@ def _drawn(name, bands: Bands, y_name):
       colour = pictures.COLOURS[i % len(pictures.COLOURS)]
       axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel('tokens of training')
-    axes.set_ylabel(y_name)
+    axes.set_ylabel(f'validation, {names}')
 
   path = name.with_name(f'{name.name}_learning.png')
   width = max(7.5, 4.5 + 0.07 * max(map(len, bands)))  # labels are beside it
   if pictures.draw(path, plot, (width, max(4, 0.35 * len(bands)))):
-    yield page.picture(path, f'{y_name} against tokens of training')
+    yield page.picture(path, f'validation, {names}, against tokens of training')
+
+
+def _band(curves):
+  """x, and mean, lowest and highest y, where all of the curves have one."""
+  x = sorted(set.intersection(*(set(x) for x, _ in curves)))
+  values = [[dict(zip(*curve))[i] for curve in curves] for i in x]
+  return x, *([*map(f, values)] for f in (statistics.fmean, min, max))

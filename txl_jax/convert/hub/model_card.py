@@ -22,15 +22,6 @@ from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect
 
 _UNITS = {'bpc': 'bits per character', 'ppl': 'perplexity'}
-_TITLES = {
-  'transformer_xl': 'Transformer-XL (Dai et al. 2019)',
-  'shaw': 'Transformer with the relative positions of Shaw et al. (2018)',
-  'vaswani': 'Transformer of Vaswani et al. (2017)',
-  'al_rfou': 'Transformer of Al-Rfou et al. (2018)',
-  'gcnn': 'gated convolutional network of Dauphin et al. (2017)',
-  'lstm': 'LSTM',
-  'qrnn': 'QRNN of Bradbury et al. (2017)',
-}
 _SIZES = 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'd_embed', 'mem_len'
 
 
@@ -107,8 +98,9 @@ def _what(weights: Weights) -> str:
   sizes = ', '.join(
     f'{k} {weights.fields[k]}' for k in _SIZES if weights.fields.get(k)
   )
+  named = settings.keys(type(weights.section))['name'].choices
   return (
-    f'{_TITLES[weights.fields["name"]]}, {count:,} parameters ({sizes}), a '
+    f'{named[weights.section.name]}, {count:,} parameters ({sizes}), a '
     f'vocabulary of {V:,} {kind}.'
   )
 
