@@ -8,14 +8,14 @@ python -m txl_jax.prepare --dataset=text --path=notes/ --level=word --unk \
   --min_count=2
 """
 
-from txl_jax.program import errors, terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # before the other imports
 
 import dataclasses
 
-from absl import app, flags, logging
+from absl import flags
 
 from txl_jax.data.corpora import preparation
 from txl_jax.data.options import CORPORA, FLAGS, Data
@@ -44,7 +44,6 @@ _FORCE = flags.DEFINE_bool(
 
 def main(argv: list[str]) -> None:
   """Prepares the corpus of the flags and prints its size and folder."""
-  logging.set_verbosity(logging.WARNING)  # TFDS logs every file
   given = {name: flag.value for name, flag in _DATA.items()}
   settings.expand_home({'': Data}, given)
   if given['corpus'] is None:
@@ -64,5 +63,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  with errors.told():
-    app.run(main, flags_parser=command_line.parse)
+  command_line.run(main)

@@ -23,7 +23,7 @@ no mem_len) is said by a config beside them or by a flag, which has the name of
 the original code's argument. See docs/weights.md.
 """
 
-from txl_jax.program import errors, terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -37,7 +37,7 @@ import shlex
 import sys
 
 import jax
-from absl import app, flags
+from absl import flags
 
 from txl_jax.convert import reading, writing
 from txl_jax.convert.hub import client, model_card
@@ -171,11 +171,5 @@ def _warn(*lines):
     print(f'warning: {line}', file=sys.stderr)
 
 
-def entry() -> None:
-  """The program: a mistake of the user is one line and status 1."""
-  with command_line.without_echoes(), errors.told():
-    app.run(main, flags_parser=command_line.parse)
-
-
 if __name__ == '__main__':
-  entry()
+  command_line.run(main)

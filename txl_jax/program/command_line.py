@@ -8,11 +8,12 @@ import dataclasses
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from absl import flags, logging
+from absl import app, flags, logging
 
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 flags.disclaim_key_flags()  # `define` makes those of the program that calls it
@@ -65,9 +66,15 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
   return rest
 
 
+def run(main: Callable[[list[str]], None]) -> None:
+  """Runs a program: a mistake of the user is one line and status 1."""
+  with without_echoes(), errors.told():
+    app.run(main, flags_parser=parse)
+
+
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Leaves out what orbax says: of a save that fails it would be pages."""
+  """Leaves out what orbax says, of a save that fails pages; and TFDS."""
   logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
 
   def of_others(record):

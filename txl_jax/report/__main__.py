@@ -5,7 +5,7 @@ python -m txl_jax.report --runs=runs --output=report
 writes report.md and its pictures, which need the extra `plot`.
 """
 
-from txl_jax.program import errors, terminal
+from txl_jax.program import terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -15,7 +15,7 @@ import importlib.util
 import pathlib
 import sys
 
-from absl import app, flags
+from absl import flags
 
 from txl_jax.program import command_line, files, pictures
 from txl_jax.program.errors import UserError, first_line
@@ -103,11 +103,5 @@ def main(_: list[str]) -> None:
   print(f'{count} runs: {output}/report.md')
 
 
-def entry() -> None:
-  """The program: a mistake of the user is one line and status 1."""
-  with command_line.without_echoes(), errors.told():
-    app.run(main, flags_parser=command_line.parse)
-
-
 if __name__ == '__main__':
-  entry()
+  command_line.run(main)
