@@ -50,7 +50,6 @@ CORE = {
   'ops/layer_loop.py': ['tests/models/kernel_test.py', *MODELS],
   'ops/matmul.py': ['tests/models/layers_test.py', *MODELS],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
-  'ops/sampled_softmax.py': ['tests/ops', *VOCABULARY],
   'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': [
     'tests/models/base_test.py',

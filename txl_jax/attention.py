@@ -105,9 +105,6 @@ def distances(
   return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
 
 
-_WIDEST = 1 << 20  # D of any realistic model
-
-
 def frequencies(D: int, single: bool = False) -> tuple[float, ...]:
   """w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, of `sinusoid`.
 
@@ -136,10 +133,7 @@ def sinusoid(d: jax.Array, D: int) -> jax.Array:
   """
   if D % 2:
     raise ValueError(f'sinusoid needs an even width, got {D}')
-  if D > _WIDEST:  # a size from a damaged file, which is only traced
-    w = 10000.0 ** (jnp.arange(0, D, 2, dtype=d.dtype) / -D)
-  else:
-    w = jnp.array(frequencies(D, d.dtype == jnp.float32), d.dtype)
+  w = jnp.array(frequencies(D, d.dtype == jnp.float32), d.dtype)
   angle = d[:, None] * w  # [S, D / 2]
   return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 

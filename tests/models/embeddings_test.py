@@ -66,7 +66,7 @@ def test_logits(x64, tied):
 
 @pytest.mark.parametrize('tied', [True, False])
 def test_nll(x64, tied):
-  out = vocabulary(tied).nll(H, TARGETS, train=False)
+  out = vocabulary(tied).nll(H, TARGETS)
   for b in range(B):
     expected = direct.nll(logits(tied)[b], TARGETS[b])
     expected = np.where(TARGETS[b] < 0, 0, expected)
@@ -75,7 +75,7 @@ def test_nll(x64, tied):
 
 def test_gradient_of_nll(x64):
   """d nll / d h = W^T (softmax - one hot), nothing where not scored."""
-  loss = lambda h: vocabulary(False).nll(h, TARGETS, train=False).sum()
+  loss = lambda h: vocabulary(False).nll(h, TARGETS).sum()
   grad = jax.grad(loss)(jnp.array(H))
   probs = direct.softmax(logits(False).transpose(2, 0, 1)).transpose(1, 2, 0)
   error = (probs - np.eye(V)[TARGETS]) * (TARGETS >= 0)[..., None]
@@ -91,7 +91,7 @@ def test_nll_of_large_logits():
     'bias': np.zeros(2, np.float32),
   }
   nll = module.bind({'params': params}).nll(
-    jnp.ones([1, 2, 1]), jnp.array([[0, 1]]), train=False
+    jnp.ones([1, 2, 1]), jnp.array([[0, 1]])
   )
   np.testing.assert_array_equal(nll, [[0, 2e4]])
 
@@ -109,7 +109,7 @@ def test_bfloat16():
     'btd,vd->btv', np.asarray(h, np.float64), np.asarray(table, np.float64)
   )
   np.testing.assert_allclose(out, expected + PARAMS['bias'], atol=1e-5)
-  assert module.nll(h, TARGETS, train=False).dtype == jnp.float32
+  assert module.nll(h, TARGETS).dtype == jnp.float32
 
 
 @pytest.mark.parametrize('tied', [True, False])
@@ -217,7 +217,7 @@ def test_adaptive_module_uses_all_it_has():
     config = module.config.replace(tail_order=tail_order)
     bound = module.clone(config=config).bind({'params': params})
     x = bound.embed(tokens)
-    return bound.nll(x, targets, train=False), bound.logits(x), x
+    return bound.nll(x, targets), bound.logits(x), x
 
   nll, logits, x = run(params)
   chosen = np.take_along_axis(np.asarray(logits), targets[..., None], -1)
@@ -230,7 +230,7 @@ def test_adaptive_module_uses_all_it_has():
   other = adaptive(
     tie_weights=False, tie_projs=(False,) * 3, tail_order='ascending'
   ).bind({'params': params})
-  assert np.abs(other.nll(x, targets, train=False) - nll).max() > 1e-3
+  assert np.abs(other.nll(x, targets) - nll).max() > 1e-3
 
 
 def test_one_bin_with_projected_embeddings():
@@ -242,31 +242,8 @@ def test_one_bin_with_projected_embeddings():
   scores = h @ params['proj'].T @ params['table'].T + params['bias']
   np.testing.assert_allclose(bound.logits(h), scores, rtol=1e-5)
   expected = -jax.nn.log_softmax(scores)[..., 3]
-  nll = bound.nll(h, jnp.full([1, 2], 3), train=False)
+  nll = bound.nll(h, jnp.full([1, 2], 3))
   np.testing.assert_allclose(nll, expected, rtol=1e-5)
   x = bound.embed(jnp.array([[6]]))
   row = params['table'][6] @ params['proj'] * SCALE
   np.testing.assert_allclose(x[0, 0], row, rtol=1e-5)
-
-
-def test_sampled_softmax_is_for_training():
-  module = make(V, d_model=D, softmax_samples=3)
-  params = {k: np.float32(PARAMS[k]) for k in ('table', 'bias')}
-  h = jnp.array(H, jnp.float32)
-
-  def nll(train, seed=0):
-    return module.apply(
-      {'params': params},
-      h,
-      TARGETS,
-      train=train,
-      method='nll',
-      rngs={'dropout': jax.random.key(seed)},
-    )
-
-  exact = vocabulary(True, 'float32').nll(h, TARGETS, train=False)
-  np.testing.assert_array_equal(nll(False), exact)
-  estimate = nll(True)
-  assert estimate.shape == TARGETS.shape and (estimate != nll(True, 1)).any()
-  np.testing.assert_array_equal(estimate[TARGETS < 0], 0)
-  assert (estimate[TARGETS >= 0] > 0).all()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests import direct
-from tests.models.small import B, N, T, V, apply, make, text
+from tests.models.small import B, N, T, V, make, text
 from txl_jax import attention, models
 from txl_jax.program.errors import UserError
 
@@ -374,15 +374,3 @@ def test_cutoffs_beyond_the_vocabulary():
     f'model.cutoffs is (3, {V}); allowed: numbers below {V}, the size of the '
     'vocabulary'
   )
-
-
-def test_sampled_softmax_trains_on_an_estimate():
-  model = make(softmax_samples=4, dtype='float32')
-  plain = make(dtype='float32')
-  params = jax.tree.map(np.float32, direct.random_params(plain))
-  tokens, targets = text(1, T)
-  args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
-  exact = apply(plain, *args, train=False).nll
-  np.testing.assert_array_equal(apply(model, *args, train=False).nll, exact)
-  keys = {'dropout': jax.random.key(0)}
-  assert (apply(model, *args, train=True, rngs=keys).nll != exact).any()

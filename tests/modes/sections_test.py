@@ -89,7 +89,7 @@ SIZES = {
   'generate': ('samples', 'segment_len'),
 }
 COUNTS = {
-  'model': ('mem_len', 'clamp_len', 'softmax_samples', 'unroll'),
+  'model': ('mem_len', 'clamp_len', 'unroll'),
   'train': ('eval_tokens',),
   'optim': ('drop_at', 'average_start', 'average_patience'),
   'profile': ('start', 'stop'),
@@ -259,7 +259,7 @@ def test_keys_that_may_change_when_a_run_continues():
 # Keys of the model that may differ when a trained one is used.
 USED = {'dropout', 'dropout_embed', 'dropout_final', 'dropatt', 'word_dropout'}
 USED |= {'locked_dropout', 'activation_reg', 'temporal_activation_reg'}
-USED |= {'softmax_samples', 'init_std', 'proj_init_std', 'dtype', 'unroll'}
+USED |= {'init_std', 'proj_init_std', 'dtype', 'unroll'}
 USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
 
 

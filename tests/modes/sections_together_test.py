@@ -24,7 +24,6 @@ from txl_jax.modes import sections
     ('model.tie_projs', (True,), '() or 3 of True and False'),
     ('model.tie_projs', (True, [True], 1), '() or 3 of True and False'),
     ('model.div_val', 3, 'numbers whose powers for each tail divide 512'),
-    ('model.softmax_samples', 9, '0 with model.cutoffs or model.d_embed'),
   ],
 )
 def test_adaptive_softmax(key, value, allowed):

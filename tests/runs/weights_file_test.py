@@ -184,7 +184,8 @@ def test_a_parameter_that_no_model_has(saved):
 @pytest.mark.parametrize(
   'model, found',
   [
-    ({'d_model': 10**9}, 'expected float32 ['),
+    ({'d_model': 10**9}, 'model.d_model is 1000000000; allowed: at least 1'),
+    ({'d_model': 10**6}, 'expected float32 ['),
     ({'d_model': '6'}, "model.d_model is '6'; allowed: a whole number"),
     ({'d_model': True}, 'model.d_model is True; allowed: a whole number'),
     ({'d_model': -6}, 'model.d_model is -6; allowed: at least 1'),
@@ -228,6 +229,14 @@ def test_a_file_of_an_older_version_has_the_defaults(saved):
   arrays = arrays_of(saved)
   header = json.loads(str(arrays['__model__']))
   assert 'dropout' not in header['model']
+  assert weights_file.load(saved)[0].config.dropout == 0.1
+
+
+def test_a_file_of_an_older_version_has_keys_that_are_gone(saved):
+  arrays = arrays_of(saved)
+  header = json.loads(str(arrays['__model__']))
+  header['model']['softmax_samples'] = 0
+  np.savez(saved, **arrays | {'__model__': np.array(json.dumps(header))})
   assert weights_file.load(saved)[0].config.dropout == 0.1
 
 

@@ -21,12 +21,12 @@ from txl_jax.convert.hub import client
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import activations, perplexity
+from txl_jax.generation.options import Generate
 from txl_jax.models import base
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes]
-_SAMPLES = 1_000_000  # of a prompt
 
 
 class TextModel:
@@ -106,9 +106,10 @@ class TextModel:
     """
     prompts = texts.several(prompt)
     each = 1 if samples is None else samples
+    may_be = settings.keys(Generate)['samples']
     whole = isinstance(each, int | np.integer) and each is not True
-    if not whole or not 1 <= each <= _SAMPLES:
-      settings.refuse('samples', samples, f'a whole number, 1 to {_SAMPLES:,}')
+    if not whole or not may_be.holds(each):
+      settings.refuse('samples', samples, f'a whole number {may_be.bounds()}')
     rows = self._rows(prompts, each, stop, options)
     found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
     for i, text in enumerate(found):

@@ -171,7 +171,7 @@ class LanguageModel(nn.Module):
     """The output for final states [B, T, D] and the memory after them."""
     c = self.config
     h = self._drop_ends(states, c.dropout_final, train)
-    nll = self.vocabulary.nll(h, targets, train=train)
+    nll = self.vocabulary.nll(h, targets)
     aux = jnp.zeros([], nll.dtype)
     if train and (c.activation_reg > 0 or c.temporal_activation_reg > 0):
       aux += penalty(c, states, h, targets >= 0)

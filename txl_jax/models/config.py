@@ -25,7 +25,7 @@ class Config:
   """Keys that every model has; the config of each adds its own."""
 
   name: str = key('', 'The model.')
-  d_model: int = size(512, 'D: width of the states.')
+  d_model: int = size(512, 'D: width of the states.', at_most=10**6)
   tie_weights: bool = key(True, 'The output weights are the embedding table.')
   cutoffs: tuple[int, ...] = key(
     (),
@@ -43,12 +43,6 @@ class Config:
     'ascending',
     "Which tail each logit after those of the head's words stands for.",
     choices=softmax.TAIL_ORDERS,
-  )
-  softmax_samples: int = count(
-    0,
-    'Words to draw for a sampled softmax in training, without cutoffs; 0 is '
-    'off.',
-    may_change=IN_USE,
   )
   init_std: float = key(
     0.02, 'Standard deviation of initial weights.', above=0, may_change=IN_USE
@@ -123,5 +117,3 @@ class Config:
         yield 'div_val', f'numbers whose power for each tail is at most {own}'
     elif width % power:
       yield 'div_val', f'numbers whose powers for each tail divide {width}'
-    if self.softmax_samples and (self.cutoffs or self.d_embed):
-      yield 'softmax_samples', '0 with model.cutoffs or model.d_embed'

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from txl_jax.models import initial
 from txl_jax.models.config import Config
-from txl_jax.ops import sampled_softmax, softmax
+from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.placement import VOCABULARY
 
@@ -100,18 +100,9 @@ class Vocabulary(nn.Module):
     out = softmax.logits(flat, self.output, **options)
     return out.reshape(*h.shape[:-1], self.vocab_size)
 
-  def nll(self, h: jax.Array, targets: jax.Array, *, train: bool) -> jax.Array:
-    """-log p(target) in nats: float32 [B, T], 0 where the target is -1.
-
-    With `softmax_samples` and train, an estimate under the 'dropout' key.
-    """
-    c, dtype = self.config, jnp.dtype(self.config.dtype)
-    h, flat = h.reshape(-1, h.shape[-1]), targets.reshape(-1)
-    if train and c.softmax_samples:
-      table, bias = self.output.weights[0], self.output.biases[0]
-      draw = c.softmax_samples, self.make_rng('dropout')
-      out = sampled_softmax.nll(h.astype(dtype), flat, table, bias, *draw)
-    else:
-      options: Any = dict(tail_order=c.tail_order, dtype=dtype)
-      out = vocab_parallel.nll(h, flat, self.output, **options)
+  def nll(self, h: jax.Array, targets: jax.Array) -> jax.Array:
+    """-log p(target) in nats: float32 [B, T], 0 where the target is -1."""
+    c, flat = self.config, (h.reshape(-1, h.shape[-1]), targets.reshape(-1))
+    options: Any = dict(tail_order=c.tail_order, dtype=jnp.dtype(c.dtype))
+    out = vocab_parallel.nll(*flat, self.output, **options)
     return out.reshape(targets.shape)

@@ -72,7 +72,9 @@ class Config(config.Config):
     'gcnn', 'Gated convolutional network (Dauphin et al. 2017)'
   )
   d_model: int = size(
-    512, 'D: width of the embeddings, the input of the first block.'
+    512,
+    'D: width of the embeddings, the input of the first block.',
+    at_most=10**6,
   )
   tie_weights: bool = key(
     True,

@@ -64,7 +64,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   rows = B // train.accumulate
   forward, backward = cost.of_rows(model, rows, T)
   scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
-  memory = cost.nbytes(state.memory)
+  memory = sum(x.size * x.dtype.itemsize for x in leaves(state.memory))
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(products, T {T})',

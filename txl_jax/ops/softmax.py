@@ -91,11 +91,6 @@ def _normaliser_backward(kept, cotangents):
 normaliser.defvjp(_normaliser, _normaliser_backward)
 
 
-def starts(sizes: Sequence[int]) -> list[int]:
-  """The first token id of each bin, and V: [0, V_0, V_0 + V_1, ...]."""
-  return [0, *itertools.accumulate(sizes)]
-
-
 class Bin:
   """A bin of the vocabulary whose words are all on this device.
 
@@ -236,7 +231,7 @@ def embed(
 
 def _inside(ids, bins):
   """For each bin, its first token id and which of the ids [N] are in it."""
-  first = starts([b.words for b in bins])
+  first = [0, *itertools.accumulate(b.words for b in bins)]
   edges = itertools.pairwise(first)
   return first, [(ids >= a) & (ids < b) for a, b in edges]
 

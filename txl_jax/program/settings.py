@@ -39,28 +39,12 @@ ON_RESUME = 'on resume'  # whenever
 OTHER = 'on resume, as another experiment'  # the same, but for the report
 
 # Older versions recorded them; nothing reads them any more.
-GONE = (
-  'attention_length.threshold',
-  'data.field',
-  'data.separator',
-  'generate.prompt_lines',
-  'generate.stream',
-  'heatmap.against',
-  'heatmap.context',
-  'heatmap.start',
-  'heatmap.tokens',
-  'long_text.context',
-  'long_text.ngrams',
-  'long_text.start',
-  'long_text.tokens',
-  'sliding_window.tokens',
-  'sliding_window.window',
-  'train.compilation_cache',
-  'train.init_optimiser',
-  'train.sample_every',
-  'train.sample_tokens',
-  'train.steps_per_dispatch',
-  'watch.stall_seconds',
+GONE = re.compile(
+  r"""attention_length\.threshold|data\.(field|separator)|watch\.stall_seconds
+  |generate\.(prompt_lines|stream)|(heatmap|long_text|sliding_window)\.\w+
+  |model\.softmax_samples|train\.(compilation_cache|init_optimiser|sample_every
+  |sample_tokens|steps_per_dispatch)""",
+  re.VERBOSE,
 )
 
 GONE_VALUE = 'train.nonfinite', 'skip'  # the same
@@ -285,7 +269,7 @@ def differences(
   A key that is missing has its default, GONE may have any value, and keys whose
   `may_change` is one of `free` may differ.
   """
-  names = sorted(now.keys() | then.keys() - {*GONE})
+  names = sorted(x for x in now | then if not GONE.fullmatch(x))
   # The model comes first: what differs besides differs because of it.
   for name in sorted(names, key='model.name'.__ne__):
     section, _, own = name.rpartition('.')
@@ -333,6 +317,11 @@ def without_gone(source: bytes) -> bytes:
   if not source.startswith(_RECORDED.encode()):
     return source
   key, value = GONE_VALUE
-  lines = [f'{name} = .*' for name in GONE] + [f'{key} = {value!r}$']
-  pattern = f'(?m)^  c\\.({"|".join(lines)})'
-  return re.sub(pattern.encode(), b'', source)
+
+  def kept(line):
+    name, _, found = line.removeprefix('  c.').partition(' = ')
+    gone = GONE.fullmatch(name) or (name, found) == (key, repr(value))
+    return '' if gone else line
+
+  lines = source.decode('utf-8', 'surrogateescape').split('\n')
+  return '\n'.join(map(kept, lines)).encode('utf-8', 'surrogateescape')

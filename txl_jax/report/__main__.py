@@ -47,7 +47,7 @@ def markdown(all_: list[collect.Run], folder: pathlib.Path) -> str:
     found[members[0].experiment] = members
   found = dict(sorted(found.items()))
   blocks = [
-    page.heading(1, 'Transformer-XL: the paper and these runs'),
+    '# Transformer-XL: the paper and these runs',
     'Published: Dai et al. 2019, arXiv 1901.02860. Ours: mean and standard '
     'deviation over runs that differ in their seed alone; a row without a run '
     'is empty, or tells that the model is not implemented here. Figures of '
@@ -55,7 +55,7 @@ def markdown(all_: list[collect.Run], folder: pathlib.Path) -> str:
     '--config.eval.split=test), of Tables 6 and 10 of validation.',
     *tables.of_paper(found, all_, folder),
     *tables.of_studies(found, folder),
-    page.heading(2, 'Runs'),
+    '## Runs',
     _list(runs),
   ]
   return '\n\n'.join(blocks) + '\n'

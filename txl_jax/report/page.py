@@ -1,13 +1,8 @@
-"""Headings, tables and pictures of a page, as Markdown."""
+"""Tables and pictures of a page, as Markdown."""
 
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-
-
-def heading(level: int, text: str) -> str:
-  """A heading of a level from 1 on."""
-  return f'{"#" * level} {text}'
 
 
 def picture(path: pathlib.Path, text: str) -> str:

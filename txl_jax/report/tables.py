@@ -72,12 +72,12 @@ def of_paper(
   folder.
   """
   for table in paper.TABLES:
-    yield page.heading(2, f'Table {table.number}: {table.title}')
+    yield f'## Table {table.number}: {table.title}'
     twins = {x.partition(':')[0] for row in table.rows for x in row.small}
     for file in '', *sorted(twins):
       there = _there(table, groups, file)
       if file and there:
-        yield page.heading(3, f'Table {table.number} in small: {file}')
+        yield f'### Table {table.number} in small: {file}'
         yield (
           f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
           "training are not the paper's: read the figures and how far seeds "
@@ -96,7 +96,7 @@ def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
   """Validation figures and curves of runs that no table of the paper has."""
   table = paper.STUDIES
   if there := _there(table, groups, ''):
-    yield page.heading(2, table.title)
+    yield f'## {table.title}'
     yield _beside(table, groups, (), '')
     yield from curves.learning(there, folder / 'studies')
 

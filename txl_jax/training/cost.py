@@ -35,11 +35,6 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
   return (cost.forward + cost.backward) / (rows * scored)
 
 
-def nbytes(tree: Any) -> int:
-  """Bytes of the arrays of a pytree, or of their shapes."""
-  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
 def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
   """The Cost of B rows of T tokens.
 

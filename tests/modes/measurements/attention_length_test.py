@@ -44,7 +44,6 @@ def test_a_model_with_memory(folder, corpus, capfd):
   assert record['init'] == lengths[4]
   assert record['best']['nats'] == min(r['nats'] for r in lengths.values())
   assert record['segment_len'] == 5 and record['same_length']
-  subjects.assert_picture(folder / 'analysis/attention_length.png')
   lines = capfd.readouterr().out.splitlines()
   assert lines[0] == 'xl, step 7, made here validation, 50 of 80 tokens'
   assert [line.split()[0] for line in lines[2:5]] == ['2', '4', '12']
@@ -87,19 +86,6 @@ def test_absolute_positions_with_a_memory(naive, corpus, capfd):
   told = capfd.readouterr()
   assert 'segments of 6 tokens, not eval.segment_len' in told.err
   assert told.out.splitlines()[-1].endswith('its own segment, of 6, besides')
-
-
-def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):
-  """The table and the record are there, and no picture of another time."""
-  (folder / 'analysis').mkdir(exist_ok=True)
-  (folder / 'analysis/attention_length.png').write_text('old')
-  attention_length.run(runs.job(config(), folder, silent=False))
-  told = capfd.readouterr()
-  assert 'attention length' in told.out
-  last = 'picture left out: pip install matplotlib'
-  assert told.err.splitlines()[-1] == last
-  assert (folder / 'analysis/attention_length.json').exists()
-  assert not (folder / 'analysis/attention_length.png').exists()
 
 
 def test_a_folder_that_cannot_be_written(folder, corpus):

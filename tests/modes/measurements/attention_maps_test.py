@@ -54,3 +54,16 @@ def test_a_text_at_the_end(folder, corpus):
   assert record['averaged_tokens'] == 7
   with pytest.raises(UserError, match=r'attention_maps.start is 74; .* 73'):
     attention_maps.run(runs.job(config(start=74), folder))
+
+
+def test_without_matplotlib(folder, corpus, without_matplotlib, capfd):
+  """The table and the record are there, and no picture of another time."""
+  (folder / 'analysis').mkdir(exist_ok=True)
+  (folder / 'analysis/attention_maps.png').write_text('old')
+  attention_maps.run(runs.job(config(), folder, silent=False))
+  told = capfd.readouterr()
+  assert 'mean distance' in told.out
+  last = 'picture left out: pip install matplotlib'
+  assert told.err.splitlines()[-1] == last
+  assert (folder / 'analysis/attention_maps.json').exists()
+  assert not (folder / 'analysis/attention_maps.png').exists()

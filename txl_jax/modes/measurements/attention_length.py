@@ -18,7 +18,7 @@ from txl_jax.evaluation import figures, perplexity
 from txl_jax.models import base, windowed
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
-from txl_jax.program import pictures, settings
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _MARKS = 'init', 'best'
@@ -123,7 +123,7 @@ def run(job: Job) -> None:
     'same_length': not remembers or hasattr(model.config, 'same_length'),
     'lengths': rows,
   }
-  analysis.report(job, record, table(record), plot)
+  analysis.report(job, record, table(record))
 
 
 def table(record: dict[str, Any]) -> list[str]:
@@ -152,23 +152,3 @@ def table(record: dict[str, Any]) -> list[str]:
       f'{record["segment_len"]}, besides'
     )
   return lines
-
-
-def plot(figure: Any, record: dict[str, Any]) -> None:
-  """The figure against the length."""
-  axes, unit, rows = figure.subplots(), record['unit'], record['lengths']
-  lengths = [r['attention_length_tokens'] for r in rows]
-  axes.plot(lengths, [r[unit] for r in rows], 'o-', color=pictures.COLOURS[0])
-  axes.margins(y=0.15)
-  for mark in _MARKS:
-    r = record[mark]
-    axes.annotate(
-      f'{mark} {r[unit]:.4g}', (r['attention_length_tokens'], r[unit]), (5, 5),
-      textcoords='offset points',
-    )  # fmt: skip
-  axes.set_xscale('log', base=2)
-  axes.set_xticks(lengths, [f'{n:,}' for n in lengths])
-  axes.minorticks_off()
-  axes.set_xlabel('attention length, tokens')
-  axes.set_ylabel(figures.NAMES[unit])
-  axes.set_title(f'{record["run"]}, {record["corpus"]} {record["split"]}')
