@@ -80,7 +80,9 @@ def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
   """
   made = {}
   for field in dataclasses.fields(Options):
-    value: Any = _plain(found.get(field.name))
+    value: Any = _number(found.get(field.name))
+    if isinstance(value, list | tuple):
+      value = tuple(map(_number, value))
     of = typing.get_args(field.type)  # of a tuple
     if field.type is bool and value in (0, 1):
       value = bool(value)
@@ -96,8 +98,6 @@ def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
   return made
 
 
-def _plain(value):
-  """Python's numbers for NumPy's, and a tuple for a list."""
-  if isinstance(value, list | tuple):
-    return tuple(map(_plain, value))
+def _number(value):
+  """Python's number for NumPy's; any other value as it is."""
   return value.item() if isinstance(value, np.generic) else value

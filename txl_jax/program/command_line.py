@@ -45,8 +45,8 @@ def define(
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
   }
-  define = kinds.get(field.type, flags.DEFINE_string)
-  return define(name, default, f'{key.meaning} {choices}'.strip())
+  make = kinds.get(field.type, flags.DEFINE_string)
+  return make(name, default, f'{key.meaning} {choices}'.strip())
 
 
 def parse(argv: list[str], arguments: int = 0) -> list[str]:
