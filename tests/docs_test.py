@@ -84,7 +84,7 @@ def test_the_page_on_reuse():
 
 
 def test_python_is_run():
-  """By the tests of these pages: names_test of api, hub_test, and here."""
+  """By names_test of api, hub_download_test, and here."""
   found = {pages.name(x) for x in pages.PAGES if pages.python(x)}
   run = {'README.md', 'docs/python.md', 'docs/reuse.md'}
   assert found == {*run, 'docs/hugging_face.md', 'docs/troubleshooting.md'}

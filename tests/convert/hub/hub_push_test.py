@@ -1,0 +1,214 @@
+"""Pushing to the Hub, and the model card."""
+
+import json
+
+import huggingface_hub
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from huggingface_hub import constants
+
+import txl_jax
+from tests import hub_server
+from tests.convert import program
+from tests.convert.hub.refusing import WARNINGS, refused
+from txl_jax.convert.hub import client
+
+PLACE = client.Place('org/name', None)
+pytestmark = WARNINGS
+
+
+def same(ours, other):
+  jax.tree.map(np.testing.assert_array_equal, ours.params, other.params)
+  assert other.vocabulary == ours.vocabulary
+  text = 'a b\nb a b'
+  np.testing.assert_array_equal(other.score(text).nll, ours.score(text).nll)
+
+
+def test_pushed_and_loaded_bit_for_bit(server, signed_in, run, capsys):
+  ours = txl_jax.load(run)
+  address = ours.push('hf://me/mine')
+  assert address.startswith(f'{server.url}/me/mine/commit/')
+  assert server.repositories['me/mine'].private
+  assert 'pushing to hf://me/mine (private)\n' in capsys.readouterr().err
+  same(ours, txl_jax.load('hf://me/mine'))
+  assert ours.config.eval.segment_len == 512
+  names = {'README.md', 'config.json', 'model.safetensors', 'vocabulary.json'}
+  assert {*server.files('me/mine')} - {'.gitattributes'} == names
+
+
+def test_what_is_replaced_is_said_before(server, signed_in, run, capsys):
+  server.put('me/mine', {'config.json': b'{}', 'notes.txt': b'kept'})
+  txl_jax.load(run).push('hf://me/mine')
+  said = 'pushing to hf://me/mine (public), replacing config.json\n'
+  assert said in capsys.readouterr().err
+  assert server.files('me/mine')['notes.txt'] == b'kept'
+
+
+def test_the_model_card(server, signed_in, run):
+  txl_jax.load(run).push('hf://me/mine', private=False)
+  assert not server.repositories['me/mine'].private
+  text = server.files('me/mine')['README.md'].decode()
+  card = huggingface_hub.ModelCard(text)
+  assert card.data.library_name == 'txl_jax'
+  (result,) = card.data.eval_results
+  assert (result.metric_value, result.dataset_split) == (2.25, 'validation')
+  for part in "load('hf://me/mine')", '2.25 bits per character', '2023-11-14':
+    assert part in text
+  assert f'{run.parent}' not in text
+
+
+def test_the_card_of_a_run_that_began_with_other_weights(
+  server, signed_in, run
+):
+  ours = txl_jax.load(run)
+  first = '/home/a, secret;/my runs/first, step 5, sha256 ab'
+  second = 'gs://secret/x/second, step 7, sha256 cd'
+  ours.config.origin = f'{second}; before: {first}'
+  config = json.loads((run / 'config.json').read_text())
+  config |= {'origin': ours.config.origin}
+  config['data'] |= {'corpus': 'text', 'path': '/home/secret/x.txt'}
+  (run / 'config.json').write_text(json.dumps(config))
+  (run / 'analysis').mkdir()
+  found = {
+    'checkpoint_step': 7, 'unit': 'bpc', 'bpc': 3.25, 'split': 'test',
+    'corpus': 'enwik8-0123', 'eval': {'segment_len': 4},
+    'config': {'model.mem_len': 8},
+  }  # fmt: skip
+  (run / 'analysis/eval_test.json').write_text(json.dumps(found))
+  ours.push('hf://me/mine')
+  text = server.files('me/mine')['README.md'].decode()
+  assert 'other weights, which it does not name:' in text
+  assert "'--config.data.path=…'" in text
+  assert '| enwik8 | test | 3.25 bits' in text  # not that it was trained on
+  assert '| text | validation |' in text
+  config = json.loads(server.files('me/mine')['config.json'])
+  last = 'second, step 7, sha256 cd; before: first, step 5, sha256 ab'
+  assert config['origin'] == f'txl_jax, mine, step 7, {last}'
+  assert b'secret' not in b''.join(server.files('me/mine').values())
+  again = txl_jax.load('hf://me/mine')
+  assert 'before: txl_jax, mine, step 7, second' in again.config.origin
+
+
+def test_the_card_of_another_step_has_no_figure(server, signed_in, run):
+  lines = (run / 'metrics.jsonl').read_text().splitlines()
+  (run / 'metrics.jsonl').write_text(lines[0] + '\n')  # of step 3
+  txl_jax.load(run).push('hf://me/mine')
+  text = server.files('me/mine')['README.md'].decode()
+  assert 'model-index' not in text
+  assert '3.5' not in text
+
+
+def test_a_record_that_is_damaged(server, signed_in, run, capsys):
+  line = {'step': 7, 'split': 'validation', 'bpc': 2.0, 'time': 1e30}
+  (run / 'metrics.jsonl').write_text(f'{json.dumps(line)}\n')
+  txl_jax.load(run).push('hf://me/mine')
+  assert 'the card has no figures' in capsys.readouterr().err
+
+
+def test_parameters_that_are_none(server, signed_in, run):
+  ours = txl_jax.load(run)
+  ours.params = jax.tree.map(lambda x: x * jnp.nan, ours.params)
+  assert 'is not finite' in refused(ours.push, 'hf://me/mine')
+  assert 'me/mine' not in server.repositories
+
+
+def test_a_users_prompt_and_files_stay_at_home(server, signed_in, run):
+  ours = txl_jax.load(run)
+  ours.config.generate.prompt = 'secret'
+  ours.config.eval.nll_file = '/home/secret'
+  ours.push('hf://me/mine')
+  for data in server.files('me/mine').values():
+    assert b'secret' not in data
+
+
+def test_what_transformers_does_otherwise_is_said(server, signed_in, run):
+  ours = txl_jax.load(run)
+  with pytest.warns(UserWarning, match='model.memory_init is empty: in Hugg'):
+    ours.push('hf://me/theirs', format='hugging_face')
+  assert 'config.json' in server.files('me/theirs')
+
+
+def test_pushes_that_are_refused(server, run, monkeypatch):
+  ours = txl_jax.load(run)
+  assert 'allowed: a token' in refused(ours.push, 'hf://me/mine')
+  monkeypatch.setenv('HF_TOKEN', hub_server.TOKEN)
+  answer = 'answers 403: You have no rights here; allowed: a token'
+  assert answer in refused(ours.push, 'hf://forbidden/mine')
+  assert 'whose main is written' in refused(ours.push, 'hf://me/mine@v1')
+  assert 'hub or hugging_face' in refused(ours.push, 'hf://a/b', format='x')
+  monkeypatch.setattr(constants, 'ENDPOINT', 'http://127.0.0.1:9')
+  assert 'hf://me/mine: ' in refused(ours.push, 'hf://me/mine')
+
+
+def test_damaged_repositories(server, signed_in, run):
+  txl_jax.load(run).push('hf://me/mine')
+  whole = server.files('me/mine')
+  config = json.loads(whole['config.json'])
+  for name, data in (
+    ('config.json', whole['config.json'][:99]),
+    ('config.json', json.dumps(config | {'model': {}}).encode()),
+    ('config.json', json.dumps(config | {'keys': None}).encode()),
+    ('config.json', json.dumps(config | {'keys': {'eval.split': 1}}).encode()),
+    (
+      'config.json',
+      json.dumps(config | {'keys': {'eval.split': 'x'}}).encode(),
+    ),
+    ('vocabulary.json', b'{}'),
+    ('model.safetensors', whole['model.safetensors'][:-4]),
+    ('model.safetensors', b''),
+  ):
+    server.put('me/mine', whole | {name: data})
+    refused(txl_jax.load, 'hf://me/mine')
+
+
+def test_the_commands(server, signed_in, run, tmp_path, theirs):
+  done = program.run(run, 'hf://me/mine', '--public')
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.endswith(
+    '/commit/' + server.repositories['me/mine'].refs['main'] + '\n'
+  )
+  assert not server.repositories['me/mine'].private
+  done = program.run('hf://me/mine', tmp_path / 'back')
+  assert done.returncode == 0, done.stderr
+  same(txl_jax.load(run), txl_jax.load(tmp_path / 'back'))
+  sha = server.repositories['me/mine'].refs['main']
+  origin = json.loads((tmp_path / 'back/config.json').read_text())['origin']
+  assert origin.startswith(f'hf://me/mine@{sha}: txl_jax, model.safetensors, ')
+  server.put('org/name', theirs)
+  done = program.run('hf://org/name', tmp_path / 'theirs')
+  assert done.returncode == 0, done.stderr
+  done = program.run(
+    tmp_path / 'theirs', 'hf://me/theirs', '--format=hugging_face'
+  )
+  assert done.returncode == 0, done.stderr
+  assert {'vocab.txt', 'model.safetensors'} <= {*server.files('me/theirs')}
+  for flags, part in (
+    ((run, tmp_path / 'x.npz', '--public'), '--public with --to='),
+    ((run, 'hf://me/mine', '--format=original'), 'hub or hugging_face'),
+    ((run, 'hf://mine'), '--to=hf://mine; allowed'),
+    (('hf://mine', tmp_path / 'x'), '--from=hf://mine; allowed'),
+  ):
+    done = program.run(*flags)
+    assert done.returncode == 1
+    assert part in done.stderr
+
+
+def test_keys_of_other_versions_are_left_out(server, signed_in, run):
+  txl_jax.load(run).push('hf://me/mine')
+  whole = server.files('me/mine')
+  config = json.loads(whole['config.json'])
+  keys = {'eval.of_later': 1, 'data.path': '/', 'eval.segment_len': 64}
+  keys |= {'eval.nll_file': '/x', 'generate.prompt_file': '/y'}
+  data = json.dumps(config | {'keys': keys}).encode()
+  server.put('me/mine', whole | {'config.json': data})
+  found = txl_jax.load('hf://me/mine').config
+  assert (found.eval.segment_len, found.data.path != '/') == (64, True)
+  assert (found.eval.nll_file, found.generate.prompt_file) == ('', '')
+
+
+def test_a_folder_as_it_is_pushed(run, tmp_path):
+  done = program.run(run, tmp_path / 'out', '--format=hub')
+  assert done.returncode == 0, done.stderr
+  same(txl_jax.load(run), txl_jax.load(tmp_path / 'out'))
