@@ -13,9 +13,7 @@ import txl_jax
 from tests import hub_server
 from tests.convert import program
 from tests.convert.hub.refusing import WARNINGS, refused
-from txl_jax.convert.hub import client
 
-PLACE = client.Place('org/name', None)
 pytestmark = WARNINGS
 
 
