@@ -1,6 +1,5 @@
 """What files and flags say of a model: names, types, bounds."""
 
-import numpy as np
 import pytest
 
 from tests.convert.original_test import refused
@@ -9,12 +8,13 @@ from txl_jax.convert import options
 
 def test_known_options_become_plain_values():
   found = {
-    'n_head': np.int64(4),
+    'n_head': 4,
     'clamp_len': -1,
     'same_length': 1,
-    'dropout': np.float32(0.5),
+    'dropout': 0.5,
+    'dropatt': 0,
     'cutoffs': [3, 5],
-    'tie_projs': (False, True),
+    'tie_projs': (False, 1),
     'mem_len': None,
     'lr': 'what nobody asks for',
   }
@@ -23,6 +23,7 @@ def test_known_options_become_plain_values():
     'clamp_len': 0,
     'same_length': True,
     'dropout': 0.5,
+    'dropatt': 0.0,
     'cutoffs': (3, 5),
     'tie_projs': (False, True),
   }
@@ -35,6 +36,8 @@ def test_known_options_become_plain_values():
     ('n_layer', 1.0),
     ('n_layer', True),
     ('n_layer', 10**30),
+    pytest.param('n_layer', 10**5000, id='thousands of digits'),
+    ('same_length', 2),
     ('mem_len', -1),
     ('mem_len', '3'),
     ('same_length', 'yes'),

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.program.settings_test import GONE
 from txl_jax import configs
 from txl_jax.configs import common
 from txl_jax.modes import sections
@@ -227,6 +228,7 @@ def test_a_recorded_config_with_keys_that_are_gone(tmp_path):
   path = tmp_path / 'config.py'
   text = settings.to_python(common.get_config(), 'command', {'seed': 7})
   gone = "  c.train.compilation_cache = ''\n  c.generate.stream = True\n"
+  gone += ''.join(f'  c.{name} = 3\n' for name in GONE)
   text = text.replace("nonfinite = 'stop'", "nonfinite = 'skip'")
   path.write_text(text.replace('  return c', f'{gone}  return c'))
   found = config_file.load(f'{path}')

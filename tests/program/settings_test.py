@@ -340,8 +340,29 @@ def test_a_python_file_of_odd_values(tmp_path):
   assert command in module.__doc__
 
 
+# Keys that a run of an older version may have.
+GONE = (
+  'attention_length.threshold',
+  'data.field',
+  'data.separator',
+  'generate.prompt_lines',
+  'generate.stream',
+  *(f'heatmap.{x}' for x in ('against', 'context', 'start', 'tokens')),
+  *(f'long_text.{x}' for x in ('context', 'ngrams', 'start', 'tokens')),
+  'model.softmax_samples',
+  'sliding_window.tokens',
+  'sliding_window.window',
+  'train.compilation_cache',
+  'train.init_optimiser',
+  'train.sample_every',
+  'train.sample_tokens',
+  'train.steps_per_dispatch',
+  'watch.stall_seconds',
+)
+
+
 def test_keys_that_are_gone_do_not_differ():
-  then = {'train.compilation_cache': 'here', 'train.another': 1}
+  then = dict.fromkeys(GONE, 'here') | {'train.another': 1}
   found = [*settings.differences({}, {}, then)]
   assert found == [('train.another', None, 1)]
 

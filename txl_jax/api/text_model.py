@@ -106,10 +106,10 @@ class TextModel:
     """
     prompts = texts.several(prompt)
     each = 1 if samples is None else samples
-    may_be = settings.keys(Generate)['samples']
+    entry = settings.keys(Generate)['samples']
     whole = isinstance(each, int | np.integer) and each is not True
-    if not whole or not may_be.holds(each):
-      settings.refuse('samples', samples, f'a whole number {may_be.bounds()}')
+    if not whole or not entry.holds(each):
+      settings.refuse('samples', samples, f'a whole number {entry.bounds()}')
     rows = self._rows(prompts, each, stop, options)
     found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
     for i, text in enumerate(found):

@@ -9,8 +9,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from txl_jax.program import settings
 from txl_jax.program.settings import count, key, size
 
@@ -80,24 +78,33 @@ def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
   """
   made = {}
   for field in dataclasses.fields(Options):
-    value: Any = _number(found.get(field.name))
-    if isinstance(value, list | tuple):
-      value = tuple(map(_number, value))
-    of = typing.get_args(field.type)  # of a tuple
-    if field.type is bool and value in (0, 1):
-      value = bool(value)
-    allowed = settings.allowed(field, value)
-    if of and not allowed and any(type(x) is not of[0] for x in value or ()):
-      allowed = 'true and false' if of[0] is bool else 'whole numbers'
+    value: Any = found.get(field.name)
+    if value is None:
+      continue
+    (of,) = typing.get_args(field.type)[:1] or (field.type,)
+    if of is not field.type:
+      value = tuple(value) if isinstance(value, list) else value
+      value, allowed = _each(value, of)
+    else:
+      value = _switch(value) if of is bool else value
+      allowed = settings.allowed(field, value)
     if allowed:
       settings.refuse(f'{where}{field.name}', value, allowed)
-    if value is not None:
-      made[field.name] = value
+    made[field.name] = float(value) if of is float else value
   if 'clamp_len' in made:
     made['clamp_len'] = max(made['clamp_len'], 0)
   return made
 
 
-def _number(value):
-  """Python's number for NumPy's; any other value as it is."""
-  return value.item() if isinstance(value, np.generic) else value
+def _each(values, of):
+  """A tuple of values of one type, and what is allowed if it is none."""
+  if isinstance(values, tuple):
+    values = tuple(map(_switch, values)) if of is bool else values
+    if all(type(x) is of for x in values):
+      return values, ''
+  return values, 'true and false' if of is bool else 'whole numbers'
+
+
+def _switch(value):
+  """True and False for 1 and 0, as some files have it."""
+  return bool(value) if type(value) is int and value in (0, 1) else value

@@ -145,7 +145,10 @@ def flatten(config: Any) -> dict[str, Any]:
 
 def shown(value: Any) -> str:
   """A value as Python writes it, but of a length for a line."""
-  text = repr(value)
+  try:
+    text = repr(value)
+  except (ValueError, RecursionError):  # a number of thousands of digits
+    text = f'a {type(value).__name__}, too long to be shown'
   return text if len(text) <= _LINE else f'{text[:_LINE]}…'
 
 

@@ -40,7 +40,7 @@ def learning(rows: Rows, name: pathlib.Path) -> Iterator[str]:
   path = name.with_name(f'{name.name}_learning.png')
   width = max(7.5, 4.5 + 0.07 * max(map(len, bands)))  # labels are beside it
   if pictures.draw(path, plot, (width, max(4, 0.35 * len(bands)))):
-    yield page.picture(path, f'validation, {names}, against tokens of training')
+    yield page.picture(path, f'validation, {names} against tokens of training')
 
 
 def _band(curves):

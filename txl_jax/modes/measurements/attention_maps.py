@@ -34,8 +34,9 @@ _SHOWN = 3  # heads of which the passage is drawn
 class Maps(NamedTuple):
   """Probabilities and the terms of the scores, by distance, from 0 on.
 
-  A constant would change no probability, so the terms of each query are less
-  their mean over its keys.
+  The probabilities are those of the sum of the terms: in bfloat16 they are the
+  model's but for the rounding of a score. A constant would change none, so the
+  terms of each query are less their mean over its keys.
   """
 
   mean: np.ndarray  # float64 [N, H, S], probabilities over all n tokens
