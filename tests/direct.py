@@ -212,6 +212,7 @@ def assert_memory(memory, memories):
 
 @functools.cache
 def _shapes(model):
+  """{path: shape} of the parameters; tests ask again for the same model."""
   tokens = np.zeros([1, 1], np.int32)
   with jax.enable_x64(True):
     memory = model.init_memory(1)
@@ -220,15 +221,19 @@ def _shapes(model):
     def init():
       return model.init(key, tokens, tokens, memory, train=False)
 
-    return jax.eval_shape(init)['params']
+    shapes = jax.eval_shape(init)['params']
+  flat = flax.traverse_util.flatten_dict(shapes)
+  return {path: x.shape for path, x in flat.items()}
 
 
 def random_params(model, seed=0, std=0.3):
   """float64 parameters of a model, every one large enough to matter."""
+  shapes = _shapes(model)
   rng = np.random.default_rng(seed)
-  flat = flax.traverse_util.flatten_dict(_shapes(model))
 
   def draw(path):
-    return (path[-1] == 'scale') + std * rng.normal(size=flat[path].shape)
+    return (path[-1] == 'scale') + std * rng.normal(size=shapes[path])
 
-  return flax.traverse_util.unflatten_dict({path: draw(path) for path in flat})
+  return flax.traverse_util.unflatten_dict(
+    {path: draw(path) for path in shapes}
+  )

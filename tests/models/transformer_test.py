@@ -76,10 +76,18 @@ VARIANTS = {
   ),
 }
 LENGTHS = (2, 0, T)  # of row 1 in each segment, where they vary
+# Row 0 has no padding in any case: the others without it are much the same.
+UNPADDED = 'shaw', 'shaw_ring', 'vaswani', 'vaswani_memory', 'al_rfou'
 
 
-@pytest.mark.parametrize('varied', [False, True])
-@pytest.mark.parametrize('case', VARIANTS)
+@pytest.mark.parametrize(
+  'case, varied',
+  [(case, True) for case in VARIANTS]
+  + [
+    pytest.param(case, False, marks=[pytest.mark.slow] * (case not in UNPADDED))
+    for case in VARIANTS
+  ],
+)
 def test_direct_formula(case, varied):
   """Three segments, each row by itself; padded rows without their padding."""
   model = make(**VARIANTS[case])
@@ -119,17 +127,25 @@ def test_gradient(case):
   lengths = np.array([T, T - 1], np.int32)
   targets[1, 1, -1] = -1
   with jax.enable_x64(True):
-    run = jax.jit(functools.partial(model.apply, train=False))
-    start = model.init_memory(B)
-    memory = run({'params': params}, tokens[0], targets[0], start).memory
 
     @jax.jit
-    @jax.grad
-    def gradient(params):
-      args = tokens[1], targets[1], memory
-      return run({'params': params}, *args, lengths=lengths).nll.sum()
+    @functools.partial(jax.grad, has_aux=True)
+    def gradient(params, tokens, targets, memory, lengths):
+      out = model.apply(
+        {'params': params},
+        tokens,
+        targets,
+        memory,
+        train=False,
+        lengths=lengths,
+      )
+      return out.nll.sum(), out.memory
 
-    grads = jax.tree.map(np.asarray, gradient(params))
+    whole = np.full(B, T, np.int32)
+    start = model.init_memory(B)
+    _, memory = gradient(params, tokens[0], targets[0], start, whole)
+    grads, _ = gradient(params, tokens[1], targets[1], memory, lengths)
+    grads = jax.tree.map(np.asarray, grads)
   first = tokens[0], targets[0], None, [False] * B
   _, rows = direct.score_rows(model, params, [first])
 
@@ -183,26 +199,45 @@ MAPPED = CASES | {
 
 @pytest.mark.parametrize('case', MAPPED)
 def test_attention_maps(case):
-  """Of two segments, the second after a memory that is partly filled."""
+  """Of two segments, the second after a memory that is partly filled.
+
+  They are the softmax of the sum of their terms.
+  """
   model = make(**MAPPED[case])
   params = direct.random_params(model)
   tokens, _ = text(2, T)
   rows = [direct.init_memory(model) for _ in range(B)]
-  run = functools.partial(model.apply, {'params': params})
+  methods = 'attention_maps', 'attention_terms', 'logits'
+
+  @jax.jit  # all in one program, for most of each is compiled for all
+  def run(tokens, memory):
+    variables = {'params': params}
+    return [model.apply(variables, tokens, memory, method=m) for m in methods]
+
   with jax.enable_x64(True):
-    maps = jax.jit(functools.partial(run, method='attention_maps'))
     memory = model.init_memory(B)
     for s in range(2):
-      found, after = maps(tokens[s], memory)
+      (found, after), (terms, _), (_, same) = run(tokens[s], memory)
       assert found.shape == (N, B, 2, T, model.config.mem_len + T)
-      _, same = jax.jit(functools.partial(run, method='logits'))(
-        tokens[s], memory
-      )
       jax.tree.map(np.testing.assert_array_equal, after, same)
       for b in range(B):
         expected, rows[b] = maps_by_hand(model, params, tokens[s, b], rows[b])
         np.testing.assert_allclose(found[:, b], expected, rtol=0, atol=1e-10)
       memory = after
+      assert_softmax_of(terms, found)
+  relative = model.config.name in ('transformer_xl', 'shaw')
+  assert np.nan_to_num(terms[:, 1:]).any() == relative
+
+
+def assert_softmax_of(terms, maps):
+  """That these are the maps of the sum of the terms; NaN is not visible."""
+  assert terms.shape == (N, 4, *maps.shape[1:])
+  total = np.asarray(terms).sum(1)
+  seen = ~np.isnan(total)
+  weights = np.exp(np.where(seen, total, -np.inf))
+  expected = weights / weights.sum(-1, keepdims=True)
+  np.testing.assert_allclose(maps, expected, rtol=1e-9)
+  assert (np.asarray(maps) > 0).tolist() == seen.tolist()
 
 
 def test_maps_are_float32_and_cost_nothing_else():
@@ -220,27 +255,6 @@ def test_maps_are_float32_and_cost_nothing_else():
   for method, shown in ('attention_maps', True), ('states', False):
     jaxpr = str(jax.make_jaxpr(run(method))(tokens[0], memory))
     assert (shape in jaxpr) == shown
-
-
-@pytest.mark.parametrize('case', MAPPED)
-def test_attention_is_the_softmax_of_the_sum_of_its_terms(case):
-  model = make(**MAPPED[case])
-  params = direct.random_params(model)
-  tokens, _ = text(2, T)
-  run = functools.partial(model.apply, {'params': params})
-  with jax.enable_x64(True):
-    _, memory = run(tokens[0], model.init_memory(B), method='attention_maps')
-    maps, _ = run(tokens[1], memory, method='attention_maps')
-    terms, _ = run(tokens[1], memory, method='attention_terms')
-  assert terms.shape == (N, 4, *maps.shape[1:])
-  total = np.asarray(terms).sum(1)
-  seen = ~np.isnan(total)
-  weights = np.exp(np.where(seen, total, -np.inf))
-  expected = weights / weights.sum(-1, keepdims=True)
-  np.testing.assert_allclose(maps, expected, rtol=1e-9)
-  assert (np.asarray(maps) > 0).tolist() == seen.tolist()
-  relative = model.config.name in ('transformer_xl', 'shaw')
-  assert np.nan_to_num(terms[:, 1:]).any() == relative
 
 
 @pytest.mark.parametrize('name', NAMES)
