@@ -45,13 +45,17 @@ def test_attention(T, M, C, span):
     scores = ring.scores(queries, k, table, u, v_bias, at, b)
     return jnp.swapaxes(ring.attend(scores, v, mask), 1, 2)
 
-  mask = attention.visibility(T, M, filled, span)
-  for at in range(C):
+  @jax.jit
+  def over_states(at):
     keys, values = (in_order(x, at + T - 1, S) for x in (k, v))
     near = r[C - S :], u, v_bias, b[C - S :]
     scores = attention.relative_scores(q, keys, *near)
-    expected = attention.attend(scores, values, mask)
-    np.testing.assert_allclose(over_ring(at), expected, rtol=0, atol=1e-5)
+    mask = attention.visibility(T, M, filled, span)
+    return attention.attend(scores, values, mask)
+
+  for at in range(C):
+    found, expected = over_ring(at), over_states(at)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize('W', [8, 10])
@@ -60,16 +64,20 @@ def test_scores_turn_alike_in_every_way(T, W):
   C = 7
   x = normal(np.random.default_rng(0), B, H, T, W)  # queries and their scores
   as_they_are = lambda x: x
+
+  @jax.jit
+  def ways(x, at):
+    return [
+      ring.by_slot(as_they_are, x, at, C),
+      ring._sliced(as_they_are, x, at, C),
+      ring._gathered(x[..., :C], at),
+    ]
+
   for at in range(C):
     i, slot = np.indices([T, C])
     expected = np.asarray(x)[..., i, C - 1 - (at + i - slot) % C]
-    ways = [
-      lambda x, at: ring.by_slot(as_they_are, x, at, C),
-      lambda x, at: ring._sliced(as_they_are, x, at, C),
-      lambda x, at: ring._gathered(x[..., :C], at),
-    ]
-    for turn in ways:
-      np.testing.assert_array_equal(jax.jit(turn)(x, at), expected)
+    for found in ways(x, at):
+      np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize('T', [1, 3, 7])

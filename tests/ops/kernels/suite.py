@@ -47,6 +47,12 @@ def cast(given, dtype):
   return [None if x is None else jnp.asarray(x, dtype) for x in given.values()]
 
 
+def some(names, *slow):
+  """Names as parameters of a test; other tests show the slow ones, too."""
+  mark = lambda name: [pytest.mark.slow] * (name in slow)
+  return [pytest.param(name, marks=mark(name)) for name in names]
+
+
 class Suite:
   """Subclasses are tests; see above."""
 
@@ -62,14 +68,10 @@ class Suite:
       return fused.attend(self.MODULE, inputs, **options)
     return self.MODULE.attend(inputs, **options)
 
-  def both(self, arrays, filled, span, dout, **options):
-    """The result and the gradients, of a compiled program."""
-    arrays = [x for x in arrays if x is not None]
-    return self.compiled(filled, span, **options)(arrays, dout)
-
   def compiled(self, filled, span, **options):
     """The jitted (arrays, dout) -> the result and the gradients."""
 
+    @jax.jit
     def run(arrays, dout):
       padded = [*arrays, *[None] * (len(NAMES) - len(arrays))]
       attend = lambda *a: self.attend(a, filled, span, **options)
@@ -77,17 +79,30 @@ class Suite:
       out, pull = jax.vjp(used, *arrays)
       return out, pull(dout)
 
-    return jax.jit(run)
+    return lambda arrays, dout: run([x for x in arrays if x is not None], dout)
+
+  @pytest.fixture(scope='class')
+  @classmethod
+  def of(cls):
+    """The program for the name of a shape, which several tests run."""
+
+    @functools.cache
+    def compiled(name):
+      _, filled, span, _ = draw(SHAPES[name])
+      return cls().compiled(filled, span)
+
+    return compiled
 
   def check(
-    self, given, filled, span, dout, dtype, error, keep=None, **options
+    self, given, filled, span, dout, dtype, error, *, run=None, **options
   ):
     """Against the reference, of the very numbers that `dtype` has."""
     arrays = cast(given, dtype)
     exact = [None if x is None else np.asarray(x, float) for x in arrays]
     dout = jnp.asarray(dout, dtype)
-    more = dict(keep=keep, rate=options.get('rate', 0.0))
-    out, grads = self.both(arrays, filled, span, dout, **options)
+    more = dict(keep=options.pop('keep', None), rate=options.get('rate', 0.0))
+    run = run or self.compiled(filled, span, **options)
+    out, grads = run(arrays, dout)
     expected = reference.attend(*exact, filled, span, **more)
     assert out.dtype == dtype
     close(out, expected, error, 'out')
@@ -99,17 +114,22 @@ class Suite:
     for name, grad, value in zip(NAMES, grads, wanted):
       close(grad, value, 4 * error, name)
 
-  @pytest.mark.parametrize('shape', SHAPES)
-  def test_float32(self, shape):
+  @pytest.mark.parametrize('shape', some(SHAPES, 'more queries than memory'))
+  def test_float32(self, shape, of):
     given, *rest = draw(SHAPES[shape], b=shape == 'odd sizes')
-    self.check(given, *rest, jnp.float32, self.float32_error)
+    error = self.float32_error
+    self.check(given, *rest, jnp.float32, error, run=of(shape))
 
-  @pytest.mark.parametrize('shape', ['empty memory', 'several tiles'])
-  def test_bfloat16(self, shape):
+  @pytest.mark.parametrize(
+    'shape', some(['empty memory', 'several tiles'], 'empty memory')
+  )
+  def test_bfloat16(self, shape, of):
     given, *rest = draw(SHAPES[shape])
-    self.check(given, *rest, jnp.bfloat16, 1e-2)
+    self.check(given, *rest, jnp.bfloat16, 1e-2, run=of(shape))
 
-  @pytest.mark.parametrize('shape', ['odd sizes', 'several tiles'])
+  @pytest.mark.parametrize(
+    'shape', some(['odd sizes', 'several tiles'], 'odd sizes')
+  )
   def test_dropout(self, shape):
     """The probabilities that are kept are those of the plain operations."""
     B, T, H, _, M, _, _ = SHAPES[shape]
@@ -117,25 +137,24 @@ class Suite:
     ones = jnp.ones([B, H, T, M + T])
     keep = np.asarray(attention.dropout(ones, rate, key)) > 0
     given, *rest = draw(SHAPES[shape])
-    error, more = self.float32_error, dict(rate=rate, key=key)
-    self.check(given, *rest, jnp.float32, error, keep, **more)
+    more = dict(keep=keep, rate=rate, key=key)
+    self.check(given, *rest, jnp.float32, self.float32_error, **more)
 
-  def test_extreme_scores(self):
+  def test_extreme_scores(self, of):
     """Scores of some thousands: all is finite, and the winner takes all."""
-    given, *rest = draw(SHAPES['odd sizes'], size=30.0)
+    given, *rest = draw(SHAPES['odd sizes'], size=30.0, b=True)
     filled, span, dout = rest
     arrays = cast(given, jnp.float32)
-    out, grads = self.both(arrays, filled, span, jnp.float32(dout))
+    out, grads = of('odd sizes')(arrays, jnp.float32(dout))
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in (out, *grads))
-    exact = [None if x is None else np.asarray(x, float) for x in arrays]
+    exact = [np.asarray(x, float) for x in arrays]
     expected = reference.attend(*exact, filled, span)
     close(out, expected, 1e-3, 'out')
 
-  def test_twice_the_same(self):
-    given, filled, span, dout = draw(SHAPES['odd sizes'])
-    arrays = [x for x in cast(given, jnp.bfloat16) if x is not None]
-    run, dout = self.compiled(filled, span), jnp.asarray(dout, jnp.bfloat16)
-    results = [run(arrays, dout) for _ in range(2)]
+  def test_twice_the_same(self, of):
+    given, _, _, dout = draw(SHAPES['several tiles'])
+    arrays, dout = cast(given, jnp.bfloat16), jnp.asarray(dout, jnp.bfloat16)
+    results = [of('several tiles')(arrays, dout) for _ in range(2)]
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
       np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
@@ -151,17 +170,15 @@ class Suite:
     q, rest = arrays[0], arrays[1:]
     grad = jax.jit(jax.grad(loss))
     plain = [grad(x, rest) for x in (q, 2 * q)]
-    both = jnp.stack([q, 2 * q])
-    mapped = jax.jit(jax.vmap(jax.grad(loss), (0, None)))(both, rest)
-    saved = jax.grad(jax.checkpoint(loss))
+    saved = jax.vmap(jax.grad(jax.checkpoint(loss)), (0, None))
 
     def body(carry, x):
       return carry, saved(x, rest)
 
-    scanned = jax.jit(lambda x: jax.lax.scan(body, 0, x)[1])(both)
-    for found in mapped, scanned:
-      for n in range(2):
-        close(found[n], plain[n], 1e-6, 'q')
+    steps = jnp.array([[q, 2 * q], [2 * q, q]])
+    found = jax.jit(lambda x: jax.lax.scan(body, 0, x)[1])(steps)
+    for step, n in (0, 0), (0, 1), (1, 0), (1, 1):
+      close(found[step, n], plain[step ^ n], 1e-6, 'q')
 
 
 def close(found, expected, error, name):
