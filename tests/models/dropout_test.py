@@ -148,8 +148,8 @@ def test_dropout_is_for_training():
 )
 def test_gradient_of_a_deep_model_without_words(memory_init):
   """No state is exactly zero, however many words are dropped."""
-  model = make(
-    n_layer=14,
+  deep = functools.partial(
+    make,
     d_model=64,
     d_head=32,
     d_ff=64,
@@ -157,9 +157,16 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
     memory_init=memory_init,
     dtype='float32',
   )
+  layers = 14
+  model = deep(n_layer=layers)
   tokens, targets = text(1, T)
   memory = model.init_memory(B)
-  params = base.init_params(model, jax.random.key(0))
+  # By layers: all draws in one program take longer than all that follows.
+  init = jax.jit(functools.partial(base.init_params, deep(n_layer=1)))
+  drawn = [init(jax.random.key(i)) for i in range(layers)]
+  params = drawn[0] | {
+    f'layers_{i}': x['layers_0'] for i, x in enumerate(drawn)
+  }
 
   @jax.jit
   def norm(key):

@@ -42,14 +42,16 @@ WHOLE = {
   'convolution': [{}],
 }
 NAMES = [*SETTINGS, 'window']
-# Those that are much like another one are tried by `-m slow`.
-_SLOW = 'shaw', 'vaswani', 'qrnn'
+# Those that are much like another one are tried by `-m slow`; al_rfou is behind
+# a window, too.
+_SLOW = 'shaw', 'vaswani', 'qrnn', 'window'
 
 
 def some(names):
-  """Names as parameters of a test."""
+  """Names, or tuples of a name and more, as parameters of a test."""
+  cases = [name if isinstance(name, tuple) else (name,) for name in names]
   mark = lambda name: [pytest.mark.slow] * (name in _SLOW)
-  return [pytest.param(name, marks=mark(name)) for name in names]
+  return [pytest.param(*case, marks=mark(case[0])) for case in cases]
 
 
 WINDOW = 9

@@ -31,7 +31,8 @@ def same(a, b):
 
 
 CHANGES = [
-  *((name, {}) for name in ('window', 'gcnn', 'lstm', 'shaw')),
+  *((name, {}) for name in ('window', 'gcnn', 'lstm')),
+  pytest.param('shaw', {}, marks=pytest.mark.slow),
   # A module that is called twice: Flax checks the shapes of its parameters.
   ('transformer_xl', dict(pre_norm=True, untie_biases=True)),
   pytest.param(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from tests.models.small import B, N, T, make, text
 from tests.ops.kernels import plain_kernel
 from txl_jax.models import base
@@ -29,14 +30,20 @@ CASES = {
 QUICK = 'remat', 'a span', 'shaw'
 
 
-def gradient(model, params, tokens, targets, memory):
-  def loss(params):
+def random_params(model):
+  """float32 parameters; to draw them like this compiles nothing."""
+  return jax.tree.map(np.float32, direct.random_params(model))
+
+
+def gradient(model):
+  """The jitted (params, *segment) -> (loss, memory), gradient."""
+
+  def loss(params, *segment):
     rngs = {'dropout': jax.random.key(1)}
-    segment = tokens, targets, memory
     out = model.apply({'params': params}, *segment, train=True, rngs=rngs)
     return out.nll.sum(), out.memory
 
-  return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+  return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
 @pytest.mark.parametrize(
@@ -49,14 +56,14 @@ def gradient(model, params, tokens, targets, memory):
 def test_a_kernel_changes_nothing(case, monkeypatch):
   """The loss, the memory and every gradient, over two segments."""
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
-  options = dict(CASES[case], dtype='float32', init_std=0.3)
+  options = dict(CASES[case], dtype='float32')
   plain, fused = (make(**options, attention=x) for x in ('xla', 'triton'))
-  params = base.init_params(plain, jax.random.key(0))
+  params = random_params(plain)
+  runs = gradient(plain), gradient(fused)
   memories = [plain.init_memory(B)] * 2
   for segment in zip(*text(2, T)):
     results = [
-      gradient(model, params, *segment, memory)
-      for model, memory in zip((plain, fused), memories)
+      run(params, *segment, memory) for run, memory in zip(runs, memories)
     ]
     memories = [memory for (_, memory), _ in results]
     for x, y in zip(*map(jax.tree.leaves, results), strict=True):
@@ -67,7 +74,7 @@ def test_what_layers_keep_for_the_backward_pass(monkeypatch):
   """Of a bfloat16 model: nothing wide, and no masks."""
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
   model = make(attention='triton', dtype='bfloat16', dropout=0.2, dropatt=0.3)
-  params = base.init_params(model, jax.random.key(0))
+  params = random_params(model)
   (tokens,), (targets,) = text(1, T)
   segment = tokens, targets, model.init_memory(B)
 
@@ -93,16 +100,18 @@ def test_what_layers_keep_for_the_backward_pass(monkeypatch):
 def test_a_kernel_that_is_not_there():
   """Training is refused; parameters are made, and used at test time."""
   model = make(attention='triton', dtype='float32')
-  params = base.init_params(model, jax.random.key(0))
+  params = jax.eval_shape(lambda: base.init_params(model, jax.random.key(0)))
+  params = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), params)
   (tokens,), (targets,) = text(1, T)
   memory = model.init_memory(B)
   with pytest.raises(UserError) as e:
-    gradient(model, params, tokens, targets, memory)
+    gradient(model)(params, tokens, targets, memory)
   start = "model.attention is 'triton'; allowed: auto, xla; triton cannot do"
   assert str(e.value).startswith(start)
   model = model.at_test_time()
   segment = tokens, targets, memory
-  assert model.apply({'params': params}, *segment, train=False).nll.shape
+  use = functools.partial(model.apply, train=False)
+  assert jax.eval_shape(use, {'params': params}, *segment).nll.shape
 
 
 @pytest.mark.parametrize('longest', [0, T])
@@ -110,8 +119,8 @@ def test_a_kernel_that_is_not_there():
 def test_frozen_weights_are_those_of_training(name, longest):
   """Cast once, in bfloat16, they give the same bits."""
   more = dict(table_len=6) if name == 'shaw' else {}
-  model = make(name=name, dtype='bfloat16', init_std=0.3, **more)
-  params = base.init_params(model, jax.random.key(0))
+  model = make(name=name, dtype='bfloat16', **more)
+  params = random_params(model)
   model = model.at_test_time(longest=longest)
   (tokens,), (targets,) = text(1, T)
   segment = tokens, targets, model.init_memory(B)
@@ -133,8 +142,8 @@ def test_frozen_weights_are_those_of_training(name, longest):
 def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
   """And what is computed with them is the same: T tokens, then one."""
   more = dict(table_len=6) if name == 'shaw' else {}
-  model = make(name=name, dtype='float32', init_std=0.3, **more)
-  params = base.init_params(model, jax.random.key(0))
+  model = make(name=name, dtype='float32', **more)
+  params = random_params(model)
   model = model.at_test_time(longest=T)
   (tokens,), _ = text(1, T)
   plain = model.frozen(params)
@@ -157,6 +166,7 @@ def test_frozen_kernels_on_a_gpu_have_their_outputs_first(name, monkeypatch):
   assert not names & set(turned['params']['layers_1']['attention'])
   assert shape(plain['params'], 'attention')['qkv'] == {'kernel': (D, 3, H, K)}
 
+  @jax.jit
   def run(variables):
     read = functools.partial(model.apply, variables, method='logits')
     first, memory = read(tokens, model.init_memory(B))
@@ -175,7 +185,7 @@ def test_layers_are_unrolled_on_a_gpu(platform, unroll, loops, monkeypatch):
     target_device, 'device', lambda: target_device.Device(platform)
   )
   model = make(attention='xla', unroll=unroll, dtype='float32')
-  params = base.init_params(model, jax.random.key(0))
+  params = random_params(model)
   (tokens,), _ = text(1, T)
 
   def states(params):

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from tests.models import every
-from txl_jax.models import base, windowed
+from txl_jax.models import windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
@@ -19,10 +20,10 @@ DIVISIBLE = {'gcnn': dict(blocks='[4,8]')}
 def test_gradients_are_those_without_a_mesh(name):
   """Of rows over data and fsdp, parameters over fsdp and tensor."""
   changes = DIVISIBLE.get(name, {})
-  model = every.build(name, dtype='float32', init_std=0.3, **changes)
+  model = every.build(name, dtype='float32', **changes)
   if isinstance(model, windowed.Windowed):
     model = model.model
-  params = base.init_params(model, jax.random.key(0))
+  params = jax.tree.map(np.float32, direct.random_params(model))
   rng = np.random.default_rng(0)
   tokens, targets = rng.integers(0, every.V, [2, B, T], np.int32)
   memory = model.init_memory(B)
