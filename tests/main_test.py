@@ -21,7 +21,7 @@ def trained(tmp_path_factory):
   """A folder with a corpus and a finished run."""
   folder = tmp_path_factory.mktemp('trained')
   programs.write_corpus(folder)
-  done = programs.run(programs.command(folder))
+  done = here(folder)
   assert done.returncode == 0, done.stderr
   folder.joinpath('printed').write_text(done.stdout)
   return folder
@@ -39,7 +39,7 @@ def mode(folder, name, *overrides, flags=(), run=programs.here):
 
 
 def here(folder, *overrides, **options):
-  """Trains in this process, whose eight devices share the batch."""
+  """Trains in this process."""
   overrides = ('train.batch_size=8', *overrides)
   return programs.here(programs.command(folder, *overrides, **options))
 
@@ -66,7 +66,7 @@ def with_its_own_config(trained, *more):
 
 
 def test_the_run_continues_with_its_own_config(trained):
-  done = programs.run(with_its_own_config(trained))
+  done = programs.here(with_its_own_config(trained))
   assert done.returncode == 0, done.stderr
   assert 'continuing from step 60' in done.stderr
 

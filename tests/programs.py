@@ -136,26 +136,48 @@ def run(arguments, timeout=240, **options):
   )
 
 
-def here(arguments):
-  """Runs a command of `txl_jax.main` in this process, on its devices.
+def here(arguments, **options):
+  """Runs a command of `txl_jax.main` in this process; options of `within`.
 
   Returns:
     A CompletedProcess with text output.
   """
   argv = ['main', *arguments[3:]]
-  return within(argv, lambda: main.main(main._parse(argv)))
+  return within(argv, lambda: main.main(main._parse(argv)), **options)
 
 
-def within(argv, run):
+@contextlib.contextmanager
+def _only(devices):
+  """JAX has the first of its devices alone."""
+  import jax
+
+  found = jax.devices
+  with (
+    mock.patch.object(jax, 'devices', lambda *of: found(*of)[:devices]),
+    mock.patch.object(jax, 'device_count', lambda: len(jax.devices())),
+  ):
+    yield
+
+
+def within(argv, run, input='', devices=1):
   """Runs a program's function in this process, as if called with argv.
+
+  Args:
+    argv: list of str.
+    run: the function, without arguments.
+    input: text on standard input.
+    devices: that it has; fewer take less long.
 
   Returns:
     A CompletedProcess with text output.
   """
   out, errors, status = io.StringIO(), io.StringIO(), 0
+  given = io.TextIOWrapper(io.BytesIO(input.encode()), 'utf-8')
   with (
+    _only(devices),
     flagsaver.flagsaver(),
     mock.patch.object(sys, 'argv', argv),
+    mock.patch.object(sys, 'stdin', given),
     contextlib.redirect_stdout(out),
     contextlib.redirect_stderr(errors),
   ):

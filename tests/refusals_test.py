@@ -1,5 +1,6 @@
 """What the program refuses before it begins: a line, and status 1."""
 
+import functools
 import sys
 
 import pytest
@@ -16,7 +17,7 @@ def corpus(tmp_path):
 
 
 def here(folder, *overrides, **options):
-  """Trains in this process, whose eight devices share the batch."""
+  """Trains in this process."""
   overrides = ('train.batch_size=8', *overrides)
   return programs.here(programs.command(folder, *overrides, **options))
 
@@ -87,14 +88,15 @@ def test_rows_that_the_devices_cannot_share(corpus, monkeypatch, mesh, parts):
   words = 'train.batch_size is 4', f'multiples of {parts} '
   if parts > 16:  # more devices than there are here
     monkeypatch.setattr(mesh_lib, 'make_mesh', mesh_lib.abstract_mesh)
-  assert_refused(programs.here(programs.command(corpus, *mesh)), *words)
+  here = functools.partial(programs.here, devices=8)
+  assert_refused(here(programs.command(corpus, *mesh)), *words)
   if mesh:  # what is summed up is over the devices that it names
     command = programs.command(corpus, *mesh, flags=['--mode=summary'])
-    assert_refused(programs.here(command), *words)
+    assert_refused(here(command), *words)
 
 
 def test_a_mesh_of_other_devices(corpus):
-  done = programs.here(programs.command(corpus, 'mesh.data=3'))
+  done = programs.here(programs.command(corpus, 'mesh.data=3'), devices=8)
   assert_refused(done, 'mesh.data = 3', 'the number of devices, 8')
 
 

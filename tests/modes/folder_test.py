@@ -12,10 +12,10 @@ OPTIONS = 'train.batch_size=8', 'train.log_every=2', 'model.dropout=0.1'
 STEPS = 'train.steps=30'
 
 
-def train(folder, *overrides, flags=()):
-  """In this process, whose eight devices share the batch."""
-  overrides = (*OPTIONS, STEPS, *overrides)
-  return programs.here(programs.command(folder, *overrides, flags=flags))
+def train(folder, *overrides, flags=(), **options):
+  """In this process."""
+  command = programs.command(folder, *OPTIONS, STEPS, *overrides, flags=flags)
+  return programs.here(command, **options)
 
 
 @pytest.fixture(scope='module')
@@ -58,7 +58,7 @@ def contents(folder):
   ],
 )
 def test_a_refused_start_leaves_nothing(fresh, wrong, words):
-  assert_refused(train(fresh, wrong), words)
+  assert_refused(train(fresh, wrong, devices=8), words)
   assert not (fresh / 'run').exists()
 
 

@@ -24,7 +24,7 @@ SHORT, LONG = 16, 32
 
 
 def train(folder, steps, *overrides):
-  """In this process, whose eight devices share the batch."""
+  """In this process."""
   overrides = (*OPTIONS, f'train.steps={steps}', *overrides)
   done = programs.here(programs.command(folder, *overrides))
   assert done.returncode or 'warning' not in done.stderr

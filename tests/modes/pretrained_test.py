@@ -32,15 +32,15 @@ STEPS = (
 STILL = 'optim.lr=1e-12'
 
 
-def use(folder, *overrides, flags=()):
-  """In this process, whose eight devices share the batch."""
+def use(folder, *overrides, flags=(), **options):
+  """In this process."""
   where = dict(config=f'{programs.ROOT}/configs/common.py', flags=flags)
   command = programs.command(folder, *STEPS, *overrides, **where)
-  return programs.here(command)
+  return programs.here(command, **options)
 
 
-def succeed(folder, *overrides, flags=()):
-  done = use(folder, *overrides, flags=flags)
+def succeed(folder, *overrides, **options):
+  done = use(folder, *overrides, **options)
   assert done.returncode == 0, done.stderr
   assert 'warning' not in done.stderr
   return done
@@ -98,7 +98,7 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
     'mesh.fsdp=2',
     'mesh.tensor=2',
   )
-  done = succeed(new, *options, 'train.steps=2')
+  done = succeed(new, *options, 'train.steps=2', devices=8)
   assert f'taken from {copy}, step 6: ' in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert arrays(new, 2, 'training')['step'] == 2
@@ -109,15 +109,16 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
 
   # It goes on without the other one, and knows it still.
   shutil.rmtree(copy)
-  done = succeed(new, *options, 'train.steps=4')
+  done = succeed(new, *options, 'train.steps=4', devices=8)
   assert 'continuing from step 2' in done.stderr and 'taken' not in done.stderr
   assert read(new)['origin'] == origin
   host = new / 'run/checkpoints/4/host/metadata'
   assert json.loads(host.read_text())['config']['origin'] == origin
   other = 'train.init_from=/elsewhere', *options[2:]
-  done = use(new, STILL, *other, 'train.steps=4')
+  done = use(new, STILL, *other, 'train.steps=4', devices=8)
   assert_refused(done, f"train.init_from = '{copy}', this command has '/elsewh")
-  done = succeed(new, *options, 'train.steps=4', flags=['--mode=eval'])
+  flags = ['--mode=eval']
+  done = succeed(new, *options, 'train.steps=4', flags=flags, devices=8)
   record = json.loads((new / 'run/analysis/eval_validation.json').read_text())
   assert record['origin'] == origin
 

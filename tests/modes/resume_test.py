@@ -15,9 +15,8 @@ from tensorboardX.proto import event_pb2
 from tests import kills, programs
 from tests.programs import record
 
-STEPS = 'train.steps=120'
 OPTIONS = (
-  STEPS,
+  'train.steps=80',
   'model.dropout=0.2',
   'model.dropatt=0.1',
   'train.accumulate=2',
@@ -83,47 +82,50 @@ def wait_for_lines(process, folder, count):
 
 def test_the_record_is_complete(uninterrupted):
   steps = [r['step'] for r in record(uninterrupted) if r['split'] == 'train']
-  assert steps == [*range(7, 120, 7), 120]
+  assert steps == [*range(7, 80, 7), 80]
   steps = [r['step'] for r in record(uninterrupted) if r['split'] != 'train']
-  assert steps == [20, 40, 60, 80, 100, 120]
+  assert steps == [20, 40, 60, 80]
   rates = {
     r['lr'] for r in record(uninterrupted) if r['step'] > 20 and 'lr' in r
   }
   assert len(rates) > 1, 'the plateau schedule has not acted'
 
 
-@pytest.mark.parametrize(
-  'number',
-  [
-    signal.SIGTERM,
-    pytest.param(signal.SIGINT, marks=pytest.mark.slow),
-    pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-  ],
-)
-def test_asked_to_stop(uninterrupted, fresh, number):
-  process = start(fresh)
-  wait_for_lines(process, fresh, 9)
+def stop(folder, number):
+  """Starts a run, and asks it to stop by a signal."""
+  process = start(folder)
+  wait_for_lines(process, folder, 5)
   process.send_signal(number)
   _, errors = process.communicate(timeout=60)
   assert process.returncode == 128 + number, errors
   assert 'Traceback' not in errors
   assert 'the same command continues' in errors.splitlines()[-1]
+
+
+@pytest.mark.slow  # of SIGTERM the next test
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGHUP])
+def test_asked_to_stop(uninterrupted, fresh, number):
+  stop(fresh, number)
   done = programs.run(programs.command(fresh, *OPTIONS))
   assert done.returncode == 0, done.stderr
   assert 'continuing from step' in done.stderr
   assert record(fresh) == record(uninterrupted)
 
 
-def test_killed_again_and_again(uninterrupted, fresh):
+def test_asked_to_stop_and_killed_again_and_again(uninterrupted, fresh):
   """A few kills as in `tests.kills`, which makes a hundred."""
+  stop(fresh, signal.SIGTERM)
+  said = record(fresh)
+  assert said and said == record(uninterrupted)[: len(said)]
   run = kills.Run(fresh, OPTIONS, record(uninterrupted), save_every=15)
-  for step, delay, aimed in kills.plan(2, 120, seed=0):
+  for step, delay, aimed in kills.plan(2, 80, seed=0):
     run.kill(step, delay, aimed)
   # A crash may tear the last line; and these lines are of a later step.
   with (fresh / 'run/metrics.jsonl').open('a') as f:
     f.write('{"step": 119, "split": "train", "time": 0, "nats": 9}\n{"step": 2')
   run.finish()
   assert not run.problems
+  assert 'continuing from step' in (fresh / 'errors.txt').read_text()
   assert len(run.rows) == 2 and run.in_saves >= 1
   assert tensorboard(fresh) == tensorboard(uninterrupted)
 

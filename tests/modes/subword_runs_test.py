@@ -1,5 +1,9 @@
-"""The program on a text of subwords: figures per token and per byte."""
+"""The program on a text of subwords: figures per token and per byte.
 
+It has all devices, where other tests of it in this process have one.
+"""
+
+import functools
 import json
 import math
 import re
@@ -15,6 +19,7 @@ from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.runs import workdir
 
+here = functools.partial(programs.here, devices=8)
 SUBWORDS = ('data.level=subword', 'data.max_size=300', 'train.batch_size=8')
 
 
@@ -30,7 +35,7 @@ def trained(tmp_path_factory):
   given = folder / 'tokenizer.json'
   given.write_bytes((learned.folder / 'tokenizer.json').read_bytes())
   overrides = SUBWORDS[0], SUBWORDS[2], f'data.tokenizer={given}'
-  done = programs.here(programs.command(folder, *overrides))
+  done = here(programs.command(folder, *overrides))
   assert done.returncode == 0, done.stderr
   given.unlink()
   return folder
@@ -40,7 +45,7 @@ def mode(folder, name, *overrides, flags=()):
   given = f'data.tokenizer={folder}/tokenizer.json'
   own = SUBWORDS[0], SUBWORDS[2], given
   flags = f'--mode={name}', *flags
-  return programs.here(programs.command(folder, *own, *overrides, flags=flags))
+  return here(programs.command(folder, *own, *overrides, flags=flags))
 
 
 def validation(text):
@@ -121,17 +126,17 @@ def test_another_text_with_the_subwords_of_the_model(trained, tmp_path):
   text = (trained / 'corpus.txt').read_text().replace('memory', 'états x')
   (tmp_path / 'corpus.txt').write_text(text)
   overrides = f'train.init_from={trained}/run', 'train.steps=10'
-  done = programs.here(programs.command(tmp_path, *SUBWORDS, *overrides))
+  done = here(programs.command(tmp_path, *SUBWORDS, *overrides))
   assert_refused(done, 'allowed: its vocabulary.json as data.tokenizer')
   own = f'data.tokenizer={trained}/run/vocabulary.json'
   command = programs.command(
     tmp_path, SUBWORDS[0], SUBWORDS[2], own, *overrides
   )
-  done = programs.here(command)
+  done = here(command)
   assert done.returncode == 0, done.stderr
   there = workdir.vocabulary(trained / 'run', 60)
   assert workdir.vocabulary(tmp_path / 'run', 10) == there
-  done = programs.here([*command, '--mode=eval'])
+  done = here([*command, '--mode=eval'])
   assert done.returncode == 0, done.stderr
   ids = there.encode(validation(text.encode()), 'it')
   assert f'{len(ids)} tokens, {len(ids) - 1} scored' in done.stdout
@@ -145,5 +150,5 @@ def test_tokenizers_that_are_none(trained, tmp_path):
     if text:
       path.write_text(text)
     options = SUBWORDS[0], SUBWORDS[2], f'data.tokenizer={path}'
-    done = programs.here(programs.command(tmp_path, *options))
+    done = here(programs.command(tmp_path, *options))
     assert_refused(done, f'data.tokenizer: {path}', found)

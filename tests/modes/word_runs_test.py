@@ -12,7 +12,7 @@ from tests import programs
 from tests.programs import assert_refused
 from txl_jax.runs import weights_file, workdir
 
-WORDS = ('data.level=word', 'data.unk=True')
+WORDS = ('data.level=word', 'data.unk=True', 'train.batch_size=8')
 
 
 def write_corpus(folder):
@@ -33,7 +33,7 @@ def trained(tmp_path_factory):
   """A folder with a corpus and a finished run."""
   folder = tmp_path_factory.mktemp('trained')
   write_corpus(folder)
-  done = programs.run(programs.command(folder, *WORDS))
+  done = programs.here(programs.command(folder, *WORDS))
   assert done.returncode == 0, done.stderr
   folder.joinpath('printed').write_text(done.stdout)
   folder.joinpath('said').write_text(done.stderr)
@@ -43,9 +43,7 @@ def trained(tmp_path_factory):
 def mode(folder, name, *overrides, flags=(), **options):
   flags = (f'--mode={name}', *flags)
   command = programs.command(folder, *WORDS, *overrides, flags=flags)
-  if options:  # as of a process
-    return programs.run(command, **options)
-  return programs.here(command)
+  return programs.here(command, **options)
 
 
 def test_training_tells_ppl(trained):
