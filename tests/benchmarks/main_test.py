@@ -291,9 +291,10 @@ def test_data():
       (),
       "the benchmark is ''; allowed: train, eval, decode, attention, sliding",
     ),
-    (
+    pytest.param(
       ('speed',),
       "the benchmark is 'speed'; allowed: train, eval, decode, attention",
+      marks=pytest.mark.slow,
     ),
     pytest.param(
       ('train', 'eval'),

@@ -94,7 +94,7 @@ def segment():
 
 @functools.cache
 def run(case):
-  """The model, parameters, and jitted (params, progress) -> aux."""
+  """The model, parameters, jitted (params, progress) -> aux; its gradient."""
   model = build(**CASES[case])
   tokens, targets, lengths = segment()
 
@@ -105,14 +105,15 @@ def run(case):
       progress=progress, rngs={'dropout': jax.random.key(0)},
     )  # fmt: skip
 
-  return model, random_params(model), aux
+  grads = jax.jit(jax.grad(lambda *args: aux(*args).aux))
+  return model, random_params(model), aux, grads
 
 
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize('progress', [0.0, 1 / 6, 0.3, 0.5, 1.0])
 def test_losses_by_hand(case, progress):
   with jax.enable_x64(True):
-    model, params, aux = run(case)
+    model, params, aux, _ = run(case)
     found = float(aux(params, progress).aux)
   expected = aux_by_hand(model, params, *segment(), progress)
   np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
@@ -124,9 +125,8 @@ def test_losses_by_hand(case, progress):
 def test_gradient_of_the_losses(progress):
   """By differences; a layer whose time has passed has none."""
   with jax.enable_x64(True):
-    model, params, aux = run('both')
-    grads = jax.jit(jax.grad(lambda p: aux(p, progress).aux))(params)
-    grads = jax.tree.map(np.asarray, grads)
+    model, params, _, gradient = run('both')
+    grads = jax.tree.map(np.asarray, gradient(params, progress))
   leaves, tree = jax.tree.flatten(params)
   rng, step = np.random.default_rng(0), 1e-6
   directions = [rng.normal(size=x.shape) for x in leaves]
@@ -198,8 +198,9 @@ def test_each_layer_that_predicts_drops_on_its_own(monkeypatch):
   monkeypatch.setattr(attention, 'dropout', watched)
   with jax.enable_x64(True):
     more: Any = dict(train=True, progress=0.0)
-    keys = {'dropout': jax.random.key(0)}
-    model.apply({'params': params}, tokens, targets, (), rngs=keys, **more)
+    more |= {'rngs': {'dropout': jax.random.key(0)}}
+    run = jax.jit(functools.partial(model.apply, **more))
+    run({'params': params}, tokens, targets, ())
     jax.effects_barrier()
   assert len(seen) == len(set(seen)) == 2 + N
 

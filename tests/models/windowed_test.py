@@ -69,11 +69,17 @@ def logits_by_hand(tokens, W):
   return np.stack([after(tuple(tokens[max(0, n - W) : n])) for n in ends])
 
 
-def run(model, method, *args, **options):
+@functools.cache
+def program(model, method, **options):
+  """The jitted (arguments, lengths) -> what a method returns."""
   apply = functools.partial(
     model.apply, {'params': params()}, method=method, **options
   )
-  return jax.jit(apply)(*args)
+  return jax.jit(lambda args, lengths: apply(*args, lengths=lengths))
+
+
+def run(model, method, *args, lengths=None, **options):
+  return program(model, method, **options)(args, lengths)
 
 
 def close(a, b):
