@@ -30,14 +30,16 @@ PROMPT = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 GREEDY = Sampling(temperature=0)
 
 
-def init(model):
+@jax.jit
+def init():
   tokens = jnp.zeros([1, 1], jnp.int32)
-  memory = model.init_memory(1)
-  variables = model.init(jax.random.key(0), tokens, tokens, memory, train=False)
+  memory = PLAIN.init_memory(1)
+  variables = PLAIN.init(jax.random.key(0), tokens, tokens, memory, train=False)
   return variables['params']
 
 
-PARAMS = init(PLAIN)
+# Made by the first test: every worker imports this file.
+PARAMS: Any = None
 MODEL: Any = None
 VARIABLES: Any = None
 
@@ -49,8 +51,9 @@ _SMALL = pytest.param(4, marks=pytest.mark.slow)
 def kinds_of_memory(request, monkeypatch):
   """That of training; a ring with room for segments of 4, and for more."""
   model = PLAIN.at_test_time(longest=request.param)
+  monkeypatch.setitem(globals(), 'PARAMS', params := init())
   monkeypatch.setitem(globals(), 'MODEL', model)
-  monkeypatch.setitem(globals(), 'VARIABLES', base.freeze(model, PARAMS))
+  monkeypatch.setitem(globals(), 'VARIABLES', base.freeze(model, params))
 
 
 def run(**changes):

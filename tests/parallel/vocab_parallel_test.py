@@ -63,6 +63,13 @@ def loss(nll, h, targets, output):
   return jnp.sum(scale * nll(h, targets, output, tail_order='descending'))
 
 
+# What one device finds, compiled once for all meshes.
+alone_nll = jax.jit(softmax.nll)
+alone_of_nll = jax.jit(
+  jax.value_and_grad(functools.partial(loss, softmax.nll), (0, 2))
+)
+
+
 def placed(mesh, h, targets, output):
   """The arguments where the rules put them."""
   names = dict(table=output.weights, bias=output.biases)
@@ -90,16 +97,14 @@ def test_nll_and_gradients(mesh, case):
   h = jnp.array(np.random.default_rng(2).normal(size=[N, D]), F)
   targets, output = tokens(case), weights()
 
-  def of(f):
-    return jax.value_and_grad(functools.partial(loss, f), (0, 2))
-
-  expected = jax.jit(of(softmax.nll))(h, targets, output)
+  expected = alone_of_nll(h, targets, output)
   mesh = mesh_lib.make_mesh(MESHES[mesh])
 
   @jax.jit
   def run(*args):
     with mesh_lib.ambient(mesh):
-      return of(vocab_parallel.nll)(*args)
+      nll = functools.partial(loss, vocab_parallel.nll)
+      return jax.value_and_grad(nll, (0, 2))(*args)
 
   close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
   jax.tree.map(close, run(*placed(mesh, h, targets, output)), expected)
@@ -119,31 +124,37 @@ def test_rows_that_cannot_be_divided(mesh):
 
   np.testing.assert_allclose(
     run(*placed(mesh, h, targets, output)),
-    softmax.nll(h, targets, output),
+    alone_nll(h, targets, output),
     rtol=1e-10,
     atol=1e-10,
   )
+
+
+def of_embed(embed):
+  """(ids, tables, projections, factor) -> gradients by tables, and x."""
+
+  def total(ids, tables, projections, factor):
+    x = embed(ids, tables, projections, F)
+    return jnp.sum(factor * x), x
+
+  return jax.grad(total, 1, has_aux=True)
+
+
+alone_of_embed = jax.jit(of_embed(softmax.embed))
 
 
 @pytest.mark.parametrize('mesh', MESHES)
 def test_embed_and_gradients(mesh):
   ids, output = jnp.maximum(tokens('random'), 0), weights()
   factor = jnp.array(np.random.default_rng(3).normal(size=[N, D]), F)
-
-  def total(embed, ids, tables):
-    x = embed(ids, tables, output.projections, F)
-    return jnp.sum(factor * x), x
-
-  def of(f):
-    return jax.grad(functools.partial(total, f), 1, has_aux=True)
-
-  expected = jax.jit(of(softmax.embed))(ids, output.weights)
+  more = output.projections, factor
+  expected = alone_of_embed(ids, output.weights, *more)
   mesh = mesh_lib.make_mesh(MESHES[mesh])
 
   @jax.jit
   def run(ids, tables):
     with mesh_lib.ambient(mesh):
-      return of(vocab_parallel.embed)(ids, tables)
+      return of_embed(vocab_parallel.embed)(ids, tables, *more)
 
   _, ids, there = placed(mesh, factor, ids, output)
   close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10)
