@@ -22,7 +22,7 @@ def run(request, tmp_path_factory):
   fields = {'name': request.param, 'init_std': 0.5}
   fields |= every.SETTINGS[request.param]
   model = models.build(fields, 256)
-  params = base.init_params(model, jax.random.key(0))
+  params = jax.jit(lambda: base.init_params(model, jax.random.key(0)))()
   path = tmp_path_factory.mktemp('run') / 'model.npz'
   used = model.inference_params(params)
   weights_file.save(path, used, fields, BYTES.to_json())

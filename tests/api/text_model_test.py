@@ -240,9 +240,15 @@ def test_hidden_states(made):
   ids = vocabulary.encode(text.encode(), 'it').astype(np.int32)
   n = len(ids)
   model = run.model.at_test_time(longest=0, mem_len=0)
-  (first, *_, last), _ = model.apply(
-    {'params': run.params}, ids[None], (), method='hidden'
-  )
+
+  @jax.jit
+  def whole(params):
+    of = lambda method: model.apply(
+      {'params': params}, ids[None], (), method=method
+    )
+    return of('hidden'), of('states')
+
+  ((first, *_, last), _), (states, _) = whole(run.params)
   close = dict(rtol=1e-4, atol=1e-4)
   for layer in -1, 1:
     found = run.hidden(text, layer, segment_len=4, mem_len=200)
@@ -253,9 +259,6 @@ def test_hidden_states(made):
   np.testing.assert_array_equal(found.ids, ids)
   starts = [text[a:b] for a, b in found.offsets]
   assert len(starts) == n
-  states, _ = model.apply(
-    {'params': run.params}, ids[None], (), method='states'
-  )
   np.testing.assert_array_equal(last, states)
 
 
@@ -265,9 +268,11 @@ def test_attention_of_a_text(made):
   n = len(ids)
   found = run.attention(text, segment_len=4, mem_len=n).probabilities
   model = run.model.at_test_time(longest=0, mem_len=0)
-  expected, _ = model.apply(
-    {'params': run.params}, ids[None], (), method='attention_maps'
-  )
+  expected, _ = jax.jit(
+    lambda params: model.apply(
+      {'params': params}, ids[None], (), method='attention_maps'
+    )
+  )(run.params)
   assert found.shape == (1, 2, n, n)
   np.testing.assert_allclose(found, expected[:, 0], rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
@@ -409,7 +414,7 @@ def lstm(folder):
   from txl_jax.runs import weights_file
 
   model = models.build(LSTM, 256)
-  params = base.init_params(model, jax.random.key(0))
+  params = jax.jit(lambda: base.init_params(model, jax.random.key(0)))()
   weights_file.save(folder / 'lstm.npz', params, LSTM, BYTES.to_json())
   return txl_jax.load(folder / 'lstm.npz')
 

@@ -149,16 +149,17 @@ def test_gradients_are_finite_differences(x64):
   memory = [rng.normal(size=x.shape) for x in model.init_memory(B)]
 
   @jax.jit
+  @jax.value_and_grad
   def loss(params):
     args = {'params': params}, tokens[0], targets[0], memory
     return model.apply(*args, train=False).nll.sum()
 
-  grads = jax.jit(jax.grad(loss))(params)
+  _, grads = loss(params)
   leaves, tree = jax.tree.flatten(params)
   for n, (x, grad) in enumerate(zip(leaves, jax.tree.leaves(grads))):
     step = 1e-5 * rng.normal(size=x.shape)
     ends = [
-      float(loss(tree.unflatten([*leaves[:n], x + s, *leaves[n + 1 :]])))
+      float(loss(tree.unflatten([*leaves[:n], x + s, *leaves[n + 1 :]]))[0])
       for s in (step, -step)
     ]
     slope = float(np.sum(grad * step))
