@@ -225,8 +225,11 @@ def test_a_loss_that_is_not_finite(corpus):
   step = int(done.stderr.split('not finite at step ')[1].split(';')[0])
   good = int(done.stderr.split('checkpoint is step ')[1].split()[0])
   assert 1 <= good < step
-  done = mode(corpus, 'eval', *options, 'train.save_every=1')
+  file = corpus / 'good.npz'
+  flags = [f'--export_file={file}']
+  done = mode(corpus, 'export', *options, 'train.save_every=1', flags=flags)
   assert done.returncode == 0, done.stderr
+  weights_file.load(file)  # whose numbers are finite
 
 
 @pytest.mark.slow

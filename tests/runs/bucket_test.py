@@ -241,6 +241,7 @@ def test_no_such_bucket(corpus, door):
 
 def test_no_network(corpus, monkeypatch):
   """It is tried again for two minutes."""
+  pytest.importorskip('gcsfs')
   monkeypatch.setenv('STORAGE_EMULATOR_HOST', 'http://127.0.0.1:1')
   done = programs.run(command(corpus, 'gs://bucket/run'))
   programs.assert_refused(done, 'gs://bucket/run', 'cannot be written')
