@@ -45,7 +45,7 @@ PARAMETERS = {
   'enwik8_12l': 41_055_436,
   'enwik8_18l': None,
   'enwik8_24l': 277_231_820,
-  'gcnn:13': 307_252_779,  # these by hand, see tests/models/gcnn_test.py
+  'gcnn:13': 307_252_779,  # by hand, see tests of models.baselines
   'gcnn:14': 223_752_436,
   'gcnn:14b': 427_201_730,
   'gcnn:8': 145_437_728,
@@ -69,7 +69,7 @@ PARAMETERS = {
   **dict.fromkeys(f'lm1b_300m:{x}' for x in variants('lm1b_300m')),
   'lm1b_base': 469_020_530,
   'lm1b_large': 841_354_862,
-  'lstm:ptb': 24_210_800,  # by hand, see tests/models/lstm_test.py
+  'lstm:ptb': 24_210_800,  # by hand, see tests/models/baselines/lstm_test.py
   'lstm:wt103': 151_434_146,
   'ptb': None,
   **dict.fromkeys(f'ptb_tiny:{x}' for x in variants('ptb_tiny')),
@@ -87,7 +87,7 @@ PARAMETERS = {
     24_832 + 3 * (244 * (2 * 96 + 1) + 244 * 245 + 96 * 245)
   ),
   'pystdlib_tiny': None,
-  'qrnn': 150_886_638,  # by hand, see tests/models/qrnn_test.py
+  'qrnn': 150_886_638,  # by hand, see tests/models/baselines/qrnn_test.py
   'text8_12l': 40_964_635,
   'text8_24l': 277_050_395,
   **dict.fromkeys(f'wt103_128m:{x}' for x in variants('wt103_128m')),

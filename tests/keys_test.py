@@ -12,7 +12,8 @@ import pathlib
 import pytest
 
 from txl_jax import models
-from txl_jax.models import gcnn, transformer, transformer_xl
+from txl_jax.models import transformer, transformer_xl
+from txl_jax.models.baselines import gcnn
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import settings

@@ -3,17 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax.models import (
-  al_rfou,
-  base,
-  gcnn,
-  lstm,
-  qrnn,
-  shaw,
-  transformer_xl,
-  vaswani,
-  windowed,
-)
+from txl_jax.models import base, transformer_xl, windowed
+from txl_jax.models.baselines import al_rfou, gcnn, lstm, qrnn, shaw, vaswani
 from txl_jax.program import settings
 
 # A model of any file: one line here, and its config is known everywhere.

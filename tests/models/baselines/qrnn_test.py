@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.models import every, recurrent
+from tests.models import every
+from tests.models.baselines import recurrent
+from tests.models.baselines.recurrent import DROPS, sigmoid
 from tests.models.every import B, V
-from tests.models.recurrent import DROPS, sigmoid
 from txl_jax import models
 from txl_jax.configs import qrnn as config
 from txl_jax.data.corpora import preparation

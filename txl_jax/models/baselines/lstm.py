@@ -14,7 +14,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax.models import initial, layers, recurrent
+from txl_jax.models import initial, layers
+from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import IN_USE, count
@@ -89,7 +90,7 @@ class Layer(nn.Module):
 
 
 class LSTM(recurrent.Recurrent):
-  """LSTM, see `models.base`, `models.recurrent` and `Config`."""
+  """LSTM, see `models.base`, `models.baselines.recurrent` and `Config`."""
 
   Config = Config
   SHARDING = (

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import initial, layers, recurrent
+from txl_jax.models import initial, layers
+from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
@@ -104,7 +105,7 @@ class Layer(nn.Module):
 
 
 class QRNN(recurrent.Recurrent):
-  """QRNN, see `models.base`, `models.recurrent` and `Config`."""
+  """QRNN, see `models.base`, `models.baselines.recurrent` and `Config`."""
 
   Config = Config
   SHARDING = (
