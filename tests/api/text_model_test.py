@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from unittest import mock
 
 import jax
 import numpy as np
@@ -12,8 +13,11 @@ import txl_jax
 from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
+from txl_jax.api.text_model import TextModel
+from txl_jax.api.texts import UnknownWords
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
+from txl_jax.evaluation import activations, perplexity
 from txl_jax.modes import evaluate, export, generate, job, score
 from txl_jax.program.errors import UserError
 
@@ -452,3 +456,26 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys):
   ):
     with pytest.raises(UserError, match=message):
       score.run(job.Job(c, folder, asked.console, asked.watch, '', text))
+
+
+@pytest.mark.filterwarnings('default::txl_jax.api.texts.UnknownWords')
+def test_unknown_words_are_told_of_the_line_of_the_user(tmp_path, monkeypatch):
+  runs.write(tmp_path, vocabulary=WORDS, segment_len=6)
+  run, text = txl_jax.load(tmp_path), 'the old memory'
+  for module, name in (
+    (activations, 'attention'),
+    (perplexity, 'score'),
+    (TextModel, '_writer'),
+  ):
+    monkeypatch.setattr(module, name, mock.MagicMock())
+  with pytest.warns(UnknownWords) as seen:
+    run.encode(text)
+    run.score(text)
+    run.attention(text)
+    run.stream(text)
+  assert [x.filename for x in seen] == [__file__] * 4
+
+
+def test_a_name_that_is_too_long():
+  with pytest.raises(UserError, match='xxx cannot be read: File name too long'):
+    txl_jax.load('x' * 5000)

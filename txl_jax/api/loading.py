@@ -14,7 +14,7 @@ from txl_jax.convert.hub import client
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import buckets, settings
+from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
@@ -49,7 +49,9 @@ def load(
   if '://' in f'{path}' and not f'{path}'.startswith(buckets.SCHEME):
     raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')
   place = buckets.place(os.path.expanduser(path))
-  if workdir.checkpoints(place).is_dir():
+  with files.reading(f'{place}'[:200]):  # it may be too long for a name
+    is_run = workdir.checkpoints(place).is_dir()
+  if is_run:
     config: Any = restore.recorded(place)
     config.checkpoint = str(checkpoint)
     sections.check(config)

@@ -226,7 +226,7 @@ class TextModel:
   def _inside(self, text, options):
     """The model without a ring memory, the ids, their byte spans, and T."""
     config = call_options.changed(self.config, 'eval', options)
-    ids, spans, _ = texts.tokens(self.vocabulary, 'text', text)
+    ids, spans, _ = texts.tokens(self.vocabulary, 'text', text, frames=2)
     if not len(ids):
       settings.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')

@@ -44,16 +44,17 @@ class UnknownWords(UserWarning):
 
 
 def encode(
-  vocabulary: AnyVocabulary, name: str, text: str | bytes
+  vocabulary: AnyVocabulary, name: str, text: str | bytes, frames: int = 2
 ) -> tuple[np.ndarray, bytes]:
   """Token ids int32 [n] and the bytes of a text; warns of UnknownWords.
 
-  UserError: the vocabulary has no token for a part of the text.
+  So many frames are between this one and the line of the user. UserError: the
+  vocabulary has no token for a part of the text.
   """
   data = encoded(name, text)
   found = vocabulary.encode(data, name).astype(np.int32)
   if line := vocabulary.unknown(data, name):
-    warnings.warn(line, UnknownWords, stacklevel=4)
+    warnings.warn(line, UnknownWords, stacklevel=frames + 2)
   return found, data
 
 
@@ -65,15 +66,18 @@ def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
 
 
 def tokens(
-  vocabulary: AnyVocabulary, name: str, text: Text
+  vocabulary: AnyVocabulary, name: str, text: Text, frames: int = 1
 ) -> tuple[np.ndarray, np.ndarray, int]:
-  """Token ids int32 [n], byte spans int64 [n, 2], and total bytes of a text."""
+  """Token ids int32 [n], byte spans int64 [n, 2], and total bytes of a text.
+
+  Frames are as for `encode`.
+  """
   if not isinstance(text, (str, bytes)):
     found = ids(vocabulary, name, text)
     decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in found)])
     return found, np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
-  found, data = encode(vocabulary, name, text)
+  found, data = encode(vocabulary, name, text, frames + 1)
   return found, offsets.of_tokens(vocabulary, data, found), len(data)
 
 

@@ -60,7 +60,7 @@ def clear() -> None:
       function()
 
 
-def interrupt(*_) -> None:
+def interrupt(*_: Any) -> None:
   """Ends the program, with a line and status 130; a handler of SIGINT.
 
   Libraries swallow a KeyboardInterrupt that is raised within them, or crash.

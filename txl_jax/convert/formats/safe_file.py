@@ -25,7 +25,9 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   return found
 
 
-def write(path: pathlib.Path, arrays: dict[str, np.ndarray], **about) -> None:
+def write(
+  path: pathlib.Path, arrays: dict[str, np.ndarray], **about: str
+) -> None:
   """Writes a file of float32 arrays that are finite; UserError if not.
 
   What it says about itself are texts.
