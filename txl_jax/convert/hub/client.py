@@ -19,6 +19,7 @@ from txl_jax.program.errors import UserError, first_line
 
 SCHEME = 'hf://'
 _PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
+_AGENT: Any = {'library_name': 'txl_jax'}
 _SECONDS = 10.0  # until a Hub that does not answer is out of reach
 # What a model is read from, besides its weights.
 _VOCABULARIES = 'vocabulary.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
@@ -77,7 +78,7 @@ def download(where: Place) -> Snapshot:
           allow_patterns=[*_BESIDE, weights],
           etag_timeout=_SECONDS,
           local_files_only=not reached,
-          **_agent(),
+          **_AGENT,
         )
       )
       if (folder / weights).exists():
@@ -95,9 +96,9 @@ def _reach(client, where):
 
   Where the Hub refuses, snapshot_download would take what the cache has.
   """
-  errors = _errors()
+  errors = client.errors
   try:
-    client.HfApi(**_agent()).model_info(
+    client.HfApi(**_AGENT).model_info(
       where.repository, revision=where.revision, timeout=_SECONDS
     )
   except errors.HfHubHTTPError:
@@ -117,7 +118,7 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
   if where.revision:
     raise UserError(f'{where}; allowed: hf://ORG/NAME, whose main is written')
   client = _client(where)
-  api = client.HfApi(**_agent())
+  api = client.HfApi(**_AGENT)
   with _told(client, where):
     api.create_repo(where.repository, private=private, exist_ok=True)
     info = api.model_info(where.repository, timeout=_SECONDS)
@@ -135,6 +136,7 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
 
 def _client(where):
   try:
+    importlib.import_module('huggingface_hub.errors')
     return importlib.import_module('huggingface_hub')
   except ValueError as e:  # of a variable that it reads
     raise UserError(f'{where}: huggingface_hub: {_why(e)}') from e
@@ -144,18 +146,10 @@ def _client(where):
     ) from e
 
 
-def _errors():
-  return importlib.import_module('huggingface_hub.errors')
-
-
-def _agent():
-  return {'library_name': 'txl_jax'}
-
-
 @contextlib.contextmanager
 def _told(client, where) -> Iterator[None]:
   """Raises a UserError for what the client raises."""
-  errors = _errors()
+  errors = client.errors
   # Of whichever HTTP library it has, where there was no answer; of an upload;
   # of names and addresses that are none.
   others = errors.HfHubHTTPError.__mro__[1], OSError, RuntimeError, ValueError
