@@ -10,6 +10,7 @@ from tests.models.every import (
   WHOLE,
   B,
   assert_close,
+  build,
   make,
   scorer,
   text,
@@ -22,6 +23,7 @@ from txl_jax.parallel import placement
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
+SHARDED = [(name, x) for name in WHOLE for x in ({}, *WHOLE[name])]
 # As it is trained, and as it is used.
 HOW = [{}, dict(used=True)]
 
@@ -141,9 +143,10 @@ def test_parameters_at_inference_are_some_of_all(name):
   jax.tree.map(np.testing.assert_array_equal, score(params), score(used))
 
 
-def test_every_parameter_has_a_sharding_rule(name):
+@pytest.mark.parametrize('case, changes', SHARDED)
+def test_every_parameter_has_a_sharding_rule(case, changes):
   """Those that only training has, too."""
-  model, _ = make(name)
+  model = build(case, dtype='float32', **changes)
   if isinstance(model, windowed.Windowed):
     model = model.model  # whose parameters they are
   mesh = mesh_lib.abstract_mesh(dict(fsdp=2, tensor=2))

@@ -14,7 +14,7 @@ from tests.models.every import make as of_every
 from tests.models.small import B, N, T, make, text
 from txl_jax import models
 from txl_jax.configs import wt103_base
-from txl_jax.models import base
+from txl_jax.models import base, transformer
 from txl_jax.program import settings
 
 CASES = {
@@ -78,6 +78,12 @@ VARIANTS = {
 LENGTHS = (2, 0, T)  # of row 1 in each segment, where they vary
 # Row 0 has no padding in any case: the others without it are much the same.
 UNPADDED = 'shaw', 'shaw_ring', 'vaswani', 'vaswani_memory', 'al_rfou'
+
+
+def test_every_other_transformer_has_a_case():
+  kind = transformer.Transformer
+  there = {k for k, x in models.MODELS.items() if issubclass(x, kind)}
+  assert {x['name'] for x in VARIANTS.values()} == there - {'transformer_xl'}
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,10 @@ def config(corpus, name='convolution', **mesh):
   return c
 
 
+def test_every_other_model_is_here():
+  assert SETTINGS.keys() == models.MODELS.keys() - {'transformer_xl'}
+
+
 def job(config, folder, **changes):
   with Watch() as watch:
     return Job(

@@ -16,6 +16,7 @@ from txl_jax.configs import common
 from txl_jax.data.corpora import preparation
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program.errors import UserError
 from txl_jax.training import averaging, optim
 from txl_jax.training import state as state_lib
 
@@ -102,7 +103,15 @@ def test_what_no_rule_fits_is_an_error(path):
   tree = jnp.zeros([8, 8])
   for name in reversed(path.split('/')):
     tree = {name: tree}
-  with pytest.raises(ValueError, match=f'no rule in SHARDING .* fits {path}$'):
+  with pytest.raises(
+    UserError, match=f'the rule for {path} in SHARDING is None'
+  ):
+    placement.by_rules(tree, MESH, RULES)
+
+
+def test_a_rule_with_more_axes_than_its_array_is_an_error():
+  tree, said = {'w1': {'kernel': jnp.zeros([8])}}, r'axis for each of \[8\]$'
+  with pytest.raises(UserError, match=f'for w1/kernel in .*{said}'):
     placement.by_rules(tree, MESH, RULES)
 
 

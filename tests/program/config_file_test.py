@@ -99,6 +99,8 @@ def test_names_that_are_unknown(name, tmp_path, monkeypatch):
     ("open('/no/such')", 'FileNotFoundError'),
     ("raise KeyError('x')", "KeyError: 'x'"),
     ('get_config()', 'RecursionError'),
+    ("common.get_config('x')", "model.name is 'x'; allowed: transformer_xl"),
+    ("common.with_model(c, 'x')", "model.name is 'x'; allowed: "),
   ],
 )
 def test_a_line_that_fails(mine, line, words):
@@ -107,6 +109,7 @@ def test_a_line_that_fails(mine, line, words):
     assert LINE_6 in said
   assert words in said
   assert 'Other fields' not in said
+  assert r'\n' not in said
 
 
 @pytest.mark.parametrize(

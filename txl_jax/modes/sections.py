@@ -33,7 +33,7 @@ class Root:
     '',
     'Name of the experiment, by which the report finds its row in the tables; '
     "'' is the name of the config file, with :VARIANT if it has variants, and "
-    'with + if the command changes a key that makes it a different experiment.',
+    'with + if the command sets a key that makes it a different experiment.',
     may_change=ON_RESUME,
   )
   origin: str = key(

@@ -23,6 +23,8 @@ from jax.sharding import (
   Sharding,
 )
 
+from txl_jax.program import settings
+
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
 # The features that a product makes, of models whose layers are convolutions or
@@ -70,17 +72,19 @@ def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
   """Shardings for parameters, or for what has their paths within its own.
 
   Scalars are on every device; of other arrays, or of their shapes, the first
-  rule counts that fits the path. ValueError if none does.
+  rule counts that fits the path. UserError if none does, or it has more axes.
   """
 
   def place(path, x):
     if not x.shape:
       return replicated(mesh)
     name = path_name(path)
-    for pattern, axes in rules:
-      if re.search(f'(^|/)({pattern})$', name):
-        return NamedSharding(mesh, fit(axes, x.shape, mesh))
-    raise ValueError(f'no rule in SHARDING of the model fits {name}')
+    fits = (axes for rule, axes in rules if re.search(f'(^|/)({rule})$', name))
+    axes = next(fits, None)
+    if axes is None or len(axes) > len(x.shape):
+      allowed = f'a tuple, at most an axis for each of {list(x.shape)}'
+      settings.refuse(f'the rule for {name} in SHARDING', axes, allowed)
+    return NamedSharding(mesh, fit(axes, x.shape, mesh))
 
   return jax.tree_util.tree_map_with_path(place, tree)
 

@@ -89,7 +89,7 @@ def load(path: str) -> Any:
     raise
   except BaseException as e:  # SystemExit would end the program in silence
     # ml_collections lists every key that is there.
-    why = re.sub(r'(?s) Other fields present: "{.*}"', '', f'{e}')
+    why = re.sub(r'(?s)\\n| Other fields present: "{.*}"', ' ', f'{e}')
     what = '' if isinstance(e, UserError) else f'{type(e).__name__}: '
     raise UserError(f'{_where(e, path)}: {what}{why}') from e
   return config
@@ -99,6 +99,7 @@ def _where(error, path):
   """The line of a config that raised an error, or else the file."""
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
     of_config = frame.name in ('get_config', '<module>')  # one that it imports
+    of_config &= not frame.filename.endswith('/configs/common.py')
     if frame.filename == path or of_config:
       return f'{frame.filename}, line {frame.lineno}, {frame.line}'
   return f'--config={path}'
