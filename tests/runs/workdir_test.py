@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -85,6 +86,13 @@ def test_lock_below_a_file(tmp_path):
   (tmp_path / 'file').touch()
   message = one_line(lock, tmp_path / 'file/run')
   assert message.startswith(f'--workdir={tmp_path}/file/run cannot be written')
+
+
+def test_a_lock_that_is_a_pipe(tmp_path):
+  os.mkfifo(tmp_path / 'lock')
+  message = one_line(lock, tmp_path)
+  assert message.startswith(f'--workdir={tmp_path} cannot be written')
+  assert (tmp_path / 'lock').is_fifo()
 
 
 def contents(folder):
