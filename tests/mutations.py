@@ -40,14 +40,15 @@ VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
 OPTIM = ['tests/training/optim_test.py', 'tests/modes/sections_test.py']
 DOCUMENTS = ['tests/modes/document_runs_test.py']
 CHECKPOINTS = ['tests/runs/checkpoint']
-KEYS = ['tests/configs_test.py', 'tests/modes/sections_together_test.py']
+KEYS = ['tests/configs_test.py', 'tests/modes/sections_test.py']
+KEYS += ['tests/modes/sections_together_test.py']
 
 # {module: tests, those that most likely fail first}.
 CORE = {
   'attention.py': ['tests/attention_test.py', *MODELS, 'tests/models'],
   'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
   'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
-  'ops/layer_loop.py': ['tests/models/kernel_test.py', *MODELS],
+  'ops/layer_loop.py': ['tests/ops', 'tests/models/kernel_test.py', *MODELS],
   'ops/matmul.py': ['tests/models/layers_test.py', *MODELS],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
   'ops/selected_rows.py': ['tests/ops', *VOCABULARY],

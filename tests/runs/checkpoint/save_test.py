@@ -275,9 +275,10 @@ def test_full_disk_at_the_seal(c, monkeypatch):
     raise OSError(28, 'No space left on device')
 
   before = contents(c.folder)
+  cause = r'written \(/.*: No space left on device\); earlier'
   with monkeypatch.context() as m:
     m.setattr(os, 'fsync', full)
-    with pytest.raises(UserError, match='No space left on device'):
+    with pytest.raises(UserError, match=cause):
       save(c, 3)
   assert contents(c.folder) == before
   assert names(c.folder) == ['1', '2']
