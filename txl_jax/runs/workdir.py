@@ -51,7 +51,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   with contextlib.ExitStack() as stack:
     try:
       folder.mkdir(parents=True, exist_ok=True)
-      file = stack.enter_context(path.open('a+'))  # 'a' waits, of a pipe
+      file = stack.enter_context(path.open('a+'))  # 'a' waits on a pipe
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
       found = f'{folder} is in use by another run'
