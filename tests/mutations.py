@@ -75,8 +75,12 @@ CORE = {
   'training/optim.py': [*OPTIM, *STEP],
   'training/averaging.py': ['tests/training/averaging_test.py', *STEP, *LOOP],
   'training/metrics.py': ['tests/training/metrics_test.py', *STEP, *LOOP],
-  'data/streams.py': ['tests/data/streams_test.py', *DOCUMENTS, *LOOP],
-  'runs/checkpoint.py': [*CHECKPOINTS, *LOOP],
+  'data/streams.py': ['tests/data', *DOCUMENTS, *LOOP],
+  'runs/checkpoint.py': [
+    *CHECKPOINTS,
+    'tests/modes/pretrained_test.py',
+    *LOOP,
+  ],
   'runs/seal.py': [*CHECKPOINTS],
 }
 
