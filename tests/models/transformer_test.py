@@ -198,6 +198,14 @@ def test_parameter_counts_of_the_ablations(name, more, expected):
   assert found == expected
 
 
+@pytest.mark.parametrize(
+  'name, even', [('transformer_xl', True), ('vaswani', True), ('shaw', False)]
+)
+def test_sinusoids_have_an_even_width(name, even):
+  config = models.MODELS[name].Config(d_model=15)
+  assert (('d_model', 'even numbers') in [*config.problems()]) == even
+
+
 MAPPED = CASES | {
   name: VARIANTS[name] for name in ('shaw', 'vaswani', 'al_rfou')
 }
