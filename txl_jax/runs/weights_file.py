@@ -88,9 +88,9 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
     settings.refuse('model.name', name, ', '.join(models.MODELS))
   config = models.MODELS[name].Config
   # A key that was declared later had its default.
-  gone = [k for k in fields if settings.GONE.fullmatch(f'model.{k}')]
   fields = {**settings.defaults(config), **fields}
-  fields = {k: x for k, x in fields.items() if k not in gone}
+  gone = settings.GONE.fullmatch
+  fields = {k: x for k, x in fields.items() if not gone(f'model.{k}')}
   settings.check({'model': config}, {'model': fields})
   vocabulary = vocabularies.from_json(header['vocabulary'])
   return models.build(fields, len(vocabulary)), vocabulary
