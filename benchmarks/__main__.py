@@ -90,7 +90,7 @@ _size('threads', None, 'CPU threads for each side; default: all.')
 _CUTOFFS = '20000,40000,200000'
 flags.DEFINE_list('cutoffs', _CUTOFFS, 'softmax: first word of each tail.')
 _DTYPES = 'float32', 'bfloat16'
-flags.DEFINE_enum('dtype', 'float32', _DTYPES, 'bfloat16: only our side runs.')
+flags.DEFINE_enum('dtype', 'float32', _DTYPES, 'Compute dtype of both sides.')
 flags.DEFINE_string(
   'hf_python', sys.executable, 'Python interpreter with torch and transformers.'
 )

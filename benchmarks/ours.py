@@ -3,12 +3,14 @@
 Shapes: B batch, T segment, G segments in a call of scoring.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.results import Measured
@@ -20,10 +22,11 @@ from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
 from txl_jax.modes import sections
 from txl_jax.modes.measurements import eval_speed
+from txl_jax.ops import matmul
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
-from txl_jax.training import metrics
+from txl_jax.training import cost, metrics
 from txl_jax.training import step as step_lib
 
 _SEGMENTS = 64  # of a row of the corpus; memory is emptied after them
@@ -53,7 +56,10 @@ def _tokens(spec, segments):
 
 
 def _train(spec):
-  """The parameters, and the run: `training.step` on `data.streams`."""
+  """The parameters, the run, and FLOPs per token.
+
+  A run is `training.step` on `data.streams`.
+  """
   B, T = spec.batch, spec.segment
   if B % (n := jax.device_count()):
     raise UserError(f'--batch is {B}; allowed: multiples of {n} (devices)')
@@ -76,7 +82,8 @@ def _train(spec):
     jax.block_until_ready(state)
     return steps * B * T, float(state.sums.nll)
 
-  return state.params, run
+  flops = cost.of_rows(built.model, B, T)
+  return state.params, run, (flops.forward + flops.backward) / (B * T)
 
 
 def _at_test_time(spec, section):
@@ -87,7 +94,10 @@ def _at_test_time(spec, section):
 
 
 def _score(spec):
-  """The parameters, and the run: whole calls of `evaluation.scoring`."""
+  """The parameters, the run, and FLOPs per token.
+
+  A run makes whole calls of `evaluation.scoring`.
+  """
   B, T = spec.batch, spec.segment
   G = min(spec.segments_per_call, spec.steps)
   model, params = _at_test_time(spec, 'eval')
@@ -105,13 +115,18 @@ def _score(spec):
       nll += float(np.asarray(scores).sum(dtype=np.float64))
     return calls * G * B * T, nll
 
-  return params, run
+  abstract = jax.eval_shape(lambda: (variables, memory))
+  part = jax.ShapeDtypeStruct((G, B, T), np.int32)
+  score = functools.partial(scoring.score, model=model)
+  flops = cost.flops(jax.make_jaxpr(score)(*abstract, part, part).jaxpr)
+  return params, run, flops / (G * B * T)
 
 
 def _decode(spec):
-  """The parameters, and the run: as many tokens as segments have, by B rows.
+  """The parameters, the run, and the bytes that a token reads.
 
-  One after the other, the likeliest; a text as long as the memory is before.
+  A run writes as many tokens as segments have, in B rows, the likeliest one
+  after the other, after a text as long as the memory.
   """
   model, params = _at_test_time(spec, 'generate')
   variables = base.freeze(model, params)
@@ -129,7 +144,8 @@ def _decode(spec):
       state = now
     return n * spec.batch, 0.0
 
-  return params, run
+  read = jax.tree.leaves((variables, state.memory))
+  return params, run, sum(x.nbytes for x in read) / spec.batch
 
 
 def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
@@ -138,10 +154,11 @@ def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
   UserError if the devices cannot share the batch.
   """
   runs = {'train': _train, 'eval': _score, 'decode': _decode}
-  params, run = runs[benchmark](spec)
+  params, run, needed = runs[benchmark](spec)
   parameters = sum(x.size for x in jax.tree.leaves(params))
   versions, device = f'jax {jax.__version__}', jax.default_backend()
   ready = dict(parameters=parameters, versions=versions, device=device)
+  ready['bytes' if benchmark == 'decode' else 'flops'] = needed
 
   def measure():
     begin = time.perf_counter()
@@ -151,6 +168,35 @@ def prepare(benchmark: str, spec: Any) -> tuple[dict[str, Any], Callable]:
 
   run(min(2, spec.steps))  # compiles
   return ready, measure
+
+
+def limits(
+  ready: dict[str, Any], dtype: str
+) -> dict[str, tuple[Measured, float]]:
+  """The speeds of a plain product and a plain sum, the best of ten runs each.
+
+  Beside each is the share of it that one token/s takes, if `ready`, from
+  `prepare`, has the FLOPs or bytes of a token; else 0.
+  """
+  x = jnp.ones([2048, 2048], matmul.operand_dtype(dtype))
+  y = jnp.ones([2**26], jnp.float32)
+  product = functools.partial(jnp.matmul, preferred_element_type=jnp.float32)
+  plain = {
+    f'product of 2048 x 2048 {x.dtype}': (product, (x, x), 2 * len(x) ** 3),
+    f'sum of {y.nbytes // 10**6} MB': (jnp.sum, (y,), y.nbytes),
+  }
+  measured = {}
+  kinds = ('flops', 'GFLOP/s'), ('bytes', 'GB/s')
+  for (name, (f, arguments, amount)), (kind, unit) in zip(plain.items(), kinds):
+    f = jax.jit(f).lower(*arguments).compile()
+    rates = []
+    for _ in range(10):
+      begin = time.perf_counter()
+      jax.block_until_ready(f(*arguments))
+      rates.append(amount / (time.perf_counter() - begin) / 1e9)
+    share = ready.get(kind, 0) / 1e9 / max(rates)
+    measured[name] = Measured(rates, unit), share
+  return measured
 
 
 def sliding(

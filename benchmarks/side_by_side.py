@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import ours
 from benchmarks.results import Measured, spread
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 
 # What both sides have in common besides their sizes.
@@ -74,6 +75,7 @@ def run(
   spec = COMMON | sizes
   # Other work on the same cores spoils a comparison: the load is told.
   machine = {'cpus': os.cpu_count(), 'load': f'{os.getloadavg()[0]:.1f}'}
+  machine['instructions'] = target_device.cpu_units() or 'unknown'
   told = ', '.join(f'{k} {v}' for k, v in (spec | machine).items())
   print(f'{benchmark}: {told}', flush=True)
   ready, measure = ours.prepare(benchmark, types.SimpleNamespace(**spec))
@@ -99,7 +101,14 @@ def run(
         text += f'ratio {ratio:.3f}'
       print(text, flush=True)
   print(*summary(rounds), sep='\n')
-  return {x: Measured(each, 'tokens/s') for x, each in _rates(rounds).items()}
+  rates = _rates(rounds)
+  measured = {x: Measured(each, 'tokens/s') for x, each in rates.items()}
+  rate = statistics.median(rates['txl_jax'])
+  for name, (limit, share) in ours.limits(ready, sizes['dtype']).items():
+    used = f', our share {share * rate:.0%}' if share else ''
+    print(f'{name}: {max(limit.values):.1f} {limit.unit}{used}')
+    measured[name] = limit
+  return measured
 
 
 def _rates(rounds):

@@ -12,7 +12,7 @@ import pytest
 
 from tests import emulator, fake_bucket, quick
 from txl_jax.data import options
-from txl_jax.program import buckets
+from txl_jax.program import buckets, target_device
 
 gc.set_threshold(100_000)  # as programs do, see `terminal.begin`
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
@@ -77,6 +77,15 @@ def memory(monkeypatch):
   monkeypatch.setattr(buckets, '_retry', lambda: None)
   monkeypatch.setattr(buckets, '_prepare_packages', lambda called: None)
   return made
+
+
+@pytest.fixture
+def matrix_units(monkeypatch):
+  """Compiles for a CPU with matrix units for bfloat16, whatever this one has.
+
+  A program compiled in another test may be used again: compile fresh functions.
+  """
+  monkeypatch.setattr(target_device, 'cpu_units', lambda: 'amx_bf16')
 
 
 _SLOW = [pytest.mark.slow, pytest.mark.filterwarnings('ignore')]

@@ -22,6 +22,7 @@ Arrays of other shapes raise a ValueError that names the argument.
 
 import functools
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -178,17 +179,19 @@ def visibility(
   return visible[None] & (j >= M - filled[:, None, None])
 
 
-def content_scores(q: jax.Array, k: jax.Array) -> jax.Array:
+def content_scores(
+  q: jax.Array, k: jax.Array, einsum: Callable[..., Any] = jnp.einsum
+) -> jax.Array:
   """q_i . k_j / sqrt(K), attention without positions (Vaswani et al. 2017).
 
   Queries are [B, T, H, K], keys [B, S, H, K], the scores [B, H, T, S], float32
   or wider: a bfloat16 score of 10 would be off by up to 0.03, which the
-  exponential turns into an error of 3 %.
+  exponential turns into an error of 3 %. `einsum` computes the product.
   """
   hold(('q', q, 'BTHK'), ('k', k, 'BSHK'))
   wide = jnp.promote_types(q.dtype, jnp.float32)
   scaled = q * q.shape[-1] ** -0.5
-  product = functools.partial(jnp.einsum, preferred_element_type=wide)
+  product = functools.partial(einsum, preferred_element_type=wide)
   return product('bthk,bshk->bhts', scaled, k)
 
 
@@ -199,6 +202,7 @@ def relative_scores(
   u: jax.Array,
   v_bias: jax.Array,
   b: jax.Array | None = None,
+  einsum: Callable[..., Any] = jnp.einsum,
 ) -> jax.Array:
   """Attention scores by content and by distance, scaled by 1 / sqrt(K).
 
@@ -210,6 +214,7 @@ def relative_scores(
     v_bias: [H, K] position bias (the paper's v).
     b: [S, H], added to the score of each distance before it is scaled, in the
       order of r; None adds nothing.
+    einsum: computes the two products.
 
   Returns:
     [B, H, T, S], float32 or wider, like those of `content_scores`.
@@ -225,7 +230,7 @@ def relative_scores(
   scale = q.shape[-1] ** -0.5
   wide = jnp.promote_types(q.dtype, jnp.float32)
   product = functools.partial(
-    jnp.einsum, 'bhtk,bhsk->bhts', preferred_element_type=wide
+    einsum, 'bhtk,bhsk->bhts', preferred_element_type=wide
   )
   content = product((q + u[:, None]) * scale, k)
   # A copy of the small table for each row of the batch keeps B in front of
@@ -344,12 +349,13 @@ def attend(
   *,
   dropout_rate: float = 0.0,
   dropout_key: jax.Array | None = None,
+  einsum: Callable[..., Any] = jnp.einsum,
 ) -> jax.Array:
   """Values summed with the probabilities of their keys: [B, T, H, K].
 
   Scores are [B, H, T, S], values [B, S, H, K], the mask bool [B or 1, T, S]
   from `visibility`. Dropping probabilities needs a key. The result has the
-  dtype of v.
+  dtype of v. `einsum` computes the product.
   """
   sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
   rows = 1 if jnp.shape(mask)[:1] == (1,) else sizes['B']
@@ -357,7 +363,7 @@ def attend(
   if not jnp.issubdtype(kind := jnp.result_type(mask), jnp.bool):
     raise ValueError(f'mask is {kind}; allowed: bool')
   weights, total = exponentials(scores, mask)
-  return weighted_sum(weights, total, v, dropout_rate, dropout_key)
+  return weighted_sum(weights, total, v, dropout_rate, dropout_key, einsum)
 
 
 def weighted_sum(
@@ -366,10 +372,11 @@ def weighted_sum(
   v: jax.Array,
   rate: float,
   key: jax.Array | None,
+  einsum: Callable[..., Any] = jnp.einsum,
 ) -> jax.Array:
   """`attend`, given the `exponentials`."""
   weights = dropout(weights.astype(v.dtype), rate, key)
-  out = jnp.einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
+  out = einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
   # Dividing here instead of in the weights touches T K numbers, not T S.
   return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
 

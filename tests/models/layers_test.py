@@ -10,6 +10,7 @@ import pytest
 from tests import direct
 from txl_jax.models import layers, transformer_xl
 from txl_jax.models.transformer_xl import Config
+from txl_jax.ops import matmul
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 3, 8]) * [[[3.0]], [[1e-2]]]  # eps matters in row 1
@@ -33,7 +34,7 @@ def test_layer_norm_is_computed_in_float32(dtype):
   variables = module.init(jax.random.key(0), x)
   assert variables['params']['norm']['scale'].dtype == jnp.float32
   out = module.apply(variables, x)
-  assert out.dtype == dtype
+  assert out.dtype == matmul.state_dtype(dtype)
   one = {'norm': {'scale': np.ones(64), 'bias': np.zeros(64)}}
   expected = direct.layer_norm(np.asarray(x, np.float64), one, 1e-5)
   rtol, atol = (2**-8, 1e-3) if dtype == 'bfloat16' else (1e-4, 1e-4)
@@ -124,8 +125,8 @@ def test_biases():
   for x, param in zip((u, v), (params['u'], params['v'])):
     assert param.shape == (40, 50) and param.dtype == jnp.float32
     assert abs(param.std() - 0.1) < 0.01
-    assert x.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(x, param.astype(jnp.bfloat16))
+    assert x.dtype == matmul.state_dtype('bfloat16')
+    np.testing.assert_array_equal(x, param.astype(x.dtype))
   assert (params['u'] != params['v']).all()
 
 

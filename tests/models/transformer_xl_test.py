@@ -211,7 +211,10 @@ def test_memory_init():
     model = make(memory_init=start, mem_len=mem_len, dtype='bfloat16')
     memory = model.init_memory(B)
     assert memory.states.shape == (N, B, mem_len, 8)
-    assert memory.states.dtype == jnp.bfloat16 and not memory.states.any()
+    assert (
+      memory.states.dtype == model.config.state_dtype
+      and not memory.states.any()
+    )
     assert memory.filled.tolist() == [filled] * B
     assert memory.filled.dtype == jnp.int32
     used = memory.replace(filled=memory.filled * 0 + mem_len // 2)
@@ -282,7 +285,7 @@ def test_initialisation():
 
 
 def test_bfloat16():
-  """float32 parameters, gradients and nll; memory in bfloat16."""
+  """float32 parameters, gradients and nll."""
   # Distances far above 256, where bfloat16 cannot count.
   far = dict(mem_len=600, d_model=16, n_layer=1, memory_init='zeros')
   model, exact = make(**far, dtype='bfloat16'), make(**far, dtype='float32')
@@ -295,7 +298,9 @@ def test_bfloat16():
   states = np.random.default_rng(0).normal(size=[1, B, 600, 16])
   results = []
   for m in model, exact:
-    memory = m.init_memory(B).replace(states=states.astype(m.config.dtype))
+    memory = m.init_memory(B).replace(
+      states=states.astype(m.config.state_dtype)
+    )
 
     def loss(params, m=m, memory=memory):
       out = m.apply(

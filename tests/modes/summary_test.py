@@ -5,6 +5,8 @@ import pytest
 from tests.training.cost_test import V, multiplications, small
 from txl_jax.configs import common
 from txl_jax.modes import summary
+from txl_jax.ops import matmul
+from txl_jax.program import target_device
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 
@@ -54,12 +56,28 @@ def test_parameters_and_memory():
   kept = re.compile(r'memory state: (.*), (.*) a row')
   c.train.update(batch_size=64)
   c.model.update(mem_len=4096)
-  for dtype, size in (('float32', 4), ('bfloat16', 2)):
+  for dtype in 'float32', 'bfloat16':
     c.model.dtype = dtype
+    size = matmul.state_dtype(dtype).itemsize
     row = 3 * 4096 * D * size + 4
     all_rows, one = kept.match(line(c, 'memory')).groups()
     assert nbytes(all_rows) == pytest.approx(64 * row, abs=5.1e6)
     assert nbytes(one) == pytest.approx(row, abs=5.1e3)
+
+
+@pytest.mark.parametrize(
+  'units, found',
+  [
+    ('amx_bf16', 'products: bfloat16, summed in float32'),
+    ('avx2', 'products: float32, which is faster than bfloat16 on this CPU'),
+  ],
+)
+def test_products_in_bfloat16(monkeypatch, units, found):
+  monkeypatch.setattr(target_device, 'cpu_units', lambda: units)
+  c = small()
+  assert not [s for s in summary.table(c, V) if s.startswith('products')]
+  c.model.dtype = 'bfloat16'
+  assert found in summary.table(c, V)
 
 
 def test_a_mesh_of_devices_that_are_not_there():

@@ -271,7 +271,7 @@ def test_normaliser():
   assert grad.tolist() == [1, -1, 0]
 
 
-def test_bfloat16():
+def test_bfloat16(matrix_units):
   """Products in bfloat16; sums, nll and gradients of weights in float32."""
   h, out = states().astype(np.float32), jax.tree.map(np.float32, output())
   targets = some(0, V)

@@ -221,7 +221,7 @@ def test_shapes_and_dtypes_stay(name, accumulate):
     return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
 
   assert kind(new) == kind(state)
-  assert state.memory.states.dtype == jnp.bfloat16
+  assert state.memory.states.dtype == model.config.state_dtype
 
 
 def test_a_config_reaches_its_step(monkeypatch):

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from txl_jax.ops import softmax
+from txl_jax.ops import matmul, softmax
 from txl_jax.program.settings import IN_USE, count, key, size
 
 
@@ -85,9 +85,23 @@ class Config:
   dtype: str = key(
     'float32',
     'Compute dtype; parameters, softmax, norms and nll stay float32.',
-    choices=('float32', 'bfloat16'),
+    choices={
+      'float32': 'everywhere',
+      'bfloat16': 'states and products on GPUs and TPUs; on CPUs products, if '
+      'the CPU has matrix units for them (AMX), else nothing',
+    },
     may_change=IN_USE,
   )
+
+  @property
+  def operand_dtype(self) -> Any:
+    """The dtype of the operands of products on the device in use."""
+    return matmul.operand_dtype(self.dtype)
+
+  @property
+  def state_dtype(self) -> Any:
+    """The dtype of states between products on the device in use."""
+    return matmul.state_dtype(self.dtype)
 
   def replace(self, **changes: Any) -> 'Config':
     """The same config with other values."""

@@ -89,20 +89,21 @@ class Vocabulary(nn.Module):
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """int32 [B, T] -> [B, T, D], scaled."""
-    flat, dtype = tokens.reshape(-1), jnp.dtype(self.config.dtype)
+    flat, dtype = tokens.reshape(-1), self.config.operand_dtype
     x = vocab_parallel.embed(flat, self.tables, self.projections, dtype)
+    x = x.astype(self.config.state_dtype)
     return x.reshape(*tokens.shape, self.config.d_model) * self.scale
 
   def logits(self, h: jax.Array) -> jax.Array:
     """[..., D] -> float32 [..., V]; with tails they are log-probabilities."""
     c, flat = self.config, h.reshape(-1, h.shape[-1])
-    options: Any = dict(tail_order=c.tail_order, dtype=jnp.dtype(c.dtype))
+    options: Any = dict(tail_order=c.tail_order, dtype=c.operand_dtype)
     out = softmax.logits(flat, self.output, **options)
     return out.reshape(*h.shape[:-1], self.vocab_size)
 
   def nll(self, h: jax.Array, targets: jax.Array) -> jax.Array:
     """-log p(target) in nats: float32 [B, T], 0 where the target is -1."""
     c, flat = self.config, (h.reshape(-1, h.shape[-1]), targets.reshape(-1))
-    options: Any = dict(tail_order=c.tail_order, dtype=jnp.dtype(c.dtype))
+    options: Any = dict(tail_order=c.tail_order, dtype=c.operand_dtype)
     out = vocab_parallel.nll(*flat, self.output, **options)
     return out.reshape(targets.shape)

@@ -98,7 +98,7 @@ class WithRing(transformer.Transformer):
     c = self.config
     shape = batch_size * c.n_head, self._slots, c.d_head
     pairs = self.row_axes().states
-    states = jax.tree.map(lambda _: jnp.zeros(shape, c.dtype), pairs)
+    states = jax.tree.map(lambda _: jnp.zeros(shape, c.operand_dtype), pairs)
     return Ring(states, jnp.zeros([], jnp.int32), self._filled(batch_size))
 
   def row_axes(self) -> Any:

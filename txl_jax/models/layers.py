@@ -75,7 +75,7 @@ class LayerNorm(nn.Module):
     # The backward pass keeps x, not the wide arrays computed from it.
     again: Any = nn.remat(nn.LayerNorm, prevent_cse=False)
     norm = again(c.ln_eps, dtype=wide, name='norm', **options)
-    return norm(x).astype(c.dtype)
+    return norm(x).astype(c.state_dtype)
 
 
 class Product(nn.DenseGeneral):
@@ -89,8 +89,16 @@ class Product(nn.DenseGeneral):
 
   def __post_init__(self):
     if self.dot_general is None:
-      self.dot_general = matmul.dot_general(self.memory)
+      self.dot_general = matmul.dot_general(self.memory, self.dtype)
+      if self.dot_general:  # it rounds the operands by itself
+        self.promote_dtype = _unpromoted
     super().__post_init__()
+
+
+def _unpromoted(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
+  """Returns the arrays as they are, in place of Flax's `promote_dtype`."""
+  del dtype, inexact
+  return arrays
 
 
 class FeedForward(nn.Module):
@@ -103,7 +111,7 @@ class FeedForward(nn.Module):
     """[B, T, D] -> [B, T, D]; the key is for dropout, None is without."""
     c = self.config
     init = initial.normal(c.init_std)
-    shared: Any = dict(kernel_init=init, dtype=jnp.dtype(c.dtype))
+    shared: Any = dict(kernel_init=init, dtype=c.operand_dtype)
     h = Product(c.d_ff, name='w1', **shared)(x)  # [B, T, F]
     rate = 0.0 if key is None else c.dropout
     h = dropout.relu_and_drop(h, rate, key, c.locked_dropout)
@@ -141,13 +149,13 @@ class Attention(nn.Module):
   def _projection(self, outputs, **options):
     c = self.config
     init = initial.normal(c.init_std)
-    shared: Any = dict(dtype=jnp.dtype(c.dtype), use_bias=False)
+    shared: Any = dict(dtype=c.operand_dtype, use_bias=False)
     return Product(outputs, kernel_init=init, **shared, **options)
 
   def project(self, states: jax.Array) -> tuple[jax.Array, jax.Array]:
     """[B, any, D] -> keys and values, each [B, any, H, K]."""
-    apart = matmul.apart(states)
-    return self.k(states), self.v(apart)
+    apart, dtype = matmul.apart(states), self.config.operand_dtype
+    return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
   def distances(self, positions: Any) -> Distances | None:
     """Made of the positions that all layers share; None if scores have none."""
@@ -165,7 +173,7 @@ class Attention(nn.Module):
 
     def scores():
       if distances is None:
-        return attention.content_scores(q, k)
+        return attention.content_scores(q, k, matmul.einsum)
       return attention.relative_scores(q, k, *distances)
 
     def mask():
@@ -174,8 +182,8 @@ class Attention(nn.Module):
     show(self, MAPS, lambda: attention.probabilities(scores(), mask()))
     show(self, TERMS, lambda: score_terms(q, k, distances, mask()))
     if distances is None:
-      dropped: Any = dict(dropout_rate=rate, dropout_key=key)
-      return self.o(attention.attend(scores(), v, mask(), **dropped))
+      more: Any = dict(dropout_rate=rate, dropout_key=key, einsum=matmul.einsum)
+      return self.o(attention.attend(scores(), v, mask(), **more))
     r, u, v_bias, b = distances
     inputs = kernels.Inputs(q, k, v, r, u, v_bias, b, filled)
     name = None if c.attention == 'auto' else c.attention

@@ -192,7 +192,7 @@ class Transformer(base.LanguageModel):
       return h, (new, shown)
 
     weights = [layer.variables['params'] for layer in self.layers]
-    cast = functools.partial(layers.cast, dtype=c.dtype)
+    cast = functools.partial(layers.cast, dtype=c.operand_dtype)
     options: Any = dict(unroll=c.unroll, remat=POLICIES.get(c.remat), cast=cast)
     return layer_loop.run(run, h, weights, (states, words), **options)
 
@@ -207,7 +207,7 @@ class Transformer(base.LanguageModel):
 
   def _zeros(self, B):
     c = self.config
-    return jnp.zeros((c.n_layer, B, c.mem_len, c.d_model), c.dtype)
+    return jnp.zeros((c.n_layer, B, c.mem_len, c.d_model), c.state_dtype)
 
   def _filled(self, B):
     c = self.config
@@ -247,7 +247,7 @@ class Transformer(base.LanguageModel):
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`; weights have the dtype of their products."""
-    return super().frozen(layers.cast(params, self.config.dtype))
+    return super().frozen(layers.cast(params, self.config.operand_dtype))
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:

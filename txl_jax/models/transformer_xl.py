@@ -41,7 +41,7 @@ class Biases(nn.Module):
     init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
     u = self.param('u', init, shape, jnp.float32)
     v = self.param('v', init, shape, jnp.float32)
-    return u.astype(c.dtype), v.astype(c.dtype)
+    return u.astype(c.state_dtype), v.astype(c.state_dtype)
 
 
 class RelativeAttention(layers.Attention):
@@ -54,7 +54,8 @@ class RelativeAttention(layers.Attention):
   def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are (table [S, D], (u, v))."""
     R, (u, v_bias) = positions
-    return layers.Distances(self.r(R), u, v_bias)
+    r = self.r(R).astype(self.config.operand_dtype)
+    return layers.Distances(r, u, v_bias)
 
 
 class Layer(transformer.Layer):
@@ -96,6 +97,6 @@ class TransformerXL(inference.WithRing):
     # too few digits for the angles of large distances.
     wide = jnp.promote_types(c.dtype, jnp.float32)
     d = attention.distances(S, c.clamp_len, wide)
-    R = attention.sinusoid(d, c.d_model).astype(c.dtype)
+    R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
     R = self.drop(R, c.dropout, train=train)
     return R, None if c.untie_biases else self.biases()

@@ -68,6 +68,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(products, T {T})',
+    *_products(model.config),
     *_attention(model.config, T),
     f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
@@ -81,6 +82,15 @@ def table(config: Config, vocab_size: int) -> list[str]:
   parts = ', '.join(f'{name} {_size(n)}' for name, n in held.items() if n)
   of_each = 'each device' if mesh.size > 1 else 'the device'
   return [*lines, f'between steps {of_each} holds {parts}']
+
+
+def _products(own):
+  """The dtype of products where the compute dtype is bfloat16; [] elsewhere."""
+  if own.dtype != 'bfloat16':
+    return []
+  if own.operand_dtype == 'bfloat16':
+    return ['products: bfloat16, summed in float32']
+  return ['products: float32, which is faster than bfloat16 on this CPU']
 
 
 def _attention(own, T):

@@ -1,73 +1,212 @@
 """Products of states with weights, in the forms that devices compute fastest.
 
 Pure functions on plain arrays. Shapes: B batch, S positions.
+
+On a CPU with matrix units for bfloat16, XLA uses them only for products whose
+operands are bfloat16 and whose sums are float32, with the summed axis last in
+the first operand, and with both operands in memory in the order of their axes.
+It computes every other product from float32 copies, and emulates elementwise
+work in bfloat16. Where the compute dtype is bfloat16, a CPU has therefore
+
+  operand_dtype  bfloat16 with such units, float32 without
+  state_dtype    float32, the dtype of states between products
+
+On GPUs and TPUs both are the compute dtype.
 """
 
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from txl_jax.program import target_device
 
 
-def dot_general(memory: int) -> Callable[..., jax.Array] | None:
+def operand_dtype(dtype: Any) -> jnp.dtype:
+  """The dtype of the operands of products, given the compute dtype."""
+  device = target_device.device()
+  widened = device.platform == 'cpu' and not device.multiplies_bfloat16
+  return jnp.dtype(_wide(dtype) if widened else dtype)
+
+
+def state_dtype(dtype: Any) -> jnp.dtype:
+  """The dtype of states between products, given the compute dtype."""
+  on_cpu = target_device.device().platform == 'cpu'
+  return jnp.dtype(_wide(dtype) if on_cpu else dtype)
+
+
+def _wide(dtype):
+  """float32 for bfloat16; other dtypes are returned unchanged."""
+  return jnp.float32 if jnp.dtype(dtype) == jnp.bfloat16 else dtype
+
+
+def einsum(
+  form: str,
+  x: jax.Array,
+  y: jax.Array,
+  *,
+  dtype: Any = None,
+  preferred_element_type: Any = None,
+) -> jax.Array:
+  """`jnp.einsum` of two operands; each letter is in two of the three terms.
+
+  Operands are cast to dtype. Without one they are left as they are, unless one
+  is bfloat16: then both are. On a CPU a bfloat16 product is computed in
+  `operand_dtype`, and is float32.
+  """
+  if dtype is None and jnp.bfloat16 in (x.dtype, y.dtype):
+    dtype = jnp.dtype(jnp.bfloat16)
+  if dtype == jnp.bfloat16 and target_device.device().platform == 'cpu':
+    dtype, preferred_element_type = operand_dtype(dtype), jnp.float32
+    if dtype == jnp.bfloat16:
+      return _product(form, _Options(dtype, x.dtype, y.dtype), x, y)
+  if dtype is not None:
+    x, y = x.astype(dtype), y.astype(dtype)
+  return jnp.einsum(form, x, y, preferred_element_type=preferred_element_type)
+
+
+def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
   """What `flax.linen.DenseGeneral` multiplies by; None is its default.
 
   The first `memory` of the S states of x [B, S, ...] are those of memory, whose
-  gradient few models need.
+  gradient few models need. Operands are cast to dtype; None leaves them as they
+  are.
   """
-  # For a GPU or TPU, XLA leaves out what is not needed of its own accord:
-  # there, the gradients of `_on_cpu` would only cost copies.
-  return _on_cpu(memory) if target_device.device().platform == 'cpu' else None
+  # For a GPU or TPU, XLA removes by itself what is not needed: there, the
+  # gradients of `_product` would only add copies.
+  if target_device.device().platform != 'cpu':
+    return None
+  return _dot_general(memory, dtype and jnp.dtype(dtype))
 
 
-# Cached, as modules with equal fields shall be equal: they are compiled once.
+# Cached, since modules with equal fields must be equal: they are compiled once.
 @functools.cache
-def _on_cpu(memory) -> Any:
-  """A product whose gradients are products of matrices.
+def _dot_general(memory, dtype) -> Any:
+  def product(x, kernel, dimensions, precision=None):
+    (summed, of_kernel), _ = dimensions
+    a, *others = ''.join(map(chr, range(97, 97 + x.ndim))), *'ABCDEFGH'
+    b = [others[n] for n in range(kernel.ndim)]
+    for i, j in zip(summed, of_kernel):
+      b[j] = a[i]
+    rows = [n for i, n in enumerate(a) if i not in summed]
+    columns = [n for j, n in enumerate(b) if j not in of_kernel]
+    form = f'{a},{"".join(b)}->{"".join(rows + columns)}'
+    operands = dtype or jnp.promote_types(x.dtype, kernel.dtype)
+    options = _Options(operands, x.dtype, kernel.dtype, memory, precision)
+    return _product(form, options, x, kernel)
+
+  return product
+
+
+class _Options(NamedTuple):
+  """How a product is computed."""
+
+  dtype: Any  # of the operands
+  x_dtype: Any  # of x as it is given, and of its gradient
+  y_dtype: Any
+  memory: int = 0  # see `dot_general`
+  precision: Any = None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product(form, options, x, y):
+  """An einsum whose gradients are products of matrices.
 
   Those that JAX derives have the axes of their results in another order, and
   several axes to sum over, for which XLA copies kernels and gradients on a CPU;
   and those of memory are computed even where nothing needs them.
   """
+  return _forward(form, options, x, y)[0]
 
-  @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-  def product(x, kernel, dimensions, precision=None):
-    return jax.lax.dot_general(x, kernel, dimensions, precision)
 
-  def forward(x, kernel, dimensions, precision):
-    return product(x, kernel, dimensions, precision), (x, kernel)
+def _forward(form, options, x, y):
+  x, y = x.astype(options.dtype), y.astype(options.dtype)
+  return _multiply(form, x, y, options.precision), (x, y)
 
-  def backward(dimensions, precision, kept, g):
-    (x, kernel), ((summed, _), _) = kept, dimensions
-    rows = x.ndim - len(summed)  # so many axes are those of rows
-    matrix = kernel.reshape(math.prod(x.shape[rows:]), -1)  # [in, out]
 
-    def product_over(axis, a, b):
-      over = ((axis,), (axis,)), ((), ())
-      return jax.lax.dot_general(a, b, over, precision)
+def _backward(form, options, kept, g):
+  (x, y), (a, b, c), M = kept, _terms(form), options.memory
+  g = g.astype(options.dtype)
+  parts = jnp.split(g, [M], axis=1) if 0 < M < x.shape[1] else [g]
+  back = functools.partial(_multiply, precision=options.precision)
+  dx = [back(f'{c},{b}->{a}', part, y) for part in parts]
+  dx = jnp.concatenate(dx, axis=1) if dx[1:] else dx[0]
+  dy = back(f'{a},{c}->{b}', x, g)
+  return dx.astype(options.x_dtype), dy.astype(options.y_dtype)
 
-    def of_x(g):
-      dx = product_over(1, g.reshape(-1, matrix.shape[1]), matrix)
-      return dx.reshape(*g.shape[:rows], *x.shape[rows:])
 
-    x_rows, g_rows = (y.reshape(-1, n) for y, n in zip((x, g), matrix.shape))
-    dkernel = product_over(0, x_rows, g_rows).reshape(kernel.shape)
-    if not 0 < memory < x.shape[1]:
-      return of_x(g), dkernel
-    parts = jnp.split(g, [memory], axis=1)
-    return jnp.concatenate([of_x(part) for part in parts], axis=1), dkernel
+_product.defvjp(_forward, _backward)
 
-  product.defvjp(forward, backward)
-  return product
+
+def _terms(form):
+  """The letters of two operands and of the result."""
+  operands, c = form.split('->')
+  return *operands.split(','), c
+
+
+def _multiply(form, x, y, precision):
+  """An einsum as one product of matrices; of bfloat16, the sums are float32."""
+  a, b, c = _terms(form)
+  batch = [n for n in c if n in a and n in b]
+  summed = [n for n in b if n in a and n not in c]
+  sizes = dict(zip(a + b, x.shape + y.shape))
+  narrow = x.dtype == jnp.bfloat16
+  if narrow and _swaps(a, b, c, batch, summed, sizes):
+    x, y, a, b = y, x, b, a
+  rows, columns = ([n for n in c if n in t and n not in batch] for t in (a, b))
+
+  def matrix(array, letters, others, last):
+    groups = [others, summed] if last else [summed, others]
+    groups = [batch, *groups] if batch else groups
+    order = [letters.index(n) for group in groups for n in group]
+    shape = [math.prod(sizes[n] for n in group) for group in groups]
+    array = array.transpose(order).reshape(shape)
+    if not narrow:
+      return array
+    return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
+
+  last = narrow or _ends(a, summed), _ends(b, summed)
+  x, y = matrix(x, a, rows, last[0]), matrix(y, b, columns, last[1])
+  single = narrow and x.shape[-2] == 1
+  if single:  # XLA would compute a product with one row from float32 copies
+    x = jnp.concatenate([x, x], axis=-2)
+  n = len(batch) and 1
+  over = (([n + last[0]], [n + last[1]]), ([0][:n], [0][:n]))
+  wide = jnp.promote_types(x.dtype, jnp.float32)
+  out = jax.lax.dot_general(x, y, over, precision, preferred_element_type=wide)
+  out = out[..., :1, :] if single else out
+  found = [*batch, *rows, *columns]
+  out = out.reshape([sizes[n] for n in found])
+  return out.transpose([found.index(n) for n in c])
+
+
+def _ends(term, letters):
+  """Whether a term ends with these letters, in this order."""
+  return term.endswith(''.join(letters))
+
+
+def _swaps(a, b, c, batch, summed, sizes):
+  """Whether y is to be the first operand, so that less is copied."""
+  if _ends(a, summed) or _ends(b, summed):
+    return not _ends(a, summed)
+
+  def cost(term, other):  # of the copy of an operand, and of the result
+    parts = (n for t in (term, other) for n in t if n in c and n not in batch)
+    turned = ''.join([*batch, *parts]) != c
+    return sum(
+      2 * math.prod(sizes[n] for n in t) * times
+      for t, times in ((term, 1), (c, 2 * turned))
+    )
+
+  return cost(b, a) < cost(a, b)
 
 
 def apart(x: jax.Array) -> jax.Array:
-  """x, for a product that XLA shall not join with other products of x.
+  """x, for a product that XLA must not join with other products of x.
 
   On a GPU it would make one product of them all, and copy its parts.
   """

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
+from txl_jax.ops import matmul
 
 _COLUMNS = 64  # of a table, a multiple of them: products are slower otherwise
 
@@ -132,7 +133,7 @@ def scores(
   wide = jnp.promote_types(q.dtype, jnp.float32)
 
   def product(form, *operands):
-    return jnp.einsum(form, *operands, preferred_element_type=wide)
+    return matmul.einsum(form, *operands, preferred_element_type=wide)
 
   def by_distance(q):  # [B, H, T, K] -> [B, H, T, W]
     # The table has no batch axis, so the rows of queries are treated as more
@@ -218,5 +219,5 @@ def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
   B, H, T, C = scores.shape
   weights, total = attention.exponentials(scores, mask)
   weights = weights.astype(v.dtype).reshape(B * H, T, C)
-  out = jnp.einsum('ntc,nck->ntk', weights, v).reshape(B, H, T, -1)
+  out = matmul.einsum('ntc,nck->ntk', weights, v).reshape(B, H, T, -1)
   return (out / total).astype(v.dtype)

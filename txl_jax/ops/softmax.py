@@ -1,7 +1,7 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
-Pure functions on plain arrays; besides jax this file needs only
-target_device.py and selected_rows.py, so that they can be copied into any JAX
+Pure functions on plain arrays; besides jax this file needs only matmul.py,
+selected_rows.py and target_device.py, so that they can be copied into any JAX
 project. The vocabulary is sorted by frequency and cut into bins: a head of
 frequent words and tails of ever rarer ones, which may be narrower.
 
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from txl_jax.ops import matmul
 from txl_jax.ops.selected_rows import on_rows
 from txl_jax.program import target_device
 
@@ -212,12 +213,13 @@ def embed(
     bins[i].look_up(table, tokens - first[i], inside[i]).astype(dtype)
     for i, table in enumerate(tables)
   ]  # [N, d_i]
-  if len(projections) <= 1:
-    x = sum(found[1:], found[0])
-    return x @ projections[0].astype(dtype) if projections else x
 
   def project(projection, x, _):
-    return x @ projection.astype(dtype)
+    return matmul.einsum('nd,de->ne', x, projection, dtype=dtype)
+
+  if len(projections) <= 1:
+    x = sum(found[1:], found[0])
+    return project(projections[0], x, tokens) if projections else x
 
   # Most tokens are in the head; each tail projects only its own tokens.
   x = project(projections[0], found[0], tokens)
@@ -256,13 +258,11 @@ def _column(output, i, tail_order):
 def _logits(dtype, params, h):
   """[N, D] -> [N, V_i], float32 or wider."""
   weights, bias, projection = params
-  h = h.astype(dtype)
+  product = functools.partial(matmul.einsum, dtype=dtype)
   if projection is not None:
-    h = h @ projection.astype(dtype).T
+    h = product('nd,ed->ne', h, projection)
   wide = jnp.promote_types(dtype, jnp.float32)
-  scores = jnp.einsum(
-    'nd,vd->nv', h, weights.astype(dtype), preferred_element_type=wide
-  )
+  scores = product('nd,vd->nv', h, weights, preferred_element_type=wide)
   return scores + bias
 
 

@@ -4,6 +4,8 @@ It may be another than the machine has: `python -m benchmarks hlo` compiles for
 TPUs and GPUs that are not there.
 """
 
+import functools
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -21,12 +23,50 @@ class Device(NamedTuple):
     """Whether it is an NVIDIA GPU of compute capability 8.0 or above."""
     return self.platform == 'gpu' and not _OTHERS.search(self.kind)
 
+  @property
+  def multiplies_bfloat16(self) -> bool:
+    """Whether products of bfloat16 are faster than those of float32.
+
+    On a CPU, with matrix units: AMX. AVX512-BF16 alone has not been measured.
+    """
+    return self.platform != 'cpu' or cpu_units() == 'amx_bf16'
+
 
 # Older GPUs of NVIDIA, by developer.nvidia.com/cuda-gpus, and those of AMD.
 _OTHERS = re.compile(
   r'AMD|Instinct|gfx|GTX|Quadro|Tesla|TITAN|'
   r'\b(K\d+|M\d+|P\d+|T4|T\d{3,4}|V100|RTX 20\d\d)\b'
 )
+
+
+# Instructions for products, by their names in Linux, the best first, and what
+# --xla_cpu_max_isa must allow for them.
+_UNITS = {
+  'amx_bf16': 'AMX',
+  'avx512_bf16': 'AVX512_BF16',
+  'avx512f': 'AVX512',
+  'avx2': 'AVX2',
+}
+_ISA = ('SSE4_2', 'AVX', 'AVX2', 'AVX512', 'AVX512_VNNI', 'AVX512_BF16')
+_ISA += ('AMX', 'AMX_FP16')
+
+
+@functools.cache
+def cpu_units(cpuinfo: str = '/proc/cpuinfo') -> str:
+  """The best instructions for products that XLA has on this CPU.
+
+  One of amx_bf16, avx512_bf16, avx512f, avx2; '' if it has none, or is unknown.
+  """
+  try:
+    with open(cpuinfo) as f:
+      found = next(line for line in f if line.startswith('flags')).split()
+  except (OSError, StopIteration):
+    return ''
+  limit = re.search(r'--xla_cpu_max_isa=(\w+)', os.environ.get('XLA_FLAGS', ''))
+  limit = limit[1].upper() if limit else _ISA[-1]
+  allowed = _ISA[: _ISA.index(limit) + 1] if limit in _ISA else _ISA
+  usable = (u for u in _UNITS if u in found and _UNITS[u] in allowed)
+  return next(usable, '')
 
 
 def device() -> Device:

@@ -110,7 +110,7 @@ class Auxiliary(nn.Module):
     # The token after the next counts if both it and the next one are scored.
     later = jnp.where(targets < 0, -1, jnp.roll(targets, -1, axis=1))
     later = later.at[:, -1].set(-1)
-    dtype = jnp.dtype(c.dtype)
+    dtype = c.operand_dtype
     zero = jnp.zeros([], jnp.promote_types(dtype, jnp.float32))
 
     def loss(h, n, weights):

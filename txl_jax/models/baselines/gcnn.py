@@ -146,14 +146,14 @@ class Convolution(nn.Module):
       w *= self.param('scale', lambda _: norm) / norm
     y = jax.lax.conv_general_dilated(
       x,
-      w.astype(c.dtype),
+      w.astype(c.state_dtype),
       window_strides=(1,),
       padding='VALID',
       dimension_numbers=('NTC', 'TIO', 'NTC'),
     )
     if self.use_bias:
       bias = self.param('bias', nn.initializers.zeros, (F,), jnp.float32)
-      y += bias.astype(c.dtype)
+      y += bias.astype(c.state_dtype)
     return y
 
 
@@ -217,7 +217,7 @@ class GCNN(base.Layered):
     shapes = list(itertools.chain(*parse(c.blocks)))
     widths = [c.d_model, *(shape.width for shape in shapes)]
     return [
-      jnp.zeros([batch_size, shape.kernel - 1, C], c.dtype)
+      jnp.zeros([batch_size, shape.kernel - 1, C], c.state_dtype)
       for shape, C in zip(shapes, widths)
       if shape.kernel > 1
     ]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from txl_jax.models import initial, layers
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
+from txl_jax.ops import matmul
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import IN_USE, count
 
@@ -55,7 +56,7 @@ class Layer(nn.Module):
   def __call__(self, x, state, lengths, train):
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
     c, H, (_, T, J) = self.config, self.width, x.shape
-    init, dtype = initial.normal(c.init_std), jnp.dtype(c.dtype)
+    init, dtype = initial.normal(c.init_std), c.state_dtype
 
     def bias_init(key, shape, dtype):
       del key
@@ -65,16 +66,17 @@ class Layer(nn.Module):
     U = self.param('hidden', init, (H, 4, H), jnp.float32)
     b = self.param('bias', bias_init, (4, H), jnp.float32)
     U = layers.Dropout()(U, c.weight_drop, train=train)
-    W, U, b = (w.astype(dtype) for w in (W, U, b))
+    W, U = (w.astype(c.operand_dtype) for w in (W, U))
+    b = b.astype(dtype)
     # All that does not depend on the position before is one product.
-    inputs = jnp.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
+    inputs = matmul.einsum('tbj,jgh->tbgh', x.swapaxes(0, 1), W) + b
     real = None  # bool [T, B, 1]
     if lengths is not None:
       real = (jnp.arange(T)[:, None] < lengths)[..., None]
 
     def step(old, position):
       inputs, real = position
-      gates = inputs + jnp.einsum('bj,jgh->bgh', old.hidden, U)
+      gates = inputs + matmul.einsum('bj,jgh->bgh', old.hidden, U)
       gates = gates.astype(old.cell.dtype)
       i, f, g, o = (gates[:, n] for n in range(4))  # [B, H]
       kept = jax.nn.sigmoid(f) * old.cell
@@ -108,5 +110,5 @@ class LSTM(recurrent.Recurrent):
     wide = jnp.promote_types(c.dtype, jnp.float32)
     shapes = [(batch_size, H) for H in recurrent.widths(c)]
     return tuple(
-      State(jnp.zeros(s, c.dtype), jnp.zeros(s, wide)) for s in shapes
+      State(jnp.zeros(s, c.state_dtype), jnp.zeros(s, wide)) for s in shapes
     )

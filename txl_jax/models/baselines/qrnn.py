@@ -19,6 +19,7 @@ from txl_jax import attention
 from txl_jax.models import initial, layers
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
+from txl_jax.ops import matmul
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -81,17 +82,17 @@ class Layer(nn.Module):
   def __call__(self, x, state, lengths, train):
     """x [B, T, J], State -> h [B, T, H], State; lengths as in `models.base`."""
     c, H, w, (_, T, J) = self.config, self.width, self.window, x.shape
-    init, dtype = initial.normal(c.init_std), jnp.dtype(c.dtype)
+    init, dtype = initial.normal(c.init_std), c.state_dtype
     kernel = self.param('kernel', init, (w, J, 3, H), jnp.float32)
     bias = self.param('bias', nn.initializers.zeros, (3, H), jnp.float32)
     kernel = layers.Dropout()(kernel, c.weight_drop, train=train)
-    kernel, bias = kernel.astype(dtype), bias.astype(dtype)
+    kernel, bias = kernel.astype(c.operand_dtype), bias.astype(dtype)
     seen, inputs = x[None], ()  # [w, B, T, J], the oldest first
     if w > 1:
       both = jnp.concatenate([state.inputs, x], axis=1)
       seen = jnp.stack([both[:, n : n + T] for n in range(w)])
       inputs = attention.update_memory(state.inputs, x, lengths)
-    gates = jnp.einsum('wbtj,wjgh->tbgh', seen, kernel) + bias
+    gates = matmul.einsum('wbtj,wjgh->tbgh', seen, kernel) + bias
     gates = gates.astype(state.cell.dtype)
     z, f, o = (gates[:, :, n] for n in range(3))  # [T, B, H]
     update = (1 - c.zoneout) * jax.nn.sigmoid(-f)  # 1 - f
@@ -127,5 +128,5 @@ class QRNN(recurrent.Recurrent):
     cells = [jnp.zeros([B, H], wide) for H in recurrent.widths(c)]
     inputs = [()] * c.n_layer
     if c.window > 1:
-      inputs[0] = jnp.zeros([B, c.window - 1, c.d_model], c.dtype)
+      inputs[0] = jnp.zeros([B, c.window - 1, c.d_model], c.state_dtype)
     return tuple(map(State, cells, inputs))

@@ -62,12 +62,13 @@ class Attention(layers.Attention):
 
   def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are the rows int32 [S] of the table."""
-    r = jnp.asarray(self.table, self.config.dtype)[positions]  # [S, H, K]
-    zeros = jnp.zeros_like(r[0])
-    if not self.config.biases:
+    c = self.config
+    r = jnp.asarray(self.table, c.operand_dtype)[positions]  # [S, H, K]
+    zeros = jnp.zeros(r.shape[1:], c.state_dtype)
+    if not c.biases:
       return layers.Distances(r, zeros, zeros)
     b = jnp.asarray(self.distance_bias)[positions]  # [S, H]
-    return layers.Distances(r, jnp.asarray(self.u, r.dtype), zeros, b)
+    return layers.Distances(r, jnp.asarray(self.u, zeros.dtype), zeros, b)
 
 
 class Layer(transformer.Layer):

@@ -53,5 +53,5 @@ class Vaswani(transformer.Transformer):
     c, left = self.config, transformer.tokens_left(tokens.shape[1], lengths)
     wide = jnp.promote_types(c.dtype, jnp.float32)
     table = attention.sinusoid(left.reshape(-1).astype(wide), c.d_model)
-    table = table.reshape(*left.shape, c.d_model).astype(c.dtype)
+    table = table.reshape(*left.shape, c.d_model).astype(c.state_dtype)
     return self.embed(tokens, train=train, positions=table)

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
+from txl_jax.ops import matmul
 from txl_jax.ops.kernels import base
 
 
@@ -40,10 +41,11 @@ def masked(
 
 def _forward(rate, arrays, mask, key):
   q, k, v, *positional = arrays
-  scores = attention.relative_scores(q, k, *positional)
+  scores = attention.relative_scores(q, k, *positional, einsum=matmul.einsum)
   weights, total = attention.exponentials(scores, mask)
   weights = weights.astype(v.dtype)  # they are kept
-  out = attention.weighted_sum(weights, total, v, rate, key)
+  more = rate, key, matmul.einsum
+  out = attention.weighted_sum(weights, total, v, *more)
   return out, (arrays, mask, key, weights, total, out)
 
 
@@ -56,7 +58,7 @@ def _backward(rate, kept, g):
   """
   (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
   wide, scale = total.dtype, q.shape[-1] ** -0.5
-  product = functools.partial(jnp.einsum, preferred_element_type=wide)
+  product = functools.partial(matmul.einsum, preferred_element_type=wide)
   q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
   r = jnp.swapaxes(r, 0, 1)
   g = g.astype(wide) / total
@@ -104,6 +106,10 @@ def _shifted_back(x):
 
 def _of_keys(x, weights):
   """sum_t weights_ts x_t, from [..., T, K] and [..., T, S]: [..., S, K]."""
+  if jnp.bfloat16 in (x.dtype, weights.dtype):
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    form = 'bhtk,bhts->bhsk'
+    return matmul.einsum(form, x, weights, preferred_element_type=wide)
   return jax.lax.platform_dependent(x, weights, cpu=_turned, default=_plain)
 
 

@@ -1,0 +1,168 @@
+"""Products on a CPU, with and without matrix units for bfloat16."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models import every
+from txl_jax.ops import matmul
+from txl_jax.program import target_device
+
+# XLA computes smaller products from float32 copies.
+SIZES = dict(b=2, t=32, s=48, h=2, k=32, d=40, n=32, v=36, j=32, g=4, w=2, o=1)
+FORMS = (
+  'bthk,bshk->bhts',
+  'bhts,bhsk->bhtk',
+  'bhtk,bhts->bhsk',
+  'bhts,bhtk->bhsk',
+  'nd,vd->nv',
+  'bsd,dhk->bshk',
+  'bthk,hkd->btd',
+  'wbtj,wjgh->tbgh',
+  'ok,kn->on',
+  'nok,nvk->nov',
+)
+
+
+def arrays(form):
+  """Random operands and a cotangent, float64."""
+  rng = np.random.default_rng(0)
+  shapes = ([SIZES[n] for n in term] for term in matmul._terms(form))
+  return [rng.normal(size=shape) for shape in shapes]
+
+
+def dots(f, *arguments):
+  """Operands and result of each product of a compiled program, as dtypes."""
+  text = jax.jit(f).lower(*arguments).compile().as_text()
+  dtypes = dict(re.findall(r'%?([\w.-]+) = (\w+)\[', text))
+  found = re.findall(r'= (\w+)\[\S* dot\(%?([\w.-]+), %?([\w.-]+)\)', text)
+  return [(dtypes[x], dtypes[y], out) for out, x, y in found]
+
+
+@pytest.mark.parametrize('form', FORMS)
+@pytest.mark.parametrize(
+  'dtypes',
+  [('float32', 'bfloat16'), ('bfloat16', 'float32'), ('bfloat16', 'bfloat16')],
+)
+def test_einsum_with_matrix_units(matrix_units, form, dtypes):
+  """Values and gradients; each product has bfloat16 operands."""
+  x, y, g = arrays(form)
+  given = [jnp.asarray(a, dtype) for a, dtype in zip((x, y), dtypes)]
+  x, y = (np.asarray(a.astype(jnp.bfloat16), np.float64) for a in given)
+  g = np.asarray(jnp.asarray(g, jnp.bfloat16), np.float64)
+  a, b, c = matmul._terms(form)
+
+  def run(x, y, g):
+    out, back = jax.vjp(lambda x, y: matmul.einsum(form, x, y), x, y)
+    return out, *back(g.astype(out.dtype))
+
+  found = jax.jit(run)(*given, jnp.float32(g))
+  assert [f.dtype for f in found] == ['float32', *dtypes]
+  expected = (
+    np.einsum(form, x, y),
+    np.einsum(f'{c},{b}->{a}', g, y),
+    np.einsum(f'{a},{c}->{b}', x, g),
+  )
+  for f, e in zip(found, expected):
+    rtol = 1e-5 if f.dtype == 'float32' else 5e-3  # rounded
+    error = np.abs(np.asarray(f, np.float64) - e).max()
+    assert error <= rtol * np.abs(e).max()
+  # A sum over an axis of size 1 is no product.
+  assert {*dots(run, *given, jnp.float32(g))} == {('bf16', 'bf16', 'f32')}
+
+
+def test_einsum_without_matrix_units(monkeypatch):
+  monkeypatch.setattr(target_device, 'cpu_units', lambda: 'avx2')
+  x, y, _ = arrays('nd,vd->nv')
+  x, y = jnp.asarray(x, jnp.bfloat16), jnp.asarray(y, jnp.float32)
+  out = matmul.einsum('nd,vd->nv', x, y)
+  np.testing.assert_allclose(out, np.float32(x) @ np.float32(y).T, atol=1e-5)
+  assert dots(lambda x, y: matmul.einsum('nd,vd->nv', x, y), x, y) == [
+    ('f32', 'f32', 'f32')
+  ]
+
+
+def test_dtypes(monkeypatch):
+  for units, operand in ('amx_bf16', 'bfloat16'), ('avx512_bf16', 'float32'):
+    monkeypatch.setattr(target_device, 'cpu_units', lambda x=units: x)
+    assert matmul.operand_dtype('bfloat16') == operand
+    assert matmul.state_dtype('bfloat16') == 'float32'
+    for dtype in 'float32', 'float64':
+      assert matmul.operand_dtype(dtype) == matmul.state_dtype(dtype) == dtype
+  for platform in 'gpu', 'tpu':
+    device = target_device.Device(platform)
+    monkeypatch.setattr(target_device, 'device', lambda device=device: device)
+    assert matmul.operand_dtype('bfloat16') == 'bfloat16'
+    assert matmul.state_dtype('bfloat16') == 'bfloat16'
+    assert matmul.dot_general(3, 'bfloat16') is None
+
+
+@pytest.mark.parametrize(
+  'limit, units',
+  [
+    ('', 'amx_bf16'),
+    ('AMX', 'amx_bf16'),
+    ('AVX512_BF16', 'avx512_bf16'),
+    ('AVX512', 'avx512f'),
+    ('AVX2', 'avx2'),
+    ('SSE4_2', ''),
+  ],
+)
+def test_units_are_those_that_xla_may_use(monkeypatch, tmp_path, limit, units):
+  cpuinfo = tmp_path / 'cpuinfo'
+  cpuinfo.write_text('flags\t: sse4_2 avx2 avx512f avx512_bf16 amx_bf16\n')
+  flag = f'--xla_cpu_max_isa={limit}' if limit else ''
+  monkeypatch.setenv('XLA_FLAGS', f'--xla_cpu_use_onednn=false {flag}')
+  assert target_device.cpu_units.__wrapped__(str(cpuinfo)) == units
+  cpuinfo.write_text('flags\t: sse4_2 avx2\n')
+  expected = 'avx2' if units else ''
+  assert target_device.cpu_units.__wrapped__(str(cpuinfo)) == expected
+  assert target_device.cpu_units.__wrapped__(str(tmp_path / 'none')) == ''
+
+
+CASES = {
+  **{name: (name, {}) for name in every.SETTINGS if name != 'convolution'},
+  'tails': (
+    'transformer_xl',
+    dict(cutoffs=(4, 9), d_embed=8, div_val=2, locked_dropout=True),
+  ),
+}
+_FAST = 'transformer_xl', 'tails'
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in _FAST))
+    for name in CASES
+  ],
+)
+def test_models_in_bfloat16(matrix_units, name):
+  """Nll and gradients beside those in float64; only products are rounded."""
+  name, changes = CASES[name]
+  with jax.enable_x64(True):
+    exact, params = every.make(name, **changes)
+  narrow = every.build(name, dtype='bfloat16', **changes)
+  (tokens, targets), single = every.text(5), jax.tree.map(np.float32, params)
+
+  def run(model, params):
+    def loss(params):
+      memory = model.init_memory(every.B)
+      variables, given = {'params': params}, (tokens, targets, memory)
+      nll = model.apply(variables, *given, train=False).nll
+      return nll.mean(), nll
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+  with jax.enable_x64(True):
+    (_, nll), grads = run(exact, params)
+  (_, found), found_grads = run(narrow, single)
+  assert found.dtype == jnp.float32
+  np.testing.assert_allclose(found, nll, rtol=2e-2, atol=2e-2)
+  for x, y in zip(jax.tree.leaves(found_grads), jax.tree.leaves(grads)):
+    assert x.dtype == jnp.float32
+    x, y = (np.asarray(z, np.float64) for z in (x, y))
+    assert np.linalg.norm(x - y) <= 5e-2 * np.linalg.norm(y)
