@@ -14,8 +14,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -87,6 +87,38 @@ def abstract_mesh(sizes: Any) -> AbstractMesh:
   """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1."""
   shape = tuple(abs(sizes.get(axis, 1)) for axis in AXES)
   return AbstractMesh(shape, AXES, axis_types=_TYPES)
+
+
+def own() -> AbstractMesh:
+  """The ambient mesh, where it is one of `make_mesh`; or else an empty one.
+
+  In the mesh of another program, whatever the names of its axes, and within
+  `jax.shard_map`, where axes are Manual, a model is a plain function.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  is_own = (mesh.axis_names, mesh.axis_types) == (AXES, _TYPES)
+  return mesh if is_own else AbstractMesh((), ())
+
+
+_P, _R = ParamSpec('_P'), TypeVar('_R')
+
+
+def apart(function: Callable[_P, _R]) -> Callable[_P, _R]:
+  """The function, computed outside the mesh that its caller may have set."""
+
+  @functools.wraps(function)
+  def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+    with jax.set_mesh(None):
+      return function(*args, **kwargs)
+
+  return call
+
+
+def each_apart(items: Iterator[_R]) -> Iterator[_R]:
+  """The items, none of them None, each computed as by `apart`."""
+  following = apart(next)
+  while (item := following(items, None)) is not None:
+    yield item
 
 
 def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
