@@ -158,8 +158,7 @@ class TextModel:
     perplexity.check(model, tokens, cut['batch_size'], cut['segment_len'])
     nll = np.zeros(len(tokens) - 1, np.float32)
     cut |= {'each': nll.__setitem__, 'progress': progress}
-    score = mesh_lib.apart(perplexity.score)
-    found = score(model, self.params, tokens, **cut)
+    found = mesh_lib.apart(perplexity.score)(model, self.params, tokens, **cut)
     scored = size - (int(spans[0, 1]) if first else 0)
     spans = texts.places(spans, text)
     return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
@@ -176,13 +175,12 @@ class TextModel:
       **options: lengths, keys of the section `eval`.
     """
     model, ids, spans, T = self._inside(text, options)
-    shapes = mesh_lib.apart(activations.shapes)
-    n = len(shapes(model, self.params, T, 'hidden')) - 1
+    given = model, self.params
+    n = len(mesh_lib.apart(activations.shapes)(*given, T, 'hidden')) - 1
     whole = isinstance(layer, int | np.integer)
     if not whole or layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
-    read = mesh_lib.apart(activations.hidden)
-    states = read(model, self.params, ids, layer, T)
+    states = mesh_lib.apart(activations.hidden)(*given, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
@@ -194,8 +192,7 @@ class TextModel:
     if not model.ATTENDS:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
-    read = mesh_lib.apart(activations.attention)
-    found = read(model, self.params, ids, T)
+    found = mesh_lib.apart(activations.attention)(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
 
   def push(

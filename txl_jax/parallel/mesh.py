@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -90,35 +90,33 @@ def abstract_mesh(sizes: Any) -> AbstractMesh:
 
 
 def own() -> AbstractMesh:
-  """The ambient mesh, where it is one of `make_mesh`; or else an empty one.
+  """The ambient mesh if it is as `make_mesh` makes them, or an empty one.
 
-  In the mesh of another program, whatever the names of its axes, and within
-  `jax.shard_map`, where axes are Manual, a model is a plain function.
+  Elsewhere, and in `jax.shard_map`, whose axes are Manual, a model is a plain
+  function.
   """
   mesh = jax.sharding.get_abstract_mesh()
   is_own = (mesh.axis_names, mesh.axis_types) == (AXES, _TYPES)
   return mesh if is_own else AbstractMesh((), ())
 
 
-_P, _R = ParamSpec('_P'), TypeVar('_R')
+_F = TypeVar('_F', bound=Callable)
 
 
-def apart(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def apart(function: _F) -> _F:
   """The function, computed outside the mesh that its caller may have set."""
 
   @functools.wraps(function)
-  def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+  def call(*args, **kwargs) -> Any:
     with jax.set_mesh(None):
       return function(*args, **kwargs)
 
-  return call
+  return call  # pyright: ignore[reportReturnType]
 
 
-def each_apart(items: Iterator[_R]) -> Iterator[_R]:
+def each_apart(items: Iterator[Any]) -> Iterator[Any]:
   """The items, none of them None, each computed as by `apart`."""
-  following = apart(next)
-  while (item := following(items, None)) is not None:
-    yield item
+  return iter(apart(lambda: next(items, None)), None)
 
 
 def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:

@@ -67,7 +67,8 @@ def attend(
     words = attention.dropout_words(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
   words = jnp.concatenate([words, place])
-  return _attend(kernel, span, rate, q, k, v, r, c, p, filled, words)
+  arrays = base.varying_alike((q, k, v, r, c, p, filled, words))
+  return _attend(kernel, span, rate, *arrays)
 
 
 def _by_key(k, u):

@@ -348,7 +348,7 @@ def _distance_gradients(
 
   zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
-  carry = jax.lax.empty(q.shape, q.dtype), zeros
+  carry = base.varying_alike((jax.lax.empty(q.shape, q.dtype), zeros), q)
   (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones))
   sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale
