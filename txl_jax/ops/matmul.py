@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax.program import target_device
+from txl_jax.program import shards, target_device
 
 
 def dot_general(memory: int) -> Callable[..., jax.Array] | None:
@@ -63,7 +63,12 @@ def _on_cpu(memory) -> Any:
     return jnp.concatenate([of_x(part) for part in parts], axis=1), dkernel
 
   product.defvjp(forward, backward)
-  return product
+
+  def alike(x, kernel, dimensions, precision=None):
+    x, kernel = shards.varying_alike((x, kernel))
+    return product(x, kernel, dimensions, precision)
+
+  return alike
 
 
 def apart(x: jax.Array) -> jax.Array:

@@ -26,20 +26,6 @@ class Inputs(NamedTuple):
   filled: jax.Array | None  # int32 [B], 0 to M; None is M
 
 
-def varying_alike(arrays: Any, *others: Any) -> Any:
-  """Arrays that vary over the same axes of `jax.shard_map`, with the others.
-
-  A custom gradient must vary as its array does. With these, that of an array
-  which was the same on all shards is summed over them by JAX.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  if jax.sharding.AxisType.Manual not in mesh.axis_types:
-    return arrays
-  leaves = jax.tree.leaves((arrays, others))
-  none: Any = sum(jnp.sum(jnp.ravel(x)[:0], dtype=float) for x in leaves)
-  return jax.tree.map(lambda x: x + none.astype(x.dtype), arrays)
-
-
 def result(x: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
   """The shape of a kernel's result, which varies over shards as x does."""
   own = jax.eval_shape(lambda x: jnp.ravel(x)[0].astype(dtype), x)

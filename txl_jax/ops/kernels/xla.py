@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.ops.kernels import base
+from txl_jax.program import shards
 
 
 def attend(
@@ -25,7 +26,7 @@ def attend(
   T, S = inputs.q.shape[1], inputs.k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
   words = attention.dropout_words(key) if rate else None
-  arrays = base.varying_alike(tuple(arrays), mask, words)
+  arrays = shards.varying_alike(tuple(arrays), mask, words)
   return masked(rate, arrays, mask, words)
 
 
