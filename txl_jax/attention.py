@@ -292,7 +292,8 @@ def dropout_words(key: Any) -> jax.Array:
   a threefry key from `jax.random.PRNGKey`, which has the same form. Anything
   else, such as its rbg key of four words, raises a ValueError.
   """
-  kind, shape = getattr(key, 'dtype', None), getattr(key, 'shape', None)
+  kind: Any = getattr(key, 'dtype', None)
+  shape = getattr(key, 'shape', None)
   if kind == jnp.uint32 and shape == (2,):
     return key
   if shape != () or not jnp.issubdtype(kind, jax.dtypes.prng_key):
