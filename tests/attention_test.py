@@ -146,6 +146,11 @@ def test_sinusoid():
     table = attention.sinusoid(jnp.array(d), 8)
   np.testing.assert_allclose(table, [direct.sinusoid(x, 8) for x in d])
   assert attention.sinusoid(jnp.zeros([2]), 4).dtype == jnp.float32
+  whole = attention.sinusoid(jnp.array([1, 3799]), 8)
+  np.testing.assert_allclose(
+    whole, [direct.sinusoid(x, 8) for x in (1, 3799)], atol=3e-4
+  )
+  assert whole.dtype == jnp.float32
   with pytest.raises(ValueError, match='even width, got 5'):
     attention.sinusoid(jnp.zeros([2]), 5)
 
@@ -169,6 +174,60 @@ def probabilities(scores, mask):
   return out[0, :, 0]  # [T, S]
 
 
+@pytest.mark.parametrize('dtype', ['float16', 'float8_e5m2'])
+def test_values_whose_sum_is_beyond_their_dtype(dtype):
+  """Their mean is not; nor do equal values have a gradient of the scores."""
+  large = float(jnp.finfo(dtype).max) * 0.75
+  v = jnp.full([1, 3, 1, 8], large, dtype)
+  mask = jnp.ones([1, 1, 3], bool)
+
+  def total(scores, v):
+    out = attention.attend(scores, v, mask)
+    return jnp.sum(out.astype(jnp.float32)), out
+
+  grad = jax.grad(total, argnums=(0, 1), has_aux=True)
+  (of_scores, of_v), out = grad(jnp.zeros([1, 1, 1, 3]), v)
+  assert out.dtype == dtype
+  np.testing.assert_array_equal(out.astype(np.float32), v[:, :1])
+  np.testing.assert_array_equal(of_scores, 0)
+  third = np.float32(jnp.asarray(1 / 3, dtype))
+  np.testing.assert_array_equal(of_v.astype(np.float32), third)
+
+
+def test_values_that_are_no_floats_are_refused():
+  v = jnp.ones([1, 3, 1, 8], jnp.int8)
+  with pytest.raises(ValueError, match='v is int8; allowed: floating'):
+    attention.attend(jnp.zeros([1, 1, 1, 3]), v, jnp.ones([1, 1, 3], bool))
+
+
+@pytest.mark.parametrize('M', [0, 3])
+def test_queries_that_see_keys_after_them(M):
+  """Every pair by its own distance, which may be negative; any mask."""
+  T, rng = 5, np.random.default_rng(0)
+  S = M + T
+  q, k, v, W_r, u, v_bias = arrays(T, M)
+  mask = rng.random([B, T, S]) < 0.7
+  mask[:, 2] = False  # a query that sees nothing
+  with jax.enable_x64(True):
+    d = attention.distances(S, 6, np.float64, after=T - 1)
+    assert d.tolist() == [max(min(x, 6), -6) for x in range(S - 1, -T, -1)]
+    r = jnp.einsum('sd,dhk->shk', attention.sinusoid(d, D), W_r)
+    b = rng.normal(size=[S + T - 1, H])
+    out = attention.relative_attention(q, k, v, r, u, v_bias, mask, b)
+  expected = np.zeros_like(out)
+  for n, i, h in np.ndindex(B, T, H):
+    seen = np.flatnonzero(mask[n, i])
+    scores = []
+    for j in seen:
+      d = i + M - j
+      r_d = direct.sinusoid(max(min(d, 6), -6), D) @ W_r[:, h]
+      score = (q[n, i, h] + u[h]) @ k[n, j, h] + (q[n, i, h] + v_bias[h]) @ r_d
+      scores.append((score + b[S - 1 - d, h]) / math.sqrt(K))
+    if len(seen):
+      expected[n, i, h] = direct.softmax(np.array(scores)) @ v[n, seen, h]
+  np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize('dtype', ['float32', 'float64'])
 def test_softmax_is_never_nan(dtype):
   with jax.enable_x64(dtype == 'float64'):
@@ -179,7 +238,7 @@ def test_softmax_is_never_nan(dtype):
     mask = jnp.array([[[0, 0, 0], [1, 1, 0], [1, 1, 1]]], bool)
     np.testing.assert_allclose(
       probabilities(scores, mask),
-      [[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0], [1, 0, 0]],
+      [[0, 0, 0], [0.5, 0.5, 0], [1, 0, 0]],
       rtol=1e-6,
     )
 
@@ -335,10 +394,27 @@ def test_dropout_hashes_where_an_entry_stands(rate):
   np.testing.assert_array_equal(np.asarray(out).ravel() > 0, kept)
 
 
-@pytest.mark.parametrize('rate', [-0.1, 1.0, 1.5])
+@pytest.mark.parametrize('rate', [-0.1, 1.0, 1.5, math.nan, 'a'])
 def test_dropout_rates_that_are_refused(rate):
-  with pytest.raises(ValueError, match=f'dropout rate {rate} is outside'):
-    attention.dropout(jnp.ones([2]), rate, jax.random.key(0))
+  drop = lambda rate: attention.dropout(jnp.ones([2]), rate, jax.random.key(0))
+  with pytest.raises(ValueError, match=f'rate is {rate}; allowed: a float'):
+    drop(rate)
+
+
+def test_a_traced_dropout_rate_is_refused():
+  drop = lambda rate: attention.dropout(jnp.ones([2]), rate, jax.random.key(0))
+  with pytest.raises(ValueError, match=r'rate is .*Tracer.*; allowed: a float'):
+    jax.jit(drop)(0.5)
+
+
+@pytest.mark.parametrize('key', [0, None, 'rbg', 'two'])
+def test_dropout_keys_that_are_refused(key):
+  if key == 'rbg':
+    key = jax.random.PRNGKey(0, impl='rbg')
+  if key == 'two':
+    key = jax.random.split(jax.random.key(0))
+  with pytest.raises(ValueError, match=r'dropout_key is .*; allowed: one jax'):
+    attention.dropout(jnp.ones([2]), 0.5, key)
 
 
 def test_dropout_of_rate_zero():

@@ -78,13 +78,8 @@ def test_commands(page):
         assert name in known or name.removeprefix('no') in known, command
 
 
-def test_the_page_on_reuse():
-  (block,) = pages.python(ROOT / 'docs/reuse.md')
-  exec(block, {})
-
-
 def test_python_is_run():
-  """By names_test of api, hub_download_test, and here."""
+  """By names_test of api, hub_download_test and reuse_test."""
   found = {pages.name(x) for x in pages.PAGES if pages.python(x)}
   run = {'README.md', 'docs/python.md', 'docs/reuse.md'}
   assert found == {*run, 'docs/hugging_face.md', 'docs/troubleshooting.md'}

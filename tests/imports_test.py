@@ -25,7 +25,8 @@ RULES = {
 }
 INNER = {'kernels', 'matmul', 'ring', 'corpora'}  # with a rule of their own
 # Of the package `program`.
-LEAVES = {'buckets', 'errors', 'files', 'settings', 'target_device', 'terminal'}
+LEAVES = {'buckets', 'errors', 'files', 'settings', 'shards'}
+LEAVES |= {'target_device', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {
   'attention': {'flax', 'numpy', 'optax', 'orbax'},

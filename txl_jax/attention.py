@@ -84,26 +84,32 @@ def hold_scored(
   b: jax.Array | None,
 ) -> dict[str, int]:
   """Checks the arguments of `relative_scores`; returns their sizes."""
-  named = ('q', q, 'BTHK'), ('k', k, 'BSHK'), ('r', r, 'SHK'), ('u', u, 'HK')
-  sizes = hold(*named, ('v_bias', v_bias, 'HK'))
-  if sizes['S'] < sizes['T']:
+  sizes = hold(('q', q, 'BTHK'), ('k', k, 'BSHK'))
+  S, T = sizes['S'], sizes['T']
+  if S < T:
     raise ValueError(
-      f'k is {list(k.shape)}; allowed: [B, S, H, K] with S at least T = '
-      f'{sizes["T"]}, the memory first'
+      f'k is {list(k.shape)}; allowed: [B, S, H, K] with S at least T = {T}, '
+      'the memory first'
     )
-  return sizes if b is None else hold(('b', b, 'SH'), **sizes)
+  rows = S + T - 1 if jnp.shape(r)[:1] == (S + T - 1,) else S
+  table = ('r', r, 'SHK'), ('u', u, 'HK'), ('v_bias', v_bias, 'HK')
+  table += () if b is None else (('b', b, 'SH'),)
+  hold(*table, **(sizes | {'S': rows}))
+  return sizes
 
 
 def distances(
-  S: int, clamp_len: int = 0, dtype: Any = jnp.float32
+  S: int, clamp_len: int = 0, dtype: Any = jnp.float32, after: int = 0
 ) -> jax.Array:
   """Distances of the S = M + T rows of the position table, farthest first.
 
-  [S]: S - 1, ..., 1, 0, each at most clamp_len unless that is 0. The dtype is
-  floating; bfloat16 cannot tell distances above 256 apart.
+  [S + after]: S - 1, ..., 1, 0, ..., -after, the size of each at most clamp_len
+  unless that is 0. Queries that see keys after them need `after` = T - 1. The
+  dtype is floating; bfloat16 cannot tell distances above 256 apart, float16
+  above 2,048.
   """
-  d = jnp.arange(S - 1, -1, -1, dtype=dtype)
-  return jnp.minimum(d, clamp_len) if clamp_len > 0 else d
+  d = jnp.arange(S - 1, -1 - after, -1, dtype=dtype)
+  return jnp.clip(d, -clamp_len, clamp_len) if clamp_len > 0 else d
 
 
 def frequencies(D: int, single: bool = False) -> tuple[float, ...]:
@@ -129,11 +135,12 @@ def sinusoid(d: jax.Array, D: int) -> jax.Array:
   """Sinusoidal position encoding, sines first, not interleaved.
 
   concat(sin(d w), cos(d w)) with w_k = 10000^(-2k/D), k = 0 .. D/2 - 1, for
-  distances d, float [S]; the result is [S, D] in the dtype of d. ValueError if
-  D is odd.
+  distances d [S]; the result is [S, D] in the dtype of d, or JAX's default
+  float if they are integers. ValueError if D is odd.
   """
   if D % 2:
     raise ValueError(f'sinusoid needs an even width, got {D}')
+  d = jnp.asarray(d) * 1.0  # frequencies are no integers
   w = jnp.array(frequencies(D, d.dtype == jnp.float32), d.dtype)
   angle = d[:, None] * w  # [S, D / 2]
   return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
@@ -163,9 +170,10 @@ def visibility(
   """Which keys each query may look at: 0 <= d < span and j >= M - filled.
 
   `filled`, int [B], is how many memory slots of each row, counted from the
-  last, hold real states; None if all do. A query sees at most `span` keys,
-  itself included: None is all M + T; M or M + 1 gives every query the same
-  span. The result is bool [B, T, S], or [1, T, S] if filled is None.
+  last, hold real states; None if all do. -n hides all of them and the first n
+  of the segment, its padding. A query sees at most `span` keys, itself
+  included: None is all M + T; M or M + 1 gives every query the same span. The
+  result is bool [B, T, S], or [1, T, S] if filled is None.
   ValueError: filled has another shape.
   """
   if filled is not None:
@@ -209,15 +217,17 @@ def relative_scores(
   Args:
     q: [B, T, H, K] queries.
     k: [B, S, H, K] keys, memory first.
-    r: [S, H, K] projected position table, farthest first (`distances`).
+    r: [S, H, K] projected position table, farthest first (`distances`); or
+      [S + T - 1, H, K] with those of keys after a query, down to 1 - T.
     u: [H, K] content bias.
     v_bias: [H, K] position bias (the paper's v).
-    b: [S, H], added to the score of each distance before it is scaled, in the
-      order of r; None adds nothing.
+    b: [S, H], or like r, added to the score of each distance before it is
+      scaled; None adds nothing.
     einsum: computes the two products.
 
   Returns:
-    [B, H, T, S], float32 or wider, like those of `content_scores`.
+    [B, H, T, S], float32 or wider, like those of `content_scores`. Where r has
+    S rows, the scores of keys after a query mean nothing, and are to be hidden.
 
   Raises:
     ValueError: an argument has another shape.
@@ -239,7 +249,7 @@ def relative_scores(
   position = product((q + v_bias[:, None]) * scale, r)
   if b is not None:
     position += (b.T * scale)[:, None].astype(wide)  # [H, 1, S]
-  return content + relative_shift(position)
+  return content + relative_shift(position)[..., : k.shape[2]]
 
 
 def dropout(
@@ -251,8 +261,9 @@ def dropout(
   """Inverted dropout: zeroes an entry with probability rate, scales the rest.
 
   The mask depends only on the key and on an entry's position in the array, not
-  on how the array is divided among devices. It is computed where it is used,
-  and again in the backward pass, never stored.
+  on how jax.jit divides the array among devices (the array of a jax.shard_map
+  is that of a shard: fold the shard's index into the key). It is computed where
+  it is used, and again in the backward pass, never stored.
 
   Args:
     x: any shape, floating.
@@ -262,7 +273,7 @@ def dropout(
     shared: axes along which all entries share one draw: (1,) for a [B, T, D]
       drops a feature at every position of a row or at none.
   """
-  if _threshold(rate) == 0:
+  if threshold(rate) == 0:
     return x
 
   def drop(x, words):
@@ -279,17 +290,21 @@ def dropout(
   return jax.checkpoint(drop, prevent_cse=False)(x, dropout_words(key))
 
 
-def dropout_words(key: jax.Array | None) -> jax.Array:
+def dropout_words(key: Any) -> jax.Array:
   """The words that `keep` takes, drawn from a PRNG key: uint32 [2].
 
   Words are returned as they are, since many may have been drawn at once. So is
-  a key from `jax.random.PRNGKey`, which has the same form. Anything else
-  raises a ValueError.
+  a threefry key from `jax.random.PRNGKey`, which has the same form. Anything
+  else, such as its rbg key of four words, raises a ValueError.
   """
-  if key is not None and key.dtype == jnp.uint32 and key.shape == (2,):
+  kind: Any = getattr(key, 'dtype', None)
+  shape = getattr(key, 'shape', None)
+  if kind == jnp.uint32 and shape == (2,):
     return key
-  if key is None or not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    raise ValueError(f'dropout needs a key or two words, not {key}')
+  if shape != () or not jnp.issubdtype(kind, jax.dtypes.prng_key):
+    found = f'{key!s:.80}' if kind is None else f'{kind} {list(shape or ())}'
+    allowed = 'one jax.random.key, or uint32 [2]'
+    raise ValueError(f'dropout_key is {found}; allowed: {allowed}')
   return jax.random.bits(key, [2], jnp.uint32)
 
 
@@ -307,19 +322,25 @@ def keep(index: jax.Array, words: jax.Array, rate: float) -> jax.Array:
   x = (x ^ (x >> 11)) * jnp.uint32(0xAC4C1B51)
   x = (x ^ (x >> 15)) * jnp.uint32(0x31848BAB)
   x = x ^ (x >> 14)
-  return x >= jnp.uint32(_threshold(rate))
+  return x >= jnp.uint32(threshold(rate))
 
 
-def _threshold(rate):
-  """The threshold below which a word of 32 bits drops its entry."""
-  threshold = round(rate * 2**32)
-  if not 0 <= threshold < 2**32:
-    raise ValueError(f'dropout rate {rate} is outside [0, 1)')
-  return threshold
+def threshold(rate: float) -> int:
+  """The threshold below which a word of 32 bits drops its entry.
+
+  ValueError: the rate is not in [0, 1), or traced.
+  """
+  try:
+    found = round(float(rate) * 2**32)
+  except (TypeError, ValueError, OverflowError):  # traced, or no number
+    found = -1
+  if not 0 <= found < 2**32:
+    raise ValueError(f'dropout rate is {rate}; allowed: a float in [0, 1)')
+  return found
 
 
 def probabilities(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Softmax over the visible keys: [B, H, T, S], each row sums to 1.
+  """Softmax over the visible keys: [B, H, T, S], each row sums to 1, or to 0.
 
   Scores [B, H, T, S] and the mask, bool [B or 1, T, S], are as for `attend`.
   """
@@ -332,14 +353,15 @@ def exponentials(
 ) -> tuple[jax.Array, jax.Array]:
   """exp(score - the row's largest), and the sums of rows [B, H, T, 1].
 
-  `probabilities` are their quotient.
+  `probabilities` are their quotient. If no key is visible, the exponentials
+  are 0 and the sum is 1.
   """
-  # A query that sees no key gets uniform weights, never NaN; under the
-  # visibility rule with span >= 1 there is no such query.
-  scores = jnp.where(mask[:, None], scores, jnp.finfo(scores.dtype).min)
-  top = jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True))
-  weights = jnp.exp(scores - top)
-  return weights, jnp.sum(weights, axis=-1, keepdims=True)
+  scores = jnp.where(mask[:, None], scores, -jnp.inf)
+  least = jnp.finfo(scores.dtype).min  # -inf - -inf is NaN
+  top = jnp.max(scores, axis=-1, keepdims=True, initial=least)
+  weights = jnp.exp(scores - jax.lax.stop_gradient(top))
+  total = jnp.sum(weights, axis=-1, keepdims=True)
+  return weights, jnp.where(total == 0, 1, total)
 
 
 def attend(
@@ -355,7 +377,9 @@ def attend(
 
   Scores are [B, H, T, S], values [B, S, H, K], the mask bool [B or 1, T, S]
   from `visibility`. Dropping probabilities needs a key. The result has the
-  dtype of v. `einsum` computes the product.
+  dtype of v, which is floating; it is 0 for a query that sees no key. Values
+  and scores of hidden keys have no effect, but values must be finite, as must
+  keys for gradients: 0 times NaN is NaN. `einsum` computes the product.
   """
   sizes = hold(('scores', scores, 'BHTS'), ('v', v, 'BSHK'))
   rows = 1 if jnp.shape(mask)[:1] == (1,) else sizes['B']
@@ -364,6 +388,14 @@ def attend(
     raise ValueError(f'mask is {kind}; allowed: bool')
   weights, total = exponentials(scores, mask)
   return weighted_sum(weights, total, v, dropout_rate, dropout_key, einsum)
+
+
+def summed(v: jax.Array) -> jax.Array:
+  """Values as they are summed, float16 in float32; ValueError if integers."""
+  if not jnp.issubdtype(v.dtype, jnp.floating):
+    raise ValueError(f'v is {v.dtype}; allowed: floating')
+  narrow = jnp.finfo(v.dtype).max < jnp.finfo(jnp.bfloat16).max
+  return v.astype(jnp.float32) if narrow else v
 
 
 def weighted_sum(
@@ -375,8 +407,9 @@ def weighted_sum(
   einsum: Callable[..., Any] = jnp.einsum,
 ) -> jax.Array:
   """`attend`, given the `exponentials`."""
-  weights = dropout(weights.astype(v.dtype), rate, key)
-  out = einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(v, 1, 2))
+  wide = summed(v)
+  weights = dropout(weights.astype(wide.dtype), rate, key)
+  out = einsum('bhts,bhsk->bhtk', weights, jnp.swapaxes(wide, 1, 2))
   # Dividing here instead of in the weights touches T K numbers, not T S.
   return jnp.swapaxes((out / total).astype(v.dtype), 1, 2)
 
@@ -397,9 +430,10 @@ def relative_attention(
   """Multi-head relative attention over concat(memory, segment).
 
   q, k, r, u, v_bias and b are as for `relative_scores`; v, the mask, the
-  options and the result, before the output projection, as for `attend`. Stop
-  gradients at the memory part of k and v beforehand. ValueError: an argument
-  has another shape, or the rate is outside [0, 1).
+  options and the result, before the output projection, as for `attend`. A mask
+  that shows keys after a query needs an r of S + T - 1 rows. Stop gradients at
+  the memory part of k and v beforehand. ValueError: an argument has another
+  shape, the rate is no float in [0, 1), or values are not floating.
   """
   hold(('v', v, 'BSHK'), **hold_scored(q, k, r, u, v_bias, b))
   scores = relative_scores(q, k, r, u, v_bias, b)

@@ -127,6 +127,33 @@ def test_score_of_each_token(made):
     assert parts == re.findall(rb'\n|\S+', data)[1:]
 
 
+@pytest.mark.parametrize('size, kind', [(4, 'Explicit'), (1, 'Auto')])
+def test_in_a_mesh_of_the_caller(made, size, kind):
+  """All is as without it, and a stream leaves it as it is."""
+  folder, _, text, run = made
+
+  def results(run):
+    chat = run.chat(max_new_tokens=5)
+    said = [chat.say(text[:9]), ''.join(chat.stream(text[9:12]))]
+    states = run.hidden(text, **LENGTHS).states
+    looks = run.attention(text, **LENGTHS).probabilities
+    nll = run.score(text, **LENGTHS).nll
+    return [run.generate(text[:9], seed=1), *said], [nll, states, looks]
+
+  written, expected = results(run)
+  types = (jax.sharding.AxisType[kind],)
+  devices = jax.devices()[:size]
+  mesh = jax.make_mesh((size,), ('batch',), types, devices=devices)
+  with jax.set_mesh(mesh):
+    for model in run, txl_jax.load(folder):
+      texts, arrays = results(model)
+      assert texts == written
+      for x, y in zip(arrays, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+      for _ in model.stream(text[:9], max_new_tokens=40):
+        assert jax.sharding.get_mesh() == mesh
+
+
 def test_short_texts_of_many_lengths_are_one_program(made):
   _, vocabulary, text, run = made
   data = text.encode()

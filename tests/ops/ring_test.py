@@ -58,6 +58,16 @@ def test_attention(T, M, C, span):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
+def test_values_whose_sum_is_beyond_float16():
+  v = jnp.full([B * H, 5, K], 40_000, jnp.float16)
+  mask = jnp.ones([B, 2, 5], bool)
+  out = ring.attend(jnp.zeros([B, H, 2, 5]), v, mask)
+  assert out.shape == (B, H, 2, K) and out.dtype == jnp.float16
+  np.testing.assert_array_equal(out, np.float16(40_000))
+  with pytest.raises(ValueError, match='v is int8; allowed: floating'):
+    ring.attend(jnp.zeros([B, H, 2, 5]), v.astype(jnp.int8), mask)
+
+
 @pytest.mark.parametrize('W', [8, 10])
 @pytest.mark.parametrize('T', [1, 2, 5, 7])
 def test_scores_turn_alike_in_every_way(T, W):

@@ -7,6 +7,7 @@ import numpy as np
 
 from txl_jax.api import texts
 from txl_jax.api.writing import Row, Writer
+from txl_jax.parallel import mesh as mesh_lib
 
 
 class Chat:
@@ -40,7 +41,7 @@ class Chat:
   def stream(self, text: AnyStr) -> Iterator[AnyStr]:
     """The reply as it is made; unless read to its end, the turn is not kept."""
     said, _ = texts.encode(self._writer.vocabulary, 'text', text)
-    return texts.like(text, self._reply(said))
+    return texts.like(text, mesh_lib.each_apart(self._reply(said)))
 
   def _reply(self, said):
     """Yields the bytes of a reply in pieces; at its end the turn is kept."""

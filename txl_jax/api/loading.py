@@ -19,6 +19,7 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
 
+@mesh_lib.apart
 def load(
   path: str | os.PathLike[str],
   *,
@@ -74,7 +75,7 @@ def _of_weights(path, name, mesh):
   """The model of published or exported weights."""
   found = reading.read(path)
   for line in found.warnings:
-    warnings.warn(line, stacklevel=3)
+    warnings.warn(line, stacklevel=4)
   config = writing.config_of(path, found)
   model = models.build(config.model, len(found.vocabulary))
   # Segments are no longer than the model can read.

@@ -23,6 +23,7 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import activations, perplexity
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
+from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
@@ -157,7 +158,7 @@ class TextModel:
     perplexity.check(model, tokens, cut['batch_size'], cut['segment_len'])
     nll = np.zeros(len(tokens) - 1, np.float32)
     cut |= {'each': nll.__setitem__, 'progress': progress}
-    found = perplexity.score(model, self.params, tokens, **cut)
+    found = mesh_lib.apart(perplexity.score)(model, self.params, tokens, **cut)
     scored = size - (int(spans[0, 1]) if first else 0)
     spans = texts.places(spans, text)
     return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
@@ -174,11 +175,12 @@ class TextModel:
       **options: lengths, keys of the section `eval`.
     """
     model, ids, spans, T = self._inside(text, options)
-    n = len(activations.shapes(model, self.params, T, 'hidden')) - 1
+    given = model, self.params
+    n = len(mesh_lib.apart(activations.shapes)(*given, T, 'hidden')) - 1
     whole = isinstance(layer, int | np.integer)
     if not whole or layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
-    states = activations.hidden(model, self.params, ids, layer, T)
+    states = mesh_lib.apart(activations.hidden)(*given, ids, layer, T)
     return results.Hidden(ids, texts.places(spans, text), states)
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
@@ -190,7 +192,7 @@ class TextModel:
     if not model.ATTENDS:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
-    found = activations.attention(model, self.params, ids, T)
+    found = mesh_lib.apart(activations.attention)(model, self.params, ids, T)
     return results.Attention(ids, texts.places(spans, text), found)
 
   def push(
@@ -247,13 +249,15 @@ class TextModel:
     for i, prompt in enumerate(prompts):
       name = f'prompt {i}' if len(prompts) > 1 else 'prompt'
       ids.append(texts.encode(self.vocabulary, name, prompt)[0])
-    return self._writer(options).texts(ids, samples, stops=_stops(stop))
+    pieces = self._writer(options).texts(ids, samples, stops=_stops(stop))
+    return mesh_lib.each_apart(pieces)
 
   def _writer(self, options):
     """The `writing.Writer` of a call."""
     config = call_options.changed(self.config, 'generate', options)
     return writing.make(config, self.params, self.vocabulary, self._freeze)
 
+  @mesh_lib.apart
   def _freeze(self, model, params):
     """`base.freeze`, kept for the next call of the same model."""
     if self._frozen[0] != model:

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from txl_jax.program import target_device
+from txl_jax.program import shards, target_device
 
 
 def operand_dtype(dtype: Any) -> jnp.dtype:
@@ -63,6 +63,7 @@ def einsum(
   if dtype == jnp.bfloat16 and target_device.device().platform == 'cpu':
     dtype, preferred_element_type = operand_dtype(dtype), jnp.float32
     if dtype == jnp.bfloat16:
+      x, y = shards.varying_alike((x, y))
       return _product(form, _Options(dtype, x.dtype, y.dtype), x, y)
   if dtype is not None:
     x, y = x.astype(dtype), y.astype(dtype)
@@ -97,7 +98,7 @@ def _dot_general(memory, dtype) -> Any:
     form = f'{a},{"".join(b)}->{"".join(rows + columns)}'
     operands = dtype or jnp.promote_types(x.dtype, kernel.dtype)
     options = _Options(operands, x.dtype, kernel.dtype, memory, precision)
-    return _product(form, options, x, kernel)
+    return _product(form, options, *shards.varying_alike((x, kernel)))
 
   return product
 

@@ -213,11 +213,13 @@ def _gathered(x, at):
 def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
   """Values summed with the probabilities of their keys: [B, H, T, K].
 
-  Scores are [B, H, T, C], the ring of values [B H, C, K], the mask bool
-  [B, T, C]; the result has the dtype of v.
+  Unlike in `attention.attend`, heads come before queries in the result. Scores
+  are [B, H, T, C], the ring of values [B H, C, K], the mask bool [B, T, C]; the
+  result has the dtype of v, which is floating.
   """
   B, H, T, C = scores.shape
   weights, total = attention.exponentials(scores, mask)
-  weights = weights.astype(v.dtype).reshape(B * H, T, C)
-  out = matmul.einsum('ntc,nck->ntk', weights, v).reshape(B, H, T, -1)
+  wide = attention.summed(v)
+  weights = weights.astype(wide.dtype).reshape(B * H, T, C)
+  out = matmul.einsum('ntc,nck->ntk', weights, wide).reshape(B, H, T, -1)
   return (out / total).astype(v.dtype)

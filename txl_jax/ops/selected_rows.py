@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from txl_jax.program import shards
+
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
 def on_rows(
@@ -36,6 +38,7 @@ def on_rows(
   """
   out = jax.eval_shape(f, params, x[:chunk], ids[:chunk])
   out = jnp.zeros((len(x), *out.shape[1:]), out.dtype)
+  out = shards.varying_alike(out, params, x, ids, rows)
   index, chunks = _chunks(rows, chunk)
 
   def body(k, out):
@@ -63,6 +66,7 @@ def _backward(f, chunk, kept, cotangent):
     return dparams, sums[1].at[at].set(dx, mode='drop')
 
   zeros = jax.tree.map(jnp.zeros_like, (params, x))
+  zeros = shards.varying_alike(zeros, kept, cotangent)
   dparams, dx = jax.lax.fori_loop(0, chunks, body, zeros)
   return dparams, dx, None, None
 

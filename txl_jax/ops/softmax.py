@@ -1,9 +1,9 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
 Pure functions on plain arrays; besides jax this file needs only matmul.py,
-selected_rows.py and target_device.py, so that they can be copied into any JAX
-project. The vocabulary is sorted by frequency and cut into bins: a head of
-frequent words and tails of ever rarer ones, which may be narrower.
+selected_rows.py, shards.py and target_device.py, so that they can be copied
+into any JAX project. The vocabulary is sorted by frequency and cut into bins: a
+head of frequent words and tails of ever rarer ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
@@ -29,7 +29,7 @@ import jax.numpy as jnp
 
 from txl_jax.ops import matmul
 from txl_jax.ops.selected_rows import on_rows
-from txl_jax.program import target_device
+from txl_jax.program import shards, target_device
 
 TAIL_ORDERS = {
   'ascending': 'the first logit for the first tail (TensorFlow original, '
@@ -151,7 +151,8 @@ def nll(
 
   def of_tail(i, h, ids, rows):
     chunk = _chunk(len(ids), len(output.weights[i]))
-    found: Any = on_rows(both, _weights(output, i), h, ids, rows, chunk)
+    alike = shards.varying_alike((_weights(output, i), h, ids, rows))
+    found: Any = on_rows(both, *alike, chunk)
     return found[:, 0], found[:, 1]
 
   total, chosen = bins[0].normaliser(of_head, h, targets, inside[0])
@@ -226,7 +227,8 @@ def embed(
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
     rows = found[i], tokens, inside[i]
-    tail: Any = on_rows(project, projections[i], *rows, chunk)
+    alike = shards.varying_alike((projections[i], *rows))
+    tail: Any = on_rows(project, *alike, chunk)
     x += tail
   return x
 

@@ -1,8 +1,8 @@
 """Relative attention whose rows and heads many devices share.
 
 Plain operations are divided by the compiler. A kernel is not: each device of
-the ambient mesh runs it on its own rows and heads (`jax.shard_map`), and drops
-what one device would drop.
+our own mesh (`mesh.own`) runs it on its own rows and heads (`jax.shard_map`),
+and drops what one device would drop.
 """
 
 import functools
@@ -12,6 +12,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from txl_jax.ops.kernels import api, base
+from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
 _HEADS = 'tensor'
@@ -25,14 +26,14 @@ def attend(
   key: jax.Array | None,
   implementation: str | None,
 ) -> jax.Array:
-  """`kernels.relative_attention`, on every device of the ambient mesh.
+  """`kernels.relative_attention`, on every device of our own mesh.
 
   ValueError as from there.
   """
   case = api.case_of(inputs.q, inputs.k, rate)
   name, attend = api.implementation_of(implementation, case)
   run = functools.partial(attend, span=span, rate=rate)
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh = mesh_lib.own()
   if mesh.empty or mesh.size == 1 or name == 'xla':
     return run(inputs, key=key)
 

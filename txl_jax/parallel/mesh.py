@@ -14,8 +14,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -87,6 +87,36 @@ def abstract_mesh(sizes: Any) -> AbstractMesh:
   """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1."""
   shape = tuple(abs(sizes.get(axis, 1)) for axis in AXES)
   return AbstractMesh(shape, AXES, axis_types=_TYPES)
+
+
+def own() -> AbstractMesh:
+  """The ambient mesh if it is as `make_mesh` makes them, or an empty one.
+
+  Elsewhere, and in `jax.shard_map`, whose axes are Manual, a model is a plain
+  function.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  is_own = (mesh.axis_names, mesh.axis_types) == (AXES, _TYPES)
+  return mesh if is_own else AbstractMesh((), ())
+
+
+_F = TypeVar('_F', bound=Callable)
+
+
+def apart(function: _F) -> _F:
+  """The function, computed outside the mesh that its caller may have set."""
+
+  @functools.wraps(function)
+  def call(*args, **kwargs) -> Any:
+    with jax.set_mesh(None):
+      return function(*args, **kwargs)
+
+  return call  # pyright: ignore[reportReturnType]
+
+
+def each_apart(items: Iterator[Any]) -> Iterator[Any]:
+  """The items, none of them None, each computed as by `apart`."""
+  return iter(apart(lambda: next(items, None)), None)
 
 
 def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:

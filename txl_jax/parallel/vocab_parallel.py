@@ -1,9 +1,9 @@
 """Embedding and softmax over a vocabulary that many devices share.
 
-The functions of `ops.softmax`, run by each device of the ambient mesh on its
+The functions of `ops.softmax`, run by each device of our own mesh on its
 own tokens and its own words (`jax.shard_map`): the compiler alone would bring
 all tokens to all devices for the tails, whose number of chunks it does not
-know. No device ever holds the words of another. Without a mesh, or on one
+know. No device ever holds the words of another. Without it, or on one
 device, they are those functions.
 """
 
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from txl_jax.ops import softmax
+from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
 
@@ -40,7 +41,7 @@ def embed(
 
 def _call(run, weights, tokens, rest, specs):
   """Runs a function of tokens and the rest, with its specs, on each device."""
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh = mesh_lib.own()
   if mesh.empty or mesh.size == 1:
     return run(*tokens, *rest)
   spec = placement.fit((placement.ROWS,), tokens[0].shape, mesh)
@@ -54,7 +55,7 @@ def _call(run, weights, tokens, rest, specs):
 
 def _words(arrays):
   """The specs of what has one array for each bin, words first."""
-  mesh = jax.sharding.get_abstract_mesh()
+  mesh = mesh_lib.own()
   axes = () if mesh.empty else placement.VOCABULARY
   return jax.tree.map(lambda x: placement.fit((axes,), x.shape, mesh), arrays)
 

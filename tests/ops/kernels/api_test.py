@@ -1,5 +1,7 @@
 """The choice among implementations."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -91,11 +93,32 @@ def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
   'keys, span, found',
   [
     (3, None, r'k is \[1, 3, 1, 8\].* S at least T = 4'),
-    (6, 0, 'span is 0; allowed: at least 1'),
+    (6, 0, 'span is 0; allowed: an int, at least 1'),
+    (6, 1.5, 'span is 1.5; allowed: an int'),
+    (6, 'traced', r'span is .*Tracer.*; allowed: an int'),
   ],
 )
 def test_arguments_that_mean_nothing(keys, span, found):
   q, x = jnp.ones([1, 4, 1, 8]), jnp.ones([1, keys, 1, 8])
   r, u = jnp.ones([keys, 1, 8]), jnp.ones([1, 8])
   with pytest.raises(ValueError, match=found):
-    kernels.relative_attention(q, x, x, r, u, u, span=span)
+    attend = functools.partial(kernels.relative_attention, q, x, x, r, u, u)
+    if span == 'traced':
+      jax.jit(lambda span: attend(span=span))(2)
+    attend(span=span)
+
+
+@pytest.mark.parametrize(
+  'option, found',
+  [
+    (dict(dropout_key=0, dropout_rate=0.5), 'dropout_key is 0; allowed: one'),
+    (dict(dropout_rate='traced'), r'dropout rate is .*Tracer'),
+  ],
+)
+def test_dropout_that_means_nothing(option, found):
+  q, r, u = jnp.ones([1, 4, 1, 8]), jnp.ones([4, 1, 8]), jnp.ones([1, 8])
+  attend = functools.partial(kernels.relative_attention, q, q, q, r, u, u)
+  with pytest.raises(ValueError, match=found):
+    if option['dropout_rate'] == 'traced':
+      jax.jit(lambda rate: attend(dropout_rate=rate))(0.5)
+    attend(**option)

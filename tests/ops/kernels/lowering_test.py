@@ -1,11 +1,15 @@
 """Kernels as GPUs and TPUs get them, without one: python -m pytest -m slow."""
 
+import functools
 import re
 
 import jax
 import pytest
 
+from tests.ops.kernels import shards_test
+from txl_jax.ops import kernels
 from txl_jax.ops.kernels import tpu, triton
+from txl_jax.program import target_device
 
 # B, T, M, H, K: the configs of enwik8, WikiText-103 and Penn Treebank.
 SHAPES = [
@@ -39,3 +43,20 @@ def test_lowers(platform, shape, dtype):
   text = lowered.lower(lowering_platforms=(platform,)).as_text()
   assert 'custom_call' in text and 'atomic' not in text
   assert not re.search(rf'{T}x(\d+x)?{S}x', text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
+def test_lowers_in_shard_map(platform, monkeypatch):
+  """Where it checks how arrays vary; JAX does not interpret kernels there."""
+  kind, device = {
+    'cuda': ('triton', target_device.Device('gpu', 'NVIDIA H100 80GB HBM3')),
+    'tpu': ('tpu', target_device.Device('tpu', 'TPU v5 lite')),
+  }[platform]
+  monkeypatch.setattr(target_device, 'device', lambda: device)
+  monkeypatch.setattr(shards_test, 'K', 64)
+  attend = functools.partial(kernels.relative_attention, implementation=kind)
+  run = shards_test.in_shards(shards_test.loss_of(attend, 0.1))
+  given = *shards_test.arrays(), jax.random.key(0)
+  text = run.trace(*given).lower(lowering_platforms=(platform,)).as_text()
+  assert 'custom_call' in text and 'all_reduce' in text

@@ -1,6 +1,7 @@
 """Relative attention by one of several implementations."""
 
 import functools
+import numbers
 from collections.abc import Callable
 from types import ModuleType
 
@@ -58,13 +59,15 @@ def relative_attention(
       implementation; `Unable`, one of them, where it cannot compute this.
   """
   sizes = attention.hold_scored(q, k, r, u, v_bias, b)
-  attention.hold(('v', v, 'BSHK'), **sizes)
+  attention.hold(('v', v, 'BSHK'), ('r', r, 'SHK'), **sizes)
   if filled is not None:
     attention.hold(('filled', filled, 'B'), **sizes)
   S = sizes['S']
-  span = S if span is None else min(span, S)
-  if span < 1:
-    raise ValueError(f'span is {span}; allowed: at least 1')
+  attention.threshold(dropout_rate)
+  span = S if span is None else span
+  if not isinstance(span, numbers.Integral) or span < 1:  # it may be traced
+    raise ValueError(f'span is {span}; allowed: an int, at least 1')
+  span = min(int(span), S)
   case = case_of(q, k, dropout_rate)
   inputs = base.Inputs(q, k, v, r, u, v_bias, b, filled)
   _, run = implementation_of(implementation, case)

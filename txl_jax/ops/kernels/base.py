@@ -1,8 +1,10 @@
 """What implementations of relative attention are given."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from txl_jax.program import target_device
 
@@ -22,6 +24,12 @@ class Inputs(NamedTuple):
   v_bias: jax.Array  # [H, K]
   b: jax.Array | None  # [S, H]
   filled: jax.Array | None  # int32 [B], 0 to M; None is M
+
+
+def result(x: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
+  """The shape of a kernel's result, which varies over shards as x does."""
+  own = jax.eval_shape(lambda x: jnp.ravel(x)[0].astype(dtype), x)
+  return own.update(shape=tuple(shape))
 
 
 class Case(NamedTuple):

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.ops.kernels import base
+from txl_jax.program import shards
 
 
 def attend(
@@ -67,7 +68,8 @@ def attend(
     words = attention.dropout_words(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
   words = jnp.concatenate([words, place])
-  return _attend(kernel, span, rate, q, k, v, r, c, p, filled, words)
+  arrays = shards.varying_alike((q, k, v, r, c, p, filled, words))
+  return _attend(kernel, span, rate, *arrays)
 
 
 def _by_key(k, u):

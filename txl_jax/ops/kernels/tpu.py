@@ -116,8 +116,8 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
     functools.partial(_forward_kernel, t),
     grid_spec=spec,
     out_shape=[
-      jax.ShapeDtypeStruct(q.shape, q.dtype),
-      jax.ShapeDtypeStruct((t.B, t.H, N, 1, n), jnp.float32),
+      base.result(q, q.shape, q.dtype),
+      base.result(q, (t.B, t.H, N, 1, n), jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'parallel', 'parallel', 'arbitrary')
@@ -254,17 +254,17 @@ def _gradients(t, filled, words, q, k, v, dout, rows, c, r, p, *, interpret):
       pltpu.VMEM((keys * n, K), jnp.float32),
     ],
   )
-  of_keys = jax.ShapeDtypeStruct((t.B, t.H, keys * n, K), t.dtype)
+  of_keys = base.result(q, (t.B, t.H, keys * n, K), t.dtype)
   return pl.pallas_call(
     functools.partial(_backward_kernel, t),
     grid_spec=spec,
     out_shape=[
-      jax.ShapeDtypeStruct((t.B, t.H, queries * n, K), t.dtype),
+      base.result(q, (t.B, t.H, queries * n, K), t.dtype),
       of_keys,
       of_keys,
-      jax.ShapeDtypeStruct((t.B, t.H, keys, n), jnp.float32),
-      jax.ShapeDtypeStruct((t.H, chunks * n, K), jnp.float32),
-      jax.ShapeDtypeStruct((t.H, chunks, n), jnp.float32),
+      base.result(q, (t.B, t.H, keys, n), jnp.float32),
+      base.result(q, (t.H, chunks * n, K), jnp.float32),
+      base.result(q, (t.H, chunks, n), jnp.float32),
     ],
     compiler_params=pltpu.CompilerParams(
       dimension_semantics=('parallel', 'arbitrary', 'arbitrary', 'arbitrary')

@@ -17,6 +17,7 @@ from jax.experimental.pallas import triton as plgpu
 from txl_jax import attention
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
+from txl_jax.program import shards
 
 _PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
 _BUFFER = 80 << 20  # bytes, of the gradients by distance
@@ -348,7 +349,7 @@ def _distance_gradients(
 
   zeros = jnp.zeros([H, columns, K + _ALIGNED], jnp.float32)
   firsts = jnp.arange(count, dtype=jnp.int32)[:, None] * group
-  carry = jax.lax.empty(q.shape, q.dtype), zeros
+  carry = shards.varying_alike((jax.lax.empty(q.shape, q.dtype), zeros), q)
   (dq, sums), _ = jax.lax.scan(step, carry, (firsts, with_ones))
   sums = sums[:, before : before + S]
   dr = jnp.swapaxes(sums[..., :K], 0, 1) * problem.scale

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
+from txl_jax.ops.kernels import base
 from txl_jax.program import target_device
 
 LOG2_E = math.log2(math.e)
@@ -387,7 +388,7 @@ def call(
   return pl.pallas_call(
     functools.partial(kernel, problem=problem),
     grid=grid,
-    out_shape=[jax.ShapeDtypeStruct(*shape) for shape in shapes],
+    out_shape=[base.result(args[0], *shape) for shape in shapes],
     input_output_aliases={len(args) + n: n for n in range(len(over))},
     compiler_params=plgpu.CompilerParams(
       num_warps=problem.tiling.warps, num_stages=problem.tiling.stages

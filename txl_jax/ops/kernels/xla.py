@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from txl_jax import attention
 from txl_jax.ops import matmul
 from txl_jax.ops.kernels import base
+from txl_jax.program import shards
 
 
 def attend(
@@ -25,7 +26,9 @@ def attend(
   *arrays, filled = inputs
   T, S = inputs.q.shape[1], inputs.k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
-  return masked(rate, tuple(arrays), mask, key)
+  words = attention.dropout_words(key) if rate else None
+  arrays = shards.varying_alike(tuple(arrays), mask, words)
+  return masked(rate, arrays, mask, words)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -46,7 +49,7 @@ def _forward(rate, arrays, mask, key):
   weights = weights.astype(v.dtype)  # they are kept
   more = rate, key, matmul.einsum
   out = attention.weighted_sum(weights, total, v, *more)
-  return out, (arrays, mask, key, weights, total, out)
+  return out, (arrays, key, weights, total, out)
 
 
 def _backward(rate, kept, g):
@@ -56,16 +59,13 @@ def _backward(rate, kept, g):
   that of the scores is w (dropout(dw) - sum_k (g / t) out); both dropouts use
   the same mask.
   """
-  (q, k, v, r, u, v_bias, b), mask, key, weights, total, out = kept
+  (q, k, v, r, u, v_bias, b), key, weights, total, out = kept
   wide, scale = total.dtype, q.shape[-1] ** -0.5
   product = functools.partial(matmul.einsum, preferred_element_type=wide)
   q, k, v, g, out = (jnp.swapaxes(x, 1, 2) for x in (q, k, v, g, out))
   r = jnp.swapaxes(r, 0, 1)
   g = g.astype(wide) / total
   dv = _of_keys(g.astype(v.dtype), attention.dropout(weights, rate, key))
-  # The weights of hidden keys are 0, except for a query that sees no key; its
-  # scores have no gradient.
-  g = jnp.where(jnp.any(mask, axis=-1)[:, None, :, None], g, 0)
   mean = jnp.sum(g * out, axis=-1, keepdims=True)
   dw = product('bhtk,bhsk->bhts', g.astype(v.dtype), v)
   ds = (weights * (attention.dropout(dw, rate, key) - mean)).astype(v.dtype)
