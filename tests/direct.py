@@ -90,8 +90,15 @@ def scores_of(model, p, biases, drop):
   def transformer_xl(q, k, d):
     near = min(d, c.clamp_len) if c.clamp_len > 0 else d
     R = drop('positions', sinusoid(near, c.d_model))
-    r = np.einsum('d,dhk->hk', R, p['attention']['r']['kernel'])
+    if c.tie_positions:  # (W_q x_i + W_q r_0) . (W_k x_j + W_k r_d)
+      R_0 = drop('positions', sinusoid(0, c.d_model))
+      q = q + project('q', R_0)
+      return (q * (k + project('k', R))).sum(axis=-1)
+    r = project('r', R)
     return ((q + biases['u']) * k + (q + biases['v']) * r).sum(axis=-1)
+
+  def project(name, x):
+    return np.einsum('d,dhk->hk', x, p['attention'][name]['kernel'])
 
   def shaw(q, k, d):
     own, rows = p['attention'], list(range(c.table_len))  # farthest first

@@ -5,6 +5,7 @@ Shapes
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -27,6 +28,23 @@ class Config(Relative):
   untie_biases: bool = key(
     False, 'u and v for each layer instead of one pair for all.'
   )
+  tie_positions: bool = key(
+    False,
+    'Words and distances share projections, as in the PyTorch code for Penn '
+    'Treebank: r_d = W_k sinusoid(d), u = v = W_q sinusoid(0). There are then '
+    'no parameters W_r, u and v.',
+  )
+
+  @property
+  def shares_biases(self) -> bool:
+    """Whether all layers have the same parameters u and v."""
+    return not (self.untie_biases or self.tie_positions)
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.tie_positions and self.untie_biases:
+      yield 'untie_biases', 'False with model.tie_positions'
+    yield from super().problems()
 
 
 class Biases(nn.Module):
@@ -49,12 +67,16 @@ class RelativeAttention(layers.Attention):
 
   def setup(self) -> None:
     super().setup()
-    self.r = self.to_heads()
+    if not self.config.tie_positions:
+      self.r = self.to_heads()
 
   def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are (table [S, D], (u, v))."""
-    R, (u, v_bias) = positions
-    return layers.Distances(self.r(R), u, v_bias)
+    R, biases = positions
+    if not self.config.tie_positions:
+      return layers.Distances(self.r(R), *biases)
+    u = self.q(R[-1])  # of distance 0
+    return layers.Distances(self.k(R[None])[0], u, u)
 
 
 class Layer(transformer.Layer):
@@ -86,11 +108,11 @@ class TransformerXL(inference.WithRing):
 
   def setup(self) -> None:
     super().setup()
-    if not self.config.untie_biases:
+    if self.config.shares_biases:
       self.biases = Biases(self.config)
 
   def positions(self, S: int, train: bool) -> Any:
-    """The table [S, D], and (u, v) shared by all layers, or None if untied."""
+    """The table [S, D], and the (u, v) that all layers share, or None."""
     c = self.config
     # The table is computed in float32 whatever the compute dtype: bfloat16 has
     # too few digits for the angles of large distances.
@@ -98,4 +120,4 @@ class TransformerXL(inference.WithRing):
     d = attention.distances(S, c.clamp_len, wide)
     R = attention.sinusoid(d, c.d_model).astype(c.dtype)
     R = self.drop(R, c.dropout, train=train)
-    return R, None if c.untie_biases else self.biases()
+    return R, self.biases() if c.shares_biases else None
