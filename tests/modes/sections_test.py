@@ -42,6 +42,7 @@ RANGES = [
   ('seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.dropout_embed', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
   ('model.dropout_final', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
+  ('model.dropout_table', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
   ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.d_model', [2, 1024], [0, 1, 3]),
   ('model.d_embed', [0, 256], [-1]),
@@ -101,7 +102,13 @@ COUNTS = {
   'generate.model': ('mem_len', 'clamp_len'),
 }
 BELOW_ONE = {
-  'model': ('dropout', 'dropatt', 'word_dropout'),
+  'model': (
+    'dropout',
+    'dropatt',
+    'dropout_qkv',
+    'dropout_final_plain',
+    'word_dropout',
+  ),
   'optim': ('b1', 'b2', 'momentum'),
 }
 POSITIVE = {
@@ -171,6 +178,7 @@ CHOICES = {
   'model.same_length': SPANS,
   'model.memory_init': 'empty, zeros',
   'model.tail_order': 'ascending, descending',
+  'model.dropped_words': 'zero, tiny',
   'model.dtype': 'float32, bfloat16',
   'model.remat': 'none, scores, layer',
   'model.attention': 'auto, xla, triton, tpu',
@@ -259,6 +267,8 @@ def test_keys_that_may_change_when_a_run_continues():
 # Keys of the model that may differ when a trained one is used.
 USED = {'dropout', 'dropout_embed', 'dropout_final', 'dropatt', 'word_dropout'}
 USED |= {'locked_dropout', 'activation_reg', 'temporal_activation_reg'}
+USED |= {'dropout_final_plain', 'dropout_table', 'locked_table', 'dropout_qkv'}
+USED |= {'dropped_words', 'activation_reg_dropped'}
 USED |= {'init_std', 'proj_init_std', 'dtype', 'unroll'}
 USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
 

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import inference, initial, layers, transformer
-from txl_jax.models.config import model_name
+from txl_jax.models.config import model_name, rate
 from txl_jax.models.transformer_config import Relative
-from txl_jax.program.settings import key
+from txl_jax.program.settings import IN_USE, key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +27,16 @@ class Config(Relative):
   name: str = model_name('transformer_xl', 'Transformer-XL (Dai et al. 2019)')
   untie_biases: bool = key(
     False, 'u and v for each layer instead of one pair for all.'
+  )
+  dropout_table: float = rate(
+    -1.0,
+    'Dropout rate of the position table; -1 is model.dropout.',
+    at_least=-1,
+  )
+  locked_table: bool = key(
+    False,
+    'Dropout of the position table has one mask for all distances.',
+    may_change=IN_USE,
   )
   tie_positions: bool = key(
     False,
@@ -78,6 +88,16 @@ class RelativeAttention(layers.Attention):
     u = self.q(R[-1])  # of distance 0
     return layers.Distances(self.k(R[None])[0], u, u)
 
+  def drop_distances(self, distances: Any, words: Any) -> Any:
+    """See `layers.Attention`; the mask of r_0's query is that of u and v."""
+    c, (of_query, of_keys) = self.config, words
+    if not c.tie_positions:
+      return distances
+    u = attention.dropout(distances.u, c.dropout_qkv, of_query)
+    shared = (0,) if c.locked_dropout else ()
+    r = attention.dropout(distances.r, c.dropout_qkv, of_keys, shared)
+    return layers.Distances(r, u, u)
+
 
 class Layer(transformer.Layer):
   """A layer with its own biases if they are untied."""
@@ -119,5 +139,6 @@ class TransformerXL(inference.WithRing):
     wide = jnp.promote_types(c.dtype, jnp.float32)
     d = attention.distances(S, c.clamp_len, wide)
     R = attention.sinusoid(d, c.d_model).astype(c.dtype)
-    R = self.drop(R, c.dropout, train=train)
+    rate = c.dropout if c.dropout_table < 0 else c.dropout_table
+    R = self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
     return R, self.biases() if c.shares_biases else None
