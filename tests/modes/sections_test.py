@@ -51,6 +51,9 @@ RANGES = [
   ('data.max_size', [0, 3, 10**6], [-1, 1, 2]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.drop_factor', [TINY, 1.0], [0.0, 1.001]),
+  ('optim.average_factor', [0.0, 1.0], [-TINY, 1.001]),
+  ('optim.lr_table', [0.0, 10.0], [-TINY, math.nan, math.inf]),
+  ('optim.cosine_end', [0, 10**6], [-1, 10**9 + 1]),
   ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
   ('generate.temperature', [0.0, 1e-6, 10.0], [-TINY, 9e-7, math.inf]),
@@ -117,7 +120,7 @@ POSITIVE = {
 }
 FROM_ZERO = {
   'model': ('activation_reg', 'temporal_activation_reg'),
-  'optim': ('clip', 'weight_decay'),
+  'optim': ('clip', 'l2', 'weight_decay'),
 }
 RANGES += [
   (f'{section}.{key}', allowed, outside)
@@ -187,7 +190,7 @@ CHOICES = {
   'train.nonfinite': 'stop, rollback',
   'optim.name': 'adam, sgd',
   'optim.state_dtype': 'float32, bfloat16',
-  'optim.schedule': 'cosine, inverse_sqrt, constant, drop, plateau',
+  'optim.schedule': 'cosine, annealing, inverse_sqrt, constant, drop, plateau',
   'optim.average': 'off, ema, swa, nt',
   'eval.split': 'train, validation, test',
   'eval.first_token': 'none, eos',
