@@ -420,8 +420,8 @@ def test_tied_positions_have_no_biases_to_untie():
 
 def test_cutoffs_beyond_the_vocabulary():
   with pytest.raises(UserError) as e:
-    models.build(dict(name='transformer_xl', cutoffs=[3, V]), V)
+    models.build(dict(name='transformer_xl', cutoffs=[V, V + 1]), V)
   assert str(e.value) == (
-    f'model.cutoffs is (3, {V}); allowed: numbers below {V}, the size of the '
-    'vocabulary'
+    f'model.cutoffs is ({V}, {V + 1}); allowed: a first number below {V}, the '
+    'size of the vocabulary'
   )
