@@ -30,8 +30,8 @@ class Config:
   cutoffs: tuple[int, ...] = key(
     (),
     'Adaptive embedding and softmax: the first token id of each tail of rarer '
-    'words, such as (20000, 40000, 200000); () is a plain softmax. Tails beyond '
-    'the vocabulary have no words, but a logit each.',
+    'words, such as (20000, 40000, 200000); () is a plain softmax. Tails that '
+    'begin beyond the vocabulary have no words, but a logit each.',
   )
   d_embed: int = count(0, "Width of the head's embeddings; 0 is d_model.")
   div_val: int = size(1, 'Word vectors of tail i are div_val^i times narrower.')

@@ -32,8 +32,9 @@ class Vocabulary(nn.Module):
 
   Tails are bins of ever rarer, narrower words (Grave et al. 2017; Baevski and
   Auli 2019). The parameters of several bins have names that end in the number
-  of the bin; an empty one has none but those of its logit in the head. With `config.d_softmax` the embedding is one table, whatever the
-  bins, and final states have that width instead of D.
+  of the bin; an empty one has only those of its logit in the head. With
+  `config.d_softmax` the embedding is one table, whatever the bins, and final
+  states have that width instead of D.
   """
 
   vocab_size: int  # V, sorted by frequency where there are tails

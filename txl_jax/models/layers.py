@@ -179,7 +179,8 @@ class Attention(nn.Module):
     """
     c, T, S = self.config, x.shape[1], k.shape[1]
     rate = 0.0 if key is None else c.dropatt
-    q, distances = self.q(x), self.distances(positions)
+    distances: Any = self.distances(positions)
+    q = self.q(x)
     if len(words):
       q, k, v = (
         dropout.drop(y, c.dropout_qkv, own, c.locked_dropout)
