@@ -71,7 +71,7 @@ PARAMETERS = {
   'lm1b_large': 841_354_862,
   'lstm:ptb': 24_210_800,  # by hand, see tests/models/baselines/lstm_test.py
   'lstm:wt103': 151_434_146,
-  'ptb': None,
+  'ptb': 24_040_400,
   **dict.fromkeys(f'ptb_tiny:{x}' for x in variants('ptb_tiny')),
   # By hand: words and tails, and layers, each with its biases.
   'ptb_tiny:gcnn': 1_290_258 + 5 * 2 * (4 * 128 * 128 + 2 * 128),
@@ -93,14 +93,13 @@ PARAMETERS = {
   **dict.fromkeys(f'wt103_128m:{x}' for x in variants('wt103_128m')),
   'wt103_base': 151_107_538,
   'wt103_large': 285_205_322,
-  'wt2': None,
+  'wt2': 37_712_881,
 }
 
 # Sizes that were published without widths: parameters, and how near we are.
 SIZES = {
   'enwik8_18l': (88e6, 0.01),
   'lm1b_300m:xl': (300e6, 0.01),
-  'ptb': (24e6, 0.03),
   'wt103_128m:xl': (128e6, 0.01),
 }
 

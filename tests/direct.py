@@ -90,8 +90,16 @@ def scores_of(model, p, biases, drop):
   def transformer_xl(q, k, d):
     near = min(d, c.clamp_len) if c.clamp_len > 0 else d
     R = drop('positions', sinusoid(near, c.d_model))
-    r = np.einsum('d,dhk->hk', R, p['attention']['r']['kernel'])
+    if c.tie_positions:  # (W_q x_i + W_q r_0) . (W_k x_j + W_k r_d)
+      R_0 = drop('positions', sinusoid(0, c.d_model))
+      q = q + drop('position queries', project('q', R_0))
+      r = drop('position keys', project('k', R))
+      return (q * (k + r)).sum(axis=-1)
+    r = project('r', R)
     return ((q + biases['u']) * k + (q + biases['v']) * r).sum(axis=-1)
+
+  def project(name, x):
+    return np.einsum('d,dhk->hk', x, p['attention'][name]['kernel'])
 
   def shaw(q, k, d):
     own, rows = p['attention'], list(range(c.table_len))  # farthest first
@@ -124,7 +132,8 @@ def layer(model, p, biases, x, past, drop):
     states = norm('norm1', states)
 
   def project(name, y):
-    return np.einsum('sd,dhk->shk', y, w[name])
+    names = {'q': 'queries', 'k': 'keys', 'v': 'values'}
+    return drop(names[name], np.einsum('sd,dhk->shk', y, w[name]))
 
   heads = attend_by(
     scores_of(model, p, biases, drop),
@@ -152,7 +161,8 @@ def segment(model, params, tokens, memory, drop=undropped):
   """One row: tokens [T], N arrays [m, D] -> logits [T, V], new memory."""
   p = params['vocabulary']
   x = drop('words', p['table'])[tokens]
-  x[:1] = p['table'][tokens[:1]]  # the first word is never dropped
+  if model.config.dropped_words == 'zero':
+    x[:1] = p['table'][tokens[:1]]  # the first word is never dropped
   x = x * math.sqrt(model.config.d_model)
   if model.config.name == 'vaswani':
     left = range(len(x) - 1, -1, -1)
@@ -165,7 +175,7 @@ def segment(model, params, tokens, memory, drop=undropped):
     new_memory.append(keep[max(0, len(keep) - model.config.mem_len) :])
     biases = pn.get('biases', params.get('biases'))
     x = layer(model, pn, biases, x, memory[n], drop)
-  x = drop('final states', x)
+  x = drop('final states', drop('final states, plain', x))
   weights = p['table'] if model.config.tie_weights else p['output']
   return x @ weights.T + p['bias'], new_memory
 

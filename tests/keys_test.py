@@ -225,7 +225,7 @@ def test_choices_are_those_of_the_code():
     float(optim.schedule(optim.Optim(schedule=x), 1000)(900))
     for x in choices('optim.schedule')
   }
-  assert len(rates) == 4  # plateau is constant but for its scale
+  assert len(rates) == 5  # plateau is constant but for its scale
   averagers = {
     averaging.averager(optim.Optim(average=x, average_start=9))
     for x in choices('optim.average')

@@ -223,6 +223,18 @@ def test_cutoffs_and_heads_are_asked_for_by_their_flags():
   assert '--n_head' in said
 
 
+def test_tied_positions_are_in_no_other_version():
+  config = models.MODELS['transformer_xl'].Config(tie_positions=True)
+  said = refused(original.from_params, {}, config, 10)
+  assert said.startswith('model.tie_positions is True; allowed: False')
+
+
+def test_tails_without_words_are_refused():
+  config = models.MODELS['transformer_xl'].Config(cutoffs=(3, 7, 9))
+  said = refused(original.from_params, {}, config, 9)
+  assert said.startswith('model.cutoffs is (3, 7, 9); allowed: numbers below 9')
+
+
 def test_a_state_dict_alone_has_lengths():
   a = originals.arguments('shaw')
   found = weights.of_state(originals.state(a), {}, 'original', None)

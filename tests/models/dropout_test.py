@@ -13,6 +13,21 @@ from tests.models.small import B, N, T, V, apply, make, text
 from txl_jax import attention
 from txl_jax.models import base
 
+# All dropout of the published model of Penn Treebank, at rates that differ.
+PTB = dict(
+  tie_positions=True,
+  word_dropout=0.1,
+  dropped_words='tiny',
+  dropout_embed=0.6,
+  dropout_table=0.7,
+  locked_table=True,
+  dropout_qkv=0.15,
+  dropatt=0.3,
+  dropout=0.2,
+  dropout_final=0.5,
+  locked_dropout=True,
+)
+
 
 @pytest.mark.parametrize(
   'changes',
@@ -22,6 +37,10 @@ from txl_jax.models import base
     dict(dropout=0.2, dropatt=0.3, locked_dropout=True, word_dropout=0.1),
     dict(dropout=0.2, dropout_embed=0.5, dropout_final=0.0),
     dict(dropout=0.0, dropout_final=0.4, locked_dropout=True, pre_norm=True),
+    dict(dropout=0.0, dropout_qkv=0.3, locked_dropout=True),
+    dict(dropout=0.1, dropout_qkv=0.3, tie_positions=True, unroll=N),
+    PTB,
+    dict(dropout_table=0.4, dropout_final=0.5, dropout_final_plain=0.2),
   ],
 )
 def test_places_of_dropout(changes, monkeypatch):
@@ -44,7 +63,16 @@ def test_places_of_dropout(changes, monkeypatch):
     'probabilities': model.config.dropatt,
     'embeddings': changes.get('dropout_embed', model.config.dropout),
     'final states': changes.get('dropout_final', model.config.dropout),
+    'final states, plain': model.config.dropout_final_plain,
+    'positions': changes.get('dropout_table', model.config.dropout),
   }
+  of_heads = {f'position {x}' for x in ('queries', 'keys')}
+  of_heads |= {'queries', 'keys', 'values'}
+  own |= dict.fromkeys(of_heads, model.config.dropout_qkv)
+  # r_0 is alone, so that nothing is shared.
+  plain = {'probabilities', 'final states, plain', 'position queries'}
+  locked = {'positions': model.config.locked_table}
+  locked |= dict.fromkeys(plain, False)
   params = direct.random_params(model)
   tokens, targets = text(1, T)
   places = set()
@@ -54,10 +82,7 @@ def test_places_of_dropout(changes, monkeypatch):
     rate = own.get(place, model.config.dropout)
     if place == 'words':
       return x * (1 + rate * (1 + np.arange(V)[:, None]))
-    if model.config.locked_dropout and place not in (
-      'positions',
-      'probabilities',
-    ):
+    if locked.get(place, model.config.locked_dropout):
       return x * (1 + rate * (1 + np.arange(x.shape[-1])))
     return x * (1 + rate)
 
@@ -76,22 +101,55 @@ def test_places_of_dropout(changes, monkeypatch):
     logits, _ = direct.segment(model, params, tokens[0, b], memory, drop)
     nll = direct.nll(logits, targets[0, b])
     np.testing.assert_allclose(out.nll[b], nll, rtol=0, atol=1e-10)
-  assert len(places) == 8
+  assert len(places) == (14 if model.config.tie_positions else 12)
 
 
-def test_every_dropout_has_its_own_key(monkeypatch):
-  """Four places outside the layers, four in each; the same when unrolled."""
+S, D, F, H, K = 9, 8, 10, 2, 3
+# The shape and rate of each mask: those for all layers, those of each layer.
+PLAIN = (
+  [((V,), 0.1), ((1, S, D), 0.2), ((B, T, D), 0.2), ((B, T, D), 0.2)],
+  [((B, H, T, S), 0.3), ((B, T, F), 0.2), *[((B, T, D), 0.2)] * 2],
+)
+LOCKED = (
+  [((V,), 0.1), ((1, 1, D), 0.7), ((B, 1, D), 0.6), ((B, 1, D), 0.5)],
+  # Queries, keys and values of words, then queries and keys of positions.
+  [
+    *[((B, 1, H, K), 0.15)] * 3,
+    *(((H, K), 0.15), ((1, H, K), 0.15)),
+    *(((B, H, T, S), 0.3), ((B, 1, F), 0.2)),
+    *[((B, 1, D), 0.2)] * 2,
+  ],
+)
+
+
+@pytest.mark.parametrize(
+  'changes, masks',
+  [
+    (dict(dropout=0.2, dropatt=0.3, word_dropout=0.1), PLAIN),
+    (PTB, LOCKED),
+    (
+      dict(dropout=0.0, dropout_final=0.5, dropout_final_plain=0.2)
+      | dict(dropout_qkv=0.2, locked_dropout=True),
+      (
+        [((B, T, D), 0.2), ((B, 1, D), 0.5)],
+        [((B, 1, H, K), 0.2)] * 3,
+      ),
+    ),
+  ],
+)
+def test_every_mask_has_its_own_key(changes, masks, monkeypatch):
+  """And its shape and rate; the same when unrolled."""
   seen = []
-  note = lambda shape, key: seen.append((shape, tuple(np.ravel(key))))
 
   def watched(x, rate, key, shared=()):
     if rate:
-      record = functools.partial(note, x.shape)
-      jax.debug.callback(record, jax.random.key_data(key))
+      shape = tuple(1 if i in shared else n for i, n in enumerate(x.shape))
+      note = lambda key: seen.append((shape, rate, tuple(np.ravel(key))))
+      jax.debug.callback(note, jax.random.key_data(key))
     return x
 
   monkeypatch.setattr(attention, 'dropout', watched)
-  model = make(dropout=0.2, dropatt=0.3, word_dropout=0.1, dtype='float32')
+  model = make(**changes, dtype='float32')
   params = jax.tree.map(np.float32, direct.random_params(model))
   tokens, targets = text(1, T)
   args = {'params': params}, tokens[0], targets[0], model.init_memory(B)
@@ -104,17 +162,10 @@ def test_every_dropout_has_its_own_key(monkeypatch):
     jax.effects_barrier()
     runs.append(sorted(seen))
   assert runs[0] == runs[1]
-  S, D, F, H = (
-    T + model.config.mem_len,
-    model.config.d_model,
-    model.config.d_ff,
-    model.config.n_head,
-  )
-  # Embeddings and final states; attention and feed-forward output.
-  expected = [(B, T, D)] * (2 + 2 * N)
-  expected += [(V,), (S, D)] + [(B, H, T, S)] * N + [(B, T, F)] * N
-  assert [shape for shape, _ in runs[0]] == sorted(expected)
-  assert len({key for _, key in runs[0]}) == 4 + 4 * N
+  once, each = masks
+  expected = sorted(once + each * N)
+  assert [(shape, rate) for shape, rate, _ in runs[0]] == expected
+  assert len({key for *_, key in runs[0]}) == len(expected)
 
 
 def test_dropout_is_for_training():
@@ -124,6 +175,8 @@ def test_dropout_is_for_training():
     word_dropout=0.3,
     dropout_embed=0.4,
     dropout_final=0.4,
+    dropout_qkv=0.3,
+    dropout_final_plain=0.3,
     locked_dropout=True,
     dtype='float32',
   )
@@ -180,9 +233,12 @@ def test_gradient_of_a_deep_model_without_words(memory_init):
   assert max(norms) < 100, norms
 
 
-@pytest.mark.parametrize('size, change', [(2.0, 3.0), (2.0, 0.0), (0.0, 3.0)])
+@pytest.mark.parametrize(
+  'size, change, dropped',
+  [(2.0, 3.0, True), (2.0, 0.0, True), (0.0, 3.0, True), (2.0, 3.0, False)],
+)
 @pytest.mark.parametrize('lengths', [None, (T, 2)])
-def test_aux(lengths, size, change, monkeypatch):
+def test_aux(lengths, size, change, dropped, monkeypatch):
   """Of the direct formula's final states that are scored, entry by entry."""
 
   def fake(x, rate, key, shared=()):
@@ -190,7 +246,7 @@ def test_aux(lengths, size, change, monkeypatch):
 
   monkeypatch.setattr(attention, 'dropout', fake)
   weights = dict(activation_reg=size, temporal_activation_reg=change)
-  model = make(dropout_final=0.4, **weights)
+  model = make(dropout_final=0.4, activation_reg_dropped=dropped, **weights)
   params = direct.random_params(model)
   tokens, targets = text(1, T)
   scored = np.arange(T) < np.array(lengths or [T] * B)[:, None]
@@ -216,7 +272,8 @@ def test_aux(lengths, size, change, monkeypatch):
   for b, n in enumerate(lengths or [T] * B):
     memory = direct.init_memory(model)
     direct.segment(model, params, tokens[0, b, :n], memory, drop)
-  squares = np.concatenate([(1.4 * x) ** 2 for x in final])
+  factor = 1.4 if dropped else 1.0
+  squares = np.concatenate([(factor * x) ** 2 for x in final])
   changes = np.concatenate([(x[1:] - x[:-1]) ** 2 for x in final])
   expected = size * squares.mean() + change * changes.mean()
   np.testing.assert_allclose(out.aux, expected, rtol=1e-10)

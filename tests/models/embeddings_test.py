@@ -198,6 +198,18 @@ def test_adaptive_parameters(changes, names):
   assert params['tail_weights'].shape == (2, width(0))
 
 
+def test_tails_beyond_the_vocabulary():
+  """They have a logit and no words, whatever the number of words in others."""
+  for cutoffs in ((3, 6, 11, 20), (3, 6, 20, 21)):
+    module = adaptive(cutoffs=cutoffs, div_val=1, tie_projs=())
+    params = jax.eval_shape(lambda module=module: fresh(module))
+    assert params.keys() == NAMES
+    for i, size in enumerate(SIZES):
+      assert params[f'table_{i}'].shape == (size, 8)
+    assert params['tail_weights'].shape == (4, 8)
+    assert params['tail_biases'].shape == (4,)
+
+
 def test_adaptive_initialisation():
   params = fresh(
     adaptive(vocab_size=5000, d_model=128, d_embed=128, tie_weights=False)

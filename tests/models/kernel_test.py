@@ -24,10 +24,11 @@ CASES = {
   'remat, unrolled': dict(remat='scores', unroll=N),
   'a span': dict(same_length='M', untie_biases=True, pre_norm=True),
   'shaw': dict(name='shaw', table_len=6, dropatt=0.3),
+  'tied': dict(tie_positions=True, dropatt=0.3),
 }
 
 
-QUICK = 'remat', 'a span', 'shaw'
+QUICK = 'remat', 'a span', 'shaw', 'tied'
 
 
 def random_params(model):
@@ -115,11 +116,13 @@ def test_a_kernel_that_is_not_there():
 
 
 @pytest.mark.parametrize('longest', [0, T])
-@pytest.mark.parametrize('name', ['transformer_xl', 'shaw'])
-def test_frozen_weights_are_those_of_training(name, longest):
+@pytest.mark.parametrize(
+  'changes',
+  [{}, dict(name='shaw', table_len=6), dict(tie_positions=True)],
+)
+def test_frozen_weights_are_those_of_training(changes, longest):
   """Cast once, in bfloat16, they give the same bits."""
-  more = dict(table_len=6) if name == 'shaw' else {}
-  model = make(name=name, dtype='bfloat16', **more)
+  model = make(dtype='bfloat16', **changes)
   params = random_params(model)
   model = model.at_test_time(longest=longest)
   (tokens,), (targets,) = text(1, T)

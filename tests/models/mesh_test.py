@@ -16,10 +16,17 @@ B, T = 8, 6
 DIVISIBLE = {'gcnn': dict(blocks='[4,8]')}
 
 
-@pytest.mark.parametrize('name', every.some(every.SETTINGS))
-def test_gradients_are_those_without_a_mesh(name):
+@pytest.mark.parametrize(
+  'name, changes',
+  every.some(
+    [
+      *((name, DIVISIBLE.get(name, {})) for name in every.SETTINGS),
+      ('transformer_xl', dict(tie_positions=True)),
+    ]
+  ),
+)
+def test_gradients_are_those_without_a_mesh(name, changes):
   """Of rows over data and fsdp, parameters over fsdp and tensor."""
-  changes = DIVISIBLE.get(name, {})
   model = every.build(name, dtype='float32', **changes)
   if isinstance(model, windowed.Windowed):
     model = model.model

@@ -22,6 +22,7 @@ CASES = {
   'span': dict(same_length='M+1', pre_norm=True, memory_init='zeros'),
   'remat': dict(mem_len=2, untie_biases=True, remat='layer', dropatt=0.5),
   'no_memory': dict(mem_len=0),
+  'tied': dict(tie_positions=True, memory_init='zeros'),
 }
 
 

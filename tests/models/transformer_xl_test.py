@@ -42,6 +42,12 @@ CASES = {
   'ring_pre_norm': dict(longest=T, pre_norm=True, untie_biases=True),
   'ring_span': dict(longest=T + 1, mem_len=3, same_length='M', unroll=2),
   'ring_span_M+1': dict(longest=2 * T, same_length='M+1'),
+  'tied': dict(tie_positions=True),
+  'tied_pre_norm': dict(
+    tie_positions=True, pre_norm=True, clamp_len=3, memory_init='zeros'
+  ),
+  'tied_no_memory': dict(tie_positions=True, mem_len=0, unroll=2),
+  'ring_tied': dict(longest=T, tie_positions=True, same_length='M'),
   'no_ring': dict(longest=T, pre_norm=True, memory_init='zeros'),
 }
 PADDED = 'default', 'pre_norm', 'T_above_M', 'ring', 'ring_span'
@@ -133,9 +139,12 @@ def test_parts_of_segments_and_padding_are_refused():
       )
 
 
-def test_gradient():
+@pytest.mark.parametrize(
+  'changes', [dict(pre_norm=True, untie_biases=True), dict(tie_positions=True)]
+)
+def test_gradient(changes):
   """Of a segment after a memory, against differences of the direct formula."""
-  model = make(pre_norm=True, untie_biases=True, same_length='M+1')
+  model = make(**changes, same_length='M+1')
   params = direct.random_params(model)
   tokens, targets = text(2, T)
   rows = [direct.init_memory(model) for _ in range(B)]
@@ -260,6 +269,10 @@ def test_parameter_shapes():
       assert changed.pop(f'layers_{n}/biases/{name}') == (2, 3)
     shapes.pop(f'biases/{name}')
   assert changed == shapes
+  tied = shapes_of(make(dtype='float32', tie_positions=True))
+  gone = {*shapes} - {*tied}
+  assert gone == {f'layers_{n}/attention/r/kernel' for n in range(N)}
+  assert {*tied} <= {*shapes} and not [x for x in tied if 'biases' in x]
 
 
 def test_initialisation():
@@ -395,10 +408,25 @@ def test_adaptive_parameter_counts(n_layer, D, H, K, F, untied, count):
   assert sum(math.prod(s) for s in shapes_of(model).values()) == count
 
 
+def test_parameter_count_of_tied_positions():
+  """Of the published model of Penn Treebank."""
+  model = make(
+    n_layer=16, d_model=380, n_head=10, d_head=38, d_ff=900, mem_len=0,
+    vocab_size=10_000, dtype='float32', tie_positions=True,
+  )  # fmt: skip
+  assert sum(math.prod(s) for s in shapes_of(model).values()) == 24_040_400
+
+
+def test_tied_positions_have_no_biases_to_untie():
+  config = models.MODELS['transformer_xl'].Config
+  (problem,) = config(tie_positions=True, untie_biases=True).problems()
+  assert problem[0] == 'untie_biases' and 'tie_positions' in problem[1]
+
+
 def test_cutoffs_beyond_the_vocabulary():
   with pytest.raises(UserError) as e:
-    models.build(dict(name='transformer_xl', cutoffs=[3, V]), V)
+    models.build(dict(name='transformer_xl', cutoffs=[V, V + 1]), V)
   assert str(e.value) == (
-    f'model.cutoffs is (3, {V}); allowed: numbers below {V}, the size of the '
-    'vocabulary'
+    f'model.cutoffs is ({V}, {V + 1}); allowed: a first number below {V}, the '
+    'size of the vocabulary'
   )

@@ -42,6 +42,7 @@ RANGES = [
   ('seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.dropout_embed', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
   ('model.dropout_final', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
+  ('model.dropout_table', [-1.0, 0.0, 0.9], [-1.1, 1.0, math.nan]),
   ('generate.seed', [0, 2**32 - 1], [-1, 2**32]),
   ('model.d_model', [2, 1024], [0, 1, 3]),
   ('model.d_embed', [0, 256], [-1]),
@@ -50,6 +51,9 @@ RANGES = [
   ('data.max_size', [0, 3, 10**6], [-1, 1, 2]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.drop_factor', [TINY, 1.0], [0.0, 1.001]),
+  ('optim.average_factor', [0.0, 1.0], [-TINY, 1.001]),
+  ('optim.lr_table', [0.0, 10.0], [-TINY, math.nan, math.inf]),
+  ('optim.cosine_end', [0, 10**6], [-1, 10**9 + 1]),
   ('optim.ema_decay', [TINY, 0.999999], [0.0, -0.1, 1.0, math.nan]),
   ('generate.top_p', [TINY, 1.0], [0.0, 1.001]),
   ('generate.temperature', [0.0, 1e-6, 10.0], [-TINY, 9e-7, math.inf]),
@@ -101,7 +105,13 @@ COUNTS = {
   'generate.model': ('mem_len', 'clamp_len'),
 }
 BELOW_ONE = {
-  'model': ('dropout', 'dropatt', 'word_dropout'),
+  'model': (
+    'dropout',
+    'dropatt',
+    'dropout_qkv',
+    'dropout_final_plain',
+    'word_dropout',
+  ),
   'optim': ('b1', 'b2', 'momentum'),
 }
 POSITIVE = {
@@ -110,7 +120,7 @@ POSITIVE = {
 }
 FROM_ZERO = {
   'model': ('activation_reg', 'temporal_activation_reg'),
-  'optim': ('clip', 'weight_decay'),
+  'optim': ('clip', 'l2', 'weight_decay'),
 }
 RANGES += [
   (f'{section}.{key}', allowed, outside)
@@ -171,6 +181,7 @@ CHOICES = {
   'model.same_length': SPANS,
   'model.memory_init': 'empty, zeros',
   'model.tail_order': 'ascending, descending',
+  'model.dropped_words': 'zero, tiny',
   'model.dtype': 'float32, bfloat16',
   'model.remat': 'none, scores, layer',
   'model.attention': 'auto, xla, triton, tpu',
@@ -179,7 +190,7 @@ CHOICES = {
   'train.nonfinite': 'stop, rollback',
   'optim.name': 'adam, sgd',
   'optim.state_dtype': 'float32, bfloat16',
-  'optim.schedule': 'cosine, inverse_sqrt, constant, drop, plateau',
+  'optim.schedule': 'cosine, annealing, inverse_sqrt, constant, drop, plateau',
   'optim.average': 'off, ema, swa, nt',
   'eval.split': 'train, validation, test',
   'eval.first_token': 'none, eos',
@@ -259,6 +270,8 @@ def test_keys_that_may_change_when_a_run_continues():
 # Keys of the model that may differ when a trained one is used.
 USED = {'dropout', 'dropout_embed', 'dropout_final', 'dropatt', 'word_dropout'}
 USED |= {'locked_dropout', 'activation_reg', 'temporal_activation_reg'}
+USED |= {'dropout_final_plain', 'dropout_table', 'locked_table', 'dropout_qkv'}
+USED |= {'dropped_words', 'activation_reg_dropped'}
 USED |= {'init_std', 'proj_init_std', 'dtype', 'unroll'}
 USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
 

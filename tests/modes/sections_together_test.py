@@ -65,6 +65,31 @@ def test_the_step_of_a_drop():
     )
 
 
+@pytest.mark.parametrize(
+  'good, wrong, said',
+  [
+    (
+      dict(optim__lr=1e-3, optim__lr_floor=0.5, optim__lr_table=5e-4),
+      dict(optim__lr_table=4e-4),
+      'optim.lr_table is 0.0004; allowed: 0, or at least lr x lr_floor, 0.0005',
+    ),
+    (
+      dict(optim__warmup=7, optim__cosine_end=8),
+      dict(optim__cosine_end=7),
+      'optim.cosine_end is 7; allowed: 0, or above optim.warmup, 7',
+    ),
+    (
+      dict(model__tie_positions=True),
+      dict(model__untie_biases=True),
+      'model.untie_biases is True; allowed: False with model.tie_positions',
+    ),
+  ],
+)
+def test_keys_of_one_section(good, wrong, said):
+  sections.check(changed(**good))
+  assert refused(changed(**good | wrong)) == said
+
+
 def test_a_trace_without_steps():
   sections.check(changed(profile__start=5, profile__stop=6))
   sections.check(changed(profile__start=5, profile__stop=0))

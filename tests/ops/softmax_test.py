@@ -20,19 +20,20 @@ def x64():
     yield
 
 
-def output(widths=WIDTHS, projected=True, seed=0):
+def output(widths=WIDTHS, projected=True, seed=0, empty=0):
   rng = np.random.default_rng(seed)
   draw = lambda *shape: rng.normal(size=shape)
   return softmax.Output(
     [draw(v, d) for v, d in zip(SIZES, widths)],
     [draw(v) for v in SIZES],
     [draw(d, D) if projected else None for d in widths],
-    draw(len(SIZES) - 1, widths[0]),
-    draw(len(SIZES) - 1),
+    draw(len(SIZES) - 1 + empty, widths[0]),
+    draw(len(SIZES) - 1 + empty),
   )
 
 
 PLAIN = functools.partial(output, widths=(D,) * len(SIZES), projected=False)
+EMPTY = functools.partial(output, empty=2)  # two tails without words
 
 
 def full(h, out, reverse=False):
@@ -99,7 +100,9 @@ def gradients(nll, order):
 
 
 @pytest.mark.parametrize('case', CASES)
-@pytest.mark.parametrize('make', [output, PLAIN], ids=['projected', 'plain'])
+@pytest.mark.parametrize(
+  'make', [output, PLAIN, EMPTY], ids=['projected', 'plain', 'empty']
+)
 @pytest.mark.parametrize('order', softmax.TAIL_ORDERS)
 def test_nll_and_gradients(case, make, order):
   targets = CASES[case]
@@ -114,13 +117,15 @@ def test_nll_and_gradients(case, make, order):
 
 
 @pytest.mark.parametrize('order', softmax.TAIL_ORDERS)
-def test_logits(order):
-  h, out = states(), output()
+@pytest.mark.parametrize('make', [output, EMPTY], ids=['all', 'empty'])
+def test_logits(order, make):
+  h, out = states(), make()
   of = lambda f: jax.jit(functools.partial(f, tail_order=order))
   found = of(softmax.logits)(h, out)
   expected = full(h, out, order == 'descending')
   np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
-  np.testing.assert_allclose(jnp.exp(found).sum(-1), 1, rtol=1e-12)
+  if make is output:  # nothing is left for a tail without words
+    np.testing.assert_allclose(jnp.exp(found).sum(-1), 1, rtol=1e-12)
   nll = of(softmax.nll)(h, some(0, V), out)
   np.testing.assert_allclose(-found[np.arange(N), some(0, V)], nll, atol=1e-10)
 

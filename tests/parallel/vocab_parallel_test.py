@@ -46,8 +46,8 @@ def weights(seed=0):
     [draw(n, d) for n, d in zip(SIZES, WIDTHS)],
     [draw(n) for n in SIZES],
     [draw(d, D) for d in WIDTHS],
-    draw(2, WIDTHS[0]),
-    draw(2),
+    draw(3, WIDTHS[0]),  # a third tail has no words
+    draw(3),
   )
 
 

@@ -51,6 +51,40 @@ SCHEDULES = {
     10,
     {0: 0, 9: 1.8, 10: 2},
   ),
+  'cosine that ends before the training': (
+    dict(schedule='cosine', cosine_end=50, lr_floor=0.1),
+    100,
+    {0: 2, 25: 1.1, 50: 0.2, 99: 0.2},
+  ),
+  # Counted from 1: the step after t others is t + 1.
+  'annealing': (
+    dict(schedule='annealing', warmup=20, cosine_end=100, lr_floor=0.1),
+    500,
+    {
+      0: 0.1,
+      18: 1.9,
+      19: 0.2 + 1.7 * (1 + math.cos(math.pi / 80)) / 2,
+      58: 1.05,
+      98: 0.2,
+      99: 0.2,
+      499: 0.2,
+    },
+  ),
+  'annealing, no warm-up': (
+    dict(schedule='annealing'),
+    100,
+    {0: 1 + math.cos(math.pi / 100), 24: 2 * HALF_ROOT, 49: 1, 99: 0},
+  ),
+  'annealing, one step of warm-up': (
+    dict(schedule='annealing', warmup=1),
+    101,
+    {0: 1 + math.cos(math.pi / 100), 49: 1, 99: 0},
+  ),
+  'constant while the mean is taken': (
+    dict(average='swa', average_start=50, average_factor=0.25),
+    100,
+    {0: 2, 25: 2 * HALF_ROOT, 50: 0.25, 75: 0.25, 99: 0.25},
+  ),
   'inverse square root': (
     dict(schedule='inverse_sqrt'),
     100,
@@ -97,6 +131,38 @@ def test_schedule(name):
   np.testing.assert_allclose(
     together, list(expected.values()), rtol=2e-6, atol=1e-7
   )
+
+
+@pytest.mark.parametrize('schedule', ['cosine', 'annealing', 'constant'])
+def test_the_rate_of_tables_has_the_same_floor(schedule):
+  changes = dict(lr=2.0, lr_floor=0.5, warmup=8, schedule=schedule)
+  config = section(**changes, lr_table=5.0)
+  table = optim.schedule(config, 40, table=True)
+  other = optim.schedule(section(**changes | dict(lr=5.0, lr_floor=0.2)), 40)
+  for t in 0, 3, 7, 8, 20, 40:
+    assert float(table(t)) == pytest.approx(float(other(t)), rel=1e-6)
+    assert optim.schedule(config, 40)(t) == optim.schedule(
+      section(**changes), 40, table=True
+    )(t)
+  assert float(table(40)) == pytest.approx(5 if schedule == 'constant' else 1)
+
+
+def test_what_is_a_table():
+  """The embedding alone, by bins or not; with tied weights it is the output."""
+  for changes, expected in (
+    (dict(tie_weights=False), {'vocabulary/table'}),
+    (dict(cutoffs=(5, 8)), {f'vocabulary/table_{i}' for i in range(3)}),
+    (dict(name='shaw', table_len=3), {'vocabulary/table'}),
+  ):
+    fields = dict(name='transformer_xl', n_layer=1, d_model=8) | changes
+    params = base.param_shapes(models.build(fields, 11))
+    flat = jax.tree_util.tree_leaves_with_path(params)
+    found = {
+      jax.tree_util.keystr(path, simple=True, separator='/')
+      for path, _ in flat
+      if optim.is_table(path)
+    }
+    assert found == expected
 
 
 def test_every_step_of_a_long_cosine():
@@ -188,6 +254,24 @@ def test_weight_decay(rule, clip):
     params = jax.tree.map(lambda p, u: p - lr * u, params, got)
     p = p - lr * update - lr * 0.3 * p * (np.arange(8) < 6)
     np.testing.assert_allclose(flat(params), p, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('rule', [adam, sgd])
+@pytest.mark.parametrize('clip', [0.0, 0.25])
+def test_l2(rule, clip):
+  """In the gradient after it is clipped, of vectors as well."""
+  config = section(name=rule.__name__, clip=clip, l2=0.3)
+  rng = np.random.default_rng(0)
+  optimiser, p = optim.optimiser(config), rng.normal(size=8)
+  grads = rng.normal(size=[4, 8])
+  penalised = [g + 0.3 * p for g in clipped(grads, clip)]
+  params = {'w': jnp.float32(p[:6]).reshape(2, 3), 'b': jnp.float32(p[6:])}
+  state = optimiser.init(params)
+  for g, expected in zip(grads, rule(penalised, config), strict=True):
+    tree = {'w': jnp.float32(g[:6]).reshape(2, 3), 'b': jnp.float32(g[6:])}
+    got, state = optimiser.update(tree, state, params)
+    flat = np.concatenate([np.ravel(got['w']), got['b']])
+    np.testing.assert_allclose(flat, expected, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize('rule', [adam, sgd])

@@ -25,13 +25,13 @@ def build(
   """The model of a section `model` of a config, an unbound Linen module.
 
   The section has a `name` of MODELS and keys of that model's config; those left
-  out have their defaults, and the changes replace them. UserError if a cutoff
-  is not below V, TypeError if the model has no such key.
+  out have their defaults, and the changes replace them. UserError if the
+  first cutoff is not below V, TypeError if the model has no such key.
   """
   model = MODELS[section['name']]
   config = settings.read(model.Config, {**section, **changes})
-  if config.cutoffs and config.cutoffs[-1] >= vocab_size:
-    allowed = f'numbers below {vocab_size}, the size of the vocabulary'
+  if config.cutoffs and config.cutoffs[0] >= vocab_size:
+    allowed = f'a first number below {vocab_size}, the size of the vocabulary'
     settings.refuse('model.cutoffs', config.cutoffs, allowed)
   return model(vocab_size, config)
 

@@ -71,7 +71,9 @@ class LanguageModel(nn.Module):
     scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
     self.vocabulary = embeddings.Vocabulary(self.vocab_size, c, scale)
     self.drop = layers.Dropout()
-    self.drop_words = layers.WordDropout(self.vocab_size, c.word_dropout)
+    tiny = 1e-12 * scale if c.dropped_words == 'tiny' else 0.0
+    rate = c.word_dropout
+    self.drop_words = layers.WordDropout(self.vocab_size, rate, tiny)
 
   def init_memory(self, batch_size: int) -> Any:
     """A memory for that many rows, as it is before the first token."""
@@ -170,11 +172,13 @@ class LanguageModel(nn.Module):
   ) -> LMOutput:
     """The output for final states [B, T, D] and the memory after them."""
     c = self.config
-    h = self._drop_ends(states, c.dropout_final, train)
+    h = self.drop(states, c.dropout_final_plain, train=train)
+    h = self._drop_ends(h, c.dropout_final, train)
     nll = self.vocabulary.nll(h, targets)
     aux = jnp.zeros([], nll.dtype)
     if train and (c.activation_reg > 0 or c.temporal_activation_reg > 0):
-      aux += penalty(c, states, h, targets >= 0)
+      large = h if c.activation_reg_dropped else states
+      aux += penalty(c, states, large, targets >= 0)
     return LMOutput(nll, memory, aux)
 
   def logits(
@@ -274,20 +278,20 @@ class Layered(LanguageModel):
 
 
 def penalty(
-  config: Any, states: jax.Array, dropped: jax.Array, scored: jax.Array
+  config: Any, states: jax.Array, large: jax.Array, scored: jax.Array
 ) -> jax.Array:
   """Penalises large and fast-changing final states (Merity et al. 2017).
 
-    activation_reg mean(dropped_t^2)
+    activation_reg mean(large_t^2)
     + temporal_activation_reg mean((states_t - states_(t-1))^2)
 
   The means are over features and scored positions, bool [B, T]; both positions
   of a pair are scored and in one segment. A mean over nothing is 0. States are
-  [B, T, D], `dropped` the same after dropout; the result is a float32 scalar,
-  or wider where the states are.
+  [B, T, D], `large` the same, after dropout or not; the result is a float32
+  scalar, or wider where the states are.
   """
   wide = jnp.promote_types(states.dtype, jnp.float32)
-  states, dropped = states.astype(wide), dropped.astype(wide)
+  states, large = states.astype(wide), large.astype(wide)
 
   def mean_square(x, scored):
     total = jnp.sum(jnp.where(scored[..., None], x**2, 0))
@@ -296,7 +300,7 @@ def penalty(
   steps = states[:, 1:] - states[:, :-1]
   slow = mean_square(steps, scored[:, 1:] & scored[:, :-1])
   size, change = config.activation_reg, config.temporal_activation_reg
-  return size * mean_square(dropped, scored) + change * slow
+  return size * mean_square(large, scored) + change * slow
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -30,7 +30,8 @@ class Config:
   cutoffs: tuple[int, ...] = key(
     (),
     'Adaptive embedding and softmax: the first token id of each tail of rarer '
-    'words, such as (20000, 40000, 200000); () is a plain softmax.',
+    'words, such as (20000, 40000, 200000); () is a plain softmax. Tails that '
+    'begin beyond the vocabulary have no words, but a logit each.',
   )
   d_embed: int = count(0, "Width of the head's embeddings; 0 is d_model.")
   div_val: int = size(1, 'Word vectors of tail i are div_val^i times narrower.')
@@ -59,6 +60,11 @@ class Config:
   dropout_final: float = rate(
     -1.0, 'Dropout rate of the final states; -1 is model.dropout.', at_least=-1
   )
+  dropout_final_plain: float = rate(
+    0.0,
+    'Rate of a dropout of the final states before that of dropout_final; each '
+    'entry has a draw of its own, also with locked_dropout.',
+  )
   locked_dropout: bool = key(
     False,
     'One mask for all positions of a segment (variational dropout). The '
@@ -71,10 +77,24 @@ class Config:
     'Dropout rate of whole words: every occurrence in a batch, or in each part '
     'of it if train.accumulate divides it.',
   )
+  dropped_words: str = key(
+    'zero',
+    'What the embedding of a dropped word becomes.',
+    choices={
+      'zero': '0, but the first position of a segment is never dropped',
+      'tiny': '1e-12 before scaling, at every position',
+    },
+    may_change=IN_USE,
+  )
   activation_reg: float = count(
     0.0,
-    'Weight in the training loss of the mean square of the final states after '
-    'dropout.',
+    'Weight in the training loss of the mean square of the final states.',
+    may_change=IN_USE,
+  )
+  activation_reg_dropped: bool = key(
+    True,
+    'activation_reg is of the final states after dropout (Merity et al. 2017), '
+    'not before.',
     may_change=IN_USE,
   )
   temporal_activation_reg: float = count(

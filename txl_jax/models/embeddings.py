@@ -32,8 +32,9 @@ class Vocabulary(nn.Module):
 
   Tails are bins of ever rarer, narrower words (Grave et al. 2017; Baevski and
   Auli 2019). The parameters of several bins have names that end in the number
-  of the bin. With `config.d_softmax` the embedding is one table, whatever the
-  bins, and final states have that width instead of D.
+  of the bin; an empty one has only those of its logit in the head. With
+  `config.d_softmax` the embedding is one table, whatever the bins, and final
+  states have that width instead of D.
   """
 
   vocab_size: int  # V, sorted by frequency where there are tails
@@ -42,7 +43,8 @@ class Vocabulary(nn.Module):
 
   def setup(self) -> None:
     c, D = self.config, self.config.d_model
-    edges = 0, *c.cutoffs, self.vocab_size
+    V = self.vocab_size
+    edges = 0, *(x for x in c.cutoffs if x < V), V
     sizes = [b - a for a, b in itertools.pairwise(edges)]
     bins = range(len(sizes))
     head = c.d_softmax or c.d_embed or D

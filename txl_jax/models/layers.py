@@ -43,11 +43,13 @@ class WordDropout(nn.Module):
 
   The first position of a segment is left as it is. Where memory is empty it
   sees itself alone: its state would be exactly zero in all layers, and each
-  post-norm would multiply its gradient by 1 / sqrt(eps).
+  post-norm would multiply its gradient by 1 / sqrt(eps). With a `tiny` number,
+  which dropped embeddings become in place of 0, it may be dropped, too.
   """
 
   vocab_size: int
   rate: float
+  tiny: float = 0.0
 
   @nn.compact
   def __call__(self, x, tokens, *, train):
@@ -57,8 +59,11 @@ class WordDropout(nn.Module):
     wide = jnp.promote_types(x.dtype, jnp.float32)
     ones = jnp.ones([self.vocab_size], wide)
     scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))
-    scale = jnp.take(scale, tokens, axis=0).at[:, 0].set(1)[..., None]
-    return (x.astype(wide) * scale).astype(x.dtype)
+    scale = jnp.take(scale, tokens, axis=0)[..., None]
+    if not self.tiny:
+      scale = scale.at[:, 0].set(1)
+    kept = (x.astype(wide) * scale).astype(x.dtype)
+    return jnp.where(scale > 0, kept, self.tiny) if self.tiny else kept
 
 
 class LayerNorm(nn.Module):
@@ -127,6 +132,10 @@ class Distances(NamedTuple):
   b: jax.Array | None = None  # [S, H], added before division by sqrt(K)
 
 
+# What dropout_qkv drops: queries, keys, values, and those two of positions.
+PROJECTED = 5
+
+
 class Attention(nn.Module):
   """Multi-head attention and its projections, which have no biases.
 
@@ -161,15 +170,31 @@ class Attention(nn.Module):
     """Made of the positions that all layers share; None if scores have none."""
     del positions
 
-  def __call__(self, x, k, v, positions, filled, key=None):
+  def drop_distances(self, distances: Any, words: Any) -> Any:
+    """The distances after dropout of what q and k have made of positions.
+
+    The words, uint32 [2, 2], are for the first and the second of these.
+    """
+    del words
+    return distances
+
+  def __call__(self, x, k, v, positions, filled, key=None, words=()):
     """x [B, T, D], k, v [B, S, H, K] and filled int32 [B] -> [B, T, D].
 
     filled is how many slots of the memory are real, None is all; the key is for
-    dropout, None is without.
+    dropout of probabilities, None is without, and so are the words, uint32
+    [PROJECTED, 2], for that of projections, () without.
     """
     c, T, S = self.config, x.shape[1], k.shape[1]
     rate = 0.0 if key is None else c.dropatt
-    q, distances = self.q(x), self.distances(positions)
+    distances: Any = self.distances(positions)
+    q = self.q(x)
+    if len(words):
+      q, k, v = (
+        dropout.drop(y, c.dropout_qkv, own, c.locked_dropout)
+        for y, own in zip((q, k, v), words)
+      )
+      distances = self.drop_distances(distances, words[3:])
 
     def scores():
       if distances is None:

@@ -71,17 +71,18 @@ class Layer(nn.Module):
     Memory is [B, M, D], the inputs of this layer before the segment. `shared`
     is `Transformer.positions`; filled, int32 [B], is how many slots of the
     memory are real, None for all; lengths are as in `attention.update_memory`.
-    The words, uint32 [PLACES, 2], are for dropout (`attention.dropout_words`);
-    None for no dropout.
+    The words, uint32 [PLACES, 2], are for dropout (`attention.dropout_words`),
+    with PROJECTED more for dropout_qkv; None for no dropout.
     """
     positions = self.positions(shared)
     x = self.inputs(x, lengths)
     normed, old = self.normed(x), self.normed(memory)
     k, v = self.attention.project(jnp.concatenate([old, normed], axis=1))
     query = normed if self.config.norm_queries else x
-    inside, *outside = [None] * PLACES if words is None else words
-    attended = self.attention(query, k, v, positions, filled, inside)
-    out = self.after_attention(x, attended, outside)
+    words = [None] * PLACES if words is None else [*words]
+    own = words[0], words[PLACES:]
+    attended = self.attention(query, k, v, positions, filled, *own)
+    out = self.after_attention(x, attended, words[1:PLACES])
     return out, attention.update_memory(memory, x, lengths)
 
   def normed(self, x: jax.Array) -> jax.Array:
@@ -160,8 +161,9 @@ class Transformer(base.LanguageModel):
     positions = self.positions(M + T, train)
     past = memory if M else Memory(self._zeros(B), None)
     words = None
-    if train and (c.dropout or c.dropatt):
-      key, shape = self.make_rng('dropout'), (c.n_layer, PLACES, 2)
+    if train and (c.dropout or c.dropatt or c.dropout_qkv):
+      places = PLACES + (layers.PROJECTED if c.dropout_qkv else 0)
+      key, shape = self.make_rng('dropout'), (c.n_layer, places, 2)
       words = jax.random.bits(key, shape, jnp.uint32)  # one draw for them all
     arguments = positions, past.filled, lengths
     h, (states, shown) = self._run(h, past.states, arguments, words, what)

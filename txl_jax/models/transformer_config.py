@@ -32,6 +32,11 @@ class Config(config.Config):
   )
   ln_eps: float = key(1e-5, 'Epsilon of the layer norms.', above=0)
   dropatt: float = rate(0.0, 'Dropout rate of the attention probabilities.')
+  dropout_qkv: float = rate(
+    0.0,
+    'Dropout rate of queries, keys and values, and of what the same '
+    'projections make of positions (model.tie_positions).',
+  )
   unroll: int = count(
     0,
     'Layers per iteration of the layer loop: all of them is fastest on CPUs '

@@ -5,6 +5,7 @@ Shapes
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -12,9 +13,9 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.models import inference, initial, layers, transformer
-from txl_jax.models.config import model_name
+from txl_jax.models.config import model_name, rate
 from txl_jax.models.transformer_config import Relative
-from txl_jax.program.settings import key
+from txl_jax.program.settings import IN_USE, key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,33 @@ class Config(Relative):
   untie_biases: bool = key(
     False, 'u and v for each layer instead of one pair for all.'
   )
+  dropout_table: float = rate(
+    -1.0,
+    'Dropout rate of the position table; -1 is model.dropout.',
+    at_least=-1,
+  )
+  locked_table: bool = key(
+    False,
+    'Dropout of the position table has one mask for all distances.',
+    may_change=IN_USE,
+  )
+  tie_positions: bool = key(
+    False,
+    'Words and distances share projections, as in the PyTorch code for Penn '
+    'Treebank: r_d = W_k sinusoid(d), u = v = W_q sinusoid(0). There are then '
+    'no parameters W_r, u and v.',
+  )
+
+  @property
+  def shares_biases(self) -> bool:
+    """Whether all layers have the same parameters u and v."""
+    return not (self.untie_biases or self.tie_positions)
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.tie_positions and self.untie_biases:
+      yield 'untie_biases', 'False with model.tie_positions'
+    yield from super().problems()
 
 
 class Biases(nn.Module):
@@ -49,13 +77,26 @@ class RelativeAttention(layers.Attention):
 
   def setup(self) -> None:
     super().setup()
-    self.r = self.to_heads()
+    if not self.config.tie_positions:
+      self.r = self.to_heads()
 
   def distances(self, positions: Any) -> layers.Distances:
     """See `layers.Attention`; positions are (table [S, D], (u, v))."""
-    R, (u, v_bias) = positions
-    r = self.r(R).astype(self.config.operand_dtype)
-    return layers.Distances(r, u, v_bias)
+    (R, biases), dtype = positions, self.config.operand_dtype
+    if not self.config.tie_positions:
+      return layers.Distances(self.r(R).astype(dtype), *biases)
+    u = self.q(R[-1])  # of distance 0
+    return layers.Distances(self.k(R[None])[0].astype(dtype), u, u)
+
+  def drop_distances(self, distances: Any, words: Any) -> Any:
+    """See `layers.Attention`; the mask of r_0's query is that of u and v."""
+    c, (of_query, of_keys) = self.config, words
+    if not c.tie_positions:
+      return distances
+    u = attention.dropout(distances.u, c.dropout_qkv, of_query)
+    shared = (0,) if c.locked_dropout else ()
+    r = attention.dropout(distances.r, c.dropout_qkv, of_keys, shared)
+    return layers.Distances(r, u, u)
 
 
 class Layer(transformer.Layer):
@@ -87,16 +128,17 @@ class TransformerXL(inference.WithRing):
 
   def setup(self) -> None:
     super().setup()
-    if not self.config.untie_biases:
+    if self.config.shares_biases:
       self.biases = Biases(self.config)
 
   def positions(self, S: int, train: bool) -> Any:
-    """The table [S, D], and (u, v) shared by all layers, or None if untied."""
+    """The table [S, D], and the (u, v) that all layers share, or None."""
     c = self.config
     # The table is computed in float32 whatever the compute dtype: bfloat16 has
     # too few digits for the angles of large distances.
     wide = jnp.promote_types(c.dtype, jnp.float32)
     d = attention.distances(S, c.clamp_len, wide)
     R = attention.sinusoid(d, c.d_model).astype(c.state_dtype)
-    R = self.drop(R, c.dropout, train=train)
-    return R, None if c.untie_biases else self.biases()
+    rate = c.dropout if c.dropout_table < 0 else c.dropout_table
+    R = self.drop(R[None], rate, train=train, locked=c.locked_table)[0]
+    return R, self.biases() if c.shares_biases else None

@@ -7,7 +7,8 @@ head of frequent words and tails of ever rarer ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
-  bin 0 is the head, I is the number of tails.
+  bin 0 is the head, I is the number of tails. Of these the last may be empty:
+  no word is in them, and their logits alone are there.
 
 With h_i = P_i h, the head has one logit for each of its words and one for
 each tail; a word w of tail i has
@@ -254,7 +255,7 @@ def _weights(output, i):
 
 def _column(output, i, tail_order):
   """The index of the tail logit that stands for tail i."""
-  return i - 1 if tail_order == 'ascending' else len(output.weights) - 1 - i
+  return i - 1 if tail_order == 'ascending' else len(output.tail_biases) - i
 
 
 def _logits(dtype, params, h):

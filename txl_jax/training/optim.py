@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,11 @@ class Optim:
     },
   )
   lr: float = key(2.5e-4, 'Peak learning rate.', above=0)
+  lr_table: float = count(
+    0.0,
+    'Peak learning rate of the word vectors of the embedding; 0 is lr. The '
+    'lowest rate is the same for all.',
+  )
   b1: float = count(0.9, 'adam: decay of the first moment.', at_most=0.999999)
   b2: float = count(
     0.999, 'adam: decay of the second moment.', at_most=0.999999
@@ -43,6 +48,11 @@ class Optim:
     choices={'float32': 'as computed', 'bfloat16': 'half the size'},
   )
   clip: float = count(0.25, 'Maximum global norm of the gradient; 0 is off.')
+  l2: float = count(
+    0.0,
+    'L2 penalty: so many times each parameter, biases and norm scales too, are '
+    'added to its clipped gradient.',
+  )
   weight_decay: float = count(
     0.0,
     'Decoupled weight decay as in AdamW, scaled by the learning rate: for '
@@ -53,6 +63,7 @@ class Optim:
     'How the learning rate changes; formulas: `training.optim.schedule`.',
     choices={
       'cosine': 'half a cosine down to lr_floor',
+      'annealing': "the same after the warm-up, as PyTorch's CosineAnnealingLR",
       'inverse_sqrt': '1 / sqrt(step)',
       'constant': 'not at all',
       'drop': 'once, at step drop_at',
@@ -66,8 +77,13 @@ class Optim:
     'The cosine starts after the warm-up (TensorFlow original), not at step 0 '
     'with its start cut off by the warm-up (PyTorch original).',
   )
+  cosine_end: int = count(
+    0, 'cosine and annealing: the step of the lowest rate; 0 is train.steps.'
+  )
   lr_floor: float = count(
-    0.0, 'cosine and plateau: lowest rate, as a fraction of lr.', at_most=1
+    0.0,
+    'cosine, annealing and plateau: lowest rate, as a fraction of lr.',
+    at_most=1,
   )
   plateau_factor: float = key(
     0.5, 'plateau: what the rate is multiplied by.', above=0, at_most=1
@@ -100,13 +116,26 @@ class Optim:
   average_start: int = count(
     0, 'swa: the step, above 0, after which averaging starts.'
   )
+  average_factor: float = count(
+    0.0,
+    'swa: what the rate at average_start is multiplied by; it is constant from '
+    'then on. 0 leaves the schedule as it is.',
+    at_most=1,
+  )
   average_patience: int = count(5, 'nt: number of evaluations, see average.')
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.lr_table and self.lr_table < (lowest := self.lr * self.lr_floor):
+      yield 'lr_table', f'0, or at least lr x lr_floor, {lowest:.6g}'
+    if self.cosine_end and self.cosine_end <= self.warmup:
+      yield 'cosine_end', f'0, or above optim.warmup, {self.warmup}'
 
 
 def optimiser(
   config: Optim, not_decayed: Sequence[str] = ()
 ) -> optax.GradientTransformation:
-  """Clipping, then Adam or SGD, then weight decay; without the learning rate.
+  """Clipping, L2, Adam or SGD, then weight decay; without the learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
   the parameters that `decays` names is added to the update, which is to be
@@ -122,6 +151,8 @@ def optimiser(
     decayed = functools.partial(decays, not_decayed=not_decayed)
     decay = optax.add_decayed_weights(config.weight_decay, decayed)
     rule = optax.chain(rule, decay)
+  if config.l2 > 0:
+    rule = optax.chain(optax.add_decayed_weights(config.l2), rule)
   if config.clip > 0:
     return optax.chain(optax.clip_by_global_norm(config.clip), rule)
   return rule
@@ -141,27 +172,47 @@ def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
   return jax.tree_util.tree_map_with_path(acts, params)
 
 
-def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
+def is_table(path: tuple[Any, ...]) -> bool:
+  """Whether a parameter has the rate `lr_table`."""
+  return bool(re.search(r'(^|/)vocabulary/table(_\d+)?$', path_name(path)))
+
+
+def schedule(
+  config: Optim, steps: int, table: bool = False
+) -> Callable[[Any], jax.Array]:
   """The learning rate as a function of the updates made before.
 
-  With t the update, W the warm-up, lr the peak and f = lr_floor:
+  With t the update, W the warm-up, E = cosine_end or steps, lr the peak, that
+  of the table if asked for, and f = lr_floor, or the lower fraction that is the
+  same rate:
 
     t < W         lr t / W, whatever comes after
-    cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / steps, or
-                  x = (t - W) / (steps - W) if cosine_shifted
+    cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / E, or
+                  x = (t - W) / (E - W) if cosine_shifted
+    annealing     lr (f + (g - f) (1 + cos(pi x)) / 2), g = (W - 1) / W and
+                  x = (t - W + 1) / (E - W), all with t counted from 1; g = 1
+                  if W <= 1, x = t / E if W is 0
     inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
     constant      lr; plateau the same, times the scale of `Plateau`
     drop          lr for t < drop_at, then lr drop_factor
 
-  The rate is a float32 array; steps are those of the whole training.
+  With average_factor, from average_start on it is that factor times the rate of
+  average_start. The rate is a float32 array; steps are those of the whole
+  training.
   """
   lr, W, floor = config.lr, config.warmup, config.lr_floor
+  if table and config.lr_table:
+    lr, floor = config.lr_table, floor * lr / config.lr_table
+  end, from_one = config.cosine_end or steps, config.schedule == 'annealing'
 
   def main(t):
-    if config.schedule == 'cosine':
-      start = W if config.cosine_shifted else 0
-      x = jnp.clip((t - start) / max(steps - start, 1), 0.0, 1.0)
-      return floor + (1 - floor) * (1 + jnp.cos(math.pi * x)) / 2
+    if config.schedule in ('cosine', 'annealing'):
+      start = W if config.cosine_shifted or from_one else 0
+      n, top = t - start, 1
+      if from_one and W:
+        n, top = n + 1, max(W - 1, 1) / W
+      x = jnp.clip(n / max(end - start, 1), 0.0, 1.0)
+      return floor + (top - floor) * (1 + jnp.cos(math.pi * x)) / 2
     if config.schedule == 'inverse_sqrt':
       return 1 / jnp.sqrt(jnp.maximum(t, 1.0))
     if config.schedule == 'drop':
@@ -170,10 +221,15 @@ def schedule(config: Optim, steps: int) -> Callable[[Any], jax.Array]:
 
   def rate(t):
     t = jnp.asarray(t, jnp.float32)
+    t = t + 1 if from_one else t
     peak = W**-0.5 if config.schedule == 'inverse_sqrt' and W else 1.0
     return lr * jnp.where(t < W, peak * t / max(W, 1), main(t))
 
-  return rate
+  def lowered(t):
+    start, factor = config.average_start, config.average_factor
+    return jnp.where(t < start, rate(t), factor * rate(start))
+
+  return lowered if config.average == 'swa' and config.average_factor else rate
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ def train_step(
   accumulate: int = 1,
   averager: averaging.Averager | None = None,
   half_loss: bool = False,
+  table_schedule: Callable[[jax.Array], jax.Array] | None = None,
 ) -> TrainState:
   """One update of a model; optimiser and schedule are from `optim`.
 
@@ -44,7 +45,9 @@ def train_step(
   The batch is a dict of inputs, targets int32 [B, T], lengths int32 [B] or
   None, reset bool [B]. Dropout draws with fold_in(key, step), `steps` is the
   number of steps of the whole training, and the averager is the one the state
-  was made with. With half_loss only the last half of each row is scored.
+  was made with. With half_loss only the last half of each row is scored. The
+  table schedule is that of the parameters that `optim.is_table` names; None is
+  the schedule of the others.
   """
   if half_loss:
     batch = batch | {'targets': _last_half(batch['targets'])}
@@ -65,8 +68,14 @@ def train_step(
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-  lr = schedule(state.step) * state.lr_scale
-  params = jax.tree.map(lambda p, u: p - lr * u, state.params, updates)
+  schedules = schedule, table_schedule or schedule
+  rates = [rate(state.step) * state.lr_scale for rate in schedules]
+
+  def move(path, p, update):
+    return p - rates[optim.is_table(path)] * update
+
+  move_all = jax.tree_util.tree_map_with_path
+  params = move_all(move, state.params, updates)
   new = state.replace(params=params, opt_state=opt_state, memory=memory)
   if averager:
     average = averager.update(state.average, params, state.step)
@@ -164,6 +173,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
       accumulate=train.accumulate,
       averager=averager,
       half_loss=train.loss == 'half',
+      table_schedule=optim.schedule(config.optim, train.steps, table=True),
     )
   return Built(model, schedule, create, abstract, step)
 

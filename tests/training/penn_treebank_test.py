@@ -1,0 +1,156 @@
+"""The recipe of configs/ptb.py against an independent program.
+
+See `tests/training/golden/make_penn_treebank.py`; letters are those of there.
+"""
+
+import functools
+import pathlib
+
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from txl_jax import models
+from txl_jax.configs import common
+from txl_jax.models import base
+from txl_jax.training import averaging, metrics, optim
+from txl_jax.training import state as state_lib
+from txl_jax.training import step as step_lib
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'penn_treebank.npz'
+V, B, n, E, T, STEPS = 13, 3, 31, 4, 6, 20
+WIDTH = E + 7  # a segment has at most 7 tokens
+MODEL = dict(
+  name='transformer_xl',
+  n_layer=2,
+  d_model=8,
+  n_head=2,
+  d_head=3,
+  d_ff=10,
+  mem_len=0,
+  dropout=0.0,
+  tie_positions=True,
+  activation_reg=0.2,
+  temporal_activation_reg=0.1,
+  activation_reg_dropped=False,
+)
+OPTIM = dict(
+  lr=3e-4,
+  lr_table=6e-4,
+  lr_floor=1 / 3,
+  schedule='annealing',
+  warmup=5,
+  cosine_end=13,
+  clip=1.7,
+  l2=0.01,
+  average='swa',
+  average_start=14,
+  average_factor=0.5,
+)
+
+
+def batches(text, drawn):
+  """What each step reads: its segment after its context, then padding."""
+  i = 0
+  for length in drawn:
+    length = min(length, n - 1 - i)
+    first = max(i - E, 0)
+    inputs = np.zeros([B, WIDTH], np.int32)
+    targets = np.full([B, WIDTH], -1, np.int32)
+    inputs[:, : i + length - first] = text[:, first : i + length]
+    targets[:, i - first : i + length - first] = text[:, i + 1 : i + 1 + length]
+    yield dict(
+      inputs=inputs, targets=targets, lengths=None, reset=np.zeros(B, bool)
+    )
+    i = i + length if n - 1 - i - length > 1 else 0
+
+
+@functools.cache
+def config():
+  c = common.get_config().optim
+  c.update(OPTIM)
+  return c
+
+
+def schedules():
+  make = functools.partial(optim.schedule, config(), STEPS)
+  return make(), make(table=True)
+
+
+def by_name(params):
+  flat = flax.traverse_util.flatten_dict(params, sep='/')
+  return [(name, flat[name]) for name in sorted(flat)]
+
+
+def test_rates():
+  golden = np.load(GOLDEN)
+  found = [rate(jnp.arange(STEPS)) for rate in schedules()]
+  np.testing.assert_allclose(np.stack(found, 1), golden['rates'], rtol=1e-6)
+
+
+def test_twenty_steps():
+  """Losses, the last parameters, and their mean over the last six steps."""
+  golden = np.load(GOLDEN)
+  drawn, start = golden['drawn'], golden['start']
+  model = models.build(MODEL, V)
+  optimiser = optim.optimiser(config(), model.NOT_DECAYED)
+  averager = averaging.averager(config())
+  params, at = {}, 0
+  for name, x in by_name(base.param_shapes(model)):
+    params[name] = jnp.float32(start[at : at + x.size].reshape(x.shape))
+    at += x.size
+  assert at == len(start)
+  params = flax.traverse_util.unflatten_dict(params, sep='/')
+  state = state_lib.TrainState(
+    step=jnp.int32(0),
+    params=params,
+    opt_state=optimiser.init(params),
+    memory=(),
+    sums=metrics.zeros(),
+    lr_scale=jnp.float32(1),
+    average=averager.init(params),
+  )
+  scale = jnp.float32(drawn / T)
+
+  def scaled(rate):
+    return lambda t: rate(t) * scale[t]
+
+  main, table = map(scaled, schedules())
+
+  @jax.jit
+  def step(state, batch):
+    given = batch['inputs'], batch['targets'], ()
+    more = dict(train=True, rngs={'dropout': jax.random.key(0)})
+    out = model.apply({'params': state.params}, *given, **more)
+    loss = out.nll.sum() / (batch['targets'] >= 0).sum() + out.aux
+    new = step_lib.train_step(
+      state,
+      batch,
+      model=model,
+      optimiser=optimiser,
+      schedule=main,
+      table_schedule=table,
+      key=jax.random.key(0),
+      steps=STEPS,
+      averager=averager,
+    )
+    return new, loss
+
+  losses = []
+  for batch in batches(golden['text'], drawn):
+    state, loss = step(state, batch)
+    losses.append(loss)
+  np.testing.assert_allclose(losses, golden['losses'], rtol=0, atol=1e-5)
+
+  def flat(params):
+    return np.concatenate([np.ravel(x) for _, x in by_name(params)])
+
+  assert averaging.count(state.average) == STEPS - averager.start
+  mean = flat(state.average.params)
+  np.testing.assert_allclose(mean, golden['mean'], rtol=0, atol=1e-6)
+  np.testing.assert_allclose(
+    flat(state.params), golden['end'], rtol=0, atol=1e-6
+  )
+  # The steps were no small ones.
+  assert np.abs(mean - start).max() > 1e-3
