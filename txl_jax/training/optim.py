@@ -100,6 +100,12 @@ class Optim:
   average_start: int = count(
     0, 'swa: the step, above 0, after which averaging starts.'
   )
+  average_start_epoch: int = count(
+    0,
+    'swa: the epoch, above 0, after which averaging starts, in place of '
+    'average_start.',
+    at_most=1_000_000,
+  )
   average_patience: int = count(5, 'nt: number of evaluations, see average.')
 
 

@@ -23,8 +23,8 @@ from txl_jax.program.errors import UserError
 
 _MARKS = 'init', 'best'
 _INIT = (
-  'attention length of training: model.mem_len, or train.segment_len without '
-  'memory'
+  'attention length of training: model.mem_len, or train.segment_len and '
+  'train.context without memory'
 )
 
 
@@ -87,8 +87,9 @@ def run(job: Job) -> None:
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  cut, lengths = call_options.cut(config), [*o.lengths]
-  trained = init = then['train.segment_len']
+  cut, lengths = call_options.cut(config) | {'context': 0}, [*o.lengths]
+  trained = then['train.segment_len'] + then.get('train.context', 0)
+  init = trained
   reach, remembers = model.reach(trained), model.remembers()
   if remembers:
     init = then.get('model.mem_len', 0) or trained
