@@ -160,7 +160,7 @@ def test_logits_over_a_temperature(changes):
     return
   # A window of T + 1 tokens.
   text, nll = tokens().astype(np.int64), 0.0
-  window = windowed.Windowed(V, model.config, model, T + 1)
+  window = windowed.Windowed(V, model.config, model=model, window=T + 1)
   for i in range(1, N):
     empty = direct.init_memory(model)
     read = text[max(i - T - 1, 0) : i]

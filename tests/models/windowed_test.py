@@ -47,7 +47,7 @@ def params():
 
 def make(window, dtype='float64'):
   model = plain(dtype).at_test_time()
-  return windowed.Windowed(V, model.config, model, window)
+  return windowed.Windowed(V, model.config, model=model, window=window)
 
 
 def text(n=T, seed=0):

@@ -128,7 +128,7 @@ def test_a_context_and_a_temperature(tmp_path, corpus, capfd):
   expected = by_hand(params, c, corpus.tokens('test'), 5)
   np.testing.assert_allclose(score.nats, np.mean(expected), rtol=1e-5)
   warm = np.mean(by_hand(params, c, corpus.tokens('test'), 5, 1.25))
-  record = json.loads((tmp_path / 'eval_validation.json').read_text())
+  record = json.loads((tmp_path / 'analysis/eval_validation.json').read_text())
   found = record['at_temperature']
   np.testing.assert_allclose(found['nats'], warm, rtol=1e-5)
   assert record['nats'] == score.nats and abs(score.nats - warm) > 1e-3

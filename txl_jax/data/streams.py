@@ -173,14 +173,11 @@ class Streams:
     def each(value, dtype: Any = np.int32):
       return np.full(len(rows), value, dtype)
 
-    return Batch(
-      inputs,
-      targets,
-      each(c + n) if self.padded else None,
-      each(index == 0, bool),
-      each(c) if self.context else None,
-      each(drawn / T, np.float32) if self.rates else None,
-    )
+    lengths = each(c + n) if self.padded else None
+    context = each(c) if self.context else None
+    rate = each(drawn / T, np.float32) if self.rates else None
+    reset = each(index == 0, bool)
+    return Batch(inputs, targets, lengths, reset, context, rate)
 
   def _of_documents(self, segments, index, rows):
     """The Batch of these rows, integers [b], for a segment of an epoch."""
@@ -230,11 +227,7 @@ Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
 
 
 def segments(
-  tokens: np.ndarray | Preceded,
-  batch_size: int,
-  segment_len: int,
-  group: int,
-  context: int = 0,
+  tokens: np.ndarray | Preceded, B: int, T: int, G: int, E: int = 0
 ) -> Iterator[tuple[np.ndarray, ...]]:
   """A split for scoring: every pair of neighbours once, in order.
 
@@ -246,7 +239,6 @@ def segments(
   [G, B, T], the index of each target in tokens; and int32 [G, B], how many
   tokens of context there are.
   """
-  B, T, G, E = batch_size, segment_len, group, context
   pairs = len(tokens) - 1
   L = math.ceil(pairs / B)
   rows = np.arange(B) * L
@@ -260,11 +252,7 @@ def segments(
 
 
 def document_segments(
-  tokens: Documents,
-  batch_size: int,
-  segment_len: int,
-  group: int,
-  context: int = 0,
+  tokens: Documents, B: int, T: int, G: int, E: int = 0
 ) -> Iterator[tuple[np.ndarray, ...]]:
   """The same for documents, cut into B pieces between documents.
 
@@ -272,7 +260,6 @@ def document_segments(
   same document, and a last array is bool [G, B]: which memories are to be
   emptied first.
   """
-  B, T, G, E = batch_size, segment_len, group, context
   each = Segments(tokens.starts, T)
   rows = each.cut(B)
   for index in range(0, int(np.max(np.diff(rows))), G):

@@ -62,15 +62,6 @@ def counts(targets: jax.Array) -> jax.Array:
   return jnp.maximum(jnp.stack(n), 1).astype(jnp.float32)
 
 
-def segment_states(h: jax.Array, T: int, context: Any) -> jax.Array:
-  """Of states [B, E + T, D], the [B, T, D] after context int32 [B] or None."""
-  if context is None:
-    return h
-  return jax.vmap(lambda x, n: jax.lax.dynamic_slice_in_dim(x, n, T))(
-    h, context
-  )
-
-
 class LanguageModel(nn.Module):
   """What all models share; by default, a model has no memory."""
 
@@ -192,8 +183,15 @@ class LanguageModel(nn.Module):
   ) -> LMOutput:
     """Nll of the targets; see above for the arguments."""
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
-    states = segment_states(states, targets.shape[1], context)
+    states = self.of_segment(states, targets, context)
     return self.output(states, targets, memory, train=train)
+
+  def of_segment(self, states: Any, targets: Any, context: Any) -> jax.Array:
+    """Of states [B, E + T, D], those that predict targets [B, T]."""
+    if context is None:
+      return states
+    cut, T = jax.lax.dynamic_slice_in_dim, targets.shape[1]
+    return jax.vmap(lambda x, n: cut(x, n, T))(states, context)
 
   def output(
     self, states: jax.Array, targets: jax.Array, memory: Any, *, train: bool

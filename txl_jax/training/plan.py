@@ -33,16 +33,11 @@ def read(config: Config, corpus: Prepared) -> streams.Streams:
   """What training reads; UserError if the split is too short."""
   train = config.train
   order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
+  order |= dict(context=train.context, apart=train.rows == 'apart')
+  order |= dict(limit=train.varlen_limit, rates=train.varlen_rate)
+  size: Any = dict(batch_size=train.batch_size, segment_len=train.segment_len)
   return streams.Streams(
-    corpus.text('train'),
-    train.batch_size,
-    train.segment_len,
-    varlen=train.varlen,
-    limit=train.varlen_limit,
-    rates=train.varlen_rate,
-    apart=train.rows == 'apart',
-    context=train.context,
-    **order,
+    corpus.text('train'), **size, varlen=train.varlen, **order
   )
 
 

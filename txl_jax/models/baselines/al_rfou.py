@@ -14,13 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import (
-  base,
-  initial,
-  layers,
-  transformer,
-  transformer_config,
-)
+from txl_jax.models import initial, layers, transformer, transformer_config
 from txl_jax.models.config import model_name
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
@@ -204,28 +198,16 @@ class AlRfou(transformer.Transformer):
   def inference_params(self, params: Any) -> Any:
     return {name: x for name, x in params.items() if name != 'auxiliary'}
 
-  def __call__(
-    self,
-    tokens,
-    targets,
-    memory,
-    *,
-    train,
-    lengths=None,
-    progress=None,
-    context=None,
-  ):
+  def __call__(self, tokens, targets, memory, *, train, progress=None, **more):
     """Nll of the targets; see `models.base` for the arguments."""
     c = self.config
     if not train or not (c.layer_losses or c.second_target):
-      more: Any = dict(train=train, lengths=lengths, context=context)
-      return super().__call__(tokens, targets, memory, **more)
+      return super().__call__(tokens, targets, memory, train=train, **more)
+    lengths, context = more.get('lengths'), more.get('context')
     watched = self.watched(tokens, memory, lengths, train, layers.OUTPUTS)
     h, memory, outputs = watched
-    cut = functools.partial(
-      base.segment_states, T=targets.shape[1], context=context
-    )
-    h, outputs = cut(h), outputs if context is None else jax.vmap(cut)(outputs)
+    cut = functools.partial(self.of_segment, targets=targets, context=context)
+    h, outputs = cut(h), jax.vmap(cut)(outputs)
     out = self.output(h, targets, memory, train=train)
     aux = self.auxiliary(outputs, targets, progress)
     return out.replace(aux=out.aux + aux)

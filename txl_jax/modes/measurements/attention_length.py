@@ -35,7 +35,8 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
   of L tokens anew for each token.
   """
   if not model.remembers():
-    return windowed.Windowed(model.vocab_size, model.config, model, length)
+    more: Any = dict(model=model, window=length)
+    return windowed.Windowed(model.vocab_size, model.config, **more)
   return with_memory(model, length)
 
 
