@@ -110,7 +110,7 @@ def _score(spec):
     calls, nll = math.ceil(steps / G), 0.0
     parts = streams.segments(corpus, B, T, G)
     for _ in range(calls):
-      *batch, _ = jax.device_put(next(parts))
+      batch = jax.device_put(next(parts)[:2])
       memory, scores = scoring.jit_score(variables, memory, *batch, model=model)
       nll += float(np.asarray(scores).sum(dtype=np.float64))
     return calls * G * B * T, nll

@@ -154,6 +154,25 @@ def test_in_a_mesh_of_the_caller(made, size, kind):
         assert jax.sharding.get_mesh() == mesh
 
 
+def test_score_in_a_context_and_at_a_temperature(plain):
+  """Segments of one token in a context are a window."""
+  text = TEXT[:30]
+  window = plain.score(text, window=4)
+  found = plain.score(text, segment_len=1, context=3, temperature=1.3)
+  np.testing.assert_allclose(found.nll, window.nll, rtol=1e-5, atol=1e-6)
+  warm, ids = found.at_temperature, plain.encode(text)
+  for i in range(1, len(ids)):
+    read = ids[None, max(i - 4, 0) : i]
+    variables = {'params': plain.params}
+    logits, _ = plain.model.apply(variables, read, (), method='logits')
+    logits = np.float64(logits[0, -1]) / 1.3
+    nll = np.log(np.sum(np.exp(logits))) - logits[ids[i]]
+    np.testing.assert_allclose(warm.nll[i - 1], nll, rtol=1e-4, atol=1e-5)
+  assert warm.text_bytes == found.text_bytes and warm.at_temperature is None
+  np.testing.assert_allclose(warm.total, warm.nll.sum(), rtol=1e-5)
+  assert window.at_temperature is None
+
+
 def test_short_texts_of_many_lengths_are_one_program(made):
   _, vocabulary, text, run = made
   data = text.encode()

@@ -40,25 +40,35 @@ def segments_of(each, T):
 
 
 @quick
-@hypothesis.given(sizes, st.integers(1, 5), st.integers(1, 4))
-def test_batches(lengths, T, B):
+@hypothesis.given(
+  sizes, st.integers(1, 5), st.integers(1, 4), st.sampled_from([0, 1, 4, 9])
+)
+def test_batches(lengths, T, B, E):
   documents, each = lay_out(lengths)
   expected = [*segments_of(each, T)]
   N = len(expected)
   n = -(-N // B)
-  read = streams.Streams(documents, B, T)
+  read = streams.Streams(documents, B, T, context=E)
   for step in range(2 * n):  # two epochs
     batch = read.batch(step)
+    assert (batch.context is None) == (E == 0)
     assert read.locate(step) == divmod(step, n)
     for row in range(B):
       at = row * N // B + step % n
-      inputs, targets, new = [], [], None
+      inputs, targets, new, before = [], [], None, []
       if at < (row + 1) * N // B:
         inputs, targets, new = expected[at]
-      k = len(inputs)
-      assert batch.inputs[row, :k].tolist() == inputs
-      assert batch.targets[row].tolist() == targets + [-1] * (T - k)
+        # What the row has read of the document.
+        for one, _, begins in expected[row * N // B : at]:
+          before = [*one] if begins else before + one
+        before = [] if new or not E else before[-E:]
+      c, k = len(before), len(before) + len(inputs)
+      assert E == 0 or batch.context[row] == c
+      assert batch.inputs[row, :k].tolist() == before + inputs
+      assert batch.inputs.shape == (B, E + T)
       assert batch.lengths[row] == k
+      k = len(inputs)
+      assert batch.targets[row].tolist() == targets + [-1] * (T - k)
       if k:
         assert batch.reset[row] == (new or step % n == 0)
     part = read.batch(step, [B - 1])
@@ -69,22 +79,29 @@ def test_batches(lengths, T, B):
 
 @quick
 @hypothesis.given(
-  sizes, st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)
+  *(sizes, st.integers(1, 5), st.integers(1, 4), st.integers(1, 3)),
+  st.sampled_from([0, 1, 4, 9]),
 )
-def test_what_is_scored(lengths, T, B, G):
+def test_what_is_scored(lengths, T, B, G, E):
   documents, each = lay_out(lengths)
   expected = [*segments_of(each, T)]
   rows, places = [[] for _ in range(B)], []
-  for inputs, targets, at, new in streams.document_segments(documents, B, T, G):
-    assert inputs.shape == targets.shape == at.shape == (G, B, T)
+  read_of = [[] for _ in range(B)]  # of the document, so far
+  parts = streams.document_segments(documents, B, T, G, E)
+  for inputs, targets, at, before, new in parts:
+    assert targets.shape == at.shape == (G, B, T)
+    assert inputs.shape == (G, B, E + T)
     real = targets >= 0
     places += at[real].tolist()
     np.testing.assert_array_equal(documents[at[real]], targets[real])
     for g in range(G):
       for b in range(B):
         if k := int(real[g, b].sum()):
-          segment = inputs[g, b, :k], targets[g, b, :k]
+          c, read = before[g, b], [] if new[g, b] else read_of[b]
+          assert inputs[g, b, :c].tolist() == (read[-E:] if E else [])
+          segment = inputs[g, b, c : c + k], targets[g, b, :k]
           rows[b].append((*(x.tolist() for x in segment), bool(new[g, b])))
+          read_of[b] = read + rows[b][-1][0]
   assert [*itertools.chain(*rows)] == expected
   assert all(row[0][2] for row in rows if row)  # no document is cut
   assert sorted(places) == [*range(1, len(documents))]

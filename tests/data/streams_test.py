@@ -75,16 +75,18 @@ def test_an_epoch_reads_every_pair_of_every_row_once_in_order(varlen, corpus):
 def test_shapes_lengths_and_padding(varlen, corpus):
   n, B, T = corpus
   s = streams.Streams(text(n), B, T, varlen=varlen)
-  assert s.width == (T + 15 if varlen else T)
+  widths = {T // 2 + 10, T + 5, T + 15} if varlen else {T}
+  assert s.widths == sorted(x for x in widths if x <= T + 15)
   (epoch,) = epochs(s, 1)
   for batch in epoch:
     for array in (batch.inputs, batch.targets):
-      assert array.shape == (B, s.width) and array.dtype == np.int32
+      assert array.dtype == np.int32
     count = [real(batch, row) for row in range(B)]
+    width = min(x for x in s.widths if x >= max(count))
+    assert batch.inputs.shape == batch.targets.shape == (B, width)
     if varlen:
       assert batch.lengths.dtype == np.int32
       assert batch.lengths.tolist() == count
-      assert max(count) <= s.width
     else:
       assert batch.lengths is None
       # Memory is emptied after padding: the next batch starts an epoch.
@@ -139,6 +141,38 @@ def test_some_rows_of_a_batch(varlen):
       assert whole.lengths is part.lengths is None
 
 
+@pytest.mark.parametrize('varlen, apart', [(0, 0), (1, 0), (0, 1), (1, 1)])
+@quick
+@hypothesis.given(corpora(), st.integers(1, 12))
+def test_context_is_what_comes_before_in_the_row(varlen, apart, corpus, E):
+  n, B, T = corpus
+  n += B  # so that rows apart have a batch
+  options = dict(varlen=bool(varlen), apart=bool(apart))
+  plain = streams.Streams(text(n), B, T, **options)
+  s = streams.Streams(text(n), B, T, context=E, **options)
+  rows = [range(b * (n // B), (b + 1) * (n // B)) for b in range(B)]
+  if not apart:
+    L = (n - 1) // B
+    rows = [range(b * L, b * L + L + 1) for b in range(B)]
+  for epoch in epochs(s, 2):
+    at = 0
+    for batch in epoch:
+      k, c = real(batch, 0), min(E, at)
+      assert batch.context.tolist() == [c] * B
+      assert batch.lengths.tolist() == [c + k] * B
+      assert batch.inputs.shape == (B, E + batch.targets.shape[1])
+      for row, tokens in enumerate(rows):
+        expected = tokens[at - c : at + k]
+        assert batch.inputs[row, : c + k].tolist() == [*expected]
+        assert batch.targets[row, :k].tolist() == [*tokens[at + 1 :][:k]]
+      at += k
+    assert len(rows[0]) - 1 - at <= apart  # pairs that are left
+  for step in range(20):
+    a, b = s.batch(step), plain.batch(step)
+    np.testing.assert_array_equal(a.targets, b.targets)
+    assert s.locate(step) == plain.locate(step)
+
+
 def drawn(s, count=1):
   """The lengths of whole epochs, without the cut-off last of each."""
   return [[real(batch, 0) for batch in e[:-1]] for e in epochs(s, count)]
@@ -155,6 +189,47 @@ def test_varlen_follows_the_distribution_of_the_paper():
   assert lengths[halved].mean() == pytest.approx(T / 2 - 0.5, abs=1.5)
   assert lengths[~halved].std() == pytest.approx(5, abs=0.3)
   assert lengths.max() == T + 15  # 3 deviations: one in 740 is cut
+
+
+@pytest.mark.parametrize('n, B, T', [(929_589, 10, 70), (803, 4, 12)])
+def test_an_epoch_of_penn_treebank(n, B, T):
+  """The loop of its authors, for the lengths drawn; and what is padded."""
+  options = dict(varlen=True, limit=0, rates=True, apart=True, context=T)
+  s = streams.Streams(text(n), B, T, **options)
+  R, step, computed, padded = n // B, 0, 0, 0
+  for epoch in range(2):
+    at = 0
+    while at < R - 1 - 1:
+      assert s.locate(step) == (epoch, step - s.first_step(epoch))
+      batch = s.batch(step, [B - 1])
+      drawn = round(float(batch.rate_scale[0]) * T)
+      assert batch.rate_scale == np.float32(drawn / T) and drawn >= 5
+      k = min(drawn, R - 1 - at)
+      start = (B - 1) * R + at
+      assert batch.targets[0, :k].tolist() == [*range(start + 1, start + k + 1)]
+      assert real(batch, 0) == k
+      computed += batch.inputs.size
+      padded += batch.inputs.size - int(batch.lengths[0])
+      at, step = at + drawn, step + 1
+    assert s.first_step(epoch + 1) == step
+  if T == 70:
+    assert step / 2 == pytest.approx(1373, abs=6)
+    assert padded / computed < 0.05  # 0.08 is allowed
+
+
+def test_varlen_without_a_limit():
+  """Above T + 15 once in 740 draws, above T + 30 never in so many."""
+  s = streams.Streams(text(200 * 6000), 1, 200, varlen=True, limit=0)
+  assert s.widths == [110, 205, 215, 230]
+  assert 215 < max(drawn(s)[0]) <= 230
+  near = streams.Streams(text(9000), 1, 20, varlen=True, limit=2)
+  assert near.widths == [20, 22] and max(drawn(near)[0]) == 22
+
+
+def test_rows_apart_need_a_token_more():
+  streams.Streams(text(4 * 7), 4, 6, apart=True).batch(0)
+  with pytest.raises(UserError, match='has 27 tokens, one batch needs 28'):
+    streams.Streams(text(27), 4, 6, apart=True)
 
 
 def test_varlen_segments_have_at_least_five_tokens():
@@ -214,7 +289,7 @@ def test_segments_hold_every_pair_once(dtype, split):
   tokens = text(n, dtype)
   rows = [[] for _ in range(B)]
   calls = 0
-  for inputs, targets, positions in streams.segments(tokens, B, T, G):
+  for inputs, targets, positions, _ in streams.segments(tokens, B, T, G):
     calls += 1
     for array in (inputs, targets, positions):
       assert array.shape == (G, B, T)
@@ -237,6 +312,27 @@ def test_segments_hold_every_pair_once(dtype, split):
 
 
 @quick
+@hypothesis.given(splits(), st.integers(1, 9))
+def test_segments_after_their_context(split, E):
+  n, B, T, G = split
+  plain = streams.segments(text(n), B, T, G)
+  found = streams.segments(text(n), B, T, G, E)
+  row = math.ceil((n - 1) / B)
+  for whole, (inputs, targets, positions, context) in zip(plain, found):
+    np.testing.assert_array_equal(targets, whole[1])
+    np.testing.assert_array_equal(positions, whole[2])
+    assert inputs.shape == (G, B, E + T) and context.dtype == np.int32
+    for g in range(G):
+      for b in range(B):
+        if k := int((targets[g, b] >= 0).sum()):
+          start = int(targets[g, b, 0]) - 1  # in the text
+          c = min(E, start - b * row)
+          assert context[g, b] == c
+          here = inputs[g, b, : c + k].tolist()
+          assert here == [*range(start - c, start + k)]
+
+
+@quick
 @hypothesis.given(splits())
 def test_segments_after_one_more_token(split):
   n, B, T, G = split
@@ -253,7 +349,8 @@ def test_segments_after_one_more_token(split):
 def test_segments_by_hand(dtype):
   tokens = np.array([10, 11, 12, 13, 14, 15], dtype)  # 5 pairs
   (call,) = streams.segments(tokens, 2, 2, 2)
-  inputs, targets, positions = call
+  inputs, targets, positions, context = call
+  assert not context.any()
   scored = targets >= 0
   assert np.where(scored, inputs, 0).tolist() == [
     [[10, 11], [13, 14]],

@@ -12,9 +12,10 @@ import pytest
 from tests import compilations, direct, programs
 from txl_jax import models
 from txl_jax.evaluation import perplexity, scoring
-from txl_jax.models import base
+from txl_jax.models import base, windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program.errors import UserError
 
 V, T = 11, 4
 N = 24  # tokens
@@ -91,6 +92,87 @@ def test_one_stream_is_exact(changes):
   assert found.nats == pytest.approx(nll.mean(), rel=1e-5)
   rate = found.scored / found.seconds
   assert found.tokens_per_second == pytest.approx(rate) and rate > 0
+
+
+@pytest.mark.parametrize('name', ['transformer_xl', 'vaswani', 'al_rfou'])
+@pytest.mark.parametrize('B, E', [(1, 5), (3, 2), (2, 40)])
+def test_a_context_is_read_anew(name, B, E):
+  """Each segment by itself, after the tokens of its stream before it."""
+  fields = FIELDS | dict(name=name, mem_len=0)
+  if name != 'transformer_xl':
+    del fields['mem_len']
+  model = models.build(fields, V).at_test_time()
+  random = direct.random_params(model)
+  text, size = tokens().astype(np.int64), math.ceil((N - 1) / B)
+  right = np.zeros(N - 1)
+  for start in range(0, N - 1, size):
+    end = min(start + size, N - 1)
+    for at in range(start, end, T):
+      first, stop = max(start, at - E), min(at + T, end)
+      empty = direct.init_memory(model)
+      logits, _ = direct.segment(model, random, text[first:stop], empty)
+      right[at:stop] = direct.nll(logits[at - first :], text[at + 1 : stop + 1])
+  for mesh in None, mesh_lib.make_mesh():
+    nll = np.zeros(N - 1, np.float32)
+    narrow = jax.tree.map(jnp.float32, random)
+    if mesh:
+      narrow = jax.device_put(narrow, placement.replicated(mesh))
+    cut = dict(batch_size=B, segment_len=T, segments_per_call=2, context=E)
+    more = dict(mesh=mesh, each=nll.__setitem__)
+    found = perplexity.score(model, narrow, tokens(), **cut, **more)
+    assert found.scored == N - 1
+    np.testing.assert_allclose(nll, right, rtol=1e-5, atol=1e-6)
+
+
+def test_the_count_of_the_logs_of_penn_treebank():
+  """As configs/ptb.py converts it: rows of R tokens, the sum divided by R."""
+  B, E, model = 3, 5, make(mem_len=0)
+  R, total, text = N // B, 0.0, tokens().astype(np.int64).reshape(B, -1)
+  for at in range(0, R - 1, T):
+    first, k, here = max(at - E, 0), min(T, R - 1 - at), []
+    for row in text:
+      empty = direct.init_memory(model)
+      logits, _ = direct.segment(model, params(), row[first : at + k], empty)
+      nll = direct.nll(logits[at - first :], row[at + 1 : at + 1 + k])
+      here.append(nll.mean())
+    total += np.mean(here) * k
+  nll = np.zeros(N - 1, np.float32)
+  score(model, B, context=E, each=nll.__setitem__)
+  within = np.arange(1, N) % R != 0  # not the first of a row
+  ours = nll[within].mean() * (R - 1) / R
+  assert ours == pytest.approx(total / R, rel=1e-5)
+
+
+@pytest.mark.parametrize('changes', [{}, dict(mem_len=0)])
+def test_logits_over_a_temperature(changes):
+  model, t = make(**changes), 1.08
+  memory, text, nll = direct.init_memory(model), tokens().astype(np.int64), []
+  for at in range(0, N - 1, T):
+    stop = min(at + T, N - 1)
+    logits, memory = direct.segment(model, params(), text[at:stop], memory)
+    scaled = np.exp(logits / t)
+    p = scaled / scaled.sum(axis=1, keepdims=True)
+    nll += [-np.log(p[i, x]) for i, x in enumerate(text[at + 1 : stop + 1])]
+  found = score(model.at_temperature(t))
+  assert found.nll == pytest.approx(sum(nll), rel=1e-5)
+  assert abs(score(model).nll - sum(nll)) > 0.01
+  if not changes:
+    return
+  # A window of T + 1 tokens.
+  text, nll = tokens().astype(np.int64), 0.0
+  window = windowed.Windowed(V, model.config, model=model, window=T + 1)
+  for i in range(1, N):
+    empty = direct.init_memory(model)
+    read = text[max(i - T - 1, 0) : i]
+    logits, _ = direct.segment(model, params(), read, empty)
+    nll += direct.nll(logits[-1:] / t, text[i : i + 1]).sum()
+  found = score(window.at_temperature(t))
+  assert found.nll == pytest.approx(nll, rel=1e-5)
+
+
+def test_a_memory_and_a_context_are_refused():
+  with pytest.raises(UserError, match=r'^eval\.context is 2; allowed: 0, for'):
+    perplexity.check(make(), tokens(), 1, T, 2)
 
 
 @pytest.mark.parametrize('B', [1, 2, 3])
@@ -173,7 +255,7 @@ import pathlib, sys
 import numpy as np
 from txl_jax import models
 from txl_jax.evaluation import perplexity
-from txl_jax.models import base
+from txl_jax.models import base, windowed
 import jax
 
 folder, n = pathlib.Path(sys.argv[1]), int(sys.argv[2])

@@ -67,7 +67,7 @@ def build(name, **changes):
   model = models.build({'name': name, **fields}, V)
   if model.remembers():
     return model
-  return windowed.Windowed(V, model.config, model, WINDOW)
+  return windowed.Windowed(V, model.config, model=model, window=WINDOW)
 
 
 @functools.cache

@@ -47,7 +47,7 @@ def params():
 
 def make(window, dtype='float64'):
   model = plain(dtype).at_test_time()
-  return windowed.Windowed(V, model.config, model, window)
+  return windowed.Windowed(V, model.config, model=model, window=window)
 
 
 def text(n=T, seed=0):
@@ -100,7 +100,7 @@ def test_nll_is_that_of_each_window_alone(W):
     )
     memory = out.memory
     nll.append(out.nll)
-    assert out.aux == 0
+    assert not out.aux.any()
     np.testing.assert_array_equal(memory.filled, [min(end, W)] * B)
   for b in range(B):
     logits = logits_by_hand(inputs[b], W)

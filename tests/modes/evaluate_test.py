@@ -1,5 +1,6 @@
 """What --mode=eval scores, of a model that nobody trained."""
 
+import json
 import resource
 import types
 
@@ -104,7 +105,7 @@ def test_an_nll_file_that_cannot_be(tmp_path, monkeypatch, path, found):
   assert (tmp_path / 'nll.npy').read_bytes() == b'before'
 
 
-def by_hand(params, c, tokens, W):
+def by_hand(params, c, tokens, W, temperature=1.0):
   """Nll of each token but the first, read anew from the W before it."""
   model = models.build(c.model, 3, mem_len=0)
   read = jax.jit(
@@ -113,9 +114,36 @@ def by_hand(params, c, tokens, W):
   nll = []
   for i in range(1, len(tokens)):
     context = tokens[max(i - W, 0) : i].astype(np.int32)
-    logits = np.float64(read(context[None])[0][0, -1])
+    logits = np.float64(read(context[None])[0][0, -1]) / temperature
     nll.append(np.log(np.sum(np.exp(logits))) - logits[tokens[i]])
   return nll
+
+
+def test_a_context_and_a_temperature(tmp_path, corpus, capfd):
+  params = runs.write(tmp_path, mem_len=0, init_std=1.0)
+  c = config(mem_len=0)
+  # Segments of one token after W - 1 are windows of W.
+  c.eval.update(segment_len=1, context=4, temperature=1.25)
+  score = evaluate.run(runs.job(c, tmp_path))
+  expected = by_hand(params, c, corpus.tokens('test'), 5)
+  np.testing.assert_allclose(score.nats, np.mean(expected), rtol=1e-5)
+  warm = np.mean(by_hand(params, c, corpus.tokens('test'), 5, 1.25))
+  record = json.loads((tmp_path / 'analysis/eval_validation.json').read_text())
+  found = record['at_temperature']
+  np.testing.assert_allclose(found['nats'], warm, rtol=1e-5)
+  assert record['nats'] == score.nats and abs(score.nats - warm) > 1e-3
+  out = capfd.readouterr().out
+  unit = runs.VOCABULARY.unit
+  assert f' nats), {found[unit]:.5f} {unit} at temperature 1.25, ' in out
+  assert '(T 1, context 4, ' in out
+
+
+def test_a_temperature_and_tails(tmp_path, corpus):
+  runs.write(tmp_path, cutoffs=(2,))
+  c = config(cutoffs=(2,))
+  c.eval.temperature = 1.08
+  expected = 'eval.temperature is 1.08; allowed: 1 with model.cutoffs, an '
+  assert refused(c, tmp_path) == f'{expected}adaptive softmax'
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,40 @@ def test_an_average_that_never_starts():
     )
 
 
+@pytest.mark.parametrize(
+  'average, start, epoch, epochs, allowed',
+  [
+    ('ema', 0, 2, 0, '0 without average swa'),
+    ('swa', 5, 2, 0, '0 with optim.average_start'),
+    ('swa', 0, 2, 2, 'below train.epochs, 2'),
+    ('swa', 0, 2, 3, ''),
+    ('swa', 0, 2, 0, ''),
+  ],
+)
+def test_an_average_from_an_epoch_on(average, start, epoch, epochs, allowed):
+  own = dict(optim__average_start=start, optim__average_start_epoch=epoch)
+  c = changed(optim__average=average, train__epochs=epochs, **own)
+  if not allowed:
+    sections.check(c)
+    return
+  expected = f'optim.average_start_epoch is {epoch}; allowed: {allowed}'
+  assert refused(c) == expected
+
+
+def test_a_context_or_a_window():
+  sections.check(changed(eval__context=3))
+  assert refused(changed(eval__context=3, eval__window=4)) == (
+    'eval.context is 3; allowed: 0 with eval.window'
+  )
+
+
+def test_a_rate_by_lengths_that_do_not_vary():
+  sections.check(changed(train__varlen_rate=True, train__varlen=True))
+  assert refused(changed(train__varlen_rate=True)) == (
+    'train.varlen_rate is True; allowed: False without train.varlen'
+  )
+
+
 def test_the_step_of_a_drop():
   steps = common.get_config().train.steps
   for at in 1, steps - 1:

@@ -93,6 +93,10 @@ def config(**changes):
     nonfinite_limit=2,
   )
   c.optim.update(lr=1e-2, average='ema', ema_decay=0.9)
+  c.model.mem_len = changes.pop('mem_len', M)
+  if epoch := changes.pop('average_start_epoch', 0):
+    c.optim.update(average='swa', average_start_epoch=epoch)
+    c.optim.schedule = 'constant'
   c.train.update(changes)
   sections.check(c)
   return c
@@ -136,7 +140,8 @@ def make(tmp_path):
       folder / 'checkpoints', c.train.async_checkpoints
     )
     start = resume.start(checkpoints, folder, c.train.resume)
-    around = mesh, watchdog.Watch(), Console(), plan.make(c, corpus, mesh)
+    made = plan.make(c, corpus, mesh, start or 0)
+    around = mesh, watchdog.Watch(), Console(), made
     trainer = loop.Trainer(c, corpus, folder, *around, checkpoints, start)
     read, trainer.batches = trainer.streams.batch, []
 
@@ -217,6 +222,79 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   assert record(tmp_path)[-1]['epoch'] == 2
   assert trainer.train_step._cache_size() == 1
   assert compiled.count('jit(step)') == compiled.count('jit(score)') == 1
+
+
+@pytest.mark.parametrize('context', [0, 5])
+def test_lengths_vary_and_epochs_end(make, tmp_path, monkeypatch, context):
+  """As many programs as widths; a run that was cut off goes on to the bit."""
+  if context:  # without a memory, which Fragile looks into
+    name = 'transformer_xl'
+    monkeypatch.setitem(models.MODELS, name, transformer_xl.TransformerXL)
+  options: dict = dict(varlen=True, varlen_rate=True, rows='apart')
+  options |= dict(context=context, eval_segment_len=3, eval_context=context)
+  options |= dict(steps=1000, epochs=3, eval_every_epochs=1, log_every=7)
+  options |= dict(mem_len=0 if context else M, average_start_epoch=1)
+  whole, cut = tmp_path / 'whole', tmp_path / 'cut'
+  whole.mkdir()
+  cut.mkdir()
+  with compilations.counted() as compiled:
+    trainer = make(Corpus(), whole, **options)
+    trainer.run()
+  text = plan.read(config(**options), Corpus())
+  ends = [text.first_step(n) for n in (1, 2, 3)]
+  assert trainer.step == ends[-1] and trainer.batches == [*range(ends[-1])]
+  assert 150 < ends[-1] < 250
+  used = {text.batch(n, [0]).inputs.shape[1] for n in range(ends[-1])}
+  assert used == {context + width for width in text.widths[:3]}
+  assert trainer.train_step._cache_size() == len(used)
+  assert compiled.count('jit(step)') == len(text.widths)
+  log = metrics_log.read(whole / 'metrics.jsonl')
+  evaluated = [r for r in log if r['split'] == 'validation']
+  assert [(r['step'], r['epochs']) for r in evaluated] == [
+    *zip(ends, (1, 2, 3))
+  ]
+  assert [r['averaged'] for r in evaluated] == [
+    0,
+    *(n - ends[0] for n in ends[1:]),
+  ]
+  rates = {r['lr'] for r in log if r['split'] == 'train'}
+  assert rates == {float(np.float32(1e-2))}  # before it is scaled
+  score = perplexity.score(
+    trainer.model.at_test_time(3),
+    trainer.weights(),
+    trainer.corpus.tokens('validation'),
+    batch_size=2,
+    segment_len=3,
+    segments_per_call=16,
+    context=context,
+    mesh=trainer.mesh,
+  )
+  assert evaluated[-1]['nats'] == score.nats
+  with pytest.raises(KeyboardInterrupt):
+    make(Corpus(), cut, lambda t: t.step == ends[1] + 2, **options).run()
+  trainer_2 = make(Corpus(), cut, **options)
+  assert 0 < trainer_2.step < ends[1] + 2
+  trainer_2.run()
+  same = np.testing.assert_array_equal
+  jax.tree.map(same, *map(jax.device_get, (trainer.state, trainer_2.state)))
+  # It goes on for an epoch more, but ends no earlier than it is.
+  longer = make(Corpus(), cut, **options | {'epochs': 4})
+  longer.run()
+  assert longer.step == text.first_step(4)
+  end = rf'^train.epochs is 3; allowed: more, for {longer.step} steps are made'
+  with pytest.raises(UserError, match=end):
+    make(Corpus(), cut, **options)
+
+
+def test_epochs_in_words(make):
+  c = config(epochs=4, steps=100, average_start_epoch=2)
+  text = plan.read(c, Corpus())  # 60 steps an epoch
+  assert plan.in_words(c, text) == [
+    'epoch 1 has 60 steps',
+    'training ends after step 100',
+    'weights are averaged after step 120',
+  ]
+  assert plan.in_words(config(), text) == []
 
 
 def test_the_best_checkpoint_is_kept(make, monkeypatch):

@@ -20,7 +20,8 @@ AUX, STEPS = 0.3, 6
 class Toy:
   """nll = (w[x] m - y)^2, m = 1 + the memory's sum of w[x] / 8.
 
-  Its aux ends with the training. Its memory also keeps the number of tokens
+  Its aux, a mean of w[x] over scored tokens and one over those that follow
+  another, ends with the training. Its memory also keeps the number of tokens
   seen and a draw of the key.
   """
 
@@ -58,7 +59,11 @@ class Toy:
       'count': memory['count'] + n,
       'draw': jax.random.uniform(rngs['dropout'], [len(x)]),
     }
-    aux = AUX * (1 - progress) * w[:, 0].mean()
+    sums = (
+      jnp.sum(w * (y >= 0)),
+      jnp.sum((w * (y >= 0))[:, 1:] * (y[:, :-1] >= 0)),
+    )
+    aux = AUX * (1 - progress) * jnp.stack(sums)
     return base.LMOutput(nll, memory, aux)
 
 
@@ -69,16 +74,22 @@ def toy_by_hand(w, batches, lrs):
   for step, (batch, lr) in enumerate(zip(batches, lrs, strict=True)):
     sums[batch['reset']], counts[batch['reset']] = 0, 0
     nll, grad, tokens = 0.0, np.zeros(V), (batch['targets'] >= 0).sum()
+    pairs = [
+      (a >= 0) & (b >= 0)
+      for a, b in zip(batch['targets'].T, batch['targets'].T[1:])
+    ]
+    pairs, aux = np.sum(pairs), AUX * (1 - step / STEPS)
     read = np.zeros(B)
     for b in range(B):
       m = 1 + sums[b] / 8
       for t, (x, y) in enumerate(zip(batch['inputs'][b], batch['targets'][b])):
         if y >= 0:
           nll += (w[x] * m - y) ** 2
-          grad[x] += 2 * (w[x] * m - y) * m / tokens
+          grad[x] += 2 * (w[x] * m - y) * m / tokens + aux / tokens
+          if t and batch['targets'][b, t - 1] >= 0:
+            grad[x] += aux / pairs
         if t < batch['lengths'][b]:
           read[b] += w[x]
-      grad[batch['inputs'][b][0]] += AUX * (1 - step / STEPS) / B
     sums, counts = sums + read, counts + batch['lengths']
     w = w - lr * grad
     log.append((nll, tokens, np.sqrt((grad**2).sum())))

@@ -47,7 +47,7 @@ def weights():
 
 
 @functools.cache
-def xl(devices=1, accumulate=1, **changes):
+def xl(devices=1, accumulate=1, half=False, **changes):
   model = transformer(**changes)
   optimiser, mesh = sgd(clip=0.25, momentum=0.9), mesh_of(devices)
   params = jax.tree.map(jnp.float32, weights())
@@ -70,6 +70,7 @@ def xl(devices=1, accumulate=1, **changes):
     key=jax.random.key(0),
     steps=10,
     accumulate=accumulate,
+    half_loss=half,
   )
   rows = placement.rows(mesh)
 
@@ -164,6 +165,61 @@ def test_train_step_carries_and_resets_memory(padded):
     [nll for nll, _ in log], [nll.sum() for nll in expected], rtol=1e-5
   )
   direct.assert_memory(jax.device_get(state.memory), memories)
+
+
+@pytest.mark.parametrize('devices, accumulate', [(1, 1), *OTHER])
+def test_a_context_is_read_and_not_scored(devices, accumulate):
+  """As if its targets were masked; nll by `direct`; rows of any context."""
+  E, rng = 5, np.random.default_rng(3)
+  context = rng.integers(0, E + 1, B).astype(np.int32)
+  n = rng.integers(1, T + 1, B).astype(np.int32)
+  inputs = rng.integers(0, V, [B, E + T], np.int32)
+  masked = np.full([B, E + T], -1, np.int32)
+  targets = np.full([B, T], -1, np.int32)
+  expected, model = 0.0, transformer(mem_len=0)
+  for b, (c, k) in enumerate(zip(context, n)):
+    targets[b, :k] = masked[b, c : c + k] = rng.integers(0, V, k)
+    empty = direct.init_memory(model)
+    logits, _ = direct.segment(model, weights(), inputs[b, : c + k], empty)
+    expected += direct.nll(logits[c:], targets[b, :k]).sum()
+  same = dict(inputs=inputs, lengths=context + n, reset=np.full(B, True))
+  step, start = xl(devices, accumulate, mem_len=0)
+  found = step(start(), dict(targets=targets, context=context, **same))
+  assert metrics.tokens_of(found.sums) == n.sum()
+  np.testing.assert_allclose(found.sums.nll, expected, rtol=1e-5)
+  step, start = xl(mem_len=0)
+  whole = step(start(), dict(targets=masked, **same))
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
+  jax.tree.map(close, found.params, jax.device_get(whole.params))
+
+
+@pytest.mark.parametrize('half', [False, True])
+def test_parts_have_the_penalties_of_the_whole_batch(half):
+  """Of rows of documents, some of them empty or of one token."""
+  penalties = dict(activation_reg=2.0, temporal_activation_reg=1.0)
+  batch = make_batch(0, padded=True)
+  assert {0, 1} < {*batch['lengths'].tolist()}
+  found = []
+  for accumulate in 1, 8:
+    step, start = xl(1, accumulate, half, **penalties)
+    found.append(jax.device_get(step(start(), batch).params))
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=2e-6)
+  jax.tree.map(close, *found)
+  step, start = xl(half=half)
+  without = jax.device_get(step(start(), batch).params)
+  pairs = zip(*map(jax.tree.leaves, (found[0], without)))
+  assert max(np.abs(a - b).max() for a, b in pairs) > 1e-2
+
+
+def test_the_rate_may_be_scaled():
+  step, start = xl()
+  batch, before = make_batch(0), jax.device_get(start().params)
+  one, half = (
+    jax.device_get(step(start(), batch | more).params)
+    for more in ({}, {'rate_scale': np.full([B], 0.5, np.float32)})
+  )
+  for a, b, c in zip(*map(jax.tree.leaves, (before, one, half))):
+    np.testing.assert_allclose(c - a, (b - a) / 2, rtol=1e-4, atol=1e-6)
 
 
 def test_padding_does_not_change_the_update():

@@ -50,11 +50,17 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
 
 
 def cut(config: Any) -> dict[str, Any]:
-  """B, T and G of `perplexity.score`, from the section `eval`."""
-  names = 'batch_size', 'segment_len', 'segments_per_call'
+  """B, T, G and E of `perplexity.score`, from the section `eval`."""
+  names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
   return {name: config.eval[name] for name in names}
 
 
 def scorer(config: Any, vocab_size: int) -> base.LanguageModel:
-  """The model as configured by the section `eval`."""
+  """The model as configured by the section `eval`, but for its temperature.
+
+  UserError: it does not fit, or has an adaptive softmax and a temperature.
+  """
+  if config.model.cutoffs and config.eval.temperature != 1:
+    allowed = '1 with model.cutoffs, an adaptive softmax'
+    settings.refuse('eval.temperature', config.eval.temperature, allowed)
   return models.at_test_time(config, vocab_size, 'eval', config.eval.window)

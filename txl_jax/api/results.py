@@ -27,6 +27,8 @@ class Score(Tokens):
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
   total: float  # their sum, added as in --mode=eval
   text_bytes: int  # bytes of the text they stand for, white space included
+  # The same with logits divided by eval.temperature; None if that is 1.
+  at_temperature: 'Score | None' = None
 
   @property
   def nats(self) -> float:

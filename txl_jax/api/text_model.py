@@ -155,13 +155,23 @@ class TextModel:
       settings.refuse('the number of tokens of text', len(ids), 'at least 2')
     model = call_options.scorer(config, len(self.vocabulary))
     cut: Any = call_options.cut(config) | {'mesh': self.mesh}
-    perplexity.check(model, tokens, cut['batch_size'], cut['segment_len'])
-    nll = np.zeros(len(tokens) - 1, np.float32)
-    cut |= {'each': nll.__setitem__, 'progress': progress}
-    found = mesh_lib.apart(perplexity.score)(model, self.params, tokens, **cut)
+    of_text = cut['batch_size'], cut['segment_len'], cut['context']
+    perplexity.check(model, tokens, *of_text)
     scored = size - (int(spans[0, 1]) if first else 0)
     spans = texts.places(spans, text)
-    return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
+
+    def read(model, **more):
+      nll = np.zeros(len(tokens) - 1, np.float32)
+      own: Any = cut | {'each': nll.__setitem__, 'progress': progress}
+      score = mesh_lib.apart(perplexity.score)
+      found = score(model, self.params, tokens, **own)
+      of = ids[first:], spans[first:], nll, found.nll, scored
+      return results.Score(*of, **more)
+
+    if (temperature := config.eval.temperature) == 1:
+      return read(model)
+    second = read(model.at_temperature(temperature))
+    return read(model, at_temperature=second)
 
   def hidden(
     self, text: texts.Text, layer: int = -1, **options: Any
@@ -234,9 +244,10 @@ class TextModel:
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
     model = model.at_test_time(longest=0)
     # Short texts of many lengths share one compiled program.
-    most = min(config.eval.segment_len, model.reach())
+    asked = config.eval.context + config.eval.segment_len
+    most = min(asked, model.reach())
     T = int(min(most, 1 << (len(ids) - 1).bit_length()))
-    if min(config.eval.segment_len, len(ids)) > T:
+    if min(asked, len(ids)) > T:
       allowed = f'at most {T} for this model'
       settings.refuse('eval.segment_len', config.eval.segment_len, allowed)
     return model, ids, spans, T

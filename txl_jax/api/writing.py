@@ -152,6 +152,7 @@ def make(
   )
   model = models.at_test_time(*own, g.window)
   if not model.remembers():
-    model = models.at_test_time(*own, config.train.segment_len)
+    trained = config.train.context + config.train.segment_len
+    model = models.at_test_time(*own, trained)
   variables = freeze(model, params)
   return Writer(model, variables, vocabulary, g.segment_len, options)

@@ -65,7 +65,7 @@ class Segments:
   def locate(
     self, index: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The start, length, and whether memory is new, of segments by index.
+    """The start and length of segments, and the tokens before in the document.
 
     The indices are integers of any shape. A segment reads from its start;
     targets are the tokens that follow the ones it reads.
@@ -74,4 +74,4 @@ class Segments:
     before = (index - self._first[document]) * self._T
     start = self._starts[document] + before
     left = self._starts[document + 1] - start
-    return start, np.minimum(left, self._T), before == 0
+    return start, np.minimum(left, self._T), before

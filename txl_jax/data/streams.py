@@ -1,10 +1,13 @@
 """Contiguous streams of tokens, as a function of the step.
 
-Shapes: B rows, T segment length, n tokens, L pairs in a row.
+Shapes: B rows, T segment length, E tokens of context, n tokens, L pairs in a
+row.
 
 The corpus is cut into B equal consecutive pieces; row b reads piece b from
 left to right, T tokens at a time, so a memory carried from one batch to the
-next holds what came before in the text. An epoch is one pass over the pieces.
+next holds what came before in the text. A model without a memory may read up
+to E tokens before each segment anew: its context, which ends where the piece or
+the document begins. An epoch is one pass over the pieces.
 A stream of sentences (see `data.sentences`) gets a new order in each epoch.
 With documents (see `data.documents`) the pieces have equally many segments,
 some of them shorter than T; if that is impossible, some rows of the last batch
@@ -28,19 +31,27 @@ from txl_jax.program.settings import refuse
 _HALVED = 0.05
 _DEVIATION = 5
 _SHORTEST = 5
-_LONGEST = 15  # above T
+# Columns of a batch: the first of these that holds the segment, 2, 1, 3 and 6
+# deviations above the means. The last is exceeded once in a billion draws.
+_WIDTHS = (0.5, 10), (1, 5), (1, 15), (1, 30)
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
   """One segment of each of b streams."""
 
-  inputs: np.ndarray  # int32 [b, T]
-  targets: np.ndarray  # int32 [b, T], the tokens that follow; -1 for padding
+  # int32 [b, E + T]: the context, the segment, padding.
+  inputs: np.ndarray
+  # int32 [b, T], the tokens that follow those of the segment; -1 for padding.
+  targets: np.ndarray
   # Real tokens of each row, int32 [b]; None if padding is only possible at the
   # end of an epoch, after which memory is emptied.
   lengths: np.ndarray | None
   reset: np.ndarray  # bool [b], the rows whose memory is to be emptied first
+  context: np.ndarray | None = None  # int32 [b], tokens of it; None if E is 0
+  # float32 [b], what the learning rate is multiplied by, equal in all rows;
+  # None for 1.
+  rate_scale: np.ndarray | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -52,6 +63,12 @@ class Streams:
   segment_len: int  # T
   _: dataclasses.KW_ONLY
   varlen: bool = False  # draw the length of each segment around T
+  limit: int = 15  # how far lengths may be above T; 0 is no limit
+  rates: bool = False  # set `rate_scale` to the length drawn, over T
+  # Whether a row ends with its last token, which is a target; else the next one
+  # is that target. No segment then has the last pair of a row alone.
+  apart: bool = False
+  context: int = 0  # E
   seed: int = 0  # for these lengths, and for the order of the sentences
   # Integers [sentences + 1], where sentences start, to read them in a new
   # order in each epoch; None reads the text as it is.
@@ -59,48 +76,68 @@ class Streams:
 
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
-    self._segments = None
+    self._segments, self._per_epoch = None, None
+    least = B * (T + 1) if self.apart else B * T + 1
     if isinstance(self.tokens, Documents):
       self._segments = Segments(self.tokens.starts, T)
+      self._per_epoch = -(-len(self._segments) // B)
       self.tokens = self.tokens.base
     if self._segments is not None:
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
-    elif n < B * T + 1:
+    elif n < least:
       raise UserError(
-        f'the training split has {n} tokens, one batch needs {B * T + 1}; '
+        f'the training split has {n} tokens, one batch needs {least}; '
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
-    self._row_len = (n - 1) // B  # L
-    self.width = T + (_LONGEST if self.varlen else 0)  # columns of every batch
-    self.padded = self.varlen or self._segments is not None  # may any batch be
-    self._first_step, self._starts, self._shuffled = [0], {}, {}
+    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
+    self._last = max(self._row_len - self.apart, 1)  # segments start before it
+    self.widths = [T]  # the columns that targets may have
+    if self.varlen:
+      most = T + (self.limit or _WIDTHS[-1][1])
+      wide = {min(int(part * T) + more, most) for part, more in _WIDTHS}
+      self.widths = sorted(wide | {most})
+    elif self._segments is None:
+      self._per_epoch = math.ceil(self._last / T)
+    # Whether any batch may be padded, so that rows have lengths.
+    self.padded = self.varlen or self._segments is not None or self.context > 0
+    self._first_step, self._varied, self._shuffled = [0], {}, {}
+
+  def first_step(self, epoch: int) -> int:
+    """The first step of an epoch."""
+    if self._per_epoch:
+      return epoch * self._per_epoch
+    first = self._first_step
+    while len(first) <= epoch:
+      _, lengths = self._varying(len(first) - 1)
+      first.append(first[-1] + len(lengths))
+    return first[epoch]
 
   def locate(self, step: int) -> tuple[int, int]:
     """The epoch of a step, and the index of its segment in the epoch."""
-    if self._segments is not None:
-      return divmod(step, -(-len(self._segments) // self.batch_size))
-    if not self.varlen:
-      return divmod(step, math.ceil(self._row_len / self.segment_len))
+    if self._per_epoch:
+      return divmod(step, self._per_epoch)
     first = self._first_step
     while first[-1] <= step:
-      first.append(first[-1] + len(self._varying(len(first) - 1)) - 1)
+      self.first_step(len(first))
     epoch = int(np.searchsorted(first, step, side='right')) - 1
     return epoch, step - first[epoch]
 
   def _varying(self, epoch):
-    """int64 [segments + 1]: starts of segments of varying length, then L."""
-    if epoch not in self._starts:
+    """Segments of varying length: edges int64 [segments + 1], lengths drawn."""
+    if epoch not in self._varied:
       rng = np.random.default_rng([self.seed, epoch])
       count = self._row_len // _SHORTEST + 1  # enough, however short
       mean = self.segment_len * np.where(rng.random(count) < _HALVED, 0.5, 1)
       noise = _DEVIATION * rng.standard_normal(count)
-      lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, self.width)
-      starts = np.append(0, np.cumsum(lengths))
-      starts = np.append(starts[starts < self._row_len], self._row_len)
-      self._starts = {epoch: starts}  # replaces that of the previous epoch
-    return self._starts[epoch]
+      most = self.widths[-1]
+      lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, most)
+      edges = np.append(0, np.cumsum(lengths))
+      n = int(np.searchsorted(edges, self._last))
+      edges = np.minimum(edges[: n + 1], self._row_len)
+      self._varied = {epoch: (edges, lengths[:n])}  # not the previous epoch's
+    return self._varied[epoch]
 
   def _text(self, epoch):
     """What is cut into rows: an array, or something sliced like one."""
@@ -118,45 +155,57 @@ class Streams:
     rows = range(self.batch_size) if rows is None else rows
     if self._segments is not None:
       return self._of_documents(self._segments, index, np.asarray(rows))
-    text = self._text(epoch)
+    text, T = self._text(epoch), self.segment_len
+    start, end, drawn = index * T, index * T + T, T
     if self.varlen:
-      start, end = self._varying(epoch)[index : index + 2]
-    else:
-      start = index * self.segment_len
-      end = min(start + self.segment_len, self._row_len)
-    n = end - start
-    inputs = np.empty((len(rows), self.width), np.int32)
-    targets = np.empty_like(inputs)
-    inputs[:, n:], targets[:, n:] = 0, -1
+      edges, lengths = self._varying(epoch)
+      (start, end), drawn = edges[index : index + 2], lengths[index]
+    n = min(end, self._row_len) - start
+    c = min(self.context, start)
+    width = next(x for x in self.widths if x >= n)
+    inputs = np.zeros((len(rows), self.context + width), np.int32)
+    targets = np.full((len(rows), width), -1, np.int32)
     for i, row in enumerate(rows):
-      at = row * self._row_len + start
-      piece = text[at : at + n + 1]
-      inputs[i, :n], targets[i, :n] = piece[:-1], piece[1:]
-    lengths = np.full([len(rows)], n, np.int32) if self.varlen else None
-    return Batch(inputs, targets, lengths, np.full(len(rows), index == 0))
+      at = row * (self._row_len + self.apart) + start
+      piece = text[at - c : at + n + 1]
+      inputs[i, : c + n], targets[i, :n] = piece[:-1], piece[c + 1 :]
+
+    def each(value, dtype: Any = np.int32):
+      return np.full(len(rows), value, dtype)
+
+    lengths = each(c + n) if self.padded else None
+    context = each(c) if self.context else None
+    rate = each(drawn / T, np.float32) if self.rates else None
+    reset = each(index == 0, bool)
+    return Batch(inputs, targets, lengths, reset, context, rate)
 
   def _of_documents(self, segments, index, rows):
     """The Batch of these rows, integers [b], for a segment of an epoch."""
-    N, B = len(segments), self.batch_size
+    N, B, E, T = len(segments), self.batch_size, self.context, self.segment_len
     at = rows * N // B + index
     real = at < (rows + 1) * N // B
-    start, n, new = segments.locate(np.where(real, at, 0))
-    n = np.where(real, n, 0)
-    inputs, targets, _ = _padded(self.tokens, start, n, self.segment_len)
-    return Batch(inputs, targets, n.astype(np.int32), new | (index == 0))
+    start, n, before = segments.locate(np.where(real, at, 0))
+    n, new = np.where(real, n, 0), before == 0
+    c = np.where(real, np.minimum(before, min(E, index * T)), 0)
+    inputs, targets, _ = _padded(self.tokens, start, n, T, c, E)
+    lengths, context = (x.astype(np.int32) for x in (c + n, c))
+    reset = new | (index == 0)
+    return Batch(inputs, targets, lengths, reset, context if E else None)
 
 
-def _padded(tokens, start, n, T):
-  """Segments of n tokens from start, integers [...], padded to T.
+def _padded(tokens, start, n, T, context, E):
+  """Segments of n tokens from start, after some of context, padded.
 
-  Returns inputs and targets int32 [..., T], targets -1 where padded, and the
-  place of each target.
+  All three are integers [...]. Returns inputs int32 [..., E + T], targets int32
+  [..., T], -1 where padded, and the place of each target.
   """
-  places = np.arange(T)
-  real = places < n[..., None]
-  at = np.where(real, start[..., None] + places, 0)
+  places = np.arange(E + T)
+  real = places < (context + n)[..., None]
+  at = np.where(real, (start - context)[..., None] + places, 0)
   inputs = np.where(real, tokens[at].astype(np.int32), 0)
-  return inputs, np.where(real, tokens[at + 1].astype(np.int32), -1), at + 1
+  real = places[:T] < n[..., None]
+  at = np.where(real, start[..., None] + places[:T], 0) + 1
+  return inputs, np.where(real, tokens[at].astype(np.int32), -1), at
 
 
 class Preceded:
@@ -178,41 +227,45 @@ Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
 
 
 def segments(
-  tokens: np.ndarray | Preceded, batch_size: int, segment_len: int, group: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+  tokens: np.ndarray | Preceded, B: int, T: int, G: int, E: int = 0
+) -> Iterator[tuple[np.ndarray, ...]]:
   """A split for scoring: every pair of neighbours once, in order.
 
   The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
   consecutive pieces of equal length, the last one possibly shorter. Yields,
-  for each group of G segments, inputs int32 [G, B, T]; targets int32 [G, B, T],
-  -1 for padding, which comes after everything scored in its row; and positions
-  int64 [G, B, T], the index of each target in tokens.
+  for each group of G segments, inputs int32 [G, B, E + T], the up to E tokens
+  of the piece before the segment, and the segment; targets int32 [G, B, T], -1
+  for padding, which comes after everything scored in its row; positions int64
+  [G, B, T], the index of each target in tokens; and int32 [G, B], how many
+  tokens of context there are.
   """
-  B, T, G = batch_size, segment_len, group
   pairs = len(tokens) - 1
   L = math.ceil(pairs / B)
   rows = np.arange(B) * L
   ends = np.minimum(rows + L, pairs)
   for index in range(0, L, G * T):
-    start = index + np.arange(G)[:, None] * T + rows  # [G, B]
+    before = index + np.arange(G)[:, None] * T  # [G, 1]
+    start = before + rows  # [G, B]
     n = np.clip(np.minimum(ends - start, T), 0, None)
-    yield _padded(tokens, start, n, T)
+    c = np.where(n, np.minimum(before, E), 0).astype(np.int32)
+    yield *_padded(tokens, start, n, T, c, E), c
 
 
 def document_segments(
-  tokens: Documents, batch_size: int, segment_len: int, group: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+  tokens: Documents, B: int, T: int, G: int, E: int = 0
+) -> Iterator[tuple[np.ndarray, ...]]:
   """The same for documents, cut into B pieces between documents.
 
-  Padding comes after everything scored in a document, and a last array is bool
-  [G, B]: which memories are to be emptied first.
+  Padding comes after everything scored in a document, the context is of the
+  same document, and a last array is bool [G, B]: which memories are to be
+  emptied first.
   """
-  B, T, G = batch_size, segment_len, group
   each = Segments(tokens.starts, T)
   rows = each.cut(B)
   for index in range(0, int(np.max(np.diff(rows))), G):
     at = index + np.arange(G)[:, None] + rows[:-1]  # [G, B]
     real = at < rows[1:]
-    start, n, new = each.locate(np.where(real, at, 0))
-    n = np.where(real, n, 0)
-    yield *_padded(tokens.base, start, n, T), new & real
+    start, n, before = each.locate(np.where(real, at, 0))
+    n, new = np.where(real, n, 0), real & (before == 0)
+    c = np.where(real, np.minimum(before, E), 0).astype(np.int32)
+    yield *_padded(tokens.base, start, n, T, c, E), c, new

@@ -1,11 +1,11 @@
 """Bits per character and perplexity of a split, with memory carried along.
 
-Shapes: B streams, T segment, G segments in one call of the device.
+Shapes: B streams, E context, T segment, G segments in one call of the device.
 """
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
-KEYS = 'eval.batch_size', 'eval.segment_len'
+KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +35,12 @@ class Eval:
     1, 'Number of streams the split is cut into; 1 is exact.'
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
+  context: int = count(
+    0,
+    'E: up to so many tokens before each segment are read anew with it, not '
+    'scored; for models without memory.',
+    at_most=1_000_000,
+  )
   window: int = count(
     0,
     'W: predict each token from the W tokens before it and nothing else, with '
@@ -52,9 +58,20 @@ class Eval:
     },
   )
   segments_per_call: int = size(16, 'Segments scored per call to the devices.')
+  temperature: float = key(
+    1.0,
+    'Another value than 1 adds the figures of logits divided by it; not for an '
+    'adaptive softmax.',
+    at_least=0.01,
+  )
   nll_file: str = file_path(
     '', '.npy file to write the nll of each scored token to.'
   )
+
+  def problems(self) -> Iterator[tuple[str, str]]:
+    """Keys that do not go together, see `settings`."""
+    if self.window and self.context:
+      yield 'context', '0 with eval.window'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +101,7 @@ def score(
   batch_size: int,
   segment_len: int,
   segments_per_call: int,
+  context: int = 0,
   mesh: Mesh | None = None,
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
@@ -101,6 +119,8 @@ def score(
     batch_size: B.
     segment_len: T.
     segments_per_call: G.
+    context: E, how many tokens of its stream or document are read anew before
+      each segment, at most; for a model without memory.
     mesh: of the parameters; its devices share the streams, with empty ones
       added if they cannot be divided. None for parameters on one device.
     each: called with places int64 [k] among the scored tokens, from 0, and
@@ -109,8 +129,8 @@ def score(
       ends the scoring.
   """
   begin = time.monotonic()
-  cut = tokens, batch_size, segment_len, segments_per_call
-  rows, segment_len, group = _shape(model, *cut, mesh)
+  cut = tokens, batch_size, segment_len, segments_per_call, context
+  rows, segment_len, group, context = _shape(model, *cut, mesh)
   more = rows - batch_size
   memory = jax.jit(
     lambda: model.init_memory(rows),
@@ -118,20 +138,22 @@ def score(
   )()
   variables = base.freeze(model, params)
   total, scored = 0.0, 0
-  cut = batch_size, segment_len, group
+  cut = batch_size, segment_len, group, context
   if isinstance(tokens, streams.Documents):
     parts = streams.document_segments(tokens, *cut)
   else:
     parts = ((*part, None) for part in streams.segments(tokens, *cut))
-  for inputs, targets, positions, begins in parts:
+  for inputs, targets, positions, before, begins in parts:
     padded = (
       np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
       for x, value in ((inputs, 0), (targets, -1))
     )
-    if begins is not None:
-      begins = np.pad(begins, [(0, 0), (0, more)])
+    begins, before = (
+      None if x is None else np.pad(x, [(0, 0), (0, more)])
+      for x in (begins, before if context else None)
+    )
     memory, nll = scoring.jit_score(
-      variables, memory, *padded, begins, model=model, mesh=mesh
+      variables, memory, *padded, begins, before, model=model, mesh=mesh
     )
     real = targets >= 0
     values = placement.fetch(nll)[:, :batch_size][real]
@@ -147,37 +169,48 @@ def check(
   tokens: streams.Scored,
   batch_size: int,
   segment_len: int,
-  keys: tuple[str, str] = KEYS,
+  context: int = 0,
+  keys: tuple[str, str, str] = KEYS,
 ) -> None:
   """Raises a UserError if `score` cannot work with the same arguments.
 
-  There may be fewer tokens than streams, or segments longer than the model
-  reads; `keys` names the keys of B and T.
+  There may be fewer tokens than streams, segments longer than the model reads,
+  or a context beside a memory; `keys` names the keys of B, T and E.
   """
+  check_context(model, context, keys[2])
   if len(tokens) <= batch_size:
     raise UserError(
       f'{keys[0]} is {batch_size}: that many streams need {batch_size + 1} '
       f'tokens, and {len(tokens)} are to be scored; allowed: fewer streams'
     )
-  _, T, _ = _shape(model, tokens, batch_size, segment_len, 1, None)
-  if model.reach() < T:
-    allowed = f'at most {model.reach()} for this model'
+  cut = tokens, batch_size, segment_len, 1, context
+  _, T, _, E = _shape(model, *cut, None)
+  if model.reach() < T + E:
+    less = f', with {keys[2]} ({context})' if context else ''
+    allowed = f'at most {model.reach()}{less} for this model'
     settings.refuse(keys[1], segment_len, allowed)
 
 
-def _shape(model, tokens, batch_size, segment_len, segments_per_call, mesh):
-  """(rows, T, G) of the calls that score tokens [n]."""
+def check_context(model: base.LanguageModel, context: int, key: str) -> None:
+  """Raises a UserError if a model with a memory is given a context."""
+  if context and model.remembers():
+    settings.refuse(key, context, '0, for the model has a memory')
+
+
+def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):
+  """(rows, T, G, E) of the calls that score tokens [n]."""
   # Empty rows are added so that every device has the same number.
   rows = batch_size
   rows += -rows % placement.row_parts(mesh) if mesh else 0
   if isinstance(tokens, streams.Documents):
     each = streams.Segments(tokens.starts, segment_len).cut(batch_size)
-    return rows, segment_len, min(segments_per_call, int(np.diff(each).max()))
+    group = min(segments_per_call, int(np.diff(each).max()))
+    return rows, segment_len, group, E
   # Segments no longer, and calls with no more of them, than a stream has, up to
   # rounding: short texts of many lengths should share one compiled program.
   per_stream = -(-(len(tokens) - 1) // batch_size)
   rounded = 1 << (per_stream - 1).bit_length()
   if rounded > model.reach():
     rounded = per_stream
-  T = min(segment_len, rounded)
-  return rows, T, min(segments_per_call, -(-per_stream // T))
+  T, E = min(segment_len, rounded), min(E, rounded)
+  return rows, T, min(segments_per_call, -(-per_stream // T)), E

@@ -1,6 +1,6 @@
 """Nll of segments, with memory carried from one to the next.
 
-Shapes: B batch, T segment, G segments in a call.
+Shapes: B batch, E context, T segment, G segments in a call.
 """
 
 from typing import Any
@@ -39,24 +39,28 @@ def score(
   inputs: jax.Array,
   targets: jax.Array,
   begins: jax.Array | None = None,
+  context: jax.Array | None = None,
   *,
   model: base.LanguageModel,
   mesh: Mesh | None = None,
 ) -> tuple[Any, jax.Array]:
   """The memory after G consecutive segments, and their nll float32 [G, B, T].
 
-  The memory has B rows; inputs and targets are int32 [G, B, T]; a target of -1
-  is not scored. Memories are emptied before the segments marked in `begins`,
-  bool [G, B]. The variables are from `base.freeze`, on the mesh.
+  The memory has B rows; inputs are int32 [G, B, E + T], targets [G, B, T]; a
+  target of -1 is not scored. Memories are emptied before the segments marked in
+  `begins`, bool [G, B]. The first `context` tokens of a row, int32 [G, B], are
+  only read (see `models.base`); None if E is 0. The variables are from
+  `base.freeze`, on the mesh.
   """
-  G, B, T = inputs.shape
+  G, B, T = targets.shape
   n = 1 if begins is not None else _together(model, G, B, T)
 
   def join(x):  # [G, B, T] -> [G / n, B, n T]
-    return jnp.swapaxes(x.reshape(-1, n, B, T), 1, 2).reshape(-1, B, n * T)
+    parts = x.reshape(-1, n, B, x.shape[-1])
+    return jnp.swapaxes(parts, 1, 2).reshape(-1, B, n * x.shape[-1])
 
   def body(memory, segments):
-    *segments, begin = segments
+    *segments, begin, before = segments
     if begin is not None:
       memory = model.reset_memory(memory, begin)
     # Padding comes after everything scored in a document or row. A memory may
@@ -66,11 +70,13 @@ def score(
     ends = jnp.where(segments[1] >= 0, places, 0)
     lengths = None if model.remembers() else jnp.max(ends, axis=1)
     more: Any = dict(train=False, lengths=lengths)
+    if before is not None:
+      more |= dict(lengths=before + lengths, context=before)
     out: Any = model.apply(variables, *segments, memory, **more)
     return out.memory, out.nll
 
   with mesh_lib.ambient(mesh):
-    segments = join(inputs), join(targets), begins
+    segments = join(inputs), join(targets), begins, context
     memory, nll = jax.lax.scan(body, memory, segments)
   nll = jnp.swapaxes(nll.reshape(-1, B, n, T), 1, 2).reshape(G, B, T)
   if places := memory_shardings(model, mesh):

@@ -52,8 +52,8 @@ class Generate:
   )
   window: int = count(
     0,
-    'W: a model without memory sees the last W tokens; 0 is the segment '
-    'length of training.',
+    'W: a model without memory sees the last W tokens; 0 is the context and '
+    'the segment of training.',
     at_most=1_000_000,
   )
 

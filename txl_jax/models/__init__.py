@@ -61,4 +61,4 @@ def at_test_time(
     settings.refuse(name, window, '0, for the model has a memory')
   if window > model.reach():
     settings.refuse(name, window, f'at most {model.reach()} for this model')
-  return windowed.Windowed(vocab_size, model.config, model, window)
+  return windowed.Windowed(vocab_size, model.config, model=model, window=window)

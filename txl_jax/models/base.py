@@ -7,19 +7,23 @@ config (see `settings`), and a Linen module, a `LanguageModel`:
   init_memory(batch_size) -> memory
   row_axes() -> for each leaf of a memory, the batch axis
 
-  tokens    int32 [B, T]
+  tokens    int32 [B, T], or [B, E + T] with a context
   targets   int32 [B, T]; a target of -1 is not scored
   memory    any pytree of arrays, () for none: an argument and a return value
             everywhere
   lengths   int32 [B]: row b holds tokens[b, :lengths[b]]; what follows is
             padding that never enters memory; None means no padding
   progress  float32 scalar, step / steps: for losses that end on a schedule
+  context   int32 [B]: the targets of row b begin after that many tokens, which
+            are only read: a model without a memory may have it, and tokens are
+            then left-aligned: context, segment, padding; None for none
 
 It inherits the rest. The methods that read no parameters are pure: call them on
 the unbound module.
 With train=True a 'dropout' key is needed in `apply`.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -43,7 +47,19 @@ class LMOutput(flax.struct.PyTreeNode):
 
   nll: jax.Array  # float32 [B, T], -log p(target) in nats, 0 for a target of -1
   memory: Any  # after this segment
-  aux: jax.Array  # float32 scalar, added to the mean nll in training
+  # float32 [2], added to the mean nll in training: sums that are divided by the
+  # `counts` of the whole batch.
+  aux: jax.Array
+
+
+def counts(targets: jax.Array) -> jax.Array:
+  """How many targets of int32 [B, T], and pairs of neighbours, are scored.
+
+  float32 [2], at least 1.
+  """
+  scored = targets >= 0
+  n = jnp.sum(scored), jnp.sum(scored[:, 1:] & scored[:, :-1])
+  return jnp.maximum(jnp.stack(n), 1).astype(jnp.float32)
 
 
 class LanguageModel(nn.Module):
@@ -51,6 +67,8 @@ class LanguageModel(nn.Module):
 
   vocab_size: int
   config: Any  # an instance of Config, the dataclass of the model's keys
+  # What the logits behind nll are divided by.
+  temperature: float = dataclasses.field(default=1.0, kw_only=True)
 
   Config: ClassVar[type[config_lib.Config]]
   # Whether embeddings are multiplied by sqrt(D).
@@ -69,7 +87,8 @@ class LanguageModel(nn.Module):
   def setup(self) -> None:
     c = self.config
     scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
-    self.vocabulary = embeddings.Vocabulary(self.vocab_size, c, scale)
+    own = self.vocab_size, c, scale, self.temperature
+    self.vocabulary = embeddings.Vocabulary(*own)
     self.drop = layers.Dropout()
     tiny = 1e-12 * scale if c.dropped_words == 'tiny' else 0.0
     rate = c.word_dropout
@@ -162,10 +181,19 @@ class LanguageModel(nn.Module):
     train: bool,
     lengths: jax.Array | None = None,
     progress: jax.Array | None = None,
+    context: jax.Array | None = None,
   ) -> LMOutput:
     """Nll of the targets; see above for the arguments."""
     states, memory = self.states(tokens, memory, lengths=lengths, train=train)
+    states = self.of_segment(states, targets, context)
     return self.output(states, targets, memory, train=train)
+
+  def of_segment(self, states: Any, targets: Any, context: Any) -> jax.Array:
+    """Of states [B, E + T, D], those that predict targets [B, T]."""
+    if context is None:
+      return states
+    cut, T = jax.lax.dynamic_slice_in_dim, targets.shape[1]
+    return jax.vmap(lambda x, n: cut(x, n, T))(states, context)
 
   def output(
     self, states: jax.Array, targets: jax.Array, memory: Any, *, train: bool
@@ -175,7 +203,7 @@ class LanguageModel(nn.Module):
     h = self.drop(states, c.dropout_final_plain, train=train)
     h = self._drop_ends(h, c.dropout_final, train)
     nll = self.vocabulary.nll(h, targets)
-    aux = jnp.zeros([], nll.dtype)
+    aux = jnp.zeros([2], nll.dtype)
     if train and (c.activation_reg > 0 or c.temporal_activation_reg > 0):
       large = h if c.activation_reg_dropped else states
       aux += penalty(c, states, large, targets >= 0)
@@ -230,6 +258,10 @@ class LanguageModel(nn.Module):
         settings.refuse(name, value, ', '.join(allowed) or 'no override')
     config = self.config.replace(**overrides)
     return self.clone(config=config).with_keys(attention='xla')
+
+  def at_temperature(self, temperature: float) -> 'LanguageModel':
+    """The model whose nll is that of logits / temperature; without tails."""
+    return self.clone(temperature=temperature)
 
   def with_keys(self, **values: Any) -> 'LanguageModel':
     """The model with these values of the keys that its config has."""
@@ -286,21 +318,20 @@ def penalty(
     + temporal_activation_reg mean((states_t - states_(t-1))^2)
 
   The means are over features and scored positions, bool [B, T]; both positions
-  of a pair are scored and in one segment. A mean over nothing is 0. States are
-  [B, T, D], `large` the same, after dropout or not; the result is a float32
-  scalar, or wider where the states are.
+  of a pair are scored and in one segment. States are [B, T, D], `large` the
+  same, after dropout or not; the result is the `LMOutput.aux` of both terms,
+  float32 [2], or wider where the states are.
   """
   wide = jnp.promote_types(states.dtype, jnp.float32)
   states, large = states.astype(wide), large.astype(wide)
 
-  def mean_square(x, scored):
-    total = jnp.sum(jnp.where(scored[..., None], x**2, 0))
-    return total / jnp.maximum(jnp.sum(scored) * x.shape[2], 1)
+  def square(x, scored):
+    return jnp.sum(jnp.where(scored[..., None], x**2, 0)) / x.shape[2]
 
   steps = states[:, 1:] - states[:, :-1]
-  slow = mean_square(steps, scored[:, 1:] & scored[:, :-1])
+  slow = square(steps, scored[:, 1:] & scored[:, :-1])
   size, change = config.activation_reg, config.temporal_activation_reg
-  return size * mean_square(large, scored) + change * slow
+  return jnp.stack([size * square(large, scored), change * slow])
 
 
 @functools.partial(jax.jit, static_argnames='model')

@@ -40,6 +40,7 @@ class Vocabulary(nn.Module):
   vocab_size: int  # V, sorted by frequency where there are tails
   config: Config
   scale: float = 1.0  # what embeddings are multiplied by
+  temperature: float = 1.0  # what logits are divided by in `nll`; no tails then
 
   def setup(self) -> None:
     c, D = self.config, self.config.d_model
@@ -105,7 +106,12 @@ class Vocabulary(nn.Module):
 
   def nll(self, h: jax.Array, targets: jax.Array) -> jax.Array:
     """-log p(target) in nats: float32 [B, T], 0 where the target is -1."""
-    c, flat = self.config, (h.reshape(-1, h.shape[-1]), targets.reshape(-1))
+    c, output = self.config, self.output
+    if self.temperature != 1:
+      h = h / self.temperature
+      biases = [b / self.temperature for b in output.biases]
+      output = output._replace(biases=biases)
+    flat = h.reshape(-1, h.shape[-1]), targets.reshape(-1)
     options: Any = dict(tail_order=c.tail_order, dtype=c.operand_dtype)
-    out = vocab_parallel.nll(*flat, self.output, **options)
+    out = vocab_parallel.nll(*flat, output, **options)
     return out.reshape(targets.shape)

@@ -43,26 +43,30 @@ class Windowed(base.LanguageModel):
   def row_axes(self) -> Window:
     return Window(0, 0)
 
+  def at_temperature(self, temperature: float) -> base.LanguageModel:
+    return self.clone(model=self.model.at_temperature(temperature))
+
   def inference_params(self, params: Any) -> Any:
     return self.model.inference_params(params)
 
   def __call__(
-    self, tokens, targets, memory, *, train, lengths=None, progress=None
+    self, tokens, targets, memory, *, train, lengths=None, **no_context
   ):
-    """Nll of the targets; see `models.base` for the arguments."""
+    """Nll of the targets; see `models.base` for the arguments.
+
+    A window is the context of a segment of one token, and this token.
+    """
 
     def score(model, memory, column):
       token, real, target = column
       memory = _slide(memory, token[:, None], real)
       window, last = _left_aligned(memory)
-      there = jnp.arange(self.window) == last[:, None]
-      only = jnp.where(there, target[:, None], -1)
-      out = model(window, only, (), train=train, lengths=memory.filled)
-      return memory, jnp.sum(out.nll, axis=1)
+      more: Any = dict(train=train, lengths=memory.filled, context=last)
+      return memory, model(window, target[:, None], (), **more).nll[:, 0]
 
     columns = tokens, _real(tokens, lengths), targets
     memory, nll = self._over_time(score, memory, columns)
-    return base.LMOutput(nll.T, memory, jnp.zeros([], nll.dtype))
+    return base.LMOutput(nll.T, memory, jnp.zeros([2], nll.dtype))
 
   def logits(
     self,

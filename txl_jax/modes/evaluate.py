@@ -31,7 +31,7 @@ def run(job: Job) -> perplexity.Score:
   tokens = _from_first_token(split, corpus, ev.first_token)
   model = call_options.scorer(config, subject.vocab_size)
   cut: Any = call_options.cut(config) | {'mesh': found.mesh}
-  perplexity.check(model, tokens, ev.batch_size, ev.segment_len)
+  perplexity.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
   nll = np.zeros(len(tokens) - 1, np.float32)
   with (
     _nll_file(ev.nll_file, nll),
@@ -40,6 +40,11 @@ def run(job: Job) -> perplexity.Score:
     told = functools.partial(job.console.reach, phase, pause=5.0)
     cut |= {'each': nll.__setitem__, 'progress': told}
     score = perplexity.score(model, found.params, tokens, **cut)
+    second = None
+    if ev.temperature != 1:
+      cut['each'] = lambda at, nll: None
+      other = model.at_temperature(ev.temperature)
+      second = perplexity.score(other, found.params, tokens, **cut)
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
@@ -47,7 +52,7 @@ def run(job: Job) -> perplexity.Score:
   bits = figures.bits_per_byte(score.nll, split[-score.scored :], sizes)
   line = (
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
-    f'{figures.told(bits)}'
+    f'{at_temperature(ev, second, unit)}{figures.told(bits)}'
     f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
     f'({conditions(ev)})'
@@ -59,6 +64,8 @@ def run(job: Job) -> perplexity.Score:
     **figures.figures(score.nats, unit),
     **bits,
   }
+  if second:
+    record['at_temperature'] = figures.figures(second.nats, unit)
   analysis.report(job, record, [line])
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
@@ -83,11 +90,20 @@ def _nll_file(path, nll):
       stack.close()
 
 
+def at_temperature(section: Any, score: Any, unit: str) -> str:
+  """The figure of a score with eval.temperature, in words; '' without one."""
+  if score is None:
+    return ''
+  figure = figures.figures(score.nats, unit)[unit]
+  return f'{figure:.5f} {unit} at temperature {section.temperature:g}, '
+
+
 def conditions(section: Any) -> str:
   """The section `eval` in words: lengths and streams."""
   own = [f'{k} {x}' for k, x in section.model.items() if x is not None]
-  window = [f'window {section.window}'] if section.window else []
-  parts = [f'T {section.segment_len}', *window, *own]
+  names = 'context', 'window'
+  more = [f'{x} {section[x]}' for x in names if section[x]]
+  parts = [f'T {section.segment_len}', *more, *own]
   return ', '.join([*parts, f'{section.batch_size} streams'])
 
 

@@ -54,6 +54,7 @@ def run(job: Job) -> Score:
   job.console.say(f'checkpoint: {restore.weights_line(found)}')
   processes.print_on_main(
     f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
+    f'{evaluate.at_temperature(job.config.eval, score.at_temperature, unit)}'
     f'{score.bits_per_byte:.5f} bits per byte, {n} tokens scored, '
     f'{score.text_bytes} bytes, {seconds:.1f} s, {n / seconds:,.0f} tokens/s '
     f'({evaluate.conditions(job.config.eval)})'

@@ -160,8 +160,14 @@ def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   steps = flat['train.steps']
   if flat['optim.warmup'] > steps:
     yield 'optim.warmup', f'at most train.steps, {steps}'
-  start = flat['optim.average_start']
-  if flat['optim.average'] == 'swa' and not 0 < start < steps:
+  start, swa = flat['optim.average_start'], flat['optim.average'] == 'swa'
+  epoch, epochs = flat['optim.average_start_epoch'], flat['train.epochs']
+  if epoch and (start or not swa):
+    other = 'with optim.average_start' if start else 'without average swa'
+    yield 'optim.average_start_epoch', f'0 {other}'
+  if epoch and 0 < epochs <= epoch:
+    yield 'optim.average_start_epoch', f'below train.epochs, {epochs}'
+  if swa and not epoch and not 0 < start < steps:
     yield 'optim.average_start', f'a step of swa, from 1 to {steps - 1}'
   if flat['optim.schedule'] == 'drop' and not 0 < flat['optim.drop_at'] < steps:
     yield 'optim.drop_at', f'a step of drop, from 1 to {steps - 1}'

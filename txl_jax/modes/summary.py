@@ -1,6 +1,6 @@
 """--mode=summary: what a config would be; nothing is allocated.
 
-Shapes: B batch, T segment.
+Shapes: B batch, E context, T segment.
 """
 
 import collections
@@ -17,7 +17,9 @@ from txl_jax.ops import kernels
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.program import target_device
+from txl_jax.program.errors import UserError
 from txl_jax.training import cost
+from txl_jax.training import plan as plan_lib
 from txl_jax.training import state as state_lib
 from txl_jax.training import step as step_lib
 
@@ -37,7 +39,13 @@ def run(job: Job) -> None:
     vocab_size = len(pretrained.find(config).vocabulary)
   else:
     vocab_size = preparation.vocab_size(config.data)
-  processes.print_on_main(*table(config, vocab_size))
+  lines = table(config, vocab_size)
+  if config.train.epochs or config.optim.average_start_epoch:
+    try:
+      lines += plan_lib.in_words(config, plan_lib.read(config, job.corpus()))
+    except UserError as e:
+      lines.append(f'epochs are not known in steps: {e}')
+  processes.print_on_main(*lines)
 
 
 def table(config: Config, vocab_size: int) -> list[str]:
@@ -48,7 +56,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   the mesh.
   """
   train = config.train
-  B, T = train.batch_size, train.segment_len
+  B, T, E = train.batch_size, train.segment_len, train.context
   mesh = mesh_lib.abstract_mesh(config.mesh)
   step_lib.check_rows(config, placement.row_parts(mesh))
   built = step_lib.build(config, vocab_size, None)
@@ -62,14 +70,14 @@ def table(config: Config, vocab_size: int) -> list[str]:
   if used != every:
     lines.append(f'parameters at inference: {used}')
   rows = B // train.accumulate
-  forward, backward = cost.of_rows(model, rows, T)
+  forward, backward = cost.of_rows(model, rows, T, E)
   scored, trained = (n / rows / T / 1e6 for n in (forward, forward + backward))
   memory = sum(x.size * x.dtype.itemsize for x in leaves(state.memory))
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
-    f'(products, T {T})',
+    f'(products, T {T}{f", context {E}" if E else ""})',
     *_products(model.config),
-    *_attention(model.config, T),
+    *_attention(model.config, E + T),
     f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
   if mesh.size > 1:

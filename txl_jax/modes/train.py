@@ -53,7 +53,9 @@ def run(job: Job) -> None:
       processes.on_main(lambda: workdir.compare(*run, then))
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):
-        plan = plan_lib.make(config, corpus, mesh)
+        plan = plan_lib.make(config, corpus, mesh, start or 0)
+      for line in plan_lib.in_words(config, plan.streams):
+        job.console.say(line)
       around = mesh, job.watch, job.console, plan
       own = checkpoints, start
       trainer = Trainer(config, corpus, folder, *around, *own)

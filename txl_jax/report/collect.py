@@ -55,7 +55,9 @@ class Run:
   @property
   def finished(self) -> bool:
     """Whether it has made all its steps."""
-    return self.step >= self.config['train.steps']
+    epochs = max((r.get('epochs', 0) for r in self.records), default=0)
+    ended = 0 < self.config.get('train.epochs', 0) <= epochs
+    return ended or self.step >= self.config['train.steps']
 
   def curve(self, split: str = 'validation') -> tuple[list[int], list[float]]:
     """(Tokens that were trained on, figures) of the evaluations of a split."""

@@ -3,7 +3,7 @@
 XLA's `cost_analysis` counts a loop once: of a scan of ten products it said the
 FLOPs of one (jax 0.10.2).
 
-Shapes: B batch, T segment.
+Shapes: B batch, E context, T segment.
 """
 
 import functools
@@ -30,37 +30,40 @@ def flops_per_token(config: Config, vocab_size: int) -> float:
   rows = config.train.batch_size // config.train.accumulate
   T = config.train.segment_len
   model = models.build(config.model, vocab_size).with_keys(remat='none')
-  cost = of_rows(model, rows, T)
+  cost = of_rows(model, rows, T, config.train.context)
   scored = T - T // 2 if config.train.loss == 'half' else T
   return (cost.forward + cost.backward) / (rows * scored)
 
 
-def of_rows(model: base.LanguageModel, B: int, T: int) -> Cost:
-  """The Cost of B rows of T tokens.
+def of_rows(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Cost:
+  """The Cost of B rows of T tokens after E of context.
 
   FLOPs are those of plain operations: what a kernel leaves out, or computes
   again, changes nothing.
   """
-  one, arguments = loss(model.with_keys(attention='xla'), B, T)
+  one, arguments = loss(model.with_keys(attention='xla'), B, T, E)
   forward = flops(jax.make_jaxpr(one)(*arguments).jaxpr)
   both = flops(jax.make_jaxpr(jax.value_and_grad(one))(*arguments).jaxpr)
   return Cost(forward, both - forward)
 
 
-def loss(model: base.LanguageModel, B: int, T: int) -> tuple[Any, Any]:
-  """The loss in training of B rows of T tokens, and shapes of its arguments.
+def loss(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Any:
+  """The loss in training of B rows of E + T tokens, and its arguments' shapes.
 
-  These are the parameters, int32 tokens [B, T] and the memory.
+  These are the parameters, int32 tokens [B, E + T] and the memory.
   """
-  tokens = jax.ShapeDtypeStruct((B, T), jnp.int32)
+  tokens = jax.ShapeDtypeStruct((B, E + T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
   key = jax.random.key(0)
   params = base.param_shapes(model)
   more: Any = dict(train=True, progress=jnp.float32(0), rngs={'dropout': key})
+  if E:
+    more['context'] = jnp.full([B], E)
 
   def of_rows(params, tokens, memory):
-    out: Any = model.apply({'params': params}, tokens, tokens, memory, **more)
-    return out.nll.sum() + out.aux
+    segment = tokens, tokens[:, E:], memory
+    out: Any = model.apply({'params': params}, *segment, **more)
+    return out.nll.sum() + out.aux.sum()
 
   return of_rows, (params, tokens, memory)
 

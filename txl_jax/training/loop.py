@@ -62,7 +62,7 @@ class Trainer:
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
-    self.streams, self.validation, built = plan
+    self.streams, self.validation, built, self.steps = plan
     B = config.train.batch_size
     self.rows = placement.local_rows(placement.rows(mesh), B)
     self.model = built.model
@@ -137,7 +137,7 @@ class Trainer:
       self.console.say(f'wandb: {self.wandb.place}')
     self._open_log()
     try:
-      with self.console.phase('training', train.steps, 'step {}/{}') as phase:
+      with self.console.phase('training', self.steps, 'step {}/{}') as phase:
         while True:
           try:
             return self._train(phase)
@@ -157,11 +157,14 @@ class Trainer:
     self.lines.begin(self.step, phase)
     while True:
       self.watch.step = self.step
-      if self._due(train.eval_every) and self.progress.evaluated < self.step:
+      if self._due(self._regular()) and self.progress.evaluated < self.step:
         self._between_steps(self._evaluate)
-      if self._due(train.save_every) or self.step == self.progress.best_step:
+      if (
+        self._due(self.step % train.save_every == 0)
+        or self.step == self.progress.best_step
+      ):
         self._between_steps(self._save)
-      if self.step == train.steps:
+      if self.step == self.steps:
         with self.console.phase('saving'):
           self.checkpoints.wait()
         return self.progress
@@ -183,7 +186,7 @@ class Trainer:
         with self.lines.apart(self.state):
           self.trace.close()
       self._write_line()
-      if self._due(train.log_every):
+      if self._due(self.step % train.log_every == 0):
         # Before the next step, or this would have to wait for it.
         lr = self._lr(self.state.step, self.state.lr_scale)
         self._unwritten = self.step, lr, self.state.sums
@@ -194,10 +197,21 @@ class Trainer:
     params = averaging.weights(self.state.params, self.state.average)
     return self.model.inference_params(params)
 
-  def _due(self, every):
-    """Whether this step is a multiple of `every`, or the last."""
-    step = self.step
-    return step > 0 and (step % every == 0 or step == self.config.train.steps)
+  def _due(self, regular):
+    """Whether something is done at this step: a regular one, or the last."""
+    return self.step > 0 and (regular or self.step == self.steps)
+
+  def _regular(self):
+    """Whether training that goes on is evaluated at this step."""
+    train = self.config.train
+    if not train.eval_every_epochs:
+      return self.step % train.eval_every == 0
+    epochs, index = self._epoch()
+    return index == 0 and epochs % train.eval_every_epochs == 0
+
+  def _epoch(self):
+    """The epoch of the next batch, and the index of its segment."""
+    return self.streams.locate(self.step + self.progress.passed_over)
 
   def _next_batch(self):
     number = self.step + self.progress.passed_over
@@ -271,6 +285,7 @@ class Trainer:
 
   def _evaluate(self):
     train, unit = self.config.train, self.corpus.vocabulary.unit
+    cut = plan_lib.evaluation(self.config)
 
     def scored_so_far(scored):
       phase.reach(scored)
@@ -280,15 +295,17 @@ class Trainer:
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
     with self.console.phase('evaluating', total, TOKENS, plain=plain) as phase:
       score = perplexity.score(
-        self.model.at_test_time(train.segment_len),
+        self.model.at_test_time(cut['segment_len']),
         self.weights(),
         self.validation,
-        **plan_lib.evaluation(self.config),
+        **cut,
         mesh=self.mesh,
         progress=scored_so_far,
       )
     averaged = averaging.count(self.state.average)
     record: Any = {'step': self.step, 'split': 'validation'}
+    if train.epochs or train.eval_every_epochs:
+      record['epochs'] = self._epoch()[0]  # whole ones that are read
     record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
     sizes = self.corpus.vocabulary.sizes
@@ -297,9 +314,8 @@ class Trainer:
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
       record['averaged'] = averaged
-    regular = self.step % train.eval_every == 0
     self.progress = self.progress.after(
-      self.step, score.nats, self.config.optim, regular
+      self.step, score.nats, self.config.optim, self._regular()
     )
     self._tell_devices()
     self.log.write(record)

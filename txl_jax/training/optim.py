@@ -122,6 +122,12 @@ class Optim:
     'then on. 0 leaves the schedule as it is.',
     at_most=1,
   )
+  average_start_epoch: int = count(
+    0,
+    'swa: the epoch, above 0, after which averaging starts, in place of '
+    'average_start.',
+    at_most=1_000_000,
+  )
   average_patience: int = count(5, 'nt: number of evaluations, see average.')
 
   def problems(self) -> Iterator[tuple[str, str]]:

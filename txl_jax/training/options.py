@@ -28,6 +28,13 @@ class Train:
     'but no fewer than it has already made (docs/runs.md).',
     may_change=OTHER,
   )
+  epochs: int = count(
+    0,
+    'Training ends after so many passes over the text, if not after '
+    'train.steps; 0 is no such end. It may change as train.steps may.',
+    at_most=1_000_000,
+    may_change=OTHER,
+  )
   batch_size: int = size(
     22,
     'B: rows of a batch, over all devices. A run continued with another value '
@@ -35,6 +42,12 @@ class Train:
     may_change=OTHER,
   )
   segment_len: int = size(512, 'T: tokens per segment.', at_most=1_000_000)
+  context: int = count(
+    0,
+    'E: up to so many tokens before each segment are read anew with it, not '
+    'scored; for models without memory. Gradients flow through them.',
+    at_most=1_000_000,
+  )
   accumulate: int = size(
     1,
     'Parts of a batch whose gradients are summed before one update; each part '
@@ -53,6 +66,26 @@ class Train:
     False,
     'Draw the segment length of each step: T with probability 0.95, else T/2, '
     "plus normal noise of standard deviation 5 (the paper's code).",
+  )
+  varlen_limit: int = count(
+    15,
+    'varlen: lengths are at most this far above T; 0 is no limit.',
+    at_most=1_000_000,
+  )
+  varlen_rate: bool = key(
+    False,
+    'varlen: the learning rate of a step is times the length drawn / T; the '
+    'log has the rate before that.',
+  )
+  rows: str = key(
+    'joined',
+    'The B rows that a text of n tokens is cut into.',
+    choices={
+      'joined': '(n - 1) // B pairs of a token and its target; the last target '
+      'of a row is the first token of the next',
+      'apart': 'n // B tokens, no target being of another row; a last pair '
+      "that is left alone is not read (the authors' code for Penn Treebank)",
+    },
   )
   resume: str = key(
     'auto',
@@ -74,10 +107,21 @@ class Train:
   log_every: int = size(100, 'Steps between two log lines.')
   eval_every: int = size(
     4000,
-    'Steps between two evaluations, which use the T and M of training; the '
-    'last step is always evaluated.',
+    'Steps between two evaluations, which use the M of training; the last step '
+    'is always evaluated.',
+  )
+  eval_every_epochs: int = count(
+    0,
+    'Epochs between two evaluations, in place of train.eval_every; 0 is off.',
+    at_most=1_000_000,
   )
   eval_batch_size: int = size(10, 'Streams that evaluations read at once.')
+  eval_segment_len: int = count(
+    0, 'Tokens of their segments; 0 is T.', at_most=1_000_000
+  )
+  eval_context: int = count(
+    0, 'Tokens of their context; 0 is E.', at_most=1_000_000
+  )
   eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
   save_every: int = size(
     4000,
@@ -122,6 +166,8 @@ class Train:
       yield 'accumulate', f'divisors of {self.batch_size}'
     if self.eval_tokens == 1:
       yield 'eval_tokens', '0, or at least 2'
+    if self.varlen_rate and not self.varlen:
+      yield 'varlen_rate', 'False without train.varlen'
 
 
 class Config(Protocol):

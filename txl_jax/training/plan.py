@@ -1,6 +1,6 @@
 """What a run will compute; problems are reported before anything is written.
 
-Shapes: B batch, T segment.
+Shapes: B batch, E context, T segment.
 """
 
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import perplexity
 from txl_jax.parallel import capacity, placement
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
@@ -25,16 +26,62 @@ class Plan(NamedTuple):
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
   built: step_lib.Built
+  steps: int  # of the whole training
 
 
-def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
-  """The Plan; UserError if a split is too short, or the memory too small."""
+def read(config: Config, corpus: Prepared) -> streams.Streams:
+  """What training reads; UserError if the split is too short."""
   train = config.train
   order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
+  order |= dict(context=train.context, apart=train.rows == 'apart')
+  order |= dict(limit=train.varlen_limit, rates=train.varlen_rate)
   size: Any = dict(batch_size=train.batch_size, segment_len=train.segment_len)
-  text = streams.Streams(
+  return streams.Streams(
     corpus.text('train'), **size, varlen=train.varlen, **order
   )
+
+
+def in_steps(config: Config, text: streams.Streams) -> Config:
+  """The config with what it gives in epochs as steps.
+
+  These are train.steps, and the optim.average_start of swa.
+  """
+  if not (config.train.epochs or config.optim.average_start_epoch):
+    return config
+  new: Any = config
+  new = new.copy_and_resolve_references()
+  if epochs := new.train.epochs:
+    new.train.steps = min(new.train.steps, text.first_step(epochs))
+  if epoch := new.optim.average_start_epoch:
+    new.optim.average_start = text.first_step(epoch)
+  return new
+
+
+def in_words(config: Config, text: streams.Streams) -> list[str]:
+  """Lines about the steps of what a config gives in epochs."""
+  train, optim = (x := in_steps(config, text)).train, x.optim
+  lines = []
+  if train.epochs or train.eval_every_epochs or optim.average_start_epoch:
+    lines += [f'epoch 1 has {text.first_step(1):,} steps']
+  if train.epochs:
+    lines += [f'training ends after step {train.steps:,}']
+  if optim.average_start_epoch:
+    lines += [f'weights are averaged after step {optim.average_start:,}']
+  return lines
+
+
+def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
+  """The Plan of a run that has made some steps.
+
+  UserError if a split is too short, the memory too small, or the end before
+  what is done.
+  """
+  train, text = config.train, read(config, corpus)
+  config = in_steps(config, text)
+  if config.train.steps < done:
+    allowed = f'more, for {done} steps are made, in epoch '
+    allowed += f'{text.locate(done - 1)[0] + 1}'
+    settings.refuse('train.epochs', train.epochs, allowed)
   validation = corpus.text('validation', train.eval_tokens)
   if len(validation) < 2:
     raise UserError(
@@ -42,28 +89,27 @@ def make(config: Config, corpus: Prepared, mesh: Mesh) -> Plan:
       '2, of which one is scored'
     )
   built = step_lib.build(config, len(corpus.vocabulary), mesh)
-  perplexity.check(
-    built.model,
-    validation,
-    train.eval_batch_size,
-    train.segment_len,
-    keys=('train.eval_batch_size', 'train.segment_len'),
-  )
+  cut = evaluation(config)
+  del cut['segments_per_call']
+  T = 'eval_segment_len' if train.eval_segment_len else 'segment_len'
+  keys = 'train.eval_batch_size', f'train.{T}', 'train.eval_context'
+  perplexity.check(built.model, validation, **cut, keys=keys)
   _compile(config, built, mesh, text)
-  return Plan(text, validation, built)
+  return Plan(text, validation, built, config.train.steps)
 
 
 def evaluation(config: Config) -> dict[str, Any]:
   """Options of `perplexity` for the evaluations of training."""
   return dict(
     batch_size=config.train.eval_batch_size,
-    segment_len=config.train.segment_len,
+    segment_len=config.train.eval_segment_len or config.train.segment_len,
+    context=config.train.eval_context or config.train.context,
     segments_per_call=config.eval.segments_per_call,
   )
 
 
 def _compile(config, built, mesh, text):
-  """Compiles the training step, which is traced and compiled once.
+  """Compiles the training step, which is traced and compiled once a width.
 
   UserError if it does not fit into memory.
   """
@@ -72,11 +118,14 @@ def _compile(config, built, mesh, text):
   def rows(*shape, dtype: Any = np.int32):
     return jax.ShapeDtypeStruct((B, *shape), dtype, sharding=placed)
 
-  batch = {
-    'inputs': rows(text.width),
-    'targets': rows(text.width),
-    'lengths': rows() if text.padded else None,
-    'reset': rows(dtype=bool),
-  }
-  compiled = built.step.trace(built.abstract, batch).lower().compile()
-  capacity.check('a training step', compiled, mesh.local_devices)
+  for width in text.widths:
+    batch = {
+      'inputs': rows(text.context + width),
+      'targets': rows(width),
+      'lengths': rows() if text.padded else None,
+      'reset': rows(dtype=bool),
+      'context': rows() if text.context else None,
+      'rate_scale': rows(dtype=np.float32) if text.rates else None,
+    }
+    compiled = built.step.trace(built.abstract, batch).lower().compile()
+    capacity.check('a training step', compiled, mesh.local_devices)

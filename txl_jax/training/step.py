@@ -1,6 +1,6 @@
 """One training step: a pure function, and its jit over a mesh.
 
-Shapes: B batch, T segment, A accumulated parts.
+Shapes: B batch, E context, T segment, A accumulated parts.
 """
 
 import functools
@@ -13,6 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from txl_jax import models
+from txl_jax.evaluation import perplexity
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -40,27 +41,35 @@ def train_step(
   """One update of a model; optimiser and schedule are from `optim`.
 
   The loss is the mean nll over the scored tokens of the whole batch, plus the
-  model's aux. With A = accumulate > 1, a divisor of B, it is made in A parts.
+  model's aux, over the counts of the whole batch. With A = accumulate > 1, a
+  divisor of B, its gradient is the sum of those of A parts.
 
-  The batch is a dict of inputs, targets int32 [B, T], lengths int32 [B] or
-  None, reset bool [B]. Dropout draws with fold_in(key, step), `steps` is the
-  number of steps of the whole training, and the averager is the one the state
-  was made with. With half_loss only the last half of each row is scored. The
-  table schedule is that of the parameters that `optim.is_table` names; None is
-  the schedule of the others.
+  The batch is a dict of inputs int32 [B, E + T], targets int32 [B, T], lengths
+  int32 [B] or None, reset bool [B]; if there is a context, of context int32 [B]
+  (see `data.streams`); and possibly of rate_scale, which the learning rate is
+  multiplied by, float32 [] or [B]. Dropout draws with fold_in(key, step),
+  `steps` is the number of steps of the whole training, and the averager is the
+  one the state was made with. With half_loss only the last half of each row is
+  scored. The table schedule is that of the parameters that `optim.is_table`
+  names; None is the schedule of the others.
   """
+  batch = {k: x for k, x in batch.items() if x is not None}
+  rate_scale = jnp.max(batch.pop('rate_scale', jnp.float32(1)))
   if half_loss:
-    batch = batch | {'targets': _last_half(batch['targets'])}
+    batch['targets'] = _last_half(batch['targets'])
   tokens = jnp.sum(batch['targets'] >= 0)
+  counts = base.counts(batch['targets'])
 
   def loss(params, part, memory, key):
     memory = model.reset_memory(memory, part['reset'])
     segment = part['inputs'], part['targets'], memory
     progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
-    more: Any = dict(lengths=part['lengths'], progress=progress, rngs=rngs)
+    more: Any = dict(lengths=part.get('lengths'), progress=progress, rngs=rngs)
+    if 'context' in part:
+      more['context'] = part['context']
     out: Any = model.apply({'params': params}, *segment, train=True, **more)
     nll = jnp.sum(out.nll)
-    return nll / tokens + out.aux / accumulate, (nll, out.memory)
+    return nll / tokens + jnp.sum(out.aux / counts), (nll, out.memory)
 
   gradient = jax.grad(loss, has_aux=True)
   if accumulate > 1:
@@ -68,8 +77,8 @@ def train_step(
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
-  schedules = schedule, table_schedule or schedule
-  rates = [rate(state.step) * state.lr_scale for rate in schedules]
+  schedules, scale = (schedule, table_schedule or schedule), state.lr_scale
+  rates = [rate(state.step) * scale * rate_scale for rate in schedules]
 
   def move(path, p, update):
     return p - rates[optim.is_table(path)] * update
@@ -153,6 +162,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   """The model, the state and the step of a config; no step without a mesh."""
   train, key = config.train, jax.random.key(config.seed)
   model = models.build(config.model, vocab_size)
+  perplexity.check_context(model, train.context, 'train.context')
   schedule = optim.schedule(config.optim, train.steps)
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)

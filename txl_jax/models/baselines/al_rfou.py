@@ -6,6 +6,7 @@ Shapes
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -96,13 +97,13 @@ class Auxiliary(nn.Module):
     return weights, self.param(f'{name}_biases', zeros, (n, V), wide)
 
   def __call__(self, outputs, targets, progress):
-    """The sum of the losses, a scalar.
+    """The sums of the losses, the `LMOutput.aux` of them, float32 [2].
 
     The outputs of the layers are [N, B, T, D], the targets int32 [B, T]. Losses
     of layers that no longer predict are not computed, nor are their gradients.
     """
     if self.is_initializing():  # when no layer shows its output
-      return jnp.float32(0)
+      return jnp.zeros([2], jnp.float32)
     c = self.config
     rate = c.dropout if c.dropout_final < 0 else c.dropout_final
     shared = (1,) if c.locked_dropout else ()
@@ -111,18 +112,19 @@ class Auxiliary(nn.Module):
     later = jnp.where(targets < 0, -1, jnp.roll(targets, -1, axis=1))
     later = later.at[:, -1].set(-1)
     dtype = c.operand_dtype
-    zero = jnp.zeros([], jnp.promote_types(dtype, jnp.float32))
+    zero = jnp.zeros([2], jnp.promote_types(dtype, jnp.float32))
 
     def loss(h, n, weights):
-      """Loss of layer n, whose outputs have these weights, () for none."""
+      """Losses of layer n, whose outputs have these weights, () for none."""
       if key is not None:
         own = jax.random.fold_in(key, n)
         h = attention.dropout(h, rate, own, shared)
       total = zero
       losses = (1.0, targets), (c.second_target, later)
-      for (weight, target), output in zip(losses, weights, strict=True):
+      for i, output in enumerate(weights):
+        weight, target = losses[i]
         if output:
-          total += weight * mean_nll(h, target, output, dtype)
+          total = total.at[i].add(weight * sum_nll(h, target, output, dtype))
       return total
 
     N, total = c.n_layer, zero
@@ -151,16 +153,16 @@ def on_until(l: Any, N: int, progress: Any) -> jax.Array:
   return progress < jnp.float32(l) / (2 * N) - 1e-7
 
 
-def mean_nll(
+def sum_nll(
   h: jax.Array, targets: jax.Array, output: Any, dtype: Any
 ) -> jax.Array:
-  """Mean nll of scored targets, for h [B, T, D] and output ([V, D], [V])."""
+  """Nll summed over targets, for h [B, T, D] and output ([V, D], [V])."""
   (weights, biases), D = output, h.shape[-1]
   no_tails = dict(tail_weights=jnp.zeros([0, D]), tail_biases=jnp.zeros([0]))
   plain = softmax.Output([weights], [biases], [None], **no_tails)
   flat = h.reshape(-1, D), targets.reshape(-1)
   nll = vocab_parallel.nll(*flat, plain, tail_order='ascending', dtype=dtype)
-  return jnp.sum(nll) / jnp.maximum(jnp.sum(targets >= 0), 1)
+  return jnp.sum(nll)
 
 
 class AlRfou(transformer.Transformer):
@@ -196,16 +198,16 @@ class AlRfou(transformer.Transformer):
   def inference_params(self, params: Any) -> Any:
     return {name: x for name, x in params.items() if name != 'auxiliary'}
 
-  def __call__(
-    self, tokens, targets, memory, *, train, lengths=None, progress=None
-  ):
+  def __call__(self, tokens, targets, memory, *, train, progress=None, **more):
     """Nll of the targets; see `models.base` for the arguments."""
     c = self.config
     if not train or not (c.layer_losses or c.second_target):
-      more: Any = dict(train=train, lengths=lengths)
-      return super().__call__(tokens, targets, memory, **more)
+      return super().__call__(tokens, targets, memory, train=train, **more)
+    lengths, context = more.get('lengths'), more.get('context')
     watched = self.watched(tokens, memory, lengths, train, layers.OUTPUTS)
     h, memory, outputs = watched
+    cut = functools.partial(self.of_segment, targets=targets, context=context)
+    h, outputs = cut(h), jax.vmap(cut)(outputs)
     out = self.output(h, targets, memory, train=train)
     aux = self.auxiliary(outputs, targets, progress)
     return out.replace(aux=out.aux + aux)

@@ -23,8 +23,8 @@ from txl_jax.program.errors import UserError
 
 _MARKS = 'init', 'best'
 _INIT = (
-  'attention length of training: model.mem_len, or train.segment_len without '
-  'memory'
+  'attention length of training: model.mem_len, or train.segment_len and '
+  'train.context without memory'
 )
 
 
@@ -35,7 +35,8 @@ def at_length(model: base.LanguageModel, length: int) -> base.LanguageModel:
   of L tokens anew for each token.
   """
   if not model.remembers():
-    return windowed.Windowed(model.vocab_size, model.config, model, length)
+    more: Any = dict(model=model, window=length)
+    return windowed.Windowed(model.vocab_size, model.config, **more)
   return with_memory(model, length)
 
 
@@ -87,8 +88,9 @@ def run(job: Job) -> None:
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  cut, lengths = call_options.cut(config), [*o.lengths]
-  trained = init = then['train.segment_len']
+  cut, lengths = call_options.cut(config) | {'context': 0}, [*o.lengths]
+  trained = then['train.segment_len'] + then.get('train.context', 0)
+  init = trained
   reach, remembers = model.reach(trained), model.remembers()
   if remembers:
     init = then.get('model.mem_len', 0) or trained

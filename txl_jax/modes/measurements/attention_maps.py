@@ -147,7 +147,8 @@ def run(job: Job) -> None:
     settings.refuse('attention_maps.start', o.start, allowed)
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
-  T, there = config.eval.segment_len, min(end, n) - o.start
+  ev = config.eval
+  T, there = ev.context + ev.segment_len, min(end, n) - o.start
   found = measure(
     *(model, subject.found.params, subject.tokens[:end], o.start),
     segment_len=T,

@@ -21,7 +21,8 @@ class AttentionLength:
   lengths: tuple[int, ...] = key(
     (64, 128, 256, 512),
     'L: how many tokens each token sees, itself included; that of training, '
-    'model.mem_len, or train.segment_len without memory, is tried as well.',
+    'model.mem_len or, without memory, train.context and train.segment_len, is '
+    'tried as well.',
   )
   tokens: int = count(
     0, 'Tokens of the split to read, from its start; 0 is all.'

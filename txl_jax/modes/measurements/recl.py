@@ -178,7 +178,9 @@ def run(job: Job) -> None:
   readers = []
   for _, own, found in group:
     model = models.at_test_time(own, subject.vocab_size, 'eval')
-    longest, reach = lengths[-1], model.reach(found.config['train.segment_len'])
+    trained = found.config['train.segment_len']
+    trained += found.config.get('train.context', 0)
+    longest, reach = lengths[-1], model.reach(trained)
     if not model.remembers():
       longest = int(min(longest, reach))
     T = int(min(own.eval.segment_len, reach))
