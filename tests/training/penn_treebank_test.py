@@ -20,7 +20,7 @@ from txl_jax.training import step as step_lib
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'penn_treebank.npz'
 V, B, n, E, T, STEPS = 13, 3, 31, 4, 6, 20
-WIDTH = E + 7  # a segment has at most 7 tokens
+WIDTH = 7  # a segment has at most 7 tokens
 MODEL = dict(
   name='transformer_xl',
   n_layer=2,
@@ -51,17 +51,21 @@ OPTIM = dict(
 
 
 def batches(text, drawn):
-  """What each step reads: its segment after its context, then padding."""
+  """The batch of each step: context, segment, padding."""
   i = 0
-  for length in drawn:
-    length = min(length, n - 1 - i)
-    first = max(i - E, 0)
-    inputs = np.zeros([B, WIDTH], np.int32)
+  for asked in drawn:
+    length, first = min(asked, n - 1 - i), max(i - E, 0)
+    inputs = np.zeros([B, E + WIDTH], np.int32)
     targets = np.full([B, WIDTH], -1, np.int32)
     inputs[:, : i + length - first] = text[:, first : i + length]
-    targets[:, i - first : i + length - first] = text[:, i + 1 : i + 1 + length]
+    targets[:, :length] = text[:, i + 1 : i + 1 + length]
     yield dict(
-      inputs=inputs, targets=targets, lengths=None, reset=np.zeros(B, bool)
+      inputs=inputs,
+      targets=targets,
+      context=np.full(B, i - first, np.int32),
+      lengths=None,
+      reset=np.zeros(B, bool),
+      rate_scale=np.float32(asked / T),
     )
     i = i + length if n - 1 - i - length > 1 else 0
 
@@ -111,19 +115,16 @@ def test_twenty_steps():
     lr_scale=jnp.float32(1),
     average=averager.init(params),
   )
-  scale = jnp.float32(drawn / T)
-
-  def scaled(rate):
-    return lambda t: rate(t) * scale[t]
-
-  main, table = map(scaled, schedules())
+  main, table = schedules()
 
   @jax.jit
   def step(state, batch):
     given = batch['inputs'], batch['targets'], ()
     more = dict(train=True, rngs={'dropout': jax.random.key(0)})
+    more['context'] = batch['context']
     out = model.apply({'params': state.params}, *given, **more)
-    loss = out.nll.sum() / (batch['targets'] >= 0).sum() + out.aux
+    loss = out.nll.sum() / (batch['targets'] >= 0).sum()
+    loss += (out.aux / base.counts(batch['targets'])).sum()
     new = step_lib.train_step(
       state,
       batch,
