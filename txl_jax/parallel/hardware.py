@@ -9,6 +9,22 @@ from typing import Any
 import jax
 
 from txl_jax.parallel import processes
+from txl_jax.program.errors import UserError, first_line
+
+
+def check() -> None:
+  """Starts the devices; UserError if JAX_PLATFORMS names others than exist."""
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as e:
+    # An assertion of jax fails where it has no plugin for the platform.
+    why = first_line(e).split(' (set JAX_PLATFORMS')[0].rstrip('.')
+    why = 'no such device was found' if isinstance(e, AssertionError) else why
+    raise UserError(
+      f'JAX_PLATFORMS is {os.environ.get("JAX_PLATFORMS", "")!r}: {why}; '
+      "allowed: cpu, '' for the devices that exist, or a jax with the plugin "
+      "of the platform, as from pip install 'jax[cuda13]'"
+    ) from e
 
 
 def describe() -> dict[str, Any]:

@@ -22,16 +22,30 @@ def begin() -> None:
   """Makes Ctrl-C end the program, its streams safe to use, and it start sooner.
 
   What cannot be written to standard error is dropped, for it is only for
-  people. A character that an encoding lacks is written as its number.
+  people; standard output must be open, or this ends the program with a line. A
+  character that an encoding lacks is written as its number.
   """
+  # A file that is opened later must not get the number of a closed stream.
+  null = os.open(os.devnull, os.O_RDWR)
+  while null < 2:
+    null = os.open(os.devnull, os.O_RDWR)
+  if null > 2:
+    os.close(null)
   # Tracing makes millions of objects, and few of them are garbage: looking for
   # it as often as Python does took a fifth of the time until the first step.
   gc.set_threshold(100_000)
-  errors, encoding = 'backslashreplace', sys.stderr.encoding
+  errors: Any = dict(errors='backslashreplace')
   raw: Any = io.BufferedWriter(_Droppable(2, 'w', closefd=False))
-  sys.stderr = io.TextIOWrapper(raw, encoding, errors, line_buffering=True)
-  output: Any = sys.stdout
-  output.reconfigure(errors=errors)
+  encoding = getattr(sys.stderr, 'encoding', 'utf-8')
+  sys.stderr = io.TextIOWrapper(raw, encoding, **errors, line_buffering=True)
+  out: Any = sys.stdout
+  if out is None:
+    print('error: standard output is closed; allowed: >FILE', file=sys.stderr)
+    sys.exit(1)
+  errors |= {k: getattr(out, k) for k in ('line_buffering', 'write_through')}
+  raw = _Output(1, 'w', closefd=False)
+  raw = raw if out.write_through else io.BufferedWriter(raw)  # as python -u
+  sys.stdout = io.TextIOWrapper(raw, out.encoding, **errors)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -93,3 +107,21 @@ class _Droppable(io.FileIO):
       return super().write(data)
     except OSError:
       return len(data)
+
+
+class _Output(io.FileIO):
+  """Standard output: its first error names it, and later text is dropped.
+
+  Else the interpreter would fail once more when it ends.
+  """
+
+  _failed = False
+
+  def write(self, data):
+    if self._failed:
+      return len(data)
+    try:
+      return super().write(data)
+    except OSError as e:
+      self._failed, e.filename = True, 'standard output'
+      raise

@@ -100,7 +100,8 @@ class Trainer:
       found = self.checkpoints.restore(step, **wanted)
       self.state = self._create(abstract).replace(**found)
       processes.on_main(lambda: self.checkpoints.clean(step))
-      self.console.say('beginning with converted weights')
+      fresh = state_lib.fresh(self.state)
+      self.console.say(f'beginning with converted weights; fresh: {fresh}')
       return
     B = self.config.train.batch_size
     then, line = host.config.get('train.batch_size', B), ''
