@@ -133,20 +133,17 @@ class Prepared:
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
   def unknown_line(self, own: 'Prepared', *splits: str) -> str:
-    """How much of splits is <unk>, here and with the corpus's own vocabulary.
-
-    '' where the vocabulary has no <unk>.
-    """
+    """How much of splits is <unk>, also in the corpus as it was; '' without."""
     if self.vocabulary.unk_id is None:
       return ''
     shares = (
-      f'{self._unknown_share(x):.2%} of the tokens of {x} are <unk> '
-      f'({own._unknown_share(x):.2%} with that of the corpus)'
+      f'{self._unknown(x):.2%} of the tokens of {x} are <unk> '
+      f'({own._unknown(x):.2%} with that of the corpus)'
       for x in splits
     )
     return f'with the vocabulary of the model, {", ".join(shares)}'
 
-  def _unknown_share(self, split):
+  def _unknown(self, split):
     counts, unk = self._occurrences(split), self.vocabulary.unk_id
     return 0.0 if unk is None else counts[unk] / counts.sum()
 

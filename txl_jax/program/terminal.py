@@ -26,16 +26,13 @@ def begin() -> None:
   character that an encoding lacks is written as its number.
   """
   # A file that is opened later must not get the number of a closed stream.
-  null = os.open(os.devnull, os.O_RDWR)
-  while null < 2:
-    null = os.open(os.devnull, os.O_RDWR)
-  if null > 2:
-    os.close(null)
+  while os.open(os.devnull, os.O_RDWR) < 2:
+    pass
   # Tracing makes millions of objects, and few of them are garbage: looking for
   # it as often as Python does took a fifth of the time until the first step.
   gc.set_threshold(100_000)
   errors: Any = dict(errors='backslashreplace')
-  raw: Any = io.BufferedWriter(_Droppable(2, 'w', closefd=False))
+  raw: Any = io.BufferedWriter(_Stream(2))
   encoding = getattr(sys.stderr, 'encoding', 'utf-8')
   sys.stderr = io.TextIOWrapper(raw, encoding, **errors, line_buffering=True)
   out: Any = sys.stdout
@@ -43,7 +40,7 @@ def begin() -> None:
     print('error: standard output is closed; allowed: >FILE', file=sys.stderr)
     sys.exit(1)
   errors |= {k: getattr(out, k) for k in ('line_buffering', 'write_through')}
-  raw = _Output(1, 'w', closefd=False)
+  raw = _Stream(1, 'standard output')
   raw = raw if out.write_through else io.BufferedWriter(raw)  # as python -u
   sys.stdout = io.TextIOWrapper(raw, out.encoding, **errors)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
@@ -99,29 +96,21 @@ def end(status: int) -> NoReturn:
   os._exit(status)
 
 
-class _Droppable(io.FileIO):
-  """A stream that drops what it cannot write, as to a terminal that is gone."""
+class _Stream(io.FileIO):
+  """A stream whose first error names it, if it has a name.
 
-  def write(self, data):
-    try:
-      return super().write(data)
-    except OSError:
-      return len(data)
-
-
-class _Output(io.FileIO):
-  """Standard output: its first error names it, and later text is dropped.
-
-  Else the interpreter would fail once more when it ends.
+  Later text is dropped, or the interpreter would fail once more when it ends.
   """
 
-  _failed = False
+  def __init__(self, number: int, name: str = ''):
+    super().__init__(number, 'w', closefd=False)
+    self._unfailed = name
 
   def write(self, data):
-    if self._failed:
-      return len(data)
     try:
       return super().write(data)
     except OSError as e:
-      self._failed, e.filename = True, 'standard output'
+      if not self._unfailed:
+        return len(data)
+      e.filename, self._unfailed = self._unfailed, ''
       raise
