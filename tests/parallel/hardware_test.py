@@ -45,5 +45,5 @@ def test_a_platform_that_does_not_exist(platform):
     text=True,
     check=False,
   )
-  programs.assert_refused(done, f"JAX_PLATFORMS is '{platform}': ", 'cpu')
+  programs.assert_refused(done, f"JAX_PLATFORMS is '{platform}'; ", 'cpu')
   assert len(done.stderr.splitlines()) == 1
