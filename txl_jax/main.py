@@ -40,7 +40,7 @@ from txl_jax.modes.measurements import (
   eval_speed,
   recl,
 )
-from txl_jax.parallel import processes, watchdog
+from txl_jax.parallel import hardware, processes, watchdog
 from txl_jax.program import buckets, command_line, config_file, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs.console import Console
@@ -133,6 +133,7 @@ def main(_: list[str]) -> None:
   lost_seconds = config.watch.lost_seconds
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   processes.start(_DISTRIBUTED.value, *own, lost_seconds)
+  hardware.check()
   file = config_flags.get_config_filename(flags.FLAGS['config'])
   own = re.sub(r'[:/\\]', '-', config_file.name(file))
   folder = buckets.place(_WORKDIR.value or f'runs/{own}', '--workdir')

@@ -6,6 +6,7 @@ import pytest
 
 import txl_jax
 from tests.modes import runs
+from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
@@ -109,3 +110,36 @@ def test_bytes_are_replied_to_in_bytes(run):
   data = bytes(one.ids.tolist())
   assert data.startswith(SAID[1].encode() + reply + b'So.')
   assert one.text == data.decode(errors='replace')
+
+
+def test_a_stop_text_within_a_subword(tmp_path):
+  """The part before it was shown, so it belongs to the text."""
+  words = subwords.learn([b'lorem ipsum dolor sit amet, ' * 9], 280)
+  runs.write(tmp_path, vocabulary=words, segment_len=6, init_std=0.7)
+  run, said = txl_jax.load(tmp_path), b'lorem dolor.'
+  more = {**MORE, 'max_new_tokens': 40, 'mem_len': 200}
+  free = run.generate(said, **more)
+  # The last two bytes of the first long subword, where they come first.
+  tokens, decoder = run.chat(**more), words.decoder()
+  tokens.say(said)
+  n = len(words.encode(said, ''))
+  pieces = [decoder.push([i]) for i in tokens.ids[n:]]
+  assert b''.join(pieces) == free
+  long = next(i for i, x in enumerate(pieces) if len(x) > 3)
+  shown = b''.join(pieces[: long + 1])[:-2]
+  stop = pieces[long][-2:] + b''.join(pieces[long + 1 :])[:2]
+  chat = run.chat(**more, stop=stop)
+  assert chat.say(said) == shown
+  assert words.decode(chat.ids) == said + shown
+  # And the model has read it: the next reply is one after all of this.
+  then = words.encode(b' sit', '')
+  model = run.model.at_test_time(5, mem_len=200)
+  variables = base.freeze(model, run.params)
+  state = decoding.prefill(
+    model, variables, [np.concatenate([chat.ids, then])], segment_len=5
+  )
+  found = decoding.decode(
+    model, variables, state, sampling=Sampling(), max_new_tokens=40, seed=6
+  )
+  ids = np.concatenate([tokens[0] for tokens, _ in found])
+  assert chat.say(b' sit') == words.decode(ids).split(stop)[0]

@@ -123,7 +123,8 @@ def test_training_begins_with_them_under_any_options(tmp_path):
   run = tmp_path / 'run'
   # At such a rate what is saved are the weights that it began with.
   options = (*STEPS, 'optim.lr=1e-12', 'model.dropout=0.2', 'optim.average=ema')
-  done = program.use(run, 'train', *options)
+  weights = contents(run / 'checkpoints/0')
+  done = program.use(run, 'train', *options, 'train.save_every=1')
   assert done.returncode == 0, done.stderr
   assert 'beginning with converted weights' in done.stderr
   assert 'warning' not in done.stderr
@@ -132,6 +133,15 @@ def test_training_begins_with_them_under_any_options(tmp_path):
   for name in state.keys() - {'pos_emb.inv_freq'}:
     np.testing.assert_allclose(back[name], state[name], atol=1e-6)
   assert found.fields['dropout'] == 0.2
+  # They are kept beside the newest steps, to compare with.
+  steps = sorted(x.name for x in (run / 'checkpoints').iterdir())
+  assert steps == ['0', '3', '4'] and contents(run / 'checkpoints/0') == weights
+  done = program.use(run, 'eval', 'checkpoint=0')
+  assert done.returncode == 0 and 'checkpoint: step 0;' in done.stderr
+
+
+def contents(folder):
+  return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
 
 @pytest.mark.slow

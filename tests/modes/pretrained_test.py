@@ -100,6 +100,8 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   )
   done = succeed(new, *options, 'train.steps=2', devices=8)
   assert f'taken from {copy}, step 6: ' in done.stderr
+  fresh = 'and the vocabulary; fresh: optimiser, memory (empty), step, schedule'
+  assert fresh in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert arrays(new, 2, 'training')['step'] == 2
   origin = read(new)['origin']
@@ -238,6 +240,26 @@ def words(folder, names, size=6000, seed=0):
   (folder / 'corpus.txt').write_text('\n'.join(lines) + '\n')
 
 
+def unknown_shares(folder, split):
+  """The words of a line, counted in the text: its parts are 90, 5 and 5 %."""
+  text = (folder / 'corpus.txt').read_text()
+  cuts = [
+    0,
+    *(text.index('\n', len(text) * p // 100 - 1) + 1 for p in (90, 95)),
+  ]
+  tokens = text[cuts[split] : cuts[split + 1]].replace('\n', ' \n ').split(' ')
+  tokens = [x for x in tokens if x]
+  both = [sum(x in unk for x in tokens) / len(tokens) for unk in UNKNOWN]
+  name = ('train', 'validation')[split]
+  return (
+    f'{both[0]:.2%} of the tokens of {name} are <unk> ({both[1]:.2%} with that '
+    'of the corpus)'
+  )
+
+
+UNKNOWN = ('six', '<unk>'), ('<unk>',)  # with the other vocabulary, its own
+
+
 @pytest.mark.slow
 def test_words_that_the_model_does_not_know(new, tmp_path):
   """They are <unk>; the run goes on and is evaluated with its vocabulary."""
@@ -246,9 +268,12 @@ def test_words_that_the_model_does_not_know(new, tmp_path):
   of_words = 'data.level=word', 'data.unk=True', STILL
   words(old, ['one', 'two', 'three', 'four', '<unk>'])
   words(new, ['four', 'two', 'six', '<unk>'], seed=1)
-  succeed(old, *of_words, 'train.steps=2')
+  done = succeed(old, *of_words, 'train.steps=2')
+  assert '<unk>' not in done.stderr
   begin = *of_words, f'train.init_from={old}/run'
-  succeed(new, *begin, 'train.steps=2')
+  done = succeed(new, *begin, 'train.steps=2')
+  shares = ', '.join(unknown_shares(new, split) for split in (0, 1))
+  assert f'with the vocabulary of the model, {shares}\n' in done.stderr
   vocabularies = [read(x, 'vocabulary.json') for x in (old, new)]
   assert vocabularies[0]['symbols'] == vocabularies[1]['symbols']
   near(arrays(old, 2), arrays(new, 2))
@@ -256,6 +281,7 @@ def test_words_that_the_model_does_not_know(new, tmp_path):
   assert 'continuing from step 2' in done.stderr
   done = succeed(new, *begin, 'train.steps=4', flags=['--mode=eval'])
   last = programs.record(new)[-1]['ppl']
+  assert f'of the model, {unknown_shares(new, 1)}\n' in done.stderr
   found = float(done.stdout.split('validation: ')[1].split(' ppl')[0])
   assert found == pytest.approx(last, rel=0.05)
   words(new, ['four', 'two', 'five', '<unk>'], seed=1)
@@ -275,7 +301,10 @@ def test_averaged_weights_are_taken(tmp_path):
   state, said = found.into(state, c, mesh)
   for x in jax.tree.leaves(state.params):
     np.testing.assert_array_equal(x, 2)
-  assert said.endswith(' parameters, averaged over 3 steps')
+  assert said.endswith(
+    ' parameters, averaged over 3 steps, and the vocabulary; fresh: optimiser, '
+    'average, memory (empty), step, schedule, record'
+  )
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(built.abstract)):
     assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
 

@@ -42,10 +42,39 @@ def ended(body, redirected='', **environment):
   )
 
 
-def test_output_that_cannot_be_written():
-  done = ended("print('a' * 100)", '>/dev/full')
-  line, *_ = done.stderr.splitlines()
-  assert line == b'error: [Errno 28] No space left on device'
+@pytest.mark.parametrize('unbuffered', ['', '1'])
+@pytest.mark.parametrize('size', [100, 100_000])
+def test_output_that_cannot_be_written(size, unbuffered):
+  body = f"print('a' * {size})\nprint('more', flush=True)"
+  done = ended(body, '>/dev/full', PYTHONUNBUFFERED=unbuffered)
+  assert (done.returncode, done.stderr) == (
+    1,
+    b"error: [Errno 28] No space left on device: 'standard output'\n",
+  )
+
+
+def test_output_that_is_closed():
+  for redirected, errors in (
+    ('>&-', b'error: standard output is closed; allowed: >FILE\n'),
+    ('>&- 2>&-', b''),
+  ):
+    done = ended("os.write(2, b'not reached')", redirected)
+    assert (done.returncode, done.stderr) == (1, errors)
+
+
+@pytest.mark.parametrize('closed', ['2>&-', '<&- 2>&-'])
+def test_errors_that_are_closed(closed, tmp_path):
+  """A file that is opened does not get the text that is for people."""
+  body = (
+    f"file = open('{tmp_path}/file', 'w')\n"
+    "os.system('echo of a native library >&2')\n"
+    "print('for people', file=sys.stderr)\nfile.write('own')\nprint('done')"
+  )
+  done = ended(body, closed)
+  assert (done.returncode, done.stdout, done.stderr) == (0, b'done\n', b'')
+  assert (tmp_path / 'file').read_text() == 'own'
+  done = ended("raise errors.UserError('x')", closed)
+  assert (done.returncode, done.stdout, done.stderr) == (1, b'', b'')
 
 
 def test_errors_that_cannot_be_written():

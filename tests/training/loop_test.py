@@ -1,6 +1,8 @@
 """The training loop in this process: what it does when things go wrong."""
 
+import contextlib
 import dataclasses
+import signal
 import time
 
 import jax
@@ -414,7 +416,10 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   assert same.state.memory.filled.tolist() == [M] * B
   assert same.console.said == ['continuing from step 10']
   trainer = make(corpus, batch_size=2 * B)
-  assert trainer.console.said == ['continuing from step 10']
+  assert trainer.console.said == [
+    f'continuing from step 10; the memory starts empty: train.batch_size was '
+    f'{B}, is {2 * B}'
+  ]
   assert trainer.state.memory.filled.tolist() == [0] * 2 * B
   jax.tree.map(
     np.testing.assert_array_equal, trainer.state.params, same.state.params
@@ -423,3 +428,61 @@ def test_another_batch_size_empties_the_memory(make, tmp_path):
   lines = record(tmp_path)
   assert [r['step'] for r in lines] == [*range(4, 30, 4), 30]
   assert lines[-1]['epoch'] == 1, 'the streams are half as long'
+
+
+def contents(folder):
+  return {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
+def test_a_checkpoint_that_nothing_was_added_to(make, tmp_path):
+  """With another batch the memory is empty, and must not replace the saved."""
+  corpus, folder = Corpus(bad=[12]), tmp_path / 'checkpoints'
+  make(corpus, steps=10).run()
+  before = contents(folder)
+  make(corpus, steps=10, batch_size=2 * B).run()
+  assert contents(folder) == before
+  for steps in 10, 30:
+    trainer = make(corpus, steps=steps, batch_size=2 * B, save_every=2)
+    trainer.watch.stopping = lambda: signal.SIGINT
+    with contextlib.suppress(watchdog.Stopped):
+      trainer.run()
+    assert trainer.step == 10 and contents(folder) == before
+
+  # Nor after going back to it, which empties the memory as well.
+  trainer = make(corpus, save_every=10, nonfinite='rollback')
+  restore = trainer._restore
+
+  def then_stop(*arguments, **options):
+    restore(*arguments, **options)
+    trainer.watch.stopping = lambda: signal.SIGINT
+
+  trainer._restore = then_stop
+  with pytest.raises(watchdog.Stopped):
+    trainer.run()
+  assert trainer.console.said[-1] == (
+    'continuing from step 10; the memory starts empty'
+  )
+  assert trainer.progress.rollbacks == 1 and contents(folder) == before
+
+
+def test_an_evaluation_that_was_missing_leaves_the_memory(make, monkeypatch):
+  """The step is evaluated with another batch, so with an empty memory."""
+  corpus = Corpus()
+  trainer = make(corpus)
+
+  def stop():
+    trainer._save()
+    raise watchdog.Stopped(signal.SIGTERM, 30)
+
+  trainer._evaluate = stop
+  with pytest.raises(watchdog.Stopped):
+    trainer.run()
+  state = jax.device_get(trainer.state)
+  assert make(corpus, batch_size=2 * B).run().best_step == 30
+  monkeypatch.setattr(perplexity, 'score', None)  # not evaluated once more
+  again = make(corpus)
+  assert again.console.said == ['continuing from step 30']
+  assert again.run().best_step == 30
+  assert again.state.memory.filled.tolist() == [M] * B
+  jax.tree.map(np.testing.assert_array_equal, again.state.memory, state.memory)
+  jax.tree.map(np.testing.assert_array_equal, again.state.params, state.params)

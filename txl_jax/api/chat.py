@@ -33,6 +33,8 @@ class Chat:
   def say(self, text: AnyStr) -> AnyStr:
     """The reply to a text, str or bytes like it, without a stop text.
 
+    The part of a subword before a stop text is kept as the subwords of its
+    bytes; the part of a word is not kept, for no token has it.
     UserError if the vocabulary has no token for a part of the text.
     """
     empty: Any = '' if isinstance(text, str) else b''
@@ -70,6 +72,9 @@ class Chat:
       again = writer.decode(now, max_new_tokens=row.whole - n)
       now = [now, *(state for _, state in again)][-1]
       new = new[: row.whole]
+      if row.part and writer.vocabulary.kind == 'subwords':
+        part = writer.vocabulary.encode(row.part, 'the reply')
+        now, new = writer.read([part], now), [*new, *part.tolist()]
     yield row.rest()
     self.ids = np.concatenate([ids, said, np.array(new, np.int64)])
     self._state = now

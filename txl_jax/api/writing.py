@@ -28,6 +28,7 @@ class Row:
     self._ends = []  # end of each held token, in bytes of the held text
     self.ended = False
     self.whole = 0  # tokens whose whole text was given out
+    self.part = b''  # what was given out of the next one
 
   def read(self, ids: Any) -> bytes:
     """The text of a prompt, in which stop texts have no effect."""
@@ -57,6 +58,7 @@ class Row:
   def _give(self, n):
     out, self._held = self._held[:n], self._held[n:]
     whole = sum(end <= n for end in self._ends)
+    self.part = out[self._ends[whole - 1] :] if whole else self.part + out
     self.whole += whole
     self._ends = [end - n for end in self._ends[whole:]]
     return out

@@ -43,6 +43,7 @@ from txl_jax.convert import reading, writing
 from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
+from txl_jax.parallel import hardware
 from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
@@ -96,6 +97,7 @@ def main(_: list[str]) -> None:
     if not flag.value:
       raise UserError(f'--{flag.name} is missing; see --help')
   to, form = _target()
+  hardware.check()
   source, name = pathlib.Path(_FROM.value), ''
   if client.is_place(_FROM.value):
     source, name = client.download(client.place(_FROM.value, '--from'))

@@ -121,7 +121,7 @@ class Prepared:
     ids = vocabulary.places(ours)
     missing = np.flatnonzero(ids < 0)
     if missing.size and vocabulary.unk_id is None:
-      counts = self._occurrences()
+      counts = self._occurrences(*SPLITS)
       if lost := [ours.symbols[i] for i in missing if counts[i]]:
         raise UserError(
           f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
@@ -132,11 +132,26 @@ class Prepared:
     ids = ids.astype(token_dtype(len(vocabulary)))
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
-  def _occurrences(self):
-    """How often each token id occurs, int64 [V]."""
+  def unknown_line(self, own: 'Prepared', *splits: str) -> str:
+    """How much of splits is <unk>, also in the corpus as it was; '' without."""
+    if self.vocabulary.unk_id is None:
+      return ''
+    shares = (
+      f'{self._unknown(x):.2%} of the tokens of {x} are <unk> '
+      f'({own._unknown(x):.2%} with that of the corpus)'
+      for x in splits
+    )
+    return f'with the vocabulary of the model, {", ".join(shares)}'
+
+  def _unknown(self, split):
+    counts, unk = self._occurrences(split), self.vocabulary.unk_id
+    return 0.0 if unk is None else counts[unk] / counts.sum()
+
+  def _occurrences(self, *splits):
+    """How often each token id occurs in splits, int64 [V]."""
     V = len(self.vocabulary)
     counts = np.zeros(V, np.int64)
-    for split in SPLITS:
+    for split in splits:
       tokens = self.tokens(split)
       for at in range(0, len(tokens), _BLOCK):
         counts += np.bincount(tokens[at : at + _BLOCK], minlength=V)

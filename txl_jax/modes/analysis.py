@@ -53,9 +53,11 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   begin = time.monotonic()
   found = job.restored()
   # The run of another model's weights reads its corpus with that vocabulary.
-  corpus, began = job.corpus(), found.config.get('train.init_from')
-  encode = corpus.encoded_with if began else corpus.ordered_like
+  own, began = job.corpus(), found.config.get('train.init_from')
+  encode = own.encoded_with if began else own.ordered_like
   corpus = encode(found.vocabulary)
+  if began and (line := corpus.unknown_line(own, job.config.eval.split)):
+    job.console.say(line)
   _check_corpus(job, corpus, found)
   if documents:
     split = corpus.text(job.config.eval.split, tokens)

@@ -79,9 +79,9 @@ class Pretrained:
     new = state.replace(params=params)
     count = sum(x.size for x in taken.values())
     of = f', averaged over {averaged} steps' if averaged else ''
+    fresh = [state_lib.fresh(state), *(x for x in own if x not in taken)]
     line = f'taken from {self.name}: {count:,} parameters{of}'
-    fresh = [name for name in own if name not in taken]
-    return new, f'{line}; new: {", ".join(fresh)}' if fresh else line
+    return new, f'{line}, and the vocabulary; fresh: {", ".join(fresh)}'
 
 
 def _flat(params) -> dict[str, Any]:

@@ -43,7 +43,9 @@ def run(job: Job) -> None:
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
         other = pretrained.find(config)
-        corpus = other.encode(corpus)
+        own, corpus = corpus, other.encode(corpus)
+        if line := corpus.unknown_line(own, 'train', 'validation'):
+          job.console.say(line)
       before = then.config.get('origin', '') if then else ''
       config.origin = other.origin() if other else before
       if config.train.init_from:

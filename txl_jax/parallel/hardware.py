@@ -9,6 +9,23 @@ from typing import Any
 import jax
 
 from txl_jax.parallel import processes
+from txl_jax.program import settings
+from txl_jax.program.errors import first_line
+
+
+def check() -> None:
+  """Starts the devices; UserError if JAX_PLATFORMS names others than exist."""
+  try:
+    jax.devices()
+  except (RuntimeError, AssertionError) as e:
+    # An assertion of jax fails if it has no plugin for the platform.
+    known = not isinstance(e, AssertionError)
+    why = first_line(e).split(' (set JAX')[0] if known else 'there is none'
+    settings.refuse(
+      'JAX_PLATFORMS',
+      os.environ.get('JAX_PLATFORMS', ''),
+      f"cpu, '' for any device, or a jax with the plugin for it ({why})",
+    )
 
 
 def describe() -> dict[str, Any]:

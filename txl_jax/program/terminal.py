@@ -22,16 +22,27 @@ def begin() -> None:
   """Makes Ctrl-C end the program, its streams safe to use, and it start sooner.
 
   What cannot be written to standard error is dropped, for it is only for
-  people. A character that an encoding lacks is written as its number.
+  people; standard output must be open, or this ends the program with a line. A
+  character that an encoding lacks is written as its number.
   """
+  # A file that is opened later must not get the number of a closed stream.
+  while os.open(os.devnull, os.O_RDWR) < 2:
+    pass
   # Tracing makes millions of objects, and few of them are garbage: looking for
   # it as often as Python does took a fifth of the time until the first step.
   gc.set_threshold(100_000)
-  errors, encoding = 'backslashreplace', sys.stderr.encoding
-  raw: Any = io.BufferedWriter(_Droppable(2, 'w', closefd=False))
-  sys.stderr = io.TextIOWrapper(raw, encoding, errors, line_buffering=True)
-  output: Any = sys.stdout
-  output.reconfigure(errors=errors)
+  errors: Any = dict(errors='backslashreplace')
+  raw: Any = io.BufferedWriter(_Stream(2))
+  encoding = getattr(sys.stderr, 'encoding', 'utf-8')
+  sys.stderr = io.TextIOWrapper(raw, encoding, **errors, line_buffering=True)
+  out: Any = sys.stdout
+  if out is None:
+    print('error: standard output is closed; allowed: >FILE', file=sys.stderr)
+    sys.exit(1)
+  errors |= {k: getattr(out, k) for k in ('line_buffering', 'write_through')}
+  raw = _Stream(1, 'standard output')
+  raw = raw if out.write_through else io.BufferedWriter(raw)  # as python -u
+  sys.stdout = io.TextIOWrapper(raw, out.encoding, **errors)
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
     # The interpreter would die of one that comes when all is done.
@@ -85,11 +96,21 @@ def end(status: int) -> NoReturn:
   os._exit(status)
 
 
-class _Droppable(io.FileIO):
-  """A stream that drops what it cannot write, as to a terminal that is gone."""
+class _Stream(io.FileIO):
+  """A stream whose first error names it, if it has a name.
+
+  Later text is dropped, or the interpreter would fail once more when it ends.
+  """
+
+  def __init__(self, number: int, name: str = ''):
+    super().__init__(number, 'w', closefd=False)
+    self._unfailed = name
 
   def write(self, data):
     try:
       return super().write(data)
-    except OSError:
-      return len(data)
+    except OSError as e:
+      if not self._unfailed:
+        return len(data)
+      e.filename, self._unfailed = self._unfailed, ''
+      raise

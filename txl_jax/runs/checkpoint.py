@@ -6,8 +6,9 @@ of small files next to them; and of seal.json, which records the step.
 
 Orbax restores a file with a flipped bit without an error, so a step is sealed,
 and verified before it is used. It is written as <step>.new and gets its name
-once it is sealed; only then are older ones deleted. The two newest and the best
-are kept. `steps` defines what a step is in a folder or a bucket.
+once it is sealed; only then are older ones deleted. The two newest, the best
+and step 0, which is converted weights, are kept. `steps` defines what a step is
+in a folder or a bucket.
 
 With several processes all of them write and read the arrays, in one shared
 folder; process 0 does and decides the rest. A save continues in a thread, which
@@ -93,8 +94,8 @@ class Checkpoints(checkpoint_folder.Steps):
 
     Items are pytrees of arrays: 'params', 'training' and so on; `host` is a
     JSON dict, the rest of the state; `keep` are steps to keep in addition to
-    the newest. An existing step of that number is replaced, unless it is whole
-    and has the same host part (it differs after an evaluation cut short).
+    the newest and 0. An existing step of that number is replaced, unless it is
+    whole and has the same host part (it differs after an evaluation cut short).
 
     If asynchronous, it returns once the arrays are copied to the host, so that
     they may be donated; a thread does the rest: `wait` for it. UserError: this
@@ -135,7 +136,7 @@ class Checkpoints(checkpoint_folder.Steps):
       self.place(step)
     found = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
     sound = [step for step, problem in found if not problem]
-    self.delete(*(set(sound[_KEEP:]) - set(keep)))
+    self.delete(*(set(sound[_KEEP:]) - {0, *keep}))
 
   @contextlib.contextmanager
   def _write_errors(self, step):

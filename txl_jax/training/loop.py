@@ -73,6 +73,8 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
+    self._on_disk = 0, 0  # the step of the checkpoint restored, its `evaluated`
+    self._rows_then = 0  # rows of its memory, where that was emptied
     self.wandb = None  # on process 0, if asked for
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
@@ -91,25 +93,29 @@ class Trainer:
   def _restore(self, step, keep_memory=True):
     """Takes state and progress from a checkpoint; memory may start empty."""
     host, abstract = resume.Host.read(self.checkpoints, step), self.abstract
+    self.step, self.progress, self.record = step, host.progress, host.record
+    self._on_disk, self._rows_then = (step, host.progress.evaluated), 0
     if not host.trained:  # converted weights; the rest of the state is fresh
       wanted: Any = dict(params=abstract.params)
       found = self.checkpoints.restore(step, **wanted)
       self.state = self._create(abstract).replace(**found)
       processes.on_main(lambda: self.checkpoints.clean(step))
-      self.console.say('beginning with converted weights')
+      fresh = state_lib.fresh(self.state)
+      self.console.say(f'beginning with converted weights; fresh: {fresh}')
       return
     B = self.config.train.batch_size
-    then = host.config.get('train.batch_size', B)
-    if not keep_memory or then != B:
-      abstract = abstract.replace(memory=())
+    then, line = host.config.get('train.batch_size', B), ''
+    if jax.tree.leaves(abstract.memory) and (not keep_memory or then != B):
+      abstract, self._rows_then = abstract.replace(memory=()), then
+      line = '; the memory starts empty'
+      line += f': train.batch_size was {then}, is {B}' if then != B else ''
     items = self.checkpoints.restore(step, **state_lib.split(abstract))
-    self.step, self.state = step, state_lib.join(items)
-    self.progress, self.record = host.progress, host.record
+    self.state = state_lib.join(items)
     if int(self.state.step) != step:
       where = f'{self.checkpoints.folder}/{step}'
       raise UserError(f'{where} holds the state of step {self.state.step}')
     processes.on_main(lambda: self.checkpoints.clean(step))
-    self.console.say(f'continuing from step {step}')
+    self.console.say(f'continuing from step {step}{line}')
     if abstract is not self.abstract:
       empty = functools.partial(self.model.init_memory, B)
       memory = placement.make(empty, self.abstract.memory)
@@ -333,11 +339,23 @@ class Trainer:
     self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):
+    """Saves a step, unless its checkpoint was restored and has all of it.
+
+    If it was restored and then evaluated, the memory that was saved with it is
+    saved again, though it was emptied here: the next start may need it.
+    """
+    if self._on_disk == (self.step, self.progress.evaluated):
+      return
     self._check_finite(jax.device_get(self.state.sums))
     now = self.progress, self.log.sync()
     host = resume.Host.of(*now, self.config, self.corpus.digest)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     host = dataclasses.asdict(host)
+    if (then := self._rows_then) and self.step == self._on_disk[0]:
+      host['config']['train.batch_size'] = then
+      memory = jax.eval_shape(lambda: self.model.init_memory(then))
+      memory = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), memory)
+      items |= self.checkpoints.restore(self.step, memory={'rows': memory})
     with self.console.phase('saving'):
       self.checkpoints.save(self.step, host, keep, **items)
 

@@ -46,6 +46,14 @@ def create(
   )
 
 
+def fresh(state: TrainState) -> str:
+  """What is fresh in a run that begins with given parameters, in words."""
+  items = ('opt_state', 'optimiser'), ('average', 'average')
+  items = *items, ('memory', 'memory (empty)')
+  found = [x for k, x in items if jax.tree.leaves(getattr(state, k))]
+  return ', '.join([*found, 'step', 'schedule', 'record'])
+
+
 def split(state: TrainState) -> dict[str, Any]:
   """The items of a checkpoint: what can be restored without the rest.
 

@@ -41,6 +41,8 @@ def test_the_two_newest_and_those_to_keep_remain(tmp_path):
     (5, (5,), [5, 4]),
     (10, (-1, 4), [10, 5, 4]),
     (11, (), [11, 10]),
+    (0, (), [11, 10, 0]),  # converted weights
+    (12, (), [12, 11, 0]),
   ]:
     save(c, step, keep=keep)
     assert c.steps() == whole(c) == expected
