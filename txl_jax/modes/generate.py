@@ -21,8 +21,7 @@ _LARGEST = 1 << 28  # bytes of a text
 def run(job: Job) -> None:
   """Writes the samples; UserError if the prompt cannot be read or encoded.
 
-  A prompt from the split is followed by samples and its real continuation, as
-  in Appendix E of Dai et al. (2019).
+  After a prompt of the split follows its real continuation (Dai et al. 2019, E).
   """
   g, text, prompt, real = job.config.generate, b'', None, None
   if g.prompt_tokens:

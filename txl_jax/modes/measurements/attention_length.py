@@ -60,10 +60,9 @@ def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
 
 
 def enough(figures: Sequence[float]) -> int | None:
-  """The index of the first figure that the next is not better than by 0.1 %.
+  """Index of the first figure, of longer and longer lengths, that is enough.
 
-  The figures, the lower the better, are of longer and longer lengths; None if
-  each is better.
+  The next one, the lower the better, is not 0.1 % lower; None if each is.
   """
   pairs = itertools.pairwise(figures)
   small = (now - then <= THRESHOLD * now for now, then in pairs)

@@ -43,27 +43,20 @@ def measure(
   of L, which a model reads that `EvalSpeed.window` names. Parameters are on one
   device. UserError if the model has no attention length.
   """
-  memory = attention_length.with_memory(model, length)
-  if window == 'same':
-    full: Any = {'same_length': 'off'}
-    full = full if hasattr(model.config, 'same_length') else {}
-    plain, own = model.at_test_time(mem_len=0, **full), params
-  else:
+  ours = attention_length.with_memory(model, length)
+  plain, own = model.at_test_time(mem_len=0), params
+  plain = plain.with_keys(same_length='off')
+  if window == 'al_rfou':
     plain, own = absolute(model, length)
   slow = attention_length.at_length(plain, length)
-  return (
-    _per_token(memory, segment_len, params, repeats),
-    _per_token(slow, tokens, own, repeats),
-  )
+  memory = _per_token(ours, segment_len, params, repeats)
+  return memory, _per_token(slow, tokens, own, repeats)
 
 
 def absolute(
   model: base.LanguageModel, length: int
 ) -> tuple[base.LanguageModel, Any]:
-  """The model of Al-Rfou et al. in the sizes of another; initial weights.
-
-  It has L positions, and is at test time.
-  """
+  """Al-Rfou et al.'s model in another's sizes, L positions, new weights."""
   declared = settings.keys(models.MODELS['al_rfou'].Config)
   fields = {k: x for k, x in vars(model.config).items() if k in declared}
   fields |= {'name': 'al_rfou', 'table_len': length}
@@ -72,7 +65,6 @@ def absolute(
 
 
 def _initial(model, seed):
-  """Initial parameters of a model at test time."""
   key = jax.random.key(seed)
   params = jax.jit(lambda: base.init_params(model, key))()
   return model.inference_params(params)

@@ -261,10 +261,8 @@ def table(record: dict[str, Any]) -> list[str]:
       lines.append(f'{name} reads {most:,} tokens at most')
     nats = [x for x in member['mean_nats'] if x is not None]
     if nats and nats[-1] > nats[0]:
-      lines.append(
-        f'{name}: its mean nll rises from {nats[0]:.3f} to {nats[-1]:.3f}; its '
-        'length is no use of the context'
-      )
+      rises = f'{name}: its mean nll rises from {nats[0]:.3f} to {nats[-1]:.3f}'
+      lines.append(f'{rises}; its length is no use of the context')
     if T is not None and asked > T:
       lines.append(f'{name} reads segments of {T:,}, those of its training')
   return lines
