@@ -21,7 +21,7 @@ _LARGEST = 1 << 28  # bytes of a text
 def run(job: Job) -> None:
   """Writes the samples; UserError if the prompt cannot be read or encoded.
 
-  After a prompt of the split follows its real continuation (Dai et al. 2019, E).
+  A prompt of the split is followed by what the text has there (Appendix E).
   """
   g, text, prompt, real = job.config.generate, b'', None, None
   if g.prompt_tokens:
