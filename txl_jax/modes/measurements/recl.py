@@ -255,14 +255,17 @@ def table(record: dict[str, Any]) -> list[str]:
     *analysis.table(('', *(f'r = {share:g}' for share in shares)), rows),
   ]
   for member in record['group']:
+    nats = [x for x in member['mean_nats'] if x is not None]
+    if nats and nats[-1] > nats[0]:
+      rises = f'its mean nll rises from {nats[0]:.3f} to {nats[-1]:.3f}'
+      lines.append(
+        f'{member["name"]}: {rises}; its length is no use of the context'
+      )
+  for member in record['group']:
     name, most = member['name'], member['reads_at_most_tokens']
     T, asked = member['segment_len'], record['eval']['segment_len']
     if most < longest:
       lines.append(f'{name} reads {most:,} tokens at most')
-    nats = [x for x in member['mean_nats'] if x is not None]
-    if nats and nats[-1] > nats[0]:
-      rises = f'{name}: its mean nll rises from {nats[0]:.3f} to {nats[-1]:.3f}'
-      lines.append(f'{rises}; its length is no use of the context')
     if T is not None and asked > T:
       lines.append(f'{name} reads segments of {T:,}, those of its training')
   return lines
