@@ -5,10 +5,13 @@
   python -m txl_jax.main --config=gcnn_studies:no_weight_norm
 
 Twins of its comparisons of gates (GLU, gated tanh, ReLU, tanh), of a linear and
-a bilinear layer, and of training without clipping or weight normalisation,
-trained as the paper trained: Nesterov momentum 0.99, gradients clipped at 0.1.
-All have the parameters of `glu`, 395,392, within 1 %: layers without a gate are
-wider. The figures, also of other rates and of Adam, are in docs/results.md.
+a bilinear layer, of training without clipping or weight normalisation, and of
+how many bytes a position sees: 16 in `glu`, and 6, 11, 26 and 36 by another
+kernel of its five layers, as in `context_6`. All are trained as the paper
+trained: Nesterov momentum 0.99, gradients clipped at 0.1. They have the
+parameters of `glu`, 395,392, within 1 %: layers without a gate are wider, those
+with a longer kernel narrower. The figures, also of other rates and of Adam, are
+in docs/results.md.
 At their rate, 1, `bilinear` and `no_clip` end with an error after some steps;
 `bilinear` learns with --config.optim.lr=0.3.
 
@@ -20,6 +23,13 @@ from txl_jax.configs import common, pystdlib_ablations
 
 # Blocks of about as many parameters with a gate and without one.
 GATED, PLAIN = '[4,96]*5', '[4,140]*4 [4,96]'
+# The same for other kernels: a position sees 5 (kernel - 1) + 1 bytes.
+CONTEXTS = {
+  'context_6': '[2,140]*4 [2,96]',
+  'context_11': '[3,110]*4 [3,96]',
+  'context_26': '[6,72]*4 [6,96]',
+  'context_36': '[8,60]*4 [8,96]',
+}
 # What is changed of the model or of training.
 STUDIES = {
   'glu': {},
@@ -30,6 +40,7 @@ STUDIES = {
   'linear': {'model.gate': 'linear'},
   'no_clip': {'optim.clip': 0.0},
   'no_weight_norm': {'model.weight_norm': False},
+  **{name: {'model.blocks': blocks} for name, blocks in CONTEXTS.items()},
 }
 VARIANTS = tuple(STUDIES)
 
@@ -43,7 +54,7 @@ def get_config(variant='glu'):
   c.optim.nesterov = True
   c.optim.lr = 1.0
   c.optim.clip = 0.1
-  c.update_from_flattened_dict(STUDIES[variant])
   plain = variant in ('relu', 'tanh', 'linear')
   c.model.blocks = PLAIN if plain else GATED
+  c.update_from_flattened_dict(STUDIES[variant])
   return c

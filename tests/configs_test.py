@@ -10,8 +10,10 @@ import jax
 import pytest
 
 from txl_jax import models
+from txl_jax.configs import gcnn_studies
 from txl_jax.data.corpora import preparation
 from txl_jax.models import base
+from txl_jax.models.baselines import gcnn
 from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -51,11 +53,32 @@ PARAMETERS = {
   'gcnn:8': 145_437_728,
   'gcnn:8b': 154_287_842,
   'gcnn:9': 159_355_535,
+  # By hand: words in and out; W, V, b, c and scales, and the first projection.
+  'gcnn:ptb': (
+    10_000 * (128 + 257)
+    + 2 * (4 * 128 * 256 + 2 * 256)
+    + 7 * 2 * (4 * 256 * 256 + 2 * 256)
+    + (128 + 1) * 256
+  ),
   # By hand: 24,832 for bytes; W, V, b, c and scales, where there is a V.
   **dict.fromkeys(
     (f'gcnn_studies:{x}' for x in ('glu', 'gtu', 'bilinear', 'no_clip')),
     24_832 + 5 * 2 * (4 * 96 * 96 + 2 * 96),
   ),
+  # The same with two widths, and projections with scales between them.
+  **{
+    f'gcnn_studies:{x}': 24_832
+    + 2 * (2 * k * 96 * F + 3 * k * F * F)
+    + 2 * 2 * (4 * F + 96)
+    + (96 + 1) * F
+    + (F + 1) * 96
+    for x, k, F in (
+      ('context_6', 2, 140),
+      ('context_11', 3, 110),
+      ('context_26', 6, 72),
+      ('context_36', 8, 60),
+    )
+  },
   'gcnn_studies:no_weight_norm': 24_832 + 5 * 2 * (4 * 96 * 96 + 96),
   **dict.fromkeys(
     (f'gcnn_studies:{x}' for x in ('relu', 'tanh', 'linear')),
@@ -69,6 +92,16 @@ PARAMETERS = {
   **dict.fromkeys(f'lm1b_300m:{x}' for x in variants('lm1b_300m')),
   'lm1b_base': 469_020_530,
   'lm1b_large': 841_354_862,
+  # By hand: words, tails, projections of their vectors, and two layers.
+  'lstm:lm1b': (
+    60_000 * 513
+    + 40_000 * 129
+    + 540_000 * 33
+    + (793_471 - 640_000) * 9
+    + 3 * 513
+    + (512 + 128 + 32 + 8) * 2048
+    + 2 * 4 * 2048 * (2048 + 2049)
+  ),
   'lstm:ptb': 24_210_800,  # by hand, see tests/models/baselines/lstm_test.py
   'lstm:wt103': 151_434_146,
   'ptb': 24_040_400,
@@ -174,6 +207,17 @@ def count(config):
 
 def test_no_config_is_missing_from_the_table():
   assert PARAMETERS.keys() == NAMES
+
+
+@pytest.mark.parametrize('variant', ['glu', *gcnn_studies.CONTEXTS])
+def test_context_of_a_study(variant):
+  """Of about as many parameters, and the context that its name says."""
+  context = int(variant.removeprefix('context_').replace('glu', '16'))
+  blocks = gcnn.parse(load(f'gcnn_studies:{variant}').model.blocks)
+  assert len(blocks) == 5
+  assert 1 + sum(k - 1 for ((k, _),) in blocks) == context
+  glu = PARAMETERS['gcnn_studies:glu']
+  assert abs(PARAMETERS[f'gcnn_studies:{variant}'] / glu - 1) < 0.01
 
 
 def test_variants():

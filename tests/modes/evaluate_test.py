@@ -57,6 +57,26 @@ def test_another_vocabulary_of_the_same_size(tmp_path):
   assert message.endswith('data.tokenizer')
 
 
+@pytest.mark.parametrize('streams', [1, 2, 3])
+def test_nll_by_position(tmp_path, corpus, streams, capfd):
+  """As a loop over streams and their segments finds it."""
+  runs.write(tmp_path)
+  c = config()
+  path = str(tmp_path / 'nll.npy')
+  c.eval.update(batch_size=streams, segment_len=6, nll_file=path)
+  evaluate.run(runs.job(c, tmp_path, silent=False))
+  nll, of = np.load(path).tolist(), {1: [], 2: [], 4: [], 8: []}
+  stream = -(-len(nll) // streams)
+  for row in (nll[i : i + stream] for i in range(0, len(nll), stream)):
+    for begin in range(0, stream, 6):
+      for p, x in enumerate(row[begin : begin + 6], 1):
+        of[min(last for last in of if p <= last)].append(x)
+  record = (tmp_path / 'analysis/eval_validation.json').read_text()
+  found = json.loads(record)['nats_by_position']
+  assert found == pytest.approx({f'{p}': np.mean(x) for p, x in of.items()})
+  assert f'segment, up to 1: {found["1"]:.3f}, 2: ' in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
   'eos, starts, found',
   [

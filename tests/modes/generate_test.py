@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tests import programs
-from tests.modes import runs
+from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.modes import generate
+from txl_jax.generation.options import Generate
+from txl_jax.modes import generate, job
 from txl_jax.program.errors import UserError
 
 BYTES = Bytes((97, 98, 10))
@@ -45,6 +46,40 @@ def folder(tmp_path_factory):
   folder = tmp_path_factory.mktemp('run')
   runs.write(folder)
   return folder
+
+
+@pytest.fixture
+def split(monkeypatch):
+  locate = lambda data: subjects.Corpus()
+  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  tokens = subjects.text(80)
+  return lambda begin, end: runs.VOCABULARY.decode(tokens[begin:end]).decode()
+
+
+@pytest.mark.parametrize('samples', [1, 2])
+def test_beside_the_real_continuation(folder, split, samples, capsys):
+  """The same samples as after the same text as a prompt, then the text."""
+  given = {'max_new_tokens': 9, 'samples': samples}
+  own = given | {'prompt_tokens': 5, 'prompt_start': 3}
+  out = printed(capsys, config(own), folder)
+  after = printed(capsys, config(given | {'prompt': split(3, 8)}), folder)
+  written = after.replace(split(3, 8), '')
+  assert out == (
+    f'=== prompt\n{split(3, 8)}\n=== written\n{written}'
+    f'=== what follows in the text\n{split(8, 17)}\n'
+  )
+
+
+def test_a_continuation_beyond_the_split(folder, split):
+  own = {'max_new_tokens': 9, 'prompt_tokens': 5, 'prompt_start': 67}
+  assert refused(config(own), folder).endswith(
+    'the sum is 81; allowed: at most 80, as many as eval.split'
+  )
+  items = [*config(own | {'prompt': 'a'}).generate.items()]
+  section = Generate(**{k: x for k, x in items if k != 'model'})
+  assert ('prompt_tokens', '0 while there is another prompt') in [
+    *section.problems()
+  ]
 
 
 def test_what_the_model_has_not(folder):

@@ -101,7 +101,13 @@ COUNTS = {
   'attention_length': ('tokens',),
   'attention_maps': ('start', 'context'),
   'eval.model': ('mem_len', 'clamp_len'),
-  'generate': ('max_new_tokens', 'top_k', 'window'),
+  'generate': (
+    'prompt_tokens',
+    'prompt_start',
+    'max_new_tokens',
+    'top_k',
+    'window',
+  ),
   'generate.model': ('mem_len', 'clamp_len'),
 }
 BELOW_ONE = {
@@ -195,6 +201,7 @@ CHOICES = {
   'eval.split': 'train, validation, test',
   'eval.first_token': 'none, eos',
   'eval.model.same_length': SPANS,
+  'eval_speed.window': 'same, al_rfou',
   'generate.stop': 'none, line',
   'generate.model.same_length': SPANS,
 }

@@ -17,7 +17,8 @@ from txl_jax.program import settings
 
 # All keys of a section, and those of `model` in it, are options but these.
 SECTIONS = {'eval': Eval, 'generate': Generate}
-_NO_OPTIONS = 'split', 'nll_file', 'prompt', 'prompt_file', 'samples', 'stop'
+_PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start'
+_NO_OPTIONS = 'split', 'nll_file', *_PROMPT, 'samples', 'stop'
 
 
 def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:

@@ -18,6 +18,12 @@ class Generate:
   prompt_file: str = file_path(
     '', 'File to read the prompt from instead; - is standard input.'
   )
+  prompt_tokens: int = count(
+    0,
+    'Continue this many tokens of eval.split instead of a prompt, and print '
+    'what follows them there as well; the paper has at most 512. 0 is off.',
+  )
+  prompt_start: int = count(0, 'Where these tokens begin in the split.')
   max_new_tokens: int = count(400, 'Maximum number of tokens in a sample.')
   stop: str = key(
     'none',
@@ -61,5 +67,7 @@ class Generate:
     """Keys that do not go together, see `settings`."""
     if self.prompt and self.prompt_file:
       yield 'prompt_file', 'nothing while generate.prompt is given'
+    if self.prompt_tokens and (self.prompt or self.prompt_file):
+      yield 'prompt_tokens', '0 while there is another prompt'
     if 0 < self.temperature < LOWEST_TEMPERATURE:
       yield 'temperature', f'0, or at least {LOWEST_TEMPERATURE}'

@@ -66,10 +66,30 @@ def run(job: Job) -> perplexity.Score:
   }
   if second:
     record['at_temperature'] = figures.figures(second.nats, unit)
+  if not isinstance(tokens, streams.Documents):
+    each = by_position(nll, ev.batch_size, ev.segment_len)
+    record['nats_by_position'] = each
+    places = ', '.join(f'{p}: {x:.3f}' for p, x in each.items())
+    job.console.say(f'nats by position in the segment, up to {places}')
   analysis.report(job, record, [line])
   if ev.nll_file:
     job.console.say(f'nll of each scored token: {ev.nll_file}')
   return score
+
+
+def by_position(
+  nll: np.ndarray, batch_size: int, segment_len: int
+) -> dict[int, float]:
+  """{p: mean nll} at position 1, 2, 3 to 4, 5 to 8 ... p of the segments.
+
+  The nll, float [n], is of B streams of segments of T. A token at position p
+  sees p tokens of its segment: without a memory, the first symbols have little
+  context (Dai et al. 2019, Section 3.1).
+  """
+  stream = -(-len(nll) // batch_size)
+  bits = np.frexp(np.arange(len(nll)) % stream % segment_len)[1]  # of p - 1
+  groups = {2 ** int(k): nll[bits == k] for k in np.unique(bits)}
+  return {p: float(x.mean(dtype=np.float64)) for p, x in groups.items()}
 
 
 @contextlib.contextmanager

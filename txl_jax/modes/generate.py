@@ -5,33 +5,46 @@ import io
 import itertools
 import sys
 
+import numpy as np
+
 from txl_jax.api import writing
 from txl_jax.generation.options import Generate
+from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 from txl_jax.parallel import processes
-from txl_jax.program import files
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 
 _LARGEST = 1 << 28  # bytes of a text
 
 
 def run(job: Job) -> None:
-  """Writes the samples; UserError if the prompt cannot be read or encoded."""
-  g = job.config.generate
-  text = read_prompt(g)
-  found = job.restored()
+  """Writes the samples; UserError if the prompt cannot be read or encoded.
+
+  A prompt of the split is followed by what the text has there (Appendix E).
+  """
+  g, text, prompt, real = job.config.generate, b'', None, None
+  if g.prompt_tokens:
+    subject = analysis.open_run(job)
+    found, (prompt, real) = subject.found, _of_split(g, subject.tokens)
+  else:
+    text = read_prompt(g)
+    found = job.restored()
   vocabulary = found.vocabulary
   writer = writing.make(job.config, found.params, vocabulary)
-  prompt = vocabulary.encode(text, 'the prompt')
+  if prompt is None:
+    prompt = vocabulary.encode(text, 'the prompt')
   if line := vocabulary.unknown(text, 'the prompt'):
     job.console.say(f'warning: {line}')
   if vocabulary.kind == 'subwords' and text.endswith(b' '):
     why = 'the next word would begin with it; leave it out'
     job.console.say(f'warning: the prompt ends in a space, and {why}')
-  pieces = writer.texts([prompt], g.samples, echo=True)
+  pieces = writer.texts([prompt], g.samples, echo=real is None)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()
+  if real is not None:
+    out.write(f'=== prompt\n{_text(vocabulary, prompt)}\n=== written\n')
   if g.samples == 1:
     # An incomplete character waits for its last byte.
     one = (piece for (piece,) in pieces)
@@ -43,7 +56,23 @@ def run(job: Job) -> None:
     for i, sample in enumerate(map(b''.join, zip(*pieces)), 1):
       out.write(f'=== sample {i} of {g.samples}\n')
       out.write(sample.decode(errors='replace') + '\n')
+  if real is not None:
+    out.write(f'=== what follows in the text\n{_text(vocabulary, real)}\n')
   out.flush()
+
+
+def _text(vocabulary, ids):
+  return vocabulary.decode(ids).decode(errors='replace')
+
+
+def _of_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
+  """Int32 [n]: the prompt, and what follows it, as long as a sample."""
+  begin = g.prompt_start + g.prompt_tokens
+  if (end := begin + g.max_new_tokens) > len(tokens):
+    name = 'generate.prompt_start, prompt_tokens and max_new_tokens: the sum'
+    settings.refuse(name, end, f'at most {len(tokens)}, as many as eval.split')
+  parts = tokens[g.prompt_start : begin], tokens[begin:end]
+  return [np.asarray(x, np.int32) for x in parts]
 
 
 def read_prompt(g: Generate) -> bytes:

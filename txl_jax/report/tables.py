@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -57,7 +58,9 @@ _SAID = {
     'In brackets: where 95 % of the results lie if the positions are drawn '
     'anew; of several seeds, from the lowest end to the highest. ≥: even the '
     'longest context tried was of use. Its reach: the model was trained to '
-    'read no more. n/a: it was trained to read less than the shortest context.'
+    'read no more. n/a: it was trained to read less than the shortest context. '
+    'A loss does not count against a gain: where the mean nll rises with the '
+    'context, the length is no use of it.'
   ),
 }
 
@@ -104,15 +107,20 @@ def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
 def _there(table, groups, file):
   """The runs of rows by their labels, of one row for each experiment."""
   return {
-    _label(row, file): groups[experiment]
+    _label(row, file, groups): groups[experiment]
     for row in table.rows
     if not row.length and (experiment := _experiment(row, file)) in groups
   }
 
 
-def _label(row, file):
-  """The model of a row; the small one has another size."""
-  return row.model.removesuffix(', 128M') if file else row.model
+def _label(row, file, groups):
+  """The model of a row; the small one has another size and other segments."""
+  if not file:
+    return row.model
+  runs = groups.get(_experiment(row, file), ())
+  T = runs[0].config['train.segment_len'] if runs else 'another length'
+  of_twin = re.sub(r'(?<=segments of )\d+', f'{T}', row.model)
+  return of_twin.removesuffix(', 128M')
 
 
 def _experiment(row, file):
@@ -138,7 +146,7 @@ def _beside(table, groups, evaluations, file):
     if not (experiment if file else row.published or not columns):
       continue
     published = [f'{x:,}' for x in row.published] or [''] * len(columns)
-    cells = [_label(row, file), *published]
+    cells = [_label(row, file, groups), *published]
     if not experiment and table.kind != 'speed':
       cells += ['not implemented here']
       rows.append(cells + [''] * (len(header) - len(cells)))
@@ -283,7 +291,7 @@ def _speed(row, runs, evaluations, experiment):
   """The ratio at the attention length of the row, of one model on a device."""
   del runs, experiment
   found = _grouped(
-    ([a['hardware']['device'], a.get('config')], [measured['times_slower']])
+    ([_where_of_speed(a), a.get('config')], [measured['times_slower']])
     for run in evaluations
     if (a := run.analyses.get('eval_speed')) is not None
     for measured in a['lengths']
@@ -294,6 +302,13 @@ def _speed(row, runs, evaluations, experiment):
     where, _ = json.loads(max(found, key=lambda how: len(found[how])))
     figure = figure._replace(where=where)
   return [figure]
+
+
+def _where_of_speed(a):
+  """The device, the model and, if it is another one, that of the window."""
+  window = a.get('options', {}).get('window', 'same')
+  names = a.get('experiment'), window if window != 'same' else ''
+  return ', '.join([a['hardware']['device'], *filter(None, names)])
 
 
 # How the figures of a table are found, by its kind.

@@ -58,6 +58,20 @@ def test_every_token_sees_the_last_ones(mem_len):
   assert np.abs(np.diff(nats)).min() > 1e-3
 
 
+@pytest.mark.parametrize(
+  'figures, length',
+  [
+    ((24.0, 23.5, 23.48, 23.47), 1),  # gains of 2.1, 0.09 and 0.04 %
+    ((24.0, 24.5, 20.0), 0),
+    ((3.0, 2.0, 1.99), None),
+    ((3.0,), None),
+  ],
+)
+def test_enough(figures, length):
+  """The rule of the paper: no relative gain above 0.1 % beyond it."""
+  assert attention_length.enough(figures) == length
+
+
 def test_a_context_that_is_no_attention_length():
   config = CausalConvolution.Config()
   with pytest.raises(UserError, match='CausalConvolution is no attention'):

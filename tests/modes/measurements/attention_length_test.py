@@ -43,6 +43,9 @@ def test_a_model_with_memory(folder, corpus, capfd):
     assert found['scored_tokens'] == 49 and found['seconds'] > 0
   assert record['init'] == lengths[4]
   assert record['best']['nats'] == min(r['nats'] for r in lengths.values())
+  first, last = (lengths[x]['bpc'] for x in (4, 12))  # 4 and longer
+  little = last >= 0.999 * first
+  assert record['enough'] == (lengths[4] if little else None)
   assert record['segment_len'] == 5 and record['same_length']
   lines = capfd.readouterr().out.splitlines()
   assert lines[0] == 'xl, step 7, made here validation, 50 of 80 tokens'

@@ -36,6 +36,26 @@ def test_both_ways_are_timed(monkeypatch):
   assert (window.window, window.model.config.mem_len, tokens) == (9, 0, 2)
 
 
+def test_a_window_of_absolute_positions():
+  """The model of Table 9, in the sizes of the one with a memory."""
+  model = models.build(FIELDS | {'cutoffs': (4,)}, 11)
+  other, params = eval_speed.absolute(model.at_test_time(), 9)
+  assert type(other) is models.MODELS['al_rfou']
+  for name in 'n_layer', 'd_model', 'n_head', 'd_head', 'd_ff', 'cutoffs':
+    assert getattr(other.config, name) == getattr(model.config, name)
+  assert other.reach() == 9 and 'auxiliary' not in params
+  made = jax.jit(lambda: base.init_params(model, jax.random.key(0)))()
+  options = OPTIONS | {'window': 'al_rfou'}
+  assert min(eval_speed.measure(model.at_test_time(), made, 9, **options)) > 0
+
+
+def test_a_memory_with_absolute_positions():
+  """It has no same_length to turn off."""
+  model = models.build(FIELDS | {'name': 'vaswani'}, 11)
+  params = jax.jit(lambda: base.init_params(model, jax.random.key(0)))()
+  assert min(eval_speed.measure(model.at_test_time(), params, 9, **OPTIONS)) > 0
+
+
 def test_a_model_without_attention():
   model = CausalConvolution(11, CausalConvolution.Config())
   with pytest.raises(UserError, match=r'is no attention.*the key mem_len$'):

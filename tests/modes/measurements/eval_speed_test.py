@@ -1,5 +1,7 @@
 """--mode=eval_speed of a tiny run, and of none."""
 
+import json
+
 import pytest
 
 from tests.modes import runs, subjects
@@ -35,11 +37,14 @@ def test_no_run(tmp_path, capfd):
   """enwik8 need not be there: its number of symbols is known."""
   c = config()
   c.data.corpus = 'enwik8'
-  c.eval_speed.lengths = (5,)
+  c.experiment = 'enwik8_12l'
+  c.eval_speed.lengths, c.eval_speed.window = (5,), 'al_rfou'
   eval_speed.run(runs.job(c, tmp_path / 'new', silent=False))
   told = capfd.readouterr()
+  assert ', window of al_rfou, on one device' in told.out
   assert 'fresh parameters' in told.out and 'no run in the folder' in told.err
-  assert (tmp_path / 'new/analysis/eval_speed.json').exists()
+  path = tmp_path / 'new/analysis/eval_speed.json'
+  assert json.loads(path.read_text())['experiment'] == 'enwik8_12l'
 
 
 def test_several_processes(folder, monkeypatch):

@@ -42,7 +42,7 @@ def test_a_group(folder, plain, corpus, capfd):
   subjects.assert_picture(folder / 'analysis/recl.png')
   lines = capfd.readouterr().out.splitlines()
   assert lines[2].split() == ['r', '=', '0.1', 'r', '=', '0.5', 'r', '=', '1']
-  assert [line.split()[0] for line in lines[3:]] == ['xl', 'plain', 'plain']
+  assert [line.split()[0] for line in lines[3:6]] == ['xl', 'plain', 'plain']
 
 
 @pytest.mark.slow
@@ -112,7 +112,8 @@ def test_what_the_table_shows():
     'tokens': 5000, 'split_tokens': 5000, 'positions': 40, 'resamples': 1000,
     'contexts_tokens': [300, 600, 900, 1200], 'eval': {'segment_len': 512},
     'group': [
-      {'name': x, 'reads_at_most_tokens': 1200, 'segment_len': None}
+      {'name': x, 'reads_at_most_tokens': 1200, 'segment_len': None,
+       'mean_nats': [2.5, 2.4, 2.4, 2.5 + 0.25 * (x == 'lstm')]}
       for x in names
     ],
     'results': [
@@ -120,11 +121,12 @@ def test_what_the_table_shows():
       for x, found in names.items()
     ],
   }  # fmt: skip
-  _, conditions, header, *rows = recl.table(record)
+  _, conditions, header, *rows, rising = recl.table(record)
   assert conditions == (
     '40 positions, contexts to 1,200 tokens; in brackets, 95 % of 1,000 '
     'resamples of the positions'
   )
+  assert rising.startswith('lstm: its mean nll rises from 2.500 to 2.750; ')
   assert header.split() == ['r', '=', '0.5']
   assert [row.split(maxsplit=1)[1] for row in rows] == [
     '>= 900 [800, 900]',

@@ -35,19 +35,39 @@ def measure(
   segment_len: int,
   tokens: int,
   repeats: int,
+  window: str = 'same',
 ) -> tuple[float, float]:
   """Seconds per token of a model at test time for an attention length L.
 
   The first is that of segments with a memory of L, the second that of a window
-  of L. Parameters are on one device. UserError if the model has no attention
-  length.
+  of L, which a model reads that `EvalSpeed.window` names. Parameters are on one
+  device. UserError if the model has no attention length.
   """
   ours = attention_length.with_memory(model, length)
-  plain = model.at_test_time(mem_len=0, same_length='off')
-  window = attention_length.at_length(plain, length)
-  pairs = (ours, segment_len), (window, tokens)
-  memory, window = (_per_token(*pair, params, repeats) for pair in pairs)
-  return memory, window
+  plain, own = model.at_test_time(mem_len=0), params
+  plain = plain.with_keys(same_length='off')
+  if window == 'al_rfou':
+    plain, own = absolute(model, length)
+  slow = attention_length.at_length(plain, length)
+  memory = _per_token(ours, segment_len, params, repeats)
+  return memory, _per_token(slow, tokens, own, repeats)
+
+
+def absolute(
+  model: base.LanguageModel, length: int
+) -> tuple[base.LanguageModel, Any]:
+  """Al-Rfou et al.'s model in another's sizes, L positions, new weights."""
+  declared = settings.keys(models.MODELS['al_rfou'].Config)
+  fields = {k: x for k, x in vars(model.config).items() if k in declared}
+  fields |= {'name': 'al_rfou', 'table_len': length}
+  plain = models.build(fields, model.vocab_size)
+  return plain.at_test_time(), _initial(plain, 0)
+
+
+def _initial(model, seed):
+  key = jax.random.key(seed)
+  params = jax.jit(lambda: base.init_params(model, key))()
+  return model.inference_params(params)
 
 
 def _per_token(model, T, params, repeats):
@@ -78,7 +98,7 @@ def run(job: Job) -> None:
     job.console.progress(f'attention length {length:,}')
     memory, window = measure(
       model, params, length, segment_len=config.eval.segment_len,
-      tokens=o.tokens, repeats=o.repeats,
+      tokens=o.tokens, repeats=o.repeats, window=o.window,
     )  # fmt: skip
     row = {
       'attention_length_tokens': length,
@@ -103,16 +123,15 @@ def _model(job):
   job.console.say(_FRESH)
   V = preparation.vocab_size(job.config.data)
   model = models.build(job.config.model, V)
-  key = jax.random.key(job.config.seed)
-  params = jax.jit(lambda: base.init_params(model, key))()
   about = {
     'run': job.folder.resolve().name,
+    'experiment': job.config.experiment,
     'checkpoint_step': None,
     'averaged_over_steps': 0,
     'config': settings.flatten({'model': job.config.model}),
     'parameters': 'fresh',
   }
-  return model.inference_params(params), about, V
+  return _initial(model, job.config.seed), about, V
 
 
 def table(record: dict[str, Any]) -> list[str]:
@@ -130,9 +149,9 @@ def table(record: dict[str, Any]) -> list[str]:
   ways = 'memory, ms/token', 'window, ms/token'
   header = 'attention length', *ways, 'times slower', 'paper'
   machine = record['hardware']['device']
-  T = record['eval']['segment_len']
+  T, window = record['eval']['segment_len'], record['options']['window']
   return [
-    f'{record["run"]}, {record["parameters"]} parameters, segments of {T} on '
-    f'one device: {machine}',
+    f'{record["run"]}, {record["parameters"]} parameters, segments of {T}, '
+    f'window of {window}, on one device: {machine}',
     *analysis.table(header, rows),
   ]

@@ -90,6 +90,15 @@ class EvalSpeed:
     4, 'Tokens that the window predicts in one measurement.', at_most=10**6
   )
   repeats: int = size(5, 'Number of measurements, of which the median counts.')
+  window: str = key(
+    'same',
+    'Which model reads the window.',
+    choices={
+      'same': 'the one that is measured, without its memory',
+      'al_rfou': 'that of Al-Rfou et al. (2018), as in Table 9, of the same '
+      'sizes and with initial weights',
+    },
+  )
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

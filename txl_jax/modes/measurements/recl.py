@@ -257,6 +257,13 @@ def table(record: dict[str, Any]) -> list[str]:
     *analysis.table(('', *(f'r = {share:g}' for share in shares)), rows),
   ]
   for member in record['group']:
+    nats = [x for x in member['mean_nats'] if x is not None]
+    if nats and nats[-1] > nats[0]:
+      rises = f'its mean nll rises from {nats[0]:.3f} to {nats[-1]:.3f}'
+      lines.append(
+        f'{member["name"]}: {rises}; its length is no use of the context'
+      )
+  for member in record['group']:
     name, most = member['name'], member['reads_at_most_tokens']
     T, asked = member['segment_len'], record['eval']['segment_len']
     if most < longest:
