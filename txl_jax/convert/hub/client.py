@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from txl_jax.convert import vocabularies
 from txl_jax.program.errors import UserError, first_line
 
 SCHEME = 'hf://'
@@ -22,10 +23,9 @@ _PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
 _AGENT: Any = {'library_name': 'txl_jax'}
 _SECONDS = 10.0  # until a Hub that does not answer is out of reach
 # What a model is read from, besides its weights.
-_VOCABULARIES = 'vocabulary.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
-_BESIDE = 'config.json', *_VOCABULARIES
+_BESIDE = 'config.json', vocabularies.TOKENIZER, *vocabularies.NAMES
 # The first of these that a repository has; others hold the same once more.
-_WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
+_WEIGHTS = 'model*.safetensors*', 'pytorch_model*.bin*'
 _LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
 
 
@@ -81,7 +81,7 @@ def download(where: Place) -> Snapshot:
           **_AGENT,
         )
       )
-      if (folder / weights).exists():
+      if any(folder.glob(weights)):
         break
     else:
       allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'
