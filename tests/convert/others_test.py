@@ -12,7 +12,7 @@ import safetensors.numpy
 from tests.convert.hugging_face_test import change, close, copy
 from tests.convert.original_test import nll, refused
 from txl_jax.convert import reading, vocabularies
-from txl_jax.convert.formats import torch_file
+from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.words import Words
 
@@ -90,9 +90,8 @@ def sharded(folder, of):
   names = [*state]
   parts = names[::2], names[1::2]
   ending = of.partition('.')[2]
-  write = torch_file.write
-  if ending == 'safetensors':
-    write = lambda path, x: safetensors.numpy.save_file(x, path)
+  is_torch = ending == 'bin'
+  write = torch_file.write if is_torch else safe_file.write
   index = {}
   for i, part in enumerate(parts):
     file = f'{of.partition(".")[0]}-{i + 1:05}-of-00002.{ending}'
@@ -286,7 +285,7 @@ def test_an_empty_symbol(tmp_path):
   path.write_bytes(pickle.dumps({'idx2sym': symbols}))
   found = reading.read(HF, None, f'{path}')
   assert found.vocabulary.symbols[:3] == ('<eos>', r'\N{EMPTY}', "''")
-  assert 'has an empty symbol' in found.warnings[0]
+  assert 'empty symbol' in found.warnings[0]
   assert found.vocabulary.decode([3, 1, 4]) == rb'w0 \N{EMPTY} w1'
 
 

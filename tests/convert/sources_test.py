@@ -49,6 +49,18 @@ def test_options_of_a_module_that_was_wrapped():
   assert found == {'pre_lnorm': True, 'mem_len': 5, 'dim': 0}
 
 
+def test_options_of_transformers_and_fairseq():
+  """The config of a module, and the model's part of a `cfg`."""
+  config = stub(state={'mem_len': 5, 'cutoffs': [3]})
+  modules = {'_parameters': {'w': pickles.Tensor()}, '_modules': {}}
+  root = stub(state=modules | {'config': config})
+  assert torch_file._model(root)[1] == {'mem_len': 5, 'cutoffs': [3]}
+  root = {'args': None, 'cfg': {'model': {'n_head': 2}, 'task': {'x': 1}}}
+  root['model'] = {'decoder.model.w': pickles.Tensor()}
+  named, found = torch_file._model(root)
+  assert [*named] == ['decoder.model.w'] and found['cfg'] == {'n_head': 2}
+
+
 @pytest.mark.parametrize(
   'case, gone',
   [

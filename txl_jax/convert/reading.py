@@ -86,8 +86,9 @@ def read(
   each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
   origin = ', '.join([SOURCES[source].title, *each])
   made = weights.of_state(state, known, source, words, origin)
-  weights.hold(made, found | by_file, f'{where}: ')
-  weights.hold(made, by_flags, '--')
+  of_file = {k: x for k, x in (found | by_file).items() if k not in by_flags}
+  for said, begin in (of_file, f'{where}: '), (by_flags, '--'):
+    weights.hold(made, said, begin)
   return made._replace(warnings=(*more, *made.warnings))
 
 
@@ -115,7 +116,7 @@ def _shards(path):
   """The files that an index of Hugging Face lists, which are beside it."""
   index = files.read_json(path).get('weight_map')
   listed = [*index.values()] if isinstance(index, dict) else ['']
-  if any(x != pathlib.Path(f'{x}').name for x in listed or ['/']):
+  if any(not x or x != pathlib.Path(f'{x}').name for x in listed or ['']):
     settings.refuse(f'{path}: weight_map', index, 'files beside it, by tensors')
   return [path.with_name(x) for x in sorted({*listed})]
 

@@ -56,17 +56,15 @@ def of_folder(
   config = folder / TOKENIZER
   fields = files.read_json(config) if config.is_file() else {}
   kind = f'{fields.get("tokenizer_class", "TransfoXLTokenizer")}'
-  if path := next(
-    filter(pathlib.Path.is_file, map(folder.joinpath, NAMES)), None
-  ):
+  own = kind.startswith('TransfoXL')
+  for path in filter(pathlib.Path.is_file, map(folder.joinpath, NAMES)):
     try:
-      if path.name != _LIST or kind.startswith('TransfoXL'):
+      if own or path.name != _LIST:
         return read(path, size), ()
     except UserError as e:
       if path.name != _BPE:
         raise
       return None, (f'{e}',)
-  own = kind.startswith('TransfoXL')
   return None, () if own else (f'{config}: a {kind:.80} is not read',)
 
 
@@ -80,10 +78,10 @@ def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
   That of a pickle is of bytes where all symbols are bytes: values in digits, as
   in enwik8, or single letters, with _ for a space in text8. White space within
   words, which Python 2 did not split at (a no-break space), is escaped: no
-  text has such a word; an empty symbol is EMPTY. Symbols
-  whose UTF-8 was once taken for Latin-1, as in all that Hugging Face published,
-  are as they should be. UserError, one line: there is none, it is damaged, or
-  names what no vocabulary has need of.
+  text has such a word; an empty symbol is EMPTY. Symbols whose UTF-8 was once
+  taken for Latin-1, as in all that Hugging Face published, are as they should
+  be. UserError, one line: there is none, it is damaged, or names what no
+  vocabulary has need of.
   """
   path = pathlib.Path(path)
   try:
@@ -225,7 +223,7 @@ def _repaired(symbols):
 def _escaped(symbol):
   """A symbol without white space, which Python's escapes replace."""
   found = ''.join(ascii(c)[1:-1] if c.isspace() else c for c in symbol)
-  return found or EMPTY
+  return found.replace(' ', r'\x20') or EMPTY
 
 
 def _byte_values(symbols):

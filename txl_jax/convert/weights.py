@@ -88,9 +88,8 @@ def of_state(
     warnings.append('tokens are their ids; --vocabulary=FILE gives words')
   if vocabularies.EMPTY in vocabulary.symbols:
     warnings.append(
-      'the vocabulary has an empty symbol, which code that splits lines at '
-      'single spaces reads in blank lines and double spaces; here no text has '
-      f'it, and it is shown as {vocabularies.EMPTY}'
+      f'the empty symbol, {vocabularies.EMPTY} here, is in no text as read; '
+      'in training it was, where symbols end at each space, as in blank lines'
     )
   if guessed := lengths.unsaid(fields, options, like):
     warnings.append(f'said by nothing, so guessed: {", ".join(guessed)}')

@@ -25,7 +25,7 @@ _SECONDS = 10.0  # until a Hub that does not answer is out of reach
 # What a model is read from, besides its weights.
 _BESIDE = 'config.json', vocabularies.TOKENIZER, *vocabularies.NAMES
 # The first of these that a repository has; others hold the same once more.
-_WEIGHTS = 'model*.safetensors*', 'pytorch_model*.bin*'
+_WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
 _LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
 
 
@@ -70,18 +70,20 @@ def download(where: Place) -> Snapshot:
   client = _client(where)
   with _told(client, where):
     reached = client.is_offline_mode() or _reach(client, where)
-    for weights in _WEIGHTS:
+    for name in _WEIGHTS:
+      shards = name.replace('.', '-*-of-*.')
+      weights = name, f'{name}.index.json'
       folder = pathlib.Path(
         client.snapshot_download(
           where.repository,
           revision=where.revision,
-          allow_patterns=[*_BESIDE, weights],
+          allow_patterns=[*_BESIDE, *weights, shards],
           etag_timeout=_SECONDS,
           local_files_only=not reached,
           **_AGENT,
         )
       )
-      if any(folder.glob(weights)):
+      if any((folder / x).exists() for x in weights):
         break
     else:
       allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'
