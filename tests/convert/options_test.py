@@ -83,3 +83,6 @@ def test_where_files_of_pytorch_keep_them():
   found = options.known(options.of_file(file), '')
   assert found == {'n_head': 3, 'mem_len': 7, 'pre_lnorm': True}
   assert options.of_file({'args': 3, 'n_head': 2})['n_head'] == 2
+  fairseq = {'args': None, 'cfg': {'clamp_len': -1, 'same_length': False}}
+  found = options.known(options.of_file(fairseq), '')
+  assert found == {'clamp_len': 0, 'same_length': False}

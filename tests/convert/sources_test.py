@@ -49,6 +49,18 @@ def test_options_of_a_module_that_was_wrapped():
   assert found == {'pre_lnorm': True, 'mem_len': 5, 'dim': 0}
 
 
+def test_options_of_transformers_and_fairseq():
+  """The config of a module, and the model's part of a `cfg`."""
+  config = stub(state={'mem_len': 5, 'cutoffs': [3]})
+  modules = {'_parameters': {'w': pickles.Tensor()}, '_modules': {}}
+  root = stub(state=modules | {'config': config})
+  assert torch_file._model(root)[1] == {'mem_len': 5, 'cutoffs': [3]}
+  root = {'args': None, 'cfg': {'model': {'n_head': 2}, 'task': {'x': 1}}}
+  root['model'] = {'decoder.model.w': pickles.Tensor()}
+  named, found = torch_file._model(root)
+  assert [*named] == ['decoder.model.w'] and found['cfg'] == {'n_head': 2}
+
+
 @pytest.mark.parametrize(
   'case, gone',
   [
@@ -135,8 +147,11 @@ def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
 def test_weights_of_hugging_face_without_a_config(tmp_path):
   folder = hugging_face(tmp_path)
   (folder / 'config.json').unlink()
-  said = refused(reading.read, folder)
-  assert 'config.json cannot be read: No such file' in said
+  found = reading.read(folder)
+  guessed = 'pre_lnorm, tgt_len, mem_len, clamp_len, same_length'
+  assert found.warnings[-1] == f'said by nothing, so guessed: {guessed}'
+  (folder / 'config.json').write_text('[')
+  assert 'config.json is damaged' in refused(reading.read, folder)
 
 
 def test_a_header_that_is_too_large(tmp_path):

@@ -178,7 +178,8 @@ def changed(**changes):
   [
     (pickling.call('os', 'system', 'x'), 'names os.system'),
     (pickle.dumps([1]), 'no idx2sym'),
-    (changed(idx2sym=[]), 'a word is empty'),
+    (changed(idx2sym=[], sym2idx={}), 'a word is empty'),
+    (changed(idx2sym=[], sym2idx={'a': 1}), '0, 1, 2 and so on'),
     (changed(idx2sym='abc'), 'no list'),
     (changed(idx2sym=[1, 2]), 'no list'),
     (changed(idx2sym=['a', 'a']), 'twice'),
@@ -191,11 +192,6 @@ def changed(**changes):
 def test_what_is_no_vocabulary(tmp_path, data, said):
   path = saved(tmp_path, data, 'vocab.pkl')
   assert said in refused(path, memory=4 << 20)
-
-
-def test_symbols_that_cannot_be_words(tmp_path):
-  data = pickle.dumps(Vocab(['a', '', 'c'], [1, 1, 1]).__dict__)
-  assert 'a word is empty' in refused(saved(tmp_path, data))
 
 
 def test_white_space_that_python_2_did_not_split_at(tmp_path):

@@ -18,6 +18,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _TABLE, _WEIGHT = 'word_emb.emb_layers.{}.weight', 'crit.out_layers.{}.weight'
+_TABLES = _TABLE.partition('{}')[0]
 _ATTENTION = 'layers.0.dec_attn'
 _PROJ, _OUT_PROJ = 'word_emb.emb_projs.{}', 'crit.out_projs.{}'
 
@@ -62,6 +63,12 @@ def model_of(
   fields = {**settings.defaults(declared), **fields}
   settings.check({'model': declared}, {'model': fields})
   return fields, vocab_size
+
+
+def vocab_size(state: original.State) -> int:
+  """V by the rows of the word vectors; 0 if there are none."""
+  tables = (x for name, x in state.items() if name.startswith(_TABLES))
+  return sum(len(x) for x in tables if x.ndim)
 
 
 def _shape(found, ndim, *names):
@@ -121,7 +128,7 @@ def _sizes(state, first, options, name):
 
 def _vocabulary(state, options, D):
   """V, and the bins: cutoffs, d_embed, div_val."""
-  count = len([x for x in state if x.startswith(_TABLE.partition('{}')[0])])
+  count = len([x for x in state if x.startswith(_TABLES)])
   shapes = [_shape(state, 2, _TABLE.format(i)) for i in range(count)]
   sizes, widths = zip(*shapes)
   V, edges, div_val = sum(sizes), options.get('cutoffs', ()), 1
@@ -136,6 +143,8 @@ def _vocabulary(state, options, D):
       f'the {tails} cutoffs of {V} words are in no tensor; allowed: --cutoffs, '
       'as --cutoffs=20000,40000,200000'
     )
+  elif not edges and widths[0] == D and _PROJ.format(0) in state:
+    div_val = 2  # above 1, with which even a single bin is projected
   if edges and edges[-1] >= V:
     settings.refuse('cutoffs', edges, f'numbers below {V}')
   d_embed = 0 if widths[0] == D else widths[0]

@@ -58,16 +58,16 @@ _OF_MODULE = {
   'layers.0.dec_attn.pre_lnorm': 'pre_lnorm',
   'drop.p': 'dropout',
 }
-# Of the program and of the model, in NVIDIA's checkpoints.
-ARGUMENTS = 'args', 'model_config'
+# Of the program and of the model in NVIDIA's checkpoints; `cfg` is fairseq's.
+ARGUMENTS = 'args', 'cfg', 'model_config'
 
 
 def of_file(found: Mapping[str, Any]) -> dict[str, Any]:
   """Those that a file of PyTorch says, of whichever version it is."""
   said = (found.get(name) for name in ARGUMENTS)
-  program, model = (x if isinstance(x, Mapping) else {} for x in said)
+  program, cfg, model = (x if isinstance(x, Mapping) else {} for x in said)
   module = {name: found[x] for x, name in _OF_MODULE.items() if x in found}
-  return {**program, **found, **module, **model}
+  return {**program, **found, **module, **cfg, **model}
 
 
 def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from txl_jax.convert import options, vocabularies, weights
+from txl_jax.convert import infer, options, vocabularies, weights
 from txl_jax.convert.formats import safe_file, tensorflow_file, torch_file
 from txl_jax.convert.hub import repository
 from txl_jax.convert.versions import (
@@ -20,24 +20,24 @@ from txl_jax.convert.versions import (
   tensorflow,
 )
 from txl_jax.convert.versions.sources import SOURCES
-from txl_jax.data.vocabularies import AnyVocabulary, from_json
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.modes import restore
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import files
-from txl_jax.program.errors import UserError, first_line
+from txl_jax.program import files, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
 
 # Names of files with weights in a folder, the best first.
 _IN_FOLDER = (
   'model.safetensors',
+  'model.safetensors.index.json',
   'pytorch_model.bin',
+  'pytorch_model.bin.index.json',
   'model.pt',
   'checkpoint_best.pt',
   'checkpoint_last.pt',
 )
-# With weights of Hugging Face; the first is our own.
-_VOCABULARIES = workdir.VOCABULARY, *vocabularies.NAMES
 _PATH = re.compile(r'(?!hf://).*/([^/]*?(?:, step \d+)?, sha256 .*)', re.DOTALL)
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
 _OURS = 'txl_jax'  # as the origin of what is no other version's
@@ -61,27 +61,35 @@ def read(
   if path.suffix == '.npz':
     return _export(path)
   source, state, found, paths = _opened(path)
-  default, folder = {}, None
-  if source == 'hugging_face':
-    found |= hugging_face.options_of(
-      files.read_json(path.with_name('config.json'))
-    )
-    default, folder = hugging_face.DEFAULTS, path.parent
-  by_file, by_flags = options.known(found, f'{path}: '), told or {}
-  known = default | by_file | options.known(by_flags, '--')
+  default, where, config = {}, path, path.with_name('config.json')
+  if source == 'hugging_face' and config.exists():
+    where, default = config, hugging_face.DEFAULTS
+    found = hugging_face.options_of(files.read_json(config))
+  by_file = options.known(found, f'{where}: ')
+  by_flags = options.known(told or {}, '--')
+  known = default | by_file | by_flags
   if source == 'hugging_face':
     state = hugging_face.to_original(state, known)
   elif source == 'nvidia':
     state = nvidia.to_original(state)
   elif source == 'tensorflow':
     state = tensorflow.to_original(state)
-  words = _vocabulary(vocabulary, folder)
+  V, words, more = infer.vocab_size(state), None, ()
+  if vocabulary:
+    is_all = vocabulary == _BYTES
+    words = Bytes.all_bytes() if is_all else vocabularies.read(vocabulary, V)
+  elif where == config:
+    words, more = vocabularies.of_folder(path.parent, V)
   # A state dict alone has none.
   if words is None and source == 'nvidia' and path.suffix != '.safetensors':
     words = vocabularies.within(path)
   each = (f'{path.name}, sha256 {files.sha256(path)}' for path in paths)
   origin = ', '.join([SOURCES[source].title, *each])
-  return weights.of_state(state, known, source, words, origin)
+  made = weights.of_state(state, known, source, words, origin)
+  of_file = {k: x for k, x in (found | by_file).items() if k not in by_flags}
+  for said, begin in (of_file, f'{where}: '), (by_flags, '--'):
+    weights.hold(made, said, begin)
+  return made._replace(warnings=(*more, *made.warnings))
 
 
 def _opened(path):
@@ -92,14 +100,25 @@ def _opened(path):
     state = tensorflow_file.read(prefix)
     found = {'cutoffs': tensorflow.cutoffs(state)}
     return 'tensorflow', state, found, tensorflow_file.data_files(prefix)
-  found: dict[str, Any] = {}
-  if path.suffix == '.safetensors':
-    state = safe_file.read(path)
-  else:
-    state, found = torch_file.read(path)
-    found = options.of_file(found)
-  state = names.renamed(state, names.unwrapped)
-  return sources.of_state(state), state, found, [path]
+  state, found = {}, {}
+  paths = _shards(path) if path.name.endswith('.index.json') else [path]
+  for part in paths:
+    if part.suffix == '.safetensors':
+      state |= safe_file.read(part)
+    else:
+      tensors, said = torch_file.read(part)
+      state, found = state | tensors, found | options.of_file(said)
+  state = names.without_prefix(state)
+  return sources.of_state(state), state, found, paths
+
+
+def _shards(path):
+  """The files that an index of Hugging Face lists, which are beside it."""
+  index = files.read_json(path).get('weight_map')
+  listed = [*index.values()] if isinstance(index, dict) else ['']
+  if any(not x or x != pathlib.Path(f'{x}').name for x in listed or ['']):
+    settings.refuse(f'{path}: weight_map', index, 'files beside it, by tensors')
+  return [path.with_name(x) for x in sorted({*listed})]
 
 
 def _weights_in(path):
@@ -175,21 +194,3 @@ def _ours(fields, params, vocabulary, origin, keys):
   alone = {'layer_losses': False, 'second_target': 0.0}
   fields = fields | {k: x for k, x in alone.items() if k in fields}
   return weights.Weights(fields, params, vocabulary, origin, keys)
-
-
-def _vocabulary(given, folder):
-  """The vocabulary of a file, of a folder that may have one, or None."""
-  if given == _BYTES:
-    return Bytes.all_bytes()
-  if not given:
-    found = (folder / name for name in (_VOCABULARIES if folder else ()))
-    given = next((x for x in found if x.is_file()), None)
-  if not given:
-    return None
-  path = pathlib.Path(given)
-  if path.suffix != '.json':
-    return vocabularies.read(path)
-  try:  # of one of our workdirs
-    return from_json(files.read_json(path))
-  except files.ODD as e:
-    raise UserError(f'{path} is damaged: {first_line(e)}') from e

@@ -17,8 +17,21 @@ from txl_jax.convert.hub import client
 
 PLACE = client.Place('org/name', None)
 pytestmark = WARNINGS
-NOT_NEEDED = {'corpus.bin', 'tf_model.h5', 'tokenizer_config.json'}
+NOT_NEEDED = {'corpus.bin', 'tf_model.h5'}
 NOT_NEEDED |= {'model-old/model.safetensors'}
+
+
+def test_shards_and_a_tokenizer_are_downloaded(server):
+  needed = {
+    'config.json',
+    'tokenizer.json',
+    'model.safetensors.index.json',
+    'model-00001-of-00002.safetensors',
+    'model-00002-of-00002.safetensors',
+  }
+  server.put('org/name', dict.fromkeys([*needed, 'model-x', 'x.bin'], b'{}'))
+  found = client.download(PLACE)
+  assert {path.name for path in found.folder.iterdir()} == needed
 
 
 def test_a_published_model_is_downloaded_and_used(server, theirs):

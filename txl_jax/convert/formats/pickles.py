@@ -41,10 +41,8 @@ _ALLOWED = re.compile(
   |(utils\.)?(mem_transformer|proj_adaptive_softmax|adaptive_softmax
     |log_uniform_sampler|data_parallel|fp16_opt)\.\w+
   |(utils\.)?(vocabulary|data_utils)\.(Vocab|OpenAIVocab|Corpus)
-  |(transformers|pytorch_transformers|pytorch_pretrained_bert)
-    (\.models|\.deprecated|\.transfo_xl)*
-    \.(tokenization|configuration)_transfo_xl\.\w+
-  |transformers\.tokenization_utils(_base)?\.(AddedToken|Trie)
+  |(transformers|pytorch_transformers|pytorch_pretrained_bert
+    |pytorch_lightning|lightning|lightning_fabric)(\.\w+)+
   |tokenizers\.AddedToken|sacremoses\.\w+\.\w+
   """,
   re.VERBOSE,

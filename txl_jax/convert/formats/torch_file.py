@@ -193,10 +193,12 @@ def _model(root):
   if key and not _tensors(found):
     said = _plain(found)
     for name in options.ARGUMENTS:
-      said[name] = _plain(pickles.fields(found.get(name)))
+      within = pickles.fields(found.get(name))
+      said[name] = _plain(pickles.fields(within.get('model')) or within)
     found = pickles.fields(found[key])
   if '_modules' in found:
     tensors, more = _module(found)
+    said |= _plain(pickles.fields(found.get('config')))  # of transformers
   else:
     tensors, more = _tensors(found), {}
   if not tensors:

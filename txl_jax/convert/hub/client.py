@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from txl_jax.convert import vocabularies
 from txl_jax.program.errors import UserError, first_line
 
 SCHEME = 'hf://'
@@ -22,8 +23,7 @@ _PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
 _AGENT: Any = {'library_name': 'txl_jax'}
 _SECONDS = 10.0  # until a Hub that does not answer is out of reach
 # What a model is read from, besides its weights.
-_VOCABULARIES = 'vocabulary.json', 'vocab.bin', 'vocab.pkl', 'vocab.txt'
-_BESIDE = 'config.json', *_VOCABULARIES
+_BESIDE = 'config.json', vocabularies.TOKENIZER, *vocabularies.NAMES
 # The first of these that a repository has; others hold the same once more.
 _WEIGHTS = 'model.safetensors', 'pytorch_model.bin'
 _LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
@@ -70,18 +70,20 @@ def download(where: Place) -> Snapshot:
   client = _client(where)
   with _told(client, where):
     reached = client.is_offline_mode() or _reach(client, where)
-    for weights in _WEIGHTS:
+    for name in _WEIGHTS:
+      shards = name.replace('.', '-*-of-*.')
+      weights = name, f'{name}.index.json'
       folder = pathlib.Path(
         client.snapshot_download(
           where.repository,
           revision=where.revision,
-          allow_patterns=[*_BESIDE, weights],
+          allow_patterns=[*_BESIDE, *weights, shards],
           etag_timeout=_SECONDS,
           local_files_only=not reached,
           **_AGENT,
         )
       )
-      if (folder / weights).exists():
+      if any((folder / x).exists() for x in weights):
         break
     else:
       allowed = 'a model of Hugging Face (transfo-xl), or one that was pushed'

@@ -41,6 +41,8 @@ def to_original(
     ends = f'.dec_attn.{bias}'
     layers = [x for x in state if x.startswith('layers.') and x.endswith(ends)]
     untied = options.get('untie_r', bias not in state)
+    if untied and bias in state:
+      raise UserError(f'all layers share {bias}, though untie_r is true')
     if untied or not layers:
       continue
     shared = state.setdefault(bias, state[layers[0]])

@@ -8,6 +8,8 @@ from txl_jax.program.errors import UserError
 
 _SHOWN = 40  # names in a message
 _NAME = 1000  # characters of the name of a tensor
+_WRAPPERS = re.compile(r'\b(module|_orig_mod|_fsdp_wrapped_module)\.')
+_FIRST = re.compile(r'(.*)word_emb\.emb_layers\.0\.weight')
 
 
 def is_name(text: Any) -> bool:
@@ -44,8 +46,23 @@ def renamed(
 
 
 def unwrapped(name: str) -> str:
-  """The name that a tensor had before DataParallel and its like wrapped it."""
-  return re.sub(r'^(module\.)+', '', name)
+  """The name of a tensor before DataParallel, FSDP or torch.compile."""
+  return _WRAPPERS.sub('', name)
+
+
+def without_prefix(state: Mapping[str, Any]) -> dict[str, Any]:
+  """The state without wrappers and the prefix of the model within another.
+
+  Such as Lightning's `model.` or fairseq's `decoder.model.`. The `transformer.`
+  of Hugging Face, which its softmax does not have, stays. UserError as from
+  `renamed`.
+  """
+  state = renamed(state, unwrapped)
+  found = (match[1] for name in state if (match := _FIRST.fullmatch(name)))
+  prefix = next(found, '')
+  if not all(name.startswith(prefix) for name in state):
+    prefix = prefix.removesuffix('transformer.')
+  return renamed(state, lambda name: name.removeprefix(prefix))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -117,7 +117,10 @@ def _without_copies(state, section):
     if found is not None and of in state and not same(found, state[of]):
       other.append(f'{name} is not {of}')
   if other:
-    raise UserError(f'weights that are tied differ: {", ".join(other)}')
+    raise UserError(
+      f'weights that are tied differ: {", ".join(other)}; allowed: '
+      '--tie_weight=false, or --tie_projs, with txl-jax convert'
+    )
   return state
 
 
