@@ -1,6 +1,7 @@
 """Dropout of a Transformer-XL, and the penalties on its final states."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -194,6 +195,18 @@ def test_dropout_is_for_training():
   one, two = run(jax.random.key(1)), run(jax.random.key(2))
   np.testing.assert_array_equal(one, run(jax.random.key(1)))
   assert (one != nll).all() and (one != two).all()
+
+
+def test_tiny_words_are_scaled_like_the_others():
+  """A dropped row of the table is 1e-12, also that of a first position."""
+  more = dict(word_dropout=0.999, dropped_words='tiny', dtype='float32')
+  model = make(**more)
+  params = jax.tree.map(np.float32, direct.random_params(model))
+  (tokens,), _ = text(1, T)
+  rngs = {'dropout': jax.random.key(0)}
+  options = dict(train=True, rngs=rngs, method='embed')
+  x = np.asarray(model.apply({'params': params}, tokens, **options))
+  np.testing.assert_allclose(x, 1e-12 * math.sqrt(D), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
