@@ -76,11 +76,48 @@ def test_text_from_the_command_line(book, tmp_path):
   assert vocabulary == 'vocabulary: 256 symbols'
   data = prepared.load(folder.removeprefix('folder: '))
   sizes = {split: data.tokens(split).size for split in prepared.SPLITS}
-  assert splits == [f'{s}: {n} tokens from {n} bytes' for s, n in sizes.items()]
+  assert splits == [
+    f'{s}: {n} tokens from {n} bytes, of book.txt' for s, n in sizes.items()
+  ]
   assert sum(sizes.values()) == len(LINES)
   assert result.stderr == f'preparing text into {data.folder}\n'
   again = run(*flags)
   assert (again.stdout, again.stderr) == (result.stdout, '')
+
+
+def test_files_of_each_split_are_printed(tmp_path):
+  """As the manifest lists them; a test split is never trained on."""
+  folder = tmp_path / 'd'
+  folder.mkdir()
+  for split in 'train', 'valid', 'test':
+    for i in range(1, 7 if split == 'train' else 2):
+      (folder / f'{split}-{i}.en').write_text(f'{split} {i}\n' * 300)
+  (folder / 'README.md').write_text('test 1\n')
+  flags = (
+    '--dataset=text',
+    f'--path={folder}',
+    f'--data_dir={tmp_path / "data"}',
+  )
+  result = run(*flags)
+  assert result.returncode == 0, result.stderr
+  train = ', '.join(f'train-{i}.en' for i in range(1, 6))
+  *lines, vocabulary, made = result.stdout.splitlines()
+  assert lines == [
+    f'train: 14400 tokens from 14400 bytes, of 6 files: {train} and 1 more',
+    'validation: 2400 tokens from 2400 bytes, of valid-1.en',
+    'test: 2100 tokens from 2100 bytes, of test-1.en',
+    'left out: README.md',
+  ]
+  data = prepared.load(made.removeprefix('folder: '))
+  assert bytes(data.tokens('test')) == b'test 1\n' * 300
+  assert b'test' not in bytes(data.tokens('train'))
+  assert data.manifest['source']['splits'] == {
+    'train': [f'train-{i}.en' for i in range(1, 7)],
+    'validation': ['valid-1.en'],
+    'test': ['test-1.en'],
+  }
+  (folder / 'x.en').write_text('x')
+  assert_error(run(*flags), 'and others (x.en); allowed: splits alone; data.sp')
 
 
 def test_words_from_the_command_line(book, tmp_path):
@@ -99,7 +136,7 @@ def test_words_from_the_command_line(book, tmp_path):
   assert entries['train']['unknown'] > 40_000
   assert splits == [
     f'{s}: {e["tokens"]} tokens from {e["bytes"]} bytes, '
-    f'{e["unknown"]} unknown words'
+    f'{e["unknown"]} unknown words, of book.txt'
     for s, e in entries.items()
   ]
 

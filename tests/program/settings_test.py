@@ -105,7 +105,7 @@ WRONG = [
   ('heat', 1.1, NUMBER),
   ('heat', math.nan, NUMBER),
   ('trays', 0, 'at least 1, at most 1000000000'),
-  ('heat', 10**200, NUMBER),
+  ('heat', 10**190, NUMBER),
   ('trays', 10**9 + 1, 'at least 1, at most 1000000000'),
   ('fan_speed', math.inf, 'at least -1, at most 1e+38'),
   ('fan_speed', 1e39, 'at least -1, at most 1e+38'),
@@ -219,7 +219,7 @@ def test_a_value_in_place_of_a_section(value):
 @pytest.mark.parametrize(
   'value, said',
   [
-    ('x' * 10_000, "'" + 'x' * 299 + '…'),
+    ('x' * 10_000, "'" + 'x' * 198 + '…'),
     (np.zeros(2), 'array([0., 0.])'),
   ],
   ids=['text', 'array'],

@@ -51,11 +51,19 @@ class Data:
   )
   path: str = file_path(
     '',
-    'Corpus text: the file or folder to learn from. A folder with a train and '
-    'a valid or test (files or sub-folders) is read with these splits; any '
-    'other text is cut at 90 and 95 percent. A .jsonl holds records, whose '
-    'field text is read.',
+    'Corpus text: the file or folder to learn from. A .jsonl holds records, '
+    'of which data.field is read.',
     may_change=ON_RESUME,
+  )
+  splits: str = key(
+    'names',
+    'Corpus text: what names in the folder data.path mean.',
+    choices={
+      'names': 'files and sub-folders named for train and valid (validation, '
+      'val, dev, eval) or test are these splits, and no others may be there; a '
+      'folder without such names is cut at 90 and 95 percent',
+      'none': 'nothing: all files are one text, cut at 90 and 95 percent',
+    },
   )
   validation_path: str = file_path(
     '',
@@ -194,7 +202,7 @@ class Data:
     rules = (
       ('newline', self.corpus == 'enwik8', 'enwik8'),
       ('alphabet', self.corpus in BYTES, 'enwik8 and text8'),
-      ('path validation_path test_path documents', text, 'text'),
+      ('path splits validation_path test_path documents', text, 'text'),
       ('level', text or self.words, 'text'),
       ('lower eos unk min_count', of_words, 'text at level word'),
       ('max_size', sized, 'text at level word or subword'),

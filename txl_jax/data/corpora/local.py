@@ -92,7 +92,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   Python version. UserError: a file cannot be read.
   """
   root = pathlib.Path(root)
-  files = list_files(root)
+  files, _ = list_files(root)
   files = {name: x for name, x in files.items() if _is_library_source(name)}
   digests = {hashlib.sha256(name.encode()).digest(): name for name in files}
   parts = {split: [] for split in SPLITS}
@@ -111,24 +111,30 @@ def _is_library_source(path: str) -> bool:
   return is_source and not any(map(_SKIPPED.fullmatch, folders))
 
 
-def list_files(root: pathlib.Path) -> dict[str, Part]:
-  """Files below root that are not hidden, by relative posix paths, sorted.
+def list_files(root: pathlib.Path) -> tuple[dict[str, Part], list[str]]:
+  """Files below root, by relative posix paths, sorted; and what is left out.
 
-  Links to folders are not followed. Each is the plain bytes of the file.
+  Hidden files and folders, links to folders, and what is no file are left out.
+  Each Part is the plain bytes of a file.
   """
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
 
-  found = {}
+  found, left_out = {}, []
   for folder, subfolders, names in os.walk(root, onerror=fail):
-    subfolders[:] = [d for d in subfolders if not d.startswith('.')]
-    for name in names:
+    for name in [*names, *subfolders]:
       path = pathlib.Path(folder, name)
+      relative, hidden = path.relative_to(root).as_posix(), name[:1] == '.'
+      if name in subfolders and (hidden or path.is_symlink()):
+        left_out.append(relative)
+        subfolders.remove(name)
       # is_file leaves out sockets, pipes and links that lead nowhere.
-      if not name.startswith('.') and path.is_file():
-        found[path.relative_to(root).as_posix()] = Part.whole(path)
-  return dict(sorted(found.items()))
+      elif path.is_file() and not hidden:
+        found[relative] = Part.whole(path)
+      elif name in names:
+        left_out.append(relative)
+  return dict(sorted(found.items())), sorted(left_out)
 
 
 def between(files: Iterable[Part], start: int, stop: int) -> Split:
