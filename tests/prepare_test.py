@@ -101,7 +101,7 @@ def test_files_of_each_split_are_printed(tmp_path):
   result = run(*flags)
   assert result.returncode == 0, result.stderr
   train = ', '.join(f'train-{i}.en' for i in range(1, 6))
-  *lines, vocabulary, made = result.stdout.splitlines()
+  *lines, _vocabulary, made = result.stdout.splitlines()
   assert lines == [
     f'train: 14400 tokens from 14400 bytes, of 6 files: {train} and 1 more',
     'validation: 2400 tokens from 2400 bytes, of valid-1.en',
@@ -111,13 +111,14 @@ def test_files_of_each_split_are_printed(tmp_path):
   data = prepared.load(made.removeprefix('folder: '))
   assert bytes(data.tokens('test')) == b'test 1\n' * 300
   assert b'test' not in bytes(data.tokens('train'))
-  assert data.manifest['source']['splits'] == {
+  assert data.manifest['source']['files_of'] == {
     'train': [f'train-{i}.en' for i in range(1, 7)],
     'validation': ['valid-1.en'],
     'test': ['test-1.en'],
+    'left out': ['README.md'],
   }
   (folder / 'x.en').write_text('x')
-  assert_error(run(*flags), 'and others (x.en); allowed: splits alone; data.sp')
+  assert_error(run(*flags), 'and others (x.en); allowed: one name for each')
 
 
 def test_words_from_the_command_line(book, tmp_path):
@@ -276,3 +277,9 @@ def test_full_disk(book, tmp_path):
   assert_error(result, 'File too large')
   assert "train.bin'" in result.stderr.splitlines()[-1]
   assert list(data_dir.iterdir()) == []
+
+
+def test_a_long_value_of_a_flag_is_cut(tmp_path):
+  result = run(f'--min_count={"a b " * 9000}', f'--data_dir={tmp_path}')
+  assert_error(result, 'flag --min_count=a b a b ')
+  assert len(result.stderr) < 420

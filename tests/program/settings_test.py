@@ -340,10 +340,17 @@ def test_a_python_file_of_odd_values(tmp_path):
   assert command in module.__doc__
 
 
+def test_a_list_that_is_shown():
+  assert settings.listed(['a']) == 'a'
+  assert settings.listed([*'abcdefg']) == 'a, b, c, d, e and 2 more'
+  long = settings.listed(['x' * 75_111, 'y'])
+  assert long == 'x' * 199 + '…'
+  assert len(settings.shown('x' * 75_111)) == 200
+
+
 # Keys that a run of an older version may have.
 GONE = (
   'attention_length.threshold',
-  'data.field',
   'data.separator',
   'generate.prompt_lines',
   'generate.stream',

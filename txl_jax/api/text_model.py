@@ -159,7 +159,7 @@ class TextModel:
     cut |= {'each': nll.__setitem__, 'progress': progress}
     found = perplexity.score(model, self.params, tokens, **cut)
     scored = size - (int(spans[0, 1]) if first else 0)
-    spans = texts.places(spans, text)
+    spans = texts.places(self.vocabulary, spans, text)
     return results.Score(ids[first:], spans[first:], nll, found.nll, scored)
 
   def hidden(
@@ -179,7 +179,9 @@ class TextModel:
     if not whole or layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
     states = activations.hidden(model, self.params, ids, layer, T)
-    return results.Hidden(ids, texts.places(spans, text), states)
+    return results.Hidden(
+      ids, texts.places(self.vocabulary, spans, text), states
+    )
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
@@ -191,7 +193,9 @@ class TextModel:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
     found = activations.attention(model, self.params, ids, T)
-    return results.Attention(ids, texts.places(spans, text), found)
+    return results.Attention(
+      ids, texts.places(self.vocabulary, spans, text), found
+    )
 
   def push(
     self, place: str, *, private: bool = True, format: str = 'hub'

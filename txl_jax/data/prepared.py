@@ -129,7 +129,7 @@ class Prepared:
         raise UserError(
           f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
           f'the {len(vocabulary)} of the model, which has no <unk>: '
-          f'{", ".join(map(repr, lost[:5]))}'
+          f'{settings.listed([*map(repr, lost)])}'
         )
     ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
@@ -179,7 +179,9 @@ def load(folder: str | os.PathLike) -> Prepared:
     vocabulary, own = _check(folder, manifest), _files(manifest)
     return Prepared(folder, manifest, vocabulary, files=own)
   except (UserError, *files.ODD) as e:
-    found = f'{e}' if isinstance(e, UserError) else f'{path}: {e!r}'
+    found = (
+      f'{e}' if isinstance(e, UserError) else f'{path}: {settings.shown(e)}'
+    )
     raise UserError(
       f'{found}: the prepared corpus is damaged, prepare it again with --force'
     ) from e
@@ -187,12 +189,11 @@ def load(folder: str | os.PathLike) -> Prepared:
 
 def _files(manifest):
   """`Prepared.files`; files.ODD if the manifest is damaged."""
-  source = manifest.get('source', {})
-  names = {**source.get('splits', {}), 'left out': source.get('left_out', [])}
-  count = {
-    k: f'{len(x):,} files: ' if len(x) > 1 else '' for k, x in names.items()
-  }
-  return {k: count[k] + settings.listed(x) for k, x in names.items() if x}
+  found = {}
+  for name, each in manifest.get('source', {}).get('files_of', {}).items():
+    count = f'{len(each):,} files: ' if len(each) > 1 else ''
+    found |= {name: f'{count}{settings.listed(each)}'} if each else {}
+  return found
 
 
 def write_manifest(

@@ -40,7 +40,7 @@ OTHER = 'on resume, as another experiment'  # the same, but for the report
 
 # Older versions recorded them; nothing reads them any more.
 GONE = re.compile(
-  r"""attention_length\.threshold|data\.(field|separator)|watch\.stall_seconds
+  r"""attention_length\.threshold|data\.separator|watch\.stall_seconds
   |generate\.(prompt_lines|stream)|(heatmap|long_text|sliding_window)\.\w+
   |model\.softmax_samples|train\.(compilation_cache|init_optimiser|sample_every
   |sample_tokens|steps_per_dispatch)""",

@@ -77,7 +77,7 @@ def test_splits_by_name(tmp_path, paths):
   each = dict(zip(EXPECTED, ([path] for path in paths)))
   asked = Data('text', path='it')
   of = own_text.files_of(found, own_text.splits(asked, found))
-  assert of == {'splits': each, 'left_out': []}
+  assert of == {'files_of': each | {'left out': []}}
   # Without their names they are one text, and nothing is lost of it.
   together = texts(find(tmp_path, splits='none'))
   assert sum(map(len, together.values())) == sum(map(len, LINES.values()))
@@ -136,7 +136,7 @@ def test_other_folders_are_one_text(tmp_path, paths):
   'paths, words',
   [
     (('train.txt', 'book.txt'), ['(train: train.txt)', 'others (book.txt)']),
-    (('valid.txt', 'book.txt'), ['(validation: valid.txt)', '(book.txt)']),
+    (('valid.txt', 'book.txt'), ['(valid: valid.txt)', '(book.txt)']),
     (
       ('src/a.py', 'test/b.py', 'src/c.txt'),
       ['(test: test/b.py)', 'others (src/c.txt)'],
@@ -146,11 +146,11 @@ def test_other_folders_are_one_text(tmp_path, paths):
       ['x_test.go', '(0.go, 1.go, 2.go, 3.go, 4.go and 4 more)'],
     ),
     (('train.txt', 'train_test.txt'), ['others (train_test.txt)']),
-    (('test.txt',), ['(test: test.txt) and none is train']),
-    (('valid.txt', 'test.txt'), ['none is train; allowed: a train']),
+    (('test.txt',), ['(test: test.txt) and no train; allow']),
+    (('valid.txt', 'test.txt'), ['valid: valid.txt) and no train; allowed:']),
     (
       ('train.txt', 'dev.txt', 'eval.txt'),
-      ['validation has 2 names (dev, eval)', 'data.test_path'],
+      ['(dev: dev.txt, eval: eval.txt, train: train.txt) and two for one'],
     ),
     (('train.txt', 'a/valid.txt', 'x' * 99, 'y' * 99, 'z' * 99), ['y…)']),
   ],
@@ -188,7 +188,7 @@ def test_links_to_folders(tmp_path):
   (tmp_path / 'b/other').symlink_to(tmp_path)
   found = find(tmp_path / 'b')
   assert texts(found) == EXPECTED
-  assert found.left_out == ('other',)
+  assert found.left_out == ['other']
 
 
 def test_paths_that_do_not_go_together(tmp_path):

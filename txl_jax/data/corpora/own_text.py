@@ -19,6 +19,7 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _WINDOW = 4096  # bytes within which a cut looks for the start of a line
+_RECORDS = re.compile(r'\.jsonl(\.(gz|bz2|xz))?$', re.IGNORECASE)
 _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
 
 
@@ -42,7 +43,7 @@ def files_of(found: Found, splits: Splits) -> dict:
   """
   names = {x.path: name for y in found.splits.values() for name, x in y.items()}
   each = {s: [names[x.path] for x in y.parts] for s, y in splits.items()}
-  return {'splits': each, 'left_out': [*found.left_out]}
+  return {'files_of': each | {'left out': found.left_out}}
 
 
 def splits(asked: Data, found: Found) -> Splits:
@@ -68,15 +69,18 @@ def splits(asked: Data, found: Found) -> Splits:
 
 
 def _texts(asked: Data, parts: Iterable[Part]) -> list[Part]:
-  """The text of each file; one of records is read to its end."""
+  """The text of each file; one that is not plain is read to its end."""
   found, of_records = [], asked.documents == 'record'
   for part in parts:
-    if part.path.suffix.lower() == '.jsonl':
-      read = functools.partial(local.records, part.path, not of_records)
+    if _RECORDS.search(part.path.name) and not asked.raw:
+      more = not of_records, asked.field
+      read = functools.partial(local.records, part.path, *more)
       part = Part.whole(part.path, read)
     elif of_records:
       allowed = f'none or file, for {part.path} is no .jsonl'
       settings.refuse('data.documents', asked.documents, allowed)
+    elif not asked.raw:
+      part = local.text(part.path)
     found.append(part)
   return found
 

@@ -4,8 +4,8 @@ If a text of words consists of several local files, each is whole lines: a file
 does not continue the last line of the one before.
 """
 
-import codecs
 import collections
+import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -32,6 +32,7 @@ def write(
   splits: Splits,
   folder: pathlib.Path,
   listed: Words | Subwords | None,
+  progress: bool = False,
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
@@ -44,9 +45,9 @@ def write(
   elif asked.words:
     vocabulary = _count(asked, splits)
   elif asked.subwords:
-    vocabulary = _learn(asked, splits['train'])
+    vocabulary = _learn(asked, splits['train'], progress)
   elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
-    vocabulary = Bytes.all_bytes()
+    vocabulary = dataclasses.replace(Bytes.all_bytes(), raw=asked.raw)
   else:  # the bytes that occur
     text = itertools.chain.from_iterable(split() for split in splits.values())
     dropped = b'\n' if asked.newline == 'drop' else b''
@@ -89,22 +90,20 @@ def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
 
 
 def _lines(asked, split, entry) -> Iterator[bytes]:
-  """A text of words in chunks, without byte-order marks.
+  """A text of words in chunks.
 
   The last line of a file gets a newline. A document becomes a line: newlines
   within it are spaces. Counts bytes.
   """
   whole = asked.ends_documents
   if whole:
-    units = ((True, True, x) for x in local.each_document(asked, split))
+    units = ((True, x) for x in local.each_document(asked, split))
   else:
-    units = ((x.start == 0, x.stop == x.size, x()) for x in split.parts)
-  for begins, ends, chunks in units:
+    units = ((x.stop == x.size, x()) for x in split.parts)
+  for ends, chunks in units:
     last = b' ' if whole else b''
     for chunk in chunks:
       entry['bytes'] += len(chunk)
-      if begins:
-        chunk, begins = chunk.removeprefix(codecs.BOM_UTF8), False
       if whole:
         chunk = chunk.replace(b'\n', b' ')
       last = chunk[-1:] or last
@@ -145,13 +144,14 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
   return path.stat().st_size // np.dtype(dtype).itemsize
 
 
-def _learn(asked: Data, train: Split) -> Subwords:
+def _learn(asked: Data, train: Split, progress: bool) -> Subwords:
   """The subwords of a text; of documents, without what separates them."""
   most = asked.max_size or SUBWORDS
   if not asked.ends_documents:
-    return subwords.learn(train(), most)
+    return subwords.learn(train(), most, progress)
   each = local.each_document(asked, train)
-  return subwords.learn(itertools.chain.from_iterable(each), most - 1)
+  chunks = itertools.chain.from_iterable(each)
+  return subwords.learn(chunks, most - 1, progress)
 
 
 def _count(asked: Data, splits: Splits) -> Words:
