@@ -14,7 +14,6 @@ if __name__ == '__main__':
   terminal.begin()  # before the other imports
 
 import dataclasses
-import sys
 
 from absl import flags
 
@@ -53,7 +52,6 @@ def main(argv: list[str]) -> None:
     settings.read(Data, given),
     manual_dir=_MANUAL_DIR.value,
     force=_FORCE.value,
-    progress=sys.stderr.isatty(),
   )
   for split, entry in corpus.manifest['splits'].items():
     line = f'{split}: {entry["tokens"]} tokens from {entry["bytes"]} bytes'

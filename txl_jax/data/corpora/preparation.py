@@ -38,7 +38,6 @@ def prepare(
   *,
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
-  progress: bool = False,
 ) -> Prepared:
   """Prepares a corpus if it is not there yet, or if forced; and opens it.
 
@@ -47,8 +46,7 @@ def prepare(
 
   The folder appears under its name only when it is complete; a run that is
   killed leaves a folder *.tmp-* that nothing reads. Nothing is downloaded if
-  manual_dir is to hold the archive. With `progress`, bars are drawn on standard
-  error while subwords are learned. Data that cannot be written raise an
+  manual_dir is to hold the archive. Data that cannot be written raise an
   OSError, other errors a UserError.
   """
   asked.check()
@@ -86,7 +84,7 @@ def prepare(
       contextlib.suppress(FileExistsError),  # another process was first
       files.new_folder(folder, replace=force) as made,
     ):
-      vocabulary, entries = writing.write(asked, splits, made, listed, progress)
+      vocabulary, entries = writing.write(asked, splits, made, listed)
       _check(asked, len(vocabulary), entries)
       prepared.write_manifest(
         made, folder.name, asked, source, vocabulary, entries

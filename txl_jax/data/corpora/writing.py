@@ -32,7 +32,6 @@ def write(
   splits: Splits,
   folder: pathlib.Path,
   listed: Words | Subwords | None,
-  progress: bool = False,
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
@@ -45,7 +44,7 @@ def write(
   elif asked.words:
     vocabulary = _count(asked, splits)
   elif asked.subwords:
-    vocabulary = _learn(asked, splits['train'], progress)
+    vocabulary = _learn(asked, splits['train'])
   elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
     vocabulary = dataclasses.replace(Bytes.all_bytes(), raw=asked.raw)
   else:  # the bytes that occur
@@ -144,14 +143,13 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
   return path.stat().st_size // np.dtype(dtype).itemsize
 
 
-def _learn(asked: Data, train: Split, progress: bool) -> Subwords:
+def _learn(asked: Data, train: Split) -> Subwords:
   """The subwords of a text; of documents, without what separates them."""
   most = asked.max_size or SUBWORDS
   if not asked.ends_documents:
-    return subwords.learn(train(), most, progress)
+    return subwords.learn(train(), most)
   each = local.each_document(asked, train)
-  chunks = itertools.chain.from_iterable(each)
-  return subwords.learn(chunks, most - 1, progress)
+  return subwords.learn(itertools.chain.from_iterable(each), most - 1)
 
 
 def _count(asked: Data, splits: Splits) -> Words:

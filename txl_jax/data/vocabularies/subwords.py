@@ -19,6 +19,7 @@ import hashlib
 import itertools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -150,12 +151,10 @@ class Subwords(Symbols):
     return made
 
 
-def learn(
-  chunks: Iterable[bytes], max_size: int, progress: bool = False
-) -> Subwords:
+def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   """The subwords of a text: 256 bytes, then pairs, the most frequent first.
 
-  With `progress` the library draws bars on standard error.
+  On a terminal where nothing else draws, the library shows how far it is.
   There are at most max_size, which is at least 256, and learning from the same
   text always gives the same ones. A newline is always a token of its own.
   """
@@ -169,7 +168,8 @@ def learn(
     vocab_size=max_size,
     min_frequency=2,
     initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=progress,
+    # A console replaces standard error while it draws.
+    show_progress=sys.stderr is sys.__stderr__ and sys.stderr.isatty(),
   )
   made.train_from_iterator(_strings(chunks), trainer)
   return Subwords.from_fields(json.loads(made.to_str()))
