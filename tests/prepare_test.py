@@ -1,6 +1,8 @@
+import contextlib
 import hashlib
 import os
 import pathlib
+import pty
 import signal
 import subprocess
 import sys
@@ -283,3 +285,28 @@ def test_a_long_value_of_a_flag_is_cut(tmp_path):
   result = run(f'--min_count={"a b " * 9000}', f'--data_dir={tmp_path}')
   assert_error(result, 'flag --min_count=a b a b ')
   assert len(result.stderr) < 420
+
+
+@pytest.mark.parametrize('live', [False, True])
+def test_subwords_are_learned_with_a_bar(book, tmp_path, live):
+  """On a terminal, unless a console draws there."""
+  code = (
+    'import sys; from txl_jax.program import terminal; terminal.begin()\n'
+    'from txl_jax.data.vocabularies import subwords\n'
+    'from txl_jax.runs.console import Console\n'
+    'import contextlib\n'
+    'with Console().phase("it") if len(sys.argv) > 2 else'
+    ' contextlib.nullcontext():\n'
+    '  subwords.learn([open(sys.argv[1], "rb").read()], 300)\n'
+  )
+  ours, theirs = pty.openpty()
+  arguments = [sys.executable, '-c', code, str(book), *['live'] * live]
+  env = os.environ | {'TERM': 'xterm', 'PYTHONPATH': str(ROOT)}
+  process = subprocess.Popen(arguments, stderr=theirs, env=env)
+  os.close(theirs)
+  sent = b''
+  with contextlib.suppress(OSError):  # when nobody has it open any more
+    while data := os.read(ours, 1 << 16):
+      sent += data
+  assert process.wait(60) == 0, sent
+  assert (b'Compute merges' in sent) == (not live), sent

@@ -16,6 +16,7 @@ text.
 import dataclasses
 import functools
 import hashlib
+import io
 import itertools
 import json
 import re
@@ -168,8 +169,8 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
     vocab_size=max_size,
     min_frequency=2,
     initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-    # A console replaces standard error while it draws.
-    show_progress=sys.stderr is sys.__stderr__ and sys.stderr.isatty(),
+    # While a console draws, rich has put another class in its place.
+    show_progress=type(sys.stderr) is io.TextIOWrapper and sys.stderr.isatty(),
   )
   made.train_from_iterator(_strings(chunks), trainer)
   return Subwords.from_fields(json.loads(made.to_str()))
