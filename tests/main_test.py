@@ -182,6 +182,10 @@ def test_a_folder_of_another_corpus(trained, tmp_path):
   programs.write_corpus(tmp_path, 19_000)
   done = here(tmp_path)
   assert_refused(done, 'holds a run on another corpus', 'found text-corpus')
+  done = mode(tmp_path, 'eval')
+  assert done.returncode == 0
+  assert 'was trained on another corpus (sha256 ' in done.stderr
+  assert 'the split validation may hold text that it was tr' in done.stderr
 
 
 def test_a_text_is_not_overwritten_by_nll(trained, tmp_path):
@@ -255,6 +259,7 @@ def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   done = mode(trained, 'score', flags=flags)
   assert done.returncode == 0, done.stderr
   there = mode(trained, 'eval')
+  assert 'warning' not in there.stderr
   found = re.search(r': (\S+ bpc \(\S+ nats\)), (\S+) bits', done.stdout)
   assert found[1] in there.stdout and found[1].startswith(found[2])
   lines = (tmp_path / 'nll.jsonl').read_text().splitlines()

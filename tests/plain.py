@@ -1,11 +1,14 @@
 """What doubles of a corpus have in common."""
 
+from types import MappingProxyType
+
 
 class Corpus:
   """One that is neither sentences nor documents; it needs `tokens`."""
 
   name = digest = 'made here'
   of_documents = False
+  files = MappingProxyType({})
 
   def sentences(self, split):
     """None."""

@@ -1,6 +1,8 @@
+import contextlib
 import hashlib
 import os
 import pathlib
+import pty
 import signal
 import subprocess
 import sys
@@ -76,11 +78,49 @@ def test_text_from_the_command_line(book, tmp_path):
   assert vocabulary == 'vocabulary: 256 symbols'
   data = prepared.load(folder.removeprefix('folder: '))
   sizes = {split: data.tokens(split).size for split in prepared.SPLITS}
-  assert splits == [f'{s}: {n} tokens from {n} bytes' for s, n in sizes.items()]
+  assert splits == [
+    f'{s}: {n} tokens from {n} bytes, of book.txt' for s, n in sizes.items()
+  ]
   assert sum(sizes.values()) == len(LINES)
   assert result.stderr == f'preparing text into {data.folder}\n'
   again = run(*flags)
   assert (again.stdout, again.stderr) == (result.stdout, '')
+
+
+def test_files_of_each_split_are_printed(tmp_path):
+  """As the manifest lists them; a test split is never trained on."""
+  folder = tmp_path / 'd'
+  folder.mkdir()
+  for split in 'train', 'valid', 'test':
+    for i in range(1, 7 if split == 'train' else 2):
+      (folder / f'{split}-{i}.en').write_text(f'{split} {i}\n' * 300)
+  (folder / 'README.md').write_text('test 1\n')
+  flags = (
+    '--dataset=text',
+    f'--path={folder}',
+    f'--data_dir={tmp_path / "data"}',
+  )
+  result = run(*flags)
+  assert result.returncode == 0, result.stderr
+  train = ', '.join(f'train-{i}.en' for i in range(1, 6))
+  *lines, _vocabulary, made = result.stdout.splitlines()
+  assert lines == [
+    f'train: 14400 tokens from 14400 bytes, of 6 files: {train} and 1 more',
+    'validation: 2400 tokens from 2400 bytes, of valid-1.en',
+    'test: 2100 tokens from 2100 bytes, of test-1.en',
+    'left out: README.md',
+  ]
+  data = prepared.load(made.removeprefix('folder: '))
+  assert bytes(data.tokens('test')) == b'test 1\n' * 300
+  assert b'test' not in bytes(data.tokens('train'))
+  assert data.manifest['source']['files_of'] == {
+    'train': [f'train-{i}.en' for i in range(1, 7)],
+    'validation': ['valid-1.en'],
+    'test': ['test-1.en'],
+    'left out': ['README.md'],
+  }
+  (folder / 'x.en').write_text('x')
+  assert_error(run(*flags), 'and others (x.en); allowed: one name for each')
 
 
 def test_words_from_the_command_line(book, tmp_path):
@@ -99,7 +139,7 @@ def test_words_from_the_command_line(book, tmp_path):
   assert entries['train']['unknown'] > 40_000
   assert splits == [
     f'{s}: {e["tokens"]} tokens from {e["bytes"]} bytes, '
-    f'{e["unknown"]} unknown words'
+    f'{e["unknown"]} unknown words, of book.txt'
     for s, e in entries.items()
   ]
 
@@ -239,3 +279,34 @@ def test_full_disk(book, tmp_path):
   assert_error(result, 'File too large')
   assert "train.bin'" in result.stderr.splitlines()[-1]
   assert list(data_dir.iterdir()) == []
+
+
+def test_a_long_value_of_a_flag_is_cut(tmp_path):
+  result = run(f'--min_count={"a b " * 9000}', f'--data_dir={tmp_path}')
+  assert_error(result, 'flag --min_count=a b a b ')
+  assert len(result.stderr) < 420
+
+
+@pytest.mark.parametrize('live', [False, True])
+def test_subwords_are_learned_with_a_bar(book, tmp_path, live):
+  """On a terminal, unless a console draws there."""
+  code = (
+    'import sys; from txl_jax.program import terminal; terminal.begin()\n'
+    'from txl_jax.data.vocabularies import subwords\n'
+    'from txl_jax.runs.console import Console\n'
+    'import contextlib\n'
+    'with Console().phase("it") if len(sys.argv) > 2 else'
+    ' contextlib.nullcontext():\n'
+    '  subwords.learn([open(sys.argv[1], "rb").read()], 300)\n'
+  )
+  ours, theirs = pty.openpty()
+  arguments = [sys.executable, '-c', code, str(book), *['live'] * live]
+  env = os.environ | {'TERM': 'xterm', 'PYTHONPATH': str(ROOT)}
+  process = subprocess.Popen(arguments, stderr=theirs, env=env)
+  os.close(theirs)
+  sent = b''
+  with contextlib.suppress(OSError):  # when nobody has it open any more
+    while data := os.read(ours, 1 << 16):
+      sent += data
+  assert process.wait(60) == 0, sent
+  assert (b'Compute merges' in sent) == (not live), sent

@@ -23,7 +23,7 @@ def entry() -> None:
     program = sys.argv.pop(1)
     if program not in PROGRAMS:
       allowed = f'{", ".join(PROGRAMS)}, or flags of txl_jax.main'
-      sys.exit(f'error: program {program!r}; allowed: {allowed}')
+      sys.exit(f'error: program {program!r:.200}; allowed: {allowed}')
     module = PROGRAMS[program]
   # As python -m does, so that all of it is the same.
   runpy.run_module(f'txl_jax.{module}', run_name='__main__', alter_sys=True)

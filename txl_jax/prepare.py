@@ -57,7 +57,11 @@ def main(argv: list[str]) -> None:
     line = f'{split}: {entry["tokens"]} tokens from {entry["bytes"]} bytes'
     if 'unknown' in entry:  # of words, unless an older version prepared them
       line += f', {entry["unknown"]} unknown words'
+    if split in corpus.files:
+      line += f', of {corpus.files[split]}'
     print(line)
+  if left_out := corpus.files.get('left out'):
+    print(f'left out: {left_out}')
   print(f'vocabulary: {len(corpus.vocabulary)} symbols')
   print(f'folder: {corpus.folder}')
 

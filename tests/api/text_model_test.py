@@ -1,5 +1,7 @@
 """A run in Python, beside what the modes of the program do with it."""
 
+import dataclasses
+import gzip
 import itertools
 import math
 import re
@@ -171,6 +173,62 @@ def test_score_in_a_context_and_at_a_temperature(plain):
   assert warm.text_bytes == found.text_bytes and warm.at_temperature is None
   np.testing.assert_allclose(warm.total, warm.nll.sum(), rtol=1e-5)
   assert window.at_temperature is None
+
+
+def test_marks_and_line_ends(made, tmp_path, capsys):
+  """A text is the same in other clothes; places are those of the given one."""
+  folder, _, text, run = made
+  other = '\ufeff' + text.replace('\n', '\r')
+  same = run.score(text, **LENGTHS)
+  for given, mark in ((other, 1), (other.encode(), 3)):
+    found = run.score(given, **LENGTHS)
+    assert (found.total, found.text_bytes) == (same.total, same.text_bytes)
+    plain = run.score(text if mark == 1 else text.encode(), **LENGTHS)
+    np.testing.assert_array_equal(found.offsets, plain.offsets + mark)
+  np.testing.assert_array_equal(run.encode(other), run.encode(text))
+  more = dict(seed=2, max_new_tokens=9)
+  assert run.generate('\ufeffthe\r', **more) == run.generate('the\n', **more)
+  c = runs.config()
+  c.generate.update(more)
+  c.eval.segment_len = 4
+  printed = []
+  for i, data in enumerate(
+    (text.encode(), other.encode(), other.encode('utf-16'), gzipped(text))
+  ):
+    path = tmp_path / f'{i}'
+    path.write_bytes(data)
+    c.generate.prompt_file = str(path)
+    asked = runs.job(c, folder)
+    generate.run(asked)
+    printed.append(capsys.readouterr().out)
+    asked = dataclasses.replace(asked, text=str(path))
+    assert score.run(asked).total == run.score(text, segment_len=4).total
+    capsys.readouterr()
+  assert len(set(printed)) == 1
+  path.write_bytes(b'PAR1\0')
+  with pytest.raises(UserError, match=r'^generate\.prompt_file: .* is a Parqu'):
+    generate.run(asked)
+  with pytest.raises(
+    UserError, match=r'^--text=.* is a Parquet file, so it is'
+  ):
+    score.run(asked)
+
+
+def gzipped(text):
+  return gzip.compress(text.encode())
+
+
+def test_raw_bytes_are_read_as_they_are(tmp_path):
+  raw = dataclasses.replace(BYTES, raw=True)
+  runs.write(tmp_path, vocabulary=raw, segment_len=6)
+  run, data = txl_jax.load(tmp_path), b'\xef\xbb\xbfa\r\0b'
+  found = run.score(data)
+  np.testing.assert_array_equal(found.ids, [*data[1:]])
+  np.testing.assert_array_equal(found.offsets[:, 0], range(1, len(data)))
+  (tmp_path / 'a').write_bytes(data)
+  asked = runs.job(runs.config(), tmp_path)
+  asked = dataclasses.replace(asked, text=f'{tmp_path}/a')
+  assert score.run(asked).total == found.total
 
 
 def test_short_texts_of_many_lengths_are_one_program(made):

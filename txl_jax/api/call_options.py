@@ -34,7 +34,7 @@ def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
   for name in given:
     if name not in known:
       raise TypeError(
-        f'there is no option {name!r} for this model; allowed: '
+        f'there is no option {settings.shown(name)} for this model; allowed: '
         f'{", ".join(known)}'
       )
   new = config.copy_and_resolve_references()

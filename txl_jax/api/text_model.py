@@ -158,7 +158,7 @@ class TextModel:
     of_text = cut['batch_size'], cut['segment_len'], cut['context']
     perplexity.check(model, tokens, *of_text)
     scored = size - (int(spans[0, 1]) if first else 0)
-    spans = texts.places(spans, text)
+    spans = texts.places(self.vocabulary, spans, text)
 
     def read(model, **more):
       nll = np.zeros(len(tokens) - 1, np.float32)
@@ -191,7 +191,8 @@ class TextModel:
     if not whole or layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
     states = mesh_lib.apart(activations.hidden)(*given, ids, layer, T)
-    return results.Hidden(ids, texts.places(spans, text), states)
+    spans = texts.places(self.vocabulary, spans, text)
+    return results.Hidden(ids, spans, states)
 
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
@@ -203,7 +204,8 @@ class TextModel:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
     found = mesh_lib.apart(activations.attention)(model, self.params, ids, T)
-    return results.Attention(ids, texts.places(spans, text), found)
+    spans = texts.places(self.vocabulary, spans, text)
+    return results.Attention(ids, spans, found)
 
   def push(
     self, place: str, *, private: bool = True, format: str = 'hub'

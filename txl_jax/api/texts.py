@@ -4,12 +4,14 @@ Shapes: n tokens, V vocabulary.
 """
 
 import codecs
+import io
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from txl_jax.data import plain_text
 from txl_jax.data.vocabularies import AnyVocabulary, offsets
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -34,6 +36,17 @@ def encoded(name: str, text: str | bytes) -> bytes:
     raise UserError(f'{name} is {text!r:.50}; allowed: text in UTF-8') from e
 
 
+def plain(vocabulary: AnyVocabulary, text: bytes) -> bytes:
+  """A text as `plain_text` has it, unless the vocabulary is of raw bytes."""
+  return text if vocabulary.raw else plain_text.normal(text)
+
+
+def of_file(vocabulary: AnyVocabulary, data: bytes, name: str) -> bytes:
+  """The text of a file's bytes; UserError, which calls it `name`, if none."""
+  found = plain_text.chunks(io.BytesIO(data), name)
+  return data if vocabulary.raw else b''.join(found)
+
+
 def several(given: Any) -> list[Any]:
   """A list of one text or several."""
   return [given] if isinstance(given, (str, bytes)) else list(given)
@@ -51,7 +64,7 @@ def encode(
   So many frames are between this one and the line of the user. UserError: the
   vocabulary has no token for a part of the text.
   """
-  data = encoded(name, text)
+  data = plain(vocabulary, encoded(name, text))
   found = vocabulary.encode(data, name).astype(np.int32)
   if line := vocabulary.unknown(data, name):
     warnings.warn(line, UnknownWords, stacklevel=frames + 2)
@@ -98,8 +111,13 @@ def ids(
   return found.astype(np.int32)
 
 
-def places(spans: np.ndarray, text: Text) -> np.ndarray:
+def places(
+  vocabulary: AnyVocabulary, spans: np.ndarray, text: Text
+) -> np.ndarray:
   """Byte spans [n, 2] as places in the given text: characters for a str."""
-  if not isinstance(text, str):
+  if not isinstance(text, (str, bytes)):
     return spans
-  return offsets.in_characters(spans, text.encode())
+  data = encoded('text', text)
+  spans = spans + len(data) - len(plain(vocabulary, data))  # for its mark
+  is_str = isinstance(text, str)
+  return offsets.in_characters(spans, data) if is_str else spans

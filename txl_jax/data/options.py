@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shlex
+import urllib.parse
 from collections.abc import Iterator
 
 from txl_jax.program import settings
@@ -51,11 +52,19 @@ class Data:
   )
   path: str = file_path(
     '',
-    'Corpus text: the file or folder to learn from. A folder with a train and '
-    'a valid or test (files or sub-folders) is read with these splits; any '
-    'other text is cut at 90 and 95 percent. A .jsonl holds records, whose '
-    'field text is read.',
+    'Corpus text: the file or folder to learn from. A .jsonl holds records, '
+    'of which data.field is read.',
     may_change=ON_RESUME,
+  )
+  splits: str = key(
+    'names',
+    'Corpus text: what names in the folder data.path mean.',
+    choices={
+      'names': 'files and sub-folders named for train and valid (validation, '
+      'val, dev, eval) or test are these splits, and no others may be there; a '
+      'folder without such names is cut at 90 and 95 percent',
+      'none': 'nothing: all files are one text, cut at 90 and 95 percent',
+    },
   )
   validation_path: str = file_path(
     '',
@@ -68,6 +77,12 @@ class Data:
     'Corpus text: the test text, likewise; without one, the validation text is '
     'used.',
     may_change=ON_RESUME,
+  )
+  field: str = key('text', 'Corpus text: the field of the records to read.')
+  raw: bool = key(
+    False,
+    'Byte-level text: take the bytes of all files as they are, also of those '
+    'that are no text.',
   )
   documents: str = key(
     'none',
@@ -194,8 +209,10 @@ class Data:
     rules = (
       ('newline', self.corpus == 'enwik8', 'enwik8'),
       ('alphabet', self.corpus in BYTES, 'enwik8 and text8'),
-      ('path validation_path test_path documents', text, 'text'),
+      ('path splits validation_path test_path', text, 'text'),
+      ('field documents', text, 'text'),
       ('level', text or self.words, 'text'),
+      ('raw', text and self.level == 'byte', 'text at level byte'),
       ('lower eos unk min_count', of_words, 'text at level word'),
       ('max_size', sized, 'text at level word or subword'),
       ('tokenizer', self.subwords, 'text at level subword'),
@@ -210,6 +227,8 @@ class Data:
           yield name, f'{allowed}; other values are for corpus {where}'
     if self.ends_documents and of_words and not self.eos:
       yield 'eos', 'True with data.documents, which <eos> ends'
+    if self.raw and (self.documents == 'record' or self.field != 'text'):
+      yield 'raw', 'False with records'
     if self.alphabet == 'bytes' and self.newline == 'drop':
       yield 'alphabet', 'seen with data.newline drop'
     least = 256 + self.ends_documents if self.subwords else 3
@@ -230,6 +249,8 @@ class Data:
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
       ('word', self.corpus == 'text' and self.words),
       ('subword', self.subwords),
+      ('raw', self.raw),
+      (f'field_{urllib.parse.quote(self.field, "")}', self.field != 'text'),
       (f'documents_{self.documents}', self.ends_documents),
       ('lower', self.lower),
       ('unk', self.unk),

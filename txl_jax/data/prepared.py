@@ -7,7 +7,8 @@ of a split in order, and manifest.json:
   corpus       one of `options.CORPORA`
   folder       the folder's own name
   options      of documents: what one is; the name of the folder has all others
-  source       where the text came from, with its size and sha256
+  source       where the text came from, with its size and sha256; of one's own
+               text, the files of each split, and those that are left out
   vocabulary   see `entry` of each kind
   dtype        of the token ids: one of DTYPES
   splits       per split: tokens; bytes of its text; sha256 of its file; of
@@ -57,6 +58,8 @@ class Prepared:
   manifest: dict
   vocabulary: AnyVocabulary
   ids: np.ndarray | None = None  # new id of each id in the files; None: same
+  # In words, which files each split is of, and which are left out; '' if none.
+  files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def name(self) -> str:
@@ -126,7 +129,7 @@ class Prepared:
         raise UserError(
           f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
           f'the {len(vocabulary)} of the model, which has no <unk>: '
-          f'{", ".join(map(repr, lost[:5]))}'
+          f'{settings.listed([*map(repr, lost)])}'
         )
     ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
@@ -188,12 +191,24 @@ def load(folder: str | os.PathLike) -> Prepared:
     if manifest['format'] != FORMAT:
       found = settings.shown(manifest['format'])
       raise UserError(f'{path}: format {found}, this version reads {FORMAT}')
-    return Prepared(folder, manifest, _check(folder, manifest))
+    vocabulary, own = _check(folder, manifest), _files(manifest)
+    return Prepared(folder, manifest, vocabulary, files=own)
   except (UserError, *files.ODD) as e:
-    found = f'{e}' if isinstance(e, UserError) else f'{path}: {e!r}'
+    found = (
+      f'{e}' if isinstance(e, UserError) else f'{path}: {settings.shown(e)}'
+    )
     raise UserError(
       f'{found}: the prepared corpus is damaged, prepare it again with --force'
     ) from e
+
+
+def _files(manifest):
+  """`Prepared.files`; files.ODD if the manifest is damaged."""
+  found = {}
+  for name, each in manifest.get('source', {}).get('files_of', {}).items():
+    count = f'{len(each):,} files: ' if len(each) > 1 else ''
+    found |= {name: f'{count}{settings.listed(each)}'} if each else {}
+  return found
 
 
 def write_manifest(

@@ -53,12 +53,18 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   begin = time.monotonic()
   found = job.restored()
   # The run of another model's weights reads its corpus with that vocabulary.
-  own, began = job.corpus(), found.config.get('train.init_from')
-  encode = own.encoded_with if began else own.ordered_like
+  before, began = job.corpus(), found.config.get('train.init_from')
+  encode = before.encoded_with if began else before.ordered_like
   corpus = encode(found.vocabulary)
-  if began and (line := corpus.unknown_line(own, job.config.eval.split)):
+  if began and (line := corpus.unknown_line(before, job.config.eval.split)):
     job.console.say(line)
   _check_corpus(job, corpus, found)
+  if found.corpus not in ('', before.digest, corpus.digest):
+    job.console.say(
+      f'warning: the run in {job.folder} was trained on another corpus (sha256 '
+      f'{found.corpus[:12]}) than {corpus.name} (sha256 {corpus.digest[:12]}): '
+      f'the split {job.config.eval.split} may hold text that it was trained on'
+    )
   if documents:
     split = corpus.text(job.config.eval.split, tokens)
   else:

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from txl_jax.api import writing
+from txl_jax.api import texts, writing
 from txl_jax.generation.options import Generate
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
@@ -31,6 +31,9 @@ def run(job: Job) -> None:
     text = read_prompt(g)
     found = job.restored()
   vocabulary = found.vocabulary
+  if g.prompt_file:
+    text = texts.of_file(vocabulary, text, _file_of(g))
+  text = texts.plain(vocabulary, text)
   writer = writing.make(job.config, found.params, vocabulary)
   if prompt is None:
     prompt = vocabulary.encode(text, 'the prompt')
@@ -75,14 +78,17 @@ def _of_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
   return [np.asarray(x, np.int32) for x in parts]
 
 
+def _file_of(g):
+  return f'generate.prompt_file: {g.prompt_file}'
+
+
 def read_prompt(g: Generate) -> bytes:
-  """The text of the prompt, for every process; or UserError."""
+  """The bytes of the prompt, for every process; or UserError."""
 
   def read():
     if not g.prompt_file:
       return g.prompt
-    name = f'generate.prompt_file: {g.prompt_file}'
-    return read_text(name, g.prompt_file).decode('latin-1')
+    return read_text(_file_of(g), g.prompt_file).decode('latin-1')
 
   # Standard input is that of process 0.
   return processes.on_main(read).encode('latin-1' if g.prompt_file else 'utf-8')

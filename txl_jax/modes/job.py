@@ -53,5 +53,8 @@ class Job:
       found = processes.main_first(
         lambda: preparation.locate_or_prepare(section)
       )
+    if len({*found.files.values()}) > 1:  # not one file, cut
+      each = (f'{name}: {files}' for name, files in found.files.items())
+      self.console.say(f'data: {"; ".join(each)}')
     processes.check_same({'the digest of the corpus': found.digest})
     return found

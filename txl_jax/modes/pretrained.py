@@ -54,7 +54,7 @@ class Pretrained:
     try:
       return corpus.encoded_with(self.vocabulary)
     except UserError as e:
-      raise UserError(f'{_KEY} is {str(self.path)!r}: {e}') from e
+      raise UserError(f'{_KEY} is {settings.shown(str(self.path))}: {e}') from e
 
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
@@ -110,6 +110,6 @@ def find(config: sections.Config) -> Pretrained:
     allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
     settings.refuse(_KEY, f'{path}', allowed)
   found = Pretrained(path, *about)
-  where = f'{_KEY} is {str(path)!r}, another model'
+  where = f'{_KEY} is {settings.shown(str(path))}, another model'
   restore.check_model(config, found.config, where, 'the same values')
   return found

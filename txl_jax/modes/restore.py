@@ -29,6 +29,7 @@ class Restored(NamedTuple):
   config: dict[str, Any]  # of the run, flat
   trained_on: str  # the kind of its devices
   mesh: Mesh  # of the parameters
+  corpus: str = ''  # the digest of what it was trained on, '' if not here
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
@@ -48,7 +49,8 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   params, averaged = weights(*own)
   params = model.inference_params(params)
   on = host.versions.get('platform', '')
-  return Restored(step, params, averaged, vocabulary, then, on, mesh)
+  about = then, on, mesh, host.corpus
+  return Restored(step, params, averaged, vocabulary, *about)
 
 
 def weights(
@@ -109,8 +111,9 @@ def check_model(
   if found and found[0][0] == 'model.name':
     found = found[:1]  # the rest is because of that
   if found:
-    differ = '; '.join(f'{k} is {x!r}, there {y!r}' for k, x, y in found)
-    raise UserError(f'{where}: {differ}; allowed: {allowed}')
+    shown = settings.shown
+    differ = [f'{k} is {shown(x)}, there {shown(y)}' for k, x, y in found]
+    raise UserError(f'{where}: {"; ".join(differ)}; allowed: {allowed}')
 
 
 def choose(

@@ -6,9 +6,9 @@ import os
 import time
 import warnings
 
+from txl_jax.api import texts
 from txl_jax.api.results import Score
 from txl_jax.api.text_model import TextModel
-from txl_jax.api.texts import UnknownWords
 from txl_jax.evaluation import figures
 from txl_jax.modes import evaluate, generate, restore
 from txl_jax.modes.job import Job
@@ -38,6 +38,7 @@ def run(job: Job) -> Score:
   # Standard input is that of process 0.
   text = processes.on_main(read).encode('latin-1')
   found, begin = job.restored(), time.monotonic()
+  text = texts.of_file(found.vocabulary, text, f'--text={job.text}')
   of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
   if line := found.vocabulary.unknown(text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
@@ -45,7 +46,7 @@ def run(job: Job) -> Score:
     job.console.phase('scoring', 0, '{:,} tokens') as phase,
     warnings.catch_warnings(),
   ):
-    warnings.simplefilter('ignore', UnknownWords)  # it was said
+    warnings.simplefilter('ignore', texts.UnknownWords)  # it was said
     told = functools.partial(job.console.reach, phase, pause=5.0)
     score = TextModel(*of_run).score(text, progress=told)
   seconds, n = time.monotonic() - begin, len(score.nll)

@@ -22,6 +22,7 @@ from jax._src import distributed as jax_distributed  # for `store` alone
 
 from txl_jax.program import terminal
 from txl_jax.program.errors import UserError
+from txl_jax.program.settings import shown
 
 _TIMEOUT = 300  # seconds until all processes have come
 _FOREVER = 7 * 24 * 3600 * 1000  # ms; a lost process ends the wait before
@@ -184,5 +185,5 @@ def check_same(values: Mapping[str, Any]) -> None:
   main = on_main(lambda: values)
   for name, here in json.loads(json.dumps(values)).items():
     if main[name] != here:
-      found = f'{here!r} here, {main[name]!r} on process 0'
+      found = f'{shown(here)} here, {shown(main[name])} on process 0'
       raise UserError(f'{name} is {found}; allowed: the same on every process')

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from txl_jax.program import errors
+from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
 
 flags.disclaim_key_flags()  # `define` makes those of the program that calls it
@@ -58,11 +58,13 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
   except SystemExit:  # after --help, where absl has status 1
     sys.exit(0)
   except flags.Error as e:
-    raise UserError(f'{e}') from e
+    text = f'{e}'  # with the value, whose length nothing limits
+    middle = '…' if len(text) > 400 else ''
+    raise UserError(f'{text[:200]}{middle}{text[200:][-200:]}') from e
   except Exception as e:  # of the overrides of a config
     raise UserError(f'--config: {type(e).__name__}: {e}') from e
   if extra := rest[1 + arguments :]:
-    raise UserError(f'argument {extra[0]!r} is not expected')
+    raise UserError(f'argument {settings.shown(extra[0])} is not expected')
   return rest
 
 

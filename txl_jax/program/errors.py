@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from txl_jax.program import terminal
 
+_LONG = re.compile(r'(\S{199})\S{21,}')  # a name or path that no line has
 _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 
 
@@ -38,7 +39,8 @@ def told() -> Iterator[None]:
   except BrokenPipeError:
     terminal.end(1)  # the interpreter would fail once more, when it ends
   except (UserError, OSError) as e:
-    print('error:', ' '.join(str(e).split()), file=sys.stderr)
+    text = _LONG.sub(r'\1…', ' '.join(str(e).split()))
+    print('error:', text, file=sys.stderr)
     sys.exit(1)
   except (MemoryError, RuntimeError) as e:
     # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.

@@ -22,7 +22,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -40,7 +40,7 @@ OTHER = 'on resume, as another experiment'  # the same, but for the report
 
 # Older versions recorded them; nothing reads them any more.
 GONE = re.compile(
-  r"""attention_length\.threshold|data\.(field|separator)|watch\.stall_seconds
+  r"""attention_length\.threshold|data\.separator|watch\.stall_seconds
   |generate\.(prompt_lines|stream)|(heatmap|long_text|sliding_window)\.\w+
   |model\.softmax_samples|train\.(compilation_cache|init_optimiser|sample_every
   |sample_tokens|steps_per_dispatch)""",
@@ -51,7 +51,8 @@ GONE_VALUE = 'train.nonfinite', 'skip'  # the same
 
 _RECORDED = '"""The config of this run, complete.'
 _LIST = 'docs/config.md lists them'
-_LINE = 300  # characters of a value that are shown
+_LINE = 200  # characters of a value that are shown
+_LISTED = 5  # values of many that are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +150,19 @@ def shown(value: Any) -> str:
     text = repr(value)
   except (ValueError, RecursionError):  # a number of thousands of digits
     text = f'a {type(value).__name__}, too long to be shown'
-  return text if len(text) <= _LINE else f'{text[:_LINE]}…'
+  return cut(text)
+
+
+def cut(text: str) -> str:
+  """A text, or its beginning if it is too long for a line."""
+  return text if len(text) <= _LINE else f'{text[: _LINE - 1]}…'
+
+
+def listed(texts: Sequence[str]) -> str:
+  """The first few of several texts, and how many more there are."""
+  more = len(texts) - _LISTED
+  first = cut(', '.join(texts[:_LISTED]))
+  return f'{first} and {more:,} more' if more > 0 else first
 
 
 def are_sizes(values: tuple, at_most: int) -> bool:

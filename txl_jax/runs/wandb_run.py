@@ -14,6 +14,7 @@ from typing import Any
 
 from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.settings import shown
 
 NAME = 'wandb.json'
 _NEEDED = "pip install 'txl_jax[wandb]'"
@@ -51,7 +52,7 @@ class Run:
     except wandb.Error as e:
       allowed = "allowed: '', or WANDB_MODE=offline in the environment"
       raise UserError(
-        f'train.wandb is {project!r}: {first_line(e)}; {allowed}'
+        f'train.wandb is {shown(project)}: {first_line(e)}; {allowed}'
       ) from e
     files.write(path, json.dumps(known) + '\n')
 
@@ -77,7 +78,9 @@ def _package(project) -> Any:
   try:
     return importlib.import_module('wandb')
   except ImportError as e:
-    found = f'train.wandb is {project!r} and the package wandb is not there'
+    found = (
+      f'train.wandb is {shown(project)} and the package wandb is not there'
+    )
     raise UserError(f'{found}; run: {_NEEDED}') from e
 
 

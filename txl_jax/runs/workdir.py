@@ -89,8 +89,9 @@ def compare(
     if not then.trained and not name.startswith('model.'):
       continue
     raise UserError(
-      f'{folder} holds a run with {name} = {there!r}, this command has '
-      f'{here!r}; continue with the same value or choose another --workdir'
+      f'{folder} holds a run with {name} = {settings.shown(there)}, this '
+      f'command has {settings.shown(here)}; continue with the same value or '
+      'choose another --workdir'
     )
   if not then.trained:
     ours, there = corpus.vocabulary, vocabulary(folder, 0)

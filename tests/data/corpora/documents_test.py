@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.corpora import asking
 from txl_jax.data import prepared
-from txl_jax.data.corpora import own_text
+from txl_jax.data.corpora import finding, own_text
 from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
 
@@ -135,7 +135,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
   names = sorted(tmp_path.iterdir())
   names[largest].write_text('y' * 500)
   asked = Data('text', path=f'{tmp_path}', documents='file')
-  found = own_text.find(asked)
+  found = finding.find(asked)
   if count < 3:
     with pytest.raises(UserError, match='too few documents to cut it into 3 '):
       own_text.splits(asked, found)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import programs
-from txl_jax.data.corpora import local, own_text
+from txl_jax.data.corpora import finding, local, own_text
 from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
 
@@ -19,7 +19,7 @@ def read_text(path, words=False):
   """The splits of a text and its source."""
   level = 'word' if words else 'byte'
   asked = Data('text', path=str(path), level=level)
-  found = own_text.find(asked)
+  found = finding.find(asked)
   return own_text.splits(asked, found), own_text.source(asked, found)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.data.corpora import asking
-from txl_jax.data.corpora import own_text
+from txl_jax.data.corpora import finding, own_text
 from txl_jax.data.options import Data
 from txl_jax.program.errors import UserError
 
@@ -20,13 +20,17 @@ def write(root, tree):
 
 def find(path, **options):
   options = {k: str(x) for k, x in options.items()}
-  return own_text.find(Data('text', path=str(path), **options))
+  return finding.find(Data('text', path=str(path), **options))
 
 
 def texts(found):
   asked = Data('text', path='it')
   splits = own_text.splits(asked, found)
   return {split: b''.join(read()) for split, read in splits.items()}
+
+
+def names(found):
+  return {split: [*x] for split, x in found.splits.items()}
 
 
 def source(found):
@@ -37,23 +41,46 @@ EXPECTED = dict(zip(('train', 'validation', 'test'), LINES.values()))
 
 
 @pytest.mark.parametrize(
-  'names',
+  'paths',
   [
     ('train.txt', 'valid.txt', 'test.txt'),
     ('train', 'validation/a/b.txt', 'test/x'),
     ('TRAIN.TXT', 'dev.tokens', 'Test.raw'),
     ('train/a.py', 'val.txt', 'test.txt'),
+    ('train/test.txt', 'valid/train.txt', 'test/valid.txt'),
     ('wiki.train.tokens', 'wiki.valid.tokens', 'wiki.test.tokens'),
     ('train-00000-of-00001.txt', 'ptb.valid.txt', 'test.txt'),
+    *(
+      (f'train{x}', f'eval{x}', f'test{x}')
+      for x in (
+        '.en',
+        '.csv',
+        '.json',
+        '.parquet',
+        '.md',
+        '.bpe',
+        '.tok.bpe.en',
+      )
+    ),
+    ('train_0.txt', 'valid_0.txt', 'test_0.txt'),
+    ('my_train.txt', 'my_val.txt', 'my-test.txt'),
+    ('en/train.txt', 'en/dev.txt', 'en/test.txt'),
+    ('c4-train.00000-of-01024.x', 'c4-validation.00000-of-00008.x', 'a.test'),
+    ('fineweb_train_000001.bin', 'fineweb_val_000000.bin', 'x test part 3'),
+    ('news training/a-1', 'news.valid.v2.txt', '00_test.txt'),
   ],
 )
-def test_splits_by_name(tmp_path, names):
-  write(tmp_path, dict(zip(names, LINES.values())))
+def test_splits_by_name(tmp_path, paths):
+  write(tmp_path, dict(zip(paths, LINES.values())))
   found = find(tmp_path)
   assert texts(found) == EXPECTED
-  assert source(found)['splits'] == dict(
-    zip(('train', 'validation', 'test'), ([n] for n in names))
-  )
+  each = dict(zip(EXPECTED, ([path] for path in paths)))
+  asked = Data('text', path='it')
+  of = own_text.files_of(found, own_text.splits(asked, found))
+  assert of == {'files_of': each | {'left out': []}}
+  # Without their names they are one text, and nothing is lost of it.
+  together = texts(find(tmp_path, splits='none'))
+  assert sum(map(len, together.values())) == sum(map(len, LINES.values()))
 
 
 def test_shards_and_folders_are_whole_splits(tmp_path):
@@ -89,22 +116,79 @@ def test_no_validation_split_is_cut_from_the_end_of_train(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'names',
+  'paths',
   [
     ('train.txt',),
-    ('train.txt', 'book.txt'),
-    ('valid.txt', 'book.txt'),
-    ('train.py', 'test.py'),
-    ('src/a.py', 'test/b.py', 'dev/c.py'),
-    ('test.txt',),
+    ('train.py', 'test.py', 'README.md'),
+    ('testament.txt', 'contrains.txt', 'evaluate/latest.txt', 'devil.txt'),
     ('a.txt', 'b.txt'),
   ],
 )
-def test_other_folders_are_one_text(tmp_path, names):
-  tree = dict.fromkeys(names, b'123456789\n' * 100)
-  found = texts(find(write(tmp_path, tree)))
-  n = 1000 * len(names)
-  assert [*map(len, found.values())] == [n * 9 // 10, n // 20, n // 20]
+def test_other_folders_are_one_text(tmp_path, paths):
+  tree = dict.fromkeys(paths, b'123456789\n' * 100)
+  found = find(write(tmp_path, tree))
+  assert names(found) == {'': sorted(paths)}
+  n = 1000 * len(paths)
+  assert [*map(len, texts(found).values())] == [n * 9 // 10, n // 20, n // 20]
+
+
+@pytest.mark.parametrize(
+  'paths, words',
+  [
+    (('train.txt', 'book.txt'), ['(train: train.txt)', 'others (book.txt)']),
+    (('valid.txt', 'book.txt'), ['(valid: valid.txt)', '(book.txt)']),
+    (
+      ('src/a.py', 'test/b.py', 'src/c.txt'),
+      ['(test: test/b.py)', 'others (src/c.txt)'],
+    ),
+    (
+      [f'{i}.go' for i in range(9)] + ['x_test.go'],
+      ['x_test.go', '(0.go, 1.go, 2.go, 3.go, 4.go and 4 more)'],
+    ),
+    (('train.txt', 'train_test.txt'), ['others (train_test.txt)']),
+    (('test.txt',), ['(test: test.txt) and no train; allow']),
+    (('valid.txt', 'test.txt'), ['valid: valid.txt) and no train; allowed:']),
+    (
+      ('train.txt', 'dev.txt', 'eval.txt'),
+      ['(dev: dev.txt, eval: eval.txt, train: train.txt) and two for one'],
+    ),
+    (('train.txt', 'a/valid.txt', 'x' * 99, 'y' * 99, 'z' * 99), ['y…)']),
+  ],
+)
+def test_splits_and_other_names_are_refused(tmp_path, paths, words):
+  write(tmp_path, dict.fromkeys(paths, b'123456789\n' * 100))
+  with pytest.raises(UserError) as error:
+    find(tmp_path)
+  for word in (f'data.path: {tmp_path} has names of splits (', *words):
+    assert word in str(error.value)
+  everything = find(tmp_path, splits='none')
+  assert names(everything) == {'': sorted(paths)}
+
+
+def test_what_lies_beside_splits_is_left_out(tmp_path):
+  paths = dict(zip(('train.bin', 'val.bin', 'test.bin'), LINES.values()))
+  beside = ['LICENSE.test', 'README', 'meta.pkl', 'prepare.py', 'train.py']
+  beside += [
+    '.git/train',
+    '.gitattributes',
+    'sub/notes.md',
+    'dataset_infos.json',
+  ]
+  write(tmp_path, paths | dict.fromkeys(beside, b'no text of a split'))
+  found = find(tmp_path)
+  assert texts(found) == EXPECTED
+  assert {*found.left_out} == {'.git', *beside} - {'.git/train'}
+
+
+def test_links_to_folders(tmp_path):
+  tree = {'real/a': LINES['train'], 'b/valid': LINES['valid']}
+  write(tmp_path, tree | {'b/test/x': LINES['test'], 'b/y/z': b'no'})
+  (tmp_path / 'b/train').symlink_to(tmp_path / 'real')
+  (tmp_path / 'b/y/z').unlink()
+  (tmp_path / 'b/other').symlink_to(tmp_path)
+  found = find(tmp_path / 'b')
+  assert texts(found) == EXPECTED
+  assert found.left_out == ['other']
 
 
 def test_paths_that_do_not_go_together(tmp_path):
@@ -114,7 +198,7 @@ def test_paths_that_do_not_go_together(tmp_path):
   named = texts(find(tmp_path / 'a', **own))
   assert (named['train'], named['validation']) == (b'x\n', b'z\n')
   with pytest.raises(UserError, match=r'validation_path: .*/b is also of'):
-    find(tmp_path, **own)
+    find(tmp_path, **own, splits='none')
   with pytest.raises(UserError, match=r'data\.test_path: .*nothing does not'):
     find(tmp_path / 'b', test_path=tmp_path / 'nothing')
   write(tmp_path, {'empty': b'', 'text': b'x\n' * 100})

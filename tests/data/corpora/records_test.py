@@ -15,8 +15,8 @@ LINES = ''.join(json.dumps({'n': 1, 'text': x}) + '\n' for x in TEXTS).encode()
 def test_records_give_their_text(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(LINES + b'\n')
-  assert b''.join(local.records(path, True)) == PLAIN
-  assert [*local.records(path, False)] == [x.encode() for x in TEXTS]
+  assert b''.join(local.records(path, True, 'text')) == PLAIN
+  assert [*local.records(path, False, 'text')] == [x.encode() for x in TEXTS]
 
 
 @pytest.mark.parametrize('level', ['byte', 'word'])
@@ -34,30 +34,54 @@ def test_a_corpus_of_records_is_that_of_its_text(tmp_path, level):
 
 
 @pytest.mark.parametrize(
-  'text, line',
+  'text, found',
   [
-    (b'{"text": "a"}\n\n{"body": 1, "id": 2}\n', 3),
-    (b'{"text": "a"}\n{"text": \n', 2),
-    (b'\xff\n', 1),
-    (b'[' * 100_000, 1),
-    (b'[1]\n', 1),
-    (b'{"text": null}', 1),
-    (b'{"text": 3}', 1),
+    (
+      b'{"text": "a"}\n\n{"body": 1, "id": 2}\n',
+      "line 3 has the fields 'body', 'id'",
+    ),
+    (b'{}', 'line 1 has the fields of none'),
+    (
+      json.dumps({f'{i}' * 99: 0 for i in range(9)}).encode(),
+      f"line 1 has the fields '{'0' * 99}', '{'1' * 95}… and 4 more",
+    ),
+    (b'{"text": "a"}\n{"text": \n', 'line 2 has \'{"text": \', no JSON'),
+    (b'\xff\n', "line 1 has '\ufffd', no JSON"),
+    (b'[' * 100_000, f"line 1 has '{'[' * 198}…, no JSON"),
+    (b'[1]\n', 'line 1 has [1]'),
+    (b'null\n', 'line 1 has null'),
+    (b'{"text": null}', 'line 1 has null'),
+    (b'{"text": 3}', 'line 1 has 3'),
+    (b'{"text": ["a"]}', 'line 1 has ["a"]'),
+    (b'{"text": "a\\ud83d"}', 'line 1 has half of a surrogate pair'),
   ],
 )
-def test_records_that_cannot_be_read(tmp_path, text, line):
+def test_records_that_cannot_be_read(tmp_path, text, found):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(text)
   with pytest.raises(UserError) as error:
-    [*local.records(path, True)]
+    [*local.records(path, True, 'text')]
   assert str(error.value) == (
-    f'{path}: line {line}; allowed: a JSON object whose field text is a string'
+    f"{path}: {found}; allowed: an object whose field 'text' (data.field) is a "
+    'string'
   )
+
+
+def test_another_field(tmp_path):
+  lines = LINES.replace(b'"text"', b'"the body"').replace(b'"n"', b'"text"')
+  (tmp_path / 'a.jsonl').write_bytes(lines)
+  (tmp_path / 'b.jsonl').write_bytes(LINES)
+  one, two = (
+    asking.prepare('text', tmp_path / 'data', path=tmp_path / name, **more)
+    for name, more in (('a.jsonl', {'field': 'the body'}), ('b.jsonl', {}))
+  )
+  assert one.digest == two.digest
+  assert one.name.endswith('-field_the%20body')
 
 
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='jsonl cannot be read: No such'):
-    [*local.records(tmp_path / 'a.jsonl', True)]
+    [*local.records(tmp_path / 'a.jsonl', True, 'text')]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
@@ -65,6 +89,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(line * 20_000)
   tracemalloc.start()
-  assert sum(map(len, local.records(path, True))) == 20_000 * 1001
-  assert tracemalloc.get_traced_memory()[1] < 4 << 20
+  assert sum(map(len, local.records(path, True, 'text'))) == 20_000 * 1001
+  assert tracemalloc.get_traced_memory()[1] < 6 << 20
   tracemalloc.stop()

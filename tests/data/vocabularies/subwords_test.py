@@ -5,6 +5,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 
 import hypothesis
 import hypothesis.strategies as st
@@ -89,6 +90,22 @@ def test_text_without_a_place_to_cut_is_cut_anywhere():
   parts = [*subwords.blocks(chunks, 99)]
   assert b''.join(parts) == data and len(parts) > 1
   assert max(map(len, parts)) <= 1 << 22
+
+
+def test_text_without_white_space_takes_linear_time():
+  """The square of these lengths would be minutes."""
+  letters = np.random.default_rng(0).choice([*b'ACGT'], 1 << 21)
+  data = letters.astype(np.uint8).tobytes()
+  begin = time.process_time()
+  chunks = [data[i : i + 500] for i in range(0, len(data), 500)]
+  assert b''.join(subwords.blocks(chunks, 99)) == data
+  strings = [*subwords._strings([data])]
+  assert ''.join(strings).encode() == data and max(map(len, strings)) == 256
+  found = subwords.learn([data[:200_000]], 1000)
+  assert len(found) == 1000 and {*b''.join(found.symbols[256:])} == {*b'ACGT'}
+  assert time.process_time() - begin < 20
+  words = 'x' * 300 + ' ' + 'y' * 255 + '\n'
+  assert [*subwords._strings([words.encode()])] == ['x' * 256, words[256:]]
 
 
 def test_what_is_learned_is_always_the_same():

@@ -228,6 +228,15 @@ def test_unknown_words_are_told_in_one_line():
   assert VOCABULARY.unknown(b'It \xff', 'it').endswith(r": '\udcff'")
 
 
+def test_long_words_are_not_shown_to_their_ends():
+  word = b'x' * 75_111
+  line = VOCABULARY.unknown(word, 'it')
+  assert line == f"it: not in the vocabulary, read as <unk>: '{'x' * 198}…"
+  with pytest.raises(UserError) as error:
+    Words(('a',)).encode(word, 'it')
+  assert str(error.value).startswith(f"it: word '{'x' * 198}… is not among the")
+
+
 def test_where_no_word_is_unknown():
   assert VOCABULARY.unknown(b'the city', 'it') == ''
   assert Bytes.all_bytes().unknown(b'zebra', 'it') == ''

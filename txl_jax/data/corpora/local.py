@@ -16,9 +16,11 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from txl_jax.data import plain_text
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program.errors import UserError
-from txl_jax.program.files import ODD, open_regular, reading
+from txl_jax.program.files import open_regular, reading
+from txl_jax.program.settings import cut, listed, shown
 
 _CHUNK = 1 << 20  # bytes read at a time
 
@@ -40,6 +42,7 @@ class Part:
   # Gives the text, in chunks, of a file that is not plain text; the bytes are
   # then those of the text.
   read: Callable[[], Iterator[bytes]] | None = None
+  lines: bool = False  # whether plain bytes are text, as by `plain_text.lines`
 
   @classmethod
   def whole(
@@ -63,7 +66,9 @@ class Part:
     """The bytes of a plain file from start on."""
     with reading(f'{self.path}'), open_regular(self.path) as f:
       f.seek(self.start)
-      yield from iter(lambda: f.read(_CHUNK), b'')
+      chunks = iter(lambda: f.read(_CHUNK), b'')
+      name = f'{self.path}'
+      yield from plain_text.lines(chunks, name) if self.lines else chunks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +97,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
   Python version. UserError: a file cannot be read.
   """
   root = pathlib.Path(root)
-  files = list_files(root)
+  files, _ = list_files(root)
   files = {name: x for name, x in files.items() if _is_library_source(name)}
   digests = {hashlib.sha256(name.encode()).digest(): name for name in files}
   parts = {split: [] for split in SPLITS}
@@ -111,24 +116,30 @@ def _is_library_source(path: str) -> bool:
   return is_source and not any(map(_SKIPPED.fullmatch, folders))
 
 
-def list_files(root: pathlib.Path) -> dict[str, Part]:
-  """Files below root that are not hidden, by relative posix paths, sorted.
+def list_files(root: pathlib.Path) -> tuple[dict[str, Part], list[str]]:
+  """Files below root, by relative posix paths, sorted; and what is left out.
 
-  Links to folders are not followed. Each is the plain bytes of the file.
+  Hidden files and folders, links to folders, and what is no file are left out.
+  Each Part is the plain bytes of a file.
   """
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
 
-  found = {}
+  found, left_out = {}, []
   for folder, subfolders, names in os.walk(root, onerror=fail):
-    subfolders[:] = [d for d in subfolders if not d.startswith('.')]
-    for name in names:
+    for name in [*names, *subfolders]:
       path = pathlib.Path(folder, name)
+      relative, hidden = path.relative_to(root).as_posix(), name[:1] == '.'
+      if name in subfolders and (hidden or path.is_symlink()):
+        left_out.append(relative)
+        subfolders.remove(name)
       # is_file leaves out sockets, pipes and links that lead nowhere.
-      if not name.startswith('.') and path.is_file():
-        found[path.relative_to(root).as_posix()] = Part.whole(path)
-  return dict(sorted(found.items()))
+      elif path.is_file() and not hidden:
+        found[relative] = Part.whole(path)
+      elif name in names:
+        left_out.append(relative)
+  return dict(sorted(found.items())), sorted(left_out)
 
 
 def between(files: Iterable[Part], start: int, stop: int) -> Split:
@@ -157,26 +168,59 @@ def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
   }
 
 
-def records(path: pathlib.Path, newlines: bool) -> Iterator[bytes]:
-  """The text of each record of a .jsonl, a line with an object with a `text`.
+def text(path: pathlib.Path) -> Part:
+  """A file of text; UserError if it is none, see `plain_text`."""
+  with reading(f'{path}'), open_regular(path) as f:
+    plain = not plain_text.mark(f, f'{path}')
+  whole = Part.whole(path, None if plain else lambda: _text(path))
+  return dataclasses.replace(whole, lines=plain)
+
+
+def _text(path):
+  with reading(f'{path}'), open_regular(path) as f:
+    yield from plain_text.chunks(f, f'{path}')
+
+
+def records(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
+  """The text of each record of a .jsonl, a line with an object with a field.
 
   Newlines end each text if they are asked for. UserError: the file cannot be
   read, or a line, unless it is blank, has no text.
   """
-  with reading(f'{path}'), open_regular(path) as f:
-    for number, line in enumerate(f, 1):
-      if not line.strip():
-        continue
-      try:
-        text = json.loads(line)['text']
-      except ODD:
-        text = None
-      if not isinstance(text, str):
-        allowed = 'a JSON object whose field text is a string'
-        raise UserError(f'{path}: line {number}; allowed: {allowed}')
-      data = text.encode('utf-8', 'replace')  # JSON may have half a character
+  for number, line in enumerate(_lines(_text(path)), 1):
+    if line.strip():
+      data = plain_text.normal(_value(line, field, f'{path}: line {number}'))
       needs_one = newlines and not data.endswith(b'\n')
       yield data + b'\n' if needs_one else data
+
+
+def _lines(chunks):
+  """The lines of a text, without their ends."""
+  rest = b''
+  for chunk in chunks:
+    *lines, rest = (rest + chunk).split(b'\n')
+    yield from lines
+  yield rest
+
+
+def _value(line, field, where):
+  """The text in a field of a record; a UserError tells what is there."""
+  record = None
+  try:
+    record = json.loads(line)
+    return record[field].encode()
+  except UnicodeEncodeError:
+    found = 'half of a surrogate pair'
+  except KeyError:
+    found = f'the fields {listed([*map(repr, record or ())]) or "of none"}'
+  except (ValueError, RecursionError):
+    found = f'{shown(line.decode(errors="replace"))}, no JSON'
+  except (TypeError, AttributeError):
+    found = cut(json.dumps(record[field] if type(record) is dict else record))
+  raise UserError(
+    f'{where} has {found}; allowed: an object whose field {shown(field)} '
+    '(data.field) is a string'
+  )
 
 
 def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:

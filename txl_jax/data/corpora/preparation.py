@@ -19,6 +19,7 @@ from typing import Any
 from txl_jax.data import options, prepared
 from txl_jax.data.corpora import (
   fetching,
+  finding,
   local,
   own_text,
   published,
@@ -51,9 +52,9 @@ def prepare(
   asked.check()
   remote, asked = fetching.apart(asked)
   listed, file = _read_list(asked)
-  splits, source, own = {}, {}, {}
+  splits, source, own = {}, {}, None
   if asked.corpus == 'text':
-    own = own_text.find(asked)
+    own = finding.find(asked)
     source = own_text.source(asked, own)
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
@@ -69,6 +70,7 @@ def prepare(
     print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
     if own:
       splits = own_text.splits(asked, own)
+      source |= own_text.files_of(own, splits)
     elif not splits:
       # TFDS is needed only for downloads; training does not import it.
       from txl_jax.data.corpora import builders

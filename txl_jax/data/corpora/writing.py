@@ -4,8 +4,8 @@ If a text of words consists of several local files, each is whole lines: a file
 does not continue the last line of the one before.
 """
 
-import codecs
 import collections
+import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ def write(
   elif asked.subwords:
     vocabulary = _learn(asked, splits['train'])
   elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
-    vocabulary = Bytes.all_bytes()
+    vocabulary = dataclasses.replace(Bytes.all_bytes(), raw=asked.raw)
   else:  # the bytes that occur
     text = itertools.chain.from_iterable(split() for split in splits.values())
     dropped = b'\n' if asked.newline == 'drop' else b''
@@ -89,22 +89,20 @@ def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
 
 
 def _lines(asked, split, entry) -> Iterator[bytes]:
-  """A text of words in chunks, without byte-order marks.
+  """A text of words in chunks.
 
   The last line of a file gets a newline. A document becomes a line: newlines
   within it are spaces. Counts bytes.
   """
   whole = asked.ends_documents
   if whole:
-    units = ((True, True, x) for x in local.each_document(asked, split))
+    units = ((True, x) for x in local.each_document(asked, split))
   else:
-    units = ((x.start == 0, x.stop == x.size, x()) for x in split.parts)
-  for begins, ends, chunks in units:
+    units = ((x.stop == x.size, x()) for x in split.parts)
+  for ends, chunks in units:
     last = b' ' if whole else b''
     for chunk in chunks:
       entry['bytes'] += len(chunk)
-      if begins:
-        chunk, begins = chunk.removeprefix(codecs.BOM_UTF8), False
       if whole:
         chunk = chunk.replace(b'\n', b' ')
       last = chunk[-1:] or last

@@ -26,6 +26,7 @@ class Bytes(Symbols):
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
   dropped: tuple[int, ...] = ()  # bytes that `encode` leaves out of any text
+  raw: bool = False  # whether texts are any bytes, as with data.raw
 
   def __post_init__(self):
     super().__post_init__()

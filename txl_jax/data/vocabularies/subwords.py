@@ -16,8 +16,11 @@ text.
 import dataclasses
 import functools
 import hashlib
+import io
+import itertools
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -25,10 +28,12 @@ import numpy as np
 
 from txl_jax.data.vocabularies.words import Decoder, Symbols
 from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.settings import cut
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
 _LONGEST = 1 << 22  # bytes of a block with no place to cut it
 _PLACE = re.compile(rb'(?<=\S) (?=\S)')  # that no subword spans
+_RUN = re.compile(r'\S{256}')  # without white space; longer ones learn slowly
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
 
@@ -150,6 +155,7 @@ class Subwords(Symbols):
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   """The subwords of a text: 256 bytes, then pairs, the most frequent first.
 
+  On a terminal where nothing else draws, the library shows how far it is.
   There are at most max_size, which is at least 256, and learning from the same
   text always gives the same ones. A newline is always a token of its own.
   """
@@ -163,16 +169,23 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
     vocab_size=max_size,
     min_frequency=2,
     initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=False,
+    # While a console draws, rich has put another class in its place.
+    show_progress=type(sys.stderr) is io.TextIOWrapper and sys.stderr.isatty(),
   )
   made.train_from_iterator(_strings(chunks), trainer)
   return Subwords.from_fields(json.loads(made.to_str()))
 
 
 def _strings(chunks) -> Iterator[str]:
-  """A text in pieces, without bytes that are not UTF-8."""
+  """A text in pieces, without bytes that are not UTF-8.
+
+  Long runs without white space are cut: the library takes each for a word, and
+  the square of its length to merge pairs in it.
+  """
   for block in blocks(chunks, _SIZE):
-    yield from _ODD.split(block.decode('utf-8', 'surrogateescape'))[::2]
+    for text in _ODD.split(block.decode('utf-8', 'surrogateescape'))[::2]:
+      cuts = [0, *(run.end() for run in _RUN.finditer(text)), len(text)]
+      yield from (text[i:j] for i, j in itertools.pairwise(cuts))
 
 
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -181,21 +194,22 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
   A block without such a place is cut anywhere once it has become long: the
   tokens there may differ.
   """
-  rest = b''
+  rest, seen = bytearray(), size  # up to which there is no place
   for chunk in chunks:
-    rest, at = rest + chunk, 0
-    while len(rest) - at >= size:
-      if found := _PLACE.search(rest, at + size, at + _LONGEST):
+    rest += chunk
+    while len(rest) > seen:
+      if found := _PLACE.search(rest, seen, _LONGEST):
         cut = found.start()
-      elif len(rest) - at >= _LONGEST:
-        cut = at + _LONGEST
+      elif len(rest) >= _LONGEST:
+        cut = _LONGEST
       else:
+        seen = max(size, len(rest) - 1)
         break
-      yield rest[at:cut]
-      at = cut
-    rest = rest[at:]
+      yield bytes(rest[:cut])
+      del rest[:cut]
+      seen = size
   if rest:
-    yield rest
+    yield bytes(rest)
 
 
 def _library() -> Any:
@@ -214,8 +228,8 @@ def _symbols(fields) -> tuple[bytes, ...]:
   model, decoder = fields['model'], fields['decoder'] or {}
   if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
     raise ValueError(
-      f'it is a {model.get("type")} with the decoder {decoder.get("type")}; '
-      f'{_ALLOWED}'
+      f'it is a {cut(str(model.get("type")))} with the decoder '
+      f'{cut(str(decoder.get("type")))}; {_ALLOWED}'
     )
   if fields.get('normalizer') is not None:
     raise ValueError(f'it normalises the text; {_ALLOWED} that changes nothing')

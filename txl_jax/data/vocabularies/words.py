@@ -22,10 +22,11 @@ import numpy as np
 
 from txl_jax.data.vocabularies import detokenise
 from txl_jax.program.errors import UserError
+from txl_jax.program.settings import listed, shown
 
 _LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
 _BLOCK = 1 << 23  # bytes of a text that is read at once
-_SHOWN = 5  # unknown words that are listed
+_LATER = 'documents', 'raw'  # fields that are left out if they are False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Symbols(abc.ABC):
   unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
   unk_id: ClassVar[int | None] = None  # token id of the unknown word
   end: ClassVar[Any] = None  # in place of the symbol <eos>, which has no bytes
+  raw = False  # not a field; whether texts are any bytes, as with data.raw
   symbols: tuple  # in the order of their token ids
   counts: tuple[int, ...] = ()  # of each symbol in the text, if counted
 
@@ -119,7 +121,8 @@ class Symbols(abc.ABC):
     found: dict[str, Any] = {'kind': self.kind}
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      found[field.name] = [*value] if isinstance(value, tuple) else value
+      if field.name not in _LATER or value:
+        found[field.name] = [*value] if isinstance(value, tuple) else value
     return found
 
   entry = to_json  # in the manifest of a prepared corpus
@@ -128,7 +131,7 @@ class Symbols(abc.ABC):
   def from_json(cls, fields: Mapping) -> Self:
     """The inverse of `to_json`; ValueError for anything else."""
     if fields['kind'] != cls.kind:
-      raise ValueError(f'kind is {fields["kind"]!r}, not {cls.kind!r}')
+      raise ValueError(f'kind is {shown(fields["kind"])}, not {cls.kind!r}')
     return cls(**_typed(cls, fields))
 
 
@@ -137,7 +140,7 @@ def _typed(kind, fields):
   found = {}
   for field in dataclasses.fields(kind):
     name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
-    value = fields.get(name, False if name == 'documents' else None)
+    value = fields.get(name, False if name in _LATER else None)
     right = type(value) is (list if of else field.type)
     if not right or (of and any(type(x) is not of[0] for x in value)):
       raise ValueError(f'{name} is {value!r:.80}')
@@ -180,7 +183,7 @@ class Words(Symbols):
       raise ValueError('a word is empty or has white space')
     for word in (self.eos, self.unk):
       if word and word not in self.symbols:
-        raise ValueError(f'{word!r} is not among the words')
+        raise ValueError(f'{shown(word)} is not among the words')
 
   @classmethod
   def from_counts(
@@ -282,13 +285,6 @@ class Words(Symbols):
     """See `Symbols`."""
     return dataclasses.replace(self, documents=True)
 
-  def to_json(self) -> dict:
-    """See `Symbols`; older versions do not know `documents`."""
-    found = super().to_json()
-    if not self.documents:
-      del found['documents']
-    return found
-
   def _outside(self, text: bytes) -> list[str]:
     """The different words of a text that have no token id."""
     words = dict.fromkeys(split(text, self.newline, self.lower))
@@ -298,9 +294,8 @@ class Words(Symbols):
     """See `Symbols`."""
     if self.unk_id is None or not (found := self._outside(text)):
       return ''
-    more = f' and {len(found) - _SHOWN:,} more' if len(found) > _SHOWN else ''
-    shown = ', '.join(map(repr, found[:_SHOWN]))
-    return f'{name}: not in the vocabulary, read as {self.unk}: {shown}{more}'
+    words = listed([*map(repr, found)])
+    return f'{name}: not in the vocabulary, read as {self.unk}: {words}'
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, int32 [n]; a UserError has the first word without one."""
@@ -310,7 +305,7 @@ class Words(Symbols):
     ids = np.fromiter(found, np.int32, len(words))
     if other < 0 and (ids < 0).any():
       raise UserError(
-        f'{source}: word {self._outside(text)[0]!r} is not among the '
+        f'{source}: word {shown(self._outside(text)[0])} is not among the '
         f'{len(self)} words of the vocabulary, which has no <unk> (data.unk '
         'adds it)'
       )

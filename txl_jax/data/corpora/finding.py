@@ -1,0 +1,134 @@
+"""The files of a corpus of one's own, and the split that each belongs to.
+
+A file or folder is of a split if its name begins or ends with that of the split
+as a word, whatever its suffixes and numbers: train.en, my_val.txt, dev/a/b,
+test-00000-of-00002.jsonl.gz. data.validation_path and data.test_path are
+splits, too; data.path is then what to train on. Without any, all files are one
+text. They are in the order of their relative posix paths; hidden files and
+links to folders, but for those named for a split, are left out.
+"""
+
+import dataclasses
+import fnmatch
+import os
+import pathlib
+import re
+
+from txl_jax.data.corpora import local
+from txl_jax.data.corpora.local import Part
+from txl_jax.data.options import SPLITS, Data
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import listed
+
+_NAMES = {'train': 'train', 'training': 'train', 'test': 'test'}
+_VALIDATION = 'valid', 'validation', 'val', 'dev', 'eval'
+_NAMES |= dict.fromkeys(_VALIDATION, 'validation')
+_WORD = re.compile(r'[^\W\d_]+')
+_OF_SHARDS = {'of', 'part', 'shard'}
+# No splits, whatever their names; what else may lie beside splits.
+_NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
+_BESIDE = *_NONE, '*.md'
+
+Files = dict[str, Part]  # as plain bytes, by relative posix paths
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+  """The files of each split that has its own, of '' what is to be cut."""
+
+  splits: dict[str, Files]
+  left_out: list[str]  # relative paths
+
+
+def find(asked: Data) -> Found:
+  """The files of a corpus, whatever they hold.
+
+  UserError: a path is not that of a file or folder, names of splits and others
+  are mixed, or a file of another split is also trained on.
+  """
+  path = pathlib.Path(asked.path)
+  others = {'validation': asked.validation_path, 'test': asked.test_path}
+  found, left_out = _files('path', path)
+  splits = {'': found}
+  if path.is_dir() and asked.splits == 'names':
+    splits, more = _by_name(path, found)
+    left_out += more
+  if '' in splits and any(others.values()):
+    splits = {'train': splits['']}
+  for split, given in others.items():
+    if not given:
+      continue
+    splits[split], more = _files(f'{split}_path', pathlib.Path(given))
+    left_out += more
+    trained = {os.path.realpath(x.path) for x in splits['train'].values()}
+    for part in splits[split].values():
+      if os.path.realpath(part.path) in trained:
+        raise UserError(
+          f'data.{split}_path: {part.path} is also of data.path; allowed: a '
+          'text that is not trained on'
+        )
+  ordered = {split: splits[split] for split in ('', *SPLITS) if split in splits}
+  return Found(ordered, left_out)
+
+
+def _files(name, path) -> tuple[Files, list[str]]:
+  """The files at a path, the value of a key, and what is left out."""
+  if path.is_file():
+    return {path.name: Part.whole(path)}, []
+  if not path.is_dir():
+    what = 'is a pipe or device' if path.exists() else 'does not exist'
+    raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
+  found, left_out = local.list_files(path)
+  links = [x for x in left_out if x[0] != '.' and '/' not in x]
+  for link in [x for x in links if _word(x) and (path / x).is_dir()]:
+    inner, more = local.list_files(path / link)
+    found |= {f'{link}/{x}': part for x, part in inner.items()}
+    left_out = [*(x for x in left_out if x != link), *more]
+  return dict(sorted(found.items())), left_out
+
+
+def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
+  """The files of a folder by split, and what is left out; see `find`."""
+  words: dict[str, Files] = {}
+  for path, part in found.items():
+    *folders, name = path.split('/')
+    each = folders if _is_like(path, _NONE) else [*folders, name]
+    word = next(filter(None, map(_word, each)), '')
+    words.setdefault(word, {})[path] = part
+  rest = words.pop('', {})
+  if not words:
+    return {'': rest}, []
+  beside = [path for path in rest if _is_like(path, _BESIDE)]
+  others = [path for path in rest if not _is_like(path, _BESIDE)]
+  splits = {_NAMES[word]: x for word, x in words.items()}
+  wrong = 'no train' if 'train' not in splits else ''
+  if len(splits) < len(words):
+    wrong = 'two for one split'
+  if others:
+    wrong = f'others ({listed(others)})'
+  if wrong:
+    first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
+    raise UserError(
+      f'data.path: {root} has names of splits ({first}) and {wrong}; allowed: '
+      'one name for each split and no others, with a train, or '
+      'data.splits=none, which reads all files as one text'
+    )
+  return ({'': splits['train']} if len(splits) == 1 else splits), beside
+
+
+def _is_like(path, patterns):
+  name = path.rpartition('/')[2].lower()
+  return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _word(name: str) -> str:
+  """The word in the name of a file or folder that names a split, or ''."""
+  # Any part from the second on may be a suffix.
+  parts = [
+    [word for word in _WORD.findall(part) if word not in _OF_SHARDS]
+    for part in name.lower().split('.')
+  ]
+  parts = [part for part in parts if part]
+  ends = {part[-1] for part in parts} | {part[0] for part in parts[:1]}
+  found = ends & _NAMES.keys()
+  return found.pop() if len(found) == 1 else ''
