@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests import direct
 from tests.models import every
+from txl_jax import models
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
 
@@ -166,3 +168,23 @@ def test_models_in_bfloat16(matrix_units, name):
     assert x.dtype == jnp.float32
     x, y = (np.asarray(z, np.float64) for z in (x, y))
     assert np.linalg.norm(x - y) <= 5e-2 * np.linalg.norm(y)
+
+
+def test_a_training_step_with_matrix_units(matrix_units):
+  """Every product of it runs on them: XLA has no others of bfloat16."""
+  sizes = dict(n_layer=2, d_model=64, n_head=2, d_head=32, d_ff=128, mem_len=32)
+  fields = dict(name='transformer_xl', dtype='bfloat16', dropout=0.1, **sizes)
+  model = models.build(fields, 96)
+  params = jax.tree.map(np.float32, direct.random_params(model))
+  tokens = jnp.zeros([2, 32], jnp.int32)
+  key = {'dropout': jax.random.key(0)}
+
+  def loss(params):
+    given = {'params': params}, tokens, tokens, model.init_memory(2)
+    return model.apply(*given, train=True, rngs=key).nll.mean()
+
+  step = jax.value_and_grad(loss)
+  assert {*dots(step, params)} == {('bf16', 'bf16', 'f32')}
+  value, grads = jax.jit(step)(params)
+  for x in value, *jax.tree.leaves(grads):
+    assert np.isfinite(x).all()

@@ -156,7 +156,9 @@ def _multiply(form, x, y, precision):
   summed = [n for n in b if n in a and n not in c]
   sizes = dict(zip(a + b, x.shape + y.shape))
   narrow = x.dtype == jnp.bfloat16
-  if narrow and _swaps(a, b, c, batch, summed, sizes):
+  rest = c[len(batch) :]
+  if narrow and rest and rest[0] in b:
+    # The first operand has the rows of the result, which is then not turned.
     x, y, a, b = y, x, b, a
   rows, columns = ([n for n in c if n in t and n not in batch] for t in (a, b))
 
@@ -165,12 +167,10 @@ def _multiply(form, x, y, precision):
     groups = [batch, *groups] if batch else groups
     order = [letters.index(n) for group in groups for n in group]
     shape = [math.prod(sizes[n] for n in group) for group in groups]
-    array = array.transpose(order).reshape(shape)
-    if not narrow:
-      return array
-    return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
+    return _in_order(array.transpose(order).reshape(shape), narrow)
 
-  last = narrow or _ends(a, summed), _ends(b, summed)
+  last = [t.endswith(''.join(summed)) for t in (a, b)]
+  last[0] |= narrow
   x, y = matrix(x, a, rows, last[0]), matrix(y, b, columns, last[1])
   single = narrow and x.shape[-2] == 1
   if single:  # XLA would compute a product with one row from float32 copies
@@ -179,31 +179,18 @@ def _multiply(form, x, y, precision):
   over = (([n + last[0]], [n + last[1]]), ([0][:n], [0][:n]))
   wide = jnp.promote_types(x.dtype, jnp.float32)
   out = jax.lax.dot_general(x, y, over, precision, preferred_element_type=wide)
+  out = _in_order(out, narrow)  # or XLA could turn the product around
   out = out[..., :1, :] if single else out
   found = [*batch, *rows, *columns]
   out = out.reshape([sizes[n] for n in found])
   return out.transpose([found.index(n) for n in c])
 
 
-def _ends(term, letters):
-  """Whether a term ends with these letters, in this order."""
-  return term.endswith(''.join(letters))
-
-
-def _swaps(a, b, c, batch, summed, sizes):
-  """Whether y is to be the first operand, so that less is copied."""
-  if _ends(a, summed) or _ends(b, summed):
-    return not _ends(a, summed)
-
-  def cost(term, other):  # of the copy of an operand, and of the result
-    parts = (n for t in (term, other) for n in t if n in c and n not in batch)
-    turned = ''.join([*batch, *parts]) != c
-    return sum(
-      2 * math.prod(sizes[n] for n in t) * times
-      for t, times in ((term, 1), (c, 2 * turned))
-    )
-
-  return cost(b, a) < cost(a, b)
+def _in_order(array, narrow):
+  """An array of a bfloat16 product, in memory in the order of its axes."""
+  if not narrow:
+    return array
+  return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 
 
 def apart(x: jax.Array) -> jax.Array:
