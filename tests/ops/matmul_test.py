@@ -176,11 +176,11 @@ def test_a_training_step_with_matrix_units(matrix_units):
   fields = dict(name='transformer_xl', dtype='bfloat16', dropout=0.1, **sizes)
   model = models.build(fields, 96)
   params = jax.tree.map(np.float32, direct.random_params(model))
-  tokens = jnp.zeros([2, 32], jnp.int32)
+  tokens = jnp.zeros([8, 64], jnp.int32)
   key = {'dropout': jax.random.key(0)}
 
   def loss(params):
-    given = {'params': params}, tokens, tokens, model.init_memory(2)
+    given = {'params': params}, tokens, tokens, model.init_memory(8)
     return model.apply(*given, train=True, rngs=key).nll.mean()
 
   step = jax.value_and_grad(loss)
