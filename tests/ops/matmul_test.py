@@ -9,6 +9,7 @@ import pytest
 
 from tests import direct
 from tests.models import every
+from tests.training.small import mesh_of
 from txl_jax import models
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
@@ -92,6 +93,8 @@ def test_dtypes(monkeypatch):
     monkeypatch.setattr(target_device, 'cpu_units', lambda x=units: x)
     assert matmul.operand_dtype('bfloat16') == operand
     assert matmul.state_dtype('bfloat16') == 'float32'
+    with jax.set_mesh(mesh_of(2)):
+      assert matmul.operand_dtype('bfloat16') == 'float32'
     for dtype in 'float32', 'float64':
       assert matmul.operand_dtype(dtype) == matmul.state_dtype(dtype) == dtype
   for platform in 'gpu', 'tpu':

@@ -76,7 +76,7 @@ def table(config: Config, vocab_size: int) -> list[str]:
   lines += [
     f'FLOPs per token: {scored:,.1f} M scored, {trained:,.1f} M trained '
     f'(products, T {T}{f", context {E}" if E else ""})',
-    *_products(model.config),
+    *_products(model.config, mesh),
     *_attention(model.config, E + T),
     f'memory state: {_size(memory)}, {_size(memory / B)} a row (B {B})',
   ]
@@ -92,13 +92,15 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return [*lines, f'between steps {of_each} holds {parts}']
 
 
-def _products(own):
+def _products(own, mesh):
   """The dtype of products where the compute dtype is bfloat16; [] elsewhere."""
   if own.dtype != 'bfloat16':
     return []
-  if own.operand_dtype == 'bfloat16':
+  with jax.sharding.use_abstract_mesh(mesh):
+    narrow = own.operand_dtype == 'bfloat16'
+  if narrow:
     return ['products: bfloat16, summed in float32']
-  return ['products: float32, which is faster than bfloat16 on this CPU']
+  return ['products: float32, which is faster than bfloat16 here']
 
 
 def _attention(own, T):

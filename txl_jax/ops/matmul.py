@@ -8,7 +8,7 @@ the first operand, and with both operands in memory in the order of their axes.
 It computes every other product from float32 copies, and emulates elementwise
 work in bfloat16. Where the compute dtype is bfloat16, a CPU has therefore
 
-  operand_dtype  bfloat16 with such units, float32 without
+  operand_dtype  bfloat16 with such units on one device, else float32
   state_dtype    float32, the dtype of states between products
 
 On GPUs and TPUs both are the compute dtype.
@@ -29,7 +29,11 @@ from txl_jax.program import shards, target_device
 def operand_dtype(dtype: Any) -> jnp.dtype:
   """The dtype of the operands of products, given the compute dtype."""
   device = target_device.device()
-  widened = device.platform == 'cpu' and not device.multiplies_bfloat16
+  # XLA gathers whole operands where one that is divided over devices must lie in
+  # a given order.
+  divided = jax.sharding.get_abstract_mesh().size > 1
+  narrow = device.multiplies_bfloat16 and not divided
+  widened = device.platform == 'cpu' and not narrow
   return jnp.dtype(_wide(dtype) if widened else dtype)
 
 
