@@ -156,7 +156,12 @@ def _multiply(form, x, y, precision):
   summed = [n for n in b if n in a and n not in c]
   sizes = dict(zip(a + b, x.shape + y.shape))
   narrow = x.dtype == jnp.bfloat16
-  if narrow and _swaps(a, b, c, batch, summed, sizes):
+
+  def copies(term):  # of that operand and of the result, if it is the first
+    first = next((n for n in c if n not in batch), '')
+    return not _ends(term, summed), first not in term
+
+  if narrow and copies(b) < copies(a):
     x, y, a, b = y, x, b, a
   rows, columns = ([n for n in c if n in t and n not in batch] for t in (a, b))
 
@@ -188,22 +193,6 @@ def _multiply(form, x, y, precision):
 def _ends(term, letters):
   """Whether a term ends with these letters, in this order."""
   return term.endswith(''.join(letters))
-
-
-def _swaps(a, b, c, batch, summed, sizes):
-  """Whether y is to be the first operand, so that less is copied."""
-  if _ends(a, summed) or _ends(b, summed):
-    return not _ends(a, summed)
-
-  def cost(term, other):  # of the copy of an operand, and of the result
-    parts = (n for t in (term, other) for n in t if n in c and n not in batch)
-    turned = ''.join([*batch, *parts]) != c
-    return sum(
-      2 * math.prod(sizes[n] for n in t) * times
-      for t, times in ((term, 1), (c, 2 * turned))
-    )
-
-  return cost(b, a) < cost(a, b)
 
 
 def apart(x: jax.Array) -> jax.Array:
