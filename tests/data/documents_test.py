@@ -124,3 +124,5 @@ def test_what_is_refused():
   documents, _ = lay_out([3, 3])
   with pytest.raises(UserError, match='allowed: False with data'):
     streams.Streams(documents, 1, 4, varlen=True)
+  with pytest.raises(UserError, match="rows is 'apart'; allowed: joined"):
+    streams.Streams(documents, 1, 4, apart=True)

@@ -77,29 +77,30 @@ class Streams:
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
     self._segments, self._per_epoch = None, None
-    least = B * (T + 1) if self.apart else B * T + 1
+    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
+    self._last = max(self._row_len - self.apart, 1)  # segments start before it
+    self.widths = [T]  # the columns that targets may have
     if isinstance(self.tokens, Documents):
+      if self.varlen:
+        refuse('train.varlen', True, 'False with data.documents')
+      if self.apart:
+        refuse('train.rows', 'apart', 'joined with data.documents')
       self._segments = Segments(self.tokens.starts, T)
       self._per_epoch = -(-len(self._segments) // B)
       self.tokens = self.tokens.base
-    if self._segments is not None:
-      if self.varlen:
-        refuse('train.varlen', True, 'False with data.documents')
-    elif n < least:
+    elif self._row_len < T:
+      least = B * (T + 1) if self.apart else B * T + 1
       raise UserError(
         f'the training split has {n} tokens, one batch needs {least}; '
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
-    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
-    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
-    self._last = max(self._row_len - self.apart, 1)  # segments start before it
-    self.widths = [T]  # the columns that targets may have
-    if self.varlen:
+    elif self.varlen:
       most = T + (self.limit or _WIDTHS[-1][1])
       wide = {min(int(part * T) + more, most) for part, more in _WIDTHS}
       self.widths = sorted(wide | {most})
-    elif self._segments is None:
+    else:
       self._per_epoch = math.ceil(self._last / T)
+    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
     # Whether any batch may be padded, so that rows have lengths.
     self.padded = self.varlen or self._segments is not None or self.context > 0
     self._first_step, self._varied, self._shuffled = [0], {}, {}

@@ -89,13 +89,11 @@ def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
 def _dot_general(memory, dtype) -> Any:
   def product(x, kernel, dimensions, precision=None):
     (summed, of_kernel), _ = dimensions
-    a, *others = ''.join(map(chr, range(97, 97 + x.ndim))), *'ABCDEFGH'
-    b = [others[n] for n in range(kernel.ndim)]
+    a, b = 'abcdefgh'[: x.ndim], [*'ABCDEFGH'[: kernel.ndim]]
     for i, j in zip(summed, of_kernel):
       b[j] = a[i]
-    rows = [n for i, n in enumerate(a) if i not in summed]
-    columns = [n for j, n in enumerate(b) if j not in of_kernel]
-    form = f'{a},{"".join(b)}->{"".join(rows + columns)}'
+    c = ''.join(n for n in (*a, *b) if (n in a) != (n in b))
+    form = f'{a},{"".join(b)}->{c}'
     operands = dtype or jnp.promote_types(x.dtype, kernel.dtype)
     options = _Options(operands, x.dtype, kernel.dtype, memory, precision)
     return _product(form, options, *shards.varying_alike((x, kernel)))

@@ -64,8 +64,9 @@ def train_step(
     memory = model.reset_memory(memory, part['reset'])
     segment = part['inputs'], part['targets'], memory
     progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
-    more: Any = {x: part[x] for x in ('lengths', 'context') if x in part}
-    more |= dict(progress=progress, rngs=rngs)
+    more: Any = dict(lengths=part.get('lengths'), progress=progress, rngs=rngs)
+    if 'context' in part:  # models of one's own may not know it
+      more['context'] = part['context']
     out: Any = model.apply({'params': params}, *segment, train=True, **more)
     nll = jnp.sum(out.nll)
     return nll / tokens + jnp.sum(out.aux / counts), (nll, out.memory)
