@@ -297,6 +297,11 @@ def test_epochs_in_words(make):
     'weights are averaged after step 120',
   ]
   assert plan.in_words(config(), text) == []
+  # No more epochs of varying length are drawn than train.steps allow.
+  c = config(epochs=1_000_000, steps=100, varlen=True)
+  text = plan.read(c, Corpus())
+  assert plan.in_words(c, text)[1] == 'training ends after step 100'
+  assert text.first_step(len(text._first_step) - 2) <= 100
 
 
 def test_the_best_checkpoint_is_kept(make, monkeypatch):

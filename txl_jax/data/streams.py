@@ -77,29 +77,30 @@ class Streams:
   def __post_init__(self):
     n, B, T = len(self.tokens), self.batch_size, self.segment_len
     self._segments, self._per_epoch = None, None
-    least = B * (T + 1) if self.apart else B * T + 1
+    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
+    self._last = max(self._row_len - self.apart, 1)  # segments start before it
+    self.widths = [T]  # the columns that targets may have
     if isinstance(self.tokens, Documents):
+      if self.varlen:
+        refuse('train.varlen', True, 'False with data.documents')
+      if self.apart:
+        refuse('train.rows', 'apart', 'joined with data.documents')
       self._segments = Segments(self.tokens.starts, T)
       self._per_epoch = -(-len(self._segments) // B)
       self.tokens = self.tokens.base
-    if self._segments is not None:
-      if self.varlen:
-        refuse('train.varlen', True, 'False with data.documents')
-    elif n < least:
+    elif self._row_len < T:
+      least = B * (T + 1) if self.apart else B * T + 1
       raise UserError(
         f'the training split has {n} tokens, one batch needs {least}; '
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
-    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
-    self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
-    self._last = max(self._row_len - self.apart, 1)  # segments start before it
-    self.widths = [T]  # the columns that targets may have
-    if self.varlen:
+    elif self.varlen:
       most = T + (self.limit or _WIDTHS[-1][1])
       wide = {min(int(part * T) + more, most) for part, more in _WIDTHS}
       self.widths = sorted(wide | {most})
-    elif self._segments is None:
+    else:
       self._per_epoch = math.ceil(self._last / T)
+    self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
     # Whether any batch may be padded, so that rows have lengths.
     self.padded = self.varlen or self._segments is not None or self.context > 0
     self._first_step, self._varied, self._shuffled = [0], {}, {}
@@ -151,61 +152,43 @@ class Streams:
 
   def batch(self, step: int, rows: Any = None) -> Batch:
     """The Batch of a step, whatever was read before; of all rows or of [b]."""
-    epoch, index = self.locate(step)
-    rows = range(self.batch_size) if rows is None else rows
+    (epoch, index), T, E = self.locate(step), self.segment_len, self.context
+    rows = np.arange(self.batch_size) if rows is None else np.asarray(rows)
+    text, drawn = self._text(epoch), T
     if self._segments is not None:
-      return self._of_documents(self._segments, index, np.asarray(rows))
-    text, T = self._text(epoch), self.segment_len
-    start, end, drawn = index * T, index * T + T, T
-    if self.varlen:
-      edges, lengths = self._varying(epoch)
-      (start, end), drawn = edges[index : index + 2], lengths[index]
-    n = min(end, self._row_len) - start
-    c = min(self.context, start)
-    width = next(x for x in self.widths if x >= n)
-    inputs = np.zeros((len(rows), self.context + width), np.int32)
+      start, n, before = self._of_documents(self._segments, index, rows)
+    else:
+      first, end = index * T, index * T + T
+      if self.varlen:
+        edges, lengths = self._varying(epoch)
+        (first, end), drawn = edges[index : index + 2], lengths[index]
+      start = rows * (self._row_len + self.apart) + first
+      n = np.full_like(rows, min(end, self._row_len) - first)
+      before = np.full_like(rows, first)
+    c = np.minimum(before, E)
+    width = next(x for x in self.widths if x >= n.max())
+    inputs = np.zeros((len(rows), E + width), np.int32)
     targets = np.full((len(rows), width), -1, np.int32)
-    for i, row in enumerate(rows):
-      at = row * (self._row_len + self.apart) + start
-      piece = text[at - c : at + n + 1]
-      inputs[i, : c + n], targets[i, :n] = piece[:-1], piece[c + 1 :]
-
-    def each(value, dtype: Any = np.int32):
-      return np.full(len(rows), value, dtype)
-
-    lengths = each(c + n) if self.padded else None
-    context = each(c) if self.context else None
-    rate = each(drawn / T, np.float32) if self.rates else None
-    reset = each(index == 0, bool)
-    return Batch(inputs, targets, lengths, reset, context, rate)
+    for i, (at, old, new) in enumerate(zip(start, c, n)):
+      piece = text[at - old : at + new + 1]
+      inputs[i, : old + new], targets[i, :new] = piece[:-1], piece[old + 1 :]
+    lengths = (c + n).astype(np.int32) if self.padded else None
+    context = c.astype(np.int32) if E else None
+    rates = np.full(len(rows), drawn / T, np.float32) if self.rates else None
+    return Batch(inputs, targets, lengths, before == 0, context, rates)
 
   def _of_documents(self, segments, index, rows):
-    """The Batch of these rows, integers [b], for a segment of an epoch."""
-    N, B, E, T = len(segments), self.batch_size, self.context, self.segment_len
+    """Where rows [b] begin, what they have, and the tokens before, int64 [b].
+
+    The latter are those of the same document and row. Rows that are at their
+    end have no tokens.
+    """
+    N, B = len(segments), self.batch_size
     at = rows * N // B + index
     real = at < (rows + 1) * N // B
     start, n, before = segments.locate(np.where(real, at, 0))
-    n, new = np.where(real, n, 0), before == 0
-    c = np.where(real, np.minimum(before, min(E, index * T)), 0)
-    inputs, targets, _ = _padded(self.tokens, start, n, T, c, E)
-    lengths, context = (x.astype(np.int32) for x in (c + n, c))
-    reset = new | (index == 0)
-    return Batch(inputs, targets, lengths, reset, context if E else None)
-
-
-def _padded(tokens, start, n, T, context, E):
-  """Segments of n tokens from start, after some of context, padded.
-
-  All three are integers [...]. Returns inputs int32 [..., E + T], targets int32
-  [..., T], -1 where padded, and the place of each target.
-  """
-  places = np.arange(E + T)
-  real = places < (context + n)[..., None]
-  at = np.where(real, (start - context)[..., None] + places, 0)
-  inputs = np.where(real, tokens[at].astype(np.int32), 0)
-  real = places[:T] < n[..., None]
-  at = np.where(real, start[..., None] + places[:T], 0) + 1
-  return inputs, np.where(real, tokens[at].astype(np.int32), -1), at
+    before = np.minimum(before, index * self.segment_len)
+    return start, np.where(real, n, 0), before
 
 
 class Preceded:
@@ -227,45 +210,43 @@ Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
 
 
 def segments(
-  tokens: np.ndarray | Preceded, B: int, T: int, G: int, E: int = 0
+  tokens: Scored, B: int, T: int, G: int, E: int = 0, empty: int = 0
 ) -> Iterator[tuple[np.ndarray, ...]]:
   """A split for scoring: every pair of neighbours once, in order.
 
   The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
-  consecutive pieces of equal length, the last one possibly shorter. Yields,
-  for each group of G segments, inputs int32 [G, B, E + T], the up to E tokens
-  of the piece before the segment, and the segment; targets int32 [G, B, T], -1
-  for padding, which comes after everything scored in its row; positions int64
-  [G, B, T], the index of each target in tokens; and int32 [G, B], how many
-  tokens of context there are.
+  consecutive pieces of equal length, the last one possibly shorter; documents
+  are cut between two of them. Yields, for each group of G segments,
+
+    inputs     int32 [G, B, E + T]: up to E tokens of the piece, or document,
+               before the segment, and the segment
+    targets    int32 [G, B, T], -1 for padding, which comes after everything
+               scored in a row, or document
+    positions  int64 [G, B, T], the index of each target in tokens
+    context    int32 [G, B], how many tokens of context there are
+    begins     bool [G, B], where a piece, or document, begins
+
+  B is that of the pieces and of `empty` more, which have no tokens.
   """
-  pairs = len(tokens) - 1
-  L = math.ceil(pairs / B)
-  rows = np.arange(B) * L
-  ends = np.minimum(rows + L, pairs)
-  for index in range(0, L, G * T):
-    before = index + np.arange(G)[:, None] * T  # [G, 1]
-    start = before + rows  # [G, B]
-    n = np.clip(np.minimum(ends - start, T), 0, None)
-    c = np.where(n, np.minimum(before, E), 0).astype(np.int32)
-    yield *_padded(tokens, start, n, T, c, E), c
-
-
-def document_segments(
-  tokens: Documents, B: int, T: int, G: int, E: int = 0
-) -> Iterator[tuple[np.ndarray, ...]]:
-  """The same for documents, cut into B pieces between documents.
-
-  Padding comes after everything scored in a document, the context is of the
-  same document, and a last array is bool [G, B]: which memories are to be
-  emptied first.
-  """
-  each = Segments(tokens.starts, T)
-  rows = each.cut(B)
+  if isinstance(tokens, Documents):
+    each = Segments(tokens.starts, T)
+    rows = each.cut(B)
+  else:
+    pairs = len(tokens) - 1
+    starts = np.arange(B + 1) * math.ceil(pairs / B)
+    each = Segments(np.minimum(starts, pairs), T)
+    rows = each.first
+  rows = np.pad(rows, (0, empty), mode='edge')
   for index in range(0, int(np.max(np.diff(rows))), G):
     at = index + np.arange(G)[:, None] + rows[:-1]  # [G, B]
     real = at < rows[1:]
     start, n, before = each.locate(np.where(real, at, 0))
-    n, new = np.where(real, n, 0), real & (before == 0)
-    c = np.where(real, np.minimum(before, E), 0).astype(np.int32)
-    yield *_padded(tokens.base, start, n, T, c, E), c, new
+    c, n = np.minimum(before, E), np.where(real, n, 0)
+    places = np.arange(E + T)
+    whole = places < (c + n)[..., None]
+    at = np.where(whole, (start - c)[..., None] + places, 0)
+    inputs = np.where(whole, tokens[at].astype(np.int32), 0)
+    scored = places[:T] < n[..., None]
+    at = np.where(scored, start[..., None] + places[:T], 0) + 1
+    targets = np.where(scored, tokens[at].astype(np.int32), -1)
+    yield inputs, targets, at, c.astype(np.int32), real & (before == 0)

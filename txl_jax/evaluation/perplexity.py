@@ -131,32 +131,21 @@ def score(
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
   rows, segment_len, group, context = _shape(model, *cut, mesh)
-  more = rows - batch_size
   memory = jax.jit(
     lambda: model.init_memory(rows),
     out_shardings=scoring.memory_shardings(model, mesh),
   )()
   variables = base.freeze(model, params)
   total, scored = 0.0, 0
-  cut = batch_size, segment_len, group, context
-  if isinstance(tokens, streams.Documents):
-    parts = streams.document_segments(tokens, *cut)
-  else:
-    parts = ((*part, None) for part in streams.segments(tokens, *cut))
-  for inputs, targets, positions, before, begins in parts:
-    padded = (
-      np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
-      for x, value in ((inputs, 0), (targets, -1))
-    )
-    begins, before = (
-      None if x is None else np.pad(x, [(0, 0), (0, more)])
-      for x in (begins, before if context else None)
-    )
+  cut = batch_size, segment_len, group, context, rows - batch_size
+  resets = isinstance(tokens, streams.Documents)
+  for x, targets, positions, before, begins in streams.segments(tokens, *cut):
+    given = x, targets, begins if resets else None, before if context else None
     memory, nll = scoring.jit_score(
-      variables, memory, *padded, begins, before, model=model, mesh=mesh
+      variables, memory, *given, model=model, mesh=mesh
     )
     real = targets >= 0
-    values = placement.fetch(nll)[:, :batch_size][real]
+    values = placement.fetch(nll)[real]
     total += float(values.sum(dtype=np.float64))
     scored += values.size
     each(positions[real] - 1, values)

@@ -166,17 +166,13 @@ class Attention(nn.Module):
     apart, dtype = matmul.apart(states), self.config.operand_dtype
     return self.k(states).astype(dtype), self.v(apart).astype(dtype)
 
-  def distances(self, positions: Any) -> Distances | None:
-    """Made of the positions that all layers share; None if scores have none."""
-    del positions
+  def distances(self, positions: Any, words: Any = ()) -> Distances | None:
+    """Made of the positions that all layers share; None if scores have none.
 
-  def drop_distances(self, distances: Any, words: Any) -> Any:
-    """The distances after dropout of what q and k have made of positions.
-
-    The words, uint32 [2, 2], are for the first and the second of these.
+    The words, uint32 [2, 2], are for dropout of the query and the keys of
+    positions, where q and k project these too; () for no dropout.
     """
-    del words
-    return distances
+    del positions, words
 
   def __call__(self, x, k, v, positions, filled, key=None, words=()):
     """x [B, T, D], k, v [B, S, H, K] and filled int32 [B] -> [B, T, D].
@@ -187,14 +183,13 @@ class Attention(nn.Module):
     """
     c, T, S = self.config, x.shape[1], k.shape[1]
     rate = 0.0 if key is None else c.dropatt
-    distances: Any = self.distances(positions)
+    distances: Any = self.distances(positions, words[3:])
     q = self.q(x)
     if len(words):
       q, k, v = (
         dropout.drop(y, c.dropout_qkv, own, c.locked_dropout)
         for y, own in zip((q, k, v), words)
       )
-      distances = self.drop_distances(distances, words[3:])
 
     def scores():
       if distances is None:

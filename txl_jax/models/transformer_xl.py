@@ -80,22 +80,16 @@ class RelativeAttention(layers.Attention):
     if not self.config.tie_positions:
       self.r = self.to_heads()
 
-  def distances(self, positions: Any) -> layers.Distances:
+  def distances(self, positions: Any, words: Any = ()) -> layers.Distances:
     """See `layers.Attention`; positions are (table [S, D], (u, v))."""
-    (R, biases), dtype = positions, self.config.operand_dtype
-    if not self.config.tie_positions:
-      return layers.Distances(self.r(R).astype(dtype), *biases)
-    u = self.q(R[-1])  # of distance 0
-    return layers.Distances(self.k(R[None])[0].astype(dtype), u, u)
-
-  def drop_distances(self, distances: Any, words: Any) -> Any:
-    """See `layers.Attention`; the mask of r_0's query is that of u and v."""
-    c, (of_query, of_keys) = self.config, words
+    (R, biases), c = positions, self.config
     if not c.tie_positions:
-      return distances
-    u = attention.dropout(distances.u, c.dropout_qkv, of_query)
-    shared = (0,) if c.locked_dropout else ()
-    r = attention.dropout(distances.r, c.dropout_qkv, of_keys, shared)
+      return layers.Distances(self.r(R).astype(c.operand_dtype), *biases)
+    u, r = self.q(R[-1]), self.k(R[None])[0].astype(c.operand_dtype)
+    if len(words):
+      u = attention.dropout(u, c.dropout_qkv, words[0])
+      shared = (0,) if c.locked_dropout else ()
+      r = attention.dropout(r, c.dropout_qkv, words[1], shared)
     return layers.Distances(r, u, u)
 
 

@@ -7,8 +7,8 @@ head of frequent words and tails of ever rarer ones, which may be narrower.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
-  bin 0 is the head, I is the number of tails. Of these the last may be empty:
-  no word is in them, and their logits alone are there.
+  bin 0 is the head, I is the number of tails. The last tails may be empty: they
+  have no words, only their logits in the head.
 
 With h_i = P_i h, the head has one logit for each of its words and one for
 each tail; a word w of tail i has

@@ -14,7 +14,7 @@ from txl_jax.program.errors import first_line
 
 
 def check() -> None:
-  """Starts the devices; UserError if JAX_PLATFORMS names others than exist."""
+  """Starts the devices; UserError if one of JAX_PLATFORMS does not exist."""
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as e:

@@ -90,7 +90,7 @@ def abstract_mesh(sizes: Any) -> AbstractMesh:
 
 
 def own() -> AbstractMesh:
-  """The ambient mesh if it is as `make_mesh` makes them, or an empty one.
+  """The ambient mesh if it has the axes of `make_mesh`, else an empty one.
 
   Elsewhere, and in `jax.shard_map`, whose axes are Manual, a model is a plain
   function.

@@ -74,7 +74,7 @@ class Trainer:
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
     self._on_disk = 0, 0  # the step of the checkpoint restored, its `evaluated`
-    self._rows_then = 0  # rows of its memory, where that was emptied
+    self._rows_then = 0  # rows of its memory, if that was not restored
     self.wandb = None  # on process 0, if asked for
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)

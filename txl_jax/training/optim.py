@@ -50,7 +50,7 @@ class Optim:
   clip: float = count(0.25, 'Maximum global norm of the gradient; 0 is off.')
   l2: float = count(
     0.0,
-    'L2 penalty: so many times each parameter, biases and norm scales too, are '
+    'L2 penalty: this times each parameter, biases and norm scales too, is '
     'added to its clipped gradient.',
   )
   weight_decay: float = count(
@@ -118,8 +118,8 @@ class Optim:
   )
   average_factor: float = count(
     0.0,
-    'swa: what the rate at average_start is multiplied by; it is constant from '
-    'then on. 0 leaves the schedule as it is.',
+    'swa: from average_start on the rate is constant, this times its value '
+    'there. 0 leaves the schedule as it is.',
     at_most=1,
   )
   average_start_epoch: int = count(
@@ -202,8 +202,8 @@ def schedule(
     constant      lr; plateau the same, times the scale of `Plateau`
     drop          lr for t < drop_at, then lr drop_factor
 
-  With average_factor, from average_start on it is that factor times the rate of
-  average_start. The rate is a float32 array; steps are those of the whole
+  With average_factor, the rate from average_start on is that factor times the
+  rate at average_start. It is a float32 array; steps are those of the whole
   training.
   """
   lr, W, floor = config.lr, config.warmup, config.lr_floor

@@ -30,8 +30,8 @@ class Train:
   )
   epochs: int = count(
     0,
-    'Training ends after so many passes over the text, if not after '
-    'train.steps; 0 is no such end. It may change as train.steps may.',
+    'Passes over the text after which training ends, unless train.steps are '
+    'fewer; 0 is no limit. It may change as train.steps may.',
     at_most=1_000_000,
     may_change=OTHER,
   )
@@ -74,8 +74,8 @@ class Train:
   )
   varlen_rate: bool = key(
     False,
-    'varlen: the learning rate of a step is times the length drawn / T; the '
-    'log has the rate before that.',
+    'varlen: the learning rate of a step is multiplied by its drawn length / '
+    'T; the log shows the rate before that.',
   )
   rows: str = key(
     'joined',

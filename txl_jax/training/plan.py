@@ -32,41 +32,48 @@ class Plan(NamedTuple):
 def read(config: Config, corpus: Prepared) -> streams.Streams:
   """What training reads; UserError if the split is too short."""
   train = config.train
-  order: Any = dict(seed=config.seed, sentences=corpus.sentences('train'))
-  order |= dict(context=train.context, apart=train.rows == 'apart')
-  order |= dict(limit=train.varlen_limit, rates=train.varlen_rate)
-  size: Any = dict(batch_size=train.batch_size, segment_len=train.segment_len)
   return streams.Streams(
-    corpus.text('train'), **size, varlen=train.varlen, **order
+    corpus.text('train'),
+    train.batch_size,
+    train.segment_len,
+    varlen=train.varlen,
+    limit=train.varlen_limit,
+    rates=train.varlen_rate,
+    apart=train.rows == 'apart',
+    context=train.context,
+    seed=config.seed,
+    sentences=corpus.sentences('train'),
   )
 
 
 def in_steps(config: Config, text: streams.Streams) -> Config:
-  """The config with what it gives in epochs as steps.
+  """The config with its epochs converted to steps.
 
-  These are train.steps, and the optim.average_start of swa.
+  They become train.steps, and the optim.average_start of swa.
   """
-  if not (config.train.epochs or config.optim.average_start_epoch):
-    return config
   new: Any = config
   new = new.copy_and_resolve_references()
-  if epochs := new.train.epochs:
-    new.train.steps = min(new.train.steps, text.first_step(epochs))
+  epochs = new.train.epochs
+  # Only as many epochs are drawn as train.steps allow.
+  if epochs and text.locate(new.train.steps)[0] >= epochs:
+    new.train.steps = text.first_step(epochs)
   if epoch := new.optim.average_start_epoch:
     new.optim.average_start = text.first_step(epoch)
   return new
 
 
 def in_words(config: Config, text: streams.Streams) -> list[str]:
-  """Lines about the steps of what a config gives in epochs."""
-  train, optim = (x := in_steps(config, text)).train, x.optim
+  """Lines that state the epochs of a config in steps."""
+  found = in_steps(config, text)
+  ends, averages = config.train.epochs, config.optim.average_start_epoch
   lines = []
-  if train.epochs or train.eval_every_epochs or optim.average_start_epoch:
-    lines += [f'epoch 1 has {text.first_step(1):,} steps']
-  if train.epochs:
-    lines += [f'training ends after step {train.steps:,}']
-  if optim.average_start_epoch:
-    lines += [f'weights are averaged after step {optim.average_start:,}']
+  if ends or averages or config.train.eval_every_epochs:
+    lines.append(f'epoch 1 has {text.first_step(1):,} steps')
+  if ends:
+    lines.append(f'training ends after step {found.train.steps:,}')
+  if averages:
+    start = found.optim.average_start
+    lines.append(f'weights are averaged after step {start:,}')
   return lines
 
 

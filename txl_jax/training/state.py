@@ -47,7 +47,7 @@ def create(
 
 
 def fresh(state: TrainState) -> str:
-  """What is fresh in a run that begins with given parameters, in words."""
+  """Lists the parts of a run that are fresh if it begins with parameters."""
   items = ('opt_state', 'optimiser'), ('average', 'average')
   items = *items, ('memory', 'memory (empty)')
   found = [x for k, x in items if jax.tree.leaves(getattr(state, k))]

@@ -65,7 +65,7 @@ def train_step(
     segment = part['inputs'], part['targets'], memory
     progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
     more: Any = dict(lengths=part.get('lengths'), progress=progress, rngs=rngs)
-    if 'context' in part:
+    if 'context' in part:  # models of one's own may not know it
       more['context'] = part['context']
     out: Any = model.apply({'params': params}, *segment, train=True, **more)
     nll = jnp.sum(out.nll)
@@ -80,11 +80,11 @@ def train_step(
   schedules, scale = (schedule, table_schedule or schedule), state.lr_scale
   rates = [rate(state.step) * scale * rate_scale for rate in schedules]
 
-  def move(path, p, update):
-    return p - rates[optim.is_table(path)] * update
-
-  move_all = jax.tree_util.tree_map_with_path
-  params = move_all(move, state.params, updates)
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, p, update: p - rates[optim.is_table(path)] * update,
+    state.params,
+    updates,
+  )
   new = state.replace(params=params, opt_state=opt_state, memory=memory)
   if averager:
     average = averager.update(state.average, params, state.step)

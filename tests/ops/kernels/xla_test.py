@@ -11,6 +11,7 @@ from tests.attention_test import B, H, K, cases, settings
 from tests.ops.kernels import reference, suite
 from txl_jax import attention
 from txl_jax.ops.kernels import xla
+from txl_jax.program import target_device
 
 
 class TestXla(suite.Suite):
@@ -167,10 +168,14 @@ def test_gradient_under_vmap_remat_and_scan():
   assert_alike(found, expected, 1e-5)
 
 
-def test_sums_of_keys_are_alike_in_both_forms():
+def test_sums_of_keys_are_alike_in_both_forms(monkeypatch):
   rng = np.random.default_rng(0)
   x, weights = rng.normal(size=[B, H, 4, K]), rng.normal(size=[B, H, 4, 5])
   expected = np.swapaxes(weights, -2, -1) @ x
-  for form in xla._of_keys, xla._turned, xla._plain:
-    found = jax.jit(form)(jnp.float32(x), jnp.float32(weights))
+  for platform in 'cpu', 'gpu':
+    device = target_device.Device(platform)
+    monkeypatch.setattr(target_device, 'device', lambda device=device: device)
+    found = jax.jit(lambda *a: xla._of_keys(*a))(
+      jnp.float32(x), jnp.float32(weights)
+    )
     np.testing.assert_allclose(found, expected, atol=1e-5)

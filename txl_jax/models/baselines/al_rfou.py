@@ -97,7 +97,7 @@ class Auxiliary(nn.Module):
     return weights, self.param(f'{name}_biases', zeros, (n, V), wide)
 
   def __call__(self, outputs, targets, progress):
-    """The sums of the losses, the `LMOutput.aux` of them, float32 [2].
+    """The losses as an `LMOutput.aux`, float32 [2].
 
     The outputs of the layers are [N, B, T, D], the targets int32 [B, T]. Losses
     of layers that no longer predict are not computed, nor are their gradients.

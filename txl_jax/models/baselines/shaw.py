@@ -60,8 +60,9 @@ class Attention(layers.Attention):
     self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)
     self.u = self.param('u', init, shape, wide)
 
-  def distances(self, positions: Any) -> layers.Distances:
+  def distances(self, positions: Any, words: Any = ()) -> layers.Distances:
     """See `layers.Attention`; positions are the rows int32 [S] of the table."""
+    del words
     c = self.config
     r = jnp.asarray(self.table, c.operand_dtype)[positions]  # [S, H, K]
     zeros = jnp.zeros(r.shape[1:], c.state_dtype)
