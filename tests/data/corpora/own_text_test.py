@@ -186,16 +186,20 @@ def test_links_to_folders(tmp_path):
   (tmp_path / 'b/train').symlink_to(tmp_path / 'real')
   (tmp_path / 'b/y/z').unlink()
   (tmp_path / 'b/other').symlink_to(tmp_path)
+  (tmp_path / 'real/test').symlink_to(tmp_path)  # only those beside splits
+  write(tmp_path, {'real/.hidden': b'no'})
   found = find(tmp_path / 'b')
   assert texts(found) == EXPECTED
-  assert found.left_out == ['other']
+  assert found.left_out == ['other', 'train/.hidden', 'train/test']
 
 
 def test_paths_that_do_not_go_together(tmp_path):
   tree = {'a/train.txt': b'x\n', 'a/valid.txt': b'y\n', 'b': b'z\n'}
   write(tmp_path, tree)
   own = dict(validation_path=tmp_path / 'b')
-  named = texts(find(tmp_path / 'a', **own))
+  found = find(tmp_path / 'a', **own)
+  assert found.left_out == ['valid.txt']  # for another takes its place
+  named = texts(found)
   assert (named['train'], named['validation']) == (b'x\n', b'z\n')
   with pytest.raises(UserError, match=r'validation_path: .*/b is also of'):
     find(tmp_path, **own, splits='none')
