@@ -87,7 +87,7 @@ def test_what_is_scored(lengths, T, B, G, E):
   expected = [*segments_of(each, T)]
   rows, places = [[] for _ in range(B)], []
   read_of = [[] for _ in range(B)]  # of the document, so far
-  parts = streams.document_segments(documents, B, T, G, E)
+  parts = streams.segments(documents, B, T, G, E)
   for inputs, targets, at, before, new in parts:
     assert targets.shape == at.shape == (G, B, T)
     assert inputs.shape == (G, B, E + T)

@@ -289,7 +289,7 @@ def test_segments_hold_every_pair_once(dtype, split):
   tokens = text(n, dtype)
   rows = [[] for _ in range(B)]
   calls = 0
-  for inputs, targets, positions, _ in streams.segments(tokens, B, T, G):
+  for inputs, targets, positions, *_ in streams.segments(tokens, B, T, G):
     calls += 1
     for array in (inputs, targets, positions):
       assert array.shape == (G, B, T)
@@ -318,7 +318,7 @@ def test_segments_after_their_context(split, E):
   plain = streams.segments(text(n), B, T, G)
   found = streams.segments(text(n), B, T, G, E)
   row = math.ceil((n - 1) / B)
-  for whole, (inputs, targets, positions, context) in zip(plain, found):
+  for whole, (inputs, targets, positions, context, _) in zip(plain, found):
     np.testing.assert_array_equal(targets, whole[1])
     np.testing.assert_array_equal(positions, whole[2])
     assert inputs.shape == (G, B, E + T) and context.dtype == np.int32
@@ -349,8 +349,9 @@ def test_segments_after_one_more_token(split):
 def test_segments_by_hand(dtype):
   tokens = np.array([10, 11, 12, 13, 14, 15], dtype)  # 5 pairs
   (call,) = streams.segments(tokens, 2, 2, 2)
-  inputs, targets, positions, context = call
+  inputs, targets, positions, context, begins = call
   assert not context.any()
+  assert begins.tolist() == [[True, True], [False, False]]
   scored = targets >= 0
   assert np.where(scored, inputs, 0).tolist() == [
     [[10, 11], [13, 14]],

@@ -48,10 +48,10 @@ class Segments:
     """Starts are as in `Documents`."""
     self._T, self._starts = segment_len, np.asarray(starts)
     counts = -(-np.diff(self._starts) // segment_len)
-    self._first = np.append(0, np.cumsum(counts))  # segment of each document
+    self.first = np.append(0, np.cumsum(counts))  # segment of each document
 
   def __len__(self) -> int:
-    return int(self._first[-1])
+    return int(self.first[-1])
 
   def cut(self, rows: int) -> np.ndarray:
     """Where each of B rows begins, and the last one ends, int64 [B + 1].
@@ -60,7 +60,7 @@ class Segments:
     possible.
     """
     wanted = np.arange(rows + 1) * len(self) // rows
-    return self._first[np.searchsorted(self._first, wanted)]
+    return self.first[np.searchsorted(self.first, wanted)]
 
   def locate(
     self, index: np.ndarray
@@ -70,8 +70,8 @@ class Segments:
     The indices are integers of any shape. A segment reads from its start;
     targets are the tokens that follow the ones it reads.
     """
-    document = np.searchsorted(self._first, index, side='right') - 1
-    before = (index - self._first[document]) * self._T
+    document = np.searchsorted(self.first, index, side='right') - 1
+    before = (index - self.first[document]) * self._T
     start = self._starts[document] + before
     left = self._starts[document + 1] - start
     return start, np.minimum(left, self._T), before

@@ -227,45 +227,31 @@ Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
 
 
 def segments(
-  tokens: np.ndarray | Preceded, B: int, T: int, G: int, E: int = 0
+  tokens: Scored, B: int, T: int, G: int, E: int = 0
 ) -> Iterator[tuple[np.ndarray, ...]]:
   """A split for scoring: every pair of neighbours once, in order.
 
   The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
-  consecutive pieces of equal length, the last one possibly shorter. Yields,
-  for each group of G segments, inputs int32 [G, B, E + T], the up to E tokens
-  of the piece before the segment, and the segment; targets int32 [G, B, T], -1
-  for padding, which comes after everything scored in its row; positions int64
-  [G, B, T], the index of each target in tokens; and int32 [G, B], how many
-  tokens of context there are.
+  consecutive pieces of equal length, the last one possibly shorter; those of
+  documents between two documents. Yields, for each group of G segments, inputs
+  int32 [G, B, E + T], the up to E tokens of the piece or document before the
+  segment, and the segment; targets int32 [G, B, T], -1 for padding, which comes
+  after everything scored in its row or document; positions int64 [G, B, T], the
+  index of each target in tokens; int32 [G, B], how many tokens of context there
+  are; and bool [G, B], which memories are to be emptied first.
   """
-  pairs = len(tokens) - 1
-  L = math.ceil(pairs / B)
-  rows = np.arange(B) * L
-  ends = np.minimum(rows + L, pairs)
-  for index in range(0, L, G * T):
-    before = index + np.arange(G)[:, None] * T  # [G, 1]
-    start = before + rows  # [G, B]
-    n = np.clip(np.minimum(ends - start, T), 0, None)
-    c = np.where(n, np.minimum(before, E), 0).astype(np.int32)
-    yield *_padded(tokens, start, n, T, c, E), c
-
-
-def document_segments(
-  tokens: Documents, B: int, T: int, G: int, E: int = 0
-) -> Iterator[tuple[np.ndarray, ...]]:
-  """The same for documents, cut into B pieces between documents.
-
-  Padding comes after everything scored in a document, the context is of the
-  same document, and a last array is bool [G, B]: which memories are to be
-  emptied first.
-  """
-  each = Segments(tokens.starts, T)
-  rows = each.cut(B)
+  if isinstance(tokens, Documents):
+    tokens, each = tokens.base, Segments(tokens.starts, T)
+    rows = each.cut(B)
+  else:
+    pairs = len(tokens) - 1
+    starts = np.arange(B + 1) * math.ceil(pairs / B)
+    each = Segments(np.minimum(starts, pairs), T)
+    rows = each.first
   for index in range(0, int(np.max(np.diff(rows))), G):
     at = index + np.arange(G)[:, None] + rows[:-1]  # [G, B]
     real = at < rows[1:]
     start, n, before = each.locate(np.where(real, at, 0))
     n, new = np.where(real, n, 0), real & (before == 0)
     c = np.where(real, np.minimum(before, E), 0).astype(np.int32)
-    yield *_padded(tokens.base, start, n, T, c, E), c, new
+    yield *_padded(tokens, start, n, T, c, E), c, new

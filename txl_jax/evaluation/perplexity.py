@@ -139,10 +139,8 @@ def score(
   variables = base.freeze(model, params)
   total, scored = 0.0, 0
   cut = batch_size, segment_len, group, context
-  if isinstance(tokens, streams.Documents):
-    parts = streams.document_segments(tokens, *cut)
-  else:
-    parts = ((*part, None) for part in streams.segments(tokens, *cut))
+  of_documents = isinstance(tokens, streams.Documents)
+  parts = streams.segments(tokens, *cut)
   for inputs, targets, positions, before, begins in parts:
     padded = (
       np.pad(x, [(0, 0), (0, more), (0, 0)], constant_values=value)
@@ -150,7 +148,7 @@ def score(
     )
     begins, before = (
       None if x is None else np.pad(x, [(0, 0), (0, more)])
-      for x in (begins, before if context else None)
+      for x in (begins if of_documents else None, before if context else None)
     )
     memory, nll = scoring.jit_score(
       variables, memory, *padded, begins, before, model=model, mesh=mesh
