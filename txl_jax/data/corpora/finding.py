@@ -33,14 +33,14 @@ Files = dict[str, Part]  # as plain bytes, by relative posix paths
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SplitFiles:
   """The files of each split that has its own, of '' what is to be cut."""
 
   splits: dict[str, Files]
   left_out: list[str]  # relative paths
 
 
-def find(data: Data) -> Found:
+def find(data: Data) -> SplitFiles:
   """The files of a corpus, whatever they hold.
 
   UserError: a path is not that of a file or folder, names of splits and others
@@ -55,21 +55,23 @@ def find(data: Data) -> Found:
     left_out += beside
   if '' in splits and any(others.values()):
     splits = {'train': splits['']}
+  for split, other in others.items():
+    if other:
+      left_out += splits.get(split, ())
+      splits[split], beside = _files(f'{split}_path', pathlib.Path(other))
+      left_out += beside
+  # A link may lead to a file of the training split.
   trained = {os.path.realpath(x.path) for x in splits.get('train', {}).values()}
   for split, other in others.items():
-    if not other:
-      continue
-    left_out += splits.get(split, ())
-    splits[split], beside = _files(f'{split}_path', pathlib.Path(other))
-    left_out += beside
-    for part in splits[split].values():
+    for part in splits.get(split, {}).values():
       if os.path.realpath(part.path) in trained:
+        name = f'{split}_path' if other else 'path'
         raise UserError(
-          f'data.{split}_path: {part.path} is also of data.path; allowed: a '
-          'text that is not trained on'
+          f'data.{name}: {part.path} is also trained on; allowed: a {split} '
+          'text that is not'
         )
   ordered = {split: splits[split] for split in ('', *SPLITS) if split in splits}
-  return Found(ordered, left_out)
+  return SplitFiles(ordered, left_out)
 
 
 def _files(name, path) -> tuple[Files, list[str]]:

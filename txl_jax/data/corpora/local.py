@@ -209,7 +209,7 @@ def _lines(chunks):
 
 
 def _value(line, field, where):
-  """The text in a field of a record; a UserError tells what is there."""
+  """The text in a field of a record; a UserError shows what it has instead."""
   record = None
   try:
     record = json.loads(line)
