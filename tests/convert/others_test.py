@@ -56,7 +56,7 @@ def test_a_bare_state_dict_with_flags_and_a_prefix(prefix, tmp_path):
   state = {f'{prefix}{name}': x for name, x in tensors().items()}
   torch_file.write(tmp_path / 'x.pt', state)
   found = reading.read(tmp_path / 'x.pt', FLAGS)
-  assert found.warnings[-1] == 'said by nothing, so guessed: tgt_len'
+  assert found.warnings[-1] == 'not specified, guessed: tgt_len'
   assert found.fields['memory_init'] == 'zeros'
   same = np.array_equal
   table = found.params['vocabulary']['table_0']

@@ -92,11 +92,11 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return [*lines, f'between steps {of_each} holds {parts}']
 
 
-def _products(own):
+def _products(config):
   """The dtype of products where the compute dtype is bfloat16; [] elsewhere."""
-  if own.dtype != 'bfloat16':
+  if config.dtype != 'bfloat16':
     return []
-  if own.operand_dtype == 'bfloat16':
+  if config.operand_dtype == 'bfloat16':
     return ['products: bfloat16, summed in float32']
   return ['products: float32, which is faster than bfloat16 on this CPU']
 
