@@ -55,7 +55,7 @@ def of_folder(
   """
   config = folder / TOKENIZER
   fields = files.read_json(config) if config.is_file() else {}
-  kind = f'{fields.get("tokenizer_class", "TransfoXLTokenizer")}'
+  kind = f'{fields.get("tokenizer_class") or "TransfoXLTokenizer"}'
   of_words = kind.startswith('TransfoXL')
   for path in filter(pathlib.Path.is_file, map(folder.joinpath, NAMES)):
     try:

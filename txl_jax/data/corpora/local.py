@@ -43,7 +43,7 @@ class Part:
   # Gives the text, in chunks, of a file that is not plain text; the bytes are
   # then those of the text.
   read: Callable[[], Iterator[bytes]] | None = None
-  lines: bool = False  # whether plain bytes are text, as by `plain_text.lines`
+  lines: bool = False  # whether plain bytes are read by `plain_text.lines`
 
   @classmethod
   def whole(
