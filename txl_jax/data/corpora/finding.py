@@ -25,9 +25,9 @@ _NAMES |= dict.fromkeys(_VALIDATION, 'validation')
 _WORD = re.compile(r'[^\W\d_]+')
 _OF_SHARDS = {'of', 'part', 'shard'}
 # Names of no split, and of what else may lie beside splits.
-_NONE = r'readme.*|licen[cs]e.*|meta\.pkl|dataset_.*\.json|.*\.py'
-_BESIDE = re.compile(rf'(?is){_NONE}|.*\.md')
-_NONE = re.compile(f'(?is){_NONE}')
+_NAMED = r'readme.*|licen[cs]e.*|meta\.pkl|dataset_.*\.json|.*\.py'
+_NONE = re.compile(f'(?is){_NAMED}')
+_BESIDE = re.compile(rf'(?is){_NAMED}|.*\.md')
 
 Files = dict[str, Part]  # as plain bytes, by relative posix paths
 
