@@ -41,7 +41,7 @@ def lay_out(
 
 
 class Shuffled:
-  """The sentences of tokens [n] in another order, indexed like an array.
+  """The sentences of tokens [n] in another order, sliced like an array.
 
   Starts are integers [sentences + 1]; the last is where a further one would be.
   This takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
@@ -60,13 +60,17 @@ class Shuffled:
   def __len__(self):
     return len(self._tokens)
 
-  def __getitem__(self, at: slice | np.ndarray) -> np.ndarray:
-    """Indexes the sentences, end to end, like an array."""
-    if isinstance(at, slice):
-      at = np.arange(*at.indices(len(self)))
-    place = np.searchsorted(self._ends, at, side='right')
-    place = np.minimum(place, len(self._ends) - 1)
-    shift = self._starts[self._order[place] + 1] - self._ends[place]
-    # The <S> that closes the last sentence is the array's last token.
-    closes = at >= self._ends[-1]
-    return self._tokens[np.where(closes, len(self) - 1, at + shift)]
+  def __getitem__(self, part: slice) -> np.ndarray:
+    """The tokens of a slice with start and stop, of the array's dtype."""
+    a, b = part.start, part.stop
+    first, last = np.searchsorted(self._ends, (a, b), side='right')
+    # What to add to a place in this order to get the place in the array.
+    ends = self._ends[first : last + 1]
+    shift = self._starts[self._order[first : last + 1] + 1] - ends
+    edges = np.minimum(np.append(a, ends), b)
+    at = np.arange(a, edges[-1]) + np.repeat(shift, np.diff(edges))
+    found = self._tokens[at]
+    if len(found) < b - a:
+      # The <S> that closes the last sentence.
+      found = np.append(found, self._tokens[-1])
+    return found

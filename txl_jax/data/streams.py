@@ -152,39 +152,45 @@ class Streams:
   def batch(self, step: int, rows: Any = None) -> Batch:
     """The Batch of a step, whatever was read before; of all rows or of [b]."""
     epoch, index = self.locate(step)
-    rows = np.arange(self.batch_size) if rows is None else np.asarray(rows)
-    T, E = self.segment_len, self.context
-    drawn = T
+    rows = range(self.batch_size) if rows is None else rows
     if self._segments is not None:
-      N, B = len(self._segments), self.batch_size
-      at = rows * N // B + index
-      real = at < (rows + 1) * N // B
-      start, n, before = self._segments.locate(np.where(real, at, 0))
-      n, before = np.where(real, n, 0), np.where(real, before, 0)
-      reset = before == 0
-      before = np.minimum(before, index * T)  # not of the row above
-    else:
-      begin, end = index * T, index * T + T
-      if self.varlen:
-        edges, lengths = self._varying(epoch)
-        (begin, end), drawn = edges[index : index + 2], lengths[index]
-      start = rows * (self._row_len + self.apart) + begin
-      n = np.full(len(rows), min(end, self._row_len) - begin)
-      before = np.full(len(rows), begin)
-      reset = before == 0
-    c = np.minimum(before, E)
-    width = next(x for x in self.widths if x >= n.max())
-    inputs, targets, _ = _padded(self._text(epoch), start, n, width, c, E)
+      return self._of_documents(self._segments, index, np.asarray(rows))
+    text, T = self._text(epoch), self.segment_len
+    start, end, drawn = index * T, index * T + T, T
+    if self.varlen:
+      edges, lengths = self._varying(epoch)
+      (start, end), drawn = edges[index : index + 2], lengths[index]
+    n = min(end, self._row_len) - start
+    c = min(self.context, start)
+    width = next(x for x in self.widths if x >= n)
+    inputs = np.zeros((len(rows), self.context + width), np.int32)
+    targets = np.full((len(rows), width), -1, np.int32)
+    for i, row in enumerate(rows):
+      at = row * (self._row_len + self.apart) + start
+      piece = text[at - c : at + n + 1]
+      inputs[i, : c + n], targets[i, :n] = piece[:-1], piece[c + 1 :]
+
+    def each(value, dtype: Any = np.int32):
+      return np.full(len(rows), value, dtype)
+
+    lengths = each(c + n) if self.padded else None
+    context = each(c) if self.context else None
+    rate = each(drawn / T, np.float32) if self.rates else None
+    reset = each(index == 0, bool)
+    return Batch(inputs, targets, lengths, reset, context, rate)
+
+  def _of_documents(self, segments, index, rows):
+    """The Batch of these rows, integers [b], for a segment of an epoch."""
+    N, B, E, T = len(segments), self.batch_size, self.context, self.segment_len
+    at = rows * N // B + index
+    real = at < (rows + 1) * N // B
+    start, n, before = segments.locate(np.where(real, at, 0))
+    n, new = np.where(real, n, 0), before == 0
+    c = np.where(real, np.minimum(before, min(E, index * T)), 0)
+    inputs, targets, _ = _padded(self.tokens, start, n, T, c, E)
     lengths, context = (x.astype(np.int32) for x in (c + n, c))
-    rate = np.full(len(rows), drawn / T, np.float32)
-    return Batch(
-      inputs,
-      targets,
-      lengths if self.padded else None,
-      reset | (index == 0),
-      context if E else None,
-      rate if self.rates else None,
-    )
+    reset = new | (index == 0)
+    return Batch(inputs, targets, lengths, reset, context if E else None)
 
 
 def _padded(tokens, start, n, T, context, E):
