@@ -411,7 +411,7 @@ def test_a_checkpoint_is_chosen(made):
     assert txl_jax.load(folder, checkpoint=which).step == runs.STEP
   with pytest.raises(UserError, match=r"checkpoint is '6'; allowed: best"):
     txl_jax.load(folder, checkpoint=6)
-  with pytest.raises(UserError, match=r'/none is not there; allowed: a run'):
+  with pytest.raises(UserError, match=r'/none does not exist; allowed: a run'):
     txl_jax.load(folder / 'none')
   with pytest.raises(UserError, match=r'no file of torch\.save'):
     txl_jax.load(folder / 'config.json')

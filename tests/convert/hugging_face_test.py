@@ -140,7 +140,7 @@ def test_a_file_that_is_damaged(tmp_path):
   assert 'has no weights' in refused(reading.read, tmp_path / 'hf_div4')
   said = refused(reading.read, path)
   allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
-  assert said.endswith(f'is not there; allowed: {allowed}')
+  assert said.endswith(f'does not exist; allowed: {allowed}')
 
 
 def test_what_its_code_has_not(tmp_path):

@@ -141,7 +141,7 @@ def test_keys_that_are_not_in_a_config_have_its_codes_defaults(tmp_path):
     'ln_eps': 1e-5,
   }
   assert {k: found.fields[k] for k in expected} == expected
-  assert found.warnings[-1] == 'said by nothing, so guessed: tgt_len'
+  assert found.warnings[-1] == 'not specified, guessed: tgt_len'
 
 
 def test_weights_of_hugging_face_without_a_config(tmp_path):
@@ -149,7 +149,7 @@ def test_weights_of_hugging_face_without_a_config(tmp_path):
   (folder / 'config.json').unlink()
   found = reading.read(folder)
   guessed = 'pre_lnorm, tgt_len, mem_len, clamp_len, same_length'
-  assert found.warnings[-1] == f'said by nothing, so guessed: {guessed}'
+  assert found.warnings[-1] == f'not specified, guessed: {guessed}'
   (folder / 'config.json').write_text('[')
   assert 'config.json is damaged' in refused(reading.read, folder)
 
@@ -227,11 +227,13 @@ def test_guesses_are_told_with_their_flags(tmp_path):
   path = saved(tmp_path, state_of())
   done = program.run(path, tmp_path / 'run', '--tgt_len=4', '--mem_len=5')
   assert done.returncode == 0
-  assert 'text:      put one there, or add --config.data.path' in done.stdout
+  assert (
+    'text:      put your text there, or add --config.data.path' in done.stdout
+  )
   lines = done.stderr.splitlines()
   assert lines[0].startswith('warning: tokens are their ids; --vocabulary=FILE')
   guessed = 'pre_lnorm, clamp_len, same_length'
-  assert f'said by nothing, so guessed: {guessed}' in lines[1]
+  assert f'not specified, guessed: {guessed}' in lines[1]
   assert len(lines) == 2
 
 

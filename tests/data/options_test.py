@@ -80,6 +80,11 @@ from txl_jax.program.errors import UserError
       "data.vocab_file is 'y'; allowed: '' with data.min_count or ",
     ),
     (dict(corpus='text'), "data.path is ''; allowed: a file or folder"),
+    # Its percent-encoding is a part of the folder's name.
+    (
+      dict(corpus='text', path='x', field='ä' * 20),
+      f"data.field is '{'ä' * 20}'; allowed: at most 100 characters",
+    ),
   ],
 )
 def test_options_that_do_not_fit(fields, found):

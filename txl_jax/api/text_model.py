@@ -72,7 +72,7 @@ class TextModel:
 
   def encode(self, text: str | bytes) -> np.ndarray:
     """Token ids, int32 [n]; UserError at text the vocabulary has no id for."""
-    return texts.tokens(self.vocabulary, 'text', text)[0]
+    return texts.encode(self.vocabulary, 'text', text, frames=1)[0]
 
   def decode(self, ids: Sequence[int] | np.ndarray) -> str:
     """The text of token ids; UserError for one that is not in [0, V)."""
@@ -134,6 +134,7 @@ class TextModel:
     """A text in turns, see `Chat`; arguments as for `generate`."""
     return Chat(self._writer(options), _stops(stop))
 
+  @mesh_lib.apart
   def score(
     self,
     text: texts.Text,
@@ -149,30 +150,30 @@ class TextModel:
       **options: keys of the section `eval`.
     """
     config = call_options.changed(self.config, 'eval', options)
-    ids, spans, size = texts.tokens(self.vocabulary, 'text', text)
-    tokens, first = self._first(config, ids)
+    encoded = texts.tokens(self.vocabulary, 'text', text, frames=2)
+    tokens, first = self._first(config, encoded.ids)
     if len(tokens) < 2:
-      settings.refuse('the number of tokens of text', len(ids), 'at least 2')
+      n = len(encoded.ids)
+      settings.refuse('the number of tokens of text', n, 'at least 2')
     model = call_options.scorer(config, len(self.vocabulary))
     cut: Any = call_options.cut(config) | {'mesh': self.mesh}
     of_text = cut['batch_size'], cut['segment_len'], cut['context']
     perplexity.check(model, tokens, *of_text)
-    scored = size - (int(spans[0, 1]) if first else 0)
-    spans = texts.places(self.vocabulary, spans, text)
+    scored = encoded.size - (int(encoded.ends[0]) if first else 0)
 
     def read(model, **more):
       nll = np.zeros(len(tokens) - 1, np.float32)
-      own: Any = cut | {'each': nll.__setitem__, 'progress': progress}
-      score = mesh_lib.apart(perplexity.score)
-      found = score(model, self.params, tokens, **own)
-      of = ids[first:], spans[first:], nll, found.nll, scored
-      return results.Score(*of, **more)
+      calls: Any = cut | {'each': nll.__setitem__, 'progress': progress}
+      score = perplexity.score(model, self.params, tokens, **calls)
+      where = encoded.ids[first:], encoded.offsets[first:]
+      return results.Score(*where, nll, score.nll, scored, **more)
 
     if (temperature := config.eval.temperature) == 1:
       return read(model)
     second = read(model.at_temperature(temperature))
     return read(model, at_temperature=second)
 
+  @mesh_lib.apart
   def hidden(
     self, text: texts.Text, layer: int = -1, **options: Any
   ) -> results.Hidden:
@@ -184,28 +185,27 @@ class TextModel:
         the output of the last, from which the next token is predicted.
       **options: lengths, keys of the section `eval`.
     """
-    model, ids, spans, T = self._inside(text, options)
-    given = model, self.params
-    n = len(mesh_lib.apart(activations.shapes)(*given, T, 'hidden')) - 1
+    model, encoded, T = self._inside(text, options)
+    n = len(activations.shapes(model, self.params, T, 'hidden')) - 1
     whole = isinstance(layer, int | np.integer)
     if not whole or layer not in range(-n - 1, n + 1):
       settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
-    states = mesh_lib.apart(activations.hidden)(*given, ids, layer, T)
-    spans = texts.places(self.vocabulary, spans, text)
-    return results.Hidden(ids, spans, states)
+    of_text = encoded.ids, layer, T
+    states = activations.hidden(model, self.params, *of_text)
+    return results.Hidden(encoded.ids, encoded.offsets, states)
 
+  @mesh_lib.apart
   def attention(self, text: texts.Text, **options: Any) -> results.Attention:
     """The probabilities that each token gives to others, in every head.
 
     UserError if the model has no attention.
     """
-    model, ids, spans, T = self._inside(text, options)
+    model, encoded, T = self._inside(text, options)
     if not model.ATTENDS:
       name = type(model).__name__
       raise UserError(f'{name} has no attention; allowed: models that attend')
-    found = mesh_lib.apart(activations.attention)(model, self.params, ids, T)
-    spans = texts.places(self.vocabulary, spans, text)
-    return results.Attention(ids, spans, found)
+    found = activations.attention(model, self.params, encoded.ids, T)
+    return results.Attention(encoded.ids, encoded.offsets, found)
 
   def push(
     self, place: str, *, private: bool = True, format: str = 'hub'
@@ -238,21 +238,21 @@ class TextModel:
     return convert_writing.push(where, what, run, private, theirs)
 
   def _inside(self, text, options):
-    """The model without a ring memory, the ids, their byte spans, and T."""
+    """The model without a ring memory, the `texts.Encoded` text, and T."""
     config = call_options.changed(self.config, 'eval', options)
-    ids, spans, _ = texts.tokens(self.vocabulary, 'text', text, frames=2)
-    if not len(ids):
+    encoded = texts.tokens(self.vocabulary, 'text', text, frames=3)
+    if not (n := len(encoded.ids)):
       settings.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
     model = model.at_test_time(longest=0)
     # Short texts of many lengths share one compiled program.
-    asked = config.eval.context + config.eval.segment_len
-    most = min(asked, model.reach())
-    T = int(min(most, 1 << (len(ids) - 1).bit_length()))
-    if min(asked, len(ids)) > T:
+    longest = config.eval.context + config.eval.segment_len
+    most = min(longest, model.reach())
+    T = int(min(most, 1 << (n - 1).bit_length()))
+    if min(longest, n) > T:
       allowed = f'at most {T} for this model'
       settings.refuse('eval.segment_len', config.eval.segment_len, allowed)
-    return model, ids, spans, T
+    return model, encoded, T
 
   def _rows(self, prompts, samples, stop, options):
     """Pieces of all samples as they are made, see `Writer.texts`."""

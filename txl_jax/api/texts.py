@@ -7,7 +7,7 @@ import codecs
 import io
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,20 +78,35 @@ def like(text: str | bytes, pieces: Iterable[bytes]) -> Iterator[Any]:
   return filter(None, pieces)
 
 
+class Encoded(NamedTuple):
+  """A text as tokens, and where they are in it."""
+
+  ids: np.ndarray  # int32 [n]
+  offsets: np.ndarray  # int64 [n, 2], see `results.Tokens`
+  ends: np.ndarray  # int64 [n], in bytes of the text that was encoded
+  size: int  # of that text, in bytes
+
+
 def tokens(
   vocabulary: AnyVocabulary, name: str, text: Text, frames: int = 1
-) -> tuple[np.ndarray, np.ndarray, int]:
-  """Token ids int32 [n], byte spans int64 [n, 2], and total bytes of a text.
+) -> Encoded:
+  """Encodes a text, or decodes its token ids to find where they are.
 
-  Frames are as for `encode`.
+  Frames and errors are as for `encode`.
   """
   if not isinstance(text, (str, bytes)):
     found = ids(vocabulary, name, text)
     decoder = vocabulary.decoder()
     ends = np.cumsum([0, *(len(decoder.push([int(i)])) for i in found)])
-    return found, np.stack([ends[:-1], ends[1:]], axis=1), int(ends[-1])
+    spans = np.stack([ends[:-1], ends[1:]], axis=1)
+    return Encoded(found, spans, ends[1:], int(ends[-1]))
   found, data = encode(vocabulary, name, text, frames + 1)
-  return found, offsets.of_tokens(vocabulary, data, found), len(data)
+  spans = offsets.of_tokens(vocabulary, data, found)
+  whole = encoded(name, text)
+  places = spans + len(whole) - len(data)  # after its byte-order mark
+  if isinstance(text, str):
+    places = offsets.in_characters(places, whole)
+  return Encoded(found, places, spans[:, 1], len(data))
 
 
 def ids(
@@ -109,15 +124,3 @@ def ids(
     allowed = f'0 to {V - 1}, the tokens of the vocabulary'
     settings.refuse(f'a token id of {name}', outside[0].item(), allowed)
   return found.astype(np.int32)
-
-
-def places(
-  vocabulary: AnyVocabulary, spans: np.ndarray, text: Text
-) -> np.ndarray:
-  """Byte spans [n, 2] as places in the given text: characters for a str."""
-  if not isinstance(text, (str, bytes)):
-    return spans
-  data = encoded('text', text)
-  spans = spans + len(data) - len(plain(vocabulary, data))  # for its mark
-  is_str = isinstance(text, str)
-  return offsets.in_characters(spans, data) if is_str else spans

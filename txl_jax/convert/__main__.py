@@ -145,7 +145,7 @@ def _write(form, to, run, weights):
     of_run = workdir.command(to)
     print(f'corpus: {config.data.corpus} {config.data.path}'.rstrip())
     if config.data.corpus == 'text':
-      print('text:      put one there, or add --config.data.path=FILE')
+      print('text:      put your text there, or add --config.data.path=FILE')
     print(f'evaluate:  {of_run} --mode=eval')
     print(f"sample:    {of_run} --mode=generate --config.generate.prompt='…'")
     print(f'train on:  {of_run}')

@@ -74,12 +74,12 @@ def read(
     state = nvidia.to_original(state)
   elif source == 'tensorflow':
     state = tensorflow.to_original(state)
-  V, words, more = infer.vocab_size(state), None, ()
+  V, words, warnings = infer.vocab_size(state), None, ()
   if vocabulary:
     is_all = vocabulary == _BYTES
     words = Bytes.all_bytes() if is_all else vocabularies.read(vocabulary, V)
   elif where == config:
-    words, more = vocabularies.of_folder(path.parent, V)
+    words, warnings = vocabularies.of_folder(path.parent, V)
   # A state dict alone has none.
   if words is None and source == 'nvidia' and path.suffix != '.safetensors':
     words = vocabularies.within(path)
@@ -88,8 +88,8 @@ def read(
   made = weights.of_state(state, known, source, words, origin)
   of_file = {k: x for k, x in (found | by_file).items() if k not in by_flags}
   for said, begin in (of_file, f'{where}: '), (by_flags, '--'):
-    weights.hold(made, said, begin)
-  return made._replace(warnings=(*more, *made.warnings))
+    weights.check_options(made, said, begin)
+  return made._replace(warnings=(*warnings, *made.warnings))
 
 
 def _opened(path):
@@ -126,7 +126,7 @@ def _weights_in(path):
   if not path.is_dir():
     if not path.exists() and not tensorflow_file.has_index(path):
       allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
-      raise UserError(f'{path} is not there; allowed: {allowed}')
+      raise UserError(f'{path} does not exist; allowed: {allowed}')
     return path
   if workdir.checkpoints(path).is_dir():
     return path

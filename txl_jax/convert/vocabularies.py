@@ -55,17 +55,17 @@ def of_folder(
   """
   config = folder / TOKENIZER
   fields = files.read_json(config) if config.is_file() else {}
-  kind = f'{fields.get("tokenizer_class", "TransfoXLTokenizer")}'
-  own = kind.startswith('TransfoXL')
+  kind = f'{fields.get("tokenizer_class") or "TransfoXLTokenizer"}'
+  of_words = kind.startswith('TransfoXL')
   for path in filter(pathlib.Path.is_file, map(folder.joinpath, NAMES)):
     try:
-      if own or path.name != _LIST:
+      if of_words or path.name != _LIST:
         return read(path, size), ()
     except UserError as e:
       if path.name != _BPE:
         raise
       return None, (f'{e}',)
-  return None, () if own else (f'{config}: a {kind:.80} is not read',)
+  return None, () if of_words else (f'{config}: a {kind:.80} is not read',)
 
 
 def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:

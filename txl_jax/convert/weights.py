@@ -32,22 +32,24 @@ _SHAPES = 'n_layer', 'n_head', 'd_model', 'd_head', 'd_inner', 'd_embed'
 _SHAPES = *_SHAPES, 'div_val', 'cutoffs', 'attn_type', 'n_token', 'vocab_size'
 
 
-def hold(weights: Weights, options: Mapping[str, Any], where: str) -> None:
+def check_options(
+  weights: Weights, options: Mapping[str, Any], where: str
+) -> None:
   """UserError, which begins with `where`, if options contradict the tensors.
 
   The options are named like the original code's arguments; -1 and None are
   unset. Without cutoffs any div_val above 1 makes the same model.
   """
   section, V = weights.section, len(weights.vocabulary)
-  own = {**layout.arguments(section), 'n_token': V, 'vocab_size': V}
+  shapes = {**layout.arguments(section), 'n_token': V, 'vocab_size': V}
   for name in _SHAPES:
     value: Any = options.get(name)
     if value in (None, -1) or (name == 'div_val' and not section.cutoffs):
       continue
     if name == 'cutoffs':  # with V at the end in modules of the original
       value = [x for x in value if x != V]
-    if value != own[name]:
-      allowed = f'{own[name]}, as the shapes of the weights say'
+    if value != shapes[name]:
+      allowed = f'{shapes[name]}, as the shapes of the weights say'
       settings.refuse(f'{where}{name}', value, allowed)
 
 
@@ -92,5 +94,5 @@ def of_state(
       'in training it was, where symbols end at each space, as in blank lines'
     )
   if guessed := lengths.unsaid(fields, options, like):
-    warnings.append(f'said by nothing, so guessed: {", ".join(guessed)}')
+    warnings.append(f'not specified, guessed: {", ".join(guessed)}')
   return Weights(fields, params, vocabulary, origin, keys, tuple(warnings))

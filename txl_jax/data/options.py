@@ -229,6 +229,8 @@ class Data:
       yield 'eos', 'True with data.documents, which <eos> ends'
     if self.raw and (self.documents == 'record' or self.field != 'text'):
       yield 'raw', 'False with records'
+    if len(urllib.parse.quote(self.field)) > 100:
+      yield 'field', 'at most 100 characters, as a URL has them'
     if self.alphabet == 'bytes' and self.newline == 'drop':
       yield 'alphabet', 'seen with data.newline drop'
     least = 256 + self.ends_documents if self.subwords else 3

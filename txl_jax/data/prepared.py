@@ -135,13 +135,13 @@ class Prepared:
     ids = ids.astype(token_dtype(len(vocabulary)))
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
-  def unknown_line(self, own: 'Prepared', *splits: str) -> str:
+  def unknown_line(self, before: 'Prepared', *splits: str) -> str:
     """How much of splits is <unk>, also in the corpus as it was; '' without."""
     if self.vocabulary.unk_id is None:
       return ''
     shares = (
       f'{self._unknown(x):.2%} of the tokens of {x} are <unk> '
-      f'({own._unknown(x):.2%} with that of the corpus)'
+      f'({before._unknown(x):.2%} with that of the corpus)'
       for x in splits
     )
     return f'with the vocabulary of the model, {", ".join(shares)}'
@@ -191,8 +191,8 @@ def load(folder: str | os.PathLike) -> Prepared:
     if manifest['format'] != FORMAT:
       found = settings.shown(manifest['format'])
       raise UserError(f'{path}: format {found}, this version reads {FORMAT}')
-    vocabulary, own = _check(folder, manifest), _files(manifest)
-    return Prepared(folder, manifest, vocabulary, files=own)
+    vocabulary, lists = _check(folder, manifest), _files(manifest)
+    return Prepared(folder, manifest, vocabulary, files=lists)
   except (UserError, *files.ODD) as e:
     found = (
       f'{e}' if isinstance(e, UserError) else f'{path}: {settings.shown(e)}'

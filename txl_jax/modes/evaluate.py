@@ -42,7 +42,7 @@ def run(job: Job) -> perplexity.Score:
     score = perplexity.score(model, found.params, tokens, **cut)
     second = None
     if ev.temperature != 1:
-      cut['each'] = lambda at, nll: None
+      del cut['each']
       other = model.at_temperature(ev.temperature)
       second = perplexity.score(other, found.params, tokens, **cut)
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
@@ -120,10 +120,9 @@ def at_temperature(section: Any, score: Any, unit: str) -> str:
 
 def conditions(section: Any) -> str:
   """The section `eval` in words: lengths and streams."""
-  own = [f'{k} {x}' for k, x in section.model.items() if x is not None]
-  names = 'context', 'window'
-  more = [f'{x} {section[x]}' for x in names if section[x]]
-  parts = [f'T {section.segment_len}', *more, *own]
+  parts = [f'T {section.segment_len}']
+  parts += [f'{k} {section[k]}' for k in ('context', 'window') if section[k]]
+  parts += [f'{k} {x}' for k, x in section.model.items() if x is not None]
   return ', '.join([*parts, f'{section.batch_size} streams'])
 
 

@@ -43,11 +43,11 @@ def run(job: Job) -> None:
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
         other = pretrained.find(config)
-        own, corpus = corpus, other.encode(corpus)
-        if line := corpus.unknown_line(own, 'train', 'validation'):
+        before, corpus = corpus, other.encode(corpus)
+        if line := corpus.unknown_line(before, 'train', 'validation'):
           job.console.say(line)
-      before = then.config.get('origin', '') if then else ''
-      config.origin = other.origin() if other else before
+      origin = then.config.get('origin', '') if then else ''
+      config.origin = other.origin() if other else origin
       if config.train.init_from:
         config.checkpoint = 'best'  # what was given is a step of the other run
       checkpoints = _checkpoints(job, corpus)

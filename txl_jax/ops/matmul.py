@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from txl_jax.program import shards, target_device
+from txl_jax.ops import shards
+from txl_jax.program import target_device
 
 
 def operand_dtype(dtype: Any) -> jnp.dtype:

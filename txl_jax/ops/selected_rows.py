@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from txl_jax.program import shards
+from txl_jax.ops import shards
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))

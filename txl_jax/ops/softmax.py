@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from txl_jax.ops import matmul
+from txl_jax.ops import matmul, shards
 from txl_jax.ops.selected_rows import on_rows
-from txl_jax.program import shards, target_device
+from txl_jax.program import target_device
 
 TAIL_ORDERS = {
   'ascending': 'the first logit for the first tail (TensorFlow original, '

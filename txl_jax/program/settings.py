@@ -160,9 +160,9 @@ def cut(text: str) -> str:
 
 def listed(texts: Sequence[str]) -> str:
   """The first few of several texts, and how many more there are."""
-  more = len(texts) - _LISTED
+  rest = len(texts) - _LISTED
   first = cut(', '.join(texts[:_LISTED]))
-  return f'{first} and {more:,} more' if more > 0 else first
+  return f'{first} and {rest:,} more' if rest > 0 else first
 
 
 def are_sizes(values: tuple, at_most: int) -> bool:

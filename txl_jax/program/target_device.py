@@ -39,16 +39,10 @@ _OTHERS = re.compile(
 )
 
 
-# Instructions for products, by their names in Linux, the best first, and what
-# --xla_cpu_max_isa must allow for them.
-_UNITS = {
-  'amx_bf16': 'AMX',
-  'avx512_bf16': 'AVX512_BF16',
-  'avx512f': 'AVX512',
-  'avx2': 'AVX2',
-}
-_ISA = ('SSE4_2', 'AVX', 'AVX2', 'AVX512', 'AVX512_VNNI', 'AVX512_BF16')
-_ISA += ('AMX', 'AMX_FP16')
+# The values of --xla_cpu_max_isa in order, and the instructions for products
+# that each allows besides, by their names in Linux.
+_ISA = ('SSE4_2', ''), ('AVX', ''), ('AVX2', 'avx2'), ('AVX512', 'avx512f')
+_ISA += ('AVX512_VNNI', ''), ('AVX512_BF16', 'avx512_bf16'), ('AMX', 'amx_bf16')
 
 
 @functools.cache
@@ -59,14 +53,16 @@ def cpu_units(cpuinfo: str = '/proc/cpuinfo') -> str:
   """
   try:
     with open(cpuinfo) as f:
-      found = next(line for line in f if line.startswith('flags')).split()
+      flags = next(line for line in f if line.startswith('flags')).split()
   except (OSError, StopIteration):
     return ''
   limit = re.search(r'--xla_cpu_max_isa=(\w+)', os.environ.get('XLA_FLAGS', ''))
-  limit = limit[1].upper() if limit else _ISA[-1]
-  allowed = _ISA[: _ISA.index(limit) + 1] if limit in _ISA else _ISA
-  usable = (u for u in _UNITS if u in found and _UNITS[u] in allowed)
-  return next(usable, '')
+  best = ''
+  for isa, units in _ISA:
+    best = units if units in flags else best
+    if limit and isa == limit[1].upper():
+      break
+  return best
 
 
 def device() -> Device:

@@ -59,8 +59,8 @@ _SAID = {
     'anew; of several seeds, from the lowest end to the highest. ≥: even the '
     'longest context tried was of use. Its reach: the model was trained to '
     'read no more. n/a: it was trained to read less than the shortest context. '
-    'A loss does not count against a gain: where the mean nll rises with the '
-    'context, the length is no use of it.'
+    'RECL counts gains alone: where the mean nll rises with the '
+    'context, the length does not mean that the context is used.'
   ),
 }
 

@@ -79,7 +79,7 @@ def _package(project) -> Any:
     return importlib.import_module('wandb')
   except ImportError as e:
     found = (
-      f'train.wandb is {shown(project)} and the package wandb is not there'
+      f'train.wandb is {shown(project)} and the package wandb is not installed'
     )
     raise UserError(f'{found}; run: {_NEEDED}') from e
 

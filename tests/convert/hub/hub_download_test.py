@@ -100,7 +100,7 @@ def test_a_wrong_checksum(name, kind, server, theirs):
 
 
 def test_what_is_not_there(server, theirs):
-  assert 'is not there, or private' in refused(client.download, PLACE)
+  assert 'does not exist or is private' in refused(client.download, PLACE)
   server.put('org/name', theirs)
   assert 'no revision v9' in refused(
     client.download, PLACE._replace(revision='v9')
@@ -157,7 +157,7 @@ def test_the_cache_is_no_answer_to_a_refusal(server, theirs, monkeypatch):
   server.status = 404
   assert '404' in refused(client.download, PLACE)
   server.status, server.repositories['org/name'].private = 0, True
-  assert 'is not there, or private' in refused(client.download, PLACE)
+  assert 'does not exist or is private' in refused(client.download, PLACE)
 
 
 def test_a_token_that_is_none(server, theirs, monkeypatch):

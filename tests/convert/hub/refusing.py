@@ -7,7 +7,7 @@ from txl_jax.program.errors import UserError
 # For `pytestmark`.
 WARNINGS = pytest.mark.filterwarnings(
   'ignore:Use .content=',  # of the client's own
-  'ignore:said by nothing',  # T, which no file of Hugging Face has
+  'ignore:not specified, guessed',  # T, which no file of Hugging Face has
 )
 
 

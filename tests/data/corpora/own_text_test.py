@@ -186,18 +186,31 @@ def test_links_to_folders(tmp_path):
   (tmp_path / 'b/train').symlink_to(tmp_path / 'real')
   (tmp_path / 'b/y/z').unlink()
   (tmp_path / 'b/other').symlink_to(tmp_path)
+  (tmp_path / 'real/test').symlink_to(tmp_path)  # only those beside splits
+  write(tmp_path, {'real/.hidden': b'no'})
   found = find(tmp_path / 'b')
   assert texts(found) == EXPECTED
-  assert found.left_out == ['other']
+  assert found.left_out == ['other', 'train/.hidden', 'train/test']
+
+
+def test_a_link_to_what_is_trained_on(tmp_path):
+  write(tmp_path, {'train.txt': LINES['train'], 'valid.txt': LINES['valid']})
+  (tmp_path / 'test.txt').symlink_to('train.txt')
+  with pytest.raises(
+    UserError, match=r'data\.path: .*/test\.txt is also train'
+  ):
+    find(tmp_path)
 
 
 def test_paths_that_do_not_go_together(tmp_path):
   tree = {'a/train.txt': b'x\n', 'a/valid.txt': b'y\n', 'b': b'z\n'}
   write(tmp_path, tree)
   own = dict(validation_path=tmp_path / 'b')
-  named = texts(find(tmp_path / 'a', **own))
+  found = find(tmp_path / 'a', **own)
+  assert found.left_out == ['valid.txt']  # for another takes its place
+  named = texts(found)
   assert (named['train'], named['validation']) == (b'x\n', b'z\n')
-  with pytest.raises(UserError, match=r'validation_path: .*/b is also of'):
+  with pytest.raises(UserError, match=r'validation_path: .*/b is also train'):
     find(tmp_path, **own, splits='none')
   with pytest.raises(UserError, match=r'data\.test_path: .*nothing does not'):
     find(tmp_path / 'b', test_path=tmp_path / 'nothing')

@@ -166,7 +166,8 @@ def _told(client, where) -> Iterator[None]:
     ) from e
   except errors.RepositoryNotFoundError as e:
     raise UserError(
-      f'{where} is not there, or private; allowed: another name, or {_LOG_IN}'
+      f'{where} does not exist or is private; allowed: another name, or '
+      f'{_LOG_IN}'
     ) from e
   except errors.HFValidationError as e:
     raise UserError(f'{where}: {first_line(e)}') from e

@@ -9,7 +9,6 @@ links to folders, but for those named for a split, are left out.
 """
 
 import dataclasses
-import fnmatch
 import os
 import pathlib
 import re
@@ -25,50 +24,54 @@ _VALIDATION = 'valid', 'validation', 'val', 'dev', 'eval'
 _NAMES |= dict.fromkeys(_VALIDATION, 'validation')
 _WORD = re.compile(r'[^\W\d_]+')
 _OF_SHARDS = {'of', 'part', 'shard'}
-# No splits, whatever their names; what else may lie beside splits.
-_NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
-_BESIDE = *_NONE, '*.md'
+# Names of no split, and of what else may lie beside splits.
+_NAMED = r'readme.*|licen[cs]e.*|meta\.pkl|dataset_.*\.json|.*\.py'
+_NONE = re.compile(f'(?is){_NAMED}')
+_BESIDE = re.compile(rf'(?is){_NAMED}|.*\.md')
 
 Files = dict[str, Part]  # as plain bytes, by relative posix paths
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SplitFiles:
   """The files of each split that has its own, of '' what is to be cut."""
 
   splits: dict[str, Files]
   left_out: list[str]  # relative paths
 
 
-def find(asked: Data) -> Found:
+def find(data: Data) -> SplitFiles:
   """The files of a corpus, whatever they hold.
 
   UserError: a path is not that of a file or folder, names of splits and others
   are mixed, or a file of another split is also trained on.
   """
-  path = pathlib.Path(asked.path)
-  others = {'validation': asked.validation_path, 'test': asked.test_path}
-  found, left_out = _files('path', path)
-  splits = {'': found}
-  if path.is_dir() and asked.splits == 'names':
-    splits, more = _by_name(path, found)
-    left_out += more
+  path = pathlib.Path(data.path)
+  others = {'validation': data.validation_path, 'test': data.test_path}
+  files, left_out = _files('path', path)
+  splits = {'': files}
+  if path.is_dir() and data.splits == 'names':
+    splits, beside = _by_name(path, files)
+    left_out += beside
   if '' in splits and any(others.values()):
     splits = {'train': splits['']}
-  for split, given in others.items():
-    if not given:
-      continue
-    splits[split], more = _files(f'{split}_path', pathlib.Path(given))
-    left_out += more
-    trained = {os.path.realpath(x.path) for x in splits['train'].values()}
-    for part in splits[split].values():
+  for split, other in others.items():
+    if other:
+      left_out += splits.get(split, ())
+      splits[split], beside = _files(f'{split}_path', pathlib.Path(other))
+      left_out += beside
+  # A link may lead to a file of the training split.
+  trained = {os.path.realpath(x.path) for x in splits.get('train', {}).values()}
+  for split, other in others.items():
+    for part in splits.get(split, {}).values():
       if os.path.realpath(part.path) in trained:
+        name = f'{split}_path' if other else 'path'
         raise UserError(
-          f'data.{split}_path: {part.path} is also of data.path; allowed: a '
-          'text that is not trained on'
+          f'data.{name}: {part.path} is also trained on; allowed: a {split} '
+          'text that is not'
         )
   ordered = {split: splits[split] for split in ('', *SPLITS) if split in splits}
-  return Found(ordered, left_out)
+  return SplitFiles(ordered, left_out)
 
 
 def _files(name, path) -> tuple[Files, list[str]]:
@@ -78,33 +81,27 @@ def _files(name, path) -> tuple[Files, list[str]]:
   if not path.is_dir():
     what = 'is a pipe or device' if path.exists() else 'does not exist'
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
-  found, left_out = local.list_files(path)
-  links = [x for x in left_out if x[0] != '.' and '/' not in x]
-  for link in [x for x in links if _word(x) and (path / x).is_dir()]:
-    inner, more = local.list_files(path / link)
-    found |= {f'{link}/{x}': part for x, part in inner.items()}
-    left_out = [*(x for x in left_out if x != link), *more]
-  return dict(sorted(found.items())), left_out
+  return local.list_files(path, follow=_word)
 
 
-def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
+def _by_name(root, files) -> tuple[dict[str, Files], list[str]]:
   """The files of a folder by split, and what is left out; see `find`."""
   words: dict[str, Files] = {}
-  for path, part in found.items():
-    *folders, name = path.split('/')
-    each = folders if _is_like(path, _NONE) else [*folders, name]
-    word = next(filter(None, map(_word, each)), '')
+  for path, part in files.items():
+    *names, last = path.split('/')
+    if not _NONE.fullmatch(last):
+      names.append(last)
+    word = next(filter(None, map(_word, names)), '')
     words.setdefault(word, {})[path] = part
   rest = words.pop('', {})
   if not words:
     return {'': rest}, []
-  beside = [path for path in rest if _is_like(path, _BESIDE)]
-  others = [path for path in rest if not _is_like(path, _BESIDE)]
-  splits = {_NAMES[word]: x for word, x in words.items()}
+  beside = {x for x in rest if _BESIDE.fullmatch(x.rpartition('/')[2])}
+  splits = {_NAMES[word]: files for word, files in words.items()}
   wrong = 'no train' if 'train' not in splits else ''
   if len(splits) < len(words):
     wrong = 'two for one split'
-  if others:
+  if others := [x for x in rest if x not in beside]:
     wrong = f'others ({listed(others)})'
   if wrong:
     first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
@@ -113,12 +110,9 @@ def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
       'one name for each split and no others, with a train, or '
       'data.splits=none, which reads all files as one text'
     )
-  return ({'': splits['train']} if len(splits) == 1 else splits), beside
-
-
-def _is_like(path, patterns):
-  name = path.rpartition('/')[2].lower()
-  return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+  if len(splits) == 1:
+    splits = {'': splits['train']}
+  return splits, sorted(beside)
 
 
 def _word(name: str) -> str:
@@ -128,7 +122,7 @@ def _word(name: str) -> str:
     [word for word in _WORD.findall(part) if word not in _OF_SHARDS]
     for part in name.lower().split('.')
   ]
-  parts = [part for part in parts if part]
+  parts = [*filter(None, parts)]
   ends = {part[-1] for part in parts} | {part[0] for part in parts[:1]}
-  found = ends & _NAMES.keys()
-  return found.pop() if len(found) == 1 else ''
+  words = ends & _NAMES.keys()
+  return words.pop() if len(words) == 1 else ''

@@ -15,6 +15,7 @@ import pathlib
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from txl_jax.data import plain_text
 from txl_jax.data.options import SPLITS, Data
@@ -42,7 +43,7 @@ class Part:
   # Gives the text, in chunks, of a file that is not plain text; the bytes are
   # then those of the text.
   read: Callable[[], Iterator[bytes]] | None = None
-  lines: bool = False  # whether plain bytes are text, as by `plain_text.lines`
+  lines: bool = False  # whether plain bytes are read by `plain_text.lines`
 
   @classmethod
   def whole(
@@ -116,30 +117,34 @@ def _is_library_source(path: str) -> bool:
   return is_source and not any(map(_SKIPPED.fullmatch, folders))
 
 
-def list_files(root: pathlib.Path) -> tuple[dict[str, Part], list[str]]:
+def list_files(
+  root: pathlib.Path, follow: Callable[[str], Any] = lambda name: False
+) -> tuple[dict[str, Part], list[str]]:
   """Files below root, by relative posix paths, sorted; and what is left out.
 
-  Hidden files and folders, links to folders, and what is no file are left out.
+  Left out are hidden files and folders, whatever is neither, and links to
+  folders, unless they lie in root itself and `follow` is true of their names.
   Each Part is the plain bytes of a file.
   """
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
 
-  found, left_out = {}, []
-  for folder, subfolders, names in os.walk(root, onerror=fail):
-    for name in [*names, *subfolders]:
-      path = pathlib.Path(folder, name)
-      relative, hidden = path.relative_to(root).as_posix(), name[:1] == '.'
-      if name in subfolders and (hidden or path.is_symlink()):
+  files, left_out = {}, []
+  for folder, inside, names in os.walk(root, onerror=fail, followlinks=True):
+    here = pathlib.Path(folder)
+    for name in [*inside, *names]:
+      path = here / name
+      followed = not path.is_symlink() or (here == root and follow(name))
+      # is_file is False of sockets, pipes and links that lead nowhere.
+      kept = followed if name in inside else path.is_file()
+      relative = path.relative_to(root).as_posix()
+      if name.startswith('.') or not kept:
         left_out.append(relative)
-        subfolders.remove(name)
-      # is_file leaves out sockets, pipes and links that lead nowhere.
-      elif path.is_file() and not hidden:
-        found[relative] = Part.whole(path)
-      elif name in names:
-        left_out.append(relative)
-  return dict(sorted(found.items())), sorted(left_out)
+        inside[:] = [x for x in inside if x != name]
+      elif name not in inside:
+        files[relative] = Part.whole(path)
+  return dict(sorted(files.items())), sorted(left_out)
 
 
 def between(files: Iterable[Part], start: int, stop: int) -> Split:
@@ -204,7 +209,7 @@ def _lines(chunks):
 
 
 def _value(line, field, where):
-  """The text in a field of a record; a UserError tells what is there."""
+  """The text in a field of a record; a UserError shows what it has instead."""
   record = None
   try:
     record = json.loads(line)

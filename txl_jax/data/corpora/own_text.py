@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from txl_jax.data.corpora import local
-from txl_jax.data.corpora.finding import Found
+from txl_jax.data.corpora.finding import SplitFiles
 from txl_jax.data.corpora.local import Part, Split, Splits
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program import settings
@@ -23,30 +23,30 @@ _RECORDS = re.compile(r'\.jsonl(\.(gz|bz2|xz))?$', re.IGNORECASE)
 _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
 
 
-def source(asked: Data, found: Found) -> dict:
+def source(asked: Data, files: SplitFiles) -> dict:
   """The manifest's entry: path, number of files, bytes, and a sha256.
 
   The sha256 is over relative paths, sizes and contents as they are on disk,
   and which split each file belongs to.
   """
   merged = {}
-  for split, parts in found.splits.items():
+  for split, parts in files.splits.items():
     lead = f'{split}/' if split else ''
     merged |= {f'{lead}{name}': part for name, part in parts.items()}
   return local.source(pathlib.Path(asked.path), merged)
 
 
-def files_of(found: Found, splits: Splits) -> dict:
-  """More of the manifest's entry: the files of each split, and those of none.
+def files_of(files: SplitFiles, splits: Splits) -> dict:
+  """The rest of the entry: the files of each split, and those of none.
 
   A file that is cut is in several splits.
   """
-  names = {x.path: name for y in found.splits.values() for name, x in y.items()}
+  names = {x.path: name for y in files.splits.values() for name, x in y.items()}
   each = {s: [names[x.path] for x in y.parts] for s, y in splits.items()}
-  return {'files_of': each | {'left out': found.left_out}}
+  return {'files_of': each | {'left out': files.left_out}}
 
 
-def splits(asked: Data, found: Found) -> Splits:
+def splits(asked: Data, files: SplitFiles) -> Splits:
   """The text of each split.
 
   A text of documents is cut between two, see `local.document_ends`. Other text
@@ -56,7 +56,7 @@ def splits(asked: Data, found: Found) -> Splits:
   them. UserError: a file cannot be read, or there is too little text.
   """
   texts = {
-    split: _texts(asked, x.values()) for split, x in found.splits.items()
+    split: _texts(asked, x.values()) for split, x in files.splits.items()
   }
   if '' in texts:
     return dict(zip(SPLITS, _cut(asked, texts[''], 90, 95)))
@@ -70,19 +70,19 @@ def splits(asked: Data, found: Found) -> Splits:
 
 def _texts(asked: Data, parts: Iterable[Part]) -> list[Part]:
   """The text of each file; one that is not plain is read to its end."""
-  found, of_records = [], asked.documents == 'record'
+  texts, of_records = [], asked.documents == 'record'
   for part in parts:
     if _RECORDS.search(part.path.name) and not asked.raw:
-      more = not of_records, asked.field
-      read = functools.partial(local.records, part.path, *more)
+      how = not of_records, asked.field
+      read = functools.partial(local.records, part.path, *how)
       part = Part.whole(part.path, read)
     elif of_records:
       allowed = f'none or file, for {part.path} is no .jsonl'
       settings.refuse('data.documents', asked.documents, allowed)
     elif not asked.raw:
       part = local.text(part.path)
-    found.append(part)
-  return found
+    texts.append(part)
+  return texts
 
 
 def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:

@@ -52,10 +52,10 @@ def prepare(
   asked.check()
   remote, asked = fetching.apart(asked)
   listed, file = _read_list(asked)
-  splits, source, own = {}, {}, None
+  splits, source, text = {}, {}, None
   if asked.corpus == 'text':
-    own = finding.find(asked)
-    source = own_text.source(asked, own)
+    text = finding.find(asked)
+    source = own_text.source(asked, text)
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
   folder = _folder(asked, source, file)
@@ -68,9 +68,9 @@ def prepare(
         ' words; allowed: --vocab_file=FILE, a word a line'
       )
     print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
-    if own:
-      splits = own_text.splits(asked, own)
-      source |= own_text.files_of(own, splits)
+    if text:
+      splits = own_text.splits(asked, text)
+      source |= own_text.files_of(text, splits)
     elif not splits:
       # TFDS is needed only for downloads; training does not import it.
       from txl_jax.data.corpora import builders

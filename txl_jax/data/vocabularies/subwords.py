@@ -155,7 +155,7 @@ class Subwords(Symbols):
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   """The subwords of a text: 256 bytes, then pairs, the most frequent first.
 
-  On a terminal where nothing else draws, the library shows how far it is.
+  On a terminal where nothing else draws, the library shows its progress.
   There are at most max_size, which is at least 256, and learning from the same
   text always gives the same ones. A newline is always a token of its own.
   """

@@ -61,9 +61,10 @@ def with_memory(model: base.LanguageModel, length: int) -> base.LanguageModel:
 
 
 def enough(figures: Sequence[float]) -> int | None:
-  """Index of the first figure, of longer and longer lengths, that is enough.
+  """Index of the first figure that the next one hardly improves.
 
-  The next one, the lower the better, is not 0.1 % lower; None if each is.
+  The figures, of longer and longer lengths, are better if they are lower; 0.1 %
+  or less is hardly. None if there is no such figure.
   """
   pairs = itertools.pairwise(figures)
   small = (now - then <= THRESHOLD * now for now, then in pairs)

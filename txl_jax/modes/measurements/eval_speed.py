@@ -44,13 +44,13 @@ def measure(
   device. UserError if the model has no attention length.
   """
   ours = attention_length.with_memory(model, length)
-  plain, own = model.at_test_time(mem_len=0), params
-  plain = plain.with_keys(same_length='off')
+  plain = model.at_test_time(mem_len=0).with_keys(same_length='off')
+  weights = params
   if window == 'al_rfou':
-    plain, own = absolute(model, length)
+    plain, weights = absolute(model, length)
   slow = attention_length.at_length(plain, length)
   memory = _per_token(ours, segment_len, params, repeats)
-  return memory, _per_token(slow, tokens, own, repeats)
+  return memory, _per_token(slow, tokens, weights, repeats)
 
 
 def absolute(
@@ -114,7 +114,7 @@ def run(job: Job) -> None:
 
 
 def _model(job):
-  """Parameters on one device, what is told of them, and V."""
+  """Parameters on one device, their description for the record, and V."""
   if workdir.checkpoints(job.folder).exists():
     mesh = mesh_lib.make_mesh(devices=jax.devices()[:1])
     found = restore.load(job.config, job.folder, mesh)

@@ -259,9 +259,9 @@ def table(record: dict[str, Any]) -> list[str]:
   for member in record['group']:
     nats = [x for x in member['mean_nats'] if x is not None]
     if nats and nats[-1] > nats[0]:
-      rises = f'its mean nll rises from {nats[0]:.3f} to {nats[-1]:.3f}'
       lines.append(
-        f'{member["name"]}: {rises}; its length is no use of the context'
+        f'{member["name"]}: its mean nll rises from {nats[0]:.3f} to '
+        f'{nats[-1]:.3f}; its length does not mean that it uses the context'
       )
   for member in record['group']:
     name, most = member['name'], member['reads_at_most_tokens']

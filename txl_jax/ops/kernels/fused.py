@@ -32,8 +32,8 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
+from txl_jax.ops import shards
 from txl_jax.ops.kernels import base
-from txl_jax.program import shards
 
 
 def attend(

@@ -15,9 +15,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from txl_jax import attention
+from txl_jax.ops import shards
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
-from txl_jax.program import shards
 
 _PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
 _BUFFER = 80 << 20  # bytes, of the gradients by distance

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.ops import matmul
+from txl_jax.ops import matmul, shards
 from txl_jax.ops.kernels import base
-from txl_jax.program import shards, target_device
+from txl_jax.program import target_device
 
 
 def attend(
