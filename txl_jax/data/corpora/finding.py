@@ -1,7 +1,7 @@
 """The files of a corpus of one's own, and the split that each belongs to.
 
-A file or folder is of a split if its name begins or ends with that of the split
-as a word, whatever its suffixes and numbers: train.en, my_val.txt, dev/a/b,
+A file or folder is of a split if its name has that of the split, and of no
+other, as a word: train.en, my_val.txt, dev/a/b, enTest_v2.txt, trainset,
 test-00000-of-00002.jsonl.gz. data.validation_path and data.test_path are
 splits, too; data.path is then what to train on. Without any, all files are one
 text. They are in the order of their relative posix paths; hidden files and
@@ -10,7 +10,6 @@ links to folders, but for those named for a split, are left out.
 
 import dataclasses
 import fnmatch
-import os
 import pathlib
 import re
 
@@ -20,11 +19,13 @@ from txl_jax.data.options import SPLITS, Data
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import listed
 
-_NAMES = {'train': 'train', 'training': 'train', 'test': 'test'}
+_NAMES = {'train': 'train', 'training': 'train', 'trn': 'train'}
+_NAMES |= {'test': 'test', 'testing': 'test', 'tst': 'test'}
 _VALIDATION = 'valid', 'validation', 'val', 'dev', 'eval'
 _NAMES |= dict.fromkeys(_VALIDATION, 'validation')
+_NAMES |= {x + end: y for x, y in _NAMES.items() for end in ('set', 'data')}
 _WORD = re.compile(r'[^\W\d_]+')
-_OF_SHARDS = {'of', 'part', 'shard'}
+_INNER_CAPITAL = re.compile(r'(?<=[a-z])(?=[A-Z])')
 # No splits, whatever their names; what else may lie beside splits.
 _NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
 _BESIDE = *_NONE, '*.md'
@@ -51,21 +52,26 @@ def find(asked: Data) -> Found:
   found, left_out = _files('path', path)
   splits = {'': found}
   if path.is_dir() and asked.splits == 'names':
+    if lost := [*filter(_of_split, left_out)]:
+      raise UserError(
+        f'data.path: {path / lost[0]} is named for a split, but is no file or '
+        'folder, or a link to none; allowed: a text there, or data.splits=none'
+      )
     splits, more = _by_name(path, found)
     left_out += more
   if '' in splits and any(others.values()):
     splits = {'train': splits['']}
   for split, given in others.items():
-    if not given:
-      continue
-    splits[split], more = _files(f'{split}_path', pathlib.Path(given))
-    left_out += more
-    trained = {os.path.realpath(x.path) for x in splits['train'].values()}
-    for part in splits[split].values():
-      if os.path.realpath(part.path) in trained:
+    if given:
+      left_out += splits.get(split, ())
+      splits[split], more = _files(f'{split}_path', pathlib.Path(given))
+      left_out += more
+    trained = {_id(x): x.path for x in splits.get('train', {}).values()}
+    for part in splits.get(split, {}).values():
+      if same := trained.get(_id(part)):
         raise UserError(
-          f'data.{split}_path: {part.path} is also of data.path; allowed: a '
-          'text that is not trained on'
+          f'data.{f"{split}_path" if given else "path"}: {part.path} is '
+          f'trained on, as {same}; allowed: another text'
         )
   ordered = {split: splits[split] for split in ('', *SPLITS) if split in splits}
   return Found(ordered, left_out)
@@ -79,22 +85,36 @@ def _files(name, path) -> tuple[Files, list[str]]:
     what = 'is a pipe or device' if path.exists() else 'does not exist'
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
   found, left_out = local.list_files(path)
-  links = [x for x in left_out if x[0] != '.' and '/' not in x]
-  for link in [x for x in links if _word(x) and (path / x).is_dir()]:
+  for link in [x for x in left_out if _of_split(x) and (path / x).is_dir()]:
     inner, more = local.list_files(path / link)
     found |= {f'{link}/{x}': part for x, part in inner.items()}
-    left_out = [*(x for x in left_out if x != link), *more]
+    left_out = [x for x in left_out if x != link]
+    left_out += [f'{link}/{x}' for x in more]
   return dict(sorted(found.items())), left_out
+
+
+def _id(part):
+  """Equal for one file under two names."""
+  found = part.path.stat()
+  return found.st_dev, found.st_ino
+
+
+def _of_split(path):
+  """Whether a path that is left out is no hidden one, but named for a split."""
+  name = path.rpartition('/')[2]
+  return not name.startswith('.') and _word(name)
 
 
 def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
   """The files of a folder by split, and what is left out; see `find`."""
   words: dict[str, Files] = {}
+  every = set()  # splits that are named at any level
   for path, part in found.items():
     *folders, name = path.split('/')
     each = folders if _is_like(path, _NONE) else [*folders, name]
-    word = next(filter(None, map(_word, each)), '')
-    words.setdefault(word, {})[path] = part
+    named = [*filter(None, map(_word, each)), '']
+    words.setdefault(named[0], {})[path] = part
+    every |= {_NAMES[word] for word in named[:-1]}
   rest = words.pop('', {})
   if not words:
     return {'': rest}, []
@@ -104,6 +124,8 @@ def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
   wrong = 'no train' if 'train' not in splits else ''
   if len(splits) < len(words):
     wrong = 'two for one split'
+  if len(splits) < len(every):
+    wrong = 'others within them'
   if others:
     wrong = f'others ({listed(others)})'
   if wrong:
@@ -123,12 +145,6 @@ def _is_like(path, patterns):
 
 def _word(name: str) -> str:
   """The word in the name of a file or folder that names a split, or ''."""
-  # Any part from the second on may be a suffix.
-  parts = [
-    [word for word in _WORD.findall(part) if word not in _OF_SHARDS]
-    for part in name.lower().split('.')
-  ]
-  parts = [part for part in parts if part]
-  ends = {part[-1] for part in parts} | {part[0] for part in parts[:1]}
-  found = ends & _NAMES.keys()
+  words = _WORD.findall(_INNER_CAPITAL.sub(' ', name).lower())
+  found = _NAMES.keys() & words
   return found.pop() if len(found) == 1 else ''
