@@ -73,6 +73,7 @@ def test_corpora_of_the_same_text(tmp_path):
       {'': bytes, '.gz': gzip.compress, '.xz': lzma.compress}.items()
     )
   }
+  forms |= {f'byte a.{x}': records for x in ('ndjson', 'jsonlines')}
   forms['byte marked.jsonl'] = b'\xef\xbb\xbf' + records.replace(
     b'"line 0', b'"\\ufeffline 0'
   ).replace(b'\n', b'\r')
@@ -149,6 +150,10 @@ BINARY = {
   'packed by zstd, so it is no text; zstd -d': b'\x28\xb5\x2f\xfd\x04',
   'a PDF, so it is no text; pdftotext': b'%PDF-1.7\n',
   'a picture': b'\x89PNG\r\n\x1a\n',
+  'an archive; unpack it': b'\x1f\x9d\x90te',  # of compress, .Z
+  'a pointer of Git LFS, so it is no text; git lfs pull': (
+    b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n'
+  ),
 }
 
 

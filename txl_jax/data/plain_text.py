@@ -29,6 +29,7 @@ _CODECS: dict[bytes, str] = {
   codecs.BOM_UTF16_LE: 'utf-16',
   codecs.BOM_UTF16_BE: 'utf-16',
 }
+_POINTER = b'version https://git-lfs'
 _UNPACK, _WRITE = 'unpack it', 'write its text to a .txt or .jsonl'
 _KINDS = (  # what a file is, how it becomes text, and its first bytes
   ('is a Parquet file', _WRITE, b'PAR1'),
@@ -41,7 +42,8 @@ _KINDS = (  # what a file is, how it becomes text, and its first bytes
   ('is a zip archive or a document in one', _UNPACK, b'PK\3\4', b'PK\5\6'),
   ('is packed by zstd', 'zstd -d unpacks it', b'\x28\xb5\x2f\xfd'),
   ('is packed by lz4', 'lz4 -d unpacks it', b'\x04\x22\x4d\x18'),
-  ('is an archive', _UNPACK, b'7z\xbc\xaf', b'Rar!\x1a'),
+  ('is an archive', _UNPACK, b'7z\xbc\xaf', b'Rar!\x1a', b'\x1f\x9d'),
+  ('is a pointer of Git LFS', 'git lfs pull fetches its text', _POINTER),
   ('is a picture', 'leave it out', b'\x89PNG', b'\xff\xd8\xff', b'GIF8'),
 )
 _NUL = 'holds NUL bytes, as token ids, numbers and UTF-16 without a mark do'

@@ -30,7 +30,7 @@ from txl_jax.program import target_device
 def operand_dtype(dtype: Any) -> jnp.dtype:
   """The dtype of the operands of products, given the compute dtype."""
   device = target_device.device()
-  # XLA would gather operands that are divided over devices, to put them in order.
+  # XLA would gather operands that are divided over devices.
   divided = jax.sharding.get_abstract_mesh().size > 1
   narrow = device.multiplies_bfloat16 and not divided
   widened = device.platform == 'cpu' and not narrow

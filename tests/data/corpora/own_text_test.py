@@ -68,6 +68,11 @@ EXPECTED = dict(zip(('train', 'validation', 'test'), LINES.values()))
     ('c4-train.00000-of-01024.x', 'c4-validation.00000-of-00008.x', 'a.test'),
     ('fineweb_train_000001.bin', 'fineweb_val_000000.bin', 'x test part 3'),
     ('news training/a-1', 'news.valid.v2.txt', '00_test.txt'),
+    ('en_train_v2.txt', 'en_val_v2.txt', 'en_test_v2.txt'),
+    ('trainset.txt', 'devset.txt', 'testset.txt'),
+    ('xTrain.txt', 'xDev.txt', 'xTest.txt'),
+    ('a.trn', 'a.dev', 'a.tst'),
+    ('trainData/a', 'valdata/a', 'testing/a'),
   ],
 )
 def test_splits_by_name(tmp_path, paths):
@@ -152,6 +157,8 @@ def test_other_folders_are_one_text(tmp_path, paths):
       ('train.txt', 'dev.txt', 'eval.txt'),
       ['(dev: dev.txt, eval: eval.txt, train: train.txt) and two for one'],
     ),
+    (('train/train.txt', 'train/test.txt'), ['txt) and others within them;']),
+    (('train.txt', 'train.test.txt'), ['others (train.test.txt)']),
     (('train.txt', 'a/valid.txt', 'x' * 99, 'y' * 99, 'z' * 99), ['y…)']),
   ],
 )
@@ -186,31 +193,41 @@ def test_links_to_folders(tmp_path):
   (tmp_path / 'b/train').symlink_to(tmp_path / 'real')
   (tmp_path / 'b/y/z').unlink()
   (tmp_path / 'b/other').symlink_to(tmp_path)
-  (tmp_path / 'real/test').symlink_to(tmp_path)  # only those beside splits
-  write(tmp_path, {'real/.hidden': b'no'})
+  (tmp_path / 'real/other').symlink_to(tmp_path)
   found = find(tmp_path / 'b')
   assert texts(found) == EXPECTED
-  assert found.left_out == ['other', 'train/.hidden', 'train/test']
+  assert found.left_out == ['other', 'train/other']
+  # Below another folder, too.
+  (tmp_path / 'c/de').mkdir(parents=True)
+  for split in ('train', 'valid', 'test'):
+    (tmp_path / 'c/de' / split).symlink_to(tmp_path / 'b' / split)
+  assert texts(find(tmp_path / 'c')) == EXPECTED
 
 
-def test_a_link_to_what_is_trained_on(tmp_path):
-  write(tmp_path, {'train.txt': LINES['train'], 'valid.txt': LINES['valid']})
-  (tmp_path / 'test.txt').symlink_to('train.txt')
-  with pytest.raises(
-    UserError, match=r'data\.path: .*/test\.txt is also train'
-  ):
-    find(tmp_path)
+def test_a_split_that_is_trained_on_or_lost(tmp_path):
+  write(tmp_path, {'a/train.txt': LINES['train'], 'b/train.txt': b'x\n' * 99})
+  (tmp_path / 'a/test.txt').symlink_to('train.txt')
+  (tmp_path / 'b/val.txt').hardlink_to(tmp_path / 'b/train.txt')
+  for name in ('a/test.txt', 'b/val.txt'):
+    with pytest.raises(UserError, match=rf'{name} is trained on, as .*/train'):
+      find((tmp_path / name).parent)
+  write(tmp_path, {'c/train.txt': LINES['train']})
+  (tmp_path / 'c/test.txt').symlink_to(tmp_path / 'nothing')
+  with pytest.raises(UserError, match=r'c/test\.txt is named for a split, but'):
+    find(tmp_path / 'c')
+  assert find(tmp_path / 'c', splits='none').left_out == ['test.txt']
 
 
 def test_paths_that_do_not_go_together(tmp_path):
   tree = {'a/train.txt': b'x\n', 'a/valid.txt': b'y\n', 'b': b'z\n'}
   write(tmp_path, tree)
   own = dict(validation_path=tmp_path / 'b')
-  found = find(tmp_path / 'a', **own)
-  assert found.left_out == ['valid.txt']  # for another takes its place
-  named = texts(found)
+  named = texts(find(tmp_path / 'a', **own))
   assert (named['train'], named['validation']) == (b'x\n', b'z\n')
-  with pytest.raises(UserError, match=r'validation_path: .*/b is also train'):
+  assert find(tmp_path / 'a', **own).left_out == ['valid.txt']
+  with pytest.raises(
+    UserError, match=r'validation_path: .*/b is trained on, as .*/b;'
+  ):
     find(tmp_path, **own, splits='none')
   with pytest.raises(UserError, match=r'data\.test_path: .*nothing does not'):
     find(tmp_path / 'b', test_path=tmp_path / 'nothing')

@@ -1,7 +1,7 @@
 """The files of a corpus of one's own, and the split that each belongs to.
 
-A file or folder is of a split if its name begins or ends with that of the split
-as a word, whatever its suffixes and numbers: train.en, my_val.txt, dev/a/b,
+A file or folder is of a split if its name has that of the split, and of no
+other, as a word: train.en, my_val.txt, dev/a/b, enTest_v2.txt, trainset,
 test-00000-of-00002.jsonl.gz. data.validation_path and data.test_path are
 splits, too; data.path is then what to train on. Without any, all files are one
 text. They are in the order of their relative posix paths; hidden files and
@@ -9,7 +9,7 @@ links to folders, but for those named for a split, are left out.
 """
 
 import dataclasses
-import os
+import fnmatch
 import pathlib
 import re
 
@@ -19,15 +19,16 @@ from txl_jax.data.options import SPLITS, Data
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import listed
 
-_NAMES = {'train': 'train', 'training': 'train', 'test': 'test'}
+_NAMES = {'train': 'train', 'training': 'train', 'trn': 'train'}
+_NAMES |= {'test': 'test', 'testing': 'test', 'tst': 'test'}
 _VALIDATION = 'valid', 'validation', 'val', 'dev', 'eval'
 _NAMES |= dict.fromkeys(_VALIDATION, 'validation')
+_NAMES |= {x + end: y for x, y in _NAMES.items() for end in ('set', 'data')}
 _WORD = re.compile(r'[^\W\d_]+')
-_OF_SHARDS = {'of', 'part', 'shard'}
-# Names of no split, and of what else may lie beside splits.
-_NAMED = r'readme.*|licen[cs]e.*|meta\.pkl|dataset_.*\.json|.*\.py'
-_NONE = re.compile(f'(?is){_NAMED}')
-_BESIDE = re.compile(rf'(?is){_NAMED}|.*\.md')
+_INNER_CAPITAL = re.compile(r'(?<=[a-z])(?=[A-Z])')
+# No splits, whatever their names; what else may lie beside splits.
+_NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
+_BESIDE = *_NONE, '*.md'
 
 Files = dict[str, Part]  # as plain bytes, by relative posix paths
 
@@ -40,35 +41,37 @@ class SplitFiles:
   left_out: list[str]  # relative paths
 
 
-def find(data: Data) -> SplitFiles:
+def find(asked: Data) -> SplitFiles:
   """The files of a corpus, whatever they hold.
 
   UserError: a path is not that of a file or folder, names of splits and others
   are mixed, or a file of another split is also trained on.
   """
-  path = pathlib.Path(data.path)
-  others = {'validation': data.validation_path, 'test': data.test_path}
-  files, left_out = _files('path', path)
-  splits = {'': files}
-  if path.is_dir() and data.splits == 'names':
-    splits, beside = _by_name(path, files)
-    left_out += beside
+  path = pathlib.Path(asked.path)
+  others = {'validation': asked.validation_path, 'test': asked.test_path}
+  found, left_out = _files('path', path)
+  splits = {'': found}
+  if path.is_dir() and asked.splits == 'names':
+    if lost := [*filter(_of_split, left_out)]:
+      raise UserError(
+        f'data.path: {path / lost[0]} is named for a split, but is no file or '
+        'folder, or a link to none; allowed: a text there, or data.splits=none'
+      )
+    splits, more = _by_name(path, found)
+    left_out += more
   if '' in splits and any(others.values()):
     splits = {'train': splits['']}
-  for split, other in others.items():
-    if other:
+  for split, given in others.items():
+    if given:
       left_out += splits.get(split, ())
-      splits[split], beside = _files(f'{split}_path', pathlib.Path(other))
-      left_out += beside
-  # A link may lead to a file of the training split.
-  trained = {os.path.realpath(x.path) for x in splits.get('train', {}).values()}
-  for split, other in others.items():
+      splits[split], more = _files(f'{split}_path', pathlib.Path(given))
+      left_out += more
+    trained = {_id(x): x.path for x in splits.get('train', {}).values()}
     for part in splits.get(split, {}).values():
-      if os.path.realpath(part.path) in trained:
-        name = f'{split}_path' if other else 'path'
+      if same := trained.get(_id(part)):
         raise UserError(
-          f'data.{name}: {part.path} is also trained on; allowed: a {split} '
-          'text that is not'
+          f'data.{f"{split}_path" if given else "path"}: {part.path} is '
+          f'trained on, as {same}; allowed: another text'
         )
   ordered = {split: splits[split] for split in ('', *SPLITS) if split in splits}
   return SplitFiles(ordered, left_out)
@@ -84,24 +87,40 @@ def _files(name, path) -> tuple[Files, list[str]]:
   return local.list_files(path, follow=_word)
 
 
-def _by_name(root, files) -> tuple[dict[str, Files], list[str]]:
+def _id(part):
+  """Equal for one file under two names."""
+  found = part.path.stat()
+  return found.st_dev, found.st_ino
+
+
+def _of_split(path):
+  """Whether a path that is left out is no hidden one, but named for a split."""
+  name = path.rpartition('/')[2]
+  return not name.startswith('.') and _word(name)
+
+
+def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
   """The files of a folder by split, and what is left out; see `find`."""
   words: dict[str, Files] = {}
-  for path, part in files.items():
-    *names, last = path.split('/')
-    if not _NONE.fullmatch(last):
-      names.append(last)
-    word = next(filter(None, map(_word, names)), '')
-    words.setdefault(word, {})[path] = part
+  every = set()  # splits that are named at any level
+  for path, part in found.items():
+    *folders, name = path.split('/')
+    each = folders if _is_like(path, _NONE) else [*folders, name]
+    named = [*filter(None, map(_word, each)), '']
+    words.setdefault(named[0], {})[path] = part
+    every |= {_NAMES[word] for word in named[:-1]}
   rest = words.pop('', {})
   if not words:
     return {'': rest}, []
-  beside = {x for x in rest if _BESIDE.fullmatch(x.rpartition('/')[2])}
-  splits = {_NAMES[word]: files for word, files in words.items()}
+  beside = [path for path in rest if _is_like(path, _BESIDE)]
+  others = [path for path in rest if not _is_like(path, _BESIDE)]
+  splits = {_NAMES[word]: x for word, x in words.items()}
   wrong = 'no train' if 'train' not in splits else ''
   if len(splits) < len(words):
     wrong = 'two for one split'
-  if others := [x for x in rest if x not in beside]:
+  if len(splits) < len(every):
+    wrong = 'others within them'
+  if others:
     wrong = f'others ({listed(others)})'
   if wrong:
     first = listed([f'{word}: {next(iter(x))}' for word, x in words.items()])
@@ -110,19 +129,16 @@ def _by_name(root, files) -> tuple[dict[str, Files], list[str]]:
       'one name for each split and no others, with a train, or '
       'data.splits=none, which reads all files as one text'
     )
-  if len(splits) == 1:
-    splits = {'': splits['train']}
-  return splits, sorted(beside)
+  return ({'': splits['train']} if len(splits) == 1 else splits), beside
+
+
+def _is_like(path, patterns):
+  name = path.rpartition('/')[2].lower()
+  return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _word(name: str) -> str:
   """The word in the name of a file or folder that names a split, or ''."""
-  # Any part from the second on may be a suffix.
-  parts = [
-    [word for word in _WORD.findall(part) if word not in _OF_SHARDS]
-    for part in name.lower().split('.')
-  ]
-  parts = [*filter(None, parts)]
-  ends = {part[-1] for part in parts} | {part[0] for part in parts[:1]}
-  words = ends & _NAMES.keys()
-  return words.pop() if len(words) == 1 else ''
+  words = _WORD.findall(_INNER_CAPITAL.sub(' ', name).lower())
+  found = _NAMES.keys() & words
+  return found.pop() if len(found) == 1 else ''

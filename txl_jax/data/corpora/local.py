@@ -123,19 +123,20 @@ def list_files(
   """Files below root, by relative posix paths, sorted; and what is left out.
 
   Left out are hidden files and folders, whatever is neither, and links to
-  folders, unless they lie in root itself and `follow` is true of their names.
-  Each Part is the plain bytes of a file.
+  folders, unless `follow` is true of their names; no link is followed within
+  another. Each Part is the plain bytes of a file.
   """
 
   def fail(error):
     raise UserError(f'{error.filename} cannot be read: {error.strerror}')
 
-  files, left_out = {}, []
+  files, left_out, linked = {}, [], set()
   for folder, inside, names in os.walk(root, onerror=fail, followlinks=True):
     here = pathlib.Path(folder)
     for name in [*inside, *names]:
       path = here / name
-      followed = not path.is_symlink() or (here == root and follow(name))
+      link = path.is_symlink()
+      followed = not link or (linked.isdisjoint(path.parents) and follow(name))
       # is_file is False of sockets, pipes and links that lead nowhere.
       kept = followed if name in inside else path.is_file()
       relative = path.relative_to(root).as_posix()
@@ -144,6 +145,8 @@ def list_files(
         inside[:] = [x for x in inside if x != name]
       elif name not in inside:
         files[relative] = Part.whole(path)
+      elif link:
+        linked.add(path)
   return dict(sorted(files.items())), sorted(left_out)
 
 

@@ -2,7 +2,7 @@
 
 Without a validation split the last 5 % of the training text are used; without a
 test split the validation split is used again. A text without splits is cut at
-90 and 95 percent. Files are plain text or records (.jsonl).
+90 and 95 percent. Files are plain text or records (.jsonl …).
 """
 
 import functools
@@ -19,7 +19,9 @@ from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _WINDOW = 4096  # bytes within which a cut looks for the start of a line
-_RECORDS = re.compile(r'\.jsonl(\.(gz|bz2|xz))?$', re.IGNORECASE)
+_RECORDS = re.compile(
+  r'\.(jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?$', re.IGNORECASE
+)
 _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
 
 
