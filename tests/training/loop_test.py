@@ -297,6 +297,9 @@ def test_epochs_in_words(make):
     'weights are averaged after step 120',
   ]
   assert plan.in_words(config(), text) == []
+  c.optim.warmup = 101
+  line = 'warning: optim.warmup, 101, is beyond that'
+  assert plan.in_words(c, text)[2] == line
 
 
 def test_the_best_checkpoint_is_kept(make, monkeypatch):

@@ -65,6 +65,8 @@ def in_words(config: Config, text: streams.Streams) -> list[str]:
     lines += [f'epoch 1 has {text.first_step(1):,} steps']
   if train.epochs:
     lines += [f'training ends after step {train.steps:,}']
+    if optim.warmup > train.steps:
+      lines += [f'warning: optim.warmup, {optim.warmup:,}, is beyond that']
   if optim.average_start_epoch:
     lines += [f'weights are averaged after step {optim.average_start:,}']
   return lines
