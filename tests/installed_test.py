@@ -152,7 +152,8 @@ def test_the_wheel_is_whole(clone, wheel):
   there = names(wheel)
   for name in NAMES:
     assert f'txl_jax/configs/{name}' in there
-  for name in 'configs/__init__.py', 'py.typed', 'report/paper.txt':
+  data = 'report/paper.txt', 'report/ptb_logs.csv'
+  for name in 'configs/__init__.py', 'py.typed', *data:
     assert f'txl_jax/{name}' in there
   assert {x.split('/')[0].split('-')[0] for x in there} == {'txl_jax'}
   assert not [x for x in there if x.endswith('.pyc')]

@@ -8,13 +8,14 @@ import sys
 import types
 from typing import Any
 
+import matplotlib.figure
 import pytest
 
 from tests import programs
 from txl_jax.modes import sections
 from txl_jax.program import command_line
 from txl_jax.report import __main__ as report
-from txl_jax.report import collect, curves, page, paper, tables
+from txl_jax.report import collect, curves, logs, page, paper, tables
 
 
 @pytest.fixture(autouse=True)
@@ -484,3 +485,40 @@ def test_a_name_that_is_markup():
     r'| \<b>\*a\* | \[x\](y) |',
     r'| a b | c\\\|d |',
   ]
+
+
+def test_penn_treebank_beside_the_logs(tmp_path, monkeypatch):
+  """A table and a picture of four logs and ours, once an epoch has ended."""
+  tested = {'unit': 'ppl', 'ppl': 57.0, 'at_temperature': {'ppl': 55.5}}
+  write(tmp_path / 'a', 'ptb', eval_test=tested)
+  assert 'log, seed' not in report.markdown(read(tmp_path), tmp_path)
+  path = tmp_path / 'a/metrics.jsonl'
+  records = [json.loads(x) for x in path.read_text().splitlines()]
+  for r, epochs, ppl in zip(records[-2:], (1, 2), (400.0, 230.0)):
+    r |= {'epochs': epochs, 'nats': math.log(ppl)}
+  path.write_text(''.join(json.dumps(r) + '\n' for r in records))
+  plots = []
+  monkeypatch.setattr(logs.pictures, 'draw', lambda *x: not plots.append(x))
+  text = report.markdown(read(tmp_path), tmp_path)
+  # 230 ** (7375 / 7376)
+  assert cells(text, 5, 'ours, a')[1:] == ['2', '229.83', '55.50']
+  assert cells(text, 5, 'log, seed 1111')[1:] == ['175', '60.05', '55.60']
+  assert cells(text, 5, 'log, seed 1111 again')[2:] == ['59.85', '55.27']
+  assert cells(text, 5, 'Transformer-XL, 24M')[2] == '57.00'
+  name, plot = plots[-1]
+  assert f']({name.name})' in text
+  figure = matplotlib.figure.Figure()
+  plot(figure)
+  second = [line.get_xydata()[1] for line in figure.axes[0].lines]
+  assert [(x, round(y, 2)) for x, y in second] == [
+    (2, 237.53), (2, 234.45), (2, 238.24), (2, 232.17), (2, 229.83)
+  ]  # fmt: skip
+
+
+def test_the_logs_of_penn_treebank():
+  epochs, found = logs.read()
+  at = {e: [x[i] for x in found.values()] for i, e in enumerate(epochs)}
+  assert at[1] == [369.31, 370.37, 373.61, 361.06]
+  assert at[60] == [69.07, 69.01, 67.97, 68.30]
+  assert at[175] == [60.05, 59.88, 59.53, 59.85]
+  assert [x[-1] for x in found.values()] == [55.60, 55.36, 55.26, 55.27]

@@ -297,6 +297,9 @@ def test_epochs_in_words(make):
     'weights are averaged after step 120',
   ]
   assert plan.in_words(config(), text) == []
+  c.optim.warmup = 101
+  line = 'warning: optim.warmup, 101, is beyond that'
+  assert plan.in_words(c, text)[2] == line
   # No more epochs of varying length are drawn than train.steps allow.
   c = config(epochs=1_000_000, steps=100, varlen=True)
   text = plan.read(c, Corpus())

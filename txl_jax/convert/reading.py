@@ -61,10 +61,10 @@ def read(
   if path.suffix == '.npz':
     return _export(path)
   source, state, found, paths = _opened(path)
-  default, where, config = {}, path, path.with_name('config.json')
-  if source == 'hugging_face' and config.exists():
-    where, default = config, hugging_face.DEFAULTS
-    found = hugging_face.options_of(files.read_json(config))
+  default, where, beside = {}, path, path.with_name('config.json')
+  if source == 'hugging_face' and beside.exists():
+    where, default = beside, hugging_face.DEFAULTS
+    found = hugging_face.options_of(files.read_json(beside))
   by_file = options.known(found, f'{where}: ')
   by_flags = options.known(told or {}, '--')
   known = default | by_file | by_flags

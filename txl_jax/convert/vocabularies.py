@@ -53,8 +53,8 @@ def of_folder(
   These name a tokenizer of another kind, as one of word pieces, which has a
   vocab.txt too. UserError: see `read`.
   """
-  config = folder / TOKENIZER
-  fields = files.read_json(config) if config.is_file() else {}
+  tokenizer = folder / TOKENIZER
+  fields = files.read_json(tokenizer) if tokenizer.is_file() else {}
   kind = f'{fields.get("tokenizer_class") or "TransfoXLTokenizer"}'
   of_words = kind.startswith('TransfoXL')
   for path in filter(pathlib.Path.is_file, map(folder.joinpath, NAMES)):

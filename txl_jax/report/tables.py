@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from txl_jax.report import curves, page, paper
+from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
 from txl_jax.runs.console import duration
 
@@ -93,6 +93,9 @@ def of_paper(
         yield _beside(table, groups, evaluations, file)
       name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
       yield from curves.learning(there, name)
+    if table.number == 5:
+      variants = groups.get('ptb', ()), groups.get('ptb+', ())
+      yield from logs.beside([run for x in variants for run in x], folder)
 
 
 def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:

@@ -71,6 +71,8 @@ def in_words(config: Config, text: streams.Streams) -> list[str]:
     lines.append(f'epoch 1 has {text.first_step(1):,} steps')
   if ends:
     lines.append(f'training ends after step {found.train.steps:,}')
+    if (warmup := config.optim.warmup) > found.train.steps:
+      lines.append(f'warning: optim.warmup, {warmup:,}, is beyond that')
   if averages:
     start = found.optim.average_start
     lines.append(f'weights are averaged after step {start:,}')

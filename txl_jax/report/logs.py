@@ -1,0 +1,63 @@
+"""Runs of Penn Treebank beside the logs of the authors' code, ptb_logs.csv."""
+
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from txl_jax.program import pictures
+from txl_jax.report import page
+from txl_jax.report.collect import Run
+
+_NOTE = (
+  "Four logs of the authors' code; test with logits / 1.08. Ours: validation "
+  'counted as there, exp(nats x 7,375 / 7,376), but with the nine words '
+  'between rows; test with eval.temperature, above without.'
+)
+
+
+def read() -> tuple[list[int], dict[str, list[float]]]:
+  """Epochs; log -> validation perplexity after each, and that of the test."""
+  text = pathlib.Path(__file__).with_name('ptb_logs.csv').read_text('utf-8')
+  lines = [x.split(',') for x in text.splitlines() if x[0] != '#']
+  (_, *epochs, _), *columns = zip(*lines)
+  return [*map(int, epochs)], {c[0]: [*map(float, c[1:])] for c in columns}
+
+
+def beside(runs: Sequence[Run], folder: pathlib.Path) -> Iterator[str]:
+  """A table, and a picture in the folder; nothing before an epoch has ended."""
+  (epochs, logs), rows, ours = read(), [], {}
+  for name, figures in logs.items():
+    cells = [f'{epochs[-1]}', *(f'{x:.2f}' for x in figures[-2:])]
+    rows.append([f'log, seed {name}', *cells])
+  for run in runs:
+    if found := _by_epoch(run):
+      ours[run.name] = x, y = [*found], [*found.values()]
+      test = run.analyses.get('eval_test', {}).get('at_temperature')
+      cells = [f'{x[-1]}', f'{y[-1]:.2f}', f'{test["ppl"]:.2f}' if test else '']
+      rows.append([f'ours, {run.name}', *cells])
+  if not ours:
+    return
+
+  def plot(figure):
+    axes = figure.subplots()
+    for *y, _ in logs.values():
+      axes.plot(epochs, y, color=pictures.PALE, linewidth=0.9)
+    pictures.lines(axes, ours)
+    label = 'validation perplexity; grey: the four logs'
+    axes.set(xscale='log', yscale='log', xlabel='epoch', ylabel=label)
+    axes.set_xticks(x := (1, 2, 5, 10, 20, 50, 100), x)
+    axes.set_yticks(y := (60, 80, 100, 150, 200, 300), y)
+    axes.minorticks_off()
+
+  yield f'{_NOTE}\n\n{page.table(["", "epoch", "validation", "test"], rows)}'
+  if pictures.draw(path := folder / 'table_5_logs.png', plot):
+    yield page.picture(path, 'validation perplexity by epoch')
+
+
+def _by_epoch(run):
+  """Epoch -> validation perplexity after it, as the logs count it."""
+  return {
+    r['epochs']: math.exp(x)
+    for r in run.records
+    if r.get('epochs') and (x := r['nats'] * 7375 / 7376) < 700  # nor NaN
+  }
