@@ -78,7 +78,7 @@ def read(
   if vocabulary:
     is_all = vocabulary == _BYTES
     words = Bytes.all_bytes() if is_all else vocabularies.read(vocabulary, V)
-  elif where == config:
+  elif where == beside:
     words, warnings = vocabularies.of_folder(path.parent, V)
   # A state dict alone has none.
   if words is None and source == 'nvidia' and path.suffix != '.safetensors':

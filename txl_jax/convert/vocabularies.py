@@ -65,7 +65,7 @@ def of_folder(
       if path.name != _BPE:
         raise
       return None, (f'{e}',)
-  return None, () if of_words else (f'{config}: a {kind:.80} is not read',)
+  return None, () if of_words else (f'{tokenizer}: a {kind:.80} is not read',)
 
 
 def read(path: files.AnyPath, size: int | None = None) -> AnyVocabulary:
