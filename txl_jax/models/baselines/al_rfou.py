@@ -207,7 +207,8 @@ class AlRfou(transformer.Transformer):
     watched = self.watched(tokens, memory, lengths, train, layers.OUTPUTS)
     h, memory, outputs = watched
     cut = functools.partial(self.of_segment, targets=targets, context=context)
-    h, outputs = cut(h), jax.vmap(cut)(outputs)
+    # While parameters are made, no outputs are watched.
+    h, outputs = cut(h), jax.tree.map(jax.vmap(cut), outputs)
     out = self.output(h, targets, memory, train=train)
     aux = self.auxiliary(outputs, targets, progress)
     return out.replace(aux=out.aux + aux)
