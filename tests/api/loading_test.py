@@ -34,9 +34,8 @@ def test_the_prefix_of_a_checkpoint_of_tensorflow():
   with pytest.warns(UserWarning, match='.'):
     run = txl_jax.load(golden)
   assert run.config.model.n_layer == 2
-  assert 'does not exist; allowed: a run, ' in refused(
-    golden.with_suffix('.ckpt-1')
-  )
+  line = refused(golden.with_suffix('.ckpt-1'))
+  assert 'does not exist; allowed: a run, ' in line
   assert 'allowed: a path, gs://' in refused('https://huggingface.co/a/b')
   assert "'best', for " in refused(golden, checkpoint=3)
 

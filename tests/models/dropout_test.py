@@ -289,5 +289,5 @@ def test_aux(lengths, size, change, dropped, monkeypatch):
   squares = np.concatenate([(factor * x) ** 2 for x in final])
   changes = np.concatenate([(x[1:] - x[:-1]) ** 2 for x in final])
   expected = size * squares.mean() + change * changes.mean()
-  aux = out.aux / [scored.sum(), scored[:, 1:].sum()]
+  aux = np.asarray(out.aux) / np.array([scored.sum(), scored[:, 1:].sum()])
   np.testing.assert_allclose(aux.sum(), expected, rtol=1e-10)

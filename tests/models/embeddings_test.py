@@ -98,10 +98,10 @@ def test_nll_of_large_logits():
   np.testing.assert_array_equal(nll, [[0, 2e4]])
 
 
-def test_bfloat16():
+def test_bfloat16(matrix_units):
   """Products of bfloat16 numbers, float32 logits and nll."""
   module = vocabulary(True, 'bfloat16')
-  assert module.embed(TOKENS).dtype == jnp.bfloat16
+  assert module.embed(TOKENS).dtype == jnp.float32  # on a CPU
   h = jnp.array(H, jnp.bfloat16)
   out = module.logits(h)
   assert out.dtype == jnp.float32

@@ -74,7 +74,10 @@ def test_a_kernel_changes_nothing(case, monkeypatch):
 def test_what_layers_keep_for_the_backward_pass(monkeypatch):
   """Of a bfloat16 model: nothing wide, and no masks."""
   monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
-  model = make(attention='triton', dtype='bfloat16', dropout=0.2, dropatt=0.3)
+  tpu = target_device.Device('tpu')
+  monkeypatch.setattr(target_device, 'device', lambda: tpu)
+  rates = dict(dropout=0.2, dropatt=0.3, unroll=1)
+  model = make(attention='triton', dtype='bfloat16', **rates)
   params = random_params(model)
   (tokens,), (targets,) = text(1, T)
   segment = tokens, targets, model.init_memory(B)
@@ -120,7 +123,7 @@ def test_a_kernel_that_is_not_there():
   'changes',
   [{}, dict(name='shaw', table_len=6), dict(tie_positions=True)],
 )
-def test_frozen_weights_are_those_of_training(changes, longest):
+def test_frozen_weights_are_those_of_training(matrix_units, changes, longest):
   """Cast once, in bfloat16, they give the same bits."""
   model = make(dtype='bfloat16', **changes)
   params = random_params(model)

@@ -269,14 +269,19 @@ SHARDING = (
   (r'norm/(scale|bias)', ()),
 )
 
-_OF_PRODUCTS = re.compile(r'(^|/)(attention|ff)/(.*/)?(kernel|bias)$')
+_OF_PRODUCTS = re.compile(r'(^|/)(attention|ff)/(.*/)?(?P<kind>kernel|bias)$')
 
 
-def cast(params: Any, dtype: Any) -> Any:
-  """The parameters of a model or layer, those of each `Product` in dtype."""
+def cast(params: Any, config: Any) -> Any:
+  """The parameters of a model or layer, those of each `Product` as it uses them.
+
+  Kernels get the dtype of operands, biases that of states.
+  """
+  dtypes = {'kernel': config.operand_dtype, 'bias': config.state_dtype}
 
   def each(path, x):
     name = jax.tree_util.keystr(path, simple=True, separator='/')
-    return x.astype(dtype) if _OF_PRODUCTS.search(name) else x
+    found = _OF_PRODUCTS.search(name)
+    return x.astype(dtypes[found['kind']]) if found else x
 
   return jax.tree_util.tree_map_with_path(each, params)

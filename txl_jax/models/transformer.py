@@ -194,7 +194,7 @@ class Transformer(base.LanguageModel):
       return h, (new, shown)
 
     weights = [layer.variables['params'] for layer in self.layers]
-    cast = functools.partial(layers.cast, dtype=c.operand_dtype)
+    cast = functools.partial(layers.cast, config=c)
     options: Any = dict(unroll=c.unroll, remat=POLICIES.get(c.remat), cast=cast)
     return layer_loop.run(run, h, weights, (states, words), **options)
 
@@ -249,7 +249,7 @@ class Transformer(base.LanguageModel):
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`; weights have the dtype of their products."""
-    return super().frozen(layers.cast(params, self.config.operand_dtype))
+    return super().frozen(layers.cast(params, self.config))
 
 
 def tokens_left(T: int, lengths: jax.Array | None) -> jax.Array:

@@ -92,12 +92,12 @@ def table(config: Config, vocab_size: int) -> list[str]:
   return [*lines, f'between steps {of_each} holds {parts}']
 
 
-def _products(config, mesh):
+def _products(own, mesh):
   """The dtype of products where the compute dtype is bfloat16; [] elsewhere."""
-  if config.dtype != 'bfloat16':
+  if own.dtype != 'bfloat16':
     return []
   with jax.sharding.use_abstract_mesh(mesh):
-    narrow = config.operand_dtype == 'bfloat16'
+    narrow = own.operand_dtype == 'bfloat16'
   if narrow:
     return ['products: bfloat16, summed in float32']
   return ['products: float32, which is faster than bfloat16 here']

@@ -192,7 +192,7 @@ def _multiply(form, x, y, precision):
 
 def _in_order(array, narrow):
   """An array of a bfloat16 product, in memory in the order of its axes."""
-  if not narrow:
+  if not narrow or not isinstance(array, jax.core.Tracer):
     return array
   return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 

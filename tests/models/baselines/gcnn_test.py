@@ -5,7 +5,6 @@ import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -236,13 +235,13 @@ def test_initial_weights():
   assert not block['w_0']['bias'].any() and 'bias' not in block['shortcut']
 
 
-def test_bfloat16():
+def test_bfloat16(matrix_units):
   """Products of bfloat16 numbers; parameters and nll are float32."""
   (tokens, targets), nll = text(1), {}
   for dtype in 'float32', 'bfloat16':
     model = build(dtype=dtype)
     memory = model.init_memory(B)
-    assert all(x.dtype == jnp.dtype(dtype) for x in memory)
+    assert all(x.dtype == model.config.state_dtype for x in memory)
     params = jax.tree.map(np.float32, direct.random_params(model))
     args = {'params': params}, tokens[0], targets[0], memory
     made = apply(model, *args, train=False)

@@ -85,7 +85,8 @@ def test_states_move_slowly_in_bfloat16():
   section = dict(name='qrnn', n_layer=1, d_model=4, dtype='bfloat16')
   model = models.build(section, V)
   (state,) = model.init_memory(B)
-  assert (state.inputs.dtype, state.cell.dtype) == ('bfloat16', 'float32')
+  assert state.inputs.dtype == model.config.state_dtype
+  assert state.cell.dtype == 'float32'
   expected = np.tanh(1.0) * (1 - sigmoid(8.0) ** 400)
   recurrent.assert_slow_steps_add_up(
     model, [1.0, 8.0, 0.0], expected
