@@ -273,7 +273,7 @@ _OF_PRODUCTS = re.compile(r'(^|/)(attention|ff)/(.*/)?(?P<kind>kernel|bias)$')
 
 
 def cast(params: Any, config: Any) -> Any:
-  """The parameters of a model or layer, those of each `Product` as it uses them.
+  """The parameters of a model or layer, those of products as they are used.
 
   Kernels get the dtype of operands, biases that of states.
   """

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import core
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from txl_jax.ops import shards
@@ -192,7 +193,7 @@ def _multiply(form, x, y, precision):
 
 def _in_order(array, narrow):
   """An array of a bfloat16 product, in memory in the order of its axes."""
-  if not narrow or not isinstance(array, jax.core.Tracer):
+  if not narrow or not isinstance(array, core.Tracer):
     return array
   return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 
