@@ -25,6 +25,10 @@ CORPORA = {
   'data.newline': dict(data__corpus='enwik8'),
   'data.alphabet': dict(data__corpus='enwik8'),
   'data.boundaries': dict(data__corpus='lm1b'),
+  'train.context': dict(model__mem_len=0),
+  'train.eval_context': dict(model__mem_len=0),
+  'eval.context': dict(eval__model__mem_len=0),
+  'optim.average_start_epoch': dict(optim__average='swa'),
 }
 TEXT = dict(data__corpus='text', data__path='a.txt', data__level='word')
 
@@ -63,6 +67,15 @@ RANGES = [
   ('model.n_layer', [1, 1000], [0, -1, 1001]),
   ('watch.lost_seconds', [5.0, 300.0], [4.9, 0.0, math.nan, math.inf]),
   ('eval.window', [0, 10**6], [-1, 10**6 + 1]),
+  ('eval.context', [0, 10**6], [-1, 10**6 + 1]),
+  ('eval.temperature', [0.01, 1.0, 10.0], [0.0, 0.009, math.nan, math.inf]),
+  ('train.epochs', [0, 10**6], [-1, 10**6 + 1]),
+  ('train.eval_every_epochs', [0, 10**6], [-1, 10**6 + 1]),
+  ('optim.average_start_epoch', [1, 10**6], [-1, 10**6 + 1]),
+  ('train.context', [0, 10**6], [-1, 10**6 + 1]),
+  ('train.eval_context', [0, 10**6], [-1, 10**6 + 1]),
+  ('train.eval_segment_len', [0, 10**6], [-1, 10**6 + 1]),
+  ('train.varlen_limit', [0, 10**6], [-1, 10**6 + 1]),
   ('generate.window', [0, 10**6], [-1, 10**6 + 1]),
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
@@ -146,7 +159,7 @@ RANGES += [
 def test_edges(key, allowed, outside):
   for value in allowed:
     config = edge(key, value)
-    if key == 'train.steps', 'train.epochs':
+    if key == 'train.steps':
       config.optim.warmup = 0
     sections.check(config)
   for value in outside:
@@ -179,6 +192,7 @@ SPANS = 'off, M, M+1'
 CHOICES = {
   'data.corpus': 'pystdlib, text, enwik8, text8, wt103, wt2, ptb, lm1b',
   'data.newline': 'keep, drop',
+  'data.splits': 'names, none',
   'data.alphabet': 'seen, bytes',
   'data.level': 'byte, word, subword',
   'data.documents': 'none, file, record',
@@ -192,6 +206,7 @@ CHOICES = {
   'model.remat': 'none, scores, layer',
   'model.attention': 'auto, xla, triton, tpu',
   'train.loss': 'full, half',
+  'train.rows': 'joined, apart',
   'train.resume': 'auto, must, never',
   'train.nonfinite': 'stop, rollback',
   'optim.name': 'adam, sgd',
@@ -239,6 +254,7 @@ FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.wandb', 'train.tensorboard', 'train.batch_size'}
 FREE |= {
   'train.steps',
+  'train.epochs',
   'train.async_checkpoints',
   'train.nonfinite',
   'train.nonfinite_limit',

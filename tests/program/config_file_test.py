@@ -118,7 +118,7 @@ def test_a_line_that_fails(mine, line, words):
     ('c.train = None', 'train is None; allowed: the section'),
     ('c.train = 5', 'train is 5; allowed: the section'),
     ('c.train = dict()', 'train.steps is missing from the config'),
-    ('c.train = dict(steps=3)', 'train.batch_size is missing from the config'),
+    ('c.train = dict(steps=3)', 'train.epochs is missing from the config'),
     ('c.eval.model = None', 'eval.model is None; allowed: the section'),
     ('c.model = None', 'model.name is None; allowed: transformer_xl'),
     ("c.model.name = ['a', {}]", 'model.name is '),

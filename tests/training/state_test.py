@@ -72,11 +72,12 @@ def test_parameters_are_those_of_the_key_and_of_what_has_parameters(state):
 
 
 def test_parameters_are_float32_whatever_the_compute_dtype():
-  state = jax.eval_shape(lambda: create(make(dtype='bfloat16')))
+  model = make(dtype='bfloat16')
+  state = jax.eval_shape(lambda: create(model))
   assert {x.dtype for x in jax.tree.leaves(state.params)} == {
     jnp.dtype('float32')
   }
-  assert state.memory.states.dtype == jnp.bfloat16
+  assert state.memory.states.dtype == model.config.state_dtype
 
 
 def test_shardings_divide_the_memory_alone():

@@ -50,7 +50,8 @@ MODEL = models.build(
 def state_of_training():
   """A TrainState as training has it, with numbers that are hard to keep."""
   optimiser = optax.chain(
-    optax.clip_by_global_norm(0.25), optax.scale_by_adam()
+    optax.clip_by_global_norm(0.25),
+    optax.scale_by_adam(mu_dtype=jnp.bfloat16),
   )
   create = lambda: state_lib.create(MODEL, optimiser, 8, jax.random.key(0))
   rng = np.random.default_rng(0)
