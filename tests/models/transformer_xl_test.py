@@ -297,7 +297,7 @@ def test_initialisation():
       assert (x != other).mean() > 0.9, name
 
 
-def test_bfloat16():
+def test_bfloat16(matrix_units):
   """float32 parameters, gradients and nll."""
   # Distances far above 256, where bfloat16 cannot count.
   far = dict(mem_len=600, d_model=16, n_layer=1, memory_init='zeros')
@@ -325,7 +325,7 @@ def test_bfloat16():
     assert {str(x.dtype) for x in jax.tree.leaves(grads)} == {'float32'}
     _, out = jax.jit(loss)(params)
     assert out.nll.dtype == jnp.float32
-    assert out.memory.states.dtype == m.config.dtype
+    assert out.memory.states.dtype == m.config.state_dtype
     results.append(out.nll)
   np.testing.assert_allclose(*results, rtol=0, atol=0.15)
 
