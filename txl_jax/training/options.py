@@ -135,7 +135,10 @@ class Train:
     may_change=ON_RESUME,
   )
   tensorboard: bool = key(
-    True, 'Write TensorBoard events to the workdir.', may_change=ON_RESUME
+    True,
+    'Write TensorBoard events to the workdir. It needs '
+    "pip install 'txl_jax[tensorboard]'; without it a line says so.",
+    may_change=ON_RESUME,
   )
   wandb: str = key(
     '',
