@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
-from txl_jax.runs.console import duration
 
 Groups = Mapping[str, Sequence[Run]]  # runs by their experiment
 _T = TypeVar('_T')
@@ -66,36 +65,49 @@ _SAID = {
 
 
 def of_paper(
-  groups: Groups, evaluations: Sequence[Run], folder: pathlib.Path
+  groups: Groups,
+  evaluations: Sequence[Run],
+  folder: pathlib.Path,
+  every: bool = False,
 ) -> Iterator[str]:
-  """Every table of the paper, the figures and curves of runs, in Markdown.
+  """The tables of the paper with figures and curves of runs, in Markdown.
 
-  The runs of an experiment are the groups; all runs besides, whose analyses may
-  be of several (RECL) or of none (evaluation speed). Pictures are put into the
-  folder.
+  Those in which a run has a row, or every one. The runs of an experiment are
+  the groups; all runs besides, whose analyses may be of several (RECL) or of
+  none (evaluation speed). Pictures are put into the folder.
   """
   for table in paper.TABLES:
-    yield f'## Table {table.number}: {table.title}'
-    twins = {x.partition(':')[0] for row in table.rows for x in row.small}
-    for file in '', *sorted(twins):
-      there = _there(table, groups, file)
-      if file and there:
-        yield f'### Table {table.number} in small: {file}'
-        yield (
+    parts = [*_part(table, groups, evaluations, '', folder, every)]
+    for file in sorted(
+      {x.partition(':')[0] for row in table.rows for x in row.small}
+    ):
+      if small := [*_part(table, groups, evaluations, file, folder)]:
+        parts += [
+          f'### Table {table.number} in small: {file}',
           f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
           "training are not the paper's: read the figures and how far seeds "
           'differ, not an order. A row without a published figure is not in '
-          'the paper.'
-        )
-      if there and table.kind in _SAID:
-        yield _SAID[table.kind]
-      if there or not file:
-        yield _beside(table, groups, evaluations, file)
-      name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
-      yield from curves.learning(there, name)
+          'the paper.',
+          *small,
+        ]
     if table.number == 5:
       variants = groups.get('ptb', ()), groups.get('ptb+', ())
-      yield from logs.beside([run for x in variants for run in x], folder)
+      parts += logs.beside([run for x in variants for run in x], folder)
+    if parts:
+      yield f'## Table {table.number}: {table.title}'
+      yield from parts
+
+
+def _part(table, groups, evaluations, file, folder, every=False):
+  """A table or its twins in a file, where a run has a row; and its curves."""
+  there = _there(table, groups, file)
+  made, has_figures = _beside(table, groups, evaluations, file)
+  if there or has_figures or every:
+    if table.kind in _SAID and (there or has_figures):
+      yield _SAID[table.kind]
+    yield made
+    name = f'table_{table.number}{f"_{file}" if file else ""}'
+    yield from curves.learning(there, folder / name)
 
 
 def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
@@ -103,7 +115,7 @@ def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
   table = paper.STUDIES
   if there := _there(table, groups, ''):
     yield f'## {table.title}'
-    yield _beside(table, groups, (), '')
+    yield _beside(table, groups, (), '')[0]
     yield from curves.learning(there, folder / 'studies')
 
 
@@ -132,7 +144,10 @@ def _experiment(row, file):
 
 
 def _beside(table, groups, evaluations, file):
-  """A table of the paper, ours beside it; in small, the twins in a file."""
+  """A table of the paper, ours beside it; in small, the twins in a file.
+
+  And whether a run has a figure in it.
+  """
   columns, unit = table.columns, _units(table, groups, file)
   ours = [*columns, *_BESIDES.get(table.kind, ())]
   if file:
@@ -142,8 +157,8 @@ def _beside(table, groups, evaluations, file):
   ours = [f'ours, {c}' for c in ours] or ['ours']
   compared = columns and not file and table.kind != 'recl'
   differences = ['difference'] if compared else []
-  header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
-  rows = []
+  header = ['', *columns, *ours, *differences, 'runs']
+  rows, any_figure = [], False
   for row in table.rows:
     experiment = _experiment(row, file)
     if not (experiment if file else row.published or not columns):
@@ -156,13 +171,14 @@ def _beside(table, groups, evaluations, file):
       continue
     runs = groups.get(experiment, ())
     figures = MEASURES[table.kind](row, runs, evaluations, experiment)
+    any_figure |= any(figures)
     cells += [str(f) if f else '' for f in figures]
     if compared:
       main = min(1, len(columns) - 1)  # the best, where there are several
       found = figures[main]
       cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
-    rows.append(cells + _counted(figures, runs))
-  return page.table(header, rows)
+    rows.append([*cells, _counted(figures, runs)])
+  return page.table(header, rows), any_figure
 
 
 def _units(table, groups, file):
@@ -172,26 +188,17 @@ def _units(table, groups, file):
 
 
 def _counted(figures, runs):
-  """How many runs figures are of, their hardware and their mean time."""
+  """How many runs figures are of, and what is to be known of them."""
   if not (found := [f for f in figures if f]):
-    return ['', '', '']
+    return ''
   figure, most = found[0], max(len(f.values) for f in found)
   young = sum(not r.finished for r in runs)
   notes = [f'{young} not finished'] * bool(young)
   notes += [f'{figure.others} measured otherwise'] * bool(figure.others)
   less = len(figure.values) < most
   notes += [f'{len(figure.values)} in a sweep'] * less
-  count = f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
-  return [count, *(_where(runs) if runs else (figure.where, ''))]
-
-
-def _where(runs):
-  """The hardware of runs, and their mean time."""
-  found = (a for run in runs for a in run.analyses.values())
-  # One without a run has no such entry: it may be of fresh weights.
-  kinds = dict.fromkeys(a['trained_on'] for a in found if 'trained_on' in a)
-  seconds = statistics.fmean(run.seconds for run in runs)
-  return ', '.join(kinds), duration(seconds)
+  notes += [figure.where] * bool(figure.where)
+  return f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
 
 
 def _figures(
@@ -216,9 +223,8 @@ def _grouped(measured: Iterable[tuple[Any, _T]]) -> dict[str, list[_T]]:
   return groups
 
 
-def _test(row, runs, evaluations, experiment):
+def _test(row, runs, *_):
   """The figure on the test split."""
-  del row, evaluations, experiment
   tested = _grouped(
     (a.get('eval'), [a[a['unit']]])
     for run in runs
@@ -227,14 +233,13 @@ def _test(row, runs, evaluations, experiment):
   return _figures(tested, 1)
 
 
-def _validation(row, runs, evaluations, experiment):
+def _validation(row, runs, *_):
   """The best figure on the validation split in training."""
-  del row, evaluations, experiment
-  found = [run.best for run in runs if run.best is not None]
+  found = [run.best[run.unit] for run in runs if run.best]
   return [Figure(found) if found else None]
 
 
-def _lengths(row, runs, evaluations, experiment):
+def _lengths(row, runs, *_):
   """Of the sweep: init, best and its length; the best figure in training.
 
   Where the row is of another length than the best, that one.
@@ -248,16 +253,15 @@ def _lengths(row, runs, evaluations, experiment):
       values += [best['attention_length_tokens']]
       measured.append(([a.get('options'), a.get('eval')], values))
   figures = _figures(_grouped(measured), 3)
-  return [*figures, *_validation(row, runs, evaluations, experiment)]
+  return [*figures, *_validation(row, runs)]
 
 
-def _recl(row, runs, evaluations, experiment):
+def _recl(_, _runs, evaluations, experiment):
   """Relative effective context lengths, of whichever run has measured them.
 
   They depend on the group: the largest counts, with all of the same models,
   as of other seeds.
   """
-  del row, runs
   groups: dict[Any, list] = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
@@ -290,9 +294,8 @@ def _context(results):
   )
 
 
-def _speed(row, runs, evaluations, experiment):
+def _speed(row, _runs, evaluations, *_):
   """The ratio at the attention length of the row, of one model on a device."""
-  del runs, experiment
   found = _grouped(
     ([_where_of_speed(a), a.get('config')], [measured['times_slower']])
     for run in evaluations
