@@ -45,7 +45,9 @@ def plot(figure: Any) -> None:
   run = txl_jax.load(_SUBWORDS.value)
   ids = run.encode(TEXT)
   looks = run.attention(TEXT, segment_len=len(ids)).probabilities
-  right.imshow(np.asarray(looks[_LAYER.value - 1, _HEAD.value - 1]), cmap='Blues')
+  right.imshow(
+    np.asarray(looks[_LAYER.value - 1, _HEAD.value - 1]), cmap='Blues'
+  )
   tokens = [run.decode([i]).strip() or '␣' for i in ids]
   right.set_xticks(range(len(ids)), tokens, rotation=90, fontsize=7)
   right.set_yticks(range(len(ids)), tokens, fontsize=7)

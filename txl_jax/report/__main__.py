@@ -58,7 +58,6 @@ def markdown(
   blocks += [_list(runs)] if runs else []
   if of_paper := [*tables.of_paper(found, all_, folder, every)]:
     blocks += ['# The tables of the paper', _OF_PAPER, *of_paper]
-  blocks += tables.of_studies(found, folder)
   return '\n\n'.join(blocks) + '\n'
 
 

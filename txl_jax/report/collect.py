@@ -87,12 +87,6 @@ class Run:
     return steps, [r[self.unit] for r in found]
 
   @property
-  def sweep(self) -> Mapping[str, Any] | None:
-    """That over attention lengths, of the validation split, as in the paper."""
-    found = self.analyses.get('attention_length')
-    return found if found and found['split'] == 'validation' else None
-
-  @property
   def best(self) -> Mapping[str, Any]:
     """The record of the best evaluation, {} before the first."""
     return min(self.evaluations, key=lambda r: r[self.unit], default={})

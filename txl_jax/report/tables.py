@@ -4,14 +4,13 @@ import json
 import pathlib
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
 
 Groups = Mapping[str, Sequence[Run]]  # runs by their experiment
-_T = TypeVar('_T')
 
 
 class Figure(NamedTuple):
@@ -19,6 +18,7 @@ class Figure(NamedTuple):
 
   values: Sequence[float]
   others: int = 0  # runs that were measured in another way, not among these
+  how: str = ''  # they were measured
   where: str = ''  # the hardware, where it matters
   before: str = ''  # what is shown around it
   after: str = ''  # alone, where there is no value
@@ -46,12 +46,10 @@ _BESIDES = {'lengths': ('ppl in training',)}
 # And what is said of its figures.
 _SAID = {
   'lengths': (
-    'Init and best are of the sweep over attention lengths. It reads a model '
-    'without memory through a window that moves token by token; for absolute '
-    'positions with a memory, the length is that of the memory. In training: '
-    'the best validation figure of a run, in segments, whose first tokens see '
-    'little and, with half the loss, were never trained; the sweep may be of '
-    'fewer tokens.'
+    'Init and best are of the sweep over attention lengths, which moves a '
+    'window token by token where there is no memory, and may be of fewer tokens. In '
+    'training: the best validation figure of a run, in segments, whose first '
+    'tokens see little and, with half the loss, were never trained.'
   ),
   'recl': (
     'In brackets: where 95 % of the results lie if the positions are drawn '
@@ -94,7 +92,8 @@ def of_paper(
       variants = groups.get('ptb', ()), groups.get('ptb+', ())
       parts += logs.beside([run for x in variants for run in x], folder)
     if parts:
-      yield f'## Table {table.number}: {table.title}'
+      number = f'Table {table.number}: ' if table.number else ''
+      yield f'## {number}{table.title}'
       yield from parts
 
 
@@ -106,17 +105,9 @@ def _part(table, groups, evaluations, file, folder, every=False):
     if table.kind in _SAID and (there or has_figures):
       yield _SAID[table.kind]
     yield made
-    name = f'table_{table.number}{f"_{file}" if file else ""}'
+    name = f'table_{table.number}' if table.number else 'studies'
+    name += f'_{file}' if file else ''
     yield from curves.learning(there, folder / name)
-
-
-def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
-  """Validation figures and curves of runs that no table of the paper has."""
-  table = paper.STUDIES
-  if there := _there(table, groups, ''):
-    yield f'## {table.title}'
-    yield _beside(table, groups, (), '')[0]
-    yield from curves.learning(there, folder / 'studies')
 
 
 def _there(table, groups, file):
@@ -148,7 +139,8 @@ def _beside(table, groups, evaluations, file):
 
   And whether a run has a figure in it.
   """
-  columns, unit = table.columns, _units(table, groups, file)
+  columns, there = table.columns, _there(table, groups, file).values()
+  unit = ' or '.join(sorted({r.unit for runs in there for r in runs}))
   ours = [*columns, *_BESIDES.get(table.kind, ())]
   if file:
     ours = [c.replace('ppl ', f'{unit} ') for c in ours]
@@ -181,12 +173,6 @@ def _beside(table, groups, evaluations, file):
   return page.table(header, rows), any_figure
 
 
-def _units(table, groups, file):
-  """'bpc' or 'ppl', as the runs of its rows have it."""
-  runs = _there(table, groups, file).values()
-  return ' or '.join(sorted({run.unit for group in runs for run in group}))
-
-
 def _counted(figures, runs):
   """How many runs figures are of, and what is to be known of them."""
   if not (found := [f for f in figures if f]):
@@ -201,36 +187,26 @@ def _counted(figures, runs):
   return f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
 
 
-def _figures(
-  groups: Mapping[Any, Sequence[Sequence[float]]], columns: int
-) -> list[Figure | None]:
-  """A Figure for each column of rows of values, in groups of equal ones.
+def _figures(measured, columns: int) -> list[Figure | None]:
+  """A Figure for each column of values, of pairs (how, values).
 
-  That of the largest group, the first of those; None without any.
+  That of the largest group of equal ones, the first of those; None without any.
   """
+  groups: dict[str, list] = {}
+  for how, values in measured:
+    groups.setdefault(json.dumps(how, sort_keys=True), []).append(values)
   if not groups:
     return [None] * columns
-  kept = max(groups.values(), key=len)
-  others = sum(map(len, groups.values())) - len(kept)
-  return [Figure(column, others) for column in zip(*kept, strict=True)]
-
-
-def _grouped(measured: Iterable[tuple[Any, _T]]) -> dict[str, list[_T]]:
-  """Pairs of (how, what) -> what was measured in each way."""
-  groups: dict[str, list[_T]] = {}
-  for how, what in measured:
-    groups.setdefault(json.dumps(how, sort_keys=True), []).append(what)
-  return groups
+  how = max(groups, key=lambda x: len(groups[x]))
+  others = sum(map(len, groups.values())) - len(groups[how])
+  found = zip(*groups[how], strict=True)
+  return [Figure(column, others, how) for column in found]
 
 
 def _test(row, runs, *_):
   """The figure on the test split."""
-  tested = _grouped(
-    (a.get('eval'), [a[a['unit']]])
-    for run in runs
-    if (a := run.analyses.get('eval_test')) is not None
-  )
-  return _figures(tested, 1)
+  found = (run.analyses.get('eval_test') for run in runs)
+  return _figures(([a.get('eval'), [a[a['unit']]]] for a in found if a), 1)
 
 
 def _validation(row, runs, *_):
@@ -245,15 +221,15 @@ def _lengths(row, runs, *_):
   Where the row is of another length than the best, that one.
   """
   measured = []
-  for a in filter(None, (run.sweep for run in runs)):
+  for a in (run.analyses.get('attention_length') for run in runs):
+    if not a or a['split'] != 'validation':  # as in the paper
+      continue
     there = {x['attention_length_tokens']: x for x in a['lengths']}
-    best = there.get(row.length) if row.length else a['best']
-    if best:
+    if best := there.get(row.length) if row.length else a['best']:
       values = [x[a['unit']] for x in (a['init'], best)]
       values += [best['attention_length_tokens']]
       measured.append(([a.get('options'), a.get('eval')], values))
-  figures = _figures(_grouped(measured), 3)
-  return [*figures, *_validation(row, runs)]
+  return [*_figures(measured, 3), *_validation(row, runs)]
 
 
 def _recl(_, _runs, evaluations, experiment):
@@ -296,25 +272,16 @@ def _context(results):
 
 def _speed(row, _runs, evaluations, *_):
   """The ratio at the attention length of the row, of one model on a device."""
-  found = _grouped(
-    ([_where_of_speed(a), a.get('config')], [measured['times_slower']])
-    for run in evaluations
-    if (a := run.analyses.get('eval_speed')) is not None
-    for measured in a['lengths']
-    if measured['attention_length_tokens'] == row.length
-  )
-  (figure,) = _figures(found, 1)
-  if figure:
-    where, _ = json.loads(max(found, key=lambda how: len(found[how])))
-    figure = figure._replace(where=where)
-  return [figure]
-
-
-def _where_of_speed(a):
-  """The device, the model and, if it is another one, that of the window."""
-  window = a.get('options', {}).get('window', 'same')
-  names = a.get('experiment'), window if window != 'same' else ''
-  return ', '.join([a['hardware']['device'], *filter(None, names)])
+  measured = []
+  for a in (run.analyses.get('eval_speed') for run in evaluations):
+    for x in a['lengths'] if a else ():
+      if x['attention_length_tokens'] == row.length:
+        window = a.get('options', {}).get('window', 'same')
+        names = a.get('experiment'), window if window != 'same' else ''
+        where = ', '.join([a['hardware']['device'], *filter(None, names)])
+        measured.append(([where, a.get('config')], [x['times_slower']]))
+  (figure,) = _figures(measured, 1)
+  return [figure and figure._replace(where=json.loads(figure.how)[0])]
 
 
 # How the figures of a table are found, by its kind.

@@ -28,9 +28,9 @@ from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
-MISSING = (
-  'train.tensorboard is True, but no events are written: run '
-  "pip install 'txl_jax[tensorboard]'"
+_MISSING = (
+  "no TensorBoard events: run pip install 'txl_jax[tensorboard]', or type "
+  '--config.train.tensorboard=False'
 )
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
 _PUT = 60.0  # seconds between uploads of the record to a bucket
@@ -57,11 +57,6 @@ class Mark:
     return found if same else None
 
 
-def has_package() -> bool:
-  """Whether the package that writes TensorBoard's events is installed."""
-  return importlib.util.find_spec('tensorboardX') is not None
-
-
 class Log:
   """The record of a run in its workdir."""
 
@@ -77,7 +72,9 @@ class Log:
     `also` is given every record, starting with those that are kept. UserError,
     as from the other methods: a file cannot be written.
     """
-    tensorboard = tensorboard and has_package()
+    if tensorboard and not importlib.util.find_spec('tensorboardX'):
+      print(_MISSING, file=sys.stderr)
+      tensorboard = False
     self._folder, self._events, self._also = workdir, None, also
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
     self._every = _PUT if self._bucket else _FLUSH

@@ -141,8 +141,6 @@ class Trainer:
     if train.wandb and processes.is_main():
       self.wandb = wandb_run.Run(self.folder, train.wandb, flat)
       self.console.say(f'wandb: {self.wandb.place}')
-    if train.tensorboard and not metrics_log.has_package():
-      self.console.say(metrics_log.MISSING)
     self._open_log()
     try:
       with self.console.phase('training', self.steps, 'step {}/{}') as phase:

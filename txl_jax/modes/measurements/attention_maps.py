@@ -229,8 +229,7 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   shown = np.argsort(-far, kind='stable')[:_SHOWN].tolist()
   top, bottom = figure.subfigures(2, 1)
   first, *beside = top.subplots(1, 1 + len(shown))
-  unit = f'probability of {borders[1]} distances' if borders[1] > 1 else ''
-  unit = unit or 'probability'
+  unit = 'probability in a column'
   _heat(first, in_ranges(mean, borders).reshape(N * H, -1), borders, unit)
   _name_layers(first, N, H)
   first.set_title('attention by distance')
