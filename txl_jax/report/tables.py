@@ -46,9 +46,9 @@ _BESIDES = {'lengths': ('ppl in training',)}
 # And what is said of its figures.
 _SAID = {
   'lengths': (
-    'Init and best are of the sweep over attention lengths, which moves a '
-    'window token by token where there is no memory, and may be of fewer tokens. In '
-    'training: the best validation figure of a run, in segments, whose first '
+    'Init and best are of the sweep over attention lengths, which may be of '
+    'fewer tokens, and moves a window token by token where there is no memory. '
+    'In training: the best validation figure of a run, in segments, whose first '
     'tokens see little and, with half the loss, were never trained.'
   ),
   'recl': (
