@@ -101,8 +101,8 @@ def _part(table, groups, evaluations, file, folder, every=False):
   """A table or its twins in a file, where a run has a row; and its curves."""
   there = _there(table, groups, file)
   made, has_figures = _beside(table, groups, evaluations, file)
-  if there or has_figures or every:
-    if table.kind in _SAID and (there or has_figures):
+  if has_figures or every or (there and table.kind == 'test'):
+    if table.kind in _SAID and has_figures:
       yield _SAID[table.kind]
     yield made
     name = f'table_{table.number}' if table.number else 'studies'
