@@ -48,7 +48,7 @@ _SAID = {
   'lengths': (
     'Init and best are of the sweep over attention lengths, which may be of '
     'fewer tokens, and moves a window token by token where there is no memory. '
-    'In training: the best validation figure of a run, in segments, whose first '
+    'In training: the best validation figure of a run, in segments whose first '
     'tokens see little and, with half the loss, were never trained.'
   ),
   'recl': (
