@@ -233,13 +233,13 @@ def plot(figure: Any, record: dict[str, Any]) -> None:
   _heat(first, in_ranges(mean, borders).reshape(N * H, -1), borders, unit)
   _name_layers(first, N, H)
   first.set_title('attention by distance')
-  words = [_word(x) for x in record['passage_text']]
-  every = -(-len(words) // _WORDS)
+  every = -(-len(record['passage_text']) // _WORDS)
+  words = [_word(x) for x in record['passage_text'][::every]]
   for i, (axes, k) in enumerate(zip(beside, shown)):
     _heat(axes, passage[k // H, k % H], borders, unit)
     axes.set_title(f'passage, layer {k // H + 1}, head {k % H + 1}')
-    at = range(0, len(words), every)
-    axes.set_yticks(at, words[::every] if i == 0 else [''] * len(at))
+    at = every * np.arange(len(words))
+    axes.set_yticks(at, words if i == 0 else [''] * len(at))
     axes.tick_params(axis='y', labelsize=7, length=2)
   beside[0].set_ylabel('token that attends')
   terms = record['mean_score_by_distance']
@@ -276,8 +276,9 @@ def _heat(axes, rows, borders, unit, centred=False):
 
 
 def _name_layers(axes, N, H):
-  """A tick for each layer, whose heads have a row each, and lines between."""
-  axes.set_yticks(H * np.arange(N) + (H - 1) / 2, range(1, N + 1))
+  """Ticks for at most 12 layers, whose heads have a row each; lines between."""
+  named = np.arange(0, N, -(-N // 12))
+  axes.set_yticks(H * named + (H - 1) / 2, named + 1)
   axes.set_ylabel('layer, a row for each head')
   for i in range(1, N):
     axes.axhline(H * i - 0.5, color=pictures.PALE, linewidth=0.6)
