@@ -211,11 +211,6 @@ def test_a_figure():
   assert str(tables.Figure([1400.4])) == '1400'
 
 
-def test_a_page():
-  made = page.table(['', 'x'], [['r|s', '<1']])
-  assert made == '|  | x |\n| --- | ---: |\n| r\\|s | \\<1 |'
-
-
 def test_curves_of_several_seeds_meet():
   """Where all of them have a figure."""
   x = [1_000_000, 2_000_000, 3_000_000]

@@ -28,10 +28,7 @@ from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
-_MISSING = (
-  "no TensorBoard events: run pip install 'txl_jax[tensorboard]', or type "
-  '--config.train.tensorboard=False'
-)
+_MISSING = "no TensorBoard events: run pip install 'txl_jax[tensorboard]'"
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
 _PUT = 60.0  # seconds between uploads of the record to a bucket
 _LARGEST = 1 << 30  # bytes of a record
