@@ -19,10 +19,11 @@ from txl_jax.convert.hub import client, model_card, repository
 from txl_jax.convert.versions import hugging_face, layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.convert.weights import Weights
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import sections
-from txl_jax.program import files, settings
+from txl_jax.program import files, hub, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir
 from txl_jax.training import resume
@@ -118,7 +119,7 @@ def to_hub(folder: pathlib.Path, weights: Weights, card: str) -> None:
 
 
 def push(
-  where: client.Place,
+  where: hub.Place,
   weights: Weights,
   run: pathlib.Path | None = None,
   private: bool = True,
@@ -208,6 +209,9 @@ def _data(folder, vocabulary):
   if isinstance(vocabulary, Subwords):
     tokenizer = f'{beside / workdir.VOCABULARY}'
     return {**text, 'level': 'subword', 'tokenizer': tokenizer}
+  if isinstance(vocabulary, Ids):
+    names = f'{beside / workdir.VOCABULARY}'
+    return {**text, 'level': 'id', 'vocab_file': names}
   if not isinstance(vocabulary, Words):
     if V in (204, 205):
       return {'corpus': 'enwik8', 'newline': 'drop' if V == 204 else 'keep'}
