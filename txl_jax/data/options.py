@@ -48,7 +48,7 @@ class Data:
     f'environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by '
     'default ~/.local/share/txl_jax.',
     may_change=ON_RESUME,
-    remote='gs://',
+    remote=('gs://',),
   )
   path: str = file_path(
     '',
