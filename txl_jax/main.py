@@ -113,13 +113,19 @@ def _parse(argv):
   sys.argv = argv = _with_config(argv)  # where ml_collections looks
   rest = command_line.parse(argv, nearest=_nearest)
   if _CONFIG.value is None:
+    if _WORKDIR.value:
+      raise UserError(
+        f'--workdir={_WORKDIR.value} holds no run; to begin one, add '
+        '--config=NAME, such as --config=pystdlib_tiny'
+      )
     raise UserError(
       '--config is missing: type --config=pystdlib_tiny, say, to begin a run, '
       'or --workdir=FOLDER, the folder of a run, to use one'
     )
   for name, mode in _OF_MODE.items():
     if flags.FLAGS[name].present and _MODE.value != mode:
-      hint = f'; {key}' if (key := _key(name)) else ''
+      prompt = '; a prompt is --config.generate.prompt=…'
+      hint = prompt if name == 'text' else ''
       raise UserError(f'--{name} is a flag of --mode={mode} only{hint}')
   return rest
 
@@ -145,18 +151,12 @@ def _with_config(argv):
   return [argv[0], *([f'--config={name}'] if name else []), *rest]
 
 
-def _key(name):
-  """The key that a flag may have meant, such as train.steps for steps."""
-  mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
-  meant = 'prompt' if name == 'text' else name
-  return settings.nearest_key(sections.sections(), meant, mode)
-
-
 def _nearest(name):
   """What to type instead of an unknown flag."""
   if name.startswith('config.'):
     return '--config=NAME is missing, or --workdir=FOLDER of a run'
-  if key := _key(name):
+  mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
+  if key := settings.nearest_key(sections.sections(), name, mode):
     return f'type --config.{key}=…'
   near = difflib.get_close_matches(name, [*flags.FLAGS], 1)
   return f'type --{near[0]}=…' if near else '--help lists all flags'

@@ -193,7 +193,7 @@ def nearest_key(
   there = [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
   there.sort(key=lambda x: not x.startswith(f'{first}.'))
   alone = {x.rpartition('.')[2]: x for x in reversed(there)}
-  for names in ({x: x for x in there}, alone):
+  for names in ({} if '.' in name else alone, {x: x for x in there}):
     if found := difflib.get_close_matches(name, names, 1, 0.75):
       return names[found[0]]
   return next(iter(difflib.get_close_matches(name, there, 1)), '')
