@@ -99,8 +99,8 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
     'mesh.tensor=2',
   )
   done = succeed(new, *options, 'train.steps=2', devices=8)
-  assert f'taken from {copy}, step 6: ' in done.stderr
-  fresh = 'and the vocabulary; fresh: optimiser, memory (empty), step, schedule'
+  assert f' parameters from {copy}, step 6, with ' in done.stderr
+  fresh = 'its vocabulary; fresh: optimiser, memory (empty), step, schedule'
   assert fresh in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert arrays(new, 2, 'training')['step'] == 2
@@ -112,7 +112,7 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   # It goes on without the other one, and knows it still.
   shutil.rmtree(copy)
   done = succeed(new, *options, 'train.steps=4', devices=8)
-  assert 'continuing from step 2' in done.stderr and 'taken' not in done.stderr
+  assert 'continuing from step 2' in done.stderr and 'loaded' not in done.stderr
   assert read(new)['origin'] == origin
   host = new / 'run/checkpoints/4/host/metadata'
   assert json.loads(host.read_text())['config']['origin'] == origin
@@ -133,10 +133,10 @@ def test_the_best_checkpoint_is_taken(old, new):
   )
   begin = f'train.init_from={old}/run'
   done = succeed(new, STILL, begin, 'train.steps=2')
-  assert f'taken from {old}/run, step {best["step"]}: ' in done.stderr
+  assert f'from {old}/run, step {best["step"]}, with ' in done.stderr
   new.joinpath('run').rename(new / 'before')
   done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
-  assert f'taken from {old}/run, step 4: ' in done.stderr
+  assert f'from {old}/run, step 4, with ' in done.stderr
   near(arrays(new, 2), arrays(old, 4))
   # The step is that of the other run, and not of this one.
   assert read(new)['checkpoint'] == 'best'
@@ -172,7 +172,7 @@ def test_the_other_run_by_a_relative_path(old, new, monkeypatch):
 def test_a_run_begins_with_an_export(old, new):
   file = old / 'model.npz'
   done = succeed(new, STILL, f'train.init_from={file}', 'train.steps=2')
-  assert f'taken from {file}: ' in done.stderr
+  assert f' parameters from {file}, with its vocabulary' in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert read(new)['origin'].startswith(f'{file}, sha256 ')
 
@@ -206,10 +206,10 @@ def test_refusals(old, new, tmp_path):
     ((f'train.init_from={tmp_path}/none.npz',), ['none.npz']),
     (
       (f'train.init_from={tmp_path}/empty',),
-      [f'init_from={tmp_path}/empty holds no'],
+      [f'{tmp_path}/empty has no weights'],
     ),
     ((f'train.init_from={tmp_path}/damaged.npz',), ['damaged.npz']),
-    ((f'train.init_from={new}/run',), ['holds no run']),
+    ((f'train.init_from={new}/run',), ['the folder of a run']),
     ((begin, 'data.level=word', 'data.unk=True'), ['is of words', 'of bytes']),
   ):
     assert_refused(use(new, *options), *words)
@@ -302,8 +302,8 @@ def test_averaged_weights_are_taken(tmp_path):
   for x in jax.tree.leaves(state.params):
     np.testing.assert_array_equal(x, 2)
   assert said.endswith(
-    ' parameters, averaged over 3 steps, and the vocabulary; fresh: optimiser, '
-    'average, memory (empty), step, schedule, record'
+    f', averaged over 3 steps from {tmp_path}, step 7, with its vocabulary; '
+    'fresh: optimiser, average, memory (empty), step, schedule, record'
   )
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(built.abstract)):
     assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
