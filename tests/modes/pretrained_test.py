@@ -13,7 +13,11 @@ from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
+from txl_jax.data.corpora import preparation
+from txl_jax.data.options import Data
+from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import pretrained, summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -175,6 +179,36 @@ def test_a_run_begins_with_an_export(old, new):
   assert f' parameters from {file}, with its vocabulary' in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert read(new)['origin'].startswith(f'{file}, sha256 ')
+  scored = [r for r in programs.record(new) if r['split'] == 'validation']
+  assert [r['step'] for r in scored] == [0, 2]  # before training, too
+  assert scored[0]['nats'] == pytest.approx(scored[1]['nats'], rel=1e-4)
+
+
+WORDS = Words(('<eos>', 'one', '<unk>'), (), '<eos>', '<unk>', True)
+
+
+@pytest.mark.parametrize('kind', ['byte', 'word', 'subword'])
+def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
+  vocabulary = {'byte': runs.VOCABULARY, 'word': WORDS}.get(kind)
+  if vocabulary is None:
+    pytest.importorskip('tokenizers')
+    vocabulary = subwords.learn([b'one and one and one'], 260)
+  runs.write(tmp_path, vocabulary=vocabulary, d_ff=12)
+  c = common.get_config()
+  c.data.update(corpus='text', level='subword', max_size=300, path='x')
+  c.data.dir = f'{tmp_path}/data'
+  c.train.init_from = str(tmp_path)
+  c.model.update(n_layer=3, mem_len=7)
+  (line,) = pretrained.adopt(c, tmp_path / 'new', ['model.n_layer'], True)
+  assert (c.model.d_ff, c.model.d_model) == (12, 8) and 'model.d_ff 12' in line
+  assert (c.model.n_layer, c.model.mem_len) == (3, 7)
+  assert (c.data.level, c.data.max_size) == (kind, 0)
+  assert c.data.lower == (kind == 'word')
+  if kind == 'subword':
+    listed, _ = preparation._read_list(Data(**c.data))
+    assert listed.symbols == vocabulary.symbols
+  with pytest.raises(UserError, match='model.n_layer is 3, there 1; allowed'):
+    pretrained.find(c)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def train(
   folder, flat = os.fspath(workdir), settings.flatten(keys)
   if isinstance(config, ml_collections.ConfigDict):
     made: Any = config.copy_and_resolve_references()
-    folder = folder or f'runs/{config_file.name(made.experiment or 'config')}'
+    folder = folder or f'runs/{config_file.name(made.experiment or "config")}'
   else:
     path = os.fspath(config or '') or workdir_lib.own_config(folder)
     if not path:
