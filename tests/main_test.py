@@ -276,7 +276,7 @@ def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   score = run.score(text, segment_len=8, mem_len=16)
   assert f'{score.bits_per_byte:.5f} bpc' == found[1].split(' (')[0]
   done = mode(trained, 'score')
-  assert_refused(done, '--text is missing; allowed: a file to score')
+  assert_refused(done, '--text=FILE is missing: the text to score')
 
 
 def test_a_text_is_not_overwritten_by_its_score(trained, tmp_path):

@@ -207,7 +207,7 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   if kind == 'subword':
     listed, _ = preparation._read_list(Data(**c.data))
     assert listed.symbols == vocabulary.symbols
-  with pytest.raises(UserError, match='model.n_layer is 3, there 1; allowed'):
+  with pytest.raises(UserError, match=r'model\.n_layer is 3, there 1; allowed'):
     pretrained.find(c)
 
 
