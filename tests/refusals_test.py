@@ -103,11 +103,15 @@ def test_a_mesh_of_other_devices(corpus):
 @pytest.mark.parametrize(
   ('arguments', 'words'),
   [
-    ((), ['--config is missing, say --config=pystdlib_tiny']),
+    ((), ['--config is missing; type --config=NAME, such as']),
     (('--config=nowhere.py',), ['nowhere.py']),
     (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval|']),
     (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),
     (('--config=configs/common.py', '--worker=3'), ['worker']),
+    (('--workdir=/none', '--prompt=x'), ['--prompt; type --config.generate.p']),
+    (('--mode=generate', '--seed=3'), ['type --config.generate.seed=…']),
+    (('--train.steps=3',), ['type --config.train.steps=…']),
+    (('--config=configs/ptb.py', '--text=x'), ['--config.generate.prompt=…']),
     (('--config.optim.lr=1',), ['config.optim.lr']),
     (('--config=configs/ptb.py', '--config.optim.lrr=1'), ['is optim.lr']),
     (('--config=configs/ptb.py', '--config.optin.lr=1'), ['is optim.lr']),

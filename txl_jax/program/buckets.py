@@ -223,8 +223,8 @@ def place(text: Any, name: str = '') -> pathlib.Path:
 
 def _prepare_packages(called):
   if not importlib.util.find_spec('gcsfs'):  # which needs Google's own
-    allowed = "pip install 'txl_jax[gcs]', or a folder"
-    raise UserError(f'{called} needs gcsfs; allowed: {allowed}')
+    how = "run: pip install 'txl_jax[gcs]'"
+    raise UserError(f'{called} needs gcsfs; {how}')
   from fsspec.config import conf
 
   os.environ.setdefault('EPATH_USE_TF', 'no')  # else it imports TensorFlow
@@ -234,7 +234,9 @@ def _prepare_packages(called):
 
 def absolute(path: str) -> str:
   """A path as it is called in every working directory."""
-  return f'{Path(path)}' if path.startswith(SCHEME) else os.path.abspath(path)
+  if '://' in path:
+    return f'{Path(path)}' if path.startswith(SCHEME) else path
+  return os.path.abspath(path)
 
 
 def fetch(folder: Path, into: pathlib.Path) -> None:

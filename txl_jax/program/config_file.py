@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import ml_collections
@@ -27,31 +28,45 @@ class Parser(flags.ArgumentParser):
   def parse(self, path: str) -> Any:
     """The locked config of a file; UserError: see `load`."""
     config = load(path)
-    declared = sections.of(config)
-    names = settings.flatten(config)
-    argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
-    matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
-    changed = [found[1] for found in matches if found]
-    for key in changed:
-      if key not in names:
-        no_key = settings.no_such_key(declared, key)
-        raise UserError(f'--config.{key}: {no_key}')
-    if not all(sections.same_experiment(declared, key) for key in changed):
-      config.experiment += '+'  # unless its name is given, too
+    note_changes(config, overridden(), '--config.')
     return config.lock()
 
 
+def overridden() -> list[str]:
+  """The keys that the command line sets."""
+  argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+  matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
+  return [found[1] for found in matches if found]
+
+
+def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
+  """Marks the experiment of a config as changed in these keys, if it is.
+
+  UserError for an unknown key, which it names with the prefix.
+  """
+  declared, names = sections.of(config), settings.flatten(config)
+  for key in keys:
+    if key not in names:
+      raise UserError(f'{prefix}{key}: {settings.no_such_key(declared, key)}')
+  if not all(sections.same_experiment(declared, key) for key in keys):
+    config.experiment += '+'  # unless its name is given, too
+
+
 def name(path: str) -> str:
-  """FILE, or FILE:TEXT, of --config=FILE:TEXT or a path to FILE.py:TEXT."""
-  path, argument = _parts(path)
-  return ':'.join([pathlib.Path(path).stem, *argument])
+  """The folder of a run with --config=FILE:TEXT in runs/: FILE-TEXT."""
+  return re.sub(r'[:/\\]', '-', ':'.join(_experiment(*_parts(path))))
+
+
+def _experiment(path, argument):
+  return [pathlib.Path(path).stem, *argument]
 
 
 def _parts(path):
   """The path of a file, and [TEXT] or []."""
-  scheme = buckets.SCHEME if path.startswith(buckets.SCHEME) else ''
-  path, *argument = path.removeprefix(scheme).split(':', 1)
-  return scheme + path, argument
+  # A folder may have a colon in its name, as runs/own_text:bytes.
+  found = re.fullmatch(r'(?s)(.*\.py|(?:gs://)?[^:]*)(?::(.*))?', path)
+  assert found
+  return found[1], [x for x in [found[2]] if x is not None]
 
 
 def load(path: str) -> Any:
@@ -83,7 +98,7 @@ def load(path: str) -> Any:
       allowed = 'allowed: that of common.get_config(), changed'
       raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
     settings.read_all(sections.of(config), config)
-    named = ':'.join([name(path), *argument])
+    named = ':'.join(_experiment(path, argument))
     config.experiment = config.experiment or named
   except KeyboardInterrupt:
     raise

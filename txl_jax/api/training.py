@@ -1,0 +1,67 @@
+"""`train` trains a model, as the command does."""
+
+import os
+from typing import Any
+
+import ml_collections
+
+from txl_jax.api import loading
+from txl_jax.api.text_model import TextModel
+from txl_jax.modes import job
+from txl_jax.modes import train as train_mode
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel.watchdog import Stopped
+from txl_jax.program import config_file, settings
+from txl_jax.program.errors import UserError
+from txl_jax.runs import workdir as workdir_lib
+
+
+@mesh_lib.apart
+def train(
+  config: str | os.PathLike[str] | ml_collections.ConfigDict | None = None,
+  workdir: str | os.PathLike[str] = '',
+  **keys: Any,
+) -> TextModel:
+  """Trains a model, or continues its run; see docs/python.md.
+
+  Args:
+    config: name of a config, such as 'own_text:bytes', path of a file, such as
+      './mine.py', or a ConfigDict, which is copied; None is that of the run in
+      the workdir.
+    workdir: folder of the run, or gs://BUCKET/NAME; default: runs/ and the name
+      of the config.
+    **keys: keys of the config by section, such as data=dict(path='book.txt'),
+      and those outside sections, such as seed=1.
+
+  Returns:
+    The trained model, as `load` reads it from the workdir.
+
+  Raises:
+    UserError: whatever the command refuses.
+    KeyboardInterrupt: Ctrl-C, once the state is saved; the same call continues.
+  """
+  folder, flat = os.fspath(workdir), settings.flatten(keys)
+  if isinstance(config, ml_collections.ConfigDict):
+    made: Any = config.copy_and_resolve_references()
+    folder = folder or f'runs/{config_file.name(made.experiment or "config")}'
+  else:
+    path = os.fspath(config or '') or workdir_lib.own_config(folder)
+    if not path:
+      raise UserError(
+        f'workdir={folder!r} holds no run: give a config, as pystdlib_tiny'
+      )
+    made = config_file.load(path)
+    folder = folder or f'runs/{config_file.name(path)}'
+  config_file.note_changes(made, flat)
+  with made.ignore_type():
+    made.update_from_flattened_dict(
+      {k: f'{x}' if isinstance(x, os.PathLike) else x for k, x in flat.items()}
+    )
+  job.prepare(made)
+  own: Any = dict(changed=flat, program=False)
+  try:
+    with job.opened(made, folder, 'train', **own) as opened:
+      train_mode.run(opened)
+  except Stopped as e:
+    raise KeyboardInterrupt(f'{e}') from None
+  return loading.load(opened.folder)
