@@ -5,6 +5,7 @@ from typing import Any
 
 from txl_jax.models import base, transformer_xl, windowed
 from txl_jax.models.baselines import al_rfou, gcnn, lstm, qrnn, shaw, vaswani
+from txl_jax.ops import matmul
 from txl_jax.program import settings
 
 # A model of any file: one line here, and its config is known everywhere.
@@ -48,6 +49,9 @@ def at_test_time(
   keys = config[section].model.items()
   overrides = {k: x for k, x in keys if x is not None}
   model, T = build(config.model, vocab_size), config[section].segment_len
+  if section == 'generate':
+    dtype = matmul.decoding_dtype(config.model.dtype).name
+    model = model.with_keys(dtype=dtype)
   model = model.at_test_time(T, section == 'eval', **overrides)
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():
