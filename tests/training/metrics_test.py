@@ -25,7 +25,7 @@ def values(sums):
 
 
 DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4')
-DTYPES |= dict(steps='i4', bad_step='i4', skipped='i4')
+DTYPES |= dict(steps='i4', bad_step='i4')
 
 
 def assert_dtypes(sums):
