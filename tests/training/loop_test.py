@@ -46,6 +46,7 @@ class Fragile(transformer_xl.TransformerXL):
 @dataclasses.dataclass
 class Vocabulary:
   unit: str = 'bpc'
+  kind = 'bytes'
   sizes = None
 
   def __len__(self):
