@@ -48,8 +48,8 @@ from benchmarks import (
   softmax_speed,
   startup_speed,
 )
-from txl_jax.program import command_line, config_file
 from txl_jax.program.errors import UserError
+from txl_jax.shell import command_line, config_file
 
 FLAGS = flags.FLAGS
 

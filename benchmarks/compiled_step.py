@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from benchmarks import hlo, results, topologies
 from benchmarks.results import Measured
 from txl_jax.data.corpora import preparation
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError

@@ -17,10 +17,10 @@ from benchmarks.results import Measured
 from txl_jax import models
 from txl_jax.data import streams
 from txl_jax.evaluation import scoring
+from txl_jax.experiment import sections
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
-from txl_jax.modes import sections
 from txl_jax.modes.measurements import eval_speed
 from txl_jax.ops import matmul
 from txl_jax.parallel import mesh as mesh_lib

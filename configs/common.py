@@ -3,13 +3,14 @@
 A config file calls `get_config()` and changes what its experiment needs; any
 key is overridden on the command line, as in `--config.optim.lr=1e-3`. The
 dict is locked: a key that is not declared is an error. Each section is
-declared beside the code that reads it; `txl_jax.modes.sections` names them.
+declared beside the code that reads it; `txl_jax.experiment.sections` names
+them.
 
 A file with several experiments has them in VARIANTS, and its
 `get_config(variant)` is told which by --config=NAME:VARIANT.
 """
 
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import settings
 
 

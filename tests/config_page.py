@@ -6,8 +6,8 @@ python -m tests.config_page > docs/config.md
 import dataclasses
 import re
 
+from txl_jax.experiment import sections
 from txl_jax.models import MODELS
-from txl_jax.modes import sections
 from txl_jax.program import settings
 
 _INTRODUCTION = """# Keys of a config

@@ -13,9 +13,9 @@ from tests.models.cases import CASES
 from txl_jax import models
 from txl_jax.configs import gcnn_studies
 from txl_jax.data.corpora import preparation
+from txl_jax.experiment import sections
 from txl_jax.models import base
 from txl_jax.models.baselines import gcnn
-from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

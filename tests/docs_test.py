@@ -12,7 +12,8 @@ import sys
 import pytest
 
 from tests import pages, programs
-from txl_jax.program import config_file, settings
+from txl_jax.program import settings
+from txl_jax.shell import config_file
 
 ROOT = programs.ROOT
 PAGES = [*pages.PAGES, ROOT / 'CHANGELOG.md']

@@ -12,9 +12,9 @@ import pathlib
 import pytest
 
 from txl_jax import models
+from txl_jax.experiment import sections
 from txl_jax.models import stack, transformer_xl
 from txl_jax.models.baselines import gcnn
-from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import settings
 from txl_jax.training import averaging, optim

@@ -38,11 +38,11 @@ STEP = ['tests/training/step_test.py', 'tests/training/step_xl_test.py']
 LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
 VOCABULARY = ['tests/models/vocabulary_test.py']
 VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
-OPTIM = ['tests/training/optim_test.py', 'tests/modes/sections_test.py']
+OPTIM = ['tests/training/optim_test.py', 'tests/experiment/sections_test.py']
 DOCUMENTS = ['tests/modes/document_runs_test.py']
 CHECKPOINTS = ['tests/runs/checkpoint']
-KEYS = ['tests/configs_test.py', 'tests/modes/sections_test.py']
-KEYS += ['tests/modes/sections_together_test.py']
+KEYS = ['tests/configs_test.py', 'tests/experiment/sections_test.py']
+KEYS += ['tests/experiment/sections_together_test.py']
 
 # {module: tests, those that most likely fail first}.
 CORE = {
@@ -79,7 +79,7 @@ CORE = {
   'data/streams.py': ['tests/data', *DOCUMENTS, *LOOP],
   'runs/checkpoint.py': [
     *CHECKPOINTS,
-    'tests/modes/pretrained_test.py',
+    'tests/experiment/pretrained_test.py',
     *LOOP,
   ],
   'runs/seal.py': [*CHECKPOINTS],

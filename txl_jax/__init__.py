@@ -18,9 +18,9 @@ if TYPE_CHECKING:
   from txl_jax import attention, models
   from txl_jax.api.chat import Chat
   from txl_jax.api.loading import load
-  from txl_jax.api.results import Attention, Hidden, Score
   from txl_jax.api.text_model import TextModel
   from txl_jax.api.training import train
+  from txl_jax.experiment.results import Attention, Hidden, Score
   from txl_jax.ops import kernels
   from txl_jax.program.errors import UserError
 
@@ -41,10 +41,10 @@ __all__ = [
 
 # Where each name is defined; a module has no other name within it.
 _PLACES = {
-  'Attention': 'api.results',
+  'Attention': 'experiment.results',
   'Chat': 'api.chat',
-  'Hidden': 'api.results',
-  'Score': 'api.results',
+  'Hidden': 'experiment.results',
+  'Score': 'experiment.results',
   'TextModel': 'api.text_model',
   'UserError': 'program.errors',
   'attention': 'attention',

@@ -17,44 +17,32 @@ if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
 import difflib
+import importlib
 import sys
 
 from absl import app, flags
 from ml_collections import config_flags
 
 import txl_jax
-from txl_jax.modes import (
-  evaluate,
-  export,
-  generate,
-  job,
-  score,
-  sections,
-  summary,
-  train,
-)
-from txl_jax.modes.measurements import (
-  attention_length,
-  attention_maps,
-  eval_speed,
-  recl,
-)
+from txl_jax.experiment import job, sections
 from txl_jax.parallel import processes, watchdog
-from txl_jax.program import command_line, config_file, settings
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
+from txl_jax.shell import command_line, config_file
 
+# The module of each, in txl_jax.modes: it is imported when it is asked for.
 MODES = {
-  'train': train.run,
-  'eval': evaluate.run,
-  'generate': generate.run,
-  'summary': summary.run,
-  'score': score.run,
-  'export': export.run,
-  'attention_length': attention_length.run,
-  'recl': recl.run,
-  'eval_speed': eval_speed.run,
-  'attention_maps': attention_maps.run,
+  'train': 'train',
+  'eval': 'evaluate',
+  'generate': 'generate',
+  'summary': 'summary',
+  'score': 'score',
+  'export': 'export',
+  'attention_length': 'measurements.attention_length',
+  'recl': 'measurements.recl',
+  'eval_speed': 'measurements.eval_speed',
+  'attention_maps': 'measurements.attention_maps',
 }
 
 # Flags that one mode reads.
@@ -157,6 +145,7 @@ def _nearest(name):
 
 def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
+  mode = importlib.import_module(f'txl_jax.modes.{MODES[_MODE.value]}')
   config = _CONFIG.value
   job.prepare(config)
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
@@ -166,7 +155,7 @@ def main(_: list[str]) -> None:
   files = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value
   changed = config_file.overridden()
   with job.opened(config, folder, _MODE.value, *files, changed=changed) as one:
-    MODES[_MODE.value](one)
+    mode.run(one)
 
 
 def entry() -> None:

@@ -9,7 +9,8 @@ import txl_jax
 from tests.modes import runs
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.ids import Ids
-from txl_jax.modes import generate, job, score
+from txl_jax.experiment import job
+from txl_jax.modes import generate, score
 from txl_jax.program.errors import UserError
 
 TEXT = b'Of bytes, \n and more, \tmuch more.\n' * 3

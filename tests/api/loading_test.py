@@ -8,7 +8,7 @@ import pytest
 import txl_jax
 from tests import programs
 from tests.modes import runs
-from txl_jax.modes import restore
+from txl_jax.experiment import restore
 from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError
 

@@ -16,17 +16,18 @@ from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
-from txl_jax.api.texts import UnknownWords
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.evaluation import activations, perplexity
-from txl_jax.modes import evaluate, export, generate, job, score
+from txl_jax.experiment import job
+from txl_jax.experiment.texts import UnknownWords
+from txl_jax.modes import evaluate, export, generate, score
 from txl_jax.program.errors import UserError
 
 BYTES = Bytes.all_bytes()
 # Words of the texts are <unk>, as tests/modes/word_runs_test.py looks into.
 pytestmark = pytest.mark.filterwarnings(
-  'ignore::txl_jax.api.texts.UnknownWords'
+  'ignore::txl_jax.experiment.texts.UnknownWords'
 )
 WORDS = Words.from_counts(
   {'<eos>': 9, '<unk>': 3, 'the': 8, 'memory': 7, '.': 4, "it's": 2},
@@ -562,7 +563,7 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys):
       score.run(job.Job(c, folder, asked.console, asked.watch, '', text))
 
 
-@pytest.mark.filterwarnings('default::txl_jax.api.texts.UnknownWords')
+@pytest.mark.filterwarnings('default::txl_jax.experiment.texts.UnknownWords')
 def test_unknown_words_are_told_of_the_line_of_the_user(tmp_path, monkeypatch):
   runs.write(tmp_path, vocabulary=WORDS, segment_len=6)
   run, text = txl_jax.load(tmp_path), 'the old memory'

@@ -3,7 +3,7 @@
 import pytest
 
 from txl_jax.configs import common
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program.errors import UserError
 
 

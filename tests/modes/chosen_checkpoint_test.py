@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from tests.modes import runs
-from txl_jax.modes import restore
+from txl_jax.experiment import restore
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal
 

@@ -11,11 +11,11 @@ import txl_jax
 from tests import programs
 from tests.programs import assert_refused
 from txl_jax import models
-from txl_jax.api import call_options
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
 from txl_jax.evaluation import perplexity
-from txl_jax.modes import restore as trained_lib
+from txl_jax.experiment import call_options
+from txl_jax.experiment import restore as trained_lib
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
 

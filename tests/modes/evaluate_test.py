@@ -11,7 +11,8 @@ import pytest
 from tests import plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.modes import evaluate, job
+from txl_jax.experiment import job
+from txl_jax.modes import evaluate
 from txl_jax.program.errors import UserError
 
 

@@ -14,8 +14,9 @@ from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
+from txl_jax.experiment import job
 from txl_jax.generation.options import Generate
-from txl_jax.modes import generate, job
+from txl_jax.modes import generate
 from txl_jax.program.errors import UserError
 
 BYTES = Bytes((97, 98, 10))

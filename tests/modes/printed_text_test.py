@@ -7,12 +7,12 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from txl_jax.api import writing
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.generation import decoding
-from txl_jax.modes import generate, restore
-from txl_jax.modes.job import Job
+from txl_jax.experiment import restore
+from txl_jax.experiment.job import Job
+from txl_jax.generation import decoding, writing
+from txl_jax.modes import generate
 from txl_jax.runs.console import Console
 
 SAMPLE = 'a é € 𝄞 z'

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.modes import sections
-from txl_jax.modes.job import Job
+from txl_jax.experiment import sections
+from txl_jax.experiment.job import Job
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program import settings
 from txl_jax.runs import checkpoint, metrics_log

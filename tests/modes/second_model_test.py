@@ -15,9 +15,10 @@ from tests import programs
 from tests.models.cases import CASES
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
+from txl_jax.experiment import sections
+from txl_jax.experiment.job import Job
 from txl_jax.models import base
-from txl_jax.modes import evaluate, export, generate, sections, summary, train
-from txl_jax.modes.job import Job
+from txl_jax.modes import evaluate, export, generate, summary, train
 from txl_jax.parallel.watchdog import Watch
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file

@@ -8,7 +8,7 @@ import pytest
 
 from tests import plain
 from tests.modes import runs
-from txl_jax.modes import job
+from txl_jax.experiment import job
 
 # What every record has, and what it has that is of a text.
 ALWAYS = {'program', 'run', 'checkpoint_step', 'averaged_over_steps', 'config'}

@@ -9,7 +9,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import AT_TEST_TIME, IN_USE, NEVER, ON_RESUME, key

@@ -12,10 +12,10 @@ import matplotlib.figure
 import pytest
 
 from tests import programs
-from txl_jax.modes import sections
-from txl_jax.program import command_line
+from txl_jax.experiment import sections
 from txl_jax.report import __main__ as report
 from txl_jax.report import collect, curves, logs, page, paper, tables
+from txl_jax.shell import command_line
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 from tests import programs
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir

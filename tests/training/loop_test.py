@@ -15,8 +15,8 @@ from tests import compilations, plain, programs
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.evaluation import perplexity
+from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
-from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError

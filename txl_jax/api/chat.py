@@ -5,8 +5,8 @@ from typing import Any, AnyStr
 
 import numpy as np
 
-from txl_jax.api import texts
-from txl_jax.api.writing import Row, Writer
+from txl_jax.experiment import texts
+from txl_jax.generation.writing import Row, Writer
 from txl_jax.parallel import mesh as mesh_lib
 
 

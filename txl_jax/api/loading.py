@@ -11,7 +11,7 @@ from txl_jax import models
 from txl_jax.api.text_model import TextModel
 from txl_jax.convert import reading, writing
 from txl_jax.convert.hub import client
-from txl_jax.modes import restore, sections
+from txl_jax.experiment import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program import buckets, files, hub, settings

@@ -13,13 +13,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
 from txl_jax.convert import reading
 from txl_jax.convert import writing as convert_writing
-from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.evaluation import activations, perplexity
+from txl_jax.evaluation import activations
+from txl_jax.experiment import call_options, results, text_score, texts
+from txl_jax.generation import writing
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
@@ -154,29 +154,8 @@ class TextModel:
     """
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.tokens(self.vocabulary, 'text', text, frames=2)
-    tokens, first = self._first(config, encoded.ids)
-    if len(tokens) < 2:
-      n = len(encoded.ids)
-      settings.refuse('the number of tokens of text', n, 'at least 2')
-    model = call_options.scorer(config, len(self.vocabulary))
-    cut: Any = call_options.cut(config) | {'mesh': self.mesh}
-    of_text = cut['batch_size'], cut['segment_len'], cut['context']
-    perplexity.check(model, tokens, *of_text)
-    scored = encoded.size - (int(encoded.ends[0]) if first else 0)
-    if self.vocabulary.kind == 'ids' and self.vocabulary.sizes is None:
-      scored = 0  # they are numbers, not a text
-
-    def read(model, **more):
-      nll = np.zeros(len(tokens) - 1, np.float32)
-      calls: Any = cut | {'each': nll.__setitem__, 'progress': progress}
-      score = perplexity.score(model, self.params, tokens, **calls)
-      where = encoded.ids[first:], encoded.offsets[first:]
-      return results.Score(*where, nll, score.nll, scored, **more)
-
-    if (temperature := config.eval.temperature) == 1:
-      return read(model)
-    second = read(model.at_temperature(temperature))
-    return read(model, at_temperature=second)
+    own = config, self.params, self.vocabulary, self.mesh
+    return text_score.score(*own, encoded, progress)
 
   @mesh_lib.apart
   def hidden(
@@ -286,17 +265,6 @@ class TextModel:
       self._frozen = None, None  # before another one is made
       self._frozen = model, base.freeze(model, params)
     return self._frozen[1]
-
-  def _first(self, config, ids):
-    """The tokens to read, and the index of the first that is scored."""
-    of_documents = self.vocabulary.document_end is not None
-    if config.eval.first_token == 'none' and not of_documents:
-      return ids, 1
-    eos = self.vocabulary.eos_id
-    if eos is None:
-      allowed = 'none, for the vocabulary has no <eos>'
-      settings.refuse('eval.first_token', config.eval.first_token, allowed)
-    return streams.Preceded(eos, ids), 0
 
 
 def _stops(stop):

@@ -7,13 +7,14 @@ import ml_collections
 
 from txl_jax.api import loading
 from txl_jax.api.text_model import TextModel
-from txl_jax.modes import job
+from txl_jax.experiment import job
 from txl_jax.modes import train as train_mode
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel.watchdog import Stopped
-from txl_jax.program import config_file, settings
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir as workdir_lib
+from txl_jax.shell import config_file
 
 
 @mesh_lib.apart

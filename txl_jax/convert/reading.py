@@ -22,7 +22,7 @@ from txl_jax.convert.versions import (
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.modes import restore
+from txl_jax.experiment import restore
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError

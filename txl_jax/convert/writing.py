@@ -22,7 +22,7 @@ from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import files, hub, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from txl_jax.api import call_options
 from txl_jax.data import streams
 from txl_jax.evaluation import figures, perplexity
-from txl_jax.modes import analysis, restore
-from txl_jax.modes.job import Job
+from txl_jax.experiment import analysis, call_options, restore
+from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
 from txl_jax.program import files, settings
 from txl_jax.runs.console import TOKENS

@@ -2,8 +2,8 @@
 
 import jax
 
-from txl_jax.modes import restore
-from txl_jax.modes.job import Job
+from txl_jax.experiment import restore
+from txl_jax.experiment.job import Job
 from txl_jax.parallel import placement, processes
 from txl_jax.runs import weights_file
 

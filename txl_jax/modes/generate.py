@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 
-from txl_jax.api import texts, writing
+from txl_jax.experiment import analysis, texts
+from txl_jax.experiment.job import Job
+from txl_jax.generation import writing
 from txl_jax.generation.options import Generate
-from txl_jax.modes import analysis
-from txl_jax.modes.job import Job
 from txl_jax.parallel import processes
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError

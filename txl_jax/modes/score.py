@@ -6,12 +6,11 @@ import os
 import time
 import warnings
 
-from txl_jax.api import texts
-from txl_jax.api.results import Score
-from txl_jax.api.text_model import TextModel
 from txl_jax.evaluation import figures
-from txl_jax.modes import evaluate, generate, restore
-from txl_jax.modes.job import Job
+from txl_jax.experiment import restore, text_score, texts
+from txl_jax.experiment.job import Job
+from txl_jax.experiment.results import Score
+from txl_jax.modes import evaluate, generate
 from txl_jax.parallel import processes
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
@@ -40,7 +39,7 @@ def run(job: Job) -> Score:
   found, begin = job.restored(), time.monotonic()
   name, dtype = f'--text={job.text}', job.config.data.id_dtype
   text = texts.of_file(found.vocabulary, text, name, dtype)
-  of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
+  of_run = job.config, found.params, found.vocabulary, found.mesh
   if line := found.vocabulary.unknown(text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
   with (
@@ -49,7 +48,8 @@ def run(job: Job) -> Score:
   ):
     warnings.simplefilter('ignore', texts.UnknownWords)  # it was said
     told = functools.partial(job.console.reach, phase, pause=5.0)
-    score = TextModel(*of_run).score(text, progress=told)
+    encoded = texts.tokens(found.vocabulary, 'text', text)
+    score = text_score.score(*of_run, encoded, told)
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]

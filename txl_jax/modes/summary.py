@@ -10,9 +10,8 @@ import re
 import jax
 
 from txl_jax.data.corpora import preparation
-from txl_jax.modes import pretrained
-from txl_jax.modes.job import Job
-from txl_jax.modes.sections import Config
+from txl_jax.experiment.job import Job
+from txl_jax.experiment.sections import Config
 from txl_jax.ops import kernels
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
@@ -36,7 +35,7 @@ def run(job: Job) -> None:
   """Prints the table of the config."""
   config = job.config
   if config.train.init_from:
-    vocab_size = len(pretrained.find(config).vocabulary)
+    vocab_size = len(job.pretrained().vocabulary)
   else:
     vocab_size = preparation.vocab_size(config.data)
   lines = table(config, vocab_size)

@@ -4,10 +4,10 @@ import contextlib
 from typing import Any
 
 from txl_jax import models
-from txl_jax.api import call_options, texts, writing
 from txl_jax.evaluation import figures
-from txl_jax.modes import pretrained, sections
-from txl_jax.modes.job import Job
+from txl_jax.experiment import call_options, sections, texts
+from txl_jax.experiment.job import Job
+from txl_jax.generation import writing
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, settings
@@ -45,7 +45,7 @@ def run(job: Job) -> None:
         then = resume.Host.read(checkpoints, start)
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
-        other = pretrained.find(config)
+        other = job.pretrained()
         before, corpus = corpus, corpus.encoded_with(other.vocabulary)
         if line := corpus.unknown_line(before, 'train', 'validation'):
           job.console.say(line)

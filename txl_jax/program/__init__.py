@@ -1,1 +1,1 @@
-"""The shell of every program: flags, errors, settings, files, the terminal."""
+"""What everything stands on: errors, settings, files, the terminal."""

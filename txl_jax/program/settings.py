@@ -320,7 +320,7 @@ def to_python(
 {command}
 """
 
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 
 
 def get_config():

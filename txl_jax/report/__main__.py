@@ -19,9 +19,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from txl_jax.program import command_line, files, pictures
+from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect, curves, page, tables
+from txl_jax.shell import command_line, pictures
 
 _OUTPUT = flags.DEFINE(
   command_line.Path(), 'output', 'report', 'Folder to write the report to.'

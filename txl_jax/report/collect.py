@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from txl_jax import models
+from txl_jax.experiment import restore, sections
 from txl_jax.models import base
-from txl_jax.modes import analysis, restore, sections
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, workdir
@@ -143,7 +143,7 @@ def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
   every = list(_folders(folders))
   both = workdir.CONFIG, metrics_log.NAME
   trained = {x for x in every if all((x / name).exists() for name in both)}
-  speed = f'{analysis.FOLDER}/eval_speed.json'
+  speed = f'{workdir.ANALYSIS}/eval_speed.json'
   found = sorted(trained | {x for x in every if (x / speed).exists()})
   above = os.path.commonpath([x.parent for x in found]) if found else ''
   for path in found:
@@ -161,8 +161,8 @@ def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
       step = measured.get('checkpoint_step')
       if type(step) is int and step < best_step:
         yield UserError(
-          f'{path / analysis.FOLDER / program}.json is of step {step}, and the '
-          f'best checkpoint of the run is now that of step {best_step}'
+          f'{path / workdir.ANALYSIS / program}.json is of step {step}, and '
+          f'the best checkpoint of the run is now that of step {best_step}'
         )
       else:
         current[program] = measured
@@ -198,7 +198,7 @@ def read(folder: pathlib.Path, name: str) -> Run:
 
 def _analyses(folder):
   found, damaged = {}, []
-  for path in sorted((folder / analysis.FOLDER).glob('*.json')):
+  for path in sorted((folder / workdir.ANALYSIS).glob('*.json')):
     try:
       found[path.stem] = files.read_json(path)
     except UserError as e:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txl_jax.evaluation import figures
-from txl_jax.program import pictures
 from txl_jax.report import page
 from txl_jax.report.collect import Run
+from txl_jax.shell import pictures
 
 Rows = Mapping[str, Sequence[Run]]  # runs that differ in their seed, by label
 

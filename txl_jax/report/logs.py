@@ -4,9 +4,9 @@ import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from txl_jax.program import pictures
 from txl_jax.report import page
 from txl_jax.report.collect import Run
+from txl_jax.shell import pictures
 
 _NOTE = (
   "Four logs of the authors' code; test with logits / 1.08. Ours: validation "

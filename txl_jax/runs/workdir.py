@@ -31,6 +31,7 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import lease, metrics_log, wandb_run
 
 VOCABULARY = 'vocabulary.json'
+ANALYSIS = 'analysis'  # the folder of its measurements
 _CONTINUING = {'train.resume': 'auto'}  # even if it began with never
 CONFIG, _CORPUS, _LOCK = 'config.json', 'corpus.json', 'lock'
 _PYTHON = 'config.py'

@@ -15,7 +15,7 @@ from tests import hub_server, pages
 from tests.convert.hub.refusing import WARNINGS, refused
 from txl_jax.configs import common
 from txl_jax.convert.hub import client
-from txl_jax.modes import pretrained
+from txl_jax.experiment import pretrained
 from txl_jax.program import hub
 
 PLACE = hub.Place('org/name', None)

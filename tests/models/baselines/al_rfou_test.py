@@ -13,9 +13,9 @@ from tests import direct
 from tests.models.small import B, T, make, text
 from txl_jax import attention, models
 from txl_jax.evaluation import perplexity
+from txl_jax.experiment import sections
 from txl_jax.models import base
 from txl_jax.models.baselines import al_rfou
-from txl_jax.modes import sections
 from txl_jax.program.errors import UserError
 
 N = 3

@@ -14,9 +14,9 @@ from tests.models.small import apply
 from txl_jax import attention, models
 from txl_jax.configs import gcnn as published
 from txl_jax.data.corpora import preparation
+from txl_jax.experiment import sections
 from txl_jax.models import base
 from txl_jax.models.baselines import gcnn
-from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.training import optim

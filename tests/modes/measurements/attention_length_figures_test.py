@@ -10,7 +10,8 @@ import pytest
 from tests import direct
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
-from txl_jax.modes.measurements import attention_length, options
+from txl_jax.experiment import measurements
+from txl_jax.modes.measurements import attention_length
 from txl_jax.program.errors import UserError
 
 V, N, LENGTHS = 11, 40, (1, 2, 3, 7)
@@ -97,6 +98,6 @@ def test_a_memory_without_a_span_of_its_own():
 
 @pytest.mark.parametrize('lengths', [(), (0,), (3, -1), (True,), (2.0,), ([],)])
 def test_lengths_that_are_none(lengths):
-  section = options.AttentionLength(lengths=lengths)
+  section = measurements.AttentionLength(lengths=lengths)
   assert [name for name, _ in section.problems()] == ['lengths']
   assert not [*dataclasses.replace(section, lengths=(1, 9)).problems()]

@@ -8,7 +8,7 @@ import pytest
 from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.evaluation import perplexity
-from txl_jax.modes import restore
+from txl_jax.experiment import restore
 from txl_jax.modes.measurements import attention_length
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError

@@ -5,8 +5,9 @@ import pytest
 
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
+from txl_jax.experiment import measurements
 from txl_jax.models import base, windowed
-from txl_jax.modes.measurements import eval_speed, options
+from txl_jax.modes.measurements import eval_speed
 from txl_jax.program.errors import UserError
 
 FIELDS = dict(name='transformer_xl', n_layer=1, d_model=8, n_head=2, d_head=3)
@@ -63,8 +64,8 @@ def test_a_model_without_attention():
 
 
 def test_the_table_of_the_paper():
-  assert options.EvalSpeed().lengths == (800, 1800, 2800, 3800)
+  assert measurements.EvalSpeed().lengths == (800, 1800, 2800, 3800)
   assert [*eval_speed.PAPER.values()] == [363, 773, 1409, 1874]
   for lengths in (), (0,), (True,), (1.5,), (10**7,):
-    section = options.EvalSpeed(lengths=lengths)
+    section = measurements.EvalSpeed(lengths=lengths)
     assert [name for name, _ in section.problems()] == ['lengths']

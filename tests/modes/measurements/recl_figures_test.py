@@ -13,7 +13,8 @@ import pytest
 from tests import direct
 from tests.models import every
 from txl_jax import models
-from txl_jax.modes.measurements import options, recl
+from txl_jax.experiment import measurements
+from txl_jax.modes.measurements import recl
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
@@ -231,5 +232,5 @@ def test_how_far_a_model_is_read():
   ],
 )
 def test_values_that_are_none(name, value):
-  assert [k for k, _ in options.Recl(**{name: value}).problems()] == [name]
-  assert not [*options.Recl(others=('a',), shares=(0.1, 1)).problems()]
+  assert [k for k, _ in measurements.Recl(**{name: value}).problems()] == [name]
+  assert not [*measurements.Recl(others=('a',), shares=(0.1, 1)).problems()]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from txl_jax.convert.weights import Weights
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.report import collect

@@ -19,7 +19,7 @@ import numpy as np
 
 from txl_jax.convert.formats import safe_file
 from txl_jax.convert.weights import Weights
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from txl_jax import models
-from txl_jax.api import call_options
 from txl_jax.evaluation import figures, perplexity
+from txl_jax.experiment import analysis, call_options
+from txl_jax.experiment.job import Job
 from txl_jax.models import base, windowed
-from txl_jax.modes import analysis
-from txl_jax.modes.job import Job
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 

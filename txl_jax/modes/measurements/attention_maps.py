@@ -20,12 +20,13 @@ import numpy as np
 
 from txl_jax import models
 from txl_jax.evaluation import activations
+from txl_jax.experiment import analysis
+from txl_jax.experiment.job import Job
 from txl_jax.models import base
-from txl_jax.modes import analysis
-from txl_jax.modes.job import Job
 from txl_jax.parallel import placement
-from txl_jax.program import pictures, settings
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
+from txl_jax.shell import pictures
 
 _RANGES = 64  # of distances, in what is written of the passage
 _SHOWN = 3  # heads of which the passage is drawn

@@ -13,11 +13,11 @@ import numpy as np
 from txl_jax import models
 from txl_jax.data.corpora import preparation
 from txl_jax.evaluation import scoring
+from txl_jax.experiment import analysis, restore
+from txl_jax.experiment.job import Job
+from txl_jax.experiment.measurements import PAPER
 from txl_jax.models import base
-from txl_jax.modes import analysis, restore
-from txl_jax.modes.job import Job
 from txl_jax.modes.measurements import attention_length
-from txl_jax.modes.measurements.options import PAPER
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import processes
 from txl_jax.program import settings

@@ -21,11 +21,12 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.evaluation import scoring
+from txl_jax.experiment import analysis
+from txl_jax.experiment.job import Job
 from txl_jax.models import base
-from txl_jax.modes import analysis
-from txl_jax.modes.job import Job
 from txl_jax.parallel import placement
-from txl_jax.program import buckets, pictures, settings
+from txl_jax.program import buckets, settings
+from txl_jax.shell import pictures
 
 # The published threshold: from this gain on a longer context counts as used.
 THRESHOLD = 0.01

@@ -10,8 +10,8 @@ import pytest
 from tests import config_page
 from tests.modes.changes import changed, refused
 from txl_jax.configs import common
+from txl_jax.experiment import sections
 from txl_jax.models import MODELS
-from txl_jax.modes import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import AT_TEST_TIME, IN_USE, ON_RESUME, OTHER

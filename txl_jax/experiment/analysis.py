@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from txl_jax.data.prepared import Prepared
-from txl_jax.modes import restore, sections
-from txl_jax.modes.job import Job
+from txl_jax.experiment import restore, sections
+from txl_jax.experiment.job import Job
 from txl_jax.parallel import hardware, processes
-from txl_jax.program import files, pictures, settings
+from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
-
-FOLDER = 'analysis'
+from txl_jax.shell import pictures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +186,7 @@ def report(
   """
   # First: it has taken long, and a folder may be full.
   processes.print_on_main(*lines)
-  folder, name = job.folder / FOLDER, record['program']
+  folder, name = job.folder / workdir.ANALYSIS, record['program']
   picture = folder / f'{name}.png'
   try:
     # A line for each entry, however many numbers it has.

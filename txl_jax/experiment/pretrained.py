@@ -16,11 +16,12 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax import models
+from txl_jax.convert import reading
 from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
 from txl_jax.data.options import Data
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.modes import restore, sections
+from txl_jax.experiment import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, files, hub, settings
 from txl_jax.runs import checkpoint, seal, weights_file, workdir
@@ -179,8 +180,6 @@ def _read(config: sections.Config) -> Pretrained:
 
 def _of_weights(path, name) -> Pretrained:
   """Published weights, as `txl_jax.convert` reads them."""
-  from txl_jax.convert import reading  # formats that runs do not need
-
   found = reading.read(path)
   origin = f'{name}: {found.origin}'
   fields = {k: x for k, x in found.fields.items() if k not in reading.TRAINING}

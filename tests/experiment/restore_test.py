@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from tests.modes import runs
-from txl_jax.modes import evaluate, export, generate, restore
+from txl_jax.experiment import restore
+from txl_jax.modes import evaluate, export, generate
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
 

@@ -18,7 +18,8 @@ from txl_jax.data.options import Data
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.modes import pretrained, summary
+from txl_jax.experiment import pretrained
+from txl_jax.modes import summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError

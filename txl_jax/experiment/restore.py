@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 from txl_jax import models
 from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.experiment import sections
 from txl_jax.models import base
-from txl_jax.modes import sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError

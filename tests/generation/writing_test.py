@@ -4,9 +4,9 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from txl_jax.api.writing import Row
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
+from txl_jax.generation.writing import Row
 
 BYTES = Bytes.all_bytes()
 

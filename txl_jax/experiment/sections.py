@@ -8,9 +8,9 @@ import ml_collections
 
 from txl_jax.data.options import Data
 from txl_jax.evaluation.perplexity import Eval
+from txl_jax.experiment import measurements
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
-from txl_jax.modes.measurements import options
 from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.program import settings
@@ -73,10 +73,10 @@ class Config(training.Config, Protocol):
   deterministic: bool
   watch: Watching
   generate: Generate
-  attention_length: options.AttentionLength
-  recl: options.Recl
-  eval_speed: options.EvalSpeed
-  attention_maps: options.AttentionMaps
+  attention_length: measurements.AttentionLength
+  recl: measurements.Recl
+  eval_speed: measurements.EvalSpeed
+  attention_maps: measurements.AttentionMaps
 
 
 def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
@@ -98,10 +98,10 @@ def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
     'eval.model': overrides,
     'generate': Generate,
     'generate.model': overrides,
-    'attention_length': options.AttentionLength,
-    'recl': options.Recl,
-    'eval_speed': options.EvalSpeed,
-    'attention_maps': options.AttentionMaps,
+    'attention_length': measurements.AttentionLength,
+    'recl': measurements.Recl,
+    'eval_speed': measurements.EvalSpeed,
+    'attention_maps': measurements.AttentionMaps,
   }
 
 

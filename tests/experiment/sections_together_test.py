@@ -4,7 +4,7 @@ import pytest
 
 from tests.modes.changes import changed, refused
 from txl_jax.configs import common
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.modes import runs
-from txl_jax.modes import analysis
+from txl_jax.experiment import analysis
 from txl_jax.program.errors import UserError
 
 

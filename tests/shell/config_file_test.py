@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from txl_jax import configs
-from txl_jax.modes import sections
-from txl_jax.program import config_file
+from txl_jax.experiment import sections
 from txl_jax.program.errors import UserError
+from txl_jax.shell import config_file
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
 CONFIGS = sorted(FOLDER.glob('*.py'))

@@ -11,8 +11,8 @@ from typing import Any
 from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
-from txl_jax.modes import pretrained, restore, sections
-from txl_jax.modes.sections import Config
+from txl_jax.experiment import restore, sections
+from txl_jax.experiment.sections import Config
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel.watchdog import Watch
@@ -61,6 +61,12 @@ class Job:
         f'warning: {self.folder} was trained with another config: '
         f"{settings.listed(differ)}; without --config the run's own is used"
       )
+
+  def pretrained(self) -> 'pretrained.Pretrained':
+    """The model of train.init_from; UserError as by `pretrained.find`."""
+    from txl_jax.experiment import pretrained  # reads what others published
+
+    return pretrained.find(self.config)
 
   def read(self, done: int, of: int, what: str = '') -> None:
     """Shows how many tokens of a text have been read."""
@@ -125,6 +131,8 @@ def opened(
     flat = {'--mode': mode, '--workdir': folder} | settings.flatten(config)
     processes.check_same({k: v for k, v in flat.items() if k not in _OF_HOST})
     if config.train.init_from:
+      from txl_jax.experiment import pretrained
+
       new = mode in ('train', 'summary')
       for line in pretrained.adopt(config, place, changed, new):
         console.say(line)

@@ -17,7 +17,7 @@ import ml_collections
 from absl import flags
 
 from txl_jax import configs
-from txl_jax.modes import sections
+from txl_jax.experiment import sections
 from txl_jax.program import buckets, files, settings
 from txl_jax.program.errors import UserError
 

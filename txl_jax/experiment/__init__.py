@@ -1,0 +1,1 @@
+"""A config from its schema to an open job: what modes and programs share."""

@@ -1,0 +1,1 @@
+"""What programs have of a shell: flags, config files, pictures."""
