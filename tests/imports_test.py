@@ -5,9 +5,11 @@ import pathlib
 
 import pytest
 
+from txl_jax import main
+
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Every package may import program; main, prepare and __main__ stand on top.
+# Every package may import program; prepare and __main__ stand on top.
 _CORE = 'models data parallel runs evaluation generation training'
 _EXPERIMENT = f'{_CORE} corpora ops experiment shell'
 RULES = {
@@ -36,6 +38,7 @@ RULES = {
   'analysis': f'{_EXPERIMENT} job',
   'modes': f'{_EXPERIMENT} kernels job analysis',
   'api': f'{_EXPERIMENT} convert job modes',
+  'main': f'{_EXPERIMENT} job',  # a mode is imported when it is asked for
 }
 INNER = {
   'kernels',
@@ -104,6 +107,13 @@ def test_configs_import_little():
       assert name.split('.')[0] in ('ml_collections', 'txl_jax')
 
 
+def test_modes_are_modes_and_nothing_else():
+  modes = ROOT / 'txl_jax/modes'
+  there = {p.relative_to(modes).with_suffix('') for p in modes.rglob('*.py')}
+  files = {'.'.join(x.parts) for x in there if x.name != '__init__'}
+  assert files == {*main.MODES.values()}
+
+
 def test_no_rule_without_a_package():
   inner = '.', 'ops', 'data', 'experiment'
   there = {p.stem for x in inner for p in (ROOT / 'txl_jax' / x).iterdir()}
@@ -130,6 +140,7 @@ def test_no_rule_without_a_package():
     ('program', 'txl_jax.models.base'),
     ('experiment', 'txl_jax.experiment.job'),
     ('modes', 'txl_jax.api.text_model'),
+    ('main', 'txl_jax.modes.train'),
   ],
 )
 def test_the_checker_finds_what_it_is_for(package, name):
@@ -142,4 +153,4 @@ def test_the_checker_allows_what_is_allowed():
   assert not violations(
     'corpora', ['tensorflow_datasets', 'txl_jax.program.errors']
   )
-  assert not violations('main', ['txl_jax.modes.train'])
+  assert not violations('api', ['txl_jax.modes.train'])

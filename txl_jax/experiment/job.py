@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.experiment import restore, sections
@@ -74,6 +73,8 @@ class Job:
 
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it, if it must be."""
+    from txl_jax.data.corpora import preparation  # of no use to most modes
+
     asked = settings.read(Data, self.config.data)
     if not self.console.live:
       self.console.say(f'data: {asked.folder}')

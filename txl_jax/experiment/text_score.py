@@ -1,7 +1,4 @@
-"""The nll of each token of a text, under a trained model.
-
-Shapes: n tokens.
-"""
+"""The nll of each token of a text, under a trained model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +19,7 @@ def score(
   vocabulary: AnyVocabulary,
   mesh: Mesh,
   encoded: texts.Encoded,
-  progress: Callable[[int], None] = lambda scored: None,
+  progress: Callable[[int], None],
 ) -> results.Score:
   """Scores a text as the section `eval` of a config says.
 
@@ -35,9 +32,8 @@ def score(
     settings.refuse('the number of tokens of text', n, 'at least 2')
   model = call_options.scorer(config, len(vocabulary))
   cut: Any = call_options.cut(config) | {'mesh': mesh}
-  perplexity.check(
-    model, tokens, cut['batch_size'], cut['segment_len'], cut['context']
-  )
+  of_text = cut['batch_size'], cut['segment_len'], cut['context']
+  perplexity.check(model, tokens, *of_text)
   scored = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
     scored = 0  # they are numbers, not a text

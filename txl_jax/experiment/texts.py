@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from txl_jax.data import plain_text
-from txl_jax.data.corpora import id_files
 from txl_jax.data.vocabularies import AnyVocabulary, offsets
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -50,6 +49,8 @@ def of_file(
   Of token ids it may be a .npy, or a .bin of a dtype.
   """
   if vocabulary.kind == 'ids' and name.endswith(('.npy', '.bin')):
+    from txl_jax.data.corpora import id_files
+
     found = id_files.array(data, name, id_dtype)
     return vocabulary.decode(ids(vocabulary, name, found))
   found = plain_text.chunks(io.BytesIO(data), name)

@@ -5,9 +5,8 @@ from typing import Any
 
 from txl_jax import models
 from txl_jax.evaluation import figures
-from txl_jax.experiment import call_options, sections, texts
+from txl_jax.experiment import sections
 from txl_jax.experiment.job import Job
-from txl_jax.generation import writing
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, settings
@@ -61,9 +60,18 @@ def run(job: Job) -> None:
         plan = plan_lib.make(config, corpus, mesh, start or 0)
       for line in plan_lib.in_words(config, plan.streams):
         job.console.say(line)
-      around = mesh, job.watch, job.console, plan
-      own = checkpoints, start, _sampler(job, corpus.vocabulary)
-      trainer = Trainer(config, corpus, folder, *around, *own)
+      trainer = Trainer(
+        config,
+        corpus,
+        folder,
+        mesh=mesh,
+        watch=job.watch,
+        console=job.console,
+        plan=plan,
+        checkpoints=checkpoints,
+        start=start,
+        sample=_sampler(job, corpus.vocabulary),
+      )
       if other:
         trainer.state, line = other.into(trainer.state, config, mesh)
         trainer.pretrained = True
@@ -89,6 +97,9 @@ def _sampler(job, vocabulary):
   config, n = job.config, job.config.train.sample_tokens
   if not n:
     return None
+  from txl_jax.experiment import call_options, texts
+  from txl_jax.generation import writing
+
   try:
     of_call = call_options.changed(config, 'generate', {'max_new_tokens': n})
     text = texts.plain(vocabulary, config.generate.prompt.encode())

@@ -83,7 +83,7 @@ def test_relative_attention_is_that_with_a_mask(filled, span, monkeypatch):
   given = dict(filled=filled, span=span, **dropped)
   found = kernels.relative_attention(*arrays, **given)
   assert jnp.allclose(found, expected, atol=1e-6)
-  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel)
+  monkeypatch.setitem(api._KERNELS, 'triton', plain_kernel.__name__)
   monkeypatch.setitem(api._BEST, 'cpu', 'triton')
   found = kernels.relative_attention(*arrays, **given)
   assert jnp.allclose(found, expected, atol=1e-6)

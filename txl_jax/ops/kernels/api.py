@@ -1,17 +1,18 @@
 """Relative attention by one of several implementations."""
 
 import functools
+import importlib
 import numbers
 from collections.abc import Callable
-from types import ModuleType
 
 import jax
 
 from txl_jax import attention
-from txl_jax.ops.kernels import base, fused, tpu, triton, xla
+from txl_jax.ops.kernels import base, xla
 from txl_jax.program import target_device
 
-_KERNELS: dict[str, ModuleType] = {'triton': triton, 'tpu': tpu}
+# A module is imported where its kernel may be used.
+_KERNELS = {name: f'{__package__}.{name}' for name in ('triton', 'tpu')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
 _BEST = {'gpu': 'triton', 'tpu': 'tpu'}  # the kernel for a platform
 
@@ -93,7 +94,11 @@ def choose(case: base.Case) -> tuple[str, str]:
 
 def why_not(name: str, case: base.Case) -> str:
   """Why an implementation cannot compute a case, '' if it can."""
-  return _KERNELS[name].why_not(case) if name in _KERNELS else ''
+  return _kernel(name).why_not(case) if name in _KERNELS else ''
+
+
+def _kernel(name):
+  return importlib.import_module(_KERNELS[name])
 
 
 def implementation_of(
@@ -111,4 +116,6 @@ def implementation_of(
     raise ValueError(f'implementation is {name!r}; allowed: None, {allowed}')
   if reason := why_not(name, case):
     raise base.Unable(f'{name} cannot do this: {reason}')
-  return name, functools.partial(fused.attend, _KERNELS[name])
+  from txl_jax.ops.kernels import fused
+
+  return name, functools.partial(fused.attend, _kernel(name))
