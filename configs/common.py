@@ -6,7 +6,7 @@ dict is locked: a key that is not declared is an error. Each section is
 declared beside the code that reads it; `txl_jax.modes.sections` names them.
 
 A file with several experiments has them in VARIANTS, and its
-`get_config(variant)` is told which by --config=NAME:VARIANT.
+`get_config(variant)` gets the one in --config=NAME:VARIANT.
 """
 
 from txl_jax.modes import sections

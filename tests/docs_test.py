@@ -81,7 +81,7 @@ def test_commands(page):
 def test_python_is_run():
   """By names_test of api, hub_download_test and reuse_test."""
   found = {pages.name(x) for x in pages.PAGES if pages.python(x)}
-  run = {'README.md', 'docs/python.md', 'docs/reuse.md'}
+  run = {'README.md', 'docs/start.md', 'docs/python.md', 'docs/reuse.md'}
   assert found == {*run, 'docs/hugging_face.md', 'docs/troubleshooting.md'}
 
 
