@@ -1,15 +1,16 @@
-r"""A text of your own: bytes or subwords, for a laptop or one GPU.
+r"""A text of your own, or token ids, for a laptop or one GPU.
 
   python -m txl_jax.main --config=own_text:bytes --config.data.path=book.txt
   python -m txl_jax.main --config=own_text:subwords --config.data.path=book.txt
   python -m txl_jax.main --config=own_text:nanogpt \
     --config.data.path=train.txt --config.data.validation_path=valid.txt
+  python -m txl_jax.main --config=own_text:ids --config.data.path=music.jsonl \
+    --config.data.field=ids --config.data.documents=record
 
-Not from the paper. `bytes` and `subwords` are for a text of some megabytes and
-two CPU cores; `bytes_gpu` and `subwords_gpu` for one of a hundred times that,
-and one GPU. Norms come before (model.pre_norm): at this rate a model with norms
-after, as the paper's, may stay at the frequencies of tokens
-(docs/troubleshooting.md).
+Not from the paper. `bytes`, `subwords` and `ids` are for some megabytes and two
+CPU cores; `bytes_gpu` and `subwords_gpu` for a hundred times that, and one GPU.
+Norms come before (model.pre_norm): at this rate a model with norms after, as
+the paper's, may stay at the frequencies of tokens (docs/troubleshooting.md).
 
 Expected of War and Peace: 1.97 bits per byte with bytes and 1.57 with subwords
 on the validation split, one seed, in 14 minutes on 2 cores of an AMD EPYC (Zen
@@ -21,7 +22,7 @@ a GPU: hardware unknown, not trained by us at their size.
 
 from txl_jax.configs import common
 
-VARIANTS = ('bytes', 'subwords', 'bytes_gpu', 'subwords_gpu', 'nanogpt')
+VARIANTS = ('bytes', 'subwords', 'bytes_gpu', 'subwords_gpu', 'nanogpt', 'ids')
 
 
 def get_config(variant='bytes'):
@@ -43,6 +44,8 @@ def get_config(variant='bytes'):
   if level == 'subwords':
     c.data.level = 'subword'
     c.data.max_size = 32_000 if gpu else 4096
+  if level == 'ids':
+    c.data.level = 'id'
   return c
 
 

@@ -44,8 +44,8 @@ def test_a_text_in_any_pieces(text, stops, data):
 
 def test_words_are_kept_whole():
   vocabulary = Words(('a', 'b', 'bc', '.'), (), '')
-  row = Row(vocabulary, [b'c'])
-  assert row.read([0]) == b'a'
+  row = Row(vocabulary, [b'c'], [0])
+  assert row.text == b'a'
   assert row.push([1, 3, 2, 0]) == b' b. b'
   assert row.ended and row.whole == 2  # of the third the text has a part
   assert row.rest() == b''

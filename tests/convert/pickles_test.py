@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tests.convert import guard, pickling
-from txl_jax.convert.formats import pickles
+from txl_jax.program import pickles
 from txl_jax.program.errors import UserError
 
 P = pickling.PROTOCOL
@@ -209,7 +209,7 @@ def test_bombs_up_to_the_last_step(name, tmp_path):
   code = f"""
 import resource, time
 from txl_jax.program import files
-from txl_jax.convert.formats import pickles
+from txl_jax.program import pickles
 from txl_jax.program.errors import UserError
 data = files.mapped({str(tmp_path / 'bomb')!r})
 memory = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

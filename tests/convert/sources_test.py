@@ -13,10 +13,11 @@ from tests.convert import originals, program
 from tests.convert.nvidia_test import named
 from tests.convert.original_test import refused
 from txl_jax.convert import infer, lengths, reading, vocabularies, weights
-from txl_jax.convert.formats import pickles, safe_file, torch_file
+from txl_jax.convert.formats import safe_file, torch_file
 from txl_jax.convert.versions import names, nvidia
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies.words import Words
+from txl_jax.program import pickles
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 FLAGS = 'pre_lnorm', 'mem_len', 'clamp_len', 'same_length'

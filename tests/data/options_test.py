@@ -11,7 +11,7 @@ from txl_jax.program.errors import UserError
     (dict(corpus='wt3'), "data.corpus is 'wt3'; allowed: pystdlib, "),
     (
       dict(corpus='enwik8', level='words'),
-      "data.level is 'words'; allowed: byte, word, subword",
+      "data.level is 'words'; allowed: byte, word, subword, id",
     ),
     (
       dict(corpus='enwik8', level='word'),
@@ -31,7 +31,7 @@ from txl_jax.program.errors import UserError
     (
       dict(corpus='ptb', vocab_file='x'),
       "data.vocab_file is 'x'; allowed: '' with corpus ptb; other values are "
-      'for corpus lm1b, or text at level word',
+      'for corpus lm1b, or text at level word or id',
     ),
     (
       dict(corpus='wt2', boundaries=2),

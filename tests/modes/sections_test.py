@@ -31,6 +31,9 @@ CORPORA = {
   'optim.average_start_epoch': dict(optim__average='swa'),
 }
 TEXT = dict(data__corpus='text', data__path='a.txt', data__level='word')
+CORPORA |= dict.fromkeys(
+  ('data.vocab_size', 'data.id_dtype'), TEXT | dict(data__level='id')
+)
 
 
 def edge(key, value):
@@ -53,6 +56,7 @@ RANGES = [
   ('model.div_val', [1], [0, -1]),
   ('data.boundaries', [1, 2], [0, 3]),
   ('data.max_size', [0, 3, 10**6], [-1, 1, 2]),
+  ('data.vocab_size', [0, 1, 2**20], [-1, 2**20 + 1]),
   ('optim.plateau_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.drop_factor', [TINY, 1.0], [0.0, 1.001]),
   ('optim.average_factor', [0.0, 1.0], [-TINY, 1.001]),
@@ -194,7 +198,8 @@ CHOICES = {
   'data.newline': 'keep, drop',
   'data.splits': 'names, none',
   'data.alphabet': 'seen, bytes',
-  'data.level': 'byte, word, subword',
+  'data.level': 'byte, word, subword, id',
+  'data.id_dtype': 'uint8, uint16, uint32, int32, int64',
   'data.documents': 'none, file, record',
   'data.boundaries': '1, 2',
   'model.name': ', '.join(MODELS),

@@ -51,8 +51,7 @@ class Chat:
     if state is None:
       said = writer.begun(said)
     said = np.asarray(said, np.int64)
-    row = Row(writer.vocabulary, self._stops)
-    row.read(np.concatenate([ids, said]))
+    row = Row(writer.vocabulary, self._stops, np.concatenate([ids, said]))
     now = writer.read([said], state)
     # States after some of the new tokens; the first state precedes any token
     # that may have to be taken back.

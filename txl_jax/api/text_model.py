@@ -90,14 +90,15 @@ class TextModel:
     """What the model writes after a prompt, or after each of several.
 
     Args:
-      prompt: a str or bytes, or several of any lengths. An empty prompt is the
-        beginning of a text.
+      prompt: a str, bytes or token ids, or several of any lengths. An empty
+        prompt is the beginning of a text.
       samples: how many samples of each prompt; None means one.
       stop: one text or several; a sample ends before the first to occur.
       **options: keys of the section `generate`.
 
     Returns:
-      For one prompt a text, str or bytes like the prompt. For several, or if
+      For one prompt a text, str or bytes like the prompt; after token ids new
+      ones, int32 [n], without the <eos> of a document. For several, or if
       `samples` is given, a list with those of the first prompt first.
 
     Raises:
@@ -105,19 +106,21 @@ class TextModel:
         part of a prompt.
       TypeError: there is no such option, or a text has the wrong type.
     """
-    prompts = texts.several(prompt)
+    of_one = isinstance(prompt, (str, bytes)) or texts.is_ids(prompt)
+    prompts = [prompt] if of_one else list(prompt)
     each = 1 if samples is None else samples
     entry = settings.keys(Generate)['samples']
     whole = isinstance(each, int | np.integer) and each is not True
     if not whole or not entry.holds(each):
       settings.refuse('samples', samples, f'a whole number {entry.bounds()}')
-    rows = self._rows(prompts, each, stop, options)
-    found: list[Any] = [b''.join(pieces) for pieces in zip(*rows)]
+    rows, pieces = self._rows(prompts, each, stop, options)
+    found: list[Any] = [b''.join(each) for each in zip(*pieces)]
     for i, text in enumerate(found):
-      if isinstance(prompts[i // each], str):
+      if isinstance(given := prompts[i // each], str):
         found[i] = text.decode(errors='replace')
-    one = isinstance(prompt, (str, bytes)) and samples is None
-    return found[0] if one else found
+      elif not isinstance(given, bytes):
+        found[i] = rows[i].ids()
+    return found[0] if of_one and samples is None else found
 
   def stream(
     self, prompt: AnyStr, *, stop: Stops = (), **options: Any
@@ -127,8 +130,9 @@ class TextModel:
     A str is never split within a character. Errors are those of `generate`,
     raised when `stream` is called.
     """
-    rows = self._rows([prompt], 1, stop, options)
-    return texts.like(prompt, (piece for (piece,) in rows))
+    texts.encoded('prompt', prompt)
+    _, pieces = self._rows([prompt], 1, stop, options)
+    return texts.like(prompt, (piece for (piece,) in pieces))
 
   def chat(self, *, stop: Stops = (), **options: Any) -> Chat:
     """A text in turns, see `Chat`; arguments as for `generate`."""
@@ -255,15 +259,19 @@ class TextModel:
     return model, encoded, T
 
   def _rows(self, prompts, samples, stop, options):
-    """Pieces of all samples as they are made, see `Writer.texts`."""
+    """All samples, and their pieces as they are made, see `Writer.texts`."""
     if not prompts:
       settings.refuse('prompt', prompts, 'one text or more')
     ids = []
     for i, prompt in enumerate(prompts):
       name = f'prompt {i}' if len(prompts) > 1 else 'prompt'
-      ids.append(texts.encode(self.vocabulary, name, prompt)[0])
-    pieces = self._writer(options).texts(ids, samples, stops=_stops(stop))
-    return mesh_lib.each_apart(pieces)
+      if texts.is_ids(prompt) or isinstance(prompt, list):
+        ids.append(texts.ids(self.vocabulary, name, prompt))
+      else:
+        ids.append(texts.encode(self.vocabulary, name, prompt)[0])
+    writer = self._writer(options)
+    rows = writer.rows(ids, samples, _stops(stop))
+    return rows, mesh_lib.each_apart(writer.texts(rows, samples))
 
   def _writer(self, options):
     """The `writing.Writer` of a call."""

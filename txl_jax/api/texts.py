@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from txl_jax.data import plain_text
+from txl_jax.data.corpora import id_files
 from txl_jax.data.vocabularies import AnyVocabulary, offsets
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
@@ -41,8 +42,16 @@ def plain(vocabulary: AnyVocabulary, text: bytes) -> bytes:
   return text if vocabulary.raw else plain_text.normal(text)
 
 
-def of_file(vocabulary: AnyVocabulary, data: bytes, name: str) -> bytes:
-  """The text of a file's bytes; UserError, which calls it `name`, if none."""
+def of_file(
+  vocabulary: AnyVocabulary, data: bytes, name: str, id_dtype: str
+) -> bytes:
+  """The text of a file's bytes; UserError, which calls it `name`, if none.
+
+  Of token ids it may be a .npy, or a .bin of a dtype.
+  """
+  if vocabulary.kind == 'ids' and name.endswith(('.npy', '.bin')):
+    found = id_files.array(data, name, id_dtype)
+    return vocabulary.decode(ids(vocabulary, name, found))
   found = plain_text.chunks(io.BytesIO(data), name)
   return data if vocabulary.raw else b''.join(found)
 
@@ -50,6 +59,14 @@ def of_file(vocabulary: AnyVocabulary, data: bytes, name: str) -> bytes:
 def several(given: Any) -> list[Any]:
   """A list of one text or several."""
   return [given] if isinstance(given, (str, bytes)) else list(given)
+
+
+def is_ids(given: Any) -> bool:
+  """Whether these are token ids, of one text."""
+  if isinstance(given, np.ndarray):
+    return given.ndim == 1
+  is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+  return is_list and bool(given) and isinstance(given[0], int | np.integer)
 
 
 class UnknownWords(UserWarning):

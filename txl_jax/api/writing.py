@@ -22,17 +22,18 @@ class Row:
   As many bytes are held back as may be the beginning of a stop text.
   """
 
-  def __init__(self, vocabulary: AnyVocabulary, stops: Sequence[bytes]):
+  def __init__(
+    self, vocabulary: AnyVocabulary, stops: Sequence[bytes], prompt: Any = ()
+  ):
     self._decoder, self._stops = vocabulary.decoder(), stops
+    # In which stop texts have no effect.
+    self.prompt, self.text = prompt, self._decoder.push(prompt)
+    self._end, self._new = vocabulary.document_end, []
     self._held = b''
     self._ends = []  # end of each held token, in bytes of the held text
     self.ended = False
     self.whole = 0  # tokens whose whole text was given out
     self.part = b''  # what was given out of the next one
-
-  def read(self, ids: Any) -> bytes:
-    """The text of a prompt, in which stop texts have no effect."""
-    return self._decoder.push(ids)
 
   def push(self, ids: Any) -> bytes:
     """What new tokens, int [n], add to the text; nothing once it has ended."""
@@ -41,6 +42,7 @@ class Row:
       if self.ended:
         break
       self._held += self._decoder.push([i])
+      self._new.append(i)
       self._ends.append(len(self._held))
       out += self._give(self._certain())
     return out
@@ -62,6 +64,11 @@ class Row:
     self.whole += whole
     self._ends = [end - n for end in self._ends[whole:]]
     return out
+
+  def ids(self) -> np.ndarray:
+    """The new tokens of what was given out, int32 [n], but the last <eos>."""
+    new = [i for i in self._new[: self.whole] if i != self._end]
+    return np.array(new, np.int32)
 
   def rest(self) -> bytes:
     """The text still held back, once no token follows."""
@@ -101,27 +108,26 @@ class Writer:
     options = self.options | more
     return decoding.decode(self.model, self.variables, state, **options)
 
-  def texts(
+  def rows(
     self,
     prompts: Sequence[np.ndarray],
     samples: int = 1,
-    *,
-    echo: bool = False,
     stops: Sequence[bytes] = (),
+  ) -> list[Row]:
+    """Samples of each prompt, those of the first one first."""
+    each = [ids for ids in prompts for _ in range(samples)]
+    return [Row(self.vocabulary, stops, ids) for ids in each]
+
+  def texts(
+    self, rows: Sequence[Row], samples: int = 1, *, echo: bool = False
   ) -> Iterator[list[bytes]]:
     """Yields what each row adds to its text, until all have ended.
 
-    The samples of the first prompt come first. With echo each begins with its
-    prompt; it ends before the first of the stops.
+    With echo each begins with its prompt.
     """
-    rows, first = [], []
-    for ids in prompts:
-      for _ in range(samples):
-        rows.append(Row(self.vocabulary, stops))
-        first.append(rows[-1].read(ids))
     if echo:
-      yield first
-    state = self.read([self.begun(x) for x in prompts])
+      yield [row.text for row in rows]
+    state = self.read([self.begun(row.prompt) for row in rows[::samples]])
     state = decoding.repeat_rows(self.model, state, samples)
     for tokens, _ in self.decode(state, keep=False):
       yield [row.push(x[x >= 0]) for row, x in zip(rows, tokens)]

@@ -21,12 +21,12 @@ import json
 import pathlib
 from typing import TypeGuard
 
-from txl_jax.convert.formats import pickles, torch_file
+from txl_jax.convert.formats import torch_file
 from txl_jax.data.vocabularies import AnyVocabulary, from_json
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.program import files
+from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 

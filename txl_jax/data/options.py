@@ -20,7 +20,7 @@ SIZES = {
 }
 CORPORA = {
   'pystdlib': "bytes: the source code of Python's standard library",
-  'text': 'bytes, words or subwords: a text of your own, see data.path',
+  'text': 'bytes, words, subwords or token ids of your own, see data.path',
   'enwik8': 'bytes: 100 MB of Wikipedia',
   'text8': 'bytes: 100 MB of Wikipedia, only letters and spaces',
   'wt103': 'words: WikiText-103',
@@ -34,6 +34,7 @@ WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 VARIABLE = 'TXL_JAX_DATA'  # environment variable that names a folder
+IDS = 1 << 20  # symbols of a corpus of token ids, at most
 SUBWORDS = 8192  # how many are learned unless max_size says otherwise
 
 
@@ -52,8 +53,8 @@ class Data:
   )
   path: str = file_path(
     '',
-    'Corpus text: the file or folder to learn from. A .jsonl holds records, '
-    'of which data.field is read.',
+    'Corpus text: the file or folder to learn from. A .jsonl, .parquet or '
+    '.arrow holds records, of which data.field is read.',
     may_change=ON_RESUME,
   )
   splits: str = key(
@@ -92,7 +93,7 @@ class Data:
     choices={
       'none': 'nothing: the text is one stream',
       'file': 'each file',
-      'record': 'each record of a .jsonl',
+      'record': 'each record of a .jsonl, .parquet or .arrow',
     },
   )
   newline: str = key(
@@ -122,7 +123,20 @@ class Data:
       'the training split',
       'subword': 'a byte-level BPE token, learned from the training split or '
       'taken from data.tokenizer; needs the extra [text]',
+      'id': 'a whole number in a .bin or .npy, or of a list in data.field of '
+      'records',
     },
+  )
+  id_dtype: str = key(
+    'uint16',
+    'Token ids: the type of the numbers in a .bin.',
+    choices=('uint8', 'uint16', 'uint32', 'int32', 'int64'),
+  )
+  vocab_size: int = count(
+    0,
+    'Token ids: how many there are; 0 is as many as data.vocab_file has, or '
+    'the meta.pkl beside the files, else the largest plus one.',
+    at_most=IDS,
   )
   lower: bool = key(False, 'Word-level text: convert it to lower case.')
   eos: bool = key(True, 'Word-level text: each newline becomes the word <eos>.')
@@ -149,7 +163,8 @@ class Data:
   vocab_file: str = file_path(
     '',
     'Word-level text, and lm1b when it is prepared: list of the words, one per '
-    'line, with or without their counts.',
+    'line, with or without their counts. Token ids: their names, in JSON, as a '
+    "list or {name: id}; '' takes those of a meta.pkl beside the files.",
     may_change=ON_RESUME,
   )
   boundaries: int = key(
@@ -197,6 +212,11 @@ class Data:
     """Whether the tokens are subwords."""
     return (self.corpus, self.level) == ('text', 'subword')
 
+  @property
+  def ids(self) -> bool:
+    """Whether files hold token ids in place of text."""
+    return (self.corpus, self.level) == ('text', 'id')
+
   def check(self) -> None:
     """Raises a UserError unless all values are allowed and compatible."""
     settings.check({'data': Data}, {'data': dataclasses.asdict(self)})
@@ -216,7 +236,12 @@ class Data:
       ('lower eos unk min_count', of_words, 'text at level word'),
       ('max_size', sized, 'text at level word or subword'),
       ('tokenizer', self.subwords, 'text at level subword'),
-      ('vocab_file', lm1b or of_words, 'lm1b, or text at level word'),
+      ('id_dtype vocab_size', self.ids, 'text at level id'),
+      (
+        'vocab_file',
+        lm1b or of_words or self.ids,
+        'lm1b, or text at level word or id',
+      ),
       ('boundaries', lm1b, 'lm1b'),
     )
     for names, fits, where in rules:
@@ -251,6 +276,9 @@ class Data:
       (f'boundaries_{self.boundaries}', self.boundaries != 1),
       ('word', self.corpus == 'text' and self.words),
       ('subword', self.subwords),
+      ('id', self.ids),
+      (self.id_dtype, self.id_dtype != 'uint16'),
+      (f'size_{self.vocab_size}', self.vocab_size > 0),
       ('raw', self.raw),
       (f'field_{urllib.parse.quote(self.field, "")}', self.field != 'text'),
       (f'documents_{self.documents}', self.ends_documents),

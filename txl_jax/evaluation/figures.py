@@ -1,11 +1,16 @@
 """A mean nll in the units that are usually quoted."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from txl_jax.data.vocabularies import AnyVocabulary
+
 NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # of units
-BPB = 'bpb'  # bits per byte, in records
+# In records, and in words.
+OF_BITS = {'bpb': 'bits per byte', 'bpt': 'bits per token'}
 
 
 def figures(nats: float, unit: str) -> dict[str, float]:
@@ -19,20 +24,24 @@ def figures(nats: float, unit: str) -> dict[str, float]:
   return {'nats': nats, 'ppl': math.exp(min(nats, 700.0))}
 
 
-def bits_per_byte(
-  nll: float, tokens: np.ndarray, sizes: np.ndarray | None
+def bits(
+  nll: float, tokens: np.ndarray, vocabulary: AnyVocabulary
 ) -> dict[str, float]:
-  """{BPB: bits per byte of text} of an nll summed over tokens.
+  """{'bpb': bits per byte of text} of an nll summed over tokens.
 
-  Tokens are integers [n], all of which were scored; sizes [V] are the bytes of
-  each token id. {} without sizes, or without bytes.
+  Tokens are integers [n], all of which were scored. {} where tokens have no
+  sizes, or no bytes; of token ids also 'bpt', bits per token.
   """
-  if sizes is None:
-    return {}
-  count = int(np.bincount(tokens, minlength=len(sizes)) @ sizes)
-  return {BPB: nll / math.log(2) / count} if count else {}
+  found, total = {}, nll / math.log(2)
+  if vocabulary.kind == 'ids':
+    found['bpt'] = total / len(tokens)
+  if (sizes := vocabulary.sizes) is not None:
+    count = int(np.bincount(tokens, minlength=len(sizes)) @ sizes)
+    found |= {'bpb': total / count} if count else {}
+  return found
 
 
-def told(bits: dict[str, float]) -> str:
-  """The result of `bits_per_byte` as part of a line; '' if it is empty."""
-  return ''.join(f'{x:.5f} bits per byte, ' for x in bits.values())
+def told(record: Mapping[str, Any]) -> str:
+  """The result of `bits`, in a record, as part of a line; '' without one."""
+  here = {x: name for x, name in OF_BITS.items() if x in record}
+  return ''.join(f'{record[x]:.5f} {name}, ' for x, name in here.items())

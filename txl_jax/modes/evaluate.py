@@ -48,8 +48,7 @@ def run(job: Job) -> perplexity.Score:
   unit, checkpoint = found.vocabulary.unit, restore.weights_line(found)
   figure = figures.figures(score.nats, unit)[unit]
   job.console.say(f'checkpoint: {checkpoint}; corpus: {corpus.name}')
-  sizes = found.vocabulary.sizes
-  bits = figures.bits_per_byte(score.nll, split[-score.scored :], sizes)
+  bits = figures.bits(score.nll, split[-score.scored :], found.vocabulary)
   line = (
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{at_temperature(ev, second, unit)}{figures.told(bits)}'

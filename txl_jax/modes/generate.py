@@ -32,7 +32,8 @@ def run(job: Job) -> None:
     found = job.restored()
   vocabulary = found.vocabulary
   if g.prompt_file:
-    text = texts.of_file(vocabulary, text, _file_of(g))
+    dtype = job.config.data.id_dtype
+    text = texts.of_file(vocabulary, text, _file_of(g), dtype)
   text = texts.plain(vocabulary, text)
   writer = writing.make(job.config, found.params, vocabulary)
   if prompt is None:
@@ -42,7 +43,8 @@ def run(job: Job) -> None:
   if vocabulary.kind == 'subwords' and text.endswith(b' '):
     why = 'the next word would begin with it; leave it out'
     job.console.say(f'warning: the prompt ends in a space, and {why}')
-  pieces = writer.texts([prompt], g.samples, echo=real is None)
+  rows = writer.rows([prompt], g.samples)
+  pieces = writer.texts(rows, g.samples, echo=real is None)
   with job.console.phase('compiling, and reading the prompt'):
     pieces = itertools.chain([*itertools.islice(pieces, 2)], pieces)
   out = sys.stdout if processes.is_main() else io.StringIO()

@@ -38,7 +38,8 @@ def run(job: Job) -> Score:
   # Standard input is that of process 0.
   text = processes.on_main(read).encode('latin-1')
   found, begin = job.restored(), time.monotonic()
-  text = texts.of_file(found.vocabulary, text, f'--text={job.text}')
+  name, dtype = f'--text={job.text}', job.config.data.id_dtype
+  text = texts.of_file(found.vocabulary, text, name, dtype)
   of_run = job.config, found.params, found.vocabulary, found.mesh, found.step
   if line := found.vocabulary.unknown(text, f'--text={job.text}'):
     job.console.say(f'warning: {line}')
@@ -52,11 +53,14 @@ def run(job: Job) -> Score:
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]
+  bits = {'bpb': score.bits_per_byte}
+  if found.vocabulary.kind == 'ids':
+    bits = figures.bits(score.total, score.ids, found.vocabulary)
   job.console.say(f'checkpoint: {restore.weights_line(found)}')
   processes.print_on_main(
     f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{evaluate.at_temperature(job.config.eval, score.at_temperature, unit)}'
-    f'{score.bits_per_byte:.5f} bits per byte, {n} tokens scored, '
+    f'{figures.told(bits)}{n} tokens scored, '
     f'{score.text_bytes} bytes, {seconds:.1f} s, {n / seconds:,.0f} tokens/s '
     f'({evaluate.conditions(job.config.eval)})'
   )

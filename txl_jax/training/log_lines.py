@@ -94,7 +94,7 @@ class Lines:
     """Shows the record of an evaluation; the progress is that after it."""
     mark = ' (best)' if progress.best_step == record['step'] else ''
     parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
-    bits = figures.told({x: record[x] for x in (figures.BPB,) if x in record})
+    bits = figures.told(record)
     took = duration(record['seconds'])
     parts += [f'{bits}{record["tokens"]:,} tokens in {took}']
     if averaged := record.get('averaged', 0):

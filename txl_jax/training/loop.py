@@ -314,8 +314,7 @@ class Trainer:
       record['epochs'] = self._epoch()[0]  # whole ones that are read
     record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
-    sizes = self.corpus.vocabulary.sizes
-    record |= figures.bits_per_byte(score.nll, scored, sizes)
+    record |= figures.bits(score.nll, scored, self.corpus.vocabulary)
     record['seconds'] = round(score.seconds, 3)
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':

@@ -56,7 +56,6 @@ EXPECTED = dict(zip(('train', 'validation', 'test'), LINES.values()))
         '.en',
         '.csv',
         '.json',
-        '.parquet',
         '.md',
         '.bpe',
         '.tok.bpe.en',

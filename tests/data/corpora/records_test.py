@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 
 from tests.data.corpora import asking
-from txl_jax.data.corpora import local
+from txl_jax.data.corpora import records
 from txl_jax.program.errors import UserError
 
 TEXTS = [f'record {i}\nis short, é漢\n'[: 30 - i % 9] for i in range(900)]
@@ -15,8 +15,8 @@ LINES = ''.join(json.dumps({'n': 1, 'text': x}) + '\n' for x in TEXTS).encode()
 def test_records_give_their_text(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(LINES + b'\n')
-  assert b''.join(local.records(path, True, 'text')) == PLAIN
-  assert [*local.records(path, False, 'text')] == [x.encode() for x in TEXTS]
+  assert b''.join(records.texts(path, True, 'text')) == PLAIN
+  assert [*records.texts(path, False, 'text')] == [x.encode() for x in TEXTS]
 
 
 @pytest.mark.parametrize('level', ['byte', 'word'])
@@ -60,7 +60,7 @@ def test_records_that_cannot_be_read(tmp_path, text, found):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(text)
   with pytest.raises(UserError) as error:
-    [*local.records(path, True, 'text')]
+    [*records.texts(path, True, 'text')]
   assert str(error.value) == (
     f"{path}: {found}; allowed: an object whose field 'text' (data.field) is a "
     'string'
@@ -81,7 +81,7 @@ def test_another_field(tmp_path):
 
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='jsonl cannot be read: No such'):
-    [*local.records(tmp_path / 'a.jsonl', True, 'text')]
+    [*records.texts(tmp_path / 'a.jsonl', True, 'text')]
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
@@ -89,6 +89,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_bytes(line * 20_000)
   tracemalloc.start()
-  assert sum(map(len, local.records(path, True, 'text'))) == 20_000 * 1001
+  assert sum(map(len, records.texts(path, True, 'text'))) == 20_000 * 1001
   assert tracemalloc.get_traced_memory()[1] < 6 << 20
   tracemalloc.stop()

@@ -1,1 +1,1 @@
-"""Files of weights: PyTorch, TensorFlow, safetensors; pickles."""
+"""Files of weights: PyTorch, TensorFlow, safetensors."""

@@ -24,9 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from txl_jax.convert import options
-from txl_jax.convert.formats import pickles
 from txl_jax.convert.versions import names
-from txl_jax.program import files
+from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError
 
 # What damaged data raise where they are used.

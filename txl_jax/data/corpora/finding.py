@@ -13,7 +13,7 @@ import fnmatch
 import pathlib
 import re
 
-from txl_jax.data.corpora import local
+from txl_jax.data.corpora import id_files, local
 from txl_jax.data.corpora.local import Part
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program.errors import UserError
@@ -29,6 +29,7 @@ _INNER_CAPITAL = re.compile(r'(?<=[a-z])(?=[A-Z])')
 # No splits, whatever their names; what else may lie beside splits.
 _NONE = 'readme*', 'license*', 'licence*', 'meta.pkl', 'dataset_*.json', '*.py'
 _BESIDE = *_NONE, '*.md'
+_OF_TABLES = 'state.json', 'dataset_*.json'
 
 Files = dict[str, Part]  # as plain bytes, by relative posix paths
 
@@ -49,7 +50,7 @@ def find(asked: Data) -> SplitFiles:
   """
   path = pathlib.Path(asked.path)
   others = {'validation': asked.validation_path, 'test': asked.test_path}
-  found, left_out = _files('path', path)
+  found, left_out = _files(asked, 'path')
   splits = {'': found}
   if path.is_dir() and asked.splits == 'names':
     if lost := [*filter(_of_split, left_out)]:
@@ -64,7 +65,7 @@ def find(asked: Data) -> SplitFiles:
   for split, given in others.items():
     if given:
       left_out += splits.get(split, ())
-      splits[split], more = _files(f'{split}_path', pathlib.Path(given))
+      splits[split], more = _files(asked, f'{split}_path')
       left_out += more
     trained = {_id(x): x.path for x in splits.get('train', {}).values()}
     for part in splits.get(split, {}).values():
@@ -77,14 +78,28 @@ def find(asked: Data) -> SplitFiles:
   return SplitFiles(ordered, left_out)
 
 
-def _files(name, path) -> tuple[Files, list[str]]:
+def _files(asked, name) -> tuple[Files, list[str]]:
   """The files at a path, the value of a key, and what is left out."""
+  path, left_out = pathlib.Path(getattr(asked, name)), []
   if path.is_file():
-    return {path.name: Part.whole(path)}, []
-  if not path.is_dir():
+    found = {path.name: Part.whole(path)}
+  elif not path.is_dir():
     what = 'is a pipe or device' if path.exists() else 'does not exist'
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
-  return local.list_files(path, follow=_word)
+  else:
+    found, left_out = local.list_files(path, follow=_word)
+  if asked.ids:
+    others = [x for x in found if not id_files.is_read(x)]
+  else:  # a folder of `datasets.save_to_disk` describes its files
+    tables = any(x.lower().endswith('.arrow') for x in found)
+    others = [x for x in found if tables and _is_like(x, _OF_TABLES)]
+  kept = {x: part for x, part in found.items() if x not in others}
+  if others and not kept:
+    raise UserError(
+      f'data.{name}: {path} has no token ids; allowed: .bin, .npy, .jsonl, '
+      '.parquet or .arrow'
+    )
+  return kept, sorted([*left_out, *others])
 
 
 def _id(part):

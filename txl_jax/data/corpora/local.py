@@ -9,7 +9,6 @@ import bisect
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import pathlib
 import platform
@@ -21,7 +20,6 @@ from txl_jax.data import plain_text
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program.errors import UserError
 from txl_jax.program.files import open_regular, reading
-from txl_jax.program.settings import cut, listed, shown
 
 _CHUNK = 1 << 20  # bytes read at a time
 
@@ -179,63 +177,22 @@ def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
 def text(path: pathlib.Path) -> Part:
   """A file of text; UserError if it is none, see `plain_text`."""
   with reading(f'{path}'), open_regular(path) as f:
-    plain = not plain_text.mark(f, f'{path}')
-  whole = Part.whole(path, None if plain else lambda: _text(path))
-  return dataclasses.replace(whole, lines=plain)
+    is_plain = not plain_text.mark(f, f'{path}')
+  whole = Part.whole(path, None if is_plain else lambda: plain(path))
+  return dataclasses.replace(whole, lines=is_plain)
 
 
-def _text(path):
+def plain(path: pathlib.Path) -> Iterator[bytes]:
+  """The text of a file in chunks, unpacked and decoded."""
   with reading(f'{path}'), open_regular(path) as f:
     yield from plain_text.chunks(f, f'{path}')
-
-
-def records(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
-  """The text of each record of a .jsonl, a line with an object with a field.
-
-  Newlines end each text if they are asked for. UserError: the file cannot be
-  read, or a line, unless it is blank, has no text.
-  """
-  for number, line in enumerate(_lines(_text(path)), 1):
-    if line.strip():
-      data = plain_text.normal(_value(line, field, f'{path}: line {number}'))
-      needs_one = newlines and not data.endswith(b'\n')
-      yield data + b'\n' if needs_one else data
-
-
-def _lines(chunks):
-  """The lines of a text, without their ends."""
-  rest = b''
-  for chunk in chunks:
-    *lines, rest = (rest + chunk).split(b'\n')
-    yield from lines
-  yield rest
-
-
-def _value(line, field, where):
-  """The text in a field of a record; a UserError shows what it has instead."""
-  record = None
-  try:
-    record = json.loads(line)
-    return record[field].encode()
-  except UnicodeEncodeError:
-    found = 'half of a surrogate pair'
-  except KeyError:
-    found = f'the fields {listed([*map(repr, record or ())]) or "of none"}'
-  except (ValueError, RecursionError):
-    found = f'{shown(line.decode(errors="replace"))}, no JSON'
-  except (TypeError, AttributeError):
-    found = cut(json.dumps(record[field] if type(record) is dict else record))
-  raise UserError(
-    f'{where} has {found}; allowed: an object whose field {shown(field)} '
-    '(data.field) is a string'
-  )
 
 
 def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
   """The documents of a split, each in pieces: files or records, none empty."""
   for part in split.parts:
     if asked.documents == 'record':
-      # A chunk is a record, see `records`.
+      # A chunk is a record, see `records.texts`.
       yield from (iter([record]) for record in part() if record)
     elif part.size:
       yield part()

@@ -2,7 +2,8 @@
 
 Without a validation split the last 5 % of the training text are used; without a
 test split the validation split is used again. A text without splits is cut at
-90 and 95 percent. Files are plain text or records (.jsonl …).
+90 and 95 percent. Files are plain text or records; of token ids, see
+`id_files`.
 """
 
 import functools
@@ -11,17 +12,14 @@ import pathlib
 import re
 from collections.abc import Iterable
 
-from txl_jax.data.corpora import local
+from txl_jax.data.corpora import id_files, local, records
 from txl_jax.data.corpora.finding import SplitFiles
 from txl_jax.data.corpora.local import Part, Split, Splits
-from txl_jax.data.options import SPLITS, Data
+from txl_jax.data.options import IDS, SPLITS, Data
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 _WINDOW = 4096  # bytes within which a cut looks for the start of a line
-_RECORDS = re.compile(
-  r'\.(jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?$', re.IGNORECASE
-)
 _SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
 
 
@@ -48,17 +46,18 @@ def files_of(files: SplitFiles, splits: Splits) -> dict:
   return {'files_of': each | {'left out': files.left_out}}
 
 
-def splits(asked: Data, files: SplitFiles) -> Splits:
-  """The text of each split.
+def splits(asked: Data, files: SplitFiles, size: int = IDS) -> Splits:
+  """The text of each split, or its token ids, all below the size.
 
   A text of documents is cut between two, see `local.document_ends`. Other text
   is cut at the first start of a line at or after the offset, or, if there is
   none within 4096 bytes, at the first byte there that does not continue a UTF-8
   character; a text of words is then cut after the first white space within
-  them. UserError: a file cannot be read, or there is too little text.
+  them. Token ids are cut anywhere. UserError: a file cannot be read, or there
+  is too little text.
   """
   texts = {
-    split: _texts(asked, x.values()) for split, x in files.splits.items()
+    split: _texts(asked, x.values(), size) for split, x in files.splits.items()
   }
   if '' in texts:
     return dict(zip(SPLITS, _cut(asked, texts[''], 90, 95)))
@@ -70,19 +69,22 @@ def splits(asked: Data, files: SplitFiles) -> Splits:
   return {split: whole[split] for split in SPLITS}
 
 
-def _texts(asked: Data, parts: Iterable[Part]) -> list[Part]:
+def _texts(asked: Data, parts: Iterable[Part], size: int) -> list[Part]:
   """The text of each file; one that is not plain is read to its end."""
   texts, of_records = [], asked.documents == 'record'
   for part in parts:
-    if _RECORDS.search(part.path.name) and not asked.raw:
-      how = not of_records, asked.field
-      read = functools.partial(local.records, part.path, *how)
-      part = Part.whole(part.path, read)
-    elif of_records:
-      allowed = f'none or file, for {part.path} is no .jsonl'
+    path, is_records = part.path, records.NAMES.search(part.path.name)
+    if of_records and not is_records:
+      allowed = f'none or file, for {path} has no records'
       settings.refuse('data.documents', asked.documents, allowed)
+    if asked.ids:
+      read = functools.partial(id_files.read, path, asked, size)
+      part = Part.whole(path, read)
+    elif is_records and not asked.raw:
+      how = not of_records, asked.field
+      part = Part.whole(path, functools.partial(records.texts, path, *how))
     elif not asked.raw:
-      part = local.text(part.path)
+      part = local.text(path)
     texts.append(part)
   return texts
 
@@ -91,15 +93,23 @@ def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
   """The concatenated files, cut at these percentages of their bytes."""
   total = sum(part.size for part in parts)
   wanted = [total * p // 100 for p in percents]
+  if asked.ids:
+    unit = id_files.DTYPE.itemsize
+    wanted = [x // unit * unit for x in wanted]
   if asked.ends_documents:
     cuts = local.document_ends(asked, parts, wanted)
+  elif asked.ids:
+    cuts = wanted
   else:
     cuts = [_place(parts, offset, asked.words) for offset in wanted]
   pairs = [*itertools.pairwise([0, *cuts, total])]
   if any(start >= stop for start, stop in pairs):
     what = 'documents' if asked.ends_documents else 'lines'
+    has = f'{total} bytes, too few {what}'
+    if asked.ids and not asked.ends_documents:
+      has = f'too few ids ({total // id_files.DTYPE.itemsize})'
     raise UserError(
-      f'data.path: {asked.path} has {total} bytes, too few {what} to cut it '
+      f'data.path: {asked.path} has {has} to cut it '
       f'into {len(pairs)} splits; allowed: more, or texts for '
       'data.validation_path and data.test_path'
     )

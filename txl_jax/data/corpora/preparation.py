@@ -20,6 +20,7 @@ from txl_jax.data import options, prepared
 from txl_jax.data.corpora import (
   fetching,
   finding,
+  id_files,
   local,
   own_text,
   published,
@@ -27,6 +28,7 @@ from txl_jax.data.corpora import (
 )
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files, settings
@@ -69,7 +71,8 @@ def prepare(
       )
     print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
     if text:
-      splits = own_text.splits(asked, text)
+      size = options.IDS if listed is None else len(listed)
+      splits = own_text.splits(asked, text, size)
       source |= own_text.files_of(text, splits)
     elif not splits:
       # TFDS is needed only for downloads; training does not import it.
@@ -119,8 +122,10 @@ def vocab_size(config: Mapping[str, Any]) -> int:
   return asked.symbols or len(prepare(asked).vocabulary)
 
 
-def _read_list(asked: Data) -> tuple[Words | Subwords | None, dict]:
+def _read_list(asked: Data) -> tuple[Words | Subwords | Ids | None, dict]:
   """The vocabulary of a file, and its manifest entry, if there is one."""
+  if asked.ids:
+    return id_files.vocabulary(asked)
   key = 'tokenizer' if asked.tokenizer else 'vocab_file'
   path, lm1b = pathlib.Path(getattr(asked, key)), asked.corpus == 'lm1b'
   if not (asked.tokenizer or asked.vocab_file):

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from txl_jax.data import sentences
-from txl_jax.data.corpora import local
+from txl_jax.data.corpora import id_files, local
 from txl_jax.data.corpora.local import Split, Splits
 from txl_jax.data.options import LOCAL, SUBWORDS, Data
 from txl_jax.data.prepared import SENTENCES, TOKENS, token_dtype
 from txl_jax.data.vocabularies import AnyVocabulary, subwords, words
 from txl_jax.data.vocabularies.bytes import Bytes, count_bytes
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
@@ -31,7 +32,7 @@ def write(
   asked: Data,
   splits: Splits,
   folder: pathlib.Path,
-  listed: Words | Subwords | None,
+  listed: Words | Subwords | Ids | None,
 ) -> tuple[AnyVocabulary, dict]:
   """Writes token ids, and where sentences start, into a folder.
 
@@ -43,6 +44,10 @@ def write(
     vocabulary = listed
   elif asked.words:
     vocabulary = _count(asked, splits)
+  elif asked.ids:
+    every = itertools.chain.from_iterable(split() for split in splits.values())
+    largest = max((_ids(x).max() for x in every), default=0)
+    vocabulary = Ids.of_names({}, int(largest) + 1)
   elif asked.subwords:
     vocabulary = _learn(asked, splits['train'])
   elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
@@ -65,17 +70,24 @@ def write(
 
 
 def _pieces(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Token ids of bytes or subwords; completes the entry of the manifest."""
+  """Token ids but of words; completes the entry of the manifest."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
   texts = (
     local.each_document(asked, split) if asked.ends_documents else [split()]
   )
   for chunks in texts:
     for chunk in subwords.blocks(chunks, _BLOCK) if asked.subwords else chunks:
+      if asked.ids:
+        yield _ids(chunk)
+        continue
       entry['bytes'] += len(chunk)
       yield vocabulary.encode(chunk, asked.path or asked.corpus)
     if asked.ends_documents:
       yield end
+
+
+def _ids(chunk):
+  return np.frombuffer(chunk, id_files.DTYPE)
 
 
 def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:

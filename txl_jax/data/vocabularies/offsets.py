@@ -8,6 +8,7 @@ import re
 import numpy as np
 
 from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 
@@ -21,13 +22,13 @@ def of_tokens(
   newline; white space between words, and bytes that the vocabulary drops,
   belong to no token.
   """
-  if isinstance(vocabulary, Words):
-    return _of_words(text, vocabulary.newline)
-  if isinstance(vocabulary, Subwords):
+  if isinstance(vocabulary, Subwords | Ids) and vocabulary.sizes is not None:
     ends = np.cumsum(vocabulary.sizes[ids])
     return np.stack([ends - vocabulary.sizes[ids], ends], axis=1)
+  if isinstance(vocabulary, Words | Ids):
+    return _of_words(text, vocabulary.newline)
   here = np.frombuffer(text, np.uint8)
-  dropped = np.array(vocabulary.dropped, np.uint8)
+  dropped = np.array(getattr(vocabulary, 'dropped', ()), np.uint8)
   starts = np.flatnonzero(~np.isin(here, dropped))
   return np.stack([starts, starts + 1], axis=1)
 

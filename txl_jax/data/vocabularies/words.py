@@ -33,7 +33,7 @@ _LATER = 'documents', 'raw'  # fields that are left out if they are False
 class Symbols(abc.ABC):
   """A vocabulary of V symbols; ValueError if one occurs twice."""
 
-  kind: ClassVar[str]  # 'bytes', 'words' or 'subwords', in its JSON form
+  kind: ClassVar[str]  # 'bytes', 'words', 'subwords' or 'ids', in its JSON
   unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
   unk_id: ClassVar[int | None] = None  # token id of the unknown word
   end: ClassVar[Any] = None  # in place of the symbol <eos>, which has no bytes

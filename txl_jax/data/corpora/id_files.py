@@ -1,0 +1,157 @@
+"""Token ids in files: records, arrays of NumPy, and plain numbers (.bin).
+
+A .bin is little-endian: just the numbers, as nanoGPT writes them, or after the
+header of llm.c, which also tells their type.
+"""
+
+import hashlib
+import io
+import json
+import pathlib
+import re
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from txl_jax.data.corpora import records
+from txl_jax.data.options import IDS, Data
+from txl_jax.data.vocabularies.ids import Ids
+from txl_jax.program import files, pickles
+from txl_jax.program.errors import UserError, first_line
+
+DTYPE = np.dtype(np.int32)  # of the ids that are read
+META = 'meta.pkl'  # of nanoGPT: the names of a folder
+_ARRAYS = re.compile(r'\.(bin|npy)$', re.IGNORECASE)
+_BLOCK = 1 << 20  # numbers that are read at once
+_HEADER = 256 * 4  # bytes of the header of llm.c
+_HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
+
+
+def is_read(name: str) -> bool:
+  """Whether the name of a file is that of token ids."""
+  return bool(_ARRAYS.search(name) or records.NAMES.search(name))
+
+
+def read(path: pathlib.Path, asked: Data, size: int) -> Iterator[bytes]:
+  """The ids of a file, DTYPE, in blocks or records.
+
+  UserError: it cannot be read, or holds an id that is not below the size.
+  """
+  if records.NAMES.search(path.name):
+    for where, ids in records.ids(path, asked.field):
+      yield _checked(ids, where, 0, size)
+    return
+  ids = array(files.mapped(path), f'{path}', asked.id_dtype)
+  for at in range(0, len(ids), _BLOCK):
+    yield _checked(ids[at : at + _BLOCK], f'{path}', at, size)
+
+
+def _checked(ids, where, at, size):
+  if ids.size and not 0 <= ids.min() <= ids.max() < size:
+    i = int(np.argmax((ids < 0) | (ids >= size)))
+    raise UserError(
+      f'{where} has the id {ids[i]} at position {at + i}; allowed: 0 to '
+      f'{size - 1}, the tokens of the vocabulary (data.vocab_size)'
+    )
+  return ids.astype(DTYPE).tobytes()
+
+
+def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
+  """The numbers of a .npy or .bin, integers [n], which are not copied.
+
+  UserError: it is cut short, or holds anything else.
+  """
+  if bytes(data[:6]) == b'\x93NUMPY':
+    return _npy(data, name)
+  magic, _, n = struct.unpack('<3i', bytes(data[:12]).ljust(12, b'\0'))
+  if magic in _HEADERS and len(data) >= _HEADER:
+    data, dtype = data[_HEADER:], _HEADERS[magic]
+    wanted = n * np.dtype(dtype).itemsize
+    if len(data) != wanted:
+      raise UserError(f'{name} has {len(data)} bytes of ids, expected {wanted}')
+  of = np.dtype(dtype).newbyteorder('<')
+  if len(data) % of.itemsize:
+    raise UserError(
+      f'{name} has {len(data)} bytes, no multiple of {of.itemsize}; allowed: a '
+      f'whole file of {dtype} (data.id_dtype)'
+    )
+  ids = np.frombuffer(data, of)
+  some = ids[:_BLOCK]
+  if dtype == 'uint16' and some[::2].any() and not some[1::2].any():
+    raise UserError(
+      f'{name}: every second id is 0, as of uint32 read as uint16; allowed: '
+      'data.id_dtype=uint32'
+    )
+  return ids
+
+
+def _npy(data, name):
+  form, f = np.lib.format, io.BytesIO(data[: 1 << 16])
+  try:
+    read = {1: form.read_array_header_1_0, 2: form.read_array_header_2_0}
+    shape, _, dtype = read[form.read_magic(f)[0]](f)
+    if dtype.kind not in 'iu' or len(shape) != 1:
+      raise UserError(
+        f'{name} is {dtype} {list(shape)}; allowed: whole numbers [n]'
+      )
+    return np.frombuffer(data, dtype, shape[0], f.tell())
+  except files.ODD as e:
+    raise UserError(f'{name} is damaged: {first_line(e)}') from e
+
+
+def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
+  """The token ids of a corpus, by their names, and the entry of the manifest.
+
+  The names are those of data.vocab_file, or of a meta.pkl in the folder. None:
+  neither they nor data.vocab_size tell how many there are.
+  """
+  path = pathlib.Path(asked.path)
+  meta = (path if path.is_dir() else path.parent) / META
+  names, size, entry = {}, 0, {}
+  if asked.vocab_file or meta.is_file():
+    path = pathlib.Path(asked.vocab_file or meta)
+    name = f'data.vocab_file: {path}' if asked.vocab_file else f'{path}'
+    data = files.read(path, name)
+    names, size = _names(data, name)
+    entry = {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
+  size = max(size, max(names, default=-1) + 1)
+  if 0 < asked.vocab_size < size:
+    raise UserError(
+      f'data.vocab_size is {asked.vocab_size}; allowed: at least {size}, as '
+      f'{entry["file"]} says, or 0'
+    )
+  size = asked.vocab_size or size
+  if not size:
+    return None, entry
+  try:
+    return Ids.of_names(names, size), entry
+  except ValueError as e:
+    raise UserError(f'{name}: {e}') from e
+
+
+def _names(data, name) -> tuple[dict[int, str], int]:
+  """{id: name}, and how many ids there are if that is told."""
+  is_pickle, size = data.startswith(b'\x80'), 0
+  try:
+    found: Any = pickles.loads(data, name)[0] if is_pickle else json.loads(data)
+    if is_pickle:  # a list or a dict may have the names
+      found, size = found.get('itos', {}), int(found.get('vocab_size', 0))
+    elif isinstance(inner := dict(found).get('vocab'), dict | list):
+      found = inner
+    if isinstance(found, list):
+      found = dict(enumerate(found))
+    elif {*map(type, found.values())} == {int}:
+      found = {i: x for x, i in found.items()}
+    if not all(type(x) is str and x for x in found.values()):
+      raise ValueError('other things than names')
+    if not all(type(i) is int and 0 <= i < IDS for i in [*found, size]):
+      raise ValueError(f'ids that are not from 0 to {IDS - 1}')
+    ''.join(found.values()).encode()
+  except files.ODD as e:
+    raise UserError(
+      f'{name} has {first_line(e)}; allowed: a list of names, {{name: id}}, or '
+      f'the {META} of nanoGPT'
+    ) from e
+  return found, size

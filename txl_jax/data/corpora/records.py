@@ -1,0 +1,130 @@
+"""Records with a text or token ids in a field: lines of JSON, rows of a table.
+
+Tables are Parquet, or the Arrow files of a folder of `datasets.save_to_disk`.
+"""
+
+import importlib
+import itertools
+import json
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from txl_jax.data import plain_text
+from txl_jax.data.corpora import local
+from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.settings import cut, listed, shown
+
+NAMES = re.compile(
+  r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
+)
+_TABLES = '.parquet', '.arrow'
+_ROWS = 1024  # that are read at once
+_TEXT, _IDS = 'a string', 'a list of whole numbers'
+
+
+def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
+  """The text of each record.
+
+  Newlines end each if they are asked for. UserError: the file cannot be read,
+  or a record, unless it is a blank line, has no text.
+  """
+  for where, value in _values(path, field, _TEXT):
+    if not isinstance(value, str):
+      _refuse(where, _json(value), field, _TEXT)
+    try:
+      data = plain_text.normal(value.encode())
+    except UnicodeEncodeError:
+      _refuse(where, 'half of a surrogate pair', field, _TEXT)
+    needs_one = newlines and not data.endswith(b'\n')
+    yield data + b'\n' if needs_one else data
+
+
+def ids(path: pathlib.Path, field: str) -> Iterator[tuple[str, np.ndarray]]:
+  """Where each record is, and its ids, integers [n]; UserError: it has none."""
+  for where, value in _values(path, field, _IDS):
+    found = value
+    # NumPy would take True for 1.
+    if type(value) is list and {*map(type, value)} <= {int}:
+      found = np.array(value) if value else np.zeros([0], np.int32)
+    if getattr(found, 'ndim', 0) != 1 or found.dtype.kind not in 'iu':
+      _refuse(where, _json(value), field, _IDS)
+    yield where, found
+
+
+def _values(path, field, what) -> Iterator[tuple[str, Any]]:
+  """Where each record is, and what its field has."""
+  if path.suffix.lower() in _TABLES:
+    yield from _rows(path, field, what)
+    return
+  for number, line in enumerate(_lines(local.plain(path)), 1):
+    where, record = f'{path}: line {number}', None
+    if not line.strip():
+      continue
+    try:
+      record = json.loads(line)
+      value = record[field]
+    except KeyError:
+      found = f'the fields {listed([*map(repr, record or ())]) or "of none"}'
+      _refuse(where, found, field, what)
+    except (ValueError, RecursionError):
+      found = f'{shown(line.decode(errors="replace"))}, no JSON'
+      _refuse(where, found, field, what)
+    except TypeError:
+      _refuse(where, _json(record), field, what)
+    yield where, value
+
+
+def _rows(path, field, what):
+  """As `_values`, of a table; a list is an array."""
+  try:
+    arrow = importlib.import_module('pyarrow')
+    parquet = importlib.import_module('pyarrow.parquet')
+  except ImportError as e:
+    raise UserError(
+      f"{path} needs pyarrow; allowed: pip install 'txl_jax[parquet]'"
+    ) from e
+  number = itertools.count(1)
+  try:
+    if path.suffix.lower() == '.parquet':
+      file = parquet.ParquetFile(path, memory_map=True)
+      names = file.schema_arrow.names
+      batches = file.iter_batches(_ROWS, columns=[field])
+    else:
+      batches = file = arrow.ipc.open_stream(arrow.memory_map(f'{path}'))
+      names = file.schema.names
+    if field not in names:
+      found = f'the columns {listed([*map(repr, names)])}'
+      _refuse(f'{path}', found, field, what)
+    for batch in batches:
+      column = batch.column(field)
+      if arrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+      for value in column.to_numpy(zero_copy_only=False):
+        yield f'{path}: row {next(number)}', value
+  except (arrow.ArrowException, OSError) as e:
+    raise UserError(f'{path} is damaged: {first_line(e)}') from e
+
+
+def _lines(chunks):
+  """The lines of a text, without their ends."""
+  rest = b''
+  for chunk in chunks:
+    *lines, rest = (rest + chunk).split(b'\n')
+    yield from lines
+  yield rest
+
+
+def _json(value):
+  plain = lambda x: x.tolist() if isinstance(x, np.ndarray) else repr(x)
+  return cut(json.dumps(value, default=plain))
+
+
+def _refuse(where, found, field, what) -> NoReturn:
+  raise UserError(
+    f'{where} has {found}; allowed: an object whose field {shown(field)} '
+    f'(data.field) is {what}'
+  )

@@ -1,0 +1,88 @@
+"""Vocabularies of the token ids of a corpus, which never change.
+
+A symbol is the name of a token, or its id in digits if it has none. Texts have
+white space between symbols, and ids in place of names; but where names hold
+white space or are single characters, nothing is between them, and the longest
+that fits is read. Where documents end with <eos>, it is the last symbol, which
+is empty.
+"""
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+
+from txl_jax.data.vocabularies.words import Decoder, Symbols
+from txl_jax.program.errors import UserError
+from txl_jax.program.settings import shown
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ids(Symbols):
+  """Token ids, by name; ValueError if two have one name."""
+
+  kind = 'ids'  # not a field
+  unit = 'ppl'
+  end = ''
+  newline = ''  # not a field; no word stands for one
+  symbols: tuple[str, ...]
+  counts: tuple[int, ...] = ()
+
+  @classmethod
+  def of_names(cls, names: Mapping[int, str], size: int) -> Self:
+    """So many token ids, some of which have a name."""
+    return cls(tuple(names.get(i, f'{i}') for i in range(size)))
+
+  @functools.cached_property
+  def spaced(self) -> bool:
+    """Whether white space is between the symbols of a text."""
+    own = self.symbols[: self.eos_id]
+    characters = {*map(len, own)} == {1} and not ''.join(own).isdecimal()
+    return ' '.join(own).split() == [*own] and not characters
+
+  @functools.cached_property
+  def _ids(self) -> dict[str, int]:
+    own = self.symbols[: self.eos_id]
+    digits = {f'{i}': i for i in range(len(own))} if self.spaced else {}
+    return digits | {name: i for i, name in enumerate(own)}
+
+  @functools.cached_property
+  def _name(self) -> re.Pattern:
+    longest = sorted(self._ids, key=len, reverse=True)
+    return re.compile('|'.join([*map(re.escape, longest), '.']), re.DOTALL)
+
+  def encode(self, text: bytes, source: str) -> np.ndarray:
+    """Token ids, int32 [n]; UserError names what is none."""
+    string = text.decode('utf-8', 'surrogateescape')
+    words = string.split() if self.spaced else self._name.findall(string)
+    found = map(self._ids.get, words, itertools.repeat(-1))
+    ids = np.fromiter(found, np.int32, len(words))
+    if (ids < 0).any():
+      what = shown(words[int(np.argmax(ids < 0))])
+      allowed = 'their names'
+      if self.spaced:
+        allowed = f'0 to {len(self.symbols[: self.eos_id]) - 1}, or names'
+      raise UserError(f'{source}: {what} is no token; allowed: {allowed}')
+    return ids
+
+  def decoder(self) -> Decoder:
+    """A new decoder, which puts a space before all but the first token."""
+    space = itertools.repeat(' ' if self.spaced else '')
+    before = itertools.chain([''], space)
+    return Decoder(self.symbols, lambda x: (x and next(before) + x).encode())
+
+  @functools.cached_property
+  def sizes(self) -> np.ndarray | None:
+    """See `Symbols`; None if symbols have white space between them."""
+    if self.spaced:
+      return None
+    return np.array([len(name.encode()) for name in self.symbols], np.int64)
+
+  @property
+  def line_end(self) -> int | None:
+    """Token id of a newline, None if none is its name."""
+    return self._ids.get('\n')
