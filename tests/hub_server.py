@@ -16,7 +16,7 @@ import re
 import threading
 import urllib.parse
 
-LARGE = '.bin', '.safetensors', '.pkl', '.pt'
+LARGE = '.bin', '.safetensors', '.pkl', '.pt', '.parquet'
 TOKEN = 'hf_' + 'a' * 34
 
 
@@ -155,11 +155,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     if self.server.status:
       self._answer(self.server.status, {'error': 'out of order'})
       return
-    name = r'([\w.-]+/[\w.-]+)'
+    name, kind = r'([\w.-]+/[\w.-]+)', '(?:models|datasets)'
     for method, pattern, call in (
-      ('GET', f'/api/models/{name}/tree/([^/]+)', self._tree),
-      ('GET', f'/api/models/{name}(?:/revision/(.+))?', self._info),
-      ('GET HEAD', f'/{name}/resolve/([^/]+)/(.+)', self._resolve),
+      ('GET', f'/api/{kind}/{name}/tree/([^/]+)', self._tree),
+      ('GET', f'/api/{kind}/{name}(?:/revision/(.+))?', self._info),
+      (
+        'GET HEAD',
+        f'(?:/datasets)?/{name}/resolve/([^/]+)/(.+)',
+        self._resolve,
+      ),
       ('POST', '/api/repos/create', self._create),
       ('POST', '/api/validate-yaml', self._validate),
       ('POST', f'/api/models/{name}/preupload/([^/]+)', self._preupload),

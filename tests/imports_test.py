@@ -32,7 +32,7 @@ INNER = {
   'corpora',
 }  # with a rule of their own
 # Of the package `program`.
-LEAVES = {'buckets', 'errors', 'files', 'pickles', 'settings'}
+LEAVES = {'buckets', 'errors', 'files', 'hub', 'pickles', 'settings'}
 LEAVES |= {'target_device', 'terminal'}
 # Libraries that a package must not import.
 BANNED = {

@@ -54,7 +54,9 @@ def main(argv: list[str]) -> None:
     force=_FORCE.value,
   )
   for split, entry in corpus.manifest['splits'].items():
-    line = f'{split}: {entry["tokens"]} tokens from {entry["bytes"]} bytes'
+    line = f'{split}: {entry["tokens"]} tokens'
+    if entry['bytes']:  # of a text
+      line += f' from {entry["bytes"]} bytes'
     if 'unknown' in entry:  # of words, unless an older version prepared them
       line += f', {entry["unknown"]} unknown words'
     if split in corpus.files:

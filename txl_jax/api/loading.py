@@ -14,7 +14,7 @@ from txl_jax.convert.hub import client
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import buckets, files, settings
+from txl_jax.program import buckets, files, hub, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
@@ -43,9 +43,9 @@ def load(
       kind; or there is no such checkpoint.
   """
   mesh = mesh_lib.make_mesh() if mesh is None else mesh
-  if client.is_place(path):
+  if hub.is_place(path):
     _hold_best(checkpoint, f'{path}')
-    folder, name = client.download(client.place(f'{path}'))
+    folder, name, _ = client.download(hub.place(f'{path}'))
     return _of_weights(folder, name, mesh)
   if '://' in f'{path}' and not f'{path}'.startswith(buckets.SCHEME):
     raise UserError(f'{path}; allowed: a path, gs://BUCKET/NAME, hf://ORG/NAME')

@@ -4,6 +4,7 @@ Shapes: n tokens, N layers, H heads, D width of a layer.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -26,7 +27,8 @@ class Score(Tokens):
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
   total: float  # their sum, added as in --mode=eval
-  text_bytes: int  # bytes of the text they stand for, white space included
+  # Bytes of the text they stand for, white space included; 0 if they do not.
+  text_bytes: int
   # The same with logits divided by eval.temperature; None if that is 1.
   at_temperature: 'Score | None' = None
 
@@ -47,7 +49,12 @@ class Score(Tokens):
 
   @property
   def bits_per_byte(self) -> float:
-    """Bits per byte of the text, white space and dropped bytes included."""
+    """Bits per byte of the text, white space and dropped bytes included.
+
+    NaN of token ids, which are no text, unless their names are its parts.
+    """
+    if not self.text_bytes:
+      return math.nan
     return self.bits_per_token * (len(self.nll) / self.text_bytes)
 
 

@@ -17,14 +17,13 @@ from txl_jax.api import call_options, results, texts, writing
 from txl_jax.api.chat import Chat
 from txl_jax.convert import reading
 from txl_jax.convert import writing as convert_writing
-from txl_jax.convert.hub import client
 from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import activations, perplexity
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import settings
+from txl_jax.program import hub, settings
 from txl_jax.program.errors import UserError
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes]
@@ -164,6 +163,8 @@ class TextModel:
     of_text = cut['batch_size'], cut['segment_len'], cut['context']
     perplexity.check(model, tokens, *of_text)
     scored = encoded.size - (int(encoded.ends[0]) if first else 0)
+    if self.vocabulary.kind == 'ids' and self.vocabulary.sizes is None:
+      scored = 0  # they are numbers, not a text
 
     def read(model, **more):
       nll = np.zeros(len(tokens) - 1, np.float32)
@@ -236,7 +237,7 @@ class TextModel:
     what = reading.of_run(
       self.config, self.params, self.vocabulary, self.source, self.step
     )
-    theirs, where = format == 'hugging_face', client.place(f'{place}')
+    theirs, where = format == 'hugging_face', hub.place(f'{place}')
     for line in convert_writing.left_out(what, format) if theirs else ():
       warnings.warn(line, stacklevel=2)
     return convert_writing.push(where, what, run, private, theirs)

@@ -23,7 +23,7 @@ no mem_len) is said by a config beside them or by a flag, which has the name of
 the original code's argument. See docs/weights.md.
 """
 
-from txl_jax.program import terminal
+from txl_jax.program import hub, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -48,7 +48,7 @@ from txl_jax.program import command_line, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
-_PATH = command_line.Path(client.SCHEME)
+_PATH = command_line.Path(hub.SCHEME)
 _FROM = flags.DEFINE(_PATH, 'from', '', 'What to convert.')
 _TO = flags.DEFINE(
   _PATH, 'to', '', 'What to write; it must be new, unless on the Hub.'
@@ -99,8 +99,8 @@ def main(_: list[str]) -> None:
   to, form = _target()
   hardware.check()
   source, name = pathlib.Path(_FROM.value), ''
-  if client.is_place(_FROM.value):
-    source, name = client.download(client.place(_FROM.value, '--from'))
+  if hub.is_place(_FROM.value):
+    source, name, _ = client.download(hub.place(_FROM.value, '--from'))
   weights = reading.read(source, _told(), _VOCABULARY.value)
   if name:
     weights = weights._replace(origin=f'{name}: {weights.origin}')
@@ -109,7 +109,7 @@ def main(_: list[str]) -> None:
   print(f'{name}, {count:,} parameters, {V:,} symbols ({weights.origin})')
   _warn(*weights.warnings)
   run = source if workdir.checkpoints(source).is_dir() else None
-  if isinstance(to, client.Place):
+  if isinstance(to, hub.Place):
     theirs, private = form == 'hugging_face', not _PUBLIC.value
     address = writing.push(to, weights, run, private, theirs)
     print(f'written: {address}')
@@ -121,13 +121,13 @@ def main(_: list[str]) -> None:
 
 
 def _target():
-  """Where to, a path or a `client.Place`, and in which format."""
-  if client.is_place(_TO.value):
+  """Where to, a path or a `hub.Place`, and in which format."""
+  if hub.is_place(_TO.value):
     form = 'hub' if _FORMAT.value == 'auto' else _FORMAT.value
     if form not in (allowed := ('hub', 'hugging_face')):
       names = ' or '.join(allowed)
       settings.refuse('--format', form, f'{names} with --to=hf://…')
-    return client.place(_TO.value, '--to'), form
+    return hub.place(_TO.value, '--to'), form
   if _PUBLIC.value:
     raise UserError(f'--public with --to={_TO.value}; allowed: --to=hf://…')
   to = pathlib.Path(_TO.value)

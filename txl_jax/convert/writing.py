@@ -22,7 +22,7 @@ from txl_jax.convert.weights import Weights
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import sections
-from txl_jax.program import files, settings
+from txl_jax.program import files, hub, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log, weights_file, workdir
 from txl_jax.training import resume
@@ -118,7 +118,7 @@ def to_hub(folder: pathlib.Path, weights: Weights, card: str) -> None:
 
 
 def push(
-  where: client.Place,
+  where: hub.Place,
   weights: Weights,
   run: pathlib.Path | None = None,
   private: bool = True,

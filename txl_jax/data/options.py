@@ -53,9 +53,11 @@ class Data:
   )
   path: str = file_path(
     '',
-    'Corpus text: the file or folder to learn from. A .jsonl, .parquet or '
-    '.arrow holds records, of which data.field is read.',
+    'Corpus text: the file or folder to learn from, or hf://datasets/ORG/NAME '
+    'with @REVISION and /FOLDER if need be. A .jsonl, .parquet or .arrow holds '
+    'records, of which data.field is read.',
     may_change=ON_RESUME,
+    remote='hf://datasets/',
   )
   splits: str = key(
     'names',

@@ -31,11 +31,12 @@ _CODECS: dict[bytes, str] = {
 }
 _POINTER = b'version https://git-lfs'
 _UNPACK, _WRITE = 'unpack it', 'write its text to a .txt or .jsonl'
+_IDS = 'if it holds token ids, read them with data.level=id'
 _KINDS = (  # what a file is, how it becomes text, and its first bytes
-  ('is a Parquet file', _WRITE, b'PAR1'),
+  ('is a Parquet file', 'give it a name in .parquet', b'PAR1'),
   ('is an Arrow file', _WRITE, b'ARROW1', b'\xff\xff\xff\xff'),
   ('is a database', _WRITE, b'SQLite format 3', b'\x89HDF\r\n', b'Obj\x01'),
-  ('is a NumPy array', _WRITE, b'\x93NUMPY'),
+  ('is a NumPy array', _IDS, b'\x93NUMPY'),
   ('is a pickle', _WRITE, *(bytes([128, i]) for i in range(2, 6))),
   ('is a PDF', 'pdftotext writes its text to a .txt', b'%PDF-'),
   ('is a document', _WRITE, b'{\\rtf', b'\xd0\xcf\x11\xe0'),
@@ -59,7 +60,7 @@ def lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
   held = b''  # a carriage return, which a newline may follow
   for chunk in chunks:
     if b'\0' in chunk:
-      _refuse(name, _NUL, _WRITE)
+      _refuse(name, _NUL, _IDS)
     if held or b'\r' in chunk:
       chunk = held + chunk
       held = b'\r' if chunk.endswith(b'\r') else b''

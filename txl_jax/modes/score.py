@@ -53,6 +53,7 @@ def run(job: Job) -> Score:
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit
   figure = figures.figures(score.nats, unit)[unit]
+  size = f'{score.text_bytes} bytes, ' if score.text_bytes else ''
   bits = {'bpb': score.bits_per_byte}
   if found.vocabulary.kind == 'ids':
     bits = figures.bits(score.total, score.ids, found.vocabulary)
@@ -60,8 +61,8 @@ def run(job: Job) -> Score:
   processes.print_on_main(
     f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{evaluate.at_temperature(job.config.eval, score.at_temperature, unit)}'
-    f'{figures.told(bits)}{n} tokens scored, '
-    f'{score.text_bytes} bytes, {seconds:.1f} s, {n / seconds:,.0f} tokens/s '
+    f'{figures.told(bits)}{n} tokens scored, {size}'
+    f'{seconds:.1f} s, {n / seconds:,.0f} tokens/s '
     f'({evaluate.conditions(job.config.eval)})'
   )
   if job.score_file:

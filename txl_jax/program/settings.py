@@ -272,7 +272,8 @@ def _unreadable(text, entry):
   if not entry.is_path:
     return ''
   if '://' in text and not text.startswith(entry.remote or '/'):
-    or_ = f', or {entry.remote}BUCKET/NAME' if entry.remote else ''
+    names = 'BUCKET/NAME' if entry.remote == 'gs://' else 'ORG/NAME'
+    or_ = f', or {entry.remote}{names}' if entry.remote else ''
     return f'a local path{or_}'
   return 'a path without the character NUL' if '\0' in text else ''
 

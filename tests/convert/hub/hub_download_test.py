@@ -14,8 +14,9 @@ import txl_jax
 from tests import hub_server, pages
 from tests.convert.hub.refusing import WARNINGS, refused
 from txl_jax.convert.hub import client
+from txl_jax.program import hub
 
-PLACE = client.Place('org/name', None)
+PLACE = hub.Place('org/name', None)
 pytestmark = WARNINGS
 NOT_NEEDED = {'corpus.bin', 'tf_model.h5'}
 NOT_NEEDED |= {'model-old/model.safetensors'}
@@ -60,13 +61,11 @@ def test_the_cache_is_used(server, theirs):
 def test_a_revision(server, theirs):
   sha = server.put('org/name', theirs)
   server.put('org/name', theirs | {'config.json': b'{}'})
-  found = client.download(client.place(f'hf://org/name@{sha}'))
+  found = client.download(hub.place(f'hf://org/name@{sha}'))
   assert found.name.endswith(sha)
   assert (found.folder / 'config.json').read_bytes() == theirs['config.json']
   server.put('org/name', theirs, ref='refs/pr/2')
-  assert client.download(
-    client.place('hf://org/name@refs/pr/2')
-  ).folder.is_dir()
+  assert client.download(hub.place('hf://org/name@refs/pr/2')).folder.is_dir()
 
 
 def test_safetensors_are_preferred(server, theirs):
@@ -106,7 +105,7 @@ def test_what_is_not_there(server, theirs):
     client.download, PLACE._replace(revision='v9')
   )
   server.put('org/other', {'README.md': b'', 'config.json': b'{}'})
-  other = client.Place('org/other', None)
+  other = hub.Place('org/other', None)
   assert 'has no weights' in refused(client.download, other)
 
 

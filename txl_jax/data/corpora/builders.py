@@ -12,9 +12,9 @@ import types
 import numpy as np
 import tensorflow_datasets as tfds
 
-from txl_jax.data.corpora import downloads, local
+from txl_jax.data.corpora import downloads, finding, local, records
 from txl_jax.data.corpora.published import ARCHIVES, Archive
-from txl_jax.data.options import CORPORA
+from txl_jax.data.options import CORPORA, Data
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 
@@ -108,7 +108,15 @@ def _texts(name, folder, download, unpacked):
   archive = ARCHIVES[name]
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
   if download:
-    source = downloads.download(name, archive, folder)
+    try:
+      source = downloads.download(name, archive, folder)
+    except UserError as e:
+      if not archive.dataset:
+        raise
+      try:
+        return _of_hub(archive, unpacked)
+      except UserError as other:
+        raise UserError(f'{other}; {e}') from e
     return downloads.unpack(folder / archive.file, members, unpacked), source
   texts = {member: folder / posixpath.basename(member) for member in members}
   # The figures of other texts are not published.
@@ -118,6 +126,23 @@ def _texts(name, folder, download, unpacked):
     return texts, {'texts': found}
   source = downloads.check(folder / archive.file, archive)
   return downloads.unpack(folder / archive.file, members, unpacked), source
+
+
+def _of_hub(archive, folder):
+  """The texts of a corpus from its lines on the Hub, and what is known."""
+  print(f'downloading {archive.dataset}', file=sys.stderr)
+  asked = Data('text', path=archive.dataset)
+  asked, name, chosen = finding.fetch(asked)
+  texts = {}
+  for split, parts in finding.find(asked, chosen).splits.items():
+    (member,) = archive.members[split]
+    texts[member] = folder / member
+    texts[member].parent.mkdir(parents=True, exist_ok=True)
+    with files.naming(folder), texts[member].open('wb') as f:
+      for part in parts.values():
+        for line in records.texts(part.path, False, 'text'):
+          f.write(line or b' \n')  # as a blank line is in the archive
+  return texts, {'dataset': name}
 
 
 def _make_records(name, texts, folder):

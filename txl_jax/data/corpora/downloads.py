@@ -19,6 +19,7 @@ from typing import Any
 
 import requests
 
+import txl_jax
 from txl_jax.data.corpora.published import Archive
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
@@ -93,7 +94,8 @@ def known(archive: Archive) -> str:
 def _get(url, part):
   """Downloads a file."""
   print(f'downloading {url}', file=sys.stderr)
-  headers = {'Accept-Encoding': 'identity'}  # an archive stays packed
+  headers = {'User-Agent': f'txl_jax/{txl_jax.__version__}'}
+  headers['Accept-Encoding'] = 'identity'  # an archive stays packed
   asked: Any = dict(headers=headers, stream=True, timeout=_TIMEOUT)
   with requests.get(url, **asked) as response:
     response.raise_for_status()

@@ -12,10 +12,12 @@ import dataclasses
 import fnmatch
 import pathlib
 import re
+from collections.abc import Collection
 
 from txl_jax.data.corpora import id_files, local
 from txl_jax.data.corpora.local import Part
 from txl_jax.data.options import SPLITS, Data
+from txl_jax.program import hub
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import listed
 
@@ -42,15 +44,15 @@ class SplitFiles:
   left_out: list[str]  # relative paths
 
 
-def find(asked: Data) -> SplitFiles:
-  """The files of a corpus, whatever they hold.
+def find(asked: Data, only: Collection[str] = ()) -> SplitFiles:
+  """The files of a corpus, whatever they hold; of data.path maybe only some.
 
   UserError: a path is not that of a file or folder, names of splits and others
   are mixed, or a file of another split is also trained on.
   """
   path = pathlib.Path(asked.path)
   others = {'validation': asked.validation_path, 'test': asked.test_path}
-  found, left_out = _files(asked, 'path')
+  found, left_out = _files(asked, 'path', only)
   splits = {'': found}
   if path.is_dir() and asked.splits == 'names':
     if lost := [*filter(_of_split, left_out)]:
@@ -78,7 +80,45 @@ def find(asked: Data) -> SplitFiles:
   return SplitFiles(ordered, left_out)
 
 
-def _files(asked, name) -> tuple[Files, list[str]]:
+def fetch(asked: Data) -> tuple[Data, str, list[str]]:
+  """The options with a local data.path; what it is, and its files.
+
+  A data set of the Hub is downloaded: its .parquet, or else its .jsonl and so
+  on. UserError: see `hub.snapshot`; or it has none, or several data sets.
+  """
+  if not hub.is_place(asked.path):
+    return asked, asked.path, []
+  where = hub.dataset(asked.path, 'data.path')
+  kinds = [r'\.parquet', r'\.(jsonl|ndjson|jsonlines)(\.\w+)?']
+  kinds += [r'\.npy', r'\.bin'] if asked.ids else [r'\.txt']
+
+  def choose(there):
+    one, lead = where.folder, f'{where.folder}/'.lstrip('/')
+    here = [x for x in there if x == one or x.startswith(lead)]
+    each = ([x for x in here if re.search(f'{k}$', x)] for k in kinds)
+    found = next(filter(None, each), None)
+    if not found:
+      raise UserError(
+        f'data.path: {where} has {listed(here) or "no files"}; allowed: one '
+        'with .parquet or .jsonl'
+      )
+    folders = [x.split('/')[:-1] for x in found]
+    # Folders that are named for a split do not count.
+    names = {'/'.join(y for y in x if not _word(y)) for x in folders}
+    if len(names) > 1:
+      raise UserError(
+        f'data.path: {where} has the folders {listed(sorted(names))}; allowed: '
+        f'one of them, as hf://datasets/{where.repository}/FOLDER'
+      )
+    return [*found, *(x for x in here if x.endswith(id_files.META))]
+
+  found = hub.snapshot(where, choose)
+  path = found.folder / where.folder
+  files = [x.removeprefix(f'{where.folder}/') for x in found.files]
+  return dataclasses.replace(asked, path=f'{path}'), found.name, files
+
+
+def _files(asked, name, only=()) -> tuple[Files, list[str]]:
   """The files at a path, the value of a key, and what is left out."""
   path, left_out = pathlib.Path(getattr(asked, name)), []
   if path.is_file():
@@ -88,6 +128,7 @@ def _files(asked, name) -> tuple[Files, list[str]]:
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
   else:
     found, left_out = local.list_files(path, follow=_word)
+    found = {x: y for x, y in found.items() if not only or x in only}
   if asked.ids:
     others = [x for x in found if not id_files.is_read(x)]
   else:  # a folder of `datasets.save_to_disk` describes its files

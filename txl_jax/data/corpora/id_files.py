@@ -137,7 +137,7 @@ def _names(data, name) -> tuple[dict[int, str], int]:
   try:
     found: Any = pickles.loads(data, name)[0] if is_pickle else json.loads(data)
     if is_pickle:  # a list or a dict may have the names
-      found, size = found.get('itos', {}), int(found.get('vocab_size', 0))
+      found, size = found.get('itos', {}), found.get('vocab_size', 0)
     elif isinstance(inner := dict(found).get('vocab'), dict | list):
       found = inner
     if isinstance(found, list):

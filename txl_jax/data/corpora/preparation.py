@@ -53,14 +53,15 @@ def prepare(
   """
   asked.check()
   remote, asked = fetching.apart(asked)
+  given, (asked, path, chosen) = asked, finding.fetch(asked)
   listed, file = _read_list(asked)
   splits, source, text = {}, {}, None
   if asked.corpus == 'text':
-    text = finding.find(asked)
-    source = own_text.source(asked, text)
+    text = finding.find(asked, chosen)
+    source = own_text.source(asked, text) | {'path': path}
   elif asked.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
-  folder = _folder(asked, source, file)
+  folder = _folder(given, source, file)
   if remote is not None and not force:
     fetching.fetch(remote / folder.name, folder)
   if force or not folder.exists():

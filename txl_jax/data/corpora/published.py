@@ -19,6 +19,7 @@ class Archive:
   symbols: int | None = None  # of the vocabulary
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
   md5: str = ''  # if there is no sha256
+  dataset: str = ''  # on the Hub, with the lines of the texts
 
   @property
   def file(self) -> str:
@@ -58,6 +59,7 @@ def _wikitext(name: str, sha256: str, train: int) -> Archive:
     sha256=sha256,
     members=_files(f'{name}/wiki.{{}}.tokens'),
     tokens={'train': train, 'validation': 217_646, 'test': 245_569},
+    dataset=f'hf://datasets/Salesforce/wikitext/{name}-v1',
   )
 
 
