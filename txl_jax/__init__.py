@@ -4,7 +4,8 @@ The names in `__all__` are stable: CHANGELOG.md lists any change to one. They
 are imported on first use, so `import txl_jax` is fast, and
 `txl_jax.attention`, which imports only jax, does not load Flax.
 
-  run = txl_jax.load('runs/x')
+  run = txl_jax.train('own_text:bytes', data=dict(path='book.txt'))
+  run = txl_jax.load('runs/own_text-bytes')
   run.generate('The ')
 
 docs/python.md describes the calls.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
   from txl_jax.api.loading import load
   from txl_jax.api.results import Attention, Hidden, Score
   from txl_jax.api.text_model import TextModel
+  from txl_jax.api.training import train
   from txl_jax.ops import kernels
   from txl_jax.program.errors import UserError
 
@@ -34,6 +36,7 @@ __all__ = [
   'kernels',
   'load',
   'models',
+  'train',
 ]
 
 # Where each name is defined; a module has no other name within it.
@@ -48,6 +51,7 @@ _PLACES = {
   'kernels': 'ops.kernels',
   'load': 'api.loading',
   'models': 'models',
+  'train': 'api.training',
 }
 
 

@@ -22,8 +22,8 @@ def entry() -> None:
   if sys.argv[1:] and not sys.argv[1].startswith('-'):
     program = sys.argv.pop(1)
     if program not in PROGRAMS:
-      allowed = f'{", ".join(PROGRAMS)}, or flags of txl_jax.main'
-      sys.exit(f'error: program {program!r:.200}; allowed: {allowed}')
+      allowed = f'{", ".join(PROGRAMS)}; for a mode type --mode=…'
+      sys.exit(f'error: there is no program {program!r:.200}, but {allowed}')
     module = PROGRAMS[program]
   # As python -m does, so that all of it is the same.
   runpy.run_module(f'txl_jax.{module}', run_name='__main__', alter_sys=True)

@@ -2,8 +2,10 @@ r"""Trains, evaluates, samples: the entry point of txl_jax.
 
 python -m txl_jax.main --config=pystdlib_tiny
 python -m txl_jax.main --config=enwik8_24l --workdir=runs/e24
-python -m txl_jax.main --config=runs/e24/config.py --workdir=runs/e24 \
-  --mode=eval --config.eval.split=test
+python -m txl_jax.main --workdir=runs/e24 --mode=eval --config.eval.split=test
+
+Without --config, the config of the run in --workdir is used, or, for a new run,
+that of the run in --config.train.init_from.
 
 Each of several processes runs the same command; where no cluster tells them who
 they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
@@ -14,9 +16,7 @@ from txl_jax.program import errors, terminal
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
-import contextlib
-import importlib.util
-import os
+import difflib
 import re
 import sys
 
@@ -28,22 +28,22 @@ from txl_jax.modes import (
   evaluate,
   export,
   generate,
+  job,
   score,
   sections,
   summary,
   train,
 )
-from txl_jax.modes.job import Job
 from txl_jax.modes.measurements import (
   attention_length,
   attention_maps,
   eval_speed,
   recl,
 )
-from txl_jax.parallel import hardware, processes, watchdog
-from txl_jax.program import buckets, command_line, config_file, settings
+from txl_jax.parallel import processes, watchdog
+from txl_jax.program import command_line, config_file, settings
 from txl_jax.program.errors import UserError
-from txl_jax.runs.console import Console
+from txl_jax.runs import workdir
 
 MODES = {
   'train': train.run,
@@ -58,14 +58,15 @@ MODES = {
   'attention_maps': attention_maps.run,
 }
 
-# Keys that may differ from one host to another.
-_OWN = ('data.dir', 'data.path', 'data.vocab_file')
+# Flags that one mode reads, and what to set instead in others.
+_OF_MODE = {'text': 'score', 'score_file': 'score', 'export_file': 'export'}
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config',
   None,
   'Name of a config, such as enwik8_24l, or path of a file, such as ./mine.py; '
-  'set any key with --config.section.key=value.',
+  'default: the config of the run in --workdir. Set any key with '
+  '--config.section.key=value.',
 )
 flags.FLAGS['config'].parser = config_file.Parser()
 _WORKDIR = flags.DEFINE(
@@ -105,46 +106,75 @@ flags.DEFINE_bool('version', False, 'Print the version and exit.')
 
 
 def _parse(argv):
-  """Parses the flags; what is wrong is told in one line."""
+  """Parses the flags; a bad flag is a one-line UserError."""
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
     sys.exit(0)
-  rest = command_line.parse(argv)
+  sys.argv = argv = _with_config(argv)  # where ml_collections looks
+  rest = command_line.parse(argv, nearest=_nearest)
   if _CONFIG.value is None:
-    raise UserError('--config is missing, say --config=pystdlib_tiny')
+    if _WORKDIR.value:
+      raise UserError(
+        f'--workdir={_WORKDIR.value} holds no run; to begin one, add '
+        '--config=NAME, such as --config=pystdlib_tiny'
+      )
+    raise UserError(
+      '--config is missing: type --config=pystdlib_tiny, say, to begin a run, '
+      'or --workdir=FOLDER, the folder of a run, to use one'
+    )
+  for name, mode in _OF_MODE.items():
+    if flags.FLAGS[name].present and _MODE.value != mode:
+      prompt = '; a prompt is --config.generate.prompt=…'
+      hint = prompt if name == 'text' else ''
+      raise UserError(f'--{name} is a flag of --mode={mode} only{hint}')
   return rest
 
 
-def _make_deterministic(config):
-  """Sets what XLA reads when a GPU is first used."""
-  gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
-  given = os.environ.get('XLA_FLAGS', '')
-  free = config.deterministic and 'xla_gpu_deterministic_ops' not in given
-  if free and any(map(importlib.util.find_spec, gpus)):
-    os.environ['XLA_FLAGS'] = f'{given} --xla_gpu_deterministic_ops=true'
+def _with_config(argv):
+  """The arguments, --config first; without one, the config of a run."""
+  name, rest, values = None, [], {}
+  arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
+  for x in arguments:
+    flag, is_whole, value = x.lstrip('-').partition('=')
+    if x.startswith('-') and flag in ('config', 'workdir') and not is_whole:
+      value = next(arguments, '')
+      x = f'{x}={value}'
+    if x.startswith('-') and flag == 'config':
+      name = value
+    else:
+      rest.append(x)
+      values[flag] = value
+  for flag in () if name else ('workdir', 'config.train.init_from'):
+    name = name or workdir.own_config(values.get(flag, ''))
+    if name and 'workdir' not in values:
+      raise UserError('--workdir is missing: name a folder for the new run')
+  return [argv[0], *([f'--config={name}'] if name else []), *rest]
+
+
+def _nearest(name):
+  """What to type instead of an unknown flag."""
+  if name.startswith('config.'):
+    return '--config=NAME is missing, or --workdir=FOLDER of a run'
+  mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
+  if key := settings.nearest_key(sections.sections(), name, mode):
+    return f'type --config.{key}=…'
+  near = difflib.get_close_matches(name, [*flags.FLAGS], 1)
+  return f'type --{near[0]}=…' if near else '--help lists all flags'
 
 
 def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
-  config, mode = _CONFIG.value, _MODE.value
-  settings.expand_home(sections.of(config), config)
-  sections.check(config)
-  _make_deterministic(config)
-  lost_seconds = config.watch.lost_seconds
+  config = _CONFIG.value
+  job.prepare(config)
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
-  processes.start(_DISTRIBUTED.value, *own, lost_seconds)
-  hardware.check()
+  processes.start(_DISTRIBUTED.value, *own, config.watch.lost_seconds)
   file = config_flags.get_config_filename(flags.FLAGS['config'])
-  own = re.sub(r'[:/\\]', '-', config_file.name(file))
-  folder = buckets.place(_WORKDIR.value or f'runs/{own}', '--workdir')
-  console = Console(silent=not processes.is_main())
-  watch = watchdog.Watch(lost_seconds)
-  # The console is closed first: the last line of a failure is one of its own.
-  with watch, contextlib.closing(console):
-    flat = {'--mode': mode, '--workdir': str(folder)} | settings.flatten(config)
-    processes.check_same({k: v for k, v in flat.items() if k not in _OWN})
-    given = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value
-    MODES[mode](Job(config, folder, console, watch, *given))
+  name = re.sub(r'[:/\\]', '-', config_file.name(file))
+  folder = _WORKDIR.value or f'runs/{name}'
+  files = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value
+  changed = config_file.overridden()
+  with job.opened(config, folder, _MODE.value, *files, changed=changed) as one:
+    MODES[_MODE.value](one)
 
 
 def entry() -> None:

@@ -362,7 +362,6 @@ GONE = (
   'train.compilation_cache',
   'train.init_optimiser',
   'train.sample_every',
-  'train.sample_tokens',
   'train.steps_per_dispatch',
   'watch.stall_seconds',
 )

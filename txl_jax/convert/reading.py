@@ -40,6 +40,8 @@ _IN_FOLDER = (
 )
 _PATH = re.compile(r'(?!hf://).*/([^/]*?(?:, step \d+)?, sha256 .*)', re.DOTALL)
 _BYTES = 'bytes'  # instead of a file, the vocabulary of all bytes
+# Keys of models that only training reads, and their values without it.
+TRAINING = {'layer_losses': False, 'second_target': 0.0}
 _OURS = 'txl_jax'  # as the origin of what is no other version's
 
 
@@ -191,6 +193,5 @@ def _export(path):
 
 def _ours(fields, params, vocabulary, origin, keys):
   """Weights of ours, which have no parameters of training alone."""
-  alone = {'layer_losses': False, 'second_target': 0.0}
-  fields = fields | {k: x for k, x in alone.items() if k in fields}
+  fields = fields | {k: x for k, x in TRAINING.items() if k in fields}
   return weights.Weights(fields, params, vocabulary, origin, keys)

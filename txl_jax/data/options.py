@@ -49,7 +49,7 @@ class Data:
     f'environment variable {VARIABLE}, or else $XDG_DATA_HOME/txl_jax, by '
     'default ~/.local/share/txl_jax.',
     may_change=ON_RESUME,
-    remote='gs://',
+    remote=('gs://',),
   )
   path: str = file_path(
     '',
@@ -57,7 +57,7 @@ class Data:
     'with @REVISION and /FOLDER if need be. A .jsonl, .parquet or .arrow holds '
     'records, of which data.field is read.',
     may_change=ON_RESUME,
-    remote='hf://datasets/',
+    remote=('hf://datasets/',),
   )
   splits: str = key(
     'names',

@@ -116,7 +116,8 @@ class Prepared:
       )
     if ours.symbols == vocabulary.symbols:
       return self
-    if isinstance(vocabulary, Subwords):
+    same = vocabulary.of_documents().symbols == ours.of_documents().symbols
+    if isinstance(vocabulary, Subwords) and not same:
       raise UserError(
         f'corpus {self.name} is cut into other subwords than those of the '
         'model; allowed: its vocabulary.json as data.tokenizer'

@@ -1,20 +1,27 @@
 """The arguments of a mode."""
 
+import contextlib
 import dataclasses
+import importlib.util
 import os
 import pathlib
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
-from txl_jax.modes import restore
+from txl_jax.modes import pretrained, restore, sections
 from txl_jax.modes.sections import Config
+from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.parallel import processes
 from txl_jax.parallel.watchdog import Watch
-from txl_jax.program import settings
+from txl_jax.program import buckets, settings
 from txl_jax.runs import workdir
 from txl_jax.runs.console import TOKENS, Console
+
+# Keys that may differ from one host to another.
+_OF_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Job:
   folder: pathlib.Path  # of the run
   console: Console
   watch: Watch  # of the processes, open
-  export_file: str  # where --mode=export writes
+  export_file: str = ''  # where --mode=export writes
   text: str = ''  # the file that --mode=score reads
   score_file: str = ''  # where it writes, '' for nowhere
 
@@ -33,7 +40,29 @@ class Job:
     """The trained model of the run; UserError as by `restore.load`."""
     mesh = mesh_lib.make_mesh(self.config.mesh)
     with self.console.phase('restoring the model'):
-      return restore.load(self.config, self.folder, mesh)
+      found = restore.load(self.config, self.folder, mesh)
+    self._note_differences(found)
+    return found
+
+  def _note_differences(self, found):
+    """Names the keys whose values are not those of the trained run."""
+    if not found.corpus:
+      return  # converted weights, which have no config of their own
+    now, declared = settings.flatten(self.config), sections.of(self.config)
+    free = settings.IN_USE, settings.AT_TEST_TIME
+    free = *free, settings.ON_RESUME, settings.OTHER
+    differ = [
+      f'{k} is {settings.shown(here)}, there {settings.shown(there)}'
+      for k, here, there in settings.differences(
+        declared, now, found.config, *free
+      )
+      if k != 'train.init_from'  # which may be spelled otherwise
+    ]
+    if differ:
+      self.console.say(
+        f'warning: {self.folder} was trained with another config: '
+        f"{settings.listed(differ)}; without --config the run's own is used"
+      )
 
   def read(self, done: int, of: int, what: str = '') -> None:
     """Shows how many tokens of a text have been read."""
@@ -58,3 +87,48 @@ class Job:
       self.console.say(f'data: {"; ".join(each)}')
     processes.check_same({'the digest of the corpus': found.digest})
     return found
+
+
+def prepare(config: Any) -> None:
+  """Expands ~ in a config, checks it, and sets XLA_FLAGS as it says.
+
+  It must run before the GPU backend starts.
+  """
+  settings.expand_home(sections.of(config), config)
+  sections.check(config)
+  gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
+  before = os.environ.get('XLA_FLAGS', '')
+  free = config.deterministic and 'xla_gpu_deterministic_ops' not in before
+  if free and any(map(importlib.util.find_spec, gpus)):
+    os.environ['XLA_FLAGS'] = f'{before} --xla_gpu_deterministic_ops=true'
+
+
+@contextlib.contextmanager
+def opened(
+  config: Any,
+  folder: str,
+  mode: str,
+  *files: str,
+  changed: Collection[str] = (),
+  program: bool = True,
+) -> Iterator[Job]:
+  """The Job of a config, see `prepare`, and of a folder, for a mode.
+
+  With train.init_from the config becomes that of the model found there, except
+  in the keys that the user has changed. `program` is whether this process is
+  the program, see `Watch`.
+  """
+  hardware.check()
+  place = buckets.place(folder, '--workdir')
+  console = Console(silent=not processes.is_main())
+  watch = Watch(config.watch.lost_seconds, program)
+  # The console is closed first: the last line of a failure is one of its own.
+  with watch, contextlib.closing(console):
+    flat = {'--mode': mode, '--workdir': folder} | settings.flatten(config)
+    processes.check_same({k: v for k, v in flat.items() if k not in _OF_HOST})
+    if config.train.init_from:
+      new = mode in ('train', 'summary')
+      for line in pretrained.adopt(config, place, changed, new):
+        console.say(line)
+      sections.check(config)
+    yield Job(config, place, console, watch, *files)

@@ -1,13 +1,14 @@
 """The model that a new run begins with: train.init_from.
 
-That is a folder of a run, also one of converted weights, or a file of
---mode=export. Its weights and its vocabulary are taken; the rest is as in any
-new run.
+That is the folder of a run, also one of converted weights, a file of
+--mode=export, or what else `txl_jax.convert` reads, also from the Hub. The run
+gets its weights, its shape and its vocabulary; the rest is as in any new run.
 """
 
 import dataclasses
+import hashlib
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import flax.traverse_util
@@ -15,6 +16,9 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax import models
+from txl_jax.convert.hub import client
+from txl_jax.data.corpora import fetching
+from txl_jax.data.options import Data
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.modes import restore, sections
@@ -26,35 +30,28 @@ from txl_jax.training import resume
 from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
+# What kinds of vocabularies are as data.level, and the keys of the tokens.
+_LEVELS = {'bytes': 'byte', 'words': 'word', 'subwords': 'subword'}
+_OF_TOKENS = 'level', 'lower', 'eos', 'unk', 'min_count', 'max_size', 'raw'
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-  """What is known of another model before its arrays are read."""
+  """Another model; the arrays of a run are not read yet."""
 
-  path: pathlib.Path
-  step: int | None  # of the checkpoint; None of an export
-  sha256: str  # of the file, or of the seal of the checkpoint
+  name: str  # which weights these are
+  origin: str  # for the record of the run that begins with it
   vocabulary: AnyVocabulary
-  config: Mapping[str, Any]  # flat; of an export only the section `model`
-
-  @property
-  def name(self) -> str:
-    """Which weights these are."""
-    return f'{self.path}' + ('' if self.step is None else f', step {self.step}')
-
-  def origin(self) -> str:
-    """For the record of the run that begins with it."""
-    before = self.config.get('origin')
-    own = f'{self.name}, sha256 {self.sha256 or "unknown"}'
-    return f'{own}; before: {before}' if before else own
+  config: Mapping[str, Any]  # flat; of other weights only keys of the model
+  run: tuple[pathlib.Path, int] | None = None  # its folder, and a step
+  params: Any = None  # of other weights
 
   def encode(self, corpus: Prepared) -> Prepared:
     """A corpus with the token ids of its vocabulary; UserError if it cannot."""
     try:
       return corpus.encoded_with(self.vocabulary)
     except UserError as e:
-      raise UserError(f'{_KEY} is {settings.shown(str(self.path))}: {e}') from e
+      raise UserError(f'{_KEY} is {settings.shown(self.name)}: {e}') from e
 
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
@@ -65,14 +62,15 @@ class Pretrained:
     arrays than expected.
     """
     own, averaged = _flat(state.params), 0
-    if self.step is None:
-      taken = _flat(weights_file.load(self.path)[1])
+    if self.run is None:
+      taken = _flat(self.params)
       taken = {k: placement.put(x, own[k].sharding) for k, x in taken.items()}
     else:
+      folder, step = self.run
       model = models.build(config.model, len(self.vocabulary))
-      saved = checkpoint.Checkpoints(workdir.checkpoints(self.path))
+      saved = checkpoint.Checkpoints(workdir.checkpoints(folder))
       shapes = jax.eval_shape(lambda x: x, state.params)
-      found = saved, self.step, model, shapes, mesh
+      found = saved, step, model, shapes, mesh
       params, averaged = restore.weights(*found)
       taken = _flat(params)
     params = flax.traverse_util.unflatten_dict(own | taken, sep='/')
@@ -80,36 +78,126 @@ class Pretrained:
     count = sum(x.size for x in taken.values())
     of = f', averaged over {averaged} steps' if averaged else ''
     fresh = [state_lib.fresh(state), *(x for x in own if x not in taken)]
-    line = f'taken from {self.name}: {count:,} parameters{of}'
-    return new, f'{line}, and the vocabulary; fresh: {", ".join(fresh)}'
+    line = f'loaded {count:,} parameters{of} from {self.name}'
+    return new, f'{line}, with its vocabulary; fresh: {", ".join(fresh)}'
 
 
 def _flat(params) -> dict[str, Any]:
   return flax.traverse_util.flatten_dict(params, sep='/')
 
 
+def adopt(
+  config: Any, folder: pathlib.Path, changed: Collection[str], new: bool
+) -> list[str]:
+  """Takes the model and the kind of tokens of train.init_from into a config.
+
+  They are those of the run in the folder, if that has begun with it, and else,
+  for a new run, those of the model itself. Keys in `changed` are left alone;
+  `find` refuses what then does not fit. Returns a line that names the keys that
+  were others, if any. UserError: see `find`.
+  """
+  saved = checkpoint.Checkpoints(workdir.checkpoints(folder))
+  step = saved.newest('host') if saved.folder.exists() else None
+  then = resume.Host.read(saved, step).config if step is not None else {}
+  if then.get(_KEY):
+    kept = [f'data.{k}' for k in (*_OF_TOKENS, 'vocab_file', 'tokenizer')]
+    wanted = {k: then[k] for k in kept if k in then}
+  elif not new or then:
+    return []
+  else:
+    found = _read(config)
+    then, wanted = found.config, {}
+    level = _LEVELS.get(found.vocabulary.kind, config.data.level)
+    if config.data.corpus == 'text' and (
+      'data.level' not in changed or level == config.data.level
+    ):
+      wanted = _of_tokens(config, found, level)
+  flat = settings.flatten(config)
+  if then.get('model.name', flat['model.name']) == flat['model.name']:
+    wanted |= {k: x for k, _, x in restore.other_keys(config, then)}
+  wanted = {k: x for k, x in wanted.items() if k not in changed}
+  with config.ignore_type():
+    config.update_from_flattened_dict(wanted)
+  keys = [f'{k} {settings.shown(x)}' for k, x in wanted.items() if x != flat[k]]
+  return [f'as in {config.train.init_from}: {", ".join(keys)}'] if keys else []
+
+
+def _of_tokens(config, found, level) -> dict[str, Any]:
+  """The keys of data with which a text has the tokens of a vocabulary."""
+  own, words = config.data, level == 'word'
+  wanted: dict[str, Any] = {k: getattr(Data, k) for k in _OF_TOKENS}
+  wanted |= {'level': level, 'vocab_file': '', 'tokenizer': ''}
+  wanted['raw'] = own.raw and level == 'byte'
+  if words:
+    wanted['lower'] = found.vocabulary.lower
+    wanted['eos'] = found.vocabulary.eos_id is not None
+    wanted['unk'] = own.unk
+  elif level == 'subword':
+    text = workdir.vocabulary_text(found.vocabulary)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    root = fetching.root(settings.read(Data, own))
+    root = fetching.cache(root) if isinstance(root, buckets.Path) else root
+    path = root.absolute() / f'tokenizer-{digest[:12]}.json'
+    if not path.exists():
+      with files.writing(f'data.dir: {root}'):
+        root.mkdir(parents=True, exist_ok=True)
+      files.write(path, text)
+    wanted['tokenizer'] = f'{path}'
+  return {f'data.{k}': x for k, x in wanted.items()}
+
+
 def find(config: sections.Config) -> Pretrained:
   """What train.init_from names; the key `checkpoint` chooses the step.
 
-  UserError: it is neither a run nor an export, or its model is another one than
-  that of the config.
+  UserError: it is no model, or another one than that of the config.
   """
-  path = buckets.place(buckets.absolute(config.train.init_from), _KEY)
-  if path.is_dir():
+  found = _read(config)
+  where = f'{_KEY} is {settings.shown(found.name)}, another model'
+  restore.check_model(config, found.config, where, 'the same values')
+  return found
+
+
+def _read(config: sections.Config) -> Pretrained:
+  """What train.init_from names, of whatever model."""
+  given = config.train.init_from
+  if client.is_place(given):
+    return _of_weights(*client.download(client.place(given, _KEY)))
+  path = buckets.place(buckets.absolute(given), _KEY)
+  if workdir.checkpoints(path).is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
     step = restore.choose(saved, config.checkpoint, f'{_KEY}=')
     host = resume.Host.read(saved, step)
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
-    about = step, digest, workdir.vocabulary(path, step), host.config
-  elif path.suffix == '.npz' and not isinstance(path, buckets.Path):
-    model, _, vocabulary = weights_file.load(path)
-    fields = dataclasses.asdict(model.config).items()
-    flat = {f'model.{name}': value for name, value in fields}
-    about = None, files.sha256(path), vocabulary, flat
-  else:
-    allowed = 'the folder of a run, or a local file of --mode=export (.npz)'
+    name = f'{path}, step {step}'
+    origin = f'{name}, sha256 {digest or "unknown"}'
+    if before := host.config.get('origin'):
+      origin += f'; before: {before}'
+    vocabulary = workdir.vocabulary(path, step)
+    return Pretrained(name, origin, vocabulary, host.config, (path, step))
+  if isinstance(path, buckets.Path) or not path.exists():
+    allowed = 'the folder of a run, a file of weights, or hf://ORG/NAME'
     settings.refuse(_KEY, f'{path}', allowed)
-  found = Pretrained(path, *about)
-  where = f'{_KEY} is {settings.shown(str(path))}, another model'
-  restore.check_model(config, found.config, where, 'the same values')
-  return found
+  if path.suffix != '.npz':
+    return _of_weights(path, f'{path}')
+  model, params, vocabulary = weights_file.load(path)
+  origin = f'{path}, sha256 {files.sha256(path)}'
+  fields = dataclasses.asdict(model.config)
+  return Pretrained(
+    f'{path}', origin, vocabulary, _of_model(fields), params=params
+  )
+
+
+def _of_weights(path, name) -> Pretrained:
+  """Published weights, as `txl_jax.convert` reads them."""
+  from txl_jax.convert import reading  # formats that runs do not need
+
+  found = reading.read(path)
+  origin = f'{name}: {found.origin}'
+  fields = {k: x for k, x in found.fields.items() if k not in reading.TRAINING}
+  return Pretrained(
+    name, origin, found.vocabulary, _of_model(fields), params=found.params
+  )
+
+
+def _of_model(fields):
+  return {f'model.{k}': x for k, x in fields.items()}

@@ -41,7 +41,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   step = choose(checkpoints, config.checkpoint)
   host = resume.Host.read(checkpoints, step)
   then = host.config
-  same = f'the same values, as in --config={folder}/config.py'
+  same = f'no --config, or --config={folder}/config.py, that of the run'
   check_model(config, then, f'{folder} holds another model', same)
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
@@ -102,18 +102,25 @@ def check_model(
   config: sections.Config, then: Mapping[str, Any], where: str, allowed: str
 ) -> None:
   """Raises a UserError unless the config has the model of another, flat one."""
-  now, then = (
-    {k: x for k, x in flat.items() if k.startswith('model.')}
-    for flat in (settings.flatten(config), then)
-  )
-  free = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
-  found = [*settings.differences(sections.of(config), now, then, *free)]
+  found = other_keys(config, then)
   if found and found[0][0] == 'model.name':
     found = found[:1]  # the rest is because of that
   if found:
     shown = settings.shown
     differ = [f'{k} is {shown(x)}, there {shown(y)}' for k, x, y in found]
     raise UserError(f'{where}: {"; ".join(differ)}; allowed: {allowed}')
+
+
+def other_keys(
+  config: sections.Config, then: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+  """The keys of a model that make it another than that of a flat config."""
+  now, then = (
+    {k: x for k, x in flat.items() if k.startswith('model.')}
+    for flat in (settings.flatten(config), then)
+  )
+  free = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
+  return [*settings.differences(sections.of(config), now, then, *free)]
 
 
 def choose(

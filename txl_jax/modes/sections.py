@@ -159,7 +159,8 @@ def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
   """Keys of different sections that do not go together; what is allowed."""
   steps = flat['train.steps']
   if flat['optim.warmup'] > steps:
-    yield 'optim.warmup', f'at most train.steps, {steps}'
+    shorter = f'type --config.optim.warmup={steps // 10}'
+    yield 'optim.warmup', f'at most train.steps, {steps}; {shorter}'
   start, swa = flat['optim.average_start'], flat['optim.average'] == 'swa'
   epoch, epochs = flat['optim.average_start_epoch'], flat['train.epochs']
   if epoch and (start or not swa):

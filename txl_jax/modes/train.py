@@ -3,12 +3,15 @@
 import contextlib
 from typing import Any
 
+from txl_jax import models
+from txl_jax.api import call_options, texts, writing
 from txl_jax.evaluation import figures
 from txl_jax.modes import pretrained, sections
 from txl_jax.modes.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, settings
+from txl_jax.program.errors import UserError
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.training import plan as plan_lib
@@ -47,7 +50,7 @@ def run(job: Job) -> None:
         if line := corpus.unknown_line(before, 'train', 'validation'):
           job.console.say(line)
       origin = then.config.get('origin', '') if then else ''
-      config.origin = other.origin() if other else origin
+      config.origin = other.origin if other else origin
       if config.train.init_from:
         config.checkpoint = 'best'  # what was given is a step of the other run
       checkpoints = _checkpoints(job, corpus)
@@ -59,10 +62,11 @@ def run(job: Job) -> None:
       for line in plan_lib.in_words(config, plan.streams):
         job.console.say(line)
       around = mesh, job.watch, job.console, plan
-      own = checkpoints, start
+      own = checkpoints, start, _sampler(job, corpus.vocabulary)
       trainer = Trainer(config, corpus, folder, *around, *own)
       if other:
         trainer.state, line = other.into(trainer.state, config, mesh)
+        trainer.pretrained = True
         job.console.say(line)
       processes.on_main(lambda: workdir.describe(*run, then))
       progress = trainer.run()
@@ -78,6 +82,29 @@ def run(job: Job) -> None:
     f"sample:    {command} --mode=generate --config.generate.prompt='…'",
     f'export:    {command} --mode=export --export_file=model.npz',
   )
+
+
+def _sampler(job, vocabulary):
+  """What generates a sample with some parameters; None if nothing does."""
+  config, n = job.config, job.config.train.sample_tokens
+  if not n:
+    return None
+  try:
+    of_call = call_options.changed(config, 'generate', {'max_new_tokens': n})
+    text = texts.plain(vocabulary, config.generate.prompt.encode())
+    prompt = vocabulary.encode(text, 'generate.prompt')
+    own = of_call, len(vocabulary), 'generate', config.generate.window
+    models.at_test_time(*own)
+  except UserError as e:
+    job.console.say(f'warning: no samples are generated: {e}')
+    return None
+
+  def sample(params):
+    writer = writing.make(of_call, params, vocabulary)
+    pieces = writer.texts([prompt], echo=True)
+    return b''.join(piece for (piece,) in pieces).decode(errors='replace')
+
+  return sample
 
 
 def _as_then(job, corpus, then, start):

@@ -62,8 +62,13 @@ class Watch:
   are told, and standard error ends with the line that names the cause.
   """
 
-  def __init__(self, lost_seconds: float = 45.0):
-    """For the limit that `processes.start` was given."""
+  def __init__(self, lost_seconds: float = 45.0, program: bool = True):
+    """For the limit that `processes.start` was given.
+
+    If this process is no program of ours, as a notebook, only Ctrl-C asks to
+    stop, and a second one is a KeyboardInterrupt.
+    """
+    self._program = program
     self.step = 0  # steps made so far
     self._lost_seconds = lost_seconds
     self._count, self._here = processes.count(), processes.name()
@@ -88,17 +93,23 @@ class Watch:
   def signals(self) -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP ask to stop; a second Ctrl-C ends at once.
 
-    Stopped at the end, where one came too late for the last step.
+    Stopped at the end, where one came too late for the last step. Threads get
+    no signals.
     """
+    again = terminal.interrupt if self._program else signal.default_int_handler
 
     def ask(number, _):
       self._asked = self._asked or number
       if number == signal.SIGINT:
-        signal.signal(number, terminal.interrupt)
+        signal.signal(number, again)
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
-      numbers.append(signal.SIGHUP)
+    numbers = [signal.SIGINT]
+    if threading.current_thread() is not threading.main_thread():
+      numbers = []
+    elif self._program:
+      numbers.append(signal.SIGTERM)
+      if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
+        numbers.append(signal.SIGHUP)
     before = {n: signal.signal(n, ask) for n in numbers}
     try:
       yield

@@ -234,7 +234,9 @@ def _prepare_packages(called):
 
 def absolute(path: str) -> str:
   """A path as it is called in every working directory."""
-  return f'{Path(path)}' if path.startswith(SCHEME) else os.path.abspath(path)
+  if '://' in path:
+    return f'{Path(path)}' if path.startswith(SCHEME) else path
+  return os.path.abspath(path)
 
 
 def fetch(folder: Path, into: pathlib.Path) -> None:

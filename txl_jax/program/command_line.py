@@ -49,8 +49,15 @@ def define(
   return make(name, default, f'{key.meaning} {choices}'.strip())
 
 
-def parse(argv: list[str], arguments: int = 0) -> list[str]:
-  """What a command line has besides flags; UserError if it is not allowed."""
+def parse(
+  argv: list[str],
+  arguments: int = 0,
+  nearest: Callable[[str], str] | None = None,
+) -> list[str]:
+  """The arguments besides flags; UserError for a bad flag or argument.
+
+  `nearest` says what to type instead of an unknown flag.
+  """
   try:
     rest = flags.FLAGS(argv)
   except UserError:
@@ -58,6 +65,9 @@ def parse(argv: list[str], arguments: int = 0) -> list[str]:
   except SystemExit:  # after --help, where absl has status 1
     sys.exit(0)
   except flags.Error as e:
+    if nearest and isinstance(e, flags.UnrecognizedFlagError):
+      name = settings.cut(e.flagname)
+      raise UserError(f'there is no flag --{name}; {nearest(name)}') from e
     text = f'{e}'  # with the value, whose length nothing limits
     middle = '…' if len(text) > 400 else ''
     raise UserError(f'{text[:200]}{middle}{text[200:][-200:]}') from e

@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import ml_collections
@@ -27,18 +28,28 @@ class Parser(flags.ArgumentParser):
   def parse(self, path: str) -> Any:
     """The locked config of a file; UserError: see `load`."""
     config = load(path)
-    declared = sections.of(config)
-    names = settings.flatten(config)
-    argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
-    matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
-    changed = [found[1] for found in matches if found]
-    for key in changed:
-      if key not in names:
-        no_key = settings.no_such_key(declared, key)
-        raise UserError(f'--config.{key}: {no_key}')
-    if not all(sections.same_experiment(declared, key) for key in changed):
-      config.experiment += '+'  # unless its name is given, too
+    note_changes(config, overridden(), '--config.')
     return config.lock()
+
+
+def overridden() -> list[str]:
+  """The keys that the command line sets."""
+  argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
+  matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
+  return [found[1] for found in matches if found]
+
+
+def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
+  """Marks the experiment of a config as changed in these keys, if it is.
+
+  UserError for an unknown key, which it names with the prefix.
+  """
+  declared, names = sections.of(config), settings.flatten(config)
+  for key in keys:
+    if key not in names:
+      raise UserError(f'{prefix}{key}: {settings.no_such_key(declared, key)}')
+  if not all(sections.same_experiment(declared, key) for key in keys):
+    config.experiment += '+'  # unless its name is given, too
 
 
 def name(path: str) -> str:

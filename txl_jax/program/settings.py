@@ -43,7 +43,7 @@ GONE = re.compile(
   r"""attention_length\.threshold|data\.separator|watch\.stall_seconds
   |generate\.(prompt_lines|stream)|(heatmap|long_text|sliding_window)\.\w+
   |model\.softmax_samples|train\.(compilation_cache|init_optimiser|sample_every
-  |sample_tokens|steps_per_dispatch)""",
+  |steps_per_dispatch)""",
   re.VERBOSE,
 )
 
@@ -66,7 +66,7 @@ class Key:
   at_most: float | None = None
   may_change: str = ''  # as the section says in MAY_CHANGE; NEVER without
   is_path: bool = False  # a path, in which ~ is the home folder
-  remote: str = ''  # what such a path may begin with and be no local one
+  remote: tuple[str, ...] = ()  # schemes that such a path may have
 
   def bounds(self) -> str:
     """The bounds of a number in words; '' if there are none."""
@@ -177,11 +177,26 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
 
 
 def no_such_key(sections: Mapping[str, type], name: str) -> str:
-  """The words that no key has this name, and which is nearest."""
-  there = [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
-  nearest = difflib.get_close_matches(name, there, 1)
-  more = f'the nearest is {nearest[0]}' if nearest else _LIST
+  """Error text for an unknown key, with the nearest known key."""
+  nearest = nearest_key(sections, name)
+  more = f'the nearest is {nearest}' if nearest else _LIST
   return f'there is no such key; {more}'
+
+
+def nearest_key(
+  sections: Mapping[str, type], name: str, first: str = ''
+) -> str:
+  """The key nearest to a name, with its section or without; '' for none.
+
+  Of keys equally near, the one of the section `first` counts.
+  """
+  there = [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
+  there.sort(key=lambda x: not x.startswith(f'{first}.'))
+  alone = {x.rpartition('.')[2]: x for x in reversed(there)}
+  for names in ({} if '.' in name else alone, {x: x for x in there}):
+    if found := difflib.get_close_matches(name, names, 1, 0.75):
+      return names[found[0]]
+  return next(iter(difflib.get_close_matches(name, there, 1)), '')
 
 
 def read_all(
@@ -271,10 +286,8 @@ def _unreadable(text, entry):
     return 'text that is UTF-8'
   if not entry.is_path:
     return ''
-  if '://' in text and not text.startswith(entry.remote or '/'):
-    names = 'BUCKET/NAME' if entry.remote == 'gs://' else 'ORG/NAME'
-    or_ = f', or {entry.remote}{names}' if entry.remote else ''
-    return f'a local path{or_}'
+  if '://' in text and not text.startswith(('/', *entry.remote)):
+    return ', or '.join(['a local path', *(f'{x}…' for x in entry.remote)])
   return 'a path without the character NUL' if '\0' in text else ''
 
 

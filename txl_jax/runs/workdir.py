@@ -16,6 +16,7 @@ run that continues writes the files here anew.
 import contextlib
 import fcntl
 import json
+import os
 import pathlib
 import shlex
 import time
@@ -186,11 +187,18 @@ def checkpoints(folder: pathlib.Path) -> pathlib.Path:
   return buckets.place(folder) / 'checkpoints'
 
 
+def own_config(folder: str) -> str:
+  """The value of --config for the run in a folder; '' if it holds none."""
+  if not folder or folder.startswith('hf://'):
+    return ''
+  path = buckets.place(os.path.expanduser(folder)) / _PYTHON
+  with files.reading(f'{path}'[:200]):  # it may be too long for a name
+    return f'{path}' if path.exists() else ''
+
+
 def command(folder: pathlib.Path) -> str:
   """The command that continues a run; with --mode=… it is that for its use."""
-  quoted = shlex.quote(f'{folder}')
-  of_run = f'--config={quoted}/config.py --workdir={quoted}'
-  return f'python -m txl_jax.main {of_run}'
+  return f'python -m txl_jax.main --workdir={shlex.quote(f"{folder}")}'
 
 
 def _size(path):

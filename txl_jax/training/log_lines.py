@@ -1,6 +1,7 @@
 """Lines of the log and the console in training: figures, rates, time left."""
 
 import contextlib
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -93,6 +94,7 @@ class Lines:
   ) -> None:
     """Shows the record of an evaluation; the progress is that after it."""
     mark = ' (best)' if progress.best_step == record['step'] else ''
+    mark = mark if record['step'] else ' before training'
     parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
     bits = figures.told(record)
     took = duration(record['seconds'])
@@ -100,3 +102,8 @@ class Lines:
     if averaged := record.get('averaged', 0):
       parts += [f'weights averaged over {averaged} steps']
     self._console.say(f'step {record["step"]}: {", ".join(parts)}')
+
+  def sampled(self, text: str) -> None:
+    """Shows a sample, without what would control a terminal."""
+    shown = (x if x.isprintable() or x == '\n' else '\ufffd' for x in text)
+    self._console.say(textwrap.indent(''.join(shown).rstrip(), '  | '))

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -53,12 +54,14 @@ class Trainer:
     plan: Plan,
     checkpoints: checkpoint.Checkpoints,
     start: int | None,
+    sample: Callable[[Any], str] | None = None,
   ):
     """Restores a checkpoint, the one from `resume.start`.
 
     The config must have been compared with the checkpoint's, the run's folder
     locked, the watch opened. Nothing is written before `run`, except that
-    damaged checkpoints are put aside.
+    damaged checkpoints are put aside. `sample` generates a text with given
+    parameters, at each evaluation.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -75,11 +78,13 @@ class Trainer:
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
     self._on_disk = 0, 0  # the step of the checkpoint restored, its `evaluated`
     self._rows_then = 0  # rows of its memory, if that was not restored
+    self._sample = sample
+    self.pretrained = False  # whether it begins with another model's weights
     self.wandb = None  # on process 0, if asked for
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
-      with console.phase('drawing the first weights'):
+      with console.phase('initialising parameters'):
         # A lack of memory is known before anything is written.
         self.state = jax.block_until_ready(self._create(built.abstract))
     else:
@@ -100,6 +105,7 @@ class Trainer:
       found = self.checkpoints.restore(step, **wanted)
       self.state = self._create(abstract).replace(**found)
       processes.on_main(lambda: self.checkpoints.clean(step))
+      self.pretrained = True
       fresh = state_lib.fresh(self.state)
       self.console.say(f'beginning with converted weights; fresh: {fresh}')
       return
@@ -157,10 +163,12 @@ class Trainer:
         self.wandb.close()
 
   def _train(self, phase):
-    """Does what `run` does, up to the first loss that is not finite."""
+    """Trains until the last step or the first non-finite loss."""
     train, clock = self.config.train, self.lines.clock
     self._unwritten = marker = None
     self.lines.begin(self.step, phase)
+    if self.step == 0 and self.pretrained:
+      self._between_steps(self._evaluate)
     while True:
       self.watch.step = self.step
       if self._due(self._regular()) and self.progress.evaluated < self.step:
@@ -319,17 +327,22 @@ class Trainer:
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
       record['averaged'] = averaged
-    self.progress = self.progress.after(
-      self.step, score.nats, self.config.optim, self._regular()
-    )
-    self._tell_devices()
+    if self.step > 0:  # what comes before training decides nothing
+      self.progress = self.progress.after(
+        self.step, score.nats, self.config.optim, self._regular()
+      )
+      self._tell_devices()
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
-    if self.progress.trigger.start == self.step:
+    if self._sample:
+      text = self._sample(self.weights())
+      self.log.write({'step': self.step, 'split': 'sample', 'text': text})
+      self.lines.sampled(text)
+    if 0 < self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
 
   def _tell_devices(self):
-    """Puts what an evaluation has decided into the state."""
+    """Copies the decisions of an evaluation into the train state."""
     p, average = self.progress, self.state.average
     if self.config.optim.average == 'nt':
       start = placement.put(np.int32(p.trigger.start), self._everywhere)

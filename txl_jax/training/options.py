@@ -99,10 +99,11 @@ class Train:
   )
   init_from: str = file_path(
     '',
-    'What a new run starts from: the folder of another run or of converted '
-    "weights, or a file from `--mode=export`; '' is fresh weights. The model "
-    'and vocabulary are the ones found there (docs/runs.md).',
-    remote='gs://',
+    'What a new run starts from: the folder of another run, a file or folder '
+    'of weights that `txl_jax.convert` reads, or hf://ORG/NAME; '
+    "'' is fresh weights. The model and vocabulary are the ones found there "
+    '(docs/runs.md).',
+    remote=('gs://', 'hf://'),
   )
   log_every: int = size(100, 'Steps between two log lines.')
   eval_every: int = size(
@@ -123,6 +124,13 @@ class Train:
     0, 'Tokens of their context; 0 is E.', at_most=1_000_000
   )
   eval_tokens: int = count(0, 'Tokens they read, from the start; 0 is all.')
+  sample_tokens: int = count(
+    0,
+    'Tokens of a sample that is generated at each evaluation, as the section '
+    '`generate` says, after generate.prompt; 0 is off.',
+    at_most=1_000_000,
+    may_change=ON_RESUME,
+  )
   save_every: int = size(
     4000,
     'Steps between two checkpoints; a better evaluation is saved as well.',

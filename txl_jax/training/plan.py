@@ -72,7 +72,8 @@ def in_words(config: Config, text: streams.Streams) -> list[str]:
   if ends:
     lines.append(f'training ends after step {found.train.steps:,}')
     if (warmup := config.optim.warmup) > found.train.steps:
-      lines.append(f'warning: optim.warmup, {warmup:,}, is beyond that')
+      shorter = f'type --config.optim.warmup={found.train.steps // 10}'
+      lines.append(f'warning: optim.warmup, {warmup:,}, is more; {shorter}')
   if averages:
     start = found.optim.average_start
     lines.append(f'weights are averaged after step {start:,}')

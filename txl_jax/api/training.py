@@ -1,0 +1,72 @@
+"""`train` trains a model, as the command does."""
+
+import os
+import re
+from typing import Any
+
+import ml_collections
+
+from txl_jax.api import loading
+from txl_jax.api.text_model import TextModel
+from txl_jax.modes import job
+from txl_jax.modes import train as train_mode
+from txl_jax.parallel import mesh as mesh_lib
+from txl_jax.parallel.watchdog import Stopped
+from txl_jax.program import config_file, settings
+from txl_jax.program.errors import UserError
+from txl_jax.runs import workdir as workdir_lib
+
+
+@mesh_lib.apart
+def train(
+  config: str | os.PathLike[str] | ml_collections.ConfigDict | None = None,
+  workdir: str | os.PathLike[str] = '',
+  **keys: Any,
+) -> TextModel:
+  """Trains a model, or continues its run; see docs/python.md.
+
+  Args:
+    config: name of a config, such as 'own_text:bytes', path of a file, such as
+      './mine.py', or a ConfigDict, which is copied; None is that of the run in
+      the workdir.
+    workdir: folder of the run, or gs://BUCKET/NAME; default: runs/ and the name
+      of the config.
+    **keys: keys of the config by section, such as data=dict(path='book.txt'),
+      and those outside sections, such as seed=1.
+
+  Returns:
+    The trained model, as `load` reads it from the workdir.
+
+  Raises:
+    UserError: whatever the command refuses.
+    KeyboardInterrupt: Ctrl-C, once the state is saved; the same call continues.
+  """
+  folder, name = os.fspath(workdir), ''
+  if isinstance(config, ml_collections.ConfigDict):
+    made: Any = config.copy_and_resolve_references().unlock()
+    name = re.sub(r'[:/\\]', '-', made.experiment)
+  else:
+    path = os.fspath(config or '') or workdir_lib.own_config(folder)
+    if not path:
+      raise UserError(
+        "config is missing: give the name of one, such as 'pystdlib_tiny', or "
+        'as workdir the folder of a run'
+      )
+    made = config_file.load(path)
+    name = re.sub(r'[:/\\]', '-', config_file.name(path))
+  flat = settings.flatten(keys)
+  config_file.note_changes(made, flat)
+  if not folder and not name:
+    raise UserError('workdir is missing: name a folder for the run')
+  with made.ignore_type():
+    made.update_from_flattened_dict(
+      {k: f'{x}' if isinstance(x, os.PathLike) else x for k, x in flat.items()}
+    )
+  job.prepare(made)
+  own: Any = dict(changed=flat, program=False)
+  try:
+    with job.opened(made, folder or f'runs/{name}', 'train', **own) as opened:
+      train_mode.run(opened)
+  except Stopped as e:
+    raise KeyboardInterrupt(f'{e}') from None
+  return loading.load(opened.folder)
