@@ -25,6 +25,7 @@ import numpy as np
 HELD = 128  # is added to the pitch of a note that goes on
 VOICES = 'soprano', 'alto', 'tenor', 'bass'
 STEPS = 4  # per quarter note
+BAR = len(VOICES) * 4 * STEPS  # tokens of a bar in 4/4 time
 TRANSPOSED = range(-3, 4)  # semitones: each training piece in seven keys
 
 
@@ -87,13 +88,13 @@ def read_score(path):
 
 def prepare(folder='', output='chorales'):
   """Writes train, valid and test.jsonl; every tenth piece for each of these."""
-  if folder:
-    paths = sorted(x for x in pathlib.Path(folder).rglob('*') if x.is_file())
-  else:
-    import music21
+  import music21
 
-    paths = sorted(music21.corpus.getComposer('bach'))
-  pieces = [x for x in map(read_score, paths) if x]
+  if folder:
+    paths = (x for x in pathlib.Path(folder).rglob('*') if x.is_file())
+  else:
+    paths = music21.corpus.getComposer('bach')
+  pieces = [x for x in map(read_score, sorted(paths)) if x]
   splits = {'train': [], 'valid': pieces[::10], 'test': pieces[5::10]}
   for i, piece in enumerate(pieces):
     if i % 10 not in (0, 5):
@@ -125,9 +126,7 @@ def save_midi(parts, path, quarters_per_minute=80):
     for pitch, *times in notes:
       for kind, time in zip(('note_on', 'note_off'), times):
         wait = 120 * (time - now)
-        track.append(
-          mido.Message(kind, note=pitch, channel=channel, time=wait)
-        )
+        track.append(mido.Message(kind, note=pitch, channel=channel, time=wait))
         now = time
     file.tracks.append(track)
   file.save(path)
@@ -135,19 +134,14 @@ def save_midi(parts, path, quarters_per_minute=80):
 
 def save_picture(parts, path, given=0):
   """A piano roll; a line marks the end of the steps that were given."""
-  import matplotlib
+  from matplotlib.figure import Figure
 
-  matplotlib.use('Agg')
-  from matplotlib import pyplot
-
-  figure, axes = pyplot.subplots(figsize=(9, 3.2), layout='constrained')
+  figure = Figure(figsize=(9, 3.4), layout='constrained')
+  axes = figure.subplots()
   for number, (voice, notes) in enumerate(zip(VOICES, parts)):
     for pitch, start, end in notes:
-      axes.broken_barh(
-        [(start / STEPS, (end - start) / STEPS - 0.06)],
-        (pitch - 0.45, 0.9),
-        color=f'C{number}',
-      )
+      width = (end - start) / STEPS - 0.06
+      axes.barh(pitch, width, 0.9, left=start / STEPS, color=f'C{number}')
     axes.plot([], [], color=f'C{number}', linewidth=5, label=voice)
   if given:
     axes.axvline(given / STEPS, color='grey', linestyle='--')
@@ -156,30 +150,28 @@ def save_picture(parts, path, given=0):
   figure.savefig(path, dpi=100)
 
 
-def write(run, bars=16, prompt_bars=2, seed=1, temperature=1.0, output=''):
-  """Continues the beginning of a test piece; 4/4 time."""
-  step, bar = len(VOICES), len(VOICES) * 4 * STEPS
-  prompt = piece_of('test')[: prompt_bars * bar]
-  new = run.generate(
-    prompt, max_new_tokens=bars * bar, temperature=temperature, seed=seed
-  )
+def write(run, piece=2, bars=16, seed=1, temperature=1.0, output='chorale'):
+  """Continues two bars of a test piece: the longest of eight samples."""
+  prompt = piece_of('test', piece)[: 2 * BAR]
+  options = dict(max_new_tokens=bars * BAR, temperature=temperature, seed=seed)
+  new = max(run.generate([prompt], samples=8, **options), key=len)
   parts = to_parts([*prompt, *new])
   save_midi(parts, f'{output}.mid')
-  save_picture(parts, f'{output}.png', given=len(prompt) // step)
-  print(f'{output}.mid, {output}.png: {len(new) // step} new sixteenths')
+  save_picture(parts, f'{output}.png', given=2 * BAR // len(VOICES))
+  print(f'{output}.mid, {output}.png: {len(new) / BAR:.1f} new bars')
 
 
-def score(run):
-  """Nats per note of a real piece, of its steps and of its notes shuffled."""
-  piece = np.array(piece_of('test'))
+def score(run, piece=2):
+  """Prints nats per note of a piece, in its order and in others."""
+  ids = np.array(piece_of('test', piece))
   rng = np.random.default_rng(0)
-  steps = rng.permutation(piece.reshape(-1, len(VOICES))).ravel()
-  for name, ids in (
-    ('a chorale', piece),
-    ('its chords in another order', steps),
-    ('its notes in another order', rng.permutation(piece)),
+  bars = ids[: len(ids) // BAR * BAR].reshape(-1, BAR)
+  for name, order in (
+    ('as written', ids),
+    ('bars in another order', rng.permutation(bars).ravel()),
+    ('notes in another order', rng.permutation(ids)),
   ):
-    print(f'{run.score(ids).nats:.3f} nats per note: {name}')
+    print(f'{run.score(order).nats:.3f} nats per note: {name}')
 
 
 def main():
@@ -188,10 +180,10 @@ def main():
   parser.add_argument('command', choices=('prepare', 'write', 'score'))
   parser.add_argument('folder', nargs='?', default='', help='of your scores')
   parser.add_argument('--run', default='runs/music', help='a trained run')
-  parser.add_argument('--bars', type=int, default=16, help='bars to write')
+  parser.add_argument('--piece', type=int, default=2, help='of the test split')
+  parser.add_argument('--bars', type=int, default=16, help='at most')
   parser.add_argument('--seed', type=int, default=1)
   parser.add_argument('--temperature', type=float, default=1.0)
-  parser.add_argument('--output', default='chorale', help='name of the files')
   given = parser.parse_args()
   if given.command == 'prepare':
     return prepare(given.folder)
@@ -199,14 +191,8 @@ def main():
 
   run = txl_jax.load(given.run)
   if given.command == 'score':
-    return score(run)
-  return write(
-    run,
-    given.bars,
-    seed=given.seed,
-    temperature=given.temperature,
-    output=given.output,
-  )
+    return score(run, given.piece)
+  return write(run, given.piece, given.bars, given.seed, given.temperature)
 
 
 if __name__ == '__main__':

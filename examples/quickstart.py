@@ -1,7 +1,7 @@
 """Build a model, score a text, generate, save and load: no workdir, no config.
 
-  pip install -e .  # in a clone
-  python examples/quickstart.py
+pip install -e .  # in a clone
+python examples/quickstart.py
 """
 
 import pathlib
