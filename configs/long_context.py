@@ -22,7 +22,7 @@ def get_config(variant='xl'):
   c.model.update(n_layer=6, d_model=256, n_head=8, d_head=32, d_ff=1024)
   c.model.update(mem_len=128, unroll=6, dropout=0.0)
   c.train.update(steps=1000, batch_size=16, segment_len=128)
-  c.train.update(eval_every=250, save_every=250)
+  c.train.update(eval_every=250, save_every=250, sample_tokens=0)
   c.optim.update(lr=2e-3, warmup=200)
   c.eval.segment_len = c.generate.segment_len = 128
   c.attention_length.lengths = (32, 64, 128, 192, 256, 384, 512, 768)

@@ -54,6 +54,7 @@ def _for_a_laptop(c):
   c.model.update(mem_len=128, unroll=4)
   c.train.update(steps=3000, batch_size=32, segment_len=32)
   c.train.update(log_every=100, eval_every=500, save_every=500)
+  c.train.sample_tokens = 60
   c.train.update(eval_batch_size=16, eval_tokens=100_000)
   c.optim.update(lr=3e-3, warmup=200)
   c.eval.segment_len = 64
@@ -64,6 +65,7 @@ def _for_a_gpu(c):
   c.model.update(mem_len=512, dtype='bfloat16')
   c.train.update(steps=50_000, batch_size=32, segment_len=256)
   c.train.update(log_every=100, eval_every=1000, save_every=1000)
+  c.train.sample_tokens = 60
   c.train.update(eval_batch_size=16, eval_tokens=500_000)
   c.optim.update(lr=5e-4, warmup=2000)
   c.eval.segment_len = 256

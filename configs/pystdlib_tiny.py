@@ -33,6 +33,7 @@ def get_config():
   c.train.eval_every = 1000
   c.train.eval_batch_size = 16
   c.train.eval_tokens = 100_000
+  c.train.sample_tokens = 60
   c.train.save_every = 500
   c.optim.lr = 3e-3
   c.optim.warmup = 100

@@ -59,9 +59,9 @@ def test_training_ends_with_figures_and_commands(trained):
 
 
 def with_its_own_config(trained, *more):
-  """The command of a run, with the config that it has written."""
+  """The command of a run without --config: what it has written is used."""
   arguments = [sys.executable, '-m', 'txl_jax.main']
-  arguments += [f'--config={trained}/run/config.py', f'--workdir={trained}/run']
+  arguments += [f'--workdir={trained}/run']
   return [*arguments, *more]
 
 
@@ -204,6 +204,14 @@ def test_another_model(trained):
 START = 'generate.prompt=the'
 
 
+def test_another_config_than_that_of_the_run(trained):
+  few = START, 'generate.max_new_tokens=3'
+  done = mode(trained, 'generate', *few, 'optim.lr=0.5')
+  assert done.returncode == 0, done.stderr
+  assert 'another config: optim.lr is 0.5, there 0.001; without' in done.stderr
+  assert 'warning' not in mode(trained, 'generate', *few).stderr
+
+
 def test_what_is_not_there(trained, tmp_path):
   def refused(folder, name, *overrides):
     return mode(folder, name, *overrides)
@@ -268,7 +276,7 @@ def test_a_split_as_a_file_has_the_same_figure(trained, tmp_path):
   score = run.score(text, segment_len=8, mem_len=16)
   assert f'{score.bits_per_byte:.5f} bpc' == found[1].split(' (')[0]
   done = mode(trained, 'score')
-  assert_refused(done, '--text is missing; allowed: a file to score')
+  assert_refused(done, '--text=FILE is missing: the text to score')
 
 
 def test_a_text_is_not_overwritten_by_its_score(trained, tmp_path):

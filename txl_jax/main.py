@@ -17,7 +17,6 @@ if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
 
 import difflib
-import re
 import sys
 
 from absl import app, flags
@@ -58,7 +57,7 @@ MODES = {
   'attention_maps': attention_maps.run,
 }
 
-# Flags that one mode reads, and what to set instead in others.
+# Flags that one mode reads.
 _OF_MODE = {'text': 'score', 'score_file': 'score', 'export_file': 'export'}
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -113,20 +112,14 @@ def _parse(argv):
   sys.argv = argv = _with_config(argv)  # where ml_collections looks
   rest = command_line.parse(argv, nearest=_nearest)
   if _CONFIG.value is None:
-    if _WORKDIR.value:
-      raise UserError(
-        f'--workdir={_WORKDIR.value} holds no run; to begin one, add '
-        '--config=NAME, such as --config=pystdlib_tiny'
-      )
-    raise UserError(
-      '--config is missing: type --config=pystdlib_tiny, say, to begin a run, '
-      'or --workdir=FOLDER, the folder of a run, to use one'
-    )
+    given = _WORKDIR.value
+    why = f'--workdir={given} holds no run' if given else '--config is missing'
+    how = 'type --config=NAME, such as --config=pystdlib_tiny, for a new run'
+    raise UserError(f'{why}; {how}, or the --workdir=FOLDER of a run')
   for name, mode in _OF_MODE.items():
     if flags.FLAGS[name].present and _MODE.value != mode:
-      prompt = '; a prompt is --config.generate.prompt=…'
-      hint = prompt if name == 'text' else ''
-      raise UserError(f'--{name} is a flag of --mode={mode} only{hint}')
+      hint = f'--{name} is read by --mode={mode} alone'
+      raise UserError(f'{hint}; a prompt is --config.generate.prompt=…')
   return rest
 
 
@@ -169,8 +162,7 @@ def main(_: list[str]) -> None:
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   processes.start(_DISTRIBUTED.value, *own, config.watch.lost_seconds)
   file = config_flags.get_config_filename(flags.FLAGS['config'])
-  name = re.sub(r'[:/\\]', '-', config_file.name(file))
-  folder = _WORKDIR.value or f'runs/{name}'
+  folder = _WORKDIR.value or f'runs/{config_file.name(file)}'
   files = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value
   changed = config_file.overridden()
   with job.opened(config, folder, _MODE.value, *files, changed=changed) as one:

@@ -1,11 +1,15 @@
 """What `load` is given: paths, and runs that train meanwhile."""
 
+import json
+import signal
+
 import pytest
 
 import txl_jax
 from tests import programs
 from tests.modes import runs
 from txl_jax.modes import restore
+from txl_jax.parallel import watchdog
 from txl_jax.program.errors import UserError
 
 
@@ -46,3 +50,37 @@ def test_damage_is_told_as_before(folder, monkeypatch):
 
   monkeypatch.setattr(restore, 'weights', damaged)
   assert refused(folder) == 'it is damaged'
+
+
+def test_train(tmp_path, monkeypatch):
+  """Ctrl-C saves, the same call continues, and the trained run is returned."""
+  c = runs.config()
+  c.train.update(batch_size=8, segment_len=8, steps=4, sample_tokens=3)
+  c.train.update(eval_tokens=100, log_every=2)
+  c.data.dir = f'{tmp_path}/data'
+  path = programs.write_corpus(tmp_path)
+  keys = dict(data=dict(corpus='text', path=path), optim=dict(warmup=1), seed=5)
+
+  def stopping(watch):
+    return signal.SIGINT if watch.step == 2 else 0
+
+  handler = signal.getsignal(signal.SIGINT)
+  with monkeypatch.context() as patch:
+    patch.setattr(watchdog.Watch, 'stopping', stopping)
+    with pytest.raises(KeyboardInterrupt, match='at step 2, which is saved'):
+      txl_jax.train(c, tmp_path / 'run', **keys)
+  assert signal.getsignal(signal.SIGINT) is handler
+  run = txl_jax.train(c, tmp_path / 'run', **keys)
+  assert (run.step, run.config.seed, c.seed) == (4, 5, 0)
+  assert run.generate('the', max_new_tokens=2)
+  lines = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
+  (sample,) = (r for r in map(json.loads, lines) if r['split'] == 'sample')
+  assert sample['step'] == 4 and sample['text']
+  for config, more, words in (
+    (c, dict(train=dict(stepz=3)), 'the nearest is train.steps'),
+    (c, dict(train=dict(steps='x')), "train.steps is 'x'; allowed: a whole"),
+    (None, {}, 'holds no run: give a config'),
+    ('none', {}, 'is unknown; allowed: al_rfou'),
+  ):
+    with pytest.raises(UserError, match=words):
+      txl_jax.train(config, tmp_path / 'other', **more)

@@ -555,7 +555,7 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys):
   assert [data[x['start'] : x['end']].decode(errors='backslashreplace')
           for x in lines] == [x['text'] for x in lines]  # fmt: skip
   for text, message in (
-    ('', '--text is missing; allowed: a file to score, or -'),
+    ('', '--text=FILE is missing: the text to score, - for stdin'),
     (f'{tmp_path}/none', 'none cannot be read: No such file or directory'),
   ):
     with pytest.raises(UserError, match=message):

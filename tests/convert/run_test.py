@@ -285,7 +285,7 @@ def test_nothing_is_written_over(made, tmp_path):
   (tmp_path / 'link.npz').symlink_to(tmp_path / 'nowhere')
   for name in 'file.pt', 'link.npz':  # before anything is read
     done = program.run(tmp_path / 'nothing', tmp_path / name)
-    assert_refused(done, f'{name} is there already; allowed: a new name')
+    assert_refused(done, f'{name} exists; choose a new name')
   assert (tmp_path / 'file.pt').read_text() == 'mine'
 
 

@@ -13,7 +13,11 @@ from tests import programs
 from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
+from txl_jax.data.corpora import preparation
+from txl_jax.data.options import Data
+from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
+from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import pretrained, summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -99,8 +103,8 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
     'mesh.tensor=2',
   )
   done = succeed(new, *options, 'train.steps=2', devices=8)
-  assert f'taken from {copy}, step 6: ' in done.stderr
-  fresh = 'and the vocabulary; fresh: optimiser, memory (empty), step, schedule'
+  assert f' parameters from {copy}, step 6, with ' in done.stderr
+  fresh = 'its vocabulary; fresh: optimiser, memory (empty), step, schedule'
   assert fresh in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert arrays(new, 2, 'training')['step'] == 2
@@ -112,7 +116,7 @@ def test_a_run_begins_with_the_weights_of_another(old, new):
   # It goes on without the other one, and knows it still.
   shutil.rmtree(copy)
   done = succeed(new, *options, 'train.steps=4', devices=8)
-  assert 'continuing from step 2' in done.stderr and 'taken' not in done.stderr
+  assert 'continuing from step 2' in done.stderr and 'loaded' not in done.stderr
   assert read(new)['origin'] == origin
   host = new / 'run/checkpoints/4/host/metadata'
   assert json.loads(host.read_text())['config']['origin'] == origin
@@ -133,10 +137,10 @@ def test_the_best_checkpoint_is_taken(old, new):
   )
   begin = f'train.init_from={old}/run'
   done = succeed(new, STILL, begin, 'train.steps=2')
-  assert f'taken from {old}/run, step {best["step"]}: ' in done.stderr
+  assert f'from {old}/run, step {best["step"]}, with ' in done.stderr
   new.joinpath('run').rename(new / 'before')
   done = succeed(new, STILL, begin, 'train.steps=2', 'checkpoint=4')
-  assert f'taken from {old}/run, step 4: ' in done.stderr
+  assert f'from {old}/run, step 4, with ' in done.stderr
   near(arrays(new, 2), arrays(old, 4))
   # The step is that of the other run, and not of this one.
   assert read(new)['checkpoint'] == 'best'
@@ -172,9 +176,39 @@ def test_the_other_run_by_a_relative_path(old, new, monkeypatch):
 def test_a_run_begins_with_an_export(old, new):
   file = old / 'model.npz'
   done = succeed(new, STILL, f'train.init_from={file}', 'train.steps=2')
-  assert f'taken from {file}: ' in done.stderr
+  assert f' parameters from {file}, with its vocabulary' in done.stderr
   near(arrays(new, 2), arrays(old, 6))
   assert read(new)['origin'].startswith(f'{file}, sha256 ')
+  scored = [r for r in programs.record(new) if r['split'] == 'validation']
+  assert [r['step'] for r in scored] == [0, 2]  # before training, too
+  assert scored[0]['nats'] == pytest.approx(scored[1]['nats'], rel=1e-4)
+
+
+WORDS = Words(('<eos>', 'one', '<unk>'), (), '<eos>', '<unk>', True)
+
+
+@pytest.mark.parametrize('kind', ['byte', 'word', 'subword'])
+def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
+  vocabulary = {'byte': runs.VOCABULARY, 'word': WORDS}.get(kind)
+  if vocabulary is None:
+    pytest.importorskip('tokenizers')
+    vocabulary = subwords.learn([b'one and one and one'], 260)
+  runs.write(tmp_path, vocabulary=vocabulary, d_ff=12)
+  c = common.get_config()
+  c.data.update(corpus='text', level='subword', max_size=300, path='x')
+  c.data.dir = f'{tmp_path}/data'
+  c.train.init_from = str(tmp_path)
+  c.model.update(n_layer=3, mem_len=7)
+  (line,) = pretrained.adopt(c, tmp_path / 'new', ['model.n_layer'], True)
+  assert (c.model.d_ff, c.model.d_model) == (12, 8) and 'model.d_ff 12' in line
+  assert (c.model.n_layer, c.model.mem_len) == (3, 7)
+  assert (c.data.level, c.data.max_size) == (kind, 0)
+  assert c.data.lower == (kind == 'word')
+  if kind == 'subword':
+    listed, _ = preparation._read_list(Data(**c.data))
+    assert listed.symbols == vocabulary.symbols
+  with pytest.raises(UserError, match=r'model\.n_layer is 3, there 1; allowed'):
+    pretrained.find(c)
 
 
 @pytest.mark.slow
@@ -206,10 +240,10 @@ def test_refusals(old, new, tmp_path):
     ((f'train.init_from={tmp_path}/none.npz',), ['none.npz']),
     (
       (f'train.init_from={tmp_path}/empty',),
-      [f'init_from={tmp_path}/empty holds no'],
+      [f'{tmp_path}/empty has no weights'],
     ),
     ((f'train.init_from={tmp_path}/damaged.npz',), ['damaged.npz']),
-    ((f'train.init_from={new}/run',), ['holds no run']),
+    ((f'train.init_from={new}/run',), ['the folder of a run']),
     ((begin, 'data.level=word', 'data.unk=True'), ['is of words', 'of bytes']),
   ):
     assert_refused(use(new, *options), *words)
@@ -302,8 +336,8 @@ def test_averaged_weights_are_taken(tmp_path):
   for x in jax.tree.leaves(state.params):
     np.testing.assert_array_equal(x, 2)
   assert said.endswith(
-    ' parameters, averaged over 3 steps, and the vocabulary; fresh: optimiser, '
-    'average, memory (empty), step, schedule, record'
+    f', averaged over 3 steps from {tmp_path}, step 7, with its vocabulary; '
+    'fresh: optimiser, average, memory (empty), step, schedule, record'
   )
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(built.abstract)):
     assert x.sharding.is_equivalent_to(y.sharding, x.ndim)

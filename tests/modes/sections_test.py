@@ -80,6 +80,7 @@ RANGES = [
   ('train.eval_context', [0, 10**6], [-1, 10**6 + 1]),
   ('train.eval_segment_len', [0, 10**6], [-1, 10**6 + 1]),
   ('train.varlen_limit', [0, 10**6], [-1, 10**6 + 1]),
+  ('train.sample_tokens', [0, 10**6], [-1, 10**6 + 1]),
   ('generate.window', [0, 10**6], [-1, 10**6 + 1]),
   ('attention_maps.passage', [1, 1000], [0, -1, 1001]),
   ('attention_maps.tokens', [20, 10**6], [0, -1, 10**9 + 1]),
@@ -254,7 +255,7 @@ def test_every_choice_is_in_the_table():
 # Keys that may change when a run continues, besides those of FREE_SECTIONS.
 FREE = {'experiment', 'origin', 'checkpoint', 'deterministic', 'data.dir'}
 FREE |= {'data.path', 'data.validation_path', 'data.test_path'}
-FREE |= {'data.tokenizer'}
+FREE |= {'data.tokenizer', 'train.sample_tokens'}
 FREE |= {'data.vocab_file', 'train.resume', 'train.save_every'}
 FREE |= {'train.wandb', 'train.tensorboard', 'train.batch_size'}
 FREE |= {

@@ -1,7 +1,6 @@
 """`train` trains a model, as the command does."""
 
 import os
-import re
 from typing import Any
 
 import ml_collections
@@ -41,23 +40,19 @@ def train(
     UserError: whatever the command refuses.
     KeyboardInterrupt: Ctrl-C, once the state is saved; the same call continues.
   """
-  folder, name = os.fspath(workdir), ''
+  folder, flat = os.fspath(workdir), settings.flatten(keys)
   if isinstance(config, ml_collections.ConfigDict):
-    made: Any = config.copy_and_resolve_references().unlock()
-    name = re.sub(r'[:/\\]', '-', made.experiment)
+    made: Any = config.copy_and_resolve_references()
+    folder = folder or f'runs/{config_file.name(made.experiment or "config")}'
   else:
     path = os.fspath(config or '') or workdir_lib.own_config(folder)
     if not path:
       raise UserError(
-        "config is missing: give the name of one, such as 'pystdlib_tiny', or "
-        'as workdir the folder of a run'
+        f'workdir={folder!r} holds no run: give a config, as pystdlib_tiny'
       )
     made = config_file.load(path)
-    name = re.sub(r'[:/\\]', '-', config_file.name(path))
-  flat = settings.flatten(keys)
+    folder = folder or f'runs/{config_file.name(path)}'
   config_file.note_changes(made, flat)
-  if not folder and not name:
-    raise UserError('workdir is missing: name a folder for the run')
   with made.ignore_type():
     made.update_from_flattened_dict(
       {k: f'{x}' if isinstance(x, os.PathLike) else x for k, x in flat.items()}
@@ -65,7 +60,7 @@ def train(
   job.prepare(made)
   own: Any = dict(changed=flat, program=False)
   try:
-    with job.opened(made, folder or f'runs/{name}', 'train', **own) as opened:
+    with job.opened(made, folder, 'train', **own) as opened:
       train_mode.run(opened)
   except Stopped as e:
     raise KeyboardInterrupt(f'{e}') from None

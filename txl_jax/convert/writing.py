@@ -48,7 +48,7 @@ def hold_new(to: pathlib.Path, form: str) -> None:
     ):
       return
   what = 'name' if is_file else 'folder'
-  raise UserError(f'--to={to} is there already; allowed: a new {what}')
+  raise UserError(f'--to={to} exists; choose a new {what}')
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ def open_other(
   vocabulary.
   """
   if not workdir.checkpoints(folder).exists():
-    raise UserError(f'{folder} holds no run; allowed: one to compare with')
+    raise UserError(f'{folder} holds no run to compare with')
   config: Any = restore.recorded(folder)
   ev: Any = job.config.eval
   config.eval.segment_len = ev.segment_len

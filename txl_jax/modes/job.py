@@ -48,14 +48,11 @@ class Job:
     """Names the keys whose values are not those of the trained run."""
     if not found.corpus:
       return  # converted weights, which have no config of their own
-    now, declared = settings.flatten(self.config), sections.of(self.config)
-    free = settings.IN_USE, settings.AT_TEST_TIME
-    free = *free, settings.ON_RESUME, settings.OTHER
+    both = settings.flatten(self.config), found.config
+    own = sections.of(self.config), *both, *settings.USED
     differ = [
       f'{k} is {settings.shown(here)}, there {settings.shown(there)}'
-      for k, here, there in settings.differences(
-        declared, now, found.config, *free
-      )
+      for k, here, there in settings.differences(*own)
       if k != 'train.init_from'  # which may be spelled otherwise
     ]
     if differ:

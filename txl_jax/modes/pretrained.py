@@ -19,12 +19,10 @@ from txl_jax import models
 from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
 from txl_jax.data.options import Data
-from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, files, settings
-from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, seal, weights_file, workdir
 from txl_jax.training import resume
 from txl_jax.training import state as state_lib
@@ -33,6 +31,7 @@ _KEY = 'train.init_from'
 # What kinds of vocabularies are as data.level, and the keys of the tokens.
 _LEVELS = {'bytes': 'byte', 'words': 'word', 'subwords': 'subword'}
 _OF_TOKENS = 'level', 'lower', 'eos', 'unk', 'min_count', 'max_size', 'raw'
+_OF_TOKENS = *_OF_TOKENS, 'vocab_file', 'tokenizer'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +44,6 @@ class Pretrained:
   config: Mapping[str, Any]  # flat; of other weights only keys of the model
   run: tuple[pathlib.Path, int] | None = None  # its folder, and a step
   params: Any = None  # of other weights
-
-  def encode(self, corpus: Prepared) -> Prepared:
-    """A corpus with the token ids of its vocabulary; UserError if it cannot."""
-    try:
-      return corpus.encoded_with(self.vocabulary)
-    except UserError as e:
-      raise UserError(f'{_KEY} is {settings.shown(self.name)}: {e}') from e
 
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
@@ -100,8 +92,8 @@ def adopt(
   step = saved.newest('host') if saved.folder.exists() else None
   then = resume.Host.read(saved, step).config if step is not None else {}
   if then.get(_KEY):
-    kept = [f'data.{k}' for k in (*_OF_TOKENS, 'vocab_file', 'tokenizer')]
-    wanted = {k: then[k] for k in kept if k in then}
+    kept = {f'data.{k}' for k in _OF_TOKENS}
+    wanted = {k: x for k, x in then.items() if k in kept}
   elif not new or then:
     return []
   else:
@@ -124,18 +116,15 @@ def adopt(
 
 def _of_tokens(config, found, level) -> dict[str, Any]:
   """The keys of data with which a text has the tokens of a vocabulary."""
-  own, words = config.data, level == 'word'
   wanted: dict[str, Any] = {k: getattr(Data, k) for k in _OF_TOKENS}
-  wanted |= {'level': level, 'vocab_file': '', 'tokenizer': ''}
-  wanted['raw'] = own.raw and level == 'byte'
-  if words:
-    wanted['lower'] = found.vocabulary.lower
-    wanted['eos'] = found.vocabulary.eos_id is not None
-    wanted['unk'] = own.unk
+  wanted |= {'level': level, 'raw': config.data.raw and level == 'byte'}
+  if level == 'word':
+    eos, lower = found.vocabulary.eos_id is not None, found.vocabulary.lower
+    wanted |= {'eos': eos, 'lower': lower, 'unk': config.data.unk}
   elif level == 'subword':
     text = workdir.vocabulary_text(found.vocabulary)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    root = fetching.root(settings.read(Data, own))
+    root = fetching.root(settings.read(Data, config.data))
     root = fetching.cache(root) if isinstance(root, buckets.Path) else root
     path = root.absolute() / f'tokenizer-{digest[:12]}.json'
     if not path.exists():

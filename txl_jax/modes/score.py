@@ -25,7 +25,7 @@ def run(job: Job) -> Score:
   the text.
   """
   if not job.text:
-    raise UserError('--text is missing; allowed: a file to score, or -')
+    raise UserError('--text=FILE is missing: the text to score, - for stdin')
   if job.score_file and os.path.realpath(job.score_file) == os.path.realpath(
     job.text
   ):

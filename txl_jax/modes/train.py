@@ -46,7 +46,7 @@ def run(job: Job) -> None:
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
         other = pretrained.find(config)
-        before, corpus = corpus, other.encode(corpus)
+        before, corpus = corpus, corpus.encoded_with(other.vocabulary)
         if line := corpus.unknown_line(before, 'train', 'validation'):
           job.console.say(line)
       origin = then.config.get('origin', '') if then else ''

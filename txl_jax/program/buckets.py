@@ -223,8 +223,8 @@ def place(text: Any, name: str = '') -> pathlib.Path:
 
 def _prepare_packages(called):
   if not importlib.util.find_spec('gcsfs'):  # which needs Google's own
-    allowed = "pip install 'txl_jax[gcs]', or a folder"
-    raise UserError(f'{called} needs gcsfs; allowed: {allowed}')
+    how = "run: pip install 'txl_jax[gcs]'"
+    raise UserError(f'{called} needs gcsfs; {how}')
   from fsspec.config import conf
 
   os.environ.setdefault('EPATH_USE_TF', 'no')  # else it imports TensorFlow

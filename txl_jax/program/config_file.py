@@ -53,9 +53,12 @@ def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
 
 
 def name(path: str) -> str:
-  """FILE, or FILE:TEXT, of --config=FILE:TEXT or a path to FILE.py:TEXT."""
-  path, argument = _parts(path)
-  return ':'.join([pathlib.Path(path).stem, *argument])
+  """The folder of a run with --config=FILE:TEXT in runs/: FILE-TEXT."""
+  return re.sub(r'[:/\\]', '-', ':'.join(_experiment(*_parts(path))))
+
+
+def _experiment(path, argument):
+  return [pathlib.Path(path).stem, *argument]
 
 
 def _parts(path):
@@ -94,7 +97,7 @@ def load(path: str) -> Any:
       allowed = 'allowed: that of common.get_config(), changed'
       raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
     settings.read_all(sections.of(config), config)
-    named = ':'.join([name(path), *argument])
+    named = ':'.join(_experiment(path, argument))
     config.experiment = config.experiment or named
   except KeyboardInterrupt:
     raise

@@ -12,7 +12,7 @@ _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 
 
 class UserError(Exception):
-  """Something the user can mend, told in one line.
+  """Something the user can mend: an error of one line.
 
   The message names the key or file, what was found and what is allowed.
   `told` prints it, without a traceback, and exits with status 1.

@@ -145,7 +145,7 @@ def opened(where: Place) -> Any:
     raise UserError(f'{where}: huggingface_hub: {why(e)}') from e
   except ImportError as e:
     raise UserError(
-      f"{where} needs huggingface_hub; allowed: pip install 'txl_jax[hub]'"
+      f"{where} needs huggingface_hub; run: pip install 'txl_jax[hub]'"
     ) from e
 
 
@@ -159,7 +159,7 @@ def told(client: Any, where: Place) -> Iterator[None]:
   try:
     yield
   except errors.GatedRepoError as e:
-    raise UserError(f'{where} is gated; allowed: {_LOG_IN}') from e
+    raise UserError(f'{where} is gated; you need {_LOG_IN}') from e
   except errors.RevisionNotFoundError as e:
     raise UserError(
       f'{where}: there is no revision {where.revision}; allowed: a branch, a '
@@ -214,5 +214,5 @@ def _check(path, where):
       path.unlink()
     raise UserError(
       f'{where}: {path.name} has {named} {hashed.hexdigest()}, the Hub says '
-      f'{blob.name}; allowed: to try again, without {blob}'
+      f'{blob.name}; remove {blob} and try again'
     )

@@ -37,6 +37,7 @@ IN_USE = 'in use'  # when the trained model is used, not when the run goes on
 AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
 OTHER = 'on resume, as another experiment'  # the same, but for the report
+USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # may differ in a use of it
 
 # Older versions recorded them; nothing reads them any more.
 GONE = re.compile(

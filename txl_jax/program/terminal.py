@@ -37,7 +37,10 @@ def begin() -> None:
   sys.stderr = io.TextIOWrapper(raw, encoding, **errors, line_buffering=True)
   out: Any = sys.stdout
   if out is None:
-    print('error: standard output is closed; allowed: >FILE', file=sys.stderr)
+    print(
+      'error: standard output is closed; type >FILE',
+      file=sys.stderr,
+    )
     sys.exit(1)
   errors |= {k: getattr(out, k) for k in ('line_buffering', 'write_through')}
   raw = _Stream(1, 'standard output')

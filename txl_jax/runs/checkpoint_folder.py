@@ -38,7 +38,7 @@ class Steps:
     """All steps, newest first, whole or not; UserError if not a folder."""
     if not self.folder.is_dir():
       if self.folder.exists():
-        raise UserError(f'{self.folder} is no folder; allowed: to move it away')
+        raise UserError(f'{self.folder} is no folder; move it away')
       return []
     names = (p.name for p in self.folder.iterdir() if p.is_dir())
     numbers = (int(n) for n in names if _STEP.fullmatch(n))

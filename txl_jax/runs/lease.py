@@ -76,7 +76,7 @@ class Lease:
       who = f'process {holder.get("pid")} on {holder.get("host")}'
       if seen and found not in (0, seen):
         folder = f'{self._path.parent} is in use by {who}'
-        raise UserError(f'--workdir={folder}; allowed: one run at a time')
+        raise UserError(f'--workdir={folder}; wait until it ends')
       if found and not seen:
         due = time.monotonic() + LEASE
         for_ = f'waiting up to {LEASE:.0f} s for a sign of life'
@@ -98,7 +98,7 @@ class Lease:
         # At once: cleaning up might remove what the other run writes.
         processes.leave(
           f'error: {self._path} was taken by another run, while this one was '
-          'paused or the bucket out of reach; allowed: one run at a time'
+          'paused or the bucket out of reach; stop that one first'
         )
 
   def release(self) -> None:

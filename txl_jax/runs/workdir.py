@@ -56,7 +56,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
       found = f'{folder} is in use by another run'
-      raise UserError(f'--workdir={found}; allowed: one run at a time') from e
+      raise UserError(f'--workdir={found}; wait until it ends') from e
     except OSError as e:
       raise UserError(f'--workdir={folder} cannot be written: {e}') from e
     try:

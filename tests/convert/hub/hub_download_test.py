@@ -13,7 +13,9 @@ from huggingface_hub import constants
 import txl_jax
 from tests import hub_server, pages
 from tests.convert.hub.refusing import WARNINGS, refused
+from txl_jax.configs import common
 from txl_jax.convert.hub import client
+from txl_jax.modes import pretrained
 from txl_jax.program import hub
 
 PLACE = hub.Place('org/name', None)
@@ -35,7 +37,7 @@ def test_shards_and_a_tokenizer_are_downloaded(server):
   assert {path.name for path in found.folder.iterdir()} == needed
 
 
-def test_a_published_model_is_downloaded_and_used(server, theirs):
+def test_a_published_model_is_downloaded_and_used(server, theirs, tmp_path):
   sha = server.put('org/name', theirs)
   found = client.download(PLACE)
   assert found.name == f'hf://org/name@{sha}'
@@ -48,6 +50,14 @@ def test_a_published_model_is_downloaded_and_used(server, theirs):
   assert run.source == found.name
   assert np.isfinite(run.score('w1 w2 w3 w1').nll).all()
   assert set(run.generate('w1', max_new_tokens=5).split())
+  c = common.get_config()
+  c.data.update(corpus='text', path='a.txt')
+  c.train.init_from = 'hf://org/name'
+  pretrained.adopt(c, tmp_path / 'new', (), True)
+  assert c.data.level == 'word'
+  begun = pretrained.find(c)
+  assert begun.name == found.name and found.name in begun.origin
+  assert len(begun.vocabulary) == len(run.vocabulary)
 
 
 def test_the_cache_is_used(server, theirs):
@@ -120,7 +130,7 @@ def test_a_private_repository(server, theirs, monkeypatch):
 
 def test_a_gated_repository(server, theirs):
   server.put('org/name', theirs, gated=True)
-  assert 'is gated; allowed: a token' in refused(client.download, PLACE)
+  assert 'is gated; you need a token' in refused(client.download, PLACE)
 
 
 def test_without_a_network(server, theirs, monkeypatch):
@@ -177,7 +187,7 @@ def test_without_the_package(monkeypatch):
   monkeypatch.setitem(sys.modules, 'huggingface_hub', None)
   told = refused(txl_jax.load, 'hf://org/name')
   assert told == (
-    "hf://org/name needs huggingface_hub; allowed: pip install 'txl_jax[hub]'"
+    "hf://org/name needs huggingface_hub; run: pip install 'txl_jax[hub]'"
   )
 
 
