@@ -18,5 +18,6 @@ def get_config():
   c.data.vocab_size = 256  # pitches, and pitches that are held
   c.model.mem_len = 256
   c.train.update(steps=2000, batch_size=8, segment_len=128, eval_tokens=0)
+  c.train.sample_tokens = 0  # ids on a screen
   c.eval.segment_len = c.generate.segment_len = 128
   return c

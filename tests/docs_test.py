@@ -86,7 +86,7 @@ def test_python_is_run():
 
 
 # Where the figures of README are told with their commands, dates and machines.
-RESULTS = ('results.md', 'benchmarks.md', 'own_text.md')
+RESULTS = ('results.md', 'benchmarks.md', 'own_text.md', 'music.md')
 
 
 def test_figures_of_the_results_in_readme_are_on_a_page_of_results():
