@@ -101,7 +101,7 @@ def _sampler(job, vocabulary):
 
   def sample(params):
     writer = writing.make(of_call, params, vocabulary)
-    pieces = writer.texts([prompt], echo=True)
+    pieces = writer.texts(writer.rows([prompt]), echo=True)
     return b''.join(piece for (piece,) in pieces).decode(errors='replace')
 
   return sample
