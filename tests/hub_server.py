@@ -155,15 +155,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     if self.server.status:
       self._answer(self.server.status, {'error': 'out of order'})
       return
-    name, kind = r'([\w.-]+/[\w.-]+)', '(?:models|datasets)'
+    name, where = r'([\w.-]+/[\w.-]+)', '(?:/datasets)?'
+    kind = '(?:models|datasets)'
     for method, pattern, call in (
       ('GET', f'/api/{kind}/{name}/tree/([^/]+)', self._tree),
       ('GET', f'/api/{kind}/{name}(?:/revision/(.+))?', self._info),
-      (
-        'GET HEAD',
-        f'(?:/datasets)?/{name}/resolve/([^/]+)/(.+)',
-        self._resolve,
-      ),
+      ('GET HEAD', f'{where}/{name}/resolve/([^/]+)/(.+)', self._resolve),
       ('POST', '/api/repos/create', self._create),
       ('POST', '/api/validate-yaml', self._validate),
       ('POST', f'/api/models/{name}/preupload/([^/]+)', self._preupload),

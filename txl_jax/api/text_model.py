@@ -301,7 +301,8 @@ class TextModel:
 
 def _stops(stop):
   """The bytes of the texts that end a sample."""
-  found = [texts.encoded('stop', x) for x in texts.several(stop)]
+  each = [stop] if isinstance(stop, (str, bytes)) else stop
+  found = [texts.encoded('stop', x) for x in each]
   if b'' in found:
     settings.refuse('stop', stop, 'texts of one byte or more')
   return found

@@ -56,11 +56,6 @@ def of_file(
   return data if vocabulary.raw else b''.join(found)
 
 
-def several(given: Any) -> list[Any]:
-  """A list of one text or several."""
-  return [given] if isinstance(given, (str, bytes)) else list(given)
-
-
 def is_ids(given: Any) -> bool:
   """Whether these are token ids, of one text."""
   if isinstance(given, np.ndarray):

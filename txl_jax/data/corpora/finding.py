@@ -183,7 +183,8 @@ def _by_name(root, found) -> tuple[dict[str, Files], list[str]]:
     raise UserError(
       f'data.path: {root} has names of splits ({first}) and {wrong}; allowed: '
       'one name for each split and no others, with a train, or '
-      'data.splits=none, which reads all files as one text'
+      'data.splits=none, which reads all files as one text; token ids are '
+      'read with data.level=id'
     )
   return ({'': splits['train']} if len(splits) == 1 else splits), beside
 

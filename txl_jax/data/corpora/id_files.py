@@ -104,54 +104,47 @@ def _npy(data, name):
 def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
   """The token ids of a corpus, by their names, and the entry of the manifest.
 
-  The names are those of data.vocab_file, or of a meta.pkl in the folder. None:
-  neither they nor data.vocab_size tell how many there are.
+  The names are those of data.vocab_file, or of a meta.pkl beside the files.
+  None: nothing tells how many there are.
   """
   path = pathlib.Path(asked.path)
   meta = (path if path.is_dir() else path.parent) / META
-  names, size, entry = {}, 0, {}
-  if asked.vocab_file or meta.is_file():
-    path = pathlib.Path(asked.vocab_file or meta)
-    name = f'data.vocab_file: {path}' if asked.vocab_file else f'{path}'
-    data = files.read(path, name)
-    names, size = _names(data, name)
-    entry = {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
-  size = max(size, max(names, default=-1) + 1)
-  if 0 < asked.vocab_size < size:
-    raise UserError(
-      f'data.vocab_size is {asked.vocab_size}; allowed: at least {size}, as '
-      f'{entry["file"]} says, or 0'
-    )
-  size = asked.vocab_size or size
-  if not size:
-    return None, entry
+  if not (asked.vocab_file or meta.is_file()):
+    n = asked.vocab_size
+    return Ids.of_names({}, n) if n else None, {}
+  path = pathlib.Path(asked.vocab_file or meta)
+  name = f'data.vocab_file: {path}' if asked.vocab_file else f'{path}'
+  data = files.read(path, name)
   try:
-    return Ids.of_names(names, size), entry
-  except ValueError as e:
-    raise UserError(f'{name}: {e}') from e
+    names, size = _names(data, name)
+    ids = Ids.of_names(names, asked.vocab_size or size)
+  except files.ODD as e:
+    raise UserError(
+      f'{name}: {first_line(e)}; allowed: a list of names, {{name: id}}, or '
+      f'the {META} of nanoGPT'
+    ) from e
+  return ids, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
 
 
 def _names(data, name) -> tuple[dict[int, str], int]:
-  """{id: name}, and how many ids there are if that is told."""
-  is_pickle, size = data.startswith(b'\x80'), 0
-  try:
-    found: Any = pickles.loads(data, name)[0] if is_pickle else json.loads(data)
-    if is_pickle:  # a list or a dict may have the names
-      found, size = found.get('itos', {}), found.get('vocab_size', 0)
-    elif isinstance(inner := dict(found).get('vocab'), dict | list):
-      found = inner
-    if isinstance(found, list):
-      found = dict(enumerate(found))
-    elif {*map(type, found.values())} == {int}:
-      found = {i: x for x, i in found.items()}
-    if not all(type(x) is str and x for x in found.values()):
-      raise ValueError('other things than names')
-    if not all(type(i) is int and 0 <= i < IDS for i in [*found, size]):
-      raise ValueError(f'ids that are not from 0 to {IDS - 1}')
-    ''.join(found.values()).encode()
-  except files.ODD as e:
-    raise UserError(
-      f'{name} has {first_line(e)}; allowed: a list of names, {{name: id}}, or '
-      f'the {META} of nanoGPT'
-    ) from e
+  """{id: name}, and how many ids there are; files.ODD for anything else."""
+  size = 0
+  if data.startswith(b'\x80'):
+    found = pickles.loads(data, name)[0]
+    found, size = found.get('itos', {}), found.get('vocab_size', 0)
+  else:
+    found: Any = json.loads(data)
+    # MidiTok and others have it within their settings.
+    inner = found.get('vocab') if isinstance(found, dict) else None
+    found = inner if isinstance(inner, dict | list) else found
+  if isinstance(found, list):
+    found = dict(enumerate(found))
+  elif {*map(type, found.values())} == {int}:
+    found = {i: x for x, i in found.items()}
+  if not all(type(x) is str and x for x in found.values()):
+    raise ValueError('it has other things than names')
+  size = max([size, *(i + 1 for i in found)])
+  if not all(type(i) is int and 0 <= i < IDS for i in [*found, size - 1]):
+    raise ValueError(f'its ids are not from 0 to {IDS - 1}')
+  ''.join(found.values()).encode()  # a lone surrogate has no bytes
   return found, size

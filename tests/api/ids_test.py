@@ -1,0 +1,118 @@
+"""A run of token ids: the same figures as of bytes, ids in and ids out."""
+
+import json
+
+import numpy as np
+import pytest
+
+import txl_jax
+from tests.modes import runs
+from txl_jax.data.vocabularies.bytes import Bytes
+from txl_jax.data.vocabularies.ids import Ids
+from txl_jax.modes import generate, job, score
+from txl_jax.program.errors import UserError
+
+TEXT = b'Of bytes, \n and more, \tmuch more.\n' * 3
+IDS = [*TEXT]
+NUMBERS = ' '.join(map(str, IDS))
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Runs with the same weights: bytes, and their ids without names."""
+  made = tmp_path_factory.mktemp('ids')
+  for name, vocabulary in (
+    ('bytes', Bytes.all_bytes()),
+    ('ids', Ids.of_names({}, 256)),
+  ):
+    (made / name).mkdir()
+    of = dict(vocabulary=vocabulary, segment_len=6, init_std=0.7)
+    runs.write(made / name, **of)
+  return made
+
+
+@pytest.fixture(scope='module')
+def both(folder):
+  return [txl_jax.load(folder / name) for name in ('bytes', 'ids')]
+
+
+def test_ids_have_the_losses_of_their_bytes(both):
+  of_bytes, of_ids = both
+  there = of_bytes.score(TEXT)
+  for text in (IDS, np.array(IDS, np.uint16), NUMBERS):
+    found = of_ids.score(text)
+    np.testing.assert_array_equal(found.nll, there.nll)
+    assert found.total == there.total and np.isnan(found.bits_per_byte)
+    np.testing.assert_array_equal(found.ids, IDS[1:])
+  spans = [NUMBERS[i:j] for i, j in of_ids.score(NUMBERS).offsets]
+  assert spans == [*map(str, IDS[1:])]
+
+
+def test_ids_are_continued_by_ids(both):
+  of_bytes, of_ids = both
+  more = dict(max_new_tokens=9, seed=3, samples=2)
+  there = [[*x] for x in of_bytes.generate(TEXT[:9], **more)]
+  assert [x.tolist() for x in of_ids.generate(IDS[:9], **more)] == there
+  assert [x.tolist() for x in of_bytes.generate(IDS[:9], **more)] == there
+  texts = of_ids.generate(' '.join(map(str, IDS[:9])), **more)
+  assert [[*map(int, x.split())] for x in texts] == there
+  prompts = [np.array(IDS[:9]), IDS[:4], []]
+  found = of_ids.generate(prompts, max_new_tokens=3)
+  assert [(x.dtype, len(x)) for x in found] == [(np.int32, 3)] * 3
+  one = of_ids.generate(IDS[:9], max_new_tokens=3, seed=3)
+  assert one.tolist() == there[0][:3]
+
+
+@pytest.mark.parametrize(
+  'prompt, found',
+  [
+    ([256], 'a token id of prompt is 256; allowed: 0 to 255'),
+    ([-1], 'a token id of prompt is -1'),
+    ([True, False], r'prompt is bool \[2\]; allowed: a text, or integers'),
+    ([1, 2.5], r'prompt is float64 \[2\]'),
+    ('3 x', "prompt: 'x' is no token; allowed: 0 to 255, or names"),
+  ],
+)
+def test_prompts_that_are_refused(both, prompt, found):
+  with pytest.raises(UserError, match=found):
+    both[1].generate(prompt)
+
+
+def test_a_document_is_continued_without_its_end(folder):
+  there = folder / 'documents'
+  there.mkdir()
+  runs.write(there, vocabulary=Ids.of_names({}, 2).of_documents())
+  run = txl_jax.load(there)
+  found = run.generate([0, 1], samples=9, max_new_tokens=30)
+  assert {*np.concatenate(found).tolist()} == {0, 1}
+  assert min(map(len, found)) < 30
+  assert len(run.score([0, 1, 1]).nll) == 3
+
+
+@pytest.mark.parametrize('name', ['a.npy', 'a.bin', 'a.txt'])
+def test_the_modes_read_files(folder, both, tmp_path, name, capsys):
+  path = tmp_path / name
+  if name == 'a.npy':
+    np.save(path, IDS)
+  elif name == 'a.bin':
+    np.array(IDS, '<u2').tofile(path)
+  else:
+    path.write_text(NUMBERS)
+  c = runs.config()
+  c.generate.update(prompt_file=f'{path}', max_new_tokens=4)
+  one = runs.job(c, folder / 'ids')
+  to = tmp_path / 'nll.jsonl'
+  about = one.folder, one.console, one.watch, ''
+  of_text = job.Job(c, *about, f'{path}', f'{to}')
+  found = score.run(of_text)
+  assert found.total == both[1].score(IDS).total
+  line = capsys.readouterr().out
+  bits = f'{found.bits_per_token:.5f} bits per token'
+  assert f'({found.nats:.5f} nats), {bits}' in line
+  assert ' bytes' not in line
+  lines = [*map(json.loads, to.read_text().splitlines())]
+  assert [x['text'].strip() for x in lines] == [f'{i}' for i in IDS[1:]]
+  generate.run(one)
+  written = capsys.readouterr().out.split()
+  assert [*map(int, written[: len(IDS)])] == IDS
+  assert len(written) == len(IDS) + 4

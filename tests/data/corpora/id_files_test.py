@@ -1,0 +1,231 @@
+"""Corpora of token ids: the same ids from every kind of file, or one line."""
+
+import json
+import pickle
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tests.data.corpora import asking
+from txl_jax.program.errors import UserError
+
+IDS = np.random.RandomState(0).randint(0, 300, 600)
+RECORDS = [x.tolist() for x in np.split(IDS, [7, 7, 50, 444])]
+
+
+def prepare(path, **options):
+  data = path.parent / 'data'
+  return asking.prepare('text', data, path=path, level='id', **options)
+
+
+def refused(path, **options):
+  with pytest.raises(UserError) as error:
+    prepare(path, **options)
+  found = str(error.value)
+  assert '\n' not in found
+  return found.replace(f'{path.parent}/', '')
+
+
+def write_arrow(path, table):
+  with pa.OSFile(str(path), 'wb') as f, pa.ipc.new_stream(f, table.schema) as w:
+    w.write_table(table)
+
+
+def write(path, ids=IDS, records=RECORDS):
+  """Writes ids as the name of the file says."""
+  table = pa.table({'ids': records, 'n': [1] * len(records)})
+  if path.suffix == '.npy':
+    np.save(path, ids)
+  elif path.suffix == '.bin':
+    ids.astype(np.uint16).tofile(path)
+  elif path.suffix == '.parquet':
+    parquet.write_table(table, path)
+  elif path.suffix == '.arrow':
+    write_arrow(path, table)
+  else:
+    path.write_text(''.join(json.dumps({'ids': x}) + '\n' for x in records))
+  return path
+
+
+NAMES = 'a.npy', 'a.bin', 'a.jsonl', 'a.parquet', 'a.arrow'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_ids_are_those_of_the_file(tmp_path, name):
+  found = prepare(write(tmp_path / name), field='ids')
+  assert len(found.vocabulary) == IDS.max() + 1
+  splits = [found.tokens(s) for s in ('train', 'validation', 'test')]
+  assert [*map(len, splits)] == [540, 30, 30]
+  assert (np.concatenate(splits) == IDS).all()
+
+
+@pytest.mark.parametrize('name', NAMES[2:])
+def test_a_record_is_a_document(tmp_path, name):
+  path = write(tmp_path / name)
+  found = prepare(path, field='ids', documents='record', vocab_size=400)
+  parts = [found.text(s) for s in ('train', 'validation', 'test')]
+  assert len(found.vocabulary) == 401
+  expected = [[400, *x, 400] for x in RECORDS if x]
+  for split, wanted in zip(parts, ([0, 1], [2], [3])):
+    joined = [400, *(i for k in wanted for i in expected[k][1:])]
+    assert np.asarray(split.tokens).tolist() == joined
+
+
+def test_a_folder_of_nanogpt(tmp_path):
+  text = 'To be,\nor not\n' * 90
+  letters = sorted({*text})
+  stoi = {c: i for i, c in enumerate(letters)}
+  folder = tmp_path / 'shakespeare_char'
+  folder.mkdir()
+  ids = np.array([stoi[c] for c in text], np.uint16)
+  for name, part in (('train', ids[:1000]), ('val', ids[1000:])):
+    part.tofile(folder / f'{name}.bin')
+  meta = {
+    'vocab_size': len(letters),
+    'itos': dict(enumerate(letters)),
+    'stoi': stoi,
+  }
+  (folder / 'meta.pkl').write_bytes(pickle.dumps(meta))
+  for name in ('prepare.py', 'readme.md', 'input.txt'):
+    (folder / name).write_text('x')
+  found = prepare(folder)
+  assert (found.tokens('train') == ids[:1000]).all()
+  assert (found.tokens('validation') == ids[1000:]).all()
+  assert found.vocabulary.symbols == tuple(letters)
+  assert found.vocabulary.decode(ids) == text.encode()
+  assert found.files['left out'] == (
+    '4 files: input.txt, meta.pkl, prepare.py, readme.md'
+  )
+  (folder / 'meta.pkl').write_bytes(pickle.dumps(meta | {'itos': print}))
+  assert 'meta.pkl is refused: it names builtins.print' in refused(folder)
+  (folder / 'meta.pkl').write_bytes(pickle.dumps(meta)[:-9])
+  assert 'meta.pkl is no whole pickle' in refused(folder)
+  (folder / 'meta.pkl').write_bytes(pickle.dumps([1]))
+  assert 'allowed: a list of names, {name: id}' in refused(folder)
+
+
+@pytest.mark.parametrize('magic, dtype', [(20240520, 'u2'), (20240801, 'u4')])
+def test_the_header_of_llm_c(tmp_path, magic, dtype):
+  head = struct.pack('<3i', magic, 1, len(IDS)).ljust(1024, b'\0')
+  path = tmp_path / 'a.bin'
+  path.write_bytes(head + IDS.astype(f'<{dtype}').tobytes())
+  assert (prepare(path).tokens('train') == IDS[:540]).all()
+  path.write_bytes(path.read_bytes()[:-4])
+  assert f'bytes of ids, expected {600 * int(dtype[1])}' in refused(path)
+
+
+def test_names_of_a_file(tmp_path):
+  path = write(tmp_path / 'a.npy', IDS % 4)
+  names = tmp_path / 'names.json'
+  for text in ('["A_1","B","C","D"]', '{"vocab": {"D":3,"B":1,"A_1":0,"C":2}}'):
+    names.write_text(text)
+    found = prepare(path, vocab_file=names)
+    assert found.vocabulary.symbols == ('A_1', 'B', 'C', 'D')
+  found = prepare(path, vocab_file=names, vocab_size=6)
+  assert found.vocabulary.symbols[3:] == ('D', '4', '5')
+  line = refused(path, vocab_file=names, vocab_size=3)
+  assert 'has the id 3 at position' in line and 'allowed: 0 to 2' in line
+  odd = '["A","A"]', '[1, 2]', '{"A":-1}', '3', '{"A":1e9}', '["\\ud83d"]', '[]'
+  for bad in odd:
+    names.write_text(bad)
+    assert refused(path, vocab_file=names).startswith('data.vocab_file: names')
+
+
+@pytest.mark.parametrize(
+  'name, ids, found',
+  [
+    ('a.npy', IDS - 1, f'a.npy has the id -1 at position {IDS.argmin()}; '),
+    ('a.npy', IDS * 2.0, 'a.npy is float64 [600]; allowed: whole numbers [n]'),
+    ('a.npy', IDS > 3, 'a.npy is bool [600]'),
+    ('a.npy', IDS.reshape(2, 300), 'a.npy is int64 [2, 300]'),
+    ('a.npy', IDS.astype(object), 'a.npy is object [600]'),
+    ('a.npy', IDS << 40, 'allowed: 0 to 1048575'),
+    ('a.bin', IDS.view(np.uint16), 'a.bin: every second id is 0, as of uint32'),
+    ('a.npy', IDS[:2], 'a.npy has too few ids (2) to cut it into 3 splits'),
+  ],
+)
+def test_arrays_that_are_refused(tmp_path, name, ids, found):
+  if name == 'a.bin':
+    ids = IDS.astype('<u4').view(np.uint16)
+  assert found in refused(write(tmp_path / name, ids))
+
+
+@pytest.mark.parametrize(
+  'value, shown',
+  [
+    ([1, -2], None),
+    ([1, 2.0], '[1, 2.0]'),
+    ([1, True], '[1, true]'),
+    ([[1, 2], [3, 4]], '[[1, 2], [3, 4]]'),
+    ([[1], [2, 3]], '[[1], [2, 3]]'),
+    (['1'], '["1"]'),
+    ([1, 1 << 70], f'[1, {1 << 70}]'),
+    (None, 'null'),
+    ('1 2', '"1 2"'),
+  ],
+)
+def test_records_that_are_refused(tmp_path, value, shown):
+  path = write(tmp_path / 'a.jsonl', records=[[1, 2], value])
+  expected = f'a.jsonl: line 2 has {shown}; allowed: an object whose field'
+  if shown is None:
+    expected = 'a.jsonl: line 2 has the id -2 at position 1; allowed: 0 to'
+  assert refused(path, field='ids').startswith(expected)
+
+
+@pytest.mark.parametrize(
+  'values, found',
+  [
+    ([[1.0]], 'row 1 has [1.0]; allowed: an object'),
+    ([[True]], 'row 1 has [true]'),
+    ([[1], None], 'row 2 has null'),
+    ([[[1], [2, 3]]], 'row 1 has [[1], [2, 3]]'),
+    (['a'], 'row 1 has "a"'),
+    ([[1, 500]], 'row 1 has the id 500 at position 1; allowed: 0 to 299'),
+  ],
+)
+def test_tables_that_are_refused(tmp_path, values, found):
+  path = tmp_path / 'a.parquet'
+  parquet.write_table(pa.table({'ids': values}), path)
+  assert found in refused(path, field='ids', vocab_size=300)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_files_that_are_cut_short(tmp_path, name):
+  path = write(tmp_path / name)
+  path.write_bytes(path.read_bytes()[:-5])
+  assert refused(path, field='ids').startswith(name)
+
+
+def test_other_files_and_fields(tmp_path):
+  (tmp_path / 'a.txt').write_text('1 2 3')
+  assert 'a.txt has no token ids; allowed: .bin' in refused(tmp_path / 'a.txt')
+  path = write(tmp_path / 'a.parquet')
+  assert "a.parquet has the columns 'ids', 'n'; allowed" in refused(path)
+  path = write(tmp_path / 'a.npy')
+  line = refused(path, documents='record')
+  assert line.startswith("data.documents is 'record'; allowed: none or file")
+
+
+@pytest.mark.parametrize('level', ['byte', 'word'])
+def test_text_of_a_folder_of_save_to_disk(tmp_path, level):
+  lines = [f'line {i}' for i in range(40)]
+  (tmp_path / 'plain').mkdir()
+  for split in ('train', 'test'):
+    folder = tmp_path / 'saved' / split
+    folder.mkdir(parents=True)
+    table = pa.table({'text': [f'{split} {x}' for x in lines]})
+    write_arrow(folder / 'data-00000-of-00001.arrow', table)
+    for name in ('state.json', 'dataset_info.json'):
+      (folder / name).write_text('{}')
+    text = ''.join(f'{split} {x}\n' for x in lines)
+    (tmp_path / 'plain' / f'{split}.txt').write_text(text)
+  (tmp_path / 'saved/dataset_dict.json').write_text('{}')
+  one, two = (
+    asking.prepare('text', tmp_path / 'data', path=tmp_path / x, level=level)
+    for x in ('plain', 'saved')
+  )
+  assert one.digest == two.digest
+  assert 'state.json' in two.files['left out']
