@@ -22,7 +22,7 @@ from txl_jax.data.options import Data
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.modes import restore, sections
 from txl_jax.parallel import placement, processes
-from txl_jax.program import buckets, files, settings
+from txl_jax.program import buckets, files, hub, settings
 from txl_jax.runs import checkpoint, seal, weights_file, workdir
 from txl_jax.training import resume
 from txl_jax.training import state as state_lib
@@ -149,8 +149,8 @@ def find(config: sections.Config) -> Pretrained:
 def _read(config: sections.Config) -> Pretrained:
   """What train.init_from names, of whatever model."""
   given = config.train.init_from
-  if client.is_place(given):
-    return _of_weights(*client.download(client.place(given, _KEY)))
+  if hub.is_place(given):
+    return _of_weights(*client.download(hub.place(given, _KEY)))
   path = buckets.place(buckets.absolute(given), _KEY)
   if workdir.checkpoints(path).is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
