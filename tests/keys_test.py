@@ -32,7 +32,11 @@ CLASSES |= {
 # Names that are used otherwise, too.
 del CLASSES['Sizes'], CLASSES['Config']
 METHODS = {'items', 'to_dict', 'update', 'get', 'get_type', 'lock'}
-METHODS |= {'copy_and_resolve_references', 'update_from_flattened_dict'}
+METHODS |= {
+  'copy_and_resolve_references',
+  'update_from_flattened_dict',
+  'ignore_type',
+}
 # Read as the items of a mapping.
 MAPPED = {'model.name', *(f'mesh.{axis}' for axis in mesh_lib.AXES)}
 

@@ -204,12 +204,16 @@ def test_another_model(trained):
 START = 'generate.prompt=the'
 
 
-def test_another_config_than_that_of_the_run(trained):
-  few = START, 'generate.max_new_tokens=3'
-  done = mode(trained, 'generate', *few, 'optim.lr=0.5')
+def test_another_config_than_that_of_the_run(trained, tmp_path):
+  few = START, 'generate.max_new_tokens=3', 'train.batch_size=8'
+  head = 'from txl_jax.configs import common\n\n\ndef get_config():\n'
+  text = f'{head}  c = common.get_config()\n  c.optim.clip = 9.0\n  return c\n'
+  (tmp_path / 'mine.py').write_text(text)
+  more: dict = dict(config=tmp_path / 'mine.py', flags=['--mode=generate'])
+  done = programs.here(programs.command(trained, *few, **more))
   assert done.returncode == 0, done.stderr
-  assert 'another config: optim.lr is 0.5, there 0.001; without' in done.stderr
-  assert 'warning' not in mode(trained, 'generate', *few).stderr
+  assert 'another config: optim.clip is 9.0, there 0.25; with' in done.stderr
+  assert 'warning' not in mode(trained, 'generate', *few, 'optim.lr=9').stderr
 
 
 def test_what_is_not_there(trained, tmp_path):

@@ -103,7 +103,7 @@ def test_a_mesh_of_other_devices(corpus):
 @pytest.mark.parametrize(
   ('arguments', 'words'),
   [
-    ((), ['--config is missing: type --config=pystdlib_tiny']),
+    ((), ['--config is missing; type --config=NAME, such as']),
     (('--config=nowhere.py',), ['nowhere.py']),
     (('--config=configs/common.py', '--mode=test'), ['--mode=test', 'eval|']),
     (('--config=configs/common.py', 'eval'), ["'eval' is not expected"]),

@@ -35,6 +35,7 @@ class Job:
   export_file: str = ''  # where --mode=export writes
   text: str = ''  # the file that --mode=score reads
   score_file: str = ''  # where it writes, '' for nowhere
+  changed: Collection[str] = ()  # keys that the command sets
 
   def restored(self) -> restore.Restored:
     """The trained model of the run; UserError as by `restore.load`."""
@@ -45,7 +46,7 @@ class Job:
     return found
 
   def _note_differences(self, found):
-    """Names the keys whose values are not those of the trained run."""
+    """Names the keys in which --config itself is another than the run's."""
     if not found.corpus:
       return  # converted weights, which have no config of their own
     both = settings.flatten(self.config), found.config
@@ -53,7 +54,7 @@ class Job:
     differ = [
       f'{k} is {settings.shown(here)}, there {settings.shown(there)}'
       for k, here, there in settings.differences(*own)
-      if k != 'train.init_from'  # which may be spelled otherwise
+      if k not in self.changed
     ]
     if differ:
       self.console.say(
@@ -128,4 +129,4 @@ def opened(
       for line in pretrained.adopt(config, place, changed, new):
         console.say(line)
       sections.check(config)
-    yield Job(config, place, console, watch, *files)
+    yield Job(config, place, console, watch, *files, changed=changed)
