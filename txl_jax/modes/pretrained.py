@@ -150,7 +150,8 @@ def _read(config: sections.Config) -> Pretrained:
   """What train.init_from names, of whatever model."""
   given = config.train.init_from
   if hub.is_place(given):
-    return _of_weights(*client.download(hub.place(given, _KEY)))
+    folder, name, _ = client.download(hub.place(given, _KEY))
+    return _of_weights(folder, name)
   path = buckets.place(buckets.absolute(given), _KEY)
   if workdir.checkpoints(path).is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
