@@ -113,7 +113,7 @@ class TextModel:
     if not whole or not entry.holds(each):
       settings.refuse('samples', samples, f'a whole number {entry.bounds()}')
     rows, pieces = self._rows(prompts, each, stop, options)
-    found: list[Any] = [b''.join(each) for each in zip(*pieces)]
+    found: list[Any] = [b''.join(parts) for parts in zip(*pieces)]
     for i, text in enumerate(found):
       if isinstance(given := prompts[i // each], str):
         found[i] = text.decode(errors='replace')

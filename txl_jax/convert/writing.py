@@ -19,6 +19,7 @@ from txl_jax.convert.hub import client, model_card, repository
 from txl_jax.convert.versions import hugging_face, layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.convert.weights import Weights
+from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.modes import sections
@@ -208,6 +209,9 @@ def _data(folder, vocabulary):
   if isinstance(vocabulary, Subwords):
     tokenizer = f'{beside / workdir.VOCABULARY}'
     return {**text, 'level': 'subword', 'tokenizer': tokenizer}
+  if isinstance(vocabulary, Ids):
+    names = f'{beside / workdir.VOCABULARY}'
+    return {**text, 'level': 'id', 'vocab_file': names}
   if not isinstance(vocabulary, Words):
     if V in (204, 205):
       return {'corpus': 'enwik8', 'newline': 'drop' if V == 204 else 'keep'}

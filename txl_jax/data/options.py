@@ -165,8 +165,9 @@ class Data:
   vocab_file: str = file_path(
     '',
     'Word-level text, and lm1b when it is prepared: list of the words, one per '
-    'line, with or without their counts. Token ids: their names, in JSON, as a '
-    "list or {name: id}; '' takes those of a meta.pkl beside the files.",
+    'line, with or without their counts. Token ids: their names in JSON, a '
+    'list, {name: id} or the vocabulary.json of a run; those of a meta.pkl '
+    'beside the files need none.',
     may_change=ON_RESUME,
   )
   boundaries: int = key(

@@ -99,7 +99,10 @@ def snapshot(
     there = None if client.is_offline_mode() else _list(client, where)
     local = there is None
     if there is None:
-      root = client.snapshot_download(local_files_only=True, **asked)
+      # A pattern of no file: the cache need not have all of them.
+      root = client.snapshot_download(
+        allow_patterns=['/'], local_files_only=True, **asked
+      )
       paths = (x for x in pathlib.Path(root).rglob('*') if x.is_file())
       there = [x.relative_to(root).as_posix() for x in paths]
     chosen = [*choose(sorted(there))]

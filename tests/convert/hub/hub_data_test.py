@@ -69,7 +69,7 @@ def test_ids(server, tmp_path):
   files['test.parquet'] = table(ids=records[1:])
   server.put('org/name', files)
   found = prepare(tmp_path, 'hf://datasets/org/name', level='id', field='ids')
-  assert found.tokens('train').tolist() == [1, 2, 3, 4, 5, 6] * 9
+  assert found.tokens('train').tolist() == ([1, 2, 3, 4, 5, 6] * 9)[:51]
   assert len(found.vocabulary) == 7
 
 

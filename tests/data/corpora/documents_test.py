@@ -149,7 +149,7 @@ def test_no_split_is_without_a_document(tmp_path, count, largest):
 @pytest.mark.parametrize(
   'form, options, words',
   [
-    (as_files, {'documents': 'record'}, '00.txt is no .jsonl'),
+    (as_files, {'documents': 'record'}, '00.txt has no records'),
     (as_files, {'level': 'word', 'eos': False}, 'data.eos is False; allowed'),
     (
       as_files,

@@ -130,7 +130,7 @@ def _files(asked, name, only=()) -> tuple[Files, list[str]]:
     found, left_out = local.list_files(path, follow=_word)
     found = {x: y for x, y in found.items() if not only or x in only}
   if asked.ids:
-    others = [x for x in found if not id_files.is_read(x)]
+    others = [x for x in found if not id_files.NAMES.search(x)]
   else:  # a folder of `datasets.save_to_disk` describes its files
     tables = any(x.lower().endswith('.arrow') for x in found)
     others = [x for x in found if tables and _is_like(x, _OF_TABLES)]

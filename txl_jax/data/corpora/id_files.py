@@ -23,15 +23,10 @@ from txl_jax.program.errors import UserError, first_line
 
 DTYPE = np.dtype(np.int32)  # of the ids that are read
 META = 'meta.pkl'  # of nanoGPT: the names of a folder
-_ARRAYS = re.compile(r'\.(bin|npy)$', re.IGNORECASE)
+NAMES = re.compile(rf'\.(bin|npy)$|{records.NAMES.pattern}', re.IGNORECASE)
 _BLOCK = 1 << 20  # numbers that are read at once
 _HEADER = 256 * 4  # bytes of the header of llm.c
 _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
-
-
-def is_read(name: str) -> bool:
-  """Whether the name of a file is that of token ids."""
-  return bool(_ARRAYS.search(name) or records.NAMES.search(name))
 
 
 def read(path: pathlib.Path, asked: Data, size: int) -> Iterator[bytes]:
@@ -134,11 +129,11 @@ def _names(data, name) -> tuple[dict[int, str], int]:
     found, size = found.get('itos', {}), found.get('vocab_size', 0)
   else:
     found: Any = json.loads(data)
-    # MidiTok and others have it within their settings.
-    inner = found.get('vocab') if isinstance(found, dict) else None
-    found = inner if isinstance(inner, dict | list) else found
+    for key in 'vocab', 'symbols':  # within settings, or of our own
+      inner = found.get(key) if isinstance(found, dict) else None
+      found = inner if isinstance(inner, dict | list) else found
   if isinstance(found, list):
-    found = dict(enumerate(found))
+    found = dict(enumerate(found[:-1] if found[-1:] == [Ids.end] else found))
   elif {*map(type, found.values())} == {int}:
     found = {i: x for x, i in found.items()}
   if not all(type(x) is str and x for x in found.values()):

@@ -92,10 +92,8 @@ def _texts(asked: Data, parts: Iterable[Part], size: int) -> list[Part]:
 def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
   """The concatenated files, cut at these percentages of their bytes."""
   total = sum(part.size for part in parts)
-  wanted = [total * p // 100 for p in percents]
-  if asked.ids:
-    unit = id_files.DTYPE.itemsize
-    wanted = [x // unit * unit for x in wanted]
+  unit = id_files.DTYPE.itemsize if asked.ids else 1
+  wanted = [total * p // 100 // unit * unit for p in percents]
   if asked.ends_documents:
     cuts = local.document_ends(asked, parts, wanted)
   elif asked.ids:
@@ -104,12 +102,10 @@ def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
     cuts = [_place(parts, offset, asked.words) for offset in wanted]
   pairs = [*itertools.pairwise([0, *cuts, total])]
   if any(start >= stop for start, stop in pairs):
-    what = 'documents' if asked.ends_documents else 'lines'
-    has = f'{total} bytes, too few {what}'
-    if asked.ids and not asked.ends_documents:
-      has = f'too few ids ({total // id_files.DTYPE.itemsize})'
+    what = 'ids' if asked.ids else 'lines'
+    what = 'documents' if asked.ends_documents else what
     raise UserError(
-      f'data.path: {asked.path} has {has} to cut it '
+      f'data.path: {asked.path} has {total} bytes, too few {what} to cut it '
       f'into {len(pairs)} splits; allowed: more, or texts for '
       'data.validation_path and data.test_path'
     )
