@@ -201,6 +201,8 @@ def test_the_home_folder_and_an_argument(tmp_path, monkeypatch):
   text += '  c.seed = int(seed)\n  return c\n'
   (tmp_path / 'mine.py').write_text(text)
   assert config_file.load('~/mine.py:7').seed == 7
+  assert config_file._parts('gs://b/c:d/x.py') == ('gs://b/c:d/x.py', [])
+  assert config_file._parts('./a:b/x.py:y:z') == ('./a:b/x.py', ['y:z'])
   # What was written within the same second is read, not an older version.
   (tmp_path / 'mine.py').write_text(text.replace('int(seed)', '123456789'))
   assert config_file.load('~/mine.py:7').seed == 123456789

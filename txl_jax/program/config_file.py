@@ -63,9 +63,10 @@ def _experiment(path, argument):
 
 def _parts(path):
   """The path of a file, and [TEXT] or []."""
-  scheme = buckets.SCHEME if path.startswith(buckets.SCHEME) else ''
-  path, *argument = path.removeprefix(scheme).split(':', 1)
-  return scheme + path, argument
+  # A folder may have a colon in its name, as runs/own_text:bytes.
+  found = re.fullmatch(r'(?s)(.*\.py|(?:gs://)?[^:]*)(?::(.*))?', path)
+  assert found
+  return found[1], [x for x in [found[2]] if x is not None]
 
 
 def load(path: str) -> Any:
