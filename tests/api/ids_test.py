@@ -56,11 +56,9 @@ def test_ids_are_continued_by_ids(both):
   assert [x.tolist() for x in of_bytes.generate(IDS[:9], **more)] == there
   texts = of_ids.generate(' '.join(map(str, IDS[:9])), **more)
   assert [[*map(int, x.split())] for x in texts] == there
-  prompts = [np.array(IDS[:9]), IDS[:4], []]
-  found = of_ids.generate(prompts, max_new_tokens=3)
-  assert [(x.dtype, len(x)) for x in found] == [(np.int32, 3)] * 3
-  one = of_ids.generate(IDS[:9], max_new_tokens=3, seed=3)
-  assert one.tolist() == there[0][:3]
+  found = of_ids.generate([np.array(IDS[:9]), []], max_new_tokens=9)
+  assert [(x.dtype, len(x)) for x in found] == [(np.int32, 9)] * 2
+  assert of_ids.generate(IDS[:9], max_new_tokens=9).shape == (9,)
 
 
 @pytest.mark.parametrize(

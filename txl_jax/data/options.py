@@ -132,7 +132,13 @@ class Data:
   id_dtype: str = key(
     'uint16',
     'Token ids: the type of the numbers in a .bin.',
-    choices=('uint8', 'uint16', 'uint32', 'int32', 'int64'),
+    choices={
+      'uint8': 'up to 255',
+      'uint16': 'up to 65,535, as nanoGPT and llm.c write',
+      'uint32': 'up to 2^32 - 1',
+      'int32': 'with a sign, which no id has',
+      'int64': 'likewise, as PyTorch and NumPy have by default',
+    },
   )
   vocab_size: int = count(
     0,

@@ -215,14 +215,14 @@ def test_other_files_and_fields(tmp_path):
 def test_text_of_a_folder_of_save_to_disk(tmp_path, level):
   lines = [f'line {i % 3}' for i in range(40)]
   (tmp_path / 'plain').mkdir()
-  for split in ('train', 'test'):
+  for split, n in (('train', 40), ('test', 30)):
     folder = tmp_path / 'saved' / split
     folder.mkdir(parents=True)
-    table = pa.table({'text': [f'{split} {x}' for x in lines]})
+    table = pa.table({'text': lines[:n]})
     write_arrow(folder / 'data-00000-of-00001.arrow', table)
     for name in ('state.json', 'dataset_info.json'):
       (folder / name).write_text('{}')
-    text = ''.join(f'{split} {x}\n' for x in lines)
+    text = ''.join(f'{x}\n' for x in lines[:n])
     (tmp_path / 'plain' / f'{split}.txt').write_text(text)
   (tmp_path / 'saved/dataset_dict.json').write_text('{}')
   one, two = (
