@@ -276,10 +276,10 @@ def test_mistakes_are_one_line(flags, words, tmp_path):
 def test_nothing_is_written_over(made, tmp_path):
   folder = made[0]
   done = program.run(folder, folder)
-  assert_refused(done, 'is there already')
+  assert_refused(done, 'exists; choose a new ')
   (tmp_path / 'file').write_text('mine')
   done = program.run(folder, tmp_path / 'file')
-  assert_refused(done, 'is there already')
+  assert_refused(done, 'exists; choose a new ')
   assert (tmp_path / 'file').read_text() == 'mine'
   (tmp_path / 'file').rename(tmp_path / 'file.pt')
   (tmp_path / 'link.npz').symlink_to(tmp_path / 'nowhere')

@@ -87,7 +87,7 @@ def trained(tmp_path_factory):
 
 def test_training(trained):
   _, terminal, lines = trained
-  wanted = 'preparing the corpus', 'compiling', 'drawing the first weights'
+  wanted = 'preparing the corpus', 'compiling', 'initialising parameters'
   wanted += 'training', 'evaluating', 'saving'
   found = names(lines)
   assert [x for x in found if x in wanted] == [*wanted]
