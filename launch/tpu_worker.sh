@@ -40,7 +40,7 @@ worker_install() {
   # images whose pip would leave the system's packages to apt.
   PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --user --quiet uv
   [ -x "$python" ] || python3 -m uv venv --quiet --python 3.12 "$repo/.venv"
-  python3 -m uv pip install --quiet --python "$python" -e "${repo}[tpu,gcs]"
+  python3 -m uv pip install --quiet --python "$python" -e "${repo}[tpu,gcs,tensorboard]"
   [ -n "$nfs" ] || return 0
   sudo apt-get -qq update
   sudo apt-get -qq install -y nfs-common

@@ -50,7 +50,7 @@ def pytest_unconfigure(config):
 
 # They start programs, which takes long: the last to begin would be waited for.
 FIRST = ('many_processes', 'stepping', 'resume', 'main', 'profiling')
-FIRST += ('word_runs',)
+FIRST += ('word_runs', 'loop', 'step_xl', 'other_programs')
 
 
 def pytest_collection_modifyitems(items):

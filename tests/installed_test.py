@@ -204,7 +204,7 @@ def test_from_a_clone_that_is_not_installed(empty):
 @pytest.mark.slow
 def test_the_programs(fresh, empty):
   """Each has its own flags; what is none of them is told in a line."""
-  flags = {'prepare': 'manual_dir', 'report': 'runs', 'convert': 'vocabulary'}
+  flags = {'prepare': 'manual_dir', 'report': 'output', 'convert': 'vocabulary'}
   for name, flag in flags.items():
     assert f'--{flag}' in run([fresh / 'txl-jax', name, '--help'], empty).stdout
   version = run([fresh / 'txl-jax', '--version'], empty).stdout

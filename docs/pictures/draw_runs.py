@@ -20,8 +20,8 @@ _BYTES = flags.DEFINE_string('bytes', 'runs/bytes', 'Run of own_text:bytes.')
 _SUBWORDS = flags.DEFINE_string(
   'subwords', 'runs/subwords', 'Run of own_text:subwords.'
 )
-_LAYER = flags.DEFINE_integer('layer', 2, 'Layer that is shown, from 0.')
-_HEAD = flags.DEFINE_integer('head', 3, 'Head of it.')
+_LAYER = flags.DEFINE_integer('layer', 3, 'Layer that is shown, from 1.')
+_HEAD = flags.DEFINE_integer('head', 4, 'Head of it, from 1.')
 TEXT = (
   'Prince Andrew looked at Natasha. She was silent, and he thought that '
   'Natasha was'
@@ -45,13 +45,15 @@ def plot(figure: Any) -> None:
   run = txl_jax.load(_SUBWORDS.value)
   ids = run.encode(TEXT)
   looks = run.attention(TEXT, segment_len=len(ids)).probabilities
-  right.imshow(np.asarray(looks[_LAYER.value, _HEAD.value]), cmap='Blues')
+  right.imshow(
+    np.asarray(looks[_LAYER.value - 1, _HEAD.value - 1]), cmap='Blues'
+  )
   tokens = [run.decode([i]).strip() or '␣' for i in ids]
   right.set_xticks(range(len(ids)), tokens, rotation=90, fontsize=7)
   right.set_yticks(range(len(ids)), tokens, fontsize=7)
   right.grid(False)
   right.set_title(
-    f'layer {_LAYER.value + 1}, head {_HEAD.value + 1}: a row looks at columns'
+    f'layer {_LAYER.value}, head {_HEAD.value}: a row looks at columns'
   )
 
 

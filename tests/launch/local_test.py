@@ -44,7 +44,7 @@ def test_local_forwards_signals(number):
     ready = {group.stderr.readline() for _ in range(2)}
     assert ready == {'[0] ready\n', '[1] ready\n'}
     group.send_signal(number)
-    out, err = group.communicate(timeout=30)
+    out, err = group.communicate(timeout=120)
     assert group.returncode == 128 + number
   assert sorted(out.splitlines()) == [
     line

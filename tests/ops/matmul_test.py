@@ -89,9 +89,14 @@ def test_einsum_without_matrix_units(monkeypatch):
 
 
 def test_dtypes(monkeypatch):
-  for units, operand in ('amx_bf16', 'bfloat16'), ('avx512_bf16', 'float32'):
+  for units, operand, decoding in (
+    ('amx_bf16', 'bfloat16', 'bfloat16'),
+    ('avx512_bf16', 'bfloat16', 'float32'),
+    ('avx512f', 'float32', 'float32'),
+  ):
     monkeypatch.setattr(target_device, 'cpu_units', lambda x=units: x)
     assert matmul.operand_dtype('bfloat16') == operand
+    assert matmul.decoding_dtype('bfloat16') == decoding
     assert matmul.state_dtype('bfloat16') == 'float32'
     with jax.set_mesh(mesh_of(2)):
       assert matmul.operand_dtype('bfloat16') == 'float32'

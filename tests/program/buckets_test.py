@@ -76,13 +76,11 @@ def test_local_runs_import_nothing_of_it():
 import sys
 import txl_jax
 light = {'jax', 'numpy', 'flax', 'etils', 'fsspec'} & set(sys.modules)
-import tensorboardX  # which uses Google's package if there is one
-before = set(sys.modules)
 from txl_jax import main
 from txl_jax.runs import checkpoint
 checkpoint.Checkpoints('/tmp/none').newest()
-heavy = {'gcsfs', 'google.cloud.storage', 'google.auth'} & set(sys.modules)
-heavy -= before
+heavy = {'gcsfs', 'google.cloud.storage', 'google.auth', 'tensorboardX'}
+heavy &= set(sys.modules)
 print(light, heavy)
 """
   done = subprocess.run(

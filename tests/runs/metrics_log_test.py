@@ -1,4 +1,5 @@
 import resource
+import sys
 import time
 import zlib
 
@@ -130,8 +131,14 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch, tensorboard):
   assert keys(tmp_path) == [(s, 'train') for s in range(21)]
 
 
-def test_no_tensorboard(tmp_path):
-  fill(tmp_path, tensorboard=False)
+@pytest.mark.parametrize('asked', [False, True])
+def test_no_tensorboard(tmp_path, monkeypatch, capsys, asked):
+  """Not asked for, or without the package."""
+  if asked:
+    monkeypatch.setitem(sys.modules, 'tensorboardX', None)
+  fill(tmp_path, tensorboard=asked)
+  told = capsys.readouterr().err
+  assert told.count('\n') == asked and ('txl_jax[tensorboard]' in told) == asked
   assert not (tmp_path / 'tensorboard').exists()
   assert len(keys(tmp_path)) == 9
 

@@ -60,13 +60,16 @@ class Score(Tokens):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hidden(Tokens):
-  """The states of one layer."""
+  """The states of one layer, which count from 1; 0 is the embeddings."""
 
   states: np.ndarray  # float32 [n, D]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention(Tokens):
-  """Probabilities [l, h, i, j] that token i gives to j in head h of layer l."""
+  """Probabilities [l - 1, h - 1, i, j] that token i gives to j.
+
+  In head h of layer l, which count from 1: layer l makes the states l.
+  """
 
   probabilities: np.ndarray  # float32 [N, H, n, n]

@@ -186,8 +186,8 @@ class TextModel:
 
     Args:
       text: str, bytes, or token ids.
-      layer: 0 is the input of the first layer, the embeddings; N, or -1, is
-        the output of the last, from which the next token is predicted.
+      layer: l from 1 to N is the output of layer l, 0 the embeddings; from N,
+        or -1, the next token is predicted.
       **options: lengths, keys of the section `eval`.
     """
     model, encoded, T = self._inside(text, options)

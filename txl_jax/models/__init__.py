@@ -5,6 +5,7 @@ from typing import Any
 
 from txl_jax.models import base, transformer_xl, windowed
 from txl_jax.models.baselines import al_rfou, gcnn, lstm, qrnn, shaw, vaswani
+from txl_jax.ops import matmul
 from txl_jax.program import settings
 
 # A model of any file: one line here, and its config is known everywhere.
@@ -49,6 +50,9 @@ def at_test_time(
   overrides = {k: x for k, x in given if x is not None}
   model = build(config.model, vocab_size)
   own, several = config[section], section == 'eval'
+  if section == 'generate':
+    dtype = matmul.decoding_dtype(config.model.dtype).name
+    model = model.with_keys(dtype=dtype)
   model = model.at_test_time(own.segment_len, several, **overrides)
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():

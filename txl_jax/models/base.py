@@ -341,7 +341,7 @@ def init_params(model: LanguageModel, key: jax.Array) -> Any:
   This compiles fastest within a program in which the key is a constant: the
   keys of all parameters are then constants, too.
   """
-  return initial.together(lambda: _initial(model, key))
+  return initial.together(lambda: _initial(model, key), key)
 
 
 def param_shapes(model: LanguageModel) -> Any:

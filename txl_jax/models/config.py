@@ -108,7 +108,7 @@ class Config:
     choices={
       'float32': 'everywhere',
       'bfloat16': 'states and products on GPUs and TPUs; on CPUs products, if '
-      'the CPU has matrix units for them (AMX), else nothing',
+      'the CPU has instructions for them (AMX, AVX512-BF16), else nothing',
     },
     may_change=IN_USE,
   )

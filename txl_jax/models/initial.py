@@ -2,8 +2,7 @@
 
 The random bits of every array are compiled anew, which for the layers of a deep
 model takes longer than anything else before its first step. In a loop over the
-keys of all arrays of one shape they are compiled once; the draws are the same,
-bit for bit.
+keys of all arrays of one shape they are compiled once.
 """
 
 import contextlib
@@ -15,13 +14,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.extend import core
-
-# What answers a draw in place of itself, and in which trace it does: see
-# `together`.
-_answer = contextvars.ContextVar[tuple[Any, Any]](
-  'answer', default=(None, None)
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,49 +30,50 @@ class _Kind:
     return self.mean + x if self.mean else x
 
 
+_source = contextvars.ContextVar[Callable[[_Kind], jax.Array] | None](
+  'source', default=None
+)
+
+
 def normal(std: float, mean: float = 0.0) -> Callable[..., jax.Array]:
   """The Flax initialiser N(mean, std^2)."""
 
   def init(key, shape, dtype=jnp.float32):
     kind = _Kind(std, mean, tuple(shape), jnp.dtype(dtype))
-    trace, answer = _answer.get()
-    # Loops have traces of their own, and Flax where it checks shapes.
-    return answer(key, kind) if trace == _trace() else kind.draw(key)
+    source = _source.get()
+    return source(kind) if source else kind.draw(key)
 
   return init
 
 
-def _trace():
-  return core.get_opaque_trace_state(convention='flax')
-
-
 @contextlib.contextmanager
-def _answered(answer: Callable) -> Iterator[None]:
-  """Draws in the trace of the caller are what `answer`(key, kind) returns."""
-  token = _answer.set((_trace(), answer))
+def _drawn_from(source: Callable[[_Kind], jax.Array]) -> Iterator[None]:
+  """Within it, initialisers return what the source has for their kind."""
+  token = _source.set(source)
   try:
     yield
   finally:
-    _answer.reset(token)
+    _source.reset(token)
 
 
-def together(function: Callable[[], Any]) -> Any:
+def together(function: Callable[[], Any], key: jax.Array) -> Any:
   """The result of a function that draws by `normal`; to be called under `jit`.
 
-  The function is called twice: first to collect the keys and kinds of its
-  draws, which are zeros then, and again with the draws.
+  The function is called twice: for the kinds of its draws, in their order, and
+  then with the draws. The nth has the nth key split from `key`.
   """
-  kinds: dict[_Kind, list] = {}  # of each the keys
+  kinds: list[_Kind] = []
 
-  def ask(key, kind):
-    kinds.setdefault(kind, []).append(key)
+  def note(kind):
+    kinds.append(kind)
     return jnp.zeros(kind.shape, kind.dtype)
 
-  with _answered(ask):
-    function()
-  drawn = {
-    kind: iter(jax.lax.map(kind.draw, jnp.stack(keys)))
-    for kind, keys in kinds.items()
-  }
-  with _answered(lambda _, kind: next(drawn[kind])):
+  with _drawn_from(note):
+    jax.eval_shape(function)
+  keys = jax.random.split(key, len(kinds))
+  drawn = {}
+  for kind in dict.fromkeys(kinds):
+    places = [n for n, other in enumerate(kinds) if other == kind]
+    drawn[kind] = iter(jax.lax.map(kind.draw, keys[jnp.array(places)]))
+  with _drawn_from(lambda kind: next(drawn[kind])):
     return function()

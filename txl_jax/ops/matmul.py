@@ -2,7 +2,7 @@
 
 Pure functions on plain arrays. Shapes: B batch, S positions.
 
-On a CPU with matrix units for bfloat16, XLA uses them only for products whose
+On a CPU with instructions for bfloat16, XLA uses them only for products whose
 operands are bfloat16 and whose sums are float32, with the summed axis last in
 the first operand, and with both operands in memory in the order of their axes.
 It computes every other product from float32 copies, and emulates elementwise
@@ -42,6 +42,17 @@ def state_dtype(dtype: Any) -> jnp.dtype:
   """The dtype of states between products, given the compute dtype."""
   on_cpu = target_device.device().platform == 'cpu'
   return jnp.dtype(_wide(dtype) if on_cpu else dtype)
+
+
+def decoding_dtype(dtype: Any) -> jnp.dtype:
+  """The compute dtype where tokens are read one by one, given that of training.
+
+  With AVX512-BF16, products of one row were slower in bfloat16 than in float32:
+  see docs/benchmarks.md.
+  """
+  device = target_device.device()
+  slower = device.platform == 'cpu' and target_device.cpu_units() != 'amx_bf16'
+  return jnp.dtype(_wide(dtype) if slower else dtype)
 
 
 def _wide(dtype):

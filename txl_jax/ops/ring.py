@@ -29,12 +29,18 @@ import jax.numpy as jnp
 
 from txl_jax import attention
 from txl_jax.ops import matmul
+from txl_jax.program import target_device
 
 _COLUMNS = 64  # of a table, a multiple of them: products are slower otherwise
 
 
 def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   """The ring [B H, C, K] with new [B, H, T, K] from slot `at`, int32 [], on."""
+  if ring.dtype == jnp.bfloat16 and target_device.device().platform == 'cpu':
+    # XLA would write into a float32 copy of the whole ring, each time.
+    bits = functools.partial(jax.lax.bitcast_convert_type, new_dtype=jnp.uint16)
+    written = write(bits(ring), bits(new.astype(ring.dtype)), at)
+    return jax.lax.bitcast_convert_type(written, ring.dtype)
   B, H, T, K = new.shape
   new = new.reshape(B * H, T, K).astype(ring.dtype)
   C = ring.shape[1]

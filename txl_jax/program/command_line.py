@@ -78,10 +78,13 @@ def parse(
   return rest
 
 
-def run(main: Callable[[list[str]], None]) -> None:
-  """Runs a program: a mistake of the user is one line and status 1."""
+def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
+  """Runs a program: a mistake of the user is one line and status 1.
+
+  It takes at most so many arguments besides flags.
+  """
   with without_echoes(), errors.told():
-    app.run(main, flags_parser=parse)
+    app.run(main, flags_parser=lambda argv: parse(argv, arguments))
 
 
 @contextlib.contextmanager

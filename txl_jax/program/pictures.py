@@ -3,6 +3,7 @@
 matplotlib is the extra `plot`; it is imported only where something is drawn.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,9 +54,10 @@ def draw(
     from matplotlib.figure import Figure  # without pyplot: Agg, no window
   except ImportError:
     return False
-  with matplotlib.rc_context(_STYLE):
+  with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
     figure = Figure(figsize=size, dpi=100, layout='constrained')
     plot(figure)
+    warnings.filterwarnings('ignore', 'Glyph')  # that the font lacks
     with files.writing(f'{path}'), files.replacing(path) as f:
       figure.savefig(f, format='png')
   return True

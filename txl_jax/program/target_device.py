@@ -27,9 +27,9 @@ class Device(NamedTuple):
   def multiplies_bfloat16(self) -> bool:
     """Whether products of bfloat16 are faster than those of float32.
 
-    On a CPU, with matrix units: AMX. AVX512-BF16 alone has not been measured.
+    On a CPU, with instructions for them: AMX or AVX512-BF16.
     """
-    return self.platform != 'cpu' or cpu_units() == 'amx_bf16'
+    return self.platform != 'cpu' or cpu_units() in ('amx_bf16', 'avx512_bf16')
 
 
 # Older GPUs of NVIDIA, by developer.nvidia.com/cuda-gpus, and those of AMD.

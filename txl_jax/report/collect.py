@@ -11,11 +11,16 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txl_jax.models import MODELS
-from txl_jax.modes import analysis, sections
+import jax
+
+from txl_jax import models
+from txl_jax.models import base
+from txl_jax.modes import analysis, restore, sections
 from txl_jax.program import files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, workdir
+from txl_jax.runs.checkpoint import Checkpoints
+from txl_jax.training import resume
 
 # Of a gap between two lines of the log, as a multiple of the usual one: the
 # run was stopped in between.
@@ -26,11 +31,12 @@ _STOPPED = 10
 class Run:
   """A run, as its folder tells."""
 
-  name: str  # the folder, as seen from the one that was given
+  name: str  # its folder, as seen from the one that was given
   config: Mapping[str, Any]  # flat
   records: Sequence[Mapping[str, Any]]  # of metrics.jsonl
   analyses: Mapping[str, Mapping[str, Any]]  # by their file, without .json
   damaged: Sequence[UserError] = ()  # of analyses
+  folder: pathlib.Path = pathlib.Path()
 
   @property
   def trained(self) -> bool:
@@ -59,31 +65,31 @@ class Run:
     ended = 0 < self.config.get('train.epochs', 0) <= epochs
     return ended or self.step >= self.config['train.steps']
 
-  def curve(self, split: str = 'validation') -> tuple[list[int], list[float]]:
-    """(Tokens that were trained on, figures) of the evaluations of a split."""
-    steps, figures = self._evaluations(split)
-    a_step = self.config['train.batch_size'] * self.config['train.segment_len']
-    return [step * a_step for step in steps], figures
+  @property
+  def tokens(self) -> int:
+    """Those that a step is trained on."""
+    return self.config['train.batch_size'] * self.config['train.segment_len']
 
-  def _evaluations(self, split):
-    """(Steps, figures) of a split, those that are finite."""
-    pairs = [
-      (r['step'], r[self.unit])
+  @property
+  def evaluations(self) -> Sequence[Mapping[str, Any]]:
+    """The records of the validation split, those whose figure is finite."""
+    return [
+      r
       for r in self.records
-      if r['split'] == split and math.isfinite(r.get(self.unit, math.nan))
+      if r['split'] == 'validation'
+      and math.isfinite(r.get(self.unit, math.nan))
     ]
-    return [step for step, _ in pairs], [x for _, x in pairs]
+
+  def curve(self) -> tuple[list[int], list[float]]:
+    """(Tokens that were trained on, figures) of the evaluations."""
+    found = self.evaluations
+    steps = [r['step'] * self.tokens for r in found]
+    return steps, [r[self.unit] for r in found]
 
   @property
-  def sweep(self) -> Mapping[str, Any] | None:
-    """That over attention lengths, of the validation split, as in the paper."""
-    found = self.analyses.get('attention_length')
-    return found if found and found['split'] == 'validation' else None
-
-  @property
-  def best(self) -> float | None:
-    """The best figure on the validation split, None before the first."""
-    return min(self.curve()[1], default=None)
+  def best(self) -> Mapping[str, Any]:
+    """The record of the best evaluation, {} before the first."""
+    return min(self.evaluations, key=lambda r: r[self.unit], default={})
 
   @property
   def seconds(self) -> float:
@@ -108,71 +114,86 @@ class Run:
     }
     return json.dumps([self.experiment, kept], sort_keys=True)
 
-  @property
-  def best_step(self) -> int:
-    """That of the best figure on the validation split, 0 before the first."""
-    steps, figures = self._evaluations('validation')
-    return steps[figures.index(min(figures))] if steps else 0
+  @functools.cached_property
+  def made(self) -> tuple[int, str]:
+    """Parameters, 0 without a checkpoint, and device, '' if unknown."""
+    saved = Checkpoints(workdir.checkpoints(self.folder))
+    try:
+      step = restore.choose(saved, 'latest', '')
+      vocab_size = len(workdir.vocabulary(self.folder, step))
+      section = restore.recorded(self.folder).model
+      shapes = base.param_shapes(models.build(section, vocab_size))
+      device = resume.Host.read(saved, step).versions.get('platform', '')
+      return sum(x.size for x in jax.tree.leaves(shapes)), device
+    except UserError:
+      found = (a.get('trained_on') for a in self.analyses.values())
+      return 0, next(filter(None, found), '')
 
 
-def runs(folder: pathlib.Path) -> Iterator[Run | UserError]:
-  """The runs in a folder, or within those in it; errors of what is left out.
+def runs(*folders: pathlib.Path) -> Iterator[Run | UserError]:
+  """The runs in folders, or within those in it; errors of what is left out.
 
   That are damaged runs and analyses, and analyses of an older checkpoint than
   the best one of now. A folder where there is no run, but speed was measured,
   has a Run without a config. UserError: it is no folder.
   """
-  if not folder.is_dir():
-    raise UserError(f'--runs={folder}; allowed: a folder with runs in it')
-  every = list(_folders(folder))
+  for folder in folders:
+    if not folder.is_dir():
+      raise UserError(f'{folder} is no folder; allowed: folders of runs')
+  every = list(_folders(folders))
   both = workdir.CONFIG, metrics_log.NAME
   trained = {x for x in every if all((x / name).exists() for name in both)}
   speed = f'{analysis.FOLDER}/eval_speed.json'
-  for path in sorted(trained | {x for x in every if (x / speed).exists()}):
-    name = f'{path.relative_to(folder)}'
+  found = sorted(trained | {x for x in every if (x / speed).exists()})
+  above = os.path.commonpath([x.parent for x in found]) if found else ''
+  for path in found:
+    name = f'{path.relative_to(above)}'
     try:
       fresh = path not in trained
-      run = Run(name, {}, [], *_analyses(path)) if fresh else read(path, name)
+      own = name, {}, [], *_analyses(path), path
+      run = Run(*own) if fresh else read(path, name)
     except UserError as e:
       yield e
       continue
     yield from run.damaged
-    current = {}
-    for program, found in run.analyses.items():
-      step = found.get('checkpoint_step')
-      if type(step) is int and step < run.best_step:
+    current, best_step = {}, run.best.get('step', 0)
+    for program, measured in run.analyses.items():
+      step = measured.get('checkpoint_step')
+      if type(step) is int and step < best_step:
         yield UserError(
           f'{path / analysis.FOLDER / program}.json is of step {step}, and the '
-          f'best checkpoint of the run is now that of step {run.best_step}'
+          f'best checkpoint of the run is now that of step {best_step}'
         )
       else:
-        current[program] = found
+        current[program] = measured
     yield dataclasses.replace(run, analyses=current)
 
 
-def _folders(folder):
-  """A folder and those within it, also by links, each of them once.
+def _folders(folders):
+  """Absolute folders and those within them, also by links, each of them once.
 
   Not those of checkpoints, in which there is much and no run.
   """
-  seen, checkpoints = set(), workdir.checkpoints(folder).name
-  for path, inside, _ in os.walk(folder, followlinks=True):
-    if (real := os.path.realpath(path)) in seen:
-      inside.clear()
-      continue
-    seen.add(real)
-    inside[:] = [name for name in inside if name != checkpoints]
-    yield pathlib.Path(path)
+  seen = set()
+  for folder in folders:
+    checkpoints = workdir.checkpoints(folder).name
+    for path, inside, _ in os.walk(folder.absolute(), followlinks=True):
+      if (real := os.path.realpath(path)) in seen:
+        inside.clear()
+        continue
+      seen.add(real)
+      inside[:] = [name for name in inside if name != checkpoints]
+      yield pathlib.Path(path)
 
 
 def read(folder: pathlib.Path, name: str) -> Run:
   """The run in a folder; UserError if its config or record is damaged."""
   path = folder / workdir.CONFIG
   config = settings.flatten(files.read_json(path))
-  if (model := config.get('model.name')) not in MODELS:
-    settings.refuse(f'{path}: model.name', model, ', '.join(MODELS))
+  if (model := config.get('model.name')) not in models.MODELS:
+    settings.refuse(f'{path}: model.name', model, ', '.join(models.MODELS))
   records = metrics_log.read(folder / metrics_log.NAME)
-  return Run(name, config, records, *_analyses(folder))
+  return Run(name, config, records, *_analyses(folder), folder)
 
 
 def _analyses(folder):

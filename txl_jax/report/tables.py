@@ -4,15 +4,13 @@ import json
 import pathlib
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from txl_jax.report import curves, logs, page, paper
 from txl_jax.report.collect import Run
-from txl_jax.runs.console import duration
 
 Groups = Mapping[str, Sequence[Run]]  # runs by their experiment
-_T = TypeVar('_T')
 
 
 class Figure(NamedTuple):
@@ -20,6 +18,7 @@ class Figure(NamedTuple):
 
   values: Sequence[float]
   others: int = 0  # runs that were measured in another way, not among these
+  how: str = ''  # they were measured
   where: str = ''  # the hardware, where it matters
   before: str = ''  # what is shown around it
   after: str = ''  # alone, where there is no value
@@ -47,12 +46,10 @@ _BESIDES = {'lengths': ('ppl in training',)}
 # And what is said of its figures.
 _SAID = {
   'lengths': (
-    'Init and best are of the sweep over attention lengths. It reads a model '
-    'without memory through a window that moves token by token; for absolute '
-    'positions with a memory, the length is that of the memory. In training: '
-    'the best validation figure of a run, in segments, whose first tokens see '
-    'little and, with half the loss, were never trained; the sweep may be of '
-    'fewer tokens.'
+    'Init and best are of the sweep over attention lengths, which may be of '
+    'fewer tokens, and moves a window token by token where there is no memory. '
+    'In training: the best validation figure of a run, in segments whose first '
+    'tokens see little and, with half the loss, were never trained.'
   ),
   'recl': (
     'In brackets: where 95 % of the results lie if the positions are drawn '
@@ -66,45 +63,51 @@ _SAID = {
 
 
 def of_paper(
-  groups: Groups, evaluations: Sequence[Run], folder: pathlib.Path
+  groups: Groups,
+  evaluations: Sequence[Run],
+  folder: pathlib.Path,
+  every: bool = False,
 ) -> Iterator[str]:
-  """Every table of the paper, the figures and curves of runs, in Markdown.
+  """The tables of the paper with figures and curves of runs, in Markdown.
 
-  The runs of an experiment are the groups; all runs besides, whose analyses may
-  be of several (RECL) or of none (evaluation speed). Pictures are put into the
-  folder.
+  Those in which a run has a row, or every one. The runs of an experiment are
+  the groups; all runs besides, whose analyses may be of several (RECL) or of
+  none (evaluation speed). Pictures are put into the folder.
   """
   for table in paper.TABLES:
-    yield f'## Table {table.number}: {table.title}'
-    twins = {x.partition(':')[0] for row in table.rows for x in row.small}
-    for file in '', *sorted(twins):
-      there = _there(table, groups, file)
-      if file and there:
-        yield f'### Table {table.number} in small: {file}'
-        yield (
+    parts = [*_part(table, groups, evaluations, '', folder, every)]
+    for file in sorted(
+      {x.partition(':')[0] for row in table.rows for x in row.small}
+    ):
+      if small := [*_part(table, groups, evaluations, file, folder)]:
+        parts += [
+          f'### Table {table.number} in small: {file}',
           f'Twins of its rows for a CPU: {paper.SMALL[file]}. Model, text and '
           "training are not the paper's: read the figures and how far seeds "
           'differ, not an order. A row without a published figure is not in '
-          'the paper.'
-        )
-      if there and table.kind in _SAID:
-        yield _SAID[table.kind]
-      if there or not file:
-        yield _beside(table, groups, evaluations, file)
-      name = folder / f'table_{table.number}{f"_{file}" if file else ""}'
-      yield from curves.learning(there, name)
+          'the paper.',
+          *small,
+        ]
     if table.number == 5:
       variants = groups.get('ptb', ()), groups.get('ptb+', ())
-      yield from logs.beside([run for x in variants for run in x], folder)
+      parts += logs.beside([run for x in variants for run in x], folder)
+    if parts:
+      number = f'Table {table.number}: ' if table.number else ''
+      yield f'## {number}{table.title}'
+      yield from parts
 
 
-def of_studies(groups: Groups, folder: pathlib.Path) -> Iterator[str]:
-  """Validation figures and curves of runs that no table of the paper has."""
-  table = paper.STUDIES
-  if there := _there(table, groups, ''):
-    yield f'## {table.title}'
-    yield _beside(table, groups, (), '')
-    yield from curves.learning(there, folder / 'studies')
+def _part(table, groups, evaluations, file, folder, every=False):
+  """A table or its twins in a file, where a run has a row; and its curves."""
+  there = _there(table, groups, file)
+  made, has_figures = _beside(table, groups, evaluations, file)
+  if has_figures or every or (there and table.kind == 'test'):
+    if table.kind in _SAID and has_figures:
+      yield _SAID[table.kind]
+    yield made
+    name = f'table_{table.number}' if table.number else 'studies'
+    name += f'_{file}' if file else ''
+    yield from curves.learning(there, folder / name)
 
 
 def _there(table, groups, file):
@@ -132,8 +135,12 @@ def _experiment(row, file):
 
 
 def _beside(table, groups, evaluations, file):
-  """A table of the paper, ours beside it; in small, the twins in a file."""
-  columns, unit = table.columns, _units(table, groups, file)
+  """A table of the paper, ours beside it; in small, the twins in a file.
+
+  And whether a run has a figure in it.
+  """
+  columns, there = table.columns, _there(table, groups, file).values()
+  unit = ' or '.join(sorted({r.unit for runs in there for r in runs}))
   ours = [*columns, *_BESIDES.get(table.kind, ())]
   if file:
     ours = [c.replace('ppl ', f'{unit} ') for c in ours]
@@ -142,8 +149,8 @@ def _beside(table, groups, evaluations, file):
   ours = [f'ours, {c}' for c in ours] or ['ours']
   compared = columns and not file and table.kind != 'recl'
   differences = ['difference'] if compared else []
-  header = ['', *columns, *ours, *differences, 'runs', 'hardware', 'time']
-  rows = []
+  header = ['', *columns, *ours, *differences, 'runs']
+  rows, any_figure = [], False
   for row in table.rows:
     experiment = _experiment(row, file)
     if not (experiment if file else row.published or not columns):
@@ -156,108 +163,81 @@ def _beside(table, groups, evaluations, file):
       continue
     runs = groups.get(experiment, ())
     figures = MEASURES[table.kind](row, runs, evaluations, experiment)
+    any_figure |= any(figures)
     cells += [str(f) if f else '' for f in figures]
     if compared:
       main = min(1, len(columns) - 1)  # the best, where there are several
       found = figures[main]
       cells.append(f'{found.mean - row.published[main]:+.2f}' if found else '')
-    rows.append(cells + _counted(figures, runs))
-  return page.table(header, rows)
-
-
-def _units(table, groups, file):
-  """'bpc' or 'ppl', as the runs of its rows have it."""
-  runs = _there(table, groups, file).values()
-  return ' or '.join(sorted({run.unit for group in runs for run in group}))
+    rows.append([*cells, _counted(figures, runs)])
+  return page.table(header, rows), any_figure
 
 
 def _counted(figures, runs):
-  """How many runs figures are of, their hardware and their mean time."""
+  """How many runs figures are of, and what is to be known of them."""
   if not (found := [f for f in figures if f]):
-    return ['', '', '']
+    return ''
   figure, most = found[0], max(len(f.values) for f in found)
   young = sum(not r.finished for r in runs)
   notes = [f'{young} not finished'] * bool(young)
   notes += [f'{figure.others} measured otherwise'] * bool(figure.others)
   less = len(figure.values) < most
   notes += [f'{len(figure.values)} in a sweep'] * less
-  count = f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
-  return [count, *(_where(runs) if runs else (figure.where, ''))]
+  notes += [figure.where] * bool(figure.where)
+  return f'{most or ""}' + (f' ({", ".join(notes)})' if notes else '')
 
 
-def _where(runs):
-  """The hardware of runs, and their mean time."""
-  found = (a for run in runs for a in run.analyses.values())
-  # One without a run has no such entry: it may be of fresh weights.
-  kinds = dict.fromkeys(a['trained_on'] for a in found if 'trained_on' in a)
-  seconds = statistics.fmean(run.seconds for run in runs)
-  return ', '.join(kinds), duration(seconds)
+def _figures(measured, columns: int) -> list[Figure | None]:
+  """A Figure for each column of values, of pairs (how, values).
 
-
-def _figures(
-  groups: Mapping[Any, Sequence[Sequence[float]]], columns: int
-) -> list[Figure | None]:
-  """A Figure for each column of rows of values, in groups of equal ones.
-
-  That of the largest group, the first of those; None without any.
+  That of the largest group of equal ones, the first of those; None without any.
   """
+  groups: dict[str, list] = {}
+  for how, values in measured:
+    groups.setdefault(json.dumps(how, sort_keys=True), []).append(values)
   if not groups:
     return [None] * columns
-  kept = max(groups.values(), key=len)
-  others = sum(map(len, groups.values())) - len(kept)
-  return [Figure(column, others) for column in zip(*kept, strict=True)]
+  how = max(groups, key=lambda x: len(groups[x]))
+  others = sum(map(len, groups.values())) - len(groups[how])
+  found = zip(*groups[how], strict=True)
+  return [Figure(column, others, how) for column in found]
 
 
-def _grouped(measured: Iterable[tuple[Any, _T]]) -> dict[str, list[_T]]:
-  """Pairs of (how, what) -> what was measured in each way."""
-  groups: dict[str, list[_T]] = {}
-  for how, what in measured:
-    groups.setdefault(json.dumps(how, sort_keys=True), []).append(what)
-  return groups
-
-
-def _test(row, runs, evaluations, experiment):
+def _test(row, runs, *_):
   """The figure on the test split."""
-  del row, evaluations, experiment
-  tested = _grouped(
-    (a.get('eval'), [a[a['unit']]])
-    for run in runs
-    if (a := run.analyses.get('eval_test')) is not None
-  )
-  return _figures(tested, 1)
+  found = (run.analyses.get('eval_test') for run in runs)
+  return _figures(([a.get('eval'), [a[a['unit']]]] for a in found if a), 1)
 
 
-def _validation(row, runs, evaluations, experiment):
+def _validation(row, runs, *_):
   """The best figure on the validation split in training."""
-  del row, evaluations, experiment
-  found = [run.best for run in runs if run.best is not None]
+  found = [run.best[run.unit] for run in runs if run.best]
   return [Figure(found) if found else None]
 
 
-def _lengths(row, runs, evaluations, experiment):
+def _lengths(row, runs, *_):
   """Of the sweep: init, best and its length; the best figure in training.
 
   Where the row is of another length than the best, that one.
   """
   measured = []
-  for a in filter(None, (run.sweep for run in runs)):
+  for a in (run.analyses.get('attention_length') for run in runs):
+    if not a or a['split'] != 'validation':  # as in the paper
+      continue
     there = {x['attention_length_tokens']: x for x in a['lengths']}
-    best = there.get(row.length) if row.length else a['best']
-    if best:
+    if best := there.get(row.length) if row.length else a['best']:
       values = [x[a['unit']] for x in (a['init'], best)]
       values += [best['attention_length_tokens']]
       measured.append(([a.get('options'), a.get('eval')], values))
-  figures = _figures(_grouped(measured), 3)
-  return [*figures, *_validation(row, runs, evaluations, experiment)]
+  return [*_figures(measured, 3), *_validation(row, runs)]
 
 
-def _recl(row, runs, evaluations, experiment):
+def _recl(_, _runs, evaluations, experiment):
   """Relative effective context lengths, of whichever run has measured them.
 
   They depend on the group: the largest counts, with all of the same models,
   as of other seeds.
   """
-  del row, runs
   groups: dict[Any, list] = {}
   for run in evaluations:
     a = run.analyses.get('recl', {'group': (), 'results': ()})
@@ -290,28 +270,18 @@ def _context(results):
   )
 
 
-def _speed(row, runs, evaluations, experiment):
+def _speed(row, _runs, evaluations, *_):
   """The ratio at the attention length of the row, of one model on a device."""
-  del runs, experiment
-  found = _grouped(
-    ([_where_of_speed(a), a.get('config')], [measured['times_slower']])
-    for run in evaluations
-    if (a := run.analyses.get('eval_speed')) is not None
-    for measured in a['lengths']
-    if measured['attention_length_tokens'] == row.length
-  )
-  (figure,) = _figures(found, 1)
-  if figure:
-    where, _ = json.loads(max(found, key=lambda how: len(found[how])))
-    figure = figure._replace(where=where)
-  return [figure]
-
-
-def _where_of_speed(a):
-  """The device, the model and, if it is another one, that of the window."""
-  window = a.get('options', {}).get('window', 'same')
-  names = a.get('experiment'), window if window != 'same' else ''
-  return ', '.join([a['hardware']['device'], *filter(None, names)])
+  measured = []
+  for a in (run.analyses.get('eval_speed') for run in evaluations):
+    for x in a['lengths'] if a else ():
+      if x['attention_length_tokens'] == row.length:
+        window = a.get('options', {}).get('window', 'same')
+        names = a.get('experiment'), window if window != 'same' else ''
+        where = ', '.join([a['hardware']['device'], *filter(None, names)])
+        measured.append(([where, a.get('config')], [x['times_slower']]))
+  (figure,) = _figures(measured, 1)
+  return [figure and figure._replace(where=json.loads(figure.how)[0])]
 
 
 # How the figures of a table are found, by its kind.

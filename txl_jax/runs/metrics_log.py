@@ -13,6 +13,7 @@ minute, and at the end.
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,13 +24,11 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tensorboardX import event_file_writer, summary
-from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
-
 from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError
 
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
+_MISSING = "no TensorBoard events: run pip install 'txl_jax[tensorboard]'"
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
 _PUT = 60.0  # seconds between uploads of the record to a bucket
 _LARGEST = 1 << 30  # bytes of a record
@@ -70,6 +69,9 @@ class Log:
     `also` is given every record, starting with those that are kept. UserError,
     as from the other methods: a file cannot be written.
     """
+    if tensorboard and not importlib.util.find_spec('tensorboardX'):
+      print(_MISSING, file=sys.stderr)
+      tensorboard = False
     self._folder, self._events, self._also = workdir, None, also
     self._bucket = workdir if isinstance(workdir, buckets.Path) else None
     self._every = _PUT if self._bucket else _FLUSH
@@ -92,6 +94,8 @@ class Log:
         path.write_bytes(kept or b'')
       if tensorboard:
         events.mkdir(exist_ok=True)
+        from tensorboardX import event_file_writer  # an extra
+
         # Not SummaryWriter: if a full disk kills its thread, training hangs.
         self._events = event_file_writer.EventsWriter(str(events / 'events'))
       self._file = path.open('ab')
@@ -118,6 +122,9 @@ class Log:
     self._also(record)
     if self._events is None:
       return
+    from tensorboardX import summary
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
+
     record = dict(record)
     step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():

@@ -143,7 +143,7 @@ class Train:
     may_change=ON_RESUME,
   )
   tensorboard: bool = key(
-    True, 'Write TensorBoard events to the workdir.', may_change=ON_RESUME
+    True, 'TensorBoard events (extra tensorboard).', may_change=ON_RESUME
   )
   wandb: str = key(
     '',

@@ -38,10 +38,11 @@ def test_a_run(folder, corpus, capfd):
   figure = Figure()  # two heads, where there is room for three
   attention_maps.plot(figure, record)
   named = [x.get_xlabel() for x in figure.axes if x.axison]
-  assert named.count('distance, tokens') == 2
-  assert named.count('distance') == len(scores)
+  assert named.count('distance, tokens') == 3 + len(scores)
+  words = [x.get_text() for x in figure.axes[1].get_yticklabels()]
+  assert words == [x.replace(' ', '␣') for x in text]
   lines = capfd.readouterr().out.splitlines()
-  assert lines[3].split()[:2] == ['0', f'{far.mean():.1f}']
+  assert lines[3].split()[:2] == ['1', f'{far.mean():.1f}']
   spread = np.mean(record['score_spread']['d'])
   assert lines[9].startswith('any query by distance, v·r ')
   assert lines[9].endswith(f' {spread:.3f}')

@@ -108,10 +108,9 @@ def _what(weights: Weights) -> str:
 def _figures(run: collect.Run, step: int | None):
   """What training and --mode=eval have measured of a step."""
   trained_on = run.config.get('data.corpus', '')
-  if run.best is not None and run.best_step == step:
-    how = 'while it was trained'
-    best = run.unit, run.best, run.best_step
-    yield Figure(trained_on, 'validation', *best, how)
+  if run.best and run.best['step'] == step:
+    best = run.unit, run.best[run.unit], step
+    yield Figure(trained_on, 'validation', *best, 'while it was trained')
   for name, found in run.analyses.items():
     if name.startswith('eval_') and found.get('checkpoint_step') == step:
       unit = found.get('unit')

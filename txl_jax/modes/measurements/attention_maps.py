@@ -24,11 +24,12 @@ from txl_jax.models import base
 from txl_jax.modes import analysis
 from txl_jax.modes.job import Job
 from txl_jax.parallel import placement
-from txl_jax.program import settings
+from txl_jax.program import pictures, settings
 from txl_jax.program.errors import UserError
 
 _RANGES = 64  # of distances, in what is written of the passage
 _SHOWN = 3  # heads of which the passage is drawn
+_WORDS = 30  # tokens of the passage that are named in the picture
 
 
 class Maps(NamedTuple):
@@ -180,7 +181,7 @@ def run(job: Job) -> None:
     'passage_text': [x.decode(errors='backslashreplace') for x in decoded],
     'passage_attention_by_distance_range': passage.round(5).tolist(),
   }
-  analysis.report(job, record, table(record), plot, (7.5, 7))
+  analysis.report(job, record, table(record), plot, (12, 7.5))
 
 
 def _listed(term):
@@ -191,11 +192,11 @@ def _listed(term):
 
 
 def table(record: dict[str, Any]) -> list[str]:
-  """The lines that are printed: a row for each layer."""
+  """The lines that are printed: a row for each layer, counted from 1."""
   rows, names = [], ['deviation of the scores of a query']
   both = zip(record['mean_distance_tokens'], record['beyond_segment'])
-  for i, (far, beyond) in enumerate(both):
-    farthest = f'{max(far):.1f} (head {int(np.argmax(far))})'
+  for i, (far, beyond) in enumerate(both, 1):
+    farthest = f'{max(far):.1f} (head {int(np.argmax(far)) + 1})'
     share = f'{100 * np.mean(beyond):.1f}%'
     rows.append((i, f'{np.mean(far):.1f}', farthest, share))
     names.append(f'layer {i}')
@@ -216,71 +217,75 @@ def table(record: dict[str, Any]) -> list[str]:
 
 
 def plot(figure: Any, record: dict[str, Any]) -> None:
-  """All heads by distance, and the passage of those that look farthest."""
+  """All heads by distance, and the passage of those that look farthest.
+
+  Below them the terms of the scores. Every panel has a colour scale of its own.
+  """
   borders = np.array(record['distance_range_edges_tokens'])
   mean = np.array(record['mean_attention_by_distance'])
   N, H, _ = mean.shape
-  rows = in_ranges(mean, borders).reshape(N * H, -1)
   passage = np.array(record['passage_attention_by_distance_range'])
-  figure, scores = figure.subfigures(2, 1, height_ratios=(2, 1))
-  _scores(scores, record['mean_score_by_distance'], borders)
   far = np.array(record['mean_distance_tokens']).reshape(-1)
   shown = np.argsort(-far, kind='stable')[:_SHOWN].tolist()
-  axes = figure.subplot_mosaic(
-    [['all', f'head {k}'] for k in shown], width_ratios=(1.2, 1)
-  )
-  top = axes['all']
-  image = _heat(top, rows, borders)
-  top.set_yticks([H * i - 0.5 for i in range(N)], [f'{i}' for i in range(N)])
-  top.set_ylabel('layer, a row for each head')
-  top.set_xlabel('distance, tokens')
-  top.set_title('attention by distance')
-  for k in shown:
-    own, (layer, head) = axes[f'head {k}'], divmod(k, H)
-    _heat(own, passage[layer, head], borders)
-    own.set_title(f'passage, layer {layer}, head {head}')
-    own.set_yticks([])
-    own.set_ylabel('token')
-    own.tick_params(labelbottom=k == shown[-1])
-  axes[f'head {shown[-1]}'].set_xlabel('distance, tokens')
-  bar = figure.colorbar(image, ax=[*axes.values()], shrink=0.6, pad=0.02)
-  bar.outline.set_visible(False)
-  ticks = 0.001, 0.01, 0.1, 1
-  bar.set_ticks(ticks, labels=[f'{x:g}' for x in ticks])
-  bar.set_label('probability in a range of distances')
+  top, bottom = figure.subfigures(2, 1)
+  first, *beside = top.subplots(1, 1 + len(shown))
+  unit = 'probability in a column'
+  _heat(first, in_ranges(mean, borders).reshape(N * H, -1), borders, unit)
+  _name_layers(first, N, H)
+  first.set_title('attention by distance')
+  every = -(-len(record['passage_text']) // _WORDS)
+  words = [_word(x) for x in record['passage_text'][::every]]
+  for i, (axes, k) in enumerate(zip(beside, shown)):
+    _heat(axes, passage[k // H, k % H], borders, unit)
+    axes.set_title(f'passage, layer {k // H + 1}, head {k % H + 1}')
+    at = every * np.arange(len(words))
+    axes.set_yticks(at, words if i == 0 else [''] * len(at))
+    axes.tick_params(axis='y', labelsize=7, length=2)
+  beside[0].set_ylabel('token that attends')
+  terms = record['mean_score_by_distance']
+  panels = np.atleast_1d(bottom.subplots(1, len(terms)))
+  for axes, (name, x) in zip(panels, terms.items()):
+    scores = in_ranges(np.nan_to_num(np.array(x, float)), borders)
+    scores = (scores / np.diff(borders)).reshape(N * H, -1)
+    _heat(axes, scores, borders, 'mean score', centred=True)
+    _name_layers(axes, N, H)
+    axes.set_title(f'({name}) {TERMS[name]}')
 
 
-def _scores(figure, terms, borders):
-  """All heads by distance, a panel for each term of the score."""
-  widths = np.diff(borders)
-  rows = {
-    name: in_ranges(np.nan_to_num(np.array(x, float)), borders)
-    for name, x in terms.items()
-  }
-  rows = {k: (x / widths).reshape(-1, len(widths)) for k, x in rows.items()}
-  most = max(abs(x).max() for x in rows.values())
-  panels = np.atleast_1d(figure.subplots(1, len(rows), sharey=True))
-  for axes, (name, x) in zip(panels, rows.items()):
-    image = _heat(axes, x, borders, most, ticks=3)
-    axes.set_yticks([])
-    axes.set_title(f'({name}) {TERMS[name].split(", ")[1]}')
-    axes.set_xlabel('distance')
-  panels[0].set_ylabel('all heads')
-  bar = figure.colorbar(image, ax=[*panels], pad=0.02)
-  bar.outline.set_visible(False)
-  bar.set_label('mean score')
-
-
-def _heat(axes, rows, borders, most=None, ticks=5):
-  """Probabilities; or scores, from -most to most."""
+def _heat(axes, rows, borders, unit, centred=False):
+  """Probabilities on a logarithmic scale; or scores, around zero."""
   from matplotlib import colors  # where there is a figure, it is there
 
   axes.grid(False)
-  at = np.linspace(0, len(borders) - 1, ticks).astype(int)
+  at = np.linspace(0, len(borders) - 1, 4).astype(int)
   axes.set_xticks(at - 0.5, [f'{borders[i]:,}' for i in at])
-  norm, colours = colors.LogNorm(1e-3, 1, clip=True), 'Blues'
-  if most:
-    norm, colours = colors.Normalize(-most, most), 'RdBu'
-  return axes.imshow(
+  axes.set_xlabel('distance, tokens')
+  most = abs(rows).max() or 1.0
+  ticks = most * np.array([-1, 0, 1] if centred else [0.001, 0.01, 0.1, 1])
+  norm, colours = colors.Normalize(-most, most), 'RdBu'
+  if not centred:
+    norm, colours = colors.LogNorm(ticks[0], most, clip=True), 'Blues'
+  image = axes.imshow(
     rows, aspect='auto', cmap=colours, norm=norm, interpolation='nearest'
   )
+  bar = axes.figure.colorbar(image, ax=axes, location='bottom', aspect=30)
+  bar.outline.set_visible(False)
+  bar.minorticks_off()
+  bar.set_ticks(ticks, labels=[f'{x:.2g}' for x in ticks])
+  bar.set_label(unit)
+
+
+def _name_layers(axes, N, H):
+  """Ticks for at most 12 layers, whose heads have a row each; lines between."""
+  named = np.arange(0, N, -(-N // 12))
+  axes.set_yticks(H * named + (H - 1) / 2, named + 1)
+  axes.set_ylabel('layer, a row for each head')
+  for i in range(1, N):
+    axes.axhline(H * i - 0.5, color=pictures.PALE, linewidth=0.6)
+
+
+def _word(token):
+  """A token in a picture: white space is visible, the rest is printable."""
+  token = token.replace(' ', '\u2423').replace('\n', '\u21b5')
+  shown = ''.join(x if x.isprintable() else ascii(x)[1:-1] for x in token)
+  return shown if len(shown) < 13 else f'{shown[:12]}…'
