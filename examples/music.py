@@ -12,8 +12,7 @@ begins, 128 + pitch of one that is held, 0 for silence.
 
   python music.py prepare MY_SCORES
 
-reads your own instead: MusicXML or MIDI files with four parts. docs/music.md
-has what to expect.
+reads your own instead: MusicXML or MIDI files with four parts.
 """
 
 import argparse
@@ -26,6 +25,7 @@ HELD = 128  # is added to the pitch of a note that goes on
 VOICES = 'soprano', 'alto', 'tenor', 'bass'
 STEPS = 4  # per quarter note
 BAR = len(VOICES) * 4 * STEPS  # tokens of a bar in 4/4 time
+SCORES = '.mid', '.midi', '.musicxml', '.mxl', '.xml'
 TRANSPOSED = range(-3, 4)  # semitones: each training piece in seven keys
 
 
@@ -91,10 +91,12 @@ def prepare(folder='', output='chorales'):
   import music21
 
   if folder:
-    paths = (x for x in pathlib.Path(folder).rglob('*') if x.is_file())
+    paths = (x for x in pathlib.Path(folder).rglob('*') if x.suffix in SCORES)
   else:
     paths = music21.corpus.getComposer('bach')
   pieces = [x for x in map(read_score, sorted(paths)) if x]
+  if len(pieces) < 10:
+    raise SystemExit(f'error: {len(pieces)} four-part pieces; 10 are needed')
   splits = {'train': [], 'valid': pieces[::10], 'test': pieces[5::10]}
   for i, piece in enumerate(pieces):
     if i % 10 not in (0, 5):
@@ -103,7 +105,7 @@ def prepare(folder='', output='chorales'):
   for name, ids in splits.items():
     lines = ''.join(json.dumps({'ids': x}) + '\n' for x in ids)
     pathlib.Path(output, f'{name}.jsonl').write_text(lines)
-    print(f'{output}/{name}.jsonl: {len(ids)} pieces, {sum(map(len, ids)):,}')
+    print(f'{name}: {len(ids)} pieces, {sum(map(len, ids)):,} tokens')
 
 
 def piece_of(split, number=0, folder='chorales'):
@@ -138,11 +140,10 @@ def save_picture(parts, path, given=0):
 
   figure = Figure(figsize=(9, 3.4), layout='constrained')
   axes = figure.subplots()
-  for number, (voice, notes) in enumerate(zip(VOICES, parts)):
-    for pitch, start, end in notes:
-      width = (end - start) / STEPS - 0.06
-      axes.barh(pitch, width, 0.9, left=start / STEPS, color=f'C{number}')
-    axes.plot([], [], color=f'C{number}', linewidth=5, label=voice)
+  for voice, notes in zip(VOICES, parts):
+    pitch, start, end = np.reshape(notes, [-1, 3]).T
+    width = (end - start) / STEPS - 0.06
+    axes.barh(pitch, width, 0.9, left=start / STEPS, label=voice)
   if given:
     axes.axvline(given / STEPS, color='grey', linestyle='--')
   axes.set(xlabel='quarter notes', ylabel='MIDI pitch')
