@@ -9,6 +9,7 @@ import re
 import jax
 import pytest
 
+from tests.models.cases import CASES
 from txl_jax import models
 from txl_jax.configs import gcnn_studies
 from txl_jax.data.corpora import preparation
@@ -186,15 +187,9 @@ def count(config):
   """Parameters of a Transformer by hand: projections, layers, norms, rest."""
   m, V = config.model, preparation.vocab_size(config.data)
   H, D, F = m.n_head, m.d_model, m.d_ff
-  HK, L = H * m.d_head, m.get('table_len') or 0
+  HK = H * m.d_head
   layer = 4 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
-  layer += {
-    'transformer_xl': D * HK,  # W_r
-    # A table, and unless left out another and u.
-    'shaw': L * HK + m.get('biases', 0) * (L * H + HK),
-    'vaswani': 0,
-    'al_rfou': L * D,  # a table
-  }[m.name]
+  layer += CASES[m.name].layer(m)
   words, edges = 0, [0, *m.cutoffs, V]
   for i, (start, stop) in enumerate(itertools.pairwise(edges)):
     width = D // m.div_val**i

@@ -16,6 +16,8 @@ import flax.traverse_util
 import jax
 import numpy as np
 
+from tests.models import cases
+
 
 def undropped(place, x):
   """Dropout that is off."""
@@ -101,20 +103,9 @@ def scores_of(model, p, biases, drop):
   def project(name, x):
     return np.einsum('d,dhk->hk', x, p['attention'][name]['kernel'])
 
-  def shaw(q, k, d):
-    own, rows = p['attention'], list(range(c.table_len))  # farthest first
-    rows = rows[-c.clamp_len :] if c.clamp_len else rows
-    row = rows[-1 - d] if d < len(rows) else rows[0]
-    scores = (q * k + q * own['table'][row]).sum(axis=-1)
-    if not c.biases:
-      return scores
-    return scores + (own['u'] * k).sum(axis=-1) + own['distance_bias'][row]
-
-  def plain(q, k, d):
-    return (q * k).sum(axis=-1)
-
-  known = {'transformer_xl': transformer_xl, 'shaw': shaw}
-  return (known | dict.fromkeys(('vaswani', 'al_rfou'), plain))[name]
+  if name == 'transformer_xl':
+    return transformer_xl
+  return cases.CASES[name].score(c, p['attention'])
 
 
 def layer(model, p, biases, x, past, drop):

@@ -12,7 +12,7 @@ import pathlib
 import pytest
 
 from txl_jax import models
-from txl_jax.models import transformer, transformer_xl
+from txl_jax.models import stack, transformer_xl
 from txl_jax.models.baselines import gcnn
 from txl_jax.modes import sections
 from txl_jax.parallel import mesh as mesh_lib
@@ -219,7 +219,7 @@ def test_choices_are_those_of_the_code():
     assert settings.keys(model.Config)['name'].choices.keys() == {name}
   gates = settings.keys(gcnn.Config)['gate'].choices
   assert gates.keys() == gcnn.PLAIN.keys() | gcnn.GATED.keys()
-  assert choices('model.remat') == {'none', *transformer.POLICIES}
+  assert choices('model.remat') == {'none', *stack.POLICIES}
   spans = [
     transformer_xl.Config(same_length=x, mem_len=7).span
     for x in choices('model.same_length')

@@ -32,10 +32,11 @@ from cosmic_ray.work_db import use_db
 
 MODELS = ['tests/models/transformer_xl_test.py']
 MODELS += ['tests/models/hf_golden_test.py', 'tests/models/interface_test.py']
-MODELS += ['tests/models/layers_test.py']
+MODELS += ['tests/models/stack_test.py']
+POSITIONS = ['tests/models/baselines/transformers_test.py']
 STEP = ['tests/training/step_test.py', 'tests/training/step_xl_test.py']
 LOOP = ['tests/training/loop_test.py', 'tests/training/meshes_test.py']
-VOCABULARY = ['tests/models/embeddings_test.py']
+VOCABULARY = ['tests/models/vocabulary_test.py']
 VOCABULARY += ['tests/parallel/vocab_parallel_test.py']
 OPTIM = ['tests/training/optim_test.py', 'tests/modes/sections_test.py']
 DOCUMENTS = ['tests/modes/document_runs_test.py']
@@ -49,7 +50,7 @@ CORE = {
   'ops/kernels/xla.py': ['tests/ops/kernels/xla_test.py', *MODELS],
   'ops/dropout.py': ['tests/ops/dropout_test.py', *MODELS],
   'ops/layer_loop.py': ['tests/ops', 'tests/models/kernel_test.py', *MODELS],
-  'ops/matmul.py': ['tests/models/layers_test.py', *MODELS],
+  'ops/matmul.py': ['tests/models/stack_test.py', *MODELS],
   'ops/softmax.py': ['tests/ops', *VOCABULARY, 'tests/models'],
   'ops/selected_rows.py': ['tests/ops', *VOCABULARY],
   'models/base.py': [
@@ -57,18 +58,18 @@ CORE = {
     'tests/models/regularisation_test.py',
     'tests/models',
   ],
-  'models/embeddings.py': [*VOCABULARY, 'tests/models', *STEP],
+  'models/config.py': [*MODELS, *KEYS, 'tests/models'],
   'models/inference.py': [*MODELS, 'tests/models', 'tests/generation'],
-  'models/layers.py': [*MODELS, 'tests/models', *STEP],
-  'models/baselines/shaw.py': ['tests/models/transformer_test.py', *KEYS],
-  'models/baselines/vaswani.py': ['tests/models/transformer_test.py', *KEYS],
+  'models/inspection.py': ['tests/models/inspection_test.py', *MODELS],
+  'models/baselines/shaw.py': [*POSITIONS, *KEYS],
+  'models/baselines/vaswani.py': [*POSITIONS, *KEYS],
   'models/baselines/al_rfou.py': [
     'tests/models/baselines/al_rfou_test.py',
     'tests/models',
   ],
-  'models/transformer.py': ['tests/models/transformer_test.py', *MODELS],
-  'models/transformer_config.py': [*MODELS, *KEYS, 'tests/models'],
+  'models/stack.py': [*MODELS, 'tests/models', *STEP],
   'models/transformer_xl.py': [*MODELS, 'tests/models', *STEP],
+  'models/vocabulary.py': [*VOCABULARY, 'tests/models', *STEP],
   'models/windowed.py': ['tests/models/windowed_test.py', 'tests/generation'],
   'training/step.py': [*STEP, *LOOP],
   'training/state.py': ['tests/training/state_test.py', *STEP, *LOOP],

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
     line = f'{split}: {entry["tokens"]} tokens'
     if entry['bytes']:  # of a text
       line += f' from {entry["bytes"]} bytes'
-    if 'unknown' in entry:  # of words, unless an older version prepared them
+    if 'unknown' in entry:  # of words
       line += f', {entry["unknown"]} unknown words'
     if split in corpus.files:
       line += f', of {corpus.files[split]}'

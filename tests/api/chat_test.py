@@ -117,7 +117,7 @@ def test_a_stop_text_within_a_subword(tmp_path):
   words = subwords.learn([b'lorem ipsum dolor sit amet, ' * 9], 280)
   runs.write(tmp_path, vocabulary=words, segment_len=6, init_std=0.7)
   run, said = txl_jax.load(tmp_path), b'lorem dolor.'
-  more = {**MORE, 'max_new_tokens': 40, 'mem_len': 200}
+  more = {**MORE, 'max_new_tokens': 90, 'mem_len': 300}
   free = run.generate(said, **more)
   # The last two bytes of the first long subword, where they come first.
   tokens, decoder = run.chat(**more), words.decoder()
@@ -133,13 +133,13 @@ def test_a_stop_text_within_a_subword(tmp_path):
   assert words.decode(chat.ids) == said + shown
   # And the model has read it: the next reply is one after all of this.
   then = words.encode(b' sit', '')
-  model = run.model.at_test_time(5, mem_len=200)
+  model = run.model.at_test_time(5, mem_len=300)
   variables = base.freeze(model, run.params)
   state = decoding.prefill(
     model, variables, [np.concatenate([chat.ids, then])], segment_len=5
   )
   found = decoding.decode(
-    model, variables, state, sampling=Sampling(), max_new_tokens=40, seed=6
+    model, variables, state, sampling=Sampling(), max_new_tokens=90, seed=6
   )
   ids = np.concatenate([tokens[0] for tokens, _ in found])
   assert chat.say(b' sit') == words.decode(ids).split(stop)[0]

@@ -237,3 +237,32 @@ def test_the_last_logits(name):
     return {np.prod([int(n) for n in shape.split(',')]) for shape in shapes}
 
   assert B * 6 * V in sizes(False) - sizes(True)
+
+
+def test_dropout():
+  x = jnp.ones([50, 40])
+  apply = lambda rate, key, train: base.Dropout().apply(
+    {},
+    x,
+    rate,
+    train=train,
+    rngs={'dropout': jax.random.key(key)} if train else {},
+  )
+  np.testing.assert_array_equal(apply(0.3, 0, False), x)
+  np.testing.assert_array_equal(apply(0.0, 0, True), x)
+  out = apply(0.3, 0, True)
+  assert abs((out == 0).mean() - 0.3) < 0.06
+  np.testing.assert_array_equal(out, apply(0.3, 0, True))
+  assert (out != apply(0.3, 1, True)).any()
+
+
+def test_locked_dropout_has_one_mask_for_all_positions():
+  x = jax.random.normal(jax.random.key(1), [6, 5, 40])
+  rngs = {'dropout': jax.random.key(0)}
+  out = base.Dropout().apply({}, x, 0.5, train=True, locked=True, rngs=rngs)
+  dropped = np.asarray(out) == 0
+  for t in range(5):
+    np.testing.assert_array_equal(dropped[:, t], dropped[:, 0])
+  assert len({row.tobytes() for row in dropped[:, 0]}) == 6
+  assert abs(dropped[:, 0].mean() - 0.5) < 0.16
+  np.testing.assert_allclose(out, 2 * x * ~dropped, rtol=1e-6)

@@ -12,39 +12,18 @@ import numpy as np
 import pytest
 
 from tests import direct
+from tests.models.cases import CASES
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
 from txl_jax.models import windowed
 
-V, B, M = 13, 3, 4
-
-TINY = dict(n_layer=2, d_model=8, n_head=2, d_head=3, d_ff=10)
-# Small; a token matters to at least the five after it.
-SETTINGS = {
-  'gcnn': dict(d_model=8, blocks='[4,6] [1,3 4,5 1,8]'),
-  'lstm': dict(d_model=8, d_hidden=6),
-  'qrnn': dict(d_model=8, d_hidden=6, window=3),
-  'transformer_xl': dict(TINY, mem_len=M),
-  'shaw': dict(TINY, mem_len=M, table_len=6),
-  'vaswani': dict(TINY),
-  'al_rfou': dict(TINY, table_len=9, layer_losses=True, second_target=0.5),
-  'convolution': dict(kernel=4),
-}
-# Changes under which a memory holds all of the nine tokens before.
-WHOLE = {
-  'transformer_xl': [dict(mem_len=9), dict(mem_len=9, pre_norm=True)],
-  'gcnn': [{}, dict(tie_weights=False, blocks='[3,7 2,4] [1,6]*2')],
-  'lstm': [{}],
-  'qrnn': [{}],
-  'shaw': [dict(mem_len=9), dict(mem_len=9, clamp_len=3)],
-  'vaswani': [dict(pre_norm=True)],
-  'al_rfou': [{}],
-  'convolution': [{}],
-}
+V, B = 13, 3
+SETTINGS = {name: case.small for name, case in CASES.items()}
+WHOLE = {name: case.whole for name, case in CASES.items()}
 NAMES = [*SETTINGS, 'window']
 # Those that are much like another one are tried by `-m slow`; al_rfou is behind
 # a window, too.
-_SLOW = 'shaw', 'vaswani', 'qrnn', 'window'
+_SLOW = {name for name in CASES if CASES[name].slow} | {'window'}
 
 
 def some(names):

@@ -16,7 +16,7 @@ from txl_jax import models
 from txl_jax.generation import decoding
 from txl_jax.generation.sampling import Sampling
 from txl_jax.models import base
-from txl_jax.models.transformer import Memory
+from txl_jax.models.transformer_xl import Memory
 
 FILES = sorted((pathlib.Path(__file__).parent / 'golden').glob('hf_*.npz'))
 

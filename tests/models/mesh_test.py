@@ -7,20 +7,19 @@ import pytest
 
 from tests import direct
 from tests.models import every
+from tests.models.cases import CASES
 from txl_jax.models import windowed
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 
 B, T = 8, 6
-# Widths that the mesh divides, where those of the other tests are odd.
-DIVISIBLE = {'gcnn': dict(blocks='[4,8]')}
 
 
 @pytest.mark.parametrize(
   'name, changes',
   every.some(
     [
-      *((name, DIVISIBLE.get(name, {})) for name in every.SETTINGS),
+      *((name, case.divisible) for name, case in CASES.items()),
       ('transformer_xl', dict(tie_positions=True)),
     ]
   ),

@@ -22,7 +22,7 @@ def make(vocab_size=V, **changes):
     dtype='float64',
   )
   fields = {'name': 'transformer_xl', **fields, **changes}
-  if fields['name'] in ('vaswani', 'al_rfou') and 'mem_len' not in changes:
+  if models.MODELS[fields['name']].ABSOLUTE and 'mem_len' not in changes:
     del fields['mem_len']
   longest = fields.pop('longest', 0)
   model = models.build(fields, vocab_size)

@@ -12,6 +12,9 @@ import pytest
 from tests import direct
 from tests.models.small import B, N, T, V, make, text
 from txl_jax import attention, models
+from txl_jax.models import transformer_xl
+from txl_jax.models.transformer_xl import Config
+from txl_jax.ops import matmul
 from txl_jax.program.errors import UserError
 
 
@@ -430,3 +433,62 @@ def test_cutoffs_beyond_the_vocabulary():
     f'model.cutoffs is ({V}, {V + 1}); allowed: a first number below {V}, the '
     'size of the vocabulary'
   )
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=[2, 3, 8]) * [[[3.0]], [[1e-2]]]  # eps matters in row 1
+
+
+@pytest.mark.parametrize('eps', [1e-5, 1e-12, 1e-2])
+def test_layer_norm(eps):
+  params = {'norm': {'scale': RNG.normal(size=8), 'bias': RNG.normal(size=8)}}
+  with jax.enable_x64(True):
+    module = transformer_xl.LayerNorm(Config(ln_eps=eps, dtype='float64'))
+    out = module.apply({'params': params}, jnp.array(X))
+  expected = direct.layer_norm(X, params, eps)
+  np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_layer_norm_is_computed_in_float32(dtype):
+  """A mean of 1,000 squares to 10^6 and would hide a variance of 1."""
+  x = jnp.array(1000 + 8 * RNG.normal(size=[1, 1, 64]), dtype)
+  module = transformer_xl.LayerNorm(Config(init_std=0.0, dtype=dtype))
+  variables = module.init(jax.random.key(0), x)
+  assert variables['params']['norm']['scale'].dtype == jnp.float32
+  out = module.apply(variables, x)
+  assert out.dtype == matmul.state_dtype(dtype)
+  one = {'norm': {'scale': np.ones(64), 'bias': np.zeros(64)}}
+  expected = direct.layer_norm(np.asarray(x, np.float64), one, 1e-5)
+  rtol, atol = (2**-8, 1e-3) if dtype == 'bfloat16' else (1e-4, 1e-4)
+  np.testing.assert_allclose(
+    np.asarray(out, np.float64), expected, rtol=rtol, atol=atol
+  )
+
+
+def test_feed_forward():
+  params = {
+    'w1': {'kernel': RNG.normal(size=[8, 5]), 'bias': RNG.normal(size=5)},
+    'w2': {'kernel': RNG.normal(size=[5, 8]), 'bias': RNG.normal(size=8)},
+  }
+  with jax.enable_x64(True):
+    config = Config(d_ff=5, dropout=0.5, dtype='float64')
+    module = transformer_xl.FeedForward(config)
+    out = module.apply({'params': params}, jnp.array(X))
+  expected = direct.feed_forward(X, params)
+  np.testing.assert_allclose(out, expected, rtol=0, atol=1e-10)
+
+
+def test_biases():
+  module = transformer_xl.Biases(
+    Config(n_head=40, d_head=50, init_std=0.1, dtype='bfloat16')
+  )
+  (u, v), variables = module.init_with_output(jax.random.key(0))
+  params = variables['params']
+  assert params.keys() == {'u', 'v'}
+  for x, param in zip((u, v), (params['u'], params['v'])):
+    assert param.shape == (40, 50) and param.dtype == jnp.float32
+    assert abs(param.std() - 0.1) < 0.01
+    assert x.dtype == matmul.state_dtype('bfloat16')
+    np.testing.assert_array_equal(x, param.astype(x.dtype))
+  assert (params['u'] != params['v']).all()

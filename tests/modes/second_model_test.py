@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests import programs
+from tests.models.cases import CASES
 from tests.models.convolution import CausalConvolution
 from txl_jax import models
 from txl_jax.models import base
@@ -23,21 +24,6 @@ from txl_jax.runs import weights_file
 from txl_jax.runs.console import Console
 
 STEPS = 20
-TINY = dict(n_layer=2, d_model=16, n_head=2, d_head=8, d_ff=24, unroll=2)
-# Small; a memory holds what a test generates. One line for each model.
-SETTINGS = {
-  'convolution': {},
-  'shaw': dict(TINY, mem_len=32, table_len=24),
-  'vaswani': dict(TINY),
-  'al_rfou': dict(TINY, table_len=8, layer_losses=True, second_target=0.5),
-  'gcnn': dict(d_model=16, blocks='[4,16] [1,8 3,8 1,16]', init_std=0.2),
-  'lstm': dict(d_model=16, d_hidden=24, init_std=0.2),
-  'qrnn': dict(d_model=16, d_hidden=24, init_std=0.2),
-}
-# Half a minute each; those that are like another one are tried by `-m slow`.
-SLOW = 'shaw', 'vaswani', 'al_rfou', 'gcnn', 'lstm', 'qrnn'
-# Other keys of a run.
-MORE = {'vaswani': {'train.loss': 'half'}}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -57,8 +43,8 @@ def corpus(tmp_path_factory):
 
 def config(corpus, name='convolution', **mesh):
   c = sections.compose(name)
-  c.model.update(SETTINGS[name])
-  c.update_from_flattened_dict(MORE.get(name, {}))
+  c.model.update(CASES[name].run)
+  c.update_from_flattened_dict(CASES[name].options)
   c.data.update(
     corpus='text', path=f'{corpus}/corpus.txt', dir=f'{corpus}/data'
   )
@@ -75,10 +61,6 @@ def config(corpus, name='convolution', **mesh):
   return c
 
 
-def test_every_other_model_is_here():
-  assert SETTINGS.keys() == models.MODELS.keys() - {'transformer_xl'}
-
-
 def job(config, folder, **changes):
   with Watch() as watch:
     return Job(
@@ -90,8 +72,10 @@ def job(config, folder, **changes):
 @pytest.fixture(
   scope='module',
   params=[
-    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
-    for name in SETTINGS
+    # Half a minute each.
+    pytest.param(name, marks=[pytest.mark.slow] * case.slow_run)
+    for name, case in CASES.items()
+    if name != 'transformer_xl'
   ],
 )
 def run(request, corpus, tmp_path_factory):
@@ -226,8 +210,8 @@ def test_is_summed_up(run):
   assert f'parameters: {sizes[0]}' in lines
   line = f'parameters at inference: {sizes[1]}'
   assert (line in lines) == (sizes[0] != sizes[1])
-  trained_alone = run.config.model.name in ('convolution', 'al_rfou')
-  assert (sizes[0] != sizes[1]) == trained_alone
+  trains_more = CASES[run.config.model.name].trains_more
+  assert (sizes[0] != sizes[1]) == trains_more
 
 
 def test_the_convolution_is_summed_up(corpus):
@@ -255,9 +239,7 @@ def test_is_divided_over_devices(corpus, run, tmp_path):
   lines = summary.table(c, 256)
   (line,) = (x for x in lines if x.startswith('mesh: '))
   assert line.endswith('8 devices')
-  own = {'convolution': 'first/', 'gcnn': 'blocks_*/'}
-  own |= dict.fromkeys(('lstm', 'qrnn'), 'layers_*/')
-  start = own.get(c.model.name, 'layers_*/attention')
+  start = CASES[c.model.name].tensor
   parts = [x for x in lines if x.startswith(start)]
   assert parts and all('tensor' in x for x in parts)
 

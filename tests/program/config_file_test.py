@@ -6,11 +6,9 @@ import sys
 
 import pytest
 
-from tests.program.settings_test import GONE
 from txl_jax import configs
-from txl_jax.configs import common
 from txl_jax.modes import sections
-from txl_jax.program import config_file, settings
+from txl_jax.program import config_file
 from txl_jax.program.errors import UserError
 
 FOLDER = pathlib.Path(__file__).parents[2] / 'configs'
@@ -227,19 +225,6 @@ def test_an_experiment_has_the_name_of_its_file(tmp_path, monkeypatch):
   assert parsed(*same) == 'mine:a'
   for other in 'optim.lr=1', 'model.dropout=0.5', 'train.batch_size=3':
     assert parsed(*same, f'--config.{other}') == 'mine:a+'
-
-
-def test_a_recorded_config_with_keys_that_are_gone(tmp_path):
-  path = tmp_path / 'config.py'
-  text = settings.to_python(common.get_config(), 'command', {'seed': 7})
-  gone = "  c.train.compilation_cache = ''\n  c.generate.stream = True\n"
-  gone += ''.join(f'  c.{name} = 3\n' for name in GONE)
-  text = text.replace("nonfinite = 'stop'", "nonfinite = 'skip'")
-  path.write_text(text.replace('  return c', f'{gone}  return c'))
-  found = config_file.load(f'{path}')
-  assert (found.seed, found.train.nonfinite) == (7, 'stop')
-  path.write_text(f'{HEAD}  c = common.get_config()\n{gone}  return c\n')
-  assert 'line 6, c.train.compilation_cache' in refused(path)
 
 
 def test_interrupted(tmp_path):

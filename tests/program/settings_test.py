@@ -348,31 +348,6 @@ def test_a_list_that_is_shown():
   assert len(settings.shown('x' * 75_111)) == 200
 
 
-# Keys that a run of an older version may have.
-GONE = (
-  'attention_length.threshold',
-  'data.separator',
-  'generate.prompt_lines',
-  'generate.stream',
-  *(f'heatmap.{x}' for x in ('against', 'context', 'start', 'tokens')),
-  *(f'long_text.{x}' for x in ('context', 'ngrams', 'start', 'tokens')),
-  'model.softmax_samples',
-  'sliding_window.tokens',
-  'sliding_window.window',
-  'train.compilation_cache',
-  'train.init_optimiser',
-  'train.sample_every',
-  'train.steps_per_dispatch',
-  'watch.stall_seconds',
-)
-
-
-def test_keys_that_are_gone_do_not_differ():
-  then = dict.fromkeys(GONE, 'here') | {'train.another': 1}
-  found = [*settings.differences({}, {}, then)]
-  assert found == [('train.another', None, 1)]
-
-
 def test_a_model_of_another_name_is_told_by_its_name():
   now, then = {'model.name': 'b', 'model.a': 1}, {'model.name': 'a'}
   found = [name for name, *_ in settings.differences({}, now, then)]

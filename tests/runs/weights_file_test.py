@@ -232,14 +232,6 @@ def test_a_file_of_an_older_version_has_the_defaults(saved):
   assert weights_file.load(saved)[0].config.dropout == 0.1
 
 
-def test_a_file_of_an_older_version_has_keys_that_are_gone(saved):
-  arrays = arrays_of(saved)
-  header = json.loads(str(arrays['__model__']))
-  header['model']['softmax_samples'] = 0
-  np.savez(saved, **arrays | {'__model__': np.array(json.dumps(header))})
-  assert weights_file.load(saved)[0].config.dropout == 0.1
-
-
 def test_paths_that_cannot_be_written(tmp_path):
   save = lambda path: (
     lambda: weights_file.save(path, {'x': jnp.ones(2)}, {}, {})

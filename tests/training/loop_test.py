@@ -298,7 +298,7 @@ def test_epochs_in_words(make):
   ]
   assert plan.in_words(config(), text) == []
   c.optim.warmup = 101
-  line = 'warning: optim.warmup, 101, is beyond that'
+  line = 'warning: optim.warmup, 101, is more; type --config.optim.warmup=10'
   assert plan.in_words(c, text)[2] == line
   # No more epochs of varying length are drawn than train.steps allow.
   c = config(epochs=1_000_000, steps=100, varlen=True)

@@ -25,7 +25,7 @@ def values(sums):
 
 
 DTYPES = dict(nll='f4', tokens='i4', grad_norm='f4')
-DTYPES |= dict(steps='i4', bad_step='i4', skipped='i4')
+DTYPES |= dict(steps='i4', bad_step='i4')
 
 
 def assert_dtypes(sums):
@@ -38,14 +38,14 @@ def assert_dtypes(sums):
 def test_zeros():
   sums = metrics.zeros()
   assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(0.0, 0, 0.0, 0, -1, 0)
+  assert values(sums) == metrics.Sums(0.0, 0, 0.0, 0, -1)
 
 
 def test_add():
   sums = add(metrics.zeros(), 6.5, 4, 0.25, 7)
   sums = add(sums, jnp.bfloat16(1.5), 3, 0.5, 8)
   assert_dtypes(sums)
-  assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1, 0)
+  assert values(sums) == metrics.Sums(8.0, 7, 0.75, 2, -1)
 
 
 def test_more_tokens_than_an_int32_counts():

@@ -116,8 +116,9 @@ class Prepared:
       )
     if ours.symbols == vocabulary.symbols:
       return self
-    same = vocabulary.of_documents().symbols == ours.of_documents().symbols
-    if isinstance(vocabulary, Subwords) and not same:
+    if isinstance(vocabulary, Subwords) and (
+      vocabulary.of_documents().symbols != ours.of_documents().symbols
+    ):
       raise UserError(
         f'corpus {self.name} is cut into other subwords than those of the '
         'model; allowed: its vocabulary.json as data.tokenizer'

@@ -46,14 +46,13 @@ def at_test_time(
   is given a window, or the window is longer than the model can read, or if a
   model with absolute positions and a memory is to write token by token.
   """
-  given = config[section].model.items()
-  overrides = {k: x for k, x in given if x is not None}
-  model = build(config.model, vocab_size)
-  own, several = config[section], section == 'eval'
+  keys = config[section].model.items()
+  overrides = {k: x for k, x in keys if x is not None}
+  model, T = build(config.model, vocab_size), config[section].segment_len
   if section == 'generate':
     dtype = matmul.decoding_dtype(config.model.dtype).name
     model = model.with_keys(dtype=dtype)
-  model = model.at_test_time(own.segment_len, several, **overrides)
+  model = model.at_test_time(T, section == 'eval', **overrides)
   if not window:
     if section == 'generate' and model.ABSOLUTE and model.remembers():
       M = overrides.get('mem_len', config.model.mem_len)

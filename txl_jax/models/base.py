@@ -3,7 +3,9 @@
 A model is a file with a dataclass of its keys, the section `model` of a
 config (see `settings`), and a Linen module, a `LanguageModel`:
 
-  states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory
+  states(tokens, memory, *, lengths, train) -> final states [B, T, D], memory;
+    or through(tokens, memory, lengths, train) -> the states of every layer,
+    memory
   init_memory(batch_size) -> memory
   row_axes() -> for each leaf of a memory, the batch axis
 
@@ -18,9 +20,8 @@ config (see `settings`), and a Linen module, a `LanguageModel`:
             are only read: a model without a memory may have it, and tokens are
             then left-aligned: context, segment, padding; None for none
 
-It inherits the rest. The methods that read no parameters are pure: call them on
-the unbound module.
-With train=True a 'dropout' key is needed in `apply`.
+Everything else is inherited. The methods that read no parameters are pure: call
+them on the unbound module. With train=True `apply` needs a 'dropout' key.
 """
 
 import dataclasses
@@ -35,7 +36,8 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax.models import config as config_lib
-from txl_jax.models import embeddings, initial, layers
+from txl_jax.models import initial, vocabulary
+from txl_jax.ops import dropout
 from txl_jax.program import settings
 
 # In `row_axes`, marks an array that all rows share.
@@ -62,6 +64,19 @@ def counts(targets: jax.Array) -> jax.Array:
   return jnp.maximum(jnp.stack(n), 1).astype(jnp.float32)
 
 
+class Dropout(nn.Module):
+  """Dropout of x [B, T, ...] under the 'dropout' key of the module.
+
+  Locked, it has one mask for all positions, see `ops.dropout.drop`.
+  """
+
+  @nn.compact
+  def __call__(self, x, rate, *, train, locked=False):
+    if not train or rate == 0.0:
+      return x
+    return dropout.drop(x, rate, self.make_rng('dropout'), locked)
+
+
 class LanguageModel(nn.Module):
   """What all models share; by default, a model has no memory."""
 
@@ -73,26 +88,26 @@ class LanguageModel(nn.Module):
   Config: ClassVar[type[config_lib.Config]]
   # Whether embeddings are multiplied by sqrt(D).
   SCALES_EMBEDDINGS: ClassVar[bool] = False
-  # Whether it has `attention_maps`, see `models.transformer`.
+  # Whether it has `attention_maps`, see `models.inspection`.
   ATTENDS: ClassVar[bool] = False
   # Whether positions are those within a segment, not distances: then a text
   # cannot be read in other segments than in training, nor token by token.
   ABSOLUTE: ClassVar[bool] = False
   # (regular expression, axes of each dimension) for the paths of parameters,
   # see `parallel.mesh`; each parameter must match one.
-  SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = embeddings.SHARDING
+  SHARDING: ClassVar[Sequence[tuple[str, tuple]]] = vocabulary.SHARDING
   # Regular expressions for the paths of matrices without weight decay.
   NOT_DECAYED: ClassVar[Sequence[str]] = ()
 
   def setup(self) -> None:
     c = self.config
     scale = c.d_model**0.5 if self.SCALES_EMBEDDINGS else 1.0
-    own = self.vocab_size, c, scale, self.temperature
-    self.vocabulary = embeddings.Vocabulary(*own)
-    self.drop = layers.Dropout()
+    arguments = self.vocab_size, c, scale, self.temperature
+    self.vocabulary = vocabulary.Vocabulary(*arguments)
+    self.drop = Dropout()
     tiny = 1e-12 * scale if c.dropped_words == 'tiny' else 0.0
     rate = c.word_dropout
-    self.drop_words = layers.WordDropout(self.vocab_size, rate, tiny)
+    self.drop_words = vocabulary.WordDropout(self.vocab_size, rate, tiny)
 
   def init_memory(self, batch_size: int) -> Any:
     """A memory for that many rows, as it is before the first token."""
@@ -100,11 +115,12 @@ class LanguageModel(nn.Module):
     return ()
 
   def row_axes(self) -> Any:
-    """A pytree like a memory: the batch axis of each leaf.
+    """A pytree like a memory: the batch axis of each leaf, by default 0.
 
     The axis may combine batch and heads; SHARED if a leaf has no rows.
     """
-    return ()
+    memory = jax.eval_shape(lambda: self.init_memory(1))
+    return jax.tree.map(lambda _: 0, memory)
 
   def reset_memory(self, memory: Any, rows: jax.Array) -> Any:
     """The memory with the given rows (bool [B]) as before the first token."""
@@ -150,11 +166,7 @@ class LanguageModel(nn.Module):
     return trained if self.ABSOLUTE and trained else math.inf
 
   def embed(
-    self,
-    tokens: jax.Array,
-    *,
-    train: bool,
-    positions: jax.Array | None = None,
+    self, tokens: jax.Array, *, train: bool, positions: Any = None
   ) -> jax.Array:
     """int32 [B, T] -> [B, T, D], the input of the first layer.
 
@@ -166,11 +178,30 @@ class LanguageModel(nn.Module):
       x += positions
     return self._drop_ends(x, self.config.dropout_embed, train)
 
-  def _drop_ends(self, x, own_rate, train):
-    """Applies dropout to embeddings or final states [B, T, D]."""
+  def _drop_ends(self, x: jax.Array, rate: float, train: bool) -> jax.Array:
+    """Dropout of embeddings or final states [B, T, D]; -1 is model.dropout."""
     c = self.config
-    rate = c.dropout if own_rate < 0 else own_rate
+    rate = c.dropout if rate < 0 else rate
     return self.drop(x, rate, train=train, locked=c.locked_dropout)
+
+  def states(
+    self,
+    tokens: jax.Array,
+    memory: Any,
+    *,
+    lengths: jax.Array | None = None,
+    train: bool = False,
+  ) -> tuple[jax.Array, Any]:
+    """int32 [B, T] -> final states [B, T, D] and the new memory."""
+    (*_, h), memory = self.through(tokens, memory, lengths, train)
+    return h, memory
+
+  def through(
+    self, tokens: jax.Array, memory: Any, lengths: Any, train: bool
+  ) -> tuple[tuple[jax.Array, ...], Any]:
+    """The embeddings, the output of each layer, and the new memory."""
+    h, memory = self.states(tokens, memory, lengths=lengths, train=train)
+    return (h,), memory
 
   def __call__(
     self,
@@ -235,11 +266,10 @@ class LanguageModel(nn.Module):
     """The input of the first layer, the output of each, and the new memory.
 
     For N layers these are N + 1 arrays [B, T, width], without dropout. The
-    last one is the final states, which the softmax reads; a model that does
-    not show its layers returns only that. The memory is as for `states`.
+    last one is the final states, which the softmax reads; a model that has no
+    `through` returns only that. The memory is as for `states`.
     """
-    h, memory = self.states(tokens, memory, lengths=lengths, train=False)
-    return (h,), memory
+    return self.through(tokens, memory, lengths, False)
 
   def at_test_time(
     self, longest: int | None = None, several: bool = True, **overrides: Any
@@ -278,35 +308,6 @@ class LanguageModel(nn.Module):
   def inference_params(self, params: Any) -> Any:
     """The parameters without those that are only for training."""
     return params
-
-
-class Layered(LanguageModel):
-  """A model whose layers are called one after the other.
-
-  It defines `through`(tokens, memory, lengths, train), which returns a tuple,
-  the embeddings and the output of each layer, and the new memory.
-  """
-
-  def row_axes(self) -> Any:
-    memory = jax.eval_shape(lambda: self.init_memory(1))
-    return jax.tree.map(lambda _: 0, memory)
-
-  def states(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    train: bool = False,
-  ) -> tuple[jax.Array, Any]:
-    """int32 [B, T] -> final states [B, T, D] and the new memory."""
-    (*_, x), memory = self.through(tokens, memory, lengths, train)
-    return x, memory
-
-  def hidden(
-    self, tokens: jax.Array, memory: Any, *, lengths: jax.Array | None = None
-  ) -> tuple[tuple[jax.Array, ...], Any]:
-    return self.through(tokens, memory, lengths, False)
 
 
 def penalty(

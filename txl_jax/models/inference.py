@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from txl_jax.models import base, layers, transformer
+from txl_jax.models import base, inspection, stack
 from txl_jax.ops import ring
 from txl_jax.program import target_device
 
@@ -34,29 +34,32 @@ class Ring(flax.struct.PyTreeNode):
   filled: Any  # int32 [B], how many real states each row has had, at most M + C
 
 
-class WithRing(transformer.Transformer):
+class WithRing(inspection.Inspected):
   """A Transformer whose memory is a Ring at test time.
 
-  It has relative positions, and `at_test_time` is told the longest segment; if
-  not, memory is as in training.
+  This needs relative positions and the longest segment in `at_test_time`;
+  without them memory is as in training. The model is a
+  `transformer_xl.TransformerXL`, whose attributes are used here.
   """
 
   longest: int = 0  # T of the longest segment; 0 if memory is a Memory
   several: bool = True  # whether several such segments may come at once
 
   @property
-  def _has_ring(self):
+  def has_ring(self) -> bool:
+    """Whether memory is a Ring."""
     # A zero state has zero keys and values, but not after a norm.
     c = self.config
     zeros_behind_norm = c.pre_norm and c.memory_init == 'zeros'
-    return bool(self.longest and c.mem_len and not zeros_behind_norm)
+    never = self.ABSOLUTE or zeros_behind_norm
+    return bool(self.longest and c.mem_len and not never)
 
   @property
   def _slots(self):
     """C: M plus what attends at once, in whole segments; so none is cut."""
     c, M, T = self.config, self.config.mem_len, self.longest
     # Products with few queries are slow, but each of them sees all slots, and
-    # their scores shall be smaller than the ring.
+    # their scores must be smaller than the ring.
     most = min(_AT_ONCE, M // 8, c.n_layer * c.d_head)
     new = max(most // T if self.several else 1, 1) * T
     return -(-(M + new) // T) * T
@@ -65,49 +68,44 @@ class WithRing(transformer.Transformer):
     self, longest: int | None = None, several: bool = True, **overrides: Any
   ) -> base.LanguageModel:
     model = super().at_test_time(**overrides)
-    if longest is None:
-      return model
-    return model.clone(longest=longest, several=several)
+    return model.clone(longest=longest or 0, several=several)
 
   def frozen(self, params: Any) -> dict[str, Any]:
     """See `base.LanguageModel`.
 
     If memory is a Ring, the position tables of all layers are projected, the
     kernels of queries, keys and values are joined, and on a GPU those of
-    `layers.Product` have their output axes first.
+    products have their output axes first.
     """
-    variables = super().frozen(params)
-    if not self._has_ring:
+    variables = super().frozen(stack.cast(params, self.config))
+    if not self.has_ring:
       return variables
     tables = self.apply(variables, method='ring_tables')
     params, kernels = _arranged(variables['params'])
     return {'params': params, 'frozen': {'tables': tables, **kernels}}
 
-  def ring_tables(self) -> tuple[layers.Distances, ...]:
-    """The distances of each layer, whose r is a `ring.table`."""
+  def ring_tables(self) -> tuple[Any, ...]:
+    """The position terms of each layer, whose r is a `ring.table`."""
     shared, tables = self.positions(self._slots, False), []
     for layer in self.layers:
-      found: Any = layer.attention.distances(layer.positions(shared))
-      tables.append(found._replace(r=ring.table(found.r)))
+      terms = layer.attention.position_terms(layer.positions(shared))
+      tables.append(terms._replace(r=ring.table(terms.r)))
     return tuple(tables)
 
-  def init_memory(self, batch_size: int) -> Any:
-    """A Memory or a Ring, empty or full of zero states; () if M is 0."""
-    if not self._has_ring:
-      return super().init_memory(batch_size)
+  def init_ring(self, batch_size: int) -> Ring:
+    """A Ring, empty or full of zero states."""
     c = self.config
     shape = batch_size * c.n_head, self._slots, c.d_head
-    pairs = self.row_axes().states
+    pairs = self.ring_axes().states
     states = jax.tree.map(lambda _: jnp.zeros(shape, c.operand_dtype), pairs)
-    return Ring(states, jnp.zeros([], jnp.int32), self._filled(batch_size))
+    return Ring(states, jnp.zeros([], jnp.int32), self.start(batch_size))
 
-  def row_axes(self) -> Any:
-    if not self._has_ring:
-      return super().row_axes()
+  def ring_axes(self) -> Ring:
+    """Like `row_axes`, of a Ring."""
     return Ring(((0, 0),) * self.config.n_layer, base.SHARED, 0)
 
   def repeat_rows(self, memory: Any, times: int) -> Any:
-    if not self._has_ring:
+    if not self.has_ring:
       return super().repeat_rows(memory, times)
     B = len(memory.filled)
 
@@ -119,33 +117,26 @@ class WithRing(transformer.Transformer):
     return Ring(states, memory.at, jnp.repeat(memory.filled, times))
 
   def segments_of(self) -> int:
-    return self.longest if self._has_ring and self.several else 0
+    return self.longest if self.has_ring and self.several else 0
 
   def rewinds(self) -> int:
-    return self.longest if self._has_ring else 0
+    return self.longest if self.has_ring else 0
 
   def rewind(self, memory: Any, counts: jax.Array) -> Any:
     """The memory without the last counts[b] tokens of row b, int32 [B]."""
     states, at = ring.rewind(memory.states, memory.at, counts)
     return Ring(states, at, memory.filled - counts)
 
-  def watched(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    lengths: jax.Array | None,
-    train: bool,
-    what: str = '',
-  ) -> Any:
-    """See `transformer.Transformer`, and `segments_of`.
+  def forward_ring(
+    self, tokens: jax.Array, memory: Ring, lengths: Any, shown: str
+  ) -> tuple[jax.Array, Ring, None]:
+    """int32 [B, n T] -> final states [B, n T, D], the new memory, None.
 
-    ValueError if memory is a Ring and the layers shall show something: its
-    slots are not in the order of their states.
+    See `segments_of`. ValueError if the layers are asked to show something:
+    the slots of a Ring are not in the order of their states.
     """
-    if not self._has_ring:
-      return super().watched(tokens, memory, lengths, train, what)
-    if what:
-      raise ValueError('what layers show needs at_test_time(longest=0)')
+    if shown:
+      raise ValueError('layers show nothing with at_test_time(longest=...)')
     c, count, C = self.config, tokens.shape[1], self._slots
     T = min(count, self.longest)
     n = count // T
@@ -169,8 +160,8 @@ class WithRing(transformer.Transformer):
     states = []
     with nn.intercept_methods(_product):
       for n, layer in enumerate(self.layers):
-        given = layer.normed(h), memory.states[n], tables[n], at, mask
-        attended, rings = _attention(layer.attention, *given)
+        arguments = layer.normed(h), memory.states[n], tables[n], at, mask
+        attended, rings = _attention(layer.attention, *arguments)
         h = layer.after_attention(h, attended)
         states.append(rings)
     filled = jnp.minimum(memory.filled + count, c.mem_len + C)
@@ -180,14 +171,16 @@ class WithRing(transformer.Transformer):
     return h, memory, None
 
 
-def _attention(attention, x, rings, distances, at, mask):
+def _attention(
+  attention: Any, x: jax.Array, rings: Any, terms: Any, at: Any, mask: Any
+) -> tuple[jax.Array, Any]:
   """Attention over rings of keys and values: [B, n T, D], and the new rings.
 
   x is [B, n T, D], n parts one after the other, each of one segment or of
   several; at [n] and mask [n, B, T, C] are those of each part, which sees what
   the parts before it have written.
   """
-  (n, B, T, _), (r, u, v_bias, b) = mask.shape, distances
+  (n, B, T, _), (r, u, v_bias, b) = mask.shape, terms
 
   def attend(rings, part):
     (q, *new), at, mask = part
@@ -206,8 +199,8 @@ def _attention(attention, x, rings, distances, at, mask):
 
 def _project(attention, x):
   """[B, any, D] -> queries, keys, values; one product if kernels are joined."""
-  every = attention.variables.items()
-  joined = {kind: own['qkv'] for kind, own in every if 'qkv' in own}
+  kinds = attention.variables.items()
+  joined = {kind: x['qkv'] for kind, x in kinds if 'qkv' in x}
   if not joined:
     return attention.q(x), *attention.project(x)
   product = attention.q.clone(features=(3, *attention.q.features), parent=None)
@@ -216,10 +209,10 @@ def _project(attention, x):
 
 
 def _product(call, args, kwargs, context):
-  """Intercepts each `layers.Product` whose kernel is [*outputs, inputs]."""
+  """Intercepts each `stack.product` whose kernel is [*outputs, inputs]."""
   module: Any = context.module
   kernel = None
-  if isinstance(module, layers.Product):
+  if isinstance(module, nn.DenseGeneral):
     kernel = module.get_variable('frozen', 'kernel')
   if kernel is None:
     return call(*args, **kwargs)
@@ -237,9 +230,9 @@ def _arranged(params):
   flat: dict[str, Any] = {**traverse_util.flatten_dict(params, sep='/')}
   first = {}
   for name in [x for x in flat if x.endswith('attention/q/kernel')]:
-    own = name.removesuffix('q/kernel')
-    kernels = [flat.pop(f'{own}{x}/kernel') for x in 'qkv']
-    flat[f'{own}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
+    path = name.removesuffix('q/kernel')
+    kernels = [flat.pop(f'{path}{x}/kernel') for x in 'qkv']
+    flat[f'{path}qkv/kernel'] = jnp.stack(kernels, axis=1)  # [D, 3, H, K]
   if target_device.device().platform == 'gpu':
     # There, a product with one row, that of a generated token, becomes sums:
     # along the last axis they are one kernel that reads memory in order.

@@ -68,14 +68,7 @@ class Windowed(base.LanguageModel):
     memory, nll = self._over_time(score, memory, columns)
     return base.LMOutput(nll.T, memory, jnp.zeros([2], nll.dtype))
 
-  def logits(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    *,
-    lengths: jax.Array | None = None,
-    last: bool = False,
-  ) -> tuple[jax.Array, Any]:
+  def logits(self, tokens, memory, *, lengths=None, last=False):
     if last:
       memory = _slide(memory, tokens, jnp.sum(_real(tokens, lengths), axis=1))
       return _newest(self.model, memory), memory

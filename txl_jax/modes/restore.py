@@ -89,9 +89,7 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   then = resume.Host.read(checkpoints, newest).config
   made = sections.compose(str(then.get('model.name')))
   known = settings.flatten(made).keys()
-  gone = settings.GONE_VALUE
   then = {k: x for k, x in then.items() if k in known and x is not None}
-  then = {k: x for k, x in then.items() if (k, x) != gone}
   with made.ignore_type():
     made.update_from_flattened_dict(then)
   sections.check(made)

@@ -150,7 +150,7 @@ def same_experiment(declared: Mapping[str, type], name: str) -> bool:
   """
   section, _, own = name.rpartition('.')
   entry = settings.keys(declared[section]).get(own)
-  # Older versions recorded keys that are gone.
+  # Another version may have recorded other keys.
   may = entry is None or entry.may_change == ON_RESUME
   return name == 'seed' or may
 

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from txl_jax.ops.kernels import api, base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
+from txl_jax.program import settings
 
 _HEADS = 'tensor'
 
@@ -24,14 +25,19 @@ def attend(
   span: int,
   rate: float,
   key: jax.Array | None,
-  implementation: str | None,
+  implementation: str,
 ) -> jax.Array:
   """`kernels.relative_attention`, on every device of our own mesh.
 
-  ValueError as from there.
+  The implementation is a choice of model.attention; UserError if it cannot
+  compute this.
   """
   case = api.case_of(inputs.q, inputs.k, rate)
-  name, attend = api.implementation_of(implementation, case)
+  choice = None if implementation == 'auto' else implementation
+  try:
+    name, attend = api.implementation_of(choice, case)
+  except base.Unable as e:
+    settings.refuse('model.attention', implementation, f'auto, xla; {e}')
   run = functools.partial(attend, span=span, rate=rate)
   mesh = mesh_lib.own()
   if mesh.empty or mesh.size == 1 or name == 'xla':

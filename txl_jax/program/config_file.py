@@ -88,8 +88,7 @@ def load(path: str) -> Any:
   module.__file__ = path
   sys.modules[module.__name__] = module  # as dataclasses look it up there
   try:
-    code = settings.without_gone(source)
-    exec(compile(code, path, 'exec'), vars(module))
+    exec(compile(source, path, 'exec'), vars(module))
     if not argument and (variants := vars(module).get('VARIANTS')):
       argument = [next(iter(variants))]
     config = module.get_config(*argument)

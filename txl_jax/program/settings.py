@@ -21,7 +21,6 @@ import functools
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -38,17 +37,6 @@ AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
 OTHER = 'on resume, as another experiment'  # the same, but for the report
 USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # may differ in a use of it
-
-# Older versions recorded them; nothing reads them any more.
-GONE = re.compile(
-  r"""attention_length\.threshold|data\.separator|watch\.stall_seconds
-  |generate\.(prompt_lines|stream)|(heatmap|long_text|sliding_window)\.\w+
-  |model\.softmax_samples|train\.(compilation_cache|init_optimiser|sample_every
-  |steps_per_dispatch)""",
-  re.VERBOSE,
-)
-
-GONE_VALUE = 'train.nonfinite', 'skip'  # the same
 
 _RECORDED = '"""The config of this run, complete.'
 _LIST = 'docs/config.md lists them'
@@ -297,10 +285,10 @@ def differences(
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
-  A key that is missing has its default, GONE may have any value, and keys whose
-  `may_change` is one of `free` may differ.
+  A key that is missing has its default; keys whose `may_change` is one of
+  `free` may differ.
   """
-  names = sorted(x for x in now | then if not GONE.fullmatch(x))
+  names = sorted(now | then)
   # The model comes first: what differs besides differs because of it.
   for name in sorted(names, key='model.name'.__ne__):
     section, _, own = name.rpartition('.')
@@ -341,18 +329,3 @@ def get_config():
 {lines}
   return c
 '''
-
-
-def without_gone(source: bytes) -> bytes:
-  """A file that `to_python` wrote, its lines with what is GONE blank."""
-  if not source.startswith(_RECORDED.encode()):
-    return source
-  key, value = GONE_VALUE
-
-  def kept(line):
-    name, _, found = line.removeprefix('  c.').partition(' = ')
-    gone = GONE.fullmatch(name) or (name, found) == (key, repr(value))
-    return '' if gone else line
-
-  lines = source.decode('utf-8', 'surrogateescape').split('\n')
-  return '\n'.join(map(kept, lines)).encode('utf-8', 'surrogateescape')

@@ -128,7 +128,7 @@ class Log:
     record = dict(record)
     step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():
-      if not isinstance(value, str):  # older versions recorded texts
+      if not isinstance(value, str):  # a sample
         made = summary.scalar(f'{split}/{name}', value)
         event = Event(step=step, wall_time=time_, summary=made)
         self._events.write_event(event)

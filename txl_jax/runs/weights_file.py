@@ -89,8 +89,6 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
   config = models.MODELS[name].Config
   # A key that was declared later had its default.
   fields = {**settings.defaults(config), **fields}
-  gone = settings.GONE.fullmatch
-  fields = {k: x for k, x in fields.items() if not gone(f'model.{k}')}
   settings.check({'model': config}, {'model': fields})
   vocabulary = vocabularies.from_json(header['vocabulary'])
   return models.build(fields, len(vocabulary)), vocabulary

@@ -21,7 +21,6 @@ class Sums(flax.struct.PyTreeNode):
   grad_norm: jax.Array  # float32, global norms before clipping
   steps: jax.Array  # int32
   bad_step: jax.Array  # int32, the first that was not finite, -1 if none was
-  skipped: jax.Array  # int32, 0; older versions could leave out updates
 
 
 def zeros() -> Sums:
@@ -29,7 +28,7 @@ def zeros() -> Sums:
   # A buffer for each of them: a step that uses up its state wants no two
   # fields in one.
   f, i = jnp.float32(0), jnp.int32(0)
-  return Sums(f + 0, jnp.zeros([2], i.dtype), f + 0, i + 0, i - 1, i + 0)
+  return Sums(f + 0, jnp.zeros([2], i.dtype), f + 0, i + 0, i - 1)
 
 
 def tokens_of(sums: Sums) -> int:

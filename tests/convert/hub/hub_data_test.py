@@ -76,7 +76,7 @@ def test_ids(server, tmp_path):
 @pytest.mark.parametrize(
   'path, found',
   [
-    ('hf://org/name', 'allowed: a local path, or hf://datasets/ORG/NAME'),
+    ('hf://org/name', 'allowed: a local path, or hf://datasets/…'),
     ('hf://datasets/name', 'data.path is hf://datasets/name; allowed: hf://'),
     ('hf://datasets/org/no', 'does not exist or is private'),
     ('hf://datasets/org/name@no', 'there is no revision no'),

@@ -69,7 +69,7 @@ def read(
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
   path = root / name / str(Records.VERSION)  # as TFDS has it
-  if force or not (path / _SOURCE).exists():  # or an older version's
+  if force or not (path / _SOURCE).exists():
     folder = pathlib.Path(manual_dir or root / 'downloads')
     with files.new_folder(path, replace=True) as made:
       texts, source = _texts(

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import initial, layers, transformer, transformer_config
+from txl_jax.models import initial, inspection
+from txl_jax.models.baselines import vaswani
 from txl_jax.models.config import model_name
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
@@ -24,7 +25,7 @@ from txl_jax.program.settings import count, key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(transformer_config.Absolute):
+class Config(vaswani.Absolute):
   """The section `model` of a config for `AlRfou`."""
 
   name: str = model_name(
@@ -49,7 +50,7 @@ class Config(transformer_config.Absolute):
   )
 
 
-class Layer(transformer.Layer):
+class Layer(vaswani.Layer):
   """A layer that adds its own positions to what it reads."""
 
   def setup(self) -> None:
@@ -58,16 +59,17 @@ class Layer(transformer.Layer):
     init, shape = initial.normal(c.init_std), (c.table_len, c.d_model)
     self.table = self.param('positions', init, shape, jnp.float32)
 
-  def inputs(self, x: jax.Array, lengths: jax.Array | None) -> jax.Array:
-    """x + the last n rows of the table, for a row of n real tokens."""
+  def __call__(self, x, memory, positions, filled, lengths, bits=None):
+    """Reads x + the last n rows of the table, for a row of n real tokens."""
     c, T = self.config, x.shape[1]
     if c.table_len < T:
       allowed = f'at least {T}, the tokens of a segment or window, or fewer'
       settings.refuse('model.table_len', c.table_len, allowed)
     table = jnp.asarray(self.table, x.dtype)[c.table_len - T :]
-    if lengths is None:
-      return x + table
-    return x + table[T - 1 - transformer.tokens_left(T, lengths)]
+    if lengths is not None:
+      table = table[T - 1 - vaswani.tokens_left(T, lengths)]
+    rest = memory, positions, filled, lengths, bits
+    return super().__call__(x + table, *rest)
 
 
 class Auxiliary(nn.Module):
@@ -117,8 +119,7 @@ class Auxiliary(nn.Module):
     def loss(h, n, weights):
       """Losses of layer n, whose outputs have these weights, () for none."""
       if key is not None:
-        own = jax.random.fold_in(key, n)
-        h = attention.dropout(h, rate, own, shared)
+        h = attention.dropout(h, rate, jax.random.fold_in(key, n), shared)
       total = zero
       losses = (1.0, targets), (c.second_target, later)
       for i, output in enumerate(weights):
@@ -165,7 +166,7 @@ def sum_nll(
   return jnp.sum(nll)
 
 
-class AlRfou(transformer.Transformer):
+class AlRfou(vaswani.AbsoluteTransformer):
   """Learned positions in every layer, see `models.base` and `Config`.
 
   Each layer reads h + positions and is plain otherwise. With its auxiliary
@@ -179,9 +180,8 @@ class AlRfou(transformer.Transformer):
 
   Config = Config
   LAYER = Layer
-  ABSOLUTE = True
   SHARDING = (
-    *transformer.Transformer.SHARDING,
+    *vaswani.AbsoluteTransformer.SHARDING,
     (r'layers_\d+/positions', (None, 'fsdp')),  # [L, D]
     (r'auxiliary/\w+_weights', (None, VOCABULARY, None)),  # [layers, V, D]
     (r'auxiliary/\w+_biases', (None, VOCABULARY)),  # [layers, V]
@@ -198,16 +198,16 @@ class AlRfou(transformer.Transformer):
   def inference_params(self, params: Any) -> Any:
     return {name: x for name, x in params.items() if name != 'auxiliary'}
 
-  def __call__(self, tokens, targets, memory, *, train, progress=None, **more):
+  def __call__(self, tokens, targets, memory, *, train, progress=None, **rows):
     """Nll of the targets; see `models.base` for the arguments."""
     c = self.config
     if not train or not (c.layer_losses or c.second_target):
-      return super().__call__(tokens, targets, memory, train=train, **more)
-    lengths, context = more.get('lengths'), more.get('context')
-    watched = self.watched(tokens, memory, lengths, train, layers.OUTPUTS)
-    h, memory, outputs = watched
+      return super().__call__(tokens, targets, memory, train=train, **rows)
+    lengths, context = rows.get('lengths'), rows.get('context')
+    arguments = tokens, memory, lengths, train
+    h, memory, outputs = self.forward(*arguments, inspection.OUTPUTS)
     cut = functools.partial(self.of_segment, targets=targets, context=context)
-    # While parameters are made, no outputs are watched.
+    # While parameters are made, no outputs are shown.
     h, outputs = cut(h), jax.tree.map(jax.vmap(cut), outputs)
     out = self.output(h, targets, memory, train=train)
     aux = self.auxiliary(outputs, targets, progress)

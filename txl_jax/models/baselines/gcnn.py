@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from txl_jax import attention
-from txl_jax.models import base, config, layers
+from txl_jax.models import base, config
 from txl_jax.parallel.placement import OUTPUTS
 from txl_jax.program.settings import key, size
 
@@ -189,14 +189,14 @@ class Block(nn.Module):
       else:
         y = GATED[c.gate](a, Convolution(c, shape, name=f'v_{i}')(y))
       locked = c.locked_dropout
-      y = layers.Dropout()(y, c.dropout, train=train, locked=locked)
+      y = base.Dropout()(y, c.dropout, train=train, locked=locked)
     if x.shape[-1] != y.shape[-1]:
       one = Shape(1, y.shape[-1])
       x = Convolution(c, one, use_bias=False, name='shortcut')(x)
     return x + y, new
 
 
-class GCNN(base.Layered):
+class GCNN(base.LanguageModel):
   """Gated convolutional network, see `models.base` and `Config`."""
 
   Config = Config
@@ -222,13 +222,7 @@ class GCNN(base.Layered):
       if shape.kernel > 1
     ]
 
-  def through(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    lengths: jax.Array | None,
-    train: bool,
-  ) -> Any:
+  def through(self, tokens, memory, lengths, train):
     """The embeddings and the output of each block, and the new memory."""
     x, old, new = self.embed(tokens, train=train), iter(memory), []
     every = [x]

@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from txl_jax.models import initial, layers
+from txl_jax.models import base, initial
 from txl_jax.models.baselines import recurrent
 from txl_jax.models.config import model_name
 from txl_jax.ops import matmul
@@ -65,7 +65,7 @@ class Layer(nn.Module):
     W = self.param('input', init, (J, 4, H), jnp.float32)
     U = self.param('hidden', init, (H, 4, H), jnp.float32)
     b = self.param('bias', bias_init, (4, H), jnp.float32)
-    U = layers.Dropout()(U, c.weight_drop, train=train)
+    U = base.Dropout()(U, c.weight_drop, train=train)
     W, U = (w.astype(c.operand_dtype) for w in (W, U))
     b = b.astype(dtype)
     # All that does not depend on the position before is one product.

@@ -4,7 +4,6 @@ Shapes: B batch, T segment, D model width, H width of a layer.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -35,7 +34,7 @@ def widths(config: Config) -> list[int]:
   return [config.d_hidden] * (config.n_layer - 1) + [config.d_model]
 
 
-class Recurrent(base.Layered):
+class Recurrent(base.LanguageModel):
   """A stack of recurrent layers, with dropout between them.
 
   A model makes `self.layers` in its setup: modules (x [B, T, any], state,
@@ -50,13 +49,7 @@ class Recurrent(base.Layered):
   )
   NOT_DECAYED = (r'layers_\d+/bias',)
 
-  def through(
-    self,
-    tokens: jax.Array,
-    memory: Any,
-    lengths: jax.Array | None,
-    train: bool,
-  ) -> Any:
+  def through(self, tokens, memory, lengths, train):
     """The embeddings and the output of each layer, and the new memory."""
     c, new = self.config, []
     x = self.embed(tokens, train=train)

@@ -12,14 +12,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from txl_jax.models import inference, initial, layers, transformer
+from txl_jax.models import config, initial, transformer_xl
 from txl_jax.models.config import model_name
-from txl_jax.models.transformer_config import Relative
 from txl_jax.program.settings import key, size
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(Relative):
+class Config(config.Relative):
   """The section `model` of a config for `Shaw`."""
 
   name: str = model_name(
@@ -39,7 +38,7 @@ class Config(Relative):
   )
 
 
-class Attention(layers.Attention):
+class Attention(transformer_xl.Attention):
   """Scores by content and by distance, with a table of distances.
 
   With tables r [L, H, K] and b [L, H], farthest distance first, and u [H, K],
@@ -49,8 +48,7 @@ class Attention(layers.Attention):
   Without `biases`, u and b are zero, not parameters.
   """
 
-  def setup(self) -> None:
-    super().setup()
+  def setup_positions(self) -> None:
     c = self.config
     init, shape = initial.normal(c.init_std), (c.n_head, c.d_head)
     L, wide = c.table_len, jnp.float32
@@ -60,39 +58,40 @@ class Attention(layers.Attention):
     self.distance_bias = self.param('distance_bias', init, (L, c.n_head), wide)
     self.u = self.param('u', init, shape, wide)
 
-  def distances(self, positions: Any, words: Any = ()) -> layers.Distances:
-    """See `layers.Attention`; positions are the rows int32 [S] of the table."""
-    del words
-    c = self.config
-    r = jnp.asarray(self.table, c.operand_dtype)[positions]  # [S, H, K]
+  def position_terms(self, positions: Any, bits: Any = ()) -> Any:
+    """PositionTerms of the rows of the table, int32 [S]."""
+    del bits
+    (rows, _), c = positions, self.config
+    r = jnp.asarray(self.table, c.operand_dtype)[rows]  # [S, H, K]
     zeros = jnp.zeros(r.shape[1:], c.state_dtype)
     if not c.biases:
-      return layers.Distances(r, zeros, zeros)
-    b = jnp.asarray(self.distance_bias)[positions]  # [S, H]
-    return layers.Distances(r, jnp.asarray(self.u, zeros.dtype), zeros, b)
+      return transformer_xl.PositionTerms(r, zeros, zeros)
+    b = jnp.asarray(self.distance_bias)[rows]  # [S, H]
+    u = jnp.asarray(self.u, zeros.dtype)
+    return transformer_xl.PositionTerms(r, u, zeros, b)
 
 
-class Layer(transformer.Layer):
+class Layer(transformer_xl.Layer):
   """A layer with tables of its own."""
 
   ATTENTION = Attention
 
 
-class Shaw(inference.WithRing):
+class Shaw(transformer_xl.TransformerXL):
   """Learned relative positions, see `models.base` and `Config`."""
 
   Config = Config
   LAYER = Layer
   SHARDING = (
-    *inference.WithRing.SHARDING,
+    *transformer_xl.TransformerXL.SHARDING,
     (r'attention/table', (None, 'tensor', None)),  # [L, H, K]
     (r'attention/distance_bias', (None, 'tensor')),  # [L, H]
     (r'attention/u', ('tensor', None)),  # [H, K]
   )
   NOT_DECAYED = (r'attention/(u|distance_bias)',)
 
-  def positions(self, S: int, train: bool) -> Any:
-    """The row of the table for each of S distances, int32, farthest first.
+  def positions(self, S: int, train: bool) -> tuple[Any, Any]:
+    """The row of the table for each of S distances, int32 [S], and None.
 
     With clamp_len only the last rows are used, the first of them for all
     distances beyond.
@@ -101,4 +100,4 @@ class Shaw(inference.WithRing):
     c = self.config
     used = min(c.table_len, c.clamp_len or c.table_len)
     d = jnp.minimum(jnp.arange(S - 1, -1, -1), used - 1)
-    return c.table_len - 1 - d
+    return c.table_len - 1 - d, None

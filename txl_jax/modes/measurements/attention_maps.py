@@ -2,7 +2,7 @@
 
 This is what Dai et al. (2019) show in Appendix D. A query attends to the token
 `d` before it (0 is itself) with probability A[d]; over d they sum to 1. Behind
-it is a score, the sum of the four terms of `models.layers.score_terms`.
+it is a score, the sum of the four terms of `models.inspection.score_terms`.
 
 Shapes
   N layers, H heads, T segment, M memory, S = M + T keys, n tokens, P tokens of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests import direct
-from txl_jax.models import embeddings
 from txl_jax.models.config import Config
+from txl_jax.models.vocabulary import Vocabulary, WordDropout
 
 B, T, D, V = 2, 3, 4, 7
 RNG = np.random.default_rng(0)
@@ -27,7 +27,7 @@ SCALE = 2.0
 
 
 def make(vocab_size, **keys):
-  return embeddings.Vocabulary(vocab_size, Config(**keys), SCALE)
+  return Vocabulary(vocab_size, Config(**keys), SCALE)
 
 
 def vocabulary(tied, dtype='float64'):
@@ -266,3 +266,38 @@ def test_one_bin_with_projected_embeddings():
   x = bound.embed(jnp.array([[6]]))
   row = params['table'][6] @ params['proj'] * SCALE
   np.testing.assert_allclose(x[0, 0], row, rtol=1e-5)
+
+
+@pytest.mark.parametrize('tiny', [0.0, 1e-11])
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_word_dropout(dtype, tiny):
+  V, rate = 1000, 0.2
+  tokens = RNG.integers(0, V, [8, 50])
+  x = jnp.array(RNG.normal(size=[8, 50, 3]), dtype)
+  module = WordDropout(V, rate, tiny)
+  apply = lambda key: module.apply(
+    {}, x, tokens, train=True, rngs={'dropout': jax.random.key(key)}
+  )
+  out = apply(0)
+  assert out.dtype == x.dtype
+  np.testing.assert_array_equal(out, apply(0))
+  assert (out != apply(1)).any()
+  off = module.apply({}, x, tokens, train=False)
+  np.testing.assert_array_equal(off, x)
+  if not tiny:  # the first position of a segment stays as it is
+    np.testing.assert_array_equal(out[:, 0], x[:, 0])
+    out, x, tokens = out[:, 1:], x[:, 1:], tokens[:, 1:]
+  value = jnp.asarray(tiny, dtype)
+  gone = {
+    int(t)
+    for t, v in zip(tokens.ravel(), out.reshape(-1, 3))
+    if (v == value).all()
+  }
+  count = len(np.unique(tokens))
+  assert abs(len(gone) - rate * count) < 5 * np.sqrt(rate * 0.8 * count)
+  # A word is gone wherever it stands, and none of the others anywhere.
+  kept = ~np.isin(tokens, list(gone))
+  expected = np.asarray(x, np.float64) / (1 - rate)
+  expected = np.where(kept[..., None], expected, tiny)
+  rtol = 2**-8 if dtype == 'bfloat16' else 1e-6
+  np.testing.assert_allclose(np.asarray(out, np.float64), expected, rtol=rtol)

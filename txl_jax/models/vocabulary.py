@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from txl_jax import attention
 from txl_jax.models import initial
 from txl_jax.models.config import Config
 from txl_jax.ops import softmax
@@ -68,20 +69,20 @@ class Vocabulary(nn.Module):
         return self.projections[i if c.div_val > 1 else 0]
       return project('out_proj', i)
 
-    def words(name):
+    def per_bin(name):
       return [make(name + ends[i], sizes[i], widths[i]) for i in bins]
 
     if c.d_softmax:
       self.tables = [make('table', self.vocab_size, D)]
       self.projections = []
     else:
-      self.tables = words('table')
+      self.tables = per_bin('table')
       # Bins of one width share one input projection. Where widths differ even
       # the head has one, as in the published models.
       shared = [0] if widths[0] != D else []
       of = bins if c.div_val > 1 else shared
       self.projections = [project('proj', i) for i in of]
-    outputs = self.tables if c.tie_weights else words('output')
+    outputs = self.tables if c.tie_weights else per_bin('output')
     out_projections = [output_projection(i) for i in bins]
     biases = [make('bias' + ends[i], sizes[i], std=0.0) for i in bins]
     tails = jnp.zeros([0, widths[0]]), jnp.zeros([0])
@@ -115,3 +116,34 @@ class Vocabulary(nn.Module):
     options: Any = dict(tail_order=c.tail_order, dtype=c.operand_dtype)
     out = vocab_parallel.nll(*flat, output, **options)
     return out.reshape(targets.shape)
+
+
+class WordDropout(nn.Module):
+  """Drops words: every occurrence of a token in the batch, or none.
+
+  As if rows of the embedding table were zero with probability rate and the
+  others scaled by 1 / (1 - rate) (Gal and Ghahramani 2016; Merity et al. 2018).
+
+  The first position of a segment is left as it is. Where memory is empty it
+  sees itself alone: its state would be exactly zero in all layers, and each
+  post-norm would multiply its gradient by 1 / sqrt(eps). With a `tiny` number,
+  which dropped embeddings become in place of 0, it may be dropped, too.
+  """
+
+  vocab_size: int
+  rate: float
+  tiny: float = 0.0
+
+  @nn.compact
+  def __call__(self, x, tokens, *, train):
+    """x [B, T, D], the embeddings of tokens int32 [B, T]; an array like x."""
+    if not train or self.rate == 0.0:
+      return x
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    ones = jnp.ones([self.vocab_size], wide)
+    scale = attention.dropout(ones, self.rate, self.make_rng('dropout'))
+    scale = jnp.take(scale, tokens, axis=0)[..., None]
+    if not self.tiny:
+      scale = scale.at[:, 0].set(1)
+    kept = (x.astype(wide) * scale).astype(x.dtype)
+    return jnp.where(scale > 0, kept, self.tiny) if self.tiny else kept

@@ -1,0 +1,65 @@
+"""Products of states and weights."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from txl_jax.models import stack
+from txl_jax.models.config import Config
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize('memory', [0, 2])
+@pytest.mark.parametrize(
+  'form, kernel, axis, outputs',
+  [
+    ('bsd,dhk->bshk', [6, 2, 3], -1, (2, 3)),
+    ('bshk,hkd->bsd', [2, 3, 6], (-2, -1), 6),
+    ('bsd,df->bsf', [6, 4], -1, 4),
+  ],
+)
+def test_gradients_of_products(form, kernel, axis, outputs, memory):
+  """Those of a product on a CPU are its own; einsum has JAX's."""
+  with jax.enable_x64(True):
+    kernel = jnp.array(RNG.normal(size=kernel))
+    summed = kernel.shape[:2] if form.startswith('bshk') else kernel.shape[:1]
+    x = jnp.array(RNG.normal(size=[2, 5, *summed]))
+    shared = dict(use_bias=False, param_dtype=jnp.float64, memory=memory)
+    c = Config(dtype='float64')
+    module = stack.product(c, outputs, axis=axis, **shared)
+
+    def ours(x, kernel):
+      return jnp.sin(module.apply({'params': {'kernel': kernel}}, x)).sum()
+
+    def plain(x, kernel):
+      return jnp.sin(jnp.einsum(form, x, kernel)).sum()
+
+    found, expected = (jax.grad(f, (0, 1))(x, kernel) for f in (ours, plain))
+  for one, other in zip(found, expected):
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_no_gradient_of_memory_is_computed():
+  """It is a constant; two thirds of the rows of keys and values are of it."""
+  B, M, T, D = 2, 16, 8, 32
+  x, old, kernel = jnp.ones([B, T, D]), jnp.ones([B, M, D]), jnp.ones([D, 2, 8])
+
+  def rows(memory):
+    """Those of the result of the only product, in the compiled program."""
+    module = stack.product(Config(), (2, 8), use_bias=False, memory=memory)
+
+    def loss(x, old, kernel, g):
+      x = jnp.concatenate([old, x], axis=1)
+      return (module.apply({'params': {'kernel': kernel}}, x) * g).sum()
+
+    arguments = x, old, kernel, jnp.ones([B, M + T, 2, 8])
+    text = jax.jit(jax.grad(loss)).lower(*arguments).compile().as_text()
+    (found,) = re.findall(r'f32\[(\d+),\d+\]\S* dot\(', text)
+    return int(found)
+
+  assert rows(0) == B * (M + T)
+  assert rows(M) == B * T
