@@ -7,7 +7,7 @@ declared beside the code that reads it; `txl_jax.experiment.sections` names
 them.
 
 A file with several experiments has them in VARIANTS, and its
-`get_config(variant)` is told which by --config=NAME:VARIANT.
+`get_config(variant)` gets the one in --config=NAME:VARIANT.
 """
 
 from txl_jax.experiment import sections

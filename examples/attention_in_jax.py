@@ -3,7 +3,8 @@
 It learns that every text repeats itself after ten tokens, though it reads
 segments of four: what came before is in its memory alone.
 
-python examples/attention_in_jax.py
+  pip install -e .  # in a clone
+  python examples/attention_in_jax.py
 """
 
 import jax

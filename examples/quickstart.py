@@ -1,5 +1,6 @@
 """Build a model, score a text, generate, save and load: no workdir, no config.
 
+pip install -e .  # in a clone
 python examples/quickstart.py
 """
 
@@ -43,7 +44,7 @@ for start, end in ((0, half), (half, len(tokens) - 1)):
   total, memory = total + float(out.nll.sum()), out.memory
 print(f'{total / (len(tokens) - 1):.3f} nats per byte (untrained: ln 256)')
 
-# Generate. Told of the longest segment, a model keeps keys and values.
+# Generate. With the longest segment given, the memory is keys and values.
 pieces = decoding.generate(
   model.at_test_time(longest=16),
   params,

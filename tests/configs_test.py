@@ -21,7 +21,7 @@ from txl_jax.program.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
 # What these make depends on a text, see `test_of_a_text`.
-OF_TEXT = ('own_text', 'long_context')
+OF_TEXT = ('own_text', 'long_context', 'music')
 FILES = {p.stem for p in (ROOT / 'configs').glob('*.py')} - {'common', *OF_TEXT}
 
 

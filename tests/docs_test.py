@@ -82,12 +82,12 @@ def test_commands(page):
 def test_python_is_run():
   """By names_test of api, hub_download_test and reuse_test."""
   found = {pages.name(x) for x in pages.PAGES if pages.python(x)}
-  run = {'README.md', 'docs/python.md', 'docs/reuse.md'}
+  run = {'README.md', 'docs/start.md', 'docs/python.md', 'docs/reuse.md'}
   assert found == {*run, 'docs/hugging_face.md', 'docs/troubleshooting.md'}
 
 
 # Where the figures of README are told with their commands, dates and machines.
-RESULTS = ('results.md', 'benchmarks.md', 'own_text.md')
+RESULTS = ('results.md', 'benchmarks.md', 'own_text.md', 'music.md')
 
 
 def test_figures_of_the_results_in_readme_are_on_a_page_of_results():

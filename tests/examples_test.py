@@ -63,3 +63,24 @@ def test_memory_of_the_example():
   np.testing.assert_allclose(
     segments, bare.score(weights, tokens), rtol=1e-5, atol=1e-5
   )
+
+
+def test_music(tmp_path):
+  """Pieces come back from their ids; both files are written."""
+  path = programs.ROOT / 'examples/music.py'
+  spec = importlib.util.spec_from_file_location('music', path)
+  music = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(music)
+  soprano = [(72, 0, 2), (72, 2, 4), (74, 5, 6)]  # repeated; a rest
+  parts = [soprano, [(67, 0, 6)], [(60, 0, 6)], [(48, 1, 6)]]
+  ids = music.to_ids(parts)
+  assert ids[:8] == [72, 67, 60, 0, 200, 195, 188, 48]
+  assert music.to_parts(ids) == parts
+  assert music.to_parts(music.transpose(ids, 2))[3] == [(50, 1, 6)]
+  assert music.to_parts([200, 0, 0, 0, 9])[0] == [(72, 0, 1)]
+  pytest.importorskip('matplotlib')
+  music.save_picture(parts, tmp_path / 'x.png', given=2)
+  assert (tmp_path / 'x.png').stat().st_size > 1000
+  mido = pytest.importorskip('mido')
+  music.save_midi(parts, tmp_path / 'x.mid', quarters_per_minute=60)
+  assert mido.MidiFile(tmp_path / 'x.mid').length == pytest.approx(1.5)

@@ -46,6 +46,7 @@ def of_main(arguments):
   """More flags for a command of txl_jax.main."""
   from txl_jax.data.options import WORDS
   from txl_jax.program import settings
+  from txl_jax.runs import workdir
   from txl_jax.shell import config_file
 
   flags = [x[2:].partition('=') for x in arguments if x.startswith('--')]
@@ -53,9 +54,12 @@ def of_main(arguments):
   mode = given.get('mode', 'train')
   if mode == 'summary':
     return []
-  keys = settings.flatten(config_file.load(given['config']))
+  folders = given.get('workdir', ''), given.get('config.train.init_from', '')
+  runs = [x for x in map(workdir.own_config, folders) if x]
+  config = given.get('config') or runs[0]
+  keys = settings.flatten(config_file.load(config))
   more = dict(_MODES.get(mode, {}))
-  if not given['config'].endswith('/config.py'):  # else the run is small
+  if not config.endswith('/config.py'):  # else the run is small
     sizes = {f'model.{key}': size for key, size in _MODEL.items()}
     if 'model.blocks' not in keys:  # which have widths that fit the model's
       more |= {key: size for key, size in sizes.items() if keys.get(key)}

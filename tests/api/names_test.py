@@ -89,6 +89,14 @@ def test_the_readme(tmp_path, monkeypatch):
   assert names['probabilities'].ndim == 4
 
 
+def test_the_first_page(tmp_path, monkeypatch, capsys):
+  folder_of_a_run(tmp_path, 'book')
+  monkeypatch.chdir(tmp_path)
+  (block,) = pages.python(programs.ROOT / 'docs/start.md')
+  exec(block, {})
+  assert float(capsys.readouterr().out.splitlines()[-1]) > 0
+
+
 def test_the_page_on_trouble(tmp_path, monkeypatch, capsys):
   folder_of_a_run(tmp_path, 'x')
   monkeypatch.chdir(tmp_path)

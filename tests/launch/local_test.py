@@ -35,6 +35,15 @@ def local(*arguments):
   )
 
 
+@pytest.fixture
+def hangup():
+  """SIGHUP is not ignored, though the tests may run under nohup."""
+  before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  yield
+  signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures('hangup')
 @pytest.mark.parametrize(
   'number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 )

@@ -52,6 +52,7 @@ def write(
   ones=False,
   without='',
   segment_len=512,
+  seed=0,
   **model,
 ):
   """Writes a run.
@@ -63,6 +64,7 @@ def write(
     ones: whether parameters are 1 and their average 2; else they are drawn.
     without: a key that it was made before.
     segment_len: T of its training.
+    seed: of the drawn parameters.
     **model: as for `config`.
 
   Returns:
@@ -76,7 +78,7 @@ def write(
       models.build(c.model, len(vocabulary)),
       optim.optimiser(c.optim),
       8,
-      jax.random.key(0),
+      jax.random.key(seed),
       averager,
     )
   )()

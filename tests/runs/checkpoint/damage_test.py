@@ -88,7 +88,9 @@ def test_a_file_in_the_place_of_the_folder(tmp_path):
   (tmp_path / 'checkpoints').write_text('')
   c = checkpoint.Checkpoints(tmp_path / 'checkpoints')
   c.recover()
-  with pytest.raises(UserError, match=r'checkpoints is no folder; allowed:'):
+  with pytest.raises(
+    UserError, match=r'checkpoints is no folder; move it away'
+  ):
     c.newest()
 
 
