@@ -16,6 +16,7 @@ from tests import compilations, plain
 from tests.modes import runs
 from txl_jax import models
 from txl_jax.api.text_model import TextModel
+from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
 from txl_jax.evaluation import activations, perplexity
@@ -85,7 +86,7 @@ def test_score_is_that_of_eval(made, monkeypatch, capsys, first, batch_size):
     return
   corpus = Corpus(vocabulary, text)
   locate = lambda data: corpus
-  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
   c = runs.config()
   c.eval.update(segment_len=4, first_token=first, batch_size=batch_size)
   c.eval.model.mem_len = 5

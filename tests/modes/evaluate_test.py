@@ -11,7 +11,7 @@ import pytest
 from tests import plain
 from tests.modes import runs
 from txl_jax import models
-from txl_jax.experiment import job
+from txl_jax.data.corpora import preparation
 from txl_jax.modes import evaluate
 from txl_jax.program.errors import UserError
 
@@ -29,7 +29,7 @@ class Corpus(plain.Corpus):
 @pytest.fixture
 def corpus(monkeypatch):
   locate = lambda data: Corpus()
-  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
   return Corpus()
 
 

@@ -12,9 +12,9 @@ import pytest
 from tests import programs
 from tests.modes import runs, subjects
 from txl_jax import models
+from txl_jax.data.corpora import preparation
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.experiment import job
 from txl_jax.generation.options import Generate
 from txl_jax.modes import generate
 from txl_jax.program.errors import UserError
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def split(monkeypatch):
   locate = lambda data: subjects.Corpus()
-  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
   tokens = subjects.text(80)
   return lambda begin, end: runs.VOCABULARY.decode(tokens[begin:end]).decode()
 

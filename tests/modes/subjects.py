@@ -8,7 +8,7 @@ import pytest
 
 from tests import plain
 from tests.modes import runs
-from txl_jax.experiment import job
+from txl_jax.data.corpora import preparation
 
 # What every record has, and what it has that is of a text.
 ALWAYS = {'program', 'run', 'checkpoint_step', 'averaged_over_steps', 'config'}
@@ -102,7 +102,7 @@ def naive(tmp_path_factory):
 @pytest.fixture
 def corpus(monkeypatch):
   locate = lambda data: Corpus()
-  monkeypatch.setattr(job.preparation, 'locate_or_prepare', locate)
+  monkeypatch.setattr(preparation, 'locate_or_prepare', locate)
   return Corpus()
 
 
