@@ -1,5 +1,6 @@
 """A run of token ids: the same figures as of bytes, ids in and ids out."""
 
+import io
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import txl_jax
 from tests.modes import runs
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.ids import Ids
-from txl_jax.experiment import job
+from txl_jax.experiment import job, texts
 from txl_jax.modes import generate, score
 from txl_jax.program.errors import UserError
 
@@ -115,3 +116,13 @@ def test_the_modes_read_files(folder, both, tmp_path, name, capsys):
   written = capsys.readouterr().out.split()
   assert [*map(int, written[: len(IDS)])] == IDS
   assert len(written) == len(IDS) + 4
+
+
+def test_ids_in_a_file_are_not_read_as_text():
+  """Names may be read otherwise than they were written."""
+  names = Ids.of_names(dict(enumerate(['a', 'b', 'ab', '\r'])), 4)
+  buffer = io.BytesIO()
+  np.save(buffer, ids := np.array([0, 1, 3, 2, 0]))
+  found = texts.of_file(names, buffer.getvalue(), 'X.NPY', 'uint16')
+  np.testing.assert_array_equal(found, ids)
+  assert names.encode(texts.plain(names, b'\rb'), '').tolist() == [3, 1]

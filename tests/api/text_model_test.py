@@ -462,7 +462,7 @@ def test_arguments_of_another_type(made):
     (lambda: run.generate('a', stop=[5]), f'^stop is a int; {one}$'),
     (lambda: run.stream(3), f'^prompt is a int; {one}$'),
     (lambda: run.chat().say(None), f'^text is a NoneType; {one}$'),
-    (lambda: run.generate(5), "'int' object is not iterable"),
+    (lambda: run.generate(5), '^prompt is a int; allowed: texts or token ids$'),
     (
       lambda: run.generate('a', top=3),
       "no option 'top' for this model; allowed",

@@ -5,7 +5,7 @@ Shapes: n tokens, N layers, H heads, D width of a layer, V vocabulary.
 
 import pathlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, AnyStr
 
 import jax
@@ -106,6 +106,10 @@ class TextModel:
       TypeError: there is no such option, or a text has the wrong type.
     """
     of_one = isinstance(prompt, (str, bytes)) or texts.is_ids(prompt)
+    several = isinstance(prompt, Iterable) and getattr(prompt, 'ndim', 1)
+    if not (of_one or several):
+      kind = type(prompt).__name__
+      raise TypeError(f'prompt is a {kind}; allowed: texts or token ids')
     prompts = [prompt] if of_one else list(prompt)
     each = 1 if samples is None else samples
     entry = settings.keys(Generate)['samples']

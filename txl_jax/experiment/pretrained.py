@@ -30,7 +30,7 @@ from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
 # What kinds of vocabularies are as data.level, and the keys of the tokens.
-_LEVELS = {'bytes': 'byte', 'words': 'word', 'subwords': 'subword'}
+_LEVELS = {'bytes': 'byte', 'words': 'word', 'subwords': 'subword', 'ids': 'id'}
 _OF_TOKENS = 'level', 'lower', 'eos', 'unk', 'min_count', 'max_size', 'raw'
 _OF_TOKENS = *_OF_TOKENS, 'vocab_file', 'tokenizer'
 
@@ -101,9 +101,13 @@ def adopt(
     found = _read(config)
     then, wanted = found.config, {}
     level = _LEVELS.get(found.vocabulary.kind, config.data.level)
-    if config.data.corpus == 'text' and (
-      'data.level' not in changed or level == config.data.level
-    ):
+    same = level == config.data.level
+    # Files of ids hold no text, and the other way round.
+    free = 'data.level' not in changed and 'id' not in (
+      level,
+      config.data.level,
+    )
+    if config.data.corpus == 'text' and (same or free):
       wanted = _of_tokens(config, found, level)
   flat = settings.flatten(config)
   if then.get('model.name', flat['model.name']) == flat['model.name']:
@@ -120,8 +124,10 @@ def _of_tokens(config, found, level) -> dict[str, Any]:
   wanted: dict[str, Any] = {k: getattr(Data, k) for k in _OF_TOKENS}
   wanted |= {'level': level, 'raw': config.data.raw and level == 'byte'}
   if level == 'word':
-    eos, lower = found.vocabulary.eos_id is not None, found.vocabulary.lower
-    wanted |= {'eos': eos, 'lower': lower, 'unk': config.data.unk}
+    words = found.vocabulary
+    unk = config.data.unk or words.unk_id is not None
+    eos = words.eos_id is not None
+    wanted |= {'eos': eos, 'lower': words.lower, 'unk': unk}
   elif level == 'subword':
     text = workdir.vocabulary_text(found.vocabulary)
     digest = hashlib.sha256(text.encode()).hexdigest()

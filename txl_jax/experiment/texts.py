@@ -43,24 +43,23 @@ def plain(vocabulary: AnyVocabulary, text: bytes) -> bytes:
 
 def of_file(
   vocabulary: AnyVocabulary, data: bytes, name: str, id_dtype: str
-) -> bytes:
+) -> bytes | np.ndarray:
   """The text of a file's bytes; UserError, which calls it `name`, if none.
 
-  Of token ids it may be a .npy, or a .bin of a dtype.
+  Of a vocabulary of token ids, a .npy, or a .bin of a dtype, holds int32 [n].
   """
-  if vocabulary.kind == 'ids' and name.endswith(('.npy', '.bin')):
+  if vocabulary.kind == 'ids' and name.lower().endswith(('.npy', '.bin')):
     from txl_jax.data.corpora import id_files
 
-    found = id_files.array(data, name, id_dtype)
-    return vocabulary.decode(ids(vocabulary, name, found))
+    return ids(vocabulary, name, id_files.array(data, name, id_dtype))
   found = plain_text.chunks(io.BytesIO(data), name)
   return data if vocabulary.raw else b''.join(found)
 
 
 def is_ids(given: Any) -> bool:
   """Whether these are token ids, of one text."""
-  if isinstance(given, np.ndarray):
-    return given.ndim == 1
+  if hasattr(given, '__array__'):
+    return np.ndim(given) == 1
   is_list = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
   return is_list and bool(given) and isinstance(given[0], int | np.integer)
 
@@ -126,7 +125,10 @@ def ids(
   vocabulary: AnyVocabulary, name: str, given: Sequence[int] | np.ndarray
 ) -> np.ndarray:
   """Token ids int32 [n]; UserError unless they are integers in [0, V)."""
-  found, V = np.asarray(given), len(vocabulary)
+  try:
+    found, V = np.asarray(given), len(vocabulary)
+  except ValueError as e:  # lists of several lengths
+    raise UserError(f'{name} is no text and no list of integers') from e
   if not found.size:
     return found.astype(np.int32).reshape(-1)
   if found.ndim != 1 or not np.issubdtype(found.dtype, np.integer):

@@ -33,7 +33,10 @@ def run(job: Job) -> None:
   vocabulary = found.vocabulary
   if g.prompt_file:
     dtype = job.config.data.id_dtype
-    text = texts.of_file(vocabulary, text, _file_of(g), dtype)
+    given = texts.of_file(vocabulary, text, _file_of(g), dtype)
+    if isinstance(given, np.ndarray):
+      prompt, given = given, vocabulary.decode(given)
+    text = given
   text = texts.plain(vocabulary, text)
   writer = writing.make(job.config, found.params, vocabulary)
   if prompt is None:

@@ -38,9 +38,11 @@ def run(job: Job) -> Score:
   text = processes.on_main(read).encode('latin-1')
   found, begin = job.restored(), time.monotonic()
   name, dtype = f'--text={job.text}', job.config.data.id_dtype
-  text = texts.of_file(found.vocabulary, text, name, dtype)
+  given = texts.of_file(found.vocabulary, text, name, dtype)
+  is_text = isinstance(given, bytes)
+  text = given if is_text else found.vocabulary.decode(given)
   of_run = job.config, found.params, found.vocabulary, found.mesh
-  if line := found.vocabulary.unknown(text, f'--text={job.text}'):
+  if is_text and (line := found.vocabulary.unknown(text, name)):
     job.console.say(f'warning: {line}')
   with (
     job.console.phase('scoring', 0, '{:,} tokens') as phase,
@@ -48,7 +50,7 @@ def run(job: Job) -> Score:
   ):
     warnings.simplefilter('ignore', texts.UnknownWords)  # it was said
     told = functools.partial(job.console.reach, phase, pause=5.0)
-    encoded = texts.tokens(found.vocabulary, 'text', text)
+    encoded = texts.tokens(found.vocabulary, 'text', given)
     score = text_score.score(*of_run, encoded, told)
   seconds, n = time.monotonic() - begin, len(score.nll)
   unit = found.vocabulary.unit

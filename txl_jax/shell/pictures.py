@@ -68,7 +68,11 @@ def lines(axes: Any, series: Mapping[str, tuple[Sequence, Sequence]]) -> None:
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
     colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
-    (line,) = axes.plot(x, y, style, color=colour, label=label)
+    # A line needs two points; fewer than ten are shown themselves.
+    marker = 'o' if len(x) < 10 else ''
+    (line,) = axes.plot(
+      x, y, style, color=colour, label=label, marker=marker, markersize=3
+    )
     ends.append((y[-1], i, line))
   axes.margins(x=0.02)
   handles = [line for *_, line in sorted(ends, reverse=True)]

@@ -1,5 +1,6 @@
 """Corpora of token ids: the same ids from every kind of file, or one line."""
 
+import io
 import json
 import pickle
 import struct
@@ -10,6 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.data.corpora import asking
+from txl_jax.data.corpora import id_files
 from txl_jax.program.errors import UserError
 
 IDS = np.random.RandomState(0).randint(0, 300, 600)
@@ -145,7 +147,7 @@ def test_names_of_a_file(tmp_path):
     ('a.npy', IDS.reshape(2, 300), 'a.npy is int64 [2, 300]'),
     ('a.npy', IDS.astype(object), 'a.npy is object [600]'),
     ('a.npy', IDS << 40, 'allowed: 0 to 1048575'),
-    ('a.bin', IDS.view(np.uint16), 'a.bin: every second id is 0, as of uint32'),
+    ('a.bin', IDS.view(np.uint16), 'a.bin looks like uint32 read as uint16'),
     ('a.npy', IDS[:2], 'a.npy has 8 bytes, too few ids to cut it into 3'),
   ],
 )
@@ -231,3 +233,41 @@ def test_text_of_a_folder_of_save_to_disk(tmp_path, level):
   )
   assert one.digest == two.digest
   assert 'state.json' in two.files['left out']
+
+
+@pytest.mark.parametrize(
+  'dtype, read_as, found',
+  [
+    ('<u4', 'uint16', 'uint32'),
+    ('<i8', 'uint16', 'int64'),
+    ('<i8', 'uint32', 'int64'),
+    ('<u2', 'uint8', 'uint16'),
+    ('<u2', 'uint16', ''),
+    ('<i8', 'int64', ''),
+  ],
+)
+@pytest.mark.parametrize('largest', [300, 1_000_000])
+def test_a_type_that_is_too_narrow(dtype, read_as, found, largest):
+  if dtype == '<u2' and largest > 300:
+    largest = 1_000
+  ids = np.random.RandomState(1).randint(0, largest, 600).astype(dtype)
+  read = lambda: id_files.array(ids.tobytes(), 'a.bin', read_as)
+  if not found:
+    np.testing.assert_array_equal(read(), ids)
+    return
+  with pytest.raises(UserError, match=f'a.bin looks like {found} read as'):
+    read()
+
+
+def test_short_files_have_the_type_that_is_said():
+  for ids in [5], [97, 0] * 20:
+    data = np.array(ids, '<u2').tobytes()
+    assert id_files.array(data, 'a.bin', 'uint16').tolist() == ids
+
+
+def test_a_shape_that_is_not_that_of_the_file():
+  buffer = io.BytesIO()
+  np.save(buffer, np.arange(5))
+  for data in buffer.getvalue() + b'more', buffer.getvalue()[:-8]:
+    with pytest.raises(UserError, match=r'a.npy has \d+ bytes of int64 \[5\]'):
+      id_files.array(data, 'a.npy', 'uint16')

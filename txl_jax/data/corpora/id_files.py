@@ -61,7 +61,7 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
   if bytes(data[:6]) == b'\x93NUMPY':
     return _npy(data, name)
   magic, _, n = struct.unpack('<3i', bytes(data[:12]).ljust(12, b'\0'))
-  if magic in _HEADERS and len(data) >= _HEADER:
+  if magic in _HEADERS:
     data, dtype = data[_HEADER:], _HEADERS[magic]
     wanted = n * np.dtype(dtype).itemsize
     if len(data) != wanted:
@@ -73,13 +73,27 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
       f'whole file of {dtype} (data.id_dtype)'
     )
   ids = np.frombuffer(data, of)
-  some = ids[:_BLOCK]
-  if dtype == 'uint16' and some[::2].any() and not some[1::2].any():
+  if wider := _wider(ids[:_BLOCK]):
     raise UserError(
-      f'{name}: every second id is 0, as of uint32 read as uint16; allowed: '
-      'data.id_dtype=uint32'
+      f'{name} looks like {wider} read as {dtype}; allowed: data.id_dtype='
+      f'{wider}, or a .npy, which tells its type'
     )
   return ids
+
+
+def _wider(ids):
+  """The type whose parts numbers seem to be; '' if they are ids.
+
+  The high parts of ids below IDS are then small, and the low ones are not.
+  """
+  size = ids.itemsize
+  for parts in 4, 2:
+    rows = ids[: len(ids) // parts * parts].reshape(-1, parts)
+    high = [min(16, max(1, IDS >> 8 * size * k)) for k in range(1, parts)]
+    small = len(rows) >= 32 and (rows[:, 1:] < high).all()
+    if parts * size <= 8 and small and rows[:, 0].max() >= 16:
+      return {2: 'uint16', 4: 'uint32', 8: 'int64'}[parts * size]
+  return ''
 
 
 def _npy(data, name):
@@ -91,7 +105,10 @@ def _npy(data, name):
       raise UserError(
         f'{name} is {dtype} {list(shape)}; allowed: whole numbers [n]'
       )
-    return np.frombuffer(data, dtype, shape[0], f.tell())
+    there = len(data) - f.tell()
+    if there != shape[0] * dtype.itemsize:
+      raise UserError(f'{name} has {there} bytes of {dtype} {list(shape)}')
+    return np.frombuffer(data, dtype, offset=f.tell())
   except files.ODD as e:
     raise UserError(f'{name} is damaged: {first_line(e)}') from e
 
@@ -127,6 +144,8 @@ def _names(data, name) -> tuple[dict[int, str], int]:
   if data.startswith(b'\x80'):
     found = pickles.loads(data, name)[0]
     found, size = found.get('itos', {}), found.get('vocab_size', 0)
+    if type(size) is not int:
+      raise ValueError('its vocab_size is no int')
   else:
     found: Any = json.loads(data)
     for key in 'vocab', 'symbols':  # within settings, or of our own
@@ -135,7 +154,10 @@ def _names(data, name) -> tuple[dict[int, str], int]:
   if isinstance(found, list):
     found = dict(enumerate(found[:-1] if found[-1:] == [Ids.end] else found))
   elif {*map(type, found.values())} == {int}:
-    found = {i: x for x, i in found.items()}
+    by_id = {i: x for x, i in found.items()}
+    if len(by_id) < len(found):
+      raise ValueError('two names have one id')
+    found = by_id
   if not all(type(x) is str and x for x in found.values()):
     raise ValueError('it has other things than names')
   size = max([size, *(i + 1 for i in found)])

@@ -96,7 +96,7 @@ def _rows(path, field, what):
     else:
       batches = file = arrow.ipc.open_stream(arrow.memory_map(f'{path}'))
       names = file.schema.names
-    if field not in names:
+    if names.count(field) != 1:
       found = f'the columns {listed([*map(repr, names)])}'
       _refuse(f'{path}', found, field, what)
     for batch in batches:

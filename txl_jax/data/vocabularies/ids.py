@@ -37,6 +37,11 @@ class Ids(Symbols):
     """So many token ids, some of which have a name."""
     return cls(tuple(names.get(i, f'{i}') for i in range(size)))
 
+  @property
+  def raw(self) -> bool:  # pyright: ignore
+    """Whether texts may hold what `plain_text.normal` would change."""
+    return not {'\r', '\ufeff'}.isdisjoint(''.join(self.symbols))
+
   @functools.cached_property
   def spaced(self) -> bool:
     """Whether white space is between the symbols of a text."""
