@@ -76,9 +76,9 @@ def compare(
 ) -> None:
   """Checks that a command may continue in the folder; writes nothing.
 
-  `then` is the `resume.Host` of the checkpoint to continue from; None without
-  one. UserError: the checkpoint is of another config or corpus, or, if weights
-  were converted, of another model or vocabulary.
+  `then` is the `resume.HostState` of the checkpoint to resume from, or None.
+  UserError if the checkpoint has another config or corpus or, for converted
+  weights, another model or vocabulary.
   """
   if then is None:
     return

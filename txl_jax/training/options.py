@@ -179,7 +179,7 @@ class Train:
 
 
 class Config(Protocol):
-  """A config, checked, as the code reads it; in truth it is a ConfigDict."""
+  """Type of a validated config; at run time it is a ConfigDict."""
 
   seed: int
   data: Any
