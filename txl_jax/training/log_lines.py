@@ -93,7 +93,7 @@ class Lines:
     mark = ' (best)' if progress.best_step == record['step'] else ''
     mark = mark if record['step'] else ' before training'
     parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
-    bits = figures.told(record)
+    bits = figures.bits_text(record)
     took = duration(record['seconds'])
     parts += [f'{bits}{record["tokens"]:,} tokens in {took}']
     if averaged := record.get('averaged', 0):
