@@ -63,7 +63,7 @@ def _run(run, arrays, span, rate, interpret):
   return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 
-def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
+def _forward(q, k, v, r, c, p, filled, bits, *, span, rate, interpret):
   t = tiles.task(q, k, span, rate, interpret)
   n, K, N = t.n, t.K, t.queries
   first, last = t.bounds(filled)
@@ -125,7 +125,7 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
     interpret=interpret,
     name='relative_attention',
   )(
-    *(first, last, filled, words),
+    *(first, last, filled, bits),
     *(q, tiles.heads_first(k, t), tiles.heads_first(v, t)),
     *(r, r, tiles.by_key(c, t)[..., None, :], p, p),
   )
@@ -134,7 +134,7 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
 
 
 def _forward_kernel(
-  t, first, last, filled, words, q, k, v, r0, r, c, p0, p, out, logsum,
+  t, first, last, filled, bits, q, k, v, r0, r, c, p0, p, out, logsum,
   ahead, total, top, mass,
 ):  # fmt: skip
   """One tile; of the blocks in VMEM, r0 and p0 are of the very first chunk.
@@ -166,7 +166,7 @@ def _forward_kernel(
     top[...] = highest
     mass[...] = mass[...] * shrink + jnp.sum(weight, axis=1, keepdims=True)
     if t.rate:
-      weight = jnp.where(tiles.keep(t, h, b, i, J, words), weight, 0)
+      weight = jnp.where(tiles.keep(t, h, b, i, J, bits), weight, 0)
     values = tiles.dot(weight.astype(t.dtype), v[0, 0], 1, 0)
     total[...] = total[...] * shrink + values
 
@@ -180,7 +180,7 @@ def _forward_kernel(
 
 
 def _backward(
-  q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate, interpret
+  q, k, v, r, c, p, filled, bits, out, logsum, dout, *, span, rate, interpret
 ):
   t = tiles.task(q, k, span, rate, interpret)
   # Of each query: the sum of weight x gradient of the weight over its keys.
@@ -190,7 +190,7 @@ def _backward(
   r, p = tiles.positions(r, p, t)
   q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
   dq, dk, dv, dc, dr, dp = _gradients(
-    *(t, filled, words, q, k, v, dout, rows, tiles.by_key(c, t), r, p),
+    *(t, filled, bits, q, k, v, dout, rows, tiles.by_key(c, t), r, p),
     interpret=interpret,
   )
   dq = tiles.heads_last(dq, t.T)
@@ -200,7 +200,7 @@ def _backward(
   return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
 
 
-def _gradients(t, filled, words, q, k, v, dout, rows, c, r, p, *, interpret):
+def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
   """What the kernel for the backward pass returns.
 
   dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K]; float32
@@ -271,11 +271,11 @@ def _gradients(t, filled, words, q, k, v, dout, rows, c, r, p, *, interpret):
     ),
     interpret=interpret,
     name='relative_attention_gradient',
-  )(first, last, filled, words, q, k, v, dout, rows, c[..., None, :], r, p)
+  )(first, last, filled, bits, q, k, v, dout, rows, c[..., None, :], r, p)
 
 
 def _backward_kernel(
-  t, first, last, filled, words, q, k, v, dout, rows, c, r, p,
+  t, first, last, filled, bits, q, k, v, dout, rows, c, r, p,
   dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, k_sum, v_sum,
 ):  # fmt: skip
   """One tile.
@@ -334,7 +334,7 @@ def _backward_kernel(
     dweight = tiles.dot(dout[0, 0], v[0, 0], 1, 1)
     dropped = weight
     if t.rate:
-      keep = tiles.keep(t, h, b, i, J, words)
+      keep = tiles.keep(t, h, b, i, J, bits)
       dropped = jnp.where(keep, weight / (1 - t.rate), 0)
       dweight = jnp.where(keep, dweight / (1 - t.rate), 0)
     dscore = weight * (dweight - columns[:, 1:2])

@@ -210,14 +210,14 @@ def _rotate_by_bits(x, right):
   return jnp.concatenate([x[:8], *moved])
 
 
-def keep(t: Task, h: Any, b: Any, I: Any, J: Any, words: Any) -> jax.Array:
+def keep(t: Task, h: Any, b: Any, I: Any, J: Any, bits: Any) -> jax.Array:
   """Which probabilities of a tile the dropout leaves (`attention.keep`)."""
   a, x = _axes(t.n)
-  row = b * words[3] + words[2] + h
+  row = b * bits[3] + bits[2] + h
   corner = (row * t.T + I * t.n) * t.S + J * t.n
 
-  def bits(x):
+  def as_uint32(x):
     return lax.bitcast_convert_type(x, jnp.uint32)
 
-  both: Any = [bits(jnp.full([t.n, t.n], words[i])) for i in range(2)]
-  return attention.keep(bits(corner + a * t.S + x), both, t.rate)
+  both: Any = [as_uint32(jnp.full([t.n, t.n], bits[i])) for i in range(2)]
+  return attention.keep(as_uint32(corner + a * t.S + x), both, t.rate)

@@ -33,7 +33,7 @@ def why_not(case: base.Case) -> str:
 
 
 def _forward_kernel(
-  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
   out_ref, logsum_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
@@ -67,8 +67,8 @@ def _forward_kernel(
     weights = tiles.power(score, scale, level[:, None], problem)
     total = total * shrink + jnp.sum(weights, axis=1)
     if problem.rate:
-      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
-      keep = attention.keep(index, words_ref, problem.rate)
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
+      keep = attention.keep(index, bits_ref, problem.rate)
       weights = jnp.where(keep, weights, 0)
     v = tiles.load_rows(v_ref, b, there, h, problem)
     out = out * shrink[:, None] + tiles.dot(
@@ -93,7 +93,7 @@ def _forward_kernel(
 
 
 def _dq_kernel(
-  first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
   dout_ref, logsum_ref, delta_ref, _,
   dq_ref, by_distance_ref,
   *, problem: tiles.Problem,
@@ -143,8 +143,8 @@ def _dq_kernel(
     score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
     weights = tiles.power(score, scale, logsum[:, None], problem)
     if problem.rate:
-      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
-      keep = attention.keep(index, words_ref, problem.rate)
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
+      keep = attention.keep(index, bits_ref, problem.rate)
       dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
     dscore = weights * (dweights - delta[:, None])
     dscore = tiles.masked(dscore, 0, i, j, i0, j0, filled, problem, 1)
@@ -188,7 +188,7 @@ def _dq_kernel(
 
 
 def _dkv_kernel(
-  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
   dout_ref, logsum_ref, delta_ref,
   dk_ref, dv_ref, dc_ref,
   *, problem: tiles.Problem,
@@ -231,8 +231,8 @@ def _dkv_kernel(
     dweights = tiles.dot(v, dout, 1, 1, problem)
     kept = weights
     if problem.rate:
-      index = tiles.hash_index(b, h, i[None, :], j[:, None], words_ref, problem)
-      keep = attention.keep(index, words_ref, problem.rate)
+      index = tiles.hash_index(b, h, i[None, :], j[:, None], bits_ref, problem)
+      keep = attention.keep(index, bits_ref, problem.rate)
       kept = jnp.where(keep, weights, 0)
       dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
     dv = dv + tiles.dot(kept.astype(dout.dtype), dout, 1, 0, problem)
@@ -259,7 +259,7 @@ def forward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
-  q, k, v, r, c, p, filled, words = arrays
+  q, k, v, r, c, p, filled, bits = arrays
   tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
@@ -269,7 +269,7 @@ def forward(
     problem,
     (pl.cdiv(T, tiling.n), H, B),
     [(q.shape, q.dtype), ((B, H, T), jnp.float32)],
-    *(q, k, v, *tiles.operands(r, c, p, problem), filled, words),
+    *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
   )
   return out[..., :K], logsum
 
@@ -278,7 +278,7 @@ def backward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
   """See `fused`; dr is float32, a sum over the rows of the batch."""
-  q, k, v, r, c, p, filled, words, out, logsum, dout = arrays
+  q, k, v, r, c, p, filled, bits, out, logsum, dout = arrays
   by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
@@ -288,14 +288,14 @@ def backward(
   B, S, H, K = k.shape
   q, k, v, r, dout = tiles.padded(problem, q, k, v, r, dout)
   dq, dr, dp = _distance_gradients(
-    q, k, v, r, c, p, filled, words, logsum, delta, dout, first
+    q, k, v, r, c, p, filled, bits, logsum, delta, dout, first
   )
   dk, dv, dc = tiles.call(
     _dkv_kernel,
     problem,
     (pl.cdiv(S, by_key.n), H, B),
     [(k.shape, k.dtype), (v.shape, v.dtype), (c.shape, jnp.float32)],
-    *(q, k, v, *tiles.operands(r, c, p, problem), filled, words),
+    *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
     *(dout, logsum, delta),
   )
   dq, dk, dv, dr = (x[..., :K] for x in (dq, dk, dv, dr))
@@ -303,7 +303,7 @@ def backward(
 
 
 def _distance_gradients(
-  q, k, v, r, c, p, filled, words, logsum, delta, dout, problem
+  q, k, v, r, c, p, filled, bits, logsum, delta, dout, problem
 ):
   """dq, dr and dp.
 
@@ -335,7 +335,7 @@ def _distance_gradients(
       problem,
       (group // n, H, B),
       [((H, B, group, columns), q.dtype)],
-      *(first, q, k, v, *operands, filled, words, dout, logsum, delta),
+      *(first, q, k, v, *operands, filled, bits, dout, logsum, delta),
       over=[dq],
     )
     sums += jnp.einsum(

@@ -275,11 +275,11 @@ def masked(
 
 
 def hash_index(
-  b: Any, h: Any, i: Any, j: Any, words_ref: Any, problem: Problem
+  b: Any, h: Any, i: Any, j: Any, bits_ref: Any, problem: Problem
 ) -> jax.Array:
   """The index of each weight that dropout hashes, uint32; see `fused`."""
   b, h, i, j = (x.astype(jnp.uint32) for x in (b, h, i, j))
-  row = b * words_ref[3] + words_ref[2] + h
+  row = b * bits_ref[3] + bits_ref[2] + h
   return (row * problem.T + i) * problem.S + j
 
 
