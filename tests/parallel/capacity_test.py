@@ -34,8 +34,8 @@ def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
 
 
 def test_devices_of_a_machine_share_its_memory():
-  one = capacity._there(jax.devices()[:1])
-  assert 2**28 < one == 8 * capacity._there(jax.devices())
+  one = capacity._available(jax.devices()[:1])
+  assert 2**28 < one == 8 * capacity._available(jax.devices())
 
 
 class GPU:
@@ -49,4 +49,4 @@ class GPU:
 
 
 def test_the_smallest_device_counts():
-  assert capacity._there([GPU(9), GPU(7), GPU(None)]) == 7
+  assert capacity._available([GPU(9), GPU(7), GPU(None)]) == 7
