@@ -1,7 +1,7 @@
-"""Token ids in files: records, arrays of NumPy, and plain numbers (.bin).
+"""Files of token ids: records, NumPy arrays (.npy), and plain numbers (.bin).
 
-A .bin is little-endian: just the numbers, as nanoGPT writes them, or after the
-header of llm.c, which also tells their type.
+A .bin file is little-endian. It has only the ids, as written by nanoGPT, or
+first the header of llm.c, which gives their type.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError, first_line
 
-DTYPE = np.dtype(np.int32)  # of the ids that are read
-META = 'meta.pkl'  # of nanoGPT: the names of a folder
+DTYPE = np.dtype(np.int32)  # of the ids that `read` yields
+META = 'meta.pkl'  # nanoGPT's names of token ids
 NAMES = re.compile(rf'\.(bin|npy)$|{records.NAMES.pattern}', re.IGNORECASE)
-_BLOCK = 1 << 20  # numbers that are read at once
-_HEADER = 256 * 4  # bytes of the header of llm.c
+_BLOCK = 1 << 20  # numbers read at once
+_HEADER = 256 * 4  # bytes of llm.c's header
 _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
 
 
 def read(path: pathlib.Path, asked: Data, size: int) -> Iterator[bytes]:
-  """The ids of a file, DTYPE, in blocks or records.
+  """Yields the ids of a file in blocks or records, as bytes of DTYPE.
 
-  UserError: it cannot be read, or holds an id that is not below the size.
+  UserError if the file cannot be read, or an id is not below `size`.
   """
   if records.NAMES.search(path.name):
     for where, ids in records.ids(path, asked.field):
@@ -54,9 +54,9 @@ def _checked(ids, where, at, size):
 
 
 def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
-  """The numbers of a .npy or .bin, integers [n], which are not copied.
+  """The numbers in the data of a .npy or .bin, integers [n], without a copy.
 
-  UserError: it is cut short, or holds anything else.
+  UserError if the data is truncated or has other content.
   """
   if bytes(data[:6]) == b'\x93NUMPY':
     return _npy(data, name)
@@ -73,8 +73,8 @@ def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
       f'whole file of {dtype} (data.id_dtype)'
     )
   ids = np.frombuffer(data, of)
-  some = ids[:_BLOCK]
-  if dtype == 'uint16' and some[::2].any() and not some[1::2].any():
+  head = ids[:_BLOCK]
+  if dtype == 'uint16' and head[::2].any() and not head[1::2].any():
     raise UserError(
       f'{name}: every second id is 0, as of uint32 read as uint16; allowed: '
       'data.id_dtype=uint32'
@@ -97,10 +97,10 @@ def _npy(data, name):
 
 
 def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
-  """The token ids of a corpus, by their names, and the entry of the manifest.
+  """The vocabulary of a corpus of token ids, and its entry in the manifest.
 
-  The names are those of data.vocab_file, or of a meta.pkl beside the files.
-  None: nothing tells how many there are.
+  Names come from data.vocab_file, or from a meta.pkl next to the files. The
+  vocabulary is None if its size is not known.
   """
   path = pathlib.Path(asked.path)
   meta = (path if path.is_dir() else path.parent) / META
@@ -122,14 +122,14 @@ def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
 
 
 def _names(data, name) -> tuple[dict[int, str], int]:
-  """{id: name}, and how many ids there are; files.ODD for anything else."""
+  """{id: name}, and the number of ids; files.ODD for other content."""
   size = 0
   if data.startswith(b'\x80'):
     found = pickles.loads(data, name)[0]
     found, size = found.get('itos', {}), found.get('vocab_size', 0)
   else:
     found: Any = json.loads(data)
-    for key in 'vocab', 'symbols':  # within settings, or of our own
+    for key in 'vocab', 'symbols':  # of a tokenizer, or of our vocabulary.json
       inner = found.get(key) if isinstance(found, dict) else None
       found = inner if isinstance(inner, dict | list) else found
   if isinstance(found, list):
@@ -141,5 +141,5 @@ def _names(data, name) -> tuple[dict[int, str], int]:
   size = max([size, *(i + 1 for i in found)])
   if not all(type(i) is int and 0 <= i < IDS for i in [*found, size - 1]):
     raise ValueError(f'its ids are not from 0 to {IDS - 1}')
-  ''.join(found.values()).encode()  # a lone surrogate has no bytes
+  ''.join(found.values()).encode()  # raises for a lone surrogate
   return found, size

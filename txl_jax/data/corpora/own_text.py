@@ -1,8 +1,8 @@
-"""The user's own text: the files that `finding` finds, as splits.
+"""The user's own text: cuts the files of `finding` into splits.
 
-Without a validation split the last 5 % of the training text are used; without a
-test split the validation split is used again. A text without splits is cut at
-90 and 95 percent. Files are plain text or records; of token ids, see
+Without a validation split, the last 5 % of the training text are used; without
+a test split, the validation split is used again. A text without splits is cut
+at 90 and 95 percent. Files are plain text or records; for token ids see
 `id_files`.
 """
 
@@ -19,15 +19,15 @@ from txl_jax.data.options import IDS, SPLITS, Data
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
-_WINDOW = 4096  # bytes within which a cut looks for the start of a line
-_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
+_WINDOW = 4096  # bytes in which a cut looks for the start of a line
+_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never inside a UTF-8 character
 
 
 def source(asked: Data, files: SplitFiles) -> dict:
-  """The manifest's entry: path, number of files, bytes, and a sha256.
+  """The manifest's entry of the source: path, number of files, bytes, sha256.
 
-  The sha256 is over relative paths, sizes and contents as they are on disk,
-  and which split each file belongs to.
+  The sha256 covers relative paths, sizes, contents on disk, and the split of
+  each file.
   """
   merged = {}
   for split, parts in files.splits.items():
@@ -37,9 +37,9 @@ def source(asked: Data, files: SplitFiles) -> dict:
 
 
 def files_of(files: SplitFiles, splits: Splits) -> dict:
-  """The rest of the entry: the files of each split, and those of none.
+  """The rest of the entry: files of each split, and files left out.
 
-  A file that is cut is in several splits.
+  A file that is cut belongs to several splits.
   """
   names = {x.path: name for y in files.splits.values() for name, x in y.items()}
   each = {s: [names[x.path] for x in y.parts] for s, y in splits.items()}
@@ -47,14 +47,13 @@ def files_of(files: SplitFiles, splits: Splits) -> dict:
 
 
 def splits(asked: Data, files: SplitFiles, size: int = IDS) -> Splits:
-  """The text of each split, or its token ids, all below the size.
+  """The text of each split, or its token ids, which must be below `size`.
 
-  A text of documents is cut between two, see `local.document_ends`. Other text
-  is cut at the first start of a line at or after the offset, or, if there is
-  none within 4096 bytes, at the first byte there that does not continue a UTF-8
-  character; a text of words is then cut after the first white space within
-  them. Token ids are cut anywhere. UserError: a file cannot be read, or there
-  is too little text.
+  Documents are cut between two of them, see `local.document_ends`. Other text
+  is cut at the first start of a line within 4096 bytes after the offset; if
+  there is none, a text of words is cut after the first white space, and else at
+  the first start of a UTF-8 character. Token ids are cut anywhere. UserError if
+  a file cannot be read, or there is too little text.
   """
   texts = {
     split: _texts(asked, x.values(), size) for split, x in files.splits.items()
@@ -70,7 +69,7 @@ def splits(asked: Data, files: SplitFiles, size: int = IDS) -> Splits:
 
 
 def _texts(asked: Data, parts: Iterable[Part], size: int) -> list[Part]:
-  """The text of each file; one that is not plain is read to its end."""
+  """The text of each file; those that are not plain are read for their size."""
   texts, of_records = [], asked.documents == 'record'
   for part in parts:
     path, is_records = part.path, records.NAMES.search(part.path.name)
@@ -90,7 +89,7 @@ def _texts(asked: Data, parts: Iterable[Part], size: int) -> list[Part]:
 
 
 def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
-  """The concatenated files, cut at these percentages of their bytes."""
+  """Cuts the concatenated files at percentages of their bytes."""
   total = sum(part.size for part in parts)
   unit = id_files.DTYPE.itemsize if asked.ids else 1
   wanted = [total * p // 100 // unit * unit for p in percents]
@@ -113,7 +112,7 @@ def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
 
 
 def _place(parts: list[Part], offset: int, words: bool) -> int:
-  """Where a cut wanted at an offset is made, see `splits`."""
+  """The position of a cut at or after an offset, see `splits`."""
   start = max(offset - 1, 0)
   window = b''.join(local.between(parts, start, offset + _WINDOW)())
   if line := window.find(b'\n') + 1:

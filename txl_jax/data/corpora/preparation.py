@@ -1,8 +1,8 @@
-"""Preparing corpora: from text to the files that `prepared` reads.
+"""Prepares corpora: converts text to the files that `prepared` reads.
 
-Local corpora, pystdlib and text, are prepared into folders named after the
-sha256 of their source, so that a changed source never replaces data that an
-older run needs. The others are downloaded.
+Folders of local corpora, pystdlib and text, have the sha256 of the source in
+their names, so a changed source never replaces data that an older run needs.
+Other corpora are downloaded.
 """
 
 import codecs
@@ -41,15 +41,15 @@ def prepare(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> Prepared:
-  """Prepares a corpus if it is not there yet, or if forced; and opens it.
+  """Prepares a corpus if it does not exist yet, or if forced; and opens it.
 
-  With data.dir in a bucket it is prepared in, or fetched to, a local folder,
-  `fetching.cache`, and uploaded if it is not in the bucket.
+  With data.dir in a bucket, the corpus is fetched to or prepared in a local
+  folder, `fetching.cache`, and uploaded if the bucket does not have it.
 
-  The folder appears under its name only when it is complete; a run that is
-  killed leaves a folder *.tmp-* that nothing reads. Nothing is downloaded if
-  manual_dir is to hold the archive. Data that cannot be written raise an
-  OSError, other errors a UserError.
+  The folder is renamed to its final name when it is complete; a killed process
+  leaves a folder *.tmp-*, which is never read. With manual_dir, which has the
+  archive, nothing is downloaded. Raises OSError if data cannot be written, and
+  UserError otherwise.
   """
   asked.check()
   remote, asked = fetching.apart(asked)
@@ -93,19 +93,19 @@ def prepare(
       prepared.write_manifest(
         made, folder.name, asked, source, vocabulary, entries
       )
-  found = prepared.load(folder)
+  corpus = prepared.load(folder)
   if remote is not None:
     fetching.put(folder, remote / folder.name, force)
-  return found
+  return corpus
 
 
-def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
-  """The corpus that the section `data` of a config asks for.
+def locate_or_prepare(section: Mapping[str, Any]) -> Prepared:
+  """Opens the corpus of a section `data`.
 
-  A local corpus is prepared if it is not there; for one that needs a download a
-  UserError names the command. Data that cannot be written also raise one.
+  A local corpus is prepared if it does not exist. UserError with the command to
+  run if it must be downloaded; UserError also if data cannot be written.
   """
-  asked = settings.read(Data, config)
+  asked = settings.read(Data, section)
   asked.check()
   folder = fetching.root(asked) / _folder(asked, {}, {}).name
   if asked.corpus not in options.LOCAL and not fetching.is_there(folder):
@@ -116,15 +116,15 @@ def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
     raise UserError(f'corpus {asked.corpus} cannot be prepared: {e}') from e
 
 
-def vocab_size(config: Mapping[str, Any]) -> int:
-  """The size of its vocabulary; prepares a corpus only if that needs it."""
-  asked = settings.read(Data, config)
+def vocab_size(section: Mapping[str, Any]) -> int:
+  """The vocabulary size of a corpus, which is prepared only if necessary."""
+  asked = settings.read(Data, section)
   asked.check()
   return asked.symbols or len(prepare(asked).vocabulary)
 
 
 def _read_list(asked: Data) -> tuple[Words | Subwords | Ids | None, dict]:
-  """The vocabulary of a file, and its manifest entry, if there is one."""
+  """The vocabulary given by a file, and its manifest entry; None without."""
   if asked.ids:
     return id_files.vocabulary(asked)
   key = 'tokenizer' if asked.tokenizer else 'vocab_file'
@@ -138,10 +138,10 @@ def _read_list(asked: Data) -> tuple[Words | Subwords | Ids | None, dict]:
     if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
       fields = fields.get('tokenizer')
     try:
-      found = Subwords.from_fields(fields)
+      subwords = Subwords.from_fields(fields)
     except ValueError as e:
       raise UserError(f'{name}: {e}') from e
-    return found, {'file': path.name, 'sha256': found.sha256()}
+    return subwords, {'file': path.name, 'sha256': subwords.sha256()}
   words = Words.from_list(
     data.removeprefix(codecs.BOM_UTF8),
     str(path),
@@ -159,7 +159,7 @@ def _read_list(asked: Data) -> tuple[Words | Subwords | Ids | None, dict]:
 
 
 def _folder(asked: Data, source: dict, file: dict) -> pathlib.Path:
-  """Where a corpus is once prepared."""
+  """The folder of the prepared corpus."""
   name = asked.corpus
   if name == 'text':
     path = pathlib.Path(os.path.realpath(asked.path))
@@ -175,7 +175,7 @@ def _folder(asked: Data, source: dict, file: dict) -> pathlib.Path:
 
 
 def _check(asked: Data, symbols: int, entries: dict) -> None:
-  """Raises a UserError unless there are tokens, as many as published."""
+  """UserError if a split has no tokens, or not as many as published."""
   for split, entry in entries.items():
     if not entry['tokens'] or entry.get('sentences') == 0:
       raise UserError(

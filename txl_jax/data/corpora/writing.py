@@ -1,7 +1,7 @@
-"""Writing the tokens of a corpus, block by block: memory holds a few blocks.
+"""Tokenises a corpus and writes its tokens, block by block.
 
-If a text of words consists of several local files, each is whole lines: a file
-does not continue the last line of the one before.
+If a text of words consists of several local files, each starts a new line, even
+if the previous file has no final newline.
 """
 
 import collections
@@ -25,7 +25,7 @@ from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-_BLOCK = 1 << 20  # bytes turned into subwords at once
+_BLOCK = 1 << 20  # bytes encoded as subwords at once
 
 
 def write(
@@ -34,11 +34,11 @@ def write(
   folder: pathlib.Path,
   listed: Words | Subwords | Ids | None,
 ) -> tuple[AnyVocabulary, dict]:
-  """Writes token ids, and where sentences start, into a folder.
+  """Writes token ids and starts of sentences into a folder.
 
-  Returns the vocabulary, counted or learned unless it is given, and for each
-  split its entry in the manifest. UserError: no word is left, or a byte or word
-  has no token id.
+  Returns the vocabulary, which is counted or learned unless `listed` is given,
+  and the manifest's entry of each split. UserError if the vocabulary is empty,
+  or a byte or word has no token id.
   """
   if listed is not None:
     vocabulary = listed
@@ -70,7 +70,7 @@ def write(
 
 
 def _pieces(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Token ids but of words; completes the entry of the manifest."""
+  """Yields token ids other than words; updates the manifest's entry."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
   texts = (
     local.each_document(asked, split) if asked.ends_documents else [split()]
@@ -91,7 +91,7 @@ def _ids(chunk):
 
 
 def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Token ids of words; completes the entry of the manifest."""
+  """Yields token ids of words; updates the manifest's entry."""
   entry['unknown'] = 0
   for block in words.blocks(_lines(asked, split, entry)):
     ids = vocabulary.encode(block, asked.path or asked.corpus)
@@ -101,10 +101,10 @@ def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
 
 
 def _lines(asked, split, entry) -> Iterator[bytes]:
-  """A text of words in chunks.
+  """Yields a text of words in chunks, and counts its bytes in the entry.
 
-  The last line of a file gets a newline. A document becomes a line: newlines
-  within it are spaces. Counts bytes.
+  The last line of a file gets a newline. A document becomes one line, with
+  spaces in place of newlines.
   """
   whole = asked.ends_documents
   if whole:
@@ -124,7 +124,7 @@ def _lines(asked, split, entry) -> Iterator[bytes]:
 
 
 def _write_tokens(asked, name, folder, vocabulary, parts) -> dict:
-  """Writes token ids and where sentences or documents start."""
+  """Writes token ids, and starts of sentences or documents."""
   file, dtype = folder / TOKENS.format(name), token_dtype(len(vocabulary))
   if asked.corpus != 'lm1b' and not asked.ends_documents:
     size = _write(file, dtype, parts)
@@ -148,7 +148,7 @@ def _write_tokens(asked, name, folder, vocabulary, parts) -> dict:
 
 
 def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
-  """Writes numbers into a file; returns how many."""
+  """Writes arrays to a file; returns the total number of elements."""
   with files.naming(path), path.open('wb') as f:
     for part in parts:
       f.write(part.astype(dtype).tobytes())
@@ -156,7 +156,7 @@ def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
 
 
 def _learn(asked: Data, train: Split) -> Subwords:
-  """The subwords of a text; of documents, without what separates them."""
+  """Learns subwords of a text; separators of documents are not included."""
   most = asked.max_size or SUBWORDS
   if not asked.ends_documents:
     return subwords.learn(train(), most)
@@ -165,7 +165,7 @@ def _learn(asked: Data, train: Split) -> Subwords:
 
 
 def _count(asked: Data, splits: Splits) -> Words:
-  """The vocabulary of a text; of Penn Treebank, of all its splits."""
+  """Counts the words of the training split, or for Penn Treebank of all splits."""
   ptb = asked.corpus == 'ptb'
   eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
   counts = collections.Counter()
