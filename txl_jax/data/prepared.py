@@ -216,7 +216,7 @@ def _files(manifest):
 def write_manifest(
   folder: pathlib.Path,
   name: str,
-  asked: Data,
+  config: Data,
   source: dict,
   vocabulary: Symbols,
   splits: Mapping[str, dict],
@@ -229,9 +229,9 @@ def write_manifest(
     files.write(folder / _TOKENIZER, vocabulary.tokenizer)
   manifest = {
     'format': FORMAT,
-    'corpus': asked.corpus,
+    'corpus': config.corpus,
     'folder': name,
-    'options': {'documents': asked.documents} if asked.ends_documents else {},
+    'options': {'documents': config.documents} if config.ends_documents else {},
     'source': source,
     'vocabulary': vocabulary.entry(),
     'dtype': token_dtype(len(vocabulary)),

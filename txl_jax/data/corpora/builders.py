@@ -131,10 +131,10 @@ def _texts(name, folder, download, unpacked):
 def _of_hub(archive, folder):
   """The texts of a corpus, from a data set of lines on the Hub; its source."""
   print(f'downloading {archive.dataset}', file=sys.stderr)
-  asked = Data('text', path=archive.dataset)
-  asked, name, chosen = finding.fetch(asked)
+  config = Data('text', path=archive.dataset)
+  config, name, chosen = finding.fetch(config)
   texts = {}
-  for split, parts in finding.find(asked, chosen).splits.items():
+  for split, parts in finding.find(config, chosen).splits.items():
     (member,) = archive.members[split]
     texts[member] = folder / member
     texts[member].parent.mkdir(parents=True, exist_ok=True)

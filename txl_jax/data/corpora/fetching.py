@@ -15,17 +15,17 @@ from txl_jax.program import buckets, files
 _MANIFEST = 'manifest.json'
 
 
-def apart(asked: Data) -> tuple[buckets.Path | None, Data]:
+def apart(config: Data) -> tuple[buckets.Path | None, Data]:
   """The data.dir in a bucket, or None; the section with a local data.dir."""
-  remote = root(asked)
+  remote = root(config)
   if not isinstance(remote, buckets.Path):
-    return None, asked
-  return remote, dataclasses.replace(asked, dir=str(cache(remote)))
+    return None, config
+  return remote, dataclasses.replace(config, dir=str(cache(remote)))
 
 
-def root(asked: Data) -> pathlib.Path:
+def root(config: Data) -> pathlib.Path:
   """The folder of all corpora, local or in a bucket."""
-  return buckets.place(asked.folder, 'data.dir')
+  return buckets.place(config.folder, 'data.dir')
 
 
 def cache(there: buckets.Path) -> pathlib.Path:

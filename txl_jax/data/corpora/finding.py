@@ -44,17 +44,17 @@ class SplitFiles:
   left_out: list[str]  # relative paths
 
 
-def find(asked: Data, only: Collection[str] = ()) -> SplitFiles:
+def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
   """The files of a corpus; `only` restricts those of data.path.
 
   UserError if a path is neither file nor folder, if files with and without
   split names are mixed, or if a file of another split is also trained on.
   """
-  path = pathlib.Path(asked.path)
-  others = {'validation': asked.validation_path, 'test': asked.test_path}
-  found, left_out = _files(asked, 'path', only)
+  path = pathlib.Path(config.path)
+  others = {'validation': config.validation_path, 'test': config.test_path}
+  found, left_out = _files(config, 'path', only)
   splits = {'': found}
-  if path.is_dir() and asked.splits == 'names':
+  if path.is_dir() and config.splits == 'names':
     if lost := [*filter(_of_split, left_out)]:
       raise UserError(
         f'data.path: {path / lost[0]} is named for a split, but is no file or '
@@ -67,7 +67,7 @@ def find(asked: Data, only: Collection[str] = ()) -> SplitFiles:
   for split, given in others.items():
     if given:
       left_out += splits.get(split, ())
-      splits[split], more = _files(asked, f'{split}_path')
+      splits[split], more = _files(config, f'{split}_path')
       left_out += more
     trained = {_id(x): x.path for x in splits.get('train', {}).values()}
     for part in splits.get(split, {}).values():
@@ -80,17 +80,17 @@ def find(asked: Data, only: Collection[str] = ()) -> SplitFiles:
   return SplitFiles(ordered, left_out)
 
 
-def fetch(asked: Data) -> tuple[Data, str, list[str]]:
+def fetch(config: Data) -> tuple[Data, str, list[str]]:
   """The section with a local data.path; the path's name, and its files.
 
   Of a data set on the Hub, .parquet files are downloaded, or else .jsonl and so
   on. UserError if it has none, or several data sets; see also `hub.snapshot`.
   """
-  if not hub.is_place(asked.path):
-    return asked, asked.path, []
-  where = hub.dataset(asked.path, 'data.path')
+  if not hub.is_place(config.path):
+    return config, config.path, []
+  where = hub.dataset(config.path, 'data.path')
   kinds = [r'\.parquet', r'\.(jsonl|ndjson|jsonlines)(\.\w+)?']
-  kinds += [r'\.npy', r'\.bin'] if asked.ids else [r'\.txt']
+  kinds += [r'\.npy', r'\.bin'] if config.ids else [r'\.txt']
 
   def choose(there):
     one, lead = where.folder, f'{where.folder}/'.lstrip('/')
@@ -115,12 +115,12 @@ def fetch(asked: Data) -> tuple[Data, str, list[str]]:
   found = hub.snapshot(where, choose)
   path = found.folder / where.folder
   files = [x.removeprefix(f'{where.folder}/') for x in found.files]
-  return dataclasses.replace(asked, path=f'{path}'), found.name, files
+  return dataclasses.replace(config, path=f'{path}'), found.name, files
 
 
-def _files(asked, name, only=()) -> tuple[Files, list[str]]:
+def _files(config, name, only=()) -> tuple[Files, list[str]]:
   """The files at the path in the key `name`, and those that are left out."""
-  path, left_out = pathlib.Path(getattr(asked, name)), []
+  path, left_out = pathlib.Path(getattr(config, name)), []
   if path.is_file():
     found = {path.name: Part.whole(path)}
   elif not path.is_dir():
@@ -129,7 +129,7 @@ def _files(asked, name, only=()) -> tuple[Files, list[str]]:
   else:
     found, left_out = local.list_files(path, follow=_word)
     found = {x: y for x, y in found.items() if not only or x in only}
-  if asked.ids:
+  if config.ids:
     others = [x for x in found if not id_files.NAMES.search(x)]
   else:  # a folder of `datasets.save_to_disk` describes its files
     tables = any(x.lower().endswith('.arrow') for x in found)

@@ -29,16 +29,16 @@ _HEADER = 256 * 4  # bytes of llm.c's header
 _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
 
 
-def read(path: pathlib.Path, asked: Data, size: int) -> Iterator[bytes]:
+def read(path: pathlib.Path, config: Data, size: int) -> Iterator[bytes]:
   """Yields the ids of a file in blocks or records, as bytes of DTYPE.
 
   UserError if the file cannot be read, or an id is not below `size`.
   """
   if records.NAMES.search(path.name):
-    for where, ids in records.ids(path, asked.field):
+    for where, ids in records.ids(path, config.field):
       yield _checked(ids, where, 0, size)
     return
-  ids = array(files.mapped(path), f'{path}', asked.id_dtype)
+  ids = array(files.mapped(path), f'{path}', config.id_dtype)
   for at in range(0, len(ids), _BLOCK):
     yield _checked(ids[at : at + _BLOCK], f'{path}', at, size)
 
@@ -96,23 +96,23 @@ def _npy(data, name):
     raise UserError(f'{name} is damaged: {first_line(e)}') from e
 
 
-def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
+def vocabulary(config: Data) -> tuple[Ids | None, dict]:
   """The vocabulary of a corpus of token ids, and its entry in the manifest.
 
   Names come from data.vocab_file, or from a meta.pkl next to the files. The
   vocabulary is None if its size is not known.
   """
-  path = pathlib.Path(asked.path)
+  path = pathlib.Path(config.path)
   meta = (path if path.is_dir() else path.parent) / META
-  if not (asked.vocab_file or meta.is_file()):
-    n = asked.vocab_size
+  if not (config.vocab_file or meta.is_file()):
+    n = config.vocab_size
     return Ids.of_names({}, n) if n else None, {}
-  path = pathlib.Path(asked.vocab_file or meta)
-  name = f'data.vocab_file: {path}' if asked.vocab_file else f'{path}'
+  path = pathlib.Path(config.vocab_file or meta)
+  name = f'data.vocab_file: {path}' if config.vocab_file else f'{path}'
   data = files.read(path, name)
   try:
     names, size = _names(data, name)
-    ids = Ids.of_names(names, asked.vocab_size or size)
+    ids = Ids.of_names(names, config.vocab_size or size)
   except files.ODD as e:
     raise UserError(
       f'{name}: {first_line(e)}; allowed: a list of names, {{name: id}}, or '

@@ -188,10 +188,10 @@ def plain(path: pathlib.Path) -> Iterator[bytes]:
     yield from plain_text.chunks(f, f'{path}')
 
 
-def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
+def each_document(config: Data, split: Split) -> Iterator[Iterator[bytes]]:
   """Yields the non-empty documents (files or records) of a split, in chunks."""
   for part in split.parts:
-    if asked.documents == 'record':
+    if config.documents == 'record':
       # A chunk is a record, see `records.texts`.
       yield from (iter([record]) for record in part() if record)
     elif part.size:
@@ -199,14 +199,14 @@ def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
 
 
 def document_ends(
-  asked: Data, parts: list[Part], wanted: list[int]
+  config: Data, parts: list[Part], wanted: list[int]
 ) -> list[int]:
   """Offsets, at ends of documents, at which the joined files are cut.
 
   Each is the first end at or after the wanted offset such that no part is
   without a document; with too few documents, some parts are empty.
   """
-  if asked.documents == 'record':
+  if config.documents == 'record':
     sizes = [len(record) for part in parts for record in part() if record]
   else:
     sizes = [part.size for part in parts if part.size]
