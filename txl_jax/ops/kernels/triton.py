@@ -4,9 +4,9 @@ Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
   A tile is n queries by n keys.
 
-Inside the kernels scores are products before the scale; c, p and r come with
-c and p divided by it and r and p padded, see `triton_tiles.operands`. What a
-tile is made of is there as well.
+Inside the kernels, scores are not scaled yet, c and p are divided by the scale,
+and r and p are padded, see `triton_tiles.operands`. Computations on tiles are
+in `triton_tiles`.
 """
 
 import jax
@@ -19,9 +19,9 @@ from txl_jax.ops import shards
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
 
-_PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
-_BUFFER = 80 << 20  # bytes, of the gradients by distance
-# Columns of a product that the tensor cores take without padding.
+_PROGRAMS = 264  # running at once: two per multiprocessor of an H100
+_BUFFER = 80 << 20  # maximum bytes of the gradients by distance
+# Number of columns that tensor cores need without padding.
 _ALIGNED = 8
 
 
@@ -37,10 +37,10 @@ def _forward_kernel(
   out_ref, logsum_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """Queries from i0 on of one row and head, over the keys they see."""
+  """n queries from i0 on, of one row and head, over the keys they see."""
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
-  # The last queries see the most keys: they start first.
+  # The last queries see the most keys, so they start first.
   i0 = (pl.num_programs(0) - 1 - pl.program_id(0)) * n
   h, b = pl.program_id(1), pl.program_id(2)
   filled = filled_ref[b]
@@ -62,7 +62,7 @@ def _forward_kernel(
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
-    # Where a query has seen nothing yet, the power is 0.
+    # Makes the power 0 as long as a query has seen no key.
     level = jnp.maximum(higher, 0.5 * tiles.UNSEEN) * scale
     weights = tiles.power(score, scale, level[:, None], problem)
     total = total * shrink + jnp.sum(weights, axis=1)
@@ -85,7 +85,7 @@ def _forward_kernel(
     *positions.begin(nearest),
   )
   total, top, out, *_ = jax.lax.fori_loop(nearest, last + 1, step, carry)
-  # The plain path divides the weights that dropout keeps; this is less work.
+  # Dividing the output is less work than dividing the kept weights.
   out = out / (total * (1 - problem.rate))[:, None]
   tiles.store_rows(out_ref, b, i, h, out.astype(out_ref.dtype), problem)
   logsum = top * problem.scale + jnp.log(total)
@@ -98,11 +98,10 @@ def _dq_kernel(
   dq_ref, by_distance_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """dq, and the gradients of the scores by distance, of a group of queries.
+  """dq, and gradients of the scores by distance, for a group of queries.
 
-  The first query is in first_ref. dq is of all, what it was for the others. The
-  columns of by_distance [H, B, group, columns] are the rows of r as the kernel
-  has it.
+  The group starts at the query in first_ref; dq of other queries is unchanged.
+  Columns of by_distance [H, B, group, columns] are rows of the padded r.
   """
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
@@ -116,13 +115,13 @@ def _dq_kernel(
   dout = tiles.load_rows(dout_ref, b, present, h, problem)
   logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
   delta = plgpu.load(delta_ref.at[b, h, present])
-  # A group may have tiles that no query is in: any row of r will do.
+  # A group may have tiles of padding only, for which any row of r will do.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
   positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
   y, start = tiles.places(1, problem)
 
   def write(J, chunk):
-    """Stores [n, n], what the chunk has that the tile of keys J begins in."""
+    """Stores the gradient [n, n] for the first chunk of tile J."""
     columns = base + J * n + jnp.arange(n, dtype=jnp.int32)
     to = by_distance_ref.at[h, b, local[:, None], columns[None, :]]
     chunk = chunk.astype(by_distance_ref.dtype)
@@ -193,9 +192,9 @@ def _dkv_kernel(
   dk_ref, dv_ref, dc_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """Keys from j0 on of one row and head, over the queries that see them.
+  """n keys from j0 on, of one row and head, over the queries that see them.
 
-  Tiles are [n, n] here, ready for the products with dout and q.
+  Tiles are [keys, queries] here, as the products with dout and q need them.
   """
   n, T, M, S = problem.n, problem.T, problem.M, problem.S
   scale = problem.scale * tiles.LOG2_E
@@ -258,7 +257,7 @@ def _dkv_kernel(
 def forward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
+  """See `fused`; `interpret` runs it as plain JAX, by default only on a CPU."""
   q, k, v, r, c, p, filled, bits = arrays
   tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
@@ -305,9 +304,9 @@ def backward(
 def _distance_gradients(
   q, k, v, r, c, p, filled, bits, logsum, delta, dout, problem
 ):
-  """dq, dr and dp.
+  """Computes dq, dr and dp.
 
-  The gradients of the scores by distance are stored, for a group of queries at
+  The gradients of the scores by distance are stored for one group of queries at
   a time, and multiplied by the queries as matrices.
   """
   B, T, H, K = q.shape
@@ -318,8 +317,8 @@ def _distance_gradients(
   group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
   operands = tiles.operands(r, c, p, problem)
-  # Heads in front, rows and queries as one: plain products, no copy of what is
-  # large. The sum for dp is one more column of that for dr.
+  # Heads come first, and rows and queries share one axis, so products need no
+  # copy of large arrays. dp is an additional column of dr.
   with_ones = jnp.pad(
     jnp.concatenate([q, jnp.ones([B, T, H, _ALIGNED], q.dtype)], axis=-1),
     [(0, 0), (0, count * group - T), (0, 0), (0, 0)],
@@ -357,10 +356,11 @@ def _distance_gradients(
 
 
 def _tiles_at_once(wanted, programs, size):
-  """How many of the tiles of queries a call of the kernel for dq takes.
+  """Number of query tiles per call of the dq kernel, at most `wanted`.
 
-  All rows and heads have `programs` of each, and a buffer of so many bytes. The
-  multiprocessors of a large GPU should be busy to the end of each call.
+  `programs` is rows x heads, and `size` the bytes of the buffer for one tile of
+  one program. It keeps the multiprocessors of a large GPU busy to the end of
+  each call.
   """
   best, most = 1, 0.0
   for count in range(1, wanted + 1):
