@@ -301,9 +301,9 @@ def dropout_bits(key: Any) -> jax.Array:
   if kind == jnp.uint32 and shape == (2,):
     return key
   if shape != () or not jnp.issubdtype(kind, jax.dtypes.prng_key):
-    found = f'{key!s:.80}' if kind is None else f'{kind} {list(shape or ())}'
+    shown = f'{key!s:.80}' if kind is None else f'{kind} {list(shape or ())}'
     allowed = 'one jax.random.key, or uint32 [2]'
-    raise ValueError(f'dropout_key is {found}; allowed: {allowed}')
+    raise ValueError(f'dropout_key is {shown}; allowed: {allowed}')
   return jax.random.bits(key, [2], jnp.uint32)
 
 

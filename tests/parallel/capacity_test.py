@@ -24,9 +24,9 @@ def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
   program = compiled(donated)
   over = program.memory_analysis().temp_size_in_bytes + KiB * 1024
   # Beside arrays, results have a table of their addresses.
-  monkeypatch.setattr(capacity, '_there', lambda devices: over + 100)
+  monkeypatch.setattr(capacity, '_available', lambda devices: over + 100)
   capacity.check('it', program, jax.devices())
-  monkeypatch.setattr(capacity, '_there', lambda devices: over - 1)
+  monkeypatch.setattr(capacity, '_available', lambda devices: over - 1)
   with pytest.raises(
     UserError, match=r'^it needs 0\.0 GiB of memory on each dev'
   ):

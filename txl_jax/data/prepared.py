@@ -191,16 +191,16 @@ def load(folder: str | os.PathLike) -> Prepared:
   try:
     manifest = files.read_json(path)
     if manifest['format'] != FORMAT:
-      found = settings.shown(manifest['format'])
-      raise UserError(f'{path}: format {found}, this version reads {FORMAT}')
+      version = settings.shown(manifest['format'])
+      raise UserError(f'{path}: format {version}, this version reads {FORMAT}')
     vocabulary, lists = _check(folder, manifest), _files(manifest)
     return Prepared(folder, manifest, vocabulary, files=lists)
   except (UserError, *files.ODD) as e:
-    found = (
+    error = (
       f'{e}' if isinstance(e, UserError) else f'{path}: {settings.shown(e)}'
     )
     raise UserError(
-      f'{found}: the prepared corpus is damaged, prepare it again with --force'
+      f'{error}: the prepared corpus is damaged, prepare it again with --force'
     ) from e
 
 

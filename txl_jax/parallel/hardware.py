@@ -51,5 +51,5 @@ def _cpu(cpuinfo: str = '/proc/cpuinfo') -> str:
     text = pathlib.Path(cpuinfo).read_text(errors='replace')
   except OSError:  # not on Linux
     text = ''
-  found = re.search(r'^model name[ \t]*:[ \t]*(\S.*)$', text, re.MULTILINE)
-  return found[1].strip() if found else platform.machine()
+  match = re.search(r'^model name[ \t]*:[ \t]*(\S.*)$', text, re.MULTILINE)
+  return match[1].strip() if match else platform.machine()

@@ -183,7 +183,7 @@ def check_same(values: Mapping[str, Any]) -> None:
   if count() == 1:
     return
   main = on_main(lambda: values)
-  for name, here in json.loads(json.dumps(values)).items():
-    if main[name] != here:
-      found = f'{shown(here)} here, {shown(main[name])} on process 0'
-      raise UserError(f'{name} is {found}; allowed: the same on every process')
+  for name, value in json.loads(json.dumps(values)).items():
+    if main[name] != value:
+      both = f'{shown(value)} here, {shown(main[name])} on process 0'
+      raise UserError(f'{name} is {both}; allowed: the same on every process')

@@ -65,9 +65,9 @@ def _out_of_reach(path, error):
 def _difference(path, size, crc, read):
   """How a file differs from its entry in the seal; '' if it does not."""
   try:
-    found = path.stat().st_size
-    if found != size:
-      return f' has {found} bytes, expected {size}'
+    actual = path.stat().st_size
+    if actual != size:
+      return f' has {actual} bytes, expected {size}'
     if read and fingerprint(path)[1] != crc:
       return f' has not the CRC-32 {crc}'
   except OSError as e:

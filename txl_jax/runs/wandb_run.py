@@ -78,10 +78,10 @@ def _package(project) -> Any:
   try:
     return importlib.import_module('wandb')
   except ImportError as e:
-    found = (
+    problem = (
       f'train.wandb is {shown(project)} and the package wandb is not installed'
     )
-    raise UserError(f'{found}; run: {_NEEDED}') from e
+    raise UserError(f'{problem}; run: {_NEEDED}') from e
 
 
 def _known(path):

@@ -112,9 +112,9 @@ def checked(
   arrays = {}
   for name, expected in shapes.items():
     array = read(name, expected)
-    here, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, expected))
-    if here != wanted:
-      raise ValueError(f'{name} is {here}; expected {wanted}')
+    actual, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, expected))
+    if actual != wanted:
+      raise ValueError(f'{name} is {actual}; expected {wanted}')
     if not np.isfinite(array).all():
       raise ValueError(f'{name} has values that are not finite')
     arrays[name] = array

@@ -86,20 +86,20 @@ def compare(
   free = settings.OTHER, settings.ON_RESUME, *free
   now = settings.flatten(json.loads(settings.to_json(config)))
   found = settings.differences(sections, now, then.config, *free)
-  for name, here, there in found:
+  for name, here, saved in found:
     if not then.trained and not name.startswith('model.'):
       continue
     raise UserError(
-      f'{folder} holds a run with {name} = {settings.shown(there)}, this '
+      f'{folder} holds a run with {name} = {settings.shown(saved)}, this '
       f'command has {settings.shown(here)}; continue with the same value or '
       'choose another --workdir'
     )
   if not then.trained:
-    ours, there = corpus.vocabulary, vocabulary(folder, 0)
-    if ours.symbols != there.symbols:
+    ours, saved = corpus.vocabulary, vocabulary(folder, 0)
+    if ours.symbols != saved.symbols:
       raise UserError(
         f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) '
-        f'than the weights in {folder} ({len(there)}); allowed: the same one, '
+        f'than the weights in {folder} ({len(saved)}); allowed: the same one, '
         'or another --workdir with train.init_from'
       )
   elif then.corpus != corpus.digest:

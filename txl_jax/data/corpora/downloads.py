@@ -35,10 +35,10 @@ def check(path: pathlib.Path, archive: Archive) -> dict:
     raise UserError(f'{path}: no such file; {wanted}, from {urls}')
   kind, digest = archive.digest
   with files.reading(f'{path}'), path.open('rb') as f:
-    found = hashlib.file_digest(f, kind).hexdigest()
+    actual = hashlib.file_digest(f, kind).hexdigest()
   size = path.stat().st_size
-  if found != digest:
-    raise UserError(f'{path}: has {size} bytes with {kind} {found}; {wanted}')
+  if actual != digest:
+    raise UserError(f'{path}: has {size} bytes with {kind} {actual}; {wanted}')
   return {'size': size, 'sha256': files.sha256(path)}
 
 
@@ -62,11 +62,11 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
       failures.append(f'{url}: {e}')
     finally:
       part.unlink(missing_ok=True)
-  more = ' --vocab_file=FILE' if name == 'lm1b' else ''
+  list_flag = ' --vocab_file=FILE' if name == 'lm1b' else ''
   raise UserError(
     f'{name} cannot be downloaded: {"; ".join(failures)}; without a network, '
     f'put {archive.file} ({known(archive)}) into a folder and run '
-    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{more}'
+    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{list_flag}'
   )
 
 

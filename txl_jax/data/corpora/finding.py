@@ -52,15 +52,15 @@ def find(config: Data, only: Collection[str] = ()) -> SplitFiles:
   """
   path = pathlib.Path(config.path)
   others = {'validation': config.validation_path, 'test': config.test_path}
-  found, left_out = _files(config, 'path', only)
-  splits = {'': found}
+  files, left_out = _files(config, 'path', only)
+  splits = {'': files}
   if path.is_dir() and config.splits == 'names':
     if lost := [*filter(_of_split, left_out)]:
       raise UserError(
         f'data.path: {path / lost[0]} is named for a split, but is no file or '
         'folder, or a link to none; allowed: a text there, or data.splits=none'
       )
-    splits, more = _by_name(path, found)
+    splits, more = _by_name(path, files)
     left_out += more
   if '' in splits and any(others.values()):
     splits = {'train': splits['']}
@@ -94,12 +94,12 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
 
   def choose(there):
     one, lead = where.folder, f'{where.folder}/'.lstrip('/')
-    here = [x for x in there if x == one or x.startswith(lead)]
-    each = ([x for x in here if re.search(f'{k}$', x)] for k in kinds)
+    inside = [x for x in there if x == one or x.startswith(lead)]
+    each = ([x for x in inside if re.search(f'{k}$', x)] for k in kinds)
     found = next(filter(None, each), None)
     if not found:
       raise UserError(
-        f'data.path: {where} has {listed(here) or "no files"}; allowed: one '
+        f'data.path: {where} has {listed(inside) or "no files"}; allowed: one '
         'with .parquet or .jsonl'
       )
     folders = [x.split('/')[:-1] for x in found]
@@ -110,7 +110,7 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
         f'data.path: {where} has the folders {listed(sorted(names))}; allowed: '
         f'one of them, as hf://datasets/{where.repository}/FOLDER'
       )
-    return [*found, *(x for x in here if x.endswith(id_files.META))]
+    return [*found, *(x for x in inside if x.endswith(id_files.META))]
 
   found = hub.snapshot(where, choose)
   path = found.folder / where.folder
@@ -122,19 +122,19 @@ def _files(config, name, only=()) -> tuple[Files, list[str]]:
   """The files at the path in the key `name`, and those that are left out."""
   path, left_out = pathlib.Path(getattr(config, name)), []
   if path.is_file():
-    found = {path.name: Part.whole(path)}
+    files = {path.name: Part.whole(path)}
   elif not path.is_dir():
     what = 'is a pipe or device' if path.exists() else 'does not exist'
     raise UserError(f'data.{name}: {path} {what}; allowed: a file or folder')
   else:
-    found, left_out = local.list_files(path, follow=_word)
-    found = {x: y for x, y in found.items() if not only or x in only}
+    files, left_out = local.list_files(path, follow=_word)
+    files = {x: y for x, y in files.items() if not only or x in only}
   if config.ids:
-    others = [x for x in found if not id_files.NAMES.search(x)]
+    others = [x for x in files if not id_files.NAMES.search(x)]
   else:  # a folder of `datasets.save_to_disk` describes its files
-    tables = any(x.lower().endswith('.arrow') for x in found)
-    others = [x for x in found if tables and _is_like(x, _OF_TABLES)]
-  kept = {x: part for x, part in found.items() if x not in others}
+    tables = any(x.lower().endswith('.arrow') for x in files)
+    others = [x for x in files if tables and _is_like(x, _OF_TABLES)]
+  kept = {x: part for x, part in files.items() if x not in others}
   if others and not kept:
     raise UserError(
       f'data.{name}: {path} has no token ids; allowed: .bin, .npy, .jsonl, '

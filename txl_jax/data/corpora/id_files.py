@@ -125,21 +125,21 @@ def _names(data, name) -> tuple[dict[int, str], int]:
   """{id: name}, and the number of ids; files.ODD for other content."""
   size = 0
   if data.startswith(b'\x80'):
-    found = pickles.loads(data, name)[0]
-    found, size = found.get('itos', {}), found.get('vocab_size', 0)
+    names = pickles.loads(data, name)[0]
+    names, size = names.get('itos', {}), names.get('vocab_size', 0)
   else:
-    found: Any = json.loads(data)
+    names: Any = json.loads(data)
     for key in 'vocab', 'symbols':  # of a tokenizer, or of our vocabulary.json
-      inner = found.get(key) if isinstance(found, dict) else None
-      found = inner if isinstance(inner, dict | list) else found
-  if isinstance(found, list):
-    found = dict(enumerate(found[:-1] if found[-1:] == [Ids.end] else found))
-  elif {*map(type, found.values())} == {int}:
-    found = {i: x for x, i in found.items()}
-  if not all(type(x) is str and x for x in found.values()):
+      inner = names.get(key) if isinstance(names, dict) else None
+      names = inner if isinstance(inner, dict | list) else names
+  if isinstance(names, list):
+    names = dict(enumerate(names[:-1] if names[-1:] == [Ids.end] else names))
+  elif {*map(type, names.values())} == {int}:
+    names = {i: x for x, i in names.items()}
+  if not all(type(x) is str and x for x in names.values()):
     raise ValueError('it has other things than names')
-  size = max([size, *(i + 1 for i in found)])
-  if not all(type(i) is int and 0 <= i < IDS for i in [*found, size - 1]):
+  size = max([size, *(i + 1 for i in names)])
+  if not all(type(i) is int and 0 <= i < IDS for i in [*names, size - 1]):
     raise ValueError(f'its ids are not from 0 to {IDS - 1}')
-  ''.join(found.values()).encode()  # raises for a lone surrogate
-  return found, size
+  ''.join(names.values()).encode()  # raises for a lone surrogate
+  return names, size

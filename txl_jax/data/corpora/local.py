@@ -130,9 +130,9 @@ def list_files(
 
   files, left_out, linked = {}, [], set()
   for folder, inside, names in os.walk(root, onerror=fail, followlinks=True):
-    here = pathlib.Path(folder)
+    parent = pathlib.Path(folder)
     for name in [*inside, *names]:
-      path = here / name
+      path = parent / name
       link = path.is_symlink()
       followed = not link or (linked.isdisjoint(path.parents) and follow(name))
       # is_file is False for sockets, pipes and broken links.

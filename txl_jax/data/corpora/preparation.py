@@ -186,13 +186,13 @@ def _check(config: Data, symbols: int, entries: dict) -> None:
   if archive is None:
     return
   expected = {f'tokens in {x}': n for x, n in archive.tokens.items()}
-  found = {f'tokens in {x}': entry['tokens'] for x, entry in entries.items()}
+  counts = {f'tokens in {x}': entry['tokens'] for x, entry in entries.items()}
   if archive.symbols is not None and config.alphabet == 'seen':
     expected['symbols'] = archive.symbols - (config.newline == 'drop')
-    found['symbols'] = symbols
+    counts['symbols'] = symbols
   for what, number in expected.items():
-    if found[what] != number:
+    if counts[what] != number:
       raise UserError(
-        f'{config.corpus}: {found[what]} {what}, published are {number}; '
+        f'{config.corpus}: {counts[what]} {what}, published are {number}; '
         'allowed: the published text'
       )

@@ -85,17 +85,17 @@ class Bytes(Symbols):
     """<eos>, else a newline, else a space or '_', else token 0."""
     if self.eos_id is not None:
       return self.eos_id
-    found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
-    return next(found, 0)
+    candidates = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
+    return next(candidates, 0)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:
   """Counts of byte values, with keys in order of first occurrence."""
   counts = {}
   for chunk in chunks:
-    here = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()
-    new = [value for value, n in enumerate(here) if n and value not in counts]
+    added = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()
+    new = [value for value, n in enumerate(added) if n and value not in counts]
     counts |= dict.fromkeys(sorted(new, key=chunk.index), 0)
     for value in counts:
-      counts[value] += here[value]
+      counts[value] += added[value]
   return counts

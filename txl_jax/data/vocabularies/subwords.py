@@ -140,16 +140,16 @@ class Subwords(Symbols):
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
     """The inverse of `to_json`; ValueError for anything else."""
-    made = cls.from_fields(fields.get('tokenizer'))
-    return made.of_documents() if fields.get('documents') is True else made
+    words = cls.from_fields(fields.get('tokenizer'))
+    return words.of_documents() if fields.get('documents') is True else words
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> Self:
     """The inverse of `entry`, given the file; ValueError for another file."""
-    made = cls.from_json({**entry, 'tokenizer': json.loads(data)})
-    if made.sha256() != entry['sha256']:
-      raise ValueError(f'sha256 {made.sha256()}, expected {entry["sha256"]}')
-    return made
+    words = cls.from_json({**entry, 'tokenizer': json.loads(data)})
+    if words.sha256() != entry['sha256']:
+      raise ValueError(f'sha256 {words.sha256()}, expected {entry["sha256"]}')
+    return words
 
 
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
@@ -162,9 +162,9 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
   library = _library()
   split = library.pre_tokenizers.Split('\n', 'isolated')
   levels = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-  made = library.Tokenizer(library.models.BPE())
-  made.pre_tokenizer = library.pre_tokenizers.Sequence([split, levels])
-  made.decoder = library.decoders.ByteLevel()
+  tokenizer = library.Tokenizer(library.models.BPE())
+  tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, levels])
+  tokenizer.decoder = library.decoders.ByteLevel()
   trainer = library.trainers.BpeTrainer(
     vocab_size=max_size,
     min_frequency=2,
@@ -172,8 +172,8 @@ def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
     # While rich draws, it replaces sys.stderr by an object of another class.
     show_progress=type(sys.stderr) is io.TextIOWrapper and sys.stderr.isatty(),
   )
-  made.train_from_iterator(_strings(chunks), trainer)
-  return Subwords.from_fields(json.loads(made.to_str()))
+  tokenizer.train_from_iterator(_strings(chunks), trainer)
+  return Subwords.from_fields(json.loads(tokenizer.to_str()))
 
 
 def _strings(chunks) -> Iterator[str]:

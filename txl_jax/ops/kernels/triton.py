@@ -53,12 +53,12 @@ def _forward_kernel(
     total, top, out, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = tiles.within(j, problem.S, n)
-    k = tiles.load_rows(k_ref, b, there, h, problem)
+    keys = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, keys, h, problem)
     score = tiles.dot(q, k, 1, 1, problem)
     late, early, state = positions.step(J, state)
     of_positions = tiles.by_key(late, early, 1, J, problem)
-    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
@@ -70,7 +70,7 @@ def _forward_kernel(
       index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
       keep = attention.keep(index, bits_ref, problem.rate)
       weights = jnp.where(keep, weights, 0)
-    v = tiles.load_rows(v_ref, b, there, h, problem)
+    v = tiles.load_rows(v_ref, b, keys, h, problem)
     out = out * shrink[:, None] + tiles.dot(
       weights.astype(v.dtype), v, 1, 0, problem
     )
@@ -132,14 +132,14 @@ def _dq_kernel(
     dq, before, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = tiles.within(j, problem.S, n)
-    k = tiles.load_rows(k_ref, b, there, h, problem)
+    keys = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, keys, h, problem)
     score = tiles.dot(q, k, 1, 1, problem)
-    v = tiles.load_rows(v_ref, b, there, h, problem)
+    v = tiles.load_rows(v_ref, b, keys, h, problem)
     dweights = tiles.dot(dout, v, 1, 1, problem)
     late, early, state = positions.step(J, state)
     of_positions = tiles.by_key(late, early, 1, J, problem)
-    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
     weights = tiles.power(score, scale, logsum[:, None], problem)
     if problem.rate:
       index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
@@ -202,10 +202,10 @@ def _dkv_kernel(
   h, b = pl.program_id(1), pl.program_id(2)
   filled = filled_ref[b]
   j = j0 + jnp.arange(n, dtype=jnp.int32)
-  there = tiles.within(j, S, n)
-  k = tiles.load_rows(k_ref, b, there, h, problem)
-  v = tiles.load_rows(v_ref, b, there, h, problem)
-  bias = plgpu.load(c_ref.at[b, h, there])
+  keys = tiles.within(j, S, n)
+  k = tiles.load_rows(k_ref, b, keys, h, problem)
+  v = tiles.load_rows(v_ref, b, keys, h, problem)
+  bias = plgpu.load(c_ref.at[b, h, keys])
 
   def step(I, carry):
     dk, dv, dc = carry

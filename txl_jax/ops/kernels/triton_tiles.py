@@ -249,15 +249,15 @@ def masked(
 
   def mask(x):
     first = jnp.maximum(i + M - span + 1, M - filled)
-    more = jnp.maximum(i + M - first, 0).astype(jnp.uint32)
+    reach = jnp.maximum(i + M - first, 0).astype(jnp.uint32)
     # A padding query sees no key.
     first = jnp.where(i < problem.T, first, problem.S + problem.n)
-    first, more, keys = (
+    first, reach, keys = (
       jnp.expand_dims(x, axis if n < 2 else 1 - axis)
-      for n, x in enumerate((first, more, j))
+      for n, x in enumerate((first, reach, j))
     )
     # 0 <= j - first <= more.
-    return jnp.where((keys - first).astype(jnp.uint32) <= more, x, unseen)
+    return jnp.where((keys - first).astype(jnp.uint32) <= reach, x, unseen)
 
   last = i0 + problem.n - 1
   whole = (
