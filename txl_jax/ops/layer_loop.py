@@ -28,8 +28,7 @@ def run(
     others: pytrees of arrays [N, ...], further arguments of each layer.
     unroll: layers per iteration; 0 is all of them on a GPU, 1 elsewhere.
     remat: the policy of `jax.checkpoint` for a layer; None recomputes nothing.
-    cast: applied to a layer's weights before stacking them, which copies them:
-      a smaller dtype makes the copy smaller.
+    cast: applied to a layer's weights when they are copied into the stack.
   """
   N, on_gpu = len(weights), target_device.device().platform == 'gpu'
   unroll = unroll or (N if on_gpu else 1)

@@ -58,10 +58,9 @@ class Trainer:
   ):
     """Restores the checkpoint of step `start`, from `resume.start`, if any.
 
-    Before, the caller compares the config with that of the checkpoint, locks
-    the run's folder and enters the watch. Before `run`, nothing is written
-    except that damaged checkpoints are moved aside. `sample(params)` generates
-    a text; it is called at each evaluation.
+    The caller first compares the config with the checkpoint's, locks the run's
+    folder and enters the watch. Before `run`, only damaged checkpoints are
+    moved aside. `sample(params)` generates a text at each evaluation.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -76,7 +75,7 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
-    self._on_disk = 0, 0  # step and progress.evaluated of that checkpoint
+    self._on_disk = 0, 0  # step and `evaluated` of the restored checkpoint
     self._rows_then = 0  # rows of its memory, if that was not restored
     self._sample = sample
     self.pretrained = False  # whether the run starts from converted weights

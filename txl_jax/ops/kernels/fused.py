@@ -21,8 +21,7 @@ head h is dropped by `attention.keep` with
 
   index = (((b bits[3] + h) + bits[2]) T + i) S + j  (uint32, wraps),
 
-so the mask is that of the plain operations, even if a device has only some rows
-and heads: bits[2] is the index of its first row and head, see `attend`, and
+so shards drop what a single device would: bits[2] is `before` of `attend`, and
 bits[3] the number of all heads.
 """
 

@@ -314,7 +314,7 @@ def _backward_kernel(
     r0, p0, _ = positions(chunk)
     ahead[...] = tiles.dot(q[0, 0], r0, 1, 1) + p0
 
-  def accumulate(chunk, grad):
+  def add(chunk, grad):
     r, _, rows = positions(chunk)
     rounded = grad.astype(t.dtype)
     q_sum[...] += tiles.dot(rounded, r, 1, 0)
@@ -345,13 +345,12 @@ def _backward_kernel(
     k_sum[keys] += tiles.dot(rounded, q[0, 0], 0, 0)
     q_sum[...] += tiles.dot(rounded, k[0, 0], 1, 0)
     dz = tiles.rotate_back(dscore)
-    accumulate(chunk, tiles.seam(t.n, dz, behind[...]))
+    add(chunk, tiles.seam(t.n, dz, behind[...]))
     behind[...] = dz
 
   @pl.when(last[i] == J)
   def look_behind():
-    grad = tiles.seam(t.n, jnp.zeros_like(behind), behind[...])
-    accumulate(chunk + 1, grad)
+    add(chunk + 1, tiles.seam(t.n, jnp.zeros_like(behind), behind[...]))
 
   final = step == pl.num_programs(3) - 1
 
