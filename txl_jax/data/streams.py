@@ -8,9 +8,9 @@ from left to right, T tokens at a time, so the memory carried from batch to
 batch holds the preceding text. A model without memory may read up to E tokens
 before each segment again, as context, which never crosses the start of a piece
 or document. An epoch is one pass over all pieces.
-Sentences (see `data.sentences`) are shuffled anew in each epoch. Documents (see
-`data.documents`) are cut into segments, some shorter than T, and each piece has
-the same number of segments; if that number is not whole, some rows of the last
+Sentences (see `data.sentences`) are shuffled in each epoch. Documents (see
+`data.documents`) are cut into segments, some shorter than T. Each piece has the
+same number of segments; if B does not divide their total, some rows of the last
 batch of an epoch are empty.
 """
 

@@ -10,7 +10,7 @@ LOWEST_TEMPERATURE = 1e-6  # lower ones overflow float32 logits
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-  """What is written; `generate.model` has the lengths of the model."""
+  """The section `generate`; `generate.model` has the lengths of the model."""
 
   MAY_CHANGE = ON_RESUME
 
