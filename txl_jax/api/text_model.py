@@ -108,8 +108,8 @@ class TextModel:
     of_one = isinstance(prompt, (str, bytes)) or texts.is_ids(prompt)
     several = isinstance(prompt, Iterable) and getattr(prompt, 'ndim', 1)
     if not (of_one or several):
-      found = type(prompt).__name__
-      raise TypeError(f'prompt is a {found}; allowed: texts or token ids')
+      kind = type(prompt).__name__
+      raise TypeError(f'prompt is a {kind}; allowed: texts or token ids')
     prompts = [prompt] if of_one else list(prompt)
     each = 1 if samples is None else samples
     entry = settings.keys(Generate)['samples']
