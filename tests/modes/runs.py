@@ -37,11 +37,10 @@ def filled(tree, x):
 
 
 def host(config, **progress):
-  """What a checkpoint holds besides arrays."""
-  progress = resume.Progress(**progress)
-  return dataclasses.asdict(
-    resume.Host(progress, metrics_log.Mark(), settings.flatten(config), '', {})
-  )
+  """The host state of a checkpoint, as a dict."""
+  progress, mark = resume.Progress(**progress), metrics_log.Mark()
+  flat = settings.flatten(config)
+  return dataclasses.asdict(resume.HostState(progress, mark, flat, '', {}))
 
 
 def write(

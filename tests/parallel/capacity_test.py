@@ -24,9 +24,9 @@ def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
   program = compiled(donated)
   over = program.memory_analysis().temp_size_in_bytes + KiB * 1024
   # Beside arrays, results have a table of their addresses.
-  monkeypatch.setattr(capacity, '_there', lambda devices: over + 100)
+  monkeypatch.setattr(capacity, '_available', lambda devices: over + 100)
   capacity.check('it', program, jax.devices())
-  monkeypatch.setattr(capacity, '_there', lambda devices: over - 1)
+  monkeypatch.setattr(capacity, '_available', lambda devices: over - 1)
   with pytest.raises(
     UserError, match=r'^it needs 0\.0 GiB of memory on each dev'
   ):
@@ -34,8 +34,8 @@ def test_arguments_and_results_are_counted_once(monkeypatch, donated, KiB):
 
 
 def test_devices_of_a_machine_share_its_memory():
-  one = capacity._there(jax.devices()[:1])
-  assert 2**28 < one == 8 * capacity._there(jax.devices())
+  one = capacity._available(jax.devices()[:1])
+  assert 2**28 < one == 8 * capacity._available(jax.devices())
 
 
 class GPU:
@@ -49,4 +49,4 @@ class GPU:
 
 
 def test_the_smallest_device_counts():
-  assert capacity._there([GPU(9), GPU(7), GPU(None)]) == 7
+  assert capacity._available([GPU(9), GPU(7), GPU(None)]) == 7

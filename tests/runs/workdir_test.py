@@ -54,7 +54,7 @@ def compare(folder, config, corpus, then):
 
 
 def checkpoint_of(config, corpus):
-  return resume.Host.of(None, None, config, corpus.digest)
+  return resume.HostState.of(None, None, config, corpus.digest)
 
 
 def lock(folder):
@@ -262,7 +262,7 @@ def converted(folder, config, vocabulary):
     (path / 'vocabulary.json').write_text(text)
   (folder / 'config.json').write_text(settings.to_json(config))
   (folder / 'config.py').write_text('# with notes')
-  return resume.Host.of(None, None, config, '')
+  return resume.HostState.of(None, None, config, '')
 
 
 def test_converted_weights_are_trained_with_any_options(tmp_path):

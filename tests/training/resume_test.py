@@ -64,15 +64,15 @@ def test_an_evaluation_that_is_not_regular_decides_nothing():
 )
 def test_the_part_of_the_host(tmp_path, change, damaged):
   config = common.get_config()
-  then = resume.Host.of(resume.Progress(), Mark(), config, 'a')
+  then = resume.HostState.of(resume.Progress(), Mark(), config, 'a')
   saved = checkpoint.Checkpoints(tmp_path)
   found = dataclasses.asdict(then) | change
   saved.save(1, found, params={'x': np.zeros(1)})
   if damaged:
     with pytest.raises(UserError, match='is damaged'):
-      resume.Host.read(saved, 1)
+      resume.HostState.read(saved, 1)
   else:
-    assert resume.Host.read(saved, 1) == then
+    assert resume.HostState.read(saved, 1) == then
 
 
 def test_json_gives_it_back():

@@ -235,7 +235,7 @@ def _write_workdir(made, folder, config, weights):
     workdir.checkpoints(made), texts={workdir.VOCABULARY: text}
   )
   nothing = resume.Progress(), metrics_log.Mark()
-  host = resume.Host.of(*nothing, config, corpus='')
+  host = resume.HostState.of(*nothing, config, corpus='')
   saved.save(0, dataclasses.asdict(host), params=weights.params)
   texts = {
     workdir.VOCABULARY: text,

@@ -1,1 +1,1 @@
-"""The data of training: options, prepared corpora, streams, vocabularies."""
+"""Data: options, prepared corpora, streams of batches, vocabularies."""

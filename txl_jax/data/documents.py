@@ -1,14 +1,14 @@
-"""Tokens of documents, cut into segments that each lie in one document.
+"""Documents, cut into segments that do not cross document boundaries.
 
-Documents lie in one array, each after the <eos> that ends the previous one,
-the first also after an <eos> (like sentences with `boundaries` 1, see
+Documents are stored in one array, separated by <eos>, with an <eos> before the
+first and after the last (like sentences with `boundaries` 1, see
 `data.sentences`):
 
   <eos> a b <eos> c d e <eos>
 
-A document of n tokens is scored from the <eos> before it: n + 1 tokens, with
-its own <eos>. Its segments have T tokens, the last one whatever is left. A
-memory is carried from one to the next, and emptied before the first.
+A document of n tokens starts at the <eos> before it and has n + 1 targets,
+including its own <eos>. Its segments have T tokens; the last may be shorter.
+The memory is carried from segment to segment, and reset before each document.
 
 Shapes: n tokens, T segment length.
 """
@@ -17,9 +17,9 @@ import numpy as np
 
 
 class Documents:
-  """Tokens [n] and where documents start: integers [documents + 1].
+  """Tokens [n] and the starts of documents, integers [documents + 1].
 
-  The last entry is where a further document would start.
+  The last start is where a further document would begin.
   """
 
   def __init__(self, tokens: np.ndarray, starts: np.ndarray):
@@ -33,7 +33,7 @@ class Documents:
     return self.base[at]
 
   def first(self, count: int) -> 'Documents':
-    """The first `count` tokens, 0 for all; the last document may be cut."""
+    """The first `count` tokens, 0 for all; truncates the last document."""
     if not 0 < count < len(self):
       return self
     starts = np.asarray(self.starts)
@@ -45,34 +45,34 @@ class Segments:
   """The segments of documents, in order."""
 
   def __init__(self, starts: np.ndarray, segment_len: int):
-    """Starts are as in `Documents`."""
+    """`starts` is as in `Documents`."""
     self._T, self._starts = segment_len, np.asarray(starts)
     counts = -(-np.diff(self._starts) // segment_len)
-    # The first segment of each document, and how many there are.
+    # Index of each document's first segment; last, the number of segments.
     self.first = np.append(0, np.cumsum(counts))
 
   def __len__(self) -> int:
     return int(self.first[-1])
 
   def cut(self, rows: int) -> np.ndarray:
-    """Where each of B rows begins, and the last one ends, int64 [B + 1].
+    """First segment of each of B rows, and the end of the last, int64 [B + 1].
 
-    Rows hold whole documents, with the numbers of segments as equal as
+    Rows consist of whole documents, with numbers of segments as equal as
     possible.
     """
-    wanted = np.arange(rows + 1) * len(self) // rows
-    return self.first[np.searchsorted(self.first, wanted)]
+    targets = np.arange(rows + 1) * len(self) // rows
+    return self.first[np.searchsorted(self.first, targets)]
 
   def locate(
     self, index: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The start and length of segments, and the tokens before in the document.
+    """Start and length of segments, and number of earlier tokens in documents.
 
-    The indices are integers of any shape. A segment reads from its start;
-    targets are the tokens that follow the ones it reads.
+    `index` is integers of any shape. A segment's inputs begin at its start; the
+    targets are shifted by one token.
     """
     document = np.searchsorted(self.first, index, side='right') - 1
     before = (index - self.first[document]) * self._T
     start = self._starts[document] + before
-    left = self._starts[document + 1] - start
-    return start, np.minimum(left, self._T), before
+    remaining = self._starts[document + 1] - start
+    return start, np.minimum(remaining, self._T), before

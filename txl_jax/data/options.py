@@ -1,4 +1,4 @@
-"""The section `data` of a config: which corpus, and how it becomes tokens."""
+"""The section `data` of a config: the corpus and its tokenisation."""
 
 import dataclasses
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from txl_jax.program import settings
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
-# Sizes of the published vocabularies; enwik8 with every byte.
+# Sizes of the published vocabularies; for enwik8, of all bytes that occur.
 SIZES = {
   'enwik8': 205,
   'text8': 27,
@@ -34,8 +34,8 @@ WORDS = ('wt103', 'wt2', 'ptb', 'lm1b')
 SPLITS = ('train', 'validation', 'test')
 FLAGS = {'corpus': 'dataset', 'dir': 'data_dir'}  # other names of keys
 VARIABLE = 'TXL_JAX_DATA'  # environment variable that names a folder
-IDS = 1 << 20  # symbols of a corpus of token ids, at most
-SUBWORDS = 8192  # how many are learned unless max_size says otherwise
+IDS = 1 << 20  # maximum vocabulary size of a corpus of token ids
+SUBWORDS = 8192  # number of subwords to learn if max_size is 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Data:
 
   @property
   def symbols(self) -> int | None:
-    """The size of the vocabulary, None if it depends on a text."""
+    """The size of the vocabulary; None if it depends on the text."""
     if self.corpus == 'text' and self.level != 'byte':
       return None
     if self.alphabet == 'bytes':
@@ -198,11 +198,11 @@ class Data:
 
   @property
   def folder(self) -> str:
-    """The folder of prepared corpora: dir, or one for all runs."""
+    """The folder of prepared corpora: dir, or the default."""
     if self.dir:
       return self.dir
-    if given := os.environ.get(VARIABLE):
-      return os.path.expanduser(given)
+    if folder := os.environ.get(VARIABLE):
+      return os.path.expanduser(folder)
     base = os.environ.get('XDG_DATA_HOME') or '~/.local/share'
     return os.path.join(os.path.expanduser(base), 'txl_jax')
 
@@ -223,7 +223,7 @@ class Data:
 
   @property
   def ids(self) -> bool:
-    """Whether files hold token ids in place of text."""
+    """Whether files have token ids instead of text."""
     return (self.corpus, self.level) == ('text', 'id')
 
   def check(self) -> None:
@@ -278,7 +278,7 @@ class Data:
       yield 'path', 'a file or folder, which corpus text needs'
 
   def suffix(self) -> str:
-    """The options, as in the name of the prepared folder."""
+    """The options that differ from defaults, for the prepared folder's name."""
     parts = (
       ('newline_drop', self.newline == 'drop'),
       ('alphabet_bytes', self.alphabet == 'bytes'),
@@ -300,10 +300,10 @@ class Data:
     return ''.join(f'-{part}' for part, here in parts if here)
 
   def command(self) -> str:
-    """The command that prepares this corpus, if it must be downloaded."""
+    """The command that downloads and prepares this corpus."""
     values = dataclasses.asdict(self)
     if self.corpus == 'lm1b' and not self.vocab_file:
-      # The name that the list was published under.
+      # The published file name of the list.
       values['vocab_file'] = '1b_word_vocab.txt'
     flags = [
       f'--{FLAGS.get(name, name)}={value}'

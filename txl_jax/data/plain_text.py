@@ -1,10 +1,10 @@
-"""The rule of what a text is, for corpora, prompts and texts that are scored.
+"""Reading of text files, for corpora, prompts and texts to score.
 
-Text is UTF-8, or bytes of another encoding as they are. A byte-order mark is
-dropped, and one of UTF-16 or UTF-32 means that the text is decoded. A carriage
-return without a newline is a newline. A file of text may be packed (gzip, bz2,
-xz). Other files, by their first bytes or because they hold a NUL byte, are
-refused; data.raw takes any bytes as they are.
+Text is UTF-8, or bytes of another encoding, which are kept. A byte-order mark
+is dropped; after one of UTF-16 or UTF-32 the text is decoded. A carriage return
+without a newline becomes a newline. Files may be compressed (gzip, bz2, xz).
+Files whose first bytes show another format, or with a NUL byte, are refused;
+data.raw accepts any bytes.
 """
 
 import bz2
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20  # bytes read at a time
 _RETURN = re.compile(rb'\r(?!\n)')
 _PACKED = {b'\x1f\x8b': gzip.open, b'\xfd7zXZ\0': lzma.open}
 _PACKED |= {b'BZh%d1AY&SY' % i: bz2.open for i in range(1, 10)}
-# The mark of UTF-32 begins with that of UTF-16.
+# UTF-32 comes first: its byte-order mark begins with that of UTF-16.
 _CODECS: dict[bytes, str] = {
   codecs.BOM_UTF32_LE: 'utf-32',
   codecs.BOM_UTF32_BE: 'utf-32',
@@ -32,7 +32,7 @@ _CODECS: dict[bytes, str] = {
 _POINTER = b'version https://git-lfs'
 _UNPACK, _WRITE = 'unpack it', 'write its text to a .txt or .jsonl'
 _IDS = 'if it holds token ids, read them with data.level=id'
-_KINDS = (  # what a file is, how it becomes text, and its first bytes
+_KINDS = (  # for messages: what a file is and what to do; then its first bytes
   ('is a Parquet file', 'give it a name in .parquet', b'PAR1'),
   ('is an Arrow file', _WRITE, b'ARROW1', b'\xff\xff\xff\xff'),
   ('is a database', _WRITE, b'SQLite format 3', b'\x89HDF\r\n', b'Obj\x01'),
@@ -51,13 +51,13 @@ _NUL = 'holds NUL bytes, as token ids, numbers and UTF-16 without a mark do'
 
 
 def normal(text: bytes) -> bytes:
-  """A text without its byte-order mark, each line ended by a newline."""
+  """Drops the byte-order mark of a text and normalises its newlines."""
   return _RETURN.sub(b'\n', text.removeprefix(codecs.BOM_UTF8))
 
 
 def lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
-  """Chunks with newlines, in all as many bytes; UserError for a NUL byte."""
-  held = b''  # a carriage return, which a newline may follow
+  """Normalises newlines, without changing the size; UserError for NUL bytes."""
+  held = b''  # a final carriage return, which a newline may follow
   for chunk in chunks:
     if b'\0' in chunk:
       _refuse(name, _NUL, _IDS)
@@ -71,9 +71,9 @@ def lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def mark(f: Any, name: str) -> bytes:
-  """What begins a file that is decoded or unpacked, b'' if it is plain.
+  """Magic bytes of a compressed or encoded text file; b'' if it is plain.
 
-  UserError: the file is no text.
+  UserError if the file is not text.
   """
   head = f.read(512)
   f.seek(0)
@@ -87,7 +87,7 @@ def mark(f: Any, name: str) -> bytes:
 
 
 def chunks(f: Any, name: str) -> Iterator[bytes]:
-  """The text of a file that can seek, in chunks; UserError if it is none."""
+  """Reads the text of a seekable file in chunks; UserError if not text."""
   begin = mark(f, name)
   try:
     if begin in _PACKED:

@@ -1,26 +1,26 @@
-"""A prepared corpus on disk: token ids that training maps into memory.
+"""A prepared corpus on disk: memory-mapped token ids.
 
-A folder holds train.bin, validation.bin and test.bin, each just the token ids
-of a split in order, and manifest.json:
+A folder has train.bin, validation.bin and test.bin, each the plain sequence of
+token ids of a split, and manifest.json with
 
   format       FORMAT
   corpus       one of `options.CORPORA`
-  folder       the folder's own name
-  options      of documents: what one is; the name of the folder has all others
-  source       where the text came from, with its size and sha256; of one's own
-               text, the files of each split, and those that are left out
+  folder       the name of the folder
+  options      data.documents, if set; other options are in the folder's name
+  source       origin, size and sha256 of the text; for a user's text, also the
+               files of each split and those that are left out
   vocabulary   see `entry` of each kind
   dtype        of the token ids: one of DTYPES
-  splits       per split: tokens; bytes of its text; sha256 of its file; of
-               words: how many are unknown; of sentences or documents: how
-               many, and the sha256 of their file
+  splits       per split: number of tokens; bytes of text; sha256 of its file;
+               for words, the number of unknown ones; for sentences or
+               documents, their number and the sha256 of their file
   digest       see `digest_of`
 
-The words of a vocabulary are in vocabulary.txt, one a line with its count;
-subwords are in tokenizer.json, as the library `tokenizers` reads it.
-A stream of sentences (see `data.sentences`) or documents (`data.documents`) has
-train.sentences.bin and so on: int64, where each starts in the tokens, and where
-a further one would.
+A vocabulary of words is in vocabulary.txt, one word and its count per line;
+subwords are in tokenizer.json, in the format of the library `tokenizers`.
+With sentences (see `data.sentences`) or documents (see `data.documents`),
+train.sentences.bin and so on hold their starts in the tokens, int64; the last
+entry is where a further one would start.
 """
 
 import dataclasses
@@ -44,26 +44,26 @@ from txl_jax.program.errors import UserError
 FORMAT = 1
 DTYPES = ('uint8', 'uint16', 'int32')
 TOKENS, SENTENCES = '{}.bin', '{}.sentences.bin'  # files of a split
-# The vocabulary of words, of subwords.
+# Vocabulary files of words and of subwords.
 _LIST, _TOKENIZER = 'vocabulary.txt', 'tokenizer.json'
-_LARGEST_LIST = 1 << 30  # bytes of the list
-_BLOCK = 1 << 24  # tokens that are counted at once
+_LARGEST_LIST = 1 << 30  # maximum bytes of a vocabulary file
+_BLOCK = 1 << 24  # tokens counted at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-  """A prepared corpus, as `load` opens it; UserError for an unknown split."""
+  """A prepared corpus, opened by `load`; UserError for an unknown split."""
 
   folder: pathlib.Path
   manifest: dict
   vocabulary: AnyVocabulary
-  ids: np.ndarray | None = None  # new id of each id in the files; None: same
-  # In words, which files each split is of, and which are left out; '' if none.
+  ids: np.ndarray | None = None  # new id for each id in the files, if changed
+  # For messages: the files of each split, and those that are left out.
   files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def name(self) -> str:
-    """Name of the folder: the corpus and its options."""
+    """Name of the folder, made of the corpus and its options."""
     return self.manifest['folder']
 
   @property
@@ -76,29 +76,29 @@ class Prepared:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
   def tokens(self, split: str) -> np.ndarray:
-    """The token ids of a split, read-only, of the manifest's dtype [n].
+    """The token ids of a split, read-only, [n] of the manifest's dtype.
 
-    They are mapped from the file, or held in memory if the ids have changed.
+    They are memory-mapped, or in memory if the ids have changed.
     """
     path = self.folder / TOKENS.format(split)
-    found = np.memmap(path, self.manifest['dtype'], 'r')
-    return found if self.ids is None else self.ids[found]
+    tokens = np.memmap(path, self.manifest['dtype'], 'r')
+    return tokens if self.ids is None else self.ids[tokens]
 
   def ordered_like(self, vocabulary: AnyVocabulary) -> 'Prepared':
-    """As by `encoded_with`, for a vocabulary of the same symbols in some order.
+    """Like `encoded_with` if the vocabulary has the same symbols.
 
-    The published lists order equally frequent words differently. For any other
-    vocabulary the corpus is returned as it is.
+    The published lists order equally frequent words differently. With other
+    symbols, the corpus is returned unchanged.
     """
     same = {*self.vocabulary.symbols} == {*vocabulary.symbols}
     return self.encoded_with(vocabulary) if same else self
 
   def encoded_with(self, vocabulary: AnyVocabulary) -> 'Prepared':
-    """The corpus with the token ids of another vocabulary of its kind.
+    """The corpus with the token ids of another vocabulary of the same kind.
 
-    Words that it lacks become its <unk>; <unk> and the end of a line become
-    its own. UserError: a symbol occurs that it lacks, and it has no <unk>; or
-    it has other subwords.
+    Words missing there become its <unk>; <unk> and <eos> become its own.
+    UserError if a symbol that occurs is missing and it has no <unk>, or if it
+    has other subwords.
     """
     ours, end = self.vocabulary, vocabulary.document_end
     if ours.kind != vocabulary.kind:
@@ -106,7 +106,7 @@ class Prepared:
         f'corpus {self.name} is of {ours.kind}, the vocabulary of the model of '
         f'{vocabulary.kind}; allowed: a corpus of {vocabulary.kind}'
       )
-    # Without an <eos> of its own, a text may be read as a part of a document.
+    # A corpus without <eos> may be read as part of a document.
     if self.of_documents != (end is not None) and ours.eos_id is not None:
       what = 'lines or one text' if end is None else 'documents'
       raise UserError(
@@ -138,7 +138,7 @@ class Prepared:
     return dataclasses.replace(self, vocabulary=vocabulary, ids=ids)
 
   def unknown_line(self, before: 'Prepared', *splits: str) -> str:
-    """How much of splits is <unk>, also in the corpus as it was; '' without."""
+    """A line with the shares of <unk> here and in `before`; '' without it."""
     if self.vocabulary.unk_id is None:
       return ''
     shares = (
@@ -153,7 +153,7 @@ class Prepared:
     return 0.0 if unk is None else counts[unk] / counts.sum()
 
   def _occurrences(self, *splits):
-    """How often each token id occurs in splits, int64 [V]."""
+    """Counts of each token id in splits, int64 [V]."""
     V = len(self.vocabulary)
     counts = np.zeros(V, np.int64)
     for split in splits:
@@ -163,7 +163,7 @@ class Prepared:
     return counts
 
   def sentences(self, split: str) -> np.memmap | None:
-    """Where sentences, if any, and a next one start: int64 [sentences + 1]."""
+    """Starts of sentences, int64 [sentences + 1]; None for other corpora."""
     if self.of_documents or 'sentences' not in self.manifest['splits'][split]:
       return None
     return self._starts(split)
@@ -173,11 +173,11 @@ class Prepared:
 
   @property
   def of_documents(self) -> bool:
-    """Whether it consists of documents, see `data.documents`."""
+    """Whether the corpus consists of documents, see `data.documents`."""
     return 'documents' in self.manifest.get('options', {})
 
   def text(self, split: str, count: int = 0) -> np.ndarray | Documents:
-    """The first tokens of a split, 0 for all, as they are read and scored."""
+    """The first `count` tokens of a split, 0 for all, to read or score."""
     tokens = self.tokens(split)
     if self.of_documents:
       return Documents(tokens, self._starts(split)).first(count)
@@ -191,37 +191,37 @@ def load(folder: str | os.PathLike) -> Prepared:
   try:
     manifest = files.read_json(path)
     if manifest['format'] != FORMAT:
-      found = settings.shown(manifest['format'])
-      raise UserError(f'{path}: format {found}, this version reads {FORMAT}')
+      version = settings.shown(manifest['format'])
+      raise UserError(f'{path}: format {version}, this version reads {FORMAT}')
     vocabulary, lists = _check(folder, manifest), _files(manifest)
     return Prepared(folder, manifest, vocabulary, files=lists)
   except (UserError, *files.ODD) as e:
-    found = (
+    error = (
       f'{e}' if isinstance(e, UserError) else f'{path}: {settings.shown(e)}'
     )
     raise UserError(
-      f'{found}: the prepared corpus is damaged, prepare it again with --force'
+      f'{error}: the prepared corpus is damaged, prepare it again with --force'
     ) from e
 
 
 def _files(manifest):
   """`Prepared.files`; files.ODD if the manifest is damaged."""
-  found = {}
-  for name, each in manifest.get('source', {}).get('files_of', {}).items():
-    count = f'{len(each):,} files: ' if len(each) > 1 else ''
-    found |= {name: f'{count}{settings.listed(each)}'} if each else {}
-  return found
+  lists = {}
+  for name, paths in manifest.get('source', {}).get('files_of', {}).items():
+    count = f'{len(paths):,} files: ' if len(paths) > 1 else ''
+    lists |= {name: f'{count}{settings.listed(paths)}'} if paths else {}
+  return lists
 
 
 def write_manifest(
   folder: pathlib.Path,
   name: str,
-  asked: Data,
+  config: Data,
   source: dict,
   vocabulary: Symbols,
   splits: Mapping[str, dict],
 ) -> None:
-  """Writes manifest.json, with the later name of a folder, and its words."""
+  """Writes manifest.json and the vocabulary; `name` is that of the folder."""
   if isinstance(vocabulary, Words):
     with files.naming(folder / _LIST):
       (folder / _LIST).write_bytes(vocabulary.text())
@@ -229,9 +229,9 @@ def write_manifest(
     files.write(folder / _TOKENIZER, vocabulary.tokenizer)
   manifest = {
     'format': FORMAT,
-    'corpus': asked.corpus,
+    'corpus': config.corpus,
     'folder': name,
-    'options': {'documents': asked.documents} if asked.ends_documents else {},
+    'options': {'documents': config.documents} if config.ends_documents else {},
     'source': source,
     'vocabulary': vocabulary.entry(),
     'dtype': token_dtype(len(vocabulary)),
@@ -242,19 +242,19 @@ def write_manifest(
 
 
 def token_dtype(size: int) -> str:
-  """The smallest of DTYPES that holds the ids of a vocabulary of that size."""
+  """The smallest of DTYPES for the ids of a vocabulary of this size."""
   return next(d for d in DTYPES if size - 1 <= np.iinfo(d).max)
 
 
 def digest_of(splits: Mapping[str, dict], vocabulary: Symbols) -> str:
-  """sha256, in hex, over the sha256 of each split and the vocabulary."""
+  """Hex sha256 of the sha256 of each split and the vocabulary's entry."""
   fields = [[splits[s]['sha256'] for s in SPLITS], vocabulary.entry()]
   text = json.dumps(fields, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _check(folder, manifest):
-  """The vocabulary; files.ODD or UserError if a file does not match."""
+  """Checks all files; returns the vocabulary. files.ODD or UserError if bad."""
   splits, dtype = manifest['splits'], manifest['dtype']
   vocabulary = _vocabulary(folder, manifest['vocabulary'])
   if manifest['digest'] != digest_of(splits, vocabulary):
@@ -269,7 +269,7 @@ def _check(folder, manifest):
 
 
 def _vocabulary(folder, entry):
-  """The vocabulary of an entry of the manifest."""
+  """The vocabulary of its entry in the manifest."""
   kinds = {'words': (Words, _LIST), 'subwords': (Subwords, _TOKENIZER)}
   if f'{entry.get("kind")}' not in kinds:
     return vocabularies.from_json(entry)
@@ -282,7 +282,7 @@ def _vocabulary(folder, entry):
 
 
 def _check_file(path, dtype, count, sha256):
-  """UserError unless a file has that many numbers, and that sha256."""
+  """UserError unless a file has `count` numbers and the given sha256."""
   with files.reading(f'{path}'):
     size, wanted = path.stat().st_size, count * np.dtype(dtype).itemsize
   if size != wanted or not size:

@@ -1,17 +1,17 @@
-"""A corpus of shuffled sentences, laid out in one array.
+"""A corpus of independent sentences in one array, shuffled in training.
 
-A sentence of n words is scored from a word <S> before it. The array has that
-word once or twice between any two sentences (`boundaries`):
+The word <S> precedes each sentence. Between two sentences the array has one or
+two <S> (data.boundaries):
 
-  1   <S> a b <S> c d e <S>            n + 1 scored tokens a sentence: its
-                                       words and the <S> that ends it
-  2   <S> a b <S> <S> c d e <S>        n + 2: also the <S> that begins it,
-                                       which always follows an <S>
+  1   <S> a b <S> c d e <S>            n + 1 targets for a sentence of n words:
+                                       the words and the <S> that ends it
+  2   <S> a b <S> <S> c d e <S>        n + 2 targets: also the <S> that begins
+                                       the sentence, which follows an <S>
 
-The PyTorch original scores 1, the TensorFlow original 2; neither scores the
-first token of a split. Evaluation reads the array as it is. In training a
-sentence is '<S> a b' with 1 and '<S> a b <S>' with 2; an epoch is all of them
-in a random order, with 1 closed by a last <S>: always the same tokens.
+The PyTorch original uses 1, the TensorFlow original 2; neither scores the first
+token of a split. Evaluation reads the array in order. In training a sentence is
+'<S> a b' with 1 and '<S> a b <S>' with 2; an epoch has all sentences in random
+order and, with 1, a last <S>, so all epochs have the same tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,10 +22,10 @@ import numpy as np
 def lay_out(
   parts: Iterable[np.ndarray], eos: int, boundaries: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Sentences as one array, and their starts, piece by piece: int32, int64 [n].
+  """Yields pieces of the array, int32, with starts of sentences, int64.
 
-  Parts are integers [n], in which eos, the token id of <S>, ends a sentence;
-  with boundaries 2 they are whole sentences.
+  Parts are integers [n], in which eos, the token id of <S>, ends each sentence;
+  with boundaries 2, parts consist of whole sentences.
   """
   size = boundaries % 2  # length of the array so far
   yield np.full([size], eos, np.int32), np.zeros([1], np.int64)
@@ -41,17 +41,17 @@ def lay_out(
 
 
 class Shuffled:
-  """The sentences of tokens [n] in another order, sliced like an array.
+  """Tokens [n] with their sentences shuffled; can be sliced like an array.
 
-  Starts are integers [sentences + 1]; the last is where a further one would be.
-  This takes 12 bytes a sentence: 0.4 GB for the 30 million of lm1b.
+  Starts are integers [sentences + 1]; the last is where a further sentence
+  would start. Uses 12 bytes per sentence: 0.4 GB for the 30 million of lm1b.
   """
 
   def __init__(self, tokens: np.ndarray, starts: np.ndarray, seed: list[int]):
     # Elements of a memmap are slow to index.
     self._tokens, self._starts = np.asarray(tokens), np.asarray(starts)
     count = len(starts) - 1
-    # Segment lengths are drawn with the same seed, so this is another key.
+    # The 1 makes the order independent of segment lengths, drawn with `seed`.
     rng = np.random.default_rng([*seed, 1])
     self._order = rng.permutation(np.arange(count, dtype=np.int32))
     lengths = np.diff(starts).astype(np.int32)
@@ -61,16 +61,16 @@ class Shuffled:
     return len(self._tokens)
 
   def __getitem__(self, part: slice) -> np.ndarray:
-    """The tokens of a slice with start and stop, of the array's dtype."""
+    """Tokens of a slice with start and stop, in the array's dtype."""
     a, b = part.start, part.stop
     first, last = np.searchsorted(self._ends, (a, b), side='right')
-    # What to add to a place in this order to get the place in the array.
+    # Adding `shift` to a shuffled index gives the index in the array.
     ends = self._ends[first : last + 1]
     shift = self._starts[self._order[first : last + 1] + 1] - ends
     edges = np.minimum(np.append(a, ends), b)
     at = np.arange(a, edges[-1]) + np.repeat(shift, np.diff(edges))
-    found = self._tokens[at]
-    if len(found) < b - a:
-      # The <S> that closes the last sentence.
-      found = np.append(found, self._tokens[-1])
-    return found
+    tokens = self._tokens[at]
+    if len(tokens) < b - a:
+      # The <S> that ends the last sentence.
+      tokens = np.append(tokens, self._tokens[-1])
+    return tokens

@@ -1,17 +1,17 @@
-"""Contiguous streams of tokens, as a function of the step.
+"""Batches from contiguous token streams, as a function of the step.
 
-Shapes: B rows, T segment length, E tokens of context, n tokens, L pairs in a
-row.
+Shapes: B rows, T segment length, E context length, n tokens, L pairs of
+(token, target) per row.
 
-The corpus is cut into B equal consecutive pieces; row b reads piece b from
-left to right, T tokens at a time, so a memory carried from one batch to the
-next holds what came before in the text. A model without a memory may read up
-to E tokens before each segment anew: its context, which ends where the piece or
-the document begins. An epoch is one pass over the pieces.
-A stream of sentences (see `data.sentences`) gets a new order in each epoch.
-With documents (see `data.documents`) the pieces have equally many segments,
-some of them shorter than T; if that is impossible, some rows of the last batch
-of an epoch are empty.
+The corpus is cut into B consecutive pieces of equal length. Row b reads piece b
+from left to right, T tokens at a time, so the memory carried from batch to
+batch holds the preceding text. A model without memory may read up to E tokens
+before each segment again, as context, which never crosses the start of a piece
+or document. An epoch is one pass over all pieces.
+Sentences (see `data.sentences`) are shuffled in each epoch. Documents (see
+`data.documents`) are cut into segments, some shorter than T. Each piece has the
+same number of segments; if B does not divide their total, some rows of the last
+batch of an epoch are empty.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ from txl_jax.data.sentences import Shuffled
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import refuse
 
-# Variable lengths (`train.varlen`), as in the paper's code: the mean is halved
-# once in twenty steps; the length is normally distributed around it.
-_HALVED = 0.05
-_DEVIATION = 5
+# Variable lengths (`train.varlen`), as in the paper's code: normal around T, or
+# around T / 2 in one of twenty steps.
+_HALVED = 0.05  # probability of T / 2
+_DEVIATION = 5  # standard deviation
 _SHORTEST = 5
-# Columns of a batch: the first of these that holds the segment, 2, 1, 3 and 6
-# deviations above the means. The last is exceeded once in a billion draws.
+# Batch widths as (part of T, margin): 2, 1, 3 and 6 deviations above the means.
+# The smallest that fits is used; one length in a billion exceeds the last.
 _WIDTHS = (0.5, 10), (1, 5), (1, 15), (1, 30)
 
 
@@ -40,38 +40,37 @@ _WIDTHS = (0.5, 10), (1, 5), (1, 15), (1, 30)
 class Batch:
   """One segment of each of b streams."""
 
-  # int32 [b, E + T]: the context, the segment, padding.
+  # int32 [b, E + T]: context, segment, padding.
   inputs: np.ndarray
-  # int32 [b, T], the tokens that follow those of the segment; -1 for padding.
+  # int32 [b, T]: the next token of each segment token; -1 for padding.
   targets: np.ndarray
-  # Real tokens of each row, int32 [b]; None if padding is only possible at the
-  # end of an epoch, after which memory is emptied.
+  # int32 [b]: tokens of each row without padding. None if only the last batch
+  # of an epoch can have padding, after which the memory is reset anyway.
   lengths: np.ndarray | None
-  reset: np.ndarray  # bool [b], the rows whose memory is to be emptied first
-  context: np.ndarray | None = None  # int32 [b], tokens of it; None if E is 0
-  # float32 [b], what the learning rate is multiplied by, equal in all rows;
-  # None for 1.
+  reset: np.ndarray  # bool [b]: rows whose memory is reset before this segment
+  context: np.ndarray | None = None  # int32 [b]: context tokens; None if E = 0
+  # float32 [b]: factor of the learning rate, equal in all rows; None is 1.
   rate_scale: np.ndarray | None = None
 
 
 @dataclasses.dataclass(eq=False)
 class Streams:
-  """The batches that training reads; UserError if there is not even one."""
+  """The training batches of a split; UserError if there is not even one."""
 
-  tokens: Any  # integers [n], usually mapped from a file; or Documents
+  tokens: Any  # integers [n], usually memory-mapped; or Documents
   batch_size: int  # B
   segment_len: int  # T
   _: dataclasses.KW_ONLY
   varlen: bool = False  # draw the length of each segment around T
-  limit: int = 15  # how far lengths may be above T; 0 is no limit
-  rates: bool = False  # set `rate_scale` to the length drawn, over T
-  # Whether a row ends with its last token, which is a target; else the next one
-  # is that target. No segment then has the last pair of a row alone.
+  limit: int = 15  # maximum length minus T; 0 is no limit
+  rates: bool = False  # set `rate_scale` to (drawn length) / T
+  # If True, the last target of a row is its own last token, and no segment
+  # consists of the last pair alone; else it is the first token of the next row.
   apart: bool = False
   context: int = 0  # E
-  seed: int = 0  # for these lengths, and for the order of the sentences
-  # Integers [sentences + 1], where sentences start, to read them in a new
-  # order in each epoch; None reads the text as it is.
+  seed: int = 0  # for drawn lengths and the order of sentences
+  # Integers [sentences + 1], starts of sentences to shuffle in each epoch; None
+  # reads the text in order.
   sentences: np.ndarray | None = None
 
   def __post_init__(self):
@@ -79,7 +78,7 @@ class Streams:
     self._segments, self._per_epoch = None, None
     self._row_len = n // B - 1 if self.apart else (n - 1) // B  # L
     self._last = max(self._row_len - self.apart, 1)  # segments start before it
-    self.widths = [T]  # the columns that targets may have
+    self.widths = [T]  # possible widths of targets
     if isinstance(self.tokens, Documents):
       if self.varlen:
         refuse('train.varlen', True, 'False with data.documents')
@@ -95,13 +94,13 @@ class Streams:
         f'allowed: smaller train.batch_size ({B}) or train.segment_len ({T})'
       )
     elif self.varlen:
-      most = T + (self.limit or _WIDTHS[-1][1])
-      wide = {min(int(part * T) + more, most) for part, more in _WIDTHS}
-      self.widths = sorted(wide | {most})
+      longest = T + (self.limit or _WIDTHS[-1][1])
+      widths = {min(int(part * T) + n, longest) for part, n in _WIDTHS}
+      self.widths = sorted(widths | {longest})
     else:
       self._per_epoch = math.ceil(self._last / T)
     self.tokens = np.asarray(self.tokens)  # slices of a memmap are slow
-    # Whether any batch may be padded, so that rows have lengths.
+    # Whether batches may be padded, so that they have lengths.
     self.padded = self.varlen or self._segments is not None or self.context > 0
     self._first_step, self._varied, self._shuffled = [0], {}, {}
 
@@ -116,7 +115,7 @@ class Streams:
     return first[epoch]
 
   def locate(self, step: int) -> tuple[int, int]:
-    """The epoch of a step, and the index of its segment in the epoch."""
+    """The epoch of a step, and its index in the epoch."""
     if self._per_epoch:
       return divmod(step, self._per_epoch)
     first = self._first_step
@@ -125,33 +124,33 @@ class Streams:
     epoch = int(np.searchsorted(first, step, side='right')) - 1
     return epoch, step - first[epoch]
 
-  def _varying(self, epoch):
-    """Segments of varying length: edges int64 [segments + 1], lengths drawn."""
+  def _varying(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges int64 [segments + 1] and drawn lengths [segments] of an epoch."""
     if epoch not in self._varied:
       rng = np.random.default_rng([self.seed, epoch])
-      count = self._row_len // _SHORTEST + 1  # enough, however short
+      count = self._row_len // _SHORTEST + 1  # enough for the shortest lengths
       mean = self.segment_len * np.where(rng.random(count) < _HALVED, 0.5, 1)
       noise = _DEVIATION * rng.standard_normal(count)
-      most = self.widths[-1]
-      lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, most)
+      longest = self.widths[-1]
+      lengths = np.clip((mean + noise).astype(np.int64), _SHORTEST, longest)
       edges = np.append(0, np.cumsum(lengths))
       n = int(np.searchsorted(edges, self._last))
       edges = np.minimum(edges[: n + 1], self._row_len)
-      self._varied = {epoch: (edges, lengths[:n])}  # not the previous epoch's
+      self._varied = {epoch: (edges, lengths[:n])}  # caches a single epoch
     return self._varied[epoch]
 
-  def _text(self, epoch):
-    """What is cut into rows: an array, or something sliced like one."""
+  def _text(self, epoch: int) -> np.ndarray | Shuffled:
+    """The tokens [n] of an epoch, in order or with sentences shuffled."""
     if self.sentences is None:
       return self.tokens
     if epoch not in self._shuffled:
-      self._shuffled = {}  # before another one is made
+      self._shuffled = {}  # frees the previous epoch first
       seed = [self.seed, epoch]
       self._shuffled[epoch] = Shuffled(self.tokens, self.sentences, seed)
     return self._shuffled[epoch]
 
   def batch(self, step: int, rows: Any = None) -> Batch:
-    """The Batch of a step, whatever was read before; of all rows or of [b]."""
+    """The Batch of a step, of all rows or only of `rows`, integers [b]."""
     (epoch, index), T, E = self.locate(step), self.segment_len, self.context
     rows = np.arange(self.batch_size) if rows is None else np.asarray(rows)
     text, drawn = self._text(epoch), T
@@ -169,30 +168,31 @@ class Streams:
     width = next(x for x in self.widths if x >= n.max())
     inputs = np.zeros((len(rows), E + width), np.int32)
     targets = np.full((len(rows), width), -1, np.int32)
-    for i, (at, old, new) in enumerate(zip(start, c, n)):
-      piece = text[at - old : at + new + 1]
-      inputs[i, : old + new], targets[i, :new] = piece[:-1], piece[old + 1 :]
+    for i, (at, past, new) in enumerate(zip(start, c, n)):
+      piece = text[at - past : at + new + 1]
+      inputs[i, : past + new], targets[i, :new] = piece[:-1], piece[past + 1 :]
     lengths = (c + n).astype(np.int32) if self.padded else None
     context = c.astype(np.int32) if E else None
     rates = np.full(len(rows), drawn / T, np.float32) if self.rates else None
     return Batch(inputs, targets, lengths, before == 0, context, rates)
 
-  def _of_documents(self, segments, index, rows):
-    """Where rows [b] begin, what they have, and the tokens before, int64 [b].
+  def _of_documents(
+    self, segments: Segments, index: int, rows: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start and length of rows [b], and preceding tokens, each int64 [b].
 
-    The latter are those of the same document and row. Rows that are at their
-    end have no tokens.
+    Preceding tokens are of the same document and row. Finished rows are empty.
     """
     N, B = len(segments), self.batch_size
-    at = rows * N // B + index
-    real = at < (rows + 1) * N // B
-    start, n, before = segments.locate(np.where(real, at, 0))
+    number = rows * N // B + index
+    real = number < (rows + 1) * N // B
+    start, n, before = segments.locate(np.where(real, number, 0))
     before = np.minimum(before, index * self.segment_len)
     return start, np.where(real, n, 0), before
 
 
 class Preceded:
-  """Tokens [n] preceded by one more, so that all of them are scored."""
+  """Tokens [n] with one token put before them, so that all n are scored."""
 
   def __init__(self, first: int, tokens: np.ndarray):
     self._first, self.base = first, tokens  # base: the array this is a view of
@@ -201,9 +201,9 @@ class Preceded:
     return len(self.base) + 1
 
   def __getitem__(self, at: np.ndarray) -> np.ndarray:
-    """The tokens at an integer array of places, int32 in its shape."""
-    found = self.base[np.maximum(at - 1, 0)].astype(np.int32)
-    return np.where(at == 0, self._first, found)
+    """Tokens at an integer array of indices, int32 of the same shape."""
+    tokens = self.base[np.maximum(at - 1, 0)].astype(np.int32)
+    return np.where(at == 0, self._first, tokens)
 
 
 Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
@@ -212,21 +212,21 @@ Scored: TypeAlias = np.ndarray | Preceded | Documents  # tokens [n]
 def segments(
   tokens: Scored, B: int, T: int, G: int, E: int = 0, empty: int = 0
 ) -> Iterator[tuple[np.ndarray, ...]]:
-  """A split for scoring: every pair of neighbours once, in order.
+  """Cuts a split for scoring: each pair (token, next token) once, in order.
 
-  The n - 1 pairs (token, next token) of integers [n], n >= 2, are cut into B
-  consecutive pieces of equal length, the last one possibly shorter; documents
-  are cut between two of them. Yields, for each group of G segments,
+  The n - 1 pairs of integers [n], n >= 2, are cut into B consecutive pieces of
+  equal length, except that the last may be shorter; pieces of Documents consist
+  of whole documents. Yields, for each group of G segments,
 
-    inputs     int32 [G, B, E + T]: up to E tokens of the piece, or document,
-               before the segment, and the segment
-    targets    int32 [G, B, T], -1 for padding, which comes after everything
-               scored in a row, or document
+    inputs     int32 [G, B, E + T]: up to E context tokens, which precede the
+               segment in its piece or document, then the segment
+    targets    int32 [G, B, T]; -1 for padding, which follows all scored tokens
+               of a row, or document
     positions  int64 [G, B, T], the index of each target in tokens
-    context    int32 [G, B], how many tokens of context there are
-    begins     bool [G, B], where a piece, or document, begins
+    context    int32 [G, B], number of context tokens
+    begins     bool [G, B], whether the segment begins a piece, or document
 
-  B is that of the pieces and of `empty` more, which have no tokens.
+  In the results, B includes `empty` more rows without tokens.
   """
   if isinstance(tokens, Documents):
     each = Segments(tokens.starts, T)
@@ -238,15 +238,15 @@ def segments(
     rows = each.first
   rows = np.pad(rows, (0, empty), mode='edge')
   for index in range(0, int(np.max(np.diff(rows))), G):
-    at = index + np.arange(G)[:, None] + rows[:-1]  # [G, B]
-    real = at < rows[1:]
-    start, n, before = each.locate(np.where(real, at, 0))
+    number = index + np.arange(G)[:, None] + rows[:-1]  # of segments, [G, B]
+    real = number < rows[1:]
+    start, n, before = each.locate(np.where(real, number, 0))
     c, n = np.minimum(before, E), np.where(real, n, 0)
-    places = np.arange(E + T)
-    whole = places < (c + n)[..., None]
-    at = np.where(whole, (start - c)[..., None] + places, 0)
+    column = np.arange(E + T)
+    whole = column < (c + n)[..., None]
+    at = np.where(whole, (start - c)[..., None] + column, 0)
     inputs = np.where(whole, tokens[at].astype(np.int32), 0)
-    scored = places[:T] < n[..., None]
-    at = np.where(scored, start[..., None] + places[:T], 0) + 1
+    scored = column[:T] < n[..., None]
+    at = np.where(scored, start[..., None] + column[:T], 0) + 1
     targets = np.where(scored, tokens[at].astype(np.int32), -1)
     yield inputs, targets, at, c.astype(np.int32), real & (before == 0)

@@ -1,1 +1,1 @@
-"""Measuring a trained model."""
+"""Evaluation of a trained model."""

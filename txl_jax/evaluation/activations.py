@@ -1,8 +1,8 @@
-"""What a model computes inside while reading a text, with memory carried along.
+"""Hidden states and attention maps of a model on a text, with memory.
 
 Shapes
-  N layers, H heads, T segment, M memory, S = M + T keys, n tokens, D width of
-  a layer.
+  N layers, H heads, T segment, M memory, S = M + T keys, n tokens, D model
+  width.
 """
 
 import functools
@@ -25,7 +25,7 @@ def read(
   lengths: jax.Array,
   method: str,
 ) -> tuple[Any, Any]:
-  """What a method of the model returns for int32 [1, T], and the new memory."""
+  """Applies a method of the model to int32 [1, T]; also returns the memory."""
   options: Any = dict(lengths=lengths, method=method)
   return model.apply({'params': params}, tokens, memory, **options)
 
@@ -33,11 +33,11 @@ def read(
 def shapes(
   model: base.LanguageModel, params: Any, segment_len: int, method: str
 ) -> Any:
-  """The shapes of what `read` returns for a segment, but for the memory."""
+  """Shapes of the first result of `read` for one segment."""
   memory = jax.eval_shape(lambda: model.init_memory(1))
   ints = [jax.ShapeDtypeStruct(x, np.int32) for x in ((1, segment_len), (1,))]
-  own = functools.partial(read, model, method=method)
-  return jax.eval_shape(own, params, memory, *ints)[0]
+  read_segment = functools.partial(read, model, method=method)
+  return jax.eval_shape(read_segment, params, memory, *ints)[0]
 
 
 def segments(
@@ -47,21 +47,21 @@ def segments(
   segment_len: int,
   method: str,
 ) -> Iterator[tuple[int, int, Any]]:
-  """`read` of each segment of int [n], one row, from an empty memory.
+  """Yields (start, length, result of `read`) for each segment of int [n].
 
-  The model is at test time with longest=0: keys are in order, not in a ring.
-  Yields where a segment starts, how many tokens it has, at most T (the rest is
-  padding), and the arrays, which are on the devices.
+  The memory starts empty. The model is in test mode with longest=0, so keys are
+  in order, not in a ring. Segments are padded to T; the length counts only real
+  tokens. Results stay on the device.
   """
   T = segment_len
   memory = jax.jit(lambda: model.init_memory(1))()
-  for at in range(0, len(tokens), T):
-    segment = np.asarray(tokens[at : at + T], np.int32)
-    real = len(segment)
-    padded = np.pad(segment, (0, T - real))[None]
-    lengths = np.full([1], real, np.int32)
-    shown, memory = read(model, params, memory, padded, lengths, method)
-    yield at, real, shown
+  for start in range(0, len(tokens), T):
+    segment = np.asarray(tokens[start : start + T], np.int32)
+    length = len(segment)
+    padded = np.pad(segment, (0, T - length))[None]
+    lengths = np.full([1], length, np.int32)
+    result, memory = read(model, params, memory, padded, lengths, method)
+    yield start, length, result
 
 
 def hidden(
@@ -71,11 +71,11 @@ def hidden(
   layer: int,
   segment_len: int,
 ) -> np.ndarray:
-  """The states of a layer, float32 [n, D]; 0 is the input of the first."""
+  """Output of a layer, float32 [n, D]; layer 0 is the embedding."""
   parts = []
   text = segments(model, params, tokens, segment_len, 'hidden')
-  for _, real, states in text:
-    states = placement.fetch(states[layer])[0, :real]
+  for _, length, states in text:
+    states = placement.fetch(states[layer])[0, :length]
     parts.append(states.astype(np.float32))
   return np.concatenate(parts)
 
@@ -86,16 +86,16 @@ def attention(
   tokens: np.ndarray,
   segment_len: int,
 ) -> np.ndarray:
-  """Probabilities A[layer, head, i, j] that token i gives to token j.
+  """Attention probabilities A[layer, head, i, j] of query i and key j.
 
-  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less if
-  memory began with states of zero that belong to no token.
+  float32 [N, H, n, n], 0 where i does not see j. A row sums to 1, or to less
+  while the memory still holds initial zero states, which belong to no token.
   """
   n, T = len(tokens), segment_len
   N, _, H, _, S = shapes(model, params, T, 'attention_maps').shape
   out, M = np.zeros([N, H, n, n], np.float32), S - T
-  for at, real, maps in segments(model, params, tokens, T, 'attention_maps'):
-    end, past = at + real, min(at, M)
-    found = placement.fetch(maps)[:, 0, :, :real]  # [N, H, T, S]
-    out[:, :, at:end, at - past : end] = found[..., M - past : M + real]
+  for at, length, maps in segments(model, params, tokens, T, 'attention_maps'):
+    end, past = at + length, min(at, M)
+    maps = placement.fetch(maps)[:, 0, :, :length]  # [N, H, length, S]
+    out[:, :, at:end, at - past : end] = maps[..., M - past : M + length]
   return out

@@ -1,4 +1,4 @@
-"""A mean nll in the units that are usually quoted."""
+"""Conversion of nll to bits per character, perplexity and bits per byte."""
 
 import math
 from collections.abc import Mapping
@@ -8,16 +8,16 @@ import numpy as np
 
 from txl_jax.data.vocabularies import AnyVocabulary
 
-NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # of units
-# In records, and in words.
+NAMES = {'bpc': 'bits per character', 'ppl': 'perplexity'}  # main units
+# Additional units: key in a record, name in messages.
 OF_BITS = {'bpb': 'bits per byte', 'bpt': 'bits per token'}
 
 
 def figures(nats: float, unit: str) -> dict[str, float]:
-  """{'nats': nats, unit: figure} of a mean nll in nats, per token.
+  """Returns {'nats': nats, unit: figure} for a mean nll per token in nats.
 
-  The unit is 'bpc', nats / ln 2, for tokens that are characters; or 'ppl',
-  exp(nats), for words.
+  The unit is 'bpc' (nats / ln 2, for characters) or 'ppl' (exp(nats), for
+  words).
   """
   if unit == 'bpc':
     return {'nats': nats, 'bpc': nats / math.log(2)}
@@ -27,21 +27,21 @@ def figures(nats: float, unit: str) -> dict[str, float]:
 def bits(
   nll: float, tokens: np.ndarray, vocabulary: AnyVocabulary
 ) -> dict[str, float]:
-  """{'bpb': bits per byte of text} of an nll summed over tokens.
+  """Returns {'bpb': bits per byte} for an nll in nats, summed over tokens.
 
-  Tokens are integers [n], all of which were scored. {} where tokens have no
-  sizes, or no bytes; of token ids also 'bpt', bits per token.
+  Tokens are integers [n], all scored. 'bpb' is missing if the vocabulary has no
+  byte sizes or the text no bytes; corpora of token ids also have 'bpt'.
   """
-  found, total = {}, nll / math.log(2)
+  result, total = {}, nll / math.log(2)
   if vocabulary.kind == 'ids':
-    found['bpt'] = total / len(tokens)
+    result['bpt'] = total / len(tokens)
   if (sizes := vocabulary.sizes) is not None:
     count = int(np.bincount(tokens, minlength=len(sizes)) @ sizes)
-    found |= {'bpb': total / count} if count else {}
-  return found
+    result |= {'bpb': total / count} if count else {}
+  return result
 
 
-def told(record: Mapping[str, Any]) -> str:
-  """The result of `bits`, in a record, as part of a line; '' without one."""
-  here = {x: name for x, name in OF_BITS.items() if x in record}
-  return ''.join(f'{record[x]:.5f} {name}, ' for x, name in here.items())
+def bits_text(record: Mapping[str, Any]) -> str:
+  """The figures of `bits` in a record, as text for a message; '' if none."""
+  units = {x: name for x, name in OF_BITS.items() if x in record}
+  return ''.join(f'{record[x]:.5f} {name}, ' for x, name in units.items())

@@ -1,6 +1,6 @@
-"""Bits per character and perplexity of a split, with memory carried along.
+"""Scores a split: its summed nll, with memory carried across segments.
 
-Shapes: B streams, E context, T segment, G segments in one call of the device.
+Shapes: B streams, E context, T segment, G segments per call to the device.
 """
 
 import dataclasses
@@ -76,11 +76,11 @@ class Eval:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """The figures of a split."""
+  """Result of scoring a split."""
 
   nll: float  # nats, summed over the scored tokens
-  scored: int  # tokens
-  seconds: float
+  scored: int  # number of scored tokens
+  seconds: float  # wall time
 
   @property
   def nats(self) -> float:
@@ -89,7 +89,7 @@ class Score:
 
   @property
   def tokens_per_second(self) -> float:
-    """Tokens scored per second, compilation included."""
+    """Scored tokens per second, including compilation."""
     return self.scored / self.seconds
 
 
@@ -106,27 +106,27 @@ def score(
   each: Callable[[np.ndarray, np.ndarray], None] = lambda at, nll: None,
   progress: Callable[[int], None] = lambda scored: None,
 ) -> Score:
-  """Scores every token of a split except the first, once.
+  """Scores every token of a split once, except the first.
 
-  The mean is over the n - 1 scored tokens. With B > 1 the split is cut into
-  B streams that start with an empty memory, so the figure is slightly higher
+  The mean is over the n - 1 scored tokens. With B > 1 the split is cut into B
+  streams, each starting with an empty memory, so the nll is slightly higher
   than with B = 1, which is exact.
 
   Args:
-    model: at test time, see `models.base`.
+    model: in test mode, see `models.base`.
     params: its parameters.
-    tokens: integers in [0, V), [n], n >= 2; may be mapped from a file.
+    tokens: integers in [0, V), [n], n >= 2; may be memory-mapped.
     batch_size: B.
     segment_len: T.
     segments_per_call: G.
-    context: E, how many tokens of its stream or document are read anew before
-      each segment, at most; for a model without memory.
-    mesh: of the parameters; its devices share the streams, with empty ones
-      added if they cannot be divided. None for parameters on one device.
-    each: called with places int64 [k] among the scored tokens, from 0, and
-      their nll float32 [k], on every process.
-    progress: called with the number of tokens scored so far; anything it raises
-      ends the scoring.
+    context: E; up to E tokens of the same stream or document before a segment
+      are read again with it. For models without memory.
+    mesh: mesh of the parameters; the streams are divided over its devices, and
+      padded with empty ones. None for parameters on one device.
+    each: called on every process with the indices int64 [k] of scored tokens,
+      from 0, and their nll float32 [k].
+    progress: called with the number of tokens scored so far; an exception that
+      it raises ends the scoring.
   """
   begin = time.monotonic()
   cut = tokens, batch_size, segment_len, segments_per_call, context
@@ -140,9 +140,9 @@ def score(
   cut = batch_size, segment_len, group, context, rows - batch_size
   resets = isinstance(tokens, streams.Documents)
   for x, targets, positions, before, begins in streams.segments(tokens, *cut):
-    given = x, targets, begins if resets else None, before if context else None
+    inputs = x, targets, begins if resets else None, before if context else None
     memory, nll = scoring.jit_score(
-      variables, memory, *given, model=model, mesh=mesh
+      variables, memory, *inputs, model=model, mesh=mesh
     )
     real = targets >= 0
     values = placement.fetch(nll)[real]
@@ -161,10 +161,10 @@ def check(
   context: int = 0,
   keys: tuple[str, str, str] = KEYS,
 ) -> None:
-  """Raises a UserError if `score` cannot work with the same arguments.
+  """Raises a UserError for invalid arguments of `score`.
 
-  There may be fewer tokens than streams, segments longer than the model reads,
-  or a context beside a memory; `keys` names the keys of B, T and E.
+  These are more streams than tokens, segments that the model cannot read, or a
+  context for a model with memory. `keys` are the config keys of B, T and E.
   """
   check_context(model, context, keys[2])
   if len(tokens) <= batch_size:
@@ -181,13 +181,13 @@ def check(
 
 
 def check_context(model: base.LanguageModel, context: int, key: str) -> None:
-  """Raises a UserError if a model with a memory is given a context."""
+  """Raises a UserError for a context with a model that has memory."""
   if context and model.remembers():
     settings.refuse(key, context, '0, for the model has a memory')
 
 
 def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):
-  """(rows, T, G, E) of the calls that score tokens [n]."""
+  """Rows, T, G and E of each call that scores tokens [n]."""
   # Empty rows are added so that every device has the same number.
   rows = batch_size
   rows += -rows % placement.row_parts(mesh) if mesh else 0
@@ -195,8 +195,8 @@ def _shape(model, tokens, batch_size, segment_len, segments_per_call, E, mesh):
     each = streams.Segments(tokens.starts, segment_len).cut(batch_size)
     group = min(segments_per_call, int(np.diff(each).max()))
     return rows, segment_len, group, E
-  # Segments no longer, and calls with no more of them, than a stream has, up to
-  # rounding: short texts of many lengths should share one compiled program.
+  # Short streams use shorter segments and fewer per call. Lengths are rounded
+  # up to a power of two, so texts of many lengths share one compiled program.
   per_stream = -(-(len(tokens) - 1) // batch_size)
   rounded = 1 << (per_stream - 1).bit_length()
   if rounded > model.reach():

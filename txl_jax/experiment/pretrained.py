@@ -91,7 +91,7 @@ def adopt(
   """
   saved = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = saved.newest('host') if saved.folder.exists() else None
-  then = resume.Host.read(saved, step).config if step is not None else {}
+  then = resume.HostState.read(saved, step).config if step is not None else {}
   if then.get(_KEY):
     kept = {f'data.{k}' for k in _OF_TOKENS}
     wanted = {k: x for k, x in then.items() if k in kept}
@@ -163,7 +163,7 @@ def _read(config: sections.Config) -> Pretrained:
   if workdir.checkpoints(path).is_dir():
     saved = checkpoint.Checkpoints(workdir.checkpoints(path))
     step = restore.choose(saved, config.checkpoint, f'{_KEY}=')
-    host = resume.Host.read(saved, step)
+    host = resume.HostState.read(saved, step)
     digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
     name = f'{path}, step {step}'
     origin = f'{name}, sha256 {digest or "unknown"}'

@@ -39,7 +39,7 @@ def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = choose(checkpoints, config.checkpoint)
-  host = resume.Host.read(checkpoints, step)
+  host = resume.HostState.read(checkpoints, step)
   then = host.config
   same = f'no --config, or --config={folder}/config.py, that of the run'
   check_model(config, then, f'{folder} holds another model', same)
@@ -86,7 +86,7 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   newest = choose(checkpoints, 'latest', '')
-  then = resume.Host.read(checkpoints, newest).config
+  then = resume.HostState.read(checkpoints, newest).config
   made = sections.compose(str(then.get('model.name')))
   known = settings.flatten(made).keys()
   then = {k: x for k, x in then.items() if k in known and x is not None}
@@ -136,7 +136,7 @@ def choose(
   best = -1  # nothing was evaluated yet
   # The newest knows which is the best.
   if which == 'best' and (knows := checkpoints.newest('host')) is not None:
-    best = resume.Host.read(checkpoints, knows).progress.best_step
+    best = resume.HostState.read(checkpoints, knows).progress.best_step
     if best >= 0 and checkpoints.usable(best):
       return best
   newest = checkpoints.newest()

@@ -1,20 +1,20 @@
-"""Text from a language model: read a prompt, then draw token after token.
+"""Autoregressive decoding: reads a prompt, then samples token by token.
 
 Shapes: B rows (samples), V vocabulary, n prompt tokens, T segment length.
 
-`generate` continues a prompt. `prefill` and `decode` are its two halves; a
-dialogue calls them in turn and passes the `State` along:
+`generate` continues a prompt. It consists of `prefill` and `decode`, which a
+dialogue calls in turn, passing the `State` along:
 
   variables = base.freeze(model, params)
   state = prefill(model, variables, question, segment_len=128)
-  for tokens, now in decode(model, variables, state, ...):
+  for tokens, state in decode(model, variables, state, ...):
     ...
-  state = prefill(model, variables, answer, segment_len=128, state=now)
+  state = prefill(model, variables, answer, segment_len=128, state=state)
 
-A state holds the logits of the next token, and in its memory every token before
-that one, so any state can be continued without feeding a token twice. Prompts
-are read in segments of T tokens: once a text is longer than the memory, what a
-token sees depends on T.
+A state holds the logits of the next token and the memory of all tokens so far,
+so decoding continues from any state without reading a token again. Prompts are
+read in segments of T tokens; once a text is longer than the memory, the context
+that a token sees depends on T.
 """
 
 import functools
@@ -34,33 +34,32 @@ from txl_jax.program import target_device
 class State(flax.struct.PyTreeNode):
   """Everything needed to continue decoding."""
 
-  logits: jax.Array  # float32 [B, V], of the next token of each row
-  memory: Any  # of the model, after all tokens so far
-  seen: jax.Array  # bool [B, V], which tokens have occurred in the row
-  position: jax.Array  # int32 [B], how many tokens the row has so far
+  logits: jax.Array  # float32 [B, V], for the next token of each row
+  memory: Any  # the model's memory of all tokens so far
+  seen: jax.Array  # bool [B, V], tokens that have occurred in the row
+  position: jax.Array  # int32 [B], number of tokens in the row so far
 
 
 def _advance(model, variables, state, tokens, lengths, to_rewind=False):
-  """The state after tokens[b, :lengths[b]] of int32 [B, T] in each row.
+  """The state after reading tokens[b, :lengths[b]] of int32 [B, T] in row b.
 
-  If the memory is to be rewound later, it is as if all tokens were real.
+  With `to_rewind` the memory keeps padding too; the caller rewinds it later.
   """
   real = None if to_rewind else lengths
   options = dict(lengths=real, last=True, method='logits')
   logits, memory = model.apply(variables, tokens, state.memory, **options)
   n = lengths[:, None]
   logits = jnp.where(n > 0, logits.astype(jnp.float32), state.logits)
-  # Padding is written to the column V, which does not exist.
+  # mode='drop' ignores padding, which has the out-of-bounds column V.
   columns = jnp.where(jnp.arange(tokens.shape[1]) < n, tokens, model.vocab_size)
   rows = jnp.arange(len(tokens))[:, None]
   seen = state.seen.at[rows, columns].set(True, mode='drop')
   return State(logits, memory, seen, state.position + lengths)
 
 
-# The following is compiled once per model (Linen modules with equal fields are
-# equal) and shapes, whoever calls. The unused variables place the state on
-# their devices, where later states are too: each placement costs one
-# compilation.
+# The functions below compile once per model and shapes (Linen modules with
+# equal fields are equal). The unused variables place the state on their
+# devices, as in later calls: another placement would be compiled again.
 @functools.partial(jax.jit, static_argnames='model', keep_unused=True)
 def _start(model, variables):
   """The state of one row before its first token."""
@@ -71,11 +70,11 @@ def _start(model, variables):
 
 
 def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
-  """The state, done (bool [B]), and tokens int32 [B, chunk], -1 for none.
+  """Decodes `chunk` steps: state, done (bool [B]), tokens int32 [B, chunk].
 
-  The number of steps is fixed, so that an accelerator need not wait for the
-  host at each of them; steps past the end feed a segment of length 0, or, if
-  the memory can rewind, a token that is taken back at the end.
+  The number of steps is fixed, so the device never waits for the host between
+  steps. Steps after the end of a row return token -1 and read a segment of
+  length 0, or a token that is rewound at the end if the memory can rewind.
   """
   rewinds, before = model.rewinds() >= chunk, state.position
 
@@ -83,22 +82,22 @@ def _chunk(model, variables, state, done, key, left, ends, sampling, chunk):
     state, done = carry
     live = (t < left) & ~done  # [B]
     tokens = draw(state, key, sampling)
-    given = tokens[:, None], live.astype(jnp.int32), rewinds
-    state = _advance(model, variables, state, *given)
+    segment = tokens[:, None], live.astype(jnp.int32), rewinds
+    state = _advance(model, variables, state, *segment)
     done |= jnp.isin(tokens, ends)
     return (state, done), jnp.where(live, tokens, -1)
 
   (state, done), tokens = jax.lax.scan(step, (state, done), jnp.arange(chunk))
   if rewinds:
-    more = chunk - (state.position - before)
-    state = state.replace(memory=model.rewind(state.memory, more))
+    excess = chunk - (state.position - before)
+    state = state.replace(memory=model.rewind(state.memory, excess))
   return state, done, tokens.T
 
 
 @functools.cache
 def _compiled_chunk(platform):
-  # XLA prefers registers of half this width, with which products with one row
-  # read memory more slowly (docs/benchmarks.md).
+  # XLA's default vector width is half of this, with which matrix-vector
+  # products read memory more slowly (docs/benchmarks.md).
   wide = {'xla_cpu_prefer_vector_width': 512}
   return jax.jit(
     _chunk,
@@ -115,7 +114,7 @@ def _read_segment(model, variables, state, tokens, lengths):
 
 @jax.jit
 def _copy(state):
-  """A copy, for a call that uses up its state by overwriting the memory."""
+  """Copies a state, for a call that donates it."""
   return jax.tree.map(jnp.copy, state)
 
 
@@ -127,21 +126,21 @@ def prefill(
   segment_len: int,
   state: State | None = None,
 ) -> State:
-  """Reads int [n] into every row, or [n_b] into row b; the State after them.
+  """Reads tokens int [n] into all rows, or [n_b] into row b; returns the State.
 
-  The last segment of a row is padded: one compiled shape serves every length,
-  and a row becomes what it would be alone. The model is at test time, unbound;
-  the variables are from `base.freeze`. Without a state a new text starts, with
-  one row, or as many as there are texts. ValueError if its first token is
-  missing, or a token is not in [0, V).
+  The last segment of a row is padded, so one compiled shape serves all lengths;
+  a row does not depend on the other rows. The model is unbound and in test
+  mode, the variables come from `base.freeze`. Without a state, new texts start,
+  one for each token sequence. ValueError if a new text has no token, or a token
+  is not in [0, V).
   """
   several = len(tokens) > 0 and np.ndim(tokens[0]) == 1
   texts = [np.asarray(x, np.int32) for x in (tokens if several else [tokens])]
   V, longest = model.vocab_size, max(map(len, texts))
   if state is None and not min(map(len, texts)):
     raise ValueError('a text starts with at least one token, got none')
-  every = np.concatenate(texts)
-  outside = every[(every < 0) | (every >= V)]
+  ids = np.concatenate(texts)
+  outside = ids[(ids < 0) | (ids >= V)]
   if len(outside):
     raise ValueError(f'token {outside[0]}: allowed are 0 to {V - 1}')
   if state is None:
@@ -160,7 +159,7 @@ def prefill(
 
 
 def repeat_rows(model: base.LanguageModel, state: State, B: int) -> State:
-  """A state of B equal rows, made from a state of one row."""
+  """Repeats a state of one row to B equal rows."""
   memory = model.repeat_rows(state.memory, B)
   rows = jax.tree.map(lambda x: jnp.repeat(x, B, 0), state.replace(memory=()))
   return rows.replace(memory=memory)
@@ -178,20 +177,19 @@ def decode(
   ends: Sequence[int] = (),
   keep: bool = True,
 ) -> Iterator[tuple[np.ndarray, State]]:
-  """Yields new tokens and the state after exactly these, chunk by chunk.
+  """Yields new tokens and the state after them, chunk by chunk.
 
-  The tokens are numpy int32 [B, n], n from 1 to `chunk`; -1 in rows that ended
-  before the others. A row ends after max_new_tokens, or after one of the token
-  ids `ends`, itself included. Without `keep`, memory is overwritten instead of
-  copied: the given state and those yielded are used up, except the last.
+  Tokens are numpy int32 [B, n] with 1 <= n <= chunk, and -1 in rows that have
+  ended. A row ends after max_new_tokens or after a token id in `ends`, which is
+  still yielded. With keep=False states are donated instead of copied: neither
+  the given state nor any yielded one but the last can be used again.
 
-  The token at position i of row b is drawn with a key made only from
-  (seed, b, i): chunk, B and earlier calls do not change it. (Another B or T may
-  change the last digits of the logits.)
+  The key for position i of row b depends only on (seed, b, i), not on chunk, B
+  or earlier calls. (Another B or T may change the last digits of the logits.)
   """
-  # With rbg keys, a row's bits would depend on the number of rows.
+  # With rbg keys, the random bits of a row would depend on B.
   key = jax.random.key(seed, impl='threefry2x32')
-  last = np.array([*ends] or [-1], np.int32)
+  end_ids = np.array([*ends] or [-1], np.int32)
   compiled = _compiled_chunk(target_device.device().platform)
 
   def dispatch(state):
@@ -199,19 +197,19 @@ def decode(
     for start in range(0, max_new_tokens, chunk):
       state, done, tokens = compiled(
         model, variables, _copy(state) if keep else state,
-        done, key, max_new_tokens - start, last, sampling, chunk,
+        done, key, max_new_tokens - start, end_ids, sampling, chunk,
       )  # fmt: skip
       yield state, done, tokens
 
-  # The next call is dispatched before the tokens of this one are read, so that
-  # the device need not wait for the host.
+  # The next call is dispatched before the tokens of this one are read, so the
+  # device never waits for the host.
   calls = dispatch(state)
   call = next(calls, None)
   while call:
     (now, done, tokens), call = call, next(calls, None)
     if np.all(done):
       if call and not keep:
-        now, *_ = call  # equal to the state before, which is used up
+        now, *_ = call  # equal to the previous state, which was donated
       call = None
     tokens = np.asarray(tokens)
     yield tokens[:, np.any(tokens >= 0, axis=0)], now
@@ -226,10 +224,10 @@ def generate(
   samples: int = 1,
   **options: Any,
 ) -> Iterator[np.ndarray]:
-  """What follows a prompt, int [n]: the tokens of `decode`, chunk by chunk.
+  """Continues a prompt, int [n]; yields the tokens of `decode` by chunks.
 
-  The prompt is read once, for all samples. With several prompts, of any
-  lengths, the samples of the first come first.
+  The prompt is read once for all samples. With several prompts, of any lengths,
+  the rows are ordered by prompt, then sample.
   """
   variables = base.freeze(model, params)
   state = prefill(model, variables, prompt, segment_len=segment_len)

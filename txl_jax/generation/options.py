@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
 
-LOWEST_TEMPERATURE = 1e-6  # below it, the quotient leaves the float32 range
+LOWEST_TEMPERATURE = 1e-6  # lower ones overflow float32 logits
 
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-  """What is written; `generate.model` has the lengths of the model."""
+  """The section `generate`; `generate.model` has the lengths of the model."""
 
   MAY_CHANGE = ON_RESUME
 

@@ -280,7 +280,7 @@ class Layer(nn.Module):
     Memory is [B, M, D], the inputs of this layer before the segment. Positions
     are those of the model; filled, int32 [B], is how many slots of the memory
     are real, None for all; lengths are as in `attention.update_memory`. The
-    bits, uint32 [PLACES, 2], are for dropout (`attention.dropout_words`), with
+    bits, uint32 [PLACES, 2], are for dropout (`attention.dropout_bits`), with
     PROJECTED more for dropout_qkv; None for no dropout.
     """
     positions = self.positions(positions)

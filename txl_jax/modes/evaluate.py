@@ -50,7 +50,7 @@ def run(job: Job) -> perplexity.Score:
   bits = figures.bits(score.nll, split[-score.scored :], found.vocabulary)
   line = (
     f'{ev.split}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
-    f'{at_temperature(ev, second, unit)}{figures.told(bits)}'
+    f'{at_temperature(ev, second, unit)}{figures.bits_text(bits)}'
     f'{len(split)} tokens, {score.scored} scored, '
     f'{score.seconds:.1f} s, {score.tokens_per_second:,.0f} tokens/s '
     f'({conditions(ev)})'

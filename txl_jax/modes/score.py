@@ -63,7 +63,7 @@ def run(job: Job) -> Score:
   processes.print_on_main(
     f'{job.text}: {figure:.5f} {unit} ({score.nats:.5f} nats), '
     f'{evaluate.at_temperature(job.config.eval, score.at_temperature, unit)}'
-    f'{figures.told(bits)}{n} tokens scored, {size}'
+    f'{figures.bits_text(bits)}{n} tokens scored, {size}'
     f'{seconds:.1f} s, {n / seconds:,.0f} tokens/s '
     f'({evaluate.conditions(job.config.eval)})'
   )

@@ -41,7 +41,7 @@ def run(job: Job) -> None:
       start = resume.start(checkpoints, folder, config.train.resume)
       then, other = None, None
       if start is not None:
-        then = resume.Host.read(checkpoints, start)
+        then = resume.HostState.read(checkpoints, start)
         corpus = _as_then(job, corpus, then, start)
       elif config.train.init_from:
         other = job.pretrained()

@@ -1,1 +1,1 @@
-"""Pure functions on plain arrays: what makes models fast, and softmaxes."""
+"""Pure functions on plain arrays: fast attention, products and softmaxes."""

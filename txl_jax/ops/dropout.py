@@ -1,4 +1,4 @@
-"""Dropout of the states [B, T, ...] of a segment: pure functions."""
+"""Dropout of the hidden states [B, T, ...] of a segment."""
 
 import functools
 from typing import Any
@@ -10,10 +10,10 @@ from txl_jax import attention
 
 
 def drop(x: jax.Array, rate: float, key: Any, locked: bool) -> jax.Array:
-  """x [B, T, ...] after dropout; without a key, x itself.
+  """Applies dropout to x [B, T, ...]; without a key, returns x itself.
 
-  Locked, it is variational dropout (Gal and Ghahramani 2016): the T positions
-  of a row share one mask.
+  `locked` is variational dropout (Gal and Ghahramani 2016): all T positions of
+  a row share one mask.
   """
   if key is None or rate == 0.0:
     return x
@@ -26,8 +26,8 @@ def relu_and_drop(
 ) -> jax.Array:
   """`drop` of relu(x); without a key, the rate must be 0.
 
-  The backward pass keeps nothing but the result, which is positive where x is
-  and has not been dropped.
+  Only the result is kept for the backward pass: it is positive exactly where x
+  is positive and not dropped.
   """
   return drop(jax.nn.relu(x), rate, key, locked)
 

@@ -1,14 +1,14 @@
-"""Products of states with weights, in the forms that devices compute fastest.
+"""Matrix products of states and weights, in the layout fastest on each device.
 
 Pure functions on plain arrays. Shapes: B batch, S positions.
 
-On a CPU with instructions for bfloat16, XLA uses them only for products whose
-operands are bfloat16 and whose sums are float32, with the summed axis last in
-the first operand, and with both operands in memory in the order of their axes.
-It computes every other product from float32 copies, and emulates elementwise
-work in bfloat16. Where the compute dtype is bfloat16, a CPU has therefore
+On a CPU with bfloat16 instructions, XLA uses them only for a product that
+accumulates bfloat16 operands in float32, with the contracted axis last in the
+first operand, and both operands in row-major layout. All other bfloat16
+products are computed from float32 copies, and elementwise operations in
+bfloat16 are emulated. With compute dtype bfloat16, a CPU therefore has
 
-  operand_dtype  bfloat16 with such units on one device, else float32
+  operand_dtype  bfloat16 with such instructions and one device, else float32
   state_dtype    float32, the dtype of states between products
 
 On GPUs and TPUs both are the compute dtype.
@@ -31,7 +31,7 @@ from txl_jax.program import target_device
 def operand_dtype(dtype: Any) -> jnp.dtype:
   """The dtype of the operands of products, given the compute dtype."""
   device = target_device.device()
-  # XLA would gather operands that are divided over devices.
+  # XLA would gather sharded operands.
   divided = jax.sharding.get_abstract_mesh().size > 1
   narrow = device.multiplies_bfloat16 and not divided
   widened = device.platform == 'cpu' and not narrow
@@ -45,10 +45,10 @@ def state_dtype(dtype: Any) -> jnp.dtype:
 
 
 def decoding_dtype(dtype: Any) -> jnp.dtype:
-  """The compute dtype where tokens are read one by one, given that of training.
+  """The compute dtype for decoding token by token, given that of training.
 
-  With AVX512-BF16, products of one row were slower in bfloat16 than in float32:
-  see docs/benchmarks.md.
+  With AVX512-BF16, vector-matrix products were slower in bfloat16 than in
+  float32: see docs/benchmarks.md.
   """
   device = target_device.device()
   slower = device.platform == 'cpu' and target_device.cpu_units() != 'amx_bf16'
@@ -56,7 +56,7 @@ def decoding_dtype(dtype: Any) -> jnp.dtype:
 
 
 def _wide(dtype):
-  """float32 for bfloat16; other dtypes are returned unchanged."""
+  """Returns float32 for bfloat16, and other dtypes unchanged."""
   return jnp.float32 if jnp.dtype(dtype) == jnp.bfloat16 else dtype
 
 
@@ -70,9 +70,9 @@ def einsum(
 ) -> jax.Array:
   """`jnp.einsum` of two operands; each letter is in two of the three terms.
 
-  Operands are cast to dtype. Without one they are left as they are, unless one
-  is bfloat16: then both are. On a CPU a bfloat16 product is computed in
-  `operand_dtype`, and is float32.
+  Operands are cast to dtype. If it is None they are not cast, except to
+  bfloat16 if one of them is bfloat16. On a CPU a bfloat16 product has operands
+  of `operand_dtype` and a float32 result.
   """
   if dtype is None and jnp.bfloat16 in (x.dtype, y.dtype):
     dtype = jnp.dtype(jnp.bfloat16)
@@ -87,30 +87,30 @@ def einsum(
 
 
 def dot_general(memory: int, dtype: Any) -> Callable[..., jax.Array] | None:
-  """What `flax.linen.DenseGeneral` multiplies by; None is its default.
+  """The `dot_general` argument of `flax.linen.DenseGeneral`; None: its default.
 
-  The first `memory` of the S states of x [B, S, ...] are those of memory, whose
-  gradient few models need. Operands are cast to dtype; None leaves them as they
-  are.
+  The first `memory` of the S states of x [B, S, ...] are memory; their gradient
+  is computed separately, as few models need it. Operands are cast to dtype
+  unless it is None.
   """
-  # For a GPU or TPU, XLA removes by itself what is not needed: there, the
+  # On a GPU or TPU, XLA removes unused gradients by itself; there, the
   # gradients of `_product` would only add copies.
   if target_device.device().platform != 'cpu':
     return None
   return _dot_general(memory, dtype and jnp.dtype(dtype))
 
 
-# Cached, since modules with equal fields must be equal: they are compiled once.
+# Cached, so that modules with equal fields are equal and compile once.
 @functools.cache
 def _dot_general(memory, dtype) -> Any:
   def product(x, kernel, dimensions, precision=None):
-    (summed, of_kernel), _ = dimensions
+    (x_axes, kernel_axes), _ = dimensions  # contracted
     a, *others = ''.join(map(chr, range(97, 97 + x.ndim))), *'ABCDEFGH'
     b = [others[n] for n in range(kernel.ndim)]
-    for i, j in zip(summed, of_kernel):
+    for i, j in zip(x_axes, kernel_axes):
       b[j] = a[i]
-    rows = [n for i, n in enumerate(a) if i not in summed]
-    columns = [n for j, n in enumerate(b) if j not in of_kernel]
+    rows = [n for i, n in enumerate(a) if i not in x_axes]
+    columns = [n for j, n in enumerate(b) if j not in kernel_axes]
     form = f'{a},{"".join(b)}->{"".join(rows + columns)}'
     operands = dtype or jnp.promote_types(x.dtype, kernel.dtype)
     options = _Options(operands, x.dtype, kernel.dtype, memory, precision)
@@ -120,10 +120,10 @@ def _dot_general(memory, dtype) -> Any:
 
 
 class _Options(NamedTuple):
-  """How a product is computed."""
+  """Options of `_product`."""
 
-  dtype: Any  # of the operands
-  x_dtype: Any  # of x as it is given, and of its gradient
+  dtype: Any  # of the operands in the product
+  x_dtype: Any  # of the argument x and of its gradient
   y_dtype: Any
   memory: int = 0  # see `dot_general`
   precision: Any = None
@@ -131,11 +131,11 @@ class _Options(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _product(form, options, x, y):
-  """An einsum whose gradients are products of matrices.
+  """An einsum whose gradients are single matrix products.
 
-  Those that JAX derives have the axes of their results in another order, and
-  several axes to sum over, for which XLA copies kernels and gradients on a CPU;
-  and those of memory are computed even where nothing needs them.
+  The gradients derived by JAX permute axes and contract several axes, for which
+  XLA on a CPU copies kernels and gradients; and they include the gradient of
+  the memory even if it is unused.
   """
   return _forward(form, options, x, y)[0]
 
@@ -160,59 +160,59 @@ _product.defvjp(_forward, _backward)
 
 
 def _terms(form):
-  """The letters of two operands and of the result."""
+  """The einsum terms of both operands and of the result."""
   operands, c = form.split('->')
   return *operands.split(','), c
 
 
 def _multiply(form, x, y, precision):
-  """An einsum as one product of matrices; of bfloat16, the sums are float32."""
+  """An einsum as one (batched) matrix product; bfloat16 sums are float32."""
   a, b, c = _terms(form)
   batch = [n for n in c if n in a and n in b]
-  summed = [n for n in b if n in a and n not in c]
+  contracted = [n for n in b if n in a and n not in c]
   sizes = dict(zip(a + b, x.shape + y.shape))
   narrow = x.dtype == jnp.bfloat16
   rest = c[len(batch) :]
   if narrow and rest and rest[0] in b:
-    # The first operand has the rows of the result, which is then not turned.
+    # Operands swap so that the result is not transposed.
     x, y, a, b = y, x, b, a
   rows, columns = ([n for n in c if n in t and n not in batch] for t in (a, b))
 
   def matrix(array, letters, others, last):
-    groups = [others, summed] if last else [summed, others]
+    groups = [others, contracted] if last else [contracted, others]
     groups = [batch, *groups] if batch else groups
     order = [letters.index(n) for group in groups for n in group]
     shape = [math.prod(sizes[n] for n in group) for group in groups]
     return _in_order(array.transpose(order).reshape(shape), narrow)
 
-  last = [t.endswith(''.join(summed)) for t in (a, b)]
+  last = [t.endswith(''.join(contracted)) for t in (a, b)]
   last[0] |= narrow
   x, y = matrix(x, a, rows, last[0]), matrix(y, b, columns, last[1])
   single = narrow and x.shape[-2] == 1
-  if single:  # XLA would compute a product with one row from float32 copies
+  if single:  # XLA would compute a one-row product from float32 copies
     x = jnp.concatenate([x, x], axis=-2)
   n = len(batch) and 1
-  over = (([n + last[0]], [n + last[1]]), ([0][:n], [0][:n]))
+  dims = (([n + last[0]], [n + last[1]]), ([0][:n], [0][:n]))
   wide = jnp.promote_types(x.dtype, jnp.float32)
-  out = jax.lax.dot_general(x, y, over, precision, preferred_element_type=wide)
-  out = _in_order(out, narrow)  # or XLA could turn the product around
+  out = jax.lax.dot_general(x, y, dims, precision, preferred_element_type=wide)
+  out = _in_order(out, narrow)  # or XLA could swap the operands
   out = out[..., :1, :] if single else out
-  found = [*batch, *rows, *columns]
-  out = out.reshape([sizes[n] for n in found])
-  return out.transpose([found.index(n) for n in c])
+  axes = [*batch, *rows, *columns]
+  out = out.reshape([sizes[n] for n in axes])
+  return out.transpose([axes.index(n) for n in c])
 
 
 def _in_order(array, narrow):
-  """An array of a bfloat16 product, in memory in the order of its axes."""
+  """Constrains an array of a bfloat16 product to row-major layout."""
   if not narrow or not isinstance(array, core.Tracer):
     return array
   return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
 
 
 def apart(x: jax.Array) -> jax.Array:
-  """x, for a product that XLA must not join with other products of x.
+  """x, for a product that XLA must not merge with other products of x.
 
-  On a GPU it would make one product of them all, and copy its parts.
+  On a GPU, XLA would compute one large product and copy slices of it.
   """
   on_gpu = target_device.device().platform == 'gpu'
   return jax.lax.optimization_barrier(x) if on_gpu else x

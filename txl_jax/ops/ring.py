@@ -1,23 +1,23 @@
-"""Relative attention over a ring of keys and values, for frozen weights.
+"""Relative attention with a key-value cache in a ring buffer, for inference.
 
-Pure functions on plain arrays that compute the same scores as
-`txl_jax.attention`: where the weights do not change, keys and values of past
-states are kept instead of the states, and nothing is projected twice.
+Pure functions on plain arrays that compute the scores of `txl_jax.attention`.
+While the weights do not change, the memory can hold projected keys and values
+instead of states, so nothing is projected twice.
 
 Shapes
-  B rows, T queries (the current segment), M past states seen at most,
+  B rows, T queries (the current segment), M maximum number of past states seen,
   C slots of the ring, H heads, K head width.
 
-A ring is [B H, C, K]: rows and heads share one axis, so that its products are
-plain ones. Each state is written to the next slot, wrapping around from the
-last slot to the first; all rows write to the same slots. When T states have
-been written from slot `at` on, slot s is at distance
+A ring is [B H, C, K]: rows and heads share one axis, for batched matrix
+products. Each state is written to the next slot, after the last slot to the
+first; all rows write to the same slots. After T states have been written from
+slot `at` on, slot s is at distance
 
   d = (at + i - s) mod C
 
 from query i. It is visible iff d <= i + filled and d < span, where
-filled <= M is the number of past states of a row: states that are older, or
-come after the query, are farther away than that if C >= M + T.
+filled <= M is the number of past states of a row. If C >= M + T, this excludes
+older states and states after the query.
 """
 
 import functools
@@ -31,13 +31,13 @@ from txl_jax import attention
 from txl_jax.ops import matmul
 from txl_jax.program import target_device
 
-_COLUMNS = 64  # of a table, a multiple of them: products are slower otherwise
+_COLUMNS = 64  # table widths are multiples of it, for faster products
 
 
 def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
-  """The ring [B H, C, K] with new [B, H, T, K] from slot `at`, int32 [], on."""
+  """Writes new [B, H, T, K] into the ring [B H, C, K] from slot `at` on."""
   if ring.dtype == jnp.bfloat16 and target_device.device().platform == 'cpu':
-    # XLA would write into a float32 copy of the whole ring, each time.
+    # XLA would update a float32 copy of the whole ring.
     bits = functools.partial(jax.lax.bitcast_convert_type, new_dtype=jnp.uint16)
     written = write(bits(ring), bits(new.astype(ring.dtype)), at)
     return jax.lax.bitcast_convert_type(written, ring.dtype)
@@ -47,12 +47,12 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
   put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
   if T == 1:
     return put(ring, new, at)
-  # Two pieces of T slots, one up to the last slot and one from the first; only
-  # the slots that new states belong in change.
+  # Two slices of T slots are updated: one before the wrap-around and one from
+  # the first slot on. Slots without a new state keep their content.
   for first, start in (at, jnp.minimum(at, C - T)), (at - C, 0):
-    i = start + jnp.arange(T) - first  # of the new states
+    i = start + jnp.arange(T) - first  # index of the new state for each slot
     old = jax.lax.dynamic_slice_in_dim(ring, start, T, axis=1)
-    # Rolling would be a copy; a gather is fused with what writes.
+    # Unlike a roll, which copies, XLA fuses a gather into the update.
     moved = jnp.take(new, i, axis=1, mode='clip')
     piece = jnp.where(((i >= 0) & (i < T))[:, None], moved, old)
     ring = put(ring, piece, start)
@@ -62,25 +62,25 @@ def write(ring: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
 def rewind(
   rings: Any, at: jax.Array, counts: jax.Array
 ) -> tuple[Any, jax.Array]:
-  """Rings and `at` without the last counts[b] states of row b, int32 [B].
+  """Removes the last counts[b] states of row b, int32 [B]; returns rings, `at`.
 
-  The states that these had overwritten do not come back.
+  States that the removed ones have overwritten are not restored.
   """
   least = jnp.min(counts)
-  more = counts - least
+  excess = counts - least
 
-  def turn(rings):
-    """Makes rows with fewer states end at the same slot as the others."""
+  def align(rings):
+    """Rolls rows that lose more states to end at the same slot as others."""
 
-    def each(ring):
+    def roll(ring):
       heads = ring.shape[0] // len(counts)
       return jax.vmap(lambda x, n: jnp.roll(x, n, axis=0))(
-        ring, jnp.repeat(more, heads)
+        ring, jnp.repeat(excess, heads)
       )
 
-    return jax.tree.map(each, rings)
+    return jax.tree.map(roll, rings)
 
-  rings = jax.lax.cond(jnp.any(more > 0), turn, lambda rings: rings, rings)
+  rings = jax.lax.cond(jnp.any(excess > 0), align, lambda rings: rings, rings)
   (C,) = {ring.shape[1] for ring in jax.tree.leaves(rings)}
   return rings, (at - least) % C
 
@@ -88,10 +88,10 @@ def rewind(
 def visibility(
   at: jax.Array, T: int, C: int, filled: jax.Array, span: int | None = None
 ) -> jax.Array:
-  """Which slots each query may look at, bool [B, T, C]; see above.
+  """Mask of the slots that each query sees, bool [B, T, C]; see above.
 
-  `filled`, int [B], is how many past states each row has, at most M. A query
-  sees at most `span` keys, itself included; None means all.
+  `filled`, int [B], is the number of past states of each row, at most M. A
+  query sees at most `span` keys, including itself; None means all.
   """
   i = jnp.arange(T)[:, None]
   d = (at + i - jnp.arange(C)) % C  # [T, C]
@@ -100,10 +100,10 @@ def visibility(
 
 
 def table(r: jax.Array) -> jax.Array:
-  """The position table r [C, H, K], as `scores` reads it: [H, K, W].
+  """Lays out the position table r [C, H, K] for `scores`: [H, K, W].
 
-  Its W > C columns are the distances, farthest first, then zeros, which are
-  room for `by_slot`.
+  The first C of W columns are distances, farthest first; the others are zeros,
+  padding that `by_slot` needs.
   """
   C = len(r)
   W = (C // _COLUMNS + 1) * _COLUMNS
@@ -123,13 +123,13 @@ def scores(
 
   Args:
     q: [B, H, T, K] queries, the first of them at slot `at`.
-    k: [B H, C, K] ring of keys, those of the segment included.
+    k: [B H, C, K] ring of keys, including those of the segment.
     r: [H, K, W] projected position table, from `table`.
     u: [H, K] content bias.
     v_bias: [H, K] position bias.
     at: int32 [], the slot of the first query.
-    b: [C, H], added to the score of each distance before it is scaled,
-      farthest first; None adds nothing.
+    b: [C, H], farthest first, a bias added to the score of each distance before
+      scaling; None adds nothing.
 
   Returns:
     [B, H, T, C], float32 or wider.
@@ -142,8 +142,8 @@ def scores(
     return matmul.einsum(form, *operands, preferred_element_type=wide)
 
   def by_distance(q):  # [B, H, T, K] -> [B, H, T, W]
-    # The table has no batch axis, so the rows of queries are treated as more
-    # queries. With few queries a CPU reads it faster with W last.
+    # The table has no batch axis, so B and T are merged. With few queries, a
+    # CPU reads the table faster with W last.
     flat = jnp.swapaxes(q, 0, 1).reshape(H, -1, K)
     x = product('hnk,hkc->hnc', flat, r).reshape(H, B, -1, W)
     if b is not None:
@@ -162,14 +162,14 @@ def by_slot(
   at: jax.Array,
   C: int,
 ) -> jax.Array:
-  """Scores of queries [B, H, T, K] by distance, rearranged by slot.
+  """Rearranges scores of queries [B, H, T, K] from distances to slots.
 
-  `by_distance` returns them as [B, H, T, W], farthest first, with W - C > 0
-  columns of no meaning at the end; distance 0, in column C - 1, belongs to slot
-  `at` + i for query i: column c becomes column c + at + i + 1, modulo C, of the
-  result [B, H, T, C].
+  `by_distance` computes them as [B, H, T, W], farthest first, with W - C > 0
+  columns of padding at the end. Distance 0, in column C - 1, belongs to slot
+  `at` + i for query i; so column c moves to column (c + at + i + 1) mod C of
+  the result [B, H, T, C].
   """
-  if q.shape[2] == 1:  # a slice of the row, written twice
+  if q.shape[2] == 1:  # a slice of the row, repeated twice
     x = by_distance(q)[..., :C]
     twice = jnp.concatenate([x, x], axis=-1)
     return jax.lax.dynamic_slice_in_dim(twice, (-at - 1) % C, C, axis=3)
@@ -186,13 +186,13 @@ def by_slot(
 
 
 def _sliced(by_distance, q, at, C):
-  """`by_slot` by three slices, for a CPU or TPU, where gathers are slow.
+  """`by_slot` with three slices, for CPUs and TPUs, where gathers are slow.
 
-  In the rows of W scores one after the other, what query i needs for slot s is
-  at place i W + s - at - 1 - i, plus C or 2 C if that column is negative: with
-  rows of W - 1 each of the three is one slice. It begins before the first
-  query's row or ends behind the last one's, in rows of zero queries; what it
-  has from there is not selected.
+  In the flattened rows of W scores, the score of query i for slot s has index
+  i W + c with column c = s - at - 1 - i, plus C or 2 C while c is negative.
+  Read as rows of W - 1, each of the three cases is one slice. A slice may begin
+  before the first row or end after the last one, in padding with zero queries;
+  these entries are never selected.
   """
   B, H, T, _ = q.shape
   x = by_distance(jnp.pad(q, ((0, 0), (0, 0), (1, 1), (0, 0))))
@@ -201,8 +201,8 @@ def _sliced(by_distance, q, at, C):
 
   def rows(further):
     start = W - at - 1 + further
-    found = jax.lax.dynamic_slice_in_dim(x, start, T * (W - 1), axis=2)
-    return found.reshape(B, H, T, W - 1)[..., :C]
+    flat = jax.lax.dynamic_slice_in_dim(x, start, T * (W - 1), axis=2)
+    return flat.reshape(B, H, T, W - 1)[..., :C]
 
   column = jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]  # [T, C]
   wrapped = jnp.where(column >= -C, rows(C), rows(2 * C))
@@ -210,18 +210,18 @@ def _sliced(by_distance, q, at, C):
 
 
 def _gathered(x, at):
-  """`by_slot` of x [B, H, T, C], a gather that is fused into what uses it."""
+  """`by_slot` of x [B, H, T, C] with a gather, which XLA fuses on GPUs."""
   T, C = x.shape[2:]
   source = (jnp.arange(C) - at - 1 - jnp.arange(T)[:, None]) % C  # [T, C]
   return jnp.take_along_axis(x, source[None, None], axis=-1)
 
 
 def attend(scores: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-  """Values summed with the probabilities of their keys: [B, H, T, K].
+  """Sum of the values, weighted by softmax(scores): [B, H, T, K].
 
-  Unlike in `attention.attend`, heads come before queries in the result. Scores
-  are [B, H, T, C], the ring of values [B H, C, K], the mask bool [B, T, C]; the
-  result has the dtype of v, which is floating.
+  Unlike in `attention.attend`, heads precede queries in the result. Scores are
+  [B, H, T, C], the ring of values [B H, C, K], the mask bool [B, T, C]; the
+  result has the floating dtype of v.
   """
   B, H, T, C = scores.shape
   weights, total = attention.exponentials(scores, mask)

@@ -1,4 +1,4 @@
-"""A function of selected rows of an array, at the cost of these rows alone.
+"""Applies a function to selected rows of an array, without computing others.
 
 Shapes: N rows, C rows in a chunk.
 """
@@ -22,16 +22,15 @@ def on_rows(
   rows: jax.Array,
   chunk: int,
 ) -> jax.Array:
-  """f of the selected rows, a chunk of them at a time; 0 for the others.
+  """Applies f to the selected rows in chunks; other rows of the result are 0.
 
-  The number of chunks depends on how many rows are selected, which is known
-  only at run time; shapes are static. The backward pass computes f again, chunk
-  by chunk.
+  Shapes are static, but the number of chunks depends at run time on the number
+  of selected rows. The backward pass computes f again, chunk by chunk.
 
   Args:
     f: function (params, x [C, ...], ids [C]) -> [C, ...], row by row.
-    params: pytree of floating arrays; gradients flow to these and to x.
-    x: floating [N, ...], like the result.
+    params: pytree of floating arrays; gradients flow to params and to x.
+    x: floating [N, ...], as is the result.
     ids: int32 [N].
     rows: bool [N], the selected rows.
     chunk: C.
@@ -58,11 +57,11 @@ def _backward(f, chunk, kept, cotangent):
 
   def body(k, sums):
     at = index[k]
-    near = _take(ids, at)
-    _, back = jax.vjp(lambda p, y: f(p, y, near), params, _take(x, at))
-    # Slots after the last row take a cotangent of 0: they add nothing.
-    more, dx = back(_take(cotangent, at))
-    dparams = jax.tree.map(jnp.add, sums[0], more)
+    chunk_ids = _take(ids, at)
+    _, vjp = jax.vjp(lambda p, y: f(p, y, chunk_ids), params, _take(x, at))
+    # Padding of the last chunk has a cotangent of 0 and adds nothing.
+    dchunk, dx = vjp(_take(cotangent, at))
+    dparams = jax.tree.map(jnp.add, sums[0], dchunk)
     return dparams, sums[1].at[at].set(dx, mode='drop')
 
   zeros = jax.tree.map(jnp.zeros_like, (params, x))
@@ -75,7 +74,7 @@ on_rows.defvjp(_forward, _backward)
 
 
 def _chunks(rows, chunk):
-  """Selected rows, [most chunks, C] padded with N, and how many chunks."""
+  """Indices of selected rows, padded with N, in rows of C; number of chunks."""
   n = len(rows)
   C = min(chunk, n)
   index = jnp.nonzero(rows, size=-(-n // C) * C, fill_value=n)[0]

@@ -1,4 +1,4 @@
-"""Arrays within `jax.shard_map`, where JAX checks how each of them varies."""
+"""Varying axes of arrays in `jax.shard_map`, which JAX checks."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 
 def varying_alike(arrays: Any, *others: Any) -> Any:
-  """Arrays that vary over the same axes of `jax.shard_map`, with the others.
+  """Makes arrays vary over the mesh axes over which any array here varies.
 
-  A custom gradient must vary as its array does, and so must the state of a
-  loop. Of an array that was the same on all shards JAX then sums the gradient.
+  A custom gradient must vary over the same axes as its array, and so must a
+  loop carry. JAX sums the gradient of an array that was replicated before.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if jax.sharding.AxisType.Manual not in mesh.axis_types:
     return arrays
   leaves = jax.tree.leaves((arrays, others))
-  none: Any = sum(jnp.sum(jnp.ravel(x)[:0], dtype=float) for x in leaves)
-  return jax.tree.map(lambda x: x + none.astype(x.dtype), arrays)
+  zero: Any = sum(jnp.sum(jnp.ravel(x)[:0], dtype=float) for x in leaves)
+  return jax.tree.map(lambda x: x + zero.astype(x.dtype), arrays)

@@ -1,23 +1,23 @@
 """Adaptive softmax and embedding (Grave et al. 2017; Baevski and Auli 2019).
 
 Pure functions on plain arrays; besides jax this file needs only matmul.py,
-selected_rows.py, shards.py and target_device.py, so that they can be copied
-into any JAX project. The vocabulary is sorted by frequency and cut into bins: a
-head of frequent words and tails of ever rarer ones, which may be narrower.
+selected_rows.py, shards.py and target_device.py, so the five can be copied into
+any JAX project. The vocabulary is sorted by frequency and split into bins: a
+head of frequent words and tails of rarer words, whose widths may be smaller.
 
 Shapes
   N tokens, D model width, V vocabulary; bin i has V_i words of width d_i,
-  bin 0 is the head, I is the number of tails. The last tails may be empty: they
-  have no words, only their logits in the head.
+  bin 0 is the head, I is the number of tails. The last tails may have no words;
+  each still has a logit in the head.
 
 With h_i = P_i h, the head has one logit for each of its words and one for
-each tail; a word w of tail i has
+each tail. A word w of tail i has
 
   log p(w) = log p_head(tail i) + log softmax(W_i h_i + b_i)_w
 
-Shapes are static and no token is ever dropped: each tail visits the tokens
-that lie in it, however many, a chunk at a time, forward and backward. So only
-tokens that are present cost anything, and no array is [N, V].
+Shapes are static and no token is dropped: each tail processes all tokens that
+it contains, chunk by chunk, forward and backward. So the cost of a tail depends
+on its number of tokens, and no array is [N, V].
 """
 
 import functools
@@ -38,10 +38,10 @@ TAIL_ORDERS = {
   'descending': 'the first logit for the last tail (PyTorch original)',
 }
 
-# The most logits in one chunk of a tail, and the fewest chunks that all tokens
-# would make: on a CPU few enough logits to stay in cache, elsewhere enough to
-# fill the device, which waits for the host between chunks; and enough chunks
-# that the last, partly empty one costs little.
+# Limits of the chunk size of a tail. Logits per chunk: few enough for the cache
+# of a CPU; elsewhere enough to fill the device, which waits for the host
+# between chunks. All tokens make at least _CHUNKS chunks, so that padding of
+# the last chunk costs little.
 _CPU_LOGITS, _CHUNK_LOGITS = 2**23, 2**26
 _CHUNKS = 16
 
@@ -52,7 +52,7 @@ class Output(NamedTuple):
   weights: Any  # [V_i, d_i]
   biases: Any  # [V_i]
   projections: Any  # [d_i, D], or None for the identity
-  tail_weights: Any  # [I, d_0], of the logits that stand for the tails
+  tail_weights: Any  # [I, d_0], for the tail logits in the head
   tail_biases: Any  # [I]
 
 
@@ -60,13 +60,12 @@ class Output(NamedTuple):
 def normaliser(
   logits: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """log sum exp of the logits, and the logits of the targets.
+  """Returns logsumexp of the logits, and the logits of the targets.
 
-  Takes logits [..., V], float32 or wider, and targets, int32 [...]; returns
-  two [...] in the dtype of logits; the second is 0 for targets outside [0, V).
+  Logits are [..., V], float32 or wider, targets int32 [...]. Both results are
+  [...] in the dtype of logits; the second is 0 for targets outside [0, V).
 
-  The only array of the size of the logits kept for the backward pass is the
-  logits, whose gradient is one expression; autodiff would also keep the
+  The backward pass keeps the logits but not, as autodiff would, also the
   exponentials.
   """
   return _normaliser(logits, targets)[0]
@@ -74,8 +73,8 @@ def normaliser(
 
 def _normaliser(logits, targets):
   V = logits.shape[-1]
-  at = jnp.clip(targets, 0, V - 1)[..., None]
-  chosen = jnp.take_along_axis(logits, at, axis=-1)[..., 0]
+  ids = jnp.clip(targets, 0, V - 1)[..., None]
+  chosen = jnp.take_along_axis(logits, ids, axis=-1)[..., 0]
   chosen = jnp.where((targets >= 0) & (targets < V), chosen, 0)
   total = jax.nn.logsumexp(logits, axis=-1)
   return (total, chosen), (logits, targets, total)
@@ -96,7 +95,7 @@ normaliser.defvjp(_normaliser, _normaliser_backward)
 class Bin:
   """A bin of the vocabulary whose words are all on this device.
 
-  `parallel.vocab_parallel` has bins whose words lie on several devices.
+  In `parallel.vocab_parallel` the words of a bin are sharded over devices.
   """
 
   def __init__(self, words: int):
@@ -105,20 +104,20 @@ class Bin:
   def normaliser(
     self, f: Any, h: jax.Array, ids: jax.Array, rows: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """The `normaliser` over all words of the bin, two [N].
+    """The `normaliser` over all words of the bin, a pair of [N].
 
-    f(h, ids, rows) is the normaliser over the words here, given h [N, D],
-    targets within the bin, int32 [N], and bool [N], which tokens have their
-    target in the bin.
+    f(h, ids, rows) computes it over the words on this device: h is [N, D], ids
+    are targets counted from the bin's first word, int32 [N], and rows, bool
+    [N], marks tokens whose target is in the bin.
     """
     return f(h, ids, rows)
 
   def look_up(
     self, table: jax.Array, ids: jax.Array, inside: jax.Array
   ) -> jax.Array:
-    """Embeddings: [N, d], 0 where a token is not inside the bin."""
-    # A row that does not exist: nothing is read, and no gradient is added,
-    # whereas row 0 would have to take it from most tokens.
+    """Embeddings, [N, d]; 0 for tokens that are not inside the bin."""
+    # An out-of-bounds row is not read and gets no gradient; row 0 would collect
+    # the zero gradients of most tokens.
     at = jnp.where(inside, ids, len(table))
     return jnp.take(table, at, axis=0, mode='fill', fill_value=0)
 
@@ -134,10 +133,9 @@ def nll(
 ) -> jax.Array:
   """-log p(target) in nats, [N] in the order of the tokens.
 
-  h is [N, D], targets int32 [N]; at a target of -1, which is not scored, the
-  result is 0. Products are computed in dtype, by default that of h; sums,
-  softmax and result are float32 or wider. `bins` says where the words of each
-  bin are; None means here.
+  h is [N, D], targets int32 [N]; a target of -1 is not scored and has nll 0.
+  Products are computed in dtype, by default that of h; sums, softmax and result
+  are float32 or wider. `bins` are by default bins on this device.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   bins = bins or [Bin(len(w)) for w in output.weights]
@@ -153,16 +151,17 @@ def nll(
   def of_tail(i, h, ids, rows):
     chunk = _chunk(len(ids), len(output.weights[i]))
     alike = shards.varying_alike((_weights(output, i), h, ids, rows))
-    found: Any = on_rows(both, *alike, chunk)
-    return found[:, 0], found[:, 1]
+    stacked: Any = on_rows(both, *alike, chunk)
+    return stacked[:, 0], stacked[:, 1]
 
   total, chosen = bins[0].normaliser(of_head, h, targets, inside[0])
   if tails:
     column = jnp.full_like(targets, -1)
     for i in tails:
       column = jnp.where(inside[i], _column(output, i, tail_order), column)
-    every, share = normaliser(_tail_logits(dtype, output, h), column)
-    total, chosen = jnp.logaddexp(total, every), chosen + share
+    tail_total, tail_logit = normaliser(_tail_logits(dtype, output, h), column)
+    total = jnp.logaddexp(total, tail_total)
+    chosen += tail_logit
   loss = total - chosen
   for i in tails:
     f, ids = functools.partial(of_tail, i), targets - first[i]
@@ -180,7 +179,7 @@ def logits(
 ) -> jax.Array:
   """Logits of the whole vocabulary, for generation; arguments as for `nll`.
 
-  [N, V], float32 or wider; with tails they are log-probabilities.
+  Returns [N, V], float32 or wider; with tails these are log-probabilities.
   """
   dtype = jnp.dtype(dtype or h.dtype)
   words = _logits(dtype, _weights(output, 0), h)
@@ -202,16 +201,16 @@ def embed(
   dtype: Any,
   bins: Sequence[Bin] | None = None,
 ) -> jax.Array:
-  """Embeddings of tokens whose bins may have different widths, not scaled.
+  """Adaptive embedding of tokens, not scaled.
 
-  Tokens are int32 [N], the result is [N, D] in dtype, that of the products.
-  Each bin has a table [V_i, d_i] and a projection [d_i, D]; bins of equal
-  width share one, or have none if that is the model's width. `bins` is as for
-  `nll`.
+  Tokens are int32 [N], the result is [N, D] in dtype, as are the products. Each
+  bin has a table [V_i, d_i] and a projection [d_i, D]. If all bins have one
+  width, there is one shared projection, or none if that width is D. `bins` is
+  as for `nll`.
   """
   bins = bins or [Bin(len(table)) for table in tables]
   first, inside = _inside(tokens, bins)
-  found = [
+  embedded = [
     bins[i].look_up(table, tokens - first[i], inside[i]).astype(dtype)
     for i, table in enumerate(tables)
   ]  # [N, d_i]
@@ -220,14 +219,14 @@ def embed(
     return matmul.einsum('nd,de->ne', x, projection, dtype=dtype)
 
   if len(projections) <= 1:
-    x = sum(found[1:], found[0])
+    x = sum(embedded[1:], embedded[0])
     return project(projections[0], x, tokens) if projections else x
 
   # Most tokens are in the head; each tail projects only its own tokens.
-  x = project(projections[0], found[0], tokens)
+  x = project(projections[0], embedded[0], tokens)
   chunk = _chunk(len(tokens), 1)
   for i in range(1, len(tables)):
-    rows = found[i], tokens, inside[i]
+    rows = embedded[i], tokens, inside[i]
     alike = shards.varying_alike((projections[i], *rows))
     tail: Any = on_rows(project, *alike, chunk)
     x += tail
@@ -235,18 +234,18 @@ def embed(
 
 
 def _inside(ids, bins):
-  """For each bin, its first token id and which of the ids [N] are in it."""
+  """First token id of each bin, and for each bin which ids [N] are in it."""
   first = [0, *itertools.accumulate(b.words for b in bins)]
   edges = itertools.pairwise(first)
   return first, [(ids >= a) & (ids < b) for a, b in edges]
 
 
 def _chunk(n, width):
-  """Rows of a chunk: a power of two."""
+  """Chunk size for n tokens and `width` logits per token, a power of two."""
   on_cpu = target_device.device().platform == 'cpu'
   logits = _CPU_LOGITS if on_cpu else _CHUNK_LOGITS
-  most = min(logits // width, -(-n // _CHUNKS))
-  return 1 << max(most, 1).bit_length() - 1
+  limit = min(logits // width, -(-n // _CHUNKS))
+  return 1 << max(limit, 1).bit_length() - 1
 
 
 def _weights(output, i):
@@ -254,12 +253,12 @@ def _weights(output, i):
 
 
 def _column(output, i, tail_order):
-  """The index of the tail logit that stands for tail i."""
+  """The index of the tail logit of tail i."""
   return i - 1 if tail_order == 'ascending' else len(output.tail_biases) - i
 
 
 def _logits(dtype, params, h):
-  """[N, D] -> [N, V_i], float32 or wider."""
+  """Logits [N, V_i] of h [N, D], float32 or wider."""
   weights, bias, projection = params
   product = functools.partial(matmul.einsum, dtype=dtype)
   if projection is not None:
@@ -270,6 +269,6 @@ def _logits(dtype, params, h):
 
 
 def _tail_logits(dtype, output, h):
-  """The logits of the head that stand for the tails, [N, I]."""
+  """The tail logits in the head, [N, I]."""
   params = output.tail_weights, output.tail_biases, output.projections[0]
   return _logits(dtype, params, h)

@@ -1,1 +1,1 @@
-"""Many devices and many processes."""
+"""Parallelism over devices and processes."""

@@ -1,8 +1,8 @@
-"""Relative attention whose rows and heads many devices share.
+"""Relative attention with rows and heads sharded over devices.
 
-Plain operations are divided by the compiler. A kernel is not: each device of
-our own mesh (`mesh.own`) runs it on its own rows and heads (`jax.shard_map`),
-and drops what one device would drop.
+The compiler partitions plain operations, but not a kernel: with `jax.shard_map`
+each device of our mesh (`mesh.own`) runs it on its rows and heads. The dropout
+mask is the same as on a single device.
 """
 
 import functools
@@ -27,10 +27,10 @@ def attend(
   key: jax.Array | None,
   implementation: str,
 ) -> jax.Array:
-  """`kernels.relative_attention`, on every device of our own mesh.
+  """`kernels.relative_attention`, sharded over our mesh if there is one.
 
-  The implementation is a choice of model.attention; UserError if it cannot
-  compute this.
+  `implementation` is a value of model.attention; UserError if it does not
+  support the arguments.
   """
   case = api.case_of(inputs.q, inputs.k, rate)
   choice = None if implementation == 'auto' else implementation
@@ -49,22 +49,22 @@ def attend(
   rows, _, heads, *_ = (*spec, None, None, None)
   states, table, bias = P(rows, None, heads), P(None, heads), P(heads)
   specs = states, states, states, table, bias, bias, table, P(rows)
-  there = zip(specs, inputs)  # arrays that are not have no specs
-  specs = [spec if x is not None else None for spec, x in there]
-  given: Any = base.Inputs(*specs)  # pyright: ignore[reportArgumentType]
+  pairs = zip(specs, inputs)  # None as an array needs None as a spec
+  specs = [spec if x is not None else None for spec, x in pairs]
+  in_specs: Any = base.Inputs(*specs)  # pyright: ignore[reportArgumentType]
 
-  def on_one(inputs, key):
+  def on_shard(inputs, key):
     first_row = _first(rows, B)
     before = first_row * H + _first(heads, H)
     return run(inputs, key=key, before=before, heads=H)
 
   return jax.shard_map(
-    on_one, in_specs=(given, P()), out_specs=states, check_vma=False
+    on_shard, in_specs=(in_specs, P()), out_specs=states, check_vma=False
   )(inputs, key)
 
 
 def _first(axes: Any, n: int) -> Any:
-  """Which of n is the first that this device has, of those over some axes."""
+  """Index of this device's first row or head, of n sharded over mesh axes."""
   if not axes:
     return 0
   return jax.lax.axis_index(axes) * (n // jax.lax.axis_size(axes))

@@ -1,7 +1,7 @@
-"""Whether a compiled program fits into memory, before it is run.
+"""Checks that a compiled program fits into memory, before it runs.
 
-A GPU or TPU tells what it could not allocate; on a CPU the system would kill
-the process without a word.
+A GPU or TPU reports an allocation that fails; on a CPU, the operating system
+would kill the process without an error message.
 """
 
 import math
@@ -12,29 +12,29 @@ from txl_jax.program.errors import UserError
 
 
 def check(what: str, compiled: Any, devices: list[Any]) -> None:
-  """UserError if one of the devices has less memory than a program needs.
+  """UserError if a program needs more memory than one of the devices has.
 
-  That is what XLA has planned; what passes may still be too large, as other
-  programs need memory too.
+  The need is XLA's own estimate. A program that passes may still fail, since
+  other programs use memory too.
   """
   sizes = compiled.memory_analysis()
-  if not sizes:  # XLA does not say
+  if not sizes:  # not available on this backend
     return
   needed = sizes.argument_size_in_bytes + sizes.temp_size_in_bytes
   needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-  if needed > (there := _there(devices)):
+  if needed > (available := _available(devices)):
     raise UserError(
       f'{what} needs {needed / 2**30:,.1f} GiB of memory on each device, which '
-      f'has {there / 2**30:,.1f} GiB; allowed: less of train.batch_size, '
+      f'has {available / 2**30:,.1f} GiB; allowed: less of train.batch_size, '
       'train.segment_len, model.mem_len or the model, more of train.accumulate '
       'or model.remat, or more devices'
     )
 
 
-def _there(devices):
-  """Bytes for each of these devices; infinite where nothing is known."""
+def _available(devices):
+  """Smallest memory of a device in bytes; infinite if unknown."""
   if devices[0].platform == 'cpu':
-    every = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-    return every / len(devices)
+    total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+    return total / len(devices)
   stats = [device.memory_stats() or {} for device in devices]
   return min(s.get('bytes_limit', math.inf) for s in stats)

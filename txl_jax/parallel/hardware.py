@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on."""
+"""Description of the machine, for reports of measurements."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ def check() -> None:
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as e:
-    # An assertion of jax fails if it has no plugin for the platform.
+    # Without a plugin for the platform, an assertion in jax fails.
     known = not isinstance(e, AssertionError)
     why = first_line(e).split(' (set JAX')[0] if known else 'there is none'
     settings.refuse(
@@ -29,7 +29,7 @@ def check() -> None:
 
 
 def describe() -> dict[str, Any]:
-  """The devices and the processor, as a report names them; JSON types."""
+  """Devices, CPU and versions for a report; values are JSON types."""
   device = jax.devices()[0]
   cpu = _cpu()
   kind = cpu if device.platform == 'cpu' else device.device_kind
@@ -46,10 +46,10 @@ def describe() -> dict[str, Any]:
 
 
 def _cpu(cpuinfo: str = '/proc/cpuinfo') -> str:
-  """The model of the processor."""
+  """The CPU model name."""
   try:
     text = pathlib.Path(cpuinfo).read_text(errors='replace')
-  except OSError:  # no Linux
+  except OSError:  # not on Linux
     text = ''
-  found = re.search(r'^model name[ \t]*:[ \t]*(\S.*)$', text, re.MULTILINE)
-  return found[1].strip() if found else platform.machine()
+  match = re.search(r'^model name[ \t]*:[ \t]*(\S.*)$', text, re.MULTILINE)
+  return match[1].strip() if match else platform.machine()

@@ -1,13 +1,13 @@
-"""The mesh of all devices.
+"""The device mesh.
 
-Its axes, the slowest network first:
+Its axes, slowest network first, and what is sharded over them:
 
-  slices  slices of TPUs or nodes of GPUs; rows of the batch
+  slices  TPU slices or GPU nodes; rows of the batch
   data    rows of the batch
-  fsdp    rows of the batch, and a part of every large parameter
-  tensor  heads, feed-forward and vocabulary
+  fsdp    rows of the batch, and all large parameters
+  tensor  heads, feed-forward layers and vocabulary
 
-Each slice holds a whole model, so only gradients cross the slow network.
+Each slice holds the whole model, so only gradients cross the slow network.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from txl_jax.program.errors import UserError
 from txl_jax.program.settings import ON_RESUME, key
 
 AXES = ('slices', 'data', 'fsdp', 'tensor')
-# The compiler decides how what a program makes on the way is divided.
+# The compiler chooses the shardings of intermediate arrays.
 _TYPES = (AxisType.Auto,) * len(AXES)
 _key = functools.partial(key, at_least=-1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """The section `mesh` of a config; the product is all devices, -1 the rest."""
+  """The section `mesh` of a config; sizes multiply to the device count."""
 
   MAY_CHANGE = ON_RESUME
 
@@ -56,24 +56,24 @@ class Sizes:
 
 
 def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
-  """A mesh of some devices, all by default.
+  """A mesh of the given devices, by default all.
 
-  Neighbours in the last axes are neighbours on the fast network. The sizes are
-  a mapping as the section `mesh`; None is all devices for data. UserError if
-  they do not fit the number of devices.
+  Neighbours along the last axes are neighbours on the fast network. `sizes` is
+  a mapping like the section `mesh`; None uses all devices for data. UserError
+  if the sizes do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
-  asked = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
-  known = abs(math.prod(asked))
-  rest, left = divmod(len(devices), known or 1)
-  free = asked.count(-1)
-  fits = not left and known and min(asked) >= -1
+  requested = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
+  known = abs(math.prod(requested))
+  rest, remainder = divmod(len(devices), known or 1)
+  free = requested.count(-1)
+  fits = not remainder and known and min(requested) >= -1
   if not fits or free > 1 or (not free and rest > 1):
-    given = ', '.join(f'mesh.{x} = {n}' for x, n in zip(AXES, asked))
+    keys = ', '.join(f'mesh.{axis} = {n}' for axis, n in zip(AXES, requested))
     kind = 'with one -1 a divisor of ' if free else ''
     allowed = f'{kind}the number of devices, {len(devices)}'
-    raise UserError(f'{given}: {known} in all; allowed: {allowed}')
-  slices, *shape = (rest if size < 0 else size for size in asked)
+    raise UserError(f'{keys}: {known} in all; allowed: {allowed}')
+  slices, *shape = (rest if size < 0 else size for size in requested)
   # Devices of a slice, or of a node, are consecutive.
   devices.sort(key=lambda d: getattr(d, 'slice_index', None) or 0)
   grids = [
@@ -84,16 +84,16 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def abstract_mesh(sizes: Any) -> AbstractMesh:
-  """A mesh of sizes as for `make_mesh`, without devices; -1 counts as 1."""
+  """A mesh with sizes as for `make_mesh`, without devices; -1 becomes 1."""
   shape = tuple(abs(sizes.get(axis, 1)) for axis in AXES)
   return AbstractMesh(shape, AXES, axis_types=_TYPES)
 
 
 def own() -> AbstractMesh:
-  """The ambient mesh if it has the axes of `make_mesh`, else an empty one.
+  """The ambient mesh if it is like those of `make_mesh`, else an empty one.
 
-  Elsewhere, and in `jax.shard_map`, whose axes are Manual, a model is a plain
-  function.
+  It is empty in other programs and inside `jax.shard_map`, whose axes are
+  Manual: there a model is a plain function.
   """
   mesh = jax.sharding.get_abstract_mesh()
   is_own = (mesh.axis_names, mesh.axis_types) == (AXES, _TYPES)
@@ -104,7 +104,7 @@ _F = TypeVar('_F', bound=Callable)
 
 
 def apart(function: _F) -> _F:
-  """The function, computed outside the mesh that its caller may have set."""
+  """Wraps a function to run without the ambient mesh of its caller."""
 
   @functools.wraps(function)
   def call(*args, **kwargs) -> Any:
@@ -115,12 +115,12 @@ def apart(function: _F) -> _F:
 
 
 def each_apart(items: Iterator[Any]) -> Iterator[Any]:
-  """The items, none of them None, each computed as by `apart`."""
+  """Iterates like `items`, none of them None, without an ambient mesh."""
   return iter(apart(lambda: next(items, None)), None)
 
 
 def ambient(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
-  """A context in which traced functions find the mesh; None is no mesh."""
+  """A context that sets the mesh for traced functions; None sets nothing."""
   if mesh is None:
     return contextlib.nullcontext()
   return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)

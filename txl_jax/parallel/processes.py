@@ -1,11 +1,11 @@
-"""Several processes that run one program: how they start and agree.
+"""Coordination of the processes of one program.
 
-Process 0 writes files and the console; the others take part in computing. What
-it decides reaches them through the store of keys of jax.distributed, not
-through the devices: it works while these are busy, and once they are lost.
+Process 0 writes files and the console; the others only compute. It sends its
+decisions through the key-value store of jax.distributed instead of the devices:
+the store works while devices are busy or lost.
 
-All must call `on_main`, `main_first`, `check_same` and `fetch`, and what calls
-them, as most methods of `checkpoint.Checkpoints` do, in the same order.
+All processes must call `on_main`, `main_first`, `check_same` and `fetch`, and
+their callers, such as most methods of `checkpoint.Checkpoints`, in one order.
 """
 
 import glob
@@ -24,8 +24,8 @@ from txl_jax.program import terminal
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import shown
 
-_TIMEOUT = 300  # seconds until all processes have come
-_FOREVER = 7 * 24 * 3600 * 1000  # ms; a lost process ends the wait before
+_TIMEOUT = 300  # seconds until all processes have started
+_FOREVER = 7 * 24 * 3600 * 1000  # ms; if a process is lost, jax ends the wait
 
 
 def start(
@@ -37,10 +37,10 @@ def start(
 ) -> None:
   """Joins the other processes, if there are any.
 
-  'auto' joins where all of coordinator ('HOST:PORT' of process 0), processes
-  (how many) and process (which, from 0) are given, or where a `cluster` is
-  found; 'off' never does. A process that gives no sign for lost_seconds counts
-  as lost, and jax ends the others. UserError if they cannot be joined.
+  Mode 'auto' joins if coordinator ('HOST:PORT' of process 0), processes (their
+  number) and process (index from 0) are all given, or if `cluster` finds one;
+  'off' never joins. After lost_seconds without a heartbeat a process counts as
+  lost, and jax ends the others. UserError if joining fails.
   """
   values = coordinator, processes, process
   if mode == 'off':
@@ -59,15 +59,15 @@ def start(
 
 
 def cluster(environ: Mapping[str, str]) -> str:
-  """How jax finds the processes of the cluster that this one is a part of.
+  """The cluster_detection_method of jax that applies to this process.
 
-  By environment variables: 'slurm', 'ompi', 'k8s' or 'tpu'; '' for a process on
-  its own. Left to itself jax would take the shell of an interactive SLURM step
-  (SLURM_NTASKS=2, SLURM_STEP_NUM_TASKS=1) for one of two processes, and wait
-  for the other.
+  It follows from environment variables: 'slurm', 'ompi', 'k8s' or 'tpu'; '' for
+  a single process. jax's own detection takes the shell of an interactive SLURM
+  step (SLURM_NTASKS=2, SLURM_STEP_NUM_TASKS=1) for one of two processes, and
+  waits for the other.
   """
   tasks = int(environ.get('SLURM_NTASKS', 1))
-  # A shell in an allocation has SLURM_NTASKS too, but is no task of a step.
+  # A shell in an allocation has SLURM_NTASKS too, but is not a task of a step.
   step = {'SLURM_JOB_ID', 'SLURM_STEP_NODELIST', 'SLURM_PROCID'}
   in_step = step | {'SLURM_LOCALID'} <= environ.keys()
   if in_step and int(environ.get('SLURM_STEP_NUM_TASKS', tasks)) > 1:
@@ -84,7 +84,7 @@ def cluster(environ: Mapping[str, str]) -> str:
 
 def _join(where, lost_seconds, method, *values):
   """Starts jax.distributed."""
-  # It would only note a SIGTERM, until it is asked.
+  # The preemption service would swallow SIGTERM.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(
@@ -93,9 +93,9 @@ def _join(where, lost_seconds, method, *values):
       heartbeat_timeout_seconds=int(lost_seconds),
       initialization_timeout=_TIMEOUT,
     )
-    count()  # all devices are counted
+    count()  # waits until all devices are known
   except (ValueError, RuntimeError) as e:
-    # Else it is a TPU on its own.
+    # Without a coordinator address, it is a single TPU host.
     if method or 'coordinator_address should be' not in str(e):
       raise UserError(f'the others at {where} cannot be joined: {e}') from e
 
@@ -127,40 +127,40 @@ def name() -> str:
 
 
 def store() -> Any:
-  """The keys and values that all processes share; only with several."""
+  """The key-value store that processes share; only if there are several."""
   client = jax_distributed.global_state.client  # jax has no public name for it
   assert client is not None
   return client
 
 
 def leave(line: str) -> None:
-  """Ends this process with a last line, without waiting for the others."""
+  """Ends this process with an error line, without waiting for the others."""
   try:
     terminal.clear()
     sys.stdout.flush()
     print(line, file=sys.stderr, flush=True)
-  finally:  # whether or not someone reads it
+  finally:  # even if standard error is closed
     os._exit(1)
 
 
 def on_main(function: Callable[[], Any]) -> Any:
-  """What a function returns on process 0, where alone it is called.
+  """Calls a function on process 0 only; returns its JSON result on all.
 
-  That is what JSON can hold. The function must not call `on_main` itself. A
-  UserError of process 0 is one on all, its OSError on the others. RuntimeError
-  if process 0 is at the call of another function.
+  The function must not call `on_main`. A UserError on process 0 is raised on
+  all processes; an OSError is a UserError on the others. RuntimeError if
+  process 0 is calling another function.
   """
   if count() == 1:
     return function()
   call = store().key_value_increment(f'txl_jax/calls/{index()}', 1)
   key, name = f'txl_jax/on_main/{call}', getattr(function, '__qualname__', '')
   if is_main():
-    told, error = {'function': name}, None
+    message, error = {'function': name}, None
     try:
-      told['value'] = function()
+      message['value'] = function()
     except (UserError, OSError) as e:
-      told['error'], error = str(e), e
-    store().key_value_set(key, json.dumps(told))
+      message['error'], error = str(e), e
+    store().key_value_set(key, json.dumps(message))
     if error:
       raise error
   main = json.loads(store().blocking_key_value_get(key, _FOREVER))
@@ -172,18 +172,18 @@ def on_main(function: Callable[[], Any]) -> Any:
 
 
 def main_first(function: Callable[[], Any]) -> Any:
-  """Calls what prepares shared files on process 0, then on the others."""
+  """Calls a function, which prepares shared files, first on process 0."""
   result = []
   on_main(lambda: result.append(function()))
   return result[0] if result else function()
 
 
 def check_same(values: Mapping[str, Any]) -> None:
-  """UserError where values, {name: what JSON can hold}, are not process 0's."""
+  """UserError unless JSON values, by name, are those of process 0."""
   if count() == 1:
     return
   main = on_main(lambda: values)
-  for name, here in json.loads(json.dumps(values)).items():
-    if main[name] != here:
-      found = f'{shown(here)} here, {shown(main[name])} on process 0'
-      raise UserError(f'{name} is {found}; allowed: the same on every process')
+  for name, value in json.loads(json.dumps(values)).items():
+    if main[name] != value:
+      both = f'{shown(value)} here, {shown(main[name])} on process 0'
+      raise UserError(f'{name} is {both}; allowed: the same on every process')

@@ -1,13 +1,13 @@
-"""Stopping and failing of the processes of a run, all together.
+"""Stops all processes of a run together, after a signal or an error.
 
-A signal at one stops all at the same step. An error of one ends all, and the
-last line of each names it. A process that is killed, or paused for longer than
-`watch.lost_seconds`, is found by the heartbeats of jax.distributed, which ends
-the others and names it by its number.
+A signal to one process stops all at the same step. An error in one process ends
+all, and each prints it as its last line. If a process is killed, or paused for
+longer than `watch.lost_seconds`, the heartbeats of jax.distributed fail; jax
+then ends the others and names its index.
 
-jax knows nothing of an exception: of two processes on CPUs (jax 0.10.2), one
-still waited in a collective 45 s after the other had raised. Nor does its
-reached_preemption_sync_point know Ctrl-C, SIGHUP or a process on its own.
+jax does not notice exceptions: of two processes on CPUs (jax 0.10.2), one still
+waited in a collective 45 s after the other had raised. Nor does its
+reached_preemption_sync_point handle Ctrl-C, SIGHUP or a single process.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ class Watching:
   )
 
 
-_PAUSE = 1.0  # seconds between two looks whether another process has failed
+_PAUSE = 1.0  # seconds between two checks whether another process has failed
 _MORE = 10.0  # seconds after `lost_seconds` in which jax ends a process
 _LEAVE = 5.0  # seconds that a failed process waits for the others to read why
-_FAILED = 'txl_jax/failed'  # key of the store: why all leave
+_FAILED = 'txl_jax/failed'  # key in the store: the error that ends all
 
 
 class Stopped(Exception):
@@ -56,24 +56,24 @@ class Stopped(Exception):
 
 
 class Watch:
-  """Ends this process with the others while this context is open.
+  """Context in which all processes end together.
 
-  An error that leaves the context ends the process, if there are others: they
-  are told, and standard error ends with the line that names the cause.
+  With several processes, an error that leaves the context ends all of them, and
+  the last line on standard error names its cause.
   """
 
   def __init__(self, lost_seconds: float = 45.0, program: bool = True):
-    """For the limit that `processes.start` was given.
+    """`lost_seconds` is that of `processes.start`.
 
-    If this process is no program of ours, as a notebook, only Ctrl-C asks to
-    stop, and a second one is a KeyboardInterrupt.
+    With program=False, as in a notebook, only Ctrl-C requests a stop, and a
+    second one raises KeyboardInterrupt.
     """
     self._program = program
     self.step = 0  # steps made so far
     self._lost_seconds = lost_seconds
     self._count, self._here = processes.count(), processes.name()
-    self._asked = 0  # the signal this process has got
-    self._highest = 0  # signal of all, when `stopping` was called last
+    self._received = 0  # first signal that this process received, or 0
+    self._highest = 0  # maximum over processes at the last `stopping`
     self._done = threading.Event()
     self._listening = threading.Thread(target=self._listen, daemon=True)
 
@@ -91,17 +91,17 @@ class Watch:
 
   @contextlib.contextmanager
   def signals(self) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP ask to stop; a second Ctrl-C ends at once.
+    """SIGINT, SIGTERM and SIGHUP request a stop; a second Ctrl-C ends at once.
 
-    Stopped at the end, where one came too late for the last step. Threads get
-    no signals.
+    Raises Stopped at the end for a signal after the last step's check. In
+    threads, signals are not handled.
     """
-    again = terminal.interrupt if self._program else signal.default_int_handler
+    second = terminal.interrupt if self._program else signal.default_int_handler
 
-    def ask(number, _):
-      self._asked = self._asked or number
+    def receive(number, _):
+      self._received = self._received or number
       if number == signal.SIGINT:
-        signal.signal(number, again)
+        signal.signal(number, second)
 
     numbers = [signal.SIGINT]
     if threading.current_thread() is not threading.main_thread():
@@ -110,37 +110,37 @@ class Watch:
       numbers.append(signal.SIGTERM)
       if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup does
         numbers.append(signal.SIGHUP)
-    before = {n: signal.signal(n, ask) for n in numbers}
+    before = {n: signal.signal(n, receive) for n in numbers}
     try:
       yield
     finally:
       for number, handler in before.items():
         signal.signal(number, handler)
-    # What one is told now, all know the second time.
+    # A signal received now is known to all processes at the second call.
     if number := self.stopping() or self.stopping():
       raise Stopped(number, self.step)
 
   def stopping(self) -> int:
-    """Number of the signal that all processes stop for now; 0 for none.
+    """The signal for which all processes stop now; 0 for none.
 
-    All ask at the same places. What several are told is what they could know
-    when they asked before: nobody waits for the others.
+    All processes call it at the same points. With several, the result is the
+    maximum over the signals at the previous call, so no process has to wait.
     """
     if self._count == 1:
-      return self._asked
-    highest, self._highest = self._highest, placement.highest(self._asked)
+      return self._received
+    highest, self._highest = self._highest, placement.highest(self._received)
     return int(highest)
 
   def _listen(self):
-    """Ends this process once another one has failed; in a thread."""
+    """Ends this process if another one fails; runs in a thread."""
     while not self._done.wait(_PAUSE):
-      with contextlib.suppress(RuntimeError):  # none has, or the store fails
+      with contextlib.suppress(RuntimeError):  # none has, or the store is lost
         why = processes.store().key_value_try_get(_FAILED)
         if not why.startswith(self._here):
           self._leave(why)
 
   def _fail(self, error):
-    """Ends all processes for an error of this one."""
+    """Ends all processes after an error in this one."""
     if isinstance(error, KeyboardInterrupt):
       terminal.interrupt()
     expected = isinstance(error, UserError | OSError)
@@ -149,25 +149,25 @@ class Watch:
         traceback.print_exception(error)
     cause = error.__cause__ if expected else error
     if cause and not isinstance(cause, OSError):
-      # The loss of another process may have caused it: jax, which names that
-      # one, then ends this one in the meantime.
+      # The loss of another process may have caused it: during this pause, jax
+      # then ends this one and names the lost one.
       time.sleep(self._lost_seconds + _MORE)
     self._leave(f'{self._here}, step {self.step}: {first_line(error)}')
 
   def _leave(self, why):
-    """Tells the others, then ends this process with a last line."""
-    line = self._tell(why)
+    """Publishes the error, then ends this process with an error line."""
+    line = self._publish(why)
     if not line.startswith(self._here):
       line += f'; {self._here} ends at step {self.step}'
     processes.leave(f'error: {line}')
 
-  def _tell(self, why):
-    """Tells all why they end, and returns what was told first."""
+  def _publish(self, why):
+    """Publishes an error to all processes; returns the first one published."""
     store = processes.store()
-    with contextlib.suppress(RuntimeError):  # another one has told before
+    with contextlib.suppress(RuntimeError):  # another process was first
       store.key_value_set(_FAILED, why)
     with contextlib.suppress(RuntimeError):  # the store has ended
       why = store.key_value_try_get(_FAILED)
-      # It ends with process 0: that waits until all have read why.
+      # The store ends with process 0, which therefore waits for the others.
       store.wait_at_barrier('txl_jax/leave', int(_LEAVE * 1000))
     return why

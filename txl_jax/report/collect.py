@@ -123,7 +123,7 @@ class Run:
       vocab_size = len(workdir.vocabulary(self.folder, step))
       section = restore.recorded(self.folder).model
       shapes = base.param_shapes(models.build(section, vocab_size))
-      device = resume.Host.read(saved, step).versions.get('platform', '')
+      device = resume.HostState.read(saved, step).versions.get('platform', '')
       return sum(x.size for x in jax.tree.leaves(shapes)), device
     except UserError:
       found = (a.get('trained_on') for a in self.analyses.values())

@@ -1,1 +1,1 @@
-"""The folder of a run and what is in it."""
+"""The folder of a run and the files in it."""

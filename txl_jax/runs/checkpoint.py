@@ -1,22 +1,22 @@
-"""Checkpoints that can be trusted: written by orbax, sealed, verified.
+"""Checkpoints: written by Orbax, then sealed; verified before they are read.
 
-A step is a folder, <step>/, of items written by orbax: params, training, host,
-and memory and average if there are any (converted weights are params and host);
-of small files next to them; and of seal.json, which records the step.
+A step is a folder <step>/ with items written by Orbax: params, training, host,
+and where they exist memory and average (converted weights are params and host);
+small files next to them; and seal.json with the checksums of all files.
 
-Orbax restores a file with a flipped bit without an error, so a step is sealed,
-and verified before it is used. It is written as <step>.new and gets its name
-once it is sealed; only then are older ones deleted. The two newest, the best
-and step 0, which is converted weights, are kept. `steps` defines what a step is
-in a folder or a bucket.
+Orbax restores a file with a flipped bit without an error, so each step has a
+seal, which is verified before the step is used. A step is written as <step>.new
+and renamed once it is sealed; only then are older steps deleted. The two newest
+steps, the best and step 0 (converted weights) are kept. `checkpoint_folder`
+defines steps in a folder or a bucket.
 
-With several processes all of them write and read the arrays, in one shared
-folder; process 0 does and decides the rest. A save continues in a thread, which
-must not call `processes.on_main`, whose calls must be in order.
+With several processes, all write and read the arrays in one shared folder;
+process 0 does everything else. A save continues in a thread, which must not
+call `processes.on_main`: the order of its calls matters.
 
 Orbax's CheckpointManager cannot do this, as manager_test.py shows: it deletes
 old steps before the new one can be sealed, refuses to replace a step, and
-withholds the error of a process that cannot write until all have finished.
+reports the error of a process that cannot write only when all have finished.
 """
 
 import concurrent.futures
@@ -37,10 +37,10 @@ from txl_jax.program import buckets, files
 from txl_jax.program.errors import UserError, first_line
 from txl_jax.runs import checkpoint_folder, lease, seal
 
-_KEEP = 2  # newest steps
+_KEEP = 2  # number of newest steps to keep
 _PATIENCE = 10.0  # seconds to wait for a thread of a failed save
-# A save may take 30 years: orbax's clock may be adjusted, and a lost process is
-# noticed elsewhere. It raises at once if folders cannot be made.
+# A save has no timeout: Orbax's clock may be adjusted, and the watchdog detects
+# lost processes. Errors in creating folders are raised at once.
 _ASYNC = ocp.AsyncOptions(10**9, create_directories_asynchronously=False)
 
 
@@ -53,9 +53,9 @@ class Checkpoints(checkpoint_folder.Steps):
     asynchronous: bool = False,
     texts: Mapping[str, str] | None = None,
   ):
-    """The folder need not exist. For `asynchronous` see `save`.
+    """The folder may not exist yet; for `asynchronous` see `save`.
 
-    Texts, {name: text}, are files to put into every step.
+    `texts`, {name: text}, are small files written into every step.
     """
     super().__init__(folder)
     self._asynchronous, self._texts = asynchronous, texts or {}
@@ -67,13 +67,13 @@ class Checkpoints(checkpoint_folder.Steps):
     self._saving: concurrent.futures.Future | None = None
 
   def newest(self, item: str = '') -> int | None:
-    """The newest step that is `usable`, or has a usable item; None without."""
+    """The newest step that is usable, or whose item is; None without one."""
     return processes.on_main(
       lambda: next((s for s in self.steps() if self._usable(s, item)), None)
     )
 
   def usable(self, step: int) -> bool:
-    """Whether a step is there and whole; damage is reported once."""
+    """Whether a step exists and is undamaged; damage is reported once."""
     return processes.on_main(lambda: self._usable(step))
 
   def _usable(self, step, item=''):
@@ -90,16 +90,16 @@ class Checkpoints(checkpoint_folder.Steps):
   def save(
     self, step: int, host: dict, keep: tuple[int, ...] = (), **items: Any
   ) -> None:
-    """Writes a step, seals it, then deletes what is no longer kept.
+    """Writes a step, seals it, then deletes steps that are no longer kept.
 
     Items are pytrees of arrays: 'params', 'training' and so on; `host` is a
-    JSON dict, the rest of the state; `keep` are steps to keep in addition to
-    the newest and 0. An existing step of that number is replaced, unless it is
-    whole and has the same host part (it differs after an evaluation cut short).
+    JSON dict with the host state; the steps `keep` are kept besides the newest
+    and 0. An existing checkpoint of this step is replaced unless it is intact
+    and has the same host state (which differs after an interrupted evaluation).
 
-    If asynchronous, it returns once the arrays are copied to the host, so that
-    they may be donated; a thread does the rest: `wait` for it. UserError: this
-    step or the one before cannot be written; earlier ones are untouched.
+    If asynchronous, it returns once the arrays are copied to the host, so they
+    may be donated; a thread does the rest, see `wait`. UserError if this or the
+    previous step cannot be written; earlier ones are untouched.
     """
     self.wait()
     if processes.on_main(lambda: self._is_saved(step, host)):
@@ -117,13 +117,13 @@ class Checkpoints(checkpoint_folder.Steps):
       self.wait()
 
   def _is_saved(self, step, host):
-    # This process has read or written it.
+    # Contents need not be verified: this process has read or written them.
     if not self.is_there(step) or seal.damage(self.path(step), read=False):
       return False
     return self._host(step) == json.loads(json.dumps(host))
 
   def _complete(self, writer, step, keep):
-    """The rest of a save, run in a thread."""
+    """Completes a save, in a thread."""
     new = self.path(step, '.new')
     with self._write_errors(step):
       writer.close()  # returns when all processes have written
@@ -134,24 +134,24 @@ class Checkpoints(checkpoint_folder.Steps):
       lease.confirm(self.folder.parent)
       seal.write(new, f'{step}')
       self.place(step)
-    found = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
-    sound = [step for step, problem in found if not problem]
-    self.delete(*(set(sound[_KEEP:]) - {0, *keep}))
+    steps = [(s, seal.damage(self.path(s), read=False)) for s in self.steps()]
+    intact = [step for step, problem in steps if not problem]
+    self.delete(*(set(intact[_KEEP:]) - {0, *keep}))
 
   @contextlib.contextmanager
   def _write_errors(self, step):
-    """Turns what a save raises into one line, and removes its traces."""
+    """Turns errors of a save into a one-line UserError, and cleans up."""
     try:
       yield
     except self._failures as e:
       if isinstance(e.__cause__, RuntimeError):
         raise e.__cause__ from None  # another process is lost
-      # Threads of orbax may still be writing.
+      # Threads of Orbax may still be writing.
       for thread in threading.enumerate():
         if type(thread).__module__.startswith('orbax'):
-          threading.Thread.join(thread, _PATIENCE)  # its own raises
+          threading.Thread.join(thread, _PATIENCE)  # Orbax's `join` raises
       if processes.is_main():
-        # A bucket may refuse this. What was sealed by then is kept.
+        # A bucket may refuse the cleanup. A sealed step is kept.
         with contextlib.suppress(OSError):
           self.recover()
       why = f'the checkpoint cannot be written ({_cause(e)})'
@@ -165,12 +165,12 @@ class Checkpoints(checkpoint_folder.Steps):
       saving.result()
 
   def wait(self) -> None:
-    """Waits until the current save is sealed, or raises; all must call it."""
+    """Waits until the current save is sealed; all processes must call it."""
     if self._saving:
       concurrent.futures.wait([self._saving])
       self.check()
       self._saving = None
-      processes.on_main(lambda: None)  # which has sealed by then
+      processes.on_main(lambda: None)  # waits until process 0 has sealed it
 
   def abandon(self) -> None:
     """Completes the save in progress before an error ends the program."""
@@ -179,10 +179,10 @@ class Checkpoints(checkpoint_folder.Steps):
       concurrent.futures.wait([self._saving])
 
   def clean(self, newest: int) -> None:
-    """Prepares the folder for a run that continues from `newest`; process 0.
+    """Prepares the folder for a run that resumes from `newest`; process 0.
 
-    No step is written twice: later ones, and those that lack a part, are moved
-    to the folder `damaged` next to it, which keeps the last one of each number.
+    Later and incomplete steps, which the run would write again, are moved to
+    the folder `damaged` next to this one, replacing those of the same number.
     """
     aside = self.folder.with_name('damaged')
     for step in self.steps():
@@ -193,11 +193,11 @@ class Checkpoints(checkpoint_folder.Steps):
         folder.rename(aside / folder.name)
 
   def has(self, step: int, item: str) -> bool:
-    """Whether an item was saved with a step."""
+    """Whether a step has an item."""
     return processes.on_main((self.path(step) / item).exists)
 
   def host(self, step: int) -> dict:
-    """The JSON dict that was saved with a step."""
+    """The host state of a step, a JSON dict."""
     return processes.on_main(lambda: self._host(step))
 
   def _host(self, step):
@@ -206,9 +206,9 @@ class Checkpoints(checkpoint_folder.Steps):
       return dict(ocp.JsonCheckpointHandler().restore(_orbax_path(path)))
 
   def restore(self, step: int, **abstract: Any) -> dict[str, Any]:
-    """Restores items of a `usable` step, given as ShapeDtypeStruct pytrees.
+    """Restores items of a `usable` step, as described by ShapeDtypeStructs.
 
-    UserError if the step holds arrays of other names, shapes or dtypes.
+    UserError if names, shapes or dtypes of the arrays differ.
     """
     folder, restored = self.path(step), {}
     handler = ocp.StandardCheckpointHandler()
@@ -223,12 +223,12 @@ class Checkpoints(checkpoint_folder.Steps):
 
 
 def _orbax_path(path: Any) -> Any:
-  """The path in the form that orbax takes."""
+  """Converts a path to the type that Orbax accepts."""
   return epath.Path(f'{path}') if isinstance(path, buckets.Path) else path
 
 
 def _compare(path, expected, found):
-  """Compares leaves: orbax casts dtypes silently, and has lengthy errors."""
+  """Compares leaves: Orbax casts dtypes silently, and its errors are long."""
   for name in sorted(expected | found):
     want, have = expected.get(name, 'nothing'), found.get(name, 'nothing')
     if want != have:
@@ -237,14 +237,14 @@ def _compare(path, expected, found):
 
 
 def _leaves(tree):
-  """{path: 'dtype[shape]'} of a pytree of arrays or of their metadata."""
+  """{path: 'dtype[shape]'} for a pytree of arrays or of their metadata."""
   leaves = ocp.tree.to_flat_dict(tree, sep='/').items()
   return {name: f'{np.dtype(x.dtype)}{list(x.shape)}' for name, x in leaves}
 
 
 @contextlib.contextmanager
 def _read_errors(folder):
-  """Turns what orbax raises into one line."""
+  """Turns errors of Orbax into a one-line UserError."""
   try:
     yield
   except UserError:

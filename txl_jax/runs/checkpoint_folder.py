@@ -1,11 +1,11 @@
-"""The folder of a run's checkpoints: what counts as a step there.
+"""The folder of a run's checkpoints: atomic saving and deletion of steps.
 
-A step is written as <step>.new and gets its name once it is sealed. To be
-deleted it is first renamed, so that half of it never exists under its name.
+A step is written as <step>.new and renamed to <step> once it is sealed. Before
+deletion it is renamed to <step>.old, so <step> is never incomplete.
 
 In a bucket nothing can be renamed: the objects of <step>.new are copied, the
-seal last, and the seal is deleted first. So what has no seal is not a step
-there, but the remains of a save or a deletion.
+seal last, and a deletion removes the seal first. A folder without a seal is
+therefore not a step, but the remains of a save or a deletion.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ _STEP = re.compile(r'0|[1-9]\d*')
 
 
 class Steps:
-  """The steps in a folder, which need not exist."""
+  """The steps in a folder, which may not exist yet."""
 
   def __init__(self, folder: str | pathlib.Path):
-    """Takes a folder, or one in a bucket."""
+    """The folder may be in a bucket."""
     self.folder = buckets.place(folder).absolute()
     self.in_bucket = isinstance(self.folder, buckets.Path)
 
   def path(self, step: int, suffix: str = '') -> Any:
-    """Where a step is."""
+    """The path of a step's folder."""
     return self.folder / f'{step}{suffix}'
 
   def steps(self) -> list[int]:
-    """All steps, newest first, whole or not; UserError if not a folder."""
+    """All steps, newest first, also damaged ones; UserError if not a folder."""
     if not self.folder.is_dir():
       if self.folder.exists():
         raise UserError(f'{self.folder} is no folder; move it away')
@@ -45,12 +45,12 @@ class Steps:
     return sorted(filter(self.is_there, numbers), reverse=True)
 
   def is_there(self, step: int) -> bool:
-    """Whether there is such a step, whole or not."""
+    """Whether a step exists, possibly damaged."""
     path = self.path(step)
     return (path / seal.NAME if self.in_bucket else path).exists()
 
   def place(self, step: int) -> None:
-    """Gives the sealed <step>.new the name of the step."""
+    """Renames the sealed <step>.new to <step>."""
     if self.is_there(step):
       self._retire(step)
     self._name(self.path(step, '.new'), step)
@@ -68,7 +68,7 @@ class Steps:
       self.path(step).rename(self.path(step, '.old'))
 
   def delete(self, *steps: int) -> None:
-    """Deletes steps, and what `place` put aside."""
+    """Deletes steps, and the old versions of steps that `place` replaced."""
     for step in steps:
       self._retire(step)
     for path in self._unfinished():
@@ -76,7 +76,7 @@ class Steps:
         remove(path)
 
   def recover(self) -> None:
-    """Finishes or removes what an interrupted save left; for process 0."""
+    """Completes or removes interrupted saves; for process 0."""
     for path in self._unfinished():
       name = path.with_suffix('').name
       if not _STEP.fullmatch(name) or self.is_there(int(name)):
@@ -87,9 +87,9 @@ class Steps:
       remove(path)
 
   def _unfinished(self):
-    """What saving a step has made along the way, whole or not."""
-    found = [*self.folder.iterdir()] if self.folder.is_dir() else []
-    return [path for path in found if self._is_unfinished(path.name)]
+    """Paths of saves or deletions that are not finished."""
+    paths = [*self.folder.iterdir()] if self.folder.is_dir() else []
+    return [path for path in paths if self._is_unfinished(path.name)]
 
   def _is_unfinished(self, name):
     if self.in_bucket and _STEP.fullmatch(name):

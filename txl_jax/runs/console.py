@@ -1,9 +1,9 @@
-"""Progress of a program, shown on standard error.
+"""Progress output of a program on standard error.
 
-On a terminal rich draws a line for each phase, below whatever is printed
-meanwhile, and erases it when the phase is over. The parts of a line come in
-order of importance, and it ends where the terminal does; the columns of
-rich.progress know no order. Elsewhere, as in a file, each call writes a line.
+On a terminal, rich draws one line per phase below all other output, and erases
+it at the end of the phase. The parts of a line are ordered by importance and
+truncated at the terminal's width, which the columns of rich.progress cannot do.
+In a file, each call writes a line.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from rich.text import Text
 
 from txl_jax.program import terminal
 
-TOKENS = '{:,} of {:,} tokens'  # how much of a text has been read
+TOKENS = '{:,} of {:,} tokens'  # a `form` for phases that read a text
 _GAP = '  '  # between two parts of a line
-_PER_SECOND = 4  # how often the lines are drawn
-_SPINNER = '-\\|/'  # the sign that the program is alive
+_PER_SECOND = 4  # refresh rate
+_SPINNER = '-\\|/'  # shows that the program is alive
 
 
 def duration(seconds: float) -> str:
-  """Seconds as people read them: 45s, 12m05s, 3h20m, 2d04h."""
+  """Formats seconds: 45s, 12m05s, 3h20m, 2d04h."""
   s = int(max(seconds, 0))
   if s < 60:
     return f'{s}s'
@@ -39,34 +39,34 @@ def duration(seconds: float) -> str:
 
 
 class Phase:
-  """What the program is doing: its name, how far it is, and other figures."""
+  """A phase of the program: its name, progress and other figures."""
 
   def __init__(self, name: str, total: int = 0, form: str = ''):
-    """The form words how far it is, as in '{:,} of {:,} tokens'."""
+    """`form` formats the progress, such as '{:,} of {:,} tokens'."""
     self.name, self.total, self._form = name, total, form
     self.done = 0
     self.parts: Sequence[str] = ()
     self._begin = time.monotonic()
-    self._reports: list[tuple[float, int]] = []  # the first and the last one
+    self._reports: list[tuple[float, int]] = []  # (time, done), first and last
 
   def reach(self, done: int) -> None:
-    """Notes how far it is."""
+    """Updates the progress."""
     self._reports[1:] = [(time.monotonic(), done)]
     self.done = done
 
   def restart(self, done: int) -> None:
-    """Forgets the rate so far, before something is compiled anew."""
+    """Resets the measured rate, before a compilation."""
     self._reports.clear()
     self.done = done
 
   def count(self) -> str:
-    """Progress in words; '' if it is not known."""
+    """Progress as text; '' without a form."""
     return self._form.format(self.done, self.total) if self._form else ''
 
   def left(self) -> float | None:
-    """Seconds left at the rate since the first report, if known.
+    """Seconds left at the rate since the first report; None if unknown.
 
-    The time before that is mostly compilation. They count down between reports.
+    Earlier time is mostly compilation. Between reports the result counts down.
     """
     if len(self._reports) < 2 or not self.total:
       return None
@@ -77,7 +77,7 @@ class Phase:
     return max(rest - (time.monotonic() - end), 0.0)
 
   def line(self) -> str:
-    """Its line, the important parts first."""
+    """The line of the phase, important parts first."""
     now, left = time.monotonic(), self.left()
     sign = _SPINNER[int(now * _PER_SECOND) % len(_SPINNER)]
     when = duration(now - self._begin)
@@ -88,7 +88,7 @@ class Phase:
 
 
 class _Terminal(rich.console.Console):
-  """Never hides the cursor: a killed process could not show it again."""
+  """A console that never hides the cursor, which a kill would leave hidden."""
 
   def show_cursor(self, show: bool = True) -> bool:
     """Does nothing."""
@@ -97,8 +97,8 @@ class _Terminal(rich.console.Console):
 
 
 def _terminal():
-  """Standard error, if it is a terminal that can move its cursor."""
-  # Colours may be forced upon a pipe, but not lines that are redrawn.
+  """Standard error, if it is a terminal that can move its cursor, or None."""
+  # Environment variables may force colours on a pipe, but not redrawn lines.
   dumb = os.environ.get('TERM', '').lower() in ('dumb', 'unknown')
   if dumb or not sys.stderr.isatty():
     return None
@@ -113,10 +113,10 @@ def _terminal():
 
 
 class Console:
-  """Shows nothing if it is silent, as in all processes but one."""
+  """Terminal output of a program: progress, log lines and warnings."""
 
   def __init__(self, silent: bool = False):
-    """Checks whether standard error is a terminal."""
+    """A silent console, as on all processes but one, prints nothing."""
     self._silent, self._last = silent, -math.inf
     self._screen = None if silent else _terminal()
     if self._screen:
@@ -126,17 +126,17 @@ class Console:
 
   @property
   def live(self) -> bool:
-    """Whether there is a terminal, on which lines are redrawn."""
+    """Whether lines are redrawn on a terminal."""
     return self._screen is not None
 
   @contextlib.contextmanager
   def phase(
     self, name: str, total: int = 0, form: str = '', *, plain: str = ''
   ) -> Iterator[Phase]:
-    """A phase of the program; its `reach` is told how much of a total is done.
+    """Context of a phase; call `reach` on it with the part of total done.
 
-    The form words that, as in '{:,} of {:,} tokens'. Without a terminal the
-    line `plain`, if given, announces the phase.
+    `form` formats this progress, such as '{:,} of {:,} tokens'. Without a
+    terminal, the line `plain`, if given, announces the phase.
     """
     phase = Phase(name, total, form)
     self._open.append(phase)
@@ -158,7 +158,7 @@ class Console:
         get_renderable=self._lines,
         console=self._screen,
         transient=True,
-        redirect_stdout=False,  # the product, which may go elsewhere
+        redirect_stdout=False,  # results, which may go to a file
         vertical_overflow='crop',
         refresh_per_second=_PER_SECOND,
       )
@@ -174,35 +174,35 @@ class Console:
     return Group(*lines)
 
   def reach(self, phase: Phase, done: int, pause: float) -> None:
-    """Shows how far a phase is; in a file, a line every `pause` seconds."""
+    """Updates the progress of a phase; in a file, prints it every `pause` s."""
     phase.reach(done)
     if not self._screen:
       self.progress(phase.count(), pause)
 
   def figures(self, phase: Phase, parts: Sequence[str], at: str) -> None:
-    """Shows figures of a phase, the important ones first; in a file, of what.
+    """Prints figures of a phase, important ones first; in a file after `at`.
 
-    It may have gone on since they were measured.
+    `at` is the progress at their measurement, which may be in the past.
     """
     phase.parts = parts
     if not self._screen:
       self.say(_GAP.join([at, *parts]))
 
   def progress(self, text: str, pause: float = 0.0) -> None:
-    """Shows where the program is, at most once in `pause` seconds."""
+    """Prints a line of progress, at most once every `pause` seconds."""
     if time.monotonic() - self._last >= pause:
       self._last = time.monotonic()
       self.say(text)
 
   def say(self, text: str) -> None:
-    """Shows a line that stays, wrapped if it is too long."""
+    """Prints a permanent line."""
     if self._screen:
       self._screen.print(Text(text), soft_wrap=True)
     elif not self._silent:
       print(text, file=sys.stderr, flush=True)
 
   def close(self) -> None:
-    """Removes what should not stay and restores standard error."""
+    """Erases the lines of open phases and restores standard error."""
     self._open.clear()
     live, self._live = self._live, None
     if live:

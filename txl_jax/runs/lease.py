@@ -1,11 +1,11 @@
-"""The lock of a run in a bucket, where a process that dies leaves it behind.
+"""The lock of a run in a bucket, where a killed process cannot release it.
 
-It is an object with the name of its holder, which rewrites it every few
-seconds. A process that finds it, and sees it unchanged for LEASE seconds, takes
-it. Every write is conditional on the object being the one that was seen, so if
-two take it one fails; clocks are never compared. A holder that was paused, and
-whose lock was taken, ends when it notices, and `confirm` is called before a
-checkpoint is sealed.
+The lock is an object with the name of its holder, who rewrites it every few
+seconds. Another process takes it over if it does not change for LEASE seconds.
+Each write is conditional on the generation seen before, so of two processes
+that take the lock one fails; clocks are never compared. A holder that was
+paused and has lost the lock ends when it notices, at the latest in `confirm`,
+which is called before a checkpoint is sealed.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ _held: dict[str, 'Lease'] = {}  # by folder
 
 
 class Lease:
-  """A lock that this process holds or is about to hold."""
+  """A lock that this process holds or is about to take."""
 
   def __init__(self, path: buckets.Path):
-    """Prepares the lock without taking it."""
+    """Does not take the lock yet."""
     self._path, self._generation = path, 0
     self._lock, self._end = threading.Lock(), threading.Event()
     self._holder = {
@@ -43,59 +43,59 @@ class Lease:
     }
 
   def _write(self, generation: int) -> bool:
-    """Overwrites the lock of a generation, 0 for none; False if it has changed.
+    """Writes the lock over a generation, 0 for none; False if it has changed.
 
-    OSError: the bucket refuses it, or cannot be reached.
+    OSError if the bucket refuses or does not answer.
     """
     data = io.BytesIO(json.dumps(self._holder).encode())
     try:
       self._generation = self._path.upload(data, generation)
     except FileExistsError:
-      found, holder = self._read()
-      # It may be ours all the same, see there.
+      current, holder = self._read()
+      # A retried upload may fail although the first attempt succeeded.
       if holder.get('token') != self._holder['token']:
         return False
-      self._generation = found
+      self._generation = current
     return True
 
   def _read(self) -> tuple[int, dict[str, Any]]:
-    """The generation of the lock, 0 for none, and its holder."""
+    """Returns the generation of the lock, 0 for none, and its holder."""
     try:
       generation = self._path.stat().st_mtime_ns
       return generation, files.read_json(self._path)
     except FileNotFoundError:
       return 0, {}
-    except UserError:  # deleted in the meantime, or not the lock of a run
+    except UserError:  # deleted meanwhile, or not the lock of a run
       return (generation if self._path.exists() else 0), {}
 
   def take(self) -> None:
     """Takes the lock; UserError if another run holds it."""
     seen, due = 0, 0.0
     while not self._write(seen if time.monotonic() >= due else 0):
-      found, holder = self._read()
+      current, holder = self._read()
       who = f'process {holder.get("pid")} on {holder.get("host")}'
-      if seen and found not in (0, seen):
+      if seen and current not in (0, seen):
         folder = f'{self._path.parent} is in use by {who}'
         raise UserError(f'--workdir={folder}; wait until it ends')
-      if found and not seen:
+      if current and not seen:
         due = time.monotonic() + LEASE
-        for_ = f'waiting up to {LEASE:.0f} s for a sign of life'
-        print(f'{self._path} is held by {who}: {for_}', file=sys.stderr)
-      seen = found
+        wait = f'waiting up to {LEASE:.0f} s for a sign of life'
+        print(f'{self._path} is held by {who}: {wait}', file=sys.stderr)
+      seen = current
       if time.monotonic() < due:
         time.sleep(min(2.0, LEASE / 10))
 
   def keep(self) -> None:
     """Rewrites the lock repeatedly until `release`; see `confirm`."""
     while not self._end.wait(LEASE / 5):
-      with contextlib.suppress(OSError):  # it will be tried again
+      with contextlib.suppress(OSError):  # tried again next time
         self.confirm()
 
   def confirm(self) -> None:
-    """Writes the lock; ends the program if it was taken from this process."""
+    """Rewrites the lock; ends the program if another process has taken it."""
     with self._lock:
       if not self._end.is_set() and not self._write(self._generation):
-        # At once: cleaning up might remove what the other run writes.
+        # Without cleanup, which might remove files of the other run.
         processes.leave(
           f'error: {self._path} was taken by another run, while this one was '
           'paused or the bucket out of reach; stop that one first'
@@ -110,7 +110,7 @@ class Lease:
 
 @contextlib.contextmanager
 def held(path: buckets.Path) -> Iterator[None]:
-  """Holds a lock in a bucket; UserError if taken, or if the bucket refuses."""
+  """Holds a lock in a bucket; UserError if that is not possible."""
   lease = Lease(path)
   try:
     lease.take()
@@ -127,9 +127,9 @@ def held(path: buckets.Path) -> Iterator[None]:
 
 
 def confirm(folder: pathlib.Path) -> None:
-  """Ends the program if the lock of a folder was held here and has been taken.
+  """Ends the program if this process has lost the lock of a folder.
 
-  OSError: the bucket cannot be reached.
+  OSError if the bucket cannot be reached.
   """
   if lease := _held.get(f'{folder}'):
     lease.confirm()

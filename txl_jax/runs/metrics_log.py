@@ -1,14 +1,13 @@
-"""The log of a run: metrics.jsonl and the events of TensorBoard.
+"""The log of a run: metrics.jsonl and TensorBoard events.
 
-metrics.jsonl has one JSON object a line: step, split, and figures. Except for
-timings, it is the same whether or not the run was interrupted: a checkpoint
-records the `Mark` of the record, to which it is cut back. A record that does
-not match its mark is put aside, and a new one begins; this is reported.
-TensorBoard's events are rebuilt from it at each start.
+Each line of metrics.jsonl is a JSON object with step, split and figures. Except
+for timings, the file does not depend on interruptions: each checkpoint contains
+a `Mark`, to which a resumed run truncates the file. A file that does not match
+the mark is renamed, with a warning, and a new one begins. TensorBoard events
+are rebuilt from the file at each start.
 
-Nothing can be appended to an object in a bucket: there both are written among
-this machine's temporary files, and uploaded as a whole before each save, every
-minute, and at the end.
+Objects in a bucket cannot be appended to: both are then written to a temporary
+folder, and uploaded before each save, every minute and at the end.
 """
 
 import contextlib
@@ -30,32 +29,32 @@ from txl_jax.program.errors import UserError
 NAME, EVENTS = 'metrics.jsonl', 'tensorboard'
 _MISSING = "no TensorBoard events: run pip install 'txl_jax[tensorboard]'"
 _FLUSH = 10.0  # seconds between two flushes of TensorBoard's events
-_PUT = 60.0  # seconds between uploads of the record to a bucket
-_LARGEST = 1 << 30  # bytes of a record
+_PUT = 60.0  # seconds between uploads to a bucket
+_LARGEST = 1 << 30  # maximum bytes of metrics.jsonl
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-  """The state of a record when a checkpoint was made."""
+  """Size and checksum of the log when a checkpoint was made."""
 
   lines: int = 0
   size: int = 0  # bytes
   crc32: int = 0
 
   def after(self, line: bytes) -> 'Mark':
-    """The mark of the record with one more line."""
+    """The mark of the log with one more line."""
     crc = zlib.crc32(line, self.crc32)
     return Mark(self.lines + 1, self.size + len(line), crc)
 
   def beginning(self, data: bytes) -> bytes | None:
-    """The beginning of data, if it matches the mark; else None."""
-    found = data[: self.size]
-    same = len(found) == self.size and zlib.crc32(found) == self.crc32
-    return found if same else None
+    """The first bytes of data, if they match the mark; else None."""
+    start = data[: self.size]
+    same = len(start) == self.size and zlib.crc32(start) == self.crc32
+    return start if same else None
 
 
 class Log:
-  """The record of a run in its workdir."""
+  """The log of a run in its workdir, open for writing."""
 
   def __init__(
     self,
@@ -64,10 +63,10 @@ class Log:
     tensorboard: bool,
     also: Callable[[dict[str, Any]], None] = lambda record: None,
   ):
-    """Opens the record and cuts it back to the mark of a checkpoint.
+    """Opens the log and truncates it to the mark of a checkpoint.
 
-    `also` is given every record, starting with those that are kept. UserError,
-    as from the other methods: a file cannot be written.
+    `also` is called with every record, first with those already in the log.
+    All methods raise UserError if a file cannot be written.
     """
     if tensorboard and not importlib.util.find_spec('tensorboardX'):
       print(_MISSING, file=sys.stderr)
@@ -77,7 +76,7 @@ class Log:
     self._every = _PUT if self._bucket else _FLUSH
     path, events = workdir / NAME, workdir / EVENTS
     kept = mark.beginning(_contents(path))
-    with self._told():
+    with self._errors():
       if tensorboard:
         events.mkdir(exist_ok=True)
       with files.replacing(path) as f:
@@ -88,9 +87,9 @@ class Log:
           put_aside(workdir, f'{path} {why}', NAME, EVENTS)
       remove_events(events)
       if self._bucket:
-        self._beside = tempfile.TemporaryDirectory(prefix='txl_jax-')
-        here = pathlib.Path(self._beside.name)
-        path, events = here / NAME, here / EVENTS
+        self._local = tempfile.TemporaryDirectory(prefix='txl_jax-')
+        local = pathlib.Path(self._local.name)
+        path, events = local / NAME, local / EVENTS
         path.write_bytes(kept or b'')
       if tensorboard:
         events.mkdir(exist_ok=True)
@@ -101,24 +100,24 @@ class Log:
       self._file = path.open('ab')
       self._mark = Mark() if kept is None else mark
       for line in _lines(kept or b''):
-        self._tell(json.loads(line))
+        self._forward(json.loads(line))
       self._flush_events()
 
   def write(self, record: dict[str, Any]) -> None:
-    """Adds a dict with step, split and figures; stamps it with the time."""
+    """Appends a dict with step, split and figures; adds the time."""
     record = record | {'time': round(time.time(), 3)}
     line = f'{json.dumps(record)}\n'.encode()
-    with self._told():
+    with self._errors():
       self._file.write(line)
       self._file.flush()
       self._mark = self._mark.after(line)
-      self._tell(record)
+      self._forward(record)
       # Each flush waits for the disk.
       if time.monotonic() - self._flushed > self._every:
         self._flush_events()
 
-  def _tell(self, record):
-    """Passes on a record that has been written."""
+  def _forward(self, record):
+    """Passes a written record to `also` and TensorBoard."""
     self._also(record)
     if self._events is None:
       return
@@ -128,9 +127,9 @@ class Log:
     record = dict(record)
     step, split, time_ = map(record.pop, ('step', 'split', 'time'))
     for name, value in record.items():
-      if not isinstance(value, str):  # a sample
-        made = summary.scalar(f'{split}/{name}', value)
-        event = Event(step=step, wall_time=time_, summary=made)
+      if not isinstance(value, str):  # text of a sample
+        scalar = summary.scalar(f'{split}/{name}', value)
+        event = Event(step=step, wall_time=time_, summary=scalar)
         self._events.write_event(event)
 
   def _flush_events(self):
@@ -138,20 +137,17 @@ class Log:
     if self._events:
       self._events.flush()
     if self._bucket:
-      buckets.put(pathlib.Path(self._beside.name), self._bucket)
+      buckets.put(pathlib.Path(self._local.name), self._bucket)
 
   def sync(self) -> Mark:
-    """Makes sure that every line is on disk, or in the bucket.
-
-    Returns the mark of the record.
-    """
-    with self._told():
+    """Writes all lines to disk, or to the bucket; returns the log's mark."""
+    with self._errors():
       os.fsync(self._file.fileno())
       self._flush_events()
     return self._mark
 
   def close(self) -> None:
-    """Closes the files; their errors have been reported before."""
+    """Closes the files; ignores errors, which earlier calls have raised."""
     for file in filter(None, (self._file, self._events)):
       with contextlib.suppress(OSError):
         file.close()
@@ -159,10 +155,10 @@ class Log:
       self._events = None
       with contextlib.suppress(OSError):
         self._flush_events()
-      self._beside.cleanup()
+      self._local.cleanup()
 
   @contextlib.contextmanager
-  def _told(self):
+  def _errors(self):
     try:
       yield
     except OSError as e:
@@ -171,7 +167,7 @@ class Log:
 
 
 class Silent:
-  """The Log of a process that does not write one."""
+  """A Log that writes nothing, for all processes but one."""
 
   def write(self, record: dict[str, Any] | None = None) -> Mark:
     """Does nothing, like the other methods."""
@@ -186,21 +182,21 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def put_aside(workdir: pathlib.Path, why: str, *names: str) -> None:
-  """Renames files and folders to names that are free, and reports it."""
-  there = [name for name in names if (workdir / name).exists()]
+  """Renames files and folders to unused names, with a warning."""
+  existing = [name for name in names if (workdir / name).exists()]
   number = 1
-  while any((workdir / f'{x}.kept-{number}').exists() for x in there):
+  while any((workdir / f'{x}.kept-{number}').exists() for x in existing):
     number += 1
-  kept = [f'{name}.kept-{number}' for name in there]
-  for old, new in zip(there, kept):
+  kept = [f'{name}.kept-{number}' for name in existing]
+  for old, new in zip(existing, kept):
     (workdir / old).rename(workdir / new)
   where = f'; kept as {", ".join(kept)}' if kept else ''
   print(f'warning: {why}{where}', file=sys.stderr)
 
 
 def remove_events(folder: pathlib.Path) -> None:
-  """Removes TensorBoard's events, and their folder if nothing else is in it."""
-  # On a network file system a reader may prevent their removal.
+  """Removes TensorBoard events, and their folder if nothing else is in it."""
+  # On a network file system, a reader may prevent the removal.
   with contextlib.suppress(OSError):
     for path in folder.iterdir():
       if path.match('events.out.tfevents.*'):
@@ -213,17 +209,17 @@ def _contents(path):
 
 
 def _lines(data: bytes) -> list[bytes]:
-  """Whole lines: the last may be torn by a kill while it was written."""
+  """Complete lines: a killed process may leave a partial last line."""
   return [line + b'\n' for line in data.split(b'\n')[:-1]]
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-  """The record in a line; None if there is none."""
+  """Parses a line; None if it is not a record of numbers."""
   try:
-    found = json.loads(line)
-    numbers = [x for name, x in found.items() if name != 'split']
-    right = all(type(x) in (int, float) for x in numbers)
-    right = right and type(found['step']) is int and 'time' in found
-    return found if right and isinstance(found['split'], str) else None
+    record = json.loads(line)
+    numbers = [x for name, x in record.items() if name != 'split']
+    valid = all(type(x) in (int, float) for x in numbers)
+    valid = valid and type(record['step']) is int and 'time' in record
+    return record if valid and isinstance(record['split'], str) else None
   except files.ODD:
     return None

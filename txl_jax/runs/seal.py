@@ -1,7 +1,7 @@
-"""A seal shows whether a folder is whole.
+"""Seals: checksums that detect missing or damaged files in a folder.
 
-It is a file, seal.json, with the name of the folder, the size and CRC-32 of
-every other file in it, and the SHA-256 of all this.
+A seal is a file seal.json with the name of the folder, the size and CRC-32 of
+every other file in it, and the SHA-256 of these entries.
 """
 
 import errno
@@ -17,7 +17,7 @@ NAME = 'seal.json'
 
 
 def write(folder: pathlib.Path, name: str) -> None:
-  """Seals a complete folder that is, or will be, called `name`."""
+  """Writes the seal of a complete folder whose (later) name is `name`."""
   paths = sorted(path for path in folder.rglob('*') if path.is_file())
   entries = {p.relative_to(folder).as_posix(): fingerprint(p) for p in paths}
   sealed = {'name': name, 'files': entries}
@@ -27,10 +27,10 @@ def write(folder: pathlib.Path, name: str) -> None:
 def damage(
   folder: pathlib.Path, item: str = '', read: bool = True, name: str = ''
 ) -> str:
-  """What is wrong with a sealed folder, in a few words; '' if nothing is.
+  """Describes the damage of a sealed folder; '' if it is intact.
 
-  With an item, only the folder of that name in it is checked. Sizes are always
-  compared, contents with `read`. The folder was sealed as `name`, or its own.
+  With an item, only this subfolder is checked. Sizes are always compared,
+  contents if `read`. `name` is the sealed name, by default the folder's.
   """
   path = folder / NAME
   if not path.exists():
@@ -42,12 +42,12 @@ def damage(
       return f'{NAME} is damaged'
     if (found := sealed['name']) != (name or folder.name):
       return f'it is a copy of {found}'
-    # In a bucket the listing includes the sizes of all files.
-    below = (folder / item).rglob('*')
-    there = {x.relative_to(folder).as_posix(): x for x in below}
+    # In a bucket, the listing includes all sizes.
+    listing = (folder / item).rglob('*')
+    paths = {x.relative_to(folder).as_posix(): x for x in listing}
     for part, (size, crc) in entries.items():
       wanted = not item or part.startswith(f'{item}/')
-      path = there.get(part, folder / part)
+      path = paths.get(part, folder / part)
       if wanted and (why := _difference(path, size, crc, read)):
         return f'{part}{why}'
   except (UserError, *files.ODD) as e:
@@ -58,16 +58,16 @@ def damage(
 
 
 def _out_of_reach(path, error):
-  """Whether an error says nothing about a file: a bucket does not answer."""
+  """Whether an error means that the bucket, not a file, is the problem."""
   return isinstance(path, buckets.Path) and error.errno != errno.ENOENT
 
 
 def _difference(path, size, crc, read):
-  """How a file differs from what was sealed; '' if it does not."""
+  """How a file differs from its entry in the seal; '' if it does not."""
   try:
-    found = path.stat().st_size
-    if found != size:
-      return f' has {found} bytes, expected {size}'
+    actual = path.stat().st_size
+    if actual != size:
+      return f' has {actual} bytes, expected {size}'
     if read and fingerprint(path)[1] != crc:
       return f' has not the CRC-32 {crc}'
   except OSError as e:
@@ -78,10 +78,10 @@ def _difference(path, size, crc, read):
 
 
 def digest(folder: pathlib.Path) -> str:
-  """The SHA-256 in the seal of a folder; '' if it has none."""
+  """The SHA-256 in the seal of a folder; '' if there is no seal."""
   path = folder / NAME
-  found = files.read_json(path).get('sha256') if path.exists() else ''
-  return found if isinstance(found, str) else ''
+  sha256 = files.read_json(path).get('sha256') if path.exists() else ''
+  return sha256 if isinstance(sha256, str) else ''
 
 
 def _digest(sealed):

@@ -1,7 +1,7 @@
-"""The record of a run at Weights & Biases, if train.wandb asks for it.
+"""Logging to Weights & Biases, with train.wandb.
 
-Its id is kept in the run's folder, so that a run that is resumed continues
-there, too. The package is imported only here, and only if asked for.
+The W&B id is kept in the run's folder, so a resumed run continues the same W&B
+run. The package is imported only here, and only if needed.
 """
 
 import importlib
@@ -21,7 +21,7 @@ _NEEDED = "pip install 'txl_jax[wandb]'"
 
 
 def check(project: str) -> None:
-  """UserError if a project is asked for and the package is missing."""
+  """UserError if a project is set and the package is missing."""
   if project:
     _package(project)
 
@@ -32,7 +32,7 @@ class Run:
   def __init__(
     self, folder: pathlib.Path, project: str, config: Mapping[str, Any]
   ):
-    """Opens or continues it; UserError if that fails."""
+    """Starts or continues the W&B run; UserError if that fails."""
     wandb, path = _package(project), folder / NAME
     in_bucket = isinstance(folder, buckets.Path)
     known = _known(path)
@@ -46,7 +46,7 @@ class Run:
         dir=tempfile.gettempdir() if in_bucket else str(folder),
         config=dict(config),
         resume='allow',
-        # It is verbose, and would copy our output.
+        # By default wandb is verbose and captures our output.
         settings=wandb.Settings(silent=True, console='off'),
       )
     except wandb.Error as e:
@@ -58,19 +58,19 @@ class Run:
 
   @property
   def place(self) -> str:
-    """Where to see it: an address or, offline, a folder."""
+    """URL of the run or, offline, its folder."""
     run = self._run
     return run.dir if run.offline else run.url
 
   def write(self, record: Mapping[str, Any]) -> None:
-    """Adds a record, see `metrics_log`, unless it was sent before."""
+    """Sends a record of `metrics_log`, unless its step was sent before."""
     step, split = record['step'], record['split']
-    if step >= self._run.step:  # it cannot take back what it has
-      own = record.keys() - {'step', 'split'}
-      self._run.log({f'{split}/{k}': record[k] for k in own}, step=step)
+    if step >= self._run.step:  # W&B ignores earlier steps
+      names = record.keys() - {'step', 'split'}
+      self._run.log({f'{split}/{k}': record[k] for k in names}, step=step)
 
   def close(self) -> None:
-    """Waits until everything is sent."""
+    """Waits until all records are sent."""
     self._run.finish()
 
 
@@ -78,16 +78,16 @@ def _package(project) -> Any:
   try:
     return importlib.import_module('wandb')
   except ImportError as e:
-    found = (
+    problem = (
       f'train.wandb is {shown(project)} and the package wandb is not installed'
     )
-    raise UserError(f'{found}; run: {_NEEDED}') from e
+    raise UserError(f'{problem}; run: {_NEEDED}') from e
 
 
 def _known(path):
-  """Project and id of the run so far; {} if there is none."""
+  """Project and id of the existing W&B run; {} if there is none."""
   if not path.exists():
     return {}
-  found = files.read_json(path)
-  right = isinstance(found, dict) and isinstance(found.get('id'), str)
-  return found if right else {}
+  fields = files.read_json(path)
+  valid = isinstance(fields, dict) and isinstance(fields.get('id'), str)
+  return fields if valid else {}

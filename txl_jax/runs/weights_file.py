@@ -1,7 +1,7 @@
-"""Just the parameters, in one file that NumPy reads.
+"""A file of parameters that NumPy can read.
 
-The file is an .npz: one float32 array for each parameter, named by its path
-('layers_0/ff/w1/kernel'), and '__model__', JSON text with the fields of the
+The .npz has one float32 array per parameter, named by its path
+('layers_0/ff/w1/kernel'), and '__model__', a JSON text with the config of the
 model and the vocabulary. Nothing in it is pickled.
 
   from txl_jax.runs import weights_file
@@ -30,8 +30,8 @@ AnyPath = str | os.PathLike[str]
 Fields = Mapping[str, Any]
 
 _HEADER = '__model__'
-_LARGEST_HEADER = 1 << 30  # bytes; NumPy keeps four for each character
-_NPY_HEADER = 1 << 16  # at most, before the numbers of an array
+_LARGEST_HEADER = 1 << 30  # bytes; NumPy uses four per character
+_NPY_HEADER = 1 << 16  # maximum bytes before the data of an array
 
 
 def save(
@@ -41,10 +41,10 @@ def save(
   vocabulary: Fields,
   flag: str = '--export_file',
 ) -> None:
-  """Writes a file, whole or not at all; UserErrors name the flag.
+  """Writes a file atomically; UserErrors name the flag.
 
-  The parameters are a nested dict of arrays, the model is the section `model`
-  of a config, the vocabulary is what its `to_json` gives.
+  `params` is a nested dict of arrays, `model` the section `model` of a config,
+  `vocabulary` the result of its `to_json`.
   """
   path = pathlib.Path(path)
   if path.suffix != '.npz':
@@ -58,12 +58,12 @@ def save(
 
 
 def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
-  """The model, parameters and vocabulary of a file written by `save`.
+  """Loads model, parameters and vocabulary from a file written by `save`.
 
-  The model is as it was trained, unbound; `model.at_test_time(mem_len=1600)`
+  The unbound model has its training config; `model.at_test_time(mem_len=1600)`
   changes its lengths. The parameters are a nested dict of NumPy arrays.
-  UserError: the file cannot be read, or is not as `save` writes it; or a
-  parameter is not finite.
+  UserError if the file cannot be read, was not written by `save`, or has a
+  non-finite parameter.
   """
   try:
     with files.open_regular(path) as f, np.load(f) as archive:
@@ -71,7 +71,7 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
       model, vocabulary = described(files.parse_json(header.encode(), _HEADER))
       names = {*archive} - {_HEADER}
       params = checked(model, names, functools.partial(_array, archive))
-  except Exception as e:  # whatever zipfile and NumPy raise for a damaged file
+  except Exception as e:  # zipfile and NumPy raise many types
     what = getattr(e, 'strerror', '') or f'{e}' or type(e).__name__
     what = ' '.join(what.split())[:300]
     raise UserError(f'{path} is no file of exported parameters: {what}') from e
@@ -79,15 +79,15 @@ def load(path: AnyPath) -> tuple[base.LanguageModel, Any, AnyVocabulary]:
 
 
 def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
-  """The model and vocabulary of {'model': its section, 'vocabulary': JSON}.
+  """Builds model and vocabulary from {'model': section, 'vocabulary': JSON}.
 
-  UserError, or files.ODD, if there are none like them.
+  UserError, or files.ODD, if the fields are invalid.
   """
   fields, name = header['model'], header['model']['name']
   if name not in [*models.MODELS]:
     settings.refuse('model.name', name, ', '.join(models.MODELS))
   config = models.MODELS[name].Config
-  # A key that was declared later had its default.
+  # Keys that did not exist yet get their defaults.
   fields = {**settings.defaults(config), **fields}
   settings.check({'model': config}, {'model': fields})
   vocabulary = vocabularies.from_json(header['vocabulary'])
@@ -99,9 +99,9 @@ def checked(
   names: Collection[str],
   read: Callable[[str, jax.ShapeDtypeStruct], np.ndarray],
 ) -> Any:
-  """The parameters of a model, a nested dict, from arrays by their paths.
+  """Reads a model's parameters, a nested dict; `read` gets path and shape.
 
-  ValueError: one is missing, none of the model, or not as the model has it.
+  ValueError if one is missing, unknown, non-finite, or of wrong shape or dtype.
   """
   shapes: Any = flax.traverse_util.flatten_dict(
     model.inference_params(base.param_shapes(model)), sep='/'
@@ -109,23 +109,23 @@ def checked(
   for name in sorted({*names} ^ {*shapes}):
     wrong = 'is none of the model' if name in names else 'is missing'
     raise ValueError(f'{name} {wrong}')
-  found = {}
-  for name, like in shapes.items():
-    array = read(name, like)
-    here, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, like))
-    if here != wanted:
-      raise ValueError(f'{name} is {here}; expected {wanted}')
+  arrays = {}
+  for name, expected in shapes.items():
+    array = read(name, expected)
+    actual, wanted = (f'{x.dtype} {list(x.shape)}' for x in (array, expected))
+    if actual != wanted:
+      raise ValueError(f'{name} is {actual}; expected {wanted}')
     if not np.isfinite(array).all():
       raise ValueError(f'{name} has values that are not finite')
-    found[name] = array
-  return flax.traverse_util.unflatten_dict(found, sep='/')
+    arrays[name] = array
+  return flax.traverse_util.unflatten_dict(arrays, sep='/')
 
 
 def _entry(archive, name, nbytes):
-  """An array; ValueError if it is larger than so many, as a bomb is."""
-  found = archive.zip.getinfo(f'{name}.npy').file_size
-  if found > nbytes + _NPY_HEADER:
-    raise ValueError(f'{name} has {found:,} bytes; expected {nbytes:,}')
+  """Reads an array; ValueError if it exceeds nbytes, as in a zip bomb."""
+  size = archive.zip.getinfo(f'{name}.npy').file_size
+  if size > nbytes + _NPY_HEADER:
+    raise ValueError(f'{name} has {size:,} bytes; expected {nbytes:,}')
   return archive[name]
 
 

@@ -1,7 +1,7 @@
 """The folder of a run: its lock, its config, its vocabulary.
 
 config.json, config.py   the config, the second one for --config
-vocabulary.json          what the token ids stand for
+vocabulary.json          symbols of the token ids
 corpus.json              name and digest of the data
 metrics.jsonl            see `metrics_log`
 tensorboard/             the same for TensorBoard
@@ -9,8 +9,8 @@ wandb.json, wandb/       the run at Weights & Biases, see `wandb_run`
 checkpoints/             see `checkpoint`
 lock                     held while a run writes here; in a bucket see `lease`
 
-What the run depends on is also in every checkpoint, and that is what counts: a
-run that continues writes the files here anew.
+Every checkpoint has its own copy of config and vocabulary, which takes
+precedence: a resumed run rewrites the files here.
 """
 
 import contextlib
@@ -40,10 +40,10 @@ _OURS = CONFIG, _PYTHON, _CORPUS, VOCABULARY, wandb_run.NAME
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-  """Locks the folder against a second run; the lock dies with the process.
+  """Locks the folder against a second run; the lock ends with the process.
 
-  The folder is made if needed, and removed if nothing is written into it.
-  UserError if another run holds it, or it cannot be written.
+  The folder is created if needed, and removed if nothing is written into it.
+  UserError if another run holds the lock, or the folder cannot be written.
   """
   if isinstance(folder, buckets.Path):
     with lease.held(folder / _LOCK):
@@ -77,9 +77,9 @@ def compare(
 ) -> None:
   """Checks that a command may continue in the folder; writes nothing.
 
-  `then` is the `resume.Host` of the checkpoint to continue from; None without
-  one. UserError: the checkpoint is of another config or corpus, or, if weights
-  were converted, of another model or vocabulary.
+  `then` is the `resume.HostState` of the checkpoint to resume from, or None.
+  UserError if the checkpoint has another config or corpus or, for converted
+  weights, another model or vocabulary.
   """
   if then is None:
     return
@@ -87,20 +87,20 @@ def compare(
   free = settings.OTHER, settings.ON_RESUME, *free
   now = settings.flatten(json.loads(settings.to_json(config)))
   found = settings.differences(sections, now, then.config, *free)
-  for name, here, there in found:
+  for name, here, saved in found:
     if not then.trained and not name.startswith('model.'):
       continue
     raise UserError(
-      f'{folder} holds a run with {name} = {settings.shown(there)}, this '
+      f'{folder} holds a run with {name} = {settings.shown(saved)}, this '
       f'command has {settings.shown(here)}; continue with the same value or '
       'choose another --workdir'
     )
   if not then.trained:
-    ours, there = corpus.vocabulary, vocabulary(folder, 0)
-    if ours.symbols != there.symbols:
+    ours, saved = corpus.vocabulary, vocabulary(folder, 0)
+    if ours.symbols != saved.symbols:
       raise UserError(
         f'corpus {corpus.name} has another vocabulary ({len(ours)} symbols) '
-        f'than the weights in {folder} ({len(there)}); allowed: the same one, '
+        f'than the weights in {folder} ({len(saved)}); allowed: the same one, '
         'or another --workdir with train.init_from'
       )
   elif then.corpus != corpus.digest:
@@ -120,12 +120,12 @@ def describe(
 ) -> None:
   """Writes the files that describe this run, after `compare`.
 
-  `then` is as for `compare`. A new run takes the folder over: a record without
-  checkpoints, and the files of another run or of the user, are put aside, and
-  this is reported. UserError: a file cannot be written.
+  `then` is as for `compare`. A new run takes over the folder: a log without
+  checkpoints, and files of another run or of the user, are renamed, with a
+  warning. UserError if a file cannot be written.
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
-  # For a command given in another folder.
+  # Absolute paths, for commands given in another working directory.
   entries = settings.keys(sections['data']).items()
   paths = {k: config.data[k] for k, entry in entries if entry.is_path}
   here = {f'data.{k}': buckets.absolute(x) for k, x in paths.items() if x}
@@ -138,26 +138,26 @@ def describe(
   }
   if then is None:
     same, record = _holds(folder / CONFIG, texts[CONFIG]), metrics_log.NAME
-    found = [x for x in _OURS if not same and (folder / x).exists()]
-    found += [record] if _size(folder / record) else []
-    if found:
+    leftovers = [x for x in _OURS if not same and (folder / x).exists()]
+    leftovers += [record] if _size(folder / record) else []
+    if leftovers:
       why = f'{folder} has no checkpoint of a run and is taken over'
-      metrics_log.put_aside(folder, why, *found, metrics_log.EVENTS)
+      metrics_log.put_aside(folder, why, *leftovers, metrics_log.EVENTS)
   for name, text in texts.items():
     if not _holds(folder / name, text):
       files.write(folder / name, text)
 
 
 def _holds(path, text):
-  """Whether a file has this text."""
+  """Whether a file contains exactly this text."""
   with contextlib.suppress(UserError):
     return files.read(path) == text.encode()
   return False
 
 
 def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
-  """UserError unless the folder is the one that process 0 has locked."""
-  # A network file system may take some seconds to show this.
+  """UserError unless this process sees the folder that process 0 has locked."""
+  # A network file system may show the lock only after some seconds.
   deadline = time.monotonic() + seconds
   while not (folder / _LOCK).exists():
     if time.monotonic() > deadline:
@@ -169,7 +169,7 @@ def check_shared(folder: pathlib.Path, seconds: float = 10.0) -> None:
 
 
 def vocabulary(folder: pathlib.Path, step: int) -> AnyVocabulary:
-  """The vocabulary of a checkpoint of a run; UserError if there is none."""
+  """The vocabulary of a checkpoint; UserError if there is none."""
   path = checkpoints(folder) / f'{step}' / VOCABULARY
   data = files.read(path)
   try:
@@ -184,12 +184,12 @@ def vocabulary_text(vocabulary: AnyVocabulary) -> str:
 
 
 def checkpoints(folder: pathlib.Path) -> pathlib.Path:
-  """Where the checkpoints of a run lie."""
+  """The folder of a run's checkpoints."""
   return buckets.place(folder) / 'checkpoints'
 
 
 def own_config(folder: str) -> str:
-  """The value of --config for the run in a folder; '' if it holds none."""
+  """Path of config.py in the folder of a run; '' if there is none."""
   if not folder or folder.startswith('hf://'):
     return ''
   path = buckets.place(os.path.expanduser(folder)) / _PYTHON
@@ -198,7 +198,7 @@ def own_config(folder: str) -> str:
 
 
 def command(folder: pathlib.Path) -> str:
-  """The command that continues a run; with --mode=… it is that for its use."""
+  """The command that resumes a run; --mode=… may be appended."""
   return f'python -m txl_jax.main --workdir={shlex.quote(f"{folder}")}'
 
 

@@ -1,19 +1,19 @@
-"""Averages of the parameters over the steps of training.
+"""Averages of the parameters over training steps.
 
-The ways, by the option `average`:
+The key optim.average selects one of
 
   ema  exponential moving average, from the first step on
-  swa  mean of the parameters after every step beyond average_start
+  swa  mean over all steps after average_start
        (Izmailov et al. 2018, averaged at every step)
-  nt   the same beyond the step at which evaluation stopped getting better
+  nt   mean over all steps after the validation loss stops improving
        (NT-ASGD: Merity et al. 2018, Algorithm 1)
 
-With p_n the n-th parameters that are averaged and d the decay, all are
+All follow one recurrence. With p_n the n-th averaged parameters and decay d,
 
   a_n = a_(n-1) + w_n (p_n - a_(n-1)),  w_n = (1 - d) / (1 - d^n)
 
-with w_n = 1 / n, the mean, in the limit d = 1. For d < 1 it is the moving
-average that starts at zero, divided by 1 - d^n as Adam divides its moments.
+In the limit d = 1, w_n = 1 / n and a_n is the mean. For d < 1, a_n is the
+exponential moving average with Adam's bias correction, division by 1 - d^n.
 """
 
 import dataclasses
@@ -32,29 +32,29 @@ NEVER = 2**31 - 1  # a step that no training reaches
 class Average(flax.struct.PyTreeNode):
   """State of an average."""
 
-  params: Any  # like the parameters, float32; zeros before the first
-  count: jax.Array  # int32, n, how many are averaged
-  start: jax.Array  # int32; the parameters after each later step are averaged
+  params: Any  # a_n, like the parameters, float32; zeros if n = 0
+  count: jax.Array  # int32, n, number of averaged steps
+  start: jax.Array  # int32; all later steps are averaged
 
 
 @dataclasses.dataclass(frozen=True)
 class Averager:
-  """What a config wants to be averaged: the decay d, and a first `start`."""
+  """Update rule of an average: its decay d and the initial `start`."""
 
   decay: float  # 1 is the mean
   start: int
 
   def init(self, params: Any) -> Average:
-    """The Average of no parameters; those given are for their shapes."""
+    """An empty Average, in the shapes of the parameters."""
     zeros, start = jax.tree.map(jnp.zeros_like, params), jnp.int32(self.start)
     return Average(zeros, jnp.int32(0), start)
 
   def update(self, average: Average, params: Any, step: jax.Array) -> Average:
-    """The Average after a step that was made after `step` others."""
+    """The Average with the parameters after step `step`, counted from 0."""
     on = step >= average.start
     n = average.count + on
     if self.decay < 1:
-      log_decay = math.log(self.decay)  # 1 - d^n in float32 would be rounded
+      log_decay = math.log(self.decay)  # for expm1: 1 - d^n loses digits
       w = math.expm1(log_decay) / jnp.expm1(jnp.maximum(n, 1) * log_decay)
     else:
       w = 1 / jnp.maximum(n, 1)
@@ -66,7 +66,7 @@ class Averager:
 
 
 def averager(config: Optim) -> Averager | None:
-  """The Averager of the section `optim` of a config; None is no average."""
+  """The Averager of a section `optim`; None if average is 'off'."""
   return {
     'off': None,
     'ema': Averager(config.ema_decay, 0),
@@ -76,29 +76,29 @@ def averager(config: Optim) -> Averager | None:
 
 
 def count(average: Any) -> int:
-  """Number of averaged steps; () is no average."""
+  """Number of averaged steps; 0 for (), which is no average."""
   return int(average.count) if isinstance(average, Average) else 0
 
 
 def weights(params: Any, average: Any) -> Any:
-  """The parameters to use: the average, once there is one."""
+  """The average once it has begun, else the parameters."""
   return average.params if count(average) else params
 
 
 @dataclasses.dataclass(frozen=True)
 class Trigger:
-  """Finds the step at which the average of `nt` starts.
+  """Finds the step at which averaging starts with average = 'nt'.
 
-  That of the first evaluation whose figure is above the lowest of all that were
-  made more than average_patience evaluations before it.
+  It is the first evaluated step whose nll exceeds the lowest nll of all
+  evaluations made more than average_patience evaluations before.
   """
 
-  best: float = math.inf  # lowest figure of those
-  recent: list[float] = dataclasses.field(default_factory=list)  # those after
-  start: int = NEVER  # the step, once it is found
+  best: float = math.inf  # lowest nll, without the `recent` evaluations
+  recent: list[float] = dataclasses.field(default_factory=list)  # newest nlls
+  start: int = NEVER  # the step, once known
 
   def update(self, figure: float, step: int, config: Optim) -> 'Trigger':
-    """The state after an evaluation."""
+    """Returns the state after an evaluation whose mean nll is `figure`."""
     if self.start != NEVER:
       return self
     start = step if figure > self.best else NEVER

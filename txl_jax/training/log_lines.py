@@ -1,4 +1,4 @@
-"""Lines of the log and the console in training: figures, rates, time left."""
+"""Log and console lines of training: losses, throughput, time left."""
 
 import contextlib
 import textwrap
@@ -16,10 +16,10 @@ from txl_jax.training.options import Config
 
 
 class Lines:
-  """Writes the log lines of training steps, and measures their time."""
+  """Times training steps and writes their log lines."""
 
   def __init__(self, config: Config, corpus: Prepared, console: Console):
-    """Starts without any measurements."""
+    """Starts without measurements."""
     self._console, self._unit = console, corpus.vocabulary.unit
     self._timed_from = 0
     self.clock = profiling.Clock()
@@ -28,19 +28,16 @@ class Lines:
       self._flops = cost.flops_per_token(config, len(corpus.vocabulary))
 
   def begin(self, step: int, phase: Phase) -> None:
-    """Times steps from here on, when `step` of them have been made.
-
-    They are shown as part of a phase.
-    """
+    """Starts the clock after `step` steps; a phase shows the progress."""
     self.clock.restart()
     phase.restart(step)
     self._phase, self._timed_from = phase, step
 
   @contextlib.contextmanager
   def apart(self, state: Any) -> Iterator[None]:
-    """A context between two steps that does not count as training.
+    """A context whose time is not training time, such as an evaluation.
 
-    It first waits for the arrays of the state: until then it is training.
+    It first waits for the arrays of the state, which still is training time.
     """
     with self.clock('device_wait'):
       jax.block_until_ready(state)
@@ -56,12 +53,12 @@ class Lines:
     epoch: int,
     **more: int,
   ) -> None:
-    """Writes the line of a step, with the other given values.
+    """Writes the log line of a step; `more` adds fields to it.
 
     The sums, on the host, cover the steps since the last line.
     """
     seconds, shares = self.clock.read()
-    # This program has made some or all of the steps since the last line.
+    # After a restart, this process has made only some of the summed steps.
     timed, self._timed_from = step - self._timed_from, step
     tokens, steps = metrics.tokens_of(sums), int(sums.steps)
     rate = tokens * timed / steps / seconds
@@ -76,7 +73,7 @@ class Lines:
     self._show(record, shares)
 
   def _show(self, record, shares):
-    """Shows the figures of a record; on a terminal, as many as fit."""
+    """Prints the figures of a record; on a terminal, as many as fit."""
     parts = [f'{record[self._unit]:.4f} {self._unit}', f'lr {record["lr"]:.3g}']
     parts += [f'{record["tokens_per_second"]:,.0f} tokens/s']
     parts += [f'mfu {record["mfu"]:.1%}'] if self._peak else []
@@ -92,11 +89,11 @@ class Lines:
   def evaluated(
     self, record: Mapping[str, Any], progress: resume.Progress
   ) -> None:
-    """Shows the record of an evaluation; the progress is that after it."""
+    """Prints an evaluation, given its record and the progress after it."""
     mark = ' (best)' if progress.best_step == record['step'] else ''
     mark = mark if record['step'] else ' before training'
     parts = [f'validation {record[self._unit]:.4f} {self._unit}{mark}']
-    bits = figures.told(record)
+    bits = figures.bits_text(record)
     took = duration(record['seconds'])
     parts += [f'{bits}{record["tokens"]:,} tokens in {took}']
     if averaged := record.get('averaged', 0):
@@ -104,6 +101,6 @@ class Lines:
     self._console.say(f'step {record["step"]}: {", ".join(parts)}')
 
   def sampled(self, text: str) -> None:
-    """Shows a sample, without what would control a terminal."""
+    """Prints a sample, with control characters replaced."""
     shown = (x if x.isprintable() or x == '\n' else '\ufffd' for x in text)
     self._console.say(textwrap.indent(''.join(shown).rstrip(), '  | '))

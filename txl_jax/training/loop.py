@@ -33,7 +33,7 @@ from txl_jax.training.resume import Progress
 
 
 class NotFinite(UserError):
-  """A loss or gradient is not finite after `step` good steps."""
+  """The loss or gradient is not finite; `step` steps were good before."""
 
   def __init__(self, message: str, step: int):
     super().__init__(message)
@@ -41,7 +41,7 @@ class NotFinite(UserError):
 
 
 class Trainer:
-  """One run, from where its checkpoints left it to its last step."""
+  """Trains one run, from its newest checkpoint to its last step."""
 
   def __init__(
     self,
@@ -56,12 +56,11 @@ class Trainer:
     start: int | None,
     sample: Callable[[Any], str] | None = None,
   ):
-    """Restores a checkpoint, the one from `resume.start`.
+    """Restores the checkpoint of step `start`, from `resume.start`, if any.
 
-    The config must have been compared with the checkpoint's, the run's folder
-    locked, the watch opened. Nothing is written before `run`, except that
-    damaged checkpoints are put aside. `sample` generates a text with given
-    parameters, at each evaluation.
+    The caller first compares the config with the checkpoint's, locks the run's
+    folder and enters the watch. Before `run`, only damaged checkpoints are
+    moved aside. `sample(params)` generates a text at each evaluation.
     """
     self.config, self.corpus, self.folder = config, corpus, folder
     self.mesh, self.watch, self.console = mesh, watch, console
@@ -76,34 +75,35 @@ class Trainer:
     self._lr = jax.jit(lambda step, scale: built.schedule(step - 1) * scale)
     self.checkpoints = checkpoints
     self.step, self.progress, self.record = 0, Progress(), metrics_log.Mark()
-    self._on_disk = 0, 0  # the step of the checkpoint restored, its `evaluated`
+    self._on_disk = 0, 0  # step and `evaluated` of the restored checkpoint
     self._rows_then = 0  # rows of its memory, if that was not restored
     self._sample = sample
-    self.pretrained = False  # whether it begins with another model's weights
-    self.wandb = None  # on process 0, if asked for
+    self.pretrained = False  # whether the run starts from converted weights
+    self.wandb = None  # on process 0, with train.wandb
     self.lines = log_lines.Lines(config, corpus, console)
     self.trace = profiling.Trace(config.profile, folder, console)
     if start is None:
       with console.phase('initialising parameters'):
-        # A lack of memory is known before anything is written.
+        # An out-of-memory error is raised here, before anything is written.
         self.state = jax.block_until_ready(self._create(built.abstract))
     else:
       with console.phase(f'restoring step {start}'):
         self._restore(start)
 
-  # Resuming, in this order: the newest good checkpoint is found; the host's
-  # part is read, and compared with config and corpus; arrays are restored;
-  # leftovers are put aside; the folder is described; the log is cut back.
+  # A run resumes in this order: find the newest good checkpoint; read its host
+  # state and compare it with config and corpus; restore the arrays; move
+  # leftovers aside; write the files of the folder; truncate the log.
 
   def _restore(self, step, keep_memory=True):
-    """Takes state and progress from a checkpoint; memory may start empty."""
-    host, abstract = resume.Host.read(self.checkpoints, step), self.abstract
+    """Restores state and progress; keep_memory=False resets the memory."""
+    host = resume.HostState.read(self.checkpoints, step)
+    abstract = self.abstract
     self.step, self.progress, self.record = step, host.progress, host.record
     self._on_disk, self._rows_then = (step, host.progress.evaluated), 0
     if not host.trained:  # converted weights; the rest of the state is fresh
-      wanted: Any = dict(params=abstract.params)
-      found = self.checkpoints.restore(step, **wanted)
-      self.state = self._create(abstract).replace(**found)
+      items: Any = dict(params=abstract.params)
+      weights = self.checkpoints.restore(step, **items)
+      self.state = self._create(abstract).replace(**weights)
       processes.on_main(lambda: self.checkpoints.clean(step))
       self.pretrained = True
       fresh = state_lib.fresh(self.state)
@@ -130,7 +130,7 @@ class Trainer:
       self.console.say(line)
 
   def _open_log(self):
-    """Opens the log, cut back to this step."""
+    """Opens the log, truncated to the current step."""
     self.log = metrics_log.Silent()
     if processes.is_main():
       also = self.wandb.write if self.wandb else lambda record: None
@@ -138,10 +138,10 @@ class Trainer:
       self.log = metrics_log.Log(self.folder, self.record, events, also)
 
   def run(self) -> Progress:
-    """Trains to the last step, evaluating and saving on the way.
+    """Trains to the last step, with evaluations and checkpoints.
 
-    Stopped if a signal came; the state, if there is one yet, is saved.
-    UserError if a checkpoint cannot be written, or NotFinite.
+    Raises Stopped after a signal, with the state saved; UserError if a
+    checkpoint cannot be written; NotFinite.
     """
     train, flat = self.config.train, settings.flatten(self.config)
     if train.wandb and processes.is_main():
@@ -190,8 +190,8 @@ class Trainer:
         with clock('dispatch'):
           self.state = self.train_step(self.state, batch)
         self.step += 1
-        # At most one step is running while the next one is prepared, and the
-        # figures of a step are read while the next one is running.
+        # At most one step runs while the host prepares the next one; metrics
+        # of a step are read while the next one runs.
         with clock('device_wait'):
           jax.block_until_ready(marker)
         marker = self.state.step + 0
@@ -201,22 +201,22 @@ class Trainer:
           self.trace.close()
       self._write_line()
       if self._due(self.step % train.log_every == 0):
-        # Before the next step, or this would have to wait for it.
+        # Computed before the next step, or reading it would wait for that.
         lr = self._lr(self.state.step, self.state.lr_scale)
         self._unwritten = self.step, lr, self.state.sums
         self.state = self.state.replace(sums=self._no_sums())
 
   def weights(self) -> Any:
-    """The parameters to evaluate: the average if there is one."""
+    """Parameters for evaluation: the average if there is one."""
     params = averaging.weights(self.state.params, self.state.average)
     return self.model.inference_params(params)
 
   def _due(self, regular):
-    """Whether something is done at this step: a regular one, or the last."""
+    """Whether an action is due: at its regular steps and at the last step."""
     return self.step > 0 and (regular or self.step == self.steps)
 
   def _regular(self):
-    """Whether training that goes on is evaluated at this step."""
+    """Whether eval_every or eval_every_epochs evaluates at this step."""
     train = self.config.train
     if not train.eval_every_epochs:
       return self.step % train.eval_every == 0
@@ -235,13 +235,13 @@ class Trainer:
     return placement.from_rows(batch, self.rows, B, placed)
 
   def _between_steps(self, do):
-    """Does something besides training, once all training is logged."""
+    """Calls `do` outside the training time, after the pending log line."""
     self._write_line()
     with self.lines.apart(self.state):
       do()
 
   def _write_line(self):
-    """Writes a step's log line, if one is waiting: step, lr, sums."""
+    """Writes the pending log line, if there is one."""
     if self._unwritten is None:
       return
     (step, lr, sums), self._unwritten = self._unwritten, None
@@ -249,10 +249,10 @@ class Trainer:
       lr, sums = jax.device_get((lr, sums))
     self._check_finite(sums)
     epoch, _ = self.streams.locate(step - 1 + self.progress.passed_over)
-    more = {}
+    extra = {}
     if self.config.train.nonfinite == 'rollback':
-      more['rollbacks'] = self.progress.rollbacks
-    self.lines.write(self.log, step, sums, float(lr), epoch, **more)
+      extra['rollbacks'] = self.progress.rollbacks
+    self.lines.write(self.log, step, sums, float(lr), epoch, **extra)
 
   def _check_finite(self, sums):
     bad = int(sums.bad_step)
@@ -273,10 +273,10 @@ class Trainer:
     )
 
   def _roll_back(self, error):
-    """Returns to a checkpoint, and goes on with the batches after the bad one.
+    """Restores the newest checkpoint and skips all batches up to the bad one.
 
-    A run that is killed before it saves again repeats this. The error is raised
-    if the config does not allow this, or not once more.
+    A run that is killed before its next save repeats the rollback. Without
+    train.nonfinite=rollback, or at its limit, the error is raised.
     """
     train, before = self.config.train, self.progress
     newest = self.checkpoints.newest()
@@ -303,7 +303,7 @@ class Trainer:
 
     def scored_so_far(scored):
       phase.reach(scored)
-      if scored < len(self.validation) - 1:  # else it is worth keeping
+      if scored < len(self.validation) - 1:  # a finished evaluation is kept
         self._stop_if_asked()
 
     total, plain = len(self.validation) - 1, f'step {self.step}: evaluating'
@@ -319,7 +319,7 @@ class Trainer:
     averaged = averaging.count(self.state.average)
     record: Any = {'step': self.step, 'split': 'validation'}
     if train.epochs or train.eval_every_epochs:
-      record['epochs'] = self._epoch()[0]  # whole ones that are read
+      record['epochs'] = self._epoch()[0]  # complete epochs
     record |= figures.figures(score.nats, unit) | {'tokens': score.scored}
     scored = self.validation[len(self.validation) - score.scored :]
     record |= figures.bits(score.nll, scored, self.corpus.vocabulary)
@@ -327,11 +327,11 @@ class Trainer:
     record['tokens_per_second'] = round(score.tokens_per_second, 1)
     if self.config.optim.average != 'off':
       record['averaged'] = averaged
-    if self.step > 0:  # what comes before training decides nothing
+    if self.step > 0:  # an evaluation before training decides nothing
       self.progress = self.progress.after(
         self.step, score.nats, self.config.optim, self._regular()
       )
-      self._tell_devices()
+      self._apply_decisions()
     self.log.write(record)
     self.lines.evaluated(record, self.progress)
     if self._sample:
@@ -341,7 +341,7 @@ class Trainer:
     if 0 < self.progress.trigger.start == self.step:
       self.console.say('weights are averaged from here on')
 
-  def _tell_devices(self):
+  def _apply_decisions(self):
     """Copies the decisions of an evaluation into the train state."""
     p, average = self.progress, self.state.average
     if self.config.optim.average == 'nt':
@@ -351,16 +351,16 @@ class Trainer:
     self.state = self.state.replace(lr_scale=scale, average=average)
 
   def _save(self):
-    """Saves a step, unless its checkpoint was restored and has all of it.
+    """Saves a checkpoint, unless one with the same content was restored.
 
-    If it was restored and then evaluated, the memory that was saved with it is
-    saved again, though it was emptied here: the next start may need it.
+    A checkpoint that is restored and then evaluated keeps its original memory,
+    even if this run has reset it: the next run may need it.
     """
     if self._on_disk == (self.step, self.progress.evaluated):
       return
     self._check_finite(jax.device_get(self.state.sums))
     now = self.progress, self.log.sync()
-    host = resume.Host.of(*now, self.config, self.corpus.digest)
+    host = resume.HostState.of(*now, self.config, self.corpus.digest)
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     host = dataclasses.asdict(host)
     if (then := self._rows_then) and self.step == self._on_disk[0]:
@@ -372,7 +372,7 @@ class Trainer:
       self.checkpoints.save(self.step, host, keep, **items)
 
   def _stop_if_asked(self):
-    """Saves and stops if a signal came."""
+    """After a signal, saves and raises Stopped."""
     if number := self.watch.stopping():
       self._write_line()
       if self.step > 0:

@@ -1,4 +1,4 @@
-"""Sums that a training step adds up on the device."""
+"""Metrics of training steps, accumulated on the device."""
 
 from typing import Any
 
@@ -7,38 +7,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_HIGH = 2**30  # tokens that the high half of their count counts by
+_HIGH = 2**30  # the token count is tokens[0] * _HIGH + tokens[1]
 
 
 class Sums(flax.struct.PyTreeNode):
-  """Sums over the steps since the last line of the log.
+  """Sums over the steps since the last log line.
 
-  The number of scored tokens may not fit into one int32: it is `tokens_of`.
+  The number of scored tokens may exceed int32; `tokens_of` returns it.
   """
 
-  nll: jax.Array  # float32, nats over all scored tokens
-  tokens: jax.Array  # int32 [2], multiples of 2^30 and the rest
+  nll: jax.Array  # float32, nats, over all scored tokens
+  tokens: jax.Array  # int32 [2], count // 2^30 and count % 2^30
   grad_norm: jax.Array  # float32, global norms before clipping
   steps: jax.Array  # int32
-  bad_step: jax.Array  # int32, the first that was not finite, -1 if none was
+  bad_step: jax.Array  # int32, first step with a non-finite loss, or -1
 
 
 def zeros() -> Sums:
-  """Sums over no step."""
-  # A buffer for each of them: a step that uses up its state wants no two
-  # fields in one.
+  """Sums over zero steps."""
+  # Each field needs its own buffer: one buffer cannot be donated twice.
   f, i = jnp.float32(0), jnp.int32(0)
   return Sums(f + 0, jnp.zeros([2], i.dtype), f + 0, i + 0, i - 1)
 
 
 def tokens_of(sums: Sums) -> int:
-  """The number of scored tokens, of Sums on the host."""
+  """Number of scored tokens; the sums must be on the host."""
   high, low = np.asarray(sums.tokens).tolist()
   return high * _HIGH + low
 
 
 def add(sums: Sums, nll: Any, tokens: Any, grad_norm: Any, step: Any) -> Sums:
-  """Sums with one more step, which has scored less than 2^30 tokens."""
+  """Adds one step, with scalars on the device; tokens must be below 2^30."""
   bad = ~(jnp.isfinite(nll) & jnp.isfinite(grad_norm))
   low = sums.tokens[1] + tokens
   return sums.replace(

@@ -141,18 +141,19 @@ class Optim:
 def optimiser(
   config: Optim, not_decayed: Sequence[str] = ()
 ) -> optax.GradientTransformation:
-  """Clipping, L2, Adam or SGD, then weight decay; without the learning rate.
+  """Chains clipping, L2, Adam or SGD, and weight decay, without learning rate.
 
   Weight decay is decoupled (Loshchilov and Hutter 2019): weight_decay times
-  the parameters that `decays` names is added to the update, which is to be
-  scaled by -lr.
+  each parameter that `decays` selects is added to the update. The caller
+  scales the update by -lr.
   """
-  kept: Any = config.state_dtype
+  dtype: Any = config.state_dtype
   if config.name == 'adam':
-    # A second moment in bfloat16 would stand still: it moves by a thousandth.
-    rule = optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=kept)
+    # The second moment stays float32: it changes by about a thousandth of
+    # itself per step, less than bfloat16 resolves.
+    rule = optax.scale_by_adam(config.b1, config.b2, config.eps, mu_dtype=dtype)
   else:
-    rule = optax.trace(config.momentum, config.nesterov, kept)
+    rule = optax.trace(config.momentum, config.nesterov, dtype)
   if config.weight_decay > 0:
     decayed = functools.partial(decays, not_decayed=not_decayed)
     decay = optax.add_decayed_weights(config.weight_decay, decayed)
@@ -165,10 +166,10 @@ def optimiser(
 
 
 def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
-  """Which parameters weight decay acts on, as a pytree of bool.
+  """Pytree of bool: which parameters weight decay acts on.
 
-  Those are the matrices and embeddings: arrays of two and more axes, but for
-  those whose path ends in one of the model's regular expressions.
+  Matrices and embeddings (two or more axes) decay, unless their path ends in a
+  match of one of the model's regular expressions `not_decayed`.
   """
 
   def acts(path, x):
@@ -179,32 +180,31 @@ def decays(params: Any, not_decayed: Sequence[str] = ()) -> Any:
 
 
 def is_table(path: tuple[Any, ...]) -> bool:
-  """Whether a parameter has the rate `lr_table`."""
+  """Whether the learning rate of a parameter is `lr_table`."""
   return bool(re.search(r'(^|/)vocabulary/table(_\d+)?$', path_name(path)))
 
 
 def schedule(
   config: Optim, steps: int, table: bool = False
 ) -> Callable[[Any], jax.Array]:
-  """The learning rate as a function of the updates made before.
+  """Returns the learning rate (float32) as a function of the step t.
 
-  With t the update, W the warm-up, E = cosine_end or steps, lr the peak, that
-  of the table if asked for, and f = lr_floor, or the lower fraction that is the
-  same rate:
+  t counts the updates made before. With W = warmup, E = cosine_end or steps
+  (the length of the whole training), lr the peak rate and f = lr_floor; for
+  the table, lr = lr_table and f is scaled so that the lowest rate is the same:
 
-    t < W         lr t / W, whatever comes after
+    t < W         lr t / W, in every schedule but inverse_sqrt
     cosine        lr (f + (1 - f) (1 + cos(pi x)) / 2), x = t / E, or
                   x = (t - W) / (E - W) if cosine_shifted
     annealing     lr (f + (g - f) (1 + cos(pi x)) / 2), g = (W - 1) / W and
-                  x = (t - W + 1) / (E - W), all with t counted from 1; g = 1
+                  x = (t - W + 1) / (E - W), here with t counted from 1; g = 1
                   if W <= 1, x = t / E if W is 0
     inverse_sqrt  lr / sqrt(t), and lr t / W^1.5 for t < W
-    constant      lr; plateau the same, times the scale of `Plateau`
+    constant      lr; plateau too, times the scale of `Plateau` in the step
     drop          lr for t < drop_at, then lr drop_factor
 
-  With average_factor, the rate from average_start on is that factor times the
-  rate at average_start. It is a float32 array; steps are those of the whole
-  training.
+  With average_factor, the rate from average_start on is constant: that factor
+  times the rate at average_start.
   """
   lr, W, floor = config.lr, config.warmup, config.lr_floor
   if table and config.lr_table:
@@ -240,15 +240,15 @@ def schedule(
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-  """Lowers the rate when evaluation stops getting better."""
+  """Lowers the learning rate when the validation loss stops improving."""
 
-  best: float = math.inf  # lowest figure so far
-  bad: int = 0  # evaluations in a row that were not lower
-  scale: float = 1.0  # what the learning rate is multiplied by
+  best: float = math.inf  # lowest validation nll so far
+  bad: int = 0  # evaluations since without a new best
+  scale: float = 1.0  # factor of the learning rate
 
   def update(self, figure: float, config: Optim) -> 'Plateau':
-    """The state after an evaluation."""
+    """Returns the state after an evaluation whose mean nll is `figure`."""
     bad, scale = 0 if figure < self.best else self.bad + 1, self.scale
     if bad >= config.plateau_patience:
       bad, scale = 0, max(scale * config.plateau_factor, config.lr_floor)
-    return Plateau(min(self.best, figure), bad, scale)  # best if it is nan
+    return Plateau(min(self.best, figure), bad, scale)  # a NaN is never best

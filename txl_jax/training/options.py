@@ -1,4 +1,4 @@
-"""The section `train` of a config, and what training reads of a config."""
+"""The section `train` of a config, and the type of a whole config."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from txl_jax.training.profiling import Profile
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-  """The length of training, its steps, and what happens between them."""
+  """The section `train`: length, batches, evaluations, checkpoints."""
 
   steps: int = size(
     400_000,
@@ -179,7 +179,7 @@ class Train:
 
 
 class Config(Protocol):
-  """A config, checked, as the code reads it; in truth it is a ConfigDict."""
+  """Type of a validated config; at run time it is a ConfigDict."""
 
   seed: int
   data: Any

@@ -1,4 +1,4 @@
-"""What a run will compute; problems are reported before anything is written.
+"""Prepares a run: data, model, compiled step; errors come before any write.
 
 Shapes: B batch, E context, T segment.
 """
@@ -21,7 +21,7 @@ from txl_jax.training.options import Config
 
 
 class Plan(NamedTuple):
-  """The parts of a run."""
+  """Data, compiled step and length of a run."""
 
   streams: streams.Streams
   validation: np.ndarray | Documents  # the tokens that evaluations score
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
 
 
 def read(config: Config, corpus: Prepared) -> streams.Streams:
-  """What training reads; UserError if the split is too short."""
+  """The batches of training; UserError if the split is too short."""
   train = config.train
   return streams.Streams(
     corpus.text('train'),
@@ -47,14 +47,11 @@ def read(config: Config, corpus: Prepared) -> streams.Streams:
 
 
 def in_steps(config: Config, text: streams.Streams) -> Config:
-  """The config with its epochs converted to steps.
-
-  They become train.steps, and the optim.average_start of swa.
-  """
+  """Converts the epochs of a config to train.steps and optim.average_start."""
   new: Any = config
   new = new.copy_and_resolve_references()
   epochs = new.train.epochs
-  # Only as many epochs are drawn as train.steps allow.
+  # train.steps bounds the number of epochs whose lengths are drawn.
   if epochs and text.locate(new.train.steps)[0] >= epochs:
     new.train.steps = text.first_step(epochs)
   if epoch := new.optim.average_start_epoch:
@@ -63,28 +60,28 @@ def in_steps(config: Config, text: streams.Streams) -> Config:
 
 
 def in_words(config: Config, text: streams.Streams) -> list[str]:
-  """Lines that state the epochs of a config in steps."""
-  found = in_steps(config, text)
+  """Messages that give the epochs of a config in steps."""
+  converted = in_steps(config, text)
   ends, averages = config.train.epochs, config.optim.average_start_epoch
   lines = []
   if ends or averages or config.train.eval_every_epochs:
     lines.append(f'epoch 1 has {text.first_step(1):,} steps')
   if ends:
-    lines.append(f'training ends after step {found.train.steps:,}')
-    if (warmup := config.optim.warmup) > found.train.steps:
-      shorter = f'type --config.optim.warmup={found.train.steps // 10}'
+    lines.append(f'training ends after step {converted.train.steps:,}')
+    if (warmup := config.optim.warmup) > converted.train.steps:
+      shorter = f'type --config.optim.warmup={converted.train.steps // 10}'
       lines.append(f'warning: optim.warmup, {warmup:,}, is more; {shorter}')
   if averages:
-    start = found.optim.average_start
+    start = converted.optim.average_start
     lines.append(f'weights are averaged after step {start:,}')
   return lines
 
 
 def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
-  """The Plan of a run that has made some steps.
+  """The Plan of a run that has already made `done` steps.
 
-  UserError if a split is too short, the memory too small, or the end before
-  what is done.
+  UserError if a split is too short, device memory is too small, or the config
+  ends training before `done`.
   """
   train, text = config.train, read(config, corpus)
   config = in_steps(config, text)
@@ -109,7 +106,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
 
 
 def evaluation(config: Config) -> dict[str, Any]:
-  """Options of `perplexity` for the evaluations of training."""
+  """Arguments of `perplexity.score` for evaluations during training."""
   return dict(
     batch_size=config.train.eval_batch_size,
     segment_len=config.train.eval_segment_len or config.train.segment_len,
@@ -119,9 +116,9 @@ def evaluation(config: Config) -> dict[str, Any]:
 
 
 def _compile(config, built, mesh, text):
-  """Compiles the training step, which is traced and compiled once a width.
+  """Compiles the training step for each width of a batch.
 
-  UserError if it does not fit into memory.
+  UserError if it does not fit into device memory.
   """
   B, placed = config.train.batch_size, placement.rows(mesh)
 

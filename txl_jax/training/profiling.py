@@ -1,4 +1,4 @@
-"""Where the time of training goes: traces, shares of a step, utilisation."""
+"""Profiling of training: traces, host times, model FLOPs utilisation (MFU)."""
 
 import contextlib
 import dataclasses
@@ -35,13 +35,13 @@ class Profile:
       yield 'stop', f'0, or above profile.start, {self.start}'
 
 
-# Most FLOPs a second of one device of JAX in matrix products, dense, by
-# device_kind: (bfloat16, float32); None is a dtype without units of its own.
-# Float32 is what XLA makes of such products at its default precision: bfloat16
-# passes on TPUs, TF32 on NVIDIA GPUs from Ampere on.
-# TPU: 'peak compute per chip' of cloud.google.com/tpu/docs/v2 to v6e; v2 and
-# v3 have two cores to a chip, each a device of JAX. NVIDIA: the data sheet of
-# each card; where it quotes figures with sparsity, half of them.
+# Peak dense FLOPs per second of one JAX device, by device_kind: (bfloat16,
+# float32). None: the device has no units for that dtype. float32 products are
+# counted at XLA's default precision: bfloat16 passes on TPUs, TF32 on NVIDIA
+# GPUs from Ampere on.
+# TPU: 'peak compute per chip' of cloud.google.com/tpu/docs/v2 to v6e; a chip
+# of v2 or v3 has two cores, each a JAX device. NVIDIA: the data sheet of each
+# card, halved where it quotes figures with sparsity.
 _PEAKS = {
   'TPU v2': (45e12 / 2, 45e12 / 2),
   'TPU v3': (123e12 / 2, 123e12 / 2),
@@ -68,9 +68,9 @@ _PEAKS = {
 
 
 def peak(dtype: str, kind: str = '', count: int = 0) -> float | None:
-  """FLOPs a second that devices can make at most, None if not known.
+  """Peak FLOPs per second of `count` devices; None if unknown.
 
-  By default they are all devices of this machine; kind is a device_kind.
+  `kind` is a device_kind; by default all devices of the run are counted.
   """
   kind = kind or jax.devices()[0].device_kind
   each = _PEAKS.get(kind, (None, None))[('bfloat16', 'float32').index(dtype)]
@@ -78,14 +78,14 @@ def peak(dtype: str, kind: str = '', count: int = 0) -> float | None:
 
 
 class Clock:
-  """What the host did since the last line of the log.
+  """Host time since the last log line, in three parts.
 
-  It makes a batch and sends it to the devices (data_wait), starts a step
-  (dispatch: the first one compiles here), and waits for them (device_wait).
+  The host makes a batch and transfers it (data_wait), dispatches a step
+  (dispatch, which includes compilation), and waits for devices (device_wait).
   """
 
   def __init__(self):
-    """Begins, as `restart` does anew."""
+    """Starts all times at 0; also called as `restart`."""
     self._begin = time.monotonic()
     self._spent = {'data_wait': 0.0, 'dispatch': 0.0, 'device_wait': 0.0}
 
@@ -93,20 +93,20 @@ class Clock:
 
   @contextlib.contextmanager
   def stopped(self) -> Iterator[None]:
-    """Leaves the time in this context out."""
+    """Excludes the time in this context."""
     begin = time.monotonic()
     yield
     self._begin += time.monotonic() - begin
 
   @contextlib.contextmanager
   def __call__(self, name: str) -> Iterator[None]:
-    """Adds the time in this context to one of the three."""
+    """Adds the time in this context to the part `name`."""
     begin = time.monotonic()
     yield
     self._spent[name] += time.monotonic() - begin
 
   def read(self) -> tuple[float, dict[str, float]]:
-    """Seconds since it began, and the shares of the three; begins anew."""
+    """Seconds since the last restart and the share of each part; restarts."""
     begin, spent = self._begin, self._spent
     self.restart()
     seconds = self._begin - begin
@@ -114,22 +114,22 @@ class Clock:
 
 
 class Trace:
-  """A trace of some steps for TensorBoard and Perfetto.
+  """Profiler trace of some steps, for TensorBoard and Perfetto.
 
-  It lies in profile/plugins/profile/ of the run's folder: *.xplane.pb is for
-  TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. Each of
-  several processes writes its own, in profile/process_0/ and so on.
+  Files are in profile/plugins/profile/ of the run's folder: *.xplane.pb for
+  TensorBoard (with its profile plugin), *.trace.json.gz for Perfetto. With
+  several processes, each writes to its own folder profile/process_0/, ….
   """
 
   def __init__(self, config: Profile, folder: pathlib.Path, console: Console):
-    """Traces nothing yet."""
+    """Does not start the trace."""
     self._start, self._stop = config.start, config.stop
     self._on, self._console = False, console
-    own = f'process_{processes.index()}' if processes.count() > 1 else ''
-    self._folder = self._local = folder / 'profile' / own
+    process = f'process_{processes.index()}' if processes.count() > 1 else ''
+    self._folder = self._local = folder / 'profile' / process
 
   def step(self, step: int) -> jax.profiler.StepTraceAnnotation:
-    """The context of the step that is made after `step` others."""
+    """Context for step `step`, counted from 0; may start the trace."""
     if not self._on and self._start <= step < self._stop:
       if isinstance(self._folder, buckets.Path):
         self._local = pathlib.Path(tempfile.mkdtemp(prefix='txl_jax-'))
@@ -138,11 +138,11 @@ class Trace:
     return jax.profiler.StepTraceAnnotation('train', step_num=step)
 
   def ends(self, step: int) -> bool:
-    """Whether a trace is under way that ends after this many steps."""
+    """Whether a trace is running that ends after `step` steps."""
     return self._on and step >= self._stop
 
   def close(self) -> None:
-    """Writes the trace, if one is under way; a failure is a warning."""
+    """Writes the trace, if one is running; a failure is only a warning."""
     if not self._on:
       return
     self._on = False

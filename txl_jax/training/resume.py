@@ -1,4 +1,4 @@
-"""The host's part of a checkpoint, and how a run continues from it."""
+"""Host state of a checkpoint (all but the arrays), and how a run resumes."""
 
 import dataclasses
 import importlib.metadata
@@ -18,29 +18,28 @@ from txl_jax.training.options import Config
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-  """Progress of a run; in every checkpoint.
+  """Progress of a run; saved in every checkpoint.
 
-  Batches are passed over by going back to a checkpoint: step s reads batch
-  s + passed_over.
+  A rollback skips batches: step s reads batch s + passed_over.
   """
 
-  evaluated: int = 0  # last step that was
-  best_step: int = -1  # the evaluated step with the lowest nll
+  evaluated: int = 0  # last evaluated step
+  best_step: int = -1  # evaluated step with the lowest nll, or -1
   best: float = math.inf  # its mean nll in nats
   last: float = math.inf  # mean nll of the last evaluation
   plateau: optim.Plateau = field(default_factory=optim.Plateau)
   trigger: averaging.Trigger = field(default_factory=averaging.Trigger)
-  rollbacks: int = 0  # how often the run went back to a checkpoint
+  rollbacks: int = 0  # returns to a checkpoint after a non-finite loss
   passed_over: int = 0
 
   def after(
     self, step: int, nats: float, config: optim.Optim, regular: bool = True
   ) -> 'Progress':
-    """The Progress after a step was evaluated, with its mean nll in nats.
+    """The Progress after an evaluation of `step`, whose mean nll is `nats`.
 
-    An evaluation that is not `regular` was made because the run was to end
-    there: it decides neither the rate nor where an average starts, so that the
-    run goes on as one that was longer from the first.
+    An evaluation that is not `regular`, at the last step of a run, changes
+    neither learning rate nor averaging: if train.steps is raised later, the run
+    continues as if it had been that long from the start.
     """
     new: dict[str, Any] = {'evaluated': step, 'last': nats}
     if nats < self.best:
@@ -53,50 +52,50 @@ class Progress:
 
   @classmethod
   def from_json(cls, fields: dict[str, Any]) -> 'Progress':
-    """A Progress of which `dataclasses.asdict` made these; or files.ODD."""
+    """Inverse of `dataclasses.asdict`; raises files.ODD for other fields."""
     plateau = optim.Plateau(**fields['plateau'])
     trigger = averaging.Trigger(**fields['trigger'])
     return cls(**{**fields, 'plateau': plateau, 'trigger': trigger})
 
 
 @dataclasses.dataclass(frozen=True)
-class Host:
-  """What a checkpoint holds besides arrays."""
+class HostState:
+  """Content of a checkpoint besides arrays."""
 
   progress: Progress
-  record: Mark  # of the log
+  record: Mark  # end of the log
   config: dict[str, Any]  # flat
-  corpus: str  # its digest; '' of weights that were converted
-  versions: dict[str, str]  # of packages, and the kind of the devices
+  corpus: str  # digest of the corpus; '' for converted weights
+  versions: dict[str, str]  # versions of packages, and the device kind
 
   @classmethod
   def of(
     cls, progress: Progress, record: Mark, config: Any, corpus: str
   ) -> Any:
-    """The Host of a run as it stands."""
+    """The HostState of a run, with the current versions."""
     flat = settings.flatten(config.to_dict())
     return cls(progress, record, flat, corpus, _versions())
 
   @classmethod
-  def read(cls, checkpoints: Checkpoints, step: int) -> 'Host':
-    """Reads the Host of a checkpoint; UserError if it is damaged."""
-    found = checkpoints.host(step)
+  def read(cls, checkpoints: Checkpoints, step: int) -> 'HostState':
+    """Reads the HostState of a checkpoint; UserError if it is damaged."""
+    host = checkpoints.host(step)
     try:
-      progress = Progress.from_json(found['progress'])
-      record = Mark(**found['record'])
-      config, corpus = settings.flatten(found['config']), found['corpus']
-      return cls(progress, record, config, corpus, found['versions'])
+      progress = Progress.from_json(host['progress'])
+      record = Mark(**host['record'])
+      config, corpus = settings.flatten(host['config']), host['corpus']
+      return cls(progress, record, config, corpus, host['versions'])
     except files.ODD as e:
       path = checkpoints.folder / f'{step}/host'
       raise UserError(f'{path} is damaged: {type(e).__name__}: {e}') from e
 
   @property
   def trained(self) -> bool:
-    """Whether a run has saved it, on a corpus; else weights were converted."""
+    """Whether training saved the checkpoint; False for converted weights."""
     return bool(self.corpus)
 
   def other_versions(self) -> list[str]:
-    """A line for each package, or device, that is another one now."""
+    """A warning for each package or device that has changed since."""
     return [
       f'warning: {name} was {self.versions.get(name)} and is {version}: the '
       'figures from here on may differ in their last digits'
@@ -106,29 +105,29 @@ class Host:
 
 
 def check_length(config: Config, folder: Path, step: int) -> None:
-  """UserError if a run that goes on from a step was to end before it."""
+  """UserError if train.steps is below the step that a run resumes from."""
   if config.train.steps < step:
     allowed = f'at least {step}, which the run in {folder} has made'
     settings.refuse('train.steps', config.train.steps, allowed)
 
 
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:
-  """The step to continue from, or None for a new run.
+  """The step to resume from, or None for a new run.
 
-  UserError: the folder of the run has checkpoints but none that can be used,
-  or `resume`, the key train.resume, forbids what is found.
+  UserError if none of the folder's checkpoints can be used, or if `resume`, the
+  key train.resume, is 'never' and there are checkpoints, or 'must' without any.
   """
   processes.on_main(checkpoints.recover)
-  found = processes.on_main(checkpoints.steps)
-  if found and resume == 'never':
+  steps = processes.on_main(checkpoints.steps)
+  if steps and resume == 'never':
     raise UserError(
-      f'{folder} holds checkpoints (newest: step {found[0]}) and train.resume '
+      f'{folder} holds checkpoints (newest: step {steps[0]}) and train.resume '
       'is never; allowed: auto, must, or another --workdir'
     )
   newest = checkpoints.newest()
-  if newest is None and found:
+  if newest is None and steps:
     raise UserError(
-      f'{checkpoints.folder} holds checkpoints {found}, none of which can be '
+      f'{checkpoints.folder} holds checkpoints {steps}, none of which can be '
       'used; restore one, or choose another --workdir'
     )
   if newest is None and resume == 'must':

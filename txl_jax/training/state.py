@@ -1,4 +1,4 @@
-"""Everything on the devices that the next training step depends on."""
+"""The train state: all device arrays that the next step depends on."""
 
 from typing import Any
 
@@ -15,15 +15,15 @@ _ITEMS = ('params', 'memory', 'average')
 
 
 class TrainState(flax.struct.PyTreeNode):
-  """State of training, saved and restored whole."""
+  """State of training; checkpoints hold all of it."""
 
   step: jax.Array  # int32, updates made so far
   params: Any  # float32
-  opt_state: Any  # of the optimiser
-  memory: Any  # of the model, for the rows of a batch
-  sums: metrics.Sums  # since the last line of the log
-  lr_scale: jax.Array  # float32, times the schedule: see `optim.Plateau`
-  average: Any = ()  # an `averaging.Average` of the parameters, or none
+  opt_state: Any  # state of the optimiser
+  memory: Any  # the model's memory, one row for each row of a batch
+  sums: metrics.Sums  # metrics since the last log line
+  lr_scale: jax.Array  # float32, factor of the schedule, see `optim.Plateau`
+  average: Any = ()  # an `averaging.Average` of the parameters, or ()
 
 
 def create(
@@ -33,7 +33,7 @@ def create(
   key: jax.Array,
   averager: averaging.Averager | None = None,
 ) -> TrainState:
-  """The state before the first step; the key is that of the parameters."""
+  """The state before the first step; parameters are initialised with key."""
   params = base.init_params(model, key)
   return TrainState(
     step=jnp.zeros([], jnp.int32),
@@ -47,26 +47,26 @@ def create(
 
 
 def fresh(state: TrainState) -> str:
-  """Lists the parts of a run that are fresh if it begins with parameters."""
+  """Names the parts of a run that start fresh if only parameters are loaded."""
   items = ('opt_state', 'optimiser'), ('average', 'average')
   items = *items, ('memory', 'memory (empty)')
-  found = [x for k, x in items if jax.tree.leaves(getattr(state, k))]
-  return ', '.join([*found, 'step', 'schedule', 'record'])
+  names = [name for k, name in items if jax.tree.leaves(getattr(state, k))]
+  return ', '.join([*names, 'step', 'schedule', 'record'])
 
 
 def split(state: TrainState) -> dict[str, Any]:
-  """The items of a checkpoint: what can be restored without the rest.
+  """Splits a state into checkpoint items that can be restored separately.
 
-  params, training, and memory and average where there is one.
+  These are params, training, and where they exist memory and average.
   """
   items: dict[str, Any] = {name: getattr(state, name) for name in _ITEMS}
-  items['memory'] = {'rows': state.memory}  # orbax saves no array on its own
+  items['memory'] = {'rows': state.memory}  # Orbax cannot save a bare array
   items['training'] = state.replace(**dict.fromkeys(_ITEMS, ()))
   return {name: x for name, x in items.items() if jax.tree.leaves(x)}
 
 
 def join(items: dict[str, Any]) -> TrainState:
-  """The TrainState of which `split` made the items."""
+  """Joins the items of `split` to a TrainState."""
   memory = items.get('memory', {'rows': ()})['rows']
   parts = {name: items.get(name, ()) for name in _ITEMS} | {'memory': memory}
   return items['training'].replace(**parts)
@@ -75,7 +75,7 @@ def join(items: dict[str, Any]) -> TrainState:
 def shardings(
   abstract: TrainState, mesh: placement.AnyMesh, model: base.LanguageModel
 ) -> TrainState:
-  """A TrainState of shardings for a TrainState of arrays or their shapes."""
+  """Shardings of a TrainState of arrays or shapes, as a TrainState."""
   everywhere = jax.tree.map(lambda _: placement.replicated(mesh), abstract)
   names = ('params', 'opt_state', 'average')
   ruled = {

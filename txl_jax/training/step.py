@@ -1,6 +1,6 @@
-"""One training step: a pure function, and its jit over a mesh.
+"""One training step: a pure function, compiled for a mesh of devices.
 
-Shapes: B batch, E context, T segment, A accumulated parts.
+Shapes: B batch, E context, T segment, A microbatches (train.accumulate).
 """
 
 import functools
@@ -38,20 +38,19 @@ def train_step(
   half_loss: bool = False,
   table_schedule: Callable[[jax.Array], jax.Array] | None = None,
 ) -> TrainState:
-  """One update of a model; optimiser and schedule are from `optim`.
+  """Updates the parameters once; optimiser and schedule come from `optim`.
 
-  The loss is the mean nll over the scored tokens of the whole batch, plus the
-  model's aux, over the counts of the whole batch. With A = accumulate > 1, a
-  divisor of B, its gradient is the sum of those of A parts.
+  The loss is the mean nll over the scored tokens of the batch, plus the model's
+  aux loss, divided by its counts over the batch. With A = accumulate > 1, a
+  divisor of B, the gradients of A microbatches are summed.
 
-  The batch is a dict of inputs int32 [B, E + T], targets int32 [B, T], lengths
-  int32 [B] or None, reset bool [B]; if there is a context, of context int32 [B]
-  (see `data.streams`); and possibly of rate_scale, which the learning rate is
-  multiplied by, float32 [] or [B]. Dropout draws with fold_in(key, step),
-  `steps` is the number of steps of the whole training, and the averager is the
-  one the state was made with. With half_loss only the last half of each row is
-  scored. The table schedule is that of the parameters that `optim.is_table`
-  names; None is the schedule of the others.
+  The batch is a dict: inputs int32 [B, E + T], targets int32 [B, T], lengths
+  int32 [B] or None, reset bool [B]; with a context also context int32 [B]
+  (see `data.streams`); optionally rate_scale float32 [] or [B], a factor of the
+  learning rate. The dropout key is fold_in(key, step). `steps` is the length of
+  the whole training, and `averager` the one that made the state. With half_loss
+  only the last half of each row is scored. The parameters that `optim.is_table`
+  selects follow the table schedule, by default the same schedule.
   """
   batch = {k: x for k, x in batch.items() if x is not None}
   rate_scale = jnp.max(batch.pop('rate_scale', jnp.float32(1)))
@@ -64,16 +63,16 @@ def train_step(
     memory = model.reset_memory(memory, part['reset'])
     segment = part['inputs'], part['targets'], memory
     progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
-    more: Any = dict(lengths=part.get('lengths'), progress=progress, rngs=rngs)
-    if 'context' in part:  # models of one's own may not know it
-      more['context'] = part['context']
-    out: Any = model.apply({'params': params}, *segment, train=True, **more)
+    extra: Any = dict(lengths=part.get('lengths'), progress=progress, rngs=rngs)
+    if 'context' in part:  # a user's model may not accept this argument
+      extra['context'] = part['context']
+    out: Any = model.apply({'params': params}, *segment, train=True, **extra)
     nll = jnp.sum(out.nll)
     return nll / tokens + jnp.sum(out.aux / counts), (nll, out.memory)
 
   gradient = jax.grad(loss, has_aux=True)
   if accumulate > 1:
-    gradient = _in_parts(gradient, accumulate, model.row_axes())
+    gradient = _accumulated(gradient, accumulate, model.row_axes())
   key = jax.random.fold_in(key, state.step)
   grads, (nll, memory) = gradient(state.params, batch, state.memory, key)
   updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
@@ -94,26 +93,26 @@ def train_step(
   return new.replace(step=state.step + 1, sums=sums)
 
 
-def _last_half(targets):
-  """Targets [B, T] of the last n - n // 2 of a row's n tokens, else -1.
+def _last_half(targets: jax.Array) -> jax.Array:
+  """Sets the first n // 2 of a row's n targets [B, T] to -1 (not scored).
 
-  A row ends with its last target; padding comes after it.
+  Targets of -1 at the end of a row are padding and do not count.
   """
-  at = jnp.arange(targets.shape[1])
-  n = jnp.max(jnp.where(targets >= 0, at + 1, 0), axis=1, keepdims=True)
-  return jnp.where(at < n // 2, -1, targets)
+  position = jnp.arange(targets.shape[1])
+  n = jnp.max(jnp.where(targets >= 0, position + 1, 0), axis=1, keepdims=True)
+  return jnp.where(position < n // 2, -1, targets)
 
 
-def _in_parts(gradient, A, axes):
-  """A gradient summed over A parts of the rows, one after the other.
+def _accumulated(gradient: Any, A: int, axes: Any) -> Any:
+  """Sums `gradient` over A microbatches, one after the other.
 
-  It is a function (params, batch, memory, key) -> grads, (nll, memory). Each
-  part has its own rows of the memory, whose row axes are `axes`; part a is the
-  rows a, a + A, a + 2 A, … and uses fold_in(key, a).
+  A gradient is a function (params, batch, memory, key) -> grads, (nll, memory).
+  Microbatch a has the rows a, a + A, a + 2 A, … of the batch and of the memory,
+  whose row axes are `axes`, and the key fold_in(key, a).
   """
 
-  # A part is every A-th row, so rows that are divided among devices in blocks
-  # stay where they are.
+  # Devices hold contiguous blocks of rows; taking every A-th row keeps all
+  # rows on their devices.
   def split(axis, x):
     return x.reshape(*x.shape[:axis], -1, A, *x.shape[axis + 1 :])
 
@@ -121,7 +120,7 @@ def _in_parts(gradient, A, axes):
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
   def summed(params, batch, memory, key):
-    # The memory is carried, so that parts are read and written in their place.
+    # The memory is a scan carry, so it is updated in place.
     def body(carry, a):
       sums, memory = carry
 
@@ -149,17 +148,17 @@ def _in_parts(gradient, A, axes):
 
 
 class Built(NamedTuple):
-  """The parts of training, built from a config."""
+  """The model, its learning rate schedule and the compiled training step."""
 
   model: base.LanguageModel
   schedule: Callable[[Any], jax.Array]
-  create: Callable[[], TrainState]  # the state before the first step
-  abstract: TrainState  # its shapes, and with a mesh its shardings
+  create: Callable[[], TrainState]  # makes the initial state
+  abstract: TrainState  # its shapes, with shardings if there is a mesh
   step: Any  # from `jit_train_step`; None without a mesh
 
 
 def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
-  """The model, the state and the step of a config; no step without a mesh."""
+  """Builds the model, state and step of a config; no step without a mesh."""
   train, key = config.train, jax.random.key(config.seed)
   model = models.build(config.model, vocab_size)
   perplexity.check_context(model, train.context, 'train.context')
@@ -189,7 +188,7 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
 
 
 def check_rows(config: Config, parts: int) -> None:
-  """Raises a UserError unless batches can be divided into parts of a mesh."""
+  """Raises a UserError unless the mesh's `parts` divide every microbatch."""
   B, A = config.train.batch_size, config.train.accumulate
   if B % (A * parts):
     allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
@@ -197,15 +196,15 @@ def check_rows(config: Config, parts: int) -> None:
     settings.refuse('train.batch_size', B, allowed)
 
 
-def jit_train_step(mesh: Mesh, abstract: TrainState, **more: Any) -> Any:
-  """`train_step` compiled for a mesh; the state given to it is used up."""
-  states = state_lib.shardings(abstract, mesh, more['model'])
+def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:
+  """Jits `train_step` for a mesh; the state passed to it is donated."""
+  states = state_lib.shardings(abstract, mesh, options['model'])
 
   def step(state, batch):
     with mesh_lib.ambient(mesh):
-      return train_step(state, batch, **more)
+      return train_step(state, batch, **options)
 
-  given = states, placement.rows(mesh)
+  inputs = states, placement.rows(mesh)
   return jax.jit(
-    step, in_shardings=given, out_shardings=states, donate_argnums=0
+    step, in_shardings=inputs, out_shardings=states, donate_argnums=0
   )

@@ -1,1 +1,1 @@
-"""What `txl_jax.prepare` does; the only package that imports TFDS."""
+"""Preparation of corpora; the only package that imports TFDS."""

@@ -18,14 +18,14 @@ from txl_jax.data.options import CORPORA, Data
 from txl_jax.program import files
 from txl_jax.program.errors import UserError, first_line
 
-_SOURCE = 'source.json'  # in the folder of the records: where they came from
+_SOURCE = 'source.json'  # origin of the records, in their folder
 
 
 class _Info(tfds.core.DatasetInfo):
-  """What TFDS knows of a corpus before it is made: nothing."""
+  """A DatasetInfo that does not look for the data set in the cloud."""
 
   def initialize_from_bucket(self):
-    """Does nothing: looking in the cloud would leave an empty folder behind."""
+    """Does nothing: a look-up in the cloud would leave an empty folder."""
 
 
 class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -33,8 +33,8 @@ class Records(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
   VERSION = tfds.core.Version('1.0.0')
   RELEASE_NOTES = {'1.0.0': 'The published splits, in order.'}
-  url_infos = {}  # the archive is checked before TFDS reads its texts
-  texts: local.Splits  # set before records are made
+  url_infos = {}  # TFDS downloads nothing; `downloads` checks the archive
+  texts: local.Splits  # set before records are written
 
   def _info(self):
     piece = tfds.features.Tensor(shape=(None,), dtype=np.uint8)
@@ -59,12 +59,12 @@ def read(
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> tuple[local.Splits, dict]:
-  """The splits of a corpus of ARCHIVES, and the source for the manifest.
+  """Splits of a corpus in ARCHIVES, and the manifest's entry of its source.
 
-  Downloads and records are kept in the folder tfds of data_dir. manual_dir
-  holds the archive under its own file name, or the texts of wt103, wt2 or ptb;
-  nothing is downloaded then. With force the archive is unpacked again.
-  UserError: the archive is not the expected one or, later, records are damaged.
+  Downloads and records are kept in the folder tfds of data_dir. With manual_dir
+  nothing is downloaded: it has the archive under its original file name, or the
+  texts of wt103, wt2 or ptb. With force the archive is unpacked again.
+  UserError for a wrong checksum or, later, for damaged records.
   """
   archive: Archive = ARCHIVES[name]
   root = pathlib.Path(data_dir) / 'tfds'
@@ -78,7 +78,7 @@ def read(
       _make_records(name, texts, made.parent).rename(made)
       files.write(made / _SOURCE, json.dumps(source))
   with _readable(path):
-    records = builder(name, root)  # a new one, which finds the records
+    records = builder(name, root)  # a new builder, which finds the records
     source = files.read_json(path / _SOURCE)
   splits = {
     split: local.Split((_recorded(path, records, split),))
@@ -89,7 +89,7 @@ def read(
 
 @contextlib.contextmanager
 def _readable(path):
-  """Raises a UserError for whatever TFDS raises for damaged files."""
+  """Turns any error of TFDS for damaged files into a UserError."""
   try:
     yield
   except Exception as e:
@@ -98,13 +98,13 @@ def _readable(path):
 
 
 def builder(name: str, data_dir: pathlib.Path) -> Records:
-  """The builder of a corpus; TFDS names it after its class."""
-  made = types.new_class(name, (Records,), {'skip_registration': True})
-  return made(data_dir=data_dir)
+  """The builder of a corpus; TFDS takes the name from the class."""
+  builder_class = types.new_class(name, (Records,), {'skip_registration': True})
+  return builder_class(data_dir=data_dir)
 
 
 def _texts(name, folder, download, unpacked):
-  """The texts of an archive, by member, and what is known about it."""
+  """The texts of an archive, by member, and the entry of its source."""
   archive = ARCHIVES[name]
   members = dict.fromkeys(m for part in archive.members.values() for m in part)
   if download:
@@ -119,34 +119,34 @@ def _texts(name, folder, download, unpacked):
         raise UserError(f'{other}; {e}') from e
     return downloads.unpack(folder / archive.file, members, unpacked), source
   texts = {member: folder / posixpath.basename(member) for member in members}
-  # The figures of other texts are not published.
+  # Texts that are whole splits replace the archive: their sizes are published.
   is_split_each = len(members) == len(archive.members)
   if is_split_each and all(text.is_file() for text in texts.values()):
-    found = {text.name: files.sha256(text) for text in texts.values()}
-    return texts, {'texts': found}
+    sha256 = {text.name: files.sha256(text) for text in texts.values()}
+    return texts, {'texts': sha256}
   source = downloads.check(folder / archive.file, archive)
   return downloads.unpack(folder / archive.file, members, unpacked), source
 
 
 def _of_hub(archive, folder):
-  """The texts of a corpus from its lines on the Hub, and what is known."""
+  """The texts of a corpus, from a data set of lines on the Hub; its source."""
   print(f'downloading {archive.dataset}', file=sys.stderr)
-  asked = Data('text', path=archive.dataset)
-  asked, name, chosen = finding.fetch(asked)
+  config = Data('text', path=archive.dataset)
+  config, name, chosen = finding.fetch(config)
   texts = {}
-  for split, parts in finding.find(asked, chosen).splits.items():
+  for split, parts in finding.find(config, chosen).splits.items():
     (member,) = archive.members[split]
     texts[member] = folder / member
     texts[member].parent.mkdir(parents=True, exist_ok=True)
     with files.naming(folder), texts[member].open('wb') as f:
       for part in parts.values():
         for line in records.texts(part.path, False, 'text'):
-          f.write(line or b' \n')  # as a blank line is in the archive
+          f.write(line or b' \n')  # the archive's form of a blank line
   return texts, {'dataset': name}
 
 
 def _make_records(name, texts, folder):
-  """Makes the records of a corpus from its unpacked texts; returns where."""
+  """Writes the records of a corpus from its texts; returns their path."""
   if not sys.stderr.isatty():
     tfds.disable_progress_bar()
   archive, records, start = ARCHIVES[name], builder(name, folder), 0
@@ -157,19 +157,19 @@ def _make_records(name, texts, folder):
     records.texts[split] = local.between(parts, start, stop)
     start = stop if archive.cuts else 0
   try:
-    # TFDS prints the folder.
+    # TFDS prints to standard output.
     with contextlib.redirect_stdout(io.StringIO()), files.naming(folder):
       records.download_and_prepare(
         download_config=tfds.download.DownloadConfig(try_download_gcs=False),
         file_format='array_record',
       )
-  except RuntimeError as e:  # from array_record, as when the disk is full
+  except RuntimeError as e:  # from array_record, for instance on a full disk
     raise UserError(f'{folder}: records cannot be written: {e}') from e
   return pathlib.Path(records.data_path)
 
 
 def _recorded(path, records, split):
-  """A split as the part of a file; UserError if its records are damaged."""
+  """A split as a `Part`; UserError if its records are damaged."""
 
   def read():
     with _readable(path):

@@ -1,10 +1,10 @@
-"""Archives of corpora: downloaded, checked, unpacked.
+"""Archives of corpora: download, checksums, unpacking.
 
-The download manager of TFDS tries only one URL, without a timeout. It trusts
-the files it has kept, downloads what manual_dir lacks, and does not check an
-archive if only its size or only its sha256 is published. Its extraction needs
-TensorFlow and takes every member. The library requests handles HTTP_PROXY,
-HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
+The download manager of TFDS is not used: it tries only one URL, without a
+timeout; trusts cached files; downloads files that manual_dir lacks; and does
+not check an archive if only its size or only its sha256 is published. Its
+extraction needs TensorFlow and unpacks every member. The library requests
+handles HTTP_PROXY, HTTPS_PROXY, NO_PROXY and REQUESTS_CA_BUNDLE.
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from txl_jax.data.corpora.published import Archive
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-_TIMEOUT = 20  # seconds to wait for a server that does not answer
+_TIMEOUT = 20  # seconds to wait for an answer of a server
 
 
 def check(path: pathlib.Path, archive: Archive) -> dict:
-  """Size and sha256; UserError if it is missing or not the archive."""
+  """Size and sha256 of an archive; UserError if it is missing or different."""
   wanted = f'expected {known(archive)}'
   if not path.is_file():
     urls = ' or '.join(archive.urls)
     raise UserError(f'{path}: no such file; {wanted}, from {urls}')
   kind, digest = archive.digest
   with files.reading(f'{path}'), path.open('rb') as f:
-    found = hashlib.file_digest(f, kind).hexdigest()
+    actual = hashlib.file_digest(f, kind).hexdigest()
   size = path.stat().st_size
-  if found != digest:
-    raise UserError(f'{path}: has {size} bytes with {kind} {found}; {wanted}')
+  if actual != digest:
+    raise UserError(f'{path}: has {size} bytes with {kind} {actual}; {wanted}')
   return {'size': size, 'sha256': files.sha256(path)}
 
 
 def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
-  """Puts the archive of a corpus into a folder unless a good one is there.
+  """Downloads the archive of a corpus unless the folder has an intact one.
 
-  A UserError tells what went wrong with each URL.
+  A UserError lists the error of each URL.
   """
   path, part = folder / archive.file, folder / f'{archive.file}.part'
   folder.mkdir(parents=True, exist_ok=True)
@@ -55,25 +55,25 @@ def download(name: str, archive: Archive, folder: pathlib.Path) -> dict:
   for url in archive.urls:
     try:
       _get(url, part)
-      found = check(part, archive)
+      source = check(part, archive)
       part.replace(path)
-      return found
+      return source
     except (requests.RequestException, UserError) as e:
       failures.append(f'{url}: {e}')
     finally:
       part.unlink(missing_ok=True)
-  more = ' --vocab_file=FILE' if name == 'lm1b' else ''
+  list_flag = ' --vocab_file=FILE' if name == 'lm1b' else ''
   raise UserError(
     f'{name} cannot be downloaded: {"; ".join(failures)}; without a network, '
     f'put {archive.file} ({known(archive)}) into a folder and run '
-    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{more}'
+    f'python -m txl_jax.prepare --dataset={name} --manual_dir=FOLDER{list_flag}'
   )
 
 
 def unpack(
   path: pathlib.Path, names: Collection[str], folder: pathlib.Path
 ) -> dict[str, pathlib.Path]:
-  """Members of a zip or tar archive that was checked, as files."""
+  """Unpacks members of a checked zip or tar archive; returns their paths."""
   with files.naming(folder):
     if zipfile.is_zipfile(path):
       with zipfile.ZipFile(path) as archive:
@@ -86,7 +86,7 @@ def unpack(
 
 
 def known(archive: Archive) -> str:
-  """What is published about an archive, in words."""
+  """Published size and digest of an archive, as text."""
   size = f'{archive.size} bytes, ' if archive.size else ''
   return f'{size}{" ".join(archive.digest)}'
 
@@ -95,9 +95,9 @@ def _get(url, part):
   """Downloads a file."""
   print(f'downloading {url}', file=sys.stderr)
   headers = {'User-Agent': f'txl_jax/{txl_jax.__version__}'}
-  headers['Accept-Encoding'] = 'identity'  # an archive stays packed
-  asked: Any = dict(headers=headers, stream=True, timeout=_TIMEOUT)
-  with requests.get(url, **asked) as response:
+  headers['Accept-Encoding'] = 'identity'  # or requests would decompress it
+  options: Any = dict(headers=headers, stream=True, timeout=_TIMEOUT)
+  with requests.get(url, **options) as response:
     response.raise_for_status()
     with files.naming(part), part.open('wb') as f:
       for block in response.iter_content(1 << 16):

@@ -1,7 +1,7 @@
-"""Prepared corpora in a bucket, and their copies on this machine.
+"""Prepared corpora in a bucket, and their local copies.
 
-Training maps files into memory, so a corpus in a bucket is copied first. The
-manifest is uploaded last: a corpus without one does not count as there.
+Training memory-maps its files, so a corpus in a bucket is copied first. The
+manifest is uploaded last: a corpus without manifest is incomplete.
 """
 
 import dataclasses
@@ -15,33 +15,33 @@ from txl_jax.program import buckets, files
 _MANIFEST = 'manifest.json'
 
 
-def apart(asked: Data) -> tuple[buckets.Path | None, Data]:
-  """The data.dir in a bucket, or None; and the options with a local one."""
-  there = root(asked)
-  if not isinstance(there, buckets.Path):
-    return None, asked
-  return there, dataclasses.replace(asked, dir=str(cache(there)))
+def apart(config: Data) -> tuple[buckets.Path | None, Data]:
+  """The data.dir in a bucket, or None; the section with a local data.dir."""
+  remote = root(config)
+  if not isinstance(remote, buckets.Path):
+    return None, config
+  return remote, dataclasses.replace(config, dir=str(cache(remote)))
 
 
-def root(asked: Data) -> pathlib.Path:
+def root(config: Data) -> pathlib.Path:
   """The folder of all corpora, local or in a bucket."""
-  return buckets.place(asked.folder, 'data.dir')
+  return buckets.place(config.folder, 'data.dir')
 
 
 def cache(there: buckets.Path) -> pathlib.Path:
-  """Where this machine keeps its copy of a folder in a bucket."""
+  """The local copy of a folder in a bucket."""
   home = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   name = str(there).removeprefix(buckets.SCHEME)
   return pathlib.Path(home) / 'txl_jax/buckets' / name
 
 
 def is_there(folder: pathlib.Path | buckets.Path) -> bool:
-  """Whether a corpus is in a folder, local or in a bucket."""
+  """Whether a folder, local or in a bucket, has a complete corpus."""
   return (folder / _MANIFEST).exists()
 
 
 def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
-  """Copies a corpus from a bucket, unless the same one is already here."""
+  """Copies a corpus from a bucket, unless the local copy is up to date."""
   ours = folder / _MANIFEST
   if not is_there(there):
     return
@@ -53,8 +53,8 @@ def fetch(there: buckets.Path, folder: pathlib.Path) -> None:
 
 
 def put(folder: pathlib.Path, there: buckets.Path, force: bool) -> None:
-  """Copies a corpus into a bucket if it is not there yet, or if forced."""
+  """Copies a corpus into a bucket if it is missing there, or if forced."""
   if force or not is_there(there):
-    # It does not count as there until everything is.
+    # Without a manifest, an interrupted upload counts as incomplete.
     (there / _MANIFEST).unlink(missing_ok=True)
     buckets.put(folder, there)

@@ -1,7 +1,7 @@
-"""Token ids in files: records, arrays of NumPy, and plain numbers (.bin).
+"""Files of token ids: records, NumPy arrays (.npy), and plain numbers (.bin).
 
-A .bin is little-endian: just the numbers, as nanoGPT writes them, or after the
-header of llm.c, which also tells their type.
+A .bin file is little-endian. It has only the ids, as written by nanoGPT, or
+first the header of llm.c, which gives their type.
 """
 
 import hashlib
@@ -21,24 +21,24 @@ from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.program import files, pickles
 from txl_jax.program.errors import UserError, first_line
 
-DTYPE = np.dtype(np.int32)  # of the ids that are read
-META = 'meta.pkl'  # of nanoGPT: the names of a folder
+DTYPE = np.dtype(np.int32)  # of the ids that `read` yields
+META = 'meta.pkl'  # nanoGPT's names of token ids
 NAMES = re.compile(rf'\.(bin|npy)$|{records.NAMES.pattern}', re.IGNORECASE)
-_BLOCK = 1 << 20  # numbers that are read at once
-_HEADER = 256 * 4  # bytes of the header of llm.c
+_BLOCK = 1 << 20  # numbers read at once
+_HEADER = 256 * 4  # bytes of llm.c's header
 _HEADERS = {20240520: 'uint16', 20240801: 'uint32'}  # by its first number
 
 
-def read(path: pathlib.Path, asked: Data, size: int) -> Iterator[bytes]:
-  """The ids of a file, DTYPE, in blocks or records.
+def read(path: pathlib.Path, config: Data, size: int) -> Iterator[bytes]:
+  """Yields the ids of a file in blocks or records, as bytes of DTYPE.
 
-  UserError: it cannot be read, or holds an id that is not below the size.
+  UserError if the file cannot be read, or an id is not below `size`.
   """
   if records.NAMES.search(path.name):
-    for where, ids in records.ids(path, asked.field):
+    for where, ids in records.ids(path, config.field):
       yield _checked(ids, where, 0, size)
     return
-  ids = array(files.mapped(path), f'{path}', asked.id_dtype)
+  ids = array(files.mapped(path), f'{path}', config.id_dtype)
   for at in range(0, len(ids), _BLOCK):
     yield _checked(ids[at : at + _BLOCK], f'{path}', at, size)
 
@@ -54,9 +54,9 @@ def _checked(ids, where, at, size):
 
 
 def array(data: memoryview | bytes, name: str, dtype: str) -> np.ndarray:
-  """The numbers of a .npy or .bin, integers [n], which are not copied.
+  """The numbers in the data of a .npy or .bin, integers [n], without a copy.
 
-  UserError: it is cut short, or holds anything else.
+  UserError if the data is truncated or has other content.
   """
   if bytes(data[:6]) == b'\x93NUMPY':
     return _npy(data, name)
@@ -113,23 +113,23 @@ def _npy(data, name):
     raise UserError(f'{name} is damaged: {first_line(e)}') from e
 
 
-def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
-  """The token ids of a corpus, by their names, and the entry of the manifest.
+def vocabulary(config: Data) -> tuple[Ids | None, dict]:
+  """The vocabulary of a corpus of token ids, and its entry in the manifest.
 
-  The names are those of data.vocab_file, or of a meta.pkl beside the files.
-  None: nothing tells how many there are.
+  Names come from data.vocab_file, or from a meta.pkl next to the files. The
+  vocabulary is None if its size is not known.
   """
-  path = pathlib.Path(asked.path)
+  path = pathlib.Path(config.path)
   meta = (path if path.is_dir() else path.parent) / META
-  if not (asked.vocab_file or meta.is_file()):
-    n = asked.vocab_size
+  if not (config.vocab_file or meta.is_file()):
+    n = config.vocab_size
     return Ids.of_names({}, n) if n else None, {}
-  path = pathlib.Path(asked.vocab_file or meta)
-  name = f'data.vocab_file: {path}' if asked.vocab_file else f'{path}'
+  path = pathlib.Path(config.vocab_file or meta)
+  name = f'data.vocab_file: {path}' if config.vocab_file else f'{path}'
   data = files.read(path, name)
   try:
     names, size = _names(data, name)
-    ids = Ids.of_names(names, asked.vocab_size or size)
+    ids = Ids.of_names(names, config.vocab_size or size)
   except files.ODD as e:
     raise UserError(
       f'{name}: {first_line(e)}; allowed: a list of names, {{name: id}}, or '
@@ -139,29 +139,29 @@ def vocabulary(asked: Data) -> tuple[Ids | None, dict]:
 
 
 def _names(data, name) -> tuple[dict[int, str], int]:
-  """{id: name}, and how many ids there are; files.ODD for anything else."""
+  """{id: name}, and the number of ids; files.ODD for other content."""
   size = 0
   if data.startswith(b'\x80'):
-    found = pickles.loads(data, name)[0]
-    found, size = found.get('itos', {}), found.get('vocab_size', 0)
+    names = pickles.loads(data, name)[0]
+    names, size = names.get('itos', {}), names.get('vocab_size', 0)
     if type(size) is not int:
       raise ValueError('its vocab_size is no int')
   else:
-    found: Any = json.loads(data)
-    for key in 'vocab', 'symbols':  # within settings, or of our own
-      inner = found.get(key) if isinstance(found, dict) else None
-      found = inner if isinstance(inner, dict | list) else found
-  if isinstance(found, list):
-    found = dict(enumerate(found[:-1] if found[-1:] == [Ids.end] else found))
-  elif {*map(type, found.values())} == {int}:
-    by_id = {i: x for x, i in found.items()}
-    if len(by_id) < len(found):
+    names: Any = json.loads(data)
+    for key in 'vocab', 'symbols':  # of a tokenizer, or of our vocabulary.json
+      inner = names.get(key) if isinstance(names, dict) else None
+      names = inner if isinstance(inner, dict | list) else names
+  if isinstance(names, list):
+    names = dict(enumerate(names[:-1] if names[-1:] == [Ids.end] else names))
+  elif {*map(type, names.values())} == {int}:
+    by_id = {i: x for x, i in names.items()}
+    if len(by_id) < len(names):
       raise ValueError('two names have one id')
-    found = by_id
-  if not all(type(x) is str and x for x in found.values()):
+    names = by_id
+  if not all(type(x) is str and x for x in names.values()):
     raise ValueError('it has other things than names')
-  size = max([size, *(i + 1 for i in found)])
-  if not all(type(i) is int and 0 <= i < IDS for i in [*found, size - 1]):
+  size = max([size, *(i + 1 for i in names)])
+  if not all(type(i) is int and 0 <= i < IDS for i in [*names, size - 1]):
     raise ValueError(f'its ids are not from 0 to {IDS - 1}')
-  ''.join(found.values()).encode()  # a lone surrogate has no bytes
-  return found, size
+  ''.join(names.values()).encode()  # raises for a lone surrogate
+  return names, size

@@ -1,8 +1,8 @@
-"""Local files as the splits of a corpus, among them those of pystdlib.
+"""Local files as splits of a corpus; the corpus pystdlib.
 
-A corpus of bytes is the plain concatenation of the bytes of its files, so that
-bits per byte are honest. A corpus of words is read file by file, see `Split`.
-Files are read in pieces: memory does not grow with the corpus.
+A corpus of bytes is exactly the concatenation of its files, so bits per byte
+are exact. A corpus of words is read file by file, see `Split`. Files are read
+in chunks, so memory use does not grow with the corpus.
 """
 
 import bisect
@@ -23,8 +23,8 @@ from txl_jax.program.files import open_regular, reading
 
 _CHUNK = 1 << 20  # bytes read at a time
 
-# In the standard library: tests, what pip or the distribution adds, and what is
-# generated when Python is built.
+# Excluded from pystdlib: tests, packages added by pip or the distribution, and
+# files generated when Python is built.
 _SKIPPED = re.compile(
   'test|tests|idle_test|lib2to3|__pycache__|(site|dist)-packages|config-.*'
 )
@@ -38,22 +38,22 @@ class Part:
   start: int
   stop: int
   size: int  # of the file
-  # Gives the text, in chunks, of a file that is not plain text; the bytes are
-  # then those of the text.
+  # For a file that is not plain text: yields its text in chunks; start, stop
+  # and size then count bytes of this text.
   read: Callable[[], Iterator[bytes]] | None = None
-  lines: bool = False  # whether plain bytes are read by `plain_text.lines`
+  lines: bool = False  # whether `plain_text.lines` reads the plain bytes
 
   @classmethod
   def whole(
     cls, path: pathlib.Path, read: Callable[[], Iterator[bytes]] | None = None
   ) -> 'Part':
-    """All of a file; one that is not plain text is read to its end."""
+    """The whole file; with `read`, it is read once to get its size."""
     size = sum(map(len, read())) if read else path.stat().st_size
     return cls(path, 0, size, size, read)
 
   def __call__(self) -> Iterator[bytes]:
     """The bytes; UserError if the file is unreadable."""
-    at = 0 if self.read else self.start  # where the next chunk begins
+    at = 0 if self.read else self.start  # offset of the next chunk
     for chunk in self.read() if self.read else self._plain():
       if piece := chunk[max(self.start - at, 0) : self.stop - at]:
         yield piece
@@ -72,7 +72,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Parts of files; calling it yields their bytes, end to end."""
+  """Parts of files; calling it yields their concatenated bytes."""
 
   parts: tuple[Part, ...]
 
@@ -85,15 +85,15 @@ Splits = dict[str, Split]
 
 
 def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
-  """The Python sources of a standard library, split by file.
+  """The Python sources of a standard library, split by file; and their source.
 
-  A file is placed by the first 8 bytes of the sha256 of its relative posix
-  path, taken as a big-endian number modulo 100: below 90 train, below 95
-  validation, else test. So files keep their split from one Python version to
-  the next. Within a split they are in the order of these hashes: streams that
-  start at different places then read different things, whereas the order of
-  paths would keep, say, all character tables together. The source also has the
-  Python version. UserError: a file cannot be read.
+  The split of a file depends on the first 8 bytes of the sha256 of its relative
+  posix path, as a big-endian number modulo 100: below 90 train, below 95
+  validation, else test. So a file has the same split in all Python versions.
+  Within a split, files are ordered by these hashes: streams that start at
+  different positions then read different kinds of files, whereas ordering by
+  path would group, for example, all character tables. The entry of the source
+  includes the Python version. UserError if a file cannot be read.
   """
   root = pathlib.Path(root)
   files, _ = list_files(root)
@@ -109,7 +109,7 @@ def read_pystdlib(root: str | os.PathLike) -> tuple[Splits, dict]:
 
 
 def _is_library_source(path: str) -> bool:
-  """Whether a relative path is a Python source that pystdlib has."""
+  """Whether a relative path is a Python source that belongs to pystdlib."""
   *folders, name = path.split('/')
   is_source = name.endswith('.py') and not name.startswith('_sysconfigdata')
   return is_source and not any(map(_SKIPPED.fullmatch, folders))
@@ -118,11 +118,11 @@ def _is_library_source(path: str) -> bool:
 def list_files(
   root: pathlib.Path, follow: Callable[[str], Any] = lambda name: False
 ) -> tuple[dict[str, Part], list[str]]:
-  """Files below root, by relative posix paths, sorted; and what is left out.
+  """Files below root, sorted by relative posix path; and paths left out.
 
-  Left out are hidden files and folders, whatever is neither, and links to
-  folders, unless `follow` is true of their names; no link is followed within
-  another. Each Part is the plain bytes of a file.
+  Hidden files and folders are left out, as are special files and links to
+  folders; `follow` decides by name which links are followed, but not within
+  another link. Each Part is the plain bytes of a file.
   """
 
   def fail(error):
@@ -130,12 +130,12 @@ def list_files(
 
   files, left_out, linked = {}, [], set()
   for folder, inside, names in os.walk(root, onerror=fail, followlinks=True):
-    here = pathlib.Path(folder)
+    parent = pathlib.Path(folder)
     for name in [*inside, *names]:
-      path = here / name
+      path = parent / name
       link = path.is_symlink()
       followed = not link or (linked.isdisjoint(path.parents) and follow(name))
-      # is_file is False of sockets, pipes and links that lead nowhere.
+      # is_file is False for sockets, pipes and broken links.
       kept = followed if name in inside else path.is_file()
       relative = path.relative_to(root).as_posix()
       if name.startswith('.') or not kept:
@@ -149,7 +149,7 @@ def list_files(
 
 
 def between(files: Iterable[Part], start: int, stop: int) -> Split:
-  """Bytes start to stop of the concatenated files, as far as they go."""
+  """Bytes start to stop of the concatenated files."""
   parts, offset = [], 0  # offset of the file's first byte
   for file in files:
     at, end = max(start - offset, 0), min(stop - offset, file.size)
@@ -160,7 +160,7 @@ def between(files: Iterable[Part], start: int, stop: int) -> Split:
 
 
 def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
-  """What the manifest records about files, by relative path."""
+  """The manifest's entry for files, given by relative path."""
   digest = hashlib.sha256()
   for name, file in files.items():
     digest.update(f'{name}\0{file.size}\0'.encode('utf-8', 'surrogateescape'))
@@ -175,7 +175,7 @@ def source(path: pathlib.Path, files: dict[str, Part]) -> dict:
 
 
 def text(path: pathlib.Path) -> Part:
-  """A file of text; UserError if it is none, see `plain_text`."""
+  """A text file; UserError if it is not text, see `plain_text`."""
   with reading(f'{path}'), open_regular(path) as f:
     is_plain = not plain_text.mark(f, f'{path}')
   whole = Part.whole(path, None if is_plain else lambda: plain(path))
@@ -183,15 +183,15 @@ def text(path: pathlib.Path) -> Part:
 
 
 def plain(path: pathlib.Path) -> Iterator[bytes]:
-  """The text of a file in chunks, unpacked and decoded."""
+  """The text of a file in chunks, decompressed and decoded."""
   with reading(f'{path}'), open_regular(path) as f:
     yield from plain_text.chunks(f, f'{path}')
 
 
-def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
-  """The documents of a split, each in pieces: files or records, none empty."""
+def each_document(config: Data, split: Split) -> Iterator[Iterator[bytes]]:
+  """Yields the non-empty documents (files or records) of a split, in chunks."""
   for part in split.parts:
-    if asked.documents == 'record':
+    if config.documents == 'record':
       # A chunk is a record, see `records.texts`.
       yield from (iter([record]) for record in part() if record)
     elif part.size:
@@ -199,20 +199,20 @@ def each_document(asked: Data, split: Split) -> Iterator[Iterator[bytes]]:
 
 
 def document_ends(
-  asked: Data, parts: list[Part], wanted: list[int]
+  config: Data, parts: list[Part], wanted: list[int]
 ) -> list[int]:
-  """Ends of documents at which the joined files are cut.
+  """Offsets, at ends of documents, at which the joined files are cut.
 
-  Each is the first at or after the wanted offset that leaves no part without a
-  document; with too few documents, some parts are empty.
+  Each is the first end at or after the wanted offset such that no part is
+  without a document; with too few documents, some parts are empty.
   """
-  if asked.documents == 'record':
+  if config.documents == 'record':
     sizes = [len(record) for part in parts for record in part() if record]
   else:
     sizes = [part.size for part in parts if part.size]
-  ends, last, found = [0, *itertools.accumulate(sizes)], 0, []
+  ends, last, cuts = [0, *itertools.accumulate(sizes)], 0, []
   for i, offset in enumerate(wanted):
     latest = max(len(sizes) - len(wanted) + i, 0)
     last = min(max(bisect.bisect_left(ends, offset), last + 1), latest)
-    found.append(ends[last])
-  return found
+    cuts.append(ends[last])
+  return cuts

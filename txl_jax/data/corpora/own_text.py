@@ -1,8 +1,8 @@
-"""The user's own text: the files that `finding` finds, as splits.
+"""The user's own text: cuts the files of `finding` into splits.
 
-Without a validation split the last 5 % of the training text are used; without a
-test split the validation split is used again. A text without splits is cut at
-90 and 95 percent. Files are plain text or records; of token ids, see
+Without a validation split, the last 5 % of the training text are used; without
+a test split, the validation split is used again. A text without splits is cut
+at 90 and 95 percent. Files are plain text or records; for token ids see
 `id_files`.
 """
 
@@ -19,93 +19,92 @@ from txl_jax.data.options import IDS, SPLITS, Data
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
-_WINDOW = 4096  # bytes within which a cut looks for the start of a line
-_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never part of another UTF-8 character
+_WINDOW = 4096  # bytes in which a cut looks for the start of a line
+_SPACE = re.compile(rb'[ \t\n\r\v\f]')  # never inside a UTF-8 character
 
 
-def source(asked: Data, files: SplitFiles) -> dict:
-  """The manifest's entry: path, number of files, bytes, and a sha256.
+def source(config: Data, files: SplitFiles) -> dict:
+  """The manifest's entry of the source: path, number of files, bytes, sha256.
 
-  The sha256 is over relative paths, sizes and contents as they are on disk,
-  and which split each file belongs to.
+  The sha256 covers relative paths, sizes, contents on disk, and the split of
+  each file.
   """
   merged = {}
   for split, parts in files.splits.items():
     lead = f'{split}/' if split else ''
     merged |= {f'{lead}{name}': part for name, part in parts.items()}
-  return local.source(pathlib.Path(asked.path), merged)
+  return local.source(pathlib.Path(config.path), merged)
 
 
 def files_of(files: SplitFiles, splits: Splits) -> dict:
-  """The rest of the entry: the files of each split, and those of none.
+  """The rest of the entry: files of each split, and files left out.
 
-  A file that is cut is in several splits.
+  A file that is cut belongs to several splits.
   """
   names = {x.path: name for y in files.splits.values() for name, x in y.items()}
   each = {s: [names[x.path] for x in y.parts] for s, y in splits.items()}
   return {'files_of': each | {'left out': files.left_out}}
 
 
-def splits(asked: Data, files: SplitFiles, size: int = IDS) -> Splits:
-  """The text of each split, or its token ids, all below the size.
+def splits(config: Data, files: SplitFiles, size: int = IDS) -> Splits:
+  """The text of each split, or its token ids, which must be below `size`.
 
-  A text of documents is cut between two, see `local.document_ends`. Other text
-  is cut at the first start of a line at or after the offset, or, if there is
-  none within 4096 bytes, at the first byte there that does not continue a UTF-8
-  character; a text of words is then cut after the first white space within
-  them. Token ids are cut anywhere. UserError: a file cannot be read, or there
-  is too little text.
+  Documents are cut between two of them, see `local.document_ends`. Other text
+  is cut at the first start of a line within 4096 bytes after the offset; if
+  there is none, a text of words is cut after the first white space, and else at
+  the first start of a UTF-8 character. Token ids are cut anywhere. UserError if
+  a file cannot be read, or there is too little text.
   """
   texts = {
-    split: _texts(asked, x.values(), size) for split, x in files.splits.items()
+    split: _texts(config, x.values(), size) for split, x in files.splits.items()
   }
   if '' in texts:
-    return dict(zip(SPLITS, _cut(asked, texts[''], 90, 95)))
+    return dict(zip(SPLITS, _cut(config, texts[''], 90, 95)))
   whole = {split: Split(tuple(parts)) for split, parts in texts.items()}
   if 'validation' not in whole:
-    cut = _cut(asked, texts['train'], 95)
+    cut = _cut(config, texts['train'], 95)
     whole |= dict(zip(('train', 'validation'), cut))
   whole.setdefault('test', whole['validation'])
   return {split: whole[split] for split in SPLITS}
 
 
-def _texts(asked: Data, parts: Iterable[Part], size: int) -> list[Part]:
-  """The text of each file; one that is not plain is read to its end."""
-  texts, of_records = [], asked.documents == 'record'
+def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
+  """The text of each file; those that are not plain are read for their size."""
+  texts, of_records = [], config.documents == 'record'
   for part in parts:
     path, is_records = part.path, records.NAMES.search(part.path.name)
     if of_records and not is_records:
       allowed = f'none or file, for {path} has no records'
-      settings.refuse('data.documents', asked.documents, allowed)
-    if asked.ids:
-      read = functools.partial(id_files.read, path, asked, size)
+      settings.refuse('data.documents', config.documents, allowed)
+    if config.ids:
+      read = functools.partial(id_files.read, path, config, size)
       part = Part.whole(path, read)
-    elif is_records and not asked.raw:
-      how = not of_records, asked.field
+    elif is_records and not config.raw:
+      how = not of_records, config.field
       part = Part.whole(path, functools.partial(records.texts, path, *how))
-    elif not asked.raw:
+    elif not config.raw:
       part = local.text(path)
     texts.append(part)
   return texts
 
 
-def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
-  """The concatenated files, cut at these percentages of their bytes."""
+def _cut(config: Data, parts: list[Part], *percents: int) -> list[Split]:
+  """Cuts the concatenated files at percentages of their bytes."""
   total = sum(part.size for part in parts)
-  unit = id_files.DTYPE.itemsize if asked.ids else 1
+  unit = id_files.DTYPE.itemsize if config.ids else 1
   wanted = [total * p // 100 // unit * unit for p in percents]
-  if asked.ends_documents:
-    cuts = local.document_ends(asked, parts, wanted)
-  elif asked.ids:
+  if config.ends_documents:
+    cuts = local.document_ends(config, parts, wanted)
+  elif config.ids:
     cuts = wanted
   else:
-    cuts = [_place(parts, offset, asked.words) for offset in wanted]
+    cuts = [_place(parts, offset, config.words) for offset in wanted]
   pairs = [*itertools.pairwise([0, *cuts, total])]
   if any(start >= stop for start, stop in pairs):
-    what = 'ids' if asked.ids else 'lines'
-    what = 'documents' if asked.ends_documents else what
+    what = 'ids' if config.ids else 'lines'
+    what = 'documents' if config.ends_documents else what
     raise UserError(
-      f'data.path: {asked.path} has {total} bytes, too few {what} to cut it '
+      f'data.path: {config.path} has {total} bytes, too few {what} to cut it '
       f'into {len(pairs)} splits; allowed: more, or texts for '
       'data.validation_path and data.test_path'
     )
@@ -113,7 +112,7 @@ def _cut(asked: Data, parts: list[Part], *percents: int) -> list[Split]:
 
 
 def _place(parts: list[Part], offset: int, words: bool) -> int:
-  """Where a cut wanted at an offset is made, see `splits`."""
+  """The position of a cut at or after an offset, see `splits`."""
   start = max(offset - 1, 0)
   window = b''.join(local.between(parts, start, offset + _WINDOW)())
   if line := window.find(b'\n') + 1:

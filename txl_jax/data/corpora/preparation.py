@@ -1,8 +1,8 @@
-"""Preparing corpora: from text to the files that `prepared` reads.
+"""Prepares corpora: converts text to the files that `prepared` reads.
 
-Local corpora, pystdlib and text, are prepared into folders named after the
-sha256 of their source, so that a changed source never replaces data that an
-older run needs. The others are downloaded.
+Folders of local corpora, pystdlib and text, have the sha256 of the source in
+their names, so a changed source never replaces data that an older run needs.
+Other corpora are downloaded.
 """
 
 import codecs
@@ -36,51 +36,51 @@ from txl_jax.program.errors import UserError
 
 
 def prepare(
-  asked: Data,
+  config: Data,
   *,
   manual_dir: str | os.PathLike | None = None,
   force: bool = False,
 ) -> Prepared:
-  """Prepares a corpus if it is not there yet, or if forced; and opens it.
+  """Prepares a corpus if it does not exist yet, or if forced; and opens it.
 
-  With data.dir in a bucket it is prepared in, or fetched to, a local folder,
-  `fetching.cache`, and uploaded if it is not in the bucket.
+  With data.dir in a bucket, the corpus is fetched to or prepared in a local
+  folder, `fetching.cache`, and uploaded if the bucket does not have it.
 
-  The folder appears under its name only when it is complete; a run that is
-  killed leaves a folder *.tmp-* that nothing reads. Nothing is downloaded if
-  manual_dir is to hold the archive. Data that cannot be written raise an
-  OSError, other errors a UserError.
+  The folder is renamed to its final name when it is complete; a killed process
+  leaves a folder *.tmp-*, which is never read. With manual_dir, which has the
+  archive, nothing is downloaded. Raises OSError if data cannot be written, and
+  UserError otherwise.
   """
-  asked.check()
-  remote, asked = fetching.apart(asked)
-  given, (asked, path, chosen) = asked, finding.fetch(asked)
-  listed, file = _read_list(asked)
+  config.check()
+  remote, config = fetching.apart(config)
+  original, (config, path, chosen) = config, finding.fetch(config)
+  listed, file = _read_list(config)
   splits, source, text = {}, {}, None
-  if asked.corpus == 'text':
-    text = finding.find(asked, chosen)
-    source = own_text.source(asked, text) | {'path': path}
-  elif asked.corpus == 'pystdlib':
+  if config.corpus == 'text':
+    text = finding.find(config, chosen)
+    source = own_text.source(config, text) | {'path': path}
+  elif config.corpus == 'pystdlib':
     splits, source = local.read_pystdlib(sysconfig.get_path('stdlib'))
-  folder = _folder(given, source, file)
+  folder = _folder(original, source, file)
   if remote is not None and not force:
     fetching.fetch(remote / folder.name, folder)
   if force or not folder.exists():
-    if asked.corpus == 'lm1b' and not file:
+    if config.corpus == 'lm1b' and not file:
       raise UserError(
         f'corpus lm1b needs the published list of its {options.SIZES["lm1b"]:,}'
         ' words; allowed: --vocab_file=FILE, a word a line'
       )
-    print(f'preparing {asked.corpus} into {folder}', file=sys.stderr)
+    print(f'preparing {config.corpus} into {folder}', file=sys.stderr)
     if text:
       size = options.IDS if listed is None else len(listed)
-      splits = own_text.splits(asked, text, size)
+      splits = own_text.splits(config, text, size)
       source |= own_text.files_of(text, splits)
     elif not splits:
       # TFDS is needed only for downloads; training does not import it.
       from txl_jax.data.corpora import builders
 
       splits, source = builders.read(
-        asked.corpus, asked.folder, manual_dir, force
+        config.corpus, config.folder, manual_dir, force
       )
     if file:
       source = {**source, 'vocab_file': file}
@@ -88,67 +88,67 @@ def prepare(
       contextlib.suppress(FileExistsError),  # another process was first
       files.new_folder(folder, replace=force) as made,
     ):
-      vocabulary, entries = writing.write(asked, splits, made, listed)
-      _check(asked, len(vocabulary), entries)
+      vocabulary, entries = writing.write(config, splits, made, listed)
+      _check(config, len(vocabulary), entries)
       prepared.write_manifest(
-        made, folder.name, asked, source, vocabulary, entries
+        made, folder.name, config, source, vocabulary, entries
       )
-  found = prepared.load(folder)
+  corpus = prepared.load(folder)
   if remote is not None:
     fetching.put(folder, remote / folder.name, force)
-  return found
+  return corpus
 
 
-def locate_or_prepare(config: Mapping[str, Any]) -> Prepared:
-  """The corpus that the section `data` of a config asks for.
+def locate_or_prepare(section: Mapping[str, Any]) -> Prepared:
+  """Opens the corpus of a section `data`.
 
-  A local corpus is prepared if it is not there; for one that needs a download a
-  UserError names the command. Data that cannot be written also raise one.
+  A local corpus is prepared if it does not exist. UserError with the command to
+  run if it must be downloaded; UserError also if data cannot be written.
   """
-  asked = settings.read(Data, config)
-  asked.check()
-  folder = fetching.root(asked) / _folder(asked, {}, {}).name
-  if asked.corpus not in options.LOCAL and not fetching.is_there(folder):
-    raise UserError(f'{folder} does not exist; run: {asked.command()}')
+  config = settings.read(Data, section)
+  config.check()
+  folder = fetching.root(config) / _folder(config, {}, {}).name
+  if config.corpus not in options.LOCAL and not fetching.is_there(folder):
+    raise UserError(f'{folder} does not exist; run: {config.command()}')
   try:
-    return prepare(asked)
+    return prepare(config)
   except OSError as e:
-    raise UserError(f'corpus {asked.corpus} cannot be prepared: {e}') from e
+    raise UserError(f'corpus {config.corpus} cannot be prepared: {e}') from e
 
 
-def vocab_size(config: Mapping[str, Any]) -> int:
-  """The size of its vocabulary; prepares a corpus only if that needs it."""
-  asked = settings.read(Data, config)
-  asked.check()
-  return asked.symbols or len(prepare(asked).vocabulary)
+def vocab_size(section: Mapping[str, Any]) -> int:
+  """The vocabulary size of a corpus, which is prepared only if necessary."""
+  config = settings.read(Data, section)
+  config.check()
+  return config.symbols or len(prepare(config).vocabulary)
 
 
-def _read_list(asked: Data) -> tuple[Words | Subwords | Ids | None, dict]:
-  """The vocabulary of a file, and its manifest entry, if there is one."""
-  if asked.ids:
-    return id_files.vocabulary(asked)
-  key = 'tokenizer' if asked.tokenizer else 'vocab_file'
-  path, lm1b = pathlib.Path(getattr(asked, key)), asked.corpus == 'lm1b'
-  if not (asked.tokenizer or asked.vocab_file):
+def _read_list(config: Data) -> tuple[Words | Subwords | Ids | None, dict]:
+  """The vocabulary given by a file, and its manifest entry; None without."""
+  if config.ids:
+    return id_files.vocabulary(config)
+  key = 'tokenizer' if config.tokenizer else 'vocab_file'
+  path, lm1b = pathlib.Path(getattr(config, key)), config.corpus == 'lm1b'
+  if not (config.tokenizer or config.vocab_file):
     return None, {}
   name = f'data.{key}: {path}'
   data = files.read(path, name)
-  if asked.tokenizer:
+  if config.tokenizer:
     fields = files.parse_json(data, name)
     if fields.get('kind') == 'subwords':  # the vocabulary.json of a run
       fields = fields.get('tokenizer')
     try:
-      found = Subwords.from_fields(fields)
+      subwords = Subwords.from_fields(fields)
     except ValueError as e:
       raise UserError(f'{name}: {e}') from e
-    return found, {'file': path.name, 'sha256': found.sha256()}
+    return subwords, {'file': path.name, 'sha256': subwords.sha256()}
   words = Words.from_list(
     data.removeprefix(codecs.BOM_UTF8),
     str(path),
-    eos='<S>' if lm1b else '<eos>' if asked.eos else '',
+    eos='<S>' if lm1b else '<eos>' if config.eos else '',
     unk='<UNK>' if lm1b else '<unk>',
-    add_unk=asked.unk,
-    lower=asked.lower,
+    add_unk=config.unk,
+    lower=config.lower,
   )
   if lm1b and (len(words) != options.SIZES['lm1b'] or not words.unk):
     raise UserError(
@@ -158,41 +158,41 @@ def _read_list(asked: Data) -> tuple[Words | Subwords | Ids | None, dict]:
   return words, {'file': path.name, 'sha256': hashlib.sha256(data).hexdigest()}
 
 
-def _folder(asked: Data, source: dict, file: dict) -> pathlib.Path:
-  """Where a corpus is once prepared."""
-  name = asked.corpus
+def _folder(config: Data, source: dict, file: dict) -> pathlib.Path:
+  """The folder of the prepared corpus."""
+  name = config.corpus
   if name == 'text':
-    path = pathlib.Path(os.path.realpath(asked.path))
+    path = pathlib.Path(os.path.realpath(config.path))
     stem = re.sub(r'[^\w.-]', '_', path.stem)
     name += f'-{stem[:40]}'
   if source:
     name += f'-{source["sha256"][:12]}'
-  name += asked.suffix()
+  name += config.suffix()
   if source and file:
-    kind = 'tokenizer' if asked.subwords else 'list'
+    kind = 'tokenizer' if config.subwords else 'list'
     name += f'-{kind}_{file["sha256"][:12]}'
-  return pathlib.Path(asked.folder) / name
+  return pathlib.Path(config.folder) / name
 
 
-def _check(asked: Data, symbols: int, entries: dict) -> None:
-  """Raises a UserError unless there are tokens, as many as published."""
+def _check(config: Data, symbols: int, entries: dict) -> None:
+  """UserError if a split has no tokens, or not as many as published."""
   for split, entry in entries.items():
     if not entry['tokens'] or entry.get('sentences') == 0:
       raise UserError(
-        f'{asked.path or asked.corpus}: the split {split} has no tokens; '
+        f'{config.path or config.corpus}: the split {split} has no tokens; '
         'allowed: a text with some in each of its three parts'
       )
-  archive = published.ARCHIVES.get(asked.corpus)
+  archive = published.ARCHIVES.get(config.corpus)
   if archive is None:
     return
   expected = {f'tokens in {x}': n for x, n in archive.tokens.items()}
-  found = {f'tokens in {x}': entry['tokens'] for x, entry in entries.items()}
-  if archive.symbols is not None and asked.alphabet == 'seen':
-    expected['symbols'] = archive.symbols - (asked.newline == 'drop')
-    found['symbols'] = symbols
+  counts = {f'tokens in {x}': entry['tokens'] for x, entry in entries.items()}
+  if archive.symbols is not None and config.alphabet == 'seen':
+    expected['symbols'] = archive.symbols - (config.newline == 'drop')
+    counts['symbols'] = symbols
   for what, number in expected.items():
-    if found[what] != number:
+    if counts[what] != number:
       raise UserError(
-        f'{asked.corpus}: {found[what]} {what}, published are {number}; '
+        f'{config.corpus}: {counts[what]} {what}, published are {number}; '
         'allowed: the published text'
       )

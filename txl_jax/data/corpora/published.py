@@ -1,4 +1,4 @@
-"""Where published corpora are found, and what is known about their archives."""
+"""Published corpora: URLs, checksums and sizes of their archives."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ from txl_jax.data.options import SIZES, SPLITS
 
 @dataclasses.dataclass(frozen=True)
 class Archive:
-  """A zip or tar archive with the texts of a corpus, as far as documented."""
+  """A zip or tar archive with the texts of a corpus; None where unpublished."""
 
   urls: tuple[str, ...]  # tried in order
   size: int | None  # in bytes
   sha256: str | None
-  members: Mapping[str, tuple[str, ...]]  # of each split, in order
-  # Bytes of splits that are cut from one text; other splits are whole files.
+  members: Mapping[str, tuple[str, ...]]  # files of each split, in order
+  # Bytes of each split, if they are cut from one text.
   cuts: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  symbols: int | None = None  # of the vocabulary
+  symbols: int | None = None  # vocabulary size
   tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
-  md5: str = ''  # if there is no sha256
-  dataset: str = ''  # on the Hub, with the lines of the texts
+  md5: str = ''  # if no sha256 is published
+  dataset: str = ''  # data set on the Hub with the same lines
 
   @property
   def file(self) -> str:
@@ -28,7 +28,7 @@ class Archive:
 
   @property
   def digest(self) -> tuple[str, str]:
-    """The kind of its published digest, and the digest in hex."""
+    """The published digest: its algorithm, and its value in hex."""
     return ('sha256', self.sha256) if self.sha256 else ('md5', self.md5)
 
 
@@ -42,17 +42,17 @@ _HELD_OUT = (
 
 
 def _files(pattern: str) -> dict[str, tuple[str, ...]]:
-  """One file for each split, by the usual names of splits."""
+  """One file for each split, with the usual split names."""
   names = zip(SPLITS, ('train', 'valid', 'test'))
   return {split: (pattern.format(name),) for split, name in names}
 
 
 def _wikitext(name: str, sha256: str, train: int) -> Archive:
-  """A WikiText; the size of its archive is not documented."""
+  """The Archive of a WikiText corpus, whose size is not published."""
   return Archive(
     urls=(
       f'https://wikitext.smerity.com/{name}-v1.zip',
-      # The original address, which has not answered since 2024.
+      # The original URL, offline since 2024.
       f'https://s3.amazonaws.com/research.metamind.io/wikitext/{name}-v1.zip',
     ),
     size=None,
@@ -94,7 +94,7 @@ _ARCHIVES = {
     sha256=None,
     members=_files('simple-examples/data/ptb.{}.txt'),
     tokens={'train': 929_589, 'validation': 73_760, 'test': 82_430},
-    # As checked by PaddlePaddle, for the same address.
+    # From PaddlePaddle, for the same URL.
     md5='30177ea32e27c525793142b6bf2c8e2d',
   ),
   'lm1b': Archive(
@@ -107,7 +107,7 @@ _ARCHIVES = {
         f'news.en-{shard:05}-of-00100'
         for shard in range(1, 100)
       ),
-      # Publications evaluate on one shard only.
+      # Publications evaluate only on the first shard.
       'validation': _HELD_OUT,
       'test': _HELD_OUT,
     },

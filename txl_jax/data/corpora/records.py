@@ -1,6 +1,6 @@
-"""Records with a text or token ids in a field: lines of JSON, rows of a table.
+"""Records with a field of text or token ids: JSON lines, or rows of tables.
 
-Tables are Parquet, or the Arrow files of a folder of `datasets.save_to_disk`.
+Tables are Parquet files, or Arrow files written by `datasets.save_to_disk`.
 """
 
 import importlib
@@ -22,15 +22,15 @@ NAMES = re.compile(
   r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
 )
 _TABLES = '.parquet', '.arrow'
-_ROWS = 1024  # that are read at once
+_ROWS = 1024  # rows read at once
 _TEXT, _IDS = 'a string', 'a list of whole numbers'
 
 
 def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
-  """The text of each record.
+  """Yields the text of each record; with `newlines`, each ends with one.
 
-  Newlines end each if they are asked for. UserError: the file cannot be read,
-  or a record, unless it is a blank line, has no text.
+  UserError if the file cannot be read, or a record other than a blank line has
+  no text.
   """
   for where, value in _values(path, field, _TEXT):
     if not isinstance(value, str):
@@ -44,19 +44,19 @@ def texts(path: pathlib.Path, newlines: bool, field: str) -> Iterator[bytes]:
 
 
 def ids(path: pathlib.Path, field: str) -> Iterator[tuple[str, np.ndarray]]:
-  """Where each record is, and its ids, integers [n]; UserError: it has none."""
+  """Yields (location, ids [n]) of each record; UserError if it has no ids."""
   for where, value in _values(path, field, _IDS):
-    found = value
-    # NumPy would take True for 1.
+    ids = value
+    # NumPy would accept True as 1.
     if type(value) is list and {*map(type, value)} <= {int}:
-      found = np.array(value) if value else np.zeros([0], np.int32)
-    if getattr(found, 'ndim', 0) != 1 or found.dtype.kind not in 'iu':
+      ids = np.array(value) if value else np.zeros([0], np.int32)
+    if getattr(ids, 'ndim', 0) != 1 or ids.dtype.kind not in 'iu':
       _refuse(where, _json(value), field, _IDS)
-    yield where, found
+    yield where, ids
 
 
 def _values(path, field, what) -> Iterator[tuple[str, Any]]:
-  """Where each record is, and what its field has."""
+  """Yields the location and the field's value of each record."""
   if path.suffix.lower() in _TABLES:
     yield from _rows(path, field, what)
     return
@@ -79,7 +79,7 @@ def _values(path, field, what) -> Iterator[tuple[str, Any]]:
 
 
 def _rows(path, field, what):
-  """As `_values`, of a table; a list is an array."""
+  """`_values` for a table; lists are numpy arrays."""
   try:
     arrow = importlib.import_module('pyarrow')
     parquet = importlib.import_module('pyarrow.parquet')
@@ -110,7 +110,7 @@ def _rows(path, field, what):
 
 
 def _lines(chunks):
-  """The lines of a text, without their ends."""
+  """Yields the lines of a text, without newlines."""
   rest = b''
   for chunk in chunks:
     *lines, rest = (rest + chunk).split(b'\n')

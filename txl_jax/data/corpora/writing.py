@@ -1,7 +1,7 @@
-"""Writing the tokens of a corpus, block by block: memory holds a few blocks.
+"""Tokenises a corpus and writes its tokens, block by block.
 
-If a text of words consists of several local files, each is whole lines: a file
-does not continue the last line of the one before.
+If a text of words consists of several local files, each starts a new line, even
+if the previous file has no final newline.
 """
 
 import collections
@@ -25,64 +25,64 @@ from txl_jax.data.vocabularies.words import Words
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-_BLOCK = 1 << 20  # bytes turned into subwords at once
+_BLOCK = 1 << 20  # bytes encoded as subwords at once
 
 
 def write(
-  asked: Data,
+  config: Data,
   splits: Splits,
   folder: pathlib.Path,
   listed: Words | Subwords | Ids | None,
 ) -> tuple[AnyVocabulary, dict]:
-  """Writes token ids, and where sentences start, into a folder.
+  """Writes token ids and starts of sentences into a folder.
 
-  Returns the vocabulary, counted or learned unless it is given, and for each
-  split its entry in the manifest. UserError: no word is left, or a byte or word
-  has no token id.
+  Returns the vocabulary, which is counted or learned unless `listed` is given,
+  and the manifest's entry of each split. UserError if the vocabulary is empty,
+  or a byte or word has no token id.
   """
   if listed is not None:
     vocabulary = listed
-  elif asked.words:
-    vocabulary = _count(asked, splits)
-  elif asked.ids:
+  elif config.words:
+    vocabulary = _count(config, splits)
+  elif config.ids:
     every = itertools.chain.from_iterable(split() for split in splits.values())
     largest = max((_ids(x).max() for x in every), default=0)
     vocabulary = Ids.of_names({}, int(largest) + 1)
-  elif asked.subwords:
-    vocabulary = _learn(asked, splits['train'])
-  elif asked.corpus in LOCAL or asked.alphabet == 'bytes':
-    vocabulary = dataclasses.replace(Bytes.all_bytes(), raw=asked.raw)
+  elif config.subwords:
+    vocabulary = _learn(config, splits['train'])
+  elif config.corpus in LOCAL or config.alphabet == 'bytes':
+    vocabulary = dataclasses.replace(Bytes.all_bytes(), raw=config.raw)
   else:  # the bytes that occur
     text = itertools.chain.from_iterable(split() for split in splits.values())
-    dropped = b'\n' if asked.newline == 'drop' else b''
+    dropped = b'\n' if config.newline == 'drop' else b''
     vocabulary = Bytes.from_counts(count_bytes(text), dropped)
-  if asked.ends_documents and not asked.words:
+  if config.ends_documents and not config.words:
     vocabulary = vocabulary.of_documents()
-  encode = _words if asked.words else _pieces
+  encode = _words if config.words else _pieces
   entries = {}
   for name, split in splits.items():
     entry = entries[name] = {'bytes': 0}
-    ids = encode(asked, split, vocabulary, entry)
-    entry |= _write_tokens(asked, name, folder, vocabulary, ids)
-  if asked.words and asked.ends_documents:
+    ids = encode(config, split, vocabulary, entry)
+    entry |= _write_tokens(config, name, folder, vocabulary, ids)
+  if config.words and config.ends_documents:
     vocabulary = vocabulary.of_documents()
   return vocabulary, entries
 
 
-def _pieces(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Token ids but of words; completes the entry of the manifest."""
+def _pieces(config, split, vocabulary, entry) -> Iterator[np.ndarray]:
+  """Yields token ids other than words; updates the manifest's entry."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
   texts = (
-    local.each_document(asked, split) if asked.ends_documents else [split()]
+    local.each_document(config, split) if config.ends_documents else [split()]
   )
   for chunks in texts:
-    for chunk in subwords.blocks(chunks, _BLOCK) if asked.subwords else chunks:
-      if asked.ids:
+    for chunk in subwords.blocks(chunks, _BLOCK) if config.subwords else chunks:
+      if config.ids:
         yield _ids(chunk)
         continue
       entry['bytes'] += len(chunk)
-      yield vocabulary.encode(chunk, asked.path or asked.corpus)
-    if asked.ends_documents:
+      yield vocabulary.encode(chunk, config.path or config.corpus)
+    if config.ends_documents:
       yield end
 
 
@@ -90,25 +90,25 @@ def _ids(chunk):
   return np.frombuffer(chunk, id_files.DTYPE)
 
 
-def _words(asked, split, vocabulary, entry) -> Iterator[np.ndarray]:
-  """Token ids of words; completes the entry of the manifest."""
+def _words(config, split, vocabulary, entry) -> Iterator[np.ndarray]:
+  """Yields token ids of words; updates the manifest's entry."""
   entry['unknown'] = 0
-  for block in words.blocks(_lines(asked, split, entry)):
-    ids = vocabulary.encode(block, asked.path or asked.corpus)
+  for block in words.blocks(_lines(config, split, entry)):
+    ids = vocabulary.encode(block, config.path or config.corpus)
     if vocabulary.unk_id is not None:
       entry['unknown'] += int(np.count_nonzero(ids == vocabulary.unk_id))
     yield ids
 
 
-def _lines(asked, split, entry) -> Iterator[bytes]:
-  """A text of words in chunks.
+def _lines(config, split, entry) -> Iterator[bytes]:
+  """Yields a text of words in chunks, and counts its bytes in the entry.
 
-  The last line of a file gets a newline. A document becomes a line: newlines
-  within it are spaces. Counts bytes.
+  The last line of a file gets a newline. A document becomes one line, with
+  spaces in place of newlines.
   """
-  whole = asked.ends_documents
+  whole = config.ends_documents
   if whole:
-    units = ((True, x) for x in local.each_document(asked, split))
+    units = ((True, x) for x in local.each_document(config, split))
   else:
     units = ((x.stop == x.size, x()) for x in split.parts)
   for ends, chunks in units:
@@ -123,14 +123,14 @@ def _lines(asked, split, entry) -> Iterator[bytes]:
       yield b'\n'
 
 
-def _write_tokens(asked, name, folder, vocabulary, parts) -> dict:
-  """Writes token ids and where sentences or documents start."""
+def _write_tokens(config, name, folder, vocabulary, parts) -> dict:
+  """Writes token ids, and starts of sentences or documents."""
   file, dtype = folder / TOKENS.format(name), token_dtype(len(vocabulary))
-  if asked.corpus != 'lm1b' and not asked.ends_documents:
+  if config.corpus != 'lm1b' and not config.ends_documents:
     size = _write(file, dtype, parts)
     return {'tokens': size, 'sha256': files.sha256(file)}
   starts = folder / SENTENCES.format(name)
-  laid_out = sentences.lay_out(parts, vocabulary.start, asked.boundaries)
+  laid_out = sentences.lay_out(parts, vocabulary.start, config.boundaries)
   with files.naming(starts), starts.open('wb') as f:
 
     def ids():
@@ -148,37 +148,37 @@ def _write_tokens(asked, name, folder, vocabulary, parts) -> dict:
 
 
 def _write(path: pathlib.Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
-  """Writes numbers into a file; returns how many."""
+  """Writes arrays to a file; returns the total number of elements."""
   with files.naming(path), path.open('wb') as f:
     for part in parts:
       f.write(part.astype(dtype).tobytes())
   return path.stat().st_size // np.dtype(dtype).itemsize
 
 
-def _learn(asked: Data, train: Split) -> Subwords:
-  """The subwords of a text; of documents, without what separates them."""
-  most = asked.max_size or SUBWORDS
-  if not asked.ends_documents:
+def _learn(config: Data, train: Split) -> Subwords:
+  """Learns subwords of a text; separators of documents are not included."""
+  most = config.max_size or SUBWORDS
+  if not config.ends_documents:
     return subwords.learn(train(), most)
-  each = local.each_document(asked, train)
+  each = local.each_document(config, train)
   return subwords.learn(itertools.chain.from_iterable(each), most - 1)
 
 
-def _count(asked: Data, splits: Splits) -> Words:
-  """The vocabulary of a text; of Penn Treebank, of all its splits."""
-  ptb = asked.corpus == 'ptb'
-  eos, lower = '<eos>' if asked.eos else '', asked.lower or ptb
+def _count(config: Data, splits: Splits) -> Words:
+  """Counts words of the training split; of all splits for Penn Treebank."""
+  ptb = config.corpus == 'ptb'
+  eos, lower = '<eos>' if config.eos else '', config.lower or ptb
   counts = collections.Counter()
   for name in splits if ptb else ('train',):
-    for block in words.blocks(_lines(asked, splits[name], {'bytes': 0})):
+    for block in words.blocks(_lines(config, splits[name], {'bytes': 0})):
       counts.update(words.split(block, eos, lower))
-  least, most = asked.min_count, asked.max_size
+  least, most = config.min_count, config.max_size
   if max(counts.values(), default=0) < least:
     raise UserError(
-      f'{asked.path or asked.corpus}: no word is in the training split {least} '
-      'times; allowed: a data.min_count that leaves some'
+      f'{config.path or config.corpus}: no word is in the training split '
+      f'{least} times; allowed: a data.min_count that leaves some'
     )
-  unk = '<unk>' if asked.unk or '<unk>' in counts else ''
+  unk = '<unk>' if config.unk or '<unk>' in counts else ''
   return Words.from_counts(
     counts, eos=eos, unk=unk, lower=lower, min_count=least, max_size=most
   )

@@ -1,4 +1,4 @@
-"""What tokens stand for: bytes, words, subwords, ids; and text from them."""
+"""Vocabularies of bytes, words, subwords and ids: encoding and decoding."""
 
 from typing import Any
 

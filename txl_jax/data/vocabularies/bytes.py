@@ -1,6 +1,6 @@
 """Vocabularies of bytes, whose symbols are byte values.
 
-Where documents end with <eos>, it is the last symbol, END, which has no bytes.
+If documents end with <eos>, it is the last symbol, END, which has no bytes.
 """
 
 import collections
@@ -13,20 +13,20 @@ import numpy as np
 from txl_jax.data.vocabularies.words import Decoder, Symbols
 from txl_jax.program.errors import UserError
 
-END = 256  # in place of a byte value
+END = 256  # the symbol <eos>, not a byte value
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Bytes(Symbols):
-  """A vocabulary of byte values; ValueError for one invalid or repeated."""
+  """A vocabulary of byte values; ValueError if one is invalid or repeated."""
 
   kind = 'bytes'  # not a field
   unit = 'bpc'
   end = END
   symbols: tuple[int, ...]
   counts: tuple[int, ...] = ()
-  dropped: tuple[int, ...] = ()  # bytes that `encode` leaves out of any text
-  raw: bool = False  # whether texts are any bytes, as with data.raw
+  dropped: tuple[int, ...] = ()  # bytes that `encode` drops
+  raw: bool = False  # whether texts are arbitrary bytes, as with data.raw
 
   def __post_init__(self):
     super().__post_init__()
@@ -37,23 +37,23 @@ class Bytes(Symbols):
 
   @property
   def _values(self):
-    """The symbols that are byte values."""
+    """The symbols without END."""
     return self.symbols if self.eos_id is None else self.symbols[:-1]
 
   @classmethod
   def all_bytes(cls) -> Self:
-    """All 256 byte values, each its own token id: it encodes any text."""
+    """The vocabulary of all 256 byte values, whose token ids are the values."""
     return cls(tuple(range(256)))
 
   @classmethod
   def from_counts(cls, counts: Mapping[int, int], dropped: bytes = b'') -> Self:
-    """The values of {value: occurrences}, most frequent first."""
+    """The vocabulary of {value: count}, most frequent values first."""
     ranked = collections.Counter(counts).most_common()
     kept = {value: n for value, n in ranked if value not in dropped}
     return cls(tuple(kept), tuple(kept.values()), tuple(dropped))
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, uint8 [n], fewer than bytes where some are dropped."""
+    """Token ids, uint8 [n], of all bytes that are not dropped."""
     symbols, dropped = bytes(self._values), bytes(self.dropped)
     if outside := text.translate(None, symbols + dropped):
       at = text.index(outside[0])
@@ -65,12 +65,12 @@ class Bytes(Symbols):
     return np.frombuffer(text.translate(table, dropped), np.uint8).copy()
 
   def decoder(self) -> Decoder:
-    """A new decoder; bytes that `encode` dropped are not restored."""
+    """A new decoder; dropped bytes are not restored."""
     return Decoder(self.symbols, lambda x: bytes([x]) if x < END else b'')
 
   @property
   def sizes(self) -> np.ndarray | None:
-    """See `Symbols`; None where every symbol is a byte."""
+    """See `Symbols`; None if every symbol is a byte."""
     if self.eos_id is None:
       return None
     return np.array([value < END for value in self.symbols], np.int64)
@@ -82,20 +82,20 @@ class Bytes(Symbols):
 
   @property
   def start(self) -> int:
-    """The end of a document, else a newline, else a space, else token 0."""
+    """<eos>, else a newline, else a space or '_', else token 0."""
     if self.eos_id is not None:
       return self.eos_id
-    found = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
-    return next(found, 0)
+    candidates = (self.symbols.index(s) for s in b'\n _' if s in self.symbols)
+    return next(candidates, 0)
 
 
 def count_bytes(chunks: Iterable[bytes]) -> dict[int, int]:
-  """Occurrences of each byte value, with keys in order of first appearance."""
+  """Counts of byte values, with keys in order of first occurrence."""
   counts = {}
   for chunk in chunks:
-    here = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()
-    new = [value for value, n in enumerate(here) if n and value not in counts]
+    added = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256).tolist()
+    new = [value for value, n in enumerate(added) if n and value not in counts]
     counts |= dict.fromkeys(sorted(new, key=chunk.index), 0)
     for value in counts:
-      counts[value] += here[value]
+      counts[value] += added[value]
   return counts

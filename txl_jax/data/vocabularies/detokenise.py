@@ -1,27 +1,27 @@
-"""Readable text from the words of a tokenised corpus.
+"""Detokenisation: readable text from the words of a tokenised corpus.
 
-The corpora separate punctuation from words and write parts of words apart:
-WikiText's "10 @,@ 000", "well @-@ known", "( 1912 )", "the city 's"; Penn
-Treebank's "do n't" and "$ N"; lm1b's "don 't". The spaces that tokenisation
-added are removed by rules that look only at a word and what precedes it, so
-text can be shown while it is written. Straight quotes open and close in turn.
+The corpora separate punctuation and clitics by spaces: WikiText has "10 @,@
+000", "well @-@ known", "( 1912 )" and "the city 's"; Penn Treebank "do n't" and
+"$ N"; lm1b "don 't". The rules that remove these spaces look only at a word and
+those before it, so text can be printed during generation. Straight quotes
+alternate between opening and closing.
 """
 
 import re
 
-_AFTER = frozenset(',.;:?!%)]}…”’') | {'...'}  # no space before these,
-_BEFORE = frozenset('([{$£€¥#“‘')  # none after these,
-_JOINERS = {'@-@': '-', '@,@': ',', '@.@': '.'}  # and none on either side
+_AFTER = frozenset(',.;:?!%)]}…”’') | {'...'}  # no space before these words
+_BEFORE = frozenset('([{$£€¥#“‘')  # no space after these
+_JOINERS = {'@-@': '-', '@,@': ',', '@.@': '.'}  # no space on either side
 _CLITIC = re.compile(r"(n['’]t|['’](s|t|re|ve|ll|d|m))", re.IGNORECASE)
 
 
 class Joiner:
-  """Turns words, one at a time, into text; the word `eos` is a newline."""
+  """Joins words to text, word by word; the word `eos` is a newline."""
 
   def __init__(self, eos: str = ''):
     self._eos, self._previous = eos, ''
     self._glued = True  # no space before the next word
-    self._open = set()  # straight quotes that are still open
+    self._open = set()  # straight quotes that are open
 
   def push(self, word: str) -> str:
     """The text that a word adds."""
@@ -34,7 +34,7 @@ class Joiner:
     if word in _JOINERS:
       return _JOINERS[word]
     if word in ('"', "'"):
-      # It closes a quotation, or is like that in "the players ' union".
+      # A closing quote, or an apostrophe as in "the players ' union".
       if word in self._open or (word == "'" and previous.endswith('s')):
         self._open.discard(word)
         return word

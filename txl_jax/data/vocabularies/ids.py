@@ -1,10 +1,10 @@
-"""Vocabularies of the token ids of a corpus, which never change.
+"""Vocabularies of corpora that are given as token ids.
 
-A symbol is the name of a token, or its id in digits if it has none. Texts have
-white space between symbols, and ids in place of names; but where names hold
-white space or are single characters, nothing is between them, and the longest
-that fits is read. Where documents end with <eos>, it is the last symbol, which
-is empty.
+A symbol is the name of a token, or its id in digits if it has no name. In texts
+symbols are separated by white space, and ids may replace names. If names have
+white space or are single characters, symbols are not separated, and the longest
+match is read. If documents end with <eos>, it is the last symbol, which is
+empty.
 """
 
 import dataclasses
@@ -28,13 +28,13 @@ class Ids(Symbols):
   kind = 'ids'  # not a field
   unit = 'ppl'
   end = ''
-  newline = ''  # not a field; no word stands for one
+  newline = ''  # not a field; newlines are not words
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
 
   @classmethod
   def of_names(cls, names: Mapping[int, str], size: int) -> Self:
-    """So many token ids, some of which have a name."""
+    """A vocabulary of `size` token ids, some of which have names."""
     return cls(tuple(names.get(i, f'{i}') for i in range(size)))
 
   @property
@@ -44,16 +44,16 @@ class Ids(Symbols):
 
   @functools.cached_property
   def spaced(self) -> bool:
-    """Whether white space is between the symbols of a text."""
-    own = self.symbols[: self.eos_id]
-    characters = {*map(len, own)} == {1} and not ''.join(own).isdecimal()
-    return ' '.join(own).split() == [*own] and not characters
+    """Whether the symbols of a text are separated by white space."""
+    names = self.symbols[: self.eos_id]
+    characters = {*map(len, names)} == {1} and not ''.join(names).isdecimal()
+    return ' '.join(names).split() == [*names] and not characters
 
   @functools.cached_property
   def _ids(self) -> dict[str, int]:
-    own = self.symbols[: self.eos_id]
-    digits = {f'{i}': i for i in range(len(own))} if self.spaced else {}
-    return digits | {name: i for i, name in enumerate(own)}
+    names = self.symbols[: self.eos_id]
+    digits = {f'{i}': i for i in range(len(names))} if self.spaced else {}
+    return digits | {name: i for i, name in enumerate(names)}
 
   @functools.cached_property
   def _name(self) -> re.Pattern:
@@ -61,11 +61,11 @@ class Ids(Symbols):
     return re.compile('|'.join([*map(re.escape, longest), '.']), re.DOTALL)
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, int32 [n]; UserError names what is none."""
+    """Token ids, int32 [n]; UserError for text that is not a token."""
     string = text.decode('utf-8', 'surrogateescape')
     words = string.split() if self.spaced else self._name.findall(string)
-    found = map(self._ids.get, words, itertools.repeat(-1))
-    ids = np.fromiter(found, np.int32, len(words))
+    each = map(self._ids.get, words, itertools.repeat(-1))
+    ids = np.fromiter(each, np.int32, len(words))
     if (ids < 0).any():
       what = shown(words[int(np.argmax(ids < 0))])
       allowed = 'their names'
@@ -75,19 +75,19 @@ class Ids(Symbols):
     return ids
 
   def decoder(self) -> Decoder:
-    """A new decoder, which puts a space before all but the first token."""
+    """A new decoder; if `spaced`, it puts spaces between tokens."""
     space = itertools.repeat(' ' if self.spaced else '')
     before = itertools.chain([''], space)
     return Decoder(self.symbols, lambda x: (x and next(before) + x).encode())
 
   @functools.cached_property
   def sizes(self) -> np.ndarray | None:
-    """See `Symbols`; None if symbols have white space between them."""
+    """See `Symbols`; None if symbols are separated by white space."""
     if self.spaced:
       return None
     return np.array([len(name.encode()) for name in self.symbols], np.int64)
 
   @property
   def line_end(self) -> int | None:
-    """Token id of a newline, None if none is its name."""
+    """Token id of a newline, None if no token is named so."""
     return self._ids.get('\n')

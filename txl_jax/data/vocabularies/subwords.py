@@ -1,16 +1,16 @@
-"""Vocabularies of subwords: byte-level BPE, by the library `tokenizers`.
+"""Vocabularies of subwords: byte-level BPE, with the library `tokenizers`.
 
-A subword is one byte or more, and every text is the bytes of its subwords, end
-to end: nothing is lost, nothing is unknown. Bytes that are not UTF-8 are tokens
-of one byte each. The library is needed to learn subwords and to encode a text,
-not to decode one or to use what is encoded.
+A subword is one or more bytes; a text is exactly the concatenation of its
+subwords, without unknown words. Bytes that are not UTF-8 become tokens of one
+byte. The library is needed to learn subwords and to encode text, but not to
+decode text or to read a prepared corpus.
 
-Where documents end with <eos>, it is the last subword, which has no bytes; the
-tokenizer does not know it, and no text contains it.
+If documents end with <eos>, it is the last subword, which has no bytes, is
+unknown to the tokenizer and never occurs in a text.
 
-A text is encoded in blocks that end before a single space between two other
-characters. No subword spans such a place, so the tokens are those of the whole
-text.
+A text is encoded in blocks, each ending before a single space between two
+non-space characters. No subword contains such a position, so the tokens equal
+those of the whole text.
 """
 
 import dataclasses
@@ -31,33 +31,33 @@ from txl_jax.program.errors import UserError, first_line
 from txl_jax.program.settings import cut
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
-_LONGEST = 1 << 22  # bytes of a block with no place to cut it
-_PLACE = re.compile(rb'(?<=\S) (?=\S)')  # that no subword spans
-_RUN = re.compile(r'\S{256}')  # without white space; longer ones learn slowly
+_LONGEST = 1 << 22  # maximum bytes of a block without a position to cut
+_PLACE = re.compile(rb'(?<=\S) (?=\S)')  # where blocks are cut
+_RUN = re.compile(r'\S{256}')  # longer runs without spaces make learning slow
 _ODD = re.compile('([\udc80-\udcff]+)')  # bytes that are not UTF-8
 _ALLOWED = 'allowed: a tokenizer.json of a byte-level BPE'
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Subwords(Symbols):
-  """Subwords, as bytes, and the tokenizer.json that defines them."""
+  """A vocabulary of subwords, defined by a tokenizer.json."""
 
   kind = 'subwords'  # not a field
   unit = 'ppl'
   end = b''
   symbols: tuple[bytes, ...]
   counts: tuple[int, ...] = ()
-  tokenizer: str = ''  # the JSON, in a canonical form
+  tokenizer: str = ''  # the JSON, in canonical form
 
   @classmethod
   def from_fields(cls, fields: Any) -> Self:
-    """Subwords of a parsed tokenizer.json; ValueError if not byte-level BPE."""
+    """Reads a parsed tokenizer.json; ValueError if not byte-level BPE."""
     try:
-      found = _symbols(fields)
+      symbols = _symbols(fields)
     except (TypeError, LookupError, AttributeError) as e:
       raise ValueError(f'it is no tokenizer of the library: {e}') from e
     text = json.dumps(fields, ensure_ascii=False, separators=(',', ':'))
-    return cls(found, (), text)
+    return cls(symbols, (), text)
 
   @functools.cached_property
   def _tokenizer(self) -> Any:
@@ -77,10 +77,10 @@ class Subwords(Symbols):
 
   @functools.cached_property
   def _of_bytes(self) -> np.ndarray:
-    """Token ids of the 256 byte values, int32 [256]; -1 for none."""
-    place = {symbol: i for i, symbol in enumerate(self.symbols)}
-    found = (place.get(bytes([value]), -1) for value in range(256))
-    return np.fromiter(found, np.int32, 256)
+    """Token id of each byte value, int32 [256]; -1 if it has none."""
+    ids = {symbol: i for i, symbol in enumerate(self.symbols)}
+    each = (ids.get(bytes([value]), -1) for value in range(256))
+    return np.fromiter(each, np.int32, 256)
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
     """Token ids, int32 [n]; UserError if they do not reproduce the text."""
@@ -89,14 +89,14 @@ class Subwords(Symbols):
       pieces += _ODD.split(block.decode('utf-8', 'surrogateescape'))
     texts = ['' if _ODD.match(piece) else piece for piece in pieces]
     encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    found = [np.zeros([0], np.int32)]
+    parts = [np.zeros([0], np.int32)]
     for piece, x in zip(pieces, encoded):
       if _ODD.match(piece):
         data = piece.encode('utf-8', 'surrogateescape')
-        found.append(self._of_bytes[np.frombuffer(data, np.uint8)])
+        parts.append(self._of_bytes[np.frombuffer(data, np.uint8)])
       else:
-        found.append(np.asarray(x.ids, np.int32))
-    ids = np.concatenate(found)
+        parts.append(np.asarray(x.ids, np.int32))
+    ids = np.concatenate(parts)
     # A byte without a token has the id -1.
     if (ids < 0).any() or self.decode(ids) != text:
       raise UserError(
@@ -106,7 +106,7 @@ class Subwords(Symbols):
     return ids
 
   def decoder(self) -> Decoder:
-    """A new decoder; a character may be the bytes of several subwords."""
+    """A new decoder; a character may span several subwords."""
     return Decoder(self.symbols, bytes)
 
   @property
@@ -117,70 +117,70 @@ class Subwords(Symbols):
 
   @property
   def start(self) -> int:
-    """The end of a document, else a newline, else token 0."""
+    """<eos>, else a newline, else token 0."""
     if self.eos_id is not None:
       return self.eos_id
     return max(int(self._of_bytes[10]), 0)
 
   def to_json(self) -> dict:
-    """The whole vocabulary: the contents of tokenizer.json."""
-    found = {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)}
-    return found if self.eos_id is None else found | {'documents': True}
+    """The whole vocabulary, with the content of tokenizer.json."""
+    fields = {'kind': self.kind, 'tokenizer': json.loads(self.tokenizer)}
+    return fields if self.eos_id is None else fields | {'documents': True}
 
   def entry(self) -> dict:
-    """All but the tokenizer, whose file is next to the manifest."""
-    found = self.to_json()
-    del found['tokenizer']
-    return found | {'size': len(self), 'sha256': self.sha256()}
+    """Everything but the tokenizer, which has its own file."""
+    fields = self.to_json()
+    del fields['tokenizer']
+    return fields | {'size': len(self), 'sha256': self.sha256()}
 
   def sha256(self) -> str:
-    """The SHA-256 of the tokenizer, in hex."""
+    """Hex SHA-256 of the tokenizer."""
     return hashlib.sha256(self.tokenizer.encode()).hexdigest()
 
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
     """The inverse of `to_json`; ValueError for anything else."""
-    made = cls.from_fields(fields.get('tokenizer'))
-    return made.of_documents() if fields.get('documents') is True else made
+    words = cls.from_fields(fields.get('tokenizer'))
+    return words.of_documents() if fields.get('documents') is True else words
 
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> Self:
     """The inverse of `entry`, given the file; ValueError for another file."""
-    made = cls.from_json({**entry, 'tokenizer': json.loads(data)})
-    if made.sha256() != entry['sha256']:
-      raise ValueError(f'sha256 {made.sha256()}, expected {entry["sha256"]}')
-    return made
+    words = cls.from_json({**entry, 'tokenizer': json.loads(data)})
+    if words.sha256() != entry['sha256']:
+      raise ValueError(f'sha256 {words.sha256()}, expected {entry["sha256"]}')
+    return words
 
 
 def learn(chunks: Iterable[bytes], max_size: int) -> Subwords:
-  """The subwords of a text: 256 bytes, then pairs, the most frequent first.
+  """Learns subwords by BPE: 256 bytes, then merges, most frequent first.
 
-  On a terminal where nothing else draws, the library shows its progress.
-  There are at most max_size, which is at least 256, and learning from the same
-  text always gives the same ones. A newline is always a token of its own.
+  Learns at most max_size >= 256 subwords; the result is deterministic. A
+  newline is always a separate token. The library shows progress on a terminal
+  that is otherwise unused.
   """
   library = _library()
   split = library.pre_tokenizers.Split('\n', 'isolated')
   levels = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-  made = library.Tokenizer(library.models.BPE())
-  made.pre_tokenizer = library.pre_tokenizers.Sequence([split, levels])
-  made.decoder = library.decoders.ByteLevel()
+  tokenizer = library.Tokenizer(library.models.BPE())
+  tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([split, levels])
+  tokenizer.decoder = library.decoders.ByteLevel()
   trainer = library.trainers.BpeTrainer(
     vocab_size=max_size,
     min_frequency=2,
     initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-    # While a console draws, rich has put another class in its place.
+    # While rich draws, it replaces sys.stderr by an object of another class.
     show_progress=type(sys.stderr) is io.TextIOWrapper and sys.stderr.isatty(),
   )
-  made.train_from_iterator(_strings(chunks), trainer)
-  return Subwords.from_fields(json.loads(made.to_str()))
+  tokenizer.train_from_iterator(_strings(chunks), trainer)
+  return Subwords.from_fields(json.loads(tokenizer.to_str()))
 
 
 def _strings(chunks) -> Iterator[str]:
-  """A text in pieces, without bytes that are not UTF-8.
+  """Yields a text in pieces, without bytes that are not UTF-8.
 
-  Long runs without white space are cut: the library takes each for a word, and
-  the square of its length to merge pairs in it.
+  Long runs without white space are cut, since the library treats each as one
+  word, and merging takes time quadratic in its length.
   """
   for block in blocks(chunks, _SIZE):
     for text in _ODD.split(block.decode('utf-8', 'surrogateescape'))[::2]:
@@ -189,17 +189,17 @@ def _strings(chunks) -> Iterator[str]:
 
 
 def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
-  """A text in blocks of about `size` bytes, cut where no subword spans.
+  """Yields a text in blocks of about `size` bytes, not cutting any subword.
 
-  A block without such a place is cut anywhere once it has become long: the
-  tokens there may differ.
+  A long block without a position to cut is cut anywhere: its tokens may differ
+  from those of the whole text.
   """
-  rest, seen = bytearray(), size  # up to which there is no place
+  rest, seen = bytearray(), size  # no position to cut before `seen`
   for chunk in chunks:
     rest += chunk
     while len(rest) > seen:
-      if found := _PLACE.search(rest, seen, _LONGEST):
-        cut = found.start()
+      if match := _PLACE.search(rest, seen, _LONGEST):
+        cut = match.start()
       elif len(rest) >= _LONGEST:
         cut = _LONGEST
       else:
@@ -213,7 +213,7 @@ def blocks(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def _library() -> Any:
-  """The package `tokenizers`; UserError if it is not installed."""
+  """Imports `tokenizers`; UserError if it is not installed."""
   try:
     import tokenizers
   except ImportError as e:
@@ -224,7 +224,7 @@ def _library() -> Any:
 
 
 def _symbols(fields) -> tuple[bytes, ...]:
-  """The bytes of each token id of a tokenizer.json; ValueError if not BPE."""
+  """Bytes of each token id in a tokenizer.json; ValueError if not BPE."""
   model, decoder = fields['model'], fields['decoder'] or {}
   if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
     raise ValueError(
@@ -244,11 +244,11 @@ def _symbols(fields) -> tuple[bytes, ...]:
 
 
 def _byte_values() -> dict[str, int]:
-  """The byte that each character of a byte-level BPE stands for, as in GPT-2.
+  """Maps each character of a byte-level BPE to its byte, as in GPT-2.
 
-  Printable bytes are characters themselves; the others use those from 256 on.
+  Printable bytes map to themselves; the others are characters from 256 on.
   """
-  themselves = [*range(33, 127), *range(161, 173), *range(174, 256)]
-  others = [value for value in range(256) if value not in themselves]
-  found = {chr(value): value for value in themselves}
-  return found | {chr(256 + i): value for i, value in enumerate(others)}
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [value for value in range(256) if value not in printable]
+  values = {chr(value): value for value in printable}
+  return values | {chr(256 + i): value for i, value in enumerate(others)}

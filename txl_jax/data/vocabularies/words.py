@@ -1,9 +1,9 @@
-"""Vocabularies: what all of them offer, and those of words.
+"""The base class of vocabularies, and vocabularies of words.
 
-A token id is the index of its symbol in the vocabulary. A text is split at
-white space, as by `str.split`. Each newline, even of a blank line, is the word
-`eos` if the vocabulary has one, unless that ends documents. An unknown word is
-`unk` if there is one, else an error. Text is UTF-8; other bytes are kept
+A token id is the index of its symbol in the vocabulary. Text is split at white
+space, like `str.split`. Each newline, also of a blank line, becomes the word
+`eos` if there is one, unless it ends documents. An unknown word becomes `unk`
+if there is one, else an error. Text is UTF-8; other bytes are kept
 (surrogateescape).
 """
 
@@ -24,9 +24,9 @@ from txl_jax.data.vocabularies import detokenise
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import listed, shown
 
-_LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # of a list of words
-_BLOCK = 1 << 23  # bytes of a text that is read at once
-_LATER = 'documents', 'raw'  # fields that are left out if they are False
+_LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # line of a word list
+_BLOCK = 1 << 23  # bytes of text read at once
+_LATER = 'documents', 'raw'  # newer fields, omitted from JSON if False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Symbols(abc.ABC):
   kind: ClassVar[str]  # 'bytes', 'words', 'subwords' or 'ids', in its JSON
   unit: ClassVar[str]  # unit of the reported nll per token, bpc or ppl
   unk_id: ClassVar[int | None] = None  # token id of the unknown word
-  end: ClassVar[Any] = None  # in place of the symbol <eos>, which has no bytes
-  raw = False  # not a field; whether texts are any bytes, as with data.raw
-  symbols: tuple  # in the order of their token ids
-  counts: tuple[int, ...] = ()  # of each symbol in the text, if counted
+  end: ClassVar[Any] = None  # the symbol for <eos>, which has no bytes
+  raw = False  # not a field; whether texts are arbitrary bytes (data.raw)
+  symbols: tuple  # in order of token ids
+  counts: tuple[int, ...] = ()  # occurrences of each symbol, if counted
 
   def __post_init__(self):
     V, n = len(self.symbols), len(self.counts)
@@ -58,42 +58,42 @@ class Symbols(abc.ABC):
 
   @abc.abstractmethod
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, integers [n]; a UserError names source and what has no id."""
+    """Token ids, integers [n]; a UserError names source and unknown symbol."""
 
   @property
   def sizes(self) -> np.ndarray | None:
-    """Bytes of each symbol, int64 [V]; None for words, which have spaces."""
+    """Bytes of each symbol, int64 [V]; None if spaces separate symbols."""
     return None
 
   def places(self, other: 'Symbols') -> np.ndarray:
-    """Token ids of another vocabulary's symbols, int64 [V]; -1 for none."""
-    place = {symbol: i for i, symbol in enumerate(self.symbols)}
+    """Ids here of another vocabulary's symbols, int64 [V]; -1 if missing."""
+    known = {symbol: i for i, symbol in enumerate(self.symbols)}
     theirs = other.symbols
     if getattr(self, 'lower', False):
       theirs = map(str.lower, theirs)
-    ids = np.array([place.get(x, -1) for x in theirs], np.int64)
+    ids = np.array([known.get(x, -1) for x in theirs], np.int64)
     roles = (other.eos_id, self.eos_id), (other.unk_id, self.unk_id)
-    for there, own in roles:
-      if there is not None and own is not None:
-        ids[there] = own
+    for their_id, own_id in roles:
+      if their_id is not None and own_id is not None:
+        ids[their_id] = own_id
     return ids
 
   def unknown(self, text: bytes, name: str) -> str:
-    """Which words of a text become <unk>, in one line; '' if none do."""
+    """A message with the words of a text that become <unk>; '' if none do."""
     return ''
 
   @property
   def eos_id(self) -> int | None:
-    """Token id of what ends a line, sentence or document, None for none."""
+    """Token id of the end of a line, sentence or document, or None."""
     return len(self) - 1 if self.symbols[-1:] == (self.end,) else None
 
   @property
   def document_end(self) -> int | None:
-    """Token id of the symbol that only ends documents, None if none does."""
+    """Token id of an <eos> that only ends documents, or None."""
     return self.eos_id
 
   def of_documents(self) -> Self:
-    """The same, with an <eos> that ends documents."""
+    """The same vocabulary, with an <eos> that ends documents."""
     if self.eos_id is not None:
       return self
     return dataclasses.replace(self, symbols=(*self.symbols, self.end))
@@ -103,7 +103,7 @@ class Symbols(abc.ABC):
     """A new decoder, for the token ids of one text."""
 
   def decode(self, ids: Iterable[int]) -> bytes:
-    """The text of token ids, as by `Decoder.push`."""
+    """The text of token ids, see `Decoder.push`."""
     return self.decoder().push(ids)
 
   @property
@@ -113,19 +113,19 @@ class Symbols(abc.ABC):
 
   @property
   def start(self) -> int:
-    """A token after which a text begins: the end of a text or of a line."""
+    """The token before the start of a text: the end of a text or line."""
     return self.eos_id or self.line_end or 0
 
   def to_json(self) -> dict:
     """The whole vocabulary as a dict of JSON types."""
-    found: dict[str, Any] = {'kind': self.kind}
+    fields: dict[str, Any] = {'kind': self.kind}
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
       if field.name not in _LATER or value:
-        found[field.name] = [*value] if isinstance(value, tuple) else value
-    return found
+        fields[field.name] = [*value] if isinstance(value, tuple) else value
+    return fields
 
-  entry = to_json  # in the manifest of a prepared corpus
+  entry = to_json  # for the manifest of a prepared corpus
 
   @classmethod
   def from_json(cls, fields: Mapping) -> Self:
@@ -136,26 +136,26 @@ class Symbols(abc.ABC):
 
 
 def _typed(kind, fields):
-  """{name: value} of a vocabulary's JSON; ValueError for other types."""
-  found = {}
+  """Checked fields of a vocabulary's JSON; ValueError for a wrong type."""
+  typed = {}
   for field in dataclasses.fields(kind):
-    name, of = field.name, typing.get_args(field.type)  # (int, ...) of a tuple
+    name, of = field.name, typing.get_args(field.type)  # (int, ...) for a tuple
     value = fields.get(name, False if name in _LATER else None)
-    right = type(value) is (list if of else field.type)
-    if not right or (of and any(type(x) is not of[0] for x in value)):
+    valid = type(value) is (list if of else field.type)
+    if not valid or (of and any(type(x) is not of[0] for x in value)):
       raise ValueError(f'{name} is {value!r:.80}')
-    found[name] = tuple(value) if of else value
-  return found
+    typed[name] = tuple(value) if of else value
+  return typed
 
 
 class Decoder:
-  """Turns token ids of a text into the bytes `shown` gives for each symbol."""
+  """Converts token ids of a text to bytes; `shown` gives those of a symbol."""
 
   def __init__(self, symbols: tuple, shown: Callable[[Any], bytes]):
     self._symbols, self._shown = symbols, shown
 
   def push(self, ids: Iterable[int]) -> bytes:
-    """The bytes that integers [n] add; ValueError for one not in [0, V)."""
+    """The bytes of the next tokens, integers [n]; ValueError outside [0, V)."""
     ids, V = np.asarray(ids, np.int64), len(self._symbols)
     if ids.size and not 0 <= ids.min() <= ids.max() < V:
       raise ValueError(
@@ -172,10 +172,10 @@ class Words(Symbols):
   unit = 'ppl'
   symbols: tuple[str, ...]
   counts: tuple[int, ...] = ()
-  eos: str = ''  # the word for every newline, if there is one
-  unk: str = ''  # the word that stands for all others, if there is one
+  eos: str = ''  # the word for newlines, '' if there is none
+  unk: str = ''  # the word for unknown words, '' if there is none
   lower: bool = False  # whether texts are lower-cased
-  documents: bool = False  # whether eos ends documents, and newlines are spaces
+  documents: bool = False  # eos ends documents, and newlines are spaces
 
   def __post_init__(self):
     super().__post_init__()
@@ -196,25 +196,25 @@ class Words(Symbols):
     min_count: int = 1,
     max_size: int = 0,
   ) -> 'Words':
-    """The words of {word: occurrences}: eos first, then by falling frequency.
+    """The vocabulary of {word: count}: eos, then by descending frequency.
 
-    Equally frequent words keep their order. Words rarer than min_count are left
-    out, as are the rarest ones beyond max_size, unless that is 0. unk stays
-    however rare; its count includes the words left out.
+    Equally frequent words keep their order. Words rarer than min_count are
+    dropped, as are the rarest words beyond max_size, unless it is 0. unk is
+    always kept; its count includes all dropped words.
     """
-    found = collections.Counter(counts)
-    lines = found.pop(eos, 0)
+    total = collections.Counter(counts)
+    lines = total.pop(eos, 0)
     room = max_size - bool(eos) - bool(unk) if max_size else None
-    kept = [w for w, n in found.most_common() if n >= min_count and w != unk]
+    kept = [w for w, n in total.most_common() if n >= min_count and w != unk]
     kept = kept[:room]
     if unk:
-      # This includes its own occurrences, which are not in `kept`.
-      found[unk] = found.total() - sum(found[w] for w in kept)
+      # This includes its own occurrences, as unk is not in `kept`.
+      total[unk] = total.total() - sum(total[w] for w in kept)
       chosen = {unk, *kept}
-      kept = [w for w, _ in found.most_common() if w in chosen]
+      kept = [w for w, _ in total.most_common() if w in chosen]
     if eos:
-      found[eos], kept = lines, [eos, *kept]
-    return cls(tuple(kept), tuple(found[w] for w in kept), eos, unk, lower)
+      total[eos], kept = lines, [eos, *kept]
+    return cls(tuple(kept), tuple(total[w] for w in kept), eos, unk, lower)
 
   @classmethod
   def from_list(
@@ -227,14 +227,14 @@ class Words(Symbols):
     add_unk: bool = False,
     lower: bool = False,
   ) -> 'Words':
-    """The words of a list: one a line, alone or before its count.
+    """The vocabulary of a list, one word per line, optionally with its count.
 
-    eos is put first unless the list has it; unk is used if the list has it, and
-    otherwise, with add_unk, put last: among the rarest ones, for cutoffs and
-    sampling, however frequent it will be. A UserError names a line of `source`
-    that has another form or a repeated word.
+    eos is put first unless the list has it. unk is used if the list has it;
+    otherwise, with add_unk, it is put last, so that cutoffs and sampling treat
+    it as rare. A UserError names a line of `source` that has another form or a
+    repeated word.
     """
-    counts = {}  # -1 if a word has none
+    counts = {}  # -1 for words without a count
     text = data.decode('utf-8', 'surrogateescape')
     for number, line in enumerate(text.removesuffix('\n').split('\n'), 1):
       form = _LINE.fullmatch(line)
@@ -258,22 +258,22 @@ class Words(Symbols):
 
   @property
   def eos_id(self) -> int | None:
-    """Token id of eos, None if there is none."""
+    """Token id of eos, or None."""
     return self._ids.get(self.eos)
 
   @property
   def unk_id(self) -> int | None:
-    """Token id of unk, None if there is none."""
+    """Token id of unk, or None."""
     return self._ids.get(self.unk)
 
   @property
   def newline(self) -> str:
-    """The word for a newline, '' for none."""
+    """The word for a newline, or ''."""
     return '' if self.documents else self.eos
 
   @property
   def line_end(self) -> int | None:
-    """Token id of the word for a newline, None for none."""
+    """Token id of the word for a newline, or None."""
     return self._ids.get(self.newline)
 
   @property
@@ -286,7 +286,7 @@ class Words(Symbols):
     return dataclasses.replace(self, documents=True)
 
   def _outside(self, text: bytes) -> list[str]:
-    """The different words of a text that have no token id."""
+    """The distinct words of a text that are not in the vocabulary."""
     words = dict.fromkeys(split(text, self.newline, self.lower))
     return [word for word in words if word not in self._ids]
 
@@ -298,11 +298,11 @@ class Words(Symbols):
     return f'{name}: not in the vocabulary, read as {self.unk}: {words}'
 
   def encode(self, text: bytes, source: str) -> np.ndarray:
-    """Token ids, int32 [n]; a UserError has the first word without one."""
+    """Token ids, int32 [n]; a UserError names the first unknown word."""
     words = split(text, self.newline, self.lower)
     other = -1 if self.unk_id is None else self.unk_id
-    found = map(self._ids.get, words, itertools.repeat(other))
-    ids = np.fromiter(found, np.int32, len(words))
+    each = map(self._ids.get, words, itertools.repeat(other))
+    ids = np.fromiter(each, np.int32, len(words))
     if other < 0 and (ids < 0).any():
       raise UserError(
         f'{source}: word {shown(self._outside(text)[0])} is not among the '
@@ -312,18 +312,18 @@ class Words(Symbols):
     return ids
 
   def decoder(self) -> Decoder:
-    """A new decoder; its text is readable, see `detokenise`."""
+    """A new decoder, which detokenises the text."""
     joiner = detokenise.Joiner(self.eos)
     return Decoder(self.symbols, lambda word: _bytes(joiner.push(word)))
 
   def text(self) -> bytes:
-    """The list of words, as `from_list` reads it."""
+    """The list of words, in the format of `from_list`."""
     counted = zip(self.symbols, map(str, self.counts))
     lines = map(' '.join, counted) if self.counts else self.symbols
     return _bytes(''.join(f'{line}\n' for line in lines))
 
   def entry(self) -> dict:
-    """All but the words, whose list is next to the manifest."""
+    """Everything but the words, which have their own file."""
     sha256 = hashlib.sha256(self.text()).hexdigest()
     options = self.to_json()
     del options['symbols'], options['counts']
@@ -332,12 +332,12 @@ class Words(Symbols):
   @classmethod
   def from_entry(cls, entry: Mapping, data: bytes) -> 'Words':
     """The inverse of `entry`, given `text`; ValueError for another list."""
-    found = hashlib.sha256(data).hexdigest()
-    if found != entry['sha256']:
-      raise ValueError(f'sha256 {found}, expected {entry["sha256"]}')
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != entry['sha256']:
+      raise ValueError(f'sha256 {sha256}, expected {entry["sha256"]}')
     options = {name: entry[name] for name in ('eos', 'unk', 'lower')}
-    made = cls.from_list(data, 'the list', **options)
-    return made.of_documents() if entry.get('documents') else made
+    words = cls.from_list(data, 'the list', **options)
+    return words.of_documents() if entry.get('documents') else words
 
 
 def _bytes(text):
@@ -345,7 +345,7 @@ def _bytes(text):
 
 
 def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
-  """A text in blocks of about `size` bytes, of whole lines or else words."""
+  """Yields a text in blocks of about `size` bytes, cut after lines or words."""
   pieces, n = [], 0
   for chunk in chunks:
     pieces.append(chunk)
@@ -361,7 +361,7 @@ def blocks(chunks: Iterable[bytes], size: int = _BLOCK) -> Iterator[bytes]:
 
 
 def split(text: bytes, eos: str, lower: bool) -> list[str]:
-  """The words of a text; each newline is the word eos, unless that is ''."""
+  """Splits a text into words; newlines become the word eos unless it is ''."""
   string = text.decode('utf-8', 'surrogateescape')
   if lower:
     string = string.lower()

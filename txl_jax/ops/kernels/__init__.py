@@ -1,9 +1,9 @@
-"""Relative attention with memory, by plain operations or a kernel.
+"""Relative attention with memory, as plain operations or a fused kernel.
 
-base    what an implementation is given
-api     `relative_attention`, and the choice among implementations
-fused   what kernels share: their gradient, biases and dropout
-xla     plain operations, everywhere, and their gradient
+base    arguments of an implementation
+api     `relative_attention`, and the choice of an implementation
+fused   common to all kernels: gradient, biases and dropout
+xla     plain operations for any device, and their gradient
 triton  a kernel for NVIDIA GPUs from Ampere on
 tpu     a kernel for TPUs
 """

@@ -1,4 +1,4 @@
-"""Relative attention by one of several implementations."""
+"""Relative attention with a choice of implementation."""
 
 import functools
 import importlib
@@ -32,32 +32,32 @@ def relative_attention(
   dropout_key: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
-  """`attention.relative_attention`, with its mask as numbers.
+  """`attention.relative_attention`, with `filled` and `span` for the mask.
 
   Args:
     q: [B, T, H, K] queries, float32 or bfloat16.
-    k: [B, S, H, K] keys, those of the S - T memory slots first.
+    k: [B, S, H, K] keys, the S - T memory slots first.
     v: [B, S, H, K] values.
-    r: [S, H, K] projected position table, farthest first. All are of the
+    r: [S, H, K] projected position table, farthest first; k, v and r have the
       dtype of q.
     u: [H, K] content bias.
     v_bias: [H, K] position bias (the paper's v).
-    b: [S, H], added to the score of each distance before it is scaled, in the
-      order of r; None adds nothing.
-    filled: int32 [B], how many memory slots of each row hold real states, the
-      last ones, 0 to S - T; None is all of them.
-    span: how many keys a query sees at most, itself included; None is all.
-    dropout_rate: of the probabilities; a Python float.
-    dropout_key: needed where the rate is not 0; may be traced.
-    implementation: one of IMPLEMENTATIONS; None is `choose`.
+    b: [S, H], in the order of r, a bias added to the score of each distance
+      before scaling; None adds nothing.
+    filled: int32 [B], number of filled memory slots of each row, 0 to S - T,
+      which are the last ones; None is all of them.
+    span: maximum number of keys a query sees, including itself; None is all.
+    dropout_rate: for the probabilities; a Python float.
+    dropout_key: required if the rate is not 0; may be traced.
+    implementation: one of IMPLEMENTATIONS; None selects one, see `choose`.
 
   Returns:
-    [B, T, H, K], in the dtype of v. It is differentiable in all but filled and
-    the key, in reverse mode alone. The kernels keep nothing of size T x S.
+    [B, T, H, K], in the dtype of v, differentiable in reverse mode, except in
+    filled and the key. Kernels never store arrays of size T x S.
 
   Raises:
-    ValueError: an argument has another shape, or there is no such
-      implementation; `Unable`, one of them, where it cannot compute this.
+    ValueError: an argument has the wrong shape, or the implementation does not
+      exist. Its subclass `Unable`: the implementation does not support this.
   """
   sizes = attention.hold_scored(q, k, r, u, v_bias, b)
   attention.hold(('v', v, 'BSHK'), ('r', r, 'SHK'), **sizes)
@@ -83,7 +83,7 @@ def case_of(q: jax.Array, k: jax.Array, rate: float) -> base.Case:
 
 
 def choose(case: base.Case) -> tuple[str, str]:
-  """The implementation that None stands for, and why, in a few words."""
+  """The implementation used for None, and the reason in a few words."""
   platform = case.device.platform
   if platform not in _BEST:
     return 'xla', f'no kernel for a {platform}'
@@ -93,7 +93,7 @@ def choose(case: base.Case) -> tuple[str, str]:
 
 
 def why_not(name: str, case: base.Case) -> str:
-  """Why an implementation cannot compute a case, '' if it can."""
+  """Reason that an implementation does not support a case; '' if it does."""
   return _kernel(name).why_not(case) if name in _KERNELS else ''
 
 
@@ -104,9 +104,9 @@ def _kernel(name):
 def implementation_of(
   name: str | None, case: base.Case
 ) -> tuple[str, Callable]:
-  """The name of an implementation, and its function like `xla.attend`.
+  """The name of an implementation, and its function, like `xla.attend`.
 
-  ValueError if there is no such implementation, Unable if it cannot do this.
+  ValueError if it does not exist, Unable if it does not support the case.
   """
   name = name or choose(case)[0]
   if name == 'xla':

@@ -1,4 +1,4 @@
-"""What implementations of relative attention are given."""
+"""Arguments of the implementations of relative attention."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from txl_jax.program import target_device
 
 
 class Unable(ValueError):
-  """An implementation was asked for that cannot compute this, and why."""
+  """The chosen implementation does not support the arguments."""
 
 
 class Inputs(NamedTuple):
-  """The arrays; see `attention.relative_scores` for their meaning."""
+  """Array arguments; see `attention.relative_scores`."""
 
   q: jax.Array  # [B, T, H, K]
   k: jax.Array  # [B, S, H, K], memory first
@@ -27,13 +27,13 @@ class Inputs(NamedTuple):
 
 
 def result(x: jax.Array, shape: Sequence[int], dtype: Any) -> Any:
-  """The shape of a kernel's result, which varies over shards as x does."""
-  own = jax.eval_shape(lambda x: jnp.ravel(x)[0].astype(dtype), x)
-  return own.update(shape=tuple(shape))
+  """ShapeDtypeStruct of a kernel's result, with the varying axes of x."""
+  scalar = jax.eval_shape(lambda x: jnp.ravel(x)[0].astype(dtype), x)
+  return scalar.update(shape=tuple(shape))
 
 
 class Case(NamedTuple):
-  """What the choice of an implementation depends on."""
+  """Properties of a call on which the choice of an implementation depends."""
 
   device: target_device.Device
   dtype: str
@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 
 def why_not(case: Case) -> str:
-  """Why no kernel can compute a case, '' if nothing speaks against it."""
+  """Reason that no kernel supports a case; '' if there is none."""
   if case.dtype not in ('float32', 'bfloat16'):
     return f'it needs float32 or bfloat16, not {case.dtype}'
   if case.K > 128:

@@ -1,28 +1,28 @@
-"""What kernels share: the gradient, the biases and dropout.
+"""Code common to all kernels: gradient, biases and dropout.
 
-The global biases reach a kernel as numbers for each key and for each distance,
+Kernels get the global biases as a number c_j per key and p_d per distance,
 
   score(i, j) = (q_i . k_j + q_i . r_d) / sqrt(K) + c_j + p_d,
   c_j = u . k_j / sqrt(K),  p_d = (v_bias . r_d + b_d) / sqrt(K),
 
-which are made here, in float32. A kernel is a module with
+computed here in float32. A kernel is a module with
 
-  why_not(case) -> why it cannot compute a `base.Case`, '' if it can
-  forward(q, k, v, r, c, p, filled, words, *, span, rate) -> out, logsum
-  backward(q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate)
+  why_not(case) -> reason that it does not support a `base.Case`, or ''
+  forward(q, k, v, r, c, p, filled, bits, *, span, rate) -> out, logsum
+  backward(q, k, v, r, c, p, filled, bits, out, logsum, dout, *, span, rate)
     -> dq, dk, dv, dr, dc, dp
 
 q, out and their gradients are [B, T, H, K], k and v [B, S, H, K], r [S, H, K],
 c [B, H, S] and p [H, S] float32, p and r farthest first, filled int32 [B];
-`span` is how many keys a query sees at most, 1 to S, `rate` that of dropout;
-logsum, float32 [B, H, T], is the logarithm of the sum of the exponentials of a
-query's visible scores; dr may be wider than r. The probability of key j for
-query i of row b and head h is dropped by `attention.keep` of
+`span` is the maximum number of keys a query sees, 1 to S, `rate` the dropout
+rate; logsum, float32 [B, H, T], is logsumexp of a query's visible scores; dr
+may have a wider dtype than r. The probability of key j for query i of row b and
+head h is dropped by `attention.keep` with
 
-  index = (((b words[3] + h) + words[2]) T + i) S + j  (uint32, wraps),
+  index = (((b bits[3] + h) + bits[2]) T + i) S + j  (uint32, wraps),
 
-so that it is that of the plain operations, also on a device that has some of
-the rows and heads: words[2] is those before its own, words[3] all heads.
+so shards drop what a single device would: bits[2] is `before` of `attend`, and
+bits[3] the number of all heads.
 """
 
 import functools
@@ -46,16 +46,16 @@ def attend(
   before: Any = 0,
   heads: int = 0,
 ) -> jax.Array:
-  """`xla.attend` by a kernel, a module as above.
+  """`xla.attend` with a kernel, a module as above.
 
-  `before`, int, are the rows times `heads`, plus heads, before the first of
-  these, where they are a part of an array with so many heads; 0 is H.
+  If the arrays are one shard, `heads` is the number of heads of the whole array
+  (0 is H), and `before` = (first row) x heads + (first head) of the shard.
   """
   q, k, v, r, u, v_bias, b, filled = inputs
   B, T, H, K = q.shape
   scale, wide = K**-0.5, dict(preferred_element_type=jnp.float32)
-  # As a product of matrices this would first copy the keys in float32; and for
-  # the backward pass such a copy would be kept.
+  # A matrix product would first copy the keys to float32, and keep that copy
+  # for the backward pass.
   c = jax.checkpoint(_by_key, prevent_cse=False)(
     k, scale * u.astype(jnp.float32)
   )
@@ -63,12 +63,12 @@ def attend(
   p = scale * (p if b is None else p + b.T.astype(jnp.float32))
   if filled is None:
     filled = jnp.full([B], k.shape[1] - T, jnp.int32)
-  words = jnp.zeros([2], jnp.uint32)
+  bits = jnp.zeros([2], jnp.uint32)
   if rate:
-    words = attention.dropout_words(key)
+    bits = attention.dropout_bits(key)
   place = jnp.array([before, heads or H]).astype(jnp.uint32)
-  words = jnp.concatenate([words, place])
-  arrays = shards.varying_alike((q, k, v, r, c, p, filled, words))
+  bits = jnp.concatenate([bits, place])
+  arrays = shards.varying_alike((q, k, v, r, c, p, filled, bits))
   return _attend(kernel, span, rate, *arrays)
 
 
@@ -95,7 +95,7 @@ def _backward(kernel, span, rate, kept, dout):
   run = jax.custom_batching.sequential_vmap(run)
   grads = run(*arrays, out, logsum, dout.astype(out.dtype))
   grads = [g.astype(x.dtype) for g, x in zip(grads, arrays)]
-  return *grads, None, None  # filled and words are whole numbers
+  return *grads, None, None  # filled and bits are integers
 
 
 _attend.defvjp(_forward, _backward)

@@ -1,14 +1,14 @@
 """Fused relative attention for TPUs (Pallas).
 
-Scores are made a tile at a time and never leave the chip; memory grows as
-T + M. The grid of a TPU runs in order, so whatever several steps add to is
-kept in VMEM: no atomics, and two runs agree bit for bit.
+Scores are computed tile by tile and never leave the chip; memory use grows as
+T + M. The grid of a TPU runs in order, so sums over several steps are kept in
+VMEM: without atomics, and deterministic bit for bit.
 
 Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width;
   tiles of n x n scores: query i = I n + a, key j = J n + x.
 
-What a tile is made of is in `tpu_tiles`.
+Computations on tiles are in `tpu_tiles`.
 """
 
 import functools
@@ -23,8 +23,8 @@ from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import tpu_tiles as tiles
 from txl_jax.program import target_device
 
-# What the backward kernel keeps in VMEM grows with the queries and keys: so
-# many fit the 16 MiB of a TPU v4.
+# The backward kernel's use of VMEM grows with queries and keys: these numbers
+# fit into the 16 MiB of a TPU v4.
 _QUERIES, _KEYS = 1024, 1536
 
 
@@ -41,7 +41,7 @@ def why_not(case: base.Case) -> str:
 def forward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
+  """See `fused`; `interpret` runs it as plain JAX, by default only on a CPU."""
   return _run(_forward, arrays, span, rate, interpret)
 
 
@@ -53,7 +53,7 @@ def backward(
 
 
 def _run(run, arrays, span, rate, interpret):
-  # The scalar core has no unsigned numbers.
+  # The scalar core has no unsigned integers.
   arrays = [
     lax.bitcast_convert_type(x, jnp.int32) if x.dtype == jnp.uint32 else x
     for x in arrays
@@ -63,14 +63,14 @@ def _run(run, arrays, span, rate, interpret):
   return run(*arrays, span=span, rate=rate, interpret=interpret)
 
 
-def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
+def _forward(q, k, v, r, c, p, filled, bits, *, span, rate, interpret):
   t = tiles.task(q, k, span, rate, interpret)
   n, K, N = t.n, t.K, t.queries
   first, last = t.bounds(filled)
   r, p = tiles.positions(r, p, t)
 
-  # Blocks of step (h, b, i, step). Steps past the last tile of keys load it
-  # again, which takes no time.
+  # Blocks of grid step (h, b, i, step). Steps after the last tile of keys use
+  # its block again, which costs no load.
   def keys_at(b, i, step, first, last):
     return jnp.minimum(first[b * N + i] + step, last[i])
 
@@ -125,7 +125,7 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
     interpret=interpret,
     name='relative_attention',
   )(
-    *(first, last, filled, words),
+    *(first, last, filled, bits),
     *(q, tiles.heads_first(k, t), tiles.heads_first(v, t)),
     *(r, r, tiles.by_key(c, t)[..., None, :], p, p),
   )
@@ -134,13 +134,13 @@ def _forward(q, k, v, r, c, p, filled, words, *, span, rate, interpret):
 
 
 def _forward_kernel(
-  t, first, last, filled, words, q, k, v, r0, r, c, p0, p, out, logsum,
+  t, first, last, filled, bits, q, k, v, r0, r, c, p0, p, out, logsum,
   ahead, total, top, mass,
 ):  # fmt: skip
-  """One tile; of the blocks in VMEM, r0 and p0 are of the very first chunk.
+  """One tile; r0 and p0 are blocks of the first chunk of the first tile.
 
-  In scratch: the product with the second chunk, which is the first one of the
-  next tile; the sum of the values, the largest score, the sum of weights.
+  Scratch: the product with the second chunk, which is the first chunk of the
+  next tile; the weighted sum of values; the maximum score; the sum of weights.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
   J = first[b * t.queries + i] + step
@@ -166,13 +166,13 @@ def _forward_kernel(
     top[...] = highest
     mass[...] = mass[...] * shrink + jnp.sum(weight, axis=1, keepdims=True)
     if t.rate:
-      weight = jnp.where(tiles.keep(t, h, b, i, J, words), weight, 0)
+      weight = jnp.where(tiles.keep(t, h, b, i, J, bits), weight, 0)
     values = tiles.dot(weight.astype(t.dtype), v[0, 0], 1, 0)
     total[...] = total[...] * shrink + values
 
   @pl.when(step == pl.num_programs(3) - 1)
   def finish():
-    # Queries that only fill the last tile may have seen nothing.
+    # Padding queries in the last tile may see no key.
     seen = jnp.maximum(mass[...], jnp.finfo(jnp.float32).tiny)
     out[0, 0] = (total[...] / (seen * (1 - t.rate))).astype(out.dtype)
     column = jnp.broadcast_to(top[...] + jnp.log(seen), (t.n, 128))
@@ -180,17 +180,17 @@ def _forward_kernel(
 
 
 def _backward(
-  q, k, v, r, c, p, filled, words, out, logsum, dout, *, span, rate, interpret
+  q, k, v, r, c, p, filled, bits, out, logsum, dout, *, span, rate, interpret
 ):
   t = tiles.task(q, k, span, rate, interpret)
-  # Of each query: the sum of weight x gradient of the weight over its keys.
+  # For each query: the sum of weight x gradient of the weight over its keys.
   wide = (x.astype(jnp.float32) for x in (out, dout))
   mean = jnp.einsum('bthk,bthk->bht', *wide)
   rows = tiles.by_query(logsum, mean, t)
   r, p = tiles.positions(r, p, t)
   q, k, v, dout = (tiles.heads_first(x, t) for x in (q, k, v, dout))
   dq, dk, dv, dc, dr, dp = _gradients(
-    *(t, filled, words, q, k, v, dout, rows, tiles.by_key(c, t), r, p),
+    *(t, filled, bits, q, k, v, dout, rows, tiles.by_key(c, t), r, p),
     interpret=interpret,
   )
   dq = tiles.heads_last(dq, t.T)
@@ -200,10 +200,10 @@ def _backward(
   return dq, dk, dv, dr, dc.reshape(t.B, t.H, -1)[..., : t.S], dp
 
 
-def _gradients(t, filled, words, q, k, v, dout, rows, c, r, p, *, interpret):
-  """What the kernel for the backward pass returns.
+def _gradients(t, filled, bits, q, k, v, dout, rows, c, r, p, *, interpret):
+  """Calls the backward kernel.
 
-  dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K]; float32
+  Returns dq [B, H, n x queries, K], dk and dv [B, H, n x keys, K]; in float32
   dc [B, H, keys, n], dr [H, n x chunks, K] and dp [H, chunks, n].
   """
   n, K = t.n, t.K
@@ -271,18 +271,18 @@ def _gradients(t, filled, words, q, k, v, dout, rows, c, r, p, *, interpret):
     ),
     interpret=interpret,
     name='relative_attention_gradient',
-  )(first, last, filled, words, q, k, v, dout, rows, c[..., None, :], r, p)
+  )(first, last, filled, bits, q, k, v, dout, rows, c[..., None, :], r, p)
 
 
 def _backward_kernel(
-  t, first, last, filled, words, q, k, v, dout, rows, c, r, p,
+  t, first, last, filled, bits, q, k, v, dout, rows, c, r, p,
   dq, dk, dv, dc, dr, dp, ahead, behind, columns, q_sum, k_sum, v_sum,
 ):  # fmt: skip
-  """One tile.
+  """One tile of the backward pass.
 
-  In scratch: what the forward kernel has ahead; what the tile before gave to
-  the chunk that is the first of this one; `rows` as columns; and the sums that
-  dq, dk and dv are rounded from.
+  Scratch: `ahead` as in the forward kernel; `behind`, the previous tile's
+  gradient for this tile's first chunk; `rows` transposed; float32 sums for dq,
+  dk and dv.
   """
   h, b, i, step = (pl.program_id(axis) for axis in range(4))
   J = first[b * t.queries + i] + step
@@ -314,7 +314,7 @@ def _backward_kernel(
     r0, p0, _ = positions(chunk)
     ahead[...] = tiles.dot(q[0, 0], r0, 1, 1) + p0
 
-  def give(chunk, grad):
+  def add(chunk, grad):
     r, _, rows = positions(chunk)
     rounded = grad.astype(t.dtype)
     q_sum[...] += tiles.dot(rounded, r, 1, 0)
@@ -334,7 +334,7 @@ def _backward_kernel(
     dweight = tiles.dot(dout[0, 0], v[0, 0], 1, 1)
     dropped = weight
     if t.rate:
-      keep = tiles.keep(t, h, b, i, J, words)
+      keep = tiles.keep(t, h, b, i, J, bits)
       dropped = jnp.where(keep, weight / (1 - t.rate), 0)
       dweight = jnp.where(keep, dweight / (1 - t.rate), 0)
     dscore = weight * (dweight - columns[:, 1:2])
@@ -345,12 +345,12 @@ def _backward_kernel(
     k_sum[keys] += tiles.dot(rounded, q[0, 0], 0, 0)
     q_sum[...] += tiles.dot(rounded, k[0, 0], 1, 0)
     dz = tiles.rotate_back(dscore)
-    give(chunk, tiles.seam(t.n, dz, behind[...]))
+    add(chunk, tiles.seam(t.n, dz, behind[...]))
     behind[...] = dz
 
   @pl.when(last[i] == J)
   def look_behind():
-    give(chunk + 1, tiles.seam(t.n, jnp.zeros_like(behind), behind[...]))
+    add(chunk + 1, tiles.seam(t.n, jnp.zeros_like(behind), behind[...]))
 
   final = step == pl.num_programs(3) - 1
 

@@ -1,19 +1,19 @@
-"""Tiles of scores on a TPU: what the kernels of `tpu` share.
+"""Tiles of scores on a TPU: functions common to the kernels of `tpu`.
 
 Shapes are those of `tpu`; a tile is n x n scores, of queries I n + a and keys
 J n + x.
 
-Query i and key j are at distance d = i + M - j, whose row of r is S - 1 - d.
+Query i and key j are at distance d = i + M - j, which is row S - 1 - d of r.
 With the right number of zeros before r and p, tile (I, J) needs two chunks of
 n rows, number J - I + (tiles of queries) - 1 and the next one: row a of
 
   z[a, y] = q_a . r_y + p_y   of the first chunk if y >= n - a, else the second
 
-holds the position score of key x at y = (x - a) modulo n, so z is rotated, row
-a by a. The second chunk is the first of tile (I, J + 1), which finds its
-product where this tile left it: a tile makes one product with positions, not
-two. In the backward pass likewise: what two tiles of keys give to one chunk is
-put together before it is multiplied.
+has the position score of key x at y = (x - a) modulo n, so row a of z must be
+rotated by a. The second chunk is the first of tile (I, J + 1), which reuses its
+product: each tile computes one product with positions, not two. In the backward
+pass, the gradients of two tiles of keys for one chunk are merged before their
+product.
 """
 
 from typing import Any, NamedTuple
@@ -26,14 +26,14 @@ from jax.experimental.pallas import tpu as pltpu
 from txl_jax import attention
 from txl_jax.program import target_device
 
-# The score of a hidden key, the maximum that a row starts from, and the logsum
-# of a query that only fills the last tile: even scaled, _HIDDEN is so far below
-# LOWEST that a hidden key weighs exactly 0 before a visible one is met.
+# Score of a hidden key, initial maximum of a row, and logsum of padding queries
+# in the last tile. Even if scaled, _HIDDEN is so far below LOWEST that a hidden
+# key has weight exactly 0 before a row's first visible key.
 _HIDDEN, LOWEST, _HIGHEST = -3e38, -1e30, 1e30
 
 
 class Task(NamedTuple):
-  """Numbers that are known when a kernel is compiled."""
+  """Static parameters of a kernel."""
 
   B: int
   T: int
@@ -44,23 +44,23 @@ class Task(NamedTuple):
   span: int
   rate: float
   dtype: Any
-  strided: bool  # the device rotates each row of a tile by its own number
-  queries: int  # tiles of them
-  keys: int
+  strided: bool  # the device can rotate each row of a tile differently
+  queries: int  # tiles of queries
+  keys: int  # tiles of keys
 
   @property
   def S(self) -> int:
-    """Keys."""
+    """Number of keys."""
     return self.M + self.T
 
   @property
   def scale(self) -> float:
-    """Of scores, 1 / sqrt(K)."""
+    """Scale of the scores, 1 / sqrt(K)."""
     return self.K**-0.5
 
   @property
   def lead(self) -> int:
-    """How many zeros stand before the first row of r."""
+    """Number of zeros before the first row of r."""
     return self.queries * self.n - self.T + 1
 
   def nearby(self, I: int) -> range:
@@ -71,18 +71,18 @@ class Task(NamedTuple):
 
   @property
   def grid(self) -> tuple[int, int, int, int]:
-    """Heads, rows, tiles of queries, tiles of keys for one of these."""
+    """Heads, rows, tiles of queries, tiles of keys per tile of queries."""
     steps = max(len(self.nearby(I)) for I in range(self.queries))
     return self.H, self.B, self.queries, steps
 
   def bounds(self, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The first tile of keys, int32 [B x queries], and the last [queries].
 
-    The first one is behind the last where there is nothing to see.
+    If no key is visible, the first is greater than the last.
     """
-    found = [self.nearby(I) for I in range(self.queries)]
-    first = jnp.asarray([f.start for f in found], jnp.int32)
-    last = jnp.asarray([f.stop - 1 for f in found], jnp.int32)
+    ranges = [self.nearby(I) for I in range(self.queries)]
+    first = jnp.asarray([f.start for f in ranges], jnp.int32)
+    last = jnp.asarray([f.stop - 1 for f in ranges], jnp.int32)
     start = lax.div(self.M - filled.astype(jnp.int32), self.n)  # [B]
     return jnp.maximum(first, start[:, None]).reshape(-1), last
 
@@ -93,8 +93,8 @@ def task(
   """The Task of queries [B, T, H, K] and keys [B, S, H, K]."""
   B, T, H, K = q.shape
   S = k.shape[1]
-  # Rotations take multiples of 128; large tiles have less to do besides their
-  # products, and these are what fits.
+  # Rotations need multiples of 128. Large tiles have less overhead; these are
+  # the largest that fit.
   largest = 256 if q.dtype == jnp.float32 else 512
   n = count(count(T, count(T, largest)), 128) * 128
   tiles = count(T, n), count(S, n)
@@ -103,20 +103,20 @@ def task(
 
 
 def _strided():
-  """Whether a TPU rotates each row of a tile by its own number: not v4."""
+  """Whether a TPU can rotate each row of a tile differently: not v4."""
   return not target_device.device().kind.startswith('TPU v4')
 
 
 def count(length: int, n: int) -> int:
-  """Tiles of n in a length, the last of which may be partly empty."""
+  """Number of tiles of n in a length; the last may be partly padding."""
   return -(-length // n)
 
 
 def heads_first(x: jax.Array, t: Task) -> jax.Array:
-  """[B, T or S, H, K] as [B, H, tiles x n, K]."""
+  """Transposes and pads [B, T or S, H, K] to [B, H, tiles x n, K]."""
   x = jnp.swapaxes(x, 1, 2)
-  more = count(x.shape[2], t.n) * t.n - x.shape[2]
-  return jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)])
+  padding = count(x.shape[2], t.n) * t.n - x.shape[2]
+  return jnp.pad(x, [(0, 0), (0, 0), (0, padding), (0, 0)])
 
 
 def heads_last(x: jax.Array, length: int) -> jax.Array:
@@ -127,7 +127,7 @@ def heads_last(x: jax.Array, length: int) -> jax.Array:
 def positions(
   r: jax.Array, p: jax.Array, t: Task
 ) -> tuple[jax.Array, jax.Array]:
-  """r as [H, chunks x n, K], p as [H, chunks, n], for all tiles."""
+  """Pads r to [H, chunks x n, K] and p to [H, chunks, n], for all tiles."""
   chunks = t.queries + t.keys
   rows = t.lead, chunks * t.n - t.S - t.lead
   r = jnp.pad(jnp.swapaxes(r, 0, 1), [(0, 0), rows, (0, 0)])
@@ -135,16 +135,16 @@ def positions(
 
 
 def by_key(c: jax.Array, t: Task) -> jax.Array:
-  """[B, H, S] as [B, H, tiles of keys, n]."""
+  """Pads [B, H, S] to [B, H, tiles of keys, n]."""
   c = jnp.pad(c / t.scale, [(0, 0), (0, 0), (0, t.keys * t.n - t.S)])
   return c.reshape(t.B, t.H, t.keys, t.n)
 
 
 def by_query(logsum: jax.Array, mean: jax.Array, t: Task) -> jax.Array:
-  """Two of [B, H, T] as [B, H, tiles of queries, 8, n], the first two rows."""
-  more = t.queries * t.n - t.T
-  ends = [(0, 0), (0, 0), (0, more)]
-  # A query that only fills the last tile gives no weight to any key.
+  """Packs two [B, H, T] into rows 0 and 1 of [B, H, tiles of queries, 8, n]."""
+  padding = t.queries * t.n - t.T
+  ends = [(0, 0), (0, 0), (0, padding)]
+  # Padding queries give weight 0 to all keys.
   logsum = jnp.pad(logsum, ends, constant_values=_HIGHEST)
   both = jnp.stack([logsum, jnp.pad(mean, ends)], axis=2)
   both = both.reshape(t.B, t.H, 2, -1, t.n).swapaxes(2, 3)
@@ -152,7 +152,7 @@ def by_query(logsum: jax.Array, mean: jax.Array, t: Task) -> jax.Array:
 
 
 def dot(x: jax.Array, y: jax.Array, x_axis: int, y_axis: int) -> jax.Array:
-  """Sum over one axis of each, in float32."""
+  """Product of two tiles, contracting one axis of each, in float32."""
   full = x.dtype == jnp.float32
   return lax.dot_general(
     *(x, y, (((x_axis,), (y_axis,)), ((), ()))),
@@ -162,13 +162,13 @@ def dot(x: jax.Array, y: jax.Array, x_axis: int, y_axis: int) -> jax.Array:
 
 
 def _axes(n):
-  """The number of the row and of the column of each entry of a tile."""
+  """Row and column index of each entry of a tile."""
   a, x = (lax.broadcasted_iota(jnp.int32, (n, n), i) for i in range(2))
   return a, x
 
 
 def seam(n: int, first: jax.Array, second: jax.Array) -> jax.Array:
-  """z from the products with its two chunks."""
+  """Merges the products with two chunks to z."""
   a, y = _axes(n)
   return jnp.where(y >= n - a, first, second)
 
@@ -176,7 +176,7 @@ def seam(n: int, first: jax.Array, second: jax.Array) -> jax.Array:
 def scores(
   t: Task, I: Any, J: Any, filled: Any, content: jax.Array, z: jax.Array, c: Any
 ) -> jax.Array:
-  """Scores of a tile, hidden ones low."""
+  """Scores of a tile; _HIDDEN where a key is hidden."""
   a, x = _axes(t.n)
   column = lax.broadcasted_iota(jnp.int32, (1, t.n), 1)
   exists = column >= t.M - filled - J * t.n
@@ -188,36 +188,36 @@ def scores(
 
 
 def _rotate(z, strided):
-  """Row a moved a to the right; what leaves there comes in on the left."""
+  """Rotates row a by a to the right."""
   if strided:
     return pltpu.roll(z, 0, 1, stride=1, stride_axis=0)
   return _rotate_by_bits(z, lambda by: by)
 
 
 def rotate_back(x: jax.Array) -> jax.Array:
-  """Row a moved a to the left; no TPU rotates rows by numbers that fall."""
+  """Rotates row a by a to the left; strided rotation needs positive strides."""
   return _rotate_by_bits(x, lambda by: x.shape[0] - by)
 
 
 def _rotate_by_bits(x, right):
-  """Row a moved right(a) to the right."""
+  """Rotates row a by right(a) to the right."""
   a, _ = _axes(x.shape[0])
   for bit in (1, 2, 4):
     x = jnp.where(a & bit != 0, pltpu.roll(x, right(bit), 1), x)
-  # Eight rows, those of a register, by one number.
+  # The eight rows of a register rotate together.
   rows = range(8, x.shape[0], 8)
   moved = [pltpu.roll(x[row : row + 8], right(row), 1) for row in rows]
   return jnp.concatenate([x[:8], *moved])
 
 
-def keep(t: Task, h: Any, b: Any, I: Any, J: Any, words: Any) -> jax.Array:
-  """Which probabilities of a tile the dropout leaves (`attention.keep`)."""
+def keep(t: Task, h: Any, b: Any, I: Any, J: Any, bits: Any) -> jax.Array:
+  """Dropout mask of a tile of probabilities (`attention.keep`)."""
   a, x = _axes(t.n)
-  row = b * words[3] + words[2] + h
+  row = b * bits[3] + bits[2] + h
   corner = (row * t.T + I * t.n) * t.S + J * t.n
 
-  def bits(x):
+  def as_uint32(x):
     return lax.bitcast_convert_type(x, jnp.uint32)
 
-  both: Any = [bits(jnp.full([t.n, t.n], words[i])) for i in range(2)]
-  return attention.keep(bits(corner + a * t.S + x), both, t.rate)
+  both: Any = [as_uint32(jnp.full([t.n, t.n], bits[i])) for i in range(2)]
+  return attention.keep(as_uint32(corner + a * t.S + x), both, t.rate)

@@ -4,9 +4,9 @@ Shapes
   B rows, T queries, M memory slots, S = M + T keys, H heads, K head width.
   A tile is n queries by n keys.
 
-Inside the kernels scores are products before the scale; c, p and r come with
-c and p divided by it and r and p padded, see `triton_tiles.operands`. What a
-tile is made of is there as well.
+Inside the kernels, scores are not scaled yet, c and p are divided by the scale,
+and r and p are padded, see `triton_tiles.operands`. Computations on tiles are
+in `triton_tiles`.
 """
 
 import jax
@@ -19,9 +19,9 @@ from txl_jax.ops import shards
 from txl_jax.ops.kernels import base
 from txl_jax.ops.kernels import triton_tiles as tiles
 
-_PROGRAMS = 264  # at a time: two to each multiprocessor of an H100
-_BUFFER = 80 << 20  # bytes, of the gradients by distance
-# Columns of a product that the tensor cores take without padding.
+_PROGRAMS = 264  # running at once: two per multiprocessor of an H100
+_BUFFER = 80 << 20  # maximum bytes of the gradients by distance
+# Number of columns that tensor cores need without padding.
 _ALIGNED = 8
 
 
@@ -33,14 +33,14 @@ def why_not(case: base.Case) -> str:
 
 
 def _forward_kernel(
-  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
   out_ref, logsum_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """Queries from i0 on of one row and head, over the keys they see."""
+  """n queries from i0 on, of one row and head, over the keys they see."""
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
-  # The last queries see the most keys: they start first.
+  # The last queries see the most keys, so they start first.
   i0 = (pl.num_programs(0) - 1 - pl.program_id(0)) * n
   h, b = pl.program_id(1), pl.program_id(2)
   filled = filled_ref[b]
@@ -53,24 +53,24 @@ def _forward_kernel(
     total, top, out, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = tiles.within(j, problem.S, n)
-    k = tiles.load_rows(k_ref, b, there, h, problem)
+    keys = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, keys, h, problem)
     score = tiles.dot(q, k, 1, 1, problem)
     late, early, state = positions.step(J, state)
     of_positions = tiles.by_key(late, early, 1, J, problem)
-    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
     score = tiles.masked(score, tiles.UNSEEN, i, j, i0, j0, filled, problem, 1)
     higher = jnp.maximum(top, jnp.max(score, axis=1))
     shrink = jnp.exp2((top - higher) * scale)
-    # Where a query has seen nothing yet, the power is 0.
+    # Makes the power 0 as long as a query has seen no key.
     level = jnp.maximum(higher, 0.5 * tiles.UNSEEN) * scale
     weights = tiles.power(score, scale, level[:, None], problem)
     total = total * shrink + jnp.sum(weights, axis=1)
     if problem.rate:
-      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
-      keep = attention.keep(index, words_ref, problem.rate)
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
+      keep = attention.keep(index, bits_ref, problem.rate)
       weights = jnp.where(keep, weights, 0)
-    v = tiles.load_rows(v_ref, b, there, h, problem)
+    v = tiles.load_rows(v_ref, b, keys, h, problem)
     out = out * shrink[:, None] + tiles.dot(
       weights.astype(v.dtype), v, 1, 0, problem
     )
@@ -85,7 +85,7 @@ def _forward_kernel(
     *positions.begin(nearest),
   )
   total, top, out, *_ = jax.lax.fori_loop(nearest, last + 1, step, carry)
-  # The plain path divides the weights that dropout keeps; this is less work.
+  # Dividing the output is less work than dividing the kept weights.
   out = out / (total * (1 - problem.rate))[:, None]
   tiles.store_rows(out_ref, b, i, h, out.astype(out_ref.dtype), problem)
   logsum = top * problem.scale + jnp.log(total)
@@ -93,16 +93,15 @@ def _forward_kernel(
 
 
 def _dq_kernel(
-  first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  first_ref, q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
   dout_ref, logsum_ref, delta_ref, _,
   dq_ref, by_distance_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """dq, and the gradients of the scores by distance, of a group of queries.
+  """dq, and gradients of the scores by distance, for a group of queries.
 
-  The first query is in first_ref. dq is of all, what it was for the others. The
-  columns of by_distance [H, B, group, columns] are the rows of r as the kernel
-  has it.
+  The group starts at the query in first_ref; dq of other queries is unchanged.
+  Columns of by_distance [H, B, group, columns] are rows of the padded r.
   """
   n, T, M = problem.n, problem.T, problem.M
   scale = problem.scale * tiles.LOG2_E
@@ -116,13 +115,13 @@ def _dq_kernel(
   dout = tiles.load_rows(dout_ref, b, present, h, problem)
   logsum = plgpu.load(logsum_ref.at[b, h, present]) * tiles.LOG2_E
   delta = plgpu.load(delta_ref.at[b, h, present])
-  # A group may have tiles that no query is in: any row of r will do.
+  # A group may have tiles of padding only, for which any row of r will do.
   base = jnp.maximum(pl.cdiv(T, n) * n - i0 - n, 0)
   positions = tiles.Positions(q, r_ref, p_ref, h, base, problem)
   y, start = tiles.places(1, problem)
 
   def write(J, chunk):
-    """Stores [n, n], what the chunk has that the tile of keys J begins in."""
+    """Stores the gradient [n, n] for the first chunk of tile J."""
     columns = base + J * n + jnp.arange(n, dtype=jnp.int32)
     to = by_distance_ref.at[h, b, local[:, None], columns[None, :]]
     chunk = chunk.astype(by_distance_ref.dtype)
@@ -133,18 +132,18 @@ def _dq_kernel(
     dq, before, *state = carry
     j0 = J * n
     j = j0 + jnp.arange(n, dtype=jnp.int32)
-    there = tiles.within(j, problem.S, n)
-    k = tiles.load_rows(k_ref, b, there, h, problem)
+    keys = tiles.within(j, problem.S, n)
+    k = tiles.load_rows(k_ref, b, keys, h, problem)
     score = tiles.dot(q, k, 1, 1, problem)
-    v = tiles.load_rows(v_ref, b, there, h, problem)
+    v = tiles.load_rows(v_ref, b, keys, h, problem)
     dweights = tiles.dot(dout, v, 1, 1, problem)
     late, early, state = positions.step(J, state)
     of_positions = tiles.by_key(late, early, 1, J, problem)
-    score = score + (of_positions + plgpu.load(c_ref.at[b, h, there]))
+    score = score + (of_positions + plgpu.load(c_ref.at[b, h, keys]))
     weights = tiles.power(score, scale, logsum[:, None], problem)
     if problem.rate:
-      index = tiles.hash_index(b, h, i[:, None], j[None, :], words_ref, problem)
-      keep = attention.keep(index, words_ref, problem.rate)
+      index = tiles.hash_index(b, h, i[:, None], j[None, :], bits_ref, problem)
+      keep = attention.keep(index, bits_ref, problem.rate)
       dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
     dscore = weights * (dweights - delta[:, None])
     dscore = tiles.masked(dscore, 0, i, j, i0, j0, filled, problem, 1)
@@ -188,14 +187,14 @@ def _dq_kernel(
 
 
 def _dkv_kernel(
-  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, words_ref,
+  q_ref, k_ref, v_ref, r_ref, c_ref, p_ref, filled_ref, bits_ref,
   dout_ref, logsum_ref, delta_ref,
   dk_ref, dv_ref, dc_ref,
   *, problem: tiles.Problem,
 ):  # fmt: skip
-  """Keys from j0 on of one row and head, over the queries that see them.
+  """n keys from j0 on, of one row and head, over the queries that see them.
 
-  Tiles are [n, n] here, ready for the products with dout and q.
+  Tiles are [keys, queries] here, as the products with dout and q need them.
   """
   n, T, M, S = problem.n, problem.T, problem.M, problem.S
   scale = problem.scale * tiles.LOG2_E
@@ -203,10 +202,10 @@ def _dkv_kernel(
   h, b = pl.program_id(1), pl.program_id(2)
   filled = filled_ref[b]
   j = j0 + jnp.arange(n, dtype=jnp.int32)
-  there = tiles.within(j, S, n)
-  k = tiles.load_rows(k_ref, b, there, h, problem)
-  v = tiles.load_rows(v_ref, b, there, h, problem)
-  bias = plgpu.load(c_ref.at[b, h, there])
+  keys = tiles.within(j, S, n)
+  k = tiles.load_rows(k_ref, b, keys, h, problem)
+  v = tiles.load_rows(v_ref, b, keys, h, problem)
+  bias = plgpu.load(c_ref.at[b, h, keys])
 
   def step(I, carry):
     dk, dv, dc = carry
@@ -231,8 +230,8 @@ def _dkv_kernel(
     dweights = tiles.dot(v, dout, 1, 1, problem)
     kept = weights
     if problem.rate:
-      index = tiles.hash_index(b, h, i[None, :], j[:, None], words_ref, problem)
-      keep = attention.keep(index, words_ref, problem.rate)
+      index = tiles.hash_index(b, h, i[None, :], j[:, None], bits_ref, problem)
+      keep = attention.keep(index, bits_ref, problem.rate)
       kept = jnp.where(keep, weights, 0)
       dweights = jnp.where(keep, dweights * (1 / (1 - problem.rate)), 0)
     dv = dv + tiles.dot(kept.astype(dout.dtype), dout, 1, 0, problem)
@@ -258,8 +257,8 @@ def _dkv_kernel(
 def forward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, jax.Array]:
-  """See `fused`; `interpret` is to run as plain JAX, None does so on CPUs."""
-  q, k, v, r, c, p, filled, words = arrays
+  """See `fused`; `interpret` runs it as plain JAX, by default only on a CPU."""
+  q, k, v, r, c, p, filled, bits = arrays
   tiling = tiles.tiling_for('forward', q)
   problem = tiles.problem_of(q, k, span, rate, tiling, interpret)
   B, T, H, K = q.shape
@@ -269,7 +268,7 @@ def forward(
     problem,
     (pl.cdiv(T, tiling.n), H, B),
     [(q.shape, q.dtype), ((B, H, T), jnp.float32)],
-    *(q, k, v, *tiles.operands(r, c, p, problem), filled, words),
+    *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
   )
   return out[..., :K], logsum
 
@@ -278,7 +277,7 @@ def backward(
   *arrays: jax.Array, span: int, rate: float, interpret: bool | None = None
 ) -> tuple[jax.Array, ...]:
   """See `fused`; dr is float32, a sum over the rows of the batch."""
-  q, k, v, r, c, p, filled, words, out, logsum, dout = arrays
+  q, k, v, r, c, p, filled, bits, out, logsum, dout = arrays
   by_query, by_key = (tiles.tiling_for(name, q) for name in ('dq', 'dkv'))
   delta = jnp.einsum(
     'bthk,bthk->bht', dout, out, preferred_element_type=jnp.float32
@@ -288,14 +287,14 @@ def backward(
   B, S, H, K = k.shape
   q, k, v, r, dout = tiles.padded(problem, q, k, v, r, dout)
   dq, dr, dp = _distance_gradients(
-    q, k, v, r, c, p, filled, words, logsum, delta, dout, first
+    q, k, v, r, c, p, filled, bits, logsum, delta, dout, first
   )
   dk, dv, dc = tiles.call(
     _dkv_kernel,
     problem,
     (pl.cdiv(S, by_key.n), H, B),
     [(k.shape, k.dtype), (v.shape, v.dtype), (c.shape, jnp.float32)],
-    *(q, k, v, *tiles.operands(r, c, p, problem), filled, words),
+    *(q, k, v, *tiles.operands(r, c, p, problem), filled, bits),
     *(dout, logsum, delta),
   )
   dq, dk, dv, dr = (x[..., :K] for x in (dq, dk, dv, dr))
@@ -303,11 +302,11 @@ def backward(
 
 
 def _distance_gradients(
-  q, k, v, r, c, p, filled, words, logsum, delta, dout, problem
+  q, k, v, r, c, p, filled, bits, logsum, delta, dout, problem
 ):
-  """dq, dr and dp.
+  """Computes dq, dr and dp.
 
-  The gradients of the scores by distance are stored, for a group of queries at
+  The gradients of the scores by distance are stored for one group of queries at
   a time, and multiplied by the queries as matrices.
   """
   B, T, H, K = q.shape
@@ -318,8 +317,8 @@ def _distance_gradients(
   group = n * _tiles_at_once(pl.cdiv(T, n), B * H, size)
   count = pl.cdiv(T, group)
   operands = tiles.operands(r, c, p, problem)
-  # Heads in front, rows and queries as one: plain products, no copy of what is
-  # large. The sum for dp is one more column of that for dr.
+  # Heads come first, and rows and queries share one axis, so products need no
+  # copy of large arrays. dp is an additional column of dr.
   with_ones = jnp.pad(
     jnp.concatenate([q, jnp.ones([B, T, H, _ALIGNED], q.dtype)], axis=-1),
     [(0, 0), (0, count * group - T), (0, 0), (0, 0)],
@@ -335,7 +334,7 @@ def _distance_gradients(
       problem,
       (group // n, H, B),
       [((H, B, group, columns), q.dtype)],
-      *(first, q, k, v, *operands, filled, words, dout, logsum, delta),
+      *(first, q, k, v, *operands, filled, bits, dout, logsum, delta),
       over=[dq],
     )
     sums += jnp.einsum(
@@ -357,10 +356,11 @@ def _distance_gradients(
 
 
 def _tiles_at_once(wanted, programs, size):
-  """How many of the tiles of queries a call of the kernel for dq takes.
+  """Number of query tiles per call of the dq kernel, at most `wanted`.
 
-  All rows and heads have `programs` of each, and a buffer of so many bytes. The
-  multiprocessors of a large GPU should be busy to the end of each call.
+  `programs` is rows x heads, and `size` the bytes of the buffer for one tile of
+  one program. It keeps the multiprocessors of a large GPU busy to the end of
+  each call.
   """
   best, most = 1, 0.0
   for count in range(1, wanted + 1):

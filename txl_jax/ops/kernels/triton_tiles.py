@@ -1,17 +1,17 @@
-"""Tiles of scores in Pallas on Triton: what the kernels of `triton` share.
+"""Tiles of scores in Pallas on Triton: functions of the kernels in `triton`.
 
 Shapes
   T queries, M memory slots, S = M + T keys, H heads, K head width.
   A tile is n queries i0 + a by n keys j0 + x; n is a power of two.
 
 Query i and key j are at distance d = i + M - j, and r is farthest first, so a
-tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r: two chunks of n rows
-from T - i0 - n + j0 on, of which query a needs n neighbours that begin n - 1 -
-a rows into the first. Both are multiplied as they are; the columns from n - 1
-- a on of one product and those before of the other are merged, and what
-remains of the skew is a rotation of row a by n - 1 - a. The next tile of keys
-begins one chunk further: a step along the keys makes one product with
-positions and keeps the other.
+tile needs rows T - i0 - n + j0 + (n - 1 - a) + x of r. These are in two chunks
+of n rows from row T - i0 - n + j0 on; query a needs n consecutive rows, from
+row n - 1 - a of the first chunk on. The tile is multiplied with both chunks.
+For row a, columns from n - 1 - a on of the first product are merged with those
+before of the second, and rotated by n - 1 - a. The next tile of keys starts one
+chunk later, so each step along the keys computes one product with positions and
+reuses the other.
 """
 
 import functools
@@ -28,24 +28,20 @@ from txl_jax.ops.kernels import base
 from txl_jax.program import target_device
 
 LOG2_E = math.log2(math.e)
-UNSEEN = -1e30  # a score: finite, so that no difference of two is NaN
+UNSEEN = -1e30  # score of a hidden key; finite, so differences are never NaN
 
 
 class Tiling(NamedTuple):
-  """How a kernel is cut.
+  """Tile size and resources of a kernel."""
 
-  The n of its tiles; warps; for how many steps of a loop shared memory holds
-  the loads; and whether those of r go through registers, for want of it.
-  """
-
-  n: int
+  n: int  # queries and keys of a tile
   warps: int
-  stages: int
-  direct: bool = False
+  stages: int  # pipeline stages, for which shared memory holds loads
+  direct: bool = False  # r is loaded to registers, to save shared memory
 
 
 class Problem(NamedTuple):
-  """What a kernel knows when it is compiled."""
+  """Static parameters of a kernel."""
 
   T: int
   S: int
@@ -58,22 +54,22 @@ class Problem(NamedTuple):
 
   @property
   def n(self) -> int:
-    """Queries and keys of a tile."""
+    """Number of queries, and of keys, of a tile."""
     return self.tiling.n
 
   @property
   def M(self) -> int:
-    """Memory slots."""
+    """Number of memory slots."""
     return self.S - self.T
 
   @property
   def width(self) -> int:
-    """Columns of a tile of states, a power of two: K and zeros."""
+    """Columns of a tile of states: K padded to a power of two."""
     return max(16, pl.next_power_of_2(self.K))
 
   @property
   def scale(self) -> float:
-    """Of scores, 1 / sqrt(K)."""
+    """Scale of the scores, 1 / sqrt(K)."""
     return self.K**-0.5
 
 
@@ -82,7 +78,7 @@ def power(
 ) -> jax.Array:
   """2^(x scale - offset), for an offset that broadcasts to x.
 
-  Triton alone would round the product and guard against subnormal results.
+  Without the assembly, Triton would round the product and handle subnormals.
   """
   if problem.interpret:
     return jnp.exp2(x * scale - offset)
@@ -102,32 +98,31 @@ def power(
 
 
 def _turn(x, to, axis, loop, problem):
-  """Moves the elements of float32 x [n, n] along an axis, to places `to`.
+  """Moves the elements of float32 x [n, n] along an axis to indices `to`.
 
-  Triton cannot gather from registers: the elements go through shared memory
-  that the assembly declares for itself, whatever the layout they are in. One
-  instance holds all elements of a thread, and the barriers keep the reads of
-  the last call, the writes and the reads apart. `loop` is the index of the
-  loop around: addresses that did not depend on it would all be kept in
-  registers from step to step.
+  Triton cannot gather from registers: elements of any layout go through shared
+  memory, which the assembly declares. One instance of the assembly has all
+  elements of a thread; barriers separate the previous call's reads, the writes
+  and the reads. `loop` is the index of the enclosing loop: if addresses did not
+  depend on it, all would stay in registers between steps.
   """
   n, warps = problem.n, problem.tiling.warps
   if problem.interpret:
     moved = jnp.zeros_like(x)
     return jnp.put_along_axis(moved, to, x, axis=axis, inplace=False)
   if n < 16 * warps:
-    # Some warps would hold the same elements, in several instances.
+    # Several warps would hold copies of the same elements.
     raise ValueError(f'{warps} warps do not share out {n} rows')
   row = jax.lax.broadcasted_iota(jnp.int32, (n, n), 0)
   column = jax.lax.broadcasted_iota(jnp.int32, (n, n), 1)
-  pitch = n + 3  # of all residues, the fewest bank conflicts
+  pitch = n + 3  # has the fewest bank conflicts
   stride = 4 if axis else 4 * pitch
   read = ((row + (loop >> 30)) * pitch + column) * 4
   write = read + (to - (column if axis else row)) * stride
   count = n * n // (32 * warps)
   lines = [
     '{',
-    # What Triton has in shared memory comes after it, and must stay aligned.
+    # Triton's own shared memory follows and must stay aligned.
     f'.shared .align 1024 .b8 tile[{pl.cdiv(n * pitch * 4, 1024) * 1024}];',
     '.reg .b32 base, place;',
     'mov.u32 base, tile;',
@@ -153,7 +148,7 @@ def _turn(x, to, axis, loop, problem):
 
 
 def places(axis: int, problem: Problem) -> tuple[jax.Array, jax.Array]:
-  """Where rows of r are in a chunk, and where query a begins: int32 [n, n].
+  """Index y in a chunk, and first index of query a: int32 [n, n] each.
 
   Chunks are along the axis, queries along the other.
   """
@@ -167,7 +162,7 @@ def by_key(
 ) -> jax.Array:
   """Merges two products with chunks of r, and moves them to their keys.
 
-  Both are float32 [n, n], of one chunk and the chunk before it.
+  `late` is the product with the chunk after that of `early`, float32 [n, n].
   """
   y, start = places(axis, problem)
   merged = jnp.where(y < start, late, early)
@@ -176,9 +171,9 @@ def by_key(
 
 
 def by_distance(x: jax.Array, loop: Any, problem: Problem) -> jax.Array:
-  """Moves x [n, n] of queries and keys to where their rows of r are.
+  """Moves x [n, n] of queries and keys to the indices of their rows of r.
 
-  What of row a is before its start belongs to the later of the two chunks.
+  In row a, entries before its start belong to the later of the two chunks.
   """
   y, start = places(1, problem)
   to = y + start - jnp.where(y + start < problem.n, 0, problem.n)
@@ -188,10 +183,10 @@ def by_distance(x: jax.Array, loop: Any, problem: Problem) -> jax.Array:
 def dot(
   x: jax.Array, y: jax.Array, axis_x: int, axis_y: int, problem: Problem
 ) -> jax.Array:
-  """A product of tiles over one axis of each, accumulated in float32.
+  """Product of two tiles, contracting one axis of each, in float32.
 
-  float32 tiles go to the tensor cores in three parts, which leaves about the
-  rounding of float32; products one by one would spill most of the registers.
+  float32 tiles use three TF32 products on tensor cores, with about float32
+  accuracy; without tensor cores, most registers would be spilled.
   """
   precision = None
   if x.dtype == jnp.float32:
@@ -210,9 +205,9 @@ def dot(
 def load_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, problem: Problem
 ) -> jax.Array:
-  """States [n, width] of ref [B, rows, H, width], or [rows, H, width] (b None).
+  """Loads [n, width] from ref [B, rows, H, width]; without B if b is None.
 
-  rows is int32 [n], all of them in the array.
+  `rows` is int32 [n], within bounds.
   """
   columns = jnp.arange(problem.width, dtype=jnp.int32)
   place = (rows[:, None], h, columns[None, :])
@@ -222,7 +217,7 @@ def load_rows(
 def store_rows(
   ref: Any, b: Any, rows: jax.Array, h: Any, x: jax.Array, problem: Problem
 ) -> None:
-  """Stores states [n, width] in ref [B, rows, H, width], where it has them."""
+  """Stores [n, width] in ref [B, rows, H, width]; skips rows out of bounds."""
   columns = jnp.arange(problem.width, dtype=jnp.int32)
   place = ref.at[b, rows[:, None], h, columns[None, :]]
   mask = jnp.broadcast_to((rows < ref.shape[1])[:, None], x.shape)
@@ -230,7 +225,7 @@ def store_rows(
 
 
 def within(rows: jax.Array, size: int, tile: int) -> jax.Array:
-  """Rows [n] from a multiple of the tile on, none of them past the last."""
+  """Clips rows [n], which start at a multiple of the tile, to the last row."""
   return rows if size % tile == 0 else jnp.minimum(rows, size - 1)
 
 
@@ -245,24 +240,24 @@ def masked(
   problem: Problem,
   axis: int,
 ) -> jax.Array:
-  """x, and `unseen` where the query does not see the key.
+  """Replaces x by `unseen` where the query does not see the key.
 
   x is a tile [n, n] of queries i, int32 [n] from i0 on, and keys j, int32 [n]
-  from j0 on along the axis. Most tiles are seen as a whole.
+  from j0 on, along the axis. Most tiles are entirely visible.
   """
   M, span = problem.M, problem.span
 
   def mask(x):
     first = jnp.maximum(i + M - span + 1, M - filled)
-    more = jnp.maximum(i + M - first, 0).astype(jnp.uint32)
-    # A query that is not there sees no key.
+    reach = jnp.maximum(i + M - first, 0).astype(jnp.uint32)
+    # A padding query sees no key.
     first = jnp.where(i < problem.T, first, problem.S + problem.n)
-    first, more, keys = (
+    first, reach, keys = (
       jnp.expand_dims(x, axis if n < 2 else 1 - axis)
-      for n, x in enumerate((first, more, j))
+      for n, x in enumerate((first, reach, j))
     )
     # 0 <= j - first <= more.
-    return jnp.where((keys - first).astype(jnp.uint32) <= more, x, unseen)
+    return jnp.where((keys - first).astype(jnp.uint32) <= reach, x, unseen)
 
   last = i0 + problem.n - 1
   whole = (
@@ -275,19 +270,19 @@ def masked(
 
 
 def hash_index(
-  b: Any, h: Any, i: Any, j: Any, words_ref: Any, problem: Problem
+  b: Any, h: Any, i: Any, j: Any, bits_ref: Any, problem: Problem
 ) -> jax.Array:
-  """The index of each weight that dropout hashes, uint32; see `fused`."""
+  """Index of each weight for the dropout hash, uint32; see `fused`."""
   b, h, i, j = (x.astype(jnp.uint32) for x in (b, h, i, j))
-  row = b * words_ref[3] + words_ref[2] + h
+  row = b * bits_ref[3] + bits_ref[2] + h
   return (row * problem.T + i) * problem.S + j
 
 
 class Positions:
-  """Products of a query tile with r, a chunk at a time.
+  """Products of a query tile with r, chunk by chunk.
 
-  The state is the product with the chunk that the next tile of keys begins in,
-  and with `direct` the rows of the chunk after it.
+  The state is the product with the first chunk of the next tile of keys, and
+  with `direct` also the rows of the second chunk.
   """
 
   def __init__(self, q, r_ref, p_ref, h, base, problem):
@@ -295,9 +290,9 @@ class Positions:
     self.h, self.base, self.problem = h, base, problem
 
   def begin(self, J: Any) -> tuple[jax.Array, ...]:
-    """The state for the tile of keys J."""
+    """The initial state, for the tile of keys J."""
 
-    # A loop, since Triton keeps what a product read until the loop after it.
+    # In a loop, as Triton keeps operands of a product until the next loop.
     def step(J, _):
       return self._product(J, self.chunk(J))
 
@@ -310,18 +305,18 @@ class Positions:
   def step(
     self, J: Any, state: Sequence[jax.Array]
   ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """The products for tile J, later chunk first, and the next state."""
+    """Products of tile J with its later and earlier chunk, and new state."""
     early, *r = state
     late = self._product(J + 1, r[0] if r else self.chunk(J + 1))
     return late, early, (late, self.chunk(J + 2)) if r else (late,)
 
   def _its_rows(self, J):
-    """The rows of the chunk that tile J begins in: int32 [n]."""
+    """Row indices of the first chunk of tile J: int32 [n]."""
     first = self.base + J * self.problem.n
     return first + jnp.arange(self.problem.n, dtype=jnp.int32)
 
   def chunk(self, J: Any) -> jax.Array:
-    """The rows of r [n, width] that tile J begins in."""
+    """Rows of r of the first chunk of tile J: [n, width]."""
     return load_rows(self.r_ref, None, self._its_rows(J), self.h, self.problem)
 
   def _product(self, J, r):
@@ -332,11 +327,11 @@ class Positions:
 def operands(
   r: jax.Array, c: jax.Array, p: jax.Array, problem: Problem
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """r, c and p as the kernels have them.
+  """Converts r, c and p to operands of the kernels.
 
-  c and p without the scale that the whole score is multiplied by; r and p with
-  the rows that tiles at the edges touch besides: T is brought up to a multiple
-  of n before row 0, and a tile and a chunk follow the last.
+  c and p are divided by the scale of the scores. r and p are padded with the
+  rows that tiles at the edges read: before row 0 by as many as T lacks to a
+  multiple of n, and at the end by several tiles.
   """
   ends = -problem.T % problem.n, 4 * problem.n
   r = jnp.pad(r, [ends, (0, 0), (0, 0)])
@@ -361,9 +356,9 @@ def problem_of(
 
 
 def padded(problem: Problem, *states: jax.Array) -> list[jax.Array]:
-  """States with their last axis brought up to a power of two.
+  """Pads the last axis of states to a power of two.
 
-  Copies cost less than loads of less than 16 bytes.
+  These copies cost less than loads of less than 16 bytes.
   """
   return [
     jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, problem.width - problem.K)])
@@ -379,9 +374,9 @@ def call(
   *args: jax.Array,
   over: Sequence[jax.Array] = (),
 ) -> Any:
-  """A kernel over a grid, its arrays whole.
+  """Calls a kernel over a grid, with unblocked arrays.
 
-  The first results take the places of the arrays `over`, its last arguments.
+  Its last arguments are the arrays `over`, which the first results overwrite.
   """
   over = list(over)
   shapes = [(x.shape, x.dtype) for x in over] + results
@@ -399,12 +394,12 @@ def call(
 
 
 def tiling_for(name: str, q: jax.Array) -> Tiling:
-  """The tiling that was fastest on an H100 for a kernel with such states."""
+  """The fastest tiling on an H100, for a kernel and the states' shape."""
   wide = q.shape[-1] > 64
   if q.dtype == jnp.float32:
     return Tiling(16, 1, 1) if wide else Tiling(32, 2, 1)
-  # Shared memory is for two programs to a multiprocessor; what does not fit
-  # twice goes through registers, or is loaded when it is needed.
+  # Two programs share the memory of a multiprocessor; where it is too small, r
+  # goes through registers, or there is one pipeline stage.
   if not wide:
     return Tiling(64, 4, 2, direct=name == 'dq')
   return (

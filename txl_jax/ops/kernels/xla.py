@@ -1,7 +1,7 @@
-"""Plain operations that XLA compiles, with a gradient written by hand.
+"""Relative attention as plain operations, with a hand-written gradient.
 
-Scores of all queries and keys exist at once: memory grows with T x S, but of
-all arrays of that size one is kept for the backward pass.
+The scores of all queries and keys exist at once, so memory use grows with
+T x S; only one array of that size is kept for the backward pass.
 """
 
 import functools
@@ -19,16 +19,16 @@ from txl_jax.program import target_device
 def attend(
   inputs: base.Inputs, *, span: int, rate: float, key: jax.Array | None
 ) -> jax.Array:
-  """Attention [B, T, H, K]; a query sees at most `span` keys, itself included.
+  """Attention [B, T, H, K]; a query sees at most `span` keys with itself.
 
-  The rate is that of dropout; without one, the key may be None.
+  `rate` is the dropout rate; if it is 0, the key may be None.
   """
   *arrays, filled = inputs
   T, S = inputs.q.shape[1], inputs.k.shape[1]
   mask = attention.visibility(T, S - T, filled, span)
-  words = attention.dropout_words(key) if rate else None
-  arrays = shards.varying_alike(tuple(arrays), mask, words)
-  return masked(rate, arrays, mask, words)
+  bits = attention.dropout_bits(key) if rate else None
+  arrays = shards.varying_alike(tuple(arrays), mask, bits)
+  return masked(rate, arrays, mask, bits)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -37,7 +37,7 @@ def masked(
 ) -> jax.Array:
   """`attention.relative_attention` of the arrays q, k, v, r, u, v_bias and b.
 
-  There is no forward-mode derivative.
+  It has no forward-mode derivative.
   """
   return _forward(rate, arrays, mask, key)[0]
 
@@ -46,18 +46,18 @@ def _forward(rate, arrays, mask, key):
   q, k, v, *positional = arrays
   scores = attention.relative_scores(q, k, *positional, einsum=matmul.einsum)
   weights, total = attention.exponentials(scores, mask)
-  weights = weights.astype(v.dtype)  # they are kept
-  more = rate, key, matmul.einsum
-  out = attention.weighted_sum(weights, total, v, *more)
+  weights = weights.astype(v.dtype)  # kept for the backward pass
+  options = rate, key, matmul.einsum
+  out = attention.weighted_sum(weights, total, v, *options)
   return out, (arrays, key, weights, total, out)
 
 
 def _backward(rate, kept, g):
-  """Gradients of the arrays, from that of the result, g [B, T, H, K].
+  """Gradients of the arrays, given the gradient g [B, T, H, K] of the result.
 
   With weights w, t = sum_j w_j, out = dropout(w) v / t and dw = (g / t) v^T,
-  that of the scores is w (dropout(dw) - sum_k (g / t) out); both dropouts use
-  the same mask.
+  the gradient of the scores is w (dropout(dw) - sum_k (g / t) out); both
+  dropouts use the same mask.
   """
   (q, k, v, r, u, v_bias, b), key, weights, total, out = kept
   wide, scale = total.dtype, q.shape[-1] ** -0.5
@@ -111,8 +111,8 @@ def _of_keys(x, weights):
   narrow = jnp.bfloat16 in (x.dtype, weights.dtype)
   if narrow or target_device.device().platform != 'cpu':
     return product('bhtk,bhts->bhsk', x, weights)
-  # The large array is not read by columns, which is twice as fast. Without the
-  # barriers XLA would turn this product into the one above.
+  # This avoids reading the large array by columns, and is twice as fast.
+  # Without the barriers XLA would rewrite this product into the one above.
   fence = jax.lax.optimization_barrier
   x = fence(jnp.swapaxes(x, -2, -1))
   return jnp.swapaxes(fence(product('bhkt,bhts->bhks', x, weights)), -2, -1)
