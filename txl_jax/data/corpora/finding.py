@@ -118,7 +118,7 @@ def fetch(config: Data) -> tuple[Data, str, list[str]]:
   return dataclasses.replace(config, path=f'{path}'), found.name, files
 
 
-def _files(config, name, only=()) -> tuple[Files, list[str]]:
+def _files(config: Data, name, only=()) -> tuple[Files, list[str]]:
   """The files at the path in the key `name`, and those that are left out."""
   path, left_out = pathlib.Path(getattr(config, name)), []
   if path.is_file():

@@ -69,7 +69,7 @@ def write(
   return vocabulary, entries
 
 
-def _pieces(config, split, vocabulary, entry) -> Iterator[np.ndarray]:
+def _pieces(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Yields token ids other than words; updates the manifest's entry."""
   end = np.array([vocabulary.eos_id or 0], np.int32)
   texts = (
@@ -90,7 +90,7 @@ def _ids(chunk):
   return np.frombuffer(chunk, id_files.DTYPE)
 
 
-def _words(config, split, vocabulary, entry) -> Iterator[np.ndarray]:
+def _words(config: Data, split, vocabulary, entry) -> Iterator[np.ndarray]:
   """Yields token ids of words; updates the manifest's entry."""
   entry['unknown'] = 0
   for block in words.blocks(_lines(config, split, entry)):
@@ -100,7 +100,7 @@ def _words(config, split, vocabulary, entry) -> Iterator[np.ndarray]:
     yield ids
 
 
-def _lines(config, split, entry) -> Iterator[bytes]:
+def _lines(config: Data, split, entry) -> Iterator[bytes]:
   """Yields a text of words in chunks, and counts its bytes in the entry.
 
   The last line of a file gets a newline. A document becomes one line, with
@@ -123,7 +123,7 @@ def _lines(config, split, entry) -> Iterator[bytes]:
       yield b'\n'
 
 
-def _write_tokens(config, name, folder, vocabulary, parts) -> dict:
+def _write_tokens(config: Data, name, folder, vocabulary, parts) -> dict:
   """Writes token ids, and starts of sentences or documents."""
   file, dtype = folder / TOKENS.format(name), token_dtype(len(vocabulary))
   if config.corpus != 'lm1b' and not config.ends_documents:
