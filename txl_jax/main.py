@@ -45,6 +45,9 @@ MODES = {
   'attention_maps': 'measurements.attention_maps',
 }
 
+# Flags that may name a run whose config is used.
+_SOURCES = 'workdir', 'config.train.init_from'
+_NEW_RUN = 'type --config=NAME, such as --config=pystdlib_tiny, for a new run'
 # Flags that one mode reads.
 _OF_MODE = {'text': 'score', 'score_file': 'score', 'export_file': 'export'}
 
@@ -102,8 +105,7 @@ def _parse(argv):
   if _CONFIG.value is None:
     given = _WORKDIR.value
     why = f'--workdir={given} holds no run' if given else '--config is missing'
-    how = 'type --config=NAME, such as --config=pystdlib_tiny, for a new run'
-    raise UserError(f'{why}; {how}, or the --workdir=FOLDER of a run')
+    raise UserError(f'{why}; {_NEW_RUN}, or the --workdir=FOLDER of a run')
   for name, mode in _OF_MODE.items():
     if flags.FLAGS[name].present and _MODE.value != mode:
       hint = f'--{name} is read by --mode={mode} alone'
@@ -125,10 +127,14 @@ def _with_config(argv):
     else:
       rest.append(x)
       values[flag] = value
-  for flag in () if name else ('workdir', 'config.train.init_from'):
-    name = name or workdir.own_config(values.get(flag, ''))
+  sources = {} if name else {k: x for k, x in values.items() if k in _SOURCES}
+  for flag in filter(sources.get, _SOURCES):
+    name = name or workdir.own_config(sources[flag])
     if name and 'workdir' not in values:
       raise UserError('--workdir is missing: name a folder for the new run')
+  if sources and not name and any(x.startswith('config.') for x in values):
+    found = ', '.join(f'--{k}={x}' for k, x in sources.items())
+    raise UserError(f'no run with a config was found: {found}; {_NEW_RUN}')
   return [argv[0], *([f'--config={name}'] if name else []), *rest]
 
 

@@ -28,7 +28,7 @@ def train(
   Args:
     config: name of a config, such as 'own_text:bytes', path of a file, such as
       './mine.py', or a ConfigDict, which is copied; None is that of the run in
-      the workdir.
+      the workdir, or else of that in train.init_from.
     workdir: folder of the run, or gs://BUCKET/NAME; default: runs/ and the name
       of the config.
     **keys: keys of the config by section, such as data=dict(path='book.txt'),
@@ -46,10 +46,14 @@ def train(
     made: Any = config.copy_and_resolve_references()
     folder = folder or f'runs/{config_file.name(made.experiment or "config")}'
   else:
-    path = os.fspath(config or '') or workdir_lib.own_config(folder)
-    if not path:
+    path, source = os.fspath(config or ''), f'{flat.get("train.init_from", "")}'
+    for place in () if path else (folder, source):
+      path = path or workdir_lib.own_config(place)
+    if not path or not (folder or config):
+      places = f'workdir={folder!r}, train.init_from={source!r}'
       raise UserError(
-        f'workdir={folder!r} holds no run: give a config, as pystdlib_tiny'
+        f'no run with a config, or no folder for a new one: {places}; allowed: '
+        'a config too, such as pystdlib_tiny'
       )
     made = config_file.load(path)
     folder = folder or f'runs/{config_file.name(path)}'
