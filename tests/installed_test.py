@@ -220,8 +220,8 @@ def test_the_programs(fresh, empty):
   )
   assert done.returncode == 1
   assert done.stderr == (
-    "error: program 'prepar'; allowed: prepare, report, convert, export, or "
-    'flags of txl_jax.main\n'
+    "error: there is no program 'prepar', but prepare, report, convert, "
+    'export; for a mode type --mode=…\n'
   )
 
 
