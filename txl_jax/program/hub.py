@@ -1,9 +1,9 @@
 """The Hugging Face Hub: what hf://ORG/NAME[@REVISION] names, for all rooms.
 
 Data sets are hf://datasets/ORG/NAME[@REVISION][/FOLDER]. huggingface_hub does
-the work, with its cache, its token, its progress bars and
-its switch HF_HUB_OFFLINE. Of what it downloads it compares sizes alone (2.4.0),
-so `snapshot` also compares the hashes, by which its cache names the files.
+the work, with its cache, token, progress bars and switch HF_HUB_OFFLINE. It
+compares only the sizes of downloaded files (2.4.0), so `snapshot` also compares
+their hashes, by which its cache names them.
 """
 
 import contextlib
@@ -83,9 +83,9 @@ def snapshot(
 ) -> Snapshot:
   """Downloads files of a repository, unless the cache has them.
 
-  They are chosen from all it has, or, if the Hub is out of reach, from all that
-  the cache has. UserError: it is not there, out of reach, not allowed, or
-  damaged.
+  `choose` selects from the files of the repository or, if the Hub cannot be
+  reached, from the cached ones. UserError: the repository does not exist,
+  cannot be reached or may not be read, or a file is damaged.
   """
   client = opened(where)
   with told(client, where):
