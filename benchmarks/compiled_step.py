@@ -27,7 +27,7 @@ MEMORY = 'state.memory'
 _BUFFERS = 8  # how many are printed
 
 
-def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
+def run(values: Any, topology: str, file: str = '', json: str = '') -> None:
   """Compiles a config for a topology, and prints what is to be seen.
 
   The text of the program is written to a file, and what is measured to another
@@ -35,7 +35,7 @@ def run(config: Any, topology: str, file: str = '', json: str = '') -> None:
   `topologies.describe`, or if the mesh does not fit the topology or the program
   the memory, or if that exchanges memory states or gathers a whole table.
   """
-  sections.check(config)
+  config = sections.read(values)
   devices, hardware = topologies.describe(topology)
   mesh = mesh_lib.make_mesh(config.mesh, devices)
   step_lib.check_rows(config, placement.row_parts(mesh))

@@ -46,7 +46,7 @@ def _config(spec):
   c.train.update(steps=spec.steps, batch_size=spec.batch)
   c.optim.update(lr=spec.lr, clip=spec.clip, schedule='constant')
   c.eval.segment_len = c.generate.segment_len = spec.segment
-  return c
+  return sections.read(c)
 
 
 def _tokens(spec, segments):

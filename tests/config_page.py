@@ -22,7 +22,7 @@ Transformer-XL; the end of the page lists what other models have instead."""
 def page() -> str:
   """Of the models the first is told whole, of others what differs from it."""
   lines, (first, *others) = [_INTRODUCTION], MODELS
-  for name, section in sections.sections(first).items():
+  for name, section in settings.sections(sections.defaults(first)).items():
     rows = _table(_rows(section).values())
     lines += ['', f'## {name or "outside sections"}', '', *rows]
   there = _rows(MODELS[first].Config)
@@ -43,6 +43,8 @@ def _rows(section):
   """{name: its row} of every key."""
   rows, entries = {}, settings.keys(section)
   for f in dataclasses.fields(section):
+    if f.name not in entries:
+      continue  # a section within
     shown = f'{f.default!r}'.replace('|', r'\|')  # which ends a cell
     default = 'as trained' if f.default is None else f'`{shown}`'
     rows[f.name] = f'| {f.name} | {default} | {_told(entries[f.name])} |'

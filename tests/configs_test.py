@@ -185,7 +185,7 @@ def at_test_time(config):
 
 def count(config):
   """Parameters of a Transformer by hand: projections, layers, norms, rest."""
-  m, V = config.model, preparation.vocab_size(config.data)
+  m, V = config.model, preparation.vocab_size(sections.read(config).data)
   H, D, F = m.n_head, m.d_model, m.d_ff
   HK = H * m.d_head
   layer = 4 * D * HK + (D * F + F) + (F * D + D) + 2 * 2 * D
@@ -230,7 +230,7 @@ def test_variants():
 @pytest.mark.parametrize('name', sorted(NAMES))
 def test_config_is_valid_and_complete(name):
   config = load(name)
-  sections.check(config)
+  sections.read(config)
   assert config.is_locked
   declared = settings.flatten(sections.compose(config.model.name)).keys()
   assert settings.flatten(config).keys() == declared
@@ -249,7 +249,9 @@ SLOW = re.compile('.*_64l|lm1b_300m:|wt103_128m:')
 )
 def test_parameters(name):
   config = load(name)
-  model = models.build(config.model, preparation.vocab_size(config.data))
+  model = models.build(
+    config.model, preparation.vocab_size(sections.read(config).data)
+  )
   shapes = base.param_shapes(model)
   found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))
   assert found == (PARAMETERS[name] or count(config))
@@ -311,9 +313,9 @@ def test_published_values(name):
 def test_of_a_text(name):
   config = load(name)
   with pytest.raises(UserError, match=r"data.path is ''"):
-    sections.check(config)
+    sections.read(config)
   config.data.path = __file__
-  sections.check(config)
+  sections.read(config)
   size = config.data.max_size or 256
   shapes = base.param_shapes(models.build(config.model, size))
   found = sum(math.prod(x.shape) for x in jax.tree.leaves(shapes))

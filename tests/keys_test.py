@@ -20,8 +20,10 @@ from txl_jax.program import settings
 from txl_jax.training import averaging, optim
 
 PACKAGE = pathlib.Path(__file__).parents[1] / 'txl_jax'
-SECTIONS = sections.sections()
-CLASSES = {c.__name__: name for name, c in SECTIONS.items() if '.' not in name}
+SECTIONS = settings.sections(sections.defaults())
+CLASSES = {
+  type(c).__name__: name for name, c in SECTIONS.items() if '.' not in name
+}
 CLASSES |= {'ConfigDict': ''}
 # The keys of a model may be declared in several classes.
 CLASSES |= {
@@ -121,11 +123,7 @@ def reads(source, default=''):
 
 
 def declared(model):
-  return {
-    f'{name}.{key}'.lstrip('.')
-    for name, section in sections.sections(model).items()
-    for key in settings.keys(section)
-  }
+  return {*settings.all_keys(sections.defaults(model))}
 
 
 def file_of(name):
@@ -176,7 +174,7 @@ def test_every_key_is_read(model):
 
 def overridden(model):
   """Keys of the model that evaluation and generation override."""
-  keys = settings.keys(sections.sections(model)['eval.model'])
+  keys = settings.keys(sections.defaults(model).eval.model)
   return {
     f'{mode}.model.{key}' for mode in ('eval', 'generate') for key in keys
   }

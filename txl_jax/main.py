@@ -143,7 +143,7 @@ def _nearest(name):
   if name.startswith('config.'):
     return '--config=NAME is missing, or --workdir=FOLDER of a run'
   mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
-  if key := settings.nearest_key(sections.sections(), name, mode):
+  if key := settings.nearest_key(sections.defaults(), name, mode):
     return f'type --config.{key}=…'
   near = difflib.get_close_matches(name, [*flags.FLAGS], 1)
   return f'type --{near[0]}=…' if near else '--help lists all flags'
@@ -152,8 +152,7 @@ def _nearest(name):
 def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
   mode = importlib.import_module(f'txl_jax.modes.{MODES[_MODE.value]}')
-  config = _CONFIG.value
-  job.prepare(config)
+  config = job.prepare(_CONFIG.value)
   own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
   processes.start(_DISTRIBUTED.value, *own, config.watch.lost_seconds)
   file = config_flags.get_config_filename(flags.FLAGS['config'])

@@ -45,12 +45,11 @@ _FORCE = flags.DEFINE_bool(
 
 def main(argv: list[str]) -> None:
   """Prepares the corpus of the flags and prints its size and folder."""
-  given = {name: flag.value for name, flag in _DATA.items()}
-  settings.expand_home({'': Data}, given)
-  if given['corpus'] is None:
+  data = Data(**{name: flag.value for name, flag in _DATA.items()})
+  if data.corpus is None:
     raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')
   corpus = preparation.prepare(
-    settings.read(Data, given),
+    settings.expand_home(data),
     manual_dir=_MANUAL_DIR.value,
     force=_FORCE.value,
   )

@@ -31,7 +31,7 @@ def run(request, tmp_path_factory):
 
 def test_a_chat_is_one_long_prompt(run):
   """As far as the memory reaches, which is all that is said."""
-  longer = {'mem_len': 64} if run.config.model.get('mem_len') else {}
+  longer = {'mem_len': 64} if getattr(run.config.model, 'mem_len', 0) else {}
   chat, text = run.chat(**SHORT, **longer), b''
   for said in ('How?\n', 'é\n', 'So.'):
     text += said.encode()

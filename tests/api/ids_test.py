@@ -103,7 +103,7 @@ def test_the_modes_read_files(folder, both, tmp_path, name, capsys):
   one = runs.job(c, folder / 'ids')
   to = tmp_path / 'nll.jsonl'
   about = one.folder, one.console, one.watch, ''
-  of_text = job.Job(c, *about, f'{path}', f'{to}')
+  of_text = job.Job(one.config, *about, f'{path}', f'{to}')
   found = score.run(of_text)
   assert found.total == both[1].score(IDS).total
   line = capsys.readouterr().out

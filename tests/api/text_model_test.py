@@ -538,7 +538,8 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys):
   c.eval.segment_len = 4
   asked = runs.job(c, folder)
   asked = job.Job(
-    c, folder, asked.console, asked.watch, '', str(tmp_path / 'text'),
+    asked.config, folder, asked.console, asked.watch, '',
+    str(tmp_path / 'text'),
     str(tmp_path / 'nll.jsonl'),
   )  # fmt: skip
   found, same = score.run(asked), run.score(text, segment_len=4)
@@ -561,7 +562,9 @@ def test_the_mode_scores_a_file(made, tmp_path, capsys):
     (f'{tmp_path}/none', 'none cannot be read: No such file or directory'),
   ):
     with pytest.raises(UserError, match=message):
-      score.run(job.Job(c, folder, asked.console, asked.watch, '', text))
+      score.run(
+        job.Job(asked.config, folder, asked.console, asked.watch, '', text)
+      )
 
 
 @pytest.mark.filterwarnings('default::txl_jax.experiment.texts.UnknownWords')
@@ -583,5 +586,8 @@ def test_unknown_words_are_told_of_the_line_of_the_user(tmp_path, monkeypatch):
 
 
 def test_a_name_that_is_too_long():
-  with pytest.raises(UserError, match='xxx cannot be read: File name too long'):
+  # From Python 3.14 on, there is none of that name.
+  why = 'xxx (cannot be read: File name too long|does not exist; allowed: )'
+  with pytest.raises(UserError, match=why) as e:
     txl_jax.load('x' * 5000)
+  assert len(str(e.value)) < 400

@@ -156,7 +156,7 @@ def test_words_of_wikitext_may_be_said():
 
 
 def test_a_section_of_a_config():
-  config = settings.defaults(Data)
+  config = settings.to_config_dict(Data())
   config.update(corpus='lm1b', boundaries=2)
   assert settings.read(Data, config) == Data('lm1b', boundaries=2)
 

@@ -14,11 +14,10 @@ from tests.modes import runs
 from tests.programs import assert_refused
 from txl_jax.configs import common
 from txl_jax.data.corpora import preparation
-from txl_jax.data.options import Data
 from txl_jax.data.vocabularies import subwords
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.experiment import pretrained
+from txl_jax.experiment import pretrained, sections
 from txl_jax.modes import summary
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
@@ -200,13 +199,15 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   c.data.dir = f'{tmp_path}/data'
   c.train.init_from = str(tmp_path)
   c.model.update(n_layer=3, mem_len=7)
-  (line,) = pretrained.adopt(c, tmp_path / 'new', ['model.n_layer'], True)
+  c, (line,) = pretrained.adopt(
+    sections.read(c), tmp_path / 'new', ['model.n_layer'], True
+  )
   assert (c.model.d_ff, c.model.d_model) == (12, 8) and 'model.d_ff 12' in line
   assert (c.model.n_layer, c.model.mem_len) == (3, 7)
   assert (c.data.level, c.data.max_size) == (kind, 0)
   assert c.data.lower == (kind == 'word')
   if kind == 'subword':
-    listed, _ = preparation._read_list(Data(**c.data))
+    listed, _ = preparation._read_list(c.data)
     assert listed.symbols == vocabulary.symbols
   with pytest.raises(UserError, match=r'model\.n_layer is 3, there 1; allowed'):
     pretrained.find(c)
@@ -330,7 +331,8 @@ def test_averaged_weights_are_taken(tmp_path):
   c = runs.config()
   c.train.update(init_from=str(tmp_path), batch_size=8, segment_len=8)
   c.optim.average = 'ema'
-  found, mesh = pretrained.find(c), mesh_lib.make_mesh()
+  c, mesh = sections.read(c), mesh_lib.make_mesh()
+  found = pretrained.find(c)
   built = step_lib.build(c, len(found.vocabulary), mesh)
   state = placement.make(built.create, built.abstract)
   state, said = found.into(state, c, mesh)
@@ -355,6 +357,7 @@ def test_what_an_export_lacks_is_fresh(tmp_path):
   fields, symbols = c.model.to_dict(), runs.VOCABULARY.to_json()
   weights_file.save(file, zeros, fields, symbols)
   c.train.init_from = str(file)
+  c = sections.read(c)
   new, said = pretrained.find(c).into(state, c, mesh)
   flat = pretrained._flat(new.params)
   for name, x in flat.items():
@@ -380,10 +383,10 @@ def test_the_table_of_shaw_has_its_length(tmp_path):
   weights_file.save(tmp_path / 'model.npz', zeros, fields, symbols)
   c.train.init_from = f'{tmp_path}/model.npz'
   c.model.mem_len = 4
-  pretrained.find(c)
+  pretrained.find(sections.read(c))
   c.model.table_len = 12
   with pytest.raises(UserError, match=r'model\.table_len is 12, there 16;'):
-    pretrained.find(c)
+    pretrained.find(sections.read(c))
 
 
 def test_summary_has_its_vocabulary(tmp_path, capsys):

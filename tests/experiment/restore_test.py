@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.modes import runs
-from txl_jax.experiment import restore
+from txl_jax.experiment import restore, sections
 from txl_jax.modes import evaluate, export, generate
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 def test_load(tmp_path, averaged, expected):
   runs.write(tmp_path, averaged=averaged, ones=True)
   mesh = mesh_lib.make_mesh()
-  found = restore.load(runs.config(), tmp_path, mesh)
+  found = restore.load(sections.read(runs.config()), tmp_path, mesh)
   assert (found.step, found.averaged) == (runs.STEP, averaged or 0)
   assert found.vocabulary == runs.VOCABULARY
   assert found.params['vocabulary']['table'].shape == (3, 8)
@@ -52,10 +52,10 @@ def test_keys_that_make_another_model(folder, key, value):
   config.model.update(dropout_embed=0.5, mem_len=7, dtype='bfloat16')
   config.update(seed=3)
   config.train.batch_size = 2
-  restore.load(config, folder, mesh)
+  restore.load(sections.read(config), folder, mesh)
   config.model[key] = value
   with pytest.raises(UserError) as e:
-    restore.load(config, folder, mesh)
+    restore.load(sections.read(config), folder, mesh)
   assert str(e.value).startswith(
     f'{folder} holds another model: model.{key} is {value!r}, there {then!r}; '
   )
@@ -65,6 +65,8 @@ def test_a_key_that_came_later_than_the_run(tmp_path):
   """It had the default before."""
   runs.write(tmp_path, without='model.pre_norm')
   mesh = mesh_lib.make_mesh()
-  assert restore.load(runs.config(), tmp_path, mesh).step == runs.STEP
+  config = sections.read(runs.config())
+  assert restore.load(config, tmp_path, mesh).step == runs.STEP
+  config = sections.changed(config, {'model.pre_norm': True})
   with pytest.raises(UserError, match=r'model\.pre_norm is True, there False;'):
-    restore.load(runs.config(pre_norm=True), tmp_path, mesh)
+    restore.load(config, tmp_path, mesh)

@@ -166,7 +166,7 @@ def test_edges(key, allowed, outside):
     config = edge(key, value)
     if key == 'train.steps':
       config.optim.warmup = 0
-    sections.check(config)
+    sections.read(config)
   for value in outside:
     message = refused(edge(key, value))
     assert message.startswith(f'{key} is {value!r}; allowed: ')
@@ -176,8 +176,9 @@ def declared():
   """{'section.key': dataclass field} of every key."""
   return {
     f'{name}.{f.name}'.lstrip('.'): f
-    for name, section in sections.sections().items()
+    for name, section in settings.sections(sections.defaults()).items()
     for f in dataclasses.fields(section)
+    if 'key' in f.metadata
   }
 
 
@@ -249,7 +250,7 @@ def test_every_choice_is_in_the_table():
       if key == 'optim.average' or name == 'drop':
         continue  # swa needs a start, and a drop a step
       if key != 'model.tail_order' or name == 'ascending':
-        sections.check(edge(key, value))
+        sections.read(edge(key, value))
 
 
 # Keys that may change when a run continues, besides those of FREE_SECTIONS.
@@ -278,7 +279,7 @@ def test_keys_that_may_change_when_a_run_continues():
   then = settings.flatten(common.get_config())
   assert then.keys() >= FREE
   free = {k for k in then if k in FREE or k.split('.')[0] in FREE_SECTIONS}
-  found = sections.sections()
+  found = sections.defaults()
 
   def differ(now):
     return list(settings.differences(found, now, then, ON_RESUME, OTHER))
@@ -307,10 +308,10 @@ USED |= {'remat', 'attention', 'mem_len', 'clamp_len', 'same_length'}
 
 def test_keys_of_the_model_that_may_differ_in_use():
   free = (IN_USE, AT_TEST_TIME, ON_RESUME)
-  entries = settings.keys(sections.sections()['model'])
+  entries = settings.keys(sections.defaults().model)
   assert {k for k, entry in entries.items() if entry.may_change in free} == USED
-  for name in 'eval.model', 'generate.model':
-    overrides = settings.keys(sections.sections()[name])
+  for use in sections.defaults().eval, sections.defaults().generate:
+    overrides = settings.keys(use.model)
     assert overrides.keys() == {'mem_len', 'clamp_len', 'same_length'}
 
 
@@ -357,7 +358,7 @@ def test_the_page_of_keys_is_current_and_can_be_read():
 
 def check_other_model(name, text):
   """It has a row for each key that Transformer-XL has not, or otherwise."""
-  first, own = (sections.sections(x)['model'] for x in ('transformer_xl', name))
+  first, own = (MODELS[x].Config for x in ('transformer_xl', name))
   there, keys = settings.keys(first), settings.keys(own)
   defaults = [
     {f.name: f.default for f in dataclasses.fields(x)} for x in (first, own)

@@ -29,13 +29,13 @@ from txl_jax.experiment import sections
 def test_adaptive_softmax(key, value, allowed):
   good = dict(cutoffs=(5, 7), tie_projs=(False, True, True), div_val=4)
   config = changed(**{f'model__{k}': v for k, v in good.items()})
-  sections.check(config)
+  sections.read(config)
   config[key.split('.')[0]][key.split('.')[1]] = value
   assert refused(config).startswith(f'{key} is {value!r}; allowed: {allowed}')
 
 
 def test_an_evaluation_of_one_token():
-  sections.check(changed(train__eval_tokens=2))
+  sections.read(changed(train__eval_tokens=2))
   assert refused(changed(train__eval_tokens=1)) == (
     'train.eval_tokens is 1; allowed: 0, or at least 2'
   )
@@ -44,8 +44,8 @@ def test_an_evaluation_of_one_token():
 def test_an_average_that_never_starts():
   steps = common.get_config().train.steps
   for start in 1, steps - 1:
-    sections.check(changed(optim__average='swa', optim__average_start=start))
-  sections.check(changed(optim__average='nt', optim__average_start=steps))
+    sections.read(changed(optim__average='swa', optim__average_start=start))
+  sections.read(changed(optim__average='nt', optim__average_start=steps))
   for start in 0, steps:
     wrong = changed(optim__average='swa', optim__average_start=start)
     assert refused(wrong).startswith(
@@ -67,21 +67,21 @@ def test_an_average_from_an_epoch_on(average, start, epoch, epochs, allowed):
   own = dict(optim__average_start=start, optim__average_start_epoch=epoch)
   c = changed(optim__average=average, train__epochs=epochs, **own)
   if not allowed:
-    sections.check(c)
+    sections.read(c)
     return
   expected = f'optim.average_start_epoch is {epoch}; allowed: {allowed}'
   assert refused(c) == expected
 
 
 def test_a_context_or_a_window():
-  sections.check(changed(eval__context=3))
+  sections.read(changed(eval__context=3))
   assert refused(changed(eval__context=3, eval__window=4)) == (
     'eval.context is 3; allowed: 0 with eval.window'
   )
 
 
 def test_a_rate_by_lengths_that_do_not_vary():
-  sections.check(changed(train__varlen_rate=True, train__varlen=True))
+  sections.read(changed(train__varlen_rate=True, train__varlen=True))
   assert refused(changed(train__varlen_rate=True)) == (
     'train.varlen_rate is True; allowed: False without train.varlen'
   )
@@ -90,8 +90,8 @@ def test_a_rate_by_lengths_that_do_not_vary():
 def test_the_step_of_a_drop():
   steps = common.get_config().train.steps
   for at in 1, steps - 1:
-    sections.check(changed(optim__schedule='drop', optim__drop_at=at))
-  sections.check(changed(optim__schedule='constant', optim__drop_at=steps))
+    sections.read(changed(optim__schedule='drop', optim__drop_at=at))
+  sections.read(changed(optim__schedule='constant', optim__drop_at=steps))
   for at in 0, steps:
     wrong = changed(optim__schedule='drop', optim__drop_at=at)
     assert refused(wrong) == (
@@ -120,13 +120,13 @@ def test_the_step_of_a_drop():
   ],
 )
 def test_keys_of_one_section(good, wrong, said):
-  sections.check(changed(**good))
+  sections.read(changed(**good))
   assert refused(changed(**good | wrong)) == said
 
 
 def test_a_trace_without_steps():
-  sections.check(changed(profile__start=5, profile__stop=6))
-  sections.check(changed(profile__start=5, profile__stop=0))
+  sections.read(changed(profile__start=5, profile__stop=6))
+  sections.read(changed(profile__start=5, profile__stop=0))
   message = refused(changed(profile__start=5, profile__stop=5))
   assert message == 'profile.stop is 5; allowed: 0, or above profile.start, 5'
 

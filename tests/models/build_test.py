@@ -4,6 +4,7 @@ import pytest
 
 from txl_jax import models
 from txl_jax.configs import common
+from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl, windowed
 from txl_jax.program.errors import UserError
 
@@ -36,7 +37,7 @@ def config(**changes):
 def test_model_at_test_time(section):
   c = config(same_length='off', clamp_len=0)
   c[section].model.update(mem_len=20, clamp_len=7, same_length='M+1')
-  model = models.at_test_time(c, V, section)
+  model = models.at_test_time(sections.read(c), V, section)
   changes = dict(mem_len=20, clamp_len=7, same_length='M+1', attention='xla')
   expected = models.build(c.model, V, **changes)
   T, several = c[section].segment_len, section == 'eval'
@@ -44,25 +45,25 @@ def test_model_at_test_time(section):
   assert model.vocab_size == V
   assert (model.config.n_layer, model.config.mem_len) == (2, 20)
   other = 'generate' if section == 'eval' else 'eval'
-  as_trained = models.at_test_time(c, V, other)
+  as_trained = models.at_test_time(sections.read(c), V, other)
   assert as_trained.config == models.build(c.model, V, attention='xla').config
 
 
 def test_what_is_not_overridden_is_as_trained():
   c = config(same_length='M', clamp_len=5)
   c.eval.model.mem_len = 0
-  model = models.at_test_time(c, V, 'eval')
+  model = models.at_test_time(sections.read(c), V, 'eval')
   expected = models.build(c.model, V, mem_len=0, attention='xla').config
   assert model.config == expected and expected.clamp_len == 5
 
 
 def test_a_window_is_for_models_without_memory():
   c = config(mem_len=0)
-  model = models.at_test_time(c, V, 'eval', 5)
+  model = models.at_test_time(sections.read(c), V, 'eval', 5)
   assert isinstance(model, windowed.Windowed)
   assert (model.vocab_size, model.window) == (V, 5)
-  assert model.model == models.at_test_time(c, V, 'eval')
+  assert model.model == models.at_test_time(sections.read(c), V, 'eval')
   c.eval.model.mem_len = 3
   with pytest.raises(UserError, match=r'^eval\.window is 5; allowed: 0, ') as e:
-    models.at_test_time(c, V, 'eval', 5)
+    models.at_test_time(sections.read(c), V, 'eval', 5)
   assert len(str(e.value).splitlines()) == 1

@@ -19,6 +19,6 @@ def changed(**values):
 
 def refused(config):
   with pytest.raises(UserError) as e:
-    sections.check(config)
+    sections.read(config)
   assert '\n' not in str(e.value)
   return str(e.value)

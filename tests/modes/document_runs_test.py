@@ -14,7 +14,7 @@ from txl_jax import models
 from txl_jax.data import prepared
 from txl_jax.data.documents import Segments
 from txl_jax.evaluation import perplexity
-from txl_jax.experiment import call_options
+from txl_jax.experiment import call_options, sections
 from txl_jax.experiment import restore as trained_lib
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.runs import metrics_log
@@ -66,7 +66,8 @@ def corpus_of(folder):
 def alone(folder, documents, **lengths):
   """Summed nll and tokens of documents that are each scored by themselves."""
   config = trained_lib.recorded(folder / 'run')
-  config.eval.model.update(lengths)
+  lengths = {f'eval.model.{k}': x for k, x in lengths.items()}
+  config = sections.changed(config, lengths)
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained_lib.load(config, folder / 'run', mesh)
   model = models.at_test_time(config, len(found.vocabulary), 'eval')

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from txl_jax.configs import common
 from txl_jax.data.vocabularies.bytes import Bytes
-from txl_jax.experiment import restore
+from txl_jax.experiment import restore, sections
 from txl_jax.experiment.job import Job
 from txl_jax.generation import decoding, writing
 from txl_jax.modes import generate
@@ -37,7 +37,7 @@ def printed(*pieces, prompt=''):
   found = restore.Restored(1, {}, 0, vocabulary, {}, '', None)
   c = common.get_config()
   c.generate.prompt = prompt
-  job = Job(c, None, Console(silent=True), None, '')
+  job = Job(sections.read(c), None, Console(silent=True), None, '')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(restore, 'load', lambda *_: found)
     patch.setattr(writing, 'make', lambda *_: writer)

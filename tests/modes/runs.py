@@ -86,7 +86,7 @@ def write(
   if averaged is not None:
     average = filled(state.average, 2).replace(count=jnp.int32(averaged))
     state = state.replace(average=average)
-  folder.joinpath('config.json').write_text(settings.to_json(c))
+  folder.joinpath('config.json').write_text(settings.to_json(sections.read(c)))
   text = json.dumps(vocabulary.to_json())
   folder.joinpath('vocabulary.json').write_text(text)
   checkpoints = checkpoint.Checkpoints(
@@ -100,6 +100,6 @@ def write(
 
 def job(config, folder, silent=True, export_file='unused.npz'):
   """What a mode is given; the config is checked as in the program."""
-  sections.check(config)
+  config = sections.read(config)
   console = Console(silent=silent)
   return Job(config, folder, console, Watch(), export_file)

@@ -1,5 +1,6 @@
 """Every model does all that Transformer-XL does; one is not of the package."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -58,8 +59,7 @@ def config(corpus, name='convolution', **mesh):
   c.eval.update(segment_len=8, batch_size=2)
   c.generate.max_new_tokens = 12
   c.mesh.update(mesh)
-  sections.check(c)
-  return c
+  return sections.read(c)
 
 
 def job(config, folder, **changes):
@@ -111,6 +111,12 @@ def test_resumes_bit_for_bit(run, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, *params)
 
 
+def changed(run, **values):
+  """The job of a run with other values of section__key."""
+  values = {k.replace('__', '.'): x for k, x in values.items()}
+  return dataclasses.replace(run, config=sections.changed(run.config, values))
+
+
 def exported(config, folder, tmp_path):
   """(model, params, vocabulary) by way of a file."""
   path = tmp_path / 'model.npz'
@@ -120,7 +126,7 @@ def exported(config, folder, tmp_path):
 
 def test_evaluates_as_segment_by_segment(run, tmp_path):
   """The figure is that of the text read by hand, the short end included."""
-  run.config.eval.update(batch_size=1, window=0)
+  run = changed(run, eval__batch_size=1, eval__window=0)
   score = evaluate.run(run)
   tokens = run.corpus().tokens('validation').astype(np.int32)[None]
   model, params, _ = exported(run.config, run.folder, tmp_path)
@@ -140,7 +146,7 @@ def test_evaluates_as_segment_by_segment(run, tmp_path):
 
 def test_evaluates_behind_a_window(run, tmp_path):
   """Of models without memory: each token after the five before it."""
-  run.config.eval.update(batch_size=2, window=5)
+  run = changed(run, eval__batch_size=2, eval__window=5)
   model, params, _ = exported(run.config, run.folder, tmp_path)
   if model.remembers():
     with pytest.raises(UserError, match=r'eval\.window is 5; allowed: 0'):
@@ -168,7 +174,8 @@ def last_nll(model, params, rows):
 
 
 def test_generates_what_rereading_gives(run, capfd, tmp_path):
-  run.config.generate.update(temperature=0.0, prompt='the memory')
+  greedy = dict(generate__temperature=0.0, generate__prompt='the memory')
+  run = changed(run, **greedy)
   generate.run(run)
   printed = capfd.readouterr().out
   model, params, vocabulary = exported(run.config, run.folder, tmp_path)

@@ -14,6 +14,7 @@ from tests.configs_test import NAMES, load
 from txl_jax import models
 from txl_jax.configs import common
 from txl_jax.data.corpora import preparation
+from txl_jax.experiment import sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
 from txl_jax.program.errors import UserError
@@ -118,7 +119,9 @@ def test_a_rule_with_more_axes_than_its_array_is_an_error():
 def state_and_model(name):
   """The shapes of the state of a published config, and its model."""
   config = load(name)
-  model = models.build(config.model, preparation.vocab_size(config.data))
+  model = models.build(
+    config.model, preparation.vocab_size(sections.read(config).data)
+  )
   create = functools.partial(
     state_lib.create,
     model,

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import math
 
-import ml_collections
 import numpy as np
 import pytest
 
@@ -13,11 +12,6 @@ from txl_jax.experiment import sections
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.program.settings import AT_TEST_TIME, IN_USE, NEVER, ON_RESUME, key
-
-
-@dataclasses.dataclass(frozen=True)
-class Root:
-  seed: int = key(0, 'Of all.', at_least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +35,22 @@ class Oven:
 
 
 Overrides = settings.overrides(Oven)
-SECTIONS = {'': Root, 'oven': Oven, 'oven.late': Overrides}
+
+
+@dataclasses.dataclass(frozen=True)
+class Hot(Oven):
+  late: Overrides = dataclasses.field(default_factory=Overrides)
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+  seed: int = key(0, 'Of all.', at_least=0)
+  oven: Hot = dataclasses.field(default_factory=Hot)
 
 
 def config(**changes):
-  """The defaults with key=value of the oven replaced."""
-  made = ml_collections.ConfigDict(settings.defaults(Root))
-  made.oven = settings.defaults(Oven)
-  made.oven.late = settings.defaults(Overrides)
+  """The defaults as a ConfigDict, with key=value of the oven replaced."""
+  made = settings.to_config_dict(Root())
   made.oven.update(changes)
   return made.lock()
 
@@ -60,9 +62,15 @@ def as_dict(**changes):
   return made
 
 
+def read(found):
+  made = settings.fill(Root(), found)
+  settings.check(made)
+  return made
+
+
 def refused(found):
   with pytest.raises(UserError) as e:
-    settings.check(SECTIONS, found)
+    read(found)
   assert '\n' not in str(e.value)
   return str(e.value)
 
@@ -84,8 +92,7 @@ def test_a_config_has_the_defaults():
       'late': {'trays': None, 'label': None},
     },
   }
-  settings.check(SECTIONS, config())
-  settings.check(SECTIONS, config().to_dict())
+  assert read(config()) == read(config().to_dict()) == Root()
 
 
 def test_a_key_is_known_by_its_declaration():
@@ -163,11 +170,13 @@ def test_a_value_that_is_not_allowed(name, value, allowed):
   ],
 )
 def test_a_value_that_is_allowed(name, value):
-  settings.check(SECTIONS, as_dict(**{name: value, 'fan': True}))
+  made = read(as_dict(**{name: value, 'fan': True}))
+  value = tuple(value) if isinstance(value, list) else value
+  assert made.oven == Hot(**{name: value, 'fan': True})
 
 
 def test_keys_that_do_not_go_together():
-  settings.check(SECTIONS, config(fan_speed=2.0, fan=True))
+  read(config(fan_speed=2.0, fan=True))
   message = refused(config(fan_speed=2.0))
   assert message == 'oven.fan_speed is 2.0; allowed: 0 without oven.fan'
 
@@ -204,7 +213,7 @@ def test_keys_that_are_not_declared_or_missing():
   ],
 )
 def test_the_nearest_key(name, said):
-  assert settings.no_such_key(SECTIONS, name).endswith(said)
+  assert settings.no_such_key(Root(), name).endswith(said)
 
 
 @pytest.mark.parametrize('value', [None, 5, 'x', ()])
@@ -232,12 +241,11 @@ def test_what_is_shown_of_a_value(value, said):
 
 def test_the_home_folder(monkeypatch):
   monkeypatch.setenv('HOME', '/home/cook')
-  found = config(label='~/a')
-  settings.expand_home(SECTIONS, found)
-  assert (found.oven.file, found.oven.label) == ('/home/cook/a', '~/a')
-  odd = as_dict(file=3)
-  settings.expand_home(SECTIONS, odd)
-  assert refused(odd) == 'oven.file is 3; allowed: text'
+  oven = settings.expand_home(read(config(label='~/a'))).oven
+  assert (oven.file, oven.label) == ('/home/cook/a', '~/a')
+  odd = settings.expand_home(Root(oven=Hot(file=3)))
+  with pytest.raises(UserError, match='file is 3; allowed: text'):
+    settings.check(odd)
 
 
 def test_overrides():
@@ -249,7 +257,7 @@ def test_overrides():
   assert entry.may_change == ON_RESUME
   found = config()
   found.oven.late.trays = 2
-  settings.check(SECTIONS, found)
+  assert read(found).oven.late.given() == {'trays': 2}
   with pytest.raises(TypeError):
     found.oven.late.trays = '2'
   found.oven.late.trays = 0
@@ -276,15 +284,15 @@ MAY_CHANGE = {
 )
 def test_keys_that_differ(free):
   then = settings.flatten(config())
-  assert not list(settings.differences(SECTIONS, then, then, *free))
+  assert not list(settings.differences(Root(), then, then, *free))
   for when, names in MAY_CHANGE.items():
     for name in names:
       other = {**then, name: 'else'}
       without = {k: x for k, x in then.items() if k != name}
       for before in then, without:  # a key that is missing had its default
-        found = list(settings.differences(SECTIONS, other, before, *free))
+        found = list(settings.differences(Root(), other, before, *free))
         assert found == [(name, 'else', then[name])] * (when not in free)
-        assert not list(settings.differences(SECTIONS, before, then, *free))
+        assert not list(settings.differences(Root(), before, then, *free))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +300,7 @@ def test_keys_that_differ(free):
 )
 def test_a_name_like_that_of_a_free_key_is_not_free(name):
   for now, then in ({name: 1}, {}), ({}, {name: 1}):
-    found = list(settings.differences(SECTIONS, now, then, ON_RESUME))
+    found = list(settings.differences(Root(), now, then, ON_RESUME))
     assert found == [(name, now.get(name), then.get(name))]
 
 
@@ -306,10 +314,11 @@ def load(text, path):
 
 def test_a_python_file_gives_the_config_back(tmp_path):
   made = sections.compose()
-  made.data.path = 'say "é"\n\'\\ """ {x}'
+  made.data.corpus, made.data.path = 'text', 'say "é"\n\'\\ """ {x}'
   made.optim.lr, made.model.cutoffs = 1e-7, (1, 2)
   made.eval.model.mem_len = 5
-  text = settings.to_python(made, 'python -m bake …', {})
+  of_run = sections.read(made)
+  text = settings.to_python(of_run, 'python -m bake …', {})
   module = load(text, tmp_path / 'config.py')
   again = module.get_config()
   assert again.to_dict() == made.to_dict()
@@ -323,7 +332,7 @@ def test_a_python_file_gives_the_config_back(tmp_path):
 
 
 def test_json_gives_the_config_back():
-  made = config(steps=(1, 2), label='é')
+  made = read(config(steps=(1, 2), label='é'))
   found = json.loads(settings.to_json(made))
   assert settings.flatten(found) == settings.flatten(made)
   assert settings.flatten(found)['oven.steps'] == (1, 2)
@@ -335,7 +344,8 @@ def test_a_python_file_of_odd_values(tmp_path):
   made = sections.compose()
   made.optim.lr = 1e-3 * np.sqrt(2)
   command = 'python --workdir="runs/a\\xyz\\N" \'\'\' """'
-  module = load(settings.to_python(made, command, {}), tmp_path / 'config.py')
+  text = settings.to_python(sections.read(made), command, {})
+  module = load(text, tmp_path / 'config.py')
   assert module.get_config().to_dict() == made.to_dict()
   assert command in module.__doc__
 
@@ -350,5 +360,5 @@ def test_a_list_that_is_shown():
 
 def test_a_model_of_another_name_is_told_by_its_name():
   now, then = {'model.name': 'b', 'model.a': 1}, {'model.name': 'a'}
-  found = [name for name, *_ in settings.differences({}, now, then)]
+  found = [name for name, *_ in settings.differences(Root(), now, then)]
   assert found == ['model.name', 'model.a']

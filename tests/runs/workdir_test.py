@@ -40,20 +40,17 @@ def one_line(call, *arguments):
   return str(e.value)
 
 
-def run_of(config, corpus):
-  return config, sections.of(config), corpus
-
-
 def describe(folder, config, corpus, begins=True):
   then = None if begins else checkpoint_of(config, corpus)
-  workdir.describe(folder, *run_of(config, corpus), then)
+  workdir.describe(folder, sections.read(config), corpus, then)
 
 
 def compare(folder, config, corpus, then):
-  workdir.compare(folder, *run_of(config, corpus), then)
+  workdir.compare(folder, sections.read(config), corpus, then)
 
 
 def checkpoint_of(config, corpus):
+  config = sections.read(config)
   return resume.HostState.of(None, None, config, corpus.digest)
 
 
@@ -150,11 +147,10 @@ def test_keys_of_another_version(tmp_path):
 def test_the_config_has_whole_paths_of_data(tmp_path, monkeypatch):
   """For a command that is given in another folder."""
   monkeypatch.chdir(tmp_path.parent)
-  config = common.get_config()
   names = 'path', 'validation_path', 'test_path', 'tokenizer', 'vocab_file'
-  for name in names:
-    config.data[name] = name
-  describe(tmp_path, config, corpus())
+  paths = {f'data.{name}': name for name in names}
+  config = settings.replace(sections.defaults(), paths)
+  workdir.describe(tmp_path, config, corpus(), None)
   python = (tmp_path / 'config.py').read_text()
   for name in names:
     assert f"c.data.{name} = '{tmp_path.parent}/{name}'" in python
@@ -260,6 +256,7 @@ def converted(folder, config, vocabulary):
   text = workdir.vocabulary_text(vocabulary)
   for path in folder, folder / 'checkpoints/0':
     (path / 'vocabulary.json').write_text(text)
+  config = sections.read(config)
   (folder / 'config.json').write_text(settings.to_json(config))
   (folder / 'config.py').write_text('# with notes')
   return resume.HostState.of(None, None, config, '')
@@ -295,7 +292,7 @@ def test_the_files_of_converted_weights_become_those_of_a_run(
   then = converted(tmp_path, config, corpus().vocabulary)
   now = common.get_config()
   now.seed += changed
-  workdir.describe(tmp_path, *run_of(now, corpus()), then)
+  workdir.describe(tmp_path, sections.read(now), corpus(), then)
   assert capsys.readouterr().err == ''
   assert (tmp_path / 'corpus.json').exists()
   assert '# with notes' not in (tmp_path / 'config.py').read_text()

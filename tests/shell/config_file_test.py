@@ -20,7 +20,7 @@ LINE_6 = '/mine.py, line 6, '
 
 def refused(path):
   with pytest.raises(UserError) as e:
-    sections.check(config_file.Parser().parse(str(path)))
+    sections.read(config_file.Parser().parse(str(path)))
   assert '\n' not in str(e.value)
   return str(e.value)
 

@@ -19,6 +19,7 @@ from txl_jax.experiment import sections
 from txl_jax.models import transformer_xl
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import watchdog
+from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, metrics_log
 from txl_jax.runs import console as console_lib
@@ -100,9 +101,9 @@ def config(**changes):
   if epoch := changes.pop('average_start_epoch', 0):
     c.optim.update(average='swa', average_start_epoch=epoch)
     c.optim.schedule = 'constant'
+  c.eval.segments_per_call = changes.pop('segments_per_call', 16)
   c.train.update(changes)
-  sections.check(c)
-  return c
+  return sections.read(c)
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -213,8 +214,7 @@ def test_the_end_of_an_epoch_compiles_nothing_again(make, tmp_path):
   corpus = Corpus()
   corpus._train = corpus._train[: B * (11 * T + 3) + 1]
   with compilations.counted() as compiled:
-    trainer = make(corpus, eval_every=15)
-    trainer.config.eval.segments_per_call = 2
+    trainer = make(corpus, eval_every=15, segments_per_call=2)
     trainer.run()
   assert [trainer.streams.locate(n) for n in (11, 12, 24)] == [
     (0, 11),
@@ -302,7 +302,7 @@ def test_epochs_in_words(make):
     'weights are averaged after step 120',
   ]
   assert plan.in_words(config(), text) == []
-  c.optim.warmup = 101
+  c = settings.replace(c, {'optim.warmup': 101})
   line = 'warning: optim.warmup, 101, is more; type --config.optim.warmup=10'
   assert plan.in_words(c, text)[2] == line
   # No more epochs of varying length are drawn than train.steps allow.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from txl_jax.configs import common
+from txl_jax.experiment import sections
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint
 from txl_jax.runs.metrics_log import Mark
@@ -63,7 +64,7 @@ def test_an_evaluation_that_is_not_regular_decides_nothing():
   ],
 )
 def test_the_part_of_the_host(tmp_path, change, damaged):
-  config = common.get_config()
+  config = sections.defaults()
   then = resume.HostState.of(resume.Progress(), Mark(), config, 'a')
   saved = checkpoint.Checkpoints(tmp_path)
   found = dataclasses.asdict(then) | change

@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -53,12 +52,12 @@ def load(
   with files.reading(f'{place}'[:200]):  # it may be too long for a name
     is_run = workdir.checkpoints(place).is_dir()
   if is_run:
-    config: Any = restore.recorded(place)
-    config.checkpoint = str(checkpoint)
-    sections.check(config)
+    config = restore.recorded(place)
+    config = sections.changed(config, {'checkpoint': f'{checkpoint}'})
     found = restore.load(config, place, mesh)
-    more: Any = dict(step=found.step, source=buckets.absolute(f'{place}'))
-    return TextModel(config, found.params, found.vocabulary, mesh, **more)
+    source = buckets.absolute(f'{place}')
+    own = config, found.params, found.vocabulary, mesh
+    return TextModel(*own, step=found.step, source=source)
   if isinstance(place, buckets.Path):
     raise UserError(f'{place} holds no run; allowed: one, or a local file')
   _hold_best(checkpoint, f'{place}')
@@ -79,8 +78,11 @@ def _of_weights(path, name, mesh):
   config = writing.config_of(path, found)
   model = models.build(config.model, len(found.vocabulary))
   # Segments are no longer than the model can read.
-  for section in (config.train, config.eval, config.generate):
-    section.segment_len = int(min(section.segment_len, model.reach()))
+  keys = [f'{x}.segment_len' for x in ('train', 'eval', 'generate')]
+  flat, longest = settings.flatten(config), model.reach()
+  config = settings.replace(
+    config, {k: int(min(flat[k], longest)) for k in keys}
+  )
   shapes = jax.eval_shape(lambda: found.params)
   placed = placement.by_rules(shapes, mesh, model.SHARDING)
   params = jax.device_put(found.params, placed)

@@ -19,6 +19,7 @@ from txl_jax.convert import writing as convert_writing
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import activations
 from txl_jax.experiment import call_options, results, text_score, texts
+from txl_jax.experiment.sections import Config
 from txl_jax.generation import writing
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
@@ -38,7 +39,7 @@ class TextModel:
   does. Compiled programs are kept for calls with the same lengths.
 
   Attributes:
-    config: the config of the run, a ConfigDict of sections.
+    config: the `experiment.sections.Config` of the run.
     params: the parameters of the model at test time, on the mesh.
     vocabulary: what token ids stand for.
     mesh: the devices.
@@ -48,7 +49,7 @@ class TextModel:
 
   def __init__(
     self,
-    config: Any,
+    config: Config,
     params: Any,
     vocabulary: AnyVocabulary,
     mesh: Mesh,

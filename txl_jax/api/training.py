@@ -62,10 +62,11 @@ def train(
     made.update_from_flattened_dict(
       {k: f'{x}' if isinstance(x, os.PathLike) else x for k, x in flat.items()}
     )
-  job.prepare(made)
-  own: Any = dict(changed=flat, program=False)
+  run = job.prepare(made)
   try:
-    with job.opened(made, folder, 'train', **own) as opened:
+    with job.opened(
+      run, folder, 'train', changed=flat, program=False
+    ) as opened:
       train_mode.run(opened)
   except Stopped as e:
     raise KeyboardInterrupt(f'{e}') from None

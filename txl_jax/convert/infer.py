@@ -60,9 +60,9 @@ def model_of(
   elif pre_norm:
     fields['norm_queries'] = False
   declared = models.MODELS[name].Config
-  fields = {**settings.defaults(declared), **fields}
-  settings.check({'model': declared}, {'model': fields})
-  return fields, vocab_size
+  section = settings.read(declared, fields)
+  settings.check(section, 'model')
+  return dict(vars(section)), vocab_size
 
 
 def vocab_size(state: original.State) -> int:

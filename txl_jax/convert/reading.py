@@ -128,7 +128,8 @@ def _weights_in(path):
   if not path.is_dir():
     if not path.exists() and not tensorflow_file.has_index(path):
       allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
-      raise UserError(f'{path} does not exist; allowed: {allowed}')
+      name = settings.cut(f'{path}')
+      raise UserError(f'{name} does not exist; allowed: {allowed}')
     return path
   if workdir.checkpoints(path).is_dir():
     return path
@@ -144,13 +145,11 @@ def _weights_in(path):
 
 def _run(path):
   """The Weights of one of our workdirs."""
-  made: Any = restore.recorded(path)
+  made = restore.recorded(path)
   found = restore.load(made, path, mesh_lib.make_mesh())
   then = found.config  # when that step was saved
-  with made.ignore_type():
-    made.model.update(
-      {k: then.get(f'model.{k}', x) for k, x in made.model.items()}
-    )
+  now = settings.flatten({'model': vars(made.model)})
+  made = settings.replace(made, {k: then.get(k, x) for k, x in now.items()})
   where = f'{path.resolve()}'
   return of_run(made, found.params, found.vocabulary, where, found.step)
 
@@ -173,7 +172,7 @@ def of_run(
   keys = repository.used(config)
   keys = {k: x for k, x in keys.items() if x is not None}
   params = jax.tree.map(np.asarray, jax.device_get(params))
-  made = _ours(config.model.to_dict(), params, vocabulary, origin, keys)
+  made = _ours(vars(config.model), params, vocabulary, origin, keys)
   return made._replace(step=step)
 
 

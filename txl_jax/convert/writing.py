@@ -184,22 +184,15 @@ def to_workdir(folder: pathlib.Path, weights: Weights) -> Any:
   return config
 
 
-def config_of(folder: pathlib.Path, weights: Weights) -> Any:
+def config_of(folder: pathlib.Path, weights: Weights) -> sections.Config:
   """The config of the run that will be in a folder; UserError if it is none."""
-  c = sections.compose(weights.fields['name'])
-  for name, value in weights.fields.items():
-    c.model[name] = value
-  c.experiment = 'converted'
-  c.origin = weights.origin
   data = _data(folder, weights.vocabulary)
-  lm1b = data['corpus'] == 'lm1b'
-  c.data.update(data)
-  with c.ignore_type():  # which the check names
-    for name, value in weights.keys.items():
-      if name != 'data.boundaries' or lm1b:
-        c.update_from_flattened_dict({name: value})
-  sections.check(c)
-  return c
+  keys = dict(weights.keys)
+  if data['corpus'] != 'lm1b':
+    keys.pop('data.boundaries', None)
+  own = {'experiment': 'converted', 'origin': weights.origin}
+  own |= settings.flatten({'model': weights.fields, 'data': data})
+  return sections.changed(sections.defaults(weights.fields['name']), own | keys)
 
 
 def _data(folder, vocabulary):

@@ -228,7 +228,7 @@ class Data:
 
   def check(self) -> None:
     """Raises a UserError unless all values are allowed and compatible."""
-    settings.check({'data': Data}, {'data': dataclasses.asdict(self)})
+    settings.check(self, 'data')
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

@@ -19,7 +19,14 @@ from txl_jax.models import base
 from txl_jax.parallel import placement
 from txl_jax.program import settings
 from txl_jax.program.errors import UserError
-from txl_jax.program.settings import ON_RESUME, count, file_path, key, size
+from txl_jax.program.settings import (
+  ON_RESUME,
+  Overrides,
+  count,
+  file_path,
+  key,
+  size,
+)
 
 KEYS = 'eval.batch_size', 'eval.segment_len', 'eval.context'
 
@@ -67,6 +74,7 @@ class Eval:
   nll_file: str = file_path(
     '', '.npy file to write the nll of each scored token to.'
   )
+  model: Overrides = dataclasses.field(default_factory=Overrides)
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""

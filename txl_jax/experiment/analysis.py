@@ -106,13 +106,13 @@ def open_other(
   """
   if not workdir.checkpoints(folder).exists():
     raise UserError(f'{folder} holds no run to compare with')
-  config: Any = restore.recorded(folder)
-  ev: Any = job.config.eval
-  config.eval.segment_len = ev.segment_len
-  for k, x in ev.model.items():
-    trained = k != 'mem_len' or config.model.get(k)  # with a memory
-    if x is not None and k in config.eval.model and trained:
-      config.eval.model[k] = x
+  config = restore.recorded(folder)
+  wanted: dict[str, Any] = {'eval.segment_len': job.config.eval.segment_len}
+  for k, x in job.config.eval.model.given().items():
+    trained = k != 'mem_len' or getattr(config.model, k, 0)  # with a memory
+    if hasattr(config.eval.model, k) and trained:
+      wanted[f'eval.model.{k}'] = x
+  config = sections.changed(config, wanted)
   found = restore.load(config, folder, subject.found.mesh)
   here, there = subject.found.vocabulary, found.vocabulary
   if there.symbols != here.symbols:
@@ -164,8 +164,9 @@ def model_of(folder: pathlib.Path, found: restore.Restored) -> dict[str, Any]:
 
 def _without_paths(config, name):
   """The values of a section, but folders and files."""
-  values = config[name].to_dict()
-  for k, entry in settings.keys(sections.of(config)[name]).items():
+  section = getattr(config, name)
+  values = dataclasses.asdict(section)
+  for k, entry in settings.keys(section).items():
     if entry.is_path:
       del values[k]
   return values

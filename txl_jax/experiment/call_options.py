@@ -4,59 +4,53 @@ The modes of the program read them from the config; in Python they are those of
 the run, overridden by what a call gives under the names of their keys.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from txl_jax import models
-from txl_jax.evaluation.perplexity import Eval
-from txl_jax.generation.options import Generate
+from txl_jax.experiment.sections import Config
 from txl_jax.models import base
 from txl_jax.program import settings
 
 # All keys of a section, and those of `model` in it, are options but these.
-SECTIONS = {'eval': Eval, 'generate': Generate}
 _PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start'
 _NO_OPTIONS = 'split', 'nll_file', *_PROMPT, 'samples', 'stop'
 
 
-def changed(config: Any, section: str, given: Mapping[str, Any]) -> Any:
+def changed(config: Config, section: str, given: Mapping[str, Any]) -> Config:
   """A config whose section, 'eval' or 'generate', has the options of a call.
 
   UserError names a value that is not allowed, TypeError an unknown option.
   """
-  declared = SECTIONS[section]
-  overrides = settings.overrides(models.MODELS[config.model.name].Config)
-  known = [k for k in settings.keys(declared) if k not in _NO_OPTIONS]
-  lengths = settings.keys(overrides)
-  known += lengths
-  for name in given:
+  use = getattr(config, section)
+  lengths = settings.keys(use.model)
+  known = [k for k in settings.keys(use) if k not in _NO_OPTIONS] + [*lengths]
+  values = {}
+  for name, value in given.items():
     if name not in known:
       raise TypeError(
         f'there is no option {settings.shown(name)} for this model; allowed: '
         f'{", ".join(known)}'
       )
-  new = config.copy_and_resolve_references()
-  own: Any = new[section]
-  with new.ignore_type():
-    for name, value in given.items():
-      # A config needs Python's numbers, not NumPy's.
-      value = value.item() if isinstance(value, np.generic) else value
-      (own.model if name in lengths else own)[name] = value
-  values = {k: x for k, x in own.items() if k != 'model'}
-  settings.check({'': declared}, values)
-  settings.check({'': overrides}, own.model)
-  return new
+    # A config needs Python's numbers, not NumPy's.
+    value = value.item() if isinstance(value, np.generic) else value
+    values[f'model.{name}' if name in lengths else name] = value
+  use = settings.replace(use, values)
+  settings.check(use.model)
+  settings.check(use)
+  return dataclasses.replace(config, **{section: use})
 
 
-def cut(config: Any) -> dict[str, Any]:
+def cut(config: Config) -> dict[str, Any]:
   """B, T, G and E of `perplexity.score`, from the section `eval`."""
   names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
-  return {name: config.eval[name] for name in names}
+  return {name: getattr(config.eval, name) for name in names}
 
 
-def scorer(config: Any, vocab_size: int) -> base.LanguageModel:
+def scorer(config: Config, vocab_size: int) -> base.LanguageModel:
   """The model as configured by the section `eval`, but for its temperature.
 
   UserError: it does not fit, or has an adaptive softmax and a temperature.

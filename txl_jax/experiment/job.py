@@ -6,9 +6,9 @@ import importlib.util
 import os
 import pathlib
 from collections.abc import Collection, Iterator
-from typing import Any
 
-from txl_jax.data.options import Data
+import ml_collections
+
 from txl_jax.data.prepared import Prepared
 from txl_jax.experiment import restore, sections
 from txl_jax.experiment.sections import Config
@@ -49,10 +49,11 @@ class Job:
     if not found.corpus:
       return  # converted weights, which have no config of their own
     both = settings.flatten(self.config), found.config
-    own = sections.of(self.config), *both, *settings.USED
     differ = [
       f'{k} is {settings.shown(here)}, there {settings.shown(there)}'
-      for k, here, there in settings.differences(*own)
+      for k, here, there in settings.differences(
+        self.config, *both, *settings.USED
+      )
       if k not in self.changed
     ]
     if differ:
@@ -75,18 +76,15 @@ class Job:
     """The corpus of the config; process 0 prepares it, if it must be."""
     from txl_jax.data.corpora import preparation  # of no use to most modes
 
-    asked = settings.read(Data, self.config.data)
+    asked = self.config.data
     if not self.console.live:
       self.console.say(f'data: {asked.folder}')
     given, stored = asked.tokenizer, self.folder / workdir.VOCABULARY
     if given and not os.path.exists(given) and stored.exists():
       self.console.say(f'data.tokenizer: {given} is gone, {stored} is used')
       asked = dataclasses.replace(asked, tokenizer=f'{stored}')
-    section = dataclasses.asdict(asked)
     with self.console.phase('preparing the corpus'):
-      found = processes.main_first(
-        lambda: preparation.locate_or_prepare(section)
-      )
+      found = processes.main_first(lambda: preparation.locate_or_prepare(asked))
     if len({*found.files.values()}) > 1:  # not one file, cut
       each = (f'{name}: {files}' for name, files in found.files.items())
       self.console.say(f'data: {"; ".join(each)}')
@@ -94,23 +92,23 @@ class Job:
     return found
 
 
-def prepare(config: Any) -> None:
-  """Expands ~ in a config, checks it, and sets XLA_FLAGS as it says.
+def prepare(values: ml_collections.ConfigDict) -> Config:
+  """Reads the config of a run (`sections.read`) and sets XLA_FLAGS as it says.
 
   It must run before the GPU backend starts.
   """
-  settings.expand_home(sections.of(config), config)
-  sections.check(config)
+  config = sections.read(values)
   gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
   before = os.environ.get('XLA_FLAGS', '')
   free = config.deterministic and 'xla_gpu_deterministic_ops' not in before
   if free and any(map(importlib.util.find_spec, gpus)):
     os.environ['XLA_FLAGS'] = f'{before} --xla_gpu_deterministic_ops=true'
+  return config
 
 
 @contextlib.contextmanager
 def opened(
-  config: Any,
+  config: Config,
   folder: str,
   mode: str,
   *files: str,
@@ -135,7 +133,7 @@ def opened(
       from txl_jax.experiment import pretrained
 
       new = mode in ('train', 'summary')
-      for line in pretrained.adopt(config, place, changed, new):
+      config, lines = pretrained.adopt(config, place, changed, new)
+      for line in lines:
         console.say(line)
-      sections.check(config)
     yield Job(config, place, console, watch, *files, changed=changed)

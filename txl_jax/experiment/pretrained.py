@@ -80,14 +80,17 @@ def _flat(params) -> dict[str, Any]:
 
 
 def adopt(
-  config: Any, folder: pathlib.Path, changed: Collection[str], new: bool
-) -> list[str]:
-  """Takes the model and the kind of tokens of train.init_from into a config.
+  config: sections.Config,
+  folder: pathlib.Path,
+  changed: Collection[str],
+  new: bool,
+) -> tuple[sections.Config, list[str]]:
+  """A config with the model and the kind of tokens of train.init_from.
 
   They are those of the run in the folder, if that has begun with it, and else,
   for a new run, those of the model itself. Keys in `changed` are left alone;
-  `find` refuses what then does not fit. Returns a line that names the keys that
-  were others, if any. UserError: see `find`.
+  `find` refuses what then does not fit. Also returns a line that names the keys
+  whose values were others, if any. UserError: see `find`.
   """
   saved = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = saved.newest('host') if saved.folder.exists() else None
@@ -96,7 +99,7 @@ def adopt(
     kept = {f'data.{k}' for k in _OF_TOKENS}
     wanted = {k: x for k, x in then.items() if k in kept}
   elif not new or then:
-    return []
+    return config, []
   else:
     found = _read(config)
     then, wanted = found.config, {}
@@ -112,11 +115,10 @@ def adopt(
   flat = settings.flatten(config)
   if then.get('model.name', flat['model.name']) == flat['model.name']:
     wanted |= {k: x for k, _, x in restore.other_keys(config, then)}
-  wanted = {k: x for k, x in wanted.items() if k not in changed}
-  with config.ignore_type():
-    config.update_from_flattened_dict(wanted)
+  wanted = {k: x for k, x in wanted.items() if k in flat and k not in changed}
   keys = [f'{k} {settings.shown(x)}' for k, x in wanted.items() if x != flat[k]]
-  return [f'as in {config.train.init_from}: {", ".join(keys)}'] if keys else []
+  lines = [f'as in {config.train.init_from}: {", ".join(keys)}'] if keys else []
+  return sections.changed(config, wanted), lines
 
 
 def _of_tokens(config, found, level) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def _of_tokens(config, found, level) -> dict[str, Any]:
   elif level == 'subword':
     text = workdir.vocabulary_text(found.vocabulary)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    root = fetching.root(settings.read(Data, config.data))
+    root = fetching.root(config.data)
     root = fetching.cache(root) if isinstance(root, buckets.Path) else root
     path = root.absolute() / f'tokenizer-{digest[:12]}.json'
     if not path.exists():

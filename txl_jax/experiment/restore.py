@@ -87,13 +87,10 @@ def recorded(folder: pathlib.Path) -> sections.Config:
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   newest = choose(checkpoints, 'latest', '')
   then = resume.HostState.read(checkpoints, newest).config
-  made = sections.compose(str(then.get('model.name')))
-  known = settings.flatten(made).keys()
+  defaults = sections.defaults(then.get('model.name'))
+  known = settings.flatten(defaults)
   then = {k: x for k, x in then.items() if k in known and x is not None}
-  with made.ignore_type():
-    made.update_from_flattened_dict(then)
-  sections.check(made)
-  return made
+  return sections.changed(defaults, then)
 
 
 def check_model(
@@ -118,7 +115,7 @@ def other_keys(
     for flat in (settings.flatten(config), then)
   )
   free = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
-  return [*settings.differences(sections.of(config), now, then, *free)]
+  return [*settings.differences(config, now, then, *free)]
 
 
 def choose(

@@ -1,34 +1,28 @@
-"""The sections of a config: which dataclass declares each."""
+"""The whole config of an experiment: a tree of frozen dataclasses.
+
+A config file fills in a ConfigDict of the same keys (`compose`), in which the
+command line sets others; `read` makes it a `Config`, which nothing changes.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import ml_collections
 
-from txl_jax.data.options import Data
-from txl_jax.evaluation.perplexity import Eval
 from txl_jax.experiment import measurements
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
-from txl_jax.parallel import mesh
 from txl_jax.parallel.watchdog import Watching
 from txl_jax.program import settings
-from txl_jax.program.settings import ON_RESUME, count, key
-from txl_jax.training import options as training
-from txl_jax.training.optim import Optim
-from txl_jax.training.profiling import Profile
+from txl_jax.program.settings import ON_RESUME, key
+from txl_jax.training import options
 
 
-@dataclasses.dataclass(frozen=True)
-class Root:
-  """The keys outside sections."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(options.Config):
+  """A whole config: the keys outside sections, and the sections."""
 
-  seed: int = count(
-    0,
-    'Seed of initialisation, dropout, variable lengths and sentence order.',
-    at_most=2**32 - 1,
-  )
   experiment: str = key(
     '',
     'Name of the experiment, by which the report finds its row in the tables; '
@@ -57,6 +51,19 @@ class Root:
     may_change=ON_RESUME,
   )
 
+  watch: Watching = dataclasses.field(default_factory=Watching)
+  generate: Generate = dataclasses.field(default_factory=Generate)
+  attention_length: measurements.AttentionLength = dataclasses.field(
+    default_factory=measurements.AttentionLength
+  )
+  recl: measurements.Recl = dataclasses.field(default_factory=measurements.Recl)
+  eval_speed: measurements.EvalSpeed = dataclasses.field(
+    default_factory=measurements.EvalSpeed
+  )
+  attention_maps: measurements.AttentionMaps = dataclasses.field(
+    default_factory=measurements.AttentionMaps
+  )
+
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
     which = self.checkpoint
@@ -64,69 +71,35 @@ class Root:
       yield 'checkpoint', 'best, latest or a step'
 
 
-class Config(training.Config, Protocol):
-  """A whole config, checked; in truth it is a ConfigDict."""
-
-  experiment: str
-  origin: str
-  checkpoint: str
-  deterministic: bool
-  watch: Watching
-  generate: Generate
-  attention_length: measurements.AttentionLength
-  recl: measurements.Recl
-  eval_speed: measurements.EvalSpeed
-  attention_maps: measurements.AttentionMaps
-
-
-def sections(model: str | None = 'transformer_xl') -> dict[str, type]:
-  """{name: dataclass} of a config with a model; UserError if it is unknown."""
+def defaults(model: Any = 'transformer_xl') -> Config:
+  """The defaults of a config with a model; UserError if it is unknown."""
   if not isinstance(model, str) or model not in MODELS:
     settings.refuse('model.name', model, ', '.join(MODELS))
   of_model = MODELS[model].Config
   overrides = settings.overrides(of_model)
-  return {
-    '': Root,
-    'data': Data,
-    'model': of_model,
-    'mesh': mesh.Sizes,
-    'train': training.Train,
-    'optim': Optim,
-    'profile': Profile,
-    'watch': Watching,
-    'eval': Eval,
-    'eval.model': overrides,
-    'generate': Generate,
-    'generate.model': overrides,
-    'attention_length': measurements.AttentionLength,
-    'recl': measurements.Recl,
-    'eval_speed': measurements.EvalSpeed,
-    'attention_maps': measurements.AttentionMaps,
-  }
+  config = Config(model=of_model())
+  return dataclasses.replace(
+    config,
+    eval=dataclasses.replace(config.eval, model=overrides()),
+    generate=dataclasses.replace(config.generate, model=overrides()),
+  )
 
 
 def compose(model: str = 'transformer_xl') -> Any:
-  """A locked ConfigDict with the default of every key."""
-  config = settings.defaults(Root)
-  for name, section in sections(model).items():
-    if name:
-      outer, _, own = name.rpartition('.')
-      within: Any = config[outer] if outer else config
-      within[own] = settings.defaults(section)
-  return config.lock()
+  """A locked ConfigDict of `defaults`, for a config file to fill in."""
+  return settings.to_config_dict(defaults(model)).lock()
 
 
-def of(config: Any) -> dict[str, type]:
-  """The `sections` of a config; UserError if its keys are another model's."""
+def like(config: ml_collections.ConfigDict) -> Config:
+  """The `defaults` of a ConfigDict's model.
+
+  UserError if its keys are those of another model, whose name was changed.
+  """
   flat = settings.flatten(config)
-  name: Any = flat.get('model.name')
-  declared = sections(name)
-  there = {k for k in flat if k.startswith('model.')}
-
-  def has_keys_of(model):
-    return there == {f'model.{k}' for k in settings.keys(MODELS[model].Config)}
-
-  made_for = [*filter(has_keys_of, MODELS)]
+  name = flat.get('model.name')
+  declared = defaults(name)
+  there = {k.removeprefix('model.') for k in flat if k.startswith('model.')}
+  made_for = [m for m in MODELS if there == {*settings.keys(MODELS[m].Config)}]
   if made_for and name not in made_for:
     begin = f'a config of another begins with common.get_config({name!r})'
     allowed = f'{made_for[0]}, whose keys these are; {begin}'
@@ -134,22 +107,32 @@ def of(config: Any) -> dict[str, type]:
   return declared
 
 
-def check(config: ml_collections.ConfigDict) -> None:
-  """`settings.check` of all sections, and of keys of different ones."""
-  settings.check(of(config), config)
+def read(config: ml_collections.ConfigDict) -> Config:
+  """The Config of a ConfigDict; UserError if a key or value is not allowed."""
+  return _checked(settings.expand_home(settings.fill(like(config), config)))
+
+
+def changed(config: Config, values: Mapping[str, Any]) -> Config:
+  """A Config with {'section.key': value} replaced; UserError as by `read`."""
+  return _checked(settings.replace(config, values))
+
+
+def _checked(config):
+  """The Config, if `settings.check` and keys of different sections allow it."""
+  settings.check(config)
   flat = settings.flatten(config)
   for name, allowed in _together(flat):
     settings.refuse(name, flat[name], allowed)
+  return config
 
 
-def same_experiment(declared: Mapping[str, type], name: str) -> bool:
+def same_experiment(config: Config, name: str) -> bool:
   """Whether runs that differ in a key are still of one experiment.
 
   They are with another seed, and with what may change on resume, but for what
-  is OTHER then; the sections are those of their model.
+  is OTHER then; the keys are those of a config.
   """
-  section, _, own = name.rpartition('.')
-  entry = settings.keys(declared[section]).get(own)
+  entry = settings.all_keys(config).get(name)
   # Another version may have recorded other keys.
   may = entry is None or entry.may_change == ON_RESUME
   return name == 'seed' or may

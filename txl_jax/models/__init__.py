@@ -5,6 +5,7 @@ from typing import Any
 
 from txl_jax.models import base, transformer_xl, windowed
 from txl_jax.models.baselines import al_rfou, gcnn, lstm, qrnn, shaw, vaswani
+from txl_jax.models.config import Config
 from txl_jax.ops import matmul
 from txl_jax.program import settings
 
@@ -21,20 +22,21 @@ MODELS: dict[str, type[base.LanguageModel]] = {
 
 
 def build(
-  section: Mapping[str, Any], vocab_size: int, **changes: Any
+  config: Config | Mapping[str, Any], vocab_size: int, **changes: Any
 ) -> base.LanguageModel:
   """The model of a section `model` of a config, an unbound Linen module.
 
-  The section has a `name` of MODELS and keys of that model's config; those left
-  out have their defaults, and the changes replace them. UserError if the
-  first cutoff is not below V, TypeError if the model has no such key.
+  A mapping has a `name` of MODELS and keys of that model's config; those left
+  out have their defaults. The changes replace values. UserError if the first
+  cutoff is not below V, TypeError if the model has no such key.
   """
-  model = MODELS[section['name']]
-  config = settings.read(model.Config, {**section, **changes})
-  if config.cutoffs and config.cutoffs[0] >= vocab_size:
+  values = vars(config) if isinstance(config, Config) else config
+  model = MODELS[values['name']]
+  made = settings.read(model.Config, {**values, **changes})
+  if made.cutoffs and made.cutoffs[0] >= vocab_size:
     allowed = f'a first number below {vocab_size}, the size of the vocabulary'
-    settings.refuse('model.cutoffs', config.cutoffs, allowed)
-  return model(vocab_size, config)
+    settings.refuse('model.cutoffs', made.cutoffs, allowed)
+  return model(vocab_size, made)
 
 
 def at_test_time(
@@ -46,9 +48,9 @@ def at_test_time(
   is given a window, or the window is longer than the model can read, or if a
   model with absolute positions and a memory is to write token by token.
   """
-  keys = config[section].model.items()
-  overrides = {k: x for k, x in keys if x is not None}
-  model, T = build(config.model, vocab_size), config[section].segment_len
+  use = getattr(config, section)
+  overrides, T = use.model.given(), use.segment_len
+  model = build(config.model, vocab_size)
   if section == 'generate':
     dtype = matmul.decoding_dtype(config.model.dtype).name
     model = model.with_keys(dtype=dtype)

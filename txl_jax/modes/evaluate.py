@@ -108,7 +108,7 @@ def _nll_file(path, nll):
       stack.close()
 
 
-def at_temperature(section: Any, score: Any, unit: str) -> str:
+def at_temperature(section: perplexity.Eval, score: Any, unit: str) -> str:
   """The figure of a score with eval.temperature, in words; '' without one."""
   if score is None:
     return ''
@@ -116,11 +116,12 @@ def at_temperature(section: Any, score: Any, unit: str) -> str:
   return f'{figure:.5f} {unit} at temperature {section.temperature:g}, '
 
 
-def conditions(section: Any) -> str:
+def conditions(section: perplexity.Eval) -> str:
   """The section `eval` in words: lengths and streams."""
   parts = [f'T {section.segment_len}']
-  parts += [f'{k} {section[k]}' for k in ('context', 'window') if section[k]]
-  parts += [f'{k} {x}' for k, x in section.model.items() if x is not None]
+  both = {'context': section.context, 'window': section.window}
+  lengths = {k: n for k, n in both.items() if n} | section.model.given()
+  parts += [f'{k} {x}' for k, x in lengths.items()]
   return ', '.join([*parts, f'{section.batch_size} streams'])
 
 

@@ -14,7 +14,9 @@ def run(job: Job) -> None:
   params = jax.tree.map(placement.fetch, found.params)
   # What is free where a model is used is as it was trained.
   then = found.config
-  model = {k: then.get(f'model.{k}', v) for k, v in job.config.model.items()}
+  model = {
+    k: then.get(f'model.{k}', v) for k, v in vars(job.config.model).items()
+  }
   what = params, model, found.vocabulary.to_json()
   processes.on_main(lambda: weights_file.save(job.export_file, *what))
   line = restore.weights_line(found)

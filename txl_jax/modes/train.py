@@ -1,11 +1,10 @@
 """--mode=train: trains, then reports how it went."""
 
 import contextlib
-from typing import Any
+import dataclasses
 
 from txl_jax import models
 from txl_jax.evaluation import figures
-from txl_jax.experiment import sections
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
@@ -24,9 +23,11 @@ def run(job: Job) -> None:
   config, folder = job.config, job.folder
   mesh = mesh_lib.make_mesh(config.mesh)
   step_lib.check_rows(config, placement.row_parts(mesh))
-  train: Any = config.train
-  if train.init_from:  # for the record: in every working directory
-    train.init_from = buckets.absolute(train.init_from)
+  if source := config.train.init_from:
+    # For the record: the same in every working directory.
+    absolute = {'train.init_from': buckets.absolute(source)}
+    config = settings.replace(config, absolute)
+    job = dataclasses.replace(job, config=config)
   processes.on_main(lambda: wandb_run.check(config.train.wandb))
   corpus = job.corpus()
   checkpoints = _checkpoints(job, corpus)
@@ -49,11 +50,14 @@ def run(job: Job) -> None:
         if line := corpus.unknown_line(before, 'train', 'validation'):
           job.console.say(line)
       origin = then.config.get('origin', '') if then else ''
-      config.origin = other.origin if other else origin
-      if config.train.init_from:
-        config.checkpoint = 'best'  # what was given is a step of the other run
+      # Of train.init_from, the key `checkpoint` is a step of the other run.
+      config = dataclasses.replace(
+        config,
+        origin=other.origin if other else origin,
+        checkpoint='best' if source else config.checkpoint,
+      )
       checkpoints = _checkpoints(job, corpus)
-      run = folder, config, sections.of(config), corpus
+      run = folder, config, corpus
       processes.on_main(lambda: workdir.compare(*run, then))
       resume.check_length(config, folder, start or 0)
       with job.console.phase('compiling', plain='compiling'):

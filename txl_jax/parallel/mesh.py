@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -55,15 +55,18 @@ class Sizes:
   )
 
 
-def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(
+  sizes: Sizes | Mapping[str, int] | None = None,
+  devices: Sequence[Any] | None = None,
+) -> Mesh:
   """A mesh of the given devices, by default all.
 
-  Neighbours along the last axes are neighbours on the fast network. `sizes` is
-  a mapping like the section `mesh`; None uses all devices for data. UserError
+  Neighbours along the last axes are neighbours on the fast network. An axis
+  that a mapping of sizes lacks has 1; None uses all devices for data. UserError
   if the sizes do not fit the number of devices.
   """
   devices = list(jax.devices() if devices is None else devices)
-  requested = [(sizes or {'data': -1}).get(axis, 1) for axis in AXES]
+  requested = _shape({'data': -1} if sizes is None else sizes)
   known = abs(math.prod(requested))
   rest, remainder = divmod(len(devices), known or 1)
   free = requested.count(-1)
@@ -83,10 +86,16 @@ def make_mesh(sizes: Any = None, devices: Sequence[Any] | None = None) -> Mesh:
   return Mesh(np.stack(grids), AXES, axis_types=_TYPES)
 
 
-def abstract_mesh(sizes: Any) -> AbstractMesh:
+def abstract_mesh(sizes: Sizes | Mapping[str, int]) -> AbstractMesh:
   """A mesh with sizes as for `make_mesh`, without devices; -1 becomes 1."""
-  shape = tuple(abs(sizes.get(axis, 1)) for axis in AXES)
+  shape = tuple(map(abs, _shape(sizes)))
   return AbstractMesh(shape, AXES, axis_types=_TYPES)
+
+
+def _shape(sizes) -> list[int]:
+  """The sizes of AXES."""
+  found = vars(sizes) if isinstance(sizes, Sizes) else sizes
+  return [found.get(axis, 1) for axis in AXES]
 
 
 def own() -> AbstractMesh:

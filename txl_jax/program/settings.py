@@ -1,7 +1,7 @@
 """Keys of a config: declared once, checked, recorded, compared.
 
-A section of a config is a frozen dataclass beside the code that reads it. Its
-fields are made by `key`:
+A config is a tree of frozen dataclasses, its sections. Each is declared beside
+the code that reads it, and its fields are made by `key`:
 
   @dataclasses.dataclass(frozen=True)
   class Mesh:
@@ -11,8 +11,9 @@ fields are made by `key`:
       if ...:
         yield 'fsdp', 'divisors of 8'
 
-`problems`, where there is one, yields the keys whose values do not go together,
-with what is allowed. The config itself is a locked ConfigDict of sections.
+`problems`, where a section has it, yields the keys whose values do not go
+together, each with what is allowed. A field that is no `key` is a section
+within. Config files fill in a ConfigDict of the same keys (`to_config_dict`).
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import ml_collections
 from ml_collections import config_dict
@@ -37,6 +38,8 @@ AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
 ON_RESUME = 'on resume'  # whenever
 OTHER = 'on resume, as another experiment'  # the same, but for the report
 USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # may differ in a use of it
+
+T = TypeVar('T')  # a config, or a section
 
 _RECORDED = '"""The config of this run, complete.'
 _LIST = 'docs/config.md lists them'
@@ -87,33 +90,61 @@ count = functools.partial(key, at_least=0)
 file_path = functools.partial(key, is_path=True)
 
 
-def keys(section: type) -> dict[str, Key]:
-  """{name: Key} of a section, in the order of declaration."""
+def keys(section: Any) -> dict[str, Key]:
+  """{name: Key} of a section or its class, in the order of declaration."""
   may = getattr(section, 'MAY_CHANGE', NEVER)
   found = {}
   for f in dataclasses.fields(section):
-    e = f.metadata['key']
-    found[f.name] = dataclasses.replace(e, may_change=e.may_change or may)
+    if 'key' in f.metadata:
+      e = f.metadata['key']
+      found[f.name] = dataclasses.replace(e, may_change=e.may_change or may)
   return found
 
 
-def overrides(section: type) -> type:
-  """A section with the keys of another that change AT_TEST_TIME, all None."""
+def sections(config: Any) -> dict[str, Any]:
+  """{name: section} of a config: '' is itself, 'eval.model' one within eval."""
+  found = {'': config}
+  for f in dataclasses.fields(config):
+    if 'key' not in f.metadata:
+      for name, section in sections(getattr(config, f.name)).items():
+        found[f'{f.name}.{name}'.rstrip('.')] = section
+  return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+  """Keys of a model with other values at test time, None where they are its."""
+
+  def given(self) -> dict[str, Any]:
+    """{key: value} of those that are not None."""
+    return {k: x for k, x in vars(self).items() if x is not None}
+
+
+def overrides(section: type) -> type[Overrides]:
+  """The Overrides of the keys of a section that may change AT_TEST_TIME.
+
+  Made from the model's declaration, so that a new model states them once.
+  """
   types, fields = {f.name: f.type for f in dataclasses.fields(section)}, []
   for name, entry in keys(section).items():
     if entry.may_change == AT_TEST_TIME:
       entry = dataclasses.replace(entry, may_change=ON_RESUME)
       field = dataclasses.field(default=None, metadata={'key': entry})
       fields.append((name, types[name], field))
-  return dataclasses.make_dataclass('Overrides', fields, frozen=True)
+  return dataclasses.make_dataclass(
+    'Overrides', fields, bases=(Overrides,), frozen=True
+  )
 
 
-def defaults(section: type) -> ml_collections.ConfigDict:
-  """A section of a config with the default of every key."""
+def to_config_dict(section: Any) -> ml_collections.ConfigDict:
+  """A section and those within as a ConfigDict; None becomes a placeholder."""
   made = {}
   for f in dataclasses.fields(section):
-    unset = f.default is None
-    made[f.name] = config_dict.placeholder(f.type) if unset else f.default
+    value = getattr(section, f.name)
+    if 'key' not in f.metadata:
+      made[f.name] = to_config_dict(value)
+    else:
+      made[f.name] = config_dict.placeholder(f.type) if value is None else value
   return ml_collections.ConfigDict(made)
 
 
@@ -122,11 +153,25 @@ def read(section: type, values: Mapping[str, Any]) -> Any:
   return section(**flatten(values))
 
 
+def replace(config: T, values: Mapping[str, Any]) -> T:
+  """A config with {'section.key': value} replaced; nothing is checked."""
+  own, inner = {}, {}
+  for name, value in values.items():
+    first, _, rest = name.partition('.')
+    if rest:
+      inner.setdefault(first, {})[rest] = value
+    else:
+      own[first] = value
+  own |= {k: replace(getattr(config, k), x) for k, x in inner.items()}
+  return dataclasses.replace(cast(Any, config), **own)
+
+
 def flatten(config: Any) -> dict[str, Any]:
   """A nested config as {'section.key': value}, with tuples for JSON's lists."""
   flat = {}
-  for name, value in config.items():
-    if hasattr(value, 'items'):
+  values = vars(config) if dataclasses.is_dataclass(config) else config
+  for name, value in values.items():
+    if dataclasses.is_dataclass(value) or hasattr(value, 'items'):
       flat |= {f'{name}.{k}': v for k, v in flatten(value).items()}
     else:
       flat[name] = tuple(value) if isinstance(value, list) else value
@@ -165,22 +210,19 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
   raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
 
 
-def no_such_key(sections: Mapping[str, type], name: str) -> str:
+def no_such_key(config: Any, name: str) -> str:
   """Error text for an unknown key, with the nearest known key."""
-  nearest = nearest_key(sections, name)
+  nearest = nearest_key(config, name)
   more = f'the nearest is {nearest}' if nearest else _LIST
   return f'there is no such key; {more}'
 
 
-def nearest_key(
-  sections: Mapping[str, type], name: str, first: str = ''
-) -> str:
+def nearest_key(config: Any, name: str, first: str = '') -> str:
   """The key nearest to a name, with its section or without; '' for none.
 
   Of keys equally near, the one of the section `first` counts.
   """
-  there = [f'{x}.{k}'.lstrip('.') for x in sections for k in keys(sections[x])]
-  there.sort(key=lambda x: not x.startswith(f'{first}.'))
+  there = sorted(flatten(config), key=lambda x: not x.startswith(f'{first}.'))
   alone = {x.rpartition('.')[2]: x for x in reversed(there)}
   for names in ({} if '.' in name else alone, {x: x for x in there}):
     if found := difflib.get_close_matches(name, names, 1, 0.75):
@@ -188,50 +230,59 @@ def nearest_key(
   return next(iter(difflib.get_close_matches(name, there, 1)), '')
 
 
-def read_all(
-  sections: Mapping[str, type], config: Any
-) -> dict[str, dict[str, Any]]:
-  """{section: {key: value}}; UserError for a key too many, or a missing one."""
-  found = {name: {} for name in sections}
-  for name, value in flatten(config).items():
-    section, _, own = name.rpartition('.')
-    if name in sections:
+def fill(config: T, values: Any, section: str = '') -> T:
+  """A config with all the values of a ConfigDict or nested dict, unchecked.
+
+  It may be a single section of this name. UserError for an unknown key, or a
+  missing one.
+  """
+  known, found = flatten(config), flatten(values)
+  for name, value in found.items():
+    if name in sections(config):
       refuse(name, value, 'the section of that name, with all its keys')
-    if section not in sections or own not in keys(sections[section]):
-      why = no_such_key(sections, name)
-      raise UserError(f'{name} = {shown(value)}: {why}')
-    found[section][own] = value
-  for name, section in sections.items():
-    for own in keys(section):
-      if own not in found[name]:
-        raise UserError(f'{name}.{own} is missing from the config'.lstrip('.'))
-  return found
+    if name not in known:
+      whole, why = f'{section}.{name}'.lstrip('.'), no_such_key(config, name)
+      raise UserError(f'{whole} = {shown(value)}: {why}')
+  for name in known:
+    if name not in found:
+      raise UserError(f'{name} is missing from the config')
+  return replace(config, found)
 
 
-def expand_home(sections: Mapping[str, type], config: Any) -> None:
-  """Puts the home folder in place of ~ in the paths of a config."""
-  for name, section in sections.items():
-    for own, entry in keys(section).items():
-      holder = config[name] if name and entry.is_path else config
-      if entry.is_path and isinstance(holder[own], str):
-        holder[own] = os.path.expanduser(holder[own])
+def expand_home(config: T) -> T:
+  """A config with the home folder in place of ~ in its paths."""
+  flat = flatten(config)
+  expanded = {
+    name: os.path.expanduser(flat[name])
+    for name, entry in all_keys(config).items()
+    if entry.is_path and isinstance(flat[name], str)
+  }
+  return replace(config, expanded)
 
 
-def check(sections: Mapping[str, type], config: Any) -> None:
+def all_keys(config: Any) -> dict[str, Key]:
+  """{'section.key': Key} of a config."""
+  return {
+    f'{name}.{own}'.lstrip('.'): entry
+    for name, section in sections(config).items()
+    for own, entry in keys(section).items()
+  }
+
+
+def check(config: Any, name: str = '') -> None:
   """Raises a UserError for a value that is not allowed.
 
-  The sections are {name: dataclass}, 'eval.model' for one within another, ''
-  for the keys outside sections; the config is a ConfigDict or nested dict.
+  The config may be a single section of this name.
   """
-  for name, values in read_all(sections, config).items():
-    section, prefix = sections[name], f'{name}.' if name else ''
+  for within, section in sections(config).items():
+    prefix = ''.join(f'{x}.' for x in (name, within) if x)
     for f in dataclasses.fields(section):
-      if may_be := allowed(f, values[f.name]):
-        refuse(f'{prefix}{f.name}', values[f.name], may_be)
+      value = getattr(section, f.name)
+      if 'key' in f.metadata and (may_be := allowed(f, value)):
+        refuse(f'{prefix}{f.name}', value, may_be)
     # What does not go together is yielded as (key, what is allowed).
-    check_all = getattr(section, 'problems', lambda _: ())
-    for own, may_be in check_all(read(section, values)):
-      refuse(f'{prefix}{own}', values[own], may_be)
+    for own, may_be in getattr(section, 'problems', lambda: ())():
+      refuse(f'{prefix}{own}', getattr(section, own), may_be)
 
 
 _TYPES = {
@@ -281,28 +332,28 @@ def _unreadable(text, entry):
 
 
 def differences(
-  sections: Mapping[str, type], now: dict, then: dict, *free: str
+  config: Any, now: Mapping[str, Any], then: Mapping[str, Any], *free: str
 ) -> Iterator[tuple[str, Any, Any]]:
   """Keys of flat configs that differ and may not: (key, now, then).
 
-  A key that is missing has its default; keys whose `may_change` is one of
-  `free` may differ.
+  The keys are those of a config; one that is missing has its default. Keys
+  whose `may_change` is one of `free` may differ.
   """
-  names = sorted(now | then)
+  declared, entries = sections(config), all_keys(config)
   # The model comes first: what differs besides differs because of it.
-  for name in sorted(names, key='model.name'.__ne__):
-    section, _, own = name.rpartition('.')
-    declared = sections.get(section)
-    entry = keys(declared).get(own) if declared else None
-    default = getattr(declared, own, None) if entry else None
+  for name in sorted({**now, **then}, key=lambda x: (x != 'model.name', x)):
+    entry, default = entries.get(name), None
+    if entry:
+      section, _, own = name.rpartition('.')
+      default = getattr(type(declared[section]), own, None)
     here, there = now.get(name, default), then.get(name, default)
     if here != there and (entry is None or entry.may_change not in free):
       yield name, here, there
 
 
-def to_json(config: ml_collections.ConfigDict) -> str:
+def to_json(config: Any) -> str:
   """A config as text that `json.loads` reads."""
-  return json.dumps(config.to_dict(), indent=1, sort_keys=True)
+  return json.dumps(dataclasses.asdict(config), indent=1, sort_keys=True)
 
 
 def to_python(
@@ -312,7 +363,7 @@ def to_python(
 
   The command continues the run.
   """
-  values = (flatten(json.loads(json.dumps(config.to_dict()))) | {**but}).items()
+  values = (flatten(json.loads(to_json(config))) | {**but}).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
   lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
   return f'''{_RECORDED}
@@ -325,7 +376,7 @@ from txl_jax.experiment import sections
 
 def get_config():
   """The config."""
-  c = sections.compose({config['model']['name']!r})
+  c = sections.compose({config.model.name!r})
 {lines}
   return c
 '''

@@ -105,12 +105,12 @@ class Run:
   @functools.cached_property
   def identity(self) -> str:
     """Equal for runs that differ in their seed, folders and reports alone."""
-    declared = sections.sections(self.config['model.name'])
+    like = sections.defaults(self.config['model.name'])
     kept = {
       name: value
       for name, value in self.config.items()
-      if name.rpartition('.')[0] in declared
-      and not sections.same_experiment(declared, name)
+      if name.rpartition('.')[0] in settings.sections(like)
+      and not sections.same_experiment(like, name)
     }
     return json.dumps([self.experiment, kept], sort_keys=True)
 

@@ -86,12 +86,12 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
   fields, name = header['model'], header['model']['name']
   if name not in [*models.MODELS]:
     settings.refuse('model.name', name, ', '.join(models.MODELS))
-  config = models.MODELS[name].Config
+  defaults = models.MODELS[name].Config()
   # Keys that did not exist yet get their defaults.
-  fields = {**settings.defaults(config), **fields}
-  settings.check({'model': config}, {'model': fields})
+  config = settings.fill(defaults, {**vars(defaults), **fields}, 'model')
+  settings.check(config, 'model')
   vocabulary = vocabularies.from_json(header['vocabulary'])
-  return models.build(fields, len(vocabulary)), vocabulary
+  return models.build(config, len(vocabulary)), vocabulary
 
 
 def checked(

@@ -20,7 +20,7 @@ import os
 import pathlib
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from txl_jax.data import vocabularies
@@ -71,7 +71,6 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 def compare(
   folder: pathlib.Path,
   config: Any,
-  sections: Mapping[str, type],
   corpus: Prepared,
   then: Any,
 ) -> None:
@@ -85,8 +84,8 @@ def compare(
     return
   free = () if then.trained else (settings.IN_USE, settings.AT_TEST_TIME)
   free = settings.OTHER, settings.ON_RESUME, *free
-  now = settings.flatten(json.loads(settings.to_json(config)))
-  found = settings.differences(sections, now, then.config, *free)
+  now = settings.flatten(config)
+  found = settings.differences(config, now, then.config, *free)
   for name, here, saved in found:
     if not then.trained and not name.startswith('model.'):
       continue
@@ -114,7 +113,6 @@ def compare(
 def describe(
   folder: pathlib.Path,
   config: Any,
-  sections: Mapping[str, type],
   corpus: Prepared,
   then: Any,
 ) -> None:
@@ -126,8 +124,8 @@ def describe(
   """
   about = {'name': corpus.name, 'digest': corpus.digest}
   # Absolute paths, for commands given in another working directory.
-  entries = settings.keys(sections['data']).items()
-  paths = {k: config.data[k] for k, entry in entries if entry.is_path}
+  entries = settings.keys(config.data).items()
+  paths = {k: getattr(config.data, k) for k, e in entries if e.is_path}
   here = {f'data.{k}': buckets.absolute(x) for k, x in paths.items() if x}
   free = _CONTINUING | here
   texts = {

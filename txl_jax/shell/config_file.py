@@ -44,9 +44,10 @@ def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
 
   UserError for an unknown key, which it names with the prefix.
   """
-  declared, names = sections.of(config), settings.flatten(config)
+  declared = sections.like(config)
+  known = settings.all_keys(declared)
   for key in keys:
-    if key not in names:
+    if key not in known:
       raise UserError(f'{prefix}{key}: {settings.no_such_key(declared, key)}')
   if not all(sections.same_experiment(declared, key) for key in keys):
     config.experiment += '+'  # unless its name is given, too
@@ -96,7 +97,7 @@ def load(path: str) -> Any:
       found = settings.shown(config)
       allowed = 'allowed: that of common.get_config(), changed'
       raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
-    settings.read_all(sections.of(config), config)
+    settings.fill(sections.like(config), config)
     named = ':'.join(_experiment(path, argument))
     config.experiment = config.experiment or named
   except KeyboardInterrupt:

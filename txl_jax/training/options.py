@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol
 
+from txl_jax.data.options import Data
 from txl_jax.evaluation.perplexity import Eval
+from txl_jax.models.config import Config as ModelConfig
 from txl_jax.parallel.mesh import Sizes
 from txl_jax.program.settings import (
   ON_RESUME,
@@ -178,14 +179,19 @@ class Train:
       yield 'varlen_rate', 'False without train.varlen'
 
 
-class Config(Protocol):
-  """Type of a validated config; at run time it is a ConfigDict."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+  """The keys and sections of a config that training reads."""
 
-  seed: int
-  data: Any
-  model: Any
-  mesh: Sizes
-  train: Train
-  optim: Optim
-  profile: Profile
-  eval: Eval
+  seed: int = count(
+    0,
+    'Seed of initialisation, dropout, variable lengths and sentence order.',
+    at_most=2**32 - 1,
+  )
+  data: Data = dataclasses.field(default_factory=Data)
+  model: ModelConfig
+  mesh: Sizes = dataclasses.field(default_factory=Sizes)
+  train: Train = dataclasses.field(default_factory=Train)
+  optim: Optim = dataclasses.field(default_factory=Optim)
+  profile: Profile = dataclasses.field(default_factory=Profile)
+  eval: Eval = dataclasses.field(default_factory=Eval)

@@ -48,15 +48,13 @@ def read(config: Config, corpus: Prepared) -> streams.Streams:
 
 def in_steps(config: Config, text: streams.Streams) -> Config:
   """Converts the epochs of a config to train.steps and optim.average_start."""
-  new: Any = config
-  new = new.copy_and_resolve_references()
-  epochs = new.train.epochs
+  epochs, steps, values = config.train.epochs, config.train.steps, {}
   # train.steps bounds the number of epochs whose lengths are drawn.
-  if epochs and text.locate(new.train.steps)[0] >= epochs:
-    new.train.steps = text.first_step(epochs)
-  if epoch := new.optim.average_start_epoch:
-    new.optim.average_start = text.first_step(epoch)
-  return new
+  if epochs and text.locate(steps)[0] >= epochs:
+    values['train.steps'] = text.first_step(epochs)
+  if epoch := config.optim.average_start_epoch:
+    values['optim.average_start'] = text.first_step(epoch)
+  return settings.replace(config, values)
 
 
 def in_words(config: Config, text: streams.Streams) -> list[str]:

@@ -73,8 +73,7 @@ class HostState:
     cls, progress: Progress, record: Mark, config: Any, corpus: str
   ) -> Any:
     """The HostState of a run, with the current versions."""
-    flat = settings.flatten(config.to_dict())
-    return cls(progress, record, flat, corpus, _versions())
+    return cls(progress, record, settings.flatten(config), corpus, _versions())
 
   @classmethod
   def read(cls, checkpoints: Checkpoints, step: int) -> 'HostState':

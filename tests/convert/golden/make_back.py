@@ -58,12 +58,10 @@ def weights(case):
   from txl_jax.convert import vocabularies
   from txl_jax.convert.weights import Weights
   from txl_jax.models import base
-  from txl_jax.program import settings
 
   fields = {**BASE, **CASES[case]}
-  declared = models.MODELS[fields['name']].Config
-  fields = {**settings.defaults(declared), **fields}
   model = models.build(fields, V)
+  fields = {**vars(model.config)}
   shapes = base.param_shapes(model)
   rng, params = np.random.default_rng(7), {}
   for path, x in flax.traverse_util.flatten_dict(shapes).items():

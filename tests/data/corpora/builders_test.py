@@ -292,11 +292,9 @@ def test_training_needs_no_tfds(tmp_path):
   book.write_bytes(b'a few lines\n' * 99)
   code = """
 import sys
-from txl_jax.program import settings
 from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
-section = settings.defaults(Data)
-section.update(corpus='text', dir=sys.argv[1], path=sys.argv[2])
+section = Data(corpus='text', dir=sys.argv[1], path=sys.argv[2])
 data = preparation.locate_or_prepare(section)
 assert data.tokens('train').size > 0
 names = 'tensorflow', 'tensorflow_datasets', 'jax', 'flax', 'requests'

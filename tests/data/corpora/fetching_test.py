@@ -64,7 +64,7 @@ def test_what_was_not_put_there_whole(in_bucket, asked, machine):
 
 
 def test_one_that_is_to_be_downloaded(in_bucket, machine):
-  config = {'corpus': 'enwik8', 'newline': 'drop', 'dir': str(in_bucket)}
+  config = Data('enwik8', newline='drop', dir=str(in_bucket))
   with pytest.raises(UserError, match=f'--data_dir={in_bucket}'):
     preparation.locate_or_prepare(config)
 

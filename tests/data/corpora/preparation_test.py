@@ -16,7 +16,6 @@ from tests.data.corpora.asking import prepare
 from txl_jax.data import prepared
 from txl_jax.data.corpora import builders, preparation, writing
 from txl_jax.data.options import Data
-from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 LINES = b''.join(b'%d bottles\n' % i for i in range(500))
@@ -64,9 +63,7 @@ def stdlib(tmp_path, monkeypatch):
 
 
 def config(data_dir, corpus='pystdlib', path='', **others):
-  section = settings.defaults(Data)
-  section.update(corpus=corpus, dir=str(data_dir), path=str(path), **others)
-  return section
+  return Data(corpus=corpus, dir=str(data_dir), path=str(path), **others)
 
 
 def decoded(data):
@@ -122,7 +119,7 @@ def test_all_bytes_are_symbols(enwik8, tmp_path):
   assert data.vocabulary.symbols == tuple(range(256))
   tokens = [data.tokens(split) for split in SIZES]
   assert np.concatenate(tokens).tolist() == list(TEXT)
-  again = dict(corpus='enwik8', dir=f'{tmp_path}/data', alphabet='bytes')
+  again = Data('enwik8', dir=f'{tmp_path}/data', alphabet='bytes')
   assert preparation.vocab_size(again) == 256
   assert preparation.locate_or_prepare(again).digest == data.digest
 

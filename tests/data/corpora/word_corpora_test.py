@@ -14,7 +14,6 @@ from tests.data.corpora import asking
 from txl_jax.data import options, prepared
 from txl_jax.data.corpora import builders, preparation
 from txl_jax.data.options import Data
-from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 PARTS = {
@@ -88,8 +87,7 @@ def test_wikitext(wikitext, tmp_path):
     'size': (wikitext / 'wikitext-103-v1.zip').stat().st_size,
     'sha256': builders.ARCHIVES['wt103'].sha256,
   }
-  config = settings.defaults(Data)
-  config.update(corpus='wt103', dir=str(tmp_path / 'd'))
+  config = Data(corpus='wt103', dir=str(tmp_path / 'd'))
   assert preparation.locate_or_prepare(config).digest == data.digest
   # Prepared again from the records alone: what was found is remembered.
   (wikitext / 'wikitext-103-v1.zip').unlink()
@@ -102,8 +100,7 @@ def test_wikitext(wikitext, tmp_path):
 
 
 def test_config_names_the_command(tmp_path):
-  config = settings.defaults(Data)
-  config.update(corpus='wt2', dir=str(tmp_path))
+  config = Data(corpus='wt2', dir=str(tmp_path))
   with pytest.raises(UserError) as error:
     preparation.locate_or_prepare(config)
   assert str(error.value) == (

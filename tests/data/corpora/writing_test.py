@@ -12,7 +12,6 @@ from txl_jax.data import prepared
 from txl_jax.data.corpora import preparation
 from txl_jax.data.options import Data
 from txl_jax.data.vocabularies import words as words_lib
-from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 
 
@@ -251,9 +250,14 @@ def test_what_an_older_version_prepared_still_opens(book):
 
 
 def test_config_prepares_words_and_tells_their_number(book, tmp_path):
-  config = settings.defaults(Data)
-  config.update(corpus='text', path=str(book), dir=str(tmp_path / 'data'))
-  config.update(level='word', unk=True, min_count=2)
+  config = Data(
+    corpus='text',
+    path=str(book),
+    dir=str(tmp_path / 'data'),
+    level='word',
+    unk=True,
+    min_count=2,
+  )
   data = preparation.locate_or_prepare(config)
   assert data.digest == prepare(book, min_count=2).digest
   assert preparation.vocab_size(config) == len(data.vocabulary)
@@ -264,6 +268,5 @@ def test_config_prepares_words_and_tells_their_number(book, tmp_path):
   [('wt103', 267_735), ('wt2', 33_278), ('ptb', 10_000), ('lm1b', 793_471)],
 )
 def test_published_sizes_need_no_data(corpus, size, tmp_path):
-  config = settings.defaults(Data)
-  config.update(corpus=corpus, dir=str(tmp_path / 'data'))
+  config = Data(corpus=corpus, dir=str(tmp_path / 'data'))
   assert preparation.vocab_size(config) == size

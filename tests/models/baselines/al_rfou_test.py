@@ -264,7 +264,7 @@ def test_longer_segments_and_windows_are_refused_by_their_keys():
   c.model.table_len = 6
   expected = r'eval\.window is 7; allowed: at most 6'
   with pytest.raises(UserError, match=expected):
-    models.at_test_time(c, 3, 'eval', 7)
-  model = models.at_test_time(c, 3, 'eval')
+    models.at_test_time(sections.read(c), 3, 'eval', 7)
+  model = models.at_test_time(sections.read(c), 3, 'eval')
   with pytest.raises(UserError, match=r'eval\.segment_len is 7; .* at most 6'):
     perplexity.check(model, np.zeros(9, np.int32), 1, 7)

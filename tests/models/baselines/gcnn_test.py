@@ -305,7 +305,10 @@ def test_parameters_of_the_published_models(variant):
   c = published.get_config(variant)
   blocks = [block for times, block in repeated for _ in range(times)]
   assert gcnn.parse(c.model.blocks) == blocks
-  V, edges = preparation.vocab_size(c.data), [0, *c.model.cutoffs]
+  V, edges = (
+    preparation.vocab_size(sections.read(c).data),
+    [0, *c.model.cutoffs],
+  )
   total, C = V * width, width
   for block in blocks:
     start = C
@@ -328,7 +331,7 @@ def refused(**changes):
   c = sections.compose('gcnn')
   c.model.update(changes)
   with pytest.raises(UserError) as e:
-    sections.check(c)
+    sections.read(c)
   assert '\n' not in str(e.value)
   return str(e.value)
 
@@ -351,12 +354,12 @@ def test_blocks_that_are_none(blocks):
 
 def test_keys_that_do_not_go_together():
   c = sections.compose('gcnn')
-  sections.check(c)
+  sections.read(c)
   c.model.blocks = '[4,512]*1000'
-  sections.check(c)
+  sections.read(c)
   c.model.update(tie_weights=False, blocks='[1,1 4,100]', cutoffs=(5, 9))
   c.model.div_val = 10
-  sections.check(c)
+  sections.read(c)
   assert refused(tie_weights=False, cutoffs=(5, 9), div_val=23).endswith(
     'model.div_val is 23; allowed: numbers whose power for each tail is at '
     'most 512'

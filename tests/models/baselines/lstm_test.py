@@ -11,6 +11,7 @@ from tests.models.every import B, V
 from txl_jax import models
 from txl_jax.configs import lstm as config
 from txl_jax.data.corpora import preparation
+from txl_jax.experiment import sections
 from txl_jax.models import base
 
 
@@ -83,7 +84,7 @@ def test_parameters_of_the_configs():
   found = {}
   for variant in config.VARIANTS:
     c = config.get_config(variant)
-    V = preparation.vocab_size(c.data)
+    V = preparation.vocab_size(sections.read(c).data)
     found[variant] = recurrent.count(models.build(c.model, V))
 
   def layer(J, H):

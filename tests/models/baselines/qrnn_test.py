@@ -10,6 +10,7 @@ from tests.models.every import B, V
 from txl_jax import models
 from txl_jax.configs import qrnn as config
 from txl_jax.data.corpora import preparation
+from txl_jax.experiment import sections
 
 
 def stepper(zoneout=0.0):
@@ -97,7 +98,7 @@ def test_states_move_slowly_in_bfloat16():
 def test_parameters_of_the_config(window, near):
   c = config.get_config()
   c.model.window = window
-  model = models.build(c.model, preparation.vocab_size(c.data))
+  model = models.build(c.model, preparation.vocab_size(sections.read(c).data))
   words, D, H = 267_735, 400, 2500
 
   def layer(J, H, w=1):

@@ -8,7 +8,7 @@ import pytest
 from tests.modes import runs, subjects
 from txl_jax import models
 from txl_jax.evaluation import perplexity
-from txl_jax.experiment import restore
+from txl_jax.experiment import restore, sections
 from txl_jax.modes.measurements import attention_length
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.program.errors import UserError
@@ -22,7 +22,8 @@ def config(**model):
 
 def score(c, folder, segment_len=5, **lengths):
   """Nats of the first 50 tokens of the model with other lengths."""
-  params = restore.load(c, folder, mesh_lib.make_mesh()).params
+  mesh = mesh_lib.make_mesh()
+  params = restore.load(sections.read(c), folder, mesh).params
   model = models.build(c.model, 3, **lengths).at_test_time()
   return perplexity.score(
     model, params, subjects.text(50), batch_size=1,

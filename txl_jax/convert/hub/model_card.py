@@ -153,17 +153,12 @@ def _command(config: Mapping[str, Any]) -> str:
   file, _, variant = experiment.partition(':')
   try:
     module = importlib.import_module(f'txl_jax.configs.{file}')
-    like = module.get_config(*([variant] if variant else []))
+    like = sections.read(module.get_config(*([variant] if variant else [])))
   except (ImportError, UserError, TypeError):  # a file of the user's own
     experiment = f'common:{config["model.name"]}'
-    like = sections.compose(config['model.name'])
-  known = settings.flatten(json.loads(settings.to_json(like)))
-  own = {
-    f'{section}.{k}'.removeprefix('.')
-    for section, declared in sections.of(like).items()
-    for k, entry in settings.keys(declared).items()
-    if entry.is_path or k.startswith('prompt')
-  }
+    like = sections.defaults(config['model.name'])
+  known, entries = settings.flatten(like), settings.all_keys(like)
+  own = {k for k, entry in entries.items() if entry.is_path or '.prompt' in k}
   changed = [
     shlex.quote(f'--config.{k}={"…" if k in own else x}')
     for k, x in config.items()

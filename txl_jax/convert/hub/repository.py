@@ -34,7 +34,7 @@ def write(folder: pathlib.Path, weights: Weights) -> None:
   params: Any = flax.traverse_util.flatten_dict(
     jax.tree.map(np.ascontiguousarray, weights.params), sep='/'
   )
-  known = used(sections.compose(weights.fields['name']))
+  known = used(sections.defaults(weights.fields['name']))
   keys = {k: x for k, x in weights.keys.items() if k in known}
   config = {'model_type': KIND, 'model': weights.fields, 'keys': keys}
   config['origin'] = weights.origin
@@ -47,20 +47,22 @@ def write(folder: pathlib.Path, weights: Weights) -> None:
   safe_file.write(folder / WEIGHTS, params)
 
 
-def used(config: Any) -> dict[str, Any]:
+def used(config: sections.Config) -> dict[str, Any]:
   """How a config uses its model: keys of eval and generate, and T of training.
 
   What its user has written or named there, a prompt or a file, is left out: it
   is nobody else's, and nobody else may name a file here.
   """
-  keys = {'train.segment_len': config.train.segment_len}
   flat = settings.flatten(config)
-  for section, declared in sections.of(config).items():
-    if section.partition('.')[0] in ('eval', 'generate'):
-      for k, entry in settings.keys(declared).items():
-        if not (entry.is_path or k.startswith('prompt')):
-          keys[f'{section}.{k}'] = flat[f'{section}.{k}']
-  return keys
+  return {
+    name: flat[name]
+    for name, entry in settings.all_keys(config).items()
+    if name == 'train.segment_len'
+    or (
+      name.startswith(('eval.', 'generate.'))
+      and not (entry.is_path or name.startswith('generate.prompt'))
+    )
+  }
 
 
 def is_one(folder: pathlib.Path) -> bool:
@@ -81,7 +83,7 @@ def read(folder: pathlib.Path) -> Weights:
     words = files.parse_json(text, workdir.VOCABULARY)
     header = {'model': config['model'], 'vocabulary': words}
     model, vocabulary = weights_file.described(header)
-    known = used(sections.compose(config['model']['name']))
+    known = used(sections.defaults(config['model']['name']))
     keys = {k: x for k, x in config['keys'].items() if k in known}
   except files.ODD as e:
     raise UserError(f'{folder} is damaged: {type(e).__name__}: {e}') from e

@@ -13,8 +13,6 @@ import pathlib
 import re
 import sys
 import sysconfig
-from collections.abc import Mapping
-from typing import Any
 
 from txl_jax.data import options, prepared
 from txl_jax.data.corpora import (
@@ -31,7 +29,7 @@ from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies.ids import Ids
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Words
-from txl_jax.program import files, settings
+from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
 
@@ -99,13 +97,12 @@ def prepare(
   return corpus
 
 
-def locate_or_prepare(section: Mapping[str, Any]) -> Prepared:
+def locate_or_prepare(config: Data) -> Prepared:
   """Opens the corpus of a section `data`.
 
   A local corpus is prepared if it does not exist. UserError with the command to
   run if it must be downloaded; UserError also if data cannot be written.
   """
-  config = settings.read(Data, section)
   config.check()
   folder = fetching.root(config) / _folder(config, {}, {}).name
   if config.corpus not in options.LOCAL and not fetching.is_there(folder):
@@ -116,9 +113,8 @@ def locate_or_prepare(section: Mapping[str, Any]) -> Prepared:
     raise UserError(f'corpus {config.corpus} cannot be prepared: {e}') from e
 
 
-def vocab_size(section: Mapping[str, Any]) -> int:
+def vocab_size(config: Data) -> int:
   """The vocabulary size of a corpus, which is prepared only if necessary."""
-  config = settings.read(Data, section)
   config.check()
   return config.symbols or len(prepare(config).vocabulary)
 
