@@ -80,7 +80,7 @@ def test_keys_that_are_unset_can_be_set(trained):
   of_common = mode(trained, 'eval', *overrides)
   for done in overridden, of_common:
     assert done.returncode == 0, done.stderr
-    assert '(T 8, mem_len 4, clamp_len 3, same_length M, ' in done.stdout
+    assert '(T 8, mem_len 4, same_length M, clamp_len 3, ' in done.stdout
   unset = programs.here(with_its_own_config(trained, '--mode=eval'))
   assert '(T 8, mem_len 16, 1 streams)' in unset.stdout
   figures = [d.stdout.split(',')[0] for d in (overridden, of_common, unset)]

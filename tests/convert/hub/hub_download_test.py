@@ -15,7 +15,7 @@ from tests import hub_server, pages
 from tests.convert.hub.refusing import WARNINGS, refused
 from txl_jax.configs import common
 from txl_jax.convert.hub import client
-from txl_jax.experiment import pretrained
+from txl_jax.experiment import pretrained, sections
 from txl_jax.program import hub
 
 PLACE = hub.Place('org/name', None)
@@ -53,7 +53,7 @@ def test_a_published_model_is_downloaded_and_used(server, theirs, tmp_path):
   c = common.get_config()
   c.data.update(corpus='text', path='a.txt')
   c.train.init_from = 'hf://org/name'
-  pretrained.adopt(c, tmp_path / 'new', (), True)
+  c, _ = pretrained.adopt(sections.read(c), tmp_path / 'new', (), True)
   assert c.data.level == 'word'
   begun = pretrained.find(c)
   assert begun.name == found.name and found.name in begun.origin

@@ -13,6 +13,7 @@ import txl_jax
 from tests import hub_server
 from tests.convert import program
 from tests.convert.hub.refusing import WARNINGS, refused
+from txl_jax.experiment import sections
 
 pytestmark = WARNINGS
 
@@ -63,9 +64,10 @@ def test_the_card_of_a_run_that_began_with_other_weights(
   ours = txl_jax.load(run)
   first = '/home/a, secret;/my runs/first, step 5, sha256 ab'
   second = 'gs://secret/x/second, step 7, sha256 cd'
-  ours.config.origin = f'{second}; before: {first}'
+  origin = {'origin': f'{second}; before: {first}'}
+  ours.config = sections.changed(ours.config, origin)
   config = json.loads((run / 'config.json').read_text())
-  config |= {'origin': ours.config.origin}
+  config |= origin
   config['data'] |= {'corpus': 'text', 'path': '/home/secret/x.txt'}
   (run / 'config.json').write_text(json.dumps(config))
   (run / 'analysis').mkdir()
@@ -114,8 +116,8 @@ def test_parameters_that_are_none(server, signed_in, run):
 
 def test_a_users_prompt_and_files_stay_at_home(server, signed_in, run):
   ours = txl_jax.load(run)
-  ours.config.generate.prompt = 'secret'
-  ours.config.eval.nll_file = '/home/secret'
+  secrets = {'generate.prompt': 'secret', 'eval.nll_file': '/home/secret'}
+  ours.config = sections.changed(ours.config, secrets)
   ours.push('hf://me/mine')
   for data in server.files('me/mine').values():
     assert b'secret' not in data
