@@ -8,7 +8,7 @@ Shapes: B batch, E context, T segment.
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -54,15 +54,23 @@ def loss(model: base.LanguageModel, B: int, T: int, E: int = 0) -> Any:
   """
   tokens = jax.ShapeDtypeStruct((B, E + T), jnp.int32)
   memory = jax.eval_shape(functools.partial(model.init_memory, B))
-  key = jax.random.key(0)
   params = base.param_shapes(model)
-  kwargs: Any = dict(train=True, progress=jnp.float32(0), rngs={'dropout': key})
-  if E:
-    kwargs['context'] = jnp.full([B], E)
+  context: dict[str, Any] = {'context': jnp.full([B], E)} if E else {}
 
   def of_rows(params, tokens, memory):
-    segment = tokens, tokens[:, E:], memory
-    out: Any = model.apply({'params': params}, *segment, **kwargs)
+    out = cast(
+      base.LMOutput,
+      model.apply(
+        {'params': params},
+        tokens,
+        tokens[:, E:],
+        memory,
+        train=True,
+        progress=jnp.float32(0),
+        rngs={'dropout': jax.random.key(0)},
+        **context,
+      ),
+    )
     return out.nll.sum() + out.aux.sum()
 
   return of_rows, (params, tokens, memory)

@@ -101,8 +101,7 @@ class Trainer:
     self.step, self.progress, self.record = step, host.progress, host.record
     self._on_disk, self._rows_then = (step, host.progress.evaluated), 0
     if not host.trained:  # converted weights; the rest of the state is fresh
-      items: Any = dict(params=abstract.params)
-      weights = self.checkpoints.restore(step, **items)
+      weights = self.checkpoints.restore(step, params=abstract.params)
       self.state = self._create(abstract).replace(**weights)
       processes.on_main(lambda: self.checkpoints.clean(step))
       self.pretrained = True
@@ -359,8 +358,9 @@ class Trainer:
     if self._on_disk == (self.step, self.progress.evaluated):
       return
     self._check_finite(jax.device_get(self.state.sums))
-    now = self.progress, self.log.sync()
-    host = resume.HostState.of(*now, self.config, self.corpus.digest)
+    host = resume.HostState.of(
+      self.progress, self.log.sync(), self.config, self.corpus.digest
+    )
     keep, items = (self.progress.best_step,), state_lib.split(self.state)
     host = dataclasses.asdict(host)
     if (then := self._rows_then) and self.step == self._on_disk[0]:

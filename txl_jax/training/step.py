@@ -5,7 +5,7 @@ Shapes: B batch, E context, T segment, A microbatches (train.accumulate).
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -61,12 +61,22 @@ def train_step(
 
   def loss(params, part, memory, key):
     memory = model.reset_memory(memory, part['reset'])
-    segment = part['inputs'], part['targets'], memory
-    progress, rngs = jnp.float32(state.step) / steps, {'dropout': key}
-    extra: Any = dict(lengths=part.get('lengths'), progress=progress, rngs=rngs)
-    if 'context' in part:  # a user's model may not accept this argument
-      extra['context'] = part['context']
-    out: Any = model.apply({'params': params}, *segment, train=True, **extra)
+    # A user's model may not accept a context.
+    context: Any = {k: part[k] for k in ('context',) if k in part}
+    out = cast(
+      base.LMOutput,
+      model.apply(
+        {'params': params},
+        part['inputs'],
+        part['targets'],
+        memory,
+        train=True,
+        lengths=part.get('lengths'),
+        progress=jnp.float32(state.step) / steps,
+        rngs={'dropout': key},
+        **context,
+      ),
+    )
     nll = jnp.sum(out.nll)
     return nll / tokens + jnp.sum(out.aux / counts), (nll, out.memory)
 
@@ -165,8 +175,14 @@ def build(config: Config, vocab_size: int, mesh: Mesh | None) -> Built:
   schedule = optim.schedule(config.optim, train.steps)
   optimiser = optim.optimiser(config.optim, model.NOT_DECAYED)
   averager = averaging.averager(config.optim)
-  start = train.batch_size, jax.random.fold_in(key, 0), averager
-  create = functools.partial(state_lib.create, model, optimiser, *start)
+  create = functools.partial(
+    state_lib.create,
+    model,
+    optimiser,
+    train.batch_size,
+    jax.random.fold_in(key, 0),
+    averager,
+  )
   abstract, step = jax.eval_shape(create), None
   if mesh is not None:
     placed = state_lib.shardings(abstract, mesh, model)
