@@ -242,10 +242,11 @@ class Relative(Transformer):
     'auto',
     'How attention is computed in training.',
     choices={
-      'auto': 'a kernel where there is one (`--mode=summary` shows which)',
+      'auto': 'a kernel on GPUs that have one, else plain operations '
+      '(`--mode=summary` shows which)',
       'xla': 'plain operations',
       'triton': 'a kernel for NVIDIA GPUs, Ampere or newer',
-      'tpu': 'a kernel for TPUs',
+      'tpu': 'a kernel for TPUs, on which it has not run so far',
     },
     may_change=IN_USE,
   )

@@ -48,6 +48,8 @@ def test_plain_operations_where_there_is_no_kernel():
   assert kernels.choose(CASE) == ('xla', 'no kernel for a cpu')
   name, why = kernels.choose(on('gpu', 'Tesla T4'))
   assert name == 'xla' and 'triton' in why
+  name, why = kernels.choose(on('tpu', 'TPU v5 lite'))
+  assert (name, why) == ('xla', 'no kernel for a tpu that has run on one')
 
 
 @pytest.mark.parametrize('name', ['triton', 'tpu'])

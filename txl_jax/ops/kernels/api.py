@@ -14,7 +14,9 @@ from txl_jax.program import target_device
 # A module is imported where its kernel may be used.
 _KERNELS = {name: f'{__package__}.{name}' for name in ('triton', 'tpu')}
 IMPLEMENTATIONS = ('xla', *_KERNELS)
-_BEST = {'gpu': 'triton', 'tpu': 'tpu'}  # the kernel for a platform
+# The kernel for a platform. That for TPUs has run on none so far, only in
+# interpretation, and through their compiler: it is used where it is named.
+_BEST = {'gpu': 'triton'}
 
 
 def relative_attention(
@@ -86,7 +88,8 @@ def choose(case: base.Case) -> tuple[str, str]:
   """The implementation used for None, and the reason in a few words."""
   platform = case.device.platform
   if platform not in _BEST:
-    return 'xla', f'no kernel for a {platform}'
+    named = ' that has run on one' if platform in _KERNELS else ''
+    return 'xla', f'no kernel for a {platform}{named}'
   if reason := why_not(name := _BEST[platform], case):
     return 'xla', f'not {name}: {reason}'
   return name, f'{case.device.kind} has it'
