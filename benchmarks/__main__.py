@@ -209,5 +209,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == '__main__':
   parse = functools.partial(command_line.parse, arguments=1)
-  with errors.told():
+  with errors.reporting():
     app.run(main, flags_parser=parse)

@@ -18,7 +18,7 @@ from absl.testing import flagsaver
 
 from tests import quick
 from txl_jax import main
-from txl_jax.program.errors import told
+from txl_jax.program.errors import reporting
 from txl_jax.runs import metrics_log
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -182,7 +182,7 @@ def within(argv, run, input='', devices=1):
     contextlib.redirect_stderr(errors),
   ):
     try:
-      with told():
+      with reporting():
         run()
     except SystemExit as e:
       status = e.code

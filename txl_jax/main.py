@@ -166,7 +166,7 @@ def main(_: list[str]) -> None:
 def entry() -> None:
   """The program: a mistake of the user is one line and status 1."""
   try:
-    with command_line.without_echoes(), errors.told():
+    with command_line.without_echoes(), errors.reporting():
       try:
         app.run(main, flags_parser=_parse)
       except watchdog.Stopped as e:

@@ -22,7 +22,7 @@ from txl_jax.program import errors
   ],
 )
 def test_out_of_memory(capsys, error, line):
-  with pytest.raises(SystemExit) as e, errors.told():
+  with pytest.raises(SystemExit) as e, errors.reporting():
     raise error
   assert e.value.code == 1
   said = capsys.readouterr().err
@@ -31,12 +31,12 @@ def test_out_of_memory(capsys, error, line):
 
 
 def test_another_error_of_xla_is_not_told():
-  with pytest.raises(jax.errors.JaxRuntimeError), errors.told():
+  with pytest.raises(jax.errors.JaxRuntimeError), errors.reporting():
     raise jax.errors.JaxRuntimeError('INTERNAL: what is this')
 
 
 def test_a_long_name_is_cut(capsys):
-  with pytest.raises(SystemExit), errors.told():
+  with pytest.raises(SystemExit), errors.reporting():
     raise errors.UserError(f'data.path: {"x" * 5000} does not exist; allowed')
   said = capsys.readouterr().err
   assert said == f'error: data.path: {"x" * 199}… does not exist; allowed\n'

@@ -26,7 +26,7 @@ def program(body):
     '-c',
     'from txl_jax.program import terminal\nterminal.begin()\n'
     'import os, signal, sys, time\nfrom txl_jax.program import errors\n'
-    'with errors.told():\n' + textwrap.indent(body, '  '),
+    'with errors.reporting():\n' + textwrap.indent(body, '  '),
   ]
 
 

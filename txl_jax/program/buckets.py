@@ -56,7 +56,7 @@ def _retry():
 
 
 @contextlib.contextmanager
-def _told(path):
+def _translating_errors(path):
   """Raises an OSError for what the client of the bucket raises."""
   try:
     yield
@@ -90,7 +90,7 @@ class Path(pathlib.PurePosixPath):
 
   def _found(self):
     """The object with its size and generation; FileNotFoundError without."""
-    with _told(self):
+    with _translating_errors(self):
       blob = self._object()
       if blob := self._blob or blob.bucket.get_blob(blob.name):
         return blob
@@ -101,7 +101,7 @@ class Path(pathlib.PurePosixPath):
     return _bucket(self.parts[1]).list_blobs(prefix=prefix, **how)
 
   def _below(self, **how):
-    with _told(self):
+    with _translating_errors(self):
       found = self._list(**how)
       blobs = {x.name: x for x in found if not x.name.endswith('/')}
     for name in *blobs, *sorted(found.prefixes):
@@ -117,7 +117,7 @@ class Path(pathlib.PurePosixPath):
 
   def is_dir(self) -> bool:
     """Whether there are objects below."""
-    with _told(self):
+    with _translating_errors(self):
       return not self._blob and any(True for _ in self._list(max_results=1))
 
   def exists(self) -> bool:
@@ -147,7 +147,7 @@ class Path(pathlib.PurePosixPath):
     """The object as it is now, in a temporary file that is opened."""
     with contextlib.ExitStack() as stack:
       file: Any = stack.enter_context(tempfile.TemporaryFile())
-      with _told(self):
+      with _translating_errors(self):
         self._found().download_to_file(file)
       file.seek(0)
       stack.pop_all()  # who reads it closes it
@@ -161,7 +161,7 @@ class Path(pathlib.PurePosixPath):
     """
     size = file.seek(0, os.SEEK_END)  # without it, two calls for a small file
     how = dict(rewind=True, size=size, retry=_retry())
-    with _told(self):
+    with _translating_errors(self):
       blob = self._object()
       blob.upload_from_file(file, if_generation_match=generation, **how)
       return int(blob.generation)
@@ -172,7 +172,7 @@ class Path(pathlib.PurePosixPath):
     """Deletes the object, which must be of a generation if one is given."""
     how = dict(if_generation_match=generation, retry=_retry())
     allowed = (FileNotFoundError,) if missing_ok else ()
-    with contextlib.suppress(*allowed), _told(self):
+    with contextlib.suppress(*allowed), _translating_errors(self):
       self._object().delete(**how)
 
   def _objects(self):
@@ -191,7 +191,7 @@ class Path(pathlib.PurePosixPath):
 
     def copy(path):
       target, token = new / path.relative_to(self), ''
-      with _told(target):
+      with _translating_errors(target):
         made, blob = target._object(), path._found()
         while token is not None:  # it may take several calls
           token, *_ = made.rewrite(blob, token=token or None, retry=_retry())
@@ -245,7 +245,7 @@ def fetch(folder: Path, into: pathlib.Path) -> None:
   def copy(path):
     target = into / path.relative_to(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _told(path):
+    with _translating_errors(path):
       path._found().download_to_filename(str(target))
 
   _each(copy, [*folder.rglob('*')])

@@ -7,43 +7,43 @@ from collections.abc import Iterator
 
 from txl_jax.program import terminal
 
-_LONG = re.compile(r'(\S{199})\S{21,}')  # a name or path that no line has
+_LONG = re.compile(r'(\S{199})\S{21,}')  # a name or path too long for a line
 _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
 
 
 class UserError(Exception):
-  """Something the user can mend: an error of one line.
+  """An error that the user can mend; its message is one line.
 
-  The message names the key or file, what was found and what is allowed.
-  `told` prints it, without a traceback, and exits with status 1.
+  The message names the key or file, the value found and the values allowed.
+  `reporting` prints it without a traceback and exits with status 1.
   """
 
 
 def first_line(error: BaseException) -> str:
-  """The first line of what an error says, or its type if it says nothing."""
+  """The first line of an error's message; its type if there is no message."""
   return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-  """Ends the program with a line and status 1 where the block raises.
+def reporting() -> Iterator[None]:
+  """Prints an error of the block in one line and exits with status 1.
 
-  Ctrl-C is status 130; whoever closes our output early, as head does, gets no
-  line.
+  Ctrl-C exits with status 130. A reader that closes our output early, as head
+  does, gets no line.
   """
   try:
     try:
       yield
     finally:
-      sys.stdout.flush()  # what is left would fail when nobody catches it
+      sys.stdout.flush()  # a later flush would fail where nobody catches it
   except BrokenPipeError:
-    terminal.end(1)  # the interpreter would fail once more, when it ends
+    terminal.end(1)  # the interpreter would fail again at exit
   except (UserError, OSError) as e:
     text = _LONG.sub(r'\1…', ' '.join(str(e).split()))
     print('error:', text, file=sys.stderr)
     sys.exit(1)
   except (MemoryError, RuntimeError) as e:
-    # The latter is how XLA tells it; on a CPU it calls it an INTERNAL error.
+    # XLA raises a RuntimeError when out of memory; on a CPU, an INTERNAL one.
     if isinstance(e, RuntimeError) and not re.search(_NO_MEMORY, str(e)):
       raise
     allowed = 'a smaller batch, segment, memory or model'

@@ -88,7 +88,7 @@ def snapshot(
   cannot be reached or may not be read, or a file is damaged.
   """
   client = opened(where)
-  with told(client, where):
+  with translating_errors(client, where):
     asked: Any = dict(
       repo_id=where.repository,
       revision=where.revision,
@@ -153,7 +153,7 @@ def opened(where: Place) -> Any:
 
 
 @contextlib.contextmanager
-def told(client: Any, where: Place) -> Iterator[None]:
+def translating_errors(client: Any, where: Place) -> Iterator[None]:
   """Raises a UserError for what the client raises."""
   errors = client.errors
   # Of whichever HTTP library it has, where there was no answer; of an upload;

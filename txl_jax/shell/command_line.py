@@ -83,7 +83,7 @@ def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
 
   It takes at most so many arguments besides flags.
   """
-  with without_echoes(), errors.told():
+  with without_echoes(), errors.reporting():
     app.run(main, flags_parser=lambda argv: parse(argv, arguments))
 
 

@@ -35,13 +35,14 @@ def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
   """Makes a repository of all files of a folder; the address of the commit.
 
   A repository that is there keeps its other files, its history and who may see
-  it; which of its files are replaced is said before. UserError: see `hub.told`.
+  it; which of its files are replaced is said before. UserError: see
+  `hub.translating_errors`.
   """
   if where.revision:
     raise UserError(f'{where}; allowed: hf://ORG/NAME, whose main is written')
   client = hub.opened(where)
   api = client.HfApi(**hub.AGENT)
-  with hub.told(client, where):
+  with hub.translating_errors(client, where):
     api.create_repo(where.repository, private=private, exist_ok=True)
     info = api.model_info(where.repository, timeout=hub.SECONDS)
     there = {x.rfilename for x in info.siblings or ()}
