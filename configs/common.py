@@ -11,7 +11,7 @@ A file with several experiments has them in VARIANTS, and its
 """
 
 from txl_jax.experiment import sections
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 
 
 def get_config(model='transformer_xl'):
@@ -38,7 +38,7 @@ def with_model(c, name):
 def check_variant(variant, variants):
   """Raises a UserError unless a file has the variant."""
   if variant not in variants:
-    settings.refuse('the variant', variant, ', '.join(variants))
+    errors.refuse('the variant', variant, ', '.join(variants))
 
 
 # The rows of Table 6 of the paper: which model, by its encoding of positions;

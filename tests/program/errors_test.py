@@ -40,3 +40,11 @@ def test_a_long_name_is_cut(capsys):
     raise errors.UserError(f'data.path: {"x" * 5000} does not exist; allowed')
   said = capsys.readouterr().err
   assert said == f'error: data.path: {"x" * 199}… does not exist; allowed\n'
+
+
+def test_a_list_that_is_shown():
+  assert errors.listed(['a']) == 'a'
+  assert errors.listed([*'abcdefg']) == 'a, b, c, d, e and 2 more'
+  long = errors.listed(['x' * 75_111, 'y'])
+  assert long == 'x' * 199 + '…'
+  assert len(errors.shown('x' * 75_111)) == 200

@@ -350,14 +350,6 @@ def test_a_python_file_of_odd_values(tmp_path):
   assert command in module.__doc__
 
 
-def test_a_list_that_is_shown():
-  assert settings.listed(['a']) == 'a'
-  assert settings.listed([*'abcdefg']) == 'a, b, c, d, e and 2 more'
-  long = settings.listed(['x' * 75_111, 'y'])
-  assert long == 'x' * 199 + '…'
-  assert len(settings.shown('x' * 75_111)) == 200
-
-
 def test_a_model_of_another_name_is_told_by_its_name():
   now, then = {'model.name': 'b', 'model.a': 1}, {'model.name': 'a'}
   found = [name for name, *_ in settings.differences(Root(), now, then)]

@@ -13,7 +13,7 @@ from txl_jax.convert.hub import client
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import buckets, files, hub, settings
+from txl_jax.program import buckets, errors, files, hub, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 
@@ -67,7 +67,7 @@ def load(
 def _hold_best(checkpoint, name):
   if checkpoint != 'best':
     allowed = f"'best', for {name} is no run, and has only one"
-    settings.refuse('checkpoint', checkpoint, allowed)
+    errors.refuse('checkpoint', checkpoint, allowed)
 
 
 def _of_weights(path, name, mesh):

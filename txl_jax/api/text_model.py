@@ -24,7 +24,7 @@ from txl_jax.generation import writing
 from txl_jax.generation.options import Generate
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import hub, settings
+from txl_jax.program import errors, hub, settings
 from txl_jax.program.errors import UserError
 
 Stops = str | bytes | Sequence[str] | Sequence[bytes]
@@ -116,7 +116,7 @@ class TextModel:
     entry = settings.keys(Generate)['samples']
     whole = isinstance(each, int | np.integer) and each is not True
     if not whole or not entry.holds(each):
-      settings.refuse('samples', samples, f'a whole number {entry.bounds()}')
+      errors.refuse('samples', samples, f'a whole number {entry.bounds()}')
     rows, pieces = self._rows(prompts, each, stop, options)
     found: list[Any] = [b''.join(parts) for parts in zip(*pieces)]
     for i, text in enumerate(found):
@@ -178,7 +178,7 @@ class TextModel:
     n = len(activations.shapes(model, self.params, T, 'hidden')) - 1
     whole = isinstance(layer, int | np.integer)
     if not whole or layer not in range(-n - 1, n + 1):
-      settings.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
+      errors.refuse('layer', layer, f'0 to {n}, or {-n - 1} to -1')
     of_text = encoded.ids, layer, T
     states = activations.hidden(model, self.params, *of_text)
     return results.Hidden(encoded.ids, encoded.offsets, states)
@@ -215,7 +215,7 @@ class TextModel:
       UserError: the Hub is out of reach or refuses, or has no such model.
     """
     if format not in (allowed := ('hub', 'hugging_face')):
-      settings.refuse('format', format, ' or '.join(allowed))
+      errors.refuse('format', format, ' or '.join(allowed))
     of_run = self.step is not None and '://' not in self.source
     run = pathlib.Path(self.source) if of_run else None
     what = reading.of_run(
@@ -231,7 +231,7 @@ class TextModel:
     config = call_options.changed(self.config, 'eval', options)
     encoded = texts.tokens(self.vocabulary, 'text', text, frames=3)
     if not (n := len(encoded.ids)):
-      settings.refuse('the number of tokens of text', 0, 'at least 1')
+      errors.refuse('the number of tokens of text', 0, 'at least 1')
     model = models.at_test_time(config, len(self.vocabulary), 'eval')
     model = model.at_test_time(longest=0)
     # Short texts of many lengths share one compiled program.
@@ -240,13 +240,13 @@ class TextModel:
     T = int(min(most, 1 << (n - 1).bit_length()))
     if min(longest, n) > T:
       allowed = f'at most {T} for this model'
-      settings.refuse('eval.segment_len', config.eval.segment_len, allowed)
+      errors.refuse('eval.segment_len', config.eval.segment_len, allowed)
     return model, encoded, T
 
   def _rows(self, prompts, samples, stop, options):
     """All samples, and their pieces as they are made, see `Writer.texts`."""
     if not prompts:
-      settings.refuse('prompt', prompts, 'one text or more')
+      errors.refuse('prompt', prompts, 'one text or more')
     ids = []
     for i, prompt in enumerate(prompts):
       name = f'prompt {i}' if len(prompts) > 1 else 'prompt'
@@ -277,5 +277,5 @@ def _stops(stop):
   each = [stop] if isinstance(stop, (str, bytes)) else stop
   found = [texts.encoded('stop', x) for x in each]
   if b'' in found:
-    settings.refuse('stop', stop, 'texts of one byte or more')
+    errors.refuse('stop', stop, 'texts of one byte or more')
   return found

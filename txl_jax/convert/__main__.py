@@ -23,7 +23,7 @@ no mem_len) is said by a config beside them or by a flag, which has the name of
 the original code's argument. See docs/weights.md.
 """
 
-from txl_jax.program import hub, terminal
+from txl_jax.program import errors, hub, terminal
 
 if __name__ == '__main__':
   terminal.begin()  # the other imports take a second
@@ -44,7 +44,6 @@ from txl_jax.convert.hub import client, model_card
 from txl_jax.convert.options import Options
 from txl_jax.convert.versions import sources
 from txl_jax.parallel import hardware
-from txl_jax.program import settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 from txl_jax.shell import command_line
@@ -127,7 +126,7 @@ def _target():
     form = 'hub' if _FORMAT.value == 'auto' else _FORMAT.value
     if form not in (allowed := ('hub', 'hugging_face')):
       names = ' or '.join(allowed)
-      settings.refuse('--format', form, f'{names} with --to=hf://…')
+      errors.refuse('--format', form, f'{names} with --to=hf://…')
     return hub.place(_TO.value, '--to'), form
   if _PUBLIC.value:
     raise UserError(f'--public with --to={_TO.value}; allowed: --to=hf://…')

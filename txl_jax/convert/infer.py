@@ -14,7 +14,7 @@ from typing import Any
 from txl_jax import models
 from txl_jax.convert.versions import original
 from txl_jax.convert.versions.sources import Source
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
 
 _TABLE, _WEIGHT = 'word_emb.emb_layers.{}.weight', 'crit.out_layers.{}.weight'
@@ -119,7 +119,7 @@ def _sizes(state, first, options, name):
         f'divisor of {width}'
       )
     if width % H:
-      settings.refuse('--n_head', H, f'divisors of {width}')
+      errors.refuse('--n_head', H, f'divisors of {width}')
     return fields | {'n_head': H, 'd_head': width // H}
   else:
     _, fields['table_len'], H, K = _shape(first, 4, 'r_emb')
@@ -146,7 +146,7 @@ def _vocabulary(state, options, D):
   elif not edges and widths[0] == D and _PROJ.format(0) in state:
     div_val = 2  # above 1, with which even a single bin is projected
   if edges and edges[-1] >= V:
-    settings.refuse('cutoffs', edges, f'numbers below {V}')
+    errors.refuse('cutoffs', edges, f'numbers below {V}')
   d_embed = 0 if widths[0] == D else widths[0]
   return V, {'cutoffs': edges, 'd_embed': d_embed, 'div_val': div_val}
 

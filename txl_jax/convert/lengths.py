@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax.convert.versions.sources import Source
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 _CHOICE = 512  # where nothing says a length
@@ -112,5 +112,5 @@ def _without_memory(fields, options):
     options.get('clamp_len'),
   )
   if name == 'vaswani' and clamp_len and clamp_len < T - 1:
-    settings.refuse('clamp_len', clamp_len, '0 for vaswani, as --clamp_len=0')
+    errors.refuse('clamp_len', clamp_len, '0 for vaswani, as --clamp_len=0')
   return T

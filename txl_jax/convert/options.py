@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 from txl_jax.program.settings import count, key, size
 
 
@@ -89,7 +89,7 @@ def known(found: Mapping[str, Any], where: str) -> dict[str, Any]:
       value = _switch(value) if of is bool else value
       allowed = settings.allowed(field, value)
     if allowed:
-      settings.refuse(f'{where}{field.name}', value, allowed)
+      errors.refuse(f'{where}{field.name}', value, allowed)
     made[field.name] = float(value) if of is float else value
   if 'clamp_len' in made:
     made['clamp_len'] = max(made['clamp_len'], 0)

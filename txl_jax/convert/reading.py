@@ -24,7 +24,7 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.bytes import Bytes
 from txl_jax.experiment import restore
 from txl_jax.parallel import mesh as mesh_lib
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import weights_file, workdir
 
@@ -119,7 +119,7 @@ def _shards(path):
   index = files.read_json(path).get('weight_map')
   listed = [*index.values()] if isinstance(index, dict) else ['']
   if any(not x or x != pathlib.Path(f'{x}').name for x in listed or ['']):
-    settings.refuse(f'{path}: weight_map', index, 'files beside it, by tensors')
+    errors.refuse(f'{path}: weight_map', index, 'files beside it, by tensors')
   return [path.with_name(x) for x in sorted({*listed})]
 
 
@@ -128,7 +128,7 @@ def _weights_in(path):
   if not path.is_dir():
     if not path.exists() and not tensorflow_file.has_index(path):
       allowed = 'a run, a file of weights, or hf://ORG/NAME on the Hub'
-      name = settings.cut(f'{path}')
+      name = errors.shorten(f'{path}')
       raise UserError(f'{name} does not exist; allowed: {allowed}')
     return path
   if workdir.checkpoints(path).is_dir():

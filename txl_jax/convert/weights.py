@@ -7,7 +7,7 @@ from txl_jax.convert import infer, lengths, vocabularies
 from txl_jax.convert.versions import layout, original
 from txl_jax.convert.versions.sources import SOURCES
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 
@@ -50,7 +50,7 @@ def check_options(
       value = [x for x in value if x != V]
     if value != shapes[name]:
       allowed = f'{shapes[name]}, as the shapes of the weights say'
-      settings.refuse(f'{where}{name}', value, allowed)
+      errors.refuse(f'{where}{name}', value, allowed)
 
 
 def of_state(

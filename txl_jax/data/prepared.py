@@ -38,7 +38,7 @@ from txl_jax.data.options import SPLITS, Data
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.data.vocabularies.subwords import Subwords
 from txl_jax.data.vocabularies.words import Symbols, Words
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files
 from txl_jax.program.errors import UserError
 
 FORMAT = 1
@@ -131,7 +131,7 @@ class Prepared:
         raise UserError(
           f'corpus {self.name} has {len(lost)} {ours.kind} that are not among '
           f'the {len(vocabulary)} of the model, which has no <unk>: '
-          f'{settings.listed([*map(repr, lost)])}'
+          f'{errors.listed([*map(repr, lost)])}'
         )
     ids[missing] = vocabulary.unk_id or 0  # 0 if the symbol does not occur
     ids = ids.astype(token_dtype(len(vocabulary)))
@@ -191,14 +191,12 @@ def load(folder: str | os.PathLike) -> Prepared:
   try:
     manifest = files.read_json(path)
     if manifest['format'] != FORMAT:
-      version = settings.shown(manifest['format'])
+      version = errors.shown(manifest['format'])
       raise UserError(f'{path}: format {version}, this version reads {FORMAT}')
     vocabulary, lists = _check(folder, manifest), _files(manifest)
     return Prepared(folder, manifest, vocabulary, files=lists)
   except (UserError, *files.ODD) as e:
-    error = (
-      f'{e}' if isinstance(e, UserError) else f'{path}: {settings.shown(e)}'
-    )
+    error = f'{e}' if isinstance(e, UserError) else f'{path}: {errors.shown(e)}'
     raise UserError(
       f'{error}: the prepared corpus is damaged, prepare it again with --force'
     ) from e
@@ -209,7 +207,7 @@ def _files(manifest):
   lists = {}
   for name, paths in manifest.get('source', {}).get('files_of', {}).items():
     count = f'{len(paths):,} files: ' if len(paths) > 1 else ''
-    lists |= {name: f'{count}{settings.listed(paths)}'} if paths else {}
+    lists |= {name: f'{count}{errors.listed(paths)}'} if paths else {}
   return lists
 
 

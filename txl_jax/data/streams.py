@@ -23,8 +23,7 @@ import numpy as np
 
 from txl_jax.data.documents import Documents, Segments
 from txl_jax.data.sentences import Shuffled
-from txl_jax.program.errors import UserError
-from txl_jax.program.settings import refuse
+from txl_jax.program.errors import UserError, refuse
 
 # Variable lengths (`train.varlen`), as in the paper's code: normal around T, or
 # around T / 2 in one of twenty steps.

@@ -13,7 +13,7 @@ import numpy as np
 from txl_jax import models
 from txl_jax.experiment.sections import Config
 from txl_jax.models import base
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 
 # All keys of a section, and those of `model` in it, are options but these.
 _PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start'
@@ -32,7 +32,7 @@ def changed(config: Config, section: str, given: Mapping[str, Any]) -> Config:
   for name, value in given.items():
     if name not in known:
       raise TypeError(
-        f'there is no option {settings.shown(name)} for this model; allowed: '
+        f'there is no option {errors.shown(name)} for this model; allowed: '
         f'{", ".join(known)}'
       )
     # A config needs Python's numbers, not NumPy's.
@@ -57,5 +57,5 @@ def scorer(config: Config, vocab_size: int) -> base.LanguageModel:
   """
   if config.model.cutoffs and config.eval.temperature != 1:
     allowed = '1 with model.cutoffs, an adaptive softmax'
-    settings.refuse('eval.temperature', config.eval.temperature, allowed)
+    errors.refuse('eval.temperature', config.eval.temperature, allowed)
   return models.at_test_time(config, vocab_size, 'eval', config.eval.window)

@@ -15,7 +15,7 @@ from txl_jax.experiment.sections import Config
 from txl_jax.parallel import hardware, processes
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel.watchdog import Watch
-from txl_jax.program import buckets, settings
+from txl_jax.program import buckets, errors, settings
 from txl_jax.runs import workdir
 from txl_jax.runs.console import TOKENS, Console
 
@@ -50,7 +50,7 @@ class Job:
       return  # converted weights, which have no config of their own
     both = settings.flatten(self.config), found.config
     differ = [
-      f'{k} is {settings.shown(here)}, there {settings.shown(there)}'
+      f'{k} is {errors.shown(here)}, there {errors.shown(there)}'
       for k, here, there in settings.differences(
         self.config, *both, *settings.USED
       )
@@ -59,7 +59,7 @@ class Job:
     if differ:
       self.console.say(
         f'warning: {self.folder} was trained with another config: '
-        f"{settings.listed(differ)}; without --config the run's own is used"
+        f"{errors.listed(differ)}; without --config the run's own is used"
       )
 
   def pretrained(self) -> 'pretrained.Pretrained':

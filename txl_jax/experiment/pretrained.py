@@ -23,7 +23,7 @@ from txl_jax.data.options import Data
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import placement, processes
-from txl_jax.program import buckets, files, hub, settings
+from txl_jax.program import buckets, errors, files, hub, settings
 from txl_jax.runs import checkpoint, seal, weights_file, workdir
 from txl_jax.training import resume
 from txl_jax.training import state as state_lib
@@ -116,7 +116,7 @@ def adopt(
   if then.get('model.name', flat['model.name']) == flat['model.name']:
     wanted |= {k: x for k, _, x in restore.other_keys(config, then)}
   wanted = {k: x for k, x in wanted.items() if k in flat and k not in changed}
-  keys = [f'{k} {settings.shown(x)}' for k, x in wanted.items() if x != flat[k]]
+  keys = [f'{k} {errors.shown(x)}' for k, x in wanted.items() if x != flat[k]]
   lines = [f'as in {config.train.init_from}: {", ".join(keys)}'] if keys else []
   return sections.changed(config, wanted), lines
 
@@ -150,7 +150,7 @@ def find(config: sections.Config) -> Pretrained:
   UserError: it is no model, or another one than that of the config.
   """
   found = _read(config)
-  where = f'{_KEY} is {settings.shown(found.name)}, another model'
+  where = f'{_KEY} is {errors.shown(found.name)}, another model'
   restore.check_model(config, found.config, where, 'the same values')
   return found
 
@@ -175,7 +175,7 @@ def _read(config: sections.Config) -> Pretrained:
     return Pretrained(name, origin, vocabulary, host.config, (path, step))
   if isinstance(path, buckets.Path) or not path.exists():
     allowed = 'the folder of a run, a file of weights, or hf://ORG/NAME'
-    settings.refuse(_KEY, f'{path}', allowed)
+    errors.refuse(_KEY, f'{path}', allowed)
   if path.suffix != '.npz':
     return _of_weights(path, f'{path}')
   model, params, vocabulary = weights_file.load(path)

@@ -13,7 +13,7 @@ from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.experiment import sections
 from txl_jax.models import base
 from txl_jax.parallel import placement, processes
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import checkpoint, workdir
 from txl_jax.training import averaging, resume
@@ -101,7 +101,7 @@ def check_model(
   if found and found[0][0] == 'model.name':
     found = found[:1]  # the rest is because of that
   if found:
-    shown = settings.shown
+    shown = errors.shown
     differ = [f'{k} is {shown(x)}, there {shown(y)}' for k, x, y in found]
     raise UserError(f'{where}: {"; ".join(differ)}; allowed: {allowed}')
 
@@ -128,7 +128,7 @@ def choose(
   if which.isdecimal():
     if not checkpoints.usable(int(which)):
       steps = checkpoints.steps()
-      settings.refuse('checkpoint', which, f'best, latest or one of {steps}')
+      errors.refuse('checkpoint', which, f'best, latest or one of {steps}')
     return int(which)
   best = -1  # nothing was evaluated yet
   # The newest knows which is the best.

@@ -14,7 +14,7 @@ from txl_jax.experiment import measurements
 from txl_jax.generation.options import Generate
 from txl_jax.models import MODELS
 from txl_jax.parallel.watchdog import Watching
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 from txl_jax.program.settings import ON_RESUME, key
 from txl_jax.training import options
 
@@ -74,7 +74,7 @@ class Config(options.Config):
 def defaults(model: Any = 'transformer_xl') -> Config:
   """The defaults of a config with a model; UserError if it is unknown."""
   if not isinstance(model, str) or model not in MODELS:
-    settings.refuse('model.name', model, ', '.join(MODELS))
+    errors.refuse('model.name', model, ', '.join(MODELS))
   of_model = MODELS[model].Config
   overrides = settings.overrides(of_model)
   config = Config(model=of_model())
@@ -103,7 +103,7 @@ def like(config: ml_collections.ConfigDict) -> Config:
   if made_for and name not in made_for:
     begin = f'a config of another begins with common.get_config({name!r})'
     allowed = f'{made_for[0]}, whose keys these are; {begin}'
-    settings.refuse('model.name', name, allowed)
+    errors.refuse('model.name', name, allowed)
   return declared
 
 
@@ -122,7 +122,7 @@ def _checked(config):
   settings.check(config)
   flat = settings.flatten(config)
   for name, allowed in _together(flat):
-    settings.refuse(name, flat[name], allowed)
+    errors.refuse(name, flat[name], allowed)
   return config
 
 

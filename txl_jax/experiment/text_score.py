@@ -10,7 +10,7 @@ from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import perplexity
 from txl_jax.experiment import call_options, results, texts
-from txl_jax.program import settings
+from txl_jax.program import errors
 
 
 def score(
@@ -29,7 +29,7 @@ def score(
   tokens, first = _first(config, vocabulary, encoded.ids)
   if len(tokens) < 2:
     n = len(encoded.ids)
-    settings.refuse('the number of tokens of text', n, 'at least 2')
+    errors.refuse('the number of tokens of text', n, 'at least 2')
   model = call_options.scorer(config, len(vocabulary))
   cut: Any = call_options.cut(config) | {'mesh': mesh}
   of_text = cut['batch_size'], cut['segment_len'], cut['context']
@@ -59,5 +59,5 @@ def _first(config, vocabulary, ids):
   eos = vocabulary.eos_id
   if eos is None:
     allowed = 'none, for the vocabulary has no <eos>'
-    settings.refuse('eval.first_token', config.eval.first_token, allowed)
+    errors.refuse('eval.first_token', config.eval.first_token, allowed)
   return streams.Preceded(eos, ids), 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from txl_jax.data import plain_text
 from txl_jax.data.vocabularies import AnyVocabulary, offsets
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 # A text, or its token ids, integers [n].
@@ -137,5 +137,5 @@ def ids(
   outside = found[(found < 0) | (found >= V)]
   if len(outside):
     allowed = f'0 to {V - 1}, the tokens of the vocabulary'
-    settings.refuse(f'a token id of {name}', outside[0].item(), allowed)
+    errors.refuse(f'a token id of {name}', outside[0].item(), allowed)
   return found.astype(np.int32)

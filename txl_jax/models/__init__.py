@@ -7,7 +7,7 @@ from txl_jax.models import base, transformer_xl, windowed
 from txl_jax.models.baselines import al_rfou, gcnn, lstm, qrnn, shaw, vaswani
 from txl_jax.models.config import Config
 from txl_jax.ops import matmul
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 
 # A model of any file: one line here, and its config is known everywhere.
 MODELS: dict[str, type[base.LanguageModel]] = {
@@ -35,7 +35,7 @@ def build(
   made = settings.read(model.Config, {**values, **changes})
   if made.cutoffs and made.cutoffs[0] >= vocab_size:
     allowed = f'a first number below {vocab_size}, the size of the vocabulary'
-    settings.refuse('model.cutoffs', made.cutoffs, allowed)
+    errors.refuse('model.cutoffs', made.cutoffs, allowed)
   return model(vocab_size, made)
 
 
@@ -59,11 +59,11 @@ def at_test_time(
     if section == 'generate' and model.ABSOLUTE and model.remembers():
       M = overrides.get('mem_len', config.model.mem_len)
       allowed = '0, with generate.window: a token alone has no position'
-      settings.refuse('generate.model.mem_len', M, allowed)
+      errors.refuse('generate.model.mem_len', M, allowed)
     return model
   name = f'{section}.window'
   if model.remembers():
-    settings.refuse(name, window, '0, for the model has a memory')
+    errors.refuse(name, window, '0, for the model has a memory')
   if window > model.reach():
-    settings.refuse(name, window, f'at most {model.reach()} for this model')
+    errors.refuse(name, window, f'at most {model.reach()} for this model')
   return windowed.Windowed(vocab_size, model.config, model=model, window=window)

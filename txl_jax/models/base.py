@@ -38,7 +38,7 @@ import jax.numpy as jnp
 from txl_jax.models import config as config_lib
 from txl_jax.models import initial, vocabulary
 from txl_jax.ops import dropout
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 
 # In `row_axes`, marks an array that all rows share.
 SHARED = -1
@@ -285,7 +285,7 @@ class LanguageModel(nn.Module):
     allowed = settings.keys(settings.overrides(type(self.config)))
     for name, value in overrides.items():
       if name not in allowed:
-        settings.refuse(name, value, ', '.join(allowed) or 'no override')
+        errors.refuse(name, value, ', '.join(allowed) or 'no override')
     config = self.config.replace(**overrides)
     return self.clone(config=config).with_keys(attention='xla')
 

@@ -12,7 +12,7 @@ from txl_jax.evaluation import figures, perplexity
 from txl_jax.experiment import analysis, call_options, restore
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import processes
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files
 from txl_jax.runs.console import TOKENS
 
 
@@ -23,7 +23,7 @@ def run(job: Job) -> perplexity.Score:
   """
   config, ev = job.config, job.config.eval
   if ev.nll_file and not ev.nll_file.endswith('.npy'):
-    settings.refuse('eval.nll_file', ev.nll_file, 'a name that ends in .npy')
+    errors.refuse('eval.nll_file', ev.nll_file, 'a name that ends in .npy')
   subject = analysis.open_run(job, documents=True)
   found = subject.found
   corpus, split = subject.corpus, subject.tokens
@@ -134,5 +134,5 @@ def _from_first_token(tokens, corpus, first_token):
   if eos is None or begun:
     what = 'has no <eos>' if eos is None else 'begins with one already'
     allowed = f'none, for corpus {corpus.name} {what}'
-    settings.refuse('eval.first_token', first_token, allowed)
+    errors.refuse('eval.first_token', first_token, allowed)
   return streams.Preceded(eos, tokens)

@@ -12,7 +12,7 @@ from txl_jax.experiment.job import Job
 from txl_jax.generation import writing
 from txl_jax.generation.options import Generate
 from txl_jax.parallel import processes
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files
 from txl_jax.program.errors import UserError
 
 _LARGEST = 1 << 28  # bytes of a text
@@ -78,7 +78,7 @@ def _of_split(g: Generate, tokens: np.ndarray) -> list[np.ndarray]:
   begin = g.prompt_start + g.prompt_tokens
   if (end := begin + g.max_new_tokens) > len(tokens):
     name = 'generate.prompt_start, prompt_tokens and max_new_tokens: the sum'
-    settings.refuse(name, end, f'at most {len(tokens)}, as many as eval.split')
+    errors.refuse(name, end, f'at most {len(tokens)}, as many as eval.split')
   parts = tokens[g.prompt_start : begin], tokens[begin:end]
   return [np.asarray(x, np.int32) for x in parts]
 

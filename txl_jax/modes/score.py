@@ -12,7 +12,7 @@ from txl_jax.experiment.job import Job
 from txl_jax.experiment.results import Score
 from txl_jax.modes import evaluate, generate
 from txl_jax.parallel import processes
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files
 from txl_jax.program.errors import UserError
 
 
@@ -28,7 +28,7 @@ def run(job: Job) -> Score:
   if job.score_file and os.path.realpath(job.score_file) == os.path.realpath(
     job.text
   ):
-    settings.refuse('--score_file', job.score_file, 'another file than --text')
+    errors.refuse('--score_file', job.score_file, 'another file than --text')
 
   def read():
     text = generate.read_text(f'--text={job.text}', job.text)

@@ -8,7 +8,7 @@ from txl_jax.evaluation import figures
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement, processes
-from txl_jax.program import buckets, settings
+from txl_jax.program import buckets, errors, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import wandb_run, workdir
 from txl_jax.runs.checkpoint import Checkpoints
@@ -131,7 +131,7 @@ def _as_then(job, corpus, then, start):
   init_from = job.config.train.init_from
   if init_from and not then.trained:
     allowed = f"'', for {job.folder} holds weights that training begins with"
-    settings.refuse('train.init_from', init_from, allowed)
+    errors.refuse('train.init_from', init_from, allowed)
   if then.corpus == corpus.digest:
     return corpus
   vocabulary = workdir.vocabulary(job.folder, start)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from txl_jax.ops.kernels import api, base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import settings
+from txl_jax.program import errors
 
 _HEADS = 'tensor'
 
@@ -37,7 +37,7 @@ def attend(
   try:
     name, attend = api.implementation_of(choice, case)
   except base.Unable as e:
-    settings.refuse('model.attention', implementation, f'auto, xla; {e}')
+    errors.refuse('model.attention', implementation, f'auto, xla; {e}')
   run = functools.partial(attend, span=span, rate=rate)
   mesh = mesh_lib.own()
   if mesh.empty or mesh.size == 1 or name == 'xla':

@@ -22,7 +22,7 @@ from jax.sharding import (
   Sharding,
 )
 
-from txl_jax.program import settings
+from txl_jax.program import errors
 
 ROWS = ('slices', 'data', 'fsdp')
 VOCABULARY = ('fsdp', 'tensor')
@@ -82,7 +82,7 @@ def by_rules(tree: Any, mesh: AnyMesh, rules: Rules) -> Any:
     axes = next(matches, None)
     if axes is None or len(axes) > len(x.shape):
       allowed = f'a tuple, at most an axis for each of {list(x.shape)}'
-      settings.refuse(f'the rule for {name} in SHARDING', axes, allowed)
+      errors.refuse(f'the rule for {name} in SHARDING', axes, allowed)
     return NamedSharding(mesh, fit(axes, x.shape, mesh))
 
   return jax.tree_util.tree_map_with_path(place, tree)

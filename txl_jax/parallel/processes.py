@@ -21,8 +21,7 @@ import jax
 from jax._src import distributed as jax_distributed  # for `store` alone
 
 from txl_jax.program import terminal
-from txl_jax.program.errors import UserError
-from txl_jax.program.settings import shown
+from txl_jax.program.errors import UserError, shown
 
 _TIMEOUT = 300  # seconds until all processes have started
 _FOREVER = 7 * 24 * 3600 * 1000  # ms; if a process is lost, jax ends the wait

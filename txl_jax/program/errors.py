@@ -3,12 +3,15 @@
 import contextlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 from txl_jax.program import terminal
 
 _LONG = re.compile(r'(\S{199})\S{21,}')  # a name or path too long for a line
 _NO_MEMORY = 'RESOURCE_EXHAUSTED|Out of memory'
+_LINE = 200  # characters of a value in a message
+_LISTED = 5  # values of a list in a message
 
 
 class UserError(Exception):
@@ -22,6 +25,32 @@ class UserError(Exception):
 def first_line(error: BaseException) -> str:
   """The first line of an error's message; its type if there is no message."""
   return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def refuse(name: str, value: Any, allowed: str) -> NoReturn:
+  """Raises the UserError for a value that is not allowed."""
+  raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
+
+
+def shown(value: Any) -> str:
+  """The repr of a value, shortened for a line."""
+  try:
+    text = repr(value)
+  except (ValueError, RecursionError):  # a number of thousands of digits
+    text = f'a {type(value).__name__}, too long to be shown'
+  return shorten(text)
+
+
+def shorten(text: str) -> str:
+  """A text, truncated with … if it is too long for a line."""
+  return text if len(text) <= _LINE else f'{text[: _LINE - 1]}…'
+
+
+def listed(texts: Sequence[str]) -> str:
+  """The first texts, comma-separated, and the number of the others."""
+  rest = len(texts) - _LISTED
+  first = shorten(', '.join(texts[:_LISTED]))
+  return f'{first} and {rest:,} more' if rest > 0 else first
 
 
 @contextlib.contextmanager

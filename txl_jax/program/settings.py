@@ -22,14 +22,14 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ml_collections
 from ml_collections import config_dict
 
-from txl_jax.program.errors import UserError
+from txl_jax.program.errors import UserError, refuse, shown
 
 # When a value may be another one than the run or the model was made with.
 NEVER = 'never'
@@ -43,8 +43,6 @@ T = TypeVar('T')  # a config, or a section
 
 _RECORDED = '"""The config of this run, complete.'
 _LIST = 'docs/config.md lists them'
-_LINE = 200  # characters of a value that are shown
-_LISTED = 5  # values of many that are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,36 +176,10 @@ def flatten(config: Any) -> dict[str, Any]:
   return flat
 
 
-def shown(value: Any) -> str:
-  """A value as Python writes it, but of a length for a line."""
-  try:
-    text = repr(value)
-  except (ValueError, RecursionError):  # a number of thousands of digits
-    text = f'a {type(value).__name__}, too long to be shown'
-  return cut(text)
-
-
-def cut(text: str) -> str:
-  """A text, or its beginning if it is too long for a line."""
-  return text if len(text) <= _LINE else f'{text[: _LINE - 1]}…'
-
-
-def listed(texts: Sequence[str]) -> str:
-  """The first few of several texts, and how many more there are."""
-  rest = len(texts) - _LISTED
-  first = cut(', '.join(texts[:_LISTED]))
-  return f'{first} and {rest:,} more' if rest > 0 else first
-
-
 def are_sizes(values: tuple, at_most: int) -> bool:
   """Whether a tuple has only whole numbers from 1 to a bound, and some."""
   whole = all(type(x) is int and 0 < x <= at_most for x in values)
   return whole and bool(values)
-
-
-def refuse(name: str, value: Any, allowed: str) -> NoReturn:
-  """Raises the UserError for a value that is not allowed."""
-  raise UserError(f'{name} is {shown(value)}; allowed: {allowed}')
 
 
 def no_such_key(config: Any, name: str) -> str:

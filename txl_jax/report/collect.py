@@ -16,7 +16,7 @@ import jax
 from txl_jax import models
 from txl_jax.experiment import restore, sections
 from txl_jax.models import base
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import metrics_log, workdir
 from txl_jax.runs.checkpoint import Checkpoints
@@ -191,7 +191,7 @@ def read(folder: pathlib.Path, name: str) -> Run:
   path = folder / workdir.CONFIG
   config = settings.flatten(files.read_json(path))
   if (model := config.get('model.name')) not in models.MODELS:
-    settings.refuse(f'{path}: model.name', model, ', '.join(models.MODELS))
+    errors.refuse(f'{path}: model.name', model, ', '.join(models.MODELS))
   records = metrics_log.read(folder / metrics_log.NAME)
   return Run(name, config, records, *_analyses(folder), folder)
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txl_jax.program import buckets, files
-from txl_jax.program.errors import UserError, first_line
-from txl_jax.program.settings import shown
+from txl_jax.program.errors import UserError, first_line, shown
 
 NAME = 'wandb.json'
 _NEEDED = "pip install 'txl_jax[wandb]'"

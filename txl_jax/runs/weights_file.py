@@ -23,7 +23,7 @@ from txl_jax import models
 from txl_jax.data import vocabularies
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.models import base
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 
 AnyPath = str | os.PathLike[str]
@@ -85,7 +85,7 @@ def described(header: Any) -> tuple[base.LanguageModel, AnyVocabulary]:
   """
   fields, name = header['model'], header['model']['name']
   if name not in [*models.MODELS]:
-    settings.refuse('model.name', name, ', '.join(models.MODELS))
+    errors.refuse('model.name', name, ', '.join(models.MODELS))
   defaults = models.MODELS[name].Config()
   # Keys that did not exist yet get their defaults.
   config = settings.fill(defaults, {**vars(defaults), **fields}, 'model')

@@ -26,7 +26,7 @@ from typing import Any
 from txl_jax.data import vocabularies
 from txl_jax.data.prepared import Prepared
 from txl_jax.data.vocabularies import AnyVocabulary
-from txl_jax.program import buckets, files, settings
+from txl_jax.program import buckets, errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs import lease, metrics_log, wandb_run
 
@@ -90,8 +90,8 @@ def compare(
     if not then.trained and not name.startswith('model.'):
       continue
     raise UserError(
-      f'{folder} holds a run with {name} = {settings.shown(saved)}, this '
-      f'command has {settings.shown(here)}; continue with the same value or '
+      f'{folder} holds a run with {name} = {errors.shown(saved)}, this '
+      f'command has {errors.shown(here)}; continue with the same value or '
       'choose another --workdir'
     )
   if not then.trained:

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from txl_jax.program import errors, settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 flags.disclaim_key_flags()  # `define` makes those of the program that calls it
@@ -66,7 +66,7 @@ def parse(
     sys.exit(0)
   except flags.Error as e:
     if nearest and isinstance(e, flags.UnrecognizedFlagError):
-      name = settings.cut(e.flagname)
+      name = errors.shorten(e.flagname)
       raise UserError(f'there is no flag --{name}; {nearest(name)}') from e
     text = f'{e}'  # with the value, whose length nothing limits
     middle = '…' if len(text) > 400 else ''
@@ -74,7 +74,7 @@ def parse(
   except Exception as e:  # of the overrides of a config
     raise UserError(f'--config: {type(e).__name__}: {e}') from e
   if extra := rest[1 + arguments :]:
-    raise UserError(f'argument {settings.shown(extra[0])} is not expected')
+    raise UserError(f'argument {errors.shown(extra[0])} is not expected')
   return rest
 
 

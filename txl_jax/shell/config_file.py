@@ -18,7 +18,7 @@ from absl import flags
 
 from txl_jax import configs
 from txl_jax.experiment import sections
-from txl_jax.program import buckets, files, settings
+from txl_jax.program import buckets, errors, files, settings
 from txl_jax.program.errors import UserError
 
 
@@ -94,7 +94,7 @@ def load(path: str) -> Any:
       argument = [next(iter(variants))]
     config = module.get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
-      found = settings.shown(config)
+      found = errors.shown(config)
       allowed = 'allowed: that of common.get_config(), changed'
       raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
     settings.fill(sections.like(config), config)

@@ -14,7 +14,7 @@ from txl_jax.data.documents import Documents
 from txl_jax.data.prepared import Prepared
 from txl_jax.evaluation import perplexity
 from txl_jax.parallel import capacity, placement
-from txl_jax.program import settings
+from txl_jax.program import errors, settings
 from txl_jax.program.errors import UserError
 from txl_jax.training import step as step_lib
 from txl_jax.training.options import Config
@@ -86,7 +86,7 @@ def make(config: Config, corpus: Prepared, mesh: Mesh, done: int = 0) -> Plan:
   if config.train.steps < done:
     allowed = f'more, for {done} steps are made, in epoch '
     allowed += f'{text.locate(done - 1)[0] + 1}'
-    settings.refuse('train.epochs', train.epochs, allowed)
+    errors.refuse('train.epochs', train.epochs, allowed)
   validation = corpus.text('validation', train.eval_tokens)
   if len(validation) < 2:
     raise UserError(

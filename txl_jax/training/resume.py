@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from txl_jax.parallel import hardware, processes
-from txl_jax.program import files, settings
+from txl_jax.program import errors, files, settings
 from txl_jax.program.errors import UserError
 from txl_jax.runs.checkpoint import Checkpoints
 from txl_jax.runs.metrics_log import Mark
@@ -107,7 +107,7 @@ def check_length(config: Config, folder: Path, step: int) -> None:
   """UserError if train.steps is below the step that a run resumes from."""
   if config.train.steps < step:
     allowed = f'at least {step}, which the run in {folder} has made'
-    settings.refuse('train.steps', config.train.steps, allowed)
+    errors.refuse('train.steps', config.train.steps, allowed)
 
 
 def start(checkpoints: Checkpoints, folder: Path, resume: str) -> int | None:

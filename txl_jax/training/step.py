@@ -17,7 +17,7 @@ from txl_jax.evaluation import perplexity
 from txl_jax.models import base
 from txl_jax.parallel import mesh as mesh_lib
 from txl_jax.parallel import placement
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.training import averaging, metrics, optim
 from txl_jax.training import state as state_lib
 from txl_jax.training.options import Config
@@ -209,7 +209,7 @@ def check_rows(config: Config, parts: int) -> None:
   if B % (A * parts):
     allowed = f'multiples of {A * parts} (train.accumulate {A} x {parts}, '
     allowed += 'the parts of the mesh that batches are divided over)'
-    settings.refuse('train.batch_size', B, allowed)
+    errors.refuse('train.batch_size', B, allowed)
 
 
 def jit_train_step(mesh: Mesh, abstract: TrainState, **options: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from txl_jax.convert.versions import layout, names, original
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 _INSIDE = 'transformer.'
@@ -91,7 +91,7 @@ def config_of(
   """
   if section.name != 'transformer_xl':
     allowed = 'transformer_xl, the only one of Hugging Face'
-    settings.refuse('model.name', section.name, allowed)
+    errors.refuse('model.name', section.name, allowed)
   M, span = section.mem_len, section.span
   return {
     'architectures': ['TransfoXLLMHeadModel'],

@@ -13,7 +13,7 @@ import numpy as np
 
 from txl_jax import attention
 from txl_jax.convert.versions import layout
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 State = Mapping[str, np.ndarray]
@@ -66,16 +66,16 @@ def from_params(
   another model; or if the original has no model like it.
   """
   if (name := section.name) not in layout.ATTENTION:
-    settings.refuse('model.name', name, ', '.join(layout.ATTENTION))
+    errors.refuse('model.name', name, ', '.join(layout.ATTENTION))
   D, K = section.d_model, section.d_head
   if name == 'al_rfou' and section.n_head * K != D:
-    settings.refuse('model.d_head', K, 'd_model / n_head with al_rfou')
+    errors.refuse('model.d_head', K, 'd_model / n_head with al_rfou')
   if getattr(section, 'tie_positions', False):
     allowed = 'False: no other version projects positions by W_q and W_k'
-    settings.refuse('model.tie_positions', True, allowed)
+    errors.refuse('model.tie_positions', True, allowed)
   if any(edge >= vocab_size for edge in section.cutoffs):
     allowed = f'numbers below {vocab_size}: the others begin empty bins'
-    settings.refuse('model.cutoffs', section.cutoffs, allowed)
+    errors.refuse('model.cutoffs', section.cutoffs, allowed)
   flat = flax.traverse_util.flatten_dict(params, sep='/')
   tensors = layout.tensors(section, vocab_size)
   expected = {path: shape for t in tensors for path, shape in t.parts}

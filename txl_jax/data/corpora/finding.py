@@ -18,8 +18,7 @@ from txl_jax.data.corpora import id_files, local
 from txl_jax.data.corpora.local import Part
 from txl_jax.data.options import SPLITS, Data
 from txl_jax.program import hub
-from txl_jax.program.errors import UserError
-from txl_jax.program.settings import listed
+from txl_jax.program.errors import UserError, listed
 
 _NAMES = {'train': 'train', 'training': 'train', 'trn': 'train'}
 _NAMES |= {'test': 'test', 'testing': 'test', 'tst': 'test'}

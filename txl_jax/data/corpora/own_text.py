@@ -16,7 +16,7 @@ from txl_jax.data.corpora import id_files, local, records
 from txl_jax.data.corpora.finding import SplitFiles
 from txl_jax.data.corpora.local import Part, Split, Splits
 from txl_jax.data.options import IDS, SPLITS, Data
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
 _WINDOW = 4096  # bytes in which a cut looks for the start of a line
@@ -75,7 +75,7 @@ def _texts(config: Data, parts: Iterable[Part], size: int) -> list[Part]:
     path, is_records = part.path, records.NAMES.search(part.path.name)
     if of_records and not is_records:
       allowed = f'none or file, for {path} has no records'
-      settings.refuse('data.documents', config.documents, allowed)
+      errors.refuse('data.documents', config.documents, allowed)
     if config.ids:
       read = functools.partial(id_files.read, path, config, size)
       part = Part.whole(path, read)

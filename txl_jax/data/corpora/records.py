@@ -15,8 +15,7 @@ import numpy as np
 
 from txl_jax.data import plain_text
 from txl_jax.data.corpora import local
-from txl_jax.program.errors import UserError, first_line
-from txl_jax.program.settings import cut, listed, shown
+from txl_jax.program.errors import UserError, first_line, listed, shorten, shown
 
 NAMES = re.compile(
   r'\.((jsonl|ndjson|jsonlines)(\.(gz|bz2|xz))?|parquet|arrow)$', re.IGNORECASE
@@ -120,7 +119,7 @@ def _lines(chunks):
 
 def _json(value):
   plain = lambda x: x.tolist() if isinstance(x, np.ndarray) else repr(x)
-  return cut(json.dumps(value, default=plain))
+  return shorten(json.dumps(value, default=plain))
 
 
 def _refuse(where, found, field, what) -> NoReturn:

@@ -17,8 +17,7 @@ from typing import Self
 import numpy as np
 
 from txl_jax.data.vocabularies.words import Decoder, Symbols
-from txl_jax.program.errors import UserError
-from txl_jax.program.settings import shown
+from txl_jax.program.errors import UserError, shown
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

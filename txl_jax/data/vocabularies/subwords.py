@@ -27,8 +27,7 @@ from typing import Any, Self
 import numpy as np
 
 from txl_jax.data.vocabularies.words import Decoder, Symbols
-from txl_jax.program.errors import UserError, first_line
-from txl_jax.program.settings import cut
+from txl_jax.program.errors import UserError, first_line, shorten
 
 _SIZE = 1 << 16  # bytes of a block that is encoded at once
 _LONGEST = 1 << 22  # maximum bytes of a block without a position to cut
@@ -228,8 +227,8 @@ def _symbols(fields) -> tuple[bytes, ...]:
   model, decoder = fields['model'], fields['decoder'] or {}
   if model.get('type', 'BPE') != 'BPE' or decoder.get('type') != 'ByteLevel':
     raise ValueError(
-      f'it is a {cut(str(model.get("type")))} with the decoder '
-      f'{cut(str(decoder.get("type")))}; {_ALLOWED}'
+      f'it is a {shorten(str(model.get("type")))} with the decoder '
+      f'{shorten(str(decoder.get("type")))}; {_ALLOWED}'
     )
   if fields.get('normalizer') is not None:
     raise ValueError(f'it normalises the text; {_ALLOWED} that changes nothing')

@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from txl_jax.data.vocabularies import detokenise
-from txl_jax.program.errors import UserError
-from txl_jax.program.settings import listed, shown
+from txl_jax.program.errors import UserError, listed, shown
 
 _LINE = re.compile(r'\s*(\S+)(?:\s+(\d{1,18}))?\s*')  # line of a word list
 _BLOCK = 1 << 23  # bytes of text read at once

@@ -20,7 +20,7 @@ from txl_jax.models.config import model_name
 from txl_jax.ops import softmax
 from txl_jax.parallel import vocab_parallel
 from txl_jax.parallel.placement import VOCABULARY
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.settings import count, key, size
 
 
@@ -64,7 +64,7 @@ class Layer(vaswani.Layer):
     c, T = self.config, x.shape[1]
     if c.table_len < T:
       allowed = f'at least {T}, the tokens of a segment or window, or fewer'
-      settings.refuse('model.table_len', c.table_len, allowed)
+      errors.refuse('model.table_len', c.table_len, allowed)
     table = jnp.asarray(self.table, x.dtype)[c.table_len - T :]
     if lengths is not None:
       table = table[T - 1 - vaswani.tokens_left(T, lengths)]

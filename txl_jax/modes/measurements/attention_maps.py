@@ -24,7 +24,7 @@ from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base
 from txl_jax.parallel import placement
-from txl_jax.program import settings
+from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 from txl_jax.shell import pictures
 
@@ -146,7 +146,7 @@ def run(job: Job) -> None:
   if o.start + o.passage > n:
     allowed = f'at most {n - o.passage}, for eval.split has {n} tokens, '
     allowed += f'and attention_maps.passage is {o.passage}'
-    settings.refuse('attention_maps.start', o.start, allowed)
+    errors.refuse('attention_maps.start', o.start, allowed)
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   model = model.at_test_time(longest=0)  # keys in their order, not in a ring
   ev = config.eval

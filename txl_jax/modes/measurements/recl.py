@@ -25,7 +25,7 @@ from txl_jax.experiment import analysis
 from txl_jax.experiment.job import Job
 from txl_jax.models import base
 from txl_jax.parallel import placement
-from txl_jax.program import buckets, settings
+from txl_jax.program import buckets, errors
 from txl_jax.shell import pictures
 
 # The published threshold: from this gain on a longer context counts as used.
@@ -170,7 +170,7 @@ def run(job: Job) -> None:
   tokens, lengths = subject.tokens, range(o.step, o.longest + 1, o.step)
   if len(tokens) <= lengths[-1]:
     allowed = f'fewer, for eval.split has {len(tokens)} tokens'
-    settings.refuse('recl.longest', o.longest, allowed)
+    errors.refuse('recl.longest', o.longest, allowed)
   at = positions(len(tokens), lengths[-1], o.positions)
   group = [(job.folder, config, subject.found)]
   for name in o.others:
@@ -189,7 +189,7 @@ def run(job: Job) -> None:
     readers.append((model, longest, how))
   if (most := max(longest for _, longest, _ in readers)) < o.step:
     reads = f'{most}, the most that a model of the group reads'
-    settings.refuse('recl.step', o.step, f'at most {reads}')
+    errors.refuse('recl.step', o.step, f'at most {reads}')
   nll, members = np.full([len(group), len(lengths), len(at)], np.nan), []
   for own, (folder, _, found), (model, longest, how) in zip(
     nll, group, readers
