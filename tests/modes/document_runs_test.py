@@ -71,7 +71,7 @@ def alone(folder, documents, **lengths):
   mesh = mesh_lib.make_mesh(config.mesh)
   found = trained_lib.load(config, folder / 'run', mesh)
   model = models.at_test_time(config, len(found.vocabulary), 'eval')
-  cut = call_options.cut(config) | {'mesh': mesh}
+  cut = call_options.batching(config) | {'mesh': mesh}
   each = [perplexity.score(model, found.params, x, **cut) for x in documents]
   return sum(x.nll for x in each), sum(x.scored for x in each)
 

@@ -1,7 +1,7 @@
 """Options of calls to a trained model: the sections `eval` and `generate`.
 
-The modes of the program read them from the config; in Python they are those of
-the run, overridden by what a call gives under the names of their keys.
+The modes of the program read them from the config. In Python, the config of the
+run has the defaults, and keyword arguments of a call override them.
 """
 
 import dataclasses
@@ -15,21 +15,24 @@ from txl_jax.experiment.sections import Config
 from txl_jax.models import base
 from txl_jax.program import errors, settings
 
-# All keys of a section, and those of `model` in it, are options but these.
+# Every other key of a section, or of `model` in it, is an option.
 _PROMPT = 'prompt', 'prompt_file', 'prompt_tokens', 'prompt_start'
 _NO_OPTIONS = 'split', 'nll_file', *_PROMPT, 'samples', 'stop'
 
 
-def changed(config: Config, section: str, given: Mapping[str, Any]) -> Config:
-  """A config whose section, 'eval' or 'generate', has the options of a call.
+def changed(
+  config: Config, section_name: str, options: Mapping[str, Any]
+) -> Config:
+  """A config with the options of a call in the section 'eval' or 'generate'.
 
-  UserError names a value that is not allowed, TypeError an unknown option.
+  UserError for a value that is not allowed, TypeError for an unknown option.
   """
-  use = getattr(config, section)
-  lengths = settings.keys(use.model)
-  known = [k for k in settings.keys(use) if k not in _NO_OPTIONS] + [*lengths]
+  section = getattr(config, section_name)
+  of_model = settings.keys(section.model)
+  known = [k for k in settings.keys(section) if k not in _NO_OPTIONS]
+  known += of_model
   values = {}
-  for name, value in given.items():
+  for name, value in options.items():
     if name not in known:
       raise TypeError(
         f'there is no option {errors.shown(name)} for this model; allowed: '
@@ -37,23 +40,24 @@ def changed(config: Config, section: str, given: Mapping[str, Any]) -> Config:
       )
     # A config needs Python's numbers, not NumPy's.
     value = value.item() if isinstance(value, np.generic) else value
-    values[f'model.{name}' if name in lengths else name] = value
-  use = settings.replace(use, values)
-  settings.check(use.model)
-  settings.check(use)
-  return dataclasses.replace(config, **{section: use})
+    values[f'model.{name}' if name in of_model else name] = value
+  section = settings.replace(section, values)
+  settings.check(section.model)
+  settings.check(section)
+  return dataclasses.replace(config, **{section_name: section})
 
 
-def cut(config: Config) -> dict[str, Any]:
-  """B, T, G and E of `perplexity.score`, from the section `eval`."""
+def batching(config: Config) -> dict[str, Any]:
+  """Arguments B, T, G and E of `perplexity.score`, from the section `eval`."""
   names = 'batch_size', 'segment_len', 'segments_per_call', 'context'
   return {name: getattr(config.eval, name) for name in names}
 
 
 def scorer(config: Config, vocab_size: int) -> base.LanguageModel:
-  """The model as configured by the section `eval`, but for its temperature.
+  """The model with the options of `eval`, except the temperature.
 
-  UserError: it does not fit, or has an adaptive softmax and a temperature.
+  UserError: the options do not fit the model, such as a temperature with an
+  adaptive softmax.
   """
   if config.model.cutoffs and config.eval.temperature != 1:
     allowed = '1 with model.cutoffs, an adaptive softmax'

@@ -20,37 +20,47 @@ from txl_jax.training import averaging, resume
 
 
 class Restored(NamedTuple):
-  """What `load` finds: a checkpoint."""
+  """A checkpoint of a trained model, restored by `load`."""
 
   step: int
-  params: Any  # of the model at test time, on the mesh
-  averaged: int  # steps that they are an average over; 0 is no average
+  params: Any  # for inference, on the mesh
+  averaged: int  # number of steps that they average; 0 without averaging
   vocabulary: AnyVocabulary
   config: dict[str, Any]  # of the run, flat
-  trained_on: str  # the kind of its devices
+  trained_on: str  # platform of the training devices
   mesh: Mesh  # of the parameters
-  corpus: str = ''  # the digest of what it was trained on, '' if not here
+  corpus: str = ''  # digest of the training corpus; '' if unknown
 
 
 def load(config: sections.Config, folder: pathlib.Path, mesh: Mesh) -> Restored:
-  """The model of the run in a folder; the key `checkpoint` chooses the step.
+  """Restores the model of a run; the key `checkpoint` chooses the step.
 
-  UserError if there is no such checkpoint, or it is of another model.
+  UserError if the checkpoint does not exist or holds another model.
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   step = choose(checkpoints, config.checkpoint)
   host = resume.HostState.read(checkpoints, step)
-  then = host.config
-  same = f'no --config, or --config={folder}/config.py, that of the run'
-  check_model(config, then, f'{folder} holds another model', same)
+  check_model(
+    config,
+    host.config,
+    f'{folder} holds another model',
+    f'no --config, or --config={folder}/config.py, that of the run',
+  )
   vocabulary = workdir.vocabulary(folder, step)
   model = models.build(config.model, len(vocabulary))
-  own = checkpoints, step, model, base.param_shapes(model), mesh
-  params, averaged = weights(*own)
-  params = model.inference_params(params)
-  on = host.versions.get('platform', '')
-  about = then, on, mesh, host.corpus
-  return Restored(step, params, averaged, vocabulary, *about)
+  params, averaged = weights(
+    checkpoints, step, model, base.param_shapes(model), mesh
+  )
+  return Restored(
+    step=step,
+    params=model.inference_params(params),
+    averaged=averaged,
+    vocabulary=vocabulary,
+    config=host.config,
+    trained_on=host.versions.get('platform', ''),
+    mesh=mesh,
+    corpus=host.corpus,
+  )
 
 
 def weights(
@@ -60,97 +70,100 @@ def weights(
   shapes: Any,
   mesh: Mesh,
 ) -> tuple[Any, int]:
-  """The parameters to use of a checkpoint, and over how many steps averaged.
+  """Restores parameters onto the mesh: the average, or else the last ones.
 
-  They have the shapes that are given, and are on the mesh. UserError if those
-  of the checkpoint are others.
+  Also returns the number of averaged steps, 0 for the last parameters.
+  UserError if the checkpoint has other shapes than `shapes`.
   """
 
-  def restore(item, abstract):
+  def restore(item: str, abstract: Any) -> Any:
     placed = placement.by_rules(abstract, mesh, model.SHARDING)
     abstract = placement.with_shardings(abstract, placed)
     return checkpoints.restore(step, **{item: abstract})[item]
 
   if checkpoints.has(step, 'average'):
-    none = averaging.Averager(1.0, averaging.NEVER)
-    average = restore('average', jax.eval_shape(none.init, shapes))
+    averager = averaging.Averager(1.0, averaging.NEVER)
+    average = restore('average', jax.eval_shape(averager.init, shapes))
     if averaged := averaging.count(average):
       return average.params, averaged
   return restore('params', shapes), 0
 
 
 def recorded(folder: pathlib.Path) -> sections.Config:
-  """The config that the newest checkpoint of the run in a folder was made with.
+  """The config in the newest checkpoint of a run.
 
-  Keys that were declared later have their defaults. UserError if there is none.
+  Keys that the checkpoint lacks have their defaults. UserError if there is no
+  checkpoint.
   """
   checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
   newest = choose(checkpoints, 'latest', '')
-  then = resume.HostState.read(checkpoints, newest).config
-  defaults = sections.defaults(then.get('model.name'))
+  saved = resume.HostState.read(checkpoints, newest).config
+  defaults = sections.defaults(saved.get('model.name'))
   known = settings.flatten(defaults)
-  then = {k: x for k, x in then.items() if k in known and x is not None}
-  return sections.changed(defaults, then)
+  saved = {k: x for k, x in saved.items() if k in known and x is not None}
+  return sections.changed(defaults, saved)
 
 
 def check_model(
-  config: sections.Config, then: Mapping[str, Any], where: str, allowed: str
+  config: sections.Config, saved: Mapping[str, Any], where: str, allowed: str
 ) -> None:
-  """Raises a UserError unless the config has the model of another, flat one."""
-  found = other_keys(config, then)
-  if found and found[0][0] == 'model.name':
-    found = found[:1]  # the rest is because of that
-  if found:
+  """Raises a UserError unless a config and a saved, flat one share a model."""
+  differ = other_keys(config, saved)
+  if differ and differ[0][0] == 'model.name':
+    differ = differ[:1]  # other keys differ because the name does
+  if differ:
     shown = errors.shown
-    differ = [f'{k} is {shown(x)}, there {shown(y)}' for k, x, y in found]
-    raise UserError(f'{where}: {"; ".join(differ)}; allowed: {allowed}')
+    lines = [f'{k} is {shown(x)}, there {shown(y)}' for k, x, y in differ]
+    raise UserError(f'{where}: {"; ".join(lines)}; allowed: {allowed}')
 
 
 def other_keys(
-  config: sections.Config, then: Mapping[str, Any]
+  config: sections.Config, saved: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-  """The keys of a model that make it another than that of a flat config."""
+  """Model keys fixed by training that differ: (key, value, saved value)."""
   now, then = (
     {k: x for k, x in flat.items() if k.startswith('model.')}
-    for flat in (settings.flatten(config), then)
+    for flat in (settings.flatten(config), saved)
   )
-  free = settings.IN_USE, settings.AT_TEST_TIME, settings.ON_RESUME
-  return [*settings.differences(config, now, then, *free)]
+  return [*settings.differences(config, now, then, *settings.USED)]
 
 
 def choose(
-  checkpoints: checkpoint.Checkpoints, which: str, named: str = '--workdir='
+  checkpoints: checkpoint.Checkpoints, which: str, flag: str = '--workdir='
 ) -> int:
-  """The step that the key `checkpoint` means; UserError without one.
+  """The step that the key `checkpoint` selects; UserError if none exists.
 
-  The run is `named` by what stands before its folder.
+  `flag` stands before the folder of the run in the message.
   """
   if which.isdecimal():
     if not checkpoints.usable(int(which)):
       steps = checkpoints.steps()
       errors.refuse('checkpoint', which, f'best, latest or one of {steps}')
     return int(which)
-  best = -1  # nothing was evaluated yet
-  # The newest knows which is the best.
-  if which == 'best' and (knows := checkpoints.newest('host')) is not None:
-    best = resume.HostState.read(checkpoints, knows).progress.best_step
+  best = -1  # no evaluation yet
+  # The newest host state records the best step.
+  if which == 'best' and (last := checkpoints.newest('host')) is not None:
+    best = resume.HostState.read(checkpoints, last).progress.best_step
     if best >= 0 and checkpoints.usable(best):
       return best
   newest = checkpoints.newest()
   if newest is None:
     if not checkpoints.folder.exists():
       run = checkpoints.folder.parent
-      raise UserError(f'{named}{run} holds no run; train one first')
-    found = checkpoints.steps() or 'nothing'
-    none = 'holds no checkpoint that can be used'
-    raise UserError(f'{checkpoints.folder} {none}; found: {found}')
+      raise UserError(f'{flag}{run} holds no run; train one first')
+    raise UserError(
+      f'{checkpoints.folder} holds no checkpoint that can be used; found: '
+      f'{checkpoints.steps() or "nothing"}'
+    )
   if best >= 0 and processes.is_main():
-    gone = f'warning: the best checkpoint, {best}, is gone; using {newest}'
-    print(gone, file=sys.stderr)
+    print(
+      f'warning: the best checkpoint, {best}, is gone; using {newest}',
+      file=sys.stderr,
+    )
   return newest
 
 
 def weights_line(found: Restored) -> str:
-  """The checkpoint in words, for what a mode prints."""
+  """The step and averaging of a checkpoint, for the output of a mode."""
   averaged = f', weights averaged over {found.averaged} steps'
   return f'step {found.step}{averaged if found.averaged else ""}'

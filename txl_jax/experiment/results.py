@@ -1,4 +1,4 @@
-"""What calls to a `TextModel` return.
+"""Results of calls to a `TextModel`.
 
 Shapes: n tokens, N layers, H heads, D width of a layer.
 """
@@ -13,23 +13,23 @@ from txl_jax.evaluation import figures
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
-  """Tokens of a text, and where they are in it."""
+  """Tokens of a text and their positions in it."""
 
   ids: np.ndarray  # int32 [n]
-  # int64 [n, 2]: start and end of each: in characters if a str was given, in
-  # bytes if bytes or token ids (of the text they stand for).
+  # int64 [n, 2]: start and end of each token, in characters of a str, or in
+  # bytes of a bytes object or of the text decoded from token ids.
   offsets: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Score(Tokens):
-  """Scored tokens of a text: all but the first, or all after an <eos>."""
+  """The nll of a text: of all tokens but the first, or, after <eos>, of all."""
 
   nll: np.ndarray  # float32 [n], -log p of each token, in nats
-  total: float  # their sum, added as in --mode=eval
-  # Bytes of the text they stand for, white space included; 0 if they do not.
+  total: float  # sum of nll, computed as in --mode=eval
+  # Bytes of the scored text, white space included; 0 if the ids are no text.
   text_bytes: int
-  # The same with logits divided by eval.temperature; None if that is 1.
+  # With logits divided by eval.temperature; None at temperature 1.
   at_temperature: 'Score | None' = None
 
   @property
@@ -39,19 +39,19 @@ class Score(Tokens):
 
   @property
   def perplexity(self) -> float:
-    """exp(nats), per token: what --mode=eval reports for words."""
+    """exp(nats): the ppl of --mode=eval."""
     return figures.figures(self.nats, 'ppl')['ppl']
 
   @property
   def bits_per_token(self) -> float:
-    """nats / ln 2: what --mode=eval reports for bytes, as bpc."""
+    """nats / ln 2: the bpc of --mode=eval, for bytes."""
     return figures.figures(self.nats, 'bpc')['bpc']
 
   @property
   def bits_per_byte(self) -> float:
     """Bits per byte of the text, white space and dropped bytes included.
 
-    NaN of token ids, which are no text, unless their names are its parts.
+    NaN for token ids that cannot be decoded to text.
     """
     if not self.text_bytes:
       return math.nan
@@ -60,16 +60,15 @@ class Score(Tokens):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hidden(Tokens):
-  """The states of one layer, which count from 1; 0 is the embeddings."""
+  """Output of one layer, counted from 1; layer 0 is the embeddings."""
 
   states: np.ndarray  # float32 [n, D]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention(Tokens):
-  """Probabilities [l - 1, h - 1, i, j] that token i gives to j.
+  """Attention probabilities of all layers and heads."""
 
-  In head h of layer l, which count from 1: layer l makes the states l.
-  """
-
-  probabilities: np.ndarray  # float32 [N, H, n, n]
+  # float32 [N, H, n, n]: [l - 1, h - 1, i, j] is the probability with which
+  # token i attends to token j in head h of layer l, both counted from 1.
+  probabilities: np.ndarray

@@ -10,54 +10,78 @@ from txl_jax.data import streams
 from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.evaluation import perplexity
 from txl_jax.experiment import call_options, results, texts
+from txl_jax.experiment.sections import Config
+from txl_jax.models import base
 from txl_jax.program import errors
 
 
 def score(
-  config: Any,
+  config: Config,
   params: Any,
   vocabulary: AnyVocabulary,
   mesh: Mesh,
   encoded: texts.Encoded,
   progress: Callable[[int], None],
 ) -> results.Score:
-  """Scores a text as the section `eval` of a config says.
+  """Scores a text with the options of the section `eval`.
 
   `progress` is called with the number of tokens scored so far. UserError: the
-  text is too short, or has no <eos> to begin with.
+  text is too short, or eval.first_token needs an <eos> that does not exist.
   """
   tokens, first = _first(config, vocabulary, encoded.ids)
   if len(tokens) < 2:
     n = len(encoded.ids)
     errors.refuse('the number of tokens of text', n, 'at least 2')
   model = call_options.scorer(config, len(vocabulary))
-  cut: Any = call_options.cut(config) | {'mesh': mesh}
-  of_text = cut['batch_size'], cut['segment_len'], cut['context']
-  perplexity.check(model, tokens, *of_text)
-  scored = encoded.size - (int(encoded.ends[0]) if first else 0)
+  batching = call_options.batching(config)
+  perplexity.check(
+    model,
+    tokens,
+    batching['batch_size'],
+    batching['segment_len'],
+    batching['context'],
+  )
+  text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
-    scored = 0  # they are numbers, not a text
+    text_bytes = 0  # ids without names are no text
 
-  def read(model, **more):
+  def score_with(
+    model: base.LanguageModel, at_temperature: results.Score | None = None
+  ) -> results.Score:
     nll = np.zeros(len(tokens) - 1, np.float32)
-    calls: Any = cut | {'each': nll.__setitem__, 'progress': progress}
-    found = perplexity.score(model, params, tokens, **calls)
-    where = encoded.ids[first:], encoded.offsets[first:]
-    return results.Score(*where, nll, found.nll, scored, **more)
+    total = perplexity.score(
+      model,
+      params,
+      tokens,
+      mesh=mesh,
+      each=nll.__setitem__,
+      progress=progress,
+      **batching,
+    ).nll
+    return results.Score(
+      ids=encoded.ids[first:],
+      offsets=encoded.offsets[first:],
+      nll=nll,
+      total=total,
+      text_bytes=text_bytes,
+      at_temperature=at_temperature,
+    )
 
   if (temperature := config.eval.temperature) == 1:
-    return read(model)
-  second = read(model.at_temperature(temperature))
-  return read(model, at_temperature=second)
+    return score_with(model)
+  at_temperature = score_with(model.at_temperature(temperature))
+  return score_with(model, at_temperature)
 
 
-def _first(config, vocabulary, ids):
-  """The tokens to read, and the index of the first that is scored."""
+def _first(
+  config: Config, vocabulary: AnyVocabulary, ids: np.ndarray
+) -> tuple[Any, int]:
+  """The tokens to read, and the index in `ids` of the first scored one."""
   of_documents = vocabulary.document_end is not None
   if config.eval.first_token == 'none' and not of_documents:
     return ids, 1
   eos = vocabulary.eos_id
   if eos is None:
-    allowed = 'none, for the vocabulary has no <eos>'
+    allowed = 'none, because the vocabulary has no <eos>'
     errors.refuse('eval.first_token', config.eval.first_token, allowed)
   return streams.Preceded(eos, ids), 0

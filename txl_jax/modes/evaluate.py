@@ -29,7 +29,7 @@ def run(job: Job) -> perplexity.Score:
   corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
   model = call_options.scorer(config, subject.vocab_size)
-  cut: Any = call_options.cut(config) | {'mesh': found.mesh}
+  cut: Any = call_options.batching(config) | {'mesh': found.mesh}
   perplexity.check(model, tokens, ev.batch_size, ev.segment_len, ev.context)
   nll = np.zeros(len(tokens) - 1, np.float32)
   with (

@@ -102,7 +102,7 @@ def run(job: Job) -> None:
   subject = analysis.open_run(job, o.tokens)
   then = subject.found.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
-  cut, lengths = call_options.cut(config) | {'context': 0}, [*o.lengths]
+  cut, lengths = call_options.batching(config) | {'context': 0}, [*o.lengths]
   trained = then['train.segment_len'] + then.get('train.context', 0)
   init = trained
   reach, remembers = model.reach(trained), model.remembers()
