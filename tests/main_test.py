@@ -198,7 +198,7 @@ def test_a_text_is_not_overwritten_by_nll(trained, tmp_path):
 
 def test_another_model(trained):
   done = mode(trained, 'eval', 'model.d_ff=48')
-  assert_refused(done, 'model.d_ff is 48, there 32', 'run/config.py')
+  assert_refused(done, 'model.d_ff is 48, not 32', 'run/config.py')
 
 
 START = 'generate.prompt=the'
@@ -212,7 +212,7 @@ def test_another_config_than_that_of_the_run(trained, tmp_path):
   more: dict = dict(config=tmp_path / 'mine.py', flags=['--mode=generate'])
   done = programs.here(programs.command(trained, *few, **more))
   assert done.returncode == 0, done.stderr
-  assert 'another config: optim.clip is 9.0, there 0.25; with' in done.stderr
+  assert 'another config: optim.clip is 9.0, not 0.25; with' in done.stderr
   assert 'warning' not in mode(trained, 'generate', *few, 'optim.lr=9').stderr
 
 

@@ -7,8 +7,8 @@ python -m txl_jax.main --workdir=runs/e24 --mode=eval --config.eval.split=test
 Without --config, the config of the run in --workdir is used, or, for a new run,
 that of the run in --config.train.init_from.
 
-Each of several processes runs the same command; where no cluster tells them who
-they are, with --coordinator=HOST:PORT --num_processes=N --process_id=I besides.
+Each of several processes runs the same command. Outside of a known cluster,
+they also need --coordinator=HOST:PORT --num_processes=N --process_id=I.
 """
 
 from txl_jax.program import errors, terminal
@@ -31,7 +31,7 @@ from txl_jax.program.errors import UserError
 from txl_jax.runs import workdir
 from txl_jax.shell import command_line, config_file
 
-# The module of each, in txl_jax.modes: it is imported when it is asked for.
+# {mode: its module in txl_jax.modes}, which is imported only for that mode.
 MODES = {
   'train': 'train',
   'eval': 'evaluate',
@@ -45,10 +45,10 @@ MODES = {
   'attention_maps': 'measurements.attention_maps',
 }
 
-# Flags that may name a run whose config is used.
+# Flags that may name a run with the config to use, if --config is missing.
 _SOURCES = 'workdir', 'config.train.init_from'
 _NEW_RUN = 'type --config=NAME, such as --config=pystdlib_tiny, for a new run'
-# Flags that one mode reads.
+# {flag: the only mode that reads it}.
 _OF_MODE = {'text': 'score', 'score_file': 'score', 'export_file': 'export'}
 
 _CONFIG = config_flags.DEFINE_config_file(
@@ -103,18 +103,19 @@ def _parse(argv):
   sys.argv = argv = _with_config(argv)  # where ml_collections looks
   rest = command_line.parse(argv, nearest=_nearest)
   if _CONFIG.value is None:
-    given = _WORKDIR.value
-    why = f'--workdir={given} holds no run' if given else '--config is missing'
+    why = '--config is missing'
+    if _WORKDIR.value:
+      why = f'--workdir={_WORKDIR.value} holds no run'
     raise UserError(f'{why}; {_NEW_RUN}, or the --workdir=FOLDER of a run')
   for name, mode in _OF_MODE.items():
     if flags.FLAGS[name].present and _MODE.value != mode:
-      hint = f'--{name} is read by --mode={mode} alone'
+      hint = f'only --mode={mode} reads --{name}'
       raise UserError(f'{hint}; a prompt is --config.generate.prompt=…')
   return rest
 
 
 def _with_config(argv):
-  """The arguments, --config first; without one, the config of a run."""
+  """The arguments with --config first; by default the config of a run."""
   name, rest, values = None, [], {}
   arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
   for x in arguments:
@@ -139,7 +140,7 @@ def _with_config(argv):
 
 
 def _nearest(name):
-  """What to type instead of an unknown flag."""
+  """A command-line hint for an unknown flag."""
   if name.startswith('config.'):
     return '--config=NAME is missing, or --workdir=FOLDER of a run'
   mode = next((x[7:] for x in sys.argv if x.startswith('--mode=')), '')
@@ -153,18 +154,28 @@ def main(_: list[str]) -> None:
   """Runs the mode that the flags ask for."""
   mode = importlib.import_module(f'txl_jax.modes.{MODES[_MODE.value]}')
   config = job.prepare(_CONFIG.value)
-  own = _COORDINATOR.value, _PROCESSES.value, _PROCESS.value
-  processes.start(_DISTRIBUTED.value, *own, config.watch.lost_seconds)
+  processes.start(
+    mode=_DISTRIBUTED.value,
+    coordinator=_COORDINATOR.value,
+    processes=_PROCESSES.value,
+    process=_PROCESS.value,
+    lost_seconds=config.watch.lost_seconds,
+  )
   file = config_flags.get_config_filename(flags.FLAGS['config'])
-  folder = _WORKDIR.value or f'runs/{config_file.name(file)}'
-  files = _EXPORT_FILE.value, _TEXT.value, _SCORE_FILE.value
-  changed = config_file.overridden()
-  with job.opened(config, folder, _MODE.value, *files, changed=changed) as one:
-    mode.run(one)
+  with job.opened(
+    config,
+    folder=_WORKDIR.value or f'runs/{config_file.name(file)}',
+    mode=_MODE.value,
+    export_file=_EXPORT_FILE.value,
+    text=_TEXT.value,
+    score_file=_SCORE_FILE.value,
+    changed=config_file.overridden(),
+  ) as opened:
+    mode.run(opened)
 
 
 def entry() -> None:
-  """The program: a mistake of the user is one line and status 1."""
+  """The program; a UserError is one line and exit status 1."""
   try:
     with command_line.without_echoes(), errors.reporting():
       try:
@@ -174,7 +185,7 @@ def entry() -> None:
           print(e, file=sys.stderr)
         sys.exit(128 + e.signal)
   except SystemExit as e:
-    if e.code == 1:  # threads that a failed save has left would print pages
+    if e.code == 1:  # threads of a failed save would print tracebacks
       terminal.end(1)
     raise
 

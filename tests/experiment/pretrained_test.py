@@ -209,7 +209,7 @@ def test_a_config_gets_the_shape_and_the_tokens_of_the_model(tmp_path, kind):
   if kind == 'subword':
     listed, _ = preparation._read_list(c.data)
     assert listed.symbols == vocabulary.symbols
-  with pytest.raises(UserError, match=r'model\.n_layer is 3, there 1; allowed'):
+  with pytest.raises(UserError, match=r'model\.n_layer is 3, not 1; allowed'):
     pretrained.find(c)
 
 
@@ -234,9 +234,9 @@ def test_refusals(old, new, tmp_path):
   for options, words in (
     (
       (begin, 'model.d_ff=48', 'model.n_layer=3', 'model.mem_len=2'),
-      ['d_ff is 48, there 32; model.n_layer is 3, there 2; allowed'],
+      ['d_ff is 48, not 32; model.n_layer is 3, not 2; allowed'],
     ),
-    ((export, 'model.n_head=1'), ['another model: model.n_head is 1, there 2']),
+    ((export, 'model.n_head=1'), ['another model: model.n_head is 1, not 2']),
     ((begin, 'checkpoint=5'), ["checkpoint is '5'; allowed: best, latest"]),
     ((f'train.init_from={tmp_path}/none',), ['none', 'the folder of a run']),
     ((f'train.init_from={tmp_path}/none.npz',), ['none.npz']),
@@ -385,7 +385,7 @@ def test_the_table_of_shaw_has_its_length(tmp_path):
   c.model.mem_len = 4
   pretrained.find(sections.read(c))
   c.model.table_len = 12
-  with pytest.raises(UserError, match=r'model\.table_len is 12, there 16;'):
+  with pytest.raises(UserError, match=r'model\.table_len is 12, not 16;'):
     pretrained.find(sections.read(c))
 
 

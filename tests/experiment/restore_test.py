@@ -38,7 +38,7 @@ def test_load(tmp_path, averaged, expected):
 @pytest.mark.parametrize('mode', [evaluate, generate, export])
 def test_another_model(folder, mode):
   job = runs.job(runs.config(pre_norm=True), folder)
-  with pytest.raises(UserError, match=r'model\.pre_norm is True, there False;'):
+  with pytest.raises(UserError, match=r'model\.pre_norm is True, not False;'):
     mode.run(job)
 
 
@@ -57,7 +57,7 @@ def test_keys_that_make_another_model(folder, key, value):
   with pytest.raises(UserError) as e:
     restore.load(sections.read(config), folder, mesh)
   assert str(e.value).startswith(
-    f'{folder} holds another model: model.{key} is {value!r}, there {then!r}; '
+    f'{folder} holds another model: model.{key} is {value!r}, not {then!r}; '
   )
 
 
@@ -68,5 +68,5 @@ def test_a_key_that_came_later_than_the_run(tmp_path):
   config = sections.read(runs.config())
   assert restore.load(config, tmp_path, mesh).step == runs.STEP
   config = sections.changed(config, {'model.pre_norm': True})
-  with pytest.raises(UserError, match=r'model\.pre_norm is True, there False;'):
+  with pytest.raises(UserError, match=r'model\.pre_norm is True, not False;'):
     restore.load(config, tmp_path, mesh)

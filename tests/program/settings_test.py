@@ -208,8 +208,8 @@ def test_keys_that_are_not_declared_or_missing():
   [
     ('oven.trayz', 'the nearest is oven.trays'),
     ('ovem.heat', 'the nearest is oven.heat'),
-    ('zzz', 'docs/config.md lists them'),
-    ('', 'docs/config.md lists them'),
+    ('zzz', 'docs/config.md lists all'),
+    ('', 'docs/config.md lists all'),
   ],
 )
 def test_the_nearest_key(name, said):

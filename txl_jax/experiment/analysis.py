@@ -1,8 +1,8 @@
-"""What the evaluation programs share: the model, the text, and their report.
+"""Shared parts of the evaluation modes: the model, the split, the report.
 
-A program NAME prints a table and writes analysis/NAME.json, with all that the
-table shows and what it was measured on, into the folder of the run; some write
-a picture, analysis/NAME.png, besides.
+Mode NAME prints a table and writes analysis/NAME.json into the folder of the
+run, with the figures of the table and the conditions of the measurement; some
+modes also write a picture, analysis/NAME.png.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from txl_jax.data.prepared import Prepared
+from txl_jax.data.vocabularies import AnyVocabulary
 from txl_jax.experiment import restore, sections
 from txl_jax.experiment.job import Job
 from txl_jax.parallel import hardware, processes
@@ -25,40 +26,42 @@ from txl_jax.shell import pictures
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A trained model, and the tokens of eval.split that it is measured on."""
+  """A trained model and the tokens of eval.split to measure it on."""
 
   found: restore.Restored
   corpus: Prepared
-  tokens: Any  # integers [n]; or `data.documents.Documents`, if that was asked
-  begin: float  # of the clock, when it was opened
+  tokens: Any  # integers [n], or `data.documents.Documents` on request
+  begin: float  # time.monotonic() when it was opened
 
   @property
   def vocab_size(self) -> int:
-    """V."""
+    """V, the number of symbols."""
     return len(self.found.vocabulary)
 
   @property
   def unit(self) -> str:
-    """In which an nll is reported, 'bpc' or 'ppl'."""
+    """The unit of a reported nll, 'bpc' or 'ppl'."""
     return self.found.vocabulary.unit
 
 
 def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
-  """The run of a job, and the first tokens of its split, 0 for all of them.
+  """The run of a job and the first tokens of its split, 0 for all of them.
 
-  A program that does not take documents reads them as one text, and says so.
+  Without `documents`, a split of documents is read as one text, with a warning.
   UserError: the corpus has another vocabulary.
   """
   begin = time.monotonic()
   found = job.restored()
-  # The run of another model's weights reads its corpus with that vocabulary.
-  before, began = job.corpus(), found.config.get('train.init_from')
-  encode = before.encoded_with if began else before.ordered_like
-  corpus = encode(found.vocabulary)
-  if began and (line := corpus.unknown_line(before, job.config.eval.split)):
-    job.console.say(line)
-  _check_corpus(job, corpus, found)
-  if found.corpus not in ('', before.digest, corpus.digest):
+  # A run with train.init_from encodes its corpus with that model's vocabulary.
+  prepared = job.corpus()
+  if found.config.get('train.init_from'):
+    corpus = prepared.encoded_with(found.vocabulary)
+    if line := corpus.unknown_line(prepared, job.config.eval.split):
+      job.console.say(line)
+  else:
+    corpus = prepared.ordered_like(found.vocabulary)
+  _check_corpus(job, corpus, found.vocabulary)
+  if found.corpus not in ('', prepared.digest, corpus.digest):
     job.console.say(
       f'warning: the run in {job.folder} was trained on another corpus (sha256 '
       f'{found.corpus[:12]}) than {corpus.name} (sha256 {corpus.digest[:12]}): '
@@ -76,9 +79,10 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   return Subject(found, corpus, split, begin)
 
 
-def _check_corpus(job, corpus, found):
-  """Compares the corpus with that of the run."""
-  vocabulary = found.vocabulary
+def _check_corpus(
+  job: Job, corpus: Prepared, vocabulary: AnyVocabulary
+) -> None:
+  """UserError if the corpus has another vocabulary than the run."""
   ended = [x.document_end is not None for x in (corpus.vocabulary, vocabulary)]
   if ended[0] != ended[1]:
     raise UserError(
@@ -97,34 +101,34 @@ def _check_corpus(job, corpus, found):
 def open_other(
   job: Job, subject: Subject, folder: pathlib.Path
 ) -> tuple[sections.Config, restore.Restored]:
-  """Another run to compare with, and the config that it was made with.
+  """Another run to compare with, and its config.
 
-  Both are read in the same way: it takes eval.segment_len of the job, and what
-  is given of eval.model, as far as its model has these keys, and a memory only
-  if it was trained with one. UserError: it is no run, or has another
-  vocabulary.
+  So that both read the text in the same way, its config takes eval.segment_len
+  and the keys of eval.model from the job, where its model has these keys;
+  mem_len only if it was trained with a memory. UserError: the folder holds no
+  run, or one with another vocabulary.
   """
   if not workdir.checkpoints(folder).exists():
     raise UserError(f'{folder} holds no run to compare with')
   config = restore.recorded(folder)
-  wanted: dict[str, Any] = {'eval.segment_len': job.config.eval.segment_len}
+  values: dict[str, Any] = {'eval.segment_len': job.config.eval.segment_len}
   for k, x in job.config.eval.model.given().items():
-    trained = k != 'mem_len' or getattr(config.model, k, 0)  # with a memory
-    if hasattr(config.eval.model, k) and trained:
-      wanted[f'eval.model.{k}'] = x
-  config = sections.changed(config, wanted)
-  found = restore.load(config, folder, subject.found.mesh)
-  here, there = subject.found.vocabulary, found.vocabulary
-  if there.symbols != here.symbols:
+    has_memory = getattr(config.model, 'mem_len', 0)
+    if hasattr(config.eval.model, k) and (k != 'mem_len' or has_memory):
+      values[f'eval.model.{k}'] = x
+  config = sections.changed(config, values)
+  other = restore.load(config, folder, subject.found.mesh)
+  if other.vocabulary.symbols != subject.found.vocabulary.symbols:
     raise UserError(
-      f'the run in {folder} has another vocabulary ({len(there)} symbols) than '
-      f'that in --workdir ({len(here)}); allowed: the same one'
+      f'the run in {folder} has another vocabulary ({len(other.vocabulary)} '
+      f'symbols) than the run in --workdir ({subject.vocab_size}); allowed: a '
+      'run with the same vocabulary'
     )
-  return config, found
+  return config, other
 
 
 def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
-  """What the figures of a program were measured on, of JSON types."""
+  """Conditions of the measurement of a mode, as JSON types."""
   return {
     **setting(job, name, subject.begin),
     **model_of(job.folder, subject.found),
@@ -137,7 +141,7 @@ def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
 
 
 def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
-  """The options of a program, its time since `begin`, and the machine."""
+  """The options of a mode, its seconds since `begin`, and the hardware."""
   return {
     'program': name,
     'options': _without_paths(job.config, name),
@@ -148,9 +152,10 @@ def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
 
 
 def model_of(folder: pathlib.Path, found: restore.Restored) -> dict[str, Any]:
-  """The trained model of a run: its checkpoint, and how it was made."""
-  made = {k: x for k, x in found.config.items() if k.startswith('model.')}
-  trained_with = ('train.segment_len', 'train.batch_size', 'train.steps')
+  """The trained model of a run: its checkpoint, and how it was trained."""
+  config = {k: x for k, x in found.config.items() if k.startswith('model.')}
+  for k in 'train.segment_len', 'train.batch_size', 'train.steps':
+    config[k] = found.config.get(k)
   return {
     'run': folder.resolve().name,
     'experiment': found.config.get('experiment', ''),
@@ -158,12 +163,12 @@ def model_of(folder: pathlib.Path, found: restore.Restored) -> dict[str, Any]:
     'checkpoint_step': found.step,
     'trained_on': found.trained_on,
     'averaged_over_steps': found.averaged,
-    'config': made | {k: found.config.get(k) for k in trained_with},
+    'config': config,
   }
 
 
-def _without_paths(config, name):
-  """The values of a section, but folders and files."""
+def _without_paths(config: sections.Config, name: str) -> dict[str, Any]:
+  """The values of a section, without folders and files."""
   section = getattr(config, name)
   values = dataclasses.asdict(section)
   for k, entry in settings.keys(section).items():
@@ -179,18 +184,17 @@ def report(
   plot: Callable[..., None] | None = None,
   size: tuple[float, float] = (7, 4),
 ) -> None:
-  """Prints the lines; writes the record, and its picture if there is one.
+  """Prints the lines; writes the record, and its picture if there is a `plot`.
 
-  The picture is what `plot` draws of the record into a matplotlib Figure of a
-  size in inches. UserError: a figure is not finite, or a file cannot be
-  written.
+  `plot` draws the record into a matplotlib Figure; `size` is in inches.
+  UserError: a figure is not finite, or a file cannot be written.
   """
-  # First: it has taken long, and a folder may be full.
+  # Printed first, so that a full disk does not lose a long measurement.
   processes.print_on_main(*lines)
   folder, name = job.folder / workdir.ANALYSIS, record['program']
   picture = folder / f'{name}.png'
   try:
-    # A line for each entry, however many numbers it has.
+    # One line for each entry, however long.
     each = [
       f'"{k}": {json.dumps(x, allow_nan=False)}' for k, x in record.items()
     ]
@@ -201,11 +205,13 @@ def report(
   def write() -> bool:
     with files.writing(f'{folder}'):
       folder.mkdir(parents=True, exist_ok=True)
-      picture.unlink(missing_ok=True)  # not that of another measurement
+      picture.unlink(missing_ok=True)  # of an earlier measurement
     whole = '{\n ' + ',\n '.join(each) + '\n}\n'
     files.write(folder / f'{name}.json', whole)
-    own = plot and functools.partial(plot, record=record)
-    return bool(own and pictures.draw(picture, own, size))
+    if plot is None:
+      return False
+    draw = functools.partial(plot, record=record)
+    return pictures.draw(picture, draw, size)
 
   drawn = processes.on_main(write)
   job.console.say(f'written: {folder / name}.json{", .png" * drawn}')
@@ -225,7 +231,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 
 
 def heading(record: Mapping[str, Any]) -> str:
-  """What is measured, in a line above the table."""
+  """The line above a table: the run, its step and the tokens."""
   n, split = record['tokens'], record['split_tokens']
   of = f'{n:,} of ' if n < split else ''
   return (

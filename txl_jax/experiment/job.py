@@ -1,11 +1,12 @@
-"""The arguments of a mode."""
+"""A job: one mode of the program, with its config, run folder and console."""
 
 import contextlib
 import dataclasses
 import importlib.util
 import os
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import ml_collections
 
@@ -20,12 +21,12 @@ from txl_jax.runs import workdir
 from txl_jax.runs.console import TOKENS, Console
 
 # Keys that may differ from one host to another.
-_OF_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')
+_PER_HOST = ('data.dir', 'data.path', 'data.vocab_file', 'data.tokenizer')
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One call of the program."""
+  """The arguments of a mode."""
 
   config: Config  # checked
   folder: pathlib.Path  # of the run
@@ -33,27 +34,26 @@ class Job:
   watch: Watch  # of the processes, open
   export_file: str = ''  # where --mode=export writes
   text: str = ''  # the file that --mode=score reads
-  score_file: str = ''  # where it writes, '' for nowhere
+  score_file: str = ''  # where it writes the nll of each token, '' to skip
   changed: Collection[str] = ()  # keys that the command sets
 
   def restored(self) -> restore.Restored:
-    """The trained model of the run; UserError as by `restore.load`."""
+    """The trained model of the run; UserError: see `restore.load`."""
     mesh = mesh_lib.make_mesh(self.config.mesh)
     with self.console.phase('restoring the model'):
-      found = restore.load(self.config, self.folder, mesh)
-    self._note_differences(found)
-    return found
+      restored = restore.load(self.config, self.folder, mesh)
+    if restored.corpus:  # converted weights have no config of their own
+      self._warn_of_differences(restored.config)
+    return restored
 
-  def _note_differences(self, found):
-    """Names the keys in which --config itself is another than the run's."""
-    if not found.corpus:
-      return  # converted weights, which have no config of their own
-    both = settings.flatten(self.config), found.config
+  def _warn_of_differences(self, saved: Mapping[str, Any]) -> None:
+    """Names the keys that differ from the run's but not by the command line."""
+    differences = settings.differences(
+      self.config, settings.flatten(self.config), saved, *settings.USED
+    )
     differ = [
-      f'{k} is {errors.shown(here)}, there {errors.shown(there)}'
-      for k, here, there in settings.differences(
-        self.config, *both, *settings.USED
-      )
+      f'{k} is {errors.shown(value)}, not {errors.shown(saved_value)}'
+      for k, value, saved_value in differences
       if k not in self.changed
     ]
     if differ:
@@ -63,46 +63,48 @@ class Job:
       )
 
   def pretrained(self) -> 'pretrained.Pretrained':
-    """The model of train.init_from; UserError as by `pretrained.find`."""
-    from txl_jax.experiment import pretrained  # reads what others published
+    """The model of train.init_from; UserError: see `pretrained.find`."""
+    from txl_jax.experiment import pretrained  # imports all of txl_jax.convert
 
     return pretrained.find(self.config)
 
   def read(self, done: int, of: int, what: str = '') -> None:
-    """Shows how many tokens of a text have been read."""
+    """Shows the number of tokens of a text read so far."""
     self.console.progress(what + TOKENS.format(done, of), pause=5.0)
 
   def corpus(self) -> Prepared:
-    """The corpus of the config; process 0 prepares it, if it must be."""
-    from txl_jax.data.corpora import preparation  # of no use to most modes
+    """The corpus of the config; process 0 prepares it if it does not exist."""
+    from txl_jax.data.corpora import preparation  # few modes need it
 
-    asked = self.config.data
+    data = self.config.data
     if not self.console.live:
-      self.console.say(f'data: {asked.folder}')
-    given, stored = asked.tokenizer, self.folder / workdir.VOCABULARY
-    if given and not os.path.exists(given) and stored.exists():
-      self.console.say(f'data.tokenizer: {given} is gone, {stored} is used')
-      asked = dataclasses.replace(asked, tokenizer=f'{stored}')
+      self.console.say(f'data: {data.folder}')
+    tokenizer, stored = data.tokenizer, self.folder / workdir.VOCABULARY
+    if tokenizer and not os.path.exists(tokenizer) and stored.exists():
+      self.console.say(f'data.tokenizer: {tokenizer} is gone, using {stored}')
+      data = dataclasses.replace(data, tokenizer=f'{stored}')
     with self.console.phase('preparing the corpus'):
-      found = processes.main_first(lambda: preparation.locate_or_prepare(asked))
-    if len({*found.files.values()}) > 1:  # not one file, cut
-      each = (f'{name}: {files}' for name, files in found.files.items())
+      corpus = processes.main_first(lambda: preparation.locate_or_prepare(data))
+    if len({*corpus.files.values()}) > 1:  # not one file, split
+      each = (f'{name}: {files}' for name, files in corpus.files.items())
       self.console.say(f'data: {"; ".join(each)}')
-    processes.check_same({'the digest of the corpus': found.digest})
-    return found
+    processes.check_same({'the digest of the corpus': corpus.digest})
+    return corpus
 
 
 def prepare(values: ml_collections.ConfigDict) -> Config:
-  """Reads the config of a run (`sections.read`) and sets XLA_FLAGS as it says.
+  """Reads the config of a run (`sections.read`) and sets its XLA_FLAGS.
 
-  It must run before the GPU backend starts.
+  Must run before the GPU backend starts.
   """
   config = sections.read(values)
   gpus = ('jax_cuda13_plugin', 'jax_cuda12_plugin', 'jax_rocm7_plugin')
-  before = os.environ.get('XLA_FLAGS', '')
-  free = config.deterministic and 'xla_gpu_deterministic_ops' not in before
-  if free and any(map(importlib.util.find_spec, gpus)):
-    os.environ['XLA_FLAGS'] = f'{before} --xla_gpu_deterministic_ops=true'
+  xla_flags = os.environ.get('XLA_FLAGS', '')
+  unset = 'xla_gpu_deterministic_ops' not in xla_flags
+  if (
+    config.deterministic and unset and any(map(importlib.util.find_spec, gpus))
+  ):
+    os.environ['XLA_FLAGS'] = f'{xla_flags} --xla_gpu_deterministic_ops=true'
   return config
 
 
@@ -111,24 +113,26 @@ def opened(
   config: Config,
   folder: str,
   mode: str,
-  *files: str,
+  *,
+  export_file: str = '',
+  text: str = '',
+  score_file: str = '',
   changed: Collection[str] = (),
   program: bool = True,
 ) -> Iterator[Job]:
-  """The Job of a config, see `prepare`, and of a folder, for a mode.
+  """Opens the Job of a mode, with a config from `prepare`; see `Job`.
 
-  With train.init_from the config becomes that of the model found there, except
-  in the keys that the user has changed. `program` is whether this process is
-  the program, see `Watch`.
+  With train.init_from, the config takes the keys of that model, except the
+  `changed` ones. `program` is whether this process is the program, see `Watch`.
   """
   hardware.check()
   place = buckets.place(folder, '--workdir')
   console = Console(silent=not processes.is_main())
   watch = Watch(config.watch.lost_seconds, program)
-  # The console is closed first: the last line of a failure is one of its own.
+  # The console closes first, because it prints the last line of a failure.
   with watch, contextlib.closing(console):
     flat = {'--mode': mode, '--workdir': folder} | settings.flatten(config)
-    processes.check_same({k: v for k, v in flat.items() if k not in _OF_HOST})
+    processes.check_same({k: v for k, v in flat.items() if k not in _PER_HOST})
     if config.train.init_from:
       from txl_jax.experiment import pretrained
 
@@ -136,4 +140,13 @@ def opened(
       config, lines = pretrained.adopt(config, place, changed, new)
       for line in lines:
         console.say(line)
-    yield Job(config, place, console, watch, *files, changed=changed)
+    yield Job(
+      config=config,
+      folder=place,
+      console=console,
+      watch=watch,
+      export_file=export_file,
+      text=text,
+      score_file=score_file,
+      changed=changed,
+    )

@@ -1,15 +1,19 @@
-"""Sections of a config, each read by the mode of its name."""
+"""Sections of a config, each for the mode of the same name."""
 
 import dataclasses
 from collections.abc import Iterator
 
-from txl_jax.program import settings
 from txl_jax.program.settings import ON_RESUME, count, key, size
 
 # How many times slower the window is, by length (Dai et al. 2019, Table 9: a
 # model of Al-Rfou et al. against Transformer-XL, on one GPU).
 PAPER = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-_LENGTHS = 'lengths', 'one or more whole numbers from 1 to 1000000'
+
+
+def _check_lengths(lengths: tuple) -> Iterator[tuple[str, str]]:
+  whole = all(type(x) is int and 0 < x <= 10**6 for x in lengths)
+  if not whole or not lengths:
+    yield 'lengths', 'one or more whole numbers from 1 to 1000000'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +34,7 @@ class AttentionLength:
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
-    if not settings.are_sizes(self.lengths, 10**6):
-      yield _LENGTHS
+    return _check_lengths(self.lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +105,7 @@ class EvalSpeed:
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
-    if not settings.are_sizes(self.lengths, 10**6):
-      yield _LENGTHS
+    return _check_lengths(self.lengths)
 
 
 @dataclasses.dataclass(frozen=True)

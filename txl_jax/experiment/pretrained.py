@@ -1,8 +1,9 @@
-"""The model that a new run begins with: train.init_from.
+"""Initialises a new run from a trained model: train.init_from.
 
-That is the folder of a run, also one of converted weights, a file of
---mode=export, or what else `txl_jax.convert` reads, also from the Hub. The run
-gets its weights, its shape and its vocabulary; the rest is as in any new run.
+The model is the folder of a run (also one of converted weights), a file of
+--mode=export, or anything else that `txl_jax.convert` reads, also from the Hub.
+The run takes its weights, its model config and its vocabulary; everything else
+starts as in any new run.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from txl_jax.convert import reading
 from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
 from txl_jax.data.options import Data
-from txl_jax.data.vocabularies import AnyVocabulary
+from txl_jax.data.vocabularies import AnyVocabulary, words
 from txl_jax.experiment import restore, sections
 from txl_jax.parallel import placement, processes
 from txl_jax.program import buckets, errors, files, hub, settings
@@ -29,7 +30,7 @@ from txl_jax.training import resume
 from txl_jax.training import state as state_lib
 
 _KEY = 'train.init_from'
-# What kinds of vocabularies are as data.level, and the keys of the tokens.
+# {kind of a vocabulary: its data.level}, and the keys of data that set tokens.
 _LEVELS = {'bytes': 'byte', 'words': 'word', 'subwords': 'subword', 'ids': 'id'}
 _OF_TOKENS = 'level', 'lower', 'eos', 'unk', 'min_count', 'max_size', 'raw'
 _OF_TOKENS = *_OF_TOKENS, 'vocab_file', 'tokenizer'
@@ -37,45 +38,51 @@ _OF_TOKENS = *_OF_TOKENS, 'vocab_file', 'tokenizer'
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-  """Another model; the arrays of a run are not read yet."""
+  """A trained model; the arrays of a run are not restored yet."""
 
-  name: str  # which weights these are
-  origin: str  # for the record of the run that begins with it
+  name: str  # path or Hub address, and step
+  origin: str  # for the key `origin` of the new run
   vocabulary: AnyVocabulary
-  config: Mapping[str, Any]  # flat; of other weights only keys of the model
-  run: tuple[pathlib.Path, int] | None = None  # its folder, and a step
-  params: Any = None  # of other weights
+  config: Mapping[str, Any]  # flat; without a run only keys of the model
+  run: tuple[pathlib.Path, int] | None = None  # folder and step
+  params: Any = None  # if there is no run
 
   def into(
     self, state: state_lib.TrainState, config: sections.Config, mesh: Mesh
   ) -> tuple[state_lib.TrainState, str]:
-    """The state of a new run with what is taken, and what that is, in words.
+    """Copies the weights into the state of a new run; also returns a log line.
 
-    The state is on the mesh, and so is the result. UserError: there are other
-    arrays than expected.
+    The state is on the mesh, before and after. UserError: the arrays do not
+    have the expected names or shapes.
     """
-    own, averaged = _flat(state.params), 0
+    initial, averaged = _flat(state.params), 0
     if self.run is None:
-      taken = _flat(self.params)
-      taken = {k: placement.put(x, own[k].sharding) for k, x in taken.items()}
+      loaded = {
+        k: placement.put(x, initial[k].sharding)
+        for k, x in _flat(self.params).items()
+      }
     else:
       folder, step = self.run
-      model = models.build(config.model, len(self.vocabulary))
-      saved = checkpoint.Checkpoints(workdir.checkpoints(folder))
-      shapes = jax.eval_shape(lambda x: x, state.params)
-      found = saved, step, model, shapes, mesh
-      params, averaged = restore.weights(*found)
-      taken = _flat(params)
-    params = flax.traverse_util.unflatten_dict(own | taken, sep='/')
-    new = state.replace(params=params)
-    count = sum(x.size for x in taken.values())
-    of = f', averaged over {averaged} steps' if averaged else ''
-    fresh = [state_lib.fresh(state), *(x for x in own if x not in taken)]
-    line = f'loaded {count:,} parameters{of} from {self.name}'
-    return new, f'{line}, with its vocabulary; fresh: {", ".join(fresh)}'
+      params, averaged = restore.weights(
+        checkpoint.Checkpoints(workdir.checkpoints(folder)),
+        step,
+        models.build(config.model, len(self.vocabulary)),
+        jax.eval_shape(lambda x: x, state.params),
+        mesh,
+      )
+      loaded = _flat(params)
+    params = flax.traverse_util.unflatten_dict(initial | loaded, sep='/')
+    count = sum(x.size for x in loaded.values())
+    average = f', averaged over {averaged} steps' if averaged else ''
+    fresh = [state_lib.fresh(state), *(k for k in initial if k not in loaded)]
+    line = f'loaded {count:,} parameters{average} from {self.name}'
+    return (
+      state.replace(params=params),
+      f'{line}, with its vocabulary; fresh: {", ".join(fresh)}',
+    )
 
 
-def _flat(params) -> dict[str, Any]:
+def _flat(params: Any) -> dict[str, Any]:
   return flax.traverse_util.flatten_dict(params, sep='/')
 
 
@@ -85,116 +92,121 @@ def adopt(
   changed: Collection[str],
   new: bool,
 ) -> tuple[sections.Config, list[str]]:
-  """A config with the model and the kind of tokens of train.init_from.
+  """A config with the model and the tokenisation of train.init_from.
 
-  They are those of the run in the folder, if that has begun with it, and else,
-  for a new run, those of the model itself. Keys in `changed` are left alone;
-  `find` refuses what then does not fit. Also returns a line that names the keys
-  whose values were others, if any. UserError: see `find`.
+  If the run in the folder began with that model, they are the run's; for a new
+  run, the model's. Keys in `changed` keep their values, and `find` refuses
+  values that do not fit the model. Also returns a line that names the changed
+  keys, if any. UserError: see `find`.
   """
-  saved = checkpoint.Checkpoints(workdir.checkpoints(folder))
-  step = saved.newest('host') if saved.folder.exists() else None
-  then = resume.HostState.read(saved, step).config if step is not None else {}
-  if then.get(_KEY):
-    kept = {f'data.{k}' for k in _OF_TOKENS}
-    wanted = {k: x for k, x in then.items() if k in kept}
-  elif not new or then:
+  checkpoints = checkpoint.Checkpoints(workdir.checkpoints(folder))
+  step = checkpoints.newest('host') if checkpoints.folder.exists() else None
+  saved: Mapping[str, Any] = {}
+  if step is not None:
+    saved = resume.HostState.read(checkpoints, step).config
+  if saved.get(_KEY):
+    of_tokens = {f'data.{k}' for k in _OF_TOKENS}
+    values = {k: x for k, x in saved.items() if k in of_tokens}
+  elif not new or saved:
     return config, []
   else:
-    found = _read(config)
-    then, wanted = found.config, {}
-    level = _LEVELS.get(found.vocabulary.kind, config.data.level)
-    same = level == config.data.level
-    # Files of ids hold no text, and the other way round.
-    free = 'data.level' not in changed and 'id' not in (
-      level,
-      config.data.level,
-    )
-    if config.data.corpus == 'text' and (same or free):
-      wanted = _of_tokens(config, found, level)
+    model = _read(config)
+    saved, values, data = model.config, {}, config.data
+    level = _LEVELS.get(model.vocabulary.kind, data.level)
+    # Files of ids hold no text, and files of text no ids.
+    free = 'data.level' not in changed and 'id' not in (level, data.level)
+    if data.corpus == 'text' and (level == data.level or free):
+      values = _tokenisation(data, model.vocabulary, level)
   flat = settings.flatten(config)
-  if then.get('model.name', flat['model.name']) == flat['model.name']:
-    wanted |= {k: x for k, _, x in restore.other_keys(config, then)}
-  wanted = {k: x for k, x in wanted.items() if k in flat and k not in changed}
-  keys = [f'{k} {errors.shown(x)}' for k, x in wanted.items() if x != flat[k]]
+  if saved.get('model.name', flat['model.name']) == flat['model.name']:
+    values |= {k: x for k, _, x in restore.other_keys(config, saved)}
+  values = {k: x for k, x in values.items() if k in flat and k not in changed}
+  keys = [f'{k} {errors.shown(x)}' for k, x in values.items() if x != flat[k]]
   lines = [f'as in {config.train.init_from}: {", ".join(keys)}'] if keys else []
-  return sections.changed(config, wanted), lines
+  return sections.changed(config, values), lines
 
 
-def _of_tokens(config, found, level) -> dict[str, Any]:
-  """The keys of data with which a text has the tokens of a vocabulary."""
-  wanted: dict[str, Any] = {k: getattr(Data, k) for k in _OF_TOKENS}
-  wanted |= {'level': level, 'raw': config.data.raw and level == 'byte'}
-  if level == 'word':
-    words = found.vocabulary
-    unk = config.data.unk or words.unk_id is not None
-    eos = words.eos_id is not None
-    wanted |= {'eos': eos, 'lower': words.lower, 'unk': unk}
+def _tokenisation(
+  data: Data, vocabulary: AnyVocabulary, level: str
+) -> dict[str, Any]:
+  """{'data.key': value} with which a text gets the tokens of a vocabulary."""
+  values: dict[str, Any] = {k: getattr(Data, k) for k in _OF_TOKENS}
+  values |= {'level': level, 'raw': data.raw and level == 'byte'}
+  if isinstance(vocabulary, words.Words):
+    values['eos'] = vocabulary.eos_id is not None
+    values['lower'] = vocabulary.lower
+    values['unk'] = data.unk or vocabulary.unk_id is not None
   elif level == 'subword':
-    text = workdir.vocabulary_text(found.vocabulary)
+    text = workdir.vocabulary_text(vocabulary)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    root = fetching.root(config.data)
+    root = fetching.root(data)
     root = fetching.cache(root) if isinstance(root, buckets.Path) else root
     path = root.absolute() / f'tokenizer-{digest[:12]}.json'
     if not path.exists():
       with files.writing(f'data.dir: {root}'):
         root.mkdir(parents=True, exist_ok=True)
       files.write(path, text)
-    wanted['tokenizer'] = f'{path}'
-  return {f'data.{k}': x for k, x in wanted.items()}
+    values['tokenizer'] = f'{path}'
+  return {f'data.{k}': x for k, x in values.items()}
 
 
 def find(config: sections.Config) -> Pretrained:
-  """What train.init_from names; the key `checkpoint` chooses the step.
+  """The model of train.init_from; the key `checkpoint` chooses the step.
 
-  UserError: it is no model, or another one than that of the config.
+  UserError: it cannot be read, or is another model than that of the config.
   """
-  found = _read(config)
-  where = f'{_KEY} is {errors.shown(found.name)}, another model'
-  restore.check_model(config, found.config, where, 'the same values')
-  return found
+  model = _read(config)
+  where = f'{_KEY} is {errors.shown(model.name)}, another model'
+  restore.check_model(config, model.config, where, 'the same values')
+  return model
 
 
 def _read(config: sections.Config) -> Pretrained:
-  """What train.init_from names, of whatever model."""
-  given = config.train.init_from
-  if hub.is_place(given):
-    folder, name, _ = client.download(hub.place(given, _KEY))
+  """The model of train.init_from, which need not be that of the config."""
+  init_from = config.train.init_from
+  if hub.is_place(init_from):
+    folder, name, _ = client.download(hub.place(init_from, _KEY))
     return _of_weights(folder, name)
-  path = buckets.place(buckets.absolute(given), _KEY)
+  path = buckets.place(buckets.absolute(init_from), _KEY)
   if workdir.checkpoints(path).is_dir():
-    saved = checkpoint.Checkpoints(workdir.checkpoints(path))
-    step = restore.choose(saved, config.checkpoint, f'{_KEY}=')
-    host = resume.HostState.read(saved, step)
-    digest = processes.on_main(lambda: seal.digest(saved.folder / f'{step}'))
+    checkpoints = checkpoint.Checkpoints(workdir.checkpoints(path))
+    step = restore.choose(checkpoints, config.checkpoint, f'{_KEY}=')
+    host = resume.HostState.read(checkpoints, step)
+    folder = checkpoints.folder / f'{step}'
+    digest = processes.on_main(lambda: seal.digest(folder))
     name = f'{path}, step {step}'
     origin = f'{name}, sha256 {digest or "unknown"}'
     if before := host.config.get('origin'):
       origin += f'; before: {before}'
     vocabulary = workdir.vocabulary(path, step)
-    return Pretrained(name, origin, vocabulary, host.config, (path, step))
+    return Pretrained(name, origin, vocabulary, host.config, run=(path, step))
   if isinstance(path, buckets.Path) or not path.exists():
     allowed = 'the folder of a run, a file of weights, or hf://ORG/NAME'
     errors.refuse(_KEY, f'{path}', allowed)
   if path.suffix != '.npz':
     return _of_weights(path, f'{path}')
   model, params, vocabulary = weights_file.load(path)
-  origin = f'{path}, sha256 {files.sha256(path)}'
-  fields = dataclasses.asdict(model.config)
   return Pretrained(
-    f'{path}', origin, vocabulary, _of_model(fields), params=params
+    name=f'{path}',
+    origin=f'{path}, sha256 {files.sha256(path)}',
+    vocabulary=vocabulary,
+    config=_of_model(dataclasses.asdict(model.config)),
+    params=params,
   )
 
 
-def _of_weights(path, name) -> Pretrained:
+def _of_weights(path: pathlib.Path, name: str) -> Pretrained:
   """Published weights, as `txl_jax.convert` reads them."""
-  found = reading.read(path)
-  origin = f'{name}: {found.origin}'
-  fields = {k: x for k, x in found.fields.items() if k not in reading.TRAINING}
+  weights = reading.read(path)
+  fields = weights.fields.items()
   return Pretrained(
-    name, origin, found.vocabulary, _of_model(fields), params=found.params
+    name=name,
+    origin=f'{name}: {weights.origin}',
+    vocabulary=weights.vocabulary,
+    config=_of_model({k: x for k, x in fields if k not in reading.TRAINING}),
+    params=weights.params,
   )
 
 
-def _of_model(fields):
+def _of_model(fields: Mapping[str, Any]) -> dict[str, Any]:
   return {f'model.{k}': x for k, x in fields.items()}

@@ -113,7 +113,7 @@ def check_model(
     differ = differ[:1]  # other keys differ because the name does
   if differ:
     shown = errors.shown
-    lines = [f'{k} is {shown(x)}, there {shown(y)}' for k, x, y in differ]
+    lines = [f'{k} is {shown(x)}, not {shown(y)}' for k, x, y in differ]
     raise UserError(f'{where}: {"; ".join(lines)}; allowed: {allowed}')
 
 

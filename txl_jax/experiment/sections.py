@@ -1,7 +1,7 @@
 """The whole config of an experiment: a tree of frozen dataclasses.
 
-A config file fills in a ConfigDict of the same keys (`compose`), in which the
-command line sets others; `read` makes it a `Config`, which nothing changes.
+A config file fills in a ConfigDict of the same keys (`compose`), the command
+line overrides it, and `read` turns it into an immutable `Config`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from txl_jax.training import options
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(options.Config):
-  """A whole config: the keys outside sections, and the sections."""
+  """A whole config: keys outside sections, then the sections."""
 
   experiment: str = key(
     '',
@@ -66,18 +66,18 @@ class Config(options.Config):
 
   def problems(self) -> Iterator[tuple[str, str]]:
     """Keys that do not go together, see `settings`."""
-    which = self.checkpoint
-    if which not in ('best', 'latest') and not which.isdecimal():
+    named = self.checkpoint in ('best', 'latest')
+    if not named and not self.checkpoint.isdecimal():
       yield 'checkpoint', 'best, latest or a step'
 
 
 def defaults(model: Any = 'transformer_xl') -> Config:
-  """The defaults of a config with a model; UserError if it is unknown."""
+  """The default config of a model; UserError if there is no such model."""
   if not isinstance(model, str) or model not in MODELS:
     errors.refuse('model.name', model, ', '.join(MODELS))
-  of_model = MODELS[model].Config
-  overrides = settings.overrides(of_model)
-  config = Config(model=of_model())
+  model_config = MODELS[model].Config
+  overrides = settings.overrides(model_config)
+  config = Config(model=model_config())
   return dataclasses.replace(
     config,
     eval=dataclasses.replace(config.eval, model=overrides()),
@@ -93,17 +93,20 @@ def compose(model: str = 'transformer_xl') -> Any:
 def like(config: ml_collections.ConfigDict) -> Config:
   """The `defaults` of a ConfigDict's model.
 
-  UserError if its keys are those of another model, whose name was changed.
+  UserError if model.name was changed, so that its keys are of another model.
   """
   flat = settings.flatten(config)
   name = flat.get('model.name')
   declared = defaults(name)
-  there = {k.removeprefix('model.') for k in flat if k.startswith('model.')}
-  made_for = [m for m in MODELS if there == {*settings.keys(MODELS[m].Config)}]
+  keys = {k.removeprefix('model.') for k in flat if k.startswith('model.')}
+  made_for = [m for m in MODELS if keys == {*settings.keys(MODELS[m].Config)}]
   if made_for and name not in made_for:
-    begin = f'a config of another begins with common.get_config({name!r})'
-    allowed = f'{made_for[0]}, whose keys these are; {begin}'
-    errors.refuse('model.name', name, allowed)
+    errors.refuse(
+      'model.name',
+      name,
+      f'{made_for[0]}, whose keys these are; a config of another begins with '
+      f'common.get_config({name!r})',
+    )
   return declared
 
 
@@ -113,12 +116,12 @@ def read(config: ml_collections.ConfigDict) -> Config:
 
 
 def changed(config: Config, values: Mapping[str, Any]) -> Config:
-  """A Config with {'section.key': value} replaced; UserError as by `read`."""
+  """A Config with {'section.key': value} replaced; UserError: see `read`."""
   return _checked(settings.replace(config, values))
 
 
-def _checked(config):
-  """The Config, if `settings.check` and keys of different sections allow it."""
+def _checked(config: Config) -> Config:
+  """The Config; UserError if keys or values do not go together."""
   settings.check(config)
   flat = settings.flatten(config)
   for name, allowed in _together(flat):
@@ -127,19 +130,17 @@ def _checked(config):
 
 
 def same_experiment(config: Config, name: str) -> bool:
-  """Whether runs that differ in a key are still of one experiment.
+  """Whether runs that differ in a key are still the same experiment.
 
-  They are with another seed, and with what may change on resume, but for what
-  is OTHER then; the keys are those of a config.
+  True for the seed, for keys that may change ON_RESUME, and for unknown keys,
+  which another version has recorded.
   """
   entry = settings.all_keys(config).get(name)
-  # Another version may have recorded other keys.
-  may = entry is None or entry.may_change == ON_RESUME
-  return name == 'seed' or may
+  return name == 'seed' or entry is None or entry.may_change == ON_RESUME
 
 
 def _together(flat: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-  """Keys of different sections that do not go together; what is allowed."""
+  """Conflicts between keys of different sections: (key, allowed values)."""
   steps = flat['train.steps']
   if flat['optim.warmup'] > steps:
     shorter = f'type --config.optim.warmup={steps // 10}'

@@ -1,7 +1,7 @@
 """Keys of a config: declared once, checked, recorded, compared.
 
-A config is a tree of frozen dataclasses, its sections. Each is declared beside
-the code that reads it, and its fields are made by `key`:
+A config is a tree of frozen dataclasses, its sections. Each is declared next to
+the code that reads it, with fields made by `key`:
 
   @dataclasses.dataclass(frozen=True)
   class Mesh:
@@ -11,9 +11,9 @@ the code that reads it, and its fields are made by `key`:
       if ...:
         yield 'fsdp', 'divisors of 8'
 
-`problems`, where a section has it, yields the keys whose values do not go
-together, each with what is allowed. A field that is no `key` is a section
-within. Config files fill in a ConfigDict of the same keys (`to_config_dict`).
+The optional method `problems` yields (key, allowed values) for each key whose
+value conflicts with another. A field without `key` is a nested section. Config
+files fill in a ConfigDict of the same keys (`to_config_dict`).
 """
 
 import dataclasses
@@ -31,37 +31,34 @@ from ml_collections import config_dict
 
 from txl_jax.program.errors import UserError, refuse, shown
 
-# When a value may be another one than the run or the model was made with.
+# When a value may differ from the one that the model was trained with.
 NEVER = 'never'
-IN_USE = 'in use'  # when the trained model is used, not when the run goes on
-AT_TEST_TIME = 'at test time'  # the same; `eval.model` and others override it
-ON_RESUME = 'on resume'  # whenever
-OTHER = 'on resume, as another experiment'  # the same, but for the report
-USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # may differ in a use of it
+IN_USE = 'in use'  # when the trained model is used, not on resume
+AT_TEST_TIME = 'at test time'  # the same; `eval.model` can override it
+ON_RESUME = 'on resume'  # always
+OTHER = 'on resume, as another experiment'  # a row of its own in the report
+USED = IN_USE, AT_TEST_TIME, ON_RESUME, OTHER  # after training
 
-T = TypeVar('T')  # a config, or a section
-
-_RECORDED = '"""The config of this run, complete.'
-_LIST = 'docs/config.md lists them'
+T = TypeVar('T')  # a config or a section
 
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-  """What is known of a key besides its name, type and default."""
+  """The metadata of a key, besides its name, type and default."""
 
-  meaning: str  # a sentence or more, for people
-  choices: Mapping[Any, str]  # {allowed value: its meaning}; empty is any
+  meaning: str  # one or more sentences for docs and --help
+  choices: Mapping[Any, str]  # {allowed value: its meaning}; empty for any
   at_least: float | None = None
-  above: float | None = None  # a bound that is not itself allowed
+  above: float | None = None  # exclusive
   at_most: float | None = None
-  may_change: str = ''  # as the section says in MAY_CHANGE; NEVER without
+  may_change: str = ''  # '' for MAY_CHANGE of the section, or else NEVER
   is_path: bool = False  # a path, in which ~ is the home folder
-  remote: tuple[str, ...] = ()  # schemes that such a path may have
+  remote: tuple[str, ...] = ()  # URL schemes that the path may have
 
   def bounds(self) -> str:
     """The bounds of a number in words; '' if there are none."""
-    found = {k: getattr(self, k) for k in ('at_least', 'above', 'at_most')}
-    words = (f'{k} {x}' for k, x in found.items() if x is not None)
+    values = {k: getattr(self, k) for k in ('at_least', 'above', 'at_most')}
+    words = (f'{k} {x}' for k, x in values.items() if x is not None)
     return ', '.join(words).replace('_', ' ')
 
   def holds(self, value: float) -> bool:
@@ -74,15 +71,15 @@ class Key:
     )
 
 
-def key(default: Any, meaning: str, *, choices: Any = (), **more: Any) -> Any:
-  """A field of a section; see `Key`. Choices may be a tuple of plain names."""
+def key(default: Any, meaning: str, *, choices: Any = (), **limits: Any) -> Any:
+  """A field of a section; see `Key`. Choices may be a tuple of values."""
   if not isinstance(choices, Mapping):
     choices = dict.fromkeys(choices, '')
-  entry = Key(meaning, choices, **more)
+  entry = Key(meaning, choices, **limits)
   return dataclasses.field(default=default, metadata={'key': entry})
 
 
-# Keys that are at least 1, at least 0, and paths, see `expand_home`.
+# Keys that are at least 1, at least 0, or paths.
 size = functools.partial(key, at_least=1)
 count = functools.partial(key, at_least=0)
 file_path = functools.partial(key, is_path=True)
@@ -90,17 +87,17 @@ file_path = functools.partial(key, is_path=True)
 
 def keys(section: Any) -> dict[str, Key]:
   """{name: Key} of a section or its class, in the order of declaration."""
-  may = getattr(section, 'MAY_CHANGE', NEVER)
-  found = {}
+  default = getattr(section, 'MAY_CHANGE', NEVER)
+  entries = {}
   for f in dataclasses.fields(section):
-    if 'key' in f.metadata:
-      e = f.metadata['key']
-      found[f.name] = dataclasses.replace(e, may_change=e.may_change or may)
-  return found
+    if entry := f.metadata.get('key'):
+      may_change = entry.may_change or default
+      entries[f.name] = dataclasses.replace(entry, may_change=may_change)
+  return entries
 
 
 def sections(config: Any) -> dict[str, Any]:
-  """{name: section} of a config: '' is itself, 'eval.model' one within eval."""
+  """{name: section}: '' is the config, 'eval.model' a section within eval."""
   found = {'': config}
   for f in dataclasses.fields(config):
     if 'key' not in f.metadata:
@@ -111,18 +108,15 @@ def sections(config: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Overrides:
-  """Keys of a model with other values at test time, None where they are its."""
+  """Values of model keys at test time; None keeps the value of training."""
 
   def given(self) -> dict[str, Any]:
-    """{key: value} of those that are not None."""
+    """{key: value} without None."""
     return {k: x for k, x in vars(self).items() if x is not None}
 
 
 def overrides(section: type) -> type[Overrides]:
-  """The Overrides of the keys of a section that may change AT_TEST_TIME.
-
-  Made from the model's declaration, so that a new model states them once.
-  """
+  """The Overrides class for the model keys that may change AT_TEST_TIME."""
   types, fields = {f.name: f.type for f in dataclasses.fields(section)}, []
   for name, entry in keys(section).items():
     if entry.may_change == AT_TEST_TIME:
@@ -135,37 +129,38 @@ def overrides(section: type) -> type[Overrides]:
 
 
 def to_config_dict(section: Any) -> ml_collections.ConfigDict:
-  """A section and those within as a ConfigDict; None becomes a placeholder."""
-  made = {}
+  """A config as a ConfigDict; None becomes a placeholder."""
+  values = {}
   for f in dataclasses.fields(section):
     value = getattr(section, f.name)
     if 'key' not in f.metadata:
-      made[f.name] = to_config_dict(value)
-    else:
-      made[f.name] = config_dict.placeholder(f.type) if value is None else value
-  return ml_collections.ConfigDict(made)
+      value = to_config_dict(value)
+    elif value is None:
+      value = config_dict.placeholder(f.type)
+    values[f.name] = value
+  return ml_collections.ConfigDict(values)
 
 
 def read(section: type, values: Mapping[str, Any]) -> Any:
-  """The dataclass of a section, also from JSON; TypeError for another key."""
+  """A section from values, also of JSON; TypeError for an unknown key."""
   return section(**flatten(values))
 
 
 def replace(config: T, values: Mapping[str, Any]) -> T:
-  """A config with {'section.key': value} replaced; nothing is checked."""
-  own, inner = {}, {}
+  """A config with {'section.key': value} replaced, unchecked."""
+  fields, nested = {}, {}
   for name, value in values.items():
-    first, _, rest = name.partition('.')
+    field, _, rest = name.partition('.')
     if rest:
-      inner.setdefault(first, {})[rest] = value
+      nested.setdefault(field, {})[rest] = value
     else:
-      own[first] = value
-  own |= {k: replace(getattr(config, k), x) for k, x in inner.items()}
-  return dataclasses.replace(cast(Any, config), **own)
+      fields[field] = value
+  fields |= {k: replace(getattr(config, k), x) for k, x in nested.items()}
+  return dataclasses.replace(cast(Any, config), **fields)
 
 
 def flatten(config: Any) -> dict[str, Any]:
-  """A nested config as {'section.key': value}, with tuples for JSON's lists."""
+  """A config or nested dict as {'section.key': value}; lists become tuples."""
   flat = {}
   values = vars(config) if dataclasses.is_dataclass(config) else config
   for name, value in values.items():
@@ -176,53 +171,47 @@ def flatten(config: Any) -> dict[str, Any]:
   return flat
 
 
-def are_sizes(values: tuple, at_most: int) -> bool:
-  """Whether a tuple has only whole numbers from 1 to a bound, and some."""
-  whole = all(type(x) is int and 0 < x <= at_most for x in values)
-  return whole and bool(values)
-
-
 def no_such_key(config: Any, name: str) -> str:
   """Error text for an unknown key, with the nearest known key."""
   nearest = nearest_key(config, name)
-  more = f'the nearest is {nearest}' if nearest else _LIST
-  return f'there is no such key; {more}'
+  hint = f'the nearest is {nearest}' if nearest else 'docs/config.md lists all'
+  return f'there is no such key; {hint}'
 
 
 def nearest_key(config: Any, name: str, first: str = '') -> str:
-  """The key nearest to a name, with its section or without; '' for none.
+  """The key nearest to a name, which may lack the section; '' for none.
 
-  Of keys equally near, the one of the section `first` counts.
+  Among equally near keys, one of the section `first` is preferred.
   """
-  there = sorted(flatten(config), key=lambda x: not x.startswith(f'{first}.'))
-  alone = {x.rpartition('.')[2]: x for x in reversed(there)}
-  for names in ({} if '.' in name else alone, {x: x for x in there}):
+  known = sorted(flatten(config), key=lambda x: not x.startswith(f'{first}.'))
+  without_section = {x.rpartition('.')[2]: x for x in reversed(known)}
+  for names in ({} if '.' in name else without_section, {x: x for x in known}):
     if found := difflib.get_close_matches(name, names, 1, 0.75):
       return names[found[0]]
-  return next(iter(difflib.get_close_matches(name, there, 1)), '')
+  return next(iter(difflib.get_close_matches(name, known, 1)), '')
 
 
 def fill(config: T, values: Any, section: str = '') -> T:
   """A config with all the values of a ConfigDict or nested dict, unchecked.
 
-  It may be a single section of this name. UserError for an unknown key, or a
-  missing one.
+  The config may be a single section, named `section`. UserError for an unknown
+  or missing key.
   """
-  known, found = flatten(config), flatten(values)
-  for name, value in found.items():
+  known, flat = flatten(config), flatten(values)
+  for name, value in flat.items():
     if name in sections(config):
       refuse(name, value, 'the section of that name, with all its keys')
     if name not in known:
       whole, why = f'{section}.{name}'.lstrip('.'), no_such_key(config, name)
       raise UserError(f'{whole} = {shown(value)}: {why}')
   for name in known:
-    if name not in found:
+    if name not in flat:
       raise UserError(f'{name} is missing from the config')
-  return replace(config, found)
+  return replace(config, flat)
 
 
 def expand_home(config: T) -> T:
-  """A config with the home folder in place of ~ in its paths."""
+  """A config with ~ in its paths replaced by the home folder."""
   flat = flatten(config)
   expanded = {
     name: os.path.expanduser(flat[name])
@@ -235,9 +224,9 @@ def expand_home(config: T) -> T:
 def all_keys(config: Any) -> dict[str, Key]:
   """{'section.key': Key} of a config."""
   return {
-    f'{name}.{own}'.lstrip('.'): entry
+    f'{name}.{k}'.lstrip('.'): entry
     for name, section in sections(config).items()
-    for own, entry in keys(section).items()
+    for k, entry in keys(section).items()
   }
 
 
@@ -246,15 +235,14 @@ def check(config: Any, name: str = '') -> None:
 
   The config may be a single section of this name.
   """
-  for within, section in sections(config).items():
-    prefix = ''.join(f'{x}.' for x in (name, within) if x)
+  for nested, section in sections(config).items():
+    prefix = ''.join(f'{x}.' for x in (name, nested) if x)
     for f in dataclasses.fields(section):
       value = getattr(section, f.name)
       if 'key' in f.metadata and (may_be := allowed(f, value)):
         refuse(f'{prefix}{f.name}', value, may_be)
-    # What does not go together is yielded as (key, what is allowed).
-    for own, may_be in getattr(section, 'problems', lambda: ())():
-      refuse(f'{prefix}{own}', getattr(section, own), may_be)
+    for k, may_be in getattr(section, 'problems', lambda: ())():
+      refuse(f'{prefix}{k}', getattr(section, k), may_be)
 
 
 _TYPES = {
@@ -263,26 +251,26 @@ _TYPES = {
   float: (int | float, 'a number'),
   str: (str, 'text'),
 }
-# Of numbers without a bound: two such lengths add up within int32, and such a
-# rate is a float32.
+# Of numbers without an upper bound: the sum of two lengths fits int32, and a
+# rate float32.
 _LARGEST = {int: 10**9, int | float: 1e38}
 
 
 def allowed(field: dataclasses.Field, value: Any) -> str:
-  """What a key may be, in words; '' if the value is allowed."""
+  """The allowed values of a key, in words; '' if this value is allowed."""
   entry = field.metadata['key']
   if value is None and field.default is None:
     return ''
   if entry.choices:
-    # True == 1, and a set has no hash.
-    there = any(type(x) is type(value) and x == value for x in entry.choices)
-    return '' if there else ', '.join(map(str, entry.choices))
+    # True == 1, and a value may not be hashable.
+    known = any(type(x) is type(value) and x == value for x in entry.choices)
+    return '' if known else ', '.join(map(str, entry.choices))
   kind, name = _TYPES.get(field.type, (tuple, 'a tuple'))
-  # A bool is an int.
+  # bool is a subclass of int.
   if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
     return name
   if kind is str:
-    return _unreadable(value, entry)
+    return _allowed_text(value, entry)
   if kind in (bool, tuple):
     return ''
   if entry.at_most is None:
@@ -290,8 +278,7 @@ def allowed(field: dataclasses.Field, value: Any) -> str:
   return '' if entry.holds(value) else entry.bounds()
 
 
-def _unreadable(text, entry):
-  """What a text may be, in words, if it cannot be one of a file; else ''."""
+def _allowed_text(text: Any, entry: Key) -> str:
   try:
     text.encode()
   except UnicodeEncodeError:
@@ -306,39 +293,39 @@ def _unreadable(text, entry):
 def differences(
   config: Any, now: Mapping[str, Any], then: Mapping[str, Any], *free: str
 ) -> Iterator[tuple[str, Any, Any]]:
-  """Keys of flat configs that differ and may not: (key, now, then).
+  """Differences of flat configs: (key, value now, value then).
 
-  The keys are those of a config; one that is missing has its default. Keys
-  whose `may_change` is one of `free` may differ.
+  A missing key has the default of `config`. Keys whose `may_change` is in
+  `free` are left out.
   """
   declared, entries = sections(config), all_keys(config)
-  # The model comes first: what differs besides differs because of it.
+  # The name of the model comes first: it explains the others.
   for name in sorted({**now, **then}, key=lambda x: (x != 'model.name', x)):
     entry, default = entries.get(name), None
     if entry:
-      section, _, own = name.rpartition('.')
-      default = getattr(type(declared[section]), own, None)
-    here, there = now.get(name, default), then.get(name, default)
-    if here != there and (entry is None or entry.may_change not in free):
-      yield name, here, there
+      section, _, field = name.rpartition('.')
+      default = getattr(type(declared[section]), field, None)
+    value, before = now.get(name, default), then.get(name, default)
+    if value != before and (entry is None or entry.may_change not in free):
+      yield name, value, before
 
 
 def to_json(config: Any) -> str:
-  """A config as text that `json.loads` reads."""
+  """A config as JSON text."""
   return json.dumps(dataclasses.asdict(config), indent=1, sort_keys=True)
 
 
 def to_python(
   config: Any, command: str, but: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-  """A Python file for --config with the values of a config, but some keys.
+  """A Python file for --config with the values of a config, `but` some keys.
 
-  The command continues the run.
+  `command`, which continues the run, is quoted in its docstring.
   """
   values = (flatten(json.loads(to_json(config))) | {**but}).items()
   command = command.replace('\\', r'\\').replace('"', r'\"')
   lines = '\n'.join(f'  c.{k} = {x!r}' for k, x in values if x is not None)
-  return f'''{_RECORDED}
+  return f'''"""The config of this run, complete.
 
 {command}
 """
