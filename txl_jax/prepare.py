@@ -1,4 +1,4 @@
-r"""Prepares a corpus for training, downloading it if need be.
+r"""Prepares a corpus for training; downloads it if necessary.
 
 python -m txl_jax.prepare --dataset=enwik8 --newline=drop
 python -m txl_jax.prepare --dataset=text8 --manual_dir=~/archives
@@ -36,7 +36,7 @@ _MANUAL_DIR = flags.DEFINE(
   'manual_dir',
   None,
   'Folder with the archive of the corpus, or with the texts of wt103, wt2 or '
-  'ptb; nothing is downloaded then.',
+  'ptb, instead of a download.',
 )
 _FORCE = flags.DEFINE_bool(
   'force', False, 'Prepare the corpus even if it exists, and replace it.'
@@ -44,7 +44,7 @@ _FORCE = flags.DEFINE_bool(
 
 
 def main(argv: list[str]) -> None:
-  """Prepares the corpus of the flags and prints its size and folder."""
+  """Prepares the corpus given by the flags; prints its size and folder."""
   data = Data(**{name: flag.value for name, flag in _DATA.items()})
   if data.corpus is None:
     raise UserError(f'--dataset is missing; allowed: {", ".join(CORPORA)}')

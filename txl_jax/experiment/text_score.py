@@ -33,14 +33,8 @@ def score(
     n = len(encoded.ids)
     errors.refuse('the number of tokens of text', n, 'at least 2')
   model = call_options.scorer(config, len(vocabulary))
-  batching = call_options.batching(config)
-  perplexity.check(
-    model,
-    tokens,
-    batching['batch_size'],
-    batching['segment_len'],
-    batching['context'],
-  )
+  use = config.eval
+  perplexity.check(model, tokens, use.batch_size, use.segment_len, use.context)
   text_bytes = encoded.size - (int(encoded.ends[0]) if first else 0)
   if vocabulary.kind == 'ids' and vocabulary.sizes is None:
     text_bytes = 0  # ids without names are no text
@@ -56,7 +50,7 @@ def score(
       mesh=mesh,
       each=nll.__setitem__,
       progress=progress,
-      **batching,
+      **call_options.batching(config),
     ).nll
     return results.Score(
       ids=encoded.ids[first:],
@@ -67,9 +61,9 @@ def score(
       at_temperature=at_temperature,
     )
 
-  if (temperature := config.eval.temperature) == 1:
+  if use.temperature == 1:
     return score_with(model)
-  at_temperature = score_with(model.at_temperature(temperature))
+  at_temperature = score_with(model.at_temperature(use.temperature))
   return score_with(model, at_temperature)
 
 

@@ -1,1 +1,1 @@
-"""What everything stands on: errors, settings, files, the terminal."""
+"""The foundation of all programs: errors, settings, files, the terminal."""

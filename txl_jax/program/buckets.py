@@ -1,20 +1,20 @@
 """Runs and data in a bucket of Google Cloud Storage: gs://BUCKET/NAME.
 
-A bucket has objects, no folders: a folder is there while an object has a name
-that begins with its own and '/'. An object appears whole or not at all, and
-what was written is seen by all at once; but nothing can be appended to it, and
-of several objects none are written together. So a folder that must be whole has
-one, of MARKS, that is written last and deleted first.
+A bucket has objects but no folders: a folder exists while the name of an object
+begins with the folder's name and '/'. Writing an object is atomic, and readers
+see it at once, but objects cannot be appended to, and several cannot be written
+together. So a folder that must be complete has a mark, an object with a name in
+MARKS, which is written last and deleted first.
 
-Orbax reaches the bucket by etils.epath and gcsfs, and TensorStore by itself.
-`Path` is not an epath.Path, with which (etils 1.15, gcsfs 2026.10) `is_dir` was
-False while the bucket was out of reach, so that a run would begin anew, a block
-that failed left half an object, reading mixed an object with the one that
-replaced it, `rename` had no order, and no write was conditional on a
-generation, as that of a lock must be.
+Orbax accesses the bucket with etils.epath and gcsfs, and TensorStore directly.
+`Path` is not an epath.Path because of its behaviour in etils 1.15 with gcsfs
+2026.10: `is_dir` was False while the bucket was out of reach, so that a run
+would start anew; a block that failed left a partial object; a read mixed the
+contents of an object and of its replacement; `rename` had no order; and a write
+could not require a generation, as a lock must.
 
-All this needs the extra `gcs`, of which nothing is imported for a local path.
-What fails is an OSError with its path.
+Buckets need the extra `gcs`, which is not imported for a local path. Errors are
+OSErrors with the path.
 """
 
 import concurrent.futures
@@ -28,15 +28,15 @@ import pathlib
 import re
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
-from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.errors import UserError, first_line, shorten
 
 SCHEME = 'gs://'
 MARKS = 'seal.json', 'manifest.json'
-_AT_ONCE = 8  # objects that are copied or deleted
-_NUMBERS = {
+_THREADS = 8  # for copying or deleting objects
+_ERRNO = {
   401: errno.EACCES,
   403: errno.EACCES,
   404: errno.ENOENT,
@@ -45,36 +45,36 @@ _NUMBERS = {
 
 
 @functools.cache
-def _bucket(name):
+def _bucket(name: str) -> Any:
   return importlib.import_module('google.cloud.storage').Client().bucket(name)
 
 
 @functools.cache
-def _retry():
-  """Tries again for two minutes where a bucket cannot answer."""
+def _retry() -> Any:
+  """A policy that retries for two minutes if the bucket does not answer."""
   return importlib.import_module('google.cloud.storage.retry').DEFAULT_RETRY
 
 
 @contextlib.contextmanager
-def _translating_errors(path):
-  """Raises an OSError for what the client of the bucket raises."""
+def _translating_errors(path: Any) -> Iterator[None]:
+  """Turns errors of the client library into OSErrors with the path."""
   try:
     yield
   except Exception as e:
     if isinstance(e, OSError) and e.filename is not None:
-      raise  # it has a path
-    why, number = first_line(e)[:200], errno.EIO
+      raise  # it already has a path
+    why, number = shorten(first_line(e)), errno.EIO
     code = getattr(e, 'code', None)
-    if code in http.client.responses:  # of google.api_core.exceptions
+    if code in http.client.responses:  # from google.api_core.exceptions
       why = f'the bucket answers {code:d} {http.client.responses[code]}'
-      number = _NUMBERS.get(code, number)
+      number = _ERRNO.get(code, number)
     raise OSError(number, why, f'{path}') from e
 
 
 class Path(pathlib.PurePosixPath):
-  """A name in a bucket, with the methods of pathlib.Path that runs use."""
+  """A name in a bucket, with the methods of pathlib.Path that we use."""
 
-  _blob: Any = None  # which a list had
+  _blob: Any = None  # known from a listing
 
   def __str__(self) -> str:
     return re.sub('^gs:/', SCHEME, super().__str__())
@@ -85,176 +85,189 @@ class Path(pathlib.PurePosixPath):
 
   resolve = absolute
 
-  def _object(self):
+  def _object(self) -> Any:
+    """The object of this name, which need not exist."""
     return _bucket(self.parts[1]).blob('/'.join(self.parts[2:]))
 
-  def _found(self):
-    """The object with its size and generation; FileNotFoundError without."""
+  def _get(self) -> Any:
+    """The object with its size and generation; FileNotFoundError."""
     with _translating_errors(self):
       blob = self._object()
       if blob := self._blob or blob.bucket.get_blob(blob.name):
         return blob
       raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
 
-  def _list(self, **how):
-    prefix = ''.join(f'{part}/' for part in self.parts[2:])
-    return _bucket(self.parts[1]).list_blobs(prefix=prefix, **how)
+  def _list(
+    self, delimiter: str | None = None, max_results: int | None = None
+  ) -> Any:
+    """The listing of objects below; with a delimiter, also of prefixes."""
+    return _bucket(self.parts[1]).list_blobs(
+      prefix=''.join(f'{part}/' for part in self.parts[2:]),
+      delimiter=delimiter,
+      max_results=max_results,
+    )
 
-  def _below(self, **how):
+  def _below(self, delimiter: str | None = None) -> Iterator['Path']:
     with _translating_errors(self):
-      found = self._list(**how)
-      blobs = {x.name: x for x in found if not x.name.endswith('/')}
-    for name in *blobs, *sorted(found.prefixes):
+      listing = self._list(delimiter)
+      blobs = {x.name: x for x in listing if not x.name.endswith('/')}
+    for name in *blobs, *sorted(listing.prefixes):
       path = Path(SCHEME, self.parts[1], name)
       path._blob = blobs.get(name)
       yield path
 
   def is_file(self) -> bool:
-    """Whether there is such an object."""
+    """Whether the object exists."""
     with contextlib.suppress(FileNotFoundError):
-      return bool(self._found())
+      return bool(self._get())
     return False
 
   def is_dir(self) -> bool:
-    """Whether there are objects below."""
+    """Whether an object exists below."""
     with _translating_errors(self):
       return not self._blob and any(True for _ in self._list(max_results=1))
 
   def exists(self) -> bool:
-    """Whether it is either."""
+    """Whether it is an object or a folder."""
     return self.is_file() or self.is_dir()
 
   def stat(self) -> Any:
-    """Its size, and as its time the generation: another for each content."""
-    size, generation = (blob := self._found()).size, blob.generation
-    return types.SimpleNamespace(st_size=size, st_mtime_ns=generation)
+    """The size; the time is the generation, which each write changes."""
+    blob = self._get()
+    return types.SimpleNamespace(st_size=blob.size, st_mtime_ns=blob.generation)
 
   def iterdir(self) -> Iterator['Path']:
-    """What is in the folder."""
+    """The objects and folders in the folder."""
     return self._below(delimiter='/')
 
   def rglob(self, pattern: str) -> Iterator['Path']:
-    """All objects in the folder and below, no folders."""
+    """All objects in the folder and its subfolders."""
     assert pattern == '*'
     return self._below()
 
   def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
-    """Does nothing, as `rmdir`: a bucket has no folders."""
+    """Does nothing, like `rmdir`: a bucket has no folders."""
 
   rmdir = mkdir
 
   def open_read(self) -> BinaryIO:
-    """The object as it is now, in a temporary file that is opened."""
+    """Opens a copy of the object, a temporary file."""
     with contextlib.ExitStack() as stack:
       file: Any = stack.enter_context(tempfile.TemporaryFile())
       with _translating_errors(self):
-        self._found().download_to_file(file)
+        self._get().download_to_file(file)
       file.seek(0)
-      stack.pop_all()  # who reads it closes it
+      stack.pop_all()  # the caller closes it
       return file
 
   def upload(self, file: Any, generation: int | None = None) -> int:
     """Writes an open local file from its beginning; the new generation.
 
-    FileExistsError if the object is not of the generation that is given, 0 for
-    none; also if it is this file, as a write whose answer was lost is repeated.
+    FileExistsError if the object does not have this generation; 0 requires that
+    it does not exist. The object may then be this file, because a write whose
+    answer was lost is repeated.
     """
-    size = file.seek(0, os.SEEK_END)  # without it, two calls for a small file
-    how = dict(rewind=True, size=size, retry=_retry())
+    size = file.seek(0, os.SEEK_END)  # saves a request for a small file
     with _translating_errors(self):
       blob = self._object()
-      blob.upload_from_file(file, if_generation_match=generation, **how)
+      blob.upload_from_file(
+        file,
+        rewind=True,
+        size=size,
+        if_generation_match=generation,
+        retry=_retry(),
+      )
       return int(blob.generation)
 
   def unlink(
     self, missing_ok: bool = False, generation: int | None = None
   ) -> None:
-    """Deletes the object, which must be of a generation if one is given."""
-    how = dict(if_generation_match=generation, retry=_retry())
-    allowed = (FileNotFoundError,) if missing_ok else ()
-    with contextlib.suppress(*allowed), _translating_errors(self):
-      self._object().delete(**how)
+    """Deletes the object, which must have the generation if one is given."""
+    ignored = (FileNotFoundError,) if missing_ok else ()
+    with contextlib.suppress(*ignored), _translating_errors(self):
+      self._object().delete(if_generation_match=generation, retry=_retry())
 
-  def _objects(self):
+  def _objects(self) -> list['Path']:
     return [self] if self.is_file() else [*self.rglob('*')]
 
   def rmtree(self) -> None:
-    """Deletes an object, or all below, what marks it as whole first."""
+    """Deletes an object, or all objects below, the mark of a folder first."""
     unlink = functools.partial(Path.unlink, missing_ok=True)
     _each(unlink, self._objects(), marks_last=False)
 
   def rename(self, new: Any) -> None:
-    """Copies an object, or all below, and then deletes it.
+    """Copies an object, or all objects below, in the bucket; deletes the old.
 
-    What marks a folder as whole is copied last. The copying is the bucket's.
+    The mark of a folder is copied last.
     """
 
-    def copy(path):
+    def copy(path: Path) -> None:
       target, token = new / path.relative_to(self), ''
       with _translating_errors(target):
-        made, blob = target._object(), path._found()
-        while token is not None:  # it may take several calls
-          token, *_ = made.rewrite(blob, token=token or None, retry=_retry())
+        copied, blob = target._object(), path._get()
+        while token is not None:  # a large object needs several requests
+          token, *_ = copied.rewrite(blob, token=token or None, retry=_retry())
 
     _each(copy, self._objects())
     self.rmtree()
 
 
-def _each(function, paths, marks_last=True):
-  """Calls a function with all paths, several at once; MARKS last, or first."""
-  with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+def _each(
+  function: Callable[[Any], None], paths: list, marks_last: bool = True
+) -> None:
+  """Calls a function with each path, in threads; MARKS are last, or first."""
+  with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
     for marks in not marks_last, marks_last:
       some = [path for path in paths if (path.name in MARKS) == marks]
-      list(pool.map(function, some))  # raises what one does
+      list(pool.map(function, some))  # raises its errors
 
 
 def place(text: Any, name: str = '') -> pathlib.Path:
-  """The path of a text, local or in a bucket; UserError, which names a key."""
+  """The path of a text, local or in a bucket; UserError, with a key `name`."""
   if isinstance(text, Path):
-    return cast(pathlib.Path, text)  # as far as it is used
+    return cast(pathlib.Path, text)  # it has the methods that we use
   if '://' not in f'{text}':
     return pathlib.Path(text)
-  called = f'{name}{"=" if name else ""}{text}'
+  setting = f'{name}{"=" if name else ""}{text}'
   if not re.fullmatch(r'gs://([^/]+)(/.*)?', text):
-    raise UserError(f'{called}; allowed: a folder, or {SCHEME}BUCKET/NAME')
-  _prepare_packages(called)
+    raise UserError(f'{setting}; allowed: a folder, or {SCHEME}BUCKET/NAME')
+  _prepare_packages(setting)
   return cast(pathlib.Path, Path(text))
 
 
-def _prepare_packages(called):
-  if not importlib.util.find_spec('gcsfs'):  # which needs Google's own
-    how = "run: pip install 'txl_jax[gcs]'"
-    raise UserError(f'{called} needs gcsfs; {how}')
+def _prepare_packages(setting: str) -> None:
+  if not importlib.util.find_spec('gcsfs'):  # it requires Google's packages
+    raise UserError(f"{setting} needs gcsfs; run: pip install 'txl_jax[gcs]'")
   from fsspec.config import conf
 
-  os.environ.setdefault('EPATH_USE_TF', 'no')  # else it imports TensorFlow
-  # It would keep lists of what is there, and not see what others have written.
+  os.environ.setdefault('EPATH_USE_TF', 'no')  # or epath imports TensorFlow
+  # A cache of listings would hide objects that other processes write.
   conf.setdefault('gcs', {})['use_listings_cache'] = False
 
 
 def absolute(path: str) -> str:
-  """A path as it is called in every working directory."""
+  """A path that is valid in every working directory."""
   if '://' in path:
     return f'{Path(path)}' if path.startswith(SCHEME) else path
   return os.path.abspath(path)
 
 
 def fetch(folder: Path, into: pathlib.Path) -> None:
-  """Copies all below a folder into a local one."""
+  """Copies all objects below a folder into a local folder."""
 
-  def copy(path):
+  def copy(path: Path) -> None:
     target = into / path.relative_to(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _translating_errors(path):
-      path._found().download_to_filename(str(target))
+      path._get().download_to_filename(str(target))
 
   _each(copy, [*folder.rglob('*')])
 
 
 def put(folder: pathlib.Path, into: Path) -> None:
-  """Copies all below a local folder, what marks it as whole last."""
+  """Copies all files below a local folder, the mark of the folder last."""
 
-  def copy(path):
+  def copy(path: pathlib.Path) -> None:
     with path.open('rb') as f:
       (into / path.relative_to(folder)).upload(f)
 

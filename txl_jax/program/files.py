@@ -1,7 +1,7 @@
-"""Files that anyone may have written, and files that must be whole.
+"""Reads untrusted files, and writes files atomically.
 
-What is read may be hostile: it is held to a size, and a pipe or device, which
-could block or never end, is no file. What is written has its name only when it
+A file to read may be hostile: its size is limited, and a pipe or device, which
+could block or never end, is refused. A written file gets its name only when it
 is complete.
 """
 
@@ -22,9 +22,9 @@ from typing import Any, BinaryIO, cast
 from txl_jax.program import buckets, terminal
 from txl_jax.program.errors import UserError
 
-_LARGEST = 1 << 28  # bytes of a file that is read into memory
+_LARGEST = 1 << 28  # maximum bytes of a file that is read into memory
 
-# What data of another form raise where they are used.
+# Exceptions that malformed data raise where they are used.
 ODD = ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 ODD = *ODD, RecursionError
 
@@ -32,10 +32,10 @@ AnyPath = str | os.PathLike[str]
 
 
 def open_regular(path: AnyPath) -> BinaryIO:
-  """A file, opened for reading; OSError if it is not there, or none."""
+  """Opens a file for reading; OSError unless it is a regular file."""
   if isinstance(path, buckets.Path):
     return path.open_read()
-  # Without O_NONBLOCK, opening a pipe waits for who writes into it.
+  # Without O_NONBLOCK, opening a pipe waits for its writer.
   number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
   if stat.S_ISREG(os.fstat(number).st_mode):
     return os.fdopen(number, 'rb')
@@ -43,20 +43,20 @@ def open_regular(path: AnyPath) -> BinaryIO:
   raise _no_file(path)
 
 
-def _no_file(path):
+def _no_file(path: AnyPath) -> OSError:
   kind = 'a folder' if os.path.isdir(path) else 'a pipe or device'
   return OSError(0, f'it is {kind}, no file', str(path))
 
 
 def read(path: AnyPath, name: str = '', largest: int = _LARGEST) -> bytes:
-  """The contents of a file; UserError as from `reading` and `limited`."""
+  """The contents of a file; UserError: see `reading` and `limited`."""
   name = name or f'{path}'
   with reading(name), open_regular(path) as f:
     return limited(f, name, largest)
 
 
 def mapped(path: AnyPath) -> memoryview:
-  """The bytes of a file, mapped into memory; UserError as from `reading`."""
+  """The bytes of a file, mapped into memory; UserError: see `reading`."""
   with reading(f'{path}'), open_regular(path) as f:
     if not os.fstat(f.fileno()).st_size:
       return memoryview(b'')
@@ -64,7 +64,7 @@ def mapped(path: AnyPath) -> memoryview:
 
 
 def limited(f: BinaryIO, name: str, largest: int) -> bytes:
-  """The contents of a stream; UserError if they have more bytes."""
+  """The contents of a stream; UserError if it has more than `largest` bytes."""
   data = f.read(largest + 1)
   if len(data) > largest:
     raise UserError(f'{name} has more than {largest:,} bytes, which is refused')
@@ -72,50 +72,50 @@ def limited(f: BinaryIO, name: str, largest: int) -> bytes:
 
 
 def read_json(path: AnyPath) -> dict[str, Any]:
-  """The JSON object in a file; UserError if there is none, or as by `read`."""
+  """The JSON object in a file; UserError: see `read` and `parse_json`."""
   return parse_json(read(path), f'{path}')
 
 
 def sha256(path: AnyPath) -> str:
-  """The SHA-256 of a file, in hex; UserError as from `reading`."""
+  """The SHA-256 of a file, in hex; UserError: see `reading`."""
   with reading(f'{path}'), open_regular(path) as f:
-    file: Any = f  # with readinto, which its type does not tell
+    file: Any = f  # BinaryIO does not declare readinto
     return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 def parse_json(data: bytes, name: str) -> dict[str, Any]:
-  """The JSON object in a text; UserError, which calls it `name`, for others."""
+  """Parses a JSON object; UserError, with `name`, for any other text."""
   try:
-    found = json.loads(data)
+    value = json.loads(data)
   except (ValueError, RecursionError) as e:
     raise UserError(f'{name} is damaged, it is no JSON: {e}') from e
-  if not isinstance(found, dict):
-    kind = type(found).__name__
+  if not isinstance(value, dict):
+    kind = type(value).__name__
     raise UserError(f'{name} is damaged: it holds a {kind}, no JSON object')
-  return found
+  return value
 
 
 def write(path: AnyPath, text: str, name: str = '') -> None:
-  """Writes a text, whole or not at all; UserError as from `writing`."""
+  """Writes a text, whole or not at all; UserError: see `writing`."""
   with writing(name or f'{path}'), replacing(path) as f:
     f.write(text.encode())
 
 
 @contextlib.contextmanager
-def reading(name: str, what: str = 'read') -> Iterator[None]:
-  """Raises a UserError that names the file for an OSError of the block."""
+def reading(name: str, verb: str = 'read') -> Iterator[None]:
+  """Turns an OSError of the block into a UserError that names the file."""
   try:
     yield
   except OSError as e:
-    raise UserError(f'{name} cannot be {what}: {e.strerror}') from e
+    raise UserError(f'{name} cannot be {verb}: {e.strerror}') from e
 
 
-writing = functools.partial(reading, what='written')
+writing = functools.partial(reading, verb='written')
 
 
 @contextlib.contextmanager
 def naming(path: AnyPath) -> Iterator[None]:
-  """Puts a path into an OSError of the block: a failed write tells none."""
+  """Adds a path to an OSError of the block; that of a write has none."""
   try:
     yield
   except OSError as e:
@@ -126,12 +126,12 @@ def naming(path: AnyPath) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: AnyPath) -> Iterator[BinaryIO]:
-  """A new file that gets its name when it is whole, at the end of the block.
+  """Opens a new file that replaces `path` at the end of the block.
 
-  If the block fails it is removed, and what had the name keeps it. OSError: it
-  cannot be written, or the name is not that of a file.
+  If the block fails, the new file is removed and the old one stays. OSError: it
+  cannot be written, or `path` is a folder, pipe or device.
   """
-  if isinstance(path, buckets.Path):  # where an object is never half there
+  if isinstance(path, buckets.Path):  # an upload is atomic
     with tempfile.TemporaryFile() as f:
       yield cast(BinaryIO, f)
       path.upload(f)
@@ -139,7 +139,7 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
   path = pathlib.Path(path)
   if path.exists() and not path.is_file():
     raise _no_file(path)
-  # A name that nobody has: neither a file nor a link of the user's is opened.
+  # An unused name, so that no file or link of the user is opened.
   temporary = path.with_name(f'{path.name}.{uuid.uuid4().hex[:12]}.tmp')
   f = temporary.open('xb')
   try:
@@ -151,7 +151,7 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
   except BaseException:
     with contextlib.suppress(OSError):
       temporary.unlink()
-    with contextlib.suppress(OSError):  # what is left would fail again
+    with contextlib.suppress(OSError):  # flushing may fail again
       f.close()
     raise
 
@@ -160,25 +160,24 @@ def replacing(path: AnyPath) -> Iterator[BinaryIO]:
 def new_folder(
   path: pathlib.Path, replace: bool = False
 ) -> Iterator[pathlib.Path]:
-  """A new folder that is renamed to a path at the end of the block.
+  """Makes a new folder that is renamed to `path` at the end of the block.
 
-  Until then it is in one beside the path, on the same disk, with the ending
-  .tmp-*; that of a process that is killed remains. If the block fails, what had
-  the name keeps it. FileExistsError: another folder has it, unless that is to
-  be replaced.
+  Until then it is in PATH.tmp-*, on the same disk, which a killed process
+  leaves behind. If the block fails, an old folder stays. FileExistsError: the
+  path exists, unless `replace`.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = tempfile.TemporaryDirectory(
     prefix=f'{path.name}.tmp-', dir=path.parent, ignore_cleanup_errors=True
   )
   with terminal.unwinding(), temporary as folder:
-    made, old = pathlib.Path(folder, 'made'), pathlib.Path(folder, 'replaced')
-    made.mkdir()
-    yield made
+    new, old = pathlib.Path(folder, 'new'), pathlib.Path(folder, 'replaced')
+    new.mkdir()
+    yield new
     if replace and os.path.lexists(path):
       path.rename(old)
     try:
-      made.rename(path)
+      new.rename(path)
     except OSError as e:
       if os.path.lexists(path):
         name = os.strerror(errno.EEXIST)

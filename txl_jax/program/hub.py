@@ -1,9 +1,10 @@
-"""The Hugging Face Hub: what hf://ORG/NAME[@REVISION] names, for all rooms.
+"""Repositories of the Hugging Face Hub.
 
-Data sets are hf://datasets/ORG/NAME[@REVISION][/FOLDER]. huggingface_hub does
-the work, with its cache, token, progress bars and switch HF_HUB_OFFLINE. It
-compares only the sizes of downloaded files (2.4.0), so `snapshot` also compares
-their hashes, by which its cache names them.
+A model is hf://ORG/NAME[@REVISION], a data set
+hf://datasets/ORG/NAME[@REVISION][/FOLDER]. The library huggingface_hub has the
+cache, token, progress bars and HF_HUB_OFFLINE. It compares only the sizes of
+downloaded files (2.4.0), so `snapshot` also compares their hashes, by which its
+cache names them.
 """
 
 import contextlib
@@ -18,25 +19,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import txl_jax
-from txl_jax.program.errors import UserError, first_line
+from txl_jax.program.errors import UserError, first_line, shorten
 
 SCHEME = 'hf://'
 _PLACE = re.compile(r'hf://([^/@\s]+/[^/@\s]+)(?:@((?!\.)\S+))?')
-AGENT: Any = dict(library_name='txl_jax', library_version=txl_jax.__version__)
-SECONDS = 10.0  # until a Hub that does not answer is out of reach
+SECONDS = 10.0  # timeout of requests to the Hub
 _DATASET = re.compile(
   r'hf://datasets/([^/@\s]+/[^/@\s]+)(?:@((?!\.)[^/\s]+))?(?:/(\S+?))?/?'
 )
-_LOG_IN = 'a token of an account that may: hf auth login, or HF_TOKEN'
+_LOG_IN = 'a token of an account with access: hf auth login, or HF_TOKEN'
 
 
 class Place(NamedTuple):
-  """A repository and a revision of it; None is its main branch."""
+  """A revision of a repository; None is the main branch."""
 
   repository: str
   revision: str | None
   kind: str = 'model'  # or 'dataset'
-  folder: str = ''  # of it
+  folder: str = ''  # in the repository
 
   def __str__(self) -> str:
     at = f'@{self.revision}' if self.revision else ''
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-  """A local folder with the files of a revision, and which it is."""
+  """A local folder with files of a revision."""
 
   folder: pathlib.Path
   name: str  # hf://ORG/NAME@COMMIT
@@ -54,12 +54,12 @@ class Snapshot(NamedTuple):
 
 
 def is_place(text: Any) -> bool:
-  """Whether a text names something on the Hub."""
+  """Whether a text is an address on the Hub."""
   return f'{text}'.startswith(SCHEME)
 
 
 def place(text: str, name: str = '') -> Place:
-  """The place of a text; UserError, which names a flag, if it is none."""
+  """Parses the address of a model; UserError, with the flag `name`."""
   if not (found := _PLACE.fullmatch(text)):
     called = f'{name}{"=" if name else ""}{text}'
     raise UserError(
@@ -69,7 +69,7 @@ def place(text: str, name: str = '') -> Place:
 
 
 def dataset(text: str, name: str) -> Place:
-  """The place of a data set; UserError, which names a key, if it is none."""
+  """Parses the address of a data set; UserError, with the key `name`."""
   if not (found := _DATASET.fullmatch(text)):
     raise UserError(
       f'{name} is {text}; allowed: hf://datasets/ORG/NAME, with @REVISION and '
@@ -84,48 +84,57 @@ def snapshot(
   """Downloads files of a repository, unless the cache has them.
 
   `choose` selects from the files of the repository or, if the Hub cannot be
-  reached, from the cached ones. UserError: the repository does not exist,
-  cannot be reached or may not be read, or a file is damaged.
+  reached, from the cached files. UserError: the repository does not exist or
+  cannot be read, or a file is damaged.
   """
   client = opened(where)
   with translating_errors(client, where):
-    asked: Any = dict(
-      repo_id=where.repository,
-      revision=where.revision,
-      repo_type=where.kind,
-      etag_timeout=SECONDS,
-      **AGENT,
-    )
-    there = None if client.is_offline_mode() else _list(client, where)
-    local = there is None
-    if there is None:
+    names = None if client.is_offline_mode() else _list(client, where)
+    cached_only = names is None
+    if names is None:
       # A pattern of no file: the cache need not have all of them.
-      root = client.snapshot_download(
-        allow_patterns=['/'], local_files_only=True, **asked
-      )
-      paths = (x for x in pathlib.Path(root).rglob('*') if x.is_file())
-      there = [x.relative_to(root).as_posix() for x in paths]
-    chosen = [*choose(sorted(there))]
-    root = client.snapshot_download(
-      allow_patterns=[*map(glob.escape, chosen)],
-      local_files_only=local,
-      **asked,
-    )
-  folder = pathlib.Path(root)
+      root = _download(client, where, ['/'], cached_only)
+      paths = (x for x in root.rglob('*') if x.is_file())
+      names = [x.relative_to(root).as_posix() for x in paths]
+    chosen = [*choose(sorted(names))]
+    patterns = [*map(glob.escape, chosen)]
+    folder = _download(client, where, patterns, cached_only)
   for name in chosen:
     _check(folder / name, where)
   named = where._replace(revision=folder.name)
   return Snapshot(folder, f'{named}', chosen)
 
 
-def _list(client, where):
+def api(client: Any) -> Any:
+  """The HfApi of a client, with txl_jax as its user agent."""
+  return client.HfApi(
+    library_name='txl_jax', library_version=txl_jax.__version__
+  )
+
+
+def _download(
+  client: Any, where: Place, patterns: list[str], cached_only: bool
+) -> pathlib.Path:
+  """Downloads the files that match a pattern; the folder of the revision."""
+  folder = api(client).snapshot_download(
+    repo_id=where.repository,
+    revision=where.revision,
+    repo_type=where.kind,
+    etag_timeout=SECONDS,
+    allow_patterns=patterns,
+    local_files_only=cached_only,
+  )
+  return pathlib.Path(folder)
+
+
+def _list(client: Any, where: Place) -> list[str] | None:
   """The files of a repository; None, with a warning, if there is no answer.
 
-  What it refuses is an error: snapshot_download would take what the cache has.
+  A refusal raises, although snapshot_download would fall back on the cache.
   """
   errors = client.errors
   try:
-    info = client.HfApi(**AGENT).repo_info(
+    info = api(client).repo_info(
       where.repository,
       revision=where.revision,
       repo_type=where.kind,
@@ -134,7 +143,10 @@ def _list(client, where):
   except errors.HfHubHTTPError:
     raise
   except errors.HfHubHTTPError.__mro__[1] as e:  # of its HTTP library
-    print(f'warning: {where}, from the cache: {why(e)}', file=sys.stderr)
+    print(
+      f'warning: {where}, from the cache: {_reason(e)}',
+      file=sys.stderr,
+    )
     return None
   return [x.rfilename for x in info.siblings or ()]
 
@@ -144,8 +156,8 @@ def opened(where: Place) -> Any:
   try:
     importlib.import_module('huggingface_hub.errors')
     return importlib.import_module('huggingface_hub')
-  except ValueError as e:  # of a variable that it reads
-    raise UserError(f'{where}: huggingface_hub: {why(e)}') from e
+  except ValueError as e:  # a bad environment variable
+    raise UserError(f'{where}: huggingface_hub: {_reason(e)}') from e
   except ImportError as e:
     raise UserError(
       f"{where} needs huggingface_hub; run: pip install 'txl_jax[hub]'"
@@ -154,10 +166,10 @@ def opened(where: Place) -> Any:
 
 @contextlib.contextmanager
 def translating_errors(client: Any, where: Place) -> Iterator[None]:
-  """Raises a UserError for what the client raises."""
+  """Turns the errors of huggingface_hub into UserErrors."""
   errors = client.errors
-  # Of whichever HTTP library it has, where there was no answer; of an upload;
-  # of names and addresses that are none.
+  # The base error of its HTTP library, if there was no answer; errors of an
+  # upload; invalid names and addresses.
   others = errors.HfHubHTTPError.__mro__[1], OSError, RuntimeError, ValueError
   try:
     yield
@@ -177,34 +189,33 @@ def translating_errors(client: Any, where: Place) -> Iterator[None]:
     raise UserError(f'{where}: {first_line(e)}') from e
   except errors.LocalEntryNotFoundError as e:
     offline = client.is_offline_mode()
-    reason = 'HF_HUB_OFFLINE is set' if offline else why(e.__cause__ or e)
+    reason = 'HF_HUB_OFFLINE is set' if offline else _reason(e.__cause__ or e)
     raise UserError(
       f'{where} is not in the cache, and the Hub is out of reach: {reason}'
     ) from e
   except errors.HfHubHTTPError as e:
     code = e.response.status_code
     refused = f'; allowed: {_LOG_IN}' if code in (401, 403) else ''
-    said = ' '.join((e.server_message or '').split())[:200]
-    answer = f'{code}: {said}' if said else f'{code}'
+    message = ' '.join((e.server_message or '').split())[:200]
+    answer = f'{code}: {message}' if message else f'{code}'
     raise UserError(f'{where}: the Hub answers {answer}{refused}') from e
   except others as e:
-    raise UserError(f'{where}: {why(e.__cause__ or e)}') from e
+    raise UserError(f'{where}: {_reason(e.__cause__ or e)}') from e
 
 
-def why(error: BaseException) -> str:
-  """What an error says, in short."""
-  return ' '.join(first_line(error).split())[:200]
+def _reason(error: BaseException) -> str:
+  return shorten(first_line(error))
 
 
-def _check(path, where):
-  """UserError if a file is not what the Hub says; the cache loses it then.
+def _check(path: pathlib.Path, where: Place) -> None:
+  """Raises a UserError, and deletes the file, if its hash is not the Hub's.
 
-  The cache names a file by its hash: sha256 of large ones, git's of others.
+  The cache names large files by their SHA-256 and others by their git hash.
   """
   blob = pathlib.Path(os.path.realpath(path))
   named = {40: 'sha1', 64: 'sha256'}.get(len(blob.name))
   if blob == path or not named or not re.fullmatch('[0-9a-f]+', blob.name):
-    return  # no cache with links, as on Windows
+    return  # the cache has no links, as on Windows
   with blob.open('rb') as f:
     hashed = hashlib.new(named)
     if named == 'sha1':
@@ -212,7 +223,7 @@ def _check(path, where):
     while block := f.read(1 << 20):
       hashed.update(block)
   if hashed.hexdigest() != blob.name:
-    with contextlib.suppress(OSError):  # of a cache that can only be read
+    with contextlib.suppress(OSError):  # the cache may be read-only
       blob.unlink()
       path.unlink()
     raise UserError(

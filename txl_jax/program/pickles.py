@@ -1,12 +1,12 @@
-"""Pickles of other programs, read without running what is in them.
+"""Reads pickles of other programs without running their code.
 
-A pickle may import and call whatever it names. Here a name is looked up in the
-list of those that published files have, and stands for a `Stub`, which only
-keeps what it would have been made of; any other name is refused.
+A pickle may import and call any name. Here, a name must be one that published
+files use, and becomes a `Stub`, which only keeps the arguments and state of the
+object; any other name is refused.
 
-The reading is done by `pickle._Unpickler`, Python's unpickler in its form in
-Python. The one in C takes memory for as many bytes as a file claims to have,
-copies the tokens of a corpus, and its steps cannot be counted.
+Pickles are read by `pickle._Unpickler`, the pure-Python unpickler. The one in C
+allocates as many bytes as a file claims to have, copies the tokens of a corpus,
+and cannot count its steps.
 """
 
 import pickle
@@ -18,15 +18,15 @@ from typing import Any
 from txl_jax.program import files
 from txl_jax.program.errors import UserError
 
-_LARGE = 1 << 16  # bytes that are left where they are, as tokens of a corpus
-_STEPS = 40_000_000  # opcodes; a container counts as eight, a memo as four
-_CONTAINERS = b'(]}ldt\x85\x86\x87\x8f\x91Rio\x81\x92'  # opcodes that make one
+_LARGE = 1 << 16  # longer bytes, as tokens of a corpus, are not copied
+_STEPS = 40_000_000  # opcodes; one for a container counts 8, for a memo 4
+_CONTAINERS = b'(]}ldt\x85\x86\x87\x8f\x91Rio\x81\x92'  # their opcodes
 _MEMO = b'pqr\x94'
 _TUPLES = b't\x85\x86\x87'
-_LINE = 1000  # bytes of one, as of a name
+_LINE = 1000  # maximum bytes of a line, such as a name
 
-# What published files name, module.name: plain values, arrays of numpy (none
-# of which is read), modules of torch, and classes of the published code bases.
+# Names in published files, module.name: plain values, arrays of numpy (none of
+# which is read), modules of torch, and classes of the published code bases.
 _ALLOWED = re.compile(
   r"""
   (__builtin__|builtins)\.(object|list|dict|tuple|set|frozenset|bytearray|int
@@ -47,14 +47,14 @@ _ALLOWED = re.compile(
   """,
   re.VERBOSE,
 )
-# Types of numbers, which stand for themselves: they are never called.
+# Number types, which are never called; each is represented by its name.
 _TYPES = re.compile(
   r'torch(\.cuda|\.storage)?\.(\w+Storage|\w*int\d+|b?float\d+|bool)'
 )
 
 
 class Stub(dict):
-  """What calling a name would have made: arguments, items and state."""
+  """Stands for an object: keeps its arguments, items and state."""
 
   __slots__ = 'args', 'state'
   args: tuple
@@ -62,9 +62,9 @@ class Stub(dict):
 
   def __new__(cls, *args):
     """Keeps the arguments."""
-    made = super().__new__(cls)
-    made.args, made.state = args, None
-    return made
+    stub = super().__new__(cls)
+    stub.args, stub.state = args, None
+    return stub
 
   def __init__(self, *_):
     pass  # a dict would be filled with the arguments
@@ -74,7 +74,7 @@ class Stub(dict):
 
 
 class Tensor(Stub):
-  """A tensor: its storage, offset, shape, strides and more are the args."""
+  """A tensor; args are its storage, offset, shape, strides and more."""
 
 
 class _Dict(Stub):
@@ -99,9 +99,9 @@ _KINDS = {
 
 
 def fields(value: Any) -> dict[Any, Any]:
-  """The items of a dict, or the attributes of an object; empty for all else."""
+  """The items of a dict, or the attributes of an object; or else empty."""
   if isinstance(value, _Dict) and not value and value.args:
-    # A Counter is made of a dict; in Python 2, an OrderedDict of a list.
+    # The argument of a Counter is a dict, of Python 2's OrderedDict a list.
     value = value.args[0]
     value = dict(value) if isinstance(value, list) else value
   elif isinstance(value, Stub) and not isinstance(value, _Dict):
@@ -115,12 +115,11 @@ def loads(
   persistent: Callable[[Any], Any] = lambda identity: None,
   start: int = 0,
 ) -> tuple[Any, int]:
-  """The object of a pickle that starts in the data, and where it ends.
+  """The object of the pickle at `start` in the data, and where it ends.
 
-  Strings of Python 2 are text (UTF-8, surrogateescape); large bytes are a view
-  of the data. `persistent` takes a persistent id and gives what stands for it.
-  UserError, which calls the file `name`: it is damaged or too large, or names
-  what is not allowed.
+  Strings of Python 2 become str (UTF-8, surrogateescape); large bytes are views
+  of the data. `persistent` maps a persistent id to its object. UserError, with
+  the file's `name`: it is damaged or too large, or has a name that is refused.
   """
   stream = _Stream(memoryview(data), start)
   try:
@@ -131,32 +130,34 @@ def loads(
 
 
 class _Stream:
-  """Data as a file; what is large is not copied."""
+  """Data as a file; large parts are not copied."""
 
   def __init__(self, data, at):
     self.data, self.at = data, at
 
   def read(self, size):
-    found = self.data[self.at : self.at + size]
-    self.at += len(found)
-    if len(found) < size:
+    part = self.data[self.at : self.at + size]
+    self.at += len(part)
+    if len(part) < size:
       raise EOFError('it ends too early')
-    return found if size > _LARGE else bytes(found)
+    return part if size > _LARGE else bytes(part)
 
   def readline(self):
-    some = bytes(self.data[self.at : self.at + _LINE])
-    return self.read(some.index(b'\n') + 1)
+    part = bytes(self.data[self.at : self.at + _LINE])
+    return self.read(part.index(b'\n') + 1)
 
 
 class _Tuple(tuple):
-  """A tuple that is no key: its hash would take as long as it has leaves."""
+  """An unhashable tuple: hashing a nested one visits every leaf."""
 
   __slots__ = ()
   __hash__ = None  # pyright: ignore
 
 
-def _bounded(code, operation):
-  """An operation of the unpickler that is counted."""
+def _bounded(
+  code: int, operation: Callable[[Any], None]
+) -> Callable[[Any], None]:
+  """An operation of the unpickler that adds its cost to the steps."""
   cost = 8 if code in _CONTAINERS else 4 if code in _MEMO else 1
 
   def run(self):
@@ -171,12 +172,12 @@ def _bounded(code, operation):
 
 
 class _Unpickler(pickle._Unpickler):
-  """With stubs for names, and bounds."""
+  """The unpickler with stubs for names and a bound on its steps."""
 
   dispatch = {
     code: _bounded(code, operation)
     for code, operation in pickle._Unpickler.dispatch.items()
-    if code != pickle.BYTEARRAY8[0]  # which takes the memory that it claims
+    if code != pickle.BYTEARRAY8[0]  # it allocates the claimed size
   }
 
   def __init__(self, stream, name, persistent):

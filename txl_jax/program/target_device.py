@@ -1,7 +1,7 @@
 """The device that a program is compiled for.
 
-It may be another than the machine has: `python -m benchmarks hlo` compiles for
-TPUs and GPUs that are not there.
+The machine need not have it: `python -m benchmarks hlo` compiles for TPUs and
+GPUs of other machines.
 """
 
 import functools
@@ -13,10 +13,10 @@ import jax
 
 
 class Device(NamedTuple):
-  """What programs are compiled for."""
+  """A target of compilation."""
 
   platform: str  # cpu, gpu, tpu
-  kind: str = ''  # as JAX calls it: 'NVIDIA H100 80GB HBM3', 'TPU v5e'
+  kind: str = ''  # device_kind in JAX: 'NVIDIA H100 80GB HBM3', 'TPU v5e'
 
   @property
   def ampere(self) -> bool:
@@ -25,31 +25,31 @@ class Device(NamedTuple):
 
   @property
   def multiplies_bfloat16(self) -> bool:
-    """Whether products of bfloat16 are faster than those of float32.
+    """Whether bfloat16 products are faster than float32 products.
 
-    On a CPU, with instructions for them: AMX or AVX512-BF16.
+    CPUs need instructions for them, AMX or AVX512-BF16.
     """
     return self.platform != 'cpu' or cpu_units() in ('amx_bf16', 'avx512_bf16')
 
 
-# Older GPUs of NVIDIA, by developer.nvidia.com/cuda-gpus, and those of AMD.
+# GPUs of AMD, and older ones of NVIDIA by developer.nvidia.com/cuda-gpus.
 _OTHERS = re.compile(
   r'AMD|Instinct|gfx|GTX|Quadro|Tesla|TITAN|'
   r'\b(K\d+|M\d+|P\d+|T4|T\d{3,4}|V100|RTX 20\d\d)\b'
 )
 
 
-# The values of --xla_cpu_max_isa in order, and the instructions for products
-# that each allows besides, by their names in Linux.
+# The values of --xla_cpu_max_isa in order, each with the instructions for
+# products that it adds, by their names in Linux.
 _ISA = ('SSE4_2', ''), ('AVX', ''), ('AVX2', 'avx2'), ('AVX512', 'avx512f')
 _ISA += ('AVX512_VNNI', ''), ('AVX512_BF16', 'avx512_bf16'), ('AMX', 'amx_bf16')
 
 
 @functools.cache
 def cpu_units(cpuinfo: str = '/proc/cpuinfo') -> str:
-  """The best instructions for products that XLA has on this CPU.
+  """The best instructions for products that XLA can use on this CPU.
 
-  One of amx_bf16, avx512_bf16, avx512f, avx2; '' if it has none, or is unknown.
+  One of amx_bf16, avx512_bf16, avx512f, avx2; '' for none, or if unknown.
   """
   try:
     with open(cpuinfo) as f:
@@ -67,12 +67,11 @@ def cpu_units(cpuinfo: str = '/proc/cpuinfo') -> str:
 
 def device() -> Device:
   """The device of the ambient mesh, or else the default one."""
-  found: Any = jax.sharding.get_abstract_mesh().abstract_device
-  if found is None:
-    options: Any = jax.config
-    found = options.jax_default_device or jax.devices()[0]
-    if isinstance(found, str):
-      found = jax.devices(found)[0]
-  gpus = ('cuda', 'rocm')
-  platform = 'gpu' if found.platform in gpus else found.platform
-  return Device(platform, found.device_kind)
+  target: Any = jax.sharding.get_abstract_mesh().abstract_device
+  if target is None:
+    jax_config: Any = jax.config
+    target = jax_config.jax_default_device or jax.devices()[0]
+    if isinstance(target, str):
+      target = jax.devices(target)[0]
+  is_gpu = target.platform in ('cuda', 'rocm')
+  return Device('gpu' if is_gpu else target.platform, target.device_kind)

@@ -1,7 +1,7 @@
 """A program and its terminal: Ctrl-C, and the standard streams.
 
-`begin` comes before the imports of a program, which take a second: so this file
-imports little.
+A program calls `begin` before its other imports, which take a second, so this
+file imports little.
 """
 
 import atexit
@@ -19,42 +19,48 @@ _on_leave: list[Callable[[], None]] = []
 
 
 def begin() -> None:
-  """Makes Ctrl-C end the program, its streams safe to use, and it start sooner.
+  """Prepares Ctrl-C, the standard streams and garbage collection.
 
-  What cannot be written to standard error is dropped, for it is only for
-  people; standard output must be open, or this ends the program with a line. A
-  character that an encoding lacks is written as its number.
+  Text that cannot be written to standard error is dropped. If standard output
+  is closed, the program ends with a one-line error. Characters that an encoding
+  lacks are written as escapes.
   """
-  # A file that is opened later must not get the number of a closed stream.
+  # A file opened later must not get the descriptor of a closed stream.
   while os.open(os.devnull, os.O_RDWR) < 2:
     pass
-  # Tracing makes millions of objects, and few of them are garbage: looking for
-  # it as often as Python does took a fifth of the time until the first step.
+  # Tracing makes millions of objects, few of them garbage: with the default
+  # threshold, collection took a fifth of the time until the first step.
   gc.set_threshold(100_000)
-  errors: Any = dict(errors='backslashreplace')
-  raw: Any = io.BufferedWriter(_Stream(2))
-  encoding = getattr(sys.stderr, 'encoding', 'utf-8')
-  sys.stderr = io.TextIOWrapper(raw, encoding, **errors, line_buffering=True)
+  stderr: Any = io.BufferedWriter(_Stream(2))
+  sys.stderr = io.TextIOWrapper(
+    stderr,
+    getattr(sys.stderr, 'encoding', 'utf-8'),
+    errors='backslashreplace',
+    line_buffering=True,
+  )
   out: Any = sys.stdout
   if out is None:
-    print(
-      'error: standard output is closed; type >FILE',
-      file=sys.stderr,
-    )
+    print('error: standard output is closed; type >FILE', file=sys.stderr)
     sys.exit(1)
-  errors |= {k: getattr(out, k) for k in ('line_buffering', 'write_through')}
-  raw = _Stream(1, 'standard output')
-  raw = raw if out.write_through else io.BufferedWriter(raw)  # as python -u
-  sys.stdout = io.TextIOWrapper(raw, out.encoding, **errors)
+  stdout: Any = _Stream(1, 'standard output')
+  if not out.write_through:  # it is with python -u
+    stdout = io.BufferedWriter(stdout)
+  sys.stdout = io.TextIOWrapper(
+    stdout,
+    out.encoding,
+    errors='backslashreplace',
+    line_buffering=out.line_buffering,
+    write_through=out.write_through,
+  )
   if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
     signal.signal(signal.SIGINT, interrupt)
-    # The interpreter would die of one that comes when all is done.
+    # A Ctrl-C while the interpreter exits would print a traceback.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def unwinding() -> Iterator[None]:
-  """Where Ctrl-C first leaves every context, to clean up: KeyboardInterrupt."""
+  """Lets Ctrl-C raise KeyboardInterrupt in the block, so contexts clean up."""
   _unwinding.append(True)
   try:
     yield
@@ -63,21 +69,21 @@ def unwinding() -> Iterator[None]:
 
 
 def on_leave(function: Callable[[], None]) -> None:
-  """Registers what `clear` calls; only the last one counts."""
+  """Registers the function that `clear` calls, instead of any earlier one."""
   _on_leave[:] = [function]
 
 
 def clear() -> None:
-  """Takes what is being drawn off the terminal, before the last words."""
+  """Removes progress lines from the terminal, before the last message."""
   for function in _on_leave:
     with contextlib.suppress(Exception):
       function()
 
 
 def interrupt(*_: Any) -> None:
-  """Ends the program, with a line and status 130; a handler of SIGINT.
+  """Ends the program with a line and status 130; the handler of SIGINT.
 
-  Libraries swallow a KeyboardInterrupt that is raised within them, or crash.
+  Libraries swallow a KeyboardInterrupt that is raised in them, or crash.
   """
   if _unwinding:
     _unwinding.clear()
@@ -87,26 +93,26 @@ def interrupt(*_: Any) -> None:
     clear()
     # A terminal has shown ^C, perhaps after an open line.
     os.write(2, b'\ninterrupted\n' if os.isatty(2) else b'interrupted\n')
-    sys.stdout.flush()  # it may wait for who reads it, until a second Ctrl-C
+    sys.stdout.flush()  # may wait for its reader, until a second Ctrl-C
   finally:
     os._exit(130)
 
 
 def end(status: int) -> NoReturn:
-  """Ends the program after its last line, whatever threads still do or say."""
+  """Exits at once after the last line, without waiting for threads."""
   with contextlib.suppress(Exception):
     sys.stdout.flush()
   os._exit(status)
 
 
 class _Stream(io.FileIO):
-  """A stream whose first error names it, if it has a name.
+  """A standard stream; its first error has its name, if one is given.
 
-  Later text is dropped, or the interpreter would fail once more when it ends.
+  Later text is dropped, because the interpreter would fail again at exit.
   """
 
-  def __init__(self, number: int, name: str = ''):
-    super().__init__(number, 'w', closefd=False)
+  def __init__(self, descriptor: int, name: str = ''):
+    super().__init__(descriptor, 'w', closefd=False)
     self._unfailed = name
 
   def write(self, data):

@@ -1,1 +1,1 @@
-"""What programs have of a shell: flags, config files, pictures."""
+"""Command-line interface of the programs: flags, config files, pictures."""

@@ -1,6 +1,6 @@
-"""Command lines, as absl parses them; what is wrong is a UserError.
+"""Parses command lines with absl; a bad flag is a UserError.
 
-`app.run` of absl would print the help of all flags.
+absl's own `app.run` would print the help of all flags.
 """
 
 import contextlib
@@ -16,28 +16,28 @@ from absl import app, flags, logging
 from txl_jax.program import errors
 from txl_jax.program.errors import UserError
 
-flags.disclaim_key_flags()  # `define` makes those of the program that calls it
+flags.disclaim_key_flags()  # `define` makes flags of the calling program
 
 
 class Path(flags.ArgumentParser):
   """Parser of a flag that is a path, in which ~ is the home folder."""
 
   def __init__(self, *schemes: str):
-    """Takes a local path, or one that begins with a scheme, as gs://."""
+    """Allows local paths, and paths that begin with a scheme, as gs://."""
     self._schemes = schemes
 
   def parse(self, argument: str) -> str:
     """The path."""
     if '://' in argument and not argument.startswith(self._schemes):
-      others = [f' or {scheme}…' for scheme in self._schemes]
-      raise ValueError(f'allowed: a local path{"".join(others)}')
+      others = ''.join(f' or {scheme}…' for scheme in self._schemes)
+      raise ValueError(f'allowed: a local path{others}')
     return os.path.expanduser(argument)
 
 
 def define(
   field: dataclasses.Field, name: str, default: Any
 ) -> flags.FlagHolder:
-  """The flag of a key, see `settings.key`; its value is checked by others."""
+  """Defines the flag of a key, see `settings.key`; values are not checked."""
   key = field.metadata['key']
   choices = '; '.join(f'{x}: {meaning}' for x, meaning in key.choices.items())
   kinds = {
@@ -54,24 +54,24 @@ def parse(
   arguments: int = 0,
   nearest: Callable[[str], str] | None = None,
 ) -> list[str]:
-  """The arguments besides flags; UserError for a bad flag or argument.
+  """Parses flags, returns the other arguments; UserError if one is bad.
 
-  `nearest` says what to type instead of an unknown flag.
+  `nearest` gives a hint for an unknown flag.
   """
   try:
     rest = flags.FLAGS(argv)
   except UserError:
     raise
-  except SystemExit:  # after --help, where absl has status 1
+  except SystemExit:  # after --help, with status 1
     sys.exit(0)
   except flags.Error as e:
     if nearest and isinstance(e, flags.UnrecognizedFlagError):
       name = errors.shorten(e.flagname)
       raise UserError(f'there is no flag --{name}; {nearest(name)}') from e
-    text = f'{e}'  # with the value, whose length nothing limits
+    text = f'{e}'  # with the value, however long
     middle = '…' if len(text) > 400 else ''
     raise UserError(f'{text[:200]}{middle}{text[200:][-200:]}') from e
-  except Exception as e:  # of the overrides of a config
+  except Exception as e:  # from the overrides of a config
     raise UserError(f'--config: {type(e).__name__}: {e}') from e
   if extra := rest[1 + arguments :]:
     raise UserError(f'argument {errors.shown(extra[0])} is not expected')
@@ -79,9 +79,9 @@ def parse(
 
 
 def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
-  """Runs a program: a mistake of the user is one line and status 1.
+  """Runs a program with flags and at most so many other arguments.
 
-  It takes at most so many arguments besides flags.
+  A UserError is one line and exit status 1.
   """
   with without_echoes(), errors.reporting():
     app.run(main, flags_parser=lambda argv: parse(argv, arguments))
@@ -89,26 +89,26 @@ def run(main: Callable[[list[str]], None], arguments: int = 0) -> None:
 
 @contextlib.contextmanager
 def without_echoes() -> Iterator[None]:
-  """Leaves out what orbax says, of a save that fails pages; and TFDS."""
+  """Silences log messages of orbax, pages for a failed save, and of TFDS."""
   logger, verbosity = logging.get_absl_logger(), logging.get_verbosity()
 
-  def of_others(record):
+  def not_of_orbax(record):
     return 'orbax' not in record.pathname
 
   warnings.filterwarnings('ignore', 'coroutine .* was never awaited')
   if sys.unraisablehook is sys.__unraisablehook__:
-    sys.unraisablehook = _show  # also when the program is left
-  logger.addFilter(of_others)
+    sys.unraisablehook = _show  # stays until the interpreter exits
+  logger.addFilter(not_of_orbax)
   logging.set_verbosity(logging.WARNING)
   try:
     yield
   finally:
-    logger.removeFilter(of_others)
+    logger.removeFilter(not_of_orbax)
     logging.set_verbosity(verbosity)
 
 
 def _show(unraisable):
-  # TensorStore tells the loop of a save what became of each array, also when
-  # one has failed and orbax has closed the loop.
+  # TensorStore reports each array to the event loop of a save, even after one
+  # has failed and orbax has closed the loop.
   if 'Event loop is closed' not in str(unraisable.exc_value):
     sys.__unraisablehook__(unraisable)

@@ -1,7 +1,7 @@
-"""The file of --config, run so that a mistake in it is reported with its line.
+"""Runs the file of --config; an error in it is reported with its line.
 
 --config=NAME is a config of txl_jax.configs; --config=PATH, which has a / or
-ends in .py, is a file. ml_collections sets what the command line overrides.
+ends in .py, is a file. ml_collections applies command-line overrides.
 """
 
 import os
@@ -23,7 +23,7 @@ from txl_jax.program.errors import UserError
 
 
 class Parser(flags.ArgumentParser):
-  """Parser of --config, if all overrides are of declared keys."""
+  """Parser of --config; also checks that overrides are of known keys."""
 
   def parse(self, path: str) -> Any:
     """The locked config of a file; UserError: see `load`."""
@@ -36,84 +36,85 @@ def overridden() -> list[str]:
   """The keys that the command line sets."""
   argv = flags.FLAGS.read_flags_from_files(sys.argv, force_gnu=False)
   matches = (re.match(r'--?(?:no)?config\.([^=]*)', x) for x in argv)
-  return [found[1] for found in matches if found]
+  return [match[1] for match in matches if match]
 
 
 def note_changes(config: Any, keys: Iterable[str], prefix: str = '') -> None:
-  """Marks the experiment of a config as changed in these keys, if it is.
+  """Appends + to config.experiment if a key makes it a different one.
 
-  UserError for an unknown key, which it names with the prefix.
+  UserError for an unknown key, with the prefix before it.
   """
-  declared = sections.like(config)
-  known = settings.all_keys(declared)
+  defaults = sections.like(config)
+  known = settings.all_keys(defaults)
   for key in keys:
     if key not in known:
-      raise UserError(f'{prefix}{key}: {settings.no_such_key(declared, key)}')
-  if not all(sections.same_experiment(declared, key) for key in keys):
-    config.experiment += '+'  # unless its name is given, too
+      raise UserError(f'{prefix}{key}: {settings.no_such_key(defaults, key)}')
+  if not all(sections.same_experiment(defaults, key) for key in keys):
+    config.experiment += '+'  # an override of config.experiment replaces it
 
 
 def name(path: str) -> str:
-  """The folder of a run with --config=FILE:TEXT in runs/: FILE-TEXT."""
+  """FILE-TEXT: the folder in runs/ of a run with --config=FILE:TEXT."""
   return re.sub(r'[:/\\]', '-', ':'.join(_experiment(*_parts(path))))
 
 
-def _experiment(path, argument):
+def _experiment(path: str, argument: list[str]) -> list[str]:
   return [pathlib.Path(path).stem, *argument]
 
 
-def _parts(path):
+def _parts(path: str) -> tuple[str, list[str]]:
   """The path of a file, and [TEXT] or []."""
   # A folder may have a colon in its name, as runs/own_text:bytes.
-  found = re.fullmatch(r'(?s)(.*\.py|(?:gs://)?[^:]*)(?::(.*))?', path)
-  assert found
-  return found[1], [x for x in [found[2]] if x is not None]
+  match = re.fullmatch(r'(?s)(.*\.py|(?:gs://)?[^:]*)(?::(.*))?', path)
+  assert match
+  return match[1], [] if match[2] is None else [match[2]]
 
 
 def load(path: str) -> Any:
-  """The config of a file, or of one of ours by its name.
+  """The config of a file, or one of txl_jax.configs by its name.
 
-  :TEXT after the path is the argument of get_config; without it, that is the
-  first of VARIANTS, if the file has them. UserError if there is no such file or
-  name, its code fails, or it returns another thing than a config.
+  :TEXT after the path is the argument of get_config; the default is the first
+  of VARIANTS, if the file has them. UserError if the file does not exist, its
+  code fails, or get_config does not return a config.
   """
   path, argument = _parts(os.path.expanduser(path))
   if '/' not in path and not path.endswith('.py'):
-    there = configs.paths()
-    if path not in there:
-      allowed = f'{", ".join(there)}, or a file, as ./mine.py'
+    paths = configs.paths()
+    if path not in paths:
+      allowed = f'{", ".join(paths)}, or a file, as ./mine.py'
       raise UserError(f'--config={path} is unknown; allowed: {allowed}')
-    path = f'{there[path]}'
+    path = f'{paths[path]}'
   source = files.read(buckets.place(path, '--config'), f'--config={path}')
   module = types.ModuleType('config_file')
   module.__file__ = path
-  sys.modules[module.__name__] = module  # as dataclasses look it up there
+  sys.modules[module.__name__] = module  # dataclasses look it up
   try:
     exec(compile(source, path, 'exec'), vars(module))
     if not argument and (variants := vars(module).get('VARIANTS')):
       argument = [next(iter(variants))]
     config = module.get_config(*argument)
     if type(config) is not ml_collections.ConfigDict:
-      found = errors.shown(config)
-      allowed = 'allowed: that of common.get_config(), changed'
-      raise UserError(f'get_config() returns {found}, no ConfigDict; {allowed}')
+      raise UserError(
+        f'get_config() returns {errors.shown(config)}, no ConfigDict; allowed: '
+        'that of common.get_config(), changed'
+      )
     settings.fill(sections.like(config), config)
-    named = ':'.join(_experiment(path, argument))
-    config.experiment = config.experiment or named
+    if not config.experiment:
+      config.experiment = ':'.join(_experiment(path, argument))
   except KeyboardInterrupt:
     raise
-  except BaseException as e:  # SystemExit would end the program in silence
-    # ml_collections lists every key that is there.
+  except BaseException as e:  # SystemExit would end the program silently
+    # ml_collections lists every key.
     why = re.sub(r'(?s)\\n| Other fields present: "{.*}"', ' ', f'{e}')
-    what = '' if isinstance(e, UserError) else f'{type(e).__name__}: '
-    raise UserError(f'{_where(e, path)}: {what}{why}') from e
+    kind = '' if isinstance(e, UserError) else f'{type(e).__name__}: '
+    raise UserError(f'{_where(e, path)}: {kind}{why}') from e
   return config
 
 
-def _where(error, path):
+def _where(error: BaseException, path: str) -> str:
   """The line of a config that raised an error, or else the file."""
   for frame in reversed(traceback.extract_tb(error.__traceback__)):
-    of_config = frame.name in ('get_config', '<module>')  # one that it imports
+    of_config = frame.name in ('get_config', '<module>')  # or one it imports
     of_config &= not frame.filename.endswith('/configs/common.py')
     if frame.filename == path or of_config:
       return f'{frame.filename}, line {frame.lineno}, {frame.line}'

@@ -1,6 +1,6 @@
-"""Pictures of figures: one style for all of them, where matplotlib is there.
+"""Draws plots in one style with matplotlib, if it is installed.
 
-matplotlib is the extra `plot`; it is imported only where something is drawn.
+matplotlib is the extra `plot`; it is imported only when a plot is drawn.
 """
 
 import warnings
@@ -9,9 +9,9 @@ from typing import Any
 
 from txl_jax.program import files
 
-# Of Okabe and Ito (2008), which the colour-blind can tell apart.
+# From Okabe and Ito (2008), distinguishable for the colour-blind.
 COLOURS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'
-STYLES = '-', '--', ':'  # of lines, where there are more than colours
+STYLES = '-', '--', ':'  # the next one where colours repeat
 INK, PALE = '#333333', '#8a8a8a'
 MISSING = 'picture left out: pip install matplotlib'
 
@@ -19,7 +19,7 @@ _STYLE: Any = {
   'figure.facecolor': 'white',
   'font.size': 9.5,
   'text.color': INK,
-  'text.parse_math': False,  # names of folders are no formulas
+  'text.parse_math': False,  # a $ in the name of a folder is no formula
   'axes.edgecolor': PALE,
   'axes.labelcolor': INK,
   'axes.titlesize': 10.5,
@@ -44,10 +44,10 @@ def draw(
   plot: Callable[[Any], None],
   size: tuple[float, float] = (7, 4),
 ) -> bool:
-  """Writes the PNG of what `plot` draws into a matplotlib Figure.
+  """Writes the PNG of a matplotlib Figure into which `plot` draws.
 
-  The size is in inches, of 100 dots each. False, and no file, where there is no
-  matplotlib; UserError if the file cannot be written.
+  `size` is in inches, at 100 dots per inch. Returns False, and writes no file,
+  without matplotlib. UserError if the file cannot be written.
   """
   try:
     import matplotlib
@@ -57,18 +57,18 @@ def draw(
   with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
     figure = Figure(figsize=size, dpi=100, layout='constrained')
     plot(figure)
-    warnings.filterwarnings('ignore', 'Glyph')  # that the font lacks
+    warnings.filterwarnings('ignore', 'Glyph')  # missing in the font
     with files.writing(f'{path}'), files.replacing(path) as f:
       figure.savefig(f, format='png')
   return True
 
 
 def lines(axes: Any, series: Mapping[str, tuple[Sequence, Sequence]]) -> None:
-  """Lines of {label: (x, y)}; the legend has the order of their last points."""
+  """Draws lines {label: (x, y)}; the legend is ordered by their last points."""
   ends = []
   for i, (label, (x, y)) in enumerate(series.items()):
     colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % 3]
-    # A line needs two points; fewer than ten are shown themselves.
+    # Markers show a line of one point, and the points of a short line.
     marker = 'o' if len(x) < 10 else ''
     (line,) = axes.plot(
       x, y, style, color=colour, label=label, marker=marker, markersize=3

@@ -34,14 +34,14 @@ def download(where: Place) -> Snapshot:
 def upload(folder: pathlib.Path, where: Place, private: bool) -> str:
   """Makes a repository of all files of a folder; the address of the commit.
 
-  A repository that is there keeps its other files, its history and who may see
-  it; which of its files are replaced is said before. UserError: see
+  An existing repository keeps its other files, its history and its visibility;
+  the names of replaced files are printed first. UserError: see
   `hub.translating_errors`.
   """
   if where.revision:
     raise UserError(f'{where}; allowed: hf://ORG/NAME, whose main is written')
   client = hub.opened(where)
-  api = client.HfApi(**hub.AGENT)
+  api = hub.api(client)
   with hub.translating_errors(client, where):
     api.create_repo(where.repository, private=private, exist_ok=True)
     info = api.model_info(where.repository, timeout=hub.SECONDS)
