@@ -95,7 +95,7 @@ _PROCESS = flags.DEFINE_integer(
 flags.DEFINE_bool('version', False, 'Print the version and exit.')
 
 
-def _parse(argv):
+def _parse(argv: list[str]) -> list[str]:
   """Parses the flags; a bad flag is a one-line UserError."""
   if '--version' in argv[1:]:
     print(f'txl_jax {txl_jax.__version__}')
@@ -114,7 +114,7 @@ def _parse(argv):
   return rest
 
 
-def _with_config(argv):
+def _with_config(argv: list[str]) -> list[str]:
   """The arguments with --config first; by default the config of a run."""
   name, rest, values = None, [], {}
   arguments = iter(flags.FLAGS.read_flags_from_files(argv[1:], force_gnu=False))
@@ -134,12 +134,12 @@ def _with_config(argv):
     if name and 'workdir' not in values:
       raise UserError('--workdir is missing: name a folder for the new run')
   if sources and not name and any(x.startswith('config.') for x in values):
-    found = ', '.join(f'--{k}={x}' for k, x in sources.items())
-    raise UserError(f'no run with a config was found: {found}; {_NEW_RUN}')
+    searched = ', '.join(f'--{k}={x}' for k, x in sources.items())
+    raise UserError(f'no run with a config was found: {searched}; {_NEW_RUN}')
   return [argv[0], *([f'--config={name}'] if name else []), *rest]
 
 
-def _nearest(name):
+def _nearest(name: str) -> str:
   """A command-line hint for an unknown flag."""
   if name.startswith('config.'):
     return '--config=NAME is missing, or --workdir=FOLDER of a run'

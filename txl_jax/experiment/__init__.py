@@ -1,1 +1,1 @@
-"""A config from its schema to an open job: what modes and programs share."""
+"""Shared by the modes: the config, the job, and the restored model."""

@@ -28,7 +28,7 @@ from txl_jax.shell import pictures
 class Subject:
   """A trained model and the tokens of eval.split to measure it on."""
 
-  found: restore.Restored
+  restored: restore.Restored
   corpus: Prepared
   tokens: Any  # integers [n], or `data.documents.Documents` on request
   begin: float  # time.monotonic() when it was opened
@@ -36,12 +36,12 @@ class Subject:
   @property
   def vocab_size(self) -> int:
     """V, the number of symbols."""
-    return len(self.found.vocabulary)
+    return len(self.restored.vocabulary)
 
   @property
   def unit(self) -> str:
     """The unit of a reported nll, 'bpc' or 'ppl'."""
-    return self.found.vocabulary.unit
+    return self.restored.vocabulary.unit
 
 
 def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
@@ -51,21 +51,22 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
   UserError: the corpus has another vocabulary.
   """
   begin = time.monotonic()
-  found = job.restored()
+  restored = job.restored()
   # A run with train.init_from encodes its corpus with that model's vocabulary.
   prepared = job.corpus()
-  if found.config.get('train.init_from'):
-    corpus = prepared.encoded_with(found.vocabulary)
+  if restored.config.get('train.init_from'):
+    corpus = prepared.encoded_with(restored.vocabulary)
     if line := corpus.unknown_line(prepared, job.config.eval.split):
       job.console.say(line)
   else:
-    corpus = prepared.ordered_like(found.vocabulary)
-  _check_corpus(job, corpus, found.vocabulary)
-  if found.corpus not in ('', prepared.digest, corpus.digest):
+    corpus = prepared.ordered_like(restored.vocabulary)
+  _check_corpus(job, corpus, restored.vocabulary)
+  if restored.corpus not in ('', prepared.digest, corpus.digest):
     job.console.say(
       f'warning: the run in {job.folder} was trained on another corpus (sha256 '
-      f'{found.corpus[:12]}) than {corpus.name} (sha256 {corpus.digest[:12]}): '
-      f'the split {job.config.eval.split} may hold text that it was trained on'
+      f'{restored.corpus[:12]}) than {corpus.name} (sha256 '
+      f'{corpus.digest[:12]}): the split {job.config.eval.split} may hold text '
+      'that it was trained on'
     )
   if documents:
     split = corpus.text(job.config.eval.split, tokens)
@@ -76,7 +77,7 @@ def open_run(job: Job, tokens: int = 0, documents: bool = False) -> Subject:
         'warning: documents are read as one text here: a memory goes on from '
         'one to the next'
       )
-  return Subject(found, corpus, split, begin)
+  return Subject(restored, corpus, split, begin)
 
 
 def _check_corpus(
@@ -117,8 +118,8 @@ def open_other(
     if hasattr(config.eval.model, k) and (k != 'mem_len' or has_memory):
       values[f'eval.model.{k}'] = x
   config = sections.changed(config, values)
-  other = restore.load(config, folder, subject.found.mesh)
-  if other.vocabulary.symbols != subject.found.vocabulary.symbols:
+  other = restore.load(config, folder, subject.restored.mesh)
+  if other.vocabulary.symbols != subject.restored.vocabulary.symbols:
     raise UserError(
       f'the run in {folder} has another vocabulary ({len(other.vocabulary)} '
       f'symbols) than the run in --workdir ({subject.vocab_size}); allowed: a '
@@ -131,7 +132,7 @@ def conditions(job: Job, subject: Subject, name: str) -> dict[str, Any]:
   """Conditions of the measurement of a mode, as JSON types."""
   return {
     **setting(job, name, subject.begin),
-    **model_of(job.folder, subject.found),
+    **model_of(job.folder, subject.restored),
     'corpus': subject.corpus.name,
     'split': job.config.eval.split,
     'split_tokens': len(subject.corpus.tokens(job.config.eval.split)),
@@ -151,18 +152,20 @@ def setting(job: Job, name: str, begin: float) -> dict[str, Any]:
   }
 
 
-def model_of(folder: pathlib.Path, found: restore.Restored) -> dict[str, Any]:
+def model_of(
+  folder: pathlib.Path, restored: restore.Restored
+) -> dict[str, Any]:
   """The trained model of a run: its checkpoint, and how it was trained."""
-  config = {k: x for k, x in found.config.items() if k.startswith('model.')}
+  config = {k: x for k, x in restored.config.items() if k.startswith('model.')}
   for k in 'train.segment_len', 'train.batch_size', 'train.steps':
-    config[k] = found.config.get(k)
+    config[k] = restored.config.get(k)
   return {
     'run': folder.resolve().name,
-    'experiment': found.config.get('experiment', ''),
-    'origin': found.config.get('origin', ''),
-    'checkpoint_step': found.step,
-    'trained_on': found.trained_on,
-    'averaged_over_steps': found.averaged,
+    'experiment': restored.config.get('experiment', ''),
+    'origin': restored.config.get('origin', ''),
+    'checkpoint_step': restored.step,
+    'trained_on': restored.trained_on,
+    'averaged_over_steps': restored.averaged,
     'config': config,
   }
 

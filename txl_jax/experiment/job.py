@@ -68,9 +68,9 @@ class Job:
 
     return pretrained.find(self.config)
 
-  def read(self, done: int, of: int, what: str = '') -> None:
+  def show_read(self, done: int, of: int, label: str = '') -> None:
     """Shows the number of tokens of a text read so far."""
-    self.console.progress(what + TOKENS.format(done, of), pause=5.0)
+    self.console.progress(label + TOKENS.format(done, of), pause=5.0)
 
   def corpus(self) -> Prepared:
     """The corpus of the config; process 0 prepares it if it does not exist."""

@@ -163,7 +163,7 @@ def choose(
   return newest
 
 
-def weights_line(found: Restored) -> str:
+def weights_line(restored: Restored) -> str:
   """The step and averaging of a checkpoint, for the output of a mode."""
-  averaged = f', weights averaged over {found.averaged} steps'
-  return f'step {found.step}{averaged if found.averaged else ""}'
+  averaged = f', weights averaged over {restored.averaged} steps'
+  return f'step {restored.step}{averaged if restored.averaged else ""}'

@@ -25,7 +25,7 @@ def run(job: Job) -> perplexity.Score:
   if ev.nll_file and not ev.nll_file.endswith('.npy'):
     errors.refuse('eval.nll_file', ev.nll_file, 'a name that ends in .npy')
   subject = analysis.open_run(job, documents=True)
-  found = subject.found
+  found = subject.restored
   corpus, split = subject.corpus, subject.tokens
   tokens = _from_first_token(split, corpus, ev.first_token)
   model = call_options.scorer(config, subject.vocab_size)

@@ -26,7 +26,7 @@ def run(job: Job) -> None:
   g, text, prompt, real = job.config.generate, b'', None, None
   if g.prompt_tokens:
     subject = analysis.open_run(job)
-    found, (prompt, real) = subject.found, _of_split(g, subject.tokens)
+    found, (prompt, real) = subject.restored, _of_split(g, subject.tokens)
   else:
     text = read_prompt(g)
     found = job.restored()

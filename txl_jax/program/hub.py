@@ -60,22 +60,22 @@ def is_place(text: Any) -> bool:
 
 def place(text: str, name: str = '') -> Place:
   """Parses the address of a model; UserError, with the flag `name`."""
-  if not (found := _PLACE.fullmatch(text)):
+  if not (match := _PLACE.fullmatch(text)):
     called = f'{name}{"=" if name else ""}{text}'
     raise UserError(
       f'{called}; allowed: hf://ORG/NAME or hf://ORG/NAME@REVISION'
     )
-  return Place(found[1], found[2])
+  return Place(match[1], match[2])
 
 
 def dataset(text: str, name: str) -> Place:
   """Parses the address of a data set; UserError, with the key `name`."""
-  if not (found := _DATASET.fullmatch(text)):
+  if not (match := _DATASET.fullmatch(text)):
     raise UserError(
       f'{name} is {text}; allowed: hf://datasets/ORG/NAME, with @REVISION and '
       '/FOLDER if need be'
     )
-  return Place(found[1], found[2], 'dataset', found[3] or '')
+  return Place(match[1], match[2], 'dataset', match[3] or '')
 
 
 def snapshot(

@@ -100,7 +100,7 @@ def run(job: Job) -> None:
   """Scores the split at the lengths that the model reaches."""
   config, o = job.config, job.config.attention_length
   subject = analysis.open_run(job, o.tokens)
-  then = subject.found.config
+  then = subject.restored.config
   model = models.at_test_time(config, subject.vocab_size, 'eval')
   cut, lengths = call_options.batching(config) | {'context': 0}, [*o.lengths]
   trained = then['train.segment_len'] + then.get('train.context', 0)
@@ -118,10 +118,10 @@ def run(job: Job) -> None:
     job.console.say(f'{which}: the model reads no more tokens')
 
   def progress(length, scored):
-    job.read(scored, len(subject.tokens) - 1, f'length {length:,}: ')
+    job.show_read(scored, len(subject.tokens) - 1, f'length {length:,}: ')
 
-  text = model, subject.found.params, subject.tokens, (*lengths, init)
-  scores = sweep(*text, **cut, mesh=subject.found.mesh, progress=progress)
+  text = model, subject.restored.params, subject.tokens, (*lengths, init)
+  scores = sweep(*text, **cut, mesh=subject.restored.mesh, progress=progress)
   rows = [
     {
       'attention_length_tokens': length,

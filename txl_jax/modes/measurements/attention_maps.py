@@ -152,18 +152,18 @@ def run(job: Job) -> None:
   ev = config.eval
   T, there = ev.context + ev.segment_len, min(end, n) - o.start
   found = measure(
-    *(model, subject.found.params, subject.tokens[:end], o.start),
+    *(model, subject.restored.params, subject.tokens[:end], o.start),
     segment_len=T,
     context=o.context,
     passage=o.passage,
-    progress=functools.partial(job.read, of=there),
+    progress=functools.partial(job.show_read, of=there),
   )
   used: Any = found.spread.any((1, 2))  # without distances only (a)
   names = [name for name, x in zip(TERMS, used) if x]
   S = found.mean.shape[-1]
   borders = edges(S, _RANGES)
   ids = subject.tokens[o.start : o.start + o.passage].tolist()
-  decoded = map(subject.found.vocabulary.decode, ([i] for i in ids))
+  decoded = map(subject.restored.vocabulary.decode, ([i] for i in ids))
   far = found.mean @ np.arange(S)  # [N, H]
   passage = in_ranges(found.passage, borders)
   record = analysis.conditions(job, subject, 'attention_maps') | {

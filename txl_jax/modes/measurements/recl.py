@@ -172,7 +172,7 @@ def run(job: Job) -> None:
     allowed = f'fewer, for eval.split has {len(tokens)} tokens'
     errors.refuse('recl.longest', o.longest, allowed)
   at = positions(len(tokens), lengths[-1], o.positions)
-  group = [(job.folder, config, subject.found)]
+  group = [(job.folder, config, subject.restored)]
   for name in o.others:
     folder = buckets.place(os.path.expanduser(name), 'recl.others')
     group.append((folder, *analysis.open_other(job, subject, folder)))
