@@ -16,7 +16,7 @@ import jax
 from jax.sharding import Mesh
 
 from txl_jax import models
-from txl_jax.convert import reading
+from txl_jax.convert import read_weights
 from txl_jax.convert.hub import client
 from txl_jax.data.corpora import fetching
 from txl_jax.data.options import Data
@@ -188,9 +188,11 @@ def _read(config: sections.Config) -> Pretrained:
 
 def _of_weights(path, name) -> Pretrained:
   """Published weights, as `txl_jax.convert` reads them."""
-  found = reading.read(path)
+  found = read_weights.read(path)
   origin = f'{name}: {found.origin}'
-  fields = {k: x for k, x in found.fields.items() if k not in reading.TRAINING}
+  fields = {
+    k: x for k, x in found.fields.items() if k not in read_weights.TRAINING
+  }
   return Pretrained(
     name, origin, found.vocabulary, _of_model(fields), params=found.params
   )
